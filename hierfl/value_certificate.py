@@ -12,7 +12,7 @@ from hierfl.language.printing.card import Card, Shown
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled_problem import CompiledProblem
-    from hierfl.compiler.lower_level.evaluation import Evaluation
+    from hierfl.compiler.lower_level.certificate import Evaluation
 
 
 AS_GOOD = 1e-6  # a residual up to which nobody asks whose it is

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient
+from hierfl.compiler.implicit_differentiation import Hypergradient
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.descent.answers import Answers
 from hierfl.descent.decision_rows import DecisionRows

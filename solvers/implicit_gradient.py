@@ -2,7 +2,7 @@
 
 Where the lower level is smooth and its set has a differentiable projection, one exact gradient replaces the n and more
 evaluations that a zeroth-order method needs to see as much (Grazzi et al., 2020, for unconstrained lower levels; the
-formulas for sets, moving ones included, are in ``hierfl.compiler.implicit_differentiation.adjoint``). A client solves its lower level and the
+formulas for sets, moving ones included, are in ``hierfl.compiler.implicit_differentiation``). A client solves its lower level and the
 adjoint system by itself and sends one vector. In federation scope the lower level and the adjoint system are solved by the
 simulation, whose questions to the clients are not counted. At kinks of f the gradient is a heuristic.
 """
@@ -21,7 +21,7 @@ from jax import Array
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import Rows
-from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient, LowerMap
+from hierfl.compiler.implicit_differentiation import Hypergradient, LowerMap
 from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.keyed_random import split
 from hierfl.language.function import uses_black_box

@@ -13,7 +13,7 @@ from sphinx.application import Sphinx
 
 from hierfl.atoms import table as atoms
 from hierfl.atoms.row import AtomRow
-from hierfl.compiler.sets.choose import KINDS
+from hierfl.compiler.sets.blocks import KINDS
 from hierfl.compiler.sets.families import FAMILIES
 
 

@@ -16,7 +16,7 @@ from hierfl.compiler.data.evaluation_nodes import RULES
 from hierfl.compiler.data.storage import Stored
 from hierfl.compiler.lower_level.player_convexity import derivative_text, player_evidence
 from hierfl.compiler.sets import CompiledSet
-from hierfl.compiler.sets.blocks.block import Block
+from hierfl.compiler.sets.blocks import Block
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import Card, Shown
 from hierfl.language.printing.stating import selection_words

@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Float
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.implicit_differentiation.hypergradient import evaluated_with_gradient
-from hierfl.compiler.lower_level.evaluation import Evaluation
+from hierfl.compiler.implicit_differentiation import evaluated_with_gradient
+from hierfl.compiler.lower_level.certificate import Evaluation
 from hierfl.compiler.starting_points import on_upper_set
 from hierfl.descent.answers import FAILURES, VALUE, Answers, OracleAnswer, random_words, set_random_words
 from hierfl.errors import DivergedError, EmptyLowerSetError, HierflError, LowerLevelError, NoGradientError

@@ -22,10 +22,9 @@ from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.party_constraints import constraints_of_all_clients, lower_constraints
 from hierfl.compiler.programs.backends.clarabel_backend import Clarabel
 from hierfl.compiler.programs.cones import ZERO, Cone, NoStandardFormError, blocks
-from hierfl.compiler.programs.convex_program import ConvexProgram
+from hierfl.compiler.programs.convex_program import SOLVED, ConvexProgram
 from hierfl.compiler.programs.small_and_sparse import on_one_thread, stacked
 from hierfl.compiler.programs.solve_program import solve_program
-from hierfl.compiler.programs.statuses import SOLVED
 from hierfl.jaxtools.precision import double_precision
 
 LARGEST = 20_000_000  # numbers of the slopes of theta, as a full matrix

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 import jax
-import jax.numpy
+import jax.numpy as jnp
 import numpy as np
 from jax._src.core import trace_state_clean
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
@@ -65,7 +65,7 @@ class QuickProgram:
             program = NumpyProgram(lambda arguments, named: self.function(*arguments, **named), arguments, named)
         if numpy_is_quicker(program.traced):
             return lambda leaves, arguments, named: program.of_leaves(leaves)
-        if calls_host(program.traced.jaxpr):  # where XLA compiles, sets are projected on by programs
+        if _calls_host(program.traced.jaxpr):  # where XLA compiles, sets are projected on by programs
             return self._by_xla(lambda leaves, arguments, named: self._compiled(*arguments, **named))
         compiled = _compiled(
             jaxpr_as_fun(program.traced)
@@ -127,17 +127,17 @@ def numpy_is_quicker(program: ClosedJaxpr) -> bool:
 
     Where solvers on the host are called the time is theirs, and XLA would compile solvers of its own instead.
     """
-    seconds = running(program.jaxpr)
-    if calls_host(program.jaxpr):
+    seconds = _running(program.jaxpr)
+    if _calls_host(program.jaxpr):
         return seconds <= PATIENCE
     return seconds <= LONGEST and CALLS * seconds <= COMPILING + EQUATION * equations(program.jaxpr)
 
 
-def running(program: Jaxpr) -> float:
+def _running(program: Jaxpr) -> float:
     """Seconds that NumPy takes for a program, about."""
     total = 0.0
     for equation in program.eqns:
-        inner = [running(part) for part in _parts(equation)]
+        inner = [_running(part) for part in _parts(equation)]
         if equation.primitive.name == "scan":
             total += equation.params["length"] * sum(inner)
         elif equation.primitive.name == "while":
@@ -153,9 +153,9 @@ def equations(program: Jaxpr) -> int:
     return sum(1 + sum(map(equations, _parts(equation))) for equation in program.eqns)
 
 
-def calls_host(program: Jaxpr) -> bool:
+def _calls_host(program: Jaxpr) -> bool:
     """Whether functions on the host are called."""
-    return any(e.primitive.name == "pure_callback" or any(map(calls_host, _parts(e))) for e in program.eqns)
+    return any(e.primitive.name == "pure_callback" or any(map(_calls_host, _parts(e))) for e in program.eqns)
 
 
 def _parts(equation: Any) -> list[Jaxpr]:
@@ -188,3 +188,28 @@ def _compiled(function: Callable[..., Any]) -> Any:
         return jax.jit(function)
     options = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": core_count()}
     return jax.jit(function, compiler_options=options)
+
+
+class TracedOnce:
+    """A function that is traced once for arguments of a shape, and whose equations are copied wherever other programs call it.
+
+    Tracing Python code takes several times as long as copying its equations, under ``jax.vmap`` above all, and every question about a
+    problem (values, slopes, kinks, a search) is a program around the same evaluation of f. The trace also depends on the precision, and
+    on whether NumPy will run it.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self._traced: dict[Any, tuple[Callable[..., list[jax.Array]], Any]] = {}
+
+    def __call__(self, *arguments: Any) -> Any:
+        """The function's result; arguments are trees of arrays and numbers."""
+        leaves, form = jax.tree.flatten(arguments)
+        arrays = [jnp.asarray(leaf) for leaf in leaves]
+        key = form, tuple((array.shape, array.dtype) for array in arrays), is_double(), traced_for_numpy()
+        if key not in self._traced:
+            shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
+            program, result = jax.make_jaxpr(self.function, return_shape=True)(*jax.tree.unflatten(form, shapes))
+            self._traced[key] = jaxpr_as_fun(program), jax.tree.structure(result)
+        apply, structure = self._traced[key]
+        return jax.tree.unflatten(structure, apply(*arrays))

@@ -14,8 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from hierfl.errors import SettingError
-from hierfl.jaxtools.keyed_permutation import keyed_permutation
-from hierfl.jaxtools.keyed_random import fold_in, words
+from hierfl.jaxtools.keyed_random import fold_in, keyed_permutation, words
 
 ROUND_STREAM = 2**31 - 1  # what the algorithm draws at the server
 COHORT_STREAM = 2**31 - 2  # who takes part

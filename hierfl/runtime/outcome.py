@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.lower_level.evaluation import Evaluation
+from hierfl.compiler.lower_level.certificate import Evaluation
 from hierfl.compiler.public_response import public_response
 from hierfl.compiler.starting_points import on_upper_set
 from hierfl.errors import HierflError

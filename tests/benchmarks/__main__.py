@@ -18,6 +18,7 @@ from tests.benchmarks.harness import Row, pinned
 QUICK = (("start_up", 1, ()), ("saddle", 1, ()), ("scale", 1, ("10000",)))
 ALL = (
     ("start_up", 1, ()),
+    ("travel", 1, ()),
     ("program_size", 1, ()),
     ("lower_level", 1, ()),
     ("end_to_end", 1, ()),

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.jaxtools.traced_once import TracedOnce
+from hierfl.jaxtools.cheap_jit import TracedOnce
 
 
 def watched() -> tuple[TracedOnce, list[int]]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hierfl.errors import SettingError
-from hierfl.jaxtools.keyed_permutation import keyed_permutation
+from hierfl.jaxtools.keyed_random import keyed_permutation
 from hierfl.runtime.cohort import cohort_size, draw_participants
 
 

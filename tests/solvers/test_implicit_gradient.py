@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient
+from hierfl.compiler.implicit_differentiation import Hypergradient
 from hierfl.models import coupled_minimax, stackelberg_cournot
 from hierfl.solvers import FedRZO, ImplicitGradient, ProjectedSGD
 

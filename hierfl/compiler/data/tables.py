@@ -25,8 +25,7 @@ from hierfl.compiler.expressions.density_jumps import has_density
 from hierfl.compiler.expressions.law_integrals import LawIntegrals
 from hierfl.compiler.expressions.program import NO_ROWS, Rows
 from hierfl.errors import DataError
-from hierfl.jaxtools.keyed_permutation import keyed_permutation
-from hierfl.jaxtools.keyed_random import fold_in, row_numbers
+from hierfl.jaxtools.keyed_random import fold_in, keyed_permutation, row_numbers
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.paired_rows import mixed_kinds, require_paired
 from hierfl.language.sample import ClientParameter, Sample

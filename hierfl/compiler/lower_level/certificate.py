@@ -205,3 +205,13 @@ def _bounded_scale(length: Array) -> Array:
 def _rounding_floor(dtype: Any, length: Array, pull: Array, step: Array) -> Array:
     """What rounding alone makes of the residual, from ||y|| and ||F(y)||: nothing below it can be asked for."""
     return 32 * jnp.finfo(dtype).eps * (length / step + pull)
+
+
+class Evaluation(NamedTuple):
+    """The implicit function at one x; ``value`` is oriented for minimisation, ``solution`` and ``gap`` are per owner."""
+
+    value: Float[Array, ""]
+    server: Float[Array, ""]
+    clients: Float[Array, " m"]
+    solution: LowerSolution | None
+    gap: Float[Array, " owners"]

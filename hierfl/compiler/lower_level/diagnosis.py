@@ -7,11 +7,10 @@ import warnings
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.lower_level.certificate import LowerSolution
-from hierfl.compiler.lower_level.evaluation import Evaluation
+from hierfl.compiler.lower_level.certificate import Evaluation, LowerSolution
 from hierfl.compiler.lower_level.methods.method import ExactMethod
 from hierfl.compiler.oracles import Oracles
-from hierfl.compiler.programs.statuses import SEVERAL, TWISTED, UNKNOWN
+from hierfl.compiler.programs.convex_program import SEVERAL, TWISTED, UNKNOWN
 from hierfl.errors import DivergedError, EmptyLowerSetError, LowerLevelError, LowerLevelWarning, NoGradientError
 from hierfl.language.levels import LowerLevel
 from hierfl.language.printing.text import expression_text

@@ -18,7 +18,7 @@ from jax import Array
 from jaxtyping import Float
 
 from hierfl.compiler.data.tables import Data, Party, Population
-from hierfl.compiler.lower_level.certificate import TOLERANCE, Judgement, LowerSolution, proximal_step
+from hierfl.compiler.lower_level.certificate import TOLERANCE, Evaluation, Judgement, LowerSolution, proximal_step
 from hierfl.compiler.lower_level.choice import chosen_method, method_asked_for, method_for_looks
 from hierfl.compiler.lower_level.diagnosis import (
     doubtful_infima,
@@ -30,19 +30,17 @@ from hierfl.compiler.lower_level.diagnosis import (
     warn_of_twisted,
     warn_of_uncertain,
 )
-from hierfl.compiler.lower_level.evaluation import Evaluation
+from hierfl.compiler.lower_level.jacobian import QuadraticPart
 from hierfl.compiler.lower_level.methods.method import ExactMethod
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, level_solver
 from hierfl.compiler.lower_level.owner import Owner
-from hierfl.compiler.lower_level.quadratic_part import QuadraticPart
 from hierfl.compiler.lower_level.structure import LowerStructure
 from hierfl.compiler.oracles import Oracles
-from hierfl.jaxtools.cheap_jit import quick_jit
+from hierfl.jaxtools.cheap_jit import TracedOnce, quick_jit
 from hierfl.jaxtools.host_callback import call_on_host
 from hierfl.jaxtools.one_thread import why_alone
 from hierfl.jaxtools.precision import double_precision
 from hierfl.jaxtools.thread_pool import core_count, on_cores
-from hierfl.jaxtools.traced_once import TracedOnce
 
 LARGE = 64  # scalars of a sample's y from which it is solved for alone
 BESIDE = 4_000  # scalars of smaller ones that are solved for side by side, so that they stay in cache

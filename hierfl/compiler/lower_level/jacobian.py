@@ -1,6 +1,8 @@
-"""The Jacobian J of a lower level's quadratic part: its pattern and its modulus, from looks at it when a problem is compiled.
+"""The Jacobian J of a lower level's quadratic (or affine) part: its pattern and its modulus mu, from looks when a problem is compiled.
 
-Structure is what generic points have in common with actual ones; numbers come from actual ones.
+By CVXPY's rules every addend of a convex objective is convex by itself, so the Hessian of its quadratic addends alone
+bounds the curvature from below. What that Hessian looks like (constant, diagonal, a multiple of the identity, symmetric,
+diagonal plus rank one) is what generic points have in common with actual ones; its values are computed where it is used.
 """
 
 from __future__ import annotations
@@ -9,29 +11,230 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.interpreters.partial_eval import dce_jaxpr
+from jaxtyping import Float
 
+from hierfl.analysis.curvature_bounds import is_quadratic
+from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
+from hierfl.analysis.hoist import hoist
+from hierfl.atoms.algebra import addends
+from hierfl.compiler.expressions.program import NO_ROWS, Environment, Program, Rows
 from hierfl.compiler.lower_level.probe_points import SCALARS, Probe, actual_probes, generic_probes
-from hierfl.compiler.lower_level.quadratic_part import (
-    CONSTANT_DENSE_LIMIT,
-    DENSE_LIMIT,
-    Pattern,
-    QuadraticPart,
-    dense,
-    is_symmetric,
-    probe,
-    safe_smallest_eigenvalue,
-)
-from hierfl.compiler.lower_level.rank_one_map import RankOne, Skeleton
 from hierfl.compiler.oracles import Oracles
 from hierfl.errors import NotConvexError
 from hierfl.jaxtools.cheap_jit import quick_jit
+from hierfl.language.levels import LowerLevel, averages_of
+
+DENSE_LIMIT = 400
+CONSTANT_DENSE_LIMIT = 2000
+
+
+@dataclass(frozen=True)
+class QuadraticPart:
+    """The addends of the lower level that are quadratic (for a mapping: affine) in y, as one program.
+
+    ``complete`` says that nothing else is there: F is affine in y. ``from_data`` says that an average is among them.
+    """
+
+    program: Program | None
+    gradient_of: float | None  # sign of the objective, or None for a mapping
+    complete: bool
+    from_data: bool
+
+    def operator(self, oracles: Oracles, x: Array, y: Array, own: Environment, rows: Rows = NO_ROWS) -> Array:
+        """The affine map of the quadratic part (a gradient, or the mapping itself)."""
+        program, sign = self.program, self.gradient_of
+        if program is None:
+            return jnp.zeros(oracles.lower.size, x.dtype)
+        if sign is None:
+            return jnp.concatenate([jnp.ravel(value) for value in program(oracles.environment(x, y, own), rows)])
+        return jax.grad(lambda flat: sign * jnp.reshape(program(oracles.environment(x, flat, own), rows)[0], ()))(y)
+
+
+def quadratic_part(level: LowerLevel, with_data: bool, known: Known = NOTHING_KNOWN) -> QuadraticPart:
+    """The quadratic part of a lower level; ``with_data=False`` leaves averages out (a weaker, cheaper bound)."""
+    if level.kind == "equilibrium":
+        affine = all(e.is_affine() for e in hoist(level.expressions, level.variables, known).expressions)
+        from_data = any(True for e in level.expressions for _ in averages_of(e))
+        return QuadraticPart(Program(level.expressions) if affine else None, None, affine, from_data)
+    terms = addends(level.expression)
+    quadratic = [term for term in terms if is_quadratic(hoist([term], level.variables, known).expressions[0])]
+    used = quadratic if with_data else [term for term in quadratic if not any(averages_of(term))]
+    program = Program([sum(used[1:], start=used[0])]) if used else None
+    return QuadraticPart(program, level.sign, len(used) == len(terms), any(True for t in used for _ in averages_of(t)))
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """What random probes of the Jacobian of an affine map F showed; ``positive`` is about J times ones (a diagonal J)."""
+
+    diagonal: bool
+    isotropic: bool
+    symmetric: bool
+    positive: bool
+
+
+def _probe(multiply: Any, size: int, seed: int = 0) -> Pattern:
+    """The pattern of the linear map ``multiply`` (vector -> vector) from products with random vectors.
+
+    A map that is not diagonal (isotropic, symmetric) is taken for one with probability zero, up to rounding.
+    """
+    rng = np.random.default_rng(seed)
+    u, v = rng.standard_normal((2, size))
+    diagonal = np.asarray(multiply(np.ones(size)))
+    image_u, image_v = np.asarray(multiply(u)), np.asarray(multiply(v))
+    # entry by entry: an off-diagonal entry is negligible only beside the diagonal entries of its row and its column
+    is_diagonal = all(
+        bool((np.abs(image - diagonal * vector) <= 1e-12 * np.abs(diagonal)).all())
+        for vector, image in ((u, image_u), (v, image_v))
+    )
+    return Pattern(
+        diagonal=is_diagonal,
+        isotropic=is_diagonal and bool(np.ptp(diagonal) <= 1e-12 * np.abs(diagonal).max()),
+        positive=bool((diagonal > 0).all()),
+        symmetric=is_diagonal
+        or bool(abs(u @ image_v - v @ image_u) <= 1e-12 * np.linalg.norm(u) * np.linalg.norm(image_v)),
+    )
+
+
+def _is_symmetric(matrix: np.ndarray) -> bool:
+    """Whether opposite entries agree up to the rounding of sums of the diagonal's size."""
+    size = np.sqrt(np.abs(np.diagonal(matrix)))
+    rounding = 1e-12 * np.maximum(np.outer(size, size), np.maximum(np.abs(matrix), np.abs(matrix.T)))
+    return bool((np.abs(matrix - matrix.T) <= rounding).all())
+
+
+def safe_smallest_eigenvalue(matrix: Array) -> Array:
+    """The smallest eigenvalue of the symmetric part, less a bound on the rounding of the eigenvalue solver; at least 0."""
+    symmetric = 0.5 * (matrix + matrix.T)
+    values = jnp.linalg.eigvalsh(symmetric)
+    size = matrix.shape[0]
+    return jnp.maximum(values[0] - 8 * size * jnp.finfo(matrix.dtype).eps * jnp.abs(values).max(), 0.0)
+
+
+def dense(multiply: Any, size: int, dtype: Any = float) -> Array:
+    """The matrix of a linear map."""
+    return jax.vmap(multiply, in_axes=1, out_axes=1)(jnp.eye(size, dtype=dtype))
+
+
+LOOKED_AT = 10  # rows, and columns, at most; a fourth of all
+Map = Callable[[Array], Array]
+
+
+class RankOne(NamedTuple):
+    """diag(d) + u v': ``diagonal`` d, ``left`` u and ``right`` v."""
+
+    diagonal: Float[Array, " n"]
+    left: Float[Array, " n"]
+    right: Float[Array, " n"]
+
+    def invertible(self) -> Array:
+        """Whether d is positive, beyond rounding: y(theta) divides by it."""
+        return (self.diagonal > 1e-12 * jnp.max(jnp.abs(self.left * self.right))).all()
+
+    def reproduces(self, multiply: Map) -> Array:
+        """Whether this is J, by products with random vectors."""
+        vectors = np.random.default_rng(1).standard_normal((3, self.diagonal.size))
+        return jax.vmap(lambda vector: self._agrees(multiply, vector, 1e-10))(jnp.asarray(vectors, float)).all()
+
+    def where_true(self, multiply: Map) -> RankOne:
+        """The same if it reproduces a product with J, NaN if not: an owner's J may have another structure; traceable."""
+        vector = jnp.cos(jnp.arange(1, self.diagonal.size + 1, dtype=self.diagonal.dtype) ** 2)
+        agrees = self._agrees(multiply, vector, jnp.sqrt(jnp.finfo(self.diagonal.dtype).eps))
+        return self._replace(diagonal=jnp.where(agrees, self.diagonal, jnp.nan))
+
+    def _agrees(self, multiply: Map, vector: Array, tolerance: Array | float) -> Array:
+        """Whether J v is this, each row and column beside the size of its diagonal entry; False where it is NaN."""
+        size = jnp.sqrt(jnp.abs(self.diagonal + self.left * self.right))
+        missed = jnp.abs(self.multiply(vector) - multiply(vector))
+        return (missed <= tolerance * size * jnp.linalg.norm(size * vector)).all()
+
+    def multiply(self, y: Array) -> Array:
+        """The product J y."""
+        return self.diagonal * y + self.left * (self.right @ y)
+
+    def modulus(self) -> Array:
+        """A lower bound on the smallest eigenvalue of the symmetric part: min d plus that of (u v' + v u') / 2."""
+        inner, lengths = self.left @ self.right, jnp.linalg.norm(self.left) * jnp.linalg.norm(self.right)
+        rounding = 64 * jnp.finfo(lengths.dtype).eps * (lengths + jnp.max(jnp.abs(self.diagonal)))
+        return jnp.maximum(jnp.min(self.diagonal) + 0.5 * jnp.minimum(inner - lengths, 0.0) - rounding, 0.0)
+
+    def steepness(self) -> Array:
+        """What v'y(theta) makes of a change of theta at most: sum |u v / d|."""
+        return jnp.sum(jnp.abs(self.left * self.right / self.diagonal))
+
+    def size(self) -> Array:
+        """An upper bound on the norm of J."""
+        return jnp.max(jnp.abs(self.diagonal)) + jnp.linalg.norm(self.left) * jnp.linalg.norm(self.right)
+
+
+class Skeleton(NamedTuple):
+    """Which rows I and columns K of J to look at: disjoint, they meet off the diagonal, so that J[I, K] has rank one if J is diag(d) + u v'.
+
+    A row and a column of it give u and v, from products with J and J' alone (a skeleton decomposition).
+    """
+
+    rows: np.ndarray
+    columns: np.ndarray
+
+    @classmethod
+    def of(cls, multiply: Map, size: int) -> Skeleton | None:
+        """What J could have, from its products; None if it is not diagonal plus rank one, of at least eight scalars."""
+        count = min(LOOKED_AT, size // 4)
+        if count < 2:
+            return None
+        places = np.random.default_rng(0).permutation(size).astype(np.int32)  # 64-bit indices fail in single precision
+        rows, columns = np.sort(places[:count]), np.sort(places[count : 2 * count])
+        by_columns = np.asarray(quick_jit(lambda: jax.vmap(multiply, out_axes=1)(_units(columns, size)))())
+        values = np.linalg.svd(by_columns[rows], compute_uv=False)
+        rank = int(np.sum(values > 1e-11 * max(values[0], np.abs(np.diagonal(by_columns[columns])).max())))
+        return cls(rows, columns) if rank == 1 else None
+
+    def fits(self, multiply: Map, transpose: Map, size: int) -> tuple[Array, Array]:
+        """(whether J has this skeleton, whether its diagonal is invertible); traceable."""
+        parts = self.decompose(multiply, transpose, size)
+        return parts.reproduces(multiply), parts.invertible()
+
+    def decompose(self, multiply: Map, transpose: Map, size: int) -> RankOne:
+        """diag(d) + u v' of a map with this skeleton: a column over its pivot, and the pivot's row; traceable.
+
+        Where all entries are alike no rounding enters.
+        """
+        at_rows, at_columns = _units(self.rows, size), _units(self.columns, size)
+        by_columns = jax.vmap(multiply, out_axes=1)(at_columns)  # J[:, K]
+        by_rows = jax.vmap(transpose, out_axes=1)(at_rows)  # J[I, :]'
+        plain = np.setdiff1d(np.arange(size, dtype=np.int32), np.concatenate([self.rows, self.columns]))
+        columns_beside = jax.vmap(transpose)(at_columns)[:, plain]  # J[K, plain]
+        rows_beside = jax.vmap(multiply)(at_rows)[:, plain]  # J[plain, I]'
+        block = by_columns[self.rows]
+        row, column = jnp.unravel_index(jnp.argmax(jnp.abs(block)), block.shape)
+        left, right = _quotient(by_columns[:, column], block[row, column]), by_rows[:, row]
+        # but for the pivot's own entries, where the diagonal is
+        widest, longest = jnp.argmax(jnp.abs(right[plain])), jnp.argmax(jnp.abs(left[plain]))
+        own_left = _quotient(columns_beside[column, widest], right[plain][widest])
+        own_right = _quotient(rows_beside[row, longest], left[plain][longest])
+        left = left.at[jnp.asarray(self.columns)[column]].set(own_left)
+        right = right.at[jnp.asarray(self.rows)[row]].set(own_right)
+        # signs s in turn give the diagonal: J s = d s + u (v' s), where v' s is small if neighbours are alike
+        signs = 1.0 - 2.0 * (jnp.arange(size) % 2)
+        return RankOne(signs * (multiply(signs) - left * (right @ signs)), left, right)
+
+
+def _quotient(above: Array, below: Array) -> Array:
+    """above / below, and 0 over 0: a coupling may vanish at a point."""
+    return jnp.where(below == 0, 0.0, above / jnp.where(below == 0, 1.0, below))
+
+
+def _units(places: np.ndarray, size: int) -> Array:
+    """Unit vectors, (places, size)."""
+    return (jnp.arange(size) == jnp.asarray(places)[:, None]).astype(float)
+
 
 Product = Callable[[Any], Array]
 
@@ -68,7 +271,7 @@ def jacobian_of(oracles: Oracles, part: QuadraticPart) -> Jacobian:
         return Jacobian(pattern, "diagonal")
     matrix = looks.matrix(looks.actual[0]) if size <= CONSTANT_DENSE_LIMIT else None
     if matrix is not None:
-        pattern = replace(pattern, symmetric=pattern.symmetric and is_symmetric(matrix))
+        pattern = replace(pattern, symmetric=pattern.symmetric and _is_symmetric(matrix))
     skeleton = looks.skeleton(pattern.symmetric)
     if not constant or (matrix is None and skeleton is None):
         mode = "rank one" if skeleton is not None else "dense" if size <= DENSE_LIMIT else "unknown"
@@ -151,7 +354,7 @@ class _Looks:
     def pattern(self) -> Pattern:
         """What holds at all points; being positive is asked of actual ones alone, since the sign may be nobody's but theirs."""
         points = [*self.generic, *self.actual]
-        seen = [probe(self.at(point), self.size, seed) for seed, point in enumerate(points)]
+        seen = [_probe(self.at(point), self.size, seed) for seed, point in enumerate(points)]
         diagonal = all(s.diagonal for s in seen)
         positive = all(s.positive for s in seen[len(self.generic) :])
         return Pattern(

@@ -12,7 +12,7 @@ from jax import Array
 
 from hierfl.compiler.data.tables import Party, Population
 from hierfl.compiler.expressions.program import NO_ROWS, Rows
-from hierfl.compiler.lower_level.quadratic_part import QuadraticPart
+from hierfl.compiler.lower_level.jacobian import QuadraticPart
 from hierfl.compiler.oracles import Oracles
 from hierfl.compiler.parametric.level_form import Gather, RowGroup
 

@@ -1,4 +1,4 @@
-"""What is known of a lower level before it is solved: the choice of a method depends on nothing else."""
+"""What is known of a lower level before it is solved, how smooth its objective is among it: the choice of a method depends on nothing else."""
 
 from __future__ import annotations
 
@@ -8,28 +8,77 @@ from functools import cached_property
 from typing import Any
 
 import jax.numpy as jnp
+from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.atoms.atom import Atom
 from jax import Array
 
 from hierfl.analysis.enclosure import Enclosure
 from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.analysis.variable_bounds import bounds_of
-from hierfl.compiler.lower_level.jacobian import Jacobian, jacobian_of, with_transpose
-from hierfl.compiler.lower_level.quadratic_part import (
+from hierfl.atoms.table import row_of
+from hierfl.compiler.expressions.law_kinks import crossed_atoms
+from hierfl.compiler.lower_level.jacobian import (
     DENSE_LIMIT,
+    Jacobian,
     Pattern,
     QuadraticPart,
+    RankOne,
     dense,
+    jacobian_of,
     quadratic_part,
     safe_smallest_eigenvalue,
+    with_transpose,
 )
-from hierfl.compiler.lower_level.rank_one_map import RankOne
-from hierfl.compiler.lower_level.smoothness import nonsmooth_atom
 from hierfl.compiler.oracles import Oracles
 from hierfl.compiler.sets import CompiledSet
 from hierfl.errors import DeclarationError
+from hierfl.language.expectation import SampleAverage
 from hierfl.language.levels import LowerLevel
 from hierfl.language.printing.text import expression_text
+
+NO_LAWS: frozenset[int] = frozenset()
+
+
+def _nonsmooth_atom(
+    expressions: Any, lower_ids: set[int], enclosure: Enclosure, laws: frozenset[int] = NO_LAWS
+) -> Atom | None:
+    """The first atom over y whose gradient is not known to be locally Lipschitz, or that is not defined everywhere on Y(x).
+
+    What has kinks at single values of a sample is smooth on average, where the sample is among ``laws``, by id: those of one scalar
+    with a density.
+    """
+    return _first(expressions, lower_ids, lambda atom: _is_smooth(atom, lower_ids, enclosure), laws)
+
+
+def _first(expressions: Any, lower_ids: set[int], passes: Callable[[Atom], bool], laws: frozenset[int]) -> Atom | None:
+    """The first atom over y that does not pass, the innermost ones first."""
+    for expression in expressions:
+        if not isinstance(expression, Atom) or not any(v.id in lower_ids for v in expression.variables()):
+            continue
+        if isinstance(expression, SampleAverage):
+            inner = _first(expression.args, lower_ids, _on_average(expression, passes, laws), laws)
+            if inner is not None:
+                return inner
+            continue
+        inner = _first(expression.args, lower_ids, passes, laws)
+        if inner is not None:
+            return inner
+        if not passes(expression):
+            return expression
+    return None
+
+
+def _on_average(average: SampleAverage, passes: Callable[[Atom], bool], laws: frozenset[int]) -> Callable[[Atom], bool]:
+    """What passes under a mean: over a law of one scalar, what the sample carries across its kinks as well."""
+    crossed = crossed_atoms(average.per_sample, laws)
+    return (lambda atom: passes(atom) or id(atom) in crossed) if crossed else passes
+
+
+def _is_smooth(atom: Atom, lower_ids: set[int], enclosure: Enclosure) -> bool:
+    rule = row_of(atom).smooth
+    if rule is None:
+        return isinstance(atom, AffAtom)
+    return rule(atom, [any(v.id in lower_ids for v in argument.variables()) for argument in atom.args], enclosure)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +158,7 @@ class LowerStructure:
         constraints = [*self.level.constraints, *attribute_constraints(self.level.variables)]
         known = {**of_x, **bounds_of(constraints, self.level.variables, of_x)}
         ids, laws = {v.id for v in self.level.variables}, self.oracles.static_data.clients.scalar_laws
-        return nonsmooth_atom(self.level.expressions, ids, Enclosure(known), laws)
+        return _nonsmooth_atom(self.level.expressions, ids, Enclosure(known), laws)
 
     @property
     def obstacle(self) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,26 +16,98 @@ import cvxpy as cp
 import jax
 import jax.numpy as jnp
 import numpy as np
+from cvxpy.atoms.affine.binary_operators import DivExpression
+from cvxpy.atoms.affine.unary_operators import NegExpression
 from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
 from jax import Array
+from jaxtyping import Bool, Float
 
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.atoms.algebra import addends
+from hierfl.atoms.table import row_of
 from hierfl.compiler.data.tables import Population
-from hierfl.compiler.parametric.addends_of_averages import distributed, per_sample, table_of
 from hierfl.compiler.parametric.row_block import RowBlock
 from hierfl.compiler.parametric.template import LevelTemplate
-from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, NoStandardFormError
+from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, NoStandardFormError, blocks, distance, middles
 from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.response import Slopes
 from hierfl.compiler.programs.saddle import Saddles
 from hierfl.compiler.programs.small_and_sparse import SMALL, Matrix, from_entries, gram, largest, same, stacked
-from hierfl.compiler.programs.smooth_sum import SmoothSum
+from hierfl.compiler.programs.smooth_atoms import SmoothSum
 from hierfl.compiler.programs.solve_program import solve_program
 from hierfl.language.averages import averages_of
-from hierfl.language.expectation import E, total
+from hierfl.language.expectation import E, SampleAverage, total
 from hierfl.language.sample import ClientParameter, Sample
+
+
+def _per_sample(term: Any) -> tuple[type[SampleAverage], Any]:
+    """(the kind of average, the expression that is averaged) of a term that is affine in means, or linear in one total.
+
+    Raises
+    ------
+    NoStandardFormError
+        Where a term has a total beside something that is not added up.
+    """
+    kinds: set[type[SampleAverage]] = set()
+
+    def replaced(node: Any) -> Any:
+        if isinstance(node, SampleAverage):
+            kinds.add(type(node))
+            return node.per_sample
+        if not getattr(node, "args", None):
+            return node
+        args = [replaced(argument) for argument in node.args]
+        return node if all(a is b for a, b in zip(args, node.args)) else node.copy(args)
+
+    expression = replaced(term)
+    if len(kinds) > 1 or (total in kinds and not _is_scaled(term)):
+        raise NoStandardFormError("a total within a sum of something that is not smooth in y")
+    return kinds.pop(), expression
+
+
+def _is_scaled(term: Any) -> bool:
+    """Whether a term is an average, scaled or not."""
+    if isinstance(term, SampleAverage):
+        return True
+    scales = isinstance(term, (NegExpression, DivExpression, cp.Sum)) or row_of(term).product
+    holders = [argument for argument in term.args if any(True for _ in averages_of(argument))]
+    return scales and len(holders) == 1 and _is_scaled(holders[0])
+
+
+def _distributed(expression: Any) -> list[Any]:
+    """The addends of an expression, those under a scalar factor too."""
+    parts = addends(expression)
+    if len(parts) > 1:
+        return [each for part in parts for each in _distributed(part)]
+    (term,) = parts
+    if not isinstance(term, (NegExpression, DivExpression)) and not row_of(term).product:
+        return [term]
+    sums = [k for k, argument in enumerate(term.args) if argument.shape == () and len(_distributed(argument)) > 1]
+    if len(sums) != 1 or term.shape != () or (isinstance(term, DivExpression) and sums[0] == 1):
+        return [term]
+    (k,) = sums
+    return [
+        each
+        for part in _distributed(term.args[k])
+        for each in _distributed(term.copy([part if at == k else argument for at, argument in enumerate(term.args)]))
+    ]
+
+
+def _table_of(expression: Any, clients: Population) -> int:
+    """The place of the table that holds the samples of an expression.
+
+    Raises
+    ------
+    NoStandardFormError
+        Where they are of several.
+    """
+    samples = [p.id for p in expression.parameters() if isinstance(p, Sample)]
+    places = [k for k, table in enumerate(clients.tables) if any(sample in table.values for sample in samples)]
+    if len(places) != 1:
+        raise NoStandardFormError("a sum of averages over different samples within something that is not smooth in y")
+    return places[0]
+
 
 ROWS_LIMIT = 20_000  # rows that have bounds of their own
 Thetas = list[Any]  # of the base, then (of each row, weights) of each group
@@ -74,7 +146,9 @@ class LevelForm:
     groups: tuple[RowGroup, ...]
     is_map: bool = False  # P is that of an affine map that is no gradient
     stairs: str = ""  # why y moves in steps with x, as no law asks for; else empty
-    asks_for_map: ClassVar[bool] = False  # whether theta ends with a map at a y, which is asked for at one after another
+    asks_for_map: ClassVar[bool] = (
+        False  # whether theta ends with a map at a y, which is asked for at one after another
+    )
 
     @classmethod
     def of(
@@ -112,7 +186,7 @@ class LevelForm:
                         parts[None].setdefault(entry, []).append(weight * part)
                     else:
                         assert parties is not None
-                        table = None if kind is None else table_of(part, parties)
+                        table = None if kind is None else _table_of(part, parties)
                         of_group = parts.setdefault((table, kind is total, server), {})
                         of_group.setdefault(entry, []).append(factor * part)
 
@@ -238,8 +312,8 @@ def _parts(term: Expression) -> Iterator[tuple[Expression, type | None]]:
     if not any(True for _ in averages_of(term)):
         yield term, None
         return
-    kind, expression = per_sample(term)
-    for part in distributed(expression):
+    kind, expression = _per_sample(term)
+    for part in _distributed(expression):
         if kind is E and not any(isinstance(p, Sample) for p in part.parameters()):
             yield part, None
         else:
@@ -280,3 +354,44 @@ def _stairs_of(group: RowGroup, parties: Population, whole: bool) -> str:
 def _gathered(parts: Sequence[tuple[np.ndarray, ...]], shape: tuple[int, int], dense: bool) -> Matrix:
     rows, columns, values = (np.concatenate(each) for each in zip(*parts))
     return from_entries(rows, columns, values, shape, dense)
+
+
+INSIDE = 1e-6  # of a cone's size, that its slack is away from the boundary
+
+
+@dataclass(frozen=True, eq=False)
+class WithoutCones(LevelForm):
+    """The level without the curved cones that hold nothing where its solution is: near it the other rows are the whole of it."""
+
+    kept: Bool[np.ndarray, " rows"] = field(kw_only=True)
+
+    @classmethod
+    def at(cls, form: LevelForm, program: ConvexProgram, u: Float[np.ndarray, " width"]) -> WithoutCones | None:
+        """That of a solution u; None where a curved cone is at its boundary."""
+        kept = np.ones(len(program.b), bool)
+        slack, sizes = program.slack(u), program.row_sizes(u)
+        for cone, place in program.curved_cones:
+            inner = INSIDE * float(sizes[place].max()) * middles([cone], np.ones(cone.size))
+            if distance([cone], slack[place] - inner) > 0:
+                return None
+            kept[place] = False
+        return cls(**{each.name: getattr(form, each.name) for each in fields(form)}, kept=kept)
+
+    def program(self, thetas: Thetas) -> ConvexProgram:
+        whole = super().program(thetas)
+        cones = [cone for cone, place in blocks(whole.cones) if self.kept[place].all()]
+        return replace(whole, a=whole.a[self.kept], b=whole.b[self.kept], cones=cones)
+
+    def push(self, thetas: Thetas, tangent: Thetas, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        force, slack = super().push(thetas, tangent, u, self._spread(z))
+        return force, slack[self.kept]
+
+    def pull(self, thetas: Thetas, slopes: Slopes) -> Thetas:
+        rows = [(self._spread(left), right) for left, right in slopes.rows]
+        offset = None if slopes.offset is None else self._spread(slopes.offset)
+        return super().pull(thetas, Slopes(slopes.forces, slopes.bends, rows, offset))
+
+    def _spread(self, of_kept: np.ndarray) -> np.ndarray:
+        out = np.zeros(len(self.kept))
+        out[self.kept] = of_kept
+        return out

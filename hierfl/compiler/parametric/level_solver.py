@@ -17,17 +17,15 @@ from typing import NamedTuple
 import numpy as np
 
 from hierfl.compiler.parametric.chosen_response import ChosenResponse, widened
-from hierfl.compiler.parametric.level_form import LevelForm, Thetas
+from hierfl.compiler.parametric.level_form import LevelForm, Thetas, WithoutCones
 from hierfl.compiler.parametric.many_programs import FamilyAnswers, ManyPrograms, pulled_together, solved_together
-from hierfl.compiler.parametric.without_cones import WithoutCones
 from hierfl.compiler.programs.all_solutions import AllSolutions, settled, value_at
-from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
+from hierfl.compiler.programs.convex_program import ONE, SEVERAL, TWISTED, UNKNOWN, ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.distance_bound import distance_bound
 from hierfl.compiler.programs.response import Adjoint, ProgramResponse, slopes_of
 from hierfl.compiler.programs.saddle import Saddles
 from hierfl.compiler.programs.small_and_sparse import is_monotone, on_one_thread
 from hierfl.compiler.programs.solve_program import solve_program
-from hierfl.compiler.programs.statuses import ONE, SEVERAL, TWISTED, UNKNOWN
 from hierfl.compiler.programs.variational_inequality import gap_program, gap_solution, solution_of_gap
 from hierfl.errors import NotConvexError
 

@@ -20,7 +20,7 @@ from jax import Array
 
 from hierfl.compiler.parametric.level_form import LevelForm, Thetas
 from hierfl.compiler.programs.cones import NONNEGATIVE, Cone, middles
-from hierfl.compiler.programs.convex_program import GOOD, ConvexProgram, ProgramSolution
+from hierfl.compiler.programs.convex_program import EMPTY, FAILED, GOOD, SOLVED, ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.response import Slopes
 from hierfl.compiler.programs.saddle import Saddles
 from hierfl.compiler.programs.small_and_sparse import (
@@ -34,7 +34,6 @@ from hierfl.compiler.programs.small_and_sparse import (
     stacked,
 )
 from hierfl.compiler.programs.solve_program import polished, solve_program
-from hierfl.compiler.programs.statuses import EMPTY, FAILED, SOLVED
 from hierfl.jaxtools.host_callback import call_on_host
 
 ON_ITS_WAY = -1  # a status

@@ -17,9 +17,8 @@ from jaxtyping import Bool, Float
 from hierfl.compiler.expressions.inequalities import Inequalities
 from hierfl.compiler.parametric.level_form import LevelForm
 from hierfl.compiler.parametric.level_solver import LevelSolver
-from hierfl.compiler.programs.convex_program import ProgramSolution
+from hierfl.compiler.programs.convex_program import EMPTY, ProgramSolution
 from hierfl.compiler.programs.response import ProgramResponse, slopes_of
-from hierfl.compiler.programs.statuses import EMPTY
 from hierfl.jaxtools.by_numpy.numpy_program import NumpyProgram
 from hierfl.jaxtools.host_callback import Batch, call_on_host, for_each
 

@@ -8,13 +8,11 @@ from functools import cached_property
 
 import numpy as np
 
-from hierfl.compiler.parametric.affine_entries import AffineEntries
-from hierfl.compiler.parametric.template import LevelTemplate, SmoothPart
+from hierfl.compiler.parametric.template import AffineEntries, LevelTemplate, SmoothPart
 from hierfl.compiler.programs.cones import Cone
 from hierfl.compiler.programs.response import Slopes
 from hierfl.compiler.programs.small_and_sparse import from_entries
-from hierfl.compiler.programs.smooth_atoms import SQUARE
-from hierfl.compiler.programs.smooth_sum import SmoothTerm
+from hierfl.compiler.programs.smooth_atoms import SQUARE, SmoothTerm
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,9 +2,9 @@
 
     minimise over u = (y, bounds):  u' P u / 2 + q' u + sum_j weight_j s_j(form_j u + shift_j)   subject to  A u + b in K,
 
-where P, q, A, b, the weights, forms and shifts are affine in theta, the values of those subexpressions. Smooth atoms of affine
-arguments that enter the objective in sums stay what they are (squares first of all): they have derivatives of their own, and cones
-would blur them. Everything else CVXPY reduces to cones, bringing in bounds.
+where P, q, A, b, the weights, forms and shifts are affine in theta, the values of those subexpressions: sparse arrays whose pattern is
+fixed. Smooth atoms of affine arguments that enter the objective in sums stay what they are (squares first of all): they have
+derivatives of their own, and cones would blur them. Everything else CVXPY reduces to cones, bringing in bounds.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import cvxpy as cp
 import jax.numpy as jnp
 import numpy as np
-from cvxpy.constraints import Zero
+import scipy.sparse as sp
+from cvxpy.constraints import PSD, SOC, ExpCone, NonNeg, PowCone3D, Zero
 from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
 from cvxpy.reductions.dcp2cone.cone_matrix_stuffing import ConeMatrixStuffing, ParamConeProg
 from cvxpy.reductions.dcp2cone.dcp2cone import Dcp2Cone
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import copy_with, hoist
 from hierfl.atoms.algebra import only_compiled
 from hierfl.compiler.expressions.program import Program
-from hierfl.compiler.parametric.affine_entries import AffineEntries
-from hierfl.compiler.parametric.row_order import RowOrder
 from hierfl.compiler.parametric.written_for_cvxpy import (
     LinearMap,
     SmoothPiece,
@@ -38,11 +38,181 @@ from hierfl.compiler.parametric.written_for_cvxpy import (
     factors_collected,
     with_maps,
 )
-from hierfl.compiler.programs.cones import Cone, NoStandardFormError
+from hierfl.compiler.programs.cones import (
+    EXPONENTIAL,
+    NONNEGATIVE,
+    POWER,
+    SECOND_ORDER,
+    SEMIDEFINITE,
+    ZERO,
+    Cone,
+    NoStandardFormError,
+)
 from hierfl.compiler.programs.smooth_atoms import SmoothAtom
 from hierfl.language.function import user_code_in
 
-WIDE, FEW = 300, 2  # scalars of y, and times the arguments of an average, from which it has less of them than a matrix of y by y
+
+@dataclass(frozen=True, eq=False)
+class AffineEntries:
+    """The entries at (``rows``, ``columns``) of an array of this shape: ``constant + linear @ theta``.
+
+    Entries are sorted by column, then row, and no place occurs twice.
+    """
+
+    shape: tuple[int, int]
+    rows: Int[np.ndarray, " entries"]
+    columns: Int[np.ndarray, " entries"]
+    constant: Float[np.ndarray, " entries"]
+    linear: Any  # csr (entries, theta)
+
+    @classmethod
+    def of(
+        cls,
+        shape: tuple[int, int],
+        rows: np.ndarray,
+        columns: np.ndarray,
+        parameter: np.ndarray,
+        value: np.ndarray,
+        count: int,
+    ) -> AffineEntries:
+        """From contributions ``value`` of entry ``parameter`` of theta to places; parameter ``count`` stands for 1."""
+        place, where = np.unique(columns.astype(np.int64) * shape[0] + rows, return_inverse=True)
+        fixed = parameter == count
+        constant = np.zeros(len(place))
+        np.add.at(constant, where[fixed], value[fixed])
+        moving = ~fixed
+        linear = sp.csr_array((value[moving], (where[moving], parameter[moving])), (len(place), count))
+        return cls(shape, place % shape[0], place // shape[0], constant, linear)
+
+    @property
+    def moves(self) -> bool:
+        """Whether theta enters."""
+        return bool(self.linear.nnz)
+
+    @cached_property
+    def _picked(self) -> tuple[slice | np.ndarray, np.ndarray | None] | None:
+        """(where in theta, factors other than 1) if each entry is one of theta, so that many thetas need no product."""
+        if self.linear.nnz != len(self.rows) or (np.diff(self.linear.indptr) != 1).any():
+            return None
+        where, factors = self.linear.indices, self.linear.data
+        straight = len(where) > 0 and (np.diff(where) == 1).all()
+        place = slice(int(where[0]), int(where[-1]) + 1) if straight else where
+        return place, None if (factors == 1.0).all() else factors
+
+    def values(self, theta: Float[np.ndarray, "*batch theta"]) -> Float[np.ndarray, "*batch entries"]:
+        """The entries at theta, or at each of many; perhaps a view of it."""
+        if not self.moves:
+            return np.broadcast_to(self.constant, (*theta.shape[:-1], len(self.constant)))
+        moved = self.moved(theta)
+        return moved + self.constant if self.constant.any() else moved
+
+    def moved(self, tangent: Float[np.ndarray, "*batch theta"]) -> Float[np.ndarray, "*batch entries"]:
+        """How the entries move where theta moves along a direction, or along each of many."""
+        if self._picked is not None:
+            where, factors = self._picked
+            return tangent[..., where] if factors is None else tangent[..., where] * factors
+        return np.asarray(self.linear @ tangent if tangent.ndim == 1 else (self.linear @ tangent.T).T)
+
+    def pull(self, slopes: Float[np.ndarray, "*batch entries"]) -> Float[np.ndarray, "*batch theta"]:
+        """The gradient in theta of what has these slopes in the entries."""
+        out = np.zeros((*slopes.shape[:-1], self.linear.shape[1]))
+        if not self.moves:
+            return out
+        if self._picked is not None and isinstance(self._picked[0], slice):
+            where, factors = self._picked
+            out[..., where] = slopes if factors is None else slopes * factors
+            return out
+        back = self.linear.T
+        return np.asarray(back @ slopes if slopes.ndim == 1 else (back @ slopes.T).T)
+
+    def spread(self, of_entries: Float[np.ndarray, "k entries"]) -> Float[np.ndarray, "k rows"]:
+        """Of a single column: what each of k has for the entries, by rows, and 0 elsewhere."""
+        out = np.zeros((len(of_entries), self.shape[0]))
+        out[:, self.rows] = of_entries
+        return out
+
+    @cached_property
+    def _by_rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(entries in the order of their rows, where each row starts, the rows that have some)."""
+        order = np.argsort(self.rows, kind="stable")
+        own, starts = np.unique(self.rows[order], return_index=True)
+        return order, starts, own
+
+    def row_sums(self, of_entries: Float[np.ndarray, "k entries"]) -> Float[np.ndarray, "k rows"]:
+        """Sums of what each of k has for the entries, by rows."""
+        order, starts, own = self._by_rows
+        out = np.zeros((len(of_entries), self.shape[0]))
+        if len(own) == 1:
+            out[:, own[0]] = of_entries.sum(axis=1)
+        elif len(own):
+            out[:, own] = np.add.reduceat(of_entries[:, order], starts, axis=1)
+        return out
+
+
+@dataclass(frozen=True)
+class RowOrder:
+    """Where CVXPY's rows go, and by what they are multiplied: second-order cones one after another, triangles of matrices."""
+
+    rows: np.ndarray
+    scale: np.ndarray
+    cones: tuple[Cone, ...]
+    owner: dict[int, np.ndarray]
+
+    @classmethod
+    def of(cls, constraints: Sequence[Constraint]) -> RowOrder:
+        """Of constraints that come equations first, then inequalities, and the other cones."""
+        rows, scale, cones, owner, start = [np.zeros(0, int)], [np.zeros(0)], list[Cone](), {}, 0
+        for constraint in constraints:
+            place, factor, some = _rows_of(constraint)
+            rows.append(start + place)
+            scale.append(factor)
+            height = sum(cone.size for cone in some)
+            owner[constraint.id] = np.arange(start, start + height)
+            start += height
+            for cone in some:
+                if cone.kind in (ZERO, NONNEGATIVE) and cones and cones[-1].kind == cone.kind:
+                    cones[-1] = Cone(cone.kind, cones[-1].size + cone.size)
+                else:
+                    cones.append(cone)
+        return cls(np.concatenate(rows), np.concatenate(scale), tuple(c for c in cones if c.size), owner)
+
+    @property
+    def height(self) -> int:
+        return sum(cone.size for cone in self.cones)
+
+
+def _rows_of(constraint: Constraint) -> tuple[np.ndarray, np.ndarray, list[Cone]]:
+    """(where the rows of a constraint go among its own, their factors, its cones)."""
+    if isinstance(constraint, (Zero, NonNeg)):
+        count = constraint.args[0].size
+        return np.arange(count), np.ones(count), [Cone(ZERO if isinstance(constraint, Zero) else NONNEGATIVE, count)]
+    if isinstance(constraint, SOC):
+        bounds, vectors = constraint.args
+        count, length = bounds.size, vectors.size // bounds.size
+        first = np.arange(count) * (length + 1)
+        inner = (first + 1)[:, None] + np.arange(length)
+        return np.append(first, inner), np.ones(count * (length + 1)), [Cone(SECOND_ORDER, length + 1)] * count
+    if isinstance(constraint, PSD) and len(constraint.args[0].shape) == 2:
+        order = constraint.args[0].shape[0]
+        row, column = np.indices((order, order)).reshape(2, -1, order="F")
+        high, low = np.maximum(row, column), np.minimum(row, column)
+        factor = np.where(row == column, 1.0, np.sqrt(0.5))
+        size = order * (order + 1) // 2
+        cone = Cone(NONNEGATIVE, 1) if order == 1 else Cone(SEMIDEFINITE, size, order)
+        return high * (high + 1) // 2 + low, factor, [cone]
+    if isinstance(constraint, (ExpCone, PowCone3D)):
+        count = constraint.args[0].size
+        places = 3 * np.arange(count) + np.arange(3)[:, None]
+        shares = np.ravel(constraint.alpha.value) if isinstance(constraint, PowCone3D) else [None] * count
+        kind = EXPONENTIAL if isinstance(constraint, ExpCone) else POWER
+        return np.ravel(places), np.ones(3 * count), [Cone(kind, 3, share=share) for share in shares]
+    raise NoStandardFormError(f"it needs the cone {type(constraint).__name__}")
+
+
+WIDE, FEW = (
+    300,
+    2,
+)  # scalars of y, and times the arguments of an average, from which it has less of them than a matrix of y by y
 FILLED, SMALL_FORM = 8.0, 2_000  # times the entries of a form, and entries that are not worth a thought
 
 
@@ -114,7 +284,10 @@ class LevelTemplate:
     ) -> LevelTemplate:
         """With variables of their own for the arguments of some of the smooth atoms."""
         own = {v.id for v in variables}
-        given = [*(factors_collected(tree, own) for tree in (*([] if cost is None else [cost]), *constraints)), *mapping]
+        given = [
+            *(factors_collected(tree, own) for tree in (*([] if cost is None else [cost]), *constraints)),
+            *mapping,
+        ]
         hoisted = hoist(given, variables, known)
         plain = {hoisted.twins[v].id: _of_this_sign(v) for v in variables}
         trees = [_over(tree, plain) for tree in hoisted.expressions]
@@ -127,7 +300,9 @@ class LevelTemplate:
         maps: list[LinearMap] = []
         objective, *rest = (with_maps(tree, maps) for tree in (objective, *rest))
         forces = [with_maps(force, maps) for force in forces]
-        forces = [f if f.variables() else f + 0 * v for f, v in zip(forces, plain.values())]  # CVXPY wants some variable
+        forces = [
+            f if f.variables() else f + 0 * v for f, v in zip(forces, plain.values())
+        ]  # CVXPY wants some variable
         parts = SmoothPieces(lifted)
         objective = parts.taken_out_of(objective)
         of_y = [c for c in rest if c.variables()]  # others are about x alone
@@ -237,7 +412,11 @@ class _Places:
 
     @classmethod
     def of(
-        cls, stuffed: ParamConeProg, plain: Sequence[cp.Variable], parts: SmoothPieces, parameters: Sequence[cp.Parameter]
+        cls,
+        stuffed: ParamConeProg,
+        plain: Sequence[cp.Variable],
+        parts: SmoothPieces,
+        parameters: Sequence[cp.Parameter],
     ) -> _Places:
         """y in C order first, then what the reduction brought in."""
         places: dict[int, np.ndarray] = {}

@@ -1,12 +1,14 @@
 """All solutions of a convex program: whether there are several, how far they reach, and a choice among them.
 
 With one solution (u*, z) the set is  { u feasible : P (u - u*) = 0, row i tight wherever z_i > 0 }  (Mangasarian, 1988): over rows a
-polyhedron. Over other cones the slacks are in the face that z leaves (Bonnans and Shapiro, 2000, section 3.3).
+polyhedron. Over other cones the slacks are in the face that z leaves, those of K that are orthogonal to z: a second-order cone with a
+multiplier inside leaves the slack 0, one on the boundary leaves it a ray; a semidefinite one leaves matrices on the null space of the
+multiplier (Bonnans and Shapiro, 2000, section 3.3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -16,8 +18,19 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.linalg import svd
 
-from hierfl.compiler.programs.cones import ZERO, Cone, rows_of
-from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
+from hierfl.compiler.programs.cones import (
+    NONNEGATIVE,
+    OF_THREE,
+    SECOND_ORDER,
+    SEMIDEFINITE,
+    ZERO,
+    Cone,
+    blocks,
+    rays_left,
+    rows_of,
+    triangle,
+)
+from hierfl.compiler.programs.convex_program import SOLVED, ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.saddle import Saddle
 from hierfl.compiler.programs.small_and_sparse import (
     Matrix,
@@ -30,9 +43,7 @@ from hierfl.compiler.programs.small_and_sparse import (
     nothing,
     stacked,
 )
-from hierfl.compiler.programs.solution_face import SolutionFace
 from hierfl.compiler.programs.solve_program import solve_program
-from hierfl.compiler.programs.statuses import SOLVED
 
 SMALL = 2e-14  # of the largest multiplier, and of the forces, up to which one counts as zero
 SMALL_Y, DEFINITE = 300, 1e-7  # scalars of y whose curvature is looked at, and how much of the largest one is some
@@ -272,7 +283,9 @@ def settled(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution:
         lowest, highest = (_moved(program, answer, centred, way * np.ones(len(centred))) for way in (1.0, -1.0))
         if lowest is not answer:  # without a limit they are anywhere above, and far from it
             above = highest.u if highest is not answer else lowest.u + _mask(centred, program.width)
-            middle = program.judged((lowest.u + above + answer.u) / 3.0, answer.z)  # interior points are inside of rows between bounds
+            middle = program.judged(
+                (lowest.u + above + answer.u) / 3.0, answer.z
+            )  # interior points are inside of rows between bounds
             return middle if middle.solved else answer
     return answer
 
@@ -311,3 +324,73 @@ def _widened(rows: Matrix, width: int) -> Matrix:
     """Rows with further columns of zeros."""
     more = width - rows.shape[1]
     return beside([rows, nothing(rows.shape[0], more, rows)]) if more else rows
+
+
+# --- the face of K in which the slacks of all solutions are ----------------------------------------------------------
+
+FAINT_PULL = 1e-9  # of the largest multiplier, and of the forces, below which a cone's counts as none
+ON_BOUNDARY = 1e-7  # of a multiplier, up to which it is on the boundary of its cone
+
+Rows = Float[np.ndarray, " rows"]
+Map = Float[np.ndarray, "k rows"]
+
+
+@dataclass(frozen=True, eq=False)
+class SolutionFace:
+    """Slacks e with ``tight`` e = 0, ``loose`` e >= 0, and each of ``curved``'s maps of e in its cone."""
+
+    tight: Map
+    loose: Map
+    curved: tuple[tuple[Cone, Map], ...]
+
+    @classmethod
+    def of(cls, cones: Sequence[Cone], z: Rows, strong: Bool[np.ndarray, " rows"], force: float) -> SolutionFace:
+        """The face for multipliers z, beside forces of some size; ``strong`` says which rows of equations and inequalities hold for all."""
+        every = np.eye(len(z))
+        tight, loose = [np.zeros((0, len(z)))], [np.zeros((0, len(z)))]
+        curved: list[tuple[Cone, Map]] = []
+        largest = max(float(np.abs(z).max(initial=0.0)), force)
+        for cone, rows in blocks(cones):
+            own, held = every[rows], strong[rows]
+            if cone.kind in (ZERO, NONNEGATIVE):
+                tight.append(own[held])
+                loose.append(own[~held])
+            elif np.linalg.norm(z[rows]) <= FAINT_PULL * largest:
+                curved.append((cone, own))
+            elif cone.kind == SECOND_ORDER:
+                ray = _ray(z[rows])
+                across = np.eye(cone.size) if ray is None else np.eye(cone.size) - np.outer(ray, ray)
+                tight.append(across @ own)
+                if ray is not None:
+                    loose.append(ray[None] @ own)
+            elif cone.kind in OF_THREE:
+                rays = np.reshape(rays_left(cone.share, z[rows]), (-1, 3))
+                loose.append(np.linalg.pinv(rays.T) @ own)
+                tight.append(np.linalg.svd(rays)[2][len(rays) :] @ own)
+            else:
+                assert cone.kind == SEMIDEFINITE
+                zero, rest = _on_null_space(z[rows], cone.order)
+                tight.append(zero @ own)
+                if len(rest):
+                    order = round((np.sqrt(8 * len(rest) + 1) - 1) / 2)
+                    curved.append((Cone(SEMIDEFINITE, len(rest), order), rest @ own))
+        return cls(np.vstack(tight), np.vstack(loose), tuple(curved))
+
+
+def _ray(z: Rows) -> Rows | None:
+    """The unit vector along which slacks may be that are orthogonal to z; None where z is inside the cone."""
+    if z[0] - np.linalg.norm(z[1:]) > ON_BOUNDARY * z[0]:
+        return None
+    ray = np.append(np.linalg.norm(z[1:]), -z[1:])
+    return ray / np.linalg.norm(ray)
+
+
+def _on_null_space(z: Rows, order: int) -> tuple[Map, Map]:
+    """(the map of a triangle to what has to vanish, the map to the triangle of the matrix on the null space of z)."""
+    values, vectors = np.linalg.eigh((triangle(order).T @ z).reshape(order, order))
+    pulled = values > ON_BOUNDARY * values.max()
+    held, free = vectors[:, pulled], vectors[:, ~pulled]
+    matrices = triangle(order).T.reshape(order, order, -1, order="F")  # of each entry of the triangle
+    zero = np.einsum("ai,abk,bj->ijk", held, matrices, vectors).reshape(-1, matrices.shape[-1])
+    inner = np.einsum("ai,abk,bj->ijk", free, matrices, free).reshape(free.shape[1] ** 2, matrices.shape[-1], order="F")
+    return zero, triangle(free.shape[1]) @ inner if free.shape[1] else np.zeros((0, matrices.shape[-1]))

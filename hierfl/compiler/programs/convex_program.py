@@ -1,4 +1,4 @@
-"""A convex program in numbers, its optimality conditions, and how far a pair is from meeting them.
+"""A convex program in numbers, its optimality conditions, how far a pair is from meeting them, and how a solver of it may end.
 
 minimise  u' P u / 2 + q' u + s(u)   subject to   A u + b in K;        P u + q + s'(u) = A' z,  z in K*,  z' (A u + b) = 0.
 """
@@ -23,8 +23,14 @@ from hierfl.compiler.programs.small_and_sparse import (
     nothing,
     stacked,
 )
-from hierfl.compiler.programs.smooth_sum import SmoothSum
-from hierfl.compiler.programs.statuses import FAILED, SOLVED
+from hierfl.compiler.programs.smooth_atoms import SmoothSum
+
+SOLVED, EMPTY, UNBOUNDED, FAILED = 0, 1, 2, 3
+
+# whether y has no other value: several (and the upper objective tells them apart), one, alike (it does not), unknown, or twisted:
+# the conditions are those of a map that is not monotone, and others far away may hold as well
+SEVERAL, ONE, ALIKE, UNKNOWN, TWISTED = 0, 1, 2, -1, -2
+
 
 FAINT, FAINTEST = 1e-6, 1e-16  # of the highest price of a bound, from which units follow it, and the least that counts
 SPREAD = 1e3  # of square roots of curvatures, from which u is told in other units
@@ -76,7 +82,9 @@ class ConvexProgram:
     is_map: bool = False  # P is no curvature: P u + q is an affine map that is no gradient
 
     @classmethod
-    def of(cls, p: Matrix, q: Vector, a: Matrix, b: Rows, cones: Sequence[Cone], size: int | None = None) -> ConvexProgram:
+    def of(
+        cls, p: Matrix, q: Vector, a: Matrix, b: Rows, cones: Sequence[Cone], size: int | None = None
+    ) -> ConvexProgram:
         """A quadratic program; all of u is y unless its ``size`` is given."""
         return cls(p, q, a, b, cones, len(q) if size is None else size, p)
 
@@ -186,7 +194,17 @@ class ConvexProgram:
         a, curved = columns_scaled(self.a, units), columns_scaled(self.curved, units)
         smooth = None if self.smooth is None else self.smooth.in_units(units)
         return _Scaled(
-            p, units * self.q, a, self.b, self.cones, self.size, curved, smooth, self.constant, self.may_cost, self.is_map
+            p,
+            units * self.q,
+            a,
+            self.b,
+            self.cones,
+            self.size,
+            curved,
+            smooth,
+            self.constant,
+            self.may_cost,
+            self.is_map,
         )
 
     def slack(self, u: Vector) -> Rows:

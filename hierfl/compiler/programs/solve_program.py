@@ -15,11 +15,10 @@ from scipy.sparse.linalg import splu
 
 from hierfl.compiler.programs.backends import backends_for
 from hierfl.compiler.programs.cones import NONNEGATIVE, SEMIDEFINITE, Cone, dual_slope, project_dual, rows_of, triangle
-from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
+from hierfl.compiler.programs.convex_program import EMPTY, FAILED, SOLVED, UNBOUNDED, ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.saddle import Saddle, Saddles
 from hierfl.compiler.programs.small_and_sparse import Matrix, beside, diagonal, gram, is_dense, nothing, stacked
-from hierfl.compiler.programs.smooth_sum import SmoothTerm
-from hierfl.compiler.programs.statuses import EMPTY, FAILED, SOLVED, UNBOUNDED
+from hierfl.compiler.programs.smooth_atoms import SmoothTerm
 from hierfl.compiler.programs.variational_inequality import solve_map
 
 EXACT = 1e-14  # the error of a pair that is not polished any further

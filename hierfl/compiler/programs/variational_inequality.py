@@ -18,9 +18,8 @@ import daqp
 import numpy as np
 
 from hierfl.compiler.programs.cones import ZERO, Cone
-from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
+from hierfl.compiler.programs.convex_program import EMPTY, FAILED, UNBOUNDED, ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.small_and_sparse import as_array, beside, diagonal, is_monotone, largest, nothing, stacked
-from hierfl.compiler.programs.statuses import EMPTY, FAILED, UNBOUNDED
 
 SMALL = 400  # scalars of u, and rows, up to which matrices are dense
 INFINITE = 1e30

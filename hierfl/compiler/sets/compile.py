@@ -15,20 +15,24 @@ from jaxtyping import Array, Float
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import hoist
 from hierfl.compiler.expressions.program import Program
-from hierfl.compiler.sets.blocks.block import Block
-from hierfl.compiler.sets.blocks.condition_block import ConditionBlock
-from hierfl.compiler.sets.blocks.program_block import ProgramBlock
-from hierfl.compiler.sets.choose import choose
+from hierfl.compiler.sets.blocks import Block, ConditionBlock, ProgramBlock, choose
 from hierfl.compiler.sets.compiled_set import CompiledSet
 from hierfl.compiler.sets.components import Member, bands
 from hierfl.compiler.sets.families import Membership
-from hierfl.compiler.sets.frames import product
-from hierfl.compiler.sets.members.affine_map import AffineMap, CompiledRows, Values
-from hierfl.compiler.sets.members.bands import Side
-from hierfl.compiler.sets.members.coefficients import Draw, coefficients, random_draw
-from hierfl.compiler.sets.members.entry_bounds import EntryBounds
-from hierfl.compiler.sets.members.memberships import CompiledMembership, Opaque
-from hierfl.compiler.sets.members.origin import Origin
+from hierfl.compiler.sets.members import (
+    AffineMap,
+    CompiledMembership,
+    CompiledRows,
+    Draw,
+    EntryBounds,
+    Opaque,
+    Origin,
+    Side,
+    Values,
+    coefficients,
+    product,
+    random_draw,
+)
 from hierfl.compiler.sets.recognise import AffineRows, Other, pieces_of
 
 

@@ -17,12 +17,8 @@ from jaxtyping import Array, Float
 from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.parametric.nearest_point import NearestPoint
 from hierfl.compiler.programs.cones import NoStandardFormError
-from hierfl.compiler.sets.blocks.affine_block import AffineBlock
-from hierfl.compiler.sets.blocks.block import Block
-from hierfl.compiler.sets.blocks.box_block import BoxBlock
-from hierfl.compiler.sets.blocks.polyhedron_block import PolyhedronBlock
-from hierfl.compiler.sets.blocks.program_block import ProgramBlock
-from hierfl.compiler.sets.members.affine_map import Values
+from hierfl.compiler.sets.blocks import AffineBlock, Block, BoxBlock, PolyhedronBlock, ProgramBlock
+from hierfl.compiler.sets.members import Values
 from hierfl.jaxtools.cheap_jit import quick_jit, traced_for_numpy
 
 ITERATING = (PolyhedronBlock, ProgramBlock)

@@ -14,10 +14,7 @@ import scipy.sparse as sp
 from jaxtyping import Int
 from scipy.sparse.csgraph import connected_components
 
-from hierfl.compiler.sets.members.bands import Band, Side
-from hierfl.compiler.sets.members.entry_bounds import EntryBounds
-from hierfl.compiler.sets.members.memberships import CompiledMembership, Opaque
-from hierfl.compiler.sets.members.origin import Origin
+from hierfl.compiler.sets.members import Band, CompiledMembership, EntryBounds, Opaque, Origin, Side
 
 Member = Band | CompiledMembership | Opaque
 

@@ -21,9 +21,9 @@ from hierfl.analysis.differentiability import kinked_atom
 from hierfl.analysis.enclosure import Enclosure
 from hierfl.atoms.table import row_of
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.implicit_differentiation.hypergradient import evaluated_with_gradient, unchecked_gradient
+from hierfl.compiler.implicit_differentiation import evaluated_with_gradient, unchecked_gradient
+from hierfl.compiler.lower_level.certificate import Evaluation
 from hierfl.compiler.lower_level.diagnosis import require_gradient, warn_of_several
-from hierfl.compiler.lower_level.evaluation import Evaluation
 from hierfl.compiler.party_constraints import lower_constraints
 from hierfl.inspect.implicit.points import KEPT_LIMIT, Points
 from hierfl.jaxtools.cheap_jit import quick_jit

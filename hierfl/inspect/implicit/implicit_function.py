@@ -12,8 +12,7 @@ import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.expectation_error import warn_of_doubts
-from hierfl.compiler.lower_level.certificate import TOLERANCE
-from hierfl.compiler.lower_level.evaluation import Evaluation
+from hierfl.compiler.lower_level.certificate import TOLERANCE, Evaluation
 from hierfl.compiler.public_response import public_response
 from hierfl.jaxtools.precision import computing, double_precision
 from hierfl.language.function import uses_black_box
@@ -23,7 +22,7 @@ from hierfl.value_certificate import Certificate
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled_problem import CompiledProblem
-    from hierfl.compiler.lower_level.evaluation import Evaluation
+    from hierfl.compiler.lower_level.certificate import Evaluation
     from hierfl.inspect.implicit.midpoints import Midpoints
     from hierfl.inspect.implicit.stationarity import Stationarity
     from hierfl.inspect.pictures.slice import Slice

@@ -15,11 +15,9 @@ from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
-from hierfl.compiler.implicit_differentiation.adjoint import Hypergradient
-from hierfl.compiler.implicit_differentiation.hypergradient import gradient_at
-from hierfl.compiler.lower_level.certificate import TOLERANCE
-from hierfl.compiler.lower_level.evaluation import Evaluation
-from hierfl.compiler.programs.statuses import SEVERAL, UNKNOWN
+from hierfl.compiler.implicit_differentiation import Hypergradient, gradient_at
+from hierfl.compiler.lower_level.certificate import TOLERANCE, Evaluation
+from hierfl.compiler.programs.convex_program import SEVERAL, UNKNOWN
 from hierfl.compiler.starting_points import on_upper_set, project_on_all
 from hierfl.errors import IncompatibleSolverError
 from hierfl.inspect.kinks.switches import Switches, atoms_of

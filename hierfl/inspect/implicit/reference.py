@@ -20,8 +20,7 @@ import scipy.optimize
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
-from hierfl.compiler.lower_level.certificate import TOLERANCE
-from hierfl.compiler.lower_level.evaluation import Evaluation
+from hierfl.compiler.lower_level.certificate import TOLERANCE, Evaluation
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.public_response import public_response
 from hierfl.compiler.starting_points import box_around, on_upper_set, project_on_all, sobol_points

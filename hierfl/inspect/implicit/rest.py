@@ -21,7 +21,7 @@ import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
-from hierfl.compiler.implicit_differentiation.hypergradient import evaluated_with_gradient
+from hierfl.compiler.implicit_differentiation import evaluated_with_gradient
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.starting_points import box_around, on_upper_set
 from hierfl.descent.answers import FAILURES

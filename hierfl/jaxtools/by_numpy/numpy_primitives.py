@@ -1,7 +1,4 @@
-"""What JAX's primitives do, in NumPy: for each, a function of an equation's settings that makes one of its arrays.
-
-A primitive that is not in the table is left to JAX, one call at a time (``numpy_program``).
-"""
+"""Factorisations of JAX in NumPy."""
 
 from __future__ import annotations
 
@@ -9,10 +6,206 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 import scipy.special
 
-from hierfl.jaxtools.by_numpy.numpy_algebra import cholesky, eigh, lu, svd, triangular
-from hierfl.jaxtools.by_numpy.numpy_indexing import gather, scatter
+
+def _triangular(equation: Any) -> Made:
+    """Solve with a triangular matrix from the left or the right, over leading axes."""
+    settings = equation.params
+    left, lower, transposed = settings["left_side"], settings["lower"], settings["transpose_a"]
+    unit = settings["unit_diagonal"]
+
+    trans = int(transposed) if left else 1 - int(transposed)
+
+    def one(a: Any, b: Any) -> Any:
+        try:
+            return scipy.linalg.solve_triangular(a, b, trans=trans, lower=lower, unit_diagonal=unit, check_finite=False)
+        except np.linalg.LinAlgError:  # a zero on the diagonal, by which JAX divides
+            return np.full_like(b, np.nan)
+
+    def solve(a: Any, b: Any) -> Any:
+        return _each(one, a, b) if left else np.swapaxes(_each(one, a, np.swapaxes(b, -1, -2)), -1, -2)
+
+    return solve
+
+
+def _each(function: Made, a: Any, b: Any) -> Any:
+    """A function of two matrices, over leading axes."""
+    if a.ndim == 2:
+        return function(a, b)
+    out = np.empty_like(b)
+    for place in np.ndindex(a.shape[:-2]):
+        out[place] = function(a[place], b[place])
+    return out
+
+
+def _lu(x: Any) -> tuple[Any, Any, Any]:
+    """Find (both factors in one matrix, pivots, the rows' permutation), over leading axes."""
+    rows, least = x.shape[-2], min(x.shape[-2:])
+    factors, lead = np.empty_like(x), x.shape[:-2]
+    pivots, order = np.empty((*lead, least), np.int32), np.empty((*lead, rows), np.int32)
+    (factorise,) = scipy.linalg.get_lapack_funcs(("getrf",), (x,))
+    for place in np.ndindex(lead):
+        factors[place], pivots[place], _ = factorise(x[place])
+        permutation = np.arange(rows)
+        for row, pivot in enumerate(pivots[place]):
+            permutation[[row, pivot]] = permutation[[pivot, row]]
+        order[place] = permutation
+    return factors, pivots, order
+
+
+def _eigh(equation: Any) -> Made:
+    """Find (eigenvectors, eigenvalues) of a symmetric matrix."""
+
+    def pair(x: Any) -> tuple[Any, Any]:
+        values, vectors = np.linalg.eigh(x)
+        return vectors, values
+
+    return pair
+
+
+def _svd(equation: Any) -> Made:
+    """Find singular values, with vectors where they are asked for."""
+    full, vectors = equation.params["full_matrices"], equation.params["compute_uv"]
+    if not vectors:
+        return lambda x: (np.linalg.svd(x, compute_uv=False),)
+
+    def three(x: Any) -> tuple[Any, Any, Any]:
+        left, values, right = np.linalg.svd(x, full_matrices=full)
+        return values, left, right
+
+    return three
+
+
+def _cholesky(x: Any) -> Any:
+    """Find the lower factor, NaN where the matrix is not definite, as JAX has it."""
+    try:
+        return np.linalg.cholesky(x)
+    except np.linalg.LinAlgError:
+        return np.full_like(x, np.nan)
+
+
+class Indexing:
+    """A gather or scatter; its second argument says where, which is worked out once where it never changes.
+
+    ``fixed`` makes of indices a function of the other arguments, and of whatever is given in the indices' place.
+    """
+
+    def __init__(self, fixed: Callable[[Any], Made]) -> None:
+        self._fixed = fixed
+
+    def __call__(self, x: Any, indices: Any, *updates: Any) -> Any:
+        """Of arrays in the order of JAX's primitive."""
+        return self._fixed(indices)(x, indices, *updates)
+
+    def at(self, indices: Any) -> Made:
+        """The same for these indices."""
+        return self._fixed(indices)
+
+
+def _places(shape: Any, sizes: Any, indices: Any, mapped: Any, batching: Any, index_batching: Any) -> tuple[Any, Any]:
+    """(the place of every entry, counted along all dimensions of the operand; whether its window fits), both (*batch, *sizes).
+
+    ``indices`` (*batch, k) holds where windows of these sizes start along the dimensions ``mapped``.
+    """
+    batch = indices.shape[:-1]
+    flat, fits = np.zeros((*batch, *sizes), int), np.ones(batch, bool)
+    for d, (n, size) in enumerate(zip(shape, sizes)):
+        start = np.zeros(batch, int)
+        if d in mapped:
+            start = indices[..., mapped.index(d)].astype(int)
+            fits &= (start >= 0) & (start <= n - size)
+            start = np.clip(start, 0, n - size)
+        elif d in batching:
+            axis = index_batching[batching.index(d)]
+            start = np.arange(n).reshape([-1 if k == axis else 1 for k in range(len(batch))]) + start
+        along = [1] * (len(batch) + len(sizes))
+        along[len(batch) + d] = size
+        flat = flat * n + (start.reshape(*batch, *[1] * len(sizes)) + np.arange(size).reshape(along))
+    return flat, np.broadcast_to(fits.reshape(*batch, *[1] * len(sizes)), flat.shape)
+
+
+def _gather(equation: Any) -> Made:
+    """Take windows of an array."""
+    numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
+    fill, mode = equation.params["fill_value"], str(equation.params["mode"])
+    shape, out = equation.invars[0].aval.shape, equation.outvars[0].aval
+    offsets, gone = numbers.offset_dims, {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
+    filling = "FILL" in mode
+    missing = (
+        fill
+        if fill is not None
+        else np.nan
+        if np.issubdtype(out.dtype, np.inexact)
+        else np.iinfo(out.dtype).min
+        if np.issubdtype(out.dtype, np.signedinteger)
+        else 0
+    )
+
+    def fixed(indices: Any) -> Made:
+        """Every entry of the result is one of the operand, counted along all its dimensions, or is missing."""
+        mapped, batching, theirs = (
+            numbers.start_index_map,
+            numbers.operand_batching_dims,
+            numbers.start_indices_batching_dims,
+        )
+        flat, fits = _places(shape, sizes, indices, mapped, batching, theirs)
+        batch = indices.shape[:-1]
+
+        def laid_out(entries: Any) -> Any:
+            entries = entries.reshape(*batch, *(s for d, s in enumerate(sizes) if d not in gone))
+            windows, places = iter(range(len(batch), entries.ndim)), iter(range(len(batch)))
+            return entries.transpose([next(windows) if k in offsets else next(places) for k in range(entries.ndim)])
+
+        flat = laid_out(flat)
+        if not filling or fits.all():
+            return lambda x, *_: x.take(flat)
+        there = laid_out(fits)
+        return lambda x, *_: np.where(there, x.take(flat), missing)
+
+    return Indexing(fixed)
+
+
+def _scatter(ufunc: Any) -> Maker:
+    """Put windows into an array, or combine them with what is there by a function of NumPy's."""
+
+    def make(equation: Any) -> Made:
+        numbers = equation.params["dimension_numbers"]
+        shape, update_shape = equation.invars[0].aval.shape, equation.invars[2].aval.shape
+        gone = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+        windows = list(numbers.update_window_dims)
+        batch = [k for k in range(len(update_shape)) if k not in windows]
+        left = iter(windows)
+        sizes = [1 if d in gone else update_shape[next(left)] for d in range(len(shape))]
+        clip = "CLIP" in str(equation.params["mode"])
+
+        def fixed(indices: Any) -> Made:
+            """Every entry of the updates has a place of the operand, counted along all its dimensions, or falls out."""
+            mapped, batching = numbers.scatter_dims_to_operand_dims, numbers.operand_batching_dims
+            flat, inside = _places(shape, sizes, indices, mapped, batching, numbers.scatter_indices_batching_dims)
+            order = np.argsort([*batch, *windows])  # from the updates as they lie to (*batch, *sizes), and back
+            lying = [update_shape[k] for k in (*batch, *windows)]
+            into, kept = (a.reshape(lying).transpose(order).ravel() for a in (flat, inside))
+            everything = clip or bool(inside.all())
+            into = into if everything else into[kept]
+            several = ufunc is not None and np.unique(into).size < into.size  # some place takes more than one
+
+            def scattered(x: Any, _: Any, updates: Any) -> Any:
+                out, values = x.flatten(), updates.ravel()
+                values = values if everything else values[kept]
+                if several:
+                    ufunc.at(out, into, values)
+                else:
+                    out[into] = values if ufunc is None else ufunc(out[into], values)
+                return out.reshape(shape)
+
+            return scattered
+
+        return Indexing(fixed)
+
+    return make
+
 
 SMALL = 4096  # entries of an array that is sooner copied than looked at in another form
 Made = Callable[..., Any]
@@ -286,8 +479,8 @@ PLAIN: dict[str, Made] = {
     "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
     "optimization_barrier": lambda *x: x,
     "dynamic_update_slice": _dynamic_update,
-    "cholesky": cholesky,
-    "lu": lu,
+    "cholesky": _cholesky,
+    "lu": _lu,
 }
 
 MAKERS: dict[str, Maker] = {
@@ -325,18 +518,18 @@ MAKERS: dict[str, Maker] = {
     "cumlogsumexp": _cumulative(np.logaddexp),
     "sort": _sort,
     "dot_general": _dot,
-    "gather": gather,
-    "scatter": scatter(None),
-    "scatter-add": scatter(np.add),
-    "scatter-mul": scatter(np.multiply),
-    "scatter-max": scatter(np.maximum),
-    "scatter-min": scatter(np.minimum),
-    "triangular_solve": triangular,
+    "gather": _gather,
+    "scatter": _scatter(None),
+    "scatter-add": _scatter(np.add),
+    "scatter-mul": _scatter(np.multiply),
+    "scatter-max": _scatter(np.maximum),
+    "scatter-min": _scatter(np.minimum),
+    "triangular_solve": _triangular,
     "stack": _with("axis")(lambda axis: lambda *parts: np.stack(parts, axis)),
     "unstack": _with("axis")(lambda axis: lambda x: tuple(np.moveaxis(x, axis, 0))),
     "tile": _with("reps")(lambda reps: lambda x: np.tile(x, reps)),
     "platform_index": _with("platforms")(_platform),
-    "svd": svd,
+    "svd": _svd,
     "round": _with("rounding_method")(lambda method: np.round if "EVEN" in str(method) else _away),
-    "eigh": eigh,
+    "eigh": _eigh,
 }

@@ -17,8 +17,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-from hierfl.jaxtools.by_numpy.numpy_indexing import Indexing
-from hierfl.jaxtools.by_numpy.numpy_primitives import MAKERS
+from hierfl.jaxtools.by_numpy.numpy_primitives import MAKERS, Indexing
 from hierfl.jaxtools.interruption import heed
 
 Run = Callable[..., Sequence[Any]]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hierfl.compiler.parametric.nearest_point import NearestPoint
-from hierfl.compiler.programs.statuses import EMPTY
+from hierfl.compiler.programs.convex_program import EMPTY
 
 pytestmark = pytest.mark.usefixtures("x64")
 

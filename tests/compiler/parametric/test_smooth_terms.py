@@ -21,9 +21,10 @@ from hierfl.compiler.programs.smooth_atoms import (
     RELATIVE_ENTROPY,
     SQUARE,
     SmoothAtom,
+    SmoothSum,
+    SmoothTerm,
     smooth_atom_of,
 )
-from hierfl.compiler.programs.smooth_sum import SmoothSum, SmoothTerm
 
 RNG = np.random.default_rng(1)
 v = cp.Variable(3)

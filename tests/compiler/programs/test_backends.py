@@ -16,9 +16,8 @@ from hierfl.compiler.programs.backends.clarabel_backend import Clarabel
 from hierfl.compiler.programs.backends.daqp_backend import Daqp
 from hierfl.compiler.programs.backends.highs_backend import Highs
 from hierfl.compiler.programs.cones import NONNEGATIVE, SECOND_ORDER, ZERO, Cone
-from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
+from hierfl.compiler.programs.convex_program import EMPTY, FAILED, SOLVED, UNBOUNDED, ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.solve_program import solve_program
-from hierfl.compiler.programs.statuses import EMPTY, FAILED, SOLVED, UNBOUNDED
 
 
 def program(p: object, q: object, a: object, b: object, cones: list[Cone]) -> ConvexProgram:

@@ -5,8 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hierfl.compiler.programs.cones import EXPONENTIAL, POWER, Cone, dual_slope, middles, nearest_of_three, project_dual
-from hierfl.compiler.programs.cones_of_three import rays_left
+from hierfl.compiler.programs.cones import (
+    EXPONENTIAL,
+    POWER,
+    Cone,
+    dual_slope,
+    middles,
+    nearest_of_three,
+    project_dual,
+    rays_left,
+)
 
 CONES = {
     "exponential": Cone(EXPONENTIAL, 3),

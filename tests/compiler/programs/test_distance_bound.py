@@ -13,10 +13,9 @@ import pytest
 
 import hierfl as hf
 from hierfl.compiler.programs.cones import NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, ZERO, Cone, triangle
-from hierfl.compiler.programs.convex_program import ConvexProgram
+from hierfl.compiler.programs.convex_program import SOLVED, ConvexProgram
 from hierfl.compiler.programs.distance_bound import distance_bound
 from hierfl.compiler.programs.solve_program import solve_program
-from hierfl.compiler.programs.statuses import SOLVED
 
 Exact = Sequence[Any]  # numbers of 50 digits
 

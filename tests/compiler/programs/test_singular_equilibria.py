@@ -17,9 +17,8 @@ from scipy.optimize import linprog
 
 import hierfl as hf
 from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, Cone
-from hierfl.compiler.programs.convex_program import ConvexProgram
+from hierfl.compiler.programs.convex_program import EMPTY, SOLVED, UNBOUNDED, ConvexProgram
 from hierfl.compiler.programs.solve_program import solve_program
-from hierfl.compiler.programs.statuses import EMPTY, SOLVED, UNBOUNDED
 
 Draw = Callable[..., np.ndarray]
 

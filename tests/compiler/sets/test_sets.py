@@ -18,8 +18,7 @@ from hierfl.analysis.convexity import require_convex_set
 from hierfl.analysis.hoist import hoist, instantiate
 from hierfl.analysis.variable_attributes import attribute_constraints
 from hierfl.compiler.sets import CompiledSet, compile_set
-from hierfl.compiler.sets.blocks.image_block import ImageBlock
-from hierfl.compiler.sets.choose import KINDS
+from hierfl.compiler.sets.blocks import KINDS, ImageBlock
 from hierfl.compiler.sets.families import FAMILIES
 from hierfl.compiler.sets.verify import verify
 from hierfl.errors import HierflError

@@ -1,20 +1,23 @@
 """Iterations of first order: accelerated projected gradient with restart, and extragradient where a map is no gradient.
 
 They need no Lipschitz constant: the step starts from a power iteration, about 1 / L, and shrinks when the observed differences of F ask
-for it. They are what makes Newton's method safe (O'Donoghue and Candes, 2015; Korpelevich, 1976).
+for it. They are what makes Newton's method safe (O'Donoghue and Candes, 2015; Korpelevich, 1976). Accelerated gradient is a method of
+its own as well, for whoever asks for it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from hierfl.compiler.lower_level.certificate import target
-from hierfl.compiler.lower_level.methods.walk import Iteration, Onward
+from hierfl.compiler.lower_level.certificate import LowerSolution, target
+from hierfl.compiler.lower_level.methods.method import ITERATION_LIMIT, IterativeMethod, Question, Verdict
+from hierfl.compiler.lower_level.methods.walk import Iteration, Onward, walked
+from hierfl.compiler.lower_level.structure import LowerStructure
 
 
 class Extrapolated(NamedTuple):
@@ -107,3 +110,25 @@ def _safe_step(step: Float[Array, ""], moved: Array, changed: Array) -> Array:
 def _tiny(like: Array) -> Array:
     """A length that rounding alone may make."""
     return jnp.asarray(1e-13 if like.dtype == jnp.float64 else 1e-6, like.dtype)
+
+
+class AcceleratedGradient(IterativeMethod):
+    """The method for Lipschitz gradients F over sets with an exact projection.
+
+    Never the first choice, since Newton's method is safeguarded by it.
+    """
+
+    name: ClassVar[str] = "accelerated gradient"
+    cost: ClassVar[str] = "a full pass over the data and a projection in each step, until the residual is met"
+
+    @classmethod
+    def verdict(cls, structure: LowerStructure) -> Verdict:
+        if structure.obstacle is not None:
+            return Verdict(False, structure.obstacle)
+        if not structure.is_gradient:
+            return Verdict(False, "needs a gradient; F is not one")
+        return Verdict(True, "F is a Lipschitz gradient and Y(x) can be projected on")
+
+    def answer(self, question: Question) -> LowerSolution:
+        rule = AcceleratedSteps(question.mu, question.tolerance, ITERATION_LIMIT)
+        return walked(question, rule, question.warm)

@@ -16,6 +16,8 @@ from jaxtyping import Float
 from hierfl.compiler.lower_level.certificate import LowerSolution, Wanted, certify_direct
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.structure import LowerStructure
+from hierfl.errors import LowerLevelError, NotConvexError
+from hierfl.language.function import user_code_in
 
 ITERATION_LIMIT = 20_000
 CONDENSED_LIMIT = 128  # scalars of y up to which an affine F is formed as a matrix
@@ -185,3 +187,33 @@ class IterativeMethod(ExactMethod):
         structure = self.structure
         formed = structure.affine and structure.quadratic.from_data and warm.size <= CONDENSED_LIMIT
         return self.answer(self.question(x, owner.condensed(warm) if formed else owner, owner, warm, tolerance))
+
+
+class NoMethod(ExactMethod):
+    """Refuses what is asked, by name."""
+
+    name: ClassVar[str] = "no method"
+    cost: ClassVar[str] = "none: it has no exact solution"
+
+    @classmethod
+    def verdict(cls, structure: LowerStructure) -> Verdict:
+        return Verdict(True, "nothing else applies")
+
+    @property
+    def values_only(self) -> str:
+        return f"no method solves it: {self.reason}"
+
+    def advice(self) -> str:
+        return (
+            "a smooth objective (cp.huber for abs, cp.logistic for hinge losses) over a set with an exact projection is iterated on, "
+            "whatever its size"
+        )
+
+    def answer(self, question: Question) -> LowerSolution:
+        raise AssertionError("refused before")
+
+    def solve(self, *_: Any) -> LowerSolution:
+        """Raises what is at fault, and what to write instead."""
+        level = self.structure.level
+        by_user = any(user_code_in(part) for part in (*level.expressions, *level.constraints))
+        raise (NotConvexError if by_user else LowerLevelError)(f"{self.values_only}; {self.advice()}.")

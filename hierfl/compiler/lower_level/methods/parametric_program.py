@@ -26,7 +26,7 @@ from hierfl.compiler.parametric.many_programs import ManyPrograms
 from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.party_constraints import lower_constraints
 from hierfl.compiler.programs.cones import NoStandardFormError
-from hierfl.compiler.programs.statuses import ALIKE, EMPTY, ONE, SEVERAL, SOLVED, UNBOUNDED
+from hierfl.compiler.programs.convex_program import ALIKE, EMPTY, ONE, SEVERAL, SOLVED, UNBOUNDED
 from hierfl.jaxtools.host_callback import Batch, call_on_host, for_each
 from hierfl.language.averages import averages_of
 from hierfl.language.expectation import SampleAverage

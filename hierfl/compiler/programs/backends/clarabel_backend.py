@@ -10,8 +10,7 @@ import scipy.sparse as sp
 
 from hierfl.compiler.programs.backends.backend import Backend
 from hierfl.compiler.programs.cones import EXPONENTIAL, NONNEGATIVE, SECOND_ORDER, ZERO, Cone
-from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
-from hierfl.compiler.programs.statuses import EMPTY, FAILED, SOLVED, UNBOUNDED
+from hierfl.compiler.programs.convex_program import EMPTY, FAILED, SOLVED, UNBOUNDED, ConvexProgram, ProgramSolution
 from hierfl.jaxtools.interruption import heed, heeded_unless_within, over, unbroken
 
 LARGE = 10_000  # rows from which one program is worth all cores

@@ -8,9 +8,8 @@ import daqp
 import numpy as np
 
 from hierfl.compiler.programs.backends.backend import Backend
-from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
+from hierfl.compiler.programs.convex_program import FAILED, SOLVED, ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.small_and_sparse import as_array, is_dense
-from hierfl.compiler.programs.statuses import FAILED, SOLVED
 
 LARGEST = 1_000  # scalars of u: 0.04 s for 500 dense rows
 FILLED = 0.1  # of A's entries, from which many of them are dense

@@ -10,8 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hierfl.compiler.programs.backends.backend import Backend
-from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
-from hierfl.compiler.programs.statuses import EMPTY, FAILED, SOLVED
+from hierfl.compiler.programs.convex_program import EMPTY, FAILED, SOLVED, ConvexProgram, ProgramSolution
 
 
 class Highs(Backend):

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import hierfl as hf
 from hierfl.compiler.lower_level.certificate import Evidence, LowerSolution, Wanted, certify_direct
+from hierfl.compiler.lower_level.jacobian import Skeleton
 from hierfl.compiler.lower_level.methods.diagonal_plus_rank_one import solve_box
-from hierfl.compiler.lower_level.rank_one_map import Skeleton
 from hierfl.runtime import InProcess
 from hierfl.solvers import ZOHFL, FedRZO
 from hierfl.solvers.lower import Exact

@@ -1,4 +1,4 @@
-"""Gradients of the implicit function f(x, y(x)) by implicit differentiation of y = P_Y(x)(y - s F(x, y)).
+"""Gradients of the implicit function f(x, y(x)) by implicit differentiation of y = P_Y(x)(y - s F(x, y)), the lower level solved.
 
 With z = y - s F, D = DP(z) (symmetric) and H = D_y F, the adjoint of a seed q = grad_y f solves
 
@@ -14,30 +14,125 @@ depends on conventions (Bolte and Pauwels, 2021), a heuristic. Rounds take it; l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.scipy.sparse.linalg import cg, gmres
 
+from hierfl.atoms.table import row_of
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.data.tables import Party, Population
+from hierfl.compiler.data.tables import Data, Party, Population
 from hierfl.compiler.expressions.program import Rows
-from hierfl.compiler.implicit_differentiation.envelope import gradients_coincide
+from hierfl.compiler.lower_level.certificate import TOLERANCE, Evaluation
+from hierfl.compiler.lower_level.diagnosis import require_solved
 from hierfl.compiler.lower_level.exact_lower import ExactLower
 from hierfl.compiler.lower_level.methods.method import ExactMethod
 from hierfl.compiler.lower_level.methods.walk import generic, stretch
 from hierfl.compiler.lower_level.owner import Mean, Owner, mean_of_client, mean_of_federation, mean_of_sample
 from hierfl.errors import IncompatibleSolverError
+from hierfl.jaxtools.cheap_jit import quick_jit
+from hierfl.jaxtools.precision import double_precision
+from hierfl.language.printing.text import expression_text
+
+# --- the envelope theorem's case -------------------------------------------------------------------------------------
+
+ROUNDING = 1e-9  # of the upper gradient, whose size says nothing: f may be written in any unit
+FURTHER = 10.0, 1e3  # draws of this size where there are pieces
+DRAWS = 8  # points of Y(x) whose mean is inside as a rule, where a single one is at its end
+
+
+@double_precision
+def _gradients_coincide(problem: CompiledProblem) -> bool:
+    """Whether the clients' upper terms and the lower level have proportional gradients in y, at random points.
+
+    Atoms with branches, of which random points see some, have to be the same in both.
+    """
+    if not problem.lower.size or problem.scope == "sample" or problem.client_program is None:
+        return False
+    level, term = problem.declaration.lower_level, problem.declaration.objective.clients
+    assert level is not None
+    pieces = _pieces([term], problem)
+    if not pieces <= _pieces(level.expressions, problem):  # on another piece they may differ
+        return False
+    data, rng = problem.laid_out(), np.random.default_rng(11)
+    pairs = problem.programs.keep(
+        "gradients in y", lambda: quick_jit(lambda x, y, data: _gradients(problem, x, y, data))
+    )
+    draws = []
+    for size in (1.0, 1.0, 1.0, *(FURTHER if pieces else ())):
+        x, y = rng.standard_normal(problem.upper.size), size * rng.standard_normal((DRAWS, problem.lower.size))
+        draws.append(tuple(map(np.asarray, pairs(x, y, data))))
+    uppers, lowers = (np.stack(parts) for parts in zip(*draws))  # (draws, owners, size)
+    sizes = np.sum(lowers * lowers, axis=-1)
+    if not np.isfinite(sizes).all() or (sizes == 0).any():
+        return False
+    ratios = np.sum(uppers * lowers, axis=-1) / sizes
+    ratio = ratios[0, 0]
+    alike = _alike(uppers, ratio * lowers, ROUNDING * np.linalg.norm(uppers, axis=-1))
+    # beside large constants gradients are all alike, and what tells them apart is how they change
+    noise = 64 * np.finfo(float).eps * np.linalg.norm(uppers, axis=-1).max()
+    changes = np.diff(uppers, axis=0), ratio * np.diff(lowers, axis=0)
+    return (
+        alike
+        and _alike(*changes, ROUNDING * np.linalg.norm(changes[0], axis=-1) + noise)
+        and bool(np.ptp(ratios) <= ROUNDING * abs(ratio))
+    )
+
+
+def _pieces(expressions: Sequence[Any], problem: CompiledProblem) -> set[str]:
+    """The atoms over y that have branches, or may have: in words."""
+    own, found, left = {v.id for v in problem.lower.variables}, set(), list(expressions)
+    while left:
+        node = left.pop()
+        row = row_of(node)
+        if (row.switches is not None or row.opaque) and any(v.id in own for v in node.variables()):
+            found.add(expression_text(node))
+        left += getattr(node, "args", ())
+    return found
+
+
+def _alike(some: np.ndarray, others: np.ndarray, allowed: np.ndarray) -> bool:
+    """Whether vectors differ by what is allowed at most."""
+    return bool((np.linalg.norm(some - others, axis=-1) <= allowed).all())
+
+
+def _gradients(problem: CompiledProblem, x: Array, y: Array, data: Data) -> tuple[Array, Array]:
+    """(grad_y f_i, F) of every client on all its data, in federation scope of their mean: (owners, size) each."""
+    clients = data.clients
+    x = problem.upper_set.project(x, clients.party(0).environment)
+
+    def one(index: Array) -> tuple[Array, Array]:
+        party = clients.party(index)
+        own, level = party.environment, problem.lower_set
+        at = problem.environment(x, None, own)
+        inside = y[0] if level is None else jnp.mean(jax.vmap(lambda z: level.project(z, at))(y), axis=0)
+
+        def upper(rows: Rows) -> Array:
+            return jax.grad(lambda v: problem.client_value(x, v, party.environment, rows))(inside)
+
+        def lower(rows: Rows) -> Array:
+            return problem.operator(x, inside, party.environment, rows)
+
+        return party.mean(upper, problem.upper_samples), party.mean(lower, problem.lower_samples)
+
+    of_clients = clients.one_by_one(one)
+    if problem.scope != "federation":
+        return of_clients
+    return jax.tree.map(lambda parts: (clients.weights @ parts)[None], of_clients)
+
+
+# --- the adjoint -----------------------------------------------------------------------------------------------------
 
 DENSE_LIMIT = 256
-TOLERANCE = 1e-12
+KRYLOV_TOLERANCE = 1e-12
 SINGULAR = 1e-13  # of the largest singular value: a smaller one is none
-ROUNDING = 1e-15
+SEED_ROUNDING = 1e-15  # of what a right side is made of
 UNSOLVED = 1e-6  # of a right side, that may be left of a system that was solved for
 KRYLOV_STEPS = 2000
 Map = Callable[[Array], Array]
@@ -84,7 +179,7 @@ class Hypergradient:
         keep = problem.programs.keep
         if not in_rounds and exact.method is not None and exact.method.responds:
             return keep(("hypergradient", exact), lambda: cls(problem, exact, False))
-        envelope = keep(("envelope", problem.parameter_values), lambda: gradients_coincide(problem))
+        envelope = keep(("envelope", problem.parameter_values), lambda: _gradients_coincide(problem))
         if not (envelope and _stays(problem)):
             _require_smooth(problem, exact.method)
         return keep(("hypergradient", exact, envelope), lambda: cls(problem, exact, envelope))
@@ -152,11 +247,11 @@ class Hypergradient:
                 return found
             values = jnp.linalg.svd(matrix, compute_uv=False)
             return jnp.where(values[-1] <= SINGULAR * values[0], jnp.nan, found)
-        rounding = ROUNDING * size
+        rounding = SEED_ROUNDING * size
         if symmetric:
-            solution: Array = cg(closed, right, tol=TOLERANCE, atol=rounding, maxiter=KRYLOV_STEPS)[0]
+            solution: Array = cg(closed, right, tol=KRYLOV_TOLERANCE, atol=rounding, maxiter=KRYLOV_STEPS)[0]
         else:
-            solution = gmres(closed, right, tol=TOLERANCE, restart=50, maxiter=KRYLOV_STEPS // 50)[0]
+            solution = gmres(closed, right, tol=KRYLOV_TOLERANCE, restart=50, maxiter=KRYLOV_STEPS // 50)[0]
         left = jnp.linalg.norm(closed(solution) - right)
         return jnp.where(left <= UNSOLVED * jnp.linalg.norm(right) + rounding, solution, jnp.nan)
 
@@ -266,3 +361,101 @@ def _require_smooth(problem: CompiledProblem, method: ExactMethod | None) -> Non
             f"implicit gradients need a lower level with a differentiable gradient and projection, which this one has not ({why}): use FedRZO "
             f"or ZOHFL, which ask for values only."
         )
+
+
+# --- the gradient at a point -----------------------------------------------------------------------------------------
+
+STEEP = (
+    1e120  # what stands for an infinite slope is 1e154, times what is beside it: ``hierfl.atoms.numerics.safe.steep``
+)
+
+
+def gradient_at(hyper: Hypergradient, x: Array, data: Data, warm: Array | None = None) -> tuple[Evaluation, Array]:
+    """(evaluation, gradient of f) at x with the lower level solved for all owners; traceable."""
+    problem, exact, clients = hyper.problem, hyper.exact, data.clients
+    evaluation = exact.evaluate_within(x, data, warm, TOLERANCE)
+    answers = None if evaluation.solution is None else evaluation.solution.y
+
+    def one(index: Array) -> Any:
+        party = clients.party(index)
+
+        def mean(function: Callable[[Rows], Any]) -> Any:
+            return party.mean(function, problem.upper_samples)
+
+        if problem.scope == "sample":
+
+            def answer(row: dict[int, Array]) -> Array:
+                owner = exact.sample_owner(x, {**party.environment, **row})
+                return exact.solve(x, owner, jnp.zeros(problem.lower.size, x.dtype)).y
+
+            return mean(lambda rows: hyper.rows(x, party, rows, answer)[1]), jnp.zeros(problem.lower.size)
+        y = jnp.zeros(0) if answers is None else answers[0] if problem.scope == "federation" else answers[index]
+        if problem.scope == "federation":
+            return hyper.partials(x, y, party, mean)[1:]
+        return hyper.client(x, y, party, mean)[1], jnp.zeros_like(y)
+
+    gradients, seeds = (
+        clients.one_by_one(one)
+        if problem.client_program is not None
+        else (
+            jnp.zeros((clients.size, x.size)),
+            jnp.zeros((clients.size, problem.lower.size)),
+        )
+    )
+    gradient, seed = clients.weights @ gradients, clients.weights @ seeds
+    if data.server is not None:
+        in_x, in_y = _server_partials(problem, x, answers, data.server_party)
+        gradient, seed = gradient + in_x, seed + in_y
+    if problem.scope == "federation":
+        assert answers is not None
+        owner = partial(exact.federation_owner, x, clients)
+        lower = partial(hyper.federation_map, x, answers[0], clients)
+        gradient = hyper.gradient(x, gradient, seed, answers[0], owner, lower)
+    return evaluation, gradient
+
+
+def _server_partials(problem: CompiledProblem, x: Array, answers: Array | None, party: Party) -> tuple[Array, Array]:
+    """Gradients of the server's term in x and in the federation's y (zeros in other scopes)."""
+    shared = answers[0] if answers is not None and problem.scope == "federation" else jnp.zeros(problem.lower.size)
+
+    def at(rows: Rows) -> tuple[Array, Array]:
+        return jax.grad(lambda v, y: problem.server_value(v, y, party.environment, rows), argnums=(0, 1))(x, shared)
+
+    partials: tuple[Array, Array] = party.mean(at)
+    return partials
+
+
+@double_precision
+def evaluated_with_gradient(
+    problem: CompiledProblem, x: np.ndarray, warm: np.ndarray | None = None
+) -> tuple[Evaluation, np.ndarray]:
+    """(evaluation, gradient) of f at x, oriented for minimisation; the gradient is NaN where there is none, or infinite.
+
+    At kinks that the method for the lower level does not tell it is an element between both slopes. ``warm`` are the owners' y (leading axis
+    as from ``ExactLower.solve_all``) that an iterative method begins at, at a point nearby.
+
+    Raises
+    ------
+    EmptyLowerSetError, LowerLevelError
+        As for ``ExactLower.at``.
+    """
+    evaluation, gradient = unchecked_gradient(problem, np.asarray(x, float), warm)
+    require_solved(problem, problem.exact.method, x, evaluation)
+    return evaluation, np.where(np.abs(gradient) >= STEEP, np.copysign(np.inf, gradient), gradient)
+
+
+def unchecked_gradient(
+    problem: CompiledProblem, x: np.ndarray, warm: np.ndarray | None = None
+) -> tuple[Evaluation, np.ndarray]:
+    """The same, whatever came of the lower level."""
+    hyper = Hypergradient.of(problem)
+    program = problem.programs.keep(
+        ("gradient program", hyper), lambda: quick_jit(lambda x, data, warm: gradient_at(hyper, x, data, warm))
+    )
+    method = hyper.exact.method
+    if method is None or not method.iterative:
+        warm = None
+    elif warm is None:
+        warm = np.zeros((method.structure.owners, problem.lower.size))
+    evaluation, gradient = jax.tree.map(np.asarray, program(x, problem.data(), warm))
+    return evaluation, gradient

@@ -1,1 +1,0 @@
-"""Gradients of the implicit function: the adjoint of the lower level's optimality conditions, and the gradient of f from it."""

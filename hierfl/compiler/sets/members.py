@@ -1,0 +1,566 @@
+"""What a set consists of once its numbers are compiled: bounds of single entries, bands of parallel rows, memberships.
+
+Below them are affine expressions of the flat y and their rows, whose coefficients are found semantically, whatever the expression
+looks like. Memberships with constant orthogonal rows have a frame: ``A y + b = d * (W y + b / d)`` with W W' = I.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import cvxpy as cp
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sp
+from cvxpy.constraints.constraint import Constraint
+from cvxpy.expressions.expression import Expression
+from cvxpy.expressions.leaf import Leaf
+from jaxtyping import Array, Float, Int
+
+from hierfl.compiler.expressions.program import Program
+from hierfl.compiler.sets.families import Family
+from hierfl.jaxtools.cheap_jit import quick_jit
+from hierfl.language.printing.text import expression_text
+from hierfl.projections.emptiness import beyond
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """The user's constraint and its hoisted copy."""
+
+    written: Constraint
+    hoisted: Constraint
+
+
+def constraints_text(origins: Iterable[Origin]) -> str:
+    """The constraints as the user wrote them, each once."""
+    return ", ".join(dict.fromkeys(expression_text(origin.written) for origin in origins))
+
+
+@dataclass(frozen=True, eq=False)
+class Coefficients:
+    """The matrix at two random values of the parameters, in the flat (C-order) y; rows in Fortran order of the expression."""
+
+    draws: tuple[sp.csr_array, sp.csr_array]
+
+    @cached_property
+    def constant(self) -> bool:
+        """Whether it is the same at both."""
+        first, second = self.draws
+        scale = abs(first).max() if first.nnz else 0.0
+        return (abs(first - second) > 1e-12 * scale).nnz == 0
+
+    @cached_property
+    def matrix(self) -> sp.csr_array:
+        """The matrix; where it moves, absolute values that show the union of the patterns."""
+        first, second = self.draws
+        matrix = first if self.constant else sp.csr_array(abs(first) + abs(second))
+        matrix.eliminate_zeros()
+        matrix.sort_indices()
+        return matrix
+
+    def mapped(self, coordinates: sp.csr_array) -> Coefficients:
+        """The coefficients of ``coordinates @ expression``."""
+        first, second = (sp.csr_array(coordinates @ draw) for draw in self.draws)
+        return Coefficients((first, second))
+
+
+Draw = Sequence[np.ndarray]  # a value for each hoisted parameter
+
+
+def coefficients(
+    expression: Expression,
+    variables: Sequence[cp.Variable],
+    parameters: Sequence[cp.Parameter],
+    draws: tuple[Draw, Draw],
+) -> Coefficients:
+    """Extract the coefficients of an affine expression of the twins ``variables`` at two draws of the parameters."""
+    first, second = (_at(expression, variables, parameters, draw) for draw in draws)
+    return Coefficients((first, second))
+
+
+def random_draw(trees: Sequence[Expression], parameters: Sequence[cp.Parameter], program: Program, seed: int) -> Draw:
+    """Values of the hoisted parameters at random values of the leaves below them, so that their relations hold.
+
+    Where a tree is outside its domain there, its parameter gets a random value of the right sign instead.
+    """
+    rng = np.random.default_rng(seed)
+    leaves = {leaf.id: leaf for tree in trees for leaf in [*tree.variables(), *tree.parameters()]}
+    values = quick_jit(program)({leaf: _random_value(leaves[leaf], rng) for leaf in sorted(leaves)})
+    independent = [_random_value(parameter, rng) for parameter in parameters]
+    return [np.asarray(v) if np.isfinite(v).all() else other for v, other in zip(values, independent)]
+
+
+def _random_value(leaf: Leaf, rng: np.random.Generator) -> np.ndarray:
+    """A random value that respects the sign."""
+    value = rng.standard_normal(leaf.shape)
+    if leaf.attributes.get("PSD") or leaf.attributes.get("NSD"):
+        return np.asarray(value @ value.T * (1.0 if leaf.attributes.get("PSD") else -1.0))
+    if leaf.is_nonneg():
+        return np.abs(value) + 0.1
+    if leaf.is_nonpos():
+        return -np.abs(value) - 0.1
+    return np.asarray(value + value.T if leaf.attributes.get("symmetric") else value)
+
+
+def _at(
+    expression: Expression, variables: Sequence[cp.Variable], parameters: Sequence[cp.Parameter], draw: Draw
+) -> sp.csr_array:
+    for parameter, value in zip(parameters, draw):
+        parameter.save_value(value)
+    for variable in variables:
+        variable.save_value(np.zeros(variable.shape))
+    gradients = expression.grad
+    blocks = []
+    for variable in variables:
+        gradient = gradients.get(variable)
+        if gradient is None:
+            block = sp.csr_array((expression.size, variable.size))
+        else:
+            block = sp.csr_array(sp.csc_array(np.atleast_2d(gradient) if np.isscalar(gradient) else gradient).T)
+        order = np.arange(variable.size).reshape(variable.shape, order="F").ravel(order="C")
+        blocks.append(sp.csr_array(block)[:, order])
+    matrix = sp.csr_array(sp.hstack(blocks, format="csr"))
+    matrix.eliminate_zeros()
+    return matrix
+
+
+Values = Mapping[int, Array]  # hoisted parameter id -> its value in an environment
+
+DENSE_ENTRIES = 4_000_000  # larger matrices are not formed densely
+
+
+@dataclass(frozen=True, eq=False)
+class AffineMap:
+    """A compiled affine expression of the flat y: ``evaluate(values, y)`` (y = 0 where left out) and its coefficients."""
+
+    evaluate: Callable[..., Array]
+    coefficients: Coefficients
+    fixed: Float[np.ndarray, " rows"] | None  # the offsets, where no parameter enters the expression at all
+
+    @property
+    def width(self) -> int:
+        """The size of the flat y."""
+        return int(self.coefficients.matrix.shape[1])
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledRows:
+    """Some rows ``A y + b`` of an affine map."""
+
+    source: AffineMap
+    index: Int[np.ndarray, " rows"]
+
+    @cached_property
+    def pattern(self) -> sp.csr_array:
+        """Coefficients of these rows (absolute values that show the pattern where they are not constant)."""
+        return self.source.coefficients.matrix[self.index]
+
+    @property
+    def constant(self) -> bool:
+        """Whether the coefficients are the same in every environment."""
+        return self.source.coefficients.constant
+
+    def offsets(self, values: Values) -> Float[Array, " rows"]:
+        """The vector b of ``A y + b``."""
+        return self._at(values) if self.source.fixed is None else jnp.asarray(self.source.fixed[self.index], float)
+
+    def sums(self, values: Values) -> Float[Array, " rows"]:
+        """The product A @ 1, which for single-entry rows is the coefficient itself."""
+        zero = jnp.zeros(self.source.width)
+        return jax.jvp(lambda y: self._at(values, y), (zero,), (jnp.ones_like(zero),))[1]
+
+    def coefficients(self, values: Values) -> Float[Array, " nonzeros"]:
+        """The nonzero coefficients in the order of ``pattern``, for rows with disjoint supports."""
+        pattern = self.pattern
+        if self.constant:
+            return jnp.asarray(pattern.data, float)
+        sums = jax.grad(lambda y: jnp.sum(self._at(values, y)))(jnp.zeros(self.source.width))
+        return sums[pattern.indices.astype(np.int32)]  # each column meets one row, so its sum is the coefficient
+
+    def dense(self, values: Values, entries: Int[np.ndarray, " n"]) -> Float[Array, "rows n"]:
+        """The rows' matrix on ``entries``."""
+        if self.constant:
+            return jnp.asarray(self.pattern[:, entries].toarray(), float)
+
+        def on_entries(part: Array) -> Array:
+            return self._at(values, jnp.zeros(self.source.width).at[entries.astype(np.int32)].set(part))
+
+        jacobian = jax.jacrev if len(self.index) < len(entries) else jax.jacfwd
+        return jacobian(on_entries)(jnp.zeros(len(entries)))
+
+    def _at(self, values: Values, y: Float[Array, " size"] | None = None) -> Float[Array, " rows"]:
+        return self.source.evaluate(values, y)[self.index.astype(np.int32)]  # 64-bit indices fail in single precision
+
+
+def _merged(rows: Iterable[CompiledRows]) -> tuple[CompiledRows, ...]:
+    """The same rows with those of one map together, so that each map is evaluated once."""
+    by_map: dict[int, list[CompiledRows]] = {}
+    for row in rows:
+        by_map.setdefault(id(row.source), []).append(row)
+    return tuple(CompiledRows(same[0].source, np.concatenate([r.index for r in same])) for same in by_map.values())
+
+
+@dataclass(frozen=True, eq=False)
+class EntryBounds:
+    """Rows of one entry each, ``a y_j + b <= 0`` (or ``== 0``)."""
+
+    origin: Origin
+    rows: CompiledRows
+    equality: bool
+
+    @cached_property
+    def columns(self) -> Int[np.ndarray, " rows"]:
+        """The entry of each row."""
+        return self.rows.pattern.indices
+
+    @cached_property
+    def fixed(self) -> tuple[Float[np.ndarray, " rows"], Float[np.ndarray, " rows"]] | None:
+        """(low, high) of each row, computed once; None where parameters enter."""
+        if not self.rows.constant or self.rows.source.fixed is None:
+            return None
+        slope, offset = self.rows.pattern.data, self.rows.source.fixed[self.rows.index]
+        with np.errstate(over="ignore"):
+            limit = -offset / np.where(slope == 0, 1.0, slope) + 0.0  # never -0
+        low, high = _one_sided(np, slope, limit, self.equality)
+        return low, high
+
+    def on(self, entries: Int[np.ndarray, " n"]) -> EntryBounds | None:
+        """Those that bound one of the entries; None if there are none."""
+        inside = np.flatnonzero(np.isin(self.columns, entries))
+        if not inside.size:
+            return None
+        return EntryBounds(self.origin, CompiledRows(self.rows.source, self.rows.index[inside]), self.equality)
+
+    @classmethod
+    def joined(cls, bounds: Sequence[EntryBounds]) -> tuple[EntryBounds, ...]:
+        """The same bounds with those of one source and kind together."""
+        alike: dict[tuple[int, bool], list[EntryBounds]] = {}
+        for bound in bounds:
+            alike.setdefault((id(bound.rows.source), bound.equality), []).append(bound)
+        return tuple(
+            cls(
+                same[0].origin,
+                CompiledRows(same[0].rows.source, np.concatenate([part.rows.index for part in same])),
+                same[0].equality,
+            )
+            for same in alike.values()
+        )
+
+
+def limits(
+    bounds: Sequence[EntryBounds], entries: Int[np.ndarray, " n"], values: Values
+) -> tuple[Float[Array, " n"], Float[Array, " n"], Float[Array, ""]]:
+    """(lower, upper) of the sorted entries (-inf, inf where free), and the violation of rows whose coefficient vanishes."""
+    lowest, highest = np.full(len(entries), -np.inf), np.full(len(entries), np.inf)
+    places = [np.searchsorted(entries, bound.columns).astype(np.int32) for bound in bounds]
+    for bound, where in zip(bounds, places):
+        if bound.fixed is not None:
+            np.maximum.at(lowest, where, bound.fixed[0])
+            np.minimum.at(highest, where, bound.fixed[1])
+    lower, upper, broken = jnp.asarray(lowest, float), jnp.asarray(highest, float), jnp.asarray(-jnp.inf)
+    for bound, where in zip(bounds, places):
+        if bound.fixed is None:
+            a = jnp.asarray(bound.rows.pattern.data, float) if bound.rows.constant else bound.rows.sums(values)
+            low, high, violation = _interval(a, bound.rows.offsets(values), bound.equality)
+            lower, upper = lower.at[where].max(low), upper.at[where].min(high)
+            if not bound.rows.constant:
+                broken = jnp.maximum(broken, beyond(jnp.max(violation)))
+    return lower, upper, broken
+
+
+def _interval(
+    a: Float[Array, " rows"], b: Float[Array, " rows"], equality: bool
+) -> tuple[Float[Array, " rows"], Float[Array, " rows"], Float[Array, " rows"]]:
+    """The interval of t that ``a t + b <= 0`` (or ``== 0``) allows, and the violation where a = 0 (else -inf)."""
+    limit = -b / jnp.where(a == 0, 1.0, a)
+    limit = limit - jax.lax.stop_gradient(jnp.where(limit == 0, limit, 0.0))  # never -0, and its derivative kept
+    return *_one_sided(jnp, a, limit, equality), jnp.where(a == 0, jnp.abs(b) if equality else b, -jnp.inf)
+
+
+def _one_sided(xp: Any, a: Any, limit: Any, equality: bool) -> tuple[Any, Any]:
+    """(low, high): the limit where the slope bounds that side; ``xp`` is NumPy or its namesake in JAX."""
+    bounded_above = (a != 0) if equality else (a > 0)
+    bounded_below = (a != 0) if equality else (a < 0)
+    return xp.where(bounded_below, limit, -np.inf), xp.where(bounded_above, limit, np.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One row ``factor * a'y + b <= 0`` (or ``== 0``) of a band with normal a."""
+
+    origin: Origin
+    row: CompiledRows
+    factor: float
+    equality: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Band:
+    """Parallel rows together: ``low <= a'y <= high`` with the first side's row as the normal a."""
+
+    sides: tuple[Side, ...]
+
+    @property
+    def pattern(self) -> sp.csr_array:
+        """The coefficients of the normal."""
+        return self.normal.pattern
+
+    @property
+    def normal(self) -> CompiledRows:
+        """The row a."""
+        return self.sides[0].row
+
+    @property
+    def support(self) -> Int[np.ndarray, " n"]:
+        """Entries with a coefficient, sorted."""
+        return self.normal.pattern.indices
+
+    @property
+    def constant(self) -> bool:
+        """Whether the normal is the same everywhere."""
+        return self.normal.constant
+
+    @property
+    def equality(self) -> bool:
+        """Whether it is one equation."""
+        return any(side.equality for side in self.sides)
+
+    @property
+    def one_sided(self) -> bool:
+        """Whether it is a halfspace."""
+        return not self.equality and len({np.sign(side.factor) for side in self.sides}) == 1
+
+    @property
+    def origins(self) -> list[Origin]:
+        """The constraint behind each side."""
+        return [side.origin for side in self.sides]
+
+
+@dataclass(frozen=True, eq=False)
+class Bands:
+    """Several bands as arrays; ``low`` and ``high`` (k,) bound ``A y`` without offsets."""
+
+    members: tuple[Band, ...]
+
+    @cached_property
+    def _normals(self) -> tuple[tuple[CompiledRows, ...], Int[np.ndarray, " k"]]:
+        """Normals by source, and the place of each band among them."""
+        rows = _merged(band.normal for band in self.members)
+        order: dict[int, list[int]] = {}
+        for place, band in enumerate(self.members):
+            order.setdefault(id(band.normal.source), []).append(place)
+        places = np.argsort(np.concatenate([order[id(r.source)] for r in rows]))
+        return rows, places.astype(np.int32)  # 64-bit indices fail in single precision
+
+    @cached_property
+    def _sides(self) -> list[tuple[CompiledRows, np.ndarray, np.ndarray, bool]]:
+        """(rows, factors, bands, equality) by source and kind."""
+        alike: dict[tuple[int, bool], list[tuple[int, Side]]] = {}
+        for place, band in enumerate(self.members):
+            for side in band.sides:
+                alike.setdefault((id(side.row.source), side.equality), []).append((place, side))
+        return [
+            (
+                CompiledRows(same[0][1].row.source, np.concatenate([side.row.index for _, side in same])),
+                np.array([side.factor for _, side in same]),
+                np.array([place for place, _ in same]),
+                equality,
+            )
+            for (_, equality), same in alike.items()
+        ]
+
+    def interval(self, values: Values) -> tuple[Float[Array, " k"], Float[Array, " k"]]:
+        """(low, high) of each band."""
+        low = jnp.full(len(self.members), -jnp.inf)
+        high = jnp.full(len(self.members), jnp.inf)
+        for rows, factors, places, equality in self._sides:
+            below, above, _ = _interval(jnp.asarray(factors, float), rows.offsets(values), equality)
+            narrow = places.astype(np.int32)  # 64-bit indices fail in single precision
+            low, high = low.at[narrow].max(below), high.at[narrow].min(above)
+        return low, high
+
+    def dense(self, values: Values, entries: Int[np.ndarray, " n"]) -> Float[Array, "k n"]:
+        """The normals as a matrix on ``entries``."""
+        rows, order = self._normals
+        return jnp.concatenate([r.dense(values, entries) for r in rows])[order]
+
+    def constant_matrix(self, entries: Int[np.ndarray, " n"]) -> Float[np.ndarray, "k n"]:
+        """The same for constant normals, as NumPy."""
+        rows, order = self._normals
+        return np.asarray(sp.vstack([r.pattern[:, entries] for r in rows]).toarray())[order]
+
+    def triples(self, values: Values) -> tuple[np.ndarray, np.ndarray, Float[Array, " nonzeros"]]:
+        """The normals as coordinate triples (band, entry of y, weight), for disjoint supports or constant normals."""
+        rows, order = self._normals
+        counts = np.concatenate([np.diff(r.pattern.indptr) for r in rows])
+        bands = np.repeat(np.argsort(order), counts)
+        columns = np.concatenate([r.pattern.indices for r in rows])
+        return bands, columns, jnp.concatenate([r.coefficients(values) for r in rows])
+
+    @property
+    def origins(self) -> list[Origin]:
+        """The constraints behind the sides."""
+        return [origin for band in self.members for origin in band.origins]
+
+    @property
+    def constant(self) -> bool:
+        """Whether all normals are the same everywhere."""
+        return all(band.constant for band in self.members)
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledMembership:
+    """``A y + b in C_r`` for one group of rows; ``radius(values)`` (G,) bounds all groups of its constraint; None for a cone."""
+
+    origin: Origin
+    family: Family
+    rows: CompiledRows
+    radius: Callable[[Values], Array] | None
+    group: int
+    squared: bool
+
+    @cached_property
+    def support(self) -> Int[np.ndarray, " n"]:
+        """Entries of y that take part, sorted."""
+        return np.unique(self.rows.pattern.indices)
+
+    @property
+    def pattern(self) -> sp.csr_array:
+        """The rows' coefficients."""
+        return self.rows.pattern
+
+    @property
+    def constant(self) -> bool:
+        """Whether they are the same everywhere."""
+        return self.rows.constant
+
+    @property
+    def source(self) -> AffineMap:
+        """The affine map, shared by the groups of one constraint."""
+        return self.rows.source
+
+    @property
+    def origins(self) -> list[Origin]:
+        """The one constraint that it comes from."""
+        return [self.origin]
+
+
+@dataclass(frozen=True, eq=False)
+class Opaque:
+    """A constraint without a closed form, on these entries of y."""
+
+    origin: Origin
+    reason: str
+    pattern: sp.csr_array
+    constant: bool = False
+
+    @classmethod
+    def on(cls, origin: Origin, reason: str, support: Int[np.ndarray, " n"], size: int) -> Opaque:
+        """The member; its pattern is a row per entry."""
+        ones, rows = np.ones(len(support)), np.arange(len(support))
+        return cls(origin, reason, sp.csr_array((ones, (rows, support)), shape=(len(support), size)))
+
+    @property
+    def support(self) -> Int[np.ndarray, " n"]:
+        """Entries of y that the constraint mentions."""
+        return self.pattern.indices
+
+    @property
+    def origins(self) -> list[Origin]:
+        """The one constraint that it comes from."""
+        return [self.origin]
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """Coordinates of memberships; ``entries`` are those of the flat y in the order of ``into`` and ``back``.
+
+    ``turn`` is W: the signs of single entries, where each row has one of its own, else a sparse matrix (k, entries).
+    """
+
+    entries: Int[np.ndarray, " n"]
+    rows: tuple[CompiledRows, ...]  # those of one affine map after another
+    scales: Float[np.ndarray, "G k"]  # d
+    turn: Float[np.ndarray, "G k"] | sp.csr_array
+
+    @classmethod
+    def of(cls, memberships: Sequence[CompiledMembership]) -> Frame | None:
+        """The frame of memberships of one size, those of a constraint together; None where rows move, or are not orthogonal."""
+        rows = tuple(
+            CompiledRows(same[0].source, np.concatenate([m.rows.index for m in same])) for same in by_source(memberships)
+        )
+        if not all(own.constant for own in rows):
+            return None
+        columns = np.concatenate([own.pattern.indices for own in rows])
+        if all(map(has_single_entries, rows)) and len(np.unique(columns)) == len(columns):
+            weights = np.concatenate([own.pattern.data for own in rows]).reshape(len(memberships), -1)
+            return cls(columns, rows, np.abs(weights), np.sign(weights))
+        if len(memberships) > 1:
+            return None
+        entries = memberships[0].support
+        matrix = sp.csr_array(rows[0].pattern[:, entries])
+        norms = _norms_if_orthogonal(matrix)
+        return (
+            None if norms is None else cls(entries, rows, norms[None], sp.csr_array(sp.diags_array(1 / norms) @ matrix))
+        )
+
+    @property
+    def is_square(self) -> bool:
+        """Whether W is orthogonal: y is determined by its coordinates."""
+        return self.scales.size == len(self.entries)
+
+    def offset(self, values: Values) -> Float[Array, "G k"]:
+        """The part b / d."""
+        offsets = jnp.concatenate([own.offsets(values) for own in self.rows]).reshape(self.scales.shape)
+        return offsets / jnp.asarray(self.scales, offsets.dtype)
+
+    def into(self, z: Float[Array, " n"]) -> Float[Array, "G k"]:
+        """The coordinates W z."""
+        if isinstance(self.turn, np.ndarray):
+            return jnp.asarray(self.turn, z.dtype) * z.reshape(self.turn.shape)
+        return product(self.turn, z)[None]
+
+    def back(self, v: Float[Array, "G k"]) -> Float[Array, " n"]:
+        """The point W' v."""
+        if isinstance(self.turn, np.ndarray):
+            return (jnp.asarray(self.turn, v.dtype) * v).ravel()
+        return product(self.turn.T, v[0])
+
+
+def by_source(memberships: Sequence[CompiledMembership]) -> list[list[CompiledMembership]]:
+    """Memberships by the constraint that they are of."""
+    found: dict[int, list[CompiledMembership]] = {}
+    for membership in memberships:
+        found.setdefault(id(membership.source), []).append(membership)
+    return list(found.values())
+
+
+def has_single_entries(rows: CompiledRows) -> bool:
+    """Whether each row has one entry of y."""
+    return bool((np.diff(rows.pattern.indptr) == 1).all())
+
+
+def _norms_if_orthogonal(matrix: sp.csr_array) -> Float[np.ndarray, " rows"] | None:
+    """Norms of the rows, if they are nonzero and orthogonal to each other."""
+    lengths = np.sqrt(np.asarray(matrix.multiply(matrix).sum(axis=1)).ravel())
+    if not lengths.size or (lengths == 0).any():
+        return None
+    unit = sp.csr_array(sp.diags_array(1.0 / lengths) @ matrix)
+    gram = sp.csr_array(unit @ unit.T)
+    off = gram - sp.diags_array(gram.diagonal())
+    return lengths if off.nnz == 0 or abs(off).max() <= 1e-12 else None
+
+
+def product(matrix: sp.csr_array, vector: Float[Array, " columns"]) -> Float[Array, " rows"]:
+    """A constant sparse matrix times a vector: dense where that is no larger than a few times its entries."""
+    rows, columns = matrix.shape
+    if rows * columns <= 8 * max(matrix.nnz, 1000):
+        return jnp.asarray(matrix.toarray(), vector.dtype) @ vector
+    triples = sp.coo_array(matrix)
+    weights = jnp.asarray(triples.data, vector.dtype)
+    return jnp.zeros(rows, vector.dtype).at[triples.coords[0]].add(weights * vector[triples.coords[1]])
