@@ -268,7 +268,10 @@ class Saddles:
             self._of = [p, a]
             self._kept.clear()
         key = held.tobytes()
-        self._kept[key] = self._kept.pop(key) if key in self._kept else Saddle(p, a[held], symmetric)
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        self._kept[key] = found = Saddle(p, a[held], symmetric)
         while len(self._kept) > 1 and sum(saddle.numbers for saddle in self._kept.values()) > KEPT:
             self._kept.popitem(last=False)
-        return self._kept[key]
+        return found
