@@ -60,7 +60,7 @@ class LawIntegrals:
 
 def excess(table: Float[Array, "rows columns"], r: Float[Array, " k"]) -> tuple[Array, Array]:
     """(E(d - r)+, E(d - r)+^2 / 2), as far as these rows tell, which ascend; all of a law's tell it."""
-    row = table[jnp.maximum(jnp.searchsorted(table[:, START], r, side="right") - 1, 0)].T
+    row = table[jnp.maximum(jnp.searchsorted(table[:, START], r, side="right", method="compare_all") - 1, 0)].T
     ahead, width = r - row[START], row[END] - row[START]
     place = jnp.where(ahead >= 0, ahead, 0.0) / jnp.where(width > 0, width, 1.0)
     first, second = jnp.zeros_like(r), jnp.zeros_like(r)
