@@ -151,8 +151,8 @@ def _of_density(sample: Sample, law: Any, points: int) -> EvaluationNodes:
     at = np.searchsorted(nodes.values, inner)
     jump = np.insert(np.zeros(nodes.values.size, bool), at, True)
     jump[0], jump[-1] = jump[0] | (places <= first).any(), jump[-1] | (places >= last).any()
-    values, *others = (np.insert(column, at, new) for column, new in zip(nodes, (inner, 0.0, 0, 0)))
-    return EvaluationNodes({sample.id: values.reshape(-1, *sample.shape)}, *others, jump, QUADRATURE)
+    values, weights, part, band = (np.insert(column, at, new) for column, new in zip(nodes, (inner, 0.0, 0, 0)))
+    return EvaluationNodes({sample.id: values.reshape(-1, *sample.shape)}, weights, part, band, jump, QUADRATURE)
 
 
 def _few_values(law: Any, shape: tuple[int, ...], limit: int) -> list[Nodes] | None:

@@ -37,7 +37,7 @@ def density_jumps(law: Any, nodes: Float[np.ndarray, " n"]) -> Float[np.ndarray,
     parts = np.stack([low[wide], high[wide]])
     least = LEAST * density(parts).max(axis=0)
     for step in range(ROUNDS):
-        edges = np.linspace(*parts, PARTS + 1)
+        edges = np.linspace(parts[0], parts[1], PARTS + 1)
         change = np.abs(np.diff(density(edges), axis=0))
         smooth = SHRUNK * before if step else STEEP * np.median(change, axis=0)
         part, interval = np.nonzero((change > smooth) & (change > least))
