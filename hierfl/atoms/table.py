@@ -60,6 +60,11 @@ def row_of(atom: Any) -> AtomRow:
     return _ROWS.get(kind) or own_row(kind) or PLAIN
 
 
+def holds_code(expression: Any) -> bool:
+    """Whether user code is in an expression, which may have kinks that nobody tells."""
+    return row_of(expression).opaque or any(map(holds_code, getattr(expression, "args", ())))
+
+
 def spelling_of(head: str) -> Spelling | None:
     """How phrases of that head are written; None for a function of that name."""
     return _SPELLINGS.get(head)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,14 +25,12 @@ from jaxtyping import Float, Int
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.evaluation_nodes import PARTS, QUADRATURE, RULES, SOBOL, NodeRoles
 from hierfl.compiler.data.tables import Data, Population, Table
-from hierfl.compiler.expressions.program import NO_ROWS, Rows
 from hierfl.compiler.lower_level.certificate import TOLERANCE, Evaluation
 from hierfl.errors import ExpectationWarning
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
 
 ROUNDING = 1e-13  # relative: to what SciPy's quantiles are right
-ROWS_AT_ONCE = 256
 ENDLESS = 0.5  # the ratio of a tail's last band to the one before from which it is not seen to end
 INFINITE_VARIANCE = 0.5  # the tail index from which it is infinite
 DIRECTION_SEED = 0
@@ -54,22 +52,33 @@ class ExpectationError(NamedTuple):
 class LawTable:
     """A table that stands for distributions, and what its rows contribute to f, each weighted as in its party's mean.
 
-    ``party`` (rows,) holds them; ``upper`` (rows,) is what a row adds to its party's mean in f with y as it is, times the
-    party's weight; ``lower`` (rows,), where y depends on the table, what it adds to the lower mapping along a fixed direction.
+    ``party`` (rows,) holds them; ``terms`` (kinds, rows) are what a row adds to its party's mean in f with y as it is, times the
+    party's weight, and, where y depends on the table, what it adds to the lower mapping along a fixed direction.
     """
 
     table: Table
     roles: NodeRoles
-    names: str
     party: Int[np.ndarray, " rows"]
     weights: Float[np.ndarray, " rows"]
-    upper: Float[np.ndarray, " rows"]
-    lower: Float[np.ndarray, " rows"] | None
+    terms: Float[np.ndarray, "kinds rows"]
+
+    @classmethod
+    def of(cls, table: Table, terms: Float[Array, "parties kinds rows"]) -> LawTable:
+        """A table with the terms of every party, which are as many as the longest of them has rows."""
+        assert table.roles is not None
+        party = np.repeat(np.arange(table.counts.size), table.counts)
+        own = [np.asarray(each)[:, :count] for each, count in zip(terms, table.counts)]
+        return cls(table, table.roles, party, np.asarray(table.weights), np.concatenate(own, axis=1))
 
     @property
-    def terms(self) -> list[Float[np.ndarray, " rows"]]:
-        """What rows contribute, to f and to the lower mapping."""
-        return [self.upper] if self.lower is None else [self.upper, self.lower]
+    def names(self) -> str:
+        """Its samples."""
+        return ", ".join(sample.name() for sample in self.table.quantiles.laws[0]) if self.table.quantiles else ""
+
+    @property
+    def moves_y(self) -> bool:
+        """Whether y depends on the table."""
+        return len(self.terms) > 1
 
     def is_of(self, rule: str) -> np.ndarray:
         """Which rows belong to that rule."""
@@ -104,17 +113,15 @@ def expectation_error(compiled: CompiledProblem, x: np.ndarray, evaluation: Eval
         return None
     points = max(int(np.max(law.table.counts)) for law in tables)
     used = [rule for rule in RULES if any(law.is_of(rule).any() for law in tables)]
-    doubt = _doubt(tables)
-    if doubt:
-        _warn_once(compiled, doubt)
+    if doubt := _doubt(compiled, tables):
         return ExpectationError(float("inf"), points, " and ".join(used), doubt)
     value = _Reweighted(compiled, x, evaluation, tables)
     spreads = [_spread(value, rule) for rule in used if rule in (QUADRATURE, SOBOL)]
-    size = sum(float(law.weights @ np.abs(law.upper)) for law in tables)
-    size += abs(float(evaluation.value)) if any(law.lower is not None for law in tables) else 0.0
+    size = sum(float(law.weights @ np.abs(law.terms[0])) for law in tables)
+    size += abs(float(evaluation.value)) if any(law.moves_y for law in tables) else 0.0
     error = float(np.linalg.norm(spreads)) + _beyond(value) + ROUNDING * size
     if any(law.table.integrals is not None for law in tables):
-        error += abs(value.tilted() - float(evaluation.value))
+        error += abs(value([law.weights for law in tables], tilted=True) - float(evaluation.value))
     if not np.isfinite(error):
         return ExpectationError(float("inf"), points, " and ".join(used), "f was not found on some of the points alone")
     return ExpectationError(float(error), points, " and ".join(used), "")
@@ -124,35 +131,29 @@ def expectation_error(compiled: CompiledProblem, x: np.ndarray, evaluation: Eval
 def warn_of_doubts(compiled: CompiledProblem, x: np.ndarray, evaluation: Evaluation) -> None:
     """Look once whether f has an expectation to speak of, at the first x where it is evaluated."""
 
-    def look() -> None:
-        tables = _law_tables(compiled, x, evaluation)
-        if tables and (doubt := _doubt(tables)):
-            _warn_once(compiled, doubt)
-
-    compiled.programs.keep("looked for endless tails", look)
+    compiled.programs.keep("looked for endless tails", lambda: _doubt(compiled, _law_tables(compiled, x, evaluation)))
 
 
-def _warn_once(compiled: CompiledProblem, doubt: str) -> None:
-    def warn() -> None:
-        warnings.warn(
-            f"E: {doubt}. Its values are those of the points, not of the law.", ExpectationWarning, stacklevel=10
+def _doubt(compiled: CompiledProblem, tables: list[LawTable]) -> str:
+    """Why the nodes cannot tell the expectation, in words, of which it warns once; empty where they can."""
+    doubt = next(filter(None, map(_doubt_of, tables)), "")
+    said = f"E: {doubt}. Its values are those of the points, not of the law."
+    if doubt:
+        compiled.programs.keep(
+            "warned of endless tails", lambda: warnings.warn(said, ExpectationWarning, stacklevel=10)
         )
+    return doubt
 
-    compiled.programs.keep("warned of endless tails", warn)
 
-
-def _doubt(tables: list[LawTable]) -> str:
-    """Why the nodes cannot tell the expectation, in words; empty where they can."""
-    for law in tables:
-        if not all(np.isfinite(term).all() for term in law.terms):
-            return f"what {law.names} contributes is not finite on some of the points: the expectation may be infinite"
-        if any(ratio > ENDLESS for _, ratio in law.tail_bands()):
-            return f"what the tails of {law.names} contribute does not die out: the expectation may be infinite"
-        index = max((_tail_index(values) for values in _sobol_terms(law)), default=0.0)
-        if index >= INFINITE_VARIANCE:
-            what = "variance" if index < 1 else "expectation"
-            return f"what {law.names} contributes is heavy-tailed (tail index {index:.2g}): its {what} may be infinite"
-    return ""
+def _doubt_of(law: LawTable) -> str:
+    if not np.isfinite(law.terms).all():
+        return f"what {law.names} contributes is not finite on some of the points: the expectation may be infinite"
+    if any(ratio > ENDLESS for _, ratio in law.tail_bands()):
+        return f"what the tails of {law.names} contribute does not die out: the expectation may be infinite"
+    index = max((_tail_index(values) for values in _sobol_terms(law)), default=0.0)
+    what = "variance" if index < 1 else "expectation"
+    heavy = f"what {law.names} contributes is heavy-tailed (tail index {index:.2g}): its {what} may be infinite"
+    return heavy if index >= INFINITE_VARIANCE else ""
 
 
 def _sobol_terms(law: LawTable) -> Iterator[np.ndarray]:
@@ -174,23 +175,17 @@ class _Reweighted:
     evaluation: Evaluation
     tables: list[LawTable]
 
-    def __call__(self, weights: list[Float[np.ndarray, " rows"]]) -> float:
-        if any(law.lower is not None or law.table.integrals is not None for law in self.tables):
-            return self._solved_again(weights)
-        moved = sum(float((new - law.weights) @ law.upper) for law, new in zip(self.tables, weights))
-        return float(self.evaluation.value) + moved
-
-    def tilted(self) -> float:
-        """f where the integrals of laws are as far off as they were seen to be."""
-        return self._solved_again([law.weights for law in self.tables], tilt=1.0)
-
-    def _solved_again(self, weights: list[Float[np.ndarray, " rows"]], tilt: float = 0.0) -> float:
+    def __call__(self, weights: list[Float[np.ndarray, " rows"]], tilted: bool = False) -> float:
+        """With the integrals of laws ``tilted``, as far off as they were seen to be, where that is asked."""
+        if not any(law.moves_y or law.table.integrals is not None for law in self.tables):
+            moved = sum(float((new - law.weights) @ law.terms[0]) for law, new in zip(self.tables, weights))
+            return float(self.evaluation.value) + moved
         new = {id(law.roles): jnp.asarray(each) for law, each in zip(self.tables, weights)}
 
         def renewed(table: Table) -> Table:
             if table.roles is None:
                 return table
-            integrals = table.integrals and replace(table.integrals, tilt=jnp.asarray(tilt))
+            integrals = table.integrals.tilted() if tilted and table.integrals is not None else table.integrals
             return replace(table, weights=new[id(table.roles)], integrals=integrals)
 
         def side(population: Population) -> Population:
@@ -210,7 +205,7 @@ def _spread(value: _Reweighted, rule: str) -> float:
 def _beyond(value: _Reweighted) -> float:
     """What lies beyond the outermost nodes: r / (1 - r) times the outermost band, r its ratio to the band before it."""
     bands = [(law, list(law.tail_bands())) for law in value.tables]
-    if all(law.lower is None for law, _ in bands):
+    if not any(law.moves_y for law, _ in bands):
         return sum(size * ratio / (1 - ratio) for _, each in bands for size, ratio in each)
     ratio = max((ratio for _, each in bands for _, ratio in each), default=0.0)
     outermost = abs(float(value.evaluation.value) - value([law.without_outermost() for law, _ in bands]))
@@ -222,86 +217,51 @@ def _beyond(value: _Reweighted) -> float:
 
 def _law_tables(compiled: CompiledProblem, x: np.ndarray, evaluation: Evaluation) -> list[LawTable]:
     """The tables of clients and server that stand for distributions."""
-    static, roles = compiled.static_data, compiled.declaration.roles
-    sides = [(static.clients, roles.client_tables), (static.server, roles.server_tables)]
-    if not any(table.roles is not None for side, _ in sides if side is not None for table in side.tables):
+    static = compiled.static_data
+    tables = [table for side in (static.clients, static.server) if side is not None for table in side.tables]
+    laws = [table for table in tables if table.roles is not None]
+    if not laws:
         return []
     program = compiled.programs.keep("row terms", lambda: quick_jit(lambda *given: _row_terms(compiled, *given)))
     y = None if evaluation.solution is None else jnp.asarray(evaluation.solution.y)
-    terms = iter(program(jnp.asarray(x), y, compiled.data()))
-    found = []
-    for side, samples in sides:
-        for table, own in zip(side.tables if side is not None else (), samples):
-            if table.roles is not None:
-                party = np.repeat(np.arange(table.counts.size), table.counts)
-                upper, lower = (None if a is None else np.asarray(a) for a in next(terms))
-                names = ", ".join(sample.name() for sample in own)
-                assert upper is not None
-                found.append(LawTable(table, table.roles, names, party, np.asarray(table.weights), upper, lower))
-    return found
+    return [LawTable.of(*each) for each in zip(laws, program(jnp.asarray(x), y, compiled.data()))]
 
 
-def _row_terms(compiled: CompiledProblem, x: Array, y: Array | None, data: Data) -> list[tuple[Array, Array | None]]:
-    """(upper, lower) terms of every row of each such table, in their order; traceable."""
-    found: list[tuple[Array, Array | None]] = []
-    for place, table in enumerate(data.clients.tables):
-        if table.roles is not None:
-            found.append(_client_terms(compiled, x, y, data.clients, place))
-    for table in data.server.tables if data.server is not None else ():
-        if table.roles is not None:
-            found.append((_server_terms(compiled, x, y, data.server_party, table), None))
-    return found
+def _row_terms(compiled: CompiledProblem, x: Array, y: Array | None, data: Data) -> list[Array]:
+    """Of each such table what the rows of each party add, (parties, kinds of terms, rows); traceable."""
+    sides = [
+        (side, place) for side in (data.clients, data.server) if side is not None for place in range(len(side.tables))
+    ]
+    return [_terms(compiled, x, y, data, *each) for each in sides if each[0].tables[each[1]].roles is not None]
 
 
-def _client_terms(
-    compiled: CompiledProblem, x: Array, y: Array | None, clients: Population, place: int
-) -> tuple[Array, Array | None]:
-    table = clients.tables[place]
-    answered = y is not None and compiled.scope == "sample" and place == compiled.row_table(clients)
-    columns = {**table.values, **(compiled.lower.split(y) if answered and y is not None else {})}
-    with_y = replace(table, values=columns)
-    in_mapping = y is not None and compiled.scope != "sample" and bool(set(table.samples) & set(compiled.lower_samples))
+def _terms(
+    compiled: CompiledProblem, x: Array, y: Array | None, data: Data, side: Population, place: int
+) -> Float[Array, "parties kinds rows"]:
+    """The derivatives, in the weights of rows, of what a table alone adds to f and, where y depends on it, to the lower mapping."""
+    table, at_server = side.tables[place], side is data.server
+    per_row = compiled.scope == "sample" and not at_server
+    if per_row and y is not None and place == compiled.row_table(side):
+        table = replace(table, values={**table.values, **compiled.lower.split(y)})
+    value = compiled.server_value if at_server else compiled.client_value
     direction = jax.random.normal(jax.random.key(DIRECTION_SEED), (compiled.lower.size,), x.dtype)
 
-    def one(job: tuple[Array, Array]) -> tuple[Array, Array]:
-        row, index = job
-        party, single = clients.party(index), _single(with_y, row)
-        own, own_y = party.environment, _answer(compiled, y, index)
-        upper = compiled.client_value(x, own_y, own, single) - compiled.client_value(x, own_y, own, NO_ROWS)
-        if not in_mapping:
-            return party.weight * upper, jnp.zeros(())
-        assert own_y is not None
-        force = compiled.operator(x, own_y, own, single) - compiled.operator(x, own_y, own, NO_ROWS)
-        return party.weight * upper, direction @ force
+    def of_party(index: Array) -> Array:
+        party = replace(side, tables=(table,)).party(index)
+        rows = party.chunk(0, 0, table.longest)._replace(laws=None)
+        known = y is not None and not per_row and (compiled.scope == "federation" or not at_server)
+        own_y = y[0 if compiled.scope == "federation" else index] if known and y is not None else None
 
-    rows = jnp.arange(table.size)
-    holder = jnp.searchsorted(table.offsets, rows, side="right") - 1
-    upper, lower = jax.lax.map(one, (rows, holder), batch_size=min(table.size, ROWS_AT_ONCE))
-    return upper, lower if in_mapping else None
+        def added(weights: Array) -> Array:
+            weighed = rows._replace(weights=dict.fromkeys(rows.weights, weights))
+            upper = party.weight * value(x, own_y, party.environment, weighed)
+            if own_y is None or at_server or not set(table.samples) & set(compiled.lower_samples):
+                return upper[None]
+            return jnp.stack([upper, direction @ compiled.operator(x, own_y, party.environment, weighed)])
 
+        return jax.jacrev(added)(rows.weights[table.samples[0]])
 
-def _server_terms(compiled: CompiledProblem, x: Array, y: Array | None, party: Any, table: Table) -> Array:
-    shared = y[0] if y is not None and compiled.scope == "federation" else None
-    own = party.environment
-    nothing = compiled.server_value(x, shared, own, NO_ROWS)
-
-    def one(row: Array) -> Array:
-        return compiled.server_value(x, shared, own, _single(table, row)) - nothing
-
-    return jax.lax.map(one, jnp.arange(table.size), batch_size=min(table.size, ROWS_AT_ONCE))
-
-
-def _answer(compiled: CompiledProblem, y: Array | None, index: Array) -> Array | None:
-    """The y of a client; None where each sample has its own."""
-    if y is None or compiled.scope == "sample":
-        return None
-    return y[0] if compiled.scope == "federation" else y[index]
-
-
-def _single(table: Table, row: Array) -> Rows:
-    """One row as the whole table."""
-    values = {leaf: value[None] for leaf, value in table.rows(row).items()}
-    return Rows(values, dict.fromkeys(values, jnp.ones(1)), dict.fromkeys(values, jnp.ones(1)))
+    return side.one_by_one(of_party)
 
 
 def _tail_index(sample: Float[np.ndarray, " n"]) -> float:

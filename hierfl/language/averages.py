@@ -63,7 +63,7 @@ def require_affine_in_averages(expression: Expression, what: str) -> None:
     holders = [argument for argument in expression.args if any(averages_of(argument))]
     for argument in holders:
         require_affine_in_averages(argument, what)
-    if holders and not _is_affine_in(expression, holders):
+    if holders and not is_affine_in(expression, holders):
         raise DeclarationError(
             f"{expression_text(expression)} in {what} is not affine in its mean {expression_text(next(iter(averages_of(expression))))}: a minibatch "
             f"would bias it. Means and totals may only be added, scaled, or put through affine atoms."
@@ -83,8 +83,8 @@ def refuse_total_of_distribution(parts: Iterable[Part], distributions: set[int])
                 )
 
 
-def _is_affine_in(expression: Expression, holders: list[Expression]) -> bool:
-    """Whether the atom is affine in those of its arguments that hold averages."""
+def is_affine_in(expression: Expression, holders: list[Expression]) -> bool:
+    """Whether an atom is affine in some of its arguments, the ``holders``."""
     if isinstance(expression, DivExpression):
         return holders[0] is expression.args[0] and len(holders) == 1
     if row_of(expression).product:

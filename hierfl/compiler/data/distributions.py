@@ -52,23 +52,16 @@ class Quantiles:
             return location + scale * standard
 
         def on_host(points: np.ndarray, party: np.ndarray) -> np.ndarray:
-            return inverse_cdf(laws[int(party)], np.asarray(points, dtype=float))
+            return quantiles(laws[int(party)], np.asarray(points, float))
 
         return call_on_host(on_host, uniform.shape, uniform.dtype, uniform, index)
 
 
-def inverse_cdf(law: Any, uniform: np.ndarray) -> np.ndarray:
-    """Quantiles of a frozen law at points in (0, 1); for a multivariate normal through a factor of its covariance."""
-    if hasattr(law, "ppf"):
-        return np.asarray(law.ppf(uniform), dtype=float)
-    return _joint_normal(law, stats.norm.ppf(uniform))
-
-
-def tail_quantiles(law: Any, tail: np.ndarray, above: np.ndarray) -> np.ndarray:
-    """Quantiles beyond which the law has a probability of ``tail``: above them where ``above``, else below."""
-    one = stats.norm if not hasattr(law, "ppf") else law
-    quantiles = np.where(above, one.isf(tail), one.ppf(tail)).astype(float)
-    return quantiles if one is law else _joint_normal(law, quantiles)
+def quantiles(law: Any, beyond: np.ndarray, above: np.ndarray | None = None) -> np.ndarray:
+    """Where a frozen law has a probability of ``beyond`` below, or, where that is asked, above; for a joint normal through its covariance."""
+    one = law if hasattr(law, "ppf") else stats.norm
+    found = one.ppf(beyond) if above is None else np.where(above, one.isf(beyond), one.ppf(beyond))
+    return np.asarray(found, float) if one is law else _joint_normal(law, found)
 
 
 def _joint_normal(law: Any, standard: np.ndarray) -> np.ndarray:

@@ -24,8 +24,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy import stats
 
-from hierfl.compiler.data.distributions import inverse_cdf, tail_quantiles
-from hierfl.compiler.expressions.density_jumps import has_density, jumps_at_ends, jumps_within
+from hierfl.compiler.data.distributions import quantiles
+from hierfl.compiler.expressions.density_jumps import density_jumps, has_density
 from hierfl.errors import DataError
 from hierfl.language.sample import Sample
 
@@ -144,21 +144,15 @@ def _evaluation_nodes(laws: Mapping[Sample, Any], points: int, holder: str, tabl
 def _of_density(sample: Sample, law: Any, points: int) -> EvaluationNodes:
     """The rule of one scalar with a density: between its jumps a rule each, and a node of no weight at every one."""
     nodes = _quadrature(law, sample.shape, points)
-    places = jumps_within(law, nodes.values)
-    if places.size and places.size < points // LEAST_IN_PIECE:
-        nodes = _quadrature(law, sample.shape, points, np.ravel(law.cdf(places)))
-    at, none = np.searchsorted(nodes.values, places), np.zeros(places.size, int)
+    places, first, last = density_jumps(law, nodes.values), nodes.values[0], nodes.values[-1]
+    inner = places[(places > first) & (places < last)]
+    if inner.size and inner.size < points // LEAST_IN_PIECE:
+        nodes = _quadrature(law, sample.shape, points, np.ravel(law.cdf(inner)))
+    at = np.searchsorted(nodes.values, inner)
     jump = np.insert(np.zeros(nodes.values.size, bool), at, True)
-    ends = jumps_at_ends(law, nodes.values)
-    jump[0], jump[-1] = jump[0] | ends[0], jump[-1] | ends[1]
-    return EvaluationNodes(
-        {sample.id: np.insert(nodes.values, at, places).reshape(-1, *sample.shape)},
-        np.insert(nodes.weights, at, 0.0),
-        np.insert(nodes.part, at, none),
-        np.insert(nodes.band, at, none),
-        jump,
-        QUADRATURE,
-    )
+    jump[0], jump[-1] = jump[0] | (places <= first).any(), jump[-1] | (places >= last).any()
+    values, weights, part, band = (np.insert(column, at, new) for column, new in zip(nodes, (inner, 0.0, 0, 0)))
+    return EvaluationNodes({sample.id: values.reshape(-1, *sample.shape)}, weights, part, band, jump, QUADRATURE)
 
 
 def _few_values(law: Any, shape: tuple[int, ...], limit: int) -> list[Nodes] | None:
@@ -203,7 +197,7 @@ def _quadrature(law: Any, shape: tuple[int, ...], points: int, cuts: Sequence[fl
     """Nodes for a law of one scalar; ``cuts``, the probabilities below places where its density jumps, part them into rules."""
     tail, above, weights, part = _in_pieces(np.concatenate([[0.0], cuts, [1.0]]), points)
     sized = (tail.size, *shape)
-    values = tail_quantiles(law, tail.reshape(sized), above.reshape(sized)).reshape(-1)
+    values = quantiles(law, tail.reshape(sized), above.reshape(sized)).reshape(-1)
     known = np.isfinite(values)  # of some laws SciPy knows no quantiles so far out
     depth = np.where(above, 1, -1) * -np.log10(tail)
     band = _bands(depth[known]) - _bands(-depth[known])
@@ -291,7 +285,7 @@ def _sobol(laws: Mapping[Sample, Any], points: int, generator: np.random.Generat
     smallest = float(np.finfo(float).eps) / 4
     pieces = np.split(np.clip(uniform, smallest, 1 - smallest), np.cumsum(sizes)[:-1], axis=1)
     values = {
-        sample.id: inverse_cdf(law, piece.reshape(points, *sample.shape))
+        sample.id: quantiles(law, piece.reshape(points, *sample.shape))
         for (sample, law), piece in zip(laws.items(), pieces)
     }
     part = np.arange(points) * PARTS // points

@@ -253,7 +253,7 @@ class Party:
         inside = local < count
         rows = self.offsets[place] + jnp.minimum(local, count - 1)
         weight = jnp.where(inside, 1.0 / count if table.weights is None else table.weights[rows], 0.0)
-        laws = None if table.integrals is None else {table.samples[0]: table.integrals.of_rows(rows, inside)}
+        laws = None if table.integrals is None else {table.samples[0]: table.integrals.table[rows]}
         return _with_table(NO_ROWS, table, table.rows(rows), weight, count)._replace(laws=laws)
 
 

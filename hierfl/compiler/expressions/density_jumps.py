@@ -5,20 +5,19 @@ Answers to such a law have kinks there, and what is told of it between nodes has
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 LEAST = 1e-6  # of the density beside it: a jump that is one
-HALVINGS, TRIED = 60, 6  # down to neighbouring numbers; and before those that shrink are given up
-SHRUNK = 0.125  # of the first difference: one that is smooth has come to 2^-TRIED
-PARTS = 16  # in which an interval is looked at: what is narrower than one may go unseen
+PARTS, ROUNDS = (
+    12,
+    15,
+)  # in which an interval is looked at, down to neighbouring numbers; what is narrower than one may go unseen
+STEEP = 3  # times the usual change over such a part: that of a jump
+SHRUNK = 0.16  # of the change over a part: over a part of that, a smooth density's is smaller
 NARROW = 1e6  # units of rounding: in intervals that are no wider a jump is not told from a steep density
-ROUNDS = 8  # jumps between the same two nodes are found one after another
-
-Density = Callable[[np.ndarray], np.ndarray]
 
 
 def has_density(law: Any) -> bool:
@@ -26,77 +25,28 @@ def has_density(law: Any) -> bool:
     return all(hasattr(law, part) for part in ("sf", "pdf", "ppf"))
 
 
-def jumps_within(law: Any, nodes: Float[np.ndarray, " n"]) -> Float[np.ndarray, " jumps"]:
-    """The places between ascending nodes where the density jumps, ascending; several between the same nodes as far as they are seen."""
-    density, found = _density_of(law), np.zeros(0)
-    low, high = _looked_at(law, density, nodes)
-    for _ in range(ROUNDS):
-        before, place, after = _largest_jumps(density, low, high)
-        if not place.size:
-            break
-        found = np.append(found, place)
-        beside = 4 * np.spacing(np.abs(place))  # a jump is not found again
-        low, high = np.append(before, place + beside), np.append(place - beside, after)
-        low, high = low[low < high], high[low < high]
-    return np.unique(found)
+@np.errstate(all="ignore")  # the density may be infinite at an end
+def density_jumps(law: Any, nodes: Float[np.ndarray, " n"]) -> Float[np.ndarray, " jumps"]:
+    """The places where the density jumps, ascending: between ascending nodes, and at the ends of the support beside the outermost."""
 
-
-def jumps_at_ends(law: Any, nodes: Float[np.ndarray, " n"]) -> tuple[bool, bool]:
-    """Whether the density jumps at the first and at the last node: they are the ends of the support, and it is not zero beside them."""
-    density = _density_of(law)
-    least = LEAST * np.median(density(nodes))
-    beside = inward(nodes[[0, -1]], np.median(np.diff(nodes)) * np.array([1, -1]))
-    first, last = (
-        bool(np.isfinite(np.ravel(end)[0]) and not there <= least) for end, there in zip(law.support(), density(beside))
-    )
-    return first, last
-
-
-def inward(places: np.ndarray, width: np.ndarray) -> np.ndarray:
-    """Places moved a little into intervals that begin (``width`` > 0) or end there: the density there is that of one side."""
-    return places + np.sign(width) * np.maximum(1e-10 * np.abs(width), 4 * np.spacing(np.abs(places)))
-
-
-def _density_of(law: Any) -> Density:
     def density(places: np.ndarray) -> np.ndarray:
-        with np.errstate(all="ignore"):  # it may be infinite at an end
-            return np.ravel(np.asarray(law.pdf(places), float))
+        return np.nan_to_num(np.asarray(law.pdf(places), float), posinf=np.finfo(float).max)
 
-    return density
-
-
-def _looked_at(law: Any, density: Density, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(starts, ends) of the intervals between nodes, in parts where their probability is not that of the density by Simpson's rule."""
-    low, high = nodes[:-1], nodes[1:]
+    low, high, before = nodes[:-1], nodes[1:], np.zeros(0)
     wide = high - low > NARROW * np.spacing(np.maximum(np.abs(low), np.abs(high)))
-    low, high = low[wide], high[wide]
-    probability = np.ravel(law.sf(low)) - np.ravel(law.sf(high))
-    with np.errstate(invalid="ignore"):  # it may be infinite
-        by_density = (high - low) * (density(low) + 4 * density(0.5 * (low + high)) + density(high)) / 6
-        agrees = np.abs(probability - by_density) <= LEAST * probability
-    edges = np.linspace(low[~agrees], high[~agrees], PARTS + 1)
-    return np.append(low[agrees], edges[:-1]), np.append(high[agrees], edges[1:])
-
-
-@np.errstate(invalid="ignore")  # infinite on both sides
-def _largest_jumps(density: Density, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(low, place, high) of the intervals with a jump, by bisection towards the larger difference."""
-    start, end = low, high
-    at_low, at_high = density(low), density(high)
-    first = np.abs(at_high - at_low)
-    for step in range(HALVINGS):
-        middle = 0.5 * (low + high)
-        at_middle = density(middle)
-        left = np.abs(at_middle - at_low) >= np.abs(at_high - at_middle)
-        low, at_low = np.where(left, low, middle), np.where(left, at_low, at_middle)
-        high, at_high = np.where(left, middle, high), np.where(left, at_middle, at_high)
-        first = np.maximum(first, np.abs(at_high - at_low)) if step == 0 else first
-        if step >= TRIED:
-            jump = np.abs(at_high - at_low)
-            kept = (jump > SHRUNK * first) & (jump > LEAST * np.maximum(at_low, at_high))
-            low, high, at_low, at_high, first, start, end = (
-                part[kept] for part in (low, high, at_low, at_high, first, start, end)
-            )
-            if not low.size:
-                break
-    return start, 0.5 * (low + high), end
+    parts = np.stack([low[wide], high[wide]])
+    least = LEAST * density(parts).max(axis=0)
+    for step in range(ROUNDS):
+        edges = np.linspace(parts[0], parts[1], PARTS + 1)
+        change = np.abs(np.diff(density(edges), axis=0))
+        smooth = SHRUNK * before if step else STEEP * np.median(change, axis=0)
+        part, interval = np.nonzero((change > smooth) & (change > least))
+        parts, before, least = (
+            np.stack([edges[part, interval], edges[part + 1, interval]]),
+            change[part, interval],
+            least[interval],
+        )
+    gap = np.median(high - low) * np.array([1, -1])
+    beside = nodes[[0, -1]] + np.sign(gap) * np.maximum(1e-10 * np.abs(gap), 4 * np.spacing(np.abs(nodes[[0, -1]])))
+    ends = np.ravel(law.support())[density(beside) > LEAST * np.median(density(nodes))]
+    return np.unique(np.concatenate([parts.mean(axis=0), ends[np.isfinite(ends)]]))

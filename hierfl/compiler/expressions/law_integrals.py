@@ -8,7 +8,7 @@ row of a table carries what holds from its node to the next.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -18,151 +18,89 @@ from jax import Array
 from jaxtyping import Bool, Float
 from numpy.polynomial.polynomial import polyval
 
-from hierfl.compiler.expressions.density_jumps import inward
-
-DEGREE = 5
+ORDER = np.arange(6)  # of the powers of a polynomial
 KNOWN_AT = np.array([0.0, 0.5, 1.0])  # of the way to the next node
 TRIED_AT = np.array([0.25, 0.75])
-BUMP = np.array(
-    [0.0, 0.0, 16.0, -32.0, 16.0, 0.0]
-)  # 16 s^2 (1 - s)^2: the shape that errors between nodes are taken to have
+BUMP = np.array([0, 0, 16, -32, 16, 0])  # 16 s^2 (1 - s)^2: the shape that errors between nodes are taken to have
+START, END, LOW, GAP, LEAST, MOST, SQUARE, EXCESS = range(8)  # the columns of a table
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LawIntegrals:
-    """What rows tell of ``low`` <= r < ``start`` + ``width``; arrays (rows,), but ``beyond`` (rows, DEGREE + 1).
+    """What rows tell of ``LOW`` <= r < ``END``, (rows, columns), and by how much that was seen to miss the law.
 
-    ``beyond`` has the coefficients, in (r - start) / width, of the probability beyond r; ``mean`` and ``square`` are E(d - r)+ and
-    E(d - r)+^2 / 2 at the next node. ``low`` is the start, and minus infinity for a law's first node; nothing lies beyond its last.
-    ``gap``, ``least``, ``middle`` and ``most`` are the same for all rows of a law: the median width, the first, median and last node.
-
-    ``missed`` is by how much the polynomial was seen to miss the probability, ``mean_missed`` and ``square_missed`` what that amounts
-    to; ``tilt``, one number for all laws, says how many times the integrals are off by it: 0, but where errors are estimated.
+    With s = (r - START) / (END - START), E(d - r)+ has the coefficients in s from column ``EXCESS`` on, and ``SQUARE`` is
+    E(d - START)+^2 / 2. ``LOW`` is the start, and minus infinity for a law's first node; nothing lies beyond its last. ``GAP``,
+    ``LEAST`` and ``MOST`` are the same for all rows of a law: the median width, the first and the last node.
     """
 
-    start: Any
-    width: Any
-    low: Any
-    beyond: Any
-    mean: Any
-    square: Any
-    gap: Any
-    least: Any
-    middle: Any
-    most: Any
+    table: Any
     missed: Any
-    mean_missed: Any
-    square_missed: Any
-    tilt: Any
-    inside: Any = True
 
     @classmethod
     def of(cls, law: Any, nodes: Float[np.ndarray, " n"], jump: Bool[np.ndarray, " n"]) -> LawIntegrals:
         """Those of one law, whose nodes ascend; at those marked ``jump`` its density does."""
-        width = np.diff(nodes, append=nodes[-1])
-        coefficients, missed = _between_nodes(law, nodes, width, jump)
-        mean, square = _integrals(coefficients, width)
-        mean_missed, square_missed = _integrals(missed[:, None] * BUMP, width)
-        return cls(
-            start=nodes,
-            width=width,
-            low=np.append(-np.inf, nodes[1:]),
-            beyond=coefficients,
-            mean=mean,
-            square=square,
-            gap=np.full(nodes.size, np.median(width[:-1])),
-            least=np.full(nodes.size, nodes[0]),
-            middle=np.full(nodes.size, np.median(nodes)),
-            most=np.full(nodes.size, nodes[-1]),
-            missed=missed,
-            mean_missed=mean_missed,
-            square_missed=square_missed,
-            tilt=np.zeros(()),
-        )
+        end = np.append(nodes[1:], nodes[-1])
+        beyond, missed = _between_nodes(law, nodes, end - nodes, jump)
+        known = [nodes, end, np.append(-np.inf, nodes[1:])]
+        known += [np.full(nodes.size, one) for one in (np.median(np.diff(nodes)), nodes[0], nodes[-1])]
+        integrals = [_integrals(each, end - nodes) for each in (beyond, missed[:, None] * BUMP)]
+        return cls(np.column_stack([*known, integrals[0]]), np.pad(integrals[1], ((0, 0), (len(known), 0))))
 
     @classmethod
     def joined(cls, parts: Sequence[LawIntegrals]) -> LawIntegrals:
         """Those of all parties, one after another."""
-        columns = {field.name: [getattr(part, field.name) for part in parts] for field in fields(cls)}
-        tilts, _ = columns.pop("tilt"), columns.pop("inside")
-        return cls(**{name: np.concatenate(column) for name, column in columns.items()}, tilt=tilts[0])
+        return jax.tree.map(lambda *columns: np.concatenate(columns), *parts)
 
-    def of_rows(self, rows: Any, inside: Any) -> LawIntegrals:
-        """Those of some rows; the ones that are not ``inside`` tell nothing."""
-        columns = {field.name: getattr(self, field.name) for field in fields(self)}
-        columns |= {name: column[rows] for name, column in columns.items() if name not in ("tilt", "inside")}
-        return LawIntegrals(**columns | {"inside": inside})
+    def tilted(self) -> LawIntegrals:
+        """The same, off by what they were seen to miss."""
+        return replace(self, table=self.table + self.missed)
 
-    def ready(self, precision: Any) -> LawIntegrals:
-        """The same as numbers of some precision, tilted as they are, with no range for rows that are not inside."""
-        columns = {field.name: jnp.asarray(getattr(self, field.name), precision) for field in fields(self)}
-        some = LawIntegrals(**columns | {"inside": self.inside, "tilt": jnp.zeros((), precision)})
-        tilt = columns["tilt"]
-        return replace(
-            some,
-            low=jnp.where(self.inside, some.low, jnp.inf),
-            beyond=some.beyond + tilt * some.missed[:, None] * jnp.asarray(BUMP, precision),
-            mean=some.mean + tilt * some.mean_missed,
-            square=some.square + tilt * some.square_missed,
-        )
 
-    def excess(self, r: Array) -> tuple[Array, Array]:
-        """(E(d - r)+, E(d - r)+^2 / 2) at points r (k,), as far as these rows tell, once they are ready; all of a law's tell it."""
-        mine = jnp.asarray((r >= self.low[:, None]) & (r < (self.start + self.width)[:, None]), r.dtype)
-        columns = jnp.column_stack([self.start, self.width, self.mean, self.square, self.beyond])
-        start, width, mean, square, *beyond = (mine.T @ columns).T  # of the row that tells, 0 where none of these does
-        ahead = (r - start) * jnp.sum(mine, axis=0)
-        place = jnp.where(ahead >= 0, ahead, 0.0) / jnp.where(width > 0, width, 1.0)
-        before = jnp.where(ahead < 0, -ahead, 0.0)  # to the first node, where all is ahead
-        first, second = jnp.zeros_like(r), jnp.zeros_like(r)
-        power = place
-        for k, c in enumerate(
-            beyond
-        ):  # of the probability beyond, from here to the next node, and of what is beyond there
-            first = first + c * (1.0 - power) / (k + 1)
-            second = second + c * ((1.0 - power * place) / (k + 2) - place * (1.0 - power) / (k + 1))
-            power = power * place
-        excess = mean + width * first
-        squared = square + width * (1.0 - place) * mean + width**2 * second
-        return excess + before, squared + before * (excess + before / 2)
+def excess(table: Float[Array, "rows columns"], r: Float[Array, " k"]) -> tuple[Array, Array]:
+    """(E(d - r)+, E(d - r)+^2 / 2), as far as these rows tell, which ascend; all of a law's tell it."""
+    row = table[jnp.maximum(jnp.searchsorted(table[:, START], r, side="right", method="compare_all") - 1, 0)].T
+    ahead, width = r - row[START], row[END] - row[START]
+    place = jnp.where(ahead >= 0, ahead, 0.0) / jnp.where(width > 0, width, 1.0)
+    first, second = jnp.zeros_like(r), jnp.zeros_like(r)
+    for power in range(len(ORDER), -1, -1):
+        first, second = first * place + row[EXCESS + power], second * place + row[EXCESS + power] / (power + 1)
+    before = jnp.where(ahead < 0, -ahead, 0.0)  # to the first node, where all is ahead
+    squared = row[SQUARE] - width * place * second + before * (first + before / 2)
+    told = (r >= row[LOW]) & (r < row[END])
+    return jnp.where(told, first + before, 0.0), jnp.where(told, squared, 0.0)
 
 
 def _between_nodes(
     law: Any, nodes: np.ndarray, width: np.ndarray, jump: Bool[np.ndarray, " n"]
 ) -> tuple[Float[np.ndarray, "n coefficients"], Float[np.ndarray, " n"]]:
     """The coefficients of the probability beyond a point, of a straight line where the density jumps on the way; what they miss."""
-
-    def at(places: np.ndarray) -> np.ndarray:
-        return nodes[:, None] + width[:, None] * places
-
-    places = at(KNOWN_AT)
+    places, tried = (nodes[:, None] + width[:, None] * at for at in (KNOWN_AT, TRIED_AT))
     beyond = np.asarray(law.sf(places), float)
-    places[jump, 0] = inward(nodes, width)[jump]
-    before_jump = np.append(jump[1:], False)
-    places[before_jump, -1] = inward(places[:, -1], -width)[before_jump]
-    density = np.asarray(law.pdf(places), float)
-    powers = np.arange(DEGREE + 1)
-    values = KNOWN_AT[:, None] ** powers
-    slopes = powers * KNOWN_AT[:, None] ** np.maximum(powers - 1, 0)
+    inward = np.maximum(1e-10 * width, 4 * np.spacing(np.abs(nodes)))  # the density there is that of one side
+    places[:, 0] += np.where(jump, inward, 0.0)
+    places[:, -1] -= np.where(np.append(jump[1:], False), inward, 0.0)
+    values = KNOWN_AT[:, None] ** ORDER
+    slopes = ORDER * KNOWN_AT[:, None] ** np.maximum(ORDER - 1, 0)
     with np.errstate(invalid="ignore", over="ignore"):  # a density may be infinite at an end
-        known = np.hstack([beyond, -width[:, None] * density])
+        known = np.hstack([beyond, -width[:, None] * np.asarray(law.pdf(places), float)])
         smooth = np.linalg.solve(np.vstack([values, slopes]), known.T).T
-        line = np.zeros_like(smooth)
-        line[:, 0], line[:, 1] = beyond[:, 0], beyond[:, 2] - beyond[:, 0]
-        there = np.asarray(law.sf(at(TRIED_AT)), float)
+        line = np.pad(beyond[:, :1], ((0, 0), (0, 5))) + np.outer(beyond[:, 2] - beyond[:, 0], ORDER == 1)
+        there = np.asarray(law.sf(tried), float)
         missed = [np.abs(polyval(TRIED_AT, one.T) - there).max(axis=1) for one in (smooth, line)]
     fits = missed[0] <= missed[1]
     return np.where(fits[:, None], smooth, line), np.where(fits, *missed)
 
 
-def _integrals(beyond: Float[np.ndarray, "n coefficients"], width: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """E(d - r)+ and E(d - r)+^2 / 2 at the next node of every row."""
-    order = np.arange(DEGREE + 1)
-    mean = _sums_of_later(width * (beyond @ (1 / (order + 1))))
-    return mean, _sums_of_later(width**2 * (beyond @ (1 / (order + 2))) + width * mean)
+def _integrals(beyond: Float[np.ndarray, "n coefficients"], width: np.ndarray) -> Float[np.ndarray, "n columns"]:
+    """E(d - r)+^2 / 2 at every node, and the coefficients of E(d - r)+ between it and the next."""
+    pieces = width[:, None] * beyond / (ORDER + 1)
+    first = _sums_from_here(pieces.sum(axis=1))
+    second = _sums_from_here(width * (first - (pieces / (ORDER + 2)).sum(axis=1)))
+    return np.column_stack([second, first, -pieces])
 
 
-def _sums_of_later(parts: np.ndarray) -> np.ndarray:
-    """For each entry, the sum of those after it."""
-    return np.append(np.cumsum(parts[:0:-1])[::-1], 0.0)
+def _sums_from_here(parts: np.ndarray) -> np.ndarray:
+    """For each entry, the sum of it and those after it."""
+    return np.cumsum(parts[::-1])[::-1]

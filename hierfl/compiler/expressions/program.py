@@ -22,7 +22,6 @@ from jax import Array
 
 from hierfl.atoms.table import arguments_of, lowering_of, row_of
 from hierfl.compiler.expressions.derivatives import own_gradient_of, pullback_of
-from hierfl.compiler.expressions.law_integrals import LawIntegrals
 from hierfl.compiler.expressions.law_kinks import LawKinks
 from hierfl.errors import DeclarationError
 from hierfl.language.calculus.jax_derivative import OwnGradient, Pullback
@@ -43,7 +42,7 @@ class Rows(NamedTuple):
     values: dict[int, Array]
     weights: dict[int, Array]
     counts: dict[int, Array]
-    laws: dict[int, LawIntegrals] | None = None
+    laws: dict[int, Array] | None = None
 
 
 NO_ROWS = Rows({}, {}, {})
@@ -174,8 +173,8 @@ class _Average:
         inner = expression.per_sample
         leaves = frozenset(leaf.id for leaf in [*inner.variables(), *inner.parameters()])
         kinks = LawKinks.of(inner)
-        switches = Program([] if kinks is None else kinks.switches)
-        program = Program([inner, *(() if kinks is None else kinks.atoms)])
+        switches = Program([] if kinks is None else [one.switch for one in kinks.crossed])
+        program = Program([inner, *(() if kinks is None else [one.atom for one in kinks.crossed])])
         return cls(program, leaves, tuple(expression.shape), isinstance(expression, total), kinks, switches)
 
     def __call__(self, environment: Environment, rows: Rows) -> Array:

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float
 
 from hierfl.analysis.differentiability import kinked_atom
 from hierfl.analysis.enclosure import Enclosure
-from hierfl.atoms.table import row_of
+from hierfl.atoms.table import holds_code
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.implicit_differentiation import evaluated_with_gradient, unchecked_gradient
 from hierfl.compiler.lower_level.certificate import Evaluation
@@ -98,7 +98,7 @@ def _has_kinks(problem: CompiledProblem, told: bool) -> bool:
     enclosure = Enclosure(declaration.known_bounds)
 
     def kinked(expression: Any, variables: Sequence[cp.Variable]) -> bool:
-        return kinked_atom(expression, variables, enclosure) is not None or _is_opaque(expression)
+        return kinked_atom(expression, variables, enclosure) is not None or holds_code(expression)
 
     if any(kinked(term, both) for term in declaration.objective.terms):
         return True
@@ -110,11 +110,6 @@ def _has_kinks(problem: CompiledProblem, told: bool) -> bool:
     of_level = [(part, both if level.kind == "equilibrium" else upper) for part in level.expressions]
     parts = [*of_level, *((side, upper) for side in sides)]
     return any(kinked(part, own if told else both) for part, own in parts)
-
-
-def _is_opaque(expression: Any) -> bool:
-    """Whether it holds user code, which may have kinks."""
-    return row_of(expression).opaque or any(map(_is_opaque, getattr(expression, "args", ())))
 
 
 @dataclass(frozen=True, eq=False)
