@@ -78,11 +78,12 @@ class LevelSolver:
     def answer(self, thetas: Thetas, of_upper: Thetas = ()) -> LevelAnswer:  # type: ignore[assignment]
         """y at theta; ``of_upper`` is theta of the upper objective, where it chooses."""
         key = _key([*thetas, *of_upper])
-        if key not in self._kept:
-            self._kept[key] = self._answer(thetas, of_upper)
+        answer = self._kept.get(key)
+        if answer is None:
+            answer = self._kept[key] = self._answer(thetas, of_upper)
             while len(self._kept) > self._capacity:
                 self._kept.popitem(last=False)
-        return self._kept[key]
+        return answer
 
     @cached_property
     def has_families(self) -> bool:
@@ -100,12 +101,13 @@ class LevelSolver:
     @on_one_thread
     def _family(self, thetas: Thetas) -> FamilyAnswers:
         key = _key(thetas)
-        if key not in self._families:
-            latest = next(reversed(self._families.values()), None)
-            self._families[key] = solved_together(self.form, thetas, latest)
+        family = self._families.get(key)
+        if family is None:
+            latest = next(reversed(list(self._families.values())), None)
+            family = self._families[key] = solved_together(self.form, thetas, latest)
             while len(self._families) > FAMILIES:
                 self._families.popitem(last=False)
-        return self._families[key]
+        return family
 
     def pulls(
         self, thetas: Thetas, of_upper: Thetas, seeds: np.ndarray, tangents: list[Thetas]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import cached_property
+from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
@@ -254,24 +255,27 @@ class Saddles:
         self._inside: tuple[list[Matrix], Any] = [], None
         self._of: list[Matrix] = []
         self._kept: OrderedDict[bytes, Saddle] = OrderedDict()
+        self._one_at_a_time = Lock()  # seeds of one problem run on threads
 
     def inside(self, domain: list[Matrix], find: Callable[[], T]) -> T:
         """What is found of a domain, which often does not move."""
-        if not same(self._inside[0], domain):
-            self._inside = domain, find()
-        found: T = self._inside[1]
+        kept = self._inside
+        if not same(kept[0], domain):
+            kept = self._inside = domain, find()
+        found: T = kept[1]
         return found
 
     def at(self, p: Matrix, a: Matrix, held: np.ndarray, symmetric: bool = True) -> Saddle:
         """That of these rows of A."""
-        if not same(self._of, [p, a]):
-            self._of = [p, a]
-            self._kept.clear()
         key = held.tobytes()
-        if key in self._kept:
-            self._kept.move_to_end(key)
-            return self._kept[key]
-        self._kept[key] = found = Saddle(p, a[held], symmetric)
-        while len(self._kept) > 1 and sum(saddle.numbers for saddle in self._kept.values()) > KEPT:
-            self._kept.popitem(last=False)
-        return found
+        with self._one_at_a_time:
+            if not same(self._of, [p, a]):
+                self._of = [p, a]
+                self._kept.clear()
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+            self._kept[key] = found = Saddle(p, a[held], symmetric)
+            while len(self._kept) > 1 and sum(saddle.numbers for saddle in self._kept.values()) > KEPT:
+                self._kept.popitem(last=False)
+            return found
