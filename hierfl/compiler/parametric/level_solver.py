@@ -24,7 +24,7 @@ from hierfl.compiler.programs.convex_program import ONE, SEVERAL, TWISTED, UNKNO
 from hierfl.compiler.programs.distance_bound import distance_bound
 from hierfl.compiler.programs.response import Adjoint, ProgramResponse, slopes_of
 from hierfl.compiler.programs.saddle import Saddles
-from hierfl.compiler.programs.small_and_sparse import is_monotone, on_one_thread
+from hierfl.compiler.programs.small_and_sparse import is_dense, is_monotone, on_one_thread
 from hierfl.compiler.programs.solve_program import solve_program
 from hierfl.compiler.programs.variational_inequality import gap_program, gap_solution, solution_of_gap
 from hierfl.errors import NotConvexError
@@ -81,7 +81,7 @@ class LevelSolver:
         answer = self._kept.get(key)
         if answer is None:
             answer = self._kept[key] = self._answer(thetas, of_upper)
-            while len(self._kept) > self._capacity:
+            while len(self._kept) > _capacity(answer.program):
                 self._kept.popitem(last=False)
         return answer
 
@@ -127,10 +127,6 @@ class LevelSolver:
         if not answer.chosen.solved or program.width > BOUNDED or len(program.b) > 2 * BOUNDED or not modulus > 0:
             return np.inf
         return distance_bound(program, u, z, modulus, np.abs([program.constant, program.cost(u) + program.constant]))
-
-    @cached_property
-    def _capacity(self) -> int:
-        return int(np.clip(SCALARS // (1 + self.form.base.matrix.rows.size + self.form.base.width), 4, KEPT))
 
     def _answer(self, thetas: Thetas, of_upper: Thetas) -> LevelAnswer:
         program = self.form.program(thetas)
@@ -283,6 +279,12 @@ class LevelSolver:
         return ChosenResponse.of(self.form, chosen_by, several, len(thetas)).pull(
             answer.chosen, thetas, of_upper, seed, tangents
         )
+
+
+def _capacity(program: ConvexProgram) -> int:
+    """How many answers with such programs are kept; each also has their absolute values."""
+    numbers = sum(part.size if is_dense(part) else part.nnz for part in (program.p, program.a))
+    return int(np.clip(SCALARS // (1 + 2 * numbers), 4, KEPT))
 
 
 def _key(parts: Thetas) -> bytes:

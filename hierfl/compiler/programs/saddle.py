@@ -33,7 +33,7 @@ FIRM = ((1e-6, 0.0), (1e-10, 1.0))  # d, where the system's entries are about 1,
 FULL_FACTORS = 5_000_000  # entries of factors beyond which no pivots are tried
 REFINEMENTS = 60
 GOOD = 1e-12  # of the right side, that may be left before the next d is tried
-COMES_BACK = 1e-6  # how far from a vector of ones and the like what its image is solved for may be
+COMES_BACK = 1e-6  # how far a generic vector of about 1 may be from what its image is solved for
 KEPT = 5_000_000  # numbers in systems that are kept
 TRIALS, STAYS = 3, 1e-6  # refinements in which what is left of a system without a solution is seen to change by no more than this
 

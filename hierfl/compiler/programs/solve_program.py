@@ -42,18 +42,15 @@ LARGE = 1e3  # a size of data, in whose units a program over cones that was not 
 DENSE_NEWTON = 700  # unknowns over curved cones, up to which a step is the shortest
 
 
-def solve_program(
-    program: ConvexProgram, near: ProgramSolution | None = None, known: Saddles | None = None
-) -> ProgramSolution:
-    """The solution, or the reason why there is none; from a solution nearby, if there is one.
+def solve_program(program: ConvexProgram, known: Saddles | None = None) -> ProgramSolution:
+    """The solution, or the reason why there is none.
 
     What is ``known`` of programs that differ in their parameters makes it quicker, and no other.
     """
-    near, units = near if near is not None and near.solved else None, program.units
+    units = program.units
     if (units == 1.0).all():
-        return _on_bounds(program, _in_these_units(program, near, known))
-    near = None if near is None else replace(near, u=near.u / units)
-    answer = _in_these_units(program.in_units(units), near, known)
+        return _on_bounds(program, _in_these_units(program, known))
+    answer = _in_these_units(program.in_units(units), known)
     return _on_bounds(program, replace(answer, u=answer.u * units))
 
 
@@ -71,10 +68,10 @@ def _on_bounds(program: ConvexProgram, answer: ProgramSolution) -> ProgramSoluti
     return replace(answer, u=u)
 
 
-def _in_these_units(program: ConvexProgram, near: ProgramSolution | None, known: Saddles | None) -> ProgramSolution:
+def _in_these_units(program: ConvexProgram, known: Saddles | None) -> ProgramSolution:
     if known is not None and program.polyhedral and not (program.linear or program.smooth or program.is_map):
         return _by_rows(program, known)
-    answer = _quadratic(program, near) if program.smooth is None else _smooth(program, near, known or Saddles())
+    answer = _quadratic(program, None) if program.smooth is None else _smooth(program, known or Saddles())
     if answer.status == FAILED and program.size_of_data > LARGE and not (program.polyhedral or program.smooth):
         size = program.size_of_data  # cones are alike at every size, backends are not
         small = solve_program(replace(program, q=program.q / size, b=program.b / size))
@@ -186,18 +183,16 @@ def _is_empty(program: ConvexProgram) -> bool:
 # --- smooth programs -------------------------------------------------------------------------------------------------
 
 
-def _smooth(program: ConvexProgram, near: ProgramSolution | None, known: Saddles) -> ProgramSolution:
+def _smooth(program: ConvexProgram, known: Saddles) -> ProgramSolution:
     """Newton's method: quadratic models, whose curvature has a floor that goes, and steps along which the objective falls."""
     assert program.smooth is not None
-    if near is not None and (again := polished(program, near.u, near.z)).error <= EXACT * 100:
-        return again
-    start = near.u if near is not None and np.isfinite(program.cost(near.u)) else _inside(program, known)
+    start = _inside(program, known)
     if isinstance(start, int):
         return program.none(start)
     u, floor, away, moved = start, FLOOR, 0, np.inf
     last: ProgramSolution | None = None
     best = program.none(FAILED)
-    feasible = any(True for _ in program.smooth.barriers) or near is not None
+    feasible = any(True for _ in program.smooth.barriers)
     for count in range(MODELS):
         step = _quadratic(program.model(u, _curvature(program, u, floor)), last, ROUGH)
         if not step.solved:
@@ -356,12 +351,11 @@ def _by_rows(program: ConvexProgram, known: Saddles) -> ProgramSolution:
         return None
 
     pair = told_by(known.held if known.held is not None and known.held.shape == program.b.shape else None)
-    if pair is None:
-        answer = _quadratic(program, None)
-        pair = told_by(_held(program, answer.u, answer.z)) if answer.solved else None
     if pair is not None:
         return pair
-    return replace(answer, status=FAILED) if answer.solved and _drifts(program, answer) else answer
+    answer = _quadratic(program, None)
+    pair = told_by(_held(program, answer.u, answer.z)) if answer.solved else None
+    return answer if pair is None else pair
 
 
 def _at_rows(
