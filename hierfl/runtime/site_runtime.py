@@ -12,9 +12,8 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
 from hierfl.jaxtools.precision import computing
 from hierfl.runtime.contract import Algorithm
-from hierfl.runtime.privacy.gaussian_noise import GaussianNoise
+from hierfl.runtime.privacy.gaussian_noise import GaussianNoise, orders_of
 from hierfl.runtime.privacy.pairwise_masks import PairwiseMasks
-from hierfl.runtime.privacy.shared_noise import orders_of
 from hierfl.runtime.records import Begun, BlockEnd, Outcome
 from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.exchange import Exchange

@@ -15,7 +15,7 @@ from hierfl.jaxtools.precision import computing
 from hierfl.near_names import suggests_names
 from hierfl.runtime.buffered.buffered_rounds import BufferedRounds, Buffering
 from hierfl.runtime.contract import Algorithm
-from hierfl.runtime.privacy.shared_noise import orders_of
+from hierfl.runtime.privacy.gaussian_noise import orders_of
 from hierfl.runtime.records import BlockEnd, Outcome
 from hierfl.runtime.site_runtime import MessageTreatment
 from hierfl.runtime.sites.links import Lost

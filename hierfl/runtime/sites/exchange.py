@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from hierfl.errors import SiteError
-from hierfl.runtime.privacy.noised_messages import Releases
+from hierfl.runtime.privacy.gaussian_noise import Releases
 from hierfl.runtime.sites.links import Links, Lost
 from hierfl.runtime.sites.parcels import (
     Answered,

@@ -11,8 +11,7 @@ import jax
 import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.runtime.privacy.masked_numbers import KEY, Masking, opened
-from hierfl.runtime.privacy.pairwise_masks import MaskOrder
+from hierfl.runtime.privacy.pairwise_masks import KEY, Masking, MaskOrder, opened
 from hierfl.runtime.sites.exchange import Exchange, Shapes
 from hierfl.runtime.sites.links import Links
 from hierfl.runtime.sites.parcels import Answered, Asked, Packing, Pickling, Start, Unmask, Unmasked, Welcome

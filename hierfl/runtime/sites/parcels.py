@@ -27,8 +27,7 @@ from hierfl.language.federation.given_arrays import has_names
 from hierfl.language.printing.render import problem_text
 from hierfl.language.sample import Sample
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
-from hierfl.runtime.privacy.masked_numbers import Masking
-from hierfl.runtime.privacy.pairwise_masks import MaskOrder
+from hierfl.runtime.privacy.pairwise_masks import Masking, MaskOrder
 from hierfl.version import VERSION
 
 PROTOCOL = 5

@@ -25,11 +25,8 @@ from hierfl.language.declaration import Declaration
 from hierfl.language.federation.client import Client
 from hierfl.runtime.contract import Received
 from hierfl.runtime.in_process.schedule import choose_schedule
-from hierfl.runtime.privacy.gaussian_noise import require_covered
-from hierfl.runtime.privacy.masked_numbers import SiteMasks
-from hierfl.runtime.privacy.noised_messages import NoisedMessages
-from hierfl.runtime.privacy.pairwise_masks import require_means
-from hierfl.runtime.privacy.shared_noise import SharedNoise
+from hierfl.runtime.privacy.gaussian_noise import NoisedMessages, SharedNoise, require_covered
+from hierfl.runtime.privacy.pairwise_masks import SiteMasks, require_means
 from hierfl.runtime.sites.memory_folder import MemoryFolder, memory_bytes, memory_of
 from hierfl.runtime.sites.parcels import (
     Answered,

@@ -12,7 +12,7 @@ import pytest
 import hierfl as hf
 from hierfl.runtime import Delayed, GaussianNoise, PairwiseMasks
 from hierfl.runtime.buffered.delayed_runtime import _DelayedLinks
-from hierfl.runtime.privacy.masked_numbers import opened, whole
+from hierfl.runtime.privacy.pairwise_masks import opened, whole
 from hierfl.runtime.sites.exchange import Exchange
 from hierfl.runtime.sites.links import Lost
 from hierfl.runtime.sites.parcels import Answered, Asked, Unmask, Unmasked, unpacked
