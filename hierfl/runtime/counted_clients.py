@@ -13,8 +13,7 @@ from jax import Array
 
 from hierfl.compiler.data.tables import Data, Party
 from hierfl.jaxtools.keyed_random import fold_in
-from hierfl.runtime.cohort import SERVER_STREAM, Cohort
-from hierfl.runtime.contract import Known, Received
+from hierfl.runtime.contract import SERVER_STREAM, Cohort, Known, Received
 from hierfl.runtime.records import TRAFFIC
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import MissingPackageError, SettingError, SiteError
 from hierfl.near_names import suggests_names
-from hierfl.runtime.buffered.buffered_rounds import BufferedRounds, Buffering
+from hierfl.runtime.buffered.delayed_runtime import BufferedRounds, Buffering
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.on_dask.site_process import last_cause
 from hierfl.runtime.site_runtime import SiteRuntime

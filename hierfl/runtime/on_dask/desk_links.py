@@ -18,9 +18,8 @@ from distributed import Client
 
 from hierfl.errors import SiteError
 from hierfl.jaxtools.interruption import overdue
-from hierfl.runtime.sites.links import Lost
-from hierfl.runtime.sites.site import Site
-from hierfl.runtime.sites.site_rules import SiteRules
+from hierfl.runtime.sites.parcels import Lost
+from hierfl.runtime.sites.site import Site, SiteRules
 
 _SERVED: list[Site] = []  # the site of this process, once it has one
 

@@ -23,7 +23,7 @@ from hierfl.runtime.privacy.gaussian_noise import (
     in_whole,
 )
 from hierfl.runtime.privacy.pairwise_masks import MaskOrder
-from hierfl.runtime.sites.site_rules import SiteRules
+from hierfl.runtime.sites.site import SiteRules
 from hierfl.solvers import FedAvg
 
 CLIENTS, SIZE = 8, 400
