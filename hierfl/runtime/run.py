@@ -33,10 +33,7 @@ from hierfl.value_certificate import AS_GOOD
 
 INSIDE = 1e-9
 DENIED = 1e3  # times what a lower solver told of its residual, that clients find in what they hold
-QUICKLY, LATE = (
-    1.0,
-    0.2,
-)  # seconds after the wish to end within which f is evaluated, and until that is given up by force
+QUICKLY, LATE = 1.0, 0.2  # seconds after the wish to end within which f is evaluated, and until that is given up by force
 LOWER_SOLVERS = "hierfl.solvers.lower"
 
 

@@ -38,9 +38,8 @@ from hierfl.runtime.contract import (
     Received,
     Step,
 )
-from hierfl.runtime.counted_clients import CountedClients
 from hierfl.runtime.in_process.schedule import Schedule, choose_schedule
-from hierfl.runtime.records import motion
+from hierfl.runtime.records import CountedClients, motion
 
 
 class RoundSetting(NamedTuple):

@@ -26,8 +26,7 @@ from hierfl.runtime.contract import (
     Received,
     Step,
 )
-from hierfl.runtime.counted_clients import CountedClients
-from hierfl.runtime.records import motion
+from hierfl.runtime.records import CountedClients, motion
 from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.exchange import Shapes
 from hierfl.runtime.sites.parcels import as_tables, step_name
