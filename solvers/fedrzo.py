@@ -147,14 +147,6 @@ class BoundFedRZObl(ZerothOrderSteps):
         return self.server_descent(party, x, received, key, lambda _: v, y)
 
 
-BY_SCOPE: dict[str | None, type[ZerothOrderSteps]] = {
-    None: BoundFedRZO2s,
-    "federation": BoundFedRZObl,
-    "client": BoundFedRZO2s,
-    "sample": BoundFedRZO2s,
-}
-
-
 @suggests_names
 @dataclass(frozen=True)
 class FedRZO(PublishedSettings):
@@ -283,7 +275,8 @@ class FedRZO(PublishedSettings):
             require_federated(lower, self)
         oracle = ClientOracle(problem, lower, self.batch_size, queries, problem.scope == "client")
         cohorts = cohorts_of(self, problem, rounds)
-        return BY_SCOPE[problem.scope](problem, self, oracle, steps, self._uplink(problem), cohorts=cohorts)
+        bound = BoundFedRZObl if problem.scope == "federation" else BoundFedRZO2s
+        return bound(problem, self, oracle, steps, self._uplink(problem), cohorts=cohorts)
 
     def prescribed(self, problem: CompiledProblem) -> Prescription | None:
         """What the theorem prescribes, with ``schedule="theory"``."""

@@ -20,11 +20,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import Environment
 from hierfl.errors import SettingError
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.near_names import suggests_names
@@ -96,7 +94,8 @@ class BoundFederated(Tabulated):
         weight = self.problem.total_weight  # the mean's minimiser needs no more
         count = row(self.lower_rounds, clock.round)
         y = jax.vmap(self.rule.answer)(clients.loop(count, body, jax.vmap(self.rule.start)(first)))
-        return LowerAnswer(y, self._residuals(clients, points, y, key, count), self._gaps(xs, public))
+        gaps = jax.vmap(lambda x: self.problem.lower_gap(x, public))(xs)
+        return LowerAnswer(y, self._residuals(clients, points, y, key, count), gaps)
 
     def effort(self, r: int, k: int = 0, client: int = 0) -> Effort:
         """A call's in round r of the upper level, by the tables: every local step projects each sequence that a client carries."""
@@ -136,16 +135,14 @@ class BoundFederated(Tabulated):
 
     def force(self, party: Party, memory: Memory, received: Received, key: Array) -> tuple[Memory, Message]:
         """F(x, y) of one client at every point, on a minibatch."""
-        points, y = received.broadcast
-        force = jax.vmap(lambda x, own: self._force(x, own, party, key))(points.values, y.values)
-        return memory, Message(None, {"force": force})
+        problem, (points, y), batch_size = self.problem, received.broadcast, self.settings.batch_size
 
-    def _force(self, x: Array, y: Array, party: Party, key: Array) -> Array:
-        problem, batch_size = self.problem, self.settings.batch_size
-        force: Array = party.estimate(
-            lambda rows: problem.operator(x, y, party.environment, rows), problem.lower_samples, key, batch_size
-        )
-        return force
+        def one(x: Array, y: Array) -> Any:
+            return party.estimate(
+                lambda rows: problem.operator(x, y, party.environment, rows), problem.lower_samples, key, batch_size
+            )
+
+        return memory, Message(None, {"force": jax.vmap(one)(points.values, y.values)})
 
     def _residuals(self, clients: Clients, points: Known, y: Array, key: Array, index: Array) -> Array:
         """||y - P(y - F)|| with F on minibatches, for the history; asked of the clients as monitor numbers."""
@@ -153,9 +150,6 @@ class BoundFederated(Tabulated):
         force = clients.mean(clients.map(self.force, (points, Known(y)), key=key).monitor["force"])
         nearest = jax.vmap(lambda x, z: self.problem.project_lower(x, z, clients.public))(points.values, y - force)
         return jnp.linalg.norm(y - nearest, axis=1)
-
-    def _gaps(self, xs: Float[Array, "points n"], public: Environment) -> Float[Array, " points"]:
-        return jax.vmap(lambda x: self.problem.lower_gap(x, public))(xs)
 
 
 def tabulate_counts(schedule: Schedule, rounds: int, what: str) -> np.ndarray:

@@ -73,9 +73,7 @@ class Exchange:
     stuck: str | None = None  # why the round cannot be made again without those who were lost
     _place: int = 0
     _began: dict[str, int] = field(default_factory=dict)  # the processes that know of this run
-    _welcomes: Counter[str] = field(
-        default_factory=Counter
-    )  # how often each began: a new process has forgotten what it sent
+    _welcomes: Counter[str] = field(default_factory=Counter)  # how often each began: new processes have forgotten
     _refused: dict[str, tuple[int, int]] = field(default_factory=dict)  # those that did not want it, and in which round
     _calls: dict[str, list[Call]] = field(default_factory=dict)
     _settled: dict[str, Settled] = field(default_factory=dict)
