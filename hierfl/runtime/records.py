@@ -18,6 +18,12 @@ from hierfl.errors import SettingError
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.contract import SERVER_STREAM, Algorithm, Cohort, Ending, Known, OwnValue, Received
 
+TRAFFIC = tuple(level + way for level in ("", "lower_") for way in ("scalars_down", "scalars_up", "monitor_scalars"))
+History = dict[str, np.ndarray]
+BlockEnd = Callable[[int, Any, Any, History], Ending | None]
+MOTION = ("move", "extent")
+WITHHELD = "withheld"  # a column of rounds in which clients told nothing of their objectives
+
 
 @dataclass(frozen=True)
 class CountedClients:
@@ -93,13 +99,6 @@ def _scalars(arrays: Any) -> int:
     """Count the scalars of what is sent, without what is known already."""
     leaves = jax.tree.leaves(arrays, is_leaf=lambda a: isinstance(a, Known))
     return sum(int(np.prod(jnp.shape(a), dtype=int)) for a in leaves if not isinstance(a, Known))
-
-
-TRAFFIC = tuple(level + way for level in ("", "lower_") for way in ("scalars_down", "scalars_up", "monitor_scalars"))
-History = dict[str, np.ndarray]
-BlockEnd = Callable[[int, Any, Any, History], Ending | None]
-MOTION = ("move", "extent")
-WITHHELD = "withheld"  # a column of rounds in which clients told nothing of their objectives
 
 
 class Outcome(NamedTuple):
