@@ -17,8 +17,8 @@ from hierfl.result import Result
 from hierfl.run_settings import RunSettings
 from hierfl.runs import aligned
 from hierfl.runtime.in_process.execution import InProcess
+from hierfl.runtime.records import Limits
 from hierfl.runtime.run import run
-from hierfl.runtime.stopping import Limits
 from hierfl.solvers import ZOHFL, FedRZO
 from hierfl.solvers.lower import LFD, Exact, FedAC, LocalSGD, ProjectedSGD, ProjectionMethod
 from hierfl.solvers.lower.lower_solver import Effort

@@ -306,8 +306,8 @@ class Problem:
             For arguments out of range.
         """
         from hierfl.jaxtools.interruption import heeded, impatient
+        from hierfl.runtime.records import Limits
         from hierfl.runtime.run import run
-        from hierfl.runtime.stopping import Limits
 
         asked, why = RunSettings.of(settings), None
         limits = Limits(asked.tolerance, asked.time_limit, asked.communication_limit)

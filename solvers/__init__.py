@@ -12,15 +12,7 @@ from hierfl.solvers.fedzo import FedZO
 from hierfl.solvers.implicit_bundle import ImplicitBundle
 from hierfl.solvers.implicit_gradient import ImplicitGradient
 from hierfl.solvers.local_sgda import LocalSGDA
-from hierfl.solvers.lower import (
-    LFD,
-    Exact,
-    Extragradient,
-    FedAC,
-    LocalSGD,
-    ProjectedSGD,
-    ProjectionMethod,
-)
+from hierfl.solvers.lower import LFD, Exact, Extragradient, FedAC, LocalSGD, ProjectedSGD, ProjectionMethod
 from hierfl.solvers.parts.step_schedules import Decay, LogGrowth
 from hierfl.solvers.scaffnew import Scaffnew
 from hierfl.solvers.scaffold import SCAFFOLD

@@ -24,21 +24,18 @@ from hierfl.solvers.parts.client_oracle import ClientOracle
 from hierfl.solvers.parts.common_settings import require_common
 from hierfl.solvers.parts.local_steps import LocalSteps, Term, Value
 from hierfl.solvers.parts.participation import Participation, cohorts_of
-from hierfl.solvers.parts.requirements import (
-    require_count,
-    require_gradients,
-    require_public_set,
-    require_single_level,
-)
+from hierfl.solvers.parts.requirements import require_count, require_gradients, require_public_set, require_single_level
 from hierfl.solvers.parts.round_monitor import first_fault
 from hierfl.solvers.parts.step_schedules import (
     Schedule,
     StepCounts,
+    constant,
+    row,
+    rows,
     steps_of,
     tabulate,
     tabulate_steps,
 )
-from hierfl.solvers.parts.step_tables import constant, row, rows
 
 
 @suggests_names

@@ -20,8 +20,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
 from hierfl.near_names import suggests_names
 from hierfl.solvers.fedavg import BoundFedAvg, FedAvg, require_first_order
-from hierfl.solvers.parts.step_schedules import Schedule, StepCounts, tabulate
-from hierfl.solvers.parts.step_tables import row
+from hierfl.solvers.parts.step_schedules import Schedule, StepCounts, row, tabulate
 
 
 @suggests_names

@@ -34,21 +34,9 @@ from hierfl.solvers.parts.bound import Bound, SharedState
 from hierfl.solvers.parts.client_oracle import ClientOracle
 from hierfl.solvers.parts.common_settings import require_common
 from hierfl.solvers.parts.participation import Participation, cohorts_of
-from hierfl.solvers.parts.requirements import (
-    is_opposed,
-    require_gradients,
-    require_number,
-    require_public_set,
-)
+from hierfl.solvers.parts.requirements import is_opposed, require_gradients, require_number, require_public_set
 from hierfl.solvers.parts.round_monitor import RoundMonitor, first_fault, move_rate
-from hierfl.solvers.parts.step_schedules import (
-    Schedule,
-    StepCounts,
-    steps_of,
-    tabulate,
-    tabulate_steps,
-)
-from hierfl.solvers.parts.step_tables import constant, row
+from hierfl.solvers.parts.step_schedules import Schedule, StepCounts, constant, row, steps_of, tabulate, tabulate_steps
 
 
 @suggests_names

@@ -6,52 +6,145 @@ Round r: the server broadcasts x; every participant takes H local steps
 
 and the server averages the x_i. The classes differ in the y at which f_i is evaluated:
 
-* ``fedrzo_2s``, client and sample scope: the client answers itself, at both points, with the same samples; every step draws its own v.
-  Without a lower level there is no y, and this is FedRZO_nn;
-* ``fedrzo_bl``, federation scope, minimax included: the server draws v for the whole round, all clients together compute
-  y+ at x + eta v and y0 at x *once*, and the local steps use these delayed answers.
+* FedRZO_2s ([2S] Algorithm 4), client and sample scope: the client answers itself, at both points, with the same samples; every step
+  draws its own v. Its Algorithm 5 is ``lower=ProjectionMethod(steps=LogGrowth(tau), start="zero")``. In client scope a client keeps its
+  y, the mean of those at the points of a step, for a warm start. Without a lower level there is no y, and this is FedRZO_nn ([NN]
+  Algorithm 1, which is [2S] Algorithm 1);
+* FedRZO_bl ([2S] Algorithm 2), federation scope, minimax included: the server draws v for the whole round, all clients together compute
+  y+ at x + eta v and y0 at x *once*, and the local steps use these delayed answers: new ones would take communication in every step.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
 
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.data.tables import Party
 from hierfl.errors import SettingError
+from hierfl.jaxtools.keyed_random import split
 from hierfl.near_names import suggests_names
-from hierfl.solvers.fedrzo_2s import BoundFedRZO2s
-from hierfl.solvers.fedrzo_bl import BoundFedRZObl
+from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.lower import Exact, LocalSGD, ProjectedSGD
-from hierfl.solvers.lower.lower_solver import LowerSolver, bind_lower, require_federated
-from hierfl.solvers.papers.printed_modes import fedrzo_mode
-from hierfl.solvers.papers.published import PaperMode, PublishedSettings
-from hierfl.solvers.papers.theory import (
-    Starts,
-    prescription,
-    require_covered,
-    require_left_out,
-)
+from hierfl.solvers.lower.lower_solver import Clock, LowerAnswer, LowerSolver, bind_lower, require_federated
+from hierfl.solvers.papers.published import PaperMode, PublishedSettings, fedrzo_mode
+from hierfl.solvers.papers.theory import Starts, prescription, require_covered, require_left_out
 from hierfl.solvers.papers.theory_lower import theory_lower
-from hierfl.solvers.parts.client_oracle import ClientOracle
+from hierfl.solvers.parts.client_oracle import ClientOracle, Evaluated
 from hierfl.solvers.parts.common_settings import require_common
+from hierfl.solvers.parts.directions import Directions, shifts_of
 from hierfl.solvers.parts.participation import Participation, cohorts_of
-from hierfl.solvers.parts.requirements import (
-    require_count,
-    require_directions,
-)
-from hierfl.solvers.parts.seeded_steps import SeededSteps
+from hierfl.solvers.parts.requirements import require_count, require_directions
+from hierfl.solvers.parts.round_monitor import RoundMonitor
 from hierfl.solvers.parts.step_schedules import Schedule, StepCounts
-from hierfl.solvers.parts.uplink import MoveUplink, SlopeSumUplink, SlopeUplink, require_rebuildable
-from hierfl.solvers.parts.zeroth_order_steps import ZerothOrderSteps
+from hierfl.solvers.parts.uplink import (
+    MoveUplink,
+    SeededSteps,
+    SlopeSumUplink,
+    SlopeUplink,
+    arrived,
+    require_rebuildable,
+)
+from hierfl.solvers.parts.zeroth_order_steps import FedRZOMemory, FedRZOState, LocalGradient, ZerothOrderSteps
 
-BY_SCOPE: dict[str | None, type[ZerothOrderSteps]] = {
-    None: BoundFedRZO2s,
-    "federation": BoundFedRZObl,
-    "client": BoundFedRZO2s,
-    "sample": BoundFedRZO2s,
-}
+
+@dataclass(frozen=True, eq=False)
+class BoundFedRZO2s(ZerothOrderSteps):
+    """FedRZO_2s, or FedRZO_nn, on one problem: the algorithm of the runtime contract."""
+
+    def round(self, clients: Clients, state: FedRZOState, key: Array) -> tuple[FedRZOState, dict[str, Array]]:
+        """Lines 3 to 9: the server broadcasts x, the participants answer and step by themselves, the server averages."""
+        ledger = self.uplink.charge(clients, state.ledger, self.steps)
+        broadcast = self.uplink.announced(state.x)  # line 3
+        x, record = self.averaged(clients, state.x, broadcast, RoundMonitor.quiet(state.x))  # lines 4 to 9
+        return FedRZOState(x, state.y, ledger), record
+
+    def local_steps(
+        self, party: Party, memory: FedRZOMemory, received: Received, key: Array
+    ) -> tuple[FedRZOMemory, Message]:
+        """Lines 4 to 8 of one client, for k = T_r, ..., T_{r+1} - 1."""
+
+        def local_gradient(x: Array, memory: FedRZOMemory, clock: Clock, keys: Array) -> LocalGradient:
+            v_key, sample_key = keys
+            v = self.steps.draw(v_key)  # line 5: eta v; the key of the samples is that of xi
+
+            def answered_term(z: Array, place: Array) -> Evaluated:  # line 5: y(z, xi) by the client's own lower solver
+                call = None if self.settings.common_random_numbers else place
+                return self.oracle.at(z, party, memory.y, clock, sample_key, call=call)
+
+            values = self.around(x, v, party.environment, answered_term)  # line 6: f_i(x + eta v, xi) and f_i(x, xi)
+            return self.estimated(v, values, self._keeping(memory, values.y))
+
+        return self.descend(party, arrived(received.broadcast), memory, received, key, local_gradient)  # line 7
+
+    def _keeping(self, memory: FedRZOMemory, answers: Float[Array, "points size"]) -> FedRZOMemory:
+        """Keep the answer: in client scope the next step begins at the mean of this step's answers."""
+        return memory._replace(y=jnp.mean(answers, axis=0)) if self.oracle.alone else memory
+
+
+class DelayedAnswers(NamedTuple):
+    """What the server broadcasts: (x, the round's directions), which the lower-level solver has sent, and y at each of ``shifts_of``."""
+
+    known: Known
+    y: Float[Array, "points size"]
+
+
+@dataclass(frozen=True, eq=False)
+class BoundFedRZObl(ZerothOrderSteps):
+    """FedRZO_bl on one problem: the algorithm of the runtime contract."""
+
+    def round(self, clients: Clients, state: FedRZOState, key: Array) -> tuple[FedRZOState, dict[str, Array]]:
+        """Lines 3 to 11: the server draws v, all clients answer at x + eta v and x, the participants step, the server averages."""
+        (x, y, ledger), (v_key, y_key) = state, split(key)
+        v = self.steps.draw(v_key)  # line 3
+        answers = self._answers(clients, x, v, y, y_key)  # line 4
+        ledger = self.uplink.charge(clients, ledger, self.steps)
+        delayed = DelayedAnswers(Known((x, v)), answers.y)  # line 5
+        monitor = RoundMonitor.quiet(x).with_federation(answers.residual, answers.gap)
+        x, record = self.averaged(clients, x, delayed, monitor, v)  # lines 6 to 11
+        return FedRZOState(x, answers.y[0], ledger), record
+
+    def _answers(self, clients: Clients, x: Array, v: Directions, start: Array, key: Array) -> LowerAnswer:
+        """y at x and at each shifted x, by the lower-level federated solver."""
+        everyone, settings = clients.everyone, self.settings
+        self.uplink.send_directions(everyone, (1 + v.count) * v.size * self.problem.num_clients)
+
+        def point(direction: Array, length: Array) -> Array:
+            return self.oracle.query(x + length * direction, clients.public)
+
+        points = v.each(point, *shifts_of(v.count, self.steps.smoothing, settings.estimator))
+        clock = self.clock(clients.round)
+        calls = None if settings.common_random_numbers else jnp.arange(len(points))
+        answers: LowerAnswer = self.lower.federation(everyone, Known(points), start, clock, key, calls)
+        return answers
+
+    def local_steps(
+        self, party: Party, memory: FedRZOMemory, received: Received, key: Array
+    ) -> tuple[FedRZOMemory, Message]:
+        """Lines 6 to 10 of one client, for k = T_r, ..., T_{r+1} - 1."""
+        delayed: DelayedAnswers = received.broadcast
+        start, v = delayed.known.values
+
+        def local_gradient(x: Array, memory: FedRZOMemory, clock: Clock, keys: Array) -> LocalGradient:
+            sample_key = keys[1]  # line 7: xi
+
+            def delayed_term(z: Array, y: Array) -> Evaluated:
+                return self.oracle.at(z, party, memory.y, clock, sample_key, y)
+
+            values = self.around(x, v, party.environment, delayed_term, delayed.y)  # line 8: at x_i, with the round's y
+            return self.estimated(v, values, memory)
+
+        return self.descend(party, start, memory, received, key, local_gradient)  # line 9
+
+    def server_steps(self, party: Party, received: Received, key: Array) -> tuple[Array, Array]:
+        """The server's own local steps on f_1, along the round's directions and with its answers; (its move, f_1 at x)."""
+        (x, v), y = received.broadcast.known.values, received.broadcast.y
+        return self.server_descent(party, x, received, key, lambda _: v, y)
 
 
 @suggests_names
@@ -182,7 +275,8 @@ class FedRZO(PublishedSettings):
             require_federated(lower, self)
         oracle = ClientOracle(problem, lower, self.batch_size, queries, problem.scope == "client")
         cohorts = cohorts_of(self, problem, rounds)
-        return BY_SCOPE[problem.scope](problem, self, oracle, steps, self._uplink(problem), cohorts=cohorts)
+        bound = BoundFedRZObl if problem.scope == "federation" else BoundFedRZO2s
+        return bound(problem, self, oracle, steps, self._uplink(problem), cohorts=cohorts)
 
     def prescribed(self, problem: CompiledProblem) -> Prescription | None:
         """What the theorem prescribes, with ``schedule="theory"``."""

@@ -18,8 +18,7 @@ from hierfl.compiler.data.tables import Party
 from hierfl.jaxtools.keyed_random import split
 from hierfl.near_names import suggests_names
 from hierfl.solvers.fedavg import BoundFedAvg, FedAvg
-from hierfl.solvers.parts.directions import Directions
-from hierfl.solvers.parts.estimators import average_along, shifts_of, slopes
+from hierfl.solvers.parts.directions import Directions, average_along, shifts_of, slopes
 from hierfl.solvers.parts.local_steps import Term
 from hierfl.solvers.parts.requirements import require_public_set, require_single_level
 

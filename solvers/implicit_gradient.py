@@ -34,13 +34,9 @@ from hierfl.solvers.parts.bound import Bound, SharedState
 from hierfl.solvers.parts.client_oracle import ClientOracle
 from hierfl.solvers.parts.common_settings import require_common
 from hierfl.solvers.parts.participation import Participation, cohorts_of
-from hierfl.solvers.parts.requirements import (
-    require_lower,
-    require_public_set,
-)
+from hierfl.solvers.parts.requirements import require_lower, require_public_set
 from hierfl.solvers.parts.round_monitor import LocalMonitor, RoundMonitor
-from hierfl.solvers.parts.step_schedules import Schedule, tabulate
-from hierfl.solvers.parts.step_tables import row
+from hierfl.solvers.parts.step_schedules import Schedule, row, tabulate
 
 EXACT = Exact()
 Value = TypeVar("Value")

@@ -33,8 +33,7 @@ from hierfl.solvers.fedavg import BoundFedAvg, FedAvg
 from hierfl.solvers.parts.bound import Bound, SharedState
 from hierfl.solvers.parts.requirements import is_opposed, require_gradients, require_public_set
 from hierfl.solvers.parts.round_monitor import RoundMonitor, first_fault, first_flagged, move_rate
-from hierfl.solvers.parts.step_schedules import Schedule, steps_of, tabulate
-from hierfl.solvers.parts.step_tables import row
+from hierfl.solvers.parts.step_schedules import Schedule, row, steps_of, tabulate
 
 
 @suggests_names

@@ -34,34 +34,18 @@ from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.lower import Exact, ProjectedSGD
 from hierfl.solvers.lower.lower_solver import LowerSolver, bind_lower
 from hierfl.solvers.papers.asymptotics import theorem_2
-from hierfl.solvers.papers.printed_modes import hfl_mode
-from hierfl.solvers.papers.published import PaperMode, PublishedSettings
-from hierfl.solvers.papers.theory import (
-    Starts,
-    prescription,
-    require_covered,
-    require_left_out,
-)
+from hierfl.solvers.papers.published import PaperMode, PublishedSettings, hfl_mode
+from hierfl.solvers.papers.theory import Starts, prescription, require_covered, require_left_out
 from hierfl.solvers.papers.theory_lower import theory_lower
 from hierfl.solvers.parts.bound import Bound
 from hierfl.solvers.parts.client_oracle import ClientOracle, Evaluated
 from hierfl.solvers.parts.common_settings import require_common
 from hierfl.solvers.parts.directions import Directions
 from hierfl.solvers.parts.participation import Participation, cohorts_of
-from hierfl.solvers.parts.requirements import (
-    require_directions,
-    require_public_set,
-)
+from hierfl.solvers.parts.requirements import require_directions, require_public_set
 from hierfl.solvers.parts.round_monitor import LocalMonitor, RoundMonitor
-from hierfl.solvers.parts.step_schedules import Decay, Schedule, StepCounts, tabulate
-from hierfl.solvers.parts.step_tables import row
-from hierfl.solvers.parts.uplink import (
-    Ledger,
-    ScalarUplink,
-    VectorUplink,
-    arrived,
-    require_rebuildable,
-)
+from hierfl.solvers.parts.step_schedules import Decay, Schedule, StepCounts, row, tabulate
+from hierfl.solvers.parts.uplink import Ledger, ScalarUplink, VectorUplink, arrived, require_rebuildable
 
 PAPER_STEP = Decay(0.01, 0.5)
 

@@ -17,7 +17,7 @@ from hierfl.errors import LowerLevelWarning
 from hierfl.inspect.pictures.convergence import moving_mean
 from hierfl.models import stackelberg_cournot
 from hierfl.solvers import Exact, FedRZO
-from hierfl.solvers.papers.printed_modes import FOLLOWERS
+from hierfl.solvers.papers.published import FOLLOWERS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

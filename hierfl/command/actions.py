@@ -21,8 +21,7 @@ def serve_site(chosen: argparse.Namespace) -> None:
     """Load the problem and the data, join the cluster or listen at the socket, and answer until it ends."""
     from hierfl import solvers
     from hierfl.runtime.sites.memory_folder import MemoryFolder
-    from hierfl.runtime.sites.site import Site
-    from hierfl.runtime.sites.site_rules import SiteRules, held_of
+    from hierfl.runtime.sites.site import Site, SiteRules, held_of
 
     dask, flower = ("tls_ca", "tls_cert", "tls_key", "host"), ("parent_pid",)
     for name in flower if chosen.socket is None else dask:
@@ -45,8 +44,7 @@ def serve_site(chosen: argparse.Namespace) -> None:
     memories = None if chosen.keep is None else MemoryFolder(chosen.keep)
     site = Site(name, declaration, held, rules, memories=memories)
     if chosen.socket is not None:
-        from hierfl.runtime.on_flower.letter_desk import LetterDesk
-        from hierfl.runtime.on_flower.site_socket import serve_socket
+        from hierfl.runtime.on_flower.letter_desk import LetterDesk, serve_socket
 
         serve_socket(LetterDesk(site, load_solver).answer, chosen.socket, chosen.parent_pid)
         return

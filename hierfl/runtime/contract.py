@@ -4,10 +4,15 @@ Inside a round the server reaches clients only through ``Clients.map`` and ``Cli
 these are given and what their steps return, so it is visible, and counted, in one place. Algorithms never know where
 clients run: a step is a *method of the bound algorithm (or of its lower-level solver)*, a pure function of its arguments,
 so that a client in another process, which holds the same declaration, finds it by name.
+
+Who takes part is a keyed random subset without replacement, at a cost that does not grow with the federation: beyond ``SORTED`` clients the
+image of 0, ..., S - 1 under a keyed permutation, any entry of which is found without the others. The keys of a round are here too, those
+beside its clients', whose indices are the smaller numbers.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -20,7 +25,48 @@ from jax import Array
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.data.tables import Party
 from hierfl.descent.answers import Answers
-from hierfl.runtime.cohort import Cohort
+from hierfl.errors import SettingError
+from hierfl.jaxtools.keyed_random import fold_in, keyed_permutation, words
+
+ROUND_STREAM = 2**31 - 1  # what the algorithm draws at the server
+COHORT_STREAM = 2**31 - 2  # who takes part
+SERVER_STREAM = 2**31 - 3  # what the server draws as a holder of data
+VALUE_STREAM = 2**31 - 4  # the algorithm's own value at the end
+
+
+SORTED = 128
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Cohort:
+    """Who takes part in a round: the first ``count`` of ``participants`` (S,); places beyond repeat the first of them.
+
+    ``count`` is a Python number where it is S in every round.
+    """
+
+    participants: Array
+    count: Array | int
+
+
+def draw_participants(round_key: Array, cohort: int, total: int) -> Array:
+    """Draw the indices of a round's participants ``(cohort,)``: all in order, or a keyed random subset in any."""
+    if cohort == total:
+        return jnp.arange(total)
+    key = fold_in(round_key, COHORT_STREAM)
+    if total <= SORTED:
+        return jnp.argsort(words(key, 0, 0, total))[:cohort]
+    return keyed_permutation(key, jnp.arange(cohort), total)
+
+
+def cohort_size(participation: float, clients: int) -> int:
+    """The number of participants, ceil(participation * m).
+
+    Raises ``SettingError`` if the fraction is not in (0, 1].
+    """
+    if not 0 < participation <= 1:
+        raise SettingError(f"participation={participation}: a fraction of the clients in (0, 1].")
+    return min(clients, math.ceil(participation * clients - 1e-9))
 
 
 class Message(NamedTuple):

@@ -1,4 +1,8 @@
-"""What a run came to: where it ended, f there with the lower level solved, and the ``Result``."""
+"""What a run came to: where it ended, f there with the lower level solved, the ``Result``, and the iterate that a theorem is about.
+
+[NN] Proposition 1, [2S] Theorems 1 and 2 and [HFL] Theorem 1 bound E|grad f^eta|^2 at x_k*, with k* uniform over the local steps of
+all rounds (over the rounds for [HFL]), drawn before the run; none of them says anything of the last iterate.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import cvxpy as cp
 import jax.numpy as jnp
 import numpy as np
 
+from hierfl.analysis.theorems import Prescription, TheoremPoint
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.lower_level.certificate import Evaluation
 from hierfl.compiler.public_response import public_response
@@ -17,9 +22,10 @@ from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.interruption import INTERRUPTED, TIME_IS_UP
 from hierfl.language.printing.card import call_text
 from hierfl.result import Result
-from hierfl.runtime.contract import Visitor
-from hierfl.runtime.records import MOTION, TRAFFIC, Outcome
-from hierfl.runtime.stopping import scalars_sent
+from hierfl.run_settings import RunSettings
+from hierfl.runtime.contract import Algorithm, Visitor
+from hierfl.runtime.in_process.execution import InProcess
+from hierfl.runtime.records import MOTION, TRAFFIC, Outcome, scalars_sent
 from hierfl.runtime.watch import Watch, response_of
 from hierfl.value_certificate import Certificate
 
@@ -193,3 +199,48 @@ def _communication(history: dict[str, np.ndarray], participants: np.ndarray) -> 
 
 def _exact_mean(total: int, count: int) -> float:
     return total // count if count and total % count == 0 else total / max(1, count)
+
+
+STREAM = 0x7E0  # apart from the streams of the run's own draws
+
+
+class DrawnStep(NamedTuple):
+    """k* as a round and a local step in it; the mean of the clients' iterates there."""
+
+    round: int
+    local_step: int
+
+    @property
+    def rounds(self) -> int:
+        """The rounds that a run makes up to there, the last of them cut short."""
+        return self.round + (self.local_step > 0)
+
+    @classmethod
+    def of(cls, theory: Prescription, rounds: int, seed: int) -> DrawnStep:
+        """Drawn from the run's seed, of the local steps of all rounds."""
+        steps = 1 if theory.iterations is None else int(theory.local_steps)
+        drawn = int(np.random.default_rng([STREAM, seed]).integers(rounds * steps))
+        return cls(*divmod(drawn, steps))
+
+
+def theorem_point(
+    compiled: CompiledProblem,
+    algorithm: Algorithm,
+    drawn: DrawnStep,
+    start: np.ndarray,
+    seed: int,
+    settings: RunSettings,
+) -> TheoremPoint:
+    """x_k*, by running once more as far as it: clients then stop, and the server takes their mean as at the end of a round."""
+    cut = algorithm if drawn.local_step == 0 else algorithm.cut_short(drawn.round, drawn.local_step)
+    runtime, block = settings.runtime or InProcess(), settings.evaluate_every
+    outcome = runtime.execute(compiled, cut, start, drawn.rounds, seed, block, lambda *_: None)
+    iterate = np.asarray(cut.decision(outcome.state), float)
+    x = on_upper_set(compiled, iterate[None])[0]
+    return TheoremPoint(
+        x=compiled.upper.unflatten(x),
+        iterate=compiled.upper.unflatten(iterate),
+        value=compiled.sign * float(compiled.exact.at(x).value),
+        round=drawn.round,
+        local_step=drawn.local_step,
+    )

@@ -1,21 +1,104 @@
-"""What every runtime records of a run, and gives back at its end."""
+"""What every runtime counts of a round's clients, records of a run, and gives back at its end; and when by these records a run may end early."""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from hierfl.runtime.contract import Algorithm, Ending, OwnValue
+from hierfl.compiler.data.tables import Data, Party
+from hierfl.errors import SettingError
+from hierfl.jaxtools.keyed_random import fold_in
+from hierfl.runtime.contract import SERVER_STREAM, Algorithm, Cohort, Ending, Known, OwnValue, Received
 
 TRAFFIC = tuple(level + way for level in ("", "lower_") for way in ("scalars_down", "scalars_up", "monitor_scalars"))
 History = dict[str, np.ndarray]
 BlockEnd = Callable[[int, Any, Any, History], Ending | None]
 MOTION = ("move", "extent")
 WITHHELD = "withheld"  # a column of rounds in which clients told nothing of their objectives
+
+
+@dataclass(frozen=True)
+class CountedClients:
+    """Of the ``Clients`` of the contract what does not depend on how a step reaches them.
+
+    ``data`` are as the server has them; ``traffic`` counts scalars by way; ``level`` stands before the ways of the lower level.
+    """
+
+    data: Data
+    cohort: Cohort
+    key: Array
+    round: Array
+    traffic: dict[str, Any] = field(default_factory=lambda: dict.fromkeys(TRAFFIC, 0), kw_only=True)
+    level: str = field(default="", kw_only=True)
+
+    @property
+    def participants(self) -> Array:
+        return self.cohort.participants
+
+    @property
+    def count(self) -> Array | int:
+        return self.cohort.count
+
+    @property
+    def present(self) -> Array:
+        return jnp.arange(self.participants.shape[0]) < self.count
+
+    @property
+    def public(self) -> dict[int, Array]:
+        return self.data.clients.public
+
+    def share(self, values: Any) -> Known:
+        """Count values once: later maps of the round refer to them at no cost."""
+        self._note("scalars_down", self.count * _scalars(values))
+        return Known(values)
+
+    def charge(self, way: str, scalars: Any) -> None:
+        """Count scalars that are not sent."""
+        self._note(f"scalars_{way}", scalars)
+
+    def server(self, step: Callable[[Party, Received, Array], Any], broadcast: Any) -> Any:
+        """Run a step on the server's own data; nothing is transmitted."""
+        received = Received(broadcast, None, self.round)
+        return step(self.data.server_party, received, fold_in(self.key, SERVER_STREAM))
+
+    def _note(self, way: str, scalars: Any) -> None:
+        self.traffic[self.level + way] += scalars
+
+    def _note_messages(self, broadcast: Any, each: Any, payload: Any, monitor: Any) -> None:
+        """Count what a map sends down and up; all but the broadcast have a leading axis of participants."""
+        size = self.participants.shape[0]
+        self._note("scalars_down", self.count * _scalars(broadcast))
+        for way, stacked in (("scalars_down", each), ("scalars_up", payload), ("monitor_scalars", monitor)):
+            self._note(way, self.count * (_scalars(stacked) // size))
+
+    def _aggregate(self, values: Any, own: Array, absent: str, clients: int, total: Any) -> Any:
+        """The sum of the participants' values by their ``own`` weights, with ``absent`` as the algorithm asks.
+
+        There are so many ``clients``, whose weights sum to ``total``. By default the sum is unbiased for that over all of them.
+        """
+        weights, count = own, self.count
+        if not isinstance(count, int) or count < self.participants.shape[0]:
+            weights = jnp.where(self.present, weights, 0.0)
+        if absent == "unbiased":
+            weights = weights * (clients / count)
+        elif absent == "renormalise":
+            present = jnp.sum(weights)  # 0 where only clients of no weight take part: then nothing moves
+            weights = weights * (total / jnp.where(present > 0, present, 1.0))
+        return jax.tree.map(lambda v: jnp.tensordot(weights, v, axes=1), values)
+
+
+def _scalars(arrays: Any) -> int:
+    """Count the scalars of what is sent, without what is known already."""
+    leaves = jax.tree.leaves(arrays, is_leaf=lambda a: isinstance(a, Known))
+    return sum(int(np.prod(jnp.shape(a), dtype=int)) for a in leaves if not isinstance(a, Known))
 
 
 class Outcome(NamedTuple):
@@ -58,3 +141,72 @@ def motion(algorithm: Algorithm, before: Any, after: Any) -> dict[str, Array]:
     """Measure what a runtime adds to a round's record: the length of x's move, and the largest entry of the new x."""
     old, new = algorithm.decision(before), algorithm.decision(after)
     return {"move": jnp.linalg.norm(new - old), "extent": jnp.max(jnp.abs(new), initial=0.0)}
+
+
+CONFIDENCE = 0.95
+SENT = tuple(name for name in TRAFFIC if not name.endswith("monitor_scalars"))
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits that ``solve`` was given; None where there is none. ``began`` is when the clock started."""
+
+    tolerance: float | None = None
+    seconds: float | None = None
+    communication: float | None = None
+    began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def until(self) -> float:
+        """When the time limit has passed, by ``time.perf_counter``."""
+        return math.inf if self.seconds is None else self.began + self.seconds
+
+    def affordable(self, spent: float, history: History) -> int:
+        """Count how many rounds of a block the communication limit allows when ``spent`` scalars have been sent before it."""
+        sent = scalars_sent(history)
+        return len(sent) if self.communication is None else int(np.sum(spent + np.cumsum(sent) <= self.communication))
+
+
+def scalars_sent(history: History) -> np.ndarray:
+    """Count the scalars down and up by round, those of the lower level's solver included."""
+    rounds = len(history.get("objective", ()))
+    return np.sum([np.broadcast_to(history.get(name, 0), (rounds,)) for name in SENT], axis=0)
+
+
+def gradient_bound(
+    before: np.ndarray, after: np.ndarray, history: History, local_steps: np.ndarray | float = 1.0
+) -> float:
+    """Compute the upper end of the confidence interval (95%) for the norm of a block's mean gradient; infinite without one.
+
+    Round r's gradient is g_r = (x_r - x_{r+1}) / (step size * local steps): with a projection, the gradient mapping. Their
+    mean, weighted by step size, is the block's move over its total step, and their variance follows from the lengths of the
+    moves; Student's t times the standard error bounds the noise's norm (whatever its covariance, for normal noise).
+
+    Parameters
+    ----------
+    before, after
+        x at both ends of the block.
+    history
+        The block's records, with the runtime's ``move``.
+    local_steps
+        For each round.
+
+    Raises
+    ------
+    SettingError
+        If the runtime does not record the moves.
+    """
+    from scipy.special import stdtrit
+
+    if MOTION[0] not in history:
+        raise SettingError("tolerance=... needs the length of each round's move, which this runtime does not record.")
+    steps = history["step_size"] * local_steps
+    total = float(np.sum(steps))
+    if total <= 0 or len(steps) < 2 or np.any(steps <= 0):
+        return float("inf")
+    shares = steps / total
+    mean = float(np.linalg.norm(after - before)) / total
+    variance = max(0.0, float(shares @ (history[MOTION[0]] / steps) ** 2) - mean**2)
+    squares = float(shares @ shares)
+    error = np.sqrt(variance * squares / (1.0 - squares))
+    return mean + float(stdtrit(len(steps) - 1, 0.5 + CONFIDENCE / 2)) * error

@@ -23,23 +23,17 @@ from hierfl.run_settings import RunSettings
 from hierfl.runs import Runs
 from hierfl.runtime.checkpoints.run_keeper import RunKeeper, keeping
 from hierfl.runtime.contract import Algorithm, Method, Visitor
-from hierfl.runtime.drawn_step import DrawnStep, theorem_point
-from hierfl.runtime.in_process.execution import InProcess
-from hierfl.runtime.in_process.visiting import execute_visits, require_here
-from hierfl.runtime.outcome import RunEnd, evaluations_at, result_of
+from hierfl.runtime.in_process.execution import InProcess, execute_visits, require_here
+from hierfl.runtime.outcome import DrawnStep, RunEnd, evaluations_at, result_of, theorem_point
 from hierfl.runtime.privacy.gaussian_noise import require_one_run
-from hierfl.runtime.records import Begun, BlockEnd, Outcome
+from hierfl.runtime.records import Begun, BlockEnd, Limits, Outcome
 from hierfl.runtime.step_search import FIRST, FoundStep, find_step, wants_step
-from hierfl.runtime.stopping import Limits
 from hierfl.runtime.watch import Watch
 from hierfl.value_certificate import AS_GOOD
 
 INSIDE = 1e-9
 DENIED = 1e3  # times what a lower solver told of its residual, that clients find in what they hold
-QUICKLY, LATE = (
-    1.0,
-    0.2,
-)  # seconds after the wish to end within which f is evaluated, and until that is given up by force
+QUICKLY, LATE = 1.0, 0.2  # seconds after the wish to end within which f is evaluated, and until that is given up by force
 LOWER_SOLVERS = "hierfl.solvers.lower"
 
 

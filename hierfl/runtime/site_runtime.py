@@ -12,21 +12,20 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
 from hierfl.jaxtools.precision import computing
 from hierfl.runtime.contract import Algorithm
-from hierfl.runtime.privacy.gaussian_noise import GaussianNoise
+from hierfl.runtime.privacy.gaussian_noise import GaussianNoise, orders_of
 from hierfl.runtime.privacy.pairwise_masks import PairwiseMasks
-from hierfl.runtime.privacy.shared_noise import orders_of
 from hierfl.runtime.records import Begun, BlockEnd, Outcome
 from hierfl.runtime.sites.aggregation import Aggregation
-from hierfl.runtime.sites.exchange import Exchange
-from hierfl.runtime.sites.links import Links, require_known
-from hierfl.runtime.sites.masked_exchange import exchange_for
+from hierfl.runtime.sites.exchange import Exchange, exchange_for
 from hierfl.runtime.sites.parcels import (
     KeptMark,
+    Links,
     Packing,
     Pickling,
     declaration_mark,
     declared_text,
     pickled_solver,
+    require_known,
     starting,
 )
 from hierfl.runtime.sites.rounds import Attendance, SiteRounds, opened, scalars_remembered

@@ -19,8 +19,7 @@ from hierfl.progress import RunProgress
 from hierfl.run_settings import RunSettings
 from hierfl.run_standing import still_improving
 from hierfl.runtime.contract import Ending, Method
-from hierfl.runtime.records import WITHHELD, History
-from hierfl.runtime.stopping import Limits, scalars_sent
+from hierfl.runtime.records import WITHHELD, History, Limits, scalars_sent
 
 TOO_LARGE = 1e50
 FIRST_LOOK = 256  # rounds

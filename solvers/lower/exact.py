@@ -23,7 +23,7 @@ from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Known, Question
 from hierfl.solvers.lower.lower_solver import Clock, LowerAnswer
 from hierfl.solvers.parts.requirements import require_choice, require_number
-from hierfl.solvers.parts.step_tables import Tabulated
+from hierfl.solvers.parts.step_schedules import Tabulated
 
 
 @suggests_names

@@ -11,7 +11,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
 from hierfl.errors import IncompatibleSolverError
 from hierfl.runtime.contract import Clients, Known
-from hierfl.solvers.parts.step_tables import Tabulated, settings_key
+from hierfl.solvers.parts.step_schedules import Tabulated, settings_key
 
 
 class Clock(NamedTuple):

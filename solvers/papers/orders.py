@@ -16,8 +16,8 @@ import numpy as np
 from hierfl.analysis.theorems import Prescription
 from hierfl.solvers.lower import LFD, FedAC, LocalSGD, ProjectionMethod
 from hierfl.solvers.lower.lower_solver import Effort
-from hierfl.solvers.parts.estimators import shifts_of
-from hierfl.solvers.parts.step_tables import rows
+from hierfl.solvers.parts.directions import shifts_of
+from hierfl.solvers.parts.step_schedules import rows
 from hierfl.solvers.parts.zeroth_order_steps import ZerothOrderSteps
 
 

@@ -16,13 +16,12 @@ from jaxtyping import Float
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.runtime.contract import Clients, Known, OwnValue, Work
-from hierfl.runtime.records import History
-from hierfl.runtime.stopping import gradient_bound
+from hierfl.runtime.records import History, gradient_bound
 from hierfl.solvers.lower.exact import BoundExact
 from hierfl.solvers.lower.lower_solver import Clock
 from hierfl.solvers.parts.client_oracle import ClientOracle
 from hierfl.solvers.parts.participation import DrawnCohorts, ScriptedCohorts
-from hierfl.solvers.parts.step_tables import Tabulated
+from hierfl.solvers.parts.step_schedules import Tabulated
 
 ABSENT = ("unbiased", "renormalise", "zero")
 

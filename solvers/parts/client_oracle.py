@@ -23,7 +23,7 @@ from hierfl.compiler.lower_level.exact_lower import LARGE
 from hierfl.jaxtools.keyed_random import fold_in, split
 from hierfl.runtime.contract import Clients, Message, OwnValue, Received
 from hierfl.solvers.lower.lower_solver import Clock
-from hierfl.solvers.parts.step_tables import Tabulated
+from hierfl.solvers.parts.step_schedules import Tabulated
 
 Jobs = TypeVar("Jobs")
 Memory = TypeVar("Memory")

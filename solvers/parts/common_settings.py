@@ -10,8 +10,7 @@ import numpy as np
 
 from hierfl.solvers.papers.theory import UPPER_SCHEDULES
 from hierfl.solvers.parts.bound import ABSENT
-from hierfl.solvers.parts.directions import KINDS
-from hierfl.solvers.parts.estimators import ESTIMATORS
+from hierfl.solvers.parts.directions import ESTIMATORS, KINDS
 from hierfl.solvers.parts.participation import require_participation
 from hierfl.solvers.parts.requirements import require_choice, require_count, require_flag, require_lower, require_number
 from hierfl.solvers.parts.step_schedules import require_schedule

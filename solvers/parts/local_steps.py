@@ -27,7 +27,7 @@ from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.contract import Clients
 from hierfl.solvers.parts.bound import Bound
 from hierfl.solvers.parts.round_monitor import RoundMonitor, move_rate
-from hierfl.solvers.parts.step_tables import row
+from hierfl.solvers.parts.step_schedules import row
 
 Value = TypeVar("Value")
 

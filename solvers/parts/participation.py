@@ -16,10 +16,9 @@ from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
-from hierfl.runtime.cohort import Cohort, cohort_size, draw_participants
+from hierfl.runtime.contract import Cohort, cohort_size, draw_participants
 from hierfl.solvers.parts.requirements import require_number
-from hierfl.solvers.parts.step_schedules import require_one_argument
-from hierfl.solvers.parts.step_tables import Tabulated, constant, row, rows
+from hierfl.solvers.parts.step_schedules import Tabulated, constant, require_one_argument, row, rows
 
 # a fraction of the clients; the clients of a round r = 0, 1, ... by index; or booleans (rounds, clients)
 Participation = float | Callable[[int], Sequence[int] | np.ndarray] | np.ndarray | Sequence[Sequence[bool]]

@@ -16,8 +16,8 @@ from hierfl.models import ClassificationData, heterogeneous_classification
 from hierfl.progress import RunProgress
 from hierfl.run_settings import RunSettings
 from hierfl.runtime.in_process.execution import InProcess
+from hierfl.runtime.records import Limits
 from hierfl.runtime.run import Watch
-from hierfl.runtime.stopping import Limits
 from hierfl.solvers import ZOHFL, Decay, ProjectedSGD
 from tests.benchmarks.harness import Row, least_times, publish
 

@@ -19,8 +19,7 @@ import scipy.special
 from rich.console import Console
 from rich.table import Table
 
-from hierfl.solvers.parts.directions import Directions
-from hierfl.solvers.parts.estimators import ESTIMATORS, estimate, shifts_of, slopes
+from hierfl.solvers.parts.directions import ESTIMATORS, Directions, estimate, shifts_of, slopes
 
 ETA, SETTLING = 0.1, 400
 Array = jax.Array

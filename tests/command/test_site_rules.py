@@ -10,7 +10,7 @@ import pytest
 
 from hierfl.command.main import main
 from hierfl.runtime.on_dask import site_process
-from hierfl.runtime.sites.site_rules import SiteRules
+from hierfl.runtime.sites.site import SiteRules
 
 STUDY = """
 import cvxpy as cp

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hierfl.errors import SettingError
 from hierfl.jaxtools.keyed_random import keyed_permutation
-from hierfl.runtime.cohort import cohort_size, draw_participants
+from hierfl.runtime.contract import cohort_size, draw_participants
 
 
 @pytest.mark.parametrize("total", [1, 2, 3, 5, 64, 1025, 4097])

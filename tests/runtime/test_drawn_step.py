@@ -12,7 +12,7 @@ import pytest
 
 import hierfl as hf
 from hierfl.analysis.theorems import Prescription
-from hierfl.runtime.drawn_step import DrawnStep
+from hierfl.runtime.outcome import DrawnStep
 from hierfl.solvers import ZOHFL, FedRZO
 from tests.solvers.papers.test_theory import bounded_clients, coupled_clients
 

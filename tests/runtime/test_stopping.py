@@ -12,7 +12,7 @@ import pytest
 
 import hierfl as hf
 from hierfl.runtime import InProcess
-from hierfl.runtime.stopping import gradient_bound
+from hierfl.runtime.records import gradient_bound
 from hierfl.solvers import ZOHFL, Exact, FedAvg, FedRZO, ImplicitGradient, LocalSGD
 from tests.small_declarations import quartic
 

@@ -31,8 +31,7 @@ from hierfl.solvers import (
     ProjectionMethod,
 )
 from hierfl.solvers.parts import client_oracle
-from hierfl.solvers.parts.directions import Directions
-from hierfl.solvers.parts.estimators import estimate, shifts_of, slopes
+from hierfl.solvers.parts.directions import Directions, estimate, shifts_of, slopes
 from tests.draws import directions, row_numbers, split
 from tests.draws import fold_in as fold
 

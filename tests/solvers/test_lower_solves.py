@@ -13,8 +13,8 @@ import hierfl as hf
 from hierfl.compiler.counted_problem import CountedProblem
 from hierfl.run_settings import RunSettings
 from hierfl.runtime.in_process.execution import InProcess
+from hierfl.runtime.records import Limits
 from hierfl.runtime.run import run
-from hierfl.runtime.stopping import Limits
 from hierfl.solvers import (
     ZOHFL,
     Exact,

@@ -19,8 +19,7 @@ import pytest
 
 import hierfl as hf
 from hierfl.compiler.data.tables import Party, Population
-from hierfl.runtime.processes.process_pool import ProcessPool
-from hierfl.runtime.processes.process_runtime import Processes
+from hierfl.runtime.processes.process_runtime import Processes, ProcessPool
 from hierfl.solvers import (
     SCAFFOLD,
     ZOHFL,

@@ -1,12 +1,20 @@
-"""``RunKeeper``: keeps the runs of one ``solve`` in a folder while they go on, and resumes them from there."""
+"""Runs that are kept on disk while they are made: the folder, where each run stands, when all are written, and how they go on."""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import io
+import json
+import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from inspect import signature
-from typing import Any
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,20 +22,256 @@ import numpy as np
 
 from hierfl.checkpoint import Checkpoint
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.errors import CheckpointError, SettingError
-from hierfl.jaxtools.interruption import unbroken
+from hierfl.errors import CheckpointError, CheckpointWarning, SettingError
+from hierfl.jaxtools.interruption import INTERRUPTED, TIME_IS_UP, rest, unbroken
 from hierfl.run_settings import RunSettings
-from hierfl.runtime.checkpoints.checkpoint_folder import CheckpointContent, CheckpointFolder
-from hierfl.runtime.checkpoints.kept_run import KeptRun
-from hierfl.runtime.checkpoints.run_identity import (
-    Identity,
-    bound_identity,
-    differences,
-    identity_of,
-    stored_identity,
-)
-from hierfl.runtime.contract import Algorithm, Visitor
-from hierfl.runtime.watch import Watch
+from hierfl.runtime.checkpoints.run_identity import Identity, bound_identity, differences, identity_of, stored_identity
+from hierfl.runtime.contract import Algorithm, Ending, Visitor
+from hierfl.runtime.records import Begun, History, KeptMemory
+from hierfl.runtime.watch import Seen, Watch
+
+FORMAT = 1
+HEAD = b"hierfl checkpoint "
+SUFFIX, PART, LOCK = ".checkpoint", "unfinished.part", "hierfl.lock"
+KEPT = 2
+
+
+class CheckpointContent(NamedTuple):
+    """What a file holds: numbers and texts as JSON has them, and arrays by name."""
+
+    note: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+
+class DamagedError(Exception):
+    """A file is not what was written."""
+
+
+class CheckpointFolder:
+    """A folder, held by this process from ``with`` on.
+
+    Raises
+    ------
+    CheckpointError
+        Naming the folder: it cannot be made or written, another process holds it, or nothing in it can be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._number = 0
+        self._good: list[Path] = []  # files known to be whole, the oldest first
+
+    def __enter__(self) -> CheckpointFolder:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.path / LOCK, "a+")  # held until the run ends
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoint={str(self.path)!r}: no checkpoint can be written there ({_reason(error)}). Give a folder that may be written."
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise CheckpointError(
+                f"checkpoint={str(self.path)!r}: another run is keeping its checkpoints there right now. Give every run a folder of its own."
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+        self._number = max([0, *(int(path.stem) for path in self._files())])
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.close()
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a checkpoint."""
+        return bool(self._files())
+
+    def read(self) -> CheckpointContent | None:
+        """The latest whole checkpoint; None in an empty folder. One that is damaged is told of, and the one before it taken."""
+        damaged = []
+        for path in reversed(self._files()):
+            try:
+                stored = _read(path)
+            except (DamagedError, OSError) as error:
+                damaged.append(f"{path.name}: {error}")
+                continue
+            if damaged:
+                warnings.warn(
+                    f"in {self.path}, {'; '.join(damaged)}: the run goes on from {path.name}, the checkpoint before.",
+                    CheckpointWarning,
+                    stacklevel=7,
+                )
+            self._good = [path]
+            return stored
+        if damaged:
+            raise CheckpointError(
+                f"no checkpoint in {self.path} can be read ({'; '.join(damaged)}). Delete the folder to begin anew, or give another one."
+            )
+        return None
+
+    def write(self, note: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        """Keep a checkpoint, and of those before it the latest.
+
+        Raises ``CheckpointError`` if it cannot be written; those before it are then as they were.
+        """
+        body = io.BytesIO()
+        np.savez(body, note=np.array(json.dumps({"format": FORMAT, **note})), **arrays)  # type: ignore[arg-type]
+        content, part = body.getbuffer(), self.path / PART
+        path = self.path / f"{self._number + 1:06d}{SUFFIX}"
+        try:
+            with open(part, "wb") as file:
+                file.write(HEAD + hashlib.sha256(content).hexdigest().encode() + b"\n")
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, path)
+            self._sync()
+        except OSError as error:
+            with suppress(OSError):  # it is no checkpoint, and the next one takes its place
+                part.unlink()
+            left = f"; {self._good[-1].name}, the checkpoint before, is intact" if self._good else ""
+            raise CheckpointError(
+                f"the checkpoint of {len(content):,} bytes cannot be written to {self.path} ({_reason(error)}){left}. Make room there, and "
+                f"solve again with resume=True."
+            ) from error
+        self._number += 1
+        self._good = [*self._good[1 - KEPT :], path]
+        for old in set(self._files()) - set(self._good):
+            old.unlink(missing_ok=True)
+
+    def _files(self) -> list[Path]:
+        """The checkpoints, the oldest first."""
+        return sorted((p for p in self.path.glob(f"*{SUFFIX}") if p.stem.isdigit()), key=lambda path: int(path.stem))
+
+    def _sync(self) -> None:
+        """Have the new name on disk as well."""
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _read(path: Path) -> CheckpointContent:
+    """A file's content, if it is what was written."""
+    content = path.read_bytes()
+    head, newline, body = content.partition(b"\n")
+    if not head.startswith(HEAD) or not newline:
+        raise DamagedError("not a checkpoint, or only the beginning of one")
+    if hashlib.sha256(body).hexdigest().encode() != head.removeprefix(HEAD):
+        raise DamagedError("damaged, or only a part of it was written")
+    with np.load(io.BytesIO(body), allow_pickle=False) as stored:
+        note = json.loads(str(stored["note"]))
+        if note["format"] != FORMAT:
+            raise CheckpointError(f"{path} has format {note['format']}; this version of hierfl reads format {FORMAT}.")
+        return CheckpointContent(note, {name: stored[name] for name in stored.files if name != "note"})
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+# what ends a run for now; any other end is found again from the block before it
+GOES_ON = (TIME_IS_UP, INTERRUPTED)
+
+
+class Standing(NamedTuple):
+    """A run between two blocks: the rounds made, the state, the clients' memories, and what the watch has seen."""
+
+    rounds: int
+    state: Any
+    memory: Any
+    seen: Seen
+
+
+class KeptRun:
+    """What a runtime calls at the end of a block in place of the watch.
+
+    ``standing`` is where the run last stood, ``written`` the rounds of it that are on disk, ``over`` whether it has come to its end.
+    """
+
+    def __init__(
+        self, watch: Watch, due: Callable[[int], bool], write: Callable[[], None], memories: Callable[[], Any]
+    ) -> None:
+        self.watch, self._due, self._write, self._memories = watch, due, write, memories
+        self.standing: Standing | None = None
+        self.written = 0
+        self.over = False
+        self.begun: Begun | None = None
+
+    def __call__(self, done: int, state: Any, memory: Any, history: History) -> Ending | None:
+        """Look at a block as the watch does, and keep it where that is due."""
+        watch = self.watch
+        ending = watch(done, state, memory, history)
+        self.over = ending is not None or done == watch.settings.most_rounds
+        if ending is not None and watch.status not in GOES_ON:
+            return ending
+        due = self._due(done)
+        if memory is None:  # it is the clients', and asked for where it is wanted
+            if not due and not self.over:
+                return None
+            rest()  # clients are still to keep what they remember
+            memory = self._memories()
+        self.standing = Standing(done, state, memory, watch.seen)
+        if due:
+            self._write()
+        return ending
+
+    def stored(self, arrays: dict[str, np.ndarray], lane: int) -> dict[str, Any] | None:
+        """Put the arrays of where it stands among others, and return the rest; None before the first block."""
+        at = self.standing
+        if at is None:
+            return None
+        path = {done: x for done, x in at.seen.path.items() if done <= at.rounds}
+        measured = self.watch.measured
+        kept = int(np.sum(np.array(measured["round"]) <= at.rounds)) if measured else 0
+        state, memory = jax.tree.leaves(at.state), _leaves(at.memory, at.rounds)
+        groups: dict[str, dict[str, Any]] = {
+            "history": self.watch.history(at.rounds),
+            "state": {str(place): leaf for place, leaf in enumerate(state)},
+            "memory": {str(place): leaf for place, leaf in enumerate(memory)},
+            "path": {"round": list(path), "x": list(path.values()), "start": at.seen.start},
+            "measured": {str(place): values[:kept] for place, values in enumerate(measured.values())},
+        }
+        arrays |= {
+            f"{lane}/{g}/{name}": np.asarray(part) for g, parts in groups.items() for name, part in parts.items()
+        }
+        return {
+            "rounds": at.rounds,
+            "looked": at.seen.looked,
+            "next_look": at.seen.next_look,
+            "gradient_at_most": at.seen.gradient_at_most,
+            "measured": list(measured),
+            "leaves": [len(state), len(memory)],
+        }
+
+    def resume(self, note: Mapping[str, Any], arrays: Mapping[str, np.ndarray], lane: int, structure: Any) -> None:
+        """Stand where the run stood; ``structure`` is that of the algorithm's state, or None where the method has its own."""
+        watch, rounds = self.watch, note["rounds"]
+
+        def group(name: str) -> dict[str, np.ndarray]:
+            start = f"{lane}/{name}/"
+            return {key.removeprefix(start): values for key, values in arrays.items() if key.startswith(start)}
+
+        state, memory = ([group(n)[str(k)] for k in range(c)] for n, c in zip(("state", "memory"), note["leaves"]))
+        own = None if structure is None else jax.tree.unflatten(structure, state)
+        path = group("path")
+        measured = {name: group("measured")[str(place)].tolist() for place, name in enumerate(note["measured"])}
+        kept = dict(zip(path["round"].tolist(), path["x"]))
+        seen = Seen(kept, note["next_look"], note["gradient_at_most"], note["looked"], path["start"])
+        watch.go_on(rounds, seen, group("history"), measured)
+        self.begun, self.written = Begun(rounds, own, memory), rounds
+        self.over = rounds == watch.settings.most_rounds
+        self.standing = Standing(rounds, state if own is None else own, memory, seen)
+
+
+def _leaves(memory: Any, rounds: int) -> list[Any]:
+    return memory.kept(rounds) if isinstance(memory, KeptMemory) else jax.tree.leaves(memory)
 
 
 class RunKeeper:

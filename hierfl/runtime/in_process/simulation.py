@@ -5,8 +5,9 @@ They are kept with the problem, and serve every algorithm that differs in its ta
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,22 +15,118 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+from jax.extend.core.primitives import scan_p
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.cohort_rows import Extent, gathered_clients
-from hierfl.compiler.data.tables import Data
+from hierfl.compiler.data.tables import Data, Population
 from hierfl.errors import SettingError
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.jaxtools.one_thread import why_alone
 from hierfl.jaxtools.thread_pool import core_count
 from hierfl.jaxtools.traced import Ahead, Traced, size_of
-from hierfl.runtime.cohort import ROUND_STREAM, VALUE_STREAM
-from hierfl.runtime.contract import Algorithm, OwnValue
-from hierfl.runtime.in_process.clients import InProcessClients, RoundSetting, Shared
-from hierfl.runtime.in_process.groups import RoundInGroups
+from hierfl.runtime.contract import (
+    ROUND_STREAM,
+    VALUE_STREAM,
+    Algorithm,
+    Cohort,
+    Message,
+    OwnValue,
+    Question,
+    Received,
+    Step,
+)
 from hierfl.runtime.in_process.schedule import Schedule, choose_schedule
-from hierfl.runtime.records import motion
+from hierfl.runtime.records import CountedClients, motion
+
+
+class RoundSetting(NamedTuple):
+    """What does not change within a round: the problem, how absent clients count, and how clients are computed."""
+
+    problem: CompiledProblem
+    absent: str
+    side_by_side: bool
+    groups: int | None
+
+
+@dataclass
+class Shared:
+    """What changes within a round: the clients' memories (leading axis m)."""
+
+    memory: Any
+
+
+@dataclass(frozen=True)
+class InProcessClients(CountedClients):
+    """The round's participants, as the algorithm sees them; lives while one round is traced."""
+
+    setting: RoundSetting
+    chosen: Population  # the participants' data, in their order
+    shared: Shared
+
+    @property
+    def memory(self) -> Any:
+        return self.shared.memory
+
+    @property
+    def everyone(self) -> InProcessClients:
+        """All clients; what they send is counted as the lower level's."""
+        clients = self.data.clients
+        return replace(self, cohort=Cohort(jnp.arange(clients.size), clients.size), chosen=clients, level="lower_")
+
+    def map(self, step: Step, broadcast: Any, each: Any = None, key: Array | None = None) -> Message:
+        """Run a step at every participant; see the contract."""
+        seed = self.key if key is None else key
+
+        def one(job: tuple[Array, Any, Any]) -> tuple[Any, Message]:
+            place, memory, own = job
+            party = self.chosen.party(place)
+            return step(party, memory, Received(broadcast, own, self.round), fold_in(seed, party.index))
+
+        own = each if isinstance(self.count, int) else jax.tree.map(lambda a: a[self._places], each)
+        jobs = (self._places, jax.tree.map(lambda a: a[self.participants], self.memory), own)
+        changed, messages = self._run(one, jobs)
+        self.shared.memory = jax.tree.map(lambda a, new: a.at[self.participants].set(new), self.memory, changed)
+        self._note_messages(broadcast, each, messages.payload, messages.monitor)
+        return messages
+
+    def query(self, question: Question, broadcast: Any) -> Any:
+        """Ask every participant; see the contract."""
+        return self._run(lambda place: question(self.chosen.party(place), broadcast), self._places)
+
+    def mean(self, values: Any) -> Any:
+        """Aggregate the participants' values by weight: by default unbiased for sum_i w_i v_i over all clients."""
+        problem = self.setting.problem
+        own, absent = self.chosen.weights, self.setting.absent
+        return self._aggregate(values, own, absent, problem.num_clients, problem.total_weight)
+
+    def loop(self, count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:
+        """Loop as ``fori_loop`` does; the scalars of one pass count ``count`` times."""
+        before, passes = dict(self.traffic), dict[str, Any]()
+
+        def one(index: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+            state, self.shared.memory = carry
+            self.traffic.update(dict.fromkeys(before, 0))
+            state = body(index, state)
+            passes.update(self.traffic)
+            return state, self.shared.memory
+
+        state, self.shared.memory = jax.lax.fori_loop(0, count, one, (state, self.shared.memory))
+        self.traffic.update({name: before[name] + count * passes[name] for name in before})
+        return state
+
+    @property
+    def _places(self) -> Array:
+        """The participants' positions among themselves, 0 to S - 1; where the first stands in for nobody, its own."""
+        places = jnp.arange(self.participants.shape[0])
+        return places if isinstance(self.count, int) else jnp.where(self.present, places, 0)
+
+    def _run(self, one: Callable[[Any], Any], jobs: Any) -> Any:
+        run = jax.vmap(one) if self.setting.side_by_side else partial(jax.lax.map, one)
+        return in_groups(run, jobs, self.setting.groups)
+
 
 Tables = dict[str, Any]
 
@@ -181,3 +278,162 @@ def whole(number: int) -> np.ndarray:
 def whole_block(rounds: int) -> int:
     """Choose a block's size, a power of two, for so many rounds: a block need not be longer, and one of their very number would be another program."""
     return max(64, 1 << max(rounds - 1, 0).bit_length())
+
+
+Values = dict[Var, Any]
+
+
+def in_groups(run: Callable[[Any], Any], jobs: Any, groups: int | None) -> Any:
+    """Do ``run(jobs)`` for clients along the leading axis, a group of them at a time; groups are of one size and may overlap."""
+    if groups is None:
+        return run(jobs)
+    count = jax.tree.leaves(jobs)[0].shape[0]
+    groups = min(groups, count)
+    size = -(-count // groups)
+    members = np.array([np.arange(size) + min(group * size, count - size) for group in range(groups)])
+    place = np.unique(members, return_index=True)[1]  # of each client in the groups' answers, one after another
+
+    def in_order(answers: Array) -> Array:
+        flat = answers.reshape(groups * size, *answers.shape[2:])
+        return flat if place.size == flat.shape[0] else flat[place]
+
+    return jax.tree.map(in_order, jax.lax.map(run, jax.tree.map(lambda job: job[members], jobs)))
+
+
+class RoundInGroups:
+    """Blocks of rounds, as the one program runs them, with each group of clients in a thread."""
+
+    def __init__(self, traced: Traced, groups: int) -> None:
+        self._round, self._result = traced.program.jaxpr, jax.tree.structure(traced.result)
+        self._known = dict(zip(self._round.constvars, traced.program.consts))
+        self._groups, self._parts = groups, []
+        equations, maps = list(self._round.eqns), None
+        places = [k for k, equation in enumerate(equations) if _is_over_groups(equation, groups)]
+        results = {v for v in self._round.outvars if isinstance(v, Var)}
+        for first, last in zip([-1, *places], [*places, len(equations)]):
+            later = {v for equation in equations[last:] for v in _inputs(equation)} | results
+            self._parts.append(_RoundPart(self._round, self._known, maps, equations[first + 1 : last], later, groups))
+            maps = equations[last] if last < len(equations) else None
+
+    @classmethod
+    def of(cls, traced: Traced, groups: int) -> RoundInGroups | None:
+        """Cut a traced round where its clients run; None if they run inside loops of the server."""
+        is_mapped = any(_is_over_groups(equation, groups) for equation in traced.program.eqns)
+        return cls(traced, groups) if is_mapped else None
+
+    @property
+    def working(self) -> int:
+        """How many bytes a block takes beside its arguments."""
+        return sum(part.working for part in self._parts)
+
+    def __call__(self, tables: Any, state: Any, memory: Any, data: Any, key: Array, first: Any, count: Any) -> Any:
+        """Run ``count`` rounds: (state, memory, the records' entries stacked)."""
+        records = []
+        with ThreadPoolExecutor(self._groups) as pool:
+            for index in range(int(first), int(first + count)):
+                given = jax.tree.leaves((tables, state, memory, data, key, np.asarray(index, jnp.result_type(int))))
+                state, memory, record = jax.tree.unflatten(self._result, self._one(pool, given))
+                records.append(record)
+        return state, memory, jax.tree.map(lambda *values: np.stack(values), *records) if records else {}
+
+    def _one(self, pool: ThreadPoolExecutor, arguments: Sequence[Any]) -> list[Any]:
+        values = self._known | dict(zip(self._round.invars, map(_bare, arguments)))
+        for part in self._parts:
+            part.run(pool, values)
+        return [v.val if isinstance(v, Literal) else values[v] for v in self._round.outvars]
+
+
+class _RoundPart:
+    """A part of a round: what the clients do (nothing at its beginning), and what the server does next."""
+
+    def __init__(
+        self,
+        whole: Jaxpr,
+        known: Values,
+        maps: JaxprEqn | None,
+        equations: list[JaxprEqn],
+        later: set[Var],
+        groups: int,
+    ) -> None:
+        self._groups = groups if maps is not None else 0
+        asked = _inputs(maps) if maps is not None else []
+        self._asked = [v for v in dict.fromkeys(asked) if v not in known]
+        mapped = list(maps.outvars) if maps is not None else []
+        made = dict.fromkeys([*mapped, *(v for equation in equations for v in equation.outvars)])
+        read = dict.fromkeys(v for equation in equations for v in _inputs(equation))
+        self._inputs = [v for v in read if v not in made]
+        self._outputs = [v for v in made if v in later]
+        part = whole.replace(constvars=[], invars=[*mapped, *self._inputs], outvars=self._outputs, eqns=equations)
+        of_server = jaxpr_as_fun(ClosedJaxpr(part, []))
+
+        def serve(answers: list[list[Array]], *given: Any) -> list[Any]:
+            stacked = [jnp.stack(parts) for parts in zip(*answers)]
+            values: list[Any] = [*map(_bare, of_server(*stacked, *map(_keyed, self._inputs, given)))]
+            return values
+
+        def group(place: Array, *given: Any) -> list[Array]:
+            """Do one of the scan's iterations; what is known becomes a constant of the program, as it is in the whole round's."""
+            assert maps is not None
+            values = known | dict(zip(self._asked, map(_keyed, self._asked, given)))
+            arguments = [v.val if isinstance(v, Literal) else values[v] for v in maps.invars]
+            constants, jobs = arguments[: maps.params["num_consts"]], arguments[maps.params["num_consts"] :]
+            answers: list[Array] = jaxpr_as_fun(maps.params["jaxpr"])(*constants, *(job[place] for job in jobs))
+            return answers
+
+        parts = [[jax.ShapeDtypeStruct(_shape(v)[1:], _dtype(v)) for v in mapped]] * self._groups
+        served = Ahead.of(serve, parts, *map(_bare_shape, self._inputs))
+        self._serve, self.working = served.run, served.working
+        if maps is not None:
+            grouped = Ahead.of(group, np.int32(0), *map(_bare_shape, self._asked))
+            self._group, self.working = grouped.run, served.working + groups * grouped.working
+
+    def run(self, pool: ThreadPoolExecutor, values: Values) -> None:
+        """Add what this part makes to the values."""
+        given = [values[v] for v in self._asked]
+        double = jnp.result_type(float) == jnp.float64  # a setting of the thread
+
+        def one(place: int) -> list[Array]:
+            with jax.enable_x64(double):
+                answers: list[Array] = jax.block_until_ready(self._group(np.int32(place), *given))
+            return answers
+
+        answers = list(pool.map(one, range(self._groups)))
+        values.update(zip(self._outputs, self._serve(answers, *(values[v] for v in self._inputs))))
+
+
+def _is_over_groups(equation: JaxprEqn, groups: int) -> bool:
+    """Whether it is a scan over the groups: any scan without a carry may be done in parts; one over the groups is worth it."""
+    return equation.primitive is scan_p and equation.params["num_carry"] == 0 and equation.params["length"] == groups
+
+
+def _bare(value: Any) -> Any:
+    """Give a key as its words: a program that is called with keys keeps other threads from calling theirs while it runs."""
+    return jax.random.key_data(value) if jnp.issubdtype(jnp.asarray(value).dtype, jax.dtypes.prng_key) else value
+
+
+def _bare_shape(variable: Var) -> jax.ShapeDtypeStruct:
+    """Give the shape of what ``_bare`` gives."""
+    shape = jax.ShapeDtypeStruct(_shape(variable), _dtype(variable))
+    if jnp.issubdtype(shape.dtype, jax.dtypes.prng_key):
+        words: jax.ShapeDtypeStruct = jax.eval_shape(jax.random.key_data, shape)
+        return words
+    return shape
+
+
+def _keyed(variable: Var, value: Any) -> Any:
+    """Give back what ``_bare`` was given."""
+    return jax.random.wrap_key_data(value) if jnp.issubdtype(_dtype(variable), jax.dtypes.prng_key) else value
+
+
+def _shape(variable: Var) -> tuple[int, ...]:
+    aval: Any = variable.aval  # of an array, which JAX does not say
+    return tuple(aval.shape)
+
+
+def _dtype(variable: Var) -> np.dtype:
+    aval: Any = variable.aval
+    return aval.dtype
+
+
+def _inputs(equation: JaxprEqn) -> list[Var]:
+    return [v for v in equation.invars if isinstance(v, Var)]

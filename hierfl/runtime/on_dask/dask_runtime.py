@@ -20,9 +20,9 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import MissingPackageError, SettingError, SiteError
 from hierfl.near_names import suggests_names
-from hierfl.runtime.buffered.buffered_rounds import BufferedRounds, Buffering
+from hierfl.runtime.buffered.delayed_runtime import BufferedRounds, Buffering
 from hierfl.runtime.contract import Algorithm
-from hierfl.runtime.on_dask.site_process import last_cause
+from hierfl.runtime.on_dask.site_process import DeskLinks, last_cause
 from hierfl.runtime.site_runtime import SiteRuntime
 from hierfl.runtime.sites.exchange import Exchange
 from hierfl.runtime.sites.parcels import without_data
@@ -153,8 +153,6 @@ class _Session:
         self._of = None
         if self._client is None:
             self._client = self._connected(runtime)
-        from hierfl.runtime.on_dask.desk_links import DeskLinks
-
         links = DeskLinks(self._client, handed)
         links.look()
         if links.refusals and not links.desks:

@@ -19,8 +19,7 @@ import numpy as np
 
 from hierfl.errors import SiteError
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
-from hierfl.runtime.privacy.masked_numbers import KEY, Masking
-from hierfl.runtime.privacy.pairwise_masks import MaskOrder
+from hierfl.runtime.privacy.pairwise_masks import KEY, Masking, MaskOrder
 from hierfl.runtime.sites.parcels import (
     Answered,
     Asked,

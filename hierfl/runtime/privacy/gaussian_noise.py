@@ -9,7 +9,9 @@ by Google's accountant (the package dp-accounting, of the extra ``hierfl[privacy
 
 from __future__ import annotations
 
+import math
 import secrets
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from types import ModuleType
@@ -19,12 +21,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float, Int64
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.errors import IncompatibleSolverError, MissingPackageError, SettingError
+from hierfl.errors import IncompatibleSolverError, MissingPackageError, SettingError, SiteError
 from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Algorithm
+from hierfl.runtime.privacy.pairwise_masks import MaskOrder, PairwiseMasks
 
 STEPS = {"FedAvg": "local_steps", "FedProx": "local_steps", "FedRZO": "local_steps", "ZOHFL": "answer"}
 LEAST = 1e-3  # below it the noise is no noise, and the clip is no number of the noise's resolution
@@ -241,3 +245,196 @@ def epsilon_of(multiplier: float, releases: int, delta: float) -> float:
     accountant = accounting.rdp.RdpAccountant()  # the event below says the sensitivity, whatever the relation is called
     accountant.compose(accounting.GaussianDpEvent(multiplier / SENSITIVITY), releases)
     return float(accountant.get_epsilon(delta))
+
+
+BITS = 30  # the grid is finer than the noise's standard deviation by 2^BITS
+SLACK = 2.0**-30  # relative: more than the rounding of a length, so that a clipped message is not longer than the clip
+
+
+class Releases:
+    """How many messages of each client there were, of at most so many; the same question asked again is no new one."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.counts = most, dict[int, int]()
+        self._last: dict[int, Hashable] = {}
+
+    @property
+    def largest(self) -> int:
+        """Of the client with the most."""
+        return max(self.counts.values(), default=0)
+
+    def count(self, clients: Sequence[int], questions: Sequence[Hashable]) -> list[int] | None:
+        """Those whose question is a new one, counted; None, and nobody is, where one of them has none left."""
+        new = [client for client, question in zip(clients, questions) if self._last.get(client) != question]
+        if any(self.counts.get(client, 0) >= self.most for client in new):
+            return None
+        for client in new:
+            self.counts[client] = self.counts.get(client, 0) + 1
+        self._last.update(zip(clients, questions))
+        return new
+
+
+class NoisedMessages:
+    """The messages of one run that leave a site."""
+
+    def __init__(self, order: NoiseOrder, step: str) -> None:
+        self.order, self.step = order, step
+        self.releases = Releases(order.releases)
+        self.grid, self.scale = grid_of(order.clip * order.multiplier)
+        self._sent: dict[int, Float[np.ndarray, " d"]] = {}  # each client's last message
+
+    def require(self, kind: str, step: str) -> None:
+        """Require a question whose answers are noised.
+
+        Raises ``SiteError`` for any other.
+        """
+        if kind != "map" or step != self.step:
+            raise SiteError(f"this run's messages are noised, those of {step!r} would not be")
+
+    def of(self, clients: Sequence[int], questions: Sequence[Hashable], payload: Any) -> Any:
+        """The payload, leading axis clients, as it may leave: a question that was answered before is answered as before.
+
+        Raises ``SiteError`` if a client has sent all that the run may ask of it.
+        """
+        new = self.releases.count(clients, questions)
+        if new is None:
+            raise SiteError(
+                f"clients of this site have sent the {self.releases.most} messages of a run with this noise"
+            )
+        leaves, tree = jax.tree.flatten(payload)
+        rows = np.concatenate([np.asarray(leaf, float).reshape(len(clients), -1) for leaf in leaves], axis=1)
+        for row, client in enumerate(clients):
+            if client in new:
+                self._sent[client] = noised(clipped(rows[row], self.order.clip), self.grid, self.scale)
+            rows[row] = self._sent[client]
+        ends = np.cumsum([math.prod(np.shape(leaf)[1:]) for leaf in leaves])[:-1]
+        parts = [part.reshape(np.shape(leaf)) for part, leaf in zip(np.split(rows, ends, axis=1), leaves)]
+        return jax.tree.unflatten(tree, parts)
+
+
+def clipped(message: Float[np.ndarray, " d"], clip: float) -> Float[np.ndarray, " d"]:
+    """The message scaled to the length ``clip`` where it is longer; zero where it has no length, since it must say nothing of why."""
+    largest = float(np.max(np.abs(message), initial=0.0))
+    if not math.isfinite(largest):
+        return np.zeros_like(message)
+    if largest == 0.0:
+        return message
+    shrunk = message / largest  # no overflow
+    length, bound = float(np.sqrt(np.sum(shrunk * shrunk))), clip * (1.0 - SLACK)
+    return message if length * largest <= bound else shrunk * (bound / length)
+
+
+def grid_of(deviation: float) -> tuple[float, float]:
+    """A power of two, and the deviation in multiples of it: about 2^BITS."""
+    grid = 2.0 ** (math.floor(math.log2(deviation)) - BITS)
+    return grid, deviation / grid
+
+
+def noised(message: Float[np.ndarray, " d"], grid: float, scale: float) -> Float[np.ndarray, " d"]:
+    """The message, rounded towards zero on the grid so that it grows no longer, with noise in whole multiples of it."""
+    return discrete_gaussian(np.trunc(message / grid).astype(np.int64), scale).astype(float) * grid
+
+
+def discrete_gaussian(whole: Int64[np.ndarray, " d"], scale: float) -> Int64[np.ndarray, " d"]:
+    """Whole numbers with discrete Gaussian noise of this deviation.
+
+    OpenDP samples exactly (Canonne, Kamath and Steinke, 2020) from the operating system's randomness: floating-point Gaussians
+    give away in their last digits what they were added to (Mironov, 2012).
+
+    Raises ``MissingPackageError``: without OpenDP.
+    """
+    try:
+        import opendp.prelude as opendp
+    except ImportError as error:
+        raise MissingPackageError(
+            "noise=... needs the packages dp-accounting and opendp at every site: pip install 'hierfl[privacy]'."
+        ) from error
+    opendp.enable_features("contrib")
+    space = opendp.vector_domain(opendp.atom_domain(T="i64")), opendp.l2_distance(T="f64")
+    mechanism = opendp.m.make_gaussian(*space, scale=scale)
+    return np.asarray(mechanism(whole.tolist()), np.int64)
+
+
+FINE = 1000.0  # the least deviation of a site's noise, in multiples of the resolution
+FAR = 50.0  # deviations beyond which no noise is
+
+
+def part_of(noise: NoiseOrder, masks: MaskOrder, largest_share: float) -> float:
+    """The deviation of one site's noise, in multiples of the masks' resolution.
+
+    Raises ``SettingError`` where a sum has no honest site, or the resolution does not fit.
+    """
+    honest = masks.least - noise.colluding
+    if honest < 1:
+        raise SettingError(
+            f"GaussianNoise(colluding={noise.colluding}) and PairwiseMasks(least={masks.least}): of the sites in a sum one at least adds its "
+            f"noise and keeps it to itself; take a larger least."
+        )
+    part = float(np.ldexp(noise.multiplier * noise.clip * largest_share, masks.bits) / np.sqrt(honest))
+    if part < FINE:
+        raise SettingError(
+            f"PairwiseMasks(bits={masks.bits}): a site's part of the noise has a deviation of {part:.3g} resolutions, {FINE:g} are "
+            f"needed: take {int(np.ceil(np.log2(FINE / part)))} more bits, or more."
+        )
+    return part
+
+
+def orders_of(
+    noise: GaussianNoise | None,
+    masks: PairwiseMasks | None,
+    problem: CompiledProblem,
+    algorithm: Algorithm,
+    rounds: int,
+    seed: int,
+) -> tuple[NoiseOrder | None, MaskOrder | None]:
+    """What a run asks of its sites, checked together.
+
+    Raises ``SettingError`` for noise that is shared without masks, or does not fit to them.
+    """
+    masking = None if masks is None else masks.order(problem, algorithm)
+    noising = None if noise is None else noise.order(problem, algorithm, rounds, seed)
+    if noising is None or not noising.shared:
+        return noising, masking
+    if masking is None:
+        raise SettingError(
+            "GaussianNoise(shared=True): a part of the noise is enough where the server sees sums alone: give masks=hf.runtime.PairwiseMasks()."
+        )
+    weights = problem.declaration.client_weights
+    part = part_of(noising, masking, float(np.max(weights) / np.sum(weights)))
+    if np.ldexp(noising.clip, masking.bits) + FAR * part * problem.num_clients > 2.0**62:
+        raise SettingError(
+            f"PairwiseMasks(bits={masking.bits}): the noise and the clip are too large for them, take fewer."
+        )
+    return noising, masking
+
+
+class SharedNoise(NoisedMessages):
+    """A site's part in one run: the sum of its clients' messages, with its part of the noise."""
+
+    def __init__(self, order: NoiseOrder, step: str, masks: MaskOrder, shares: Float[np.ndarray, " m"]) -> None:
+        super().__init__(order, step)
+        self.bits, self.shares = masks.bits, shares
+        self.part = part_of(order, masks, float(np.max(shares)))
+
+    def summed(
+        self, clients: Sequence[int], questions: Sequence[Hashable], payload: Any, withheld: int
+    ) -> Int64[np.ndarray, " d"]:
+        """The sum to be masked, and zeros in places of what is withheld. Of one round one attempt at most is opened, each with noise of its own.
+
+        Raises ``SiteError`` if a client has sent all that the run may ask of it.
+        """
+        if self.releases.count(clients, questions) is None:
+            raise SiteError(
+                f"clients of this site have sent the {self.releases.most} messages of a run with this noise"
+            )
+        leaves = jax.tree.leaves(payload)
+        rows = np.concatenate([np.asarray(leaf, float).reshape(len(clients), -1) for leaf in leaves], axis=1)
+        total = np.zeros(rows.shape[1], np.int64)
+        for row, client in zip(rows, clients):
+            total += in_whole(clipped(row, self.order.clip), float(self.shares[client]), self.bits)
+        return np.concatenate([discrete_gaussian(total, self.part), np.zeros(withheld, np.int64)])
+
+
+def in_whole(message: Float[np.ndarray, " d"], share: float, bits: int) -> Int64[np.ndarray, " d"]:
+    """A share of a message in whole numbers of the resolution, none further from zero than it was."""
+    return np.trunc(np.ldexp(share * message, bits)).astype(np.int64)

@@ -17,12 +17,11 @@ from hierfl.errors import SiteError
 from hierfl.jaxtools.interruption import CutShort, heed, over, unbroken
 from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.jaxtools.precision import computing
-from hierfl.runtime.cohort import Cohort
-from hierfl.runtime.contract import Algorithm, OwnValue
+from hierfl.runtime.contract import Algorithm, Cohort, OwnValue
 from hierfl.runtime.records import WITHHELD, Begun, BlockEnd, History, Outcome
 from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.exchange import Exchange
-from hierfl.runtime.sites.links import require_everybody
+from hierfl.runtime.sites.parcels import require_everybody
 from hierfl.runtime.sites.site_programs import SitePrograms
 from hierfl.runtime.sites.site_reports import RollCall
 

@@ -1,23 +1,151 @@
-"""The server's programs of a run over sites: who takes part, a round, the run's own value; compiled once, messages and all."""
+"""The server's programs of a run over sites: who takes part, a round, the run's own value; compiled once, every message a call of the host."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.data.tables import Data
+from hierfl.jaxtools.host_callback import call_on_host, exchange_on_host
 from hierfl.jaxtools.keyed_random import fold_in
-from hierfl.runtime.cohort import ROUND_STREAM, VALUE_STREAM, Cohort
-from hierfl.runtime.contract import Algorithm, OwnValue
-from hierfl.runtime.records import motion
+from hierfl.runtime.contract import (
+    ROUND_STREAM,
+    VALUE_STREAM,
+    Algorithm,
+    Cohort,
+    Message,
+    OwnValue,
+    Question,
+    Received,
+    Step,
+)
+from hierfl.runtime.records import CountedClients, motion
 from hierfl.runtime.sites.aggregation import Aggregation
-from hierfl.runtime.sites.parcels import as_tables
-from hierfl.runtime.sites.site_clients import SiteClients, TracedRound, Wire
+from hierfl.runtime.sites.exchange import Shapes
+from hierfl.runtime.sites.parcels import as_tables, step_name
+
+
+class Answering(Protocol):
+    """What answers for sites: an exchange of messages, or what they have said already."""
+
+    def ask(
+        self, kind: str, step: str, clients: np.ndarray, broadcast: Any, each: Any, seed: np.ndarray, expected: Shapes
+    ) -> Any:
+        """Stacked answers ``(len(clients), ...)`` of a step."""
+
+
+class Wire:
+    """Where the calls of a compiled program find the messages of the run that it serves at present."""
+
+    exchange: Answering | None = None
+
+    def note(self, kind: str, name: str, broadcast: Any, each: Any) -> None:
+        """While a program is traced: what a step will be sent, ``each`` with a leading axis of clients."""
+
+    def ask(self, kind: str, name: str, expected: Any, given: tuple[Any, ...]) -> Any:
+        """Stacked answers of the participants; places of nobody repeat the first one's."""
+        assert self.exchange is not None, "messages cross within a run"
+        present, broadcast, each, seed = given
+        participants, count = np.asarray(present.participants), present.count
+        own = jax.tree.map(lambda a: a[: int(count)], each)
+        clients = np.asarray(participants, int)[: int(count)]
+        answers = self.exchange.ask(kind, name, clients, broadcast, own, np.asarray(seed, np.uint32), expected)
+        places = np.where(np.arange(len(participants)) < int(count), np.arange(len(participants)), 0)
+        return jax.tree.map(lambda a: a[places], answers)
+
+
+@dataclass(frozen=True)
+class TracedRound:
+    """What does not change within a round."""
+
+    wire: Wire
+    problem: CompiledProblem
+    algorithm: Any
+    all_present: Cohort
+    aggregation: Aggregation | None
+
+
+@dataclass(frozen=True)
+class SiteClients(CountedClients):
+    """The ``Clients`` of the contract, by messages to sites; their rows in ``data`` are invented."""
+
+    setting: TracedRound
+
+    @property
+    def everyone(self) -> SiteClients:
+        """All clients that are there; what they send is counted as the lower level's."""
+        return replace(self, cohort=self.setting.all_present, level="lower_")
+
+    def map(self, step: Step, broadcast: Any, each: Any = None, key: Array | None = None) -> Message:
+        """Run a step at every participant; see the contract."""
+        setting, seed = self.setting, self.key if key is None else key
+        own = None if each is None else jax.tree.map(lambda a: a[0], each)
+
+        def one(data: Data) -> tuple[Any, Any]:
+            party = data.clients.party(0)
+            memory = setting.algorithm.memory(jnp.zeros(setting.problem.upper.size))
+            _, message = step(party, memory, Received(broadcast, own, self.round), fold_in(seed, 0))
+            return message.payload, message.monitor
+
+        payload, monitor = self._ask("map", step, jax.eval_shape(one, self.data), broadcast, each, seed)
+        self._note_messages(broadcast, each, payload, monitor)
+        return Message(payload, monitor)
+
+    def query(self, question: Question, broadcast: Any) -> Array:
+        """Ask every participant, from JAX's loops too. Its answer, one array, has no derivative here."""
+        setting = self.setting
+        name, size = step_name(question, setting.algorithm), self.participants.shape[0]
+        shape = jax.eval_shape(lambda data: question(data.clients.party(0), broadcast), self.data)
+        leaves, tree = jax.tree.flatten((self.cohort, broadcast))
+        setting.wire.note("query", name, broadcast, None)
+
+        def ask(*arrays: np.ndarray) -> np.ndarray:
+            present, sent = jax.tree.unflatten(tree, arrays)
+            answers, _ = setting.wire.ask("query", name, (shape, {}), (present, sent, None, np.zeros(2)))
+            return np.asarray(answers)
+
+        return call_on_host(ask, (size, *shape.shape), shape.dtype, *leaves)
+
+    def mean(self, values: Any) -> Any:
+        """Weighted aggregate over those that take part; weights are public."""
+        everybody = jnp.asarray(self.data.clients.weights)
+        if self.setting.aggregation is not None:
+            average = self.setting.aggregation.of(values, self.present)
+            return jax.tree.map(lambda v: jnp.sum(everybody) * v, average)
+        own, absent = everybody[self.participants], self.setting.algorithm.absent
+        return self._aggregate(values, own, absent, everybody.size, jnp.sum(everybody))
+
+    def loop(self, count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:
+        """Loop as ``fori_loop`` does; the scalars sent are carried along."""
+        traffic = self.traffic
+
+        def counted() -> dict[str, Array]:
+            return {name: jnp.asarray(scalars, int) for name, scalars in traffic.items()}
+
+        def one(index: Any, carry: tuple[Any, dict[str, Array]]) -> tuple[Any, dict[str, Array]]:
+            state, sent = carry
+            traffic.update(sent)
+            return body(index, state), counted()
+
+        state, sent = jax.lax.fori_loop(0, count, one, (state, counted()))
+        traffic.update(sent)
+        return state
+
+    def _ask(self, kind: str, step: Callable[..., Any], one: Any, broadcast: Any, each: Any, seed: Array) -> Any:
+        """Stacked answers, as a message to all participants brings them."""
+        wire, name = self.setting.wire, step_name(step, self.setting.algorithm)
+        size = self.participants.shape[0]
+        stacked = jax.tree.map(lambda s: jax.ShapeDtypeStruct((size, *s.shape), s.dtype), one)
+        given = (self.cohort, broadcast, each, jax.random.key_data(seed))
+        wire.note(kind, name, broadcast, each)
+        return exchange_on_host(lambda arrived: wire.ask(kind, name, one, arrived), stacked, given)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.cohort_rows import FEW_BYTES, Extent, Pieces, gathered_clients
 from hierfl.compiler.data.tables import Data, Population, chunk_size
 from hierfl.jaxtools.keyed_random import fold_in
-from hierfl.runtime.cohort import draw_participants
+from hierfl.runtime.contract import draw_participants
 from hierfl.runtime.in_process.execution import InProcess
 from hierfl.solvers import FedAvg
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hierfl.jaxtools.traced import Traced
-from hierfl.runtime.in_process.groups import RoundInGroups, in_groups
+from hierfl.runtime.in_process.simulation import RoundInGroups, in_groups
 
 
 @pytest.mark.parametrize("groups", [None, 1, 2, 3, 5])

@@ -18,8 +18,7 @@ from hierfl.runtime.on_flower.letter_desk import LetterDesk
 from hierfl.runtime.on_flower.relay import as_bytes, as_content
 from hierfl.runtime.sites.memory_folder import MemoryFolder
 from hierfl.runtime.sites.parcels import without_data
-from hierfl.runtime.sites.site import Site
-from hierfl.runtime.sites.site_rules import SiteRules
+from hierfl.runtime.sites.site import Site, SiteRules
 
 Answer = Callable[[bytes], bytes]
 

@@ -12,7 +12,7 @@ import pytest
 import hierfl as hf
 from hierfl.runtime.on_flower import grid_links
 from hierfl.runtime.on_flower.letters import Letter
-from hierfl.runtime.sites.site_rules import SiteRules
+from hierfl.runtime.sites.site import SiteRules
 from hierfl.solvers import SCAFFOLD, FedAvg
 from tests.runtime.on_dask.test_dask_runtime import START, clients_alone
 from tests.runtime.on_flower.loopback import Answer, LoopbackGrid, desks

@@ -10,9 +10,9 @@ import pytest
 import hierfl as hf
 from hierfl.runtime import GaussianNoise, PairwiseMasks
 from hierfl.runtime.on_flower.letters import Letter, letter_of
-from hierfl.runtime.privacy.masked_numbers import Masking
+from hierfl.runtime.privacy.pairwise_masks import Masking
 from hierfl.runtime.sites.parcels import Refusal, Unmask
-from hierfl.runtime.sites.site_rules import SiteRules
+from hierfl.runtime.sites.site import SiteRules
 from hierfl.solvers import FedAvg
 from tests.runtime.on_dask.test_dask_runtime import SIZES, START, clients_alone, words
 from tests.runtime.on_flower.loopback import LoopbackGrid, desks

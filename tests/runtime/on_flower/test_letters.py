@@ -23,8 +23,7 @@ from hierfl.runtime.on_flower.letter_desk import LetterDesk
 from hierfl.runtime.on_flower.letters import Letter, Letters, letter_of
 from hierfl.runtime.on_flower.relay import as_bytes, as_content
 from hierfl.runtime.sites.parcels import Answered, Asked, Refusal, Settled, Start, Welcome, declaration_mark, starting
-from hierfl.runtime.sites.site import NO_RUN, Site
-from hierfl.runtime.sites.site_rules import SiteRules
+from hierfl.runtime.sites.site import NO_RUN, Site, SiteRules
 from hierfl.solvers import SCAFFOLD, ZOHFL, Decay, FedAvg, FedRZO, LocalSGD, LogGrowth
 from hierfl.version import VERSION
 from tests.runtime.on_dask.test_dask_runtime import START, clients_alone

@@ -13,7 +13,7 @@ from hierfl.runtime import Delayed, GaussianNoise
 from hierfl.runtime.privacy.gaussian_noise import epsilon_of
 from hierfl.runtime.sites.exchange import Exchange
 from hierfl.runtime.sites.parcels import Answered
-from hierfl.runtime.sites.site_rules import SiteRules
+from hierfl.runtime.sites.site import SiteRules
 from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedProx, FedRZO
 from tests.runtime.on_dask.test_dask_runtime import common
 

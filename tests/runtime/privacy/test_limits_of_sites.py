@@ -11,15 +11,21 @@ import pytest
 
 import hierfl as hf
 from hierfl.jaxtools.precision import computing
-from hierfl.runtime.privacy.gaussian_noise import GaussianNoise, NoiseOrder
-from hierfl.runtime.privacy.masked_numbers import Masking, SiteMasks
-from hierfl.runtime.privacy.pairwise_masks import MaskOrder
-from hierfl.runtime.privacy.shared_noise import orders_of
-from hierfl.runtime.sites.links import Lost
-from hierfl.runtime.sites.masked_exchange import exchange_for
-from hierfl.runtime.sites.parcels import Answered, Asked, Refusal, Start, declaration_mark, packed, starting, unpacked
-from hierfl.runtime.sites.site import Site
-from hierfl.runtime.sites.site_rules import SiteRules
+from hierfl.runtime.privacy.gaussian_noise import GaussianNoise, NoiseOrder, orders_of
+from hierfl.runtime.privacy.pairwise_masks import Masking, MaskOrder, SiteMasks
+from hierfl.runtime.sites.exchange import exchange_for
+from hierfl.runtime.sites.parcels import (
+    Answered,
+    Asked,
+    Lost,
+    Refusal,
+    Start,
+    declaration_mark,
+    packed,
+    starting,
+    unpacked,
+)
+from hierfl.runtime.sites.site import Site, SiteRules
 from hierfl.solvers import FedAvg
 
 CLIENTS, ROUNDS, X0 = 3, 50, np.zeros(2)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from hierfl.errors import SiteError
-from hierfl.runtime.privacy.masked_numbers import Masking, SiteMasks, opened, stream, whole
-from hierfl.runtime.privacy.pairwise_masks import MaskOrder
+from hierfl.runtime.privacy.pairwise_masks import Masking, MaskOrder, SiteMasks, opened, stream, whole
 
 ORDER = MaskOrder(3, 40, "a run")
 RNG = np.random.default_rng(5)

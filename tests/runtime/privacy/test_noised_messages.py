@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from hierfl.errors import SiteError
-from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
-from hierfl.runtime.privacy.noised_messages import NoisedMessages, clipped, grid_of, noised
+from hierfl.runtime.privacy.gaussian_noise import NoisedMessages, NoiseOrder, clipped, grid_of, noised
 
 
 def squares(message: np.ndarray) -> Fraction:

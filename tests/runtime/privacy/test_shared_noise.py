@@ -14,11 +14,16 @@ from hypothesis.extra.numpy import arrays
 
 import hierfl as hf
 from hierfl.runtime import Delayed, GaussianNoise, PairwiseMasks
-from hierfl.runtime.privacy.gaussian_noise import NoiseOrder, epsilon_of
-from hierfl.runtime.privacy.noised_messages import clipped, discrete_gaussian
+from hierfl.runtime.privacy.gaussian_noise import (
+    NoiseOrder,
+    SharedNoise,
+    clipped,
+    discrete_gaussian,
+    epsilon_of,
+    in_whole,
+)
 from hierfl.runtime.privacy.pairwise_masks import MaskOrder
-from hierfl.runtime.privacy.shared_noise import SharedNoise, in_whole
-from hierfl.runtime.sites.site_rules import SiteRules
+from hierfl.runtime.sites.site import SiteRules
 from hierfl.solvers import FedAvg
 
 CLIENTS, SIZE = 8, 400

@@ -22,8 +22,7 @@ import scipy.stats
 import hierfl as hf
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.runtime import InProcess
-from hierfl.runtime.processes.process_pool import ProcessPool, declared
-from hierfl.runtime.processes.process_runtime import Processes
+from hierfl.runtime.processes.process_runtime import Processes, ProcessPool, declared
 from hierfl.runtime.records import TRAFFIC
 from hierfl.runtime.sites.parcels import step_name
 from hierfl.solvers import (

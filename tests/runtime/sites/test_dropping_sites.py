@@ -12,8 +12,7 @@ import pytest
 import hierfl as hf
 from hierfl.runtime import Delayed
 from hierfl.runtime.buffered.delayed_runtime import _DelayedLinks
-from hierfl.runtime.sites.links import Lost
-from hierfl.runtime.sites.parcels import Asked, unpacked
+from hierfl.runtime.sites.parcels import Asked, Lost, unpacked
 from hierfl.solvers import FedAvg
 
 SITES, ROUNDS = 20, 100

@@ -10,8 +10,7 @@ import pytest
 import hierfl as hf
 from hierfl.jaxtools.precision import computing
 from hierfl.runtime.sites.parcels import Answered, Settled, Start, Welcome, declaration_mark, starting
-from hierfl.runtime.sites.site import NO_RUN, SERVERS
-from hierfl.runtime.sites.site_rules import SiteRules
+from hierfl.runtime.sites.site import NO_RUN, SERVERS, SiteRules
 from hierfl.solvers import SCAFFOLD, FedAvg
 from tests.runtime.privacy.test_limits_of_sites import X0, asked, beginning, local, problem, site
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hierfl.solvers import ZOHFL, Decay, Exact, FedAvg, ProjectedSGD
-from hierfl.solvers.parts.step_tables import settings_key
+from hierfl.solvers.parts.step_schedules import settings_key
 
 
 def rising(r: int) -> float:

@@ -36,7 +36,7 @@ from hierfl.solvers import (
     Scaffnew,
 )
 from hierfl.solvers.fedavg import BoundFedAvg
-from hierfl.solvers.parts.step_tables import constant, row, rows
+from hierfl.solvers.parts.step_schedules import constant, row, rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::hierfl.LowerLevelWarning")
 ROWS = [np.random.default_rng(i).standard_normal((n, 2)) for i, n in enumerate((5, 2, 4))]

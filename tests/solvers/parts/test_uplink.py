@@ -67,7 +67,7 @@ def test_absent_clients_catch_up() -> None:
     """Every participant is sent the scalars of all rounds since it last took part: counted from the actual cohorts."""
     import jax
 
-    from hierfl.runtime.cohort import draw_participants
+    from hierfl.runtime.contract import draw_participants
 
     rounds, down, last = 12, 0, np.zeros(3, int)
     for r in range(rounds):
