@@ -375,7 +375,7 @@ class Problem:
 
         None are told where nothing is compiled yet, and where the parameters have other values than in the run.
         """
-        from hierfl.inspect.implicit.where_it_ended import where_it_ended
+        from hierfl.inspect.implicit.rest import where_it_ended
 
         compiled = vars(self).get("_compiled")
         return (
