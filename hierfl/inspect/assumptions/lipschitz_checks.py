@@ -29,7 +29,7 @@ from hierfl.analysis.enclosure import enclose
 from hierfl.analysis.hoist import hoist
 from hierfl.analysis.lipschitz import gradient_bound, mixed_bound, one_sample
 from hierfl.analysis.spectrum import Edge
-from hierfl.analysis.variable_attributes import attribute_constraints
+from hierfl.analysis.variable_bounds import attribute_constraints
 from hierfl.atoms.algebra import addends
 from hierfl.atoms.table import row_of
 from hierfl.compiler.parametric.level_form import LevelForm

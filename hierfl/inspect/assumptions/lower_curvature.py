@@ -32,7 +32,7 @@ from hierfl.compiler.expressions.program import NO_ROWS, Program, Rows
 from hierfl.inspect.assumptions.findings import Constant, Finding
 from hierfl.inspect.assumptions.study import JACOBIAN_LIMIT, Holder, Study, Weighted, known_of_all
 from hierfl.language.levels import averages_of
-from hierfl.language.nash import Nash
+from hierfl.language.player import Nash
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import Sample
 

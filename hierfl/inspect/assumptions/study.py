@@ -18,8 +18,7 @@ from cvxpy.constraints.constraint import Constraint
 
 from hierfl.analysis.enclosure import Known
 from hierfl.analysis.moving import Movement, movement
-from hierfl.analysis.variable_attributes import attribute_constraints
-from hierfl.analysis.variable_bounds import bounds_of
+from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of
 from hierfl.atoms.intervals import Interval
 from hierfl.compiler.data.tables import Data, Population
 from hierfl.compiler.expressions.program import NO_ROWS

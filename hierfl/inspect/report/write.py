@@ -58,6 +58,8 @@ from hierfl.runtime.in_process.schedule import how_clients_run
 from hierfl.version import VERSION
 
 if TYPE_CHECKING:
+    from matplotlib.path import Path as Curves
+
     from hierfl.compiler.explain import Explanation
     from hierfl.inspect.assumptions.findings import CheckReport
     from hierfl.result import Result
@@ -74,7 +76,7 @@ _COMMANDS = {1: ("M", 1), 2: ("L", 1), 3: ("Q", 2), 4: ("C", 3), 79: ("Z", 0)}  
 class _TypesetSide(NamedTuple):
     """One side of a row, typeset: its outline (a path and the scale of its numbers), and its extent around the base line."""
 
-    path: tuple[Path, float] | None
+    path: tuple[Curves, float] | None
     width: float
     height: float
     depth: float
@@ -120,7 +122,7 @@ def _stacked(rows: list[tuple[_TypesetSide, _TypesetSide]], spoken: str) -> str:
 
 def _typeset(latex: str) -> _TypesetSide:
     from matplotlib.font_manager import FontProperties
-    from matplotlib.path import Path
+    from matplotlib.path import Path as Curves
     from matplotlib.textpath import text_to_path
 
     if not latex.strip():
@@ -139,7 +141,7 @@ def _typeset(latex: str) -> _TypesetSide:
     vertices, codes = text_to_path.get_text_path(font, f"${visible}$", ismath=True)
     scale = SIZE / text_to_path.FONT_SCALE
     width, height, depth = extent(visible)
-    path = Path(vertices, codes) if len(vertices) else None
+    path = Curves(vertices, codes) if len(vertices) else None
     return _TypesetSide(None if path is None else (path, scale), width, height - depth, depth)
 
 
@@ -149,7 +151,7 @@ def _plain_delimiters(latex: str) -> str:
     return plain if plain == latex else _plain_delimiters(plain)
 
 
-def _outline(scaled: tuple[Path, float]) -> str:
+def _outline(scaled: tuple[Curves, float]) -> str:
     """Write SVG path data, in hundredths of a pixel, each point from the one before; SVG's y axis points down."""
     path, scale = scaled
     parts, here, begun = [], (0, 0), (0, 0)

@@ -22,7 +22,7 @@ import sympy
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.expressions.leaf import Leaf
 
-from hierfl.analysis.variable_attributes import attribute_constraints
+from hierfl.analysis.variable_bounds import attribute_constraints
 from hierfl.atoms.formulas import Expr, Scalars, as_array, exact, exact_array
 from hierfl.atoms.row import NoAnswerError
 from hierfl.atoms.table import row_of
