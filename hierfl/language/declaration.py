@@ -28,14 +28,14 @@ from cvxpy.expressions.leaf import Leaf
 from scipy.sparse import issparse
 
 from hierfl.errors import DataError, DeclarationError
-from hierfl.language.averages import (
+from hierfl.language.declared_arguments import reserve_ids, samples_among, unique_leaves
+from hierfl.language.expectation import (
     Part,
     averages_of,
     bare_samples,
     require_affine_in_averages,
     variables_outside_averages,
 )
-from hierfl.language.declared_arguments import reserve_ids, samples_among, unique_leaves
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.federated_data import Federation
 from hierfl.language.function import UserAtom

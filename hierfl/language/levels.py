@@ -13,8 +13,8 @@ from cvxpy.expressions.expression import Expression
 from cvxpy.expressions.leaf import Leaf
 
 from hierfl.errors import DeclarationError
-from hierfl.language.averages import averages_of, bare_samples
 from hierfl.language.declared_arguments import constraint_tuple, samples_among, scalar_expression, variable_tuple
+from hierfl.language.expectation import averages_of, bare_samples
 from hierfl.language.printing.text import expression_text
 from hierfl.near_names import near_names, suggests_names
 

@@ -35,9 +35,8 @@ from hierfl.atoms.algebra import expanded, plus, product, times, vanishes
 from hierfl.atoms.families.rearrangements import keeps_first_axis
 from hierfl.atoms.table import is_entrywise, row_of
 from hierfl.errors import DeclarationError
-from hierfl.language.averages import averages_of
 from hierfl.language.calculus.jax_derivative import OwnGradient, Pullback, leaves_of
-from hierfl.language.expectation import SampleAverage, total
+from hierfl.language.expectation import SampleAverage, averages_of, total
 from hierfl.language.function import BlackBox
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import Sample
