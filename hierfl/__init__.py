@@ -41,10 +41,8 @@ from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.federation.federated_data import Federation
 from hierfl.language.federation.partition_schemes import IID, ByGroup, Dirichlet, Quantity, Shards
 from hierfl.language.function import BlackBox, Function
-from hierfl.language.levels import ArgMax, ArgMin, Equilibrium
-from hierfl.language.nash import Nash
-from hierfl.language.objective import Maximize, Minimize
-from hierfl.language.player import Player
+from hierfl.language.levels import ArgMax, ArgMin, Equilibrium, Maximize, Minimize
+from hierfl.language.player import Nash, Player
 from hierfl.language.sample import ClientParameter, Sample
 from hierfl.near_names import no_such_name
 from hierfl.problem import Problem

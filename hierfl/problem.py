@@ -15,12 +15,10 @@ import cvxpy as cp
 
 from hierfl.analysis.declare import declare
 from hierfl.errors import DivergedError, SettingError
-from hierfl.language.declaration import Declaration
+from hierfl.language.declaration import Declaration, Roles
 from hierfl.language.federation.federated_data import Federation
-from hierfl.language.levels import LowerLevel
-from hierfl.language.objective import Objective
+from hierfl.language.levels import LowerLevel, Objective
 from hierfl.language.printing.render import problem_latex, problem_text
-from hierfl.language.roles import Roles
 from hierfl.near_names import suggests_names
 from hierfl.run_settings import RunSettings, SolveSettings
 
@@ -375,7 +373,7 @@ class Problem:
 
         None are told where nothing is compiled yet, and where the parameters have other values than in the run.
         """
-        from hierfl.inspect.implicit.where_it_ended import where_it_ended
+        from hierfl.inspect.implicit.rest import where_it_ended
 
         compiled = vars(self).get("_compiled")
         return (

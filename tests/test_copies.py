@@ -17,7 +17,7 @@ from cvxpy.lin_ops import lin_utils
 
 import hierfl as hf
 from hierfl.compiler.data.storage import stacked
-from hierfl.language.federation.mapped_rows import MappedRows
+from hierfl.language.federation.given_arrays import MappedRows
 from hierfl.runtime.checkpoints.run_identity import RunSettings, differences, identity_of, stored_identity
 from hierfl.solvers import FedAvg
 from tests.runtime.processes.test_process_runtime import CASES, EVERYBODY

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.inspect.implicit.where_it_ended import slope_where_cheap
+from hierfl.inspect.implicit.rest import slope_where_cheap
 from hierfl.run_standing import runs_away, still_improving
 from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedRZO
 

@@ -1,18 +1,28 @@
-"""Convexity in the kept variables, by CVXPY's rules; a refusal names the smallest subexpression at fault."""
+"""Convexity in the kept variables, by CVXPY's rules; a refusal names the smallest subexpression at fault.
+
+Of a game also whether each player has a convex problem of its own, from the tree; what stays open is sampled when compiled.
+CVXPY's rules come first. They see no curvature in a product such as ``y * (a - b * (y + z))``, so for a player with one
+number to choose the sign of its own second derivative, here ``2 * b``, decides.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import cvxpy as cp
 from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
 
+from hierfl.analysis.differentiability import kinked_atom
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Enclosure, Known, own_domain
 from hierfl.analysis.hoist import hoist
-from hierfl.analysis.variable_attributes import check_attributes
+from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of, check_attributes
+from hierfl.atoms.algebra import constant_value
 from hierfl.errors import DeclarationError, NotConvexError
+from hierfl.language.calculus.derivative import gradient, separable_gradient
 from hierfl.language.levels import ArgMin
+from hierfl.language.player import Nash, Player
 from hierfl.language.printing.text import expression_text
 
 
@@ -104,3 +114,92 @@ def _smallest(expression: Expression) -> Expression | None:
 
 def _names(variables: Sequence[cp.Variable]) -> str:
     return ", ".join(v.name() for v in variables)
+
+
+@dataclass(frozen=True)
+class PlayerConvexity:
+    """Whether a player's cost is convex in its own variable: by which rule, or ``proof=None`` where the tree does not say."""
+
+    player: Player
+    proof: str | None
+
+
+def players_convexity(level: Nash) -> tuple[PlayerConvexity, ...]:
+    """What the tree proves of each player.
+
+    Raises ``NotConvexError`` for a player whose objective is known to curve the wrong way; names it and the curvature.
+    Raises ``DeclarationError`` for a player whose objective has kinks in its own decision; names the atom.
+    """
+    return tuple(PlayerConvexity(player, _proof(player)) for player in level.players)
+
+
+def _proof(player: Player) -> str | None:
+    """How the tree proves that a player's cost is convex in its own decision; None where it does not say."""
+    check_attributes(player.variables)
+    enclosure = Enclosure(bounds_of([*player.constraints, *attribute_constraints(player.variables)], player.variables))
+    _require_defined(player, enclosure)
+    _require_differentiable(player, enclosure)
+    (hoisted,) = hoist([player.cost], player.variables).expressions
+    if hoisted.is_convex():
+        return "by CVXPY's rules"
+    wanted = "convex" if player.sense == "minimize" else "concave"
+    if hoisted.is_concave():
+        raise NotConvexError(
+            f"the objective {expression_text(player.objective)} of player {player.label!r} must be {wanted} in {player.label}, but it is "
+            f"{'concave' if wanted == 'convex' else 'convex'}: a stationary point would be the player's worst choice."
+        )
+    second = _own_second_derivative(player)
+    if second is None:
+        return None
+    value = constant_value(second)
+    if value is not None and value.min() < 0:
+        raise NotConvexError(
+            f"the objective {expression_text(player.objective)} of player {player.label!r} must be {wanted} in {player.label} given the others', "
+            f"but its second derivative there is {value.min() if wanted == 'convex' else -value.min():.6g}."
+        )
+    if value is not None:
+        return f"its own second derivative is constant, at least {value.min():.6g}"
+    (hoisted,) = hoist([second], player.variables).expressions
+    return f"its own second derivative {expression_text(second)} is nonnegative" if hoisted.is_nonneg() else None
+
+
+def _require_differentiable(player: Player, enclosure: Enclosure) -> None:
+    """A game is solved through its players' gradients, which have to be continuous in their own decisions."""
+    culprit = kinked_atom(player.objective, player.variables, enclosure)
+    if culprit is not None:
+        text = expression_text(culprit)
+        raise DeclarationError(
+            f"{text} in the objective of player {player.label!r} is not differentiable everywhere, and a game is solved through its players' gradients: "
+            f"smooth it (cp.huber, cp.logistic, cp.log_sum_exp, or a square or a power above 1 of what is 0 where its kinks are, such as "
+            f"cp.square(cp.pos(y))), or give the player a further variable t and the constraint {text} <= t."
+        )
+
+
+def _require_defined(player: Player, enclosure: Enclosure) -> None:
+    """A player's own constraints keep its decision where CVXPY's rules hold: ``power(y, 3)`` is convex for y >= 0 only."""
+    own = {v.id for v in player.variables}
+
+    def visit(node: Expression) -> None:
+        for condition in own_domain(node):
+            if any(v.id in own for v in condition.variables()) and not enclosure.holds(condition):
+                raise NotConvexError(
+                    f"the objective {expression_text(player.objective)} of player {player.label!r} uses {expression_text(node)}, which "
+                    f"CVXPY's rules treat only where {expression_text(condition)}: add that to the player's constraints."
+                )
+        for argument in node.args:
+            visit(argument)
+
+    visit(player.cost)
+
+
+def _own_second_derivative(player: Player) -> Expression | None:
+    """The second derivative in a player's single number; None where the player chooses several."""
+    if len(player.variables) != 1:
+        return None
+    (variable,), (mapping,) = player.variables, player.mapping
+    if player.count is None:
+        return gradient(mapping, player.variables)[0] if variable.size == 1 else None
+    if variable.size != player.count:
+        return None
+    slopes = separable_gradient(mapping, player.variables) if mapping.ndim == 1 else None
+    return None if slopes is None else slopes[0]

@@ -12,21 +12,17 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
-from hierfl.analysis.convexity import require_convex_set, require_curvature, require_domain
+from hierfl.analysis.convexity import players_convexity, require_convex_set, require_curvature, require_domain
 from hierfl.analysis.enclosure import Known
 from hierfl.analysis.hoist import instantiate
-from hierfl.analysis.players import players_convexity
-from hierfl.analysis.variable_attributes import attribute_constraints
-from hierfl.analysis.variable_bounds import bounds_of
+from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of
 from hierfl.atoms.intervals import Interval
 from hierfl.errors import DataError, DeclarationError, NotConvexError
-from hierfl.language.declaration import Declaration
+from hierfl.language.declaration import Declaration, Roles
 from hierfl.language.federation.federated_data import Federation
 from hierfl.language.federation.paired_rows import require_paired
-from hierfl.language.levels import ArgMin, LowerLevel, constraint_tuple
-from hierfl.language.nash import Nash
-from hierfl.language.objective import Objective
-from hierfl.language.roles import Roles
+from hierfl.language.levels import ArgMin, LowerLevel, Objective, constraint_tuple
+from hierfl.language.player import Nash
 from hierfl.language.sample import ClientParameter
 
 

@@ -20,9 +20,8 @@ from hierfl.analysis.enclosure import Enclosure, Known, enclose
 from hierfl.analysis.hoist import copy_with
 from hierfl.atoms.algebra import addends
 from hierfl.atoms.intervals import EPS, Interval
-from hierfl.language.averages import averages_of
 from hierfl.language.calculus.derivative import depends, gradient
-from hierfl.language.expectation import SampleAverage, total
+from hierfl.language.expectation import SampleAverage, averages_of, total
 
 ROW_LIMIT = 128  # of a Jacobian that is bounded row by row
 ENTRY_LIMIT = 4_000_000  # of one that is formed

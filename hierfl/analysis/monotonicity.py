@@ -23,8 +23,7 @@ from hierfl.atoms.intervals import EPS, Interval
 from hierfl.language.calculus.derivative import averaged, depends, gradient
 from hierfl.language.expectation import SampleAverage
 from hierfl.language.function import asserted_convex
-from hierfl.language.nash import Nash
-from hierfl.language.player import Player
+from hierfl.language.player import Nash, Player
 
 Variables = Sequence[cp.Variable]
 SIGNS_LIMIT = 9  # entries of y up to which all signs are tried

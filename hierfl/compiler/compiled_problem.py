@@ -18,8 +18,8 @@ from hierfl.compiler.sets import compile_set
 from hierfl.compiler.sets.verify import verify
 from hierfl.errors import DeclarationError
 from hierfl.jaxtools.precision import double_precision
-from hierfl.language.averages import refuse_total_of_distribution
 from hierfl.language.declaration import Declaration
+from hierfl.language.expectation import refuse_total_of_distribution
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.federated_data import POINTS
 from hierfl.language.function import uses_black_box

@@ -8,7 +8,7 @@ from typing import Any
 from cvxpy.lin_ops.lin_utils import get_id
 
 from hierfl.analysis.hoist import instantiate
-from hierfl.analysis.variable_attributes import attribute_constraints
+from hierfl.analysis.variable_bounds import attribute_constraints
 from hierfl.errors import DeclarationError
 from hierfl.language.declaration import Declaration
 from hierfl.language.federation.elsewhere import Elsewhere

@@ -12,7 +12,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
 from hierfl.inspect.assumptions.check import check
 from hierfl.inspect.assumptions.findings import CheckReport
-from hierfl.inspect.assumptions.lower_spectra import upper_spectra
+from hierfl.inspect.assumptions.lower_curvature import upper_spectra
 from hierfl.inspect.assumptions.study import Study
 
 SCHEDULES = ("practical", "theory")

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from hierfl.analysis.variable_attributes import attribute_constraints
+from hierfl.analysis.variable_bounds import attribute_constraints
 from hierfl.compiler.sets import CompiledSet, compile_set
 
 BATCH = 20

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.jaxtools.host_callback import call_on_host
-from hierfl.language.federation.mapped_rows import MappedRows, require_whole
+from hierfl.language.federation.given_arrays import MappedRows, require_whole
 
 ALIGNMENT = 64
 NARROW = ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "float16", "float32", "float64")

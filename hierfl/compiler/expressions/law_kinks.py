@@ -26,7 +26,7 @@ from jaxtyping import Bool, Float
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Enclosure
 from hierfl.atoms.table import holds_code, row_of
 from hierfl.compiler.expressions.law_integrals import GAP, LEAST, MOST, excess
-from hierfl.language.averages import is_affine_in
+from hierfl.language.expectation import is_affine_in
 from hierfl.language.sample import Sample
 
 CLOSE = 1e-5  # of the gap between nodes: how near to a kink slopes are compared, and kinks are one

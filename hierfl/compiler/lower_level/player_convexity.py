@@ -12,15 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from hierfl.analysis.players import PlayerConvexity, players_convexity
+from hierfl.analysis.convexity import PlayerConvexity, players_convexity
 from hierfl.compiler.data.tables import Data, Party
 from hierfl.compiler.lower_level.exact_lower import ExactLower
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.oracles import Oracles
 from hierfl.errors import NotConvexError
 from hierfl.language.calculus.jax_derivative import Pullback
-from hierfl.language.nash import Nash
-from hierfl.language.player import Player
+from hierfl.language.player import Nash, Player
 
 POINTS = 8
 SAMPLED_PLAYERS = 16

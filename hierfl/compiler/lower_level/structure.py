@@ -13,8 +13,7 @@ from cvxpy.atoms.atom import Atom
 from jax import Array
 
 from hierfl.analysis.enclosure import Enclosure
-from hierfl.analysis.variable_attributes import attribute_constraints
-from hierfl.analysis.variable_bounds import bounds_of
+from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of
 from hierfl.atoms.table import row_of
 from hierfl.compiler.expressions.law_kinks import crossed_atoms
 from hierfl.compiler.lower_level.jacobian import (

@@ -36,8 +36,7 @@ from hierfl.compiler.programs.saddle import Saddles
 from hierfl.compiler.programs.small_and_sparse import SMALL, Matrix, from_entries, gram, largest, same, stacked
 from hierfl.compiler.programs.smooth_atoms import SmoothSum
 from hierfl.compiler.programs.solve_program import solve_program
-from hierfl.language.averages import averages_of
-from hierfl.language.expectation import E, SampleAverage, total
+from hierfl.language.expectation import E, SampleAverage, averages_of, total
 from hierfl.language.sample import ClientParameter, Sample
 
 

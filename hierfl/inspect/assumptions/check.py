@@ -1,28 +1,364 @@
 """``problem.check()``: which of the papers' assumptions hold, how that is known, and what the theorem then says.
 
-What rests on convexity that the user asserted with ``hf.Function(..., convex=True)`` is reported as asserted, never as proved.
+The theorem for the declared class: what it bounds, which hypotheses it needs, its known gaps, and whether the declaration has its form. Among
+its hypotheses are samples that are unbiased and of bounded variance, and a smooth server's term. Where every hypothesis is proved, the
+theorem's constants of the problem, and what they then prescribe. What rests on convexity that the user asserted with
+``hf.Function(..., convex=True)`` is reported as asserted, never as proved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 
+from hierfl.analysis.enclosure import enclose
+from hierfl.analysis.lipschitz import one_sample
+from hierfl.analysis.theorems import (
+    Constants,
+    Prescription,
+    prescribe_2s,
+    prescribe_bl,
+    prescribe_bl_corrected,
+    prescribe_hfl,
+    prescribe_nn,
+)
+from hierfl.atoms.intervals import Interval
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.starting_points import require_start_in_x
 from hierfl.errors import SettingError
-from hierfl.inspect.assumptions.findings import CheckReport, Constant, Finding
-from hierfl.inspect.assumptions.lipschitz_checks import lipschitz
-from hierfl.inspect.assumptions.lower_curvature import moduli
-from hierfl.inspect.assumptions.lower_set_checks import has_a_solution, lower_sets, upper_sets
-from hierfl.inspect.assumptions.study import Study
-from hierfl.inspect.assumptions.theorem_numbers import form_of_declaration, randomness, theorem
+from hierfl.inspect.assumptions.findings import CheckReport, Constant, Examined, Finding, Theorem
+from hierfl.inspect.assumptions.lipschitz_checks import gradient_size, lipschitz, spread
+from hierfl.inspect.assumptions.lower_curvature import Curvature, moduli
+from hierfl.inspect.assumptions.lower_set_checks import diameter, has_a_solution, lower_sets, upper_sets
+from hierfl.inspect.assumptions.study import Holder, Study
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.function import asserted_convex
+from hierfl.language.sample import Sample
 from hierfl.progress import RunProgress
+
+
+def _randomness(study: Study) -> Examined:
+    """Examine the samples: unbiasedness, variances, and the smoothness of the server's term."""
+    clients, problem = study.holders.clients, study.compiled.declaration
+    first = study.assumption("(ii)") if study.problem_class == "nn" else ""
+    findings = [
+        Finding(
+            "unbiased samples",
+            "proved",
+            "minibatches are drawn uniformly with replacement, or from the law itself",
+            first,
+        )
+    ]
+    constants: list[Constant] = []
+    if study.problem_class == "nn":
+        nu = max(spread(study, problem.objective.clients, h) for h in clients)
+        constants.append(Constant("nu^2", nu, "<=", "a quarter of the range of f squared (Popoviciu)"))
+        findings.append(_bounded(study, "bounded variance of f", nu, first))
+    if study.problem_class == "hfl":
+        hierarchical = _of_hierarchical(study)
+        findings += hierarchical.findings
+        constants += hierarchical.constants
+    return Examined(tuple(findings), tuple(constants))
+
+
+def _of_hierarchical(study: Study) -> Examined:
+    """What [HFL] asks for beside unbiased samples: variances, a smooth server's term, and a clients' term without samples."""
+    clients, objective = study.holders.clients, study.compiled.declaration.objective
+    lower = max(_lower_variance(study, h) for h in clients)
+    smooth, server = _server(study)
+    constants = (
+        Constant("sigma_i^2", lower, "<=", "the mean square of one sample's gradient in y"),
+        Constant("sigma^2", server, "<=", "the mean square of one sample's gradient of the server's term"),
+        Constant("L_1^{f_1}", smooth, "<=", "curvature of the server's term"),
+    )
+    free = objective.clients is None or not any(isinstance(p, Sample) for p in objective.clients.parameters())
+    findings = (
+        _bounded(study, "bounded variance of the lower gradient", lower, "[HFL] Assumption 1 (ii)"),
+        _bounded(study, "bounded variance of the server gradient", server, "[HFL] Assumption 1 (iii)"),
+        _bounded(study, "server term smooth", smooth, "[HFL] Assumption 1 (iii)"),
+        Finding(
+            "client term without samples",
+            "proved" if free else "not covered",
+            "f_2 is evaluated, not sampled, in [HFL] (1)",
+            "[HFL] (1)",
+        ),
+    )
+    return Examined(findings, constants)
+
+
+def _lower_variance(study: Study, holder: Holder) -> float:
+    """Bound sigma_i^2: 0 without samples, else by the mean square of one sample's gradient in y."""
+    level = study.below
+    if not any(isinstance(p, Sample) for p in level.expression.parameters()):
+        return 0.0
+    return gradient_size(study, level.expression, level.variables, holder) ** 2
+
+
+def _server(study: Study) -> tuple[float, float]:
+    """Bound (L_1^{f_1}, sigma^2) of the server's term; zeros without one."""
+    term, holder = study.compiled.declaration.objective.server, study.holders.server
+    if term is None or holder is None:
+        return 0.0, 0.0
+    upper = study.compiled.upper.variables
+    spectrum = Curvature(study.compiled, term, upper, holder.known).spectrum(holder)
+    ends = [end for end in (spectrum.low, spectrum.high) if end is not None]
+    smooth = max(abs(end.value) for end in ends) if len(ends) == 2 else np.inf
+    random = any(isinstance(p, Sample) for p in term.parameters())
+    return float(smooth), gradient_size(study, term, upper, holder) ** 2 if random else 0.0
+
+
+def _bounded(study: Study, name: str, value: float, assumption: str) -> Finding:
+    if np.isfinite(value):
+        return Finding(name, "proved", f"at most {value:.6g}", assumption)
+    return Finding(name, "unknown", f"no bound on the declared sets{study.unbounded}", assumption)
+
+
+def _prescribed(
+    kind: str, c: Constants, epsilon: float, given: float | None = None
+) -> tuple[Prescription | None, Prescription]:
+    """(what the theorem prescribes with its gaps closed, what it prescribes as printed), for ``given`` local steps if they are.
+
+    With its gaps closed [2S] Theorem 1 covers one local step a round alone: None for more.
+    """
+    if kind == "nn":
+        return prescribe_nn(c, epsilon, True, given), prescribe_nn(c, epsilon, False, given)
+    if kind == "bl":
+        corrected = prescribe_bl_corrected(c, epsilon) if given in (None, 1) else None
+        return corrected, prescribe_bl(c, epsilon, given)
+    if kind == "2s":
+        return prescribe_2s(c, epsilon, True, given), prescribe_2s(c, epsilon, False, given)
+    return prescribe_hfl(c, epsilon, corrected=True), prescribe_hfl(c, epsilon, corrected=False)
+
+
+def _theorem_constants(study: Study, constants: Mapping[str, Constant]) -> Constants:
+    """Gather the theorems' constants; f's range on X comes from intervals, or from its Lipschitz constant and the size of X."""
+
+    def get(name: str, otherwise: float = 0.0) -> float:
+        return constants[name].value if name in constants else otherwise
+
+    nn = study.level is None
+    letter = "h" if study.level is None else study.level.letter
+    implicit = get("L_{f,x}") if nn else get("L0_imp")
+    whole = get("L_f", implicit)
+    fall, highest, lowest = _fall_of_f(study, whole)
+    box = study.x_box
+    low, high = _range_of_f(study)
+    swing = _least(high - low, _times(whole, float(np.linalg.norm(box.hi - box.lo))))
+    margin = whole * study.smoothing
+    return Constants(
+        n=study.compiled.upper.size,
+        m=study.compiled.num_clients,
+        smoothing=study.smoothing,
+        gap=fall + margin,
+        lipschitz=implicit,
+        lipschitz_y=get("L_{f,y}"),
+        slope=0.0 if nn else get("L_y"),
+        variance=get("nu^2"),
+        b1=get("B_1"),
+        b2=get("B_2"),
+        mu=get(f"mu_{letter}"),
+        smooth=get(f"L_{letter}", np.inf),
+        start=np.inf if nn else diameter(study) ** 2,
+        server_smooth=get("L_1^{f_1}"),
+        server_variance=get("sigma^2"),
+        lower_variance=get("sigma_i^2"),
+        swing=swing,
+        value=highest + margin,
+        lowest=abs(lowest),
+    )
+
+
+def _fall_of_f(study: Study, lipschitz: float) -> tuple[float, float, float]:
+    """(a bound on f(x_0) - inf f, one on |f(x_0)|, a lower bound of f): for the study's starts, or for every x_0 in X."""
+    low, high = _range_of_f(study)
+    box, somewhere = study.x_box, study.project_x(np.zeros(study.compiled.upper.size))
+    starts = somewhere[None] if study.starts is None else study.starts
+    values = np.array([float(study.compiled.exact.at(start).value) for start in starts])
+    reach = np.array([np.linalg.norm(np.maximum(np.abs(box.hi - x), np.abs(x - box.lo))) for x in starts])
+    change = np.array([_times(lipschitz, r) for r in reach])
+    falls = np.minimum(values - low, change)
+    lowest = float(np.max(values - falls))
+    if study.starts is not None:
+        return float(np.max(falls)), float(np.max(np.abs(values))), lowest
+    highest = min(high, float(np.min(values + change)))
+    width = float(np.linalg.norm(box.hi - box.lo))
+    return _least(highest - lowest, _times(lipschitz, width)), max(abs(highest), abs(lowest)), lowest
+
+
+def _range_of_f(study: Study) -> tuple[float, float]:
+    """Bound f over X, oriented for minimisation: (low, high)."""
+    compiled, objective = study.compiled, study.compiled.declaration.objective
+    parts: list[tuple[float, Interval]] = []
+    if objective.clients is not None:
+        term = compiled.sign * objective.clients
+        for holder in study.holders.clients:
+            weight = float(study.holders.data.clients.weights[holder.index])
+            parts.append((weight, enclose(one_sample(term, holder.count), holder.known)))
+    server = study.holders.server
+    if objective.server is not None and server is not None:
+        parts.append((1.0, enclose(one_sample(compiled.sign * objective.server, server.count), server.known)))
+    low = sum(w * float(np.min(p.lo)) for w, p in parts)
+    high = sum(w * float(np.max(p.hi)) for w, p in parts)
+    return low - 1e-12 * abs(low), high + 1e-12 * abs(high)
+
+
+def _least(*values: float) -> float:
+    known = [value for value in values if np.isfinite(value)]
+    return min(known) if known else np.inf
+
+
+def _times(first: float, second: float) -> float:
+    return first * second if np.isfinite(first) and np.isfinite(second) else np.inf
+
+
+STATEMENT = "a bound on E|grad f^eta(x_k*)|^2 at a random iterate k*, eta = {eta:g}, accuracy {epsilon:g}"
+PROJECTED = "queries='projected': f is queried on X, so that constants on X suffice"
+NEEDED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "nn": (
+        "[NN] Proposition 1 ([2S] Proposition 1)",
+        (
+            "f Lipschitz in x",
+            "unbiased samples",
+            "bounded variance of f",
+            "X nonempty, closed and convex",
+            "set dissimilarity",
+        ),
+    ),
+    "bl": (
+        "[2S] Theorem 1",
+        (
+            *("f Lipschitz in x", "f Lipschitz in y", "implicit function Lipschitz", "strong convexity", "smoothness"),
+            *("lower gradient Lipschitz in x", "y(x) Lipschitz", "X nonempty, closed and convex", "set dissimilarity"),
+            *("Y(x) nonempty", "Y(x) closed and convex", "unbiased samples"),
+        ),
+    ),
+    "2s": (
+        "[2S] Theorem 2",
+        (
+            *(
+                "f Lipschitz in y",
+                "implicit function Lipschitz",
+                "strong monotonicity",
+                "smoothness",
+                "unbiased samples",
+            ),
+            *("X nonempty, closed and convex", "set dissimilarity"),
+            *("Y(x) nonempty", "Y(x) closed and convex", "Y(x) bounded"),
+        ),
+    ),
+    "hfl": (
+        "[HFL] Theorem 1",
+        (
+            *("f Lipschitz in x", "f Lipschitz in y", "implicit function Lipschitz", "strong convexity", "smoothness"),
+            *("lower gradient Lipschitz in x", "unbiased samples", "bounded variance of the lower gradient"),
+            *("server term smooth", "bounded variance of the server gradient", "client term without samples"),
+            *("Y(x) nonempty", "Y(x) closed and convex", "Y(x) bounded"),
+        ),
+    ),
+}
+GAPS = {
+    "nn": (
+        "the proof shows f^eta to be (L_0 n + 1) / eta-smooth and then writes L_0 n / (2 eta); predicted is with the former.",
+    ),
+    "bl": (
+        "[2S] Lemma 9 treats a direction shared by all clients and by H local steps as if independent: no linear speed-up in m is "
+        "proved. Prescribed is one local step a round, without division by m.",
+        "Theta_5 prints (96 B_2^2 + 1) L^2 n^2 where Lemma 11 (ii) gives 24 (4 B_2^2 + 1) L^2 n^2: 24 times as much at B_2 = 0. With one local "
+        "step a round, as is prescribed, Theta_5 does not enter.",
+        "Algorithm 3 makes 2 a_r ln a_r local steps, linearly many in r, where (ii) asks for m^-1 (r + 1)^(2/3) only; its rate is proved for "
+        "clients with data of one distribution. No error of the lower level is computed in a run: with lower=Exact() there is none.",
+        "for clients whose data differ [2S] names LFD, quoting the order of its local steps and no step sizes: a run by theory does not take it.",
+        "the proof's factor (L_{grad h,x} / mu_h)^2 in Theta_3 belongs to the drift only; the lower level's error is weighed without it.",
+    ),
+    "2s": ("the proof needs gamma <= 1 / (sqrt(24) H) (Lemma 13 (ii)), which the statement omits; it is imposed.",),
+    "hfl": (
+        "Theta_1 telescopes over a non-constant 1 / gamma_r: it is 16 L^f (sup_r E f^eta(x_r) - f*), with the range of f on X here.",
+        "Theta_3 must be multiplied by the mean over clients of C_i / tau_i, C_i the numerator of Proposition 1; tau is chosen so that it is at most 1.",
+        "Theorem 2 (almost sure convergence) asks for sum gamma_r^2 < inf, p in (1/2, 1] of c / (r + 1)^p, which the steps of Theorem 1 and of "
+        "the paper's experiments, p = 1/2, do not meet: check(solver=ZOHFL(...)) tells which of its conditions hold for a schedule.",
+    ),
+}
+
+
+def _form_of_declaration(study: Study) -> tuple[Finding, ...]:
+    """Compare the declaration with the form of the papers' class."""
+    problem = study.compiled.declaration
+    weights = study.holders.data.clients.weights
+    equal = bool(np.allclose(weights, 1.0 / len(weights), rtol=1e-12))
+    findings = [Finding("uniform weights", "proved" if equal else "not covered", "the papers' weights are 1/m")]
+    if study.level is not None and study.problem_class != "2s":
+        argmin = study.level.kind != "equilibrium"
+        reason = "the theorem is about minimisers" + (
+            "" if argmin else "; for an equilibrium of this scope none is stated"
+        )
+        findings.append(Finding("lower level is an argmin", "proved" if argmin else "not covered", reason))
+    if study.problem_class == "hfl":
+        free = not study.compiled.upper_set.blocks and study.compiled.private_set is None
+        reason = (
+            "as in [HFL] (1)" if free else "[HFL] (1) has no constraints on x: a projected server step is not covered"
+        )
+        findings.append(Finding("x unconstrained", "proved" if free else "not covered", reason, "[HFL] (1)"))
+    else:
+        absent = problem.objective.server is None
+        reason = (
+            "the class has no server term" if absent else "the papers' class has no server term, this problem has one"
+        )
+        findings.append(Finding("no server term", "proved" if absent else "not covered", reason))
+    return tuple(findings)
+
+
+def _theorem(
+    study: Study, findings: Mapping[str, Finding], constants: Mapping[str, Constant], epsilon: float
+) -> Theorem:
+    """State the class's theorem, with numbers where every hypothesis is proved."""
+    kind = "bl" if study.problem_class == "mm" else study.problem_class
+    name, needed = NEEDED[kind]
+    name = f"{name} (Corollary 1)" if study.problem_class == "mm" else name
+    renamed = [_same_role(n, findings) for n in needed]
+    hypotheses = [findings[n] for n in (*renamed, *(f.name for f in _form_of_declaration(study)))]
+    hypotheses.append(_bounded_below(study, kind, constants))
+    statement = f"{STATEMENT.format(eta=study.smoothing, epsilon=epsilon)}; {PROJECTED}"
+    without_numbers = Theorem(name, statement, tuple(hypotheses), GAPS[kind])
+    if not without_numbers.applies:
+        return without_numbers
+    numbers = _theorem_constants(study, constants)
+    without_numbers = replace(without_numbers, fall=numbers.gap, start=_starts_of(study))
+    if not np.isfinite(numbers.gap):
+        return without_numbers
+    predicted, printed = _prescribed(kind, numbers, epsilon, study.local_steps)
+    return replace(without_numbers, predicted=predicted, printed=printed)
+
+
+def _starts_of(study: Study) -> str:
+    """Which x_0 the bound on f(x_0) - inf f is for."""
+    if study.starts is None:
+        return "every x_0 in X"
+    if len(study.starts) > 1:
+        return f"{len(study.starts)} starts"
+    return f"x_0 = {np.array2string(study.starts[0], threshold=6, precision=6)}"
+
+
+def _bounded_below(study: Study, kind: str, constants: Mapping[str, Constant]) -> Finding:
+    """Whether inf f (for [HFL] Theorem 1, corrected, also sup f) is finite, by intervals or Lipschitz continuity on a bounded X."""
+    name = "f bounded" if kind == "hfl" else "f bounded below"
+    lipschitz = (constants.get("L_f") or constants["L_{f,x}" if study.level is None else "L0_imp"]).value
+    if np.isfinite(lipschitz) and study.x_box.is_bounded:
+        return Finding(name, "proved", "Lipschitz on a bounded X")
+    low, high = _range_of_f(study)
+    if np.isfinite(low) and (kind != "hfl" or np.isfinite(high)):
+        return Finding(name, "proved", f"f lies in [{low:.6g}, {high:.6g}] on X")
+    return Finding(name, "unknown", "no bound on f follows on X")
+
+
+def _same_role(name: str, findings: Mapping[str, Finding]) -> str:
+    """The name under which a hypothesis was examined: strong convexity and strong monotonicity play one role."""
+    if name in findings:
+        return name
+    return {"strong convexity": "strong monotonicity", "strong monotonicity": "strong convexity"}.get(name, name)
+
 
 Part = TypeVar("Part")
 
@@ -60,7 +396,7 @@ def check(
     with RunProgress(6 if study.level is not None else 4, "check", progress, "stages") as bar:
         stage = _Stages(bar)
         upper = stage("X", lambda: upper_sets(study))
-        findings += [*upper.findings, *form_of_declaration(study)]
+        findings += [*upper.findings, *_form_of_declaration(study)]
         curvature = None
         if study.level is not None:
             sets = stage("Y(x)", lambda: lower_sets(study))
@@ -69,12 +405,12 @@ def check(
             findings += [*curvature.findings, has_a_solution(study, curvature.own_mu, sets[0])]
             constants += curvature.constants
         slopes = stage("Lipschitz constants", lambda: lipschitz(study, curvature))
-        draws = stage("samples", lambda: randomness(study))
+        draws = stage("samples", lambda: _randomness(study))
         findings += [*slopes.findings, *draws.findings]
         constants += [*slopes.constants, *upper.constants, *draws.constants]
-        findings, constants = marked(study, findings), marked_constants(study, constants)
+        findings, constants = marked(study, findings), _marked_constants(study, constants)
         by_name = {c.name: c for c in constants}
-        result = stage("theorem", lambda: theorem(study, {f.name: f for f in findings}, by_name, epsilon))
+        result = stage("theorem", lambda: _theorem(study, {f.name: f for f in findings}, by_name, epsilon))
     title = f"{_TITLES[study.problem_class]}; n = {study.compiled.upper.size}, m = {study.compiled.num_clients}"
     return CheckReport(title, tuple(findings), by_name, (result,))
 
@@ -106,10 +442,10 @@ CONSTANTS = frozenset({*("mu_h", "mu_h of the mean", "mu_F", "mu_F of the mean",
 
 def marked(study: Study, findings: Sequence[Finding]) -> list[Finding]:
     """The findings, those that rest on assertions with that status and the functions' names."""
-    return [_marked_finding(finding, resting(study, finding.name)) for finding in findings]
+    return [_marked_finding(finding, _resting(study, finding.name)) for finding in findings]
 
 
-def marked_constants(study: Study, constants: Sequence[Constant]) -> list[Constant]:
+def _marked_constants(study: Study, constants: Sequence[Constant]) -> list[Constant]:
     """The constants, with the functions whose convexity they rest on."""
     names = _of_lower_level(study)
     if not names:
@@ -117,7 +453,7 @@ def marked_constants(study: Study, constants: Sequence[Constant]) -> list[Consta
     return [replace(c, reason=f"{c.reason}; {_said(names)}") if c.name in CONSTANTS else c for c in constants]
 
 
-def resting(study: Study, name: str) -> tuple[str, ...]:
+def _resting(study: Study, name: str) -> tuple[str, ...]:
     """The functions that a finding of this name rests on."""
     declared = study.compiled.declaration
     if name in OF_X:

@@ -2,38 +2,149 @@
 
 They rest on bounds of gradients, of their spread over a party's samples, and of how the lower level's gradient moves with x. Of the
 response y(x) also whether it is unique and differentiable.
+
+How far y(x) moves where Y(x) = {y : A y <= b + C x} has normals that stay and sides that move: at every x some independent rows S hold with
+equality at y(x) and carry all multipliers, so that y(x) = y_S(x), the solution over the affine set A_S y = b_S + C_S x alone. There are
+finitely many S and y(x) is continuous: the largest Lipschitz constant of a y_S is one of y(x) (Robinson, 1979, for quadratic programs). That
+affine set is a translated one, by |A_S^+ C_S| for each unit of x.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations, islice
+from math import comb
 
 import cvxpy as cp
+import jax
+import jax.numpy as jnp
 import numpy as np
 from cvxpy.atoms.affine.affine_atom import AffAtom
-from cvxpy.constraints import Equality
+from cvxpy.constraints import Equality, Inequality
+from cvxpy.constraints.constraint import Constraint
+from jaxtyping import Float
 
 from hierfl.analysis.curvature_bounds import is_quadratic
 from hierfl.analysis.enclosure import enclose
 from hierfl.analysis.hoist import hoist
 from hierfl.analysis.lipschitz import gradient_bound, mixed_bound, one_sample
 from hierfl.analysis.spectrum import Edge
-from hierfl.analysis.variable_attributes import attribute_constraints
+from hierfl.analysis.variable_bounds import attribute_constraints
 from hierfl.atoms.algebra import addends
 from hierfl.atoms.table import row_of
+from hierfl.compiler.parametric.level_form import LevelForm
+from hierfl.compiler.parametric.template import LevelTemplate
+from hierfl.compiler.programs.cones import ZERO
+from hierfl.compiler.programs.small_and_sparse import as_array
 from hierfl.inspect.assumptions.findings import Constant, Examined, Finding
-from hierfl.inspect.assumptions.holders import Holder
-from hierfl.inspect.assumptions.lower_curvature import Moduli
-from hierfl.inspect.assumptions.lower_spectra import Curvature
-from hierfl.inspect.assumptions.moving_polyhedra import NoShiftError, side_shift
-from hierfl.inspect.assumptions.study import Study
+from hierfl.inspect.assumptions.lower_curvature import Curvature, Moduli, data_exact
+from hierfl.inspect.assumptions.study import Holder, Study
 from hierfl.language.calculus.derivative import depends
 from hierfl.language.function import UserAtom
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import Sample
 
+SUBSETS = 300_000  # of rows that are looked at, some seconds
+TOGETHER = 20_000
+DEPENDENT = 1e-11  # of a row of length 1
 
-def response_constant(study: Study, moduli: Moduli, mixed: float) -> tuple[float, str]:
+
+class NoShiftError(Exception):
+    """The sides move, and by how much cannot be told; the message says why."""
+
+
+def _side_shift(study: Study) -> float | None:
+    """The largest |A_S^+ C_S| over the owners and the independent sets of rows; None where rows do not move like this.
+
+    Raises ``NoShiftError`` where a law stands behind the rows, of which points are known only, or there are too many
+    sets of rows.
+    """
+    level, constraints = study.below, study.lower_constraints
+    if not all(map(_affine, constraints)):
+        return None
+    used = {leaf.id for constraint in constraints for leaf in constraint.parameters()}
+    if not data_exact(study, used):
+        raise NoShiftError("the rows of Y(x) hold a distribution, of which points are known only")
+    form = LevelTemplate.of(None, constraints, level.variables, study.compiled.declaration.known_bounds)
+    equations = sum(cone.size for cone in form.cones if cone.kind == ZERO)
+    return max(_largest_shift(*_rows(study, form, owner[0][1].own), equations) for _, owner in study.set_owners)
+
+
+def _affine(constraint: Constraint) -> bool:
+    """Whether a constraint is affine in x and y together, so that its normals do not depend on x."""
+    return isinstance(constraint, Equality | Inequality) and bool(constraint.expr.is_affine())
+
+
+def _rows(
+    study: Study, form: LevelTemplate, own: dict[int, object]
+) -> tuple[Float[np.ndarray, "rows size"], Float[np.ndarray, "rows n"]]:
+    """(A, C) of the rows A y + C x + b, each of length 1 in y; rows without y are the upper level's."""
+
+    def theta(x: jax.Array) -> jax.Array:
+        return form.theta_at(study.compiled.environment(x, None, own))
+
+    at = jnp.zeros(study.compiled.upper.size)
+    here, moves = np.asarray(theta(at), float), np.asarray(jax.jacfwd(theta)(at), float)
+    normals = as_array(LevelForm(form, ()).program([here]).a)
+    sides = np.zeros((form.height, at.size))
+    sides[form.offset.rows] = form.offset.linear @ moves
+    sizes = np.linalg.norm(normals, axis=1, keepdims=True)
+    sizes = np.where(sizes > 0, sizes, 1.0)
+    return normals / sizes, sides / sizes
+
+
+def _largest_shift(normals: np.ndarray, sides: np.ndarray, equations: int) -> float:
+    size = normals.shape[1]
+    always = _independent(normals[:equations])
+    kept = [k for k in _different(normals, sides, equations)]
+    free = min(size - len(always), len(kept))
+    count = sum(comb(len(kept), k) for k in range(free + 1))
+    if count > SUBSETS:
+        raise NoShiftError(
+            f"the sides of Y(x) move, for which the constant is that of {count:.2g} sets of {len(kept)} rows, more than the "
+            f"{SUBSETS:,} that are looked at"
+        )
+    worst = 0.0
+    for more in range(free + 1):
+        chosen = combinations(kept, more)
+        while some := list(islice(chosen, TOGETHER)):
+            rows = np.concatenate([np.tile(always, (len(some), 1)), np.array(some).reshape(len(some), more)], axis=1)
+            worst = max(worst, _shift(normals[rows.astype(int)], sides[rows.astype(int)]))
+    return worst
+
+
+def _shift(normals: np.ndarray, sides: np.ndarray) -> float:
+    """The largest |A_S^+ C_S| of a stack of rows, those that depend on each other left out."""
+    if not normals.shape[1]:
+        return 0.0
+    left, singular, right = np.linalg.svd(normals, full_matrices=False)
+    good = singular[:, -1] > DEPENDENT
+    if not good.any():
+        return 0.0
+    left, singular, right = left[good], singular[good], right[good]
+    moves = (np.swapaxes(left, 1, 2) @ sides[good]) / singular[..., None]
+    return float(np.linalg.norm(moves, ord=2, axis=(1, 2)).max())
+
+
+def _independent(rows: np.ndarray) -> np.ndarray:
+    """Indices of equations from which all of them follow."""
+    found: list[int] = []
+    for k in range(len(rows)):
+        if np.linalg.matrix_rank(rows[[*found, k]], tol=DEPENDENT) > len(found):
+            found.append(k)
+    return np.array(found, int)
+
+
+def _different(normals: np.ndarray, sides: np.ndarray, equations: int) -> list[int]:
+    """Inequalities with y in them, of those that are the same up to their constants only one."""
+    first: dict[bytes, int] = {}
+    for k in range(equations, len(normals)):
+        if normals[k].any():
+            first.setdefault(np.concatenate([normals[k], sides[k]]).round(14).tobytes(), k)
+    return list(first.values())
+
+
+def _response_constant(study: Study, moduli: Moduli, mixed: float) -> tuple[float, str]:
     """(Lipschitz constant of y(x), how it is known), by [2S] Lemma 2; for translated sets with the translation."""
     mu = moduli.own_mu
     if not mu > 0:
@@ -60,7 +171,7 @@ def _over_moving_sides(study: Study, moduli: Moduli, mixed: float) -> tuple[floa
     For minima the translation counts sqrt(L_h / mu_h)-fold: the point that is nearest in the norm of the Hessian moves.
     """
     try:
-        shift = side_shift(study)
+        shift = _side_shift(study)
     except NoShiftError as reason:
         return np.inf, f"unknown: {reason}"
     if shift is None:
@@ -77,7 +188,7 @@ def _over_moving_sides(study: Study, moduli: Moduli, mixed: float) -> tuple[floa
     return value * (1 + 1e-12), f"{how}, {rows}"
 
 
-def uniqueness(study: Study, moduli: Moduli) -> Finding:
+def _uniqueness(study: Study, moduli: Moduli) -> Finding:
     """Whether y(x) is unique, which strong convexity (monotonicity) says."""
     name = "y(x) unique"
     if not moduli.own_mu > 0:
@@ -86,7 +197,7 @@ def uniqueness(study: Study, moduli: Moduli) -> Finding:
     return Finding(name, "proved" if moduli.proved else "sampled", reason)
 
 
-def differentiability(study: Study, moduli: Moduli) -> Finding:
+def _differentiability(study: Study, moduli: Moduli) -> Finding:
     """Whether y(x) is differentiable, by the implicit function theorem.
 
     F must be continuously differentiable, and y free or on an affine set that at most shifts.
@@ -120,7 +231,7 @@ def _not_smooth(node: cp.Expression) -> cp.Expression | None:
     return next((rough for a in node.args for rough in [_not_smooth(a)] if rough is not None), None)
 
 
-def worst_gradient(
+def _worst_gradient(
     study: Study, term: cp.Expression | None, variables: Sequence[cp.Variable]
 ) -> tuple[float, str, tuple[float, ...]]:
     """The largest over clients of :func:`gradient_size`, whose it is, and those of all clients."""
@@ -145,7 +256,7 @@ def gradient_size(study: Study, term: cp.Expression, variables: Sequence[cp.Vari
     return float(np.sqrt(sum(share * square for share, square in squares))) * (1 + 1e-12)
 
 
-def steep_addend(study: Study, term: cp.Expression, variables: Sequence[cp.Variable]) -> cp.Expression | None:
+def _steep_addend(study: Study, term: cp.Expression, variables: Sequence[cp.Variable]) -> cp.Expression | None:
     """An addend whose slope is not bounded on the whole space, where convexity keeps the others from making up for it; else None."""
     wanted = {v.id for v in variables}
     moving = [part for part in addends(term) if depends(part, wanted)]
@@ -164,7 +275,7 @@ def spread(study: Study, term: cp.Expression | None, holder: Holder) -> float:
     return float(np.max(0.25 * (values.hi - values.lo) ** 2)) * (1 + 1e-12)
 
 
-def mixed_constant(study: Study) -> float:
+def _mixed_constant(study: Study) -> float:
     """Bound L_{grad h,x}: by the Jacobian's entries, or for large jointly convex quadratics by |H_xy|^2 <= |H_xx| |H_yy|."""
     level, compiled = study.below, study.compiled
     upper, lower = compiled.upper.variables, level.variables
@@ -205,19 +316,19 @@ def lipschitz(study: Study, moduli: Moduli | None) -> Examined:
     term, level = study.compiled.declaration.objective.clients, study.level
     assumption = study.assumption("(i)")
     upper, lower = study.compiled.upper.variables, study.compiled.lower.variables
-    f_x, who_x, each_x = worst_gradient(study, term, upper)
+    f_x, who_x, each_x = _worst_gradient(study, term, upper)
     constants = [_gradient_constant("L_{f,x}", f_x, who_x, each_x)]
     in_x = _slope_finding(study, "x", upper, f_x, assumption)
     if level is None or moduli is None:
         whole = f_x + _server_gradient(study, upper)
         return Examined((in_x,), (*constants, *_of_the_whole(study, whole)))
-    f_y, who_y, each_y = worst_gradient(study, term, lower)
-    mixed = mixed_constant(study)
+    f_y, who_y, each_y = _worst_gradient(study, term, lower)
+    mixed = _mixed_constant(study)
     constants += [
         _gradient_constant("L_{f,y}", f_y, who_y, each_y),
         Constant("L_{F,x}" if level.letter == "F" else "L_{grad h,x}", mixed, "<=", "second derivatives in (x, y)"),
     ]
-    slope, how = response_constant(study, moduli, mixed)
+    slope, how = _response_constant(study, moduli, mixed)
     if level.letter == "F":
         how = how.replace("L_{grad h,x}", "L_{F,x}").replace("L_h", "L_F").replace("mu_h", "mu_F")
     implicit = f_x + _times(f_y, slope)
@@ -244,8 +355,8 @@ def lipschitz(study: Study, moduli: Moduli | None) -> Examined:
         ),
         _bound_finding(study, "y(x) Lipschitz", slope, how, "", moduli.proved),
         _implicit(study, implicit, whole, assumption, moduli.proved),
-        uniqueness(study, moduli),
-        differentiability(study, moduli),
+        _uniqueness(study, moduli),
+        _differentiability(study, moduli),
     )
     return Examined(findings, tuple(constants))
 
@@ -256,7 +367,7 @@ def _slope_finding(study: Study, name: str, variables: Sequence[cp.Variable], va
     level, free = study.level, not study.compiled.upper_set.blocks
     if name == "y":
         free = level is not None and not level.constraints and not attribute_constraints(variables)
-    steep = None if np.isfinite(value) or term is None or not free else steep_addend(study, term, variables)
+    steep = None if np.isfinite(value) or term is None or not free else _steep_addend(study, term, variables)
     if steep is None:
         return _bound_finding(study, title, value, f"the gradient of the clients' term in {name}", assumption)
     reason = f"{expression_text(steep)} is quadratic, and {name} is not bounded: its slope grows without end"

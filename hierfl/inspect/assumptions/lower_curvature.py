@@ -1,29 +1,350 @@
 """Moduli of the lower level: strong convexity or monotonicity, and smoothness; whether the mapping of an equilibrium is a gradient.
 
-Where no bound is positive, two points of Y(x) are looked for between which the mapping F is not strongly monotone.
+They are the ends of the spectrum of the lower level's Hessian or Jacobian, holder by holder, by intervals where it moves with x or y. With
+them those of the clients' upper terms in x, client by client: mu_i and L_i of methods with local gradient steps. Hessians are those of
+quadratic bounds (``hierfl.analysis.curvature_bounds``), which are compiled once and multiply vectors for any client (a mean over its rows)
+or any single sample. Where no bound is positive, two points of Y(x) are looked for between which the mapping F is not strongly monotone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import cvxpy as cp
+import jax
+import jax.numpy as jnp
 import numpy as np
+from cvxpy.atoms.affine.add_expr import AddExpression
 
-from hierfl.analysis.curvature_bounds import moves_slopes
+from hierfl.analysis.curvature_bounds import CurvatureBounds, End, curvature_bounds, majorant, moves_slopes
+from hierfl.analysis.enclosure import Known
 from hierfl.analysis.hoist import hoist
-from hierfl.analysis.spectrum import Edge
-from hierfl.atoms.intervals import EPS
+from hierfl.analysis.lipschitz import ROW_LIMIT, JacobianRows
+from hierfl.analysis.monotonicity import BoundingJacobians, bounding_jacobians, largest_norm, least_eigenvalue
+from hierfl.analysis.spectrum import DENSE_LIMIT, Edge, largest, smallest
+from hierfl.atoms.algebra import addends
+from hierfl.atoms.intervals import EPS, Interval, interval_sum
+from hierfl.compiler.data.tables import Population
+from hierfl.compiler.expressions.program import NO_ROWS, Program, Rows
 from hierfl.inspect.assumptions.findings import Constant, Finding
-from hierfl.inspect.assumptions.lower_spectra import (
-    LowerSpectra,
-    hessian_spectra,
-    mapping_spectra,
-    slope_key,
-    slope_parameters,
-)
-from hierfl.inspect.assumptions.study import JACOBIAN_LIMIT, Study, Weighted
+from hierfl.inspect.assumptions.study import JACOBIAN_LIMIT, Holder, Study, Weighted, known_of_all
+from hierfl.language.levels import averages_of
+from hierfl.language.player import Nash
+from hierfl.language.printing.text import expression_text
+from hierfl.language.sample import Sample
+
+if TYPE_CHECKING:
+    from hierfl.compiler.compiled_problem import CompiledProblem
+
+Products = Callable[[np.ndarray], np.ndarray]  # of the Hessian with vectors (k, size)
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """mu from below and L from above of one function (None: no bound)."""
+
+    low: Edge | None
+    high: Edge | None
+
+
+@dataclass(frozen=True, eq=False)
+class Curvature:
+    """The curvature of ``expression`` in ``variables``, evaluated for holders of data."""
+
+    compiled: CompiledProblem
+    expression: cp.Expression
+    variables: tuple[cp.Variable, ...]
+    known: Known
+
+    @cached_property
+    def bounds(self) -> CurvatureBounds:
+        """Quadratic bounds of the expression from below and above."""
+        return curvature_bounds(self.expression, self.variables, self.known)
+
+    def spectrum(self, holder: Holder) -> Spectrum:
+        """Bound the spectrum of the Hessian for one holder (a client, or one of its samples)."""
+        return self.mean_spectrum([(1.0, holder)])
+
+    @property
+    def size(self) -> int:
+        return sum(v.size for v in self.variables)
+
+    def mean_spectrum(self, holders: Sequence[tuple[float, Holder]]) -> Spectrum:
+        """Bound the spectrum of the Hessian of a weighted sum over holders."""
+        terms = max((holder.rows for _, holder in holders), default=1)
+        low = high = None
+        if self.bounds.lower is not None:
+            low = smallest(self._products("lower", holders), self.size, terms)
+            if low is None and self._plain is not None:  # leaving out convex terms can only lower mu
+                low = smallest(self._products("plain", holders), self.size, terms)
+            if low is None:
+                low = Edge(0.0, "convex, by CVXPY's rules")
+        if self.bounds.upper is not None:
+            dominating = None if self._dominating is None else self._products("dominating", holders)
+            high = largest(self._products("upper", holders), self.size, terms, dominating)
+        return Spectrum(low, high)
+
+    @cached_property
+    def _plain(self) -> cp.Expression | None:
+        """The terms of the lower bound that no data enter."""
+        assert self.bounds.lower is not None
+        terms = [t for t in addends(self.bounds.lower) if not any(True for _ in averages_of(t)) and t.variables()]
+        return sum(terms[1:], start=terms[0]) if terms else None
+
+    @cached_property
+    def _dominating(self) -> cp.Expression | None:
+        return None if self.bounds.upper is None else majorant(self.bounds.upper, self.variables)
+
+    def _expression(self, which: str) -> cp.Expression:
+        if which in ("lower", "upper"):
+            return getattr(self.bounds, which)
+        return self._plain if which == "plain" else self._dominating
+
+    def _products(self, which: str, holders: Sequence[tuple[float, Holder]]) -> Products:
+        multiply = self._compiled_products(which)
+
+        def products(vectors: np.ndarray) -> np.ndarray:
+            result = np.zeros_like(vectors)
+            for weight, holder in holders:
+                ends = {p.id: jnp.asarray(end.value(holder.known)) for p, end in self._ends(which)}
+                part = multiply(jnp.asarray(vectors), holder.population, holder.index, holder.own | ends)
+                result += weight * np.asarray(part)
+            return result
+
+        return products
+
+    def _ends(self, which: str) -> list[tuple[cp.Parameter, End]]:
+        used = {p.id for p in self._expression(which).parameters()}
+        return [(p, end) for p, end in self.bounds.ends.items() if p.id in used]
+
+    @cached_property
+    def _programs(self) -> dict[str, Callable[..., jax.Array]]:
+        return {}
+
+    def _compiled_products(self, which: str) -> Callable[..., jax.Array]:
+        if which not in self._programs:
+            self._programs[which] = self._compile(self._expression(which))
+        return self._programs[which]
+
+    def _compile(self, expression: cp.Expression) -> Callable[..., jax.Array]:
+        program = Program([expression])
+        samples = tuple(p.id for p in expression.parameters() if isinstance(p, Sample))
+        starts = np.cumsum([0, *(v.size for v in self.variables)])
+        mine = {v.id for v in self.variables}
+        others = [v for v in [*self.compiled.upper.variables, *self.compiled.lower.variables] if v.id not in mine]
+        zeros = {v.id: np.zeros(v.shape) for v in others}
+
+        def value(flat: jax.Array, own: dict[int, Any], rows: Rows) -> jax.Array:
+            decision = {v.id: flat[a:b].reshape(v.shape) for v, a, b in zip(self.variables, starts, starts[1:])}
+            return jnp.reshape(program({**zeros, **own, **decision}, rows)[0], ())
+
+        def product(vector: jax.Array, population: Population | None, index: int, own: dict[int, Any]) -> jax.Array:
+            def of_rows(rows: Rows) -> jax.Array:
+                point = jnp.zeros_like(vector)
+                return jax.jvp(lambda flat: jax.grad(value)(flat, own, rows), (point,), (vector,))[1]
+
+            return of_rows(NO_ROWS) if population is None else population.party(index).mean(of_rows, samples)
+
+        @jax.jit
+        def products(vectors: jax.Array, population: Population | None, index: int, own: dict[int, Any]) -> jax.Array:
+            return jax.lax.map(lambda v: product(v, population, index, own), vectors, batch_size=64)
+
+        return products
+
+
+@dataclass(frozen=True)
+class LowerSpectra:
+    """The spectra holder by holder, and ``together`` that of their weighted sum (federation scope).
+
+    ``rule`` says how they are known, ``notes`` what could not be bounded; ``proved`` unless a sample stands for a distribution.
+    """
+
+    spectra: tuple[Spectrum, ...]
+    together: Spectrum | None
+    rule: str
+    notes: tuple[str, ...]
+    proved: bool
+
+
+def _hessian_spectra(study: Study) -> LowerSpectra:
+    """Bound the spectra of the lower objectives' Hessians in y."""
+    level = study.below
+    known = known_of_all(study.y_holders)
+    curvature = Curvature(study.compiled, level.sign * level.expression, level.variables, known)
+    spectra = tuple(curvature.spectrum(holder) for holder in study.y_holders)
+    together = curvature.mean_spectrum(study.owners[0][1]) if study.compiled.scope == "federation" else None
+    used = {p.id for b in (curvature.bounds.lower, curvature.bounds.upper) if b is not None for p in b.parameters()}
+    exact = data_exact(study, used)
+    rule = "curvature of the terms" if not curvature.bounds.exact else "the Hessian, which is constant"
+    return LowerSpectra(spectra, together, rule, curvature.bounds.notes, exact)
+
+
+def data_exact(study: Study, used: set[int]) -> bool:
+    """Whether the numbers are those of the declared problem, not of a sample that stands for it."""
+    return not used & study.holders.distributed and _of_every_holder(study, used)
+
+
+def _of_every_holder(study: Study, used: set[int]) -> bool:
+    """Whether those looked at are all whose numbers differ: of many samples, and of a law's, only some are."""
+    sampled = {s.id for s in study.compiled.declaration.roles.lower_samples}
+    return study.compiled.scope != "sample" or study.holders.every_sample or not used & sampled
+
+
+def _mapping_spectra(study: Study) -> LowerSpectra:
+    """Bound the spectra of an equilibrium's Jacobians in y: exactly where they are constant, else by intervals."""
+    level = study.below
+    ids = {v.id for v in level.variables}
+    hoisted = hoist(level.expressions, level.variables, study.compiled.declaration.known_bounds).expressions
+    curved = next((e for e, h in zip(level.expressions, hoisted) if not h.is_affine()), None)
+    if curved is not None:
+        return _by_intervals(study, f"{expression_text(curved)} is not affine in y")
+    if any(moves_slopes(e, ids) for e in level.expressions):
+        return _by_intervals(study, "x moves the mapping's slopes")
+    if study.compiled.lower.size > DENSE_LIMIT:
+        nothing = (Spectrum(None, None),) * len(study.y_holders)
+        return LowerSpectra(nothing, None, "", ("the Jacobian is too large",), False)
+    x, y = study.project_x(np.zeros(study.compiled.upper.size)), np.zeros(study.compiled.lower.size)
+    used = {leaf for e in level.expressions for leaf in _slope_parameters(e, ids)}
+    matrices: dict[Hashable, np.ndarray] = {}
+    spectra: dict[Hashable, Spectrum] = {}
+    keys = [_slope_key(study, holder, used) for holder in study.y_holders]
+    for key, holder in zip(keys, study.y_holders):
+        if key not in matrices:
+            matrices[key] = study.lower.jacobian(x, y, ((1.0, holder),))
+            spectra[key] = _of_matrix(matrices[key])
+    together = None
+    if study.compiled.scope == "federation":
+        together = _of_matrix(np.asarray(sum(w * matrices[k] for k, (w, _) in zip(keys, study.owners[0][1]))))
+    return LowerSpectra(
+        tuple(spectra[key] for key in keys), together, "the Jacobian, which is constant", (), data_exact(study, used)
+    )
+
+
+def _by_intervals(study: Study, moved: str) -> LowerSpectra:
+    """The same for a Jacobian that moves; ``moved`` says why it does."""
+    level = study.below
+    if not _can_be_bounded(study):
+        nothing = (Spectrum(None, None),) * len(study.y_holders)
+        return LowerSpectra(
+            nothing, None, "", (f"{moved}, and its Jacobian is too large for a bound entry by entry",), False
+        )
+    bounds = MappingBounds(study, known_of_all(study.y_holders))
+    together = None
+    if study.compiled.scope == "federation":
+        together = bounds.together([weight for weight, _ in study.owners[0][1]])
+    used = {p.id for e in level.declared for p in e.parameters()}
+    note = f"{moved}, and intervals through its Jacobian prove nothing"
+    proved = _of_every_holder(study, used)  # a client's intervals contain the supports of its laws
+    return LowerSpectra(bounds.spectra(), together, RULE, (note,), proved)
+
+
+def _slope_key(study: Study, holder: Holder, used: set[int]) -> Hashable:
+    """Equal for holders whose Jacobians are equal, because no private number of theirs is in the slopes."""
+    roles = study.compiled.declaration.roles
+    if any(s.id in used for s in roles.lower_samples):
+        return holder.label
+    return holder.index if any(p.id in used for p in roles.client_parameters) else 0
+
+
+def _slope_parameters(node: cp.Expression, kept: set[int]) -> set[int]:
+    """Parameters beside which the kept variables stand, in anything but a sum."""
+    if not any(v.id in kept for v in node.variables()):
+        return set()
+    beside = (
+        set()
+        if isinstance(node, AddExpression)
+        else {p.id for a in node.args if not any(v.id in kept for v in a.variables()) for p in a.parameters()}
+    )
+    return beside.union(*(_slope_parameters(argument, kept) for argument in node.args))
+
+
+def _of_matrix(matrix: np.ndarray) -> Spectrum:
+    """mu from the symmetric part, L from the norm, both moved outward by the rounding."""
+    values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
+    norm = float(np.linalg.norm(matrix, 2))
+    slack = (64 + 8 * len(matrix)) * EPS * norm
+    low = Edge(float(values[0]) - slack, "smallest eigenvalue of the symmetric part", vectors[:, 0])
+    return Spectrum(low, Edge(norm + slack, "norm of the Jacobian"))
+
+
+def upper_spectra(study: Study) -> tuple[Spectrum, ...]:
+    """Bound the spectrum of each client's Hessian of f_i; the problem has clients' terms and no lower level.
+
+    An end is None where there is no bound, and where a sample would stand for a distribution, which proves nothing.
+    """
+    term, variables = study.compiled.declaration.objective.clients, tuple(study.compiled.upper.variables)
+    assert term is not None
+    spectra = []
+    for holder in study.holders.clients:
+        curvature = Curvature(study.compiled, study.compiled.sign * term, variables, holder.known)
+        bounds = (curvature.bounds.lower, curvature.bounds.upper)
+        used = {p.id for bound in bounds if bound is not None for p in bound.parameters()}
+        exact = not used & study.holders.distributed
+        spectra.append(curvature.spectrum(holder) if exact else Spectrum(None, None))
+    return tuple(spectra)
+
+
+DISTINCT_LIMIT = 64  # holders that are looked at one by one
+RULE = "intervals through the Jacobian, for x in X and y in the box around Y(x)"
+
+
+class MappingBounds:
+    """Bounds on the spectra of F's Jacobians, for the holders one by one or, where these are many, for all alike."""
+
+    def __init__(self, study: Study, common: Known) -> None:
+        level = study.below
+        self._whole = JacobianRows.of(level.expressions, level.variables)
+        self._parts = bounding_jacobians(level, common) if isinstance(level, Nash) else None
+        leaves = [leaf.id for e in level.declared for leaf in (*e.variables(), *e.parameters())]
+        self._keys = [_key(holder.known, leaves) for holder in study.y_holders]
+        self._known: dict[Hashable, Known] = dict(zip(self._keys, (holder.known for holder in study.y_holders)))
+        if len(self._known) > DISTINCT_LIMIT:
+            self._keys, self._known = [None] * len(self._keys), {None: common}
+
+    def spectra(self) -> tuple[Spectrum, ...]:
+        """One for each holder."""
+        found = {key: self._spectrum([(1.0, key)]) for key in self._known}
+        return tuple(found[key] for key in self._keys)
+
+    def together(self, weights: Sequence[float]) -> Spectrum:
+        """That of the holders' weighted sum."""
+        return self._spectrum(list(zip(weights, self._keys)))
+
+    def _spectrum(self, owner: list[tuple[float, Hashable]]) -> Spectrum:
+        whole = self._matrix(self._whole, owner)
+        low, high = least_eigenvalue(whole), largest_norm(whole)
+        parts: BoundingJacobians | None = self._parts
+        if parts is not None:
+            lower = self._matrix(parts.lower, owner)
+            low = max(low, least_eigenvalue(lower))
+            if parts.gap is not None:
+                high = min(high, largest_norm(lower, self._matrix(parts.gap, owner)))
+        return Spectrum(
+            Edge(low, RULE) if np.isfinite(low) else None,
+            Edge(high, RULE) if np.isfinite(high) else None,
+        )
+
+    def _matrix(self, rows: JacobianRows, owner: list[tuple[float, Hashable]]) -> Interval:
+        weights: dict[Hashable, float] = {}
+        for weight, key in owner:
+            weights[key] = weights.get(key, 0.0) + weight
+        return interval_sum(
+            [Interval.of(np.asarray(w)) * rows.enclosed(self._known[key]) for key, w in weights.items()]
+        )
+
+
+def _can_be_bounded(study: Study) -> bool:
+    """Whether F has few enough entries to be differentiated one by one."""
+    return study.compiled.lower.size <= ROW_LIMIT
+
+
+def _key(known: Known, leaves: Sequence[int]) -> Hashable:
+    """Equal for holders of whom the same is known."""
+    return tuple((leaf, known[leaf].lo.tobytes(), known[leaf].hi.tobytes()) for leaf in leaves if leaf in known)
+
 
 _FLAT = 1e-13  # of the sizes that cancel in a direction
 POINTS = 12
@@ -33,7 +354,7 @@ _APART = 1e-4  # relative distance of two points of which a quotient is taken
 _QUOTIENT = "(F(y1) - F(y2))'(y1 - y2) / |y1 - y2|^2"
 
 
-def search_monotonicity(study: Study, name: str, known: LowerSpectra, assumption: str) -> Finding:
+def _search_monotonicity(study: Study, name: str, known: LowerSpectra, assumption: str) -> Finding:
     """Look for two points of Y(x) between which F is not strongly monotone."""
     if study.compiled.lower.size > JACOBIAN_LIMIT:
         reason = (
@@ -137,7 +458,7 @@ class Moduli:
 def moduli(study: Study) -> Moduli:
     """Bound the lower level's curvature from below and above, for every holder and for their mean."""
     level = study.below
-    known = mapping_spectra(study) if level.kind == "equilibrium" else hessian_spectra(study)
+    known = _mapping_spectra(study) if level.kind == "equilibrium" else _hessian_spectra(study)
     holders = study.y_holders
     mu, lowest = _extreme([s.low for s in known.spectra], min)
     smooth, highest = _extreme([s.high for s in known.spectra], max)
@@ -149,7 +470,7 @@ def moduli(study: Study) -> Moduli:
         _upper_finding(study, smooth, known),
     ]
     if level.kind == "equilibrium":
-        findings.append(symmetry(study))
+        findings.append(_symmetry(study))
     suffix = "" if known.proved else ", on the sample that stands for the distribution"
     letter = level.letter
     constants: tuple[Constant, ...] = (
@@ -192,7 +513,7 @@ def _lower_finding(study: Study, name: str, mu: float, known: LowerSpectra, labe
     if mu > 0:
         reason = f"mu_{letter} >= {mu:.6g}{where}, on the sample that stands for the data"
         return Finding(name, "sampled", reason, assumption, len(study.y_holders), mu)
-    return search_monotonicity(study, name, known, assumption)
+    return _search_monotonicity(study, name, known, assumption)
 
 
 def _upper_finding(study: Study, smooth: float, known: LowerSpectra) -> Finding:
@@ -206,7 +527,7 @@ def _upper_finding(study: Study, smooth: float, known: LowerSpectra) -> Finding:
     return Finding("smoothness", "unknown", reason, assumption)
 
 
-def symmetry(study: Study) -> Finding:
+def _symmetry(study: Study) -> Finding:
     """Look at whether F's Jacobian is symmetric, at points (that of an affine mapping is the same everywhere)."""
     if study.compiled.lower.size > JACOBIAN_LIMIT:
         return Finding("F is a gradient", "unknown", "the Jacobian is too large to form")
@@ -215,8 +536,8 @@ def symmetry(study: Study) -> Finding:
     fixed = all(e.is_affine() for e in hoisted) and not any(
         moves_slopes(e, {v.id for v in level.variables}) for e in level.expressions
     )
-    used = {leaf for e in level.expressions for leaf in slope_parameters(e, {v.id for v in level.variables})}
-    different = {slope_key(study, owner[0][1], used): (label, owner) for label, owner in reversed(study.owners)}
+    used = {leaf for e in level.expressions for leaf in _slope_parameters(e, {v.id for v in level.variables})}
+    different = {_slope_key(study, owner[0][1], used): (label, owner) for label, owner in reversed(study.owners)}
     worst, points = 0.0, 0
     for label, owner in list(different.values())[:POINTS]:
         for x in study.x_points[: 1 if fixed else 4]:

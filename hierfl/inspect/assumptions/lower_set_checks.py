@@ -22,8 +22,7 @@ from cvxpy.constraints.constraint import Constraint
 from hierfl.analysis.conic_solving import status_of
 from hierfl.analysis.enclosure import Known, enclose
 from hierfl.analysis.hoist import hoist, instantiate
-from hierfl.analysis.variable_attributes import attribute_constraints
-from hierfl.analysis.variable_bounds import bounds_of
+from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of
 from hierfl.atoms.intervals import Interval
 from hierfl.inspect.assumptions.findings import Constant, Examined, Finding
 from hierfl.inspect.assumptions.study import Study, Weighted

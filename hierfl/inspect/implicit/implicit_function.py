@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hierfl.inspect.implicit.stationarity import Stationarity
     from hierfl.inspect.pictures.slice import Slice
     from hierfl.inspect.pictures.surface import Surface
-    from hierfl.inspect.symbolic.view import SymbolicView
+    from hierfl.inspect.symbolic.derivation import SymbolicView
 
 
 LATEST = 64  # points

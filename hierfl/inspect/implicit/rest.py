@@ -1,6 +1,7 @@
-"""How far from rest a run ended: f's gradient, curvature and values at and near its x, where they cost next to nothing.
+"""Where a run ended, for its result to print: how steep f^eta is there, f beside its reference, and how far from rest it is.
 
-Where f is strongly convex on X with a modulus mu that the declaration and the data prove, and g is its gradient at y, a projection
+That is told by f's gradient, curvature and values at and near its x, where they cost next to nothing. Where f is strongly convex on X with a
+modulus mu that the declaration and the data prove, and g is its gradient at y, a projection
 y = P(x - s grad f(x)) on X, the vector r = (x - y) / s + g - grad f(x) has |y - x*| <= |r| / mu and f(y) - f* <= |r|^2 / (2 mu);
 s = 0 where X is the whole space. Where f is convex and the declaration bounds X, f(x) - f* is at most the greatest fall of f's
 linear model on these bounds (Frank and Wolfe). All else are estimates: the minimiser on X of Newton's model at x, which counts where
@@ -26,10 +27,20 @@ from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.starting_points import box_around, on_upper_set
 from hierfl.descent.answers import FAILURES
 from hierfl.descent.decision_rows import DecisionRows
-from hierfl.errors import HierflError, IncompatibleSolverError, RestWarning
-from hierfl.inspect.assumptions.holders import Holders, known_of_all
-from hierfl.inspect.assumptions.lower_spectra import Curvature
-from hierfl.inspect.implicit.where_it_ended import is_cheap
+from hierfl.errors import (
+    DivergedError,
+    EmptyLowerSetError,
+    ForkedProcessError,
+    HierflError,
+    IncompatibleSolverError,
+    LowerLevelError,
+    RestWarning,
+)
+from hierfl.inspect.assumptions.lower_curvature import Curvature
+from hierfl.inspect.assumptions.study import Holders, known_of_all
+from hierfl.inspect.implicit.points import owners
+from hierfl.inspect.implicit.reference import known_reference
+from hierfl.inspect.implicit.smoothing import gradient_norm, sphere_points
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.interruption import INTERRUPTED, PATIENCE, TIME_IS_UP, CutShort, heeded
 from hierfl.jaxtools.precision import double_precision
@@ -51,6 +62,77 @@ from hierfl.run_standing import (
     running_away,
     words_of,
 )
+
+EQUAL = 1e-9  # relative: what f(x) and the reference may differ by to be called one
+PAIRS = 32  # of values; one pair where x is a number, since it says all
+SHARE = 0.1  # of a second for the lower level, at most
+SCALARS = 5_000  # of answers and data at one point, at most
+
+
+def where_it_ended(compiled: CompiledProblem, result: Result) -> list[str]:
+    """What is known of a result's x beside its run's own records, in lines."""
+    return [*_slope_line(compiled, result), *_reference_line(compiled, result)]
+
+
+def _slope_line(compiled: CompiledProblem, result: Result) -> list[str]:
+    """The slope of (f o P_X)^eta, of a run that descends on it; nothing in a forked process, which cannot compute."""
+    eta, settings = result.settings.get("smoothing"), result.settings
+    if result.status == "diverged" or not isinstance(eta, float) or settings["queries"] != "projected":
+        return []
+    try:
+        slope = slope_where_cheap(compiled, compiled.upper.flatten(result.x, "x"), eta, settings["seed"])
+    except ForkedProcessError:
+        return []
+    if slope is None:
+        return []
+    norm, low, high, pairs = slope
+    seen = f"from {pairs} pairs of points" if pairs > 1 else "to rounding"
+    return [f"slope of f^eta at x {norm:.2g}, 95% interval [{low:.2g}, {high:.2g}] {seen}, eta = {eta:g}"]
+
+
+def _reference_line(compiled: CompiledProblem, result: Result) -> list[str]:
+    """How far f(x) is from the reference, where that was asked for before."""
+    known = known_reference(compiled)
+    if known is None:
+        return []
+    gap = compiled.sign * (result.value - known.value)
+    if abs(gap) <= EQUAL * abs(known.value):
+        return ["f(x) is that of reference()"]
+    return [f"f(x) is {abs(gap):.2g} {'worse' if gap > 0 else 'better'} than reference()"]
+
+
+@double_precision
+def slope_where_cheap(
+    compiled: CompiledProblem, x: np.ndarray, eta: float, seed: int
+) -> tuple[float, float, float, int] | None:
+    """||grad (f o P_X)^eta(x)|| for x (n,), the ends of its 95% interval and the pairs of points around x whose exact values tell it.
+
+    The interval knows nothing of pieces of f that no pair met and that are steeper than all that were. None for large data and for
+    lower levels that take iterations, which would be noticed, and where f has no value at one of the points. ``problem.implicit.stationarity`` answers at any cost, and more exactly.
+    """
+    count = PAIRS if x.size > 1 else 1
+    if not _is_cheap(compiled, 2 * count):
+        return None
+    directions = sphere_points(np.random.default_rng(seed), count, x.size) if x.size > 1 else np.ones((1, 1))
+    at = on_upper_set(compiled, x + eta * np.concatenate([directions, -directions]))
+    try:
+        values = np.array([float(evaluation.value) for evaluation in compiled.exact.at_each(at)])
+    except (EmptyLowerSetError, LowerLevelError, DivergedError):
+        return None
+    norm, (low, high) = gradient_norm(compiled, at, values, eta, directions, np.zeros(x.size), 0.0)
+    return norm, low, high, count
+
+
+def _is_cheap(compiled: CompiledProblem, points: int) -> bool:
+    """Whether f has values here, and at so many points takes next to no time, by its size, which does not change from run to run."""
+    if compiled.elsewhere:
+        return False
+    method, answers = compiled.exact.method, owners(compiled)
+    rows = sum(int(np.sum(table.counts)) for table in compiled.static_data.clients.tables)
+    if rows + answers * compiled.lower.size > SCALARS:
+        return False
+    return method is None or (not method.iterative and points * answers <= SHARE * method.solutions_in_a_second)
+
 
 NO_ANSWER: tuple[type[HierflError], ...] = (*FAILURES, IncompatibleSolverError)
 MOST_CLIENTS, MOST_VARIABLES, MOST_DATA = 256, 300, 50_000_000  # for what is computed at x; data in scalars
@@ -131,7 +213,7 @@ def _trend(compiled: CompiledProblem, result: Result, near: Nearby) -> Drift | N
     if len(points) < FEWEST:
         return None
     chosen = points[np.linspace(0, len(points) - 1, min(len(points), TREND)).astype(int)]
-    values = [found and found[0] for found in (value_and_slope(compiled, x) for x in on_upper_set(compiled, chosen))]
+    values = [found and found[0] for found in (_value_and_slope(compiled, x) for x in on_upper_set(compiled, chosen))]
     if any(value is None or not np.isfinite(value) for value in values):
         return None
     return Drift.through(np.array(values, float), "minimize")
@@ -153,11 +235,11 @@ def _look(compiled: CompiledProblem, x: np.ndarray, value: float) -> Nearby:
     against = _against(compiled, value)
     if against:
         return Nearby(why_not=against)
-    found = value_and_slope(compiled, x)
+    found = _value_and_slope(compiled, x)
     return Nearby(why_not="f has no gradient at x") if found is None else _Look(compiled, x, value, found[1]).nearby()
 
 
-def value_and_slope(compiled: CompiledProblem, x: np.ndarray) -> tuple[float, np.ndarray] | None:
+def _value_and_slope(compiled: CompiledProblem, x: np.ndarray) -> tuple[float, np.ndarray] | None:
     """f, oriented for minimisation, and its gradient at a point of X; None where it has none."""
     try:
         evaluation, slope = evaluated_with_gradient(compiled, x)
@@ -175,7 +257,7 @@ def _against(compiled: CompiledProblem, value: float) -> str:
         return "f has no value at x"
     if uses_black_box(objective.terms) is not None:
         return "a BlackBox has no gradient"
-    if compiled.lower.size and not is_cheap(compiled, 2 * len(LENGTHS)):
+    if compiled.lower.size and not _is_cheap(compiled, 2 * len(LENGTHS)):
         return "solutions of the lower level take time; problem.implicit.stationarity(x, eta) looks"
     if _scalars(compiled) > MOST_DATA:
         return f"the data have more than {MOST_DATA:,} scalars"
@@ -201,7 +283,7 @@ class _Look:
     def nearby(self) -> Nearby:
         """All that can be said."""
         if self.steep == 0.0:
-            modulus = modulus_of(self.compiled)
+            modulus = _modulus_of(self.compiled)
             still = Nearby(slope=0.0, gain=0.0)
             if modulus is None:
                 return still
@@ -228,7 +310,7 @@ class _Look:
         compiled, n = self.compiled, self.x.size
         if compiled.lower.size or n > MOST_VARIABLES or n * _scalars(compiled) > MOST_WORK:
             return None
-        program = compiled.programs.keep("hessian of f", lambda: quick_jit(hessian_program(compiled)))
+        program = compiled.programs.keep("hessian of f", lambda: quick_jit(_hessian_program(compiled)))
         hessian = np.asarray(program(self.x, compiled.data()))
         if not np.isfinite(hessian).all() or not hessian.any():
             return None
@@ -251,7 +333,7 @@ class _Look:
 
     def _bounded(self, near: Nearby, hessian: np.ndarray | None, short: float) -> Nearby:
         """With what is proved: see the module."""
-        modulus = modulus_of(self.compiled)
+        modulus = _modulus_of(self.compiled)
         if modulus is None:
             return near
         near = near._replace(modulus=modulus)
@@ -260,7 +342,7 @@ class _Look:
         if modulus > 0:
             step = short if hessian is None else 1.0 / float(np.linalg.eigvalsh(hessian)[-1])
             y = self._projected(step)
-            there = value_and_slope(self.compiled, y)
+            there = _value_and_slope(self.compiled, y)
             if there is not None:
                 left = float(np.linalg.norm((self.x - y) / step + there[1] - self.slope))
                 return near._replace(
@@ -279,11 +361,11 @@ class _Look:
 
     def _gain(self, points: list[np.ndarray]) -> float:
         """How far f is below its value at x at the best of some points; 0 where it is not."""
-        found = [there[0] for there in (value_and_slope(self.compiled, x) for x in points) if there is not None]
+        found = [there[0] for there in (_value_and_slope(self.compiled, x) for x in points) if there is not None]
         return max(0.0, self.value - min(found, default=self.value))
 
 
-def hessian_program(compiled: CompiledProblem) -> Callable[[Any, Data], Any]:
+def _hessian_program(compiled: CompiledProblem) -> Callable[[Any, Data], Any]:
     """The Hessian of f, which has no lower level, as a traceable function of x and the data: a product after another."""
     nothing = jnp.zeros(0)
 
@@ -313,7 +395,7 @@ def hessian_program(compiled: CompiledProblem) -> Callable[[Any, Data], Any]:
     return hessian
 
 
-def modulus_of(compiled: CompiledProblem) -> float | None:
+def _modulus_of(compiled: CompiledProblem) -> float | None:
     """A modulus mu >= 0 with which f is proved to be strongly convex (for a maximum: concave) on X; None where it is not even convex."""
     return compiled.programs.keep(("modulus of f", compiled.parameter_values), lambda: _modulus(compiled))
 

@@ -19,7 +19,7 @@ from cvxpy.constraints import PSD, SOC, Equality, ExpCone, Inequality, NonNeg, N
 from jax import Array
 
 from hierfl.analysis.hoist import instantiate
-from hierfl.analysis.variable_attributes import attribute_constraints
+from hierfl.analysis.variable_bounds import attribute_constraints
 from hierfl.atoms.table import row_of
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.evaluation_nodes import RULES, SUM

@@ -85,7 +85,7 @@ def quantities(result: Result) -> list[str]:
     return columns + [name for name in result.metrics if name != "round" and len(result.metrics[name])]
 
 
-def convergence_curve(result: Result, runs: Runs | None, name: str) -> ConvergenceCurve:
+def _convergence_curve(result: Result, runs: Runs | None, name: str) -> ConvergenceCurve:
     """Follow one quantity of a run; of several runs its mean over the seeds, with the moving mean that smooths estimates."""
     metric = name in result.metrics
     group = runs if runs is not None and len(runs.finished) > 1 else None
@@ -105,7 +105,7 @@ def convergence_curve(result: Result, runs: Runs | None, name: str) -> Convergen
 def convergence_figure(result: Result, runs: Runs | None, name: str) -> Figure:
     """Draw a quantity by round; returns Plotly's figure."""
     go = plotly().graph_objects
-    figure, shown = go.Figure(), convergence_curve(result, runs, name)
+    figure, shown = go.Figure(), _convergence_curve(result, runs, name)
     seeds = len(runs.finished) if runs is not None and shown.half_width is not None else 1
     if shown.window > 1 and seeds == 1:
         every = _thinned(len(_column(result, name)))

@@ -1,13 +1,26 @@
 """``result.report(path)``: one HTML file with everything about a run, which opens from disk without a network.
 
-The sections are made by the modules beside this one; here they are put in order. A part that cannot be made, such as
-the slice of a diverged run, says why in its place.
+First the sections in words and tables: the declared mathematics, the check of its assumptions, how it was lowered, and the machine; warnings,
+communication, the certificate, settings and seeds. Then all sections are put in order; those of the slice and of convergence are made by
+the modules beside this one. A part that cannot be made, such as the slice of a diverged run, says why in its place.
+
+The mathematics is inline SVG, set by matplotlib's mathtext: no network, no fonts of the reader's machine. Each row of ``Problem.latex()``, an
+``aligned`` display, is set by itself; the rows are put below each other with their ``&`` in one vertical line. Where mathtext or its fonts do
+not know something, the text form is shown.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
+import logging
+import platform
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,19 +30,333 @@ from hierfl.errors import HierflError, SettingError
 from hierfl.inspect.argument_checks import require_tolerance, require_whole, writable
 from hierfl.inspect.assumptions.check import check
 from hierfl.inspect.implicit.smoothing import radii
-from hierfl.inspect.report import run_part
 from hierfl.inspect.report.convergence_part import convergence_figure, quantities, title
-from hierfl.inspect.report.page import Html, Section, drawn, element, joined, notice, number, page, paragraph, plotly
-from hierfl.inspect.report.problem_part import environment, findings, lowering, mathematics
+from hierfl.inspect.report.page import (
+    Html,
+    Section,
+    drawn,
+    element,
+    escaped,
+    facts,
+    folded,
+    joined,
+    notice,
+    number,
+    page,
+    paragraph,
+    plotly,
+    preformatted,
+    table,
+)
 from hierfl.inspect.report.slice_part import ReportSettings, kinks_table, line_section, report_slice
 from hierfl.inspect.window import require_window
+from hierfl.language.declaration import Declaration
+from hierfl.language.printing.render import problem_latex, problem_text
 from hierfl.result import OWN_VALUE_TOLERANCE
 from hierfl.runs import scalars, summary
 from hierfl.runtime.in_process.schedule import how_clients_run
+from hierfl.version import VERSION
 
 if TYPE_CHECKING:
+    from matplotlib.path import Path as Curves
+
+    from hierfl.compiler.explain import Explanation
+    from hierfl.inspect.assumptions.findings import CheckReport
     from hierfl.result import Result
     from hierfl.runs import Runs
+
+SIZE = 16.0  # of the letters, in pixels
+LEADING = 0.7 * SIZE  # between two rows
+MARGIN = 2.0
+_PHANTOM = re.compile(r"\\phantom\{(\\text\{[^{}]*\})\}")
+_DELIMITED = re.compile(r"\\left(\\[vV]ert|\(|\[)((?:(?!\\left|\\right|\\frac|\\underset).)*)\\right(\\[vV]ert|\)|\])")
+_COMMANDS = {1: ("M", 1), 2: ("L", 1), 3: ("Q", 2), 4: ("C", 3), 79: ("Z", 0)}  # of matplotlib's path codes
+
+
+class _TypesetSide(NamedTuple):
+    """One side of a row, typeset: its outline (a path and the scale of its numbers), and its extent around the base line."""
+
+    path: tuple[Curves, float] | None
+    width: float
+    height: float
+    depth: float
+
+
+def mathematics_svg(latex: str, spoken: str) -> str | None:
+    """An ``aligned`` display as an ``<svg>`` element; None where mathtext cannot set it faithfully.
+
+    Parameters
+    ----------
+    latex
+        What ``Problem.latex()`` gives.
+    spoken
+        The same as text, for screen readers.
+    """
+    inner = latex.removeprefix("\\begin{aligned}\n").removesuffix("\n\\end{aligned}")
+    sides = [(left, right) for row in inner.split(" \\\\\n") for left, _, right in (row.partition("&"),)]
+    try:
+        with _missing_glyphs_are_errors():
+            rows = [(_typeset(left), _typeset(right)) for left, right in sides]
+    except (ValueError, RuntimeError):  # mathtext's parse errors; and a glyph that its fonts do not have
+        return None
+    return _stacked(rows, spoken)
+
+
+def _stacked(rows: list[tuple[_TypesetSide, _TypesetSide]], spoken: str) -> str:
+    """Put the rows below each other, left sides flush right, right sides flush left."""
+    column = max(left.width for left, _ in rows)
+    width = 2 * MARGIN + column + max(right.width for _, right in rows)
+    drawn, y = [], MARGIN
+    for left, right in rows:
+        y += max(left.height, right.height)
+        for piece, x in ((left, MARGIN + column - left.width), (right, MARGIN + column)):
+            if piece.path is not None:
+                drawn.append(f'<path transform="translate({x:.2f} {y:.2f}) scale(.01)" d="{_outline(piece.path)}"/>')
+        y += max(left.depth, right.depth) + LEADING
+    height = y - LEADING + MARGIN
+    return (
+        f'<svg class="mathematics" role="img" aria-label="{escape(spoken)}" width="{width:.0f}" height="{height:.0f}" '
+        f'viewBox="0 0 {width:.2f} {height:.2f}" fill="currentColor">{"".join(drawn)}</svg>'
+    )
+
+
+def _typeset(latex: str) -> _TypesetSide:
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.path import Path as Curves
+    from matplotlib.textpath import text_to_path
+
+    if not latex.strip():
+        return _TypesetSide(None, 0.0, 0.0, 0.0)
+    font = FontProperties(size=SIZE, math_fontfamily="stix")
+
+    def extent(inside: str) -> tuple[float, float, float]:
+        return text_to_path.get_text_width_height_descent(f"${inside}$", font, ismath=True)
+
+    def blank(phantom: re.Match[str]) -> str:
+        """Write an empty space as wide as what a \\phantom hides: mathtext has none."""
+        em = extent(r"\hspace{1}")[0]
+        return rf"\hspace{{{extent(phantom[1])[0] / em:.4f}}}"
+
+    visible = _PHANTOM.sub(blank, _plain_delimiters(latex.strip()))
+    vertices, codes = text_to_path.get_text_path(font, f"${visible}$", ismath=True)
+    scale = SIZE / text_to_path.FONT_SCALE
+    width, height, depth = extent(visible)
+    path = Curves(vertices, codes) if len(vertices) else None
+    return _TypesetSide(None if path is None else (path, scale), width, height - depth, depth)
+
+
+def _plain_delimiters(latex: str) -> str:
+    r"""Take away the \left and \right around what is no higher than a line: mathtext makes these delimiters too small."""
+    plain = _DELIMITED.sub(r"\1\2\3", latex)
+    return plain if plain == latex else _plain_delimiters(plain)
+
+
+def _outline(scaled: tuple[Curves, float]) -> str:
+    """Write SVG path data, in hundredths of a pixel, each point from the one before; SVG's y axis points down."""
+    path, scale = scaled
+    parts, here, begun = [], (0, 0), (0, 0)
+    for points, code in path.iter_segments(simplify=False):
+        command, count = _COMMANDS[int(code)]
+        ends = [(round(100 * scale * x), round(-100 * scale * y)) for x, y in points[: 2 * count].reshape(-1, 2)]
+        moved = " ".join(f"{x - here[0]} {y - here[1]}" for x, y in ends)
+        parts.append(command.lower() + moved.replace(" -", "-"))
+        here = ends[-1] if ends else begun
+        begun = here if command == "M" else begun
+    return "".join(parts)
+
+
+@contextmanager
+def _missing_glyphs_are_errors() -> Iterator[None]:
+    """Mathtext only logs a character that no font has, and draws another one for it."""
+
+    class Refuse(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise RuntimeError(record.getMessage())
+
+    logger, handler = logging.getLogger("matplotlib.mathtext"), Refuse(logging.WARNING)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+def _mathematics(declaration: Declaration) -> Html:
+    """Show the declaration as it would be set in a paper, and as text."""
+    text = problem_text(declaration)
+    drawn = mathematics_svg(problem_latex(declaration), text)
+    if drawn is None:
+        return preformatted(text)
+    spelled = folded("The same as text", preformatted(text), printed=False)
+    return joined([element("div", Html(drawn), class_="formula"), spelled])
+
+
+def findings(report: CheckReport) -> Html:
+    """Show what ``problem.check()`` found: assumptions, constants, theorems."""
+    rows = [
+        [
+            element("span", f.status, class_=f.status.replace(" ", "-")),
+            f.name,
+            f.assumption,
+            f.reason + _sampled(f.points, f.worst),
+        ]
+        for f in report.findings
+    ]
+    parts = [
+        table(["status", "property", "assumption", "how it is known"], rows, "check-findings"),
+    ]
+    if report.constants:
+        constants = [
+            [c.name, f"{c.side} {number(c.value)}" if np.isfinite(c.value) else "unknown", c.attained_by, c.reason]
+            for c in report.constants.values()
+        ]
+        parts += [
+            element("h3", "Constants, on the declared sets"),
+            table(["constant", "bound", "attained by", "how it is known"], constants, "check-constants"),
+        ]
+    for theorem in report.theorems:
+        parts += [element("h3", theorem.name), preformatted(theorem, wrapped=True)]
+    said = [paragraph(report.title), *map(paragraph, report.summary)]
+    return joined(
+        [*said, folded(f"All {len(report.findings)} findings, the constants and the theorems", joined(parts))]
+    )
+
+
+def _sampled(points: int | None, worst: float | None) -> str:
+    if points is None:
+        return ""
+    return f" ({points} points" + ("" if worst is None else f", worst value {worst:.6g}") + ")"
+
+
+def _lowering(explanation: Explanation) -> Html:
+    """Show how every piece was compiled, what it costs, and what would make it better."""
+    rows = [[piece.piece, piece.how, piece.cost, piece.advice] for piece in explanation]
+    advice = sum(1 for piece in explanation if piece.advice)
+    said = f"{len(rows)} pieces" + (f", {advice} of them with advice on what would be better" if advice else "")
+    whole = table(["piece", "how", "cost of one use", "better"], rows, "lowering-pieces")
+    return folded(f"How each of {said} was compiled", whole)
+
+
+PACKAGES = ("jax", "jaxlib", "cvxpy", "numpy", "scipy", "plotly")
+
+
+def _environment() -> Html:
+    """Show versions and the machine; those of the report, which a loaded result need not share."""
+    import jax
+
+    versions = [(package, _version(package)) for package in PACKAGES]
+    rows = [
+        ("Python", sys.version.split()[0]),
+        ("hierfl", VERSION),
+        *versions,
+        ("platform", platform.platform()),
+        ("JAX's backend", jax.default_backend()),
+        ("precision", "double (64 bits)"),
+    ]
+    return joined(
+        [paragraph("Of the process that wrote this report; a result loaded from a file may come from another."),
+         facts(rows, "environment-facts")]
+    )  # fmt: skip
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+DIRECTIONS = {
+    "scalars_down": "scalars from the server to the clients",
+    "scalars_up": "scalars from the clients to the server",
+    "lower_scalars_down": "for the lower level, down",
+    "lower_scalars_up": "for the lower level, up",
+}
+
+
+def communication(result: Result) -> Html:
+    """Show the scalars sent, and what was not counted among them."""
+    sent = result.communication
+    rows = [
+        [words, sent[name], sent.get(f"{name}_per_round", float("nan"))]
+        for name, words in DIRECTIONS.items()
+        if name in sent and (sent[name] or not name.startswith("lower"))
+    ]
+    monitor = sent.get("monitor_scalars", 0) + sent.get("lower_monitor_scalars", 0)
+    counts = facts(
+        [("rounds", sent.get("rounds", 0)), ("participants in a round", sent.get("participants_per_round", 0)),
+         ("scalars in total", scalars(result)), ("numbers for monitoring, counted apart", monitor)],
+        "communication-counts",
+    )  # fmt: skip
+    return joined([table(["direction", "in total", "in a round"], rows, "communication-scalars"), counts])
+
+
+def certificate(result: Result) -> Html:
+    """Show how the lower level behind the value was solved, how accurately, and the run's own value beside it."""
+    known = result.certificate
+    rows: list[tuple[str, Any]] = [("f(x), the lower level solved", result.value)]
+    rows += [("distributions", known.expectation)] if known.expectation else []
+    if known.method == "no lower level":
+        return joined(
+            [paragraph("There is no lower level: f(x) is evaluated as declared."), facts(rows, "certificate-facts")]
+        )
+    own = "the solver keeps no y of its own" if result.own_value is None else result.own_value
+    rows += [
+        ("the run's own objective, with its own y", own),
+        ("method", known.method),
+        (
+            "natural residual of the lower level, worst owner",
+            f"{number(known.lower_residual)}{known.worst and f', {known.worst}'}",
+        ),
+        (
+            "natural residual of the run's own y, worst client",
+            f"{number(known.own_residual)}{known.own_worst and f', {known.own_worst}'}",
+        ),
+        ("error of y at most", known.error_bound if np.isfinite(known.error_bound) else "unknown"),
+        ("proved modulus of strong convexity, smallest", known.strong_convexity or "unknown"),
+        ("iterations, most", known.iterations),
+        ("largest distance of the raw iterate to a client's X", float(np.max(result.distances, initial=0.0))),
+    ]
+    return facts(rows, "certificate-facts")
+
+
+def _settings(result: Result, runs: Runs | None, slice_seed: int) -> Html:
+    """Show the solver with all its settings, and the seeds of the run and of this report."""
+    rows: list[tuple[str, Any]] = [
+        (name.replace("_", " "), escaped(value) if isinstance(value, str) else value)
+        for name, value in result.settings.items()
+    ]
+    rows = [(name, "none" if value is None else value) for name, value in rows]
+    if runs is not None:
+        rows.append(("all seeds", ", ".join(map(str, runs.seeds))))
+    rows.append(("seed of this report (direction, draws, sampled checks)", slice_seed))
+    parts = [facts(rows, "settings-facts")]
+    if runs is not None:
+        cells = [
+            [r.settings["seed"], r.status, r.settings["rounds_done"], r.value, "" if r.own_value is None else r.own_value, scalars(r)]
+            for r in runs
+        ]  # fmt: skip
+        header = ["seed", "status", "rounds", "f(x)", "own value", "scalars"]
+        parts += [element("h3", "Every seed"), element("div", table(header, cells, "seeds-rows"), class_="long")]
+    return joined(parts)
+
+
+def _warnings_of(result: Result, own_value_matters: bool) -> list[Html]:
+    """Say what a reader must know before the numbers."""
+    warnings = []
+    if result.status == "diverged":
+        warnings.append("This run diverged: what follows describes its last finite state, not a solution.")
+    if own_value_matters:
+        warnings.append(
+            f"The run's own objective is {number(result.own_value)}, but f(x) with the lower level solved is "
+            f"{number(result.value)}: the run's lower solver stopped short."
+        )
+    away = float(np.max(result.distances, initial=0.0))
+    if away > 1e-9:
+        warnings.append(f"The raw iterate is up to {away:.3g} outside X; x and f(x) are those of its projection.")
+    if not np.isfinite(result.certificate.error_bound):
+        warnings.append("No bound on the error of y is known: the value of f(x) is as good as the residual below says.")
+    return [notice(text) for text in warnings]
 
 
 def write_report(result: Result, runs: Runs | None, path: str | Path, settings: ReportSettings) -> Path:
@@ -42,15 +369,15 @@ def write_report(result: Result, runs: Runs | None, path: str | Path, settings: 
     require_tolerance("time_budget", settings.time_budget)
     radii(settings.smoothing, settings.samples)
     sections = [
-        Section("mathematics", "Declared mathematics", mathematics(compiled.declaration)),
+        Section("mathematics", "Declared mathematics", _mathematics(compiled.declaration)),
         *_line_sections(result, settings),
         Section("convergence", "Convergence", _convergence(result, runs)),
         Section("check", "Check of the assumptions", _check(compiled, settings)),
-        Section("lowering", "Lowering", lowering(explain(compiled, how_clients_run(compiled)))),
-        Section("communication", "Communication", run_part.communication(result)),
-        Section("certificate", "Certificate", run_part.certificate(result)),
-        Section("settings", "Settings and seeds", run_part.settings(result, runs, settings.seed)),
-        Section("environment", "Environment", environment()),
+        Section("lowering", "Lowering", _lowering(explain(compiled, how_clients_run(compiled)))),
+        Section("communication", "Communication", communication(result)),
+        Section("certificate", "Certificate", certificate(result)),
+        Section("settings", "Settings and seeds", _settings(result, runs, settings.seed)),
+        Section("environment", "Environment", _environment()),
     ]
     written = page(_title(result), _summary(result, runs), sections)
     target.write_text(written, encoding="utf-8")
@@ -84,7 +411,7 @@ def _summary(result: Result, runs: Runs | None) -> Html:
         [
             element("h1", _title(result)),
             element("p", subtitle, class_="subtitle"),
-            *run_part.warnings_of(result, _differs(result)),
+            *_warnings_of(result, _differs(result)),
             element("dl", joined(boxes), class_="numbers"),
         ]
     )

@@ -1,7 +1,8 @@
-"""Derives the formulas of a problem: its declaration in SymPy, the lower level solved in closed form where it is separable.
+"""``problem.implicit.symbolic()``: y(x) and f(x) as formulas, with their kinks and one-sided derivatives exact, and how they are derived.
 
-The upper objective is written with the answer in place of y. Nothing is returned that does not agree with
-``problem.implicit`` at random points of X, and with the formula that it replaces.
+The declaration is written in SymPy, and the lower level solved in closed form where it is separable; the upper objective is written with the
+answer in place of y. Nothing is returned that does not agree with ``problem.implicit`` at random points of X, and with the formula that it
+replaces.
 
 CVXPY expressions become arrays of SymPy scalars. Affine atoms need no formula: each is evaluated by CVXPY itself, at 0 and at the
 unit vectors, which gives its coefficients. The formulas of products and of nonlinear atoms are in their rows. Numbers become
@@ -11,7 +12,7 @@ fractions: 0.1 is 1/10, and what a float can only round (1/3) is the fraction me
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cvxpy as cp
@@ -21,30 +22,166 @@ import sympy
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.expressions.leaf import Leaf
 
-from hierfl.analysis.variable_attributes import attribute_constraints
+from hierfl.analysis.variable_bounds import attribute_constraints
 from hierfl.atoms.formulas import Expr, Scalars, as_array, exact, exact_array
 from hierfl.atoms.row import NoAnswerError
 from hierfl.atoms.table import row_of
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.public_response import public_response
 from hierfl.compiler.starting_points import on_upper_set
-from hierfl.errors import DeclarationError, DivergedError, HierflError, SymbolicError
+from hierfl.errors import DeclarationError, DivergedError, HierflError, SettingError, SymbolicError
 from hierfl.inspect.symbolic.answer_formula import AnswerFormula, answer_formula, inequalities_of
-from hierfl.inspect.symbolic.branches import BRANCHING, Region, random_rational, shortest
-from hierfl.inspect.symbolic.symbolic_kinks import find_kinks, pieces
-from hierfl.inspect.symbolic.view import DecisionSymbols, SymbolicView, symbols_of
+from hierfl.inspect.symbolic.branches import (
+    BRANCHING,
+    Region,
+    formula_text,
+    one_sided_derivatives,
+    random_rational,
+    shortest,
+)
+from hierfl.inspect.symbolic.symbolic_kinks import SymbolicKink, find_kinks, pieces
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.declaration import Declaration
 from hierfl.language.expectation import SampleAverage
 from hierfl.language.federation.client import Client
+from hierfl.language.printing.latex import expression_latex
 from hierfl.language.printing.text import expression_text
+
+
+@dataclass(frozen=True, eq=False)
+class SymbolicView:
+    """The implicit function as SymPy formulas, valid on X.
+
+    Attributes
+    ----------
+    x
+        ``{upper variable: its symbol, or a sympy.Array of them}``.
+    response
+        ``{lower variable: y(x)}`` in the shapes of ``Result.y``, a scalar as an expression, else a ``sympy.Array``.
+    value
+        f(x), in the declared sign.
+    kinks
+        The sets inside the known bounds of x on which the gradient of f jumps.
+    unknown
+        Sets of further ones, if any: none was found at random points of them, and they have too many pieces to look at each.
+    domain
+        Where Y(x) is not empty, beyond what the bounds of x imply: a SymPy Boolean.
+    verified
+        Number of random points of X at which y(x) and f(x) agree with ``problem.implicit`` to 1e-9.
+    decision, region
+        The scalars of x as symbols, and what is known of them.
+    """
+
+    x: Mapping[cp.Variable, Expr]
+    response: Mapping[cp.Variable, Expr]
+    value: Expr
+    kinks: tuple[SymbolicKink, ...]
+    unknown: tuple[Expr, ...]
+    domain: Expr
+    verified: int
+    decision: DecisionSymbols
+    region: Region
+
+    def one_sided(self, x: Any, direction: Any) -> tuple[Expr, Expr]:
+        """The exact derivatives (left, right) of f along a line: of f(x + t direction) for t below and above 0.
+
+        Parameters
+        ----------
+        x, direction
+            An array for one upper variable, else ``{variable: array}``; floats count as the fractions that they round.
+
+        Raises
+        ------
+        DataError
+            For a wrong shape.
+        SettingError
+            If x is outside the bounds within which the formula holds.
+        """
+        point, step = self.decision.point(x, "x"), self.decision.point(direction, "direction")
+        if not self.region.contains(point):
+            raise SettingError(
+                f"x={x} is outside the declared bounds or Y(x) is empty there: the formula need not hold."
+            )
+        return one_sided_derivatives(self.value, point, step)
+
+    def latex(self) -> str:
+        """y(x), f(x) and the kinks as LaTeX (an ``aligned`` display)."""
+        names = self.decision.latex
+        arguments = ", ".join(expression_latex(variable) for variable in self.x)
+        rows = [
+            rf"{expression_latex(y)}\left({arguments}\right) &= {sympy.latex(formula, symbol_names=names)}"
+            for y, formula in self.response.items()
+        ]
+        rows.append(rf"f\left({arguments}\right) &= {sympy.latex(self.value, symbol_names=names)}")
+        if self.domain != sympy.true:
+            rows.append(rf"\text{{where }} & {sympy.latex(self.domain, symbol_names=names)}")
+        rows += [rf"\text{{kink: }} & {_kink_latex(kink, names)}" for kink in self.kinks]
+        return "\\begin{aligned}\n" + " \\\\\n".join(rows) + "\n\\end{aligned}"
+
+    def _repr_latex_(self) -> str:
+        return f"$${self.latex()}$$"
+
+    def __str__(self) -> str:
+        arguments = ", ".join(variable.name() for variable in self.x)
+        rows = [f"{y.name()}({arguments}) = {formula_text(formula)}" for y, formula in self.response.items()]
+        rows.append(f"f({arguments}) = {formula_text(self.value)}")
+        rows += [f"kink at {kink}" for kink in self.kinks]
+        rows += [f"not known: kinks on a small part of {e.lhs} = {e.rhs}, none at random points" for e in self.unknown]
+        rows += [] if self.kinks or self.unknown else ["no kinks"]
+        rows += [f"where {self.domain}"] if self.domain != sympy.true else []
+        return "\n".join([*rows, f"agrees with problem.implicit at {self.verified} random points"])
+
+
+@dataclass(frozen=True)
+class DecisionSymbols:
+    """The scalars of x: one real symbol per entry, named as CVXPY indexes it."""
+
+    variables: tuple[cp.Variable, ...]
+    arrays: dict[int, Scalars]
+    compiled: CompiledProblem
+
+    @classmethod
+    def of(cls, compiled: CompiledProblem) -> DecisionSymbols:
+        variables = compiled.upper.variables
+        return cls(variables, {v.id: _symbols_of(v) for v in variables}, compiled)
+
+    @property
+    def flat(self) -> list[Expr]:
+        return [symbol for variable in self.variables for symbol in self.arrays[variable.id].flat]
+
+    @property
+    def latex(self) -> dict[Expr, str]:
+        return {
+            symbol: expression_latex(variable[place] if variable.ndim else variable)
+            for variable in self.variables
+            for place, symbol in np.ndenumerate(self.arrays[variable.id])
+        }
+
+    def point(self, value: Any, what: str) -> dict[Expr, Expr]:
+        flat = self.compiled.upper.flatten(value, what)
+        return dict(zip(self.flat, map(exact, flat)))
+
+
+def _symbols_of(variable: cp.Variable) -> Scalars:
+    """One real symbol for each entry of a variable, named as CVXPY indexes it."""
+    names = [expression_text(variable[place] if variable.ndim else variable) for place in np.ndindex(*variable.shape)]
+    return as_array([sympy.Symbol(name, real=True) for name in names], tuple(variable.shape))
+
+
+def _kink_latex(kink: SymbolicKink, names: Mapping[Expr, str]) -> str:
+    where = sympy.latex(kink.condition, symbol_names=names)
+    if kink.coordinate is None:
+        return str(where)
+    left, right = (sympy.latex(slope, symbol_names=names) for slope in (kink.left_slope, kink.right_slope))
+    return rf"{where}, \text{{ slopes }} {left} \text{{ and }} {right}"
+
 
 CHECKS = 16  # points of X at which the formulas are compared with the numbers
 _TRIES = 200
 _TOLERANCE = 1e-9
 
 
-def agree(one: Expr, other: Expr, region: Region) -> bool:
+def _agree(one: Expr, other: Expr, region: Region) -> bool:
     """Whether two formulas have the same value at random points that the region's conditions do not rule out."""
     rng = np.random.default_rng(0)
     for _ in range(CHECKS):
@@ -57,7 +194,7 @@ def agree(one: Expr, other: Expr, region: Region) -> bool:
     return True
 
 
-def verify(compiled: CompiledProblem, view: SymbolicView) -> None:
+def _verify(compiled: CompiledProblem, view: SymbolicView) -> None:
     """Compare with the implicit function at random points of X.
 
     Raises ``HierflError`` if they disagree: a defect of hierfl.
@@ -219,7 +356,7 @@ def symbolic(compiled: CompiledProblem) -> SymbolicView:
         decision=symbols,
         region=region,
     )
-    verify(compiled, view)
+    _verify(compiled, view)
     return view
 
 
@@ -295,7 +432,7 @@ def _answers(declaration: Declaration, environments: list[_Environment], region:
 
 def _answer(level: Any, parties: list[tuple[Expr, _Environment]], region: Region) -> AnswerFormula:
     """y(x) of one owner: the weighted mean of its parties' objectives, over all their constraints."""
-    unknowns = {variable.id: symbols_of(variable) for variable in level.variables}
+    unknowns = {variable.id: _symbols_of(variable) for variable in level.variables}
     flat = [symbol for variable in level.variables for symbol in unknowns[variable.id].flat]
     terms: list[list[Expr]] = []
     inequalities: dict[Expr, None] = {}
@@ -372,4 +509,4 @@ def _group(group: Expr, symbols: frozenset[Expr], region: Region) -> Expr:
         short = pieces(group, next(iter(symbols)), region)
     else:
         short = sympy.piecewise_fold(group) if group.has(sympy.Piecewise) else group
-    return short if short == group or agree(short, group, region) else group
+    return short if short == group or _agree(short, group, region) else group

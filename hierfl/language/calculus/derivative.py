@@ -2,24 +2,41 @@
 
 Sums, products, quadratics and the like have a rule in their row, so that the gradient of a quadratic is a tree that
 CVXPY knows to be affine. Any other atom is differentiated by JAX when compiled: its rule is the atom ``Pullback``.
+
+Each player's derivative in its own rows, for a thousand players declared as one expression.
+
+Entry j of the cost is player j's objective, and row j of each variable is player j's own. The derivative that a game
+needs is the diagonal of the Jacobian, found here in linear time: the cost is a row-by-row function of the variables and
+of *aggregates* (the total quantity), so
+
+    d cost_j / d y_j  =  (the row's own part)  +  sum over aggregates s of (d cost_j / d s) (d s / d y_j).
+
+The sweep is the ordinary one, since the Jacobian of a row-by-row function is block diagonal; it stops at aggregates,
+whose adjoint then has one row for each player.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
+import scipy.sparse as sp
 from cvxpy.atoms.affine.affine_atom import AffAtom
+from cvxpy.atoms.affine.binary_operators import MulExpression, multiply
+from cvxpy.atoms.affine.broadcast_to import broadcast_to
+from cvxpy.atoms.affine.promote import Promote
+from cvxpy.atoms.affine.sum import Sum
 from cvxpy.expressions.expression import Expression
 
-from hierfl.atoms.algebra import plus, vanishes
-from hierfl.atoms.table import row_of
+from hierfl.atoms.algebra import expanded, plus, product, times, vanishes
+from hierfl.atoms.families.rearrangements import keeps_first_axis
+from hierfl.atoms.table import is_entrywise, row_of
 from hierfl.errors import DeclarationError
-from hierfl.language.averages import averages_of
-from hierfl.language.calculus.jax_derivative import Pullback
-from hierfl.language.expectation import SampleAverage, total
+from hierfl.language.calculus.jax_derivative import OwnGradient, Pullback, leaves_of
+from hierfl.language.expectation import SampleAverage, averages_of, total
 from hierfl.language.function import BlackBox
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import Sample
@@ -67,17 +84,17 @@ def gradient(expression: Expression, variables: Variables, seed: Expression | No
         For a mean that the expression is not affine in.
     """
     start = cp.Constant(np.ones(expression.shape)) if seed is None else seed
-    collected = sweep(expression, variables, start, pull, _mean_terms)
-    return collect(collected, variables)
+    collected = _sweep(expression, variables, start, pull, _mean_terms)
+    return _collect(collected, variables)
 
 
-def collect(parts: Gradients, variables: Variables) -> tuple[Expression, ...]:
+def _collect(parts: Gradients, variables: Variables) -> tuple[Expression, ...]:
     """The sums of the contributions to each variable's gradient; zero where there are none."""
     zeros = {v.id: cp.Constant(np.zeros(v.shape)) for v in variables}
     return tuple(plus(*parts.get(v.id, []), zero=zeros[v.id]) for v in variables)
 
 
-def sweep(
+def _sweep(
     root: Expression,
     variables: Variables,
     seed: Expression,
@@ -136,10 +153,10 @@ def _ordered(root: Any, wanted: set[int]) -> list[Any]:
 def _mean_terms(node: Any, adjoint: Expression, variables: Variables) -> Gradients | None:
     if not isinstance(node, SampleAverage):
         return None
-    return mean_of(node, adjoint, variables, lambda inner: gradient(inner, variables, adjoint))
+    return _mean_of(node, adjoint, variables, lambda inner: gradient(inner, variables, adjoint))
 
 
-def mean_of(
+def _mean_of(
     node: SampleAverage,
     adjoint: Expression,
     variables: Variables,
@@ -175,3 +192,213 @@ def pull(node: Any, index: int, adjoint: Expression) -> Expression:
         return pulled
     linear = isinstance(node, AffAtom) and not row.product
     return Pullback(node, index, adjoint, *(() if linear else node.args))
+
+
+DENSE_PLAYERS = 200
+"""Up to so many players, a cost outside the table is differentiated player by player."""
+
+
+class _NotSeparableError(Exception):
+    """The cost leaves the table at this node."""
+
+    def __init__(self, node: Any) -> None:
+        self.node = node
+
+
+@dataclass(frozen=True)
+class _Mixed:
+    """Rows multiplied by a matrix W before they reach the players: player j sees ``sum_i W[j, i] row_i``."""
+
+    matrix: Expression
+    adjoint: Expression
+
+
+def own_gradient(cost: Expression, variables: Variables) -> tuple[Expression, ...]:
+    """Row j of the results is the derivative of ``cost[j]`` in row j of each variable.
+
+    Parameters
+    ----------
+    cost
+        (n,), entry j the objective of player j.
+    variables
+        Each (n, ...), row j owned by player j.
+
+    Returns
+    -------
+    tuple
+        One expression for each variable, of its shape; linear in n to evaluate, unless it contains an ``OwnGradient``.
+
+    Raises
+    ------
+    DeclarationError
+        As :func:`hierfl.language.calculus.derivative.gradient`; and for more than ``DENSE_PLAYERS`` players if the players are
+        coupled by an atom outside the table, which it names.
+    """
+    try:
+        return _own(cost, variables, cp.Constant(np.ones(cost.shape)), None)
+    except _NotSeparableError as coupling:
+        if cost.shape[0] > DENSE_PLAYERS or any(True for _ in averages_of(cost)):
+            raise DeclarationError(
+                f"the objectives of {cost.shape[0]} players are coupled through {expression_text(coupling.node)}, in which hierfl cannot "
+                f"tell a player's own share from the others' (and differentiating player by player is kept for at most "
+                f"{DENSE_PLAYERS} players without hf.E). Couple them through sums: cp.sum(y), W @ y, Y @ cp.sum(Y, axis=0)."
+            ) from None
+        return tuple(OwnGradient(cost, v, *leaves_of(cost)) for v in variables)
+
+
+def separable_gradient(cost: Expression, variables: Variables) -> tuple[Expression, ...] | None:
+    """As :func:`own_gradient`, None where that takes more than linear time."""
+    try:
+        return _own(cost, variables, cp.Constant(np.ones(cost.shape)), None)
+    except _NotSeparableError:
+        return None
+
+
+def _own(cost: Expression, variables: Variables, seed: Expression, mixed: _Mixed | None) -> tuple[Expression, ...]:
+    """The row-by-row sweep; with ``mixed`` the cost's rows pass through a matrix first."""
+    wanted = {v.id for v in variables}
+    aggregates: Gradients = {}
+
+    def add(parts: tuple[Expression, ...]) -> None:
+        for variable, part in zip(variables, parts):
+            aggregates.setdefault(variable.id, []).append(part)
+
+    def terminal(node: Any, adjoint: Expression, _: Variables) -> Gradients | None:
+        if isinstance(node, SampleAverage):
+            if mixed is not None:
+                raise _NotSeparableError(node)
+            return _mean_of(node, adjoint, variables, lambda inner: _own(inner, variables, adjoint, None))
+        if isinstance(node, (Promote, broadcast_to)) and not keeps_first_axis(node):
+            add(_shared(node.args[0], adjoint, variables, mixed))
+            return {}
+        if not _is_matrix_product(node):
+            return None
+        left, right = node.args
+        if not depends(right, wanted):
+            if left.ndim == 2:
+                return None  # Y @ M is row by row
+            add(_mixing(left, right.T, adjoint, variables, mixed))
+        elif not depends(left, wanted):
+            add(_mixing(right, left, adjoint, variables, mixed))
+        elif left.ndim == 2 and right.ndim == 1:  # Y @ p with the prices p an aggregate
+            spread = expanded(adjoint, 1, left.shape)
+            add(_shared(right, times(spread, left), variables, mixed))
+            prices = cp.broadcast_to(right, left.shape)
+            add(_own(left, variables, times(spread, prices), mixed))
+        else:
+            raise _NotSeparableError(node)
+        return {}
+
+    rule = _row_pull if mixed is None or cost.ndim == 1 else _entry_pull
+    own = _collect(_sweep(cost, variables, seed, rule, terminal), variables)
+    if mixed is not None:
+        diagonal = times(mixed.adjoint, _rows(_diagonal(mixed.matrix), mixed.adjoint.shape))
+        own = tuple(
+            part if vanishes(part) else times(_rows(diagonal, v.shape), part) for v, part in zip(variables, own)
+        )
+    for variable, part in zip(variables, own):
+        aggregates.setdefault(variable.id, []).insert(0, part)
+    return _collect(aggregates, variables)
+
+
+def _shared(
+    aggregate: Expression, adjoint: Expression, variables: Variables, mixed: _Mixed | None
+) -> tuple[Expression, ...]:
+    """Contributions through an aggregate, whose adjoint has one row for each player."""
+    if aggregate.size == 1:
+        if mixed is not None:
+            adjoint = adjoint if adjoint.ndim == mixed.adjoint.ndim else _summed(adjoint)
+            adjoint = times(mixed.adjoint, product(mixed.matrix, adjoint))
+        share = _summed(adjoint)
+        parts = gradient(aggregate, variables)
+        return tuple(times(_rows(share, v.shape), part) for v, part in zip(variables, parts))
+    if mixed is not None or aggregate.ndim != 1 or adjoint.ndim != 2:
+        raise _NotSeparableError(aggregate)
+    return _prices(aggregate, adjoint, variables)
+
+
+def _prices(aggregate: Any, adjoint: Expression, variables: Variables) -> tuple[Expression, ...]:
+    """Contributions through an aggregate of shape (k,), a price for each column, say; its adjoint is (n, k)."""
+    if isinstance(aggregate, Promote):
+        return _shared(aggregate.args[0], adjoint, variables, None)
+    if is_entrywise(aggregate):
+        parts: Gradients = {}
+        for place, argument in enumerate(aggregate.args):
+            if not depends(argument, {v.id for v in variables}):
+                continue
+            if argument.shape != aggregate.shape:
+                raise _NotSeparableError(aggregate)
+            slope = pull(aggregate, place, cp.Constant(np.ones(aggregate.shape)))
+            prices = _prices(argument, times(adjoint, cp.broadcast_to(slope, adjoint.shape)), variables)
+            for variable, part in zip(variables, prices):
+                parts.setdefault(variable.id, []).append(part)
+        return _collect(parts, variables)
+    summed = gradient(cp.sum(aggregate), variables)
+    for variable, part in zip(variables, summed):
+        if not vanishes(part) and not (variable.shape == adjoint.shape and _sums_columns(aggregate, variable)):
+            raise _NotSeparableError(aggregate)
+    return tuple(part if vanishes(part) else times(adjoint, part) for part in summed)
+
+
+def _mixing(
+    rows: Expression, matrix: Expression, adjoint: Expression, variables: Variables, mixed: _Mixed | None
+) -> tuple[Expression, ...]:
+    """Contributions through ``matrix @ rows``, with a square matrix."""
+    if mixed is not None or matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise _NotSeparableError(rows)
+    return _own(rows, variables, cp.Constant(np.ones(rows.shape)), _Mixed(matrix, adjoint))
+
+
+def _row_pull(node: Any, place: int, adjoint: Expression) -> Expression:
+    keeps_rows = row_of(node).keeps_rows
+    entrywise = is_entrywise(node) and node.args[place].shape == node.shape
+    if entrywise or (keeps_rows is not None and keeps_rows(node)):
+        return pull(node, place, adjoint)
+    raise _NotSeparableError(node)
+
+
+def _entry_pull(node: Any, place: int, adjoint: Expression) -> Expression:
+    if is_entrywise(node) and node.args[place].shape == node.shape:
+        return pull(node, place, adjoint)
+    raise _NotSeparableError(node)
+
+
+def _is_matrix_product(node: Any) -> bool:
+    return isinstance(node, MulExpression) and not isinstance(node, multiply)  # which CVXPY derives from it
+
+
+def _sums_columns(aggregate: Any, variable: cp.Variable) -> bool:
+    """Whether it is a (weighted) sum of the rows of a function of the entries."""
+    if isinstance(aggregate, Sum):
+        return aggregate.axis in (0, (0,)) and _entry_by_entry(aggregate.args[0], variable)
+    if not _is_matrix_product(aggregate):
+        return False
+    weights, rows = aggregate.args
+    return not depends(weights, {variable.id}) and weights.ndim == 1 and _entry_by_entry(rows, variable)
+
+
+def _entry_by_entry(node: Any, variable: cp.Variable) -> bool:
+    if isinstance(node, cp.Variable) or not depends(node, {variable.id}):
+        return True
+    return is_entrywise(node) and all(
+        not depends(a, {variable.id}) or (a.shape == node.shape and _entry_by_entry(a, variable)) for a in node.args
+    )
+
+
+def _rows(expression: Expression, shape: tuple[int, ...]) -> Expression:
+    """A number for each row, as an array of that shape."""
+    if expression.shape == shape:
+        return expression
+    return expanded(expression, tuple(range(1, len(shape))), shape)
+
+
+def _summed(expression: Expression) -> Expression:
+    """The sum of each row."""
+    return expression if expression.ndim == 1 else cp.sum(expression, axis=tuple(range(1, expression.ndim)))
+
+
+def _diagonal(matrix: Expression) -> Expression:
+    if isinstance(matrix, cp.Constant):
+        value = matrix.value
+        return cp.Constant(value.diagonal() if sp.issparse(value) else np.diagonal(value))
+    return cp.diag(matrix)

@@ -21,13 +21,14 @@ from hierfl.language.federation.given_arrays import GivenArray, name_order, name
 from hierfl.language.federation.sample_values import (
     array_of,
     check_table,
+    described,
     in_one_order,
+    is_frozen_distribution,
     parameter_value,
     pickled,
     sample_value,
     unpickled,
 )
-from hierfl.language.federation.value_checks import described, is_frozen_distribution
 from hierfl.language.sample import ClientParameter, Sample
 from hierfl.near_names import suggests_names
 

@@ -11,10 +11,8 @@ import numpy as np
 from hierfl.errors import DataError
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.given_arrays import given_array, in_given_order, name_order, row_labels
-from hierfl.language.federation.partition_schemes import Scheme
-from hierfl.language.federation.sample_values import pickled, unpickled
-from hierfl.language.federation.splitting import split_data
-from hierfl.language.federation.value_checks import is_frozen_distribution
+from hierfl.language.federation.partition_schemes import Scheme, split_data
+from hierfl.language.federation.sample_values import is_frozen_distribution, pickled, unpickled
 from hierfl.language.sample import ClientParameter, Sample
 from hierfl.near_names import near_names, suggests_names
 

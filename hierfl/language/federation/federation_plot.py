@@ -12,7 +12,7 @@ from hierfl.errors import DataError
 from hierfl.house_style import COLOURS, COLUMN, house_figure, house_style, require_axes, require_style
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.elsewhere import Elsewhere
-from hierfl.language.federation.value_checks import described
+from hierfl.language.federation.sample_values import described
 from hierfl.language.sample import Sample
 from hierfl.near_names import near_names
 

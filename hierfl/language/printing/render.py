@@ -1,6 +1,6 @@
 r"""A declared problem on paper: ``problem_text`` for the terminal, ``problem_latex`` for a notebook.
 
-Both lay out the same :class:`hierfl.language.printing.statement.Statement`, in the order: objective, lower level, constraints,
+Both lay out the same :class:`hierfl.language.printing.stating.Statement`, in the order: objective, lower level, constraints,
 parties.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 from hierfl.atoms.writing.latex_pen import escaped
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.language.printing.latex import domain_latex, write_latex
-from hierfl.language.printing.statement import (
+from hierfl.language.printing.stating import (
     Answer,
     Condition,
     Contender,
@@ -20,9 +20,9 @@ from hierfl.language.printing.statement import (
     Inequality,
     Optimization,
     Statement,
+    statement,
     with_named_constants,
 )
-from hierfl.language.printing.stating import statement
 from hierfl.language.printing.text import domain_text, write_text
 
 _INDENT = "    "

@@ -2,32 +2,159 @@
 
 The clients' terms are seen by client i (``E_i``, ``rho_i``, and ``y_i`` where each client has its own y), the server's
 by the server; inside a lower level y is the unknown and has no index. A lone client needs no indices.
+
+Large constants have names: c where there is one, else c_1, c_2, ... in the order in which they are met.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
+import scipy.sparse as sp
 
 from hierfl.atoms.writing.phrase import Phrase, added, negated, number, value_phrase
+from hierfl.atoms.writing.text_pen import LONGEST_ARRAY
 from hierfl.language.levels import ArgMax, ArgMin, Equilibrium, averages_of
-from hierfl.language.nash import Nash, Player
+from hierfl.language.player import Nash, Player
 from hierfl.language.printing.reading import read
-from hierfl.language.printing.statement import (
-    Answer,
-    Condition,
-    Contender,
-    Game,
-    Inequality,
-    Optimization,
-    Phrases,
-    Statement,
-)
 from hierfl.language.sample import ClientParameter, Sample
+
+Phrases = tuple[Phrase, ...]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A constraint; ``each_client`` if it is one constraint for every client."""
+
+    node: Phrase
+    each_client: bool = False
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """An optimisation problem: ``sense`` is minimize or maximize."""
+
+    sense: str
+    variables: Phrases
+    objective: Phrase
+    conditions: tuple[Condition, ...]
+
+
+@dataclass(frozen=True)
+class Inequality:
+    """A variational inequality: ``point`` in ``feasible`` such that ``condition`` holds for all ``other`` in it.
+
+    ``mapping`` and ``feasible`` are the names G(x, y) and Y(x) of ``value`` and of the set of ``conditions``.
+    """
+
+    point: Phrase
+    other: Phrase
+    condition: Phrase
+    mapping: Phrase
+    value: Phrase
+    feasible: Phrase
+    variables: Phrases
+    conditions: tuple[Condition, ...]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A player of a game and its problem; ``count`` players, one for each j, where that is not None."""
+
+    variables: Phrases
+    program: Optimization
+    count: int | None
+
+
+@dataclass(frozen=True)
+class Game:
+    """A Nash equilibrium of these players."""
+
+    players: tuple[Contender, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A lower level: ``unknown``, whose value is ``response``, solves ``task`` (for each client, for each sample).
+
+    ``selection`` says in words which of several solutions is meant; empty where that is left open.
+    """
+
+    unknown: Phrase
+    response: Phrase
+    each_client: bool
+    sample: Phrase | None
+    task: Optimization | Inequality | Game
+    selection: str = ""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """The whole problem; ``parties`` says in words who takes part, ``constants`` are the names of those too long to be written."""
+
+    program: Optimization
+    answers: tuple[Answer, ...]
+    parties: str
+    constants: Phrases = ()
+
+
+def with_named_constants(said: Statement) -> Statement:
+    """The statement with a name for each array that is too long to be written out; equal arrays share theirs."""
+    phrases = list(_phrases(said))
+    arrays = dict.fromkeys(map(_key, filter(_is_long, phrases)))
+    used = {phrase.value for phrase in phrases if phrase.head == "name"}
+    letter = next(
+        (name for name in ("c", "a", "b", "d", "const") if not any(_alike(u, name) for u in used)), "constant"
+    )
+    names = {
+        key: Phrase("name", value=letter, shape=key[0], options=(("index", str(k)),) if len(arrays) > 1 else ())
+        for k, key in enumerate(arrays, 1)
+    }
+    return replace(_renamed(said, names), constants=tuple(names.values())) if names else said
+
+
+def _alike(used: str, name: str) -> bool:
+    """Whether a name is taken, by itself or with an index."""
+    return used == name or used.startswith(f"{name}_")
+
+
+def _is_long(phrase: Phrase) -> bool:
+    return phrase.head == "array" and not (len(phrase.shape) == 1 and phrase.shape[0] <= LONGEST_ARRAY)
+
+
+def _key(phrase: Phrase) -> tuple[tuple[int, ...], Hashable]:
+    value = phrase.value
+    if sp.issparse(value):
+        entries = sp.coo_array(value)
+        return phrase.shape, tuple(part.tobytes() for part in (*entries.coords, entries.data))
+    return phrase.shape, np.asarray(value).tobytes()
+
+
+def _phrases(part: Any) -> Iterator[Phrase]:
+    """All phrases of a part of a statement, in order."""
+    if isinstance(part, Phrase):
+        yield part
+        part = part.args
+    if isinstance(part, tuple):
+        for piece in part:
+            yield from _phrases(piece)
+    elif is_dataclass(part):
+        for entry in fields(part):
+            yield from _phrases(getattr(part, entry.name))
+
+
+def _renamed(part: Any, names: dict[Any, Phrase]) -> Any:
+    if isinstance(part, Phrase):
+        return names[_key(part)] if _is_long(part) else replace(part, args=_renamed(part.args, names))
+    if isinstance(part, tuple):
+        return tuple(_renamed(piece, names) for piece in part)
+    if is_dataclass(part) and not isinstance(part, type):
+        return replace(part, **{entry.name: _renamed(getattr(part, entry.name), names) for entry in fields(part)})
+    return part
 
 
 def statement(problem: Any) -> Statement:
@@ -63,7 +190,7 @@ def _parties(federation: Any) -> str:
 # Who sees what
 
 
-def marked(phrase: Phrase, indices: Mapping[int, str], holder: str = "") -> Phrase:
+def _marked(phrase: Phrase, indices: Mapping[int, str], holder: str = "") -> Phrase:
     """The same mathematics seen by one party.
 
     Parameters
@@ -75,7 +202,7 @@ def marked(phrase: Phrase, indices: Mapping[int, str], holder: str = "") -> Phra
     holder
         Whose samples the means are over: ``E`` becomes ``E_holder``.
     """
-    args = tuple(marked(arg, indices, holder) for arg in phrase.args)
+    args = tuple(_marked(arg, indices, holder) for arg in phrase.args)
     options = phrase.options
     if phrase.head == "name" and phrase.option("id") in indices:
         options = (*options, ("index", indices[phrase.option("id")]))
@@ -89,7 +216,7 @@ def _seen_by_client(part: Any, several: bool, own: Iterable[Any] = ()) -> Phrase
     if not several:
         return read(part)
     leaves: list[Any] = [*own, *(leaf for leaf in part.parameters() if isinstance(leaf, ClientParameter))]
-    return marked(read(part), {leaf.id: "i" for leaf in leaves}, holder="i")
+    return _marked(read(part), {leaf.id: "i" for leaf in leaves}, holder="i")
 
 
 def _differs_by_client(part: Any) -> bool:
@@ -111,7 +238,7 @@ def _over_clients(node: Phrase, clients: int) -> Phrase:
 def _objective(problem: Any, clients: int) -> Phrase:
     terms = []
     if problem.objective.server is not None:
-        terms.append(marked(read(problem.objective.server), {}, "server" if problem.federation else ""))
+        terms.append(_marked(read(problem.objective.server), {}, "server" if problem.federation else ""))
     if problem.objective.clients is not None:
         own = [variable for level in problem.lower if _one_per_client(level) for variable in level.variables]
         terms.append(_over_clients(_seen_by_client(problem.objective.clients, clients > 1, own), clients))
@@ -142,7 +269,7 @@ def _answer(level: Any, problem: Any, clients: int) -> Answer:
     decisions = tuple(read(x) for x in problem.upper_variables if x.id in mentioned)
     index = "i" if clients > 1 and _one_per_client(level) else ""
     inside = tuple(map(read, level.variables))
-    unknown = _together(tuple(marked(y, {y.option("id"): index} if index else {}) for y in inside))
+    unknown = _together(tuple(_marked(y, {y.option("id"): index} if index else {}) for y in inside))
     return Answer(
         unknown=unknown,
         response=_applied(unknown, (*decisions, *samples)),

@@ -13,7 +13,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.content_marks import Leaves, content_mark
 from hierfl.language.declaration import Declaration
 from hierfl.language.federation.client import Client
-from hierfl.language.federation.mapped_rows import MappedRows
+from hierfl.language.federation.given_arrays import MappedRows
 from hierfl.language.printing.card import call_text
 from hierfl.language.printing.text import expression_text
 from hierfl.run_settings import RunSettings

@@ -16,7 +16,7 @@ import pytest
 import hierfl as hf
 from hierfl.analysis.convexity import require_convex_set
 from hierfl.analysis.hoist import hoist, instantiate
-from hierfl.analysis.variable_attributes import attribute_constraints
+from hierfl.analysis.variable_bounds import attribute_constraints
 from hierfl.compiler.sets import CompiledSet, compile_set
 from hierfl.compiler.sets.blocks import KINDS, ImageBlock
 from hierfl.compiler.sets.families import FAMILIES

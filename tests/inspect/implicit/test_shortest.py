@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
-from hierfl.inspect.implicit.neighbourhood import Neighbourhood, shortest
 from hierfl.inspect.implicit.points import Points
+from hierfl.inspect.implicit.stationarity import Neighbourhood, shortest
 from tests.inspect.known_functions import problem_of
 
 

@@ -11,9 +11,9 @@ import scipy.optimize
 import scipy.stats
 
 import hierfl as hf
-from hierfl.inspect.implicit.neighbourhood import Neighbourhood
 from hierfl.inspect.implicit.points import Points
 from hierfl.inspect.implicit.smoothing import ball_points
+from hierfl.inspect.implicit.stationarity import Neighbourhood
 from hierfl.models import nonsmooth_toy
 from tests.inspect.known_functions import problem_of
 

@@ -14,7 +14,7 @@ from matplotlib.text import Annotation, Text
 
 import hierfl as hf
 from hierfl.house_style import COLOURS, house_style, panels
-from hierfl.inspect.pictures.line_labels import name_curves
+from hierfl.inspect.pictures.convergence import name_curves
 from hierfl.solvers import FedAvg
 
 

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.inspect.report.mathematics_part import mathematics_svg
 from hierfl.inspect.report.page import number
 from hierfl.inspect.report.slice_part import TimeBudget
+from hierfl.inspect.report.write import mathematics_svg
 from hierfl.models import coupled_minimax, nonsmooth_toy, stackelberg_cournot
 from hierfl.solvers import ZOHFL, FedAvg, FedRZO, ProjectedSGD
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 import hierfl as hf
 from hierfl.atoms.formulas import exact
 from hierfl.inspect.symbolic import derivation
-from hierfl.inspect.symbolic.derivation import translate
-from hierfl.inspect.symbolic.view import SymbolicView
+from hierfl.inspect.symbolic.derivation import SymbolicView, translate
 from hierfl.models.coupled_minimax import coupled_minimax
 from hierfl.models.nonsmooth_toy import nonsmooth_toy
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
-from hierfl.language.federation import value_checks
-from hierfl.language.federation.mapped_rows import MappedRows
+from hierfl.language.federation import sample_values
+from hierfl.language.federation.given_arrays import MappedRows
 
 SCHEMES: dict[str, Callable[[np.ndarray], object]] = {
     "iid": lambda labels: hf.IID(),
@@ -371,7 +371,7 @@ def test_repr_says_how_much_is_held() -> None:
 def test_attributes_are_checked_block_by_block(
     attributes: dict, good: float, bad: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(value_checks, "_BLOCK", 4)  # two rows at a time
+    monkeypatch.setattr(sample_values, "_BLOCK", 4)  # two rows at a time
     u = hf.Sample(2, name="u", **attributes)
     rows = np.full((7, 2), good)
     hf.Client({u: rows})

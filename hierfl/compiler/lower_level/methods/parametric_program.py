@@ -28,8 +28,7 @@ from hierfl.compiler.party_constraints import lower_constraints
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.programs.convex_program import ALIKE, EMPTY, ONE, SEVERAL, SOLVED, UNBOUNDED
 from hierfl.jaxtools.host_callback import Batch, call_on_host, for_each
-from hierfl.language.averages import averages_of
-from hierfl.language.expectation import SampleAverage
+from hierfl.language.expectation import SampleAverage, averages_of
 
 OWNERS = 1_000  # of a y, solved one after another, from which smooth levels are left to iterations
 NUMBERS = 5_000_000  # of rows that are averaged over, at most, and
