@@ -21,6 +21,7 @@ import numpy as np
 import scipy.sparse as sp
 from cvxpy.constraints import PSD, SOC, ExpCone, NonNeg, PowCone3D, Zero
 from cvxpy.constraints.constraint import Constraint
+from cvxpy.constraints.nonpos import Inequality
 from cvxpy.expressions.expression import Expression
 from cvxpy.reductions.dcp2cone.cone_matrix_stuffing import ConeMatrixStuffing, ParamConeProg
 from cvxpy.reductions.dcp2cone.dcp2cone import Dcp2Cone
@@ -35,6 +36,7 @@ from hierfl.compiler.parametric.written_for_cvxpy import (
     LinearMap,
     SmoothPiece,
     SmoothPieces,
+    as_rows,
     factors_collected,
     with_maps,
 )
@@ -180,6 +182,12 @@ class RowOrder:
     def height(self) -> int:
         return sum(cone.size for cone in self.cones)
 
+    def rows_of(self, constraint: Constraint, written: Sequence[int]) -> np.ndarray:
+        """The rows of a constraint that was written as those with these ids; (k, size) where they are several for each entry."""
+        rows = np.concatenate([np.zeros(0, int), *(self.owner[one] for one in written if one in self.owner)])
+        several = isinstance(constraint, Inequality) and len(rows) > constraint.size
+        return rows.reshape(-1, constraint.size) if several else rows
+
 
 def _rows_of(constraint: Constraint) -> tuple[np.ndarray, np.ndarray, list[Cone]]:
     """(where the rows of a constraint go among its own, their factors, its cones)."""
@@ -231,7 +239,7 @@ class SmoothPart:
 class LevelTemplate:
     """See the module; y comes first in u, each variable in C order, and takes ``size`` scalars of ``width``.
 
-    ``theta`` has the parts of theta, each in Fortran order; ``rows``, for each constraint as it was given, its own rows of A.
+    ``theta`` has the parts of theta, each in Fortran order; ``rows``, for each constraint as it was given, its own rows of A; (k, size) where it is k rows for each of its entries.
     """
 
     size: int
@@ -305,13 +313,12 @@ class LevelTemplate:
         ]  # CVXPY wants some variable
         parts = SmoothPieces(lifted)
         objective = parts.taken_out_of(objective)
-        of_y = [c for c in rest if c.variables()]  # others are about x alone
-        stuffed, ids = _stuffed(objective, [*of_y, *parts.domain])
+        written = [as_rows(c) if c.variables() else [] for c in rest]  # others are about x alone
+        stuffed, ids = _stuffed(objective, [*(row for rows in written for row in rows), *parts.domain])
         first = tuple(hoisted.parameters)
         parameters = (*first, *(parameter for one in maps for parameter in (one.matrix, one.offset)))
         places = _Places.of(stuffed, tuple(plain.values()), parts, parameters)
         order = RowOrder.of(stuffed.constraints)
-        nothing = np.zeros(0, int)
         quadratic, linear = places.mapping(forces) if forces else places.cost(stuffed)
         matrix, offset = places.rows(stuffed, order)
         return cls(
@@ -324,7 +331,7 @@ class LevelTemplate:
             matrix=matrix,
             offset=offset,
             cones=order.cones,
-            rows=tuple(order.owner.get(ids.get(c.id, c.id), nothing) for c in rest),
+            rows=tuple(order.rows_of(c, [ids.get(row.id, row.id) for row in rows]) for c, rows in zip(rest, written)),
             smooth=tuple(places.smooth_part(stuffed, piece) for piece in parts.pieces),
             maps=tuple(maps),
         )

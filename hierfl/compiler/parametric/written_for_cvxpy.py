@@ -1,7 +1,8 @@
 """How a declaration is written so that CVXPY canonicalises it once, whatever x and the data are.
 
-Smooth atoms that enter an objective in sums stand aside; a monotone function of what has kinks is one of a bound of it; factors without y
-that multiply each other are one; and what is affine in y with data times data is a matrix and an offset.
+Smooth atoms that enter an objective in sums stand aside; a monotone function of what has kinks is one of a bound of it; a largest entry
+below a bound is rows; factors without y that multiply each other are one; and what is affine in y with data times data is a matrix and
+an offset.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression, multiply
 from cvxpy.constraints.constraint import Constraint
+from cvxpy.constraints.nonpos import Inequality
 from cvxpy.expressions.expression import Expression
 from cvxpy.utilities.scopes import dpp_scope
 from jax import Array
@@ -25,6 +27,7 @@ from hierfl.analysis.hoist import copy_with
 from hierfl.atoms.algebra import only_compiled
 from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.programs.smooth_atoms import TakenOut, smooth_atom_of
+from hierfl.compiler.sets.recognise import AffineRows, pieces_of
 
 ENTRIES = 1_000_000  # of the matrix of what is affine in y, which is dense
 
@@ -153,6 +156,16 @@ def with_maps(tree: Any, maps: list[LinearMap]) -> Any:
         maps.append(LinearMap.of(tree))
         return maps[-1].expression(tree.shape)
     return copy_with(tree, lambda node: with_maps(node, maps)) if tree.args else tree
+
+
+def as_rows(constraint: Constraint) -> list[Constraint]:
+    """Absolute values and largest entries below affine bounds as rows: CVXPY's own bounds of them are nowhere where they are slack."""
+    if not isinstance(constraint, Inequality) or all(argument.is_affine() for argument in constraint.args):
+        return [constraint]
+    pieces = pieces_of(constraint)
+    rows = [piece.expression <= 0 for piece in pieces if isinstance(piece, AffineRows)]
+    alike = constraint.size == 1 or all(row.shape == constraint.shape for row in rows)
+    return rows if len(rows) == len(pieces) and alike and all(row.is_dpp() for row in rows) else [constraint]
 
 
 @dataclass(frozen=True, eq=False)

@@ -69,6 +69,7 @@ def _owners(compiled: CompiledProblem, x: np.ndarray) -> list[Owner]:
 def _dual(base: LevelTemplate, index: int, constraint: Constraint, z: np.ndarray) -> np.ndarray:
     """CVXPY's ``dual_value``: nonnegative for inequalities, of lhs - rhs for equations."""
     rows = z[base.rows[index]] + 0.0  # without negative zeros
+    rows = rows if rows.ndim == 1 else rows.sum(axis=0)
     if isinstance(constraint, PSD):
         return (triangle(constraint.args[0].shape[0]).T @ rows).reshape(constraint.args[0].shape)
     signed = -rows if isinstance(constraint, (Equality, Zero)) else rows
