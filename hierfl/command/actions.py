@@ -37,7 +37,8 @@ def serve_site(chosen: argparse.Namespace) -> None:
     for name in algorithms or ():
         if name not in solvers.__all__:
             raise SettingError(f"--algorithms {name!r}: {near_names(name, solvers.__all__)}")
-    rules = SiteRules(algorithms, chosen.min_samples, chosen.max_rounds, chosen.min_noise, chosen.min_sum)
+    limits = (chosen.min_samples, chosen.max_rounds, chosen.min_noise, chosen.min_sum, chosen.max_messages)
+    rules = SiteRules(algorithms, *limits, chosen.shared_seeds)
     declaration = load_problem(chosen.problem).declaration
     held = held_of(declaration, load_rows(chosen.data))
     name = chosen.name or "+".join(str(client.name or place) for place, client in held.items())

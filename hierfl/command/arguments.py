@@ -164,9 +164,15 @@ def _add_site(commands: Commands) -> None:
     site.add_argument("--tls-key", metavar="PEM", help="its key")
     site.add_argument("--algorithms", metavar="NAMES", help="the only ones to answer, such as FedAvg,SCAFFOLD")
     site.add_argument(
-        "--min-samples", type=int, default=1, metavar="N", help="refuse where a client holds fewer rows (1)"
+        "--min-samples", type=int, default=1, metavar="N", help="the fewest rows of a client behind every number that is sent (1)"
     )
     site.add_argument("--max-rounds", type=int, metavar="N", help="answer so many rounds at most, of all runs together")
+    site.add_argument("--max-messages", type=int, metavar="N", help="answer so many messages at most, of all runs together")
+    site.add_argument(
+        "--shared-seeds",
+        action="store_true",
+        help="draw the rows that the server's seed says where a run asks for it, so that it equals one in process; the server then knows them",
+    )
     site.add_argument(
         "--min-noise", type=float, metavar="M", help="answer runs alone whose GaussianNoise has this multiplier or more"
     )

@@ -85,6 +85,7 @@ class SiteRuntime(MessageTreatment):
     minimum: int = 1
     patience: float = 30.0
     largest: float = 1e15
+    shared_seeds: bool = False
     watcher: Any = field(default=None, repr=False)
     _latest: _LatestRun = field(default_factory=lambda: _LatestRun(), init=False, repr=False, compare=False)
     packing: ClassVar[Packing] = Pickling()
@@ -129,6 +130,7 @@ class SiteRuntime(MessageTreatment):
                 noise=noise,
                 masks=masks,
                 solver_as=self._sent_solver,
+                shared_seeds=self._shares_seeds,
             )
             exchange = exchange_for(problem, links, start, clients_of, self.timeout, self.watcher, self.packing)
             self._latest.begin(exchange, scalars_remembered(algorithm, x0), begun)
@@ -149,6 +151,11 @@ class SiteRuntime(MessageTreatment):
         Raises ``SiteError``, naming a site that has no place for them.
         """
         return self._latest.keep()
+
+    @property
+    def _shares_seeds(self) -> bool:
+        """Whether sites draw the rows that the run's seed says."""
+        return self.shared_seeds
 
     def _links(self, problem: CompiledProblem) -> Any:
         """The ways to the sites that have a problem."""

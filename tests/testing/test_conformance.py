@@ -105,7 +105,7 @@ def runtime_of(name: str, solver: str, places: dict[str, Any]) -> Any:
     if name.startswith("Dask"):
         return kept(name, lambda: hf.runtime.Dask(sites=1 if "one" in name else 3, timeout=120.0))
     if name == "Flower":
-        return lambda case, problem: hf.runtime.Flower(LoopbackGrid(desks(problem)))
+        return lambda case, problem: hf.runtime.Flower(LoopbackGrid(desks(problem)), shared_seeds=True)
     return hf.runtime.Delayed(np.ones(len(ROWS)), asynchronous=name == "a buffer")
 
 
@@ -129,7 +129,7 @@ def test_a_run_of_a_server_that_holds_nothing() -> None:
     case, solver = Case("client", "cones", "tables"), SOLVERS["ZO-HFL, exact"][0]
     settings: dict[str, Any] = {"rounds": 3, "seed": 0, "x0": case.start, "progress": False}
     grid = LoopbackGrid(desks(case.problem()))
-    found = case.problem(holders=()).solve(solver, runtime=hf.runtime.Flower(grid), **settings)
+    found = case.problem(holders=()).solve(solver, runtime=hf.runtime.Flower(grid, shared_seeds=True), **settings)
     np.testing.assert_allclose(found.own_value, case.answer(found.x).value, rtol=1e-6)
     np.testing.assert_allclose(found.x, case.problem().solve(solver, **settings).x, atol=1e-9)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -167,9 +167,24 @@ def added(so_far: Any, piece: Any, base: Any) -> Any:
     return jax.tree.map(lambda c, v, b: c + (v - b), so_far, piece, base)
 
 
+class Drawn(NamedTuple):
+    """How many rows of a table were drawn at once, or as one batch of a pass over all of them."""
+
+    size: int
+    table: int
+    passing: bool
+
+    def least(self, count: int) -> int:
+        """The fewest rows in a batch of a holder of so many: the last of a pass has what is left."""
+        return (count % self.size or self.size) if self.passing and self.size < count else min(self.size, count)
+
+
 @dataclass(frozen=True)
 class Party:
-    """What one party knows: its rows and its parameters. Pure; lives inside traced code."""
+    """What one party knows: its rows and its parameters. Pure; lives inside traced code.
+
+    With a ``secret``, two words of 32 bits, nobody else can tell which rows are drawn under a key; what is drawn is noted in ``drawn``.
+    """
 
     index: Array
     tables: tuple[Table, ...]
@@ -177,6 +192,14 @@ class Party:
     counts: tuple[Array, ...]
     environment: dict[int, Array]
     weight: Array
+    secret: Array | None = None
+    drawn: list[Drawn] | None = None
+
+    def _key_of_rows(self, key: Array, drawn: Drawn) -> Array:
+        """What rows are drawn under in place of a key."""
+        if self.drawn is not None:
+            self.drawn.append(drawn)
+        return key if self.secret is None else jax.random.wrap_key_data(jax.random.key_data(key) ^ self.secret)
 
     def batch(self, key: Array, size: int, samples: Sequence[int] | None = None, step: Any = 0) -> Rows:
         """``size`` rows of each table (those that hold ``samples``), drawn with replacement; by the key and the step alone."""
@@ -185,7 +208,8 @@ class Party:
             if table.quantiles is not None:
                 rows = table.quantiles.draw(key, place, step, size, self.index)
             else:
-                rows = table.rows(self.offsets[place] + row_numbers(key, place, step, size, self.counts[place]))
+                own = self._key_of_rows(key, Drawn(size, place, passing=False))
+                rows = table.rows(self.offsets[place] + row_numbers(own, place, step, size, self.counts[place]))
             drawn = _with_table(drawn, table, rows, jnp.full((size,), 1.0 / size), self.counts[place])
         return drawn
 
@@ -200,7 +224,8 @@ class Party:
             batches = -(-count // size)
             places = (step % batches) * size + jnp.arange(size)
             inside = places < count
-            shuffle = fold_in(fold_in(key, step // batches), place)
+            own = self._key_of_rows(key, Drawn(size, place, passing=True))
+            shuffle = fold_in(fold_in(own, step // batches), place)
             shuffled = keyed_permutation(shuffle, jnp.minimum(places, count - 1), count)
             rows = table.rows(self.offsets[place] + shuffled)
             drawn = _with_table(drawn, table, rows, inside / jnp.sum(inside), count)

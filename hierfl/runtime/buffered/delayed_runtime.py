@@ -272,7 +272,7 @@ class BufferedRounds(SiteRounds):
 
     def _over(self, conversation: Conversation, kept: bool) -> None:
         self.talking.pop(conversation.site, None)
-        self.last[conversation.site] = Settled(conversation.turn, kept, ())
+        self.last[conversation.site] = Settled(conversation.turn, kept)
         if kept:
             self.exchange.reports[conversation.site].rounds += 1
 
@@ -373,7 +373,7 @@ class Delayed(MessageTreatment):
             links = _DelayedLinks(problem, np.asarray(self.delays, float), self.spread, seed)
             mark = declaration_mark(problem.declaration)
             noise, masks = orders_of(self.noise, self.masks, problem, algorithm, rounds, seed)
-            start = starting(algorithm, mark, "", rounds, x0, noise=noise, masks=masks)
+            start = starting(algorithm, mark, "", rounds, x0, noise=noise, masks=masks, shared_seeds=True)
             exchange = exchange_for(problem, links, start, links.held(), float("inf"))
             buffering, own = Buffering(self.buffer, self.staleness), (problem, algorithm, exchange)
             making = (
@@ -391,8 +391,9 @@ class _DelayedLinks:
         declaration = problem.declaration
         clients = dict(enumerate(declaration.federation.clients)) if declaration.federation else {}
         programs: dict[Any, Any] = problem.programs.keep("simulated sites", dict)
-        rules = SiteRules()
-        self.sites = {str(i): Site(str(i), declaration, clients, rules, problem, programs) for i in clients}
+        rules = SiteRules(shared_seeds=True)
+        given = declaration, clients, rules, problem, programs
+        self.sites = {str(i): Site(str(i), *given, own=frozenset({i})) for i in clients}
         self.delays, self.spread, self.clock = delays, spread, 0.0
         self.draws = [np.random.default_rng([STREAM, seed, i]) for i in range(len(delays))]
         self.waiting: list[tuple[float, str, bytes]] = []

@@ -39,7 +39,8 @@ class Dask(SiteRuntime):
 
     With ``scheduler`` the sites are processes that their owners started by ``hierfl site``, each with its own data: declare these as
     ``hf.Elsewhere``. Without it a cluster of ``sites`` processes is started on this machine and handed the clients' data, which is a
-    simulation of one. Same seed, same iterates as in process: keys are folded from (round, client, step).
+    simulation of one. Same seed, same iterates as in process, where rows are not drawn at random or ``shared_seeds``: keys are folded from
+    (round, client, step).
 
     Parameters
     ----------
@@ -55,6 +56,10 @@ class Dask(SiteRuntime):
         Seconds to wait at the start for everybody, and at the beginning of a round for that many to be there.
     largest
         The largest entry of a message that is believed.
+    shared_seeds
+        Whether sites draw minibatches by the run's seed, as a run in process does, so that iterates are the same; their owners have to
+        allow it (``hierfl site --shared-seeds``), since the server then knows which rows are behind every number. Else every site draws under
+        a secret of its own.
     security
         A ``distributed.Security`` with this side's certificate, for a ``tls://`` scheduler (docs/real_federations.md).
     watcher
@@ -103,6 +108,10 @@ class Dask(SiteRuntime):
     def resumes(self) -> bool:
         """Whether a run can go on from a checkpoint: without rounds there is no moment at which all have come equally far."""
         return not self.asynchronous
+
+    @property
+    def _shares_seeds(self) -> bool:
+        return self.shared_seeds or self.scheduler is None  # where the server handed the data over, it may know what is drawn
 
     def _links(self, problem: CompiledProblem) -> Any:
         return self._session.links(self, problem)

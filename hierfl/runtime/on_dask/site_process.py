@@ -44,7 +44,7 @@ class Desk:
         self._server = uuid4().hex  # every server has a desk of its own
         if handed is not None:
             name, declaration, held = pickle.loads(handed)
-            self._site = Site(name, declaration, held, SiteRules(), memories="handed back")
+            self._site = Site(name, declaration, held, SiteRules(shared_seeds=True), memories="handed back")
         elif _SERVED:
             self._site = _SERVED[0]
         else:

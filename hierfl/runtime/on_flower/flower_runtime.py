@@ -26,8 +26,8 @@ from hierfl.runtime.sites.rounds import Attendance
 class Flower(SiteRuntime):
     """Run with clients at the SuperNodes of Flower, each with its own data, reached by messages of named arrays; nothing is pickled.
 
-    It is made inside a ServerApp, such as ``hierfl flower new`` writes. Same seed, same iterates as in process: keys are folded from
-    (round, client, step). Flower starts a process for each message at each node, so that a round takes seconds
+    It is made inside a ServerApp, such as ``hierfl flower new`` writes. Same seed, same iterates as in process, where rows are not drawn at
+    random or ``shared_seeds``: keys are folded from (round, client, step). Flower starts a process for each message at each node, so that a round takes seconds
     (docs/real_federations.md).
 
     Parameters
@@ -42,6 +42,10 @@ class Flower(SiteRuntime):
         Seconds to wait at the start for everybody, and at the beginning of a round for that many to be there.
     largest
         The largest entry of a message that is believed.
+    shared_seeds
+        Whether sites draw minibatches by the run's seed, as a run in process does, so that iterates are the same; their owners have to
+        allow it (``hierfl site --shared-seeds``), since the server then knows which rows are behind every number. Else every site draws under
+        a secret of its own.
     watcher
         Called with a ``hierfl.runtime.sites.site_reports.Crossing`` for everything that is sent and received.
     aggregation, adversaries

@@ -34,6 +34,7 @@ from hierfl.runtime.sites.parcels import (
     Unmasked,
     Welcome,
 )
+from hierfl.runtime.sites.protocol import of_type
 
 WORDS, ARRAY = "words", "array "  # the names of members: the words as JSON, and what stands before the name of an array
 KINDS = "biuf"  # of numbers that a letter may hold
@@ -138,7 +139,7 @@ FORMS: dict[type, Form] = {
     Hello: Form(),
     Introduction: Form({"name": str}, {"clients": CLIENTS}),
     Start: Form(
-        _TEXTS | {"rounds": int, "largest": float},
+        _TEXTS | {"rounds": int, "largest": float, "shared_seeds": bool},
         {"x0": Numbers(np.float64)},
         {"noise": NoiseOrder, "masks": MaskOrder, "kept": KeptMark},
     ),
@@ -151,10 +152,10 @@ FORMS: dict[type, Form] = {
         {"clients": Numbers(np.int64), "seed": Numbers(np.uint32)},
         {"settled": Settled, "masking": Masking},
     ),
-    Settled: Form({"turn": int, "kept": bool}, {"undone": CLIENTS}),
-    Masking: Form({"attempt": int}, {"keys": PUBLIC_KEYS}),
-    Answered: Form({"seconds": float}),
-    Unmask: Form({"attempt": int}),
+    Settled: Form({"turn": int, "kept": bool}),
+    Masking: Form({"attempt": int}, {"keys": PUBLIC_KEYS, "clients": CLIENTS}),
+    Answered: Form({"seconds": float}, {"shares": PUBLIC_KEY}),
+    Unmask: Form({"attempt": int}, {"other": PUBLIC_KEY, "sealed": PUBLIC_KEY}),
     Unmasked: Form(arrays={"key": PUBLIC_KEY}),
     Keep: Form(_KEPT, parts={"settled": Settled}),
     Kept: Form({"kept": bool}),  # nothing is handed back where sites have their own data
@@ -251,7 +252,7 @@ def start_of(letter: Letter, read_solver: Callable[[str], Any]) -> Start:
     return Start(**found | {"solver": solver, "tables": tables})
 
 
-def asked_of(letter: Letter, steps: dict[tuple[str, str], list[Any]], held: set[int]) -> Asked:
+def asked_of(letter: Letter, steps: Mapping[tuple[str, str], list[Any]], held: set[int]) -> Asked:
     """A step that is asked for; its arrays are those of one of the algorithm's ``steps``, its clients are among those ``held`` here.
 
     Raises ``SiteError``, saying which of the two is not so.
@@ -261,7 +262,6 @@ def asked_of(letter: Letter, steps: dict[tuple[str, str], list[Any]], held: set[
     clients, count = found["clients"].tolist(), len(found["clients"])
     if found["seed"].shape != (2,) or not count or not set(clients) <= held or len(set(clients)) != count:
         raise SiteError(f"a message for clients {clients[:8]}, of whom not all are here, or with no seed.")
-    _require_held(found["settled"], held)
     for broadcast, each in steps.get((found["kind"], found["step"]), ()):
         if _fit(arrays, _sent(broadcast, each), {"each": count}):
             sent, own = (_filled(tree, arrays, name) for tree, name in ((broadcast, "broadcast"), (each, "each")))
@@ -272,21 +272,6 @@ def asked_of(letter: Letter, steps: dict[tuple[str, str], list[Any]], held: set[
     )
 
 
-def keep_of(letter: Letter, held: set[int]) -> Keep:
-    """The question to keep what clients remember.
-
-    Raises ``SiteError`` for a letter that is no such message.
-    """
-    keep = message_of(letter, Keep)
-    _require_held(keep.settled, held)
-    return keep
-
-
-def _require_held(settled: Settled | None, held: set[int]) -> None:
-    if settled is not None and not set(settled.undone) <= held:
-        raise SiteError("a message that settles what became of clients who are not here.")
-
-
 def _reply_of(letter: Letter, expected: Any) -> Any:
     due = (Refusal, Answered) if expected is not None else (Refusal, Welcome, Unmasked, Kept)
     kind = {kind.__name__: kind for kind in due}.get(str(letter.words.get("message")))
@@ -294,11 +279,12 @@ def _reply_of(letter: Letter, expected: Any) -> Any:
         raise SiteError("a message of another kind than is due.")
     if kind is not Answered:
         return message_of(letter, kind)
-    names = list(_told(*expected))
-    if set(names) != letter.arrays.keys():
-        raise SiteError(f"the arrays {', '.join(letter.arrays)}, not {', '.join(names)}.")
-    payload, monitor = (_filled(tree, letter.arrays, name) for tree, name in zip(expected, ("payload", "monitor")))
-    return Answered(payload, monitor, **_fields(letter, {}, Answered))
+    names, arrays = list(_told(*expected)), dict(letter.arrays)
+    fields = _fields(letter, arrays, Answered)
+    if set(names) != arrays.keys():
+        raise SiteError(f"the arrays {', '.join(arrays)}, not {', '.join(names)}.")
+    payload, monitor = (_filled(tree, arrays, name) for tree, name in zip(expected, ("payload", "monitor")))
+    return Answered(payload, monitor, **fields)
 
 
 def _sent(broadcast: Any, each: Any) -> dict[str, Any]:
@@ -325,14 +311,9 @@ def _fit(arrays: dict[str, np.ndarray], shapes: dict[str, Any], leading: dict[st
         return False
     for name, shape in shapes.items():
         axes = (leading["each"], *shape.shape[1:]) if name.startswith("each") else shape.shape
-        if arrays[name].shape != axes or not _of_type(arrays[name].dtype, np.dtype(shape.dtype)):
+        if arrays[name].shape != axes or not of_type(arrays[name].dtype, np.dtype(shape.dtype)):
             return False
     return True
-
-
-def _of_type(sent: np.dtype, wanted: np.dtype) -> bool:
-    """Whether numbers are of a type; whole ones come out of a compiled program as words of 32 bits, whose sign says nothing."""
-    return sent == wanted or (sent.kind in "iu" and wanted.kind in "iu" and sent.itemsize <= wanted.itemsize)
 
 
 def _filled(tree: Any, arrays: dict[str, np.ndarray], name: str) -> Any:

@@ -28,6 +28,8 @@ OPTIONS = (
     "algorithms",
     "min-samples",
     "max-rounds",
+    "max-messages",
+    "shared-seeds",
     "min-noise",
     "min-sum",
     "keep",
@@ -60,7 +62,8 @@ def connected(config: Mapping[str, Any]) -> Connection:
     except (FileNotFoundError, ConnectionRefusedError):
         if not {"problem", "data"} <= config.keys():
             raise RuntimeError("no site listens at this node's socket: start it, hierfl site --socket ...") from None
-    options = [word for name in OPTIONS if name in config for word in (f"--{name}", str(config[name]))]
+    given = {name: config[name] for name in OPTIONS if config.get(name, False) is not False}
+    options = [word for name, value in given.items() for word in (f"--{name}", *(() if value is True else (str(value),)))]
     command = [sys.executable, "-m", "hierfl.command.main", "site", "--socket", path, *options]
     command += ["--parent-pid", str(os.getppid())]
     site = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)

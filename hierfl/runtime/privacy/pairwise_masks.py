@@ -1,16 +1,17 @@
-"""``hf.runtime.PairwiseMasks``: the server sees sums over sites only, after Bonawitz et al. (2017), without their shares.
+"""``hf.runtime.PairwiseMasks``: the server sees sums over sites only, after Bonawitz et al. (2017).
 
 Every two sites agree on a key (X25519), from which one adds and the other subtracts the same mask, so that masks cancel in the sum over
-all that were asked. A site adds a mask of its own as well, which it tells once everybody's message is there: a message that comes late, when
-the round is being made again without its site, stays hidden. A site that is lost before its message is left out, and the others mask anew;
-one that is lost between its message and its own mask ends the run, since a second sum without it would tell its message.
+all that were asked the same. A site adds a mask of its own as well, which it tells once everybody's message is there: a message that comes
+late, when the round is being made again without its site, stays hidden. A site that is lost before its message is left out, and the others
+mask the numbers that they have anew; of one that is lost between its message and its own mask the others open that mask by their shares of
+its key, if more than half of the sum's sites do.
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -44,7 +45,7 @@ class MaskOrder(NamedTuple):
     def told(self, sums: int, error: float) -> dict[str, Any]:
         """What the result says of it, with the number of sums that were opened, and a bound on the rounding of a mean."""
         return {
-            "mechanism": "pairwise masks (X25519, HKDF, ChaCha20) modulo 2^64, and one of each site's own",
+            "mechanism": "pairwise masks (X25519, HKDF, ChaCha20) modulo 2^64, and one of each site's own, of which the others have shares",
             "least": self.least,
             "resolution": 2.0**-self.bits,
             "rounding_at_most": error,
@@ -126,20 +127,32 @@ def require_means(problem: CompiledProblem, algorithm: Algorithm) -> None:
 
 
 KEY = 32  # bytes
+SHARE, SEALED = 66, 82  # bytes of a share, and of a sealed one
+PRIME = 2**521 - 1  # of the field in which a key is shared
 LOG = logging.getLogger("hierfl.site")  # owners may compare keys: the server hands them on
 
 
 class Masking(NamedTuple):
-    """What a question says of the masks of its answer: which attempt at a sum it is, and the public keys of all sites in it, in order."""
+    """What a question says of the masks of its answer.
+
+    Which attempt at a sum it is, the public keys of all sites in it, in order, and all clients whose messages are summed.
+    """
 
     attempt: int
     keys: tuple[bytes, ...]
+    clients: tuple[int, ...]
+
+
+def enough(sites: int) -> int:
+    """How many of a sum's sites open the mask of one that has gone: more than half of all, so that no two halves open two sums."""
+    return sites // 2 + 1
 
 
 class SiteMasks:
     """A site's keys and masks in one run. Every attempt is masked once; its own mask is told for the last attempt alone.
 
-    Without the latter two a server that asks again could subtract one message from another.
+    Without the latter two a server that asks again could subtract one message from another. What is asked is in every mask that two sites
+    share, so that those that were asked for different things cancel with nobody's; and a question whose sum was opened has no second one.
     """
 
     def __init__(self, order: MaskOrder) -> None:
@@ -147,59 +160,119 @@ class SiteMasks:
 
         self.order, self._private = order, X25519PrivateKey.generate()
         self.public: bytes = self._private.public_key().public_bytes_raw()
-        self._shared: dict[bytes, bytes] = {}
-        self._attempt, self._own = -1, b""
-        self._told = -1
-        self.opened = 0  # sums of which this site has told its mask
+        self._agreed: dict[bytes, bytes] = {}
+        self._last, self._own, self._place = Masking(-1, (), ()), b"", (-1, -1)
+        self._opened = (-1, -1)  # the round and the call of the last sum of which this site has told its mask, or another's
+        self.opened = 0  # how many there were
 
-    def masked(self, numbers: np.ndarray, masking: Masking | None) -> UInt64[np.ndarray, " d"]:
-        """The numbers under the masks of an attempt.
+    def masked(
+        self, numbers: np.ndarray, masking: Masking | None, place: tuple[int, int], asked: bytes
+    ) -> tuple[UInt64[np.ndarray, " d"], bytes]:
+        """The numbers under the masks of an attempt, and sealed shares of the key of this site's own mask.
 
-        Raises ``SiteError`` for an attempt that was masked before, one among too few sites or without this one, and
-        numbers out of range.
+        ``place`` is the round and the call of the question, ``asked`` a mark of all that the sites of the sum have to be asked alike.
+
+        Raises ``SiteError`` for an attempt that was masked before, one among too few sites or without this one, a question whose sum was opened,
+        and numbers out of range.
         """
-        if masking is None or masking.attempt <= self._attempt:
+        if masking is None or masking.attempt <= self._last.attempt:
             raise SiteError("this run's messages are masked, each sum once: the server asked for one without, or again")
+        if place <= self._opened:
+            raise SiteError("the sum of this question was opened, and a second one would tell who is not in both")
         keys, count = set(masking.keys), len(masking.keys)
         if self.public not in keys or len(keys) != count or count < self.order.least:
             raise SiteError(f"a sum has to be over this site and others, {self.order.least} or more, each once")
-        total = whole(numbers, self.order.bits, len(masking.keys))
-        self._attempt, self._own = masking.attempt, secrets.token_bytes(KEY)
+        total = whole(numbers, self.order.bits, count)
+        self._last, self._own, self._place = masking, secrets.token_bytes(KEY), place
         total = total + stream(self._own, masking.attempt, numbers.size)
-        for other in keys - {self.public}:
-            mask = stream(self._key_with(other), masking.attempt, numbers.size)
+        others = sorted(keys - {self.public})
+        for other in others:
+            mask = stream(self._key_with(other, b"masks" + asked), masking.attempt, numbers.size)
             total = total + mask if self.public < other else total - mask
-        return total
+        if enough(count) >= count:
+            return total, b""  # nobody is left who could open it
+        shares = shares_of(self._own, count - 1, enough(count))
+        return total, b"".join(self._sealed(share, other) for share, other in zip(shares, others))
 
     def own_mask(self, attempt: int) -> bytes:
         """The key of this site's own mask.
 
         Raises ``SiteError`` for any attempt but the last.
         """
-        if attempt != self._attempt:
-            raise SiteError("the server asked to open a sum that was given up")
-        self.opened, self._told = self.opened + (self._told != attempt), attempt
+        self._open(attempt)
         return self._own
 
-    def _key_with(self, other: bytes) -> bytes:
+    def share(self, attempt: int, other: bytes, sealed: bytes) -> bytes:
+        """This site's share of the key of another's mask, which has gone between its message and its mask.
+
+        Raises ``SiteError`` for any attempt but the last, and for what that site did not seal for it.
+        """
+        from cryptography.exceptions import InvalidTag
+
+        if other == self.public or other not in self._last.keys:
+            raise SiteError("the server asked for a share of a site that is not in the sum")
+        try:
+            opened: bytes = self._cipher(other, self.public).decrypt(_nonce(attempt), sealed, None)
+        except InvalidTag:
+            raise SiteError("the server sent a share that was not sealed for this site and sum") from None
+        self._open(attempt)
+        return opened
+
+    def _open(self, attempt: int) -> None:
+        if attempt != self._last.attempt:
+            raise SiteError("the server asked to open a sum that was given up")
+        self.opened, self._opened = self.opened + (self._opened != self._place), self._place
+
+    def _sealed(self, share: bytes, other: bytes) -> bytes:
+        sealed: bytes = self._cipher(self.public, other).encrypt(_nonce(self._last.attempt), share, None)
+        return sealed
+
+    def _cipher(self, sender: bytes, receiver: bytes) -> Any:
+        from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+        other = receiver if sender == self.public else sender
+        return ChaCha20Poly1305(self._key_with(other, b"shares" + sender + receiver))
+
+    def _key_with(self, other: bytes, use: bytes) -> bytes:
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
         from cryptography.hazmat.primitives.hashes import SHA256
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-        if other not in self._shared:
+        if other not in self._agreed:
             told = (sha256(key).hexdigest()[:16] for key in (self.public, other))
             LOG.info("masks: this site's public key is %s, that of another one %s", *told)
-            agreed = self._private.exchange(X25519PublicKey.from_public_bytes(other))
-            info = b"hierfl pairwise masks, run " + self.order.run.encode()
-            self._shared[other] = HKDF(SHA256(), KEY, None, info).derive(agreed)
-        return self._shared[other]
+            self._agreed[other] = self._private.exchange(X25519PublicKey.from_public_bytes(other))
+        info = b"hierfl, run " + self.order.run.encode() + b": " + use
+        return HKDF(SHA256(), KEY, None, info).derive(self._agreed[other])
+
+
+def _nonce(attempt: int) -> bytes:
+    return attempt.to_bytes(12, "little")
+
+
+def shares_of(key: bytes, count: int, least: int) -> list[bytes]:
+    """So many shares of a key, of which ``least`` tell it, and fewer nothing (Shamir, 1979): values of a polynomial at 1, ..., count."""
+    polynomial = [int.from_bytes(key), *(secrets.randbelow(PRIME) for _ in range(least - 1))]
+    values = (sum(c * pow(at, k, PRIME) for k, c in enumerate(polynomial)) % PRIME for at in range(1, count + 1))
+    return [value.to_bytes(SHARE) for value in values]
+
+
+def key_from(shares: Mapping[int, bytes]) -> bytes | None:
+    """The key again, from enough of its shares by their places 1, 2, ...; None where they are of none."""
+    total = 0
+    for at, share in shares.items():
+        weight = 1
+        for other in shares:
+            weight = weight if other == at else weight * other * pow(other - at, -1, PRIME) % PRIME
+        total = (total + weight * int.from_bytes(share)) % PRIME
+    return total.to_bytes(KEY) if total < 2 ** (8 * KEY) else None
 
 
 def stream(key: bytes, attempt: int, count: int) -> UInt64[np.ndarray, " count"]:
     """So many numbers of ChaCha20's key stream; no key serves two attempts with the same nonce."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
-    nonce = (0).to_bytes(4, "little") + attempt.to_bytes(12, "little")  # the block counter, then the nonce
+    nonce = (0).to_bytes(4, "little") + _nonce(attempt)  # the block counter, then the nonce
     drawn = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor().update(bytes(8 * count))
     return np.frombuffer(drawn, "<u8").astype(np.uint64)
 

@@ -51,7 +51,7 @@ class ClientProcess:
         federation = compiled.declaration.federation
         assert federation is not None
         held, programs = {self.place: federation.clients[self.place]}, compiled.programs.keep("as a site", dict)
-        name, rules = f"client {self.place}", SiteRules()
+        name, rules = f"client {self.place}", SiteRules(shared_seeds=True)
         self.site = Site(name, compiled.declaration, held, rules, compiled, programs, memories="handed back")
 
     def answer(self, parcel: bytes) -> bytes:
@@ -170,6 +170,7 @@ class Processes(SiteRuntime):
     address: str
     case: str
     minimum: int = field(default=EVERYBODY, kw_only=True)
+    shared_seeds: bool = field(default=True, kw_only=True)
 
     def _links(self, problem: CompiledProblem) -> Any:
         self.pool.ask("declare", dict.fromkeys(range(problem.num_clients), (self.address, self.case)))

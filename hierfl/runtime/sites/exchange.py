@@ -14,7 +14,7 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SiteError
 from hierfl.runtime.privacy.gaussian_noise import Releases
-from hierfl.runtime.privacy.pairwise_masks import KEY, Masking, MaskOrder, opened
+from hierfl.runtime.privacy.pairwise_masks import KEY, SEALED, SHARE, Masking, MaskOrder, enough, key_from, opened
 from hierfl.runtime.sites.parcels import (
     Answered,
     Asked,
@@ -36,14 +36,6 @@ from hierfl.runtime.sites.site_reports import Crossing, SiteReport
 
 Shapes = Any  # a tree of jax.ShapeDtypeStruct
 PATIENT = 10  # rounds until a site that refused a run is asked again
-
-
-@dataclass
-class Call:
-    """What one site was asked in the present turn, and what it answered."""
-
-    parcel: bytes
-    answer: Answered
 
 
 @dataclass
@@ -75,9 +67,9 @@ class Exchange:
     _began: dict[str, int] = field(default_factory=dict)  # the processes that know of this run
     _welcomes: Counter[str] = field(default_factory=Counter)  # how often each began: new processes have forgotten
     _refused: dict[str, tuple[int, int]] = field(default_factory=dict)  # those that did not want it, and in which round
-    _calls: dict[str, list[Call]] = field(default_factory=dict)
     _settled: dict[str, Settled] = field(default_factory=dict)
-    _asked: set[str] = field(default_factory=set)
+    _asked: set[str] = field(default_factory=set)  # in this round
+    _answered: set[str] = field(default_factory=set)  # in this turn
 
     def __post_init__(self) -> None:
         self.site_of = {client: site for site, clients in self.clients_of.items() for client in clients}
@@ -104,7 +96,6 @@ class Exchange:
                     self.forgotten.add(site)
                     self._fault(site, "began again without what its clients remembered")
                 self._settled.pop(site, None)
-                self._calls.pop(site, None)
             else:
                 self._fault(site, said_by(reply))
                 if isinstance(reply, Lost) and site not in self.links.ready():
@@ -132,9 +123,10 @@ class Exchange:
 
     def tell(self) -> dict[str, Any]:
         """What the run tells of its messages."""
-        if self.start.noise is None or self.releases is None:
-            return {}
-        return {"privacy": self.start.noise.told(self.releases.largest)}
+        told: dict[str, Any] = {"rows_drawn_by": "the run's seed" if self.start.shared_seeds else "secrets of the sites"}
+        if self.start.noise is not None and self.releases is not None:
+            told["privacy"] = self.start.noise.told(self.releases.largest)
+        return told
 
     def present(self) -> np.ndarray:
         """The clients that can be asked now, in the order of their indices."""
@@ -158,28 +150,22 @@ class Exchange:
 
     def open(self, round_index: int) -> None:
         """Begin a round."""
-        self.turn, self.round, self.lost = self.turn + 1, round_index, {}
-        self._calls = {site: [] for site in self.clients_of}
-        self._asked = set()
+        self.round, self.lost, self._asked = round_index, {}, set()
         self.again()
 
     def again(self) -> None:
-        """Make the same round once more, without those who were lost: what was asked of others before is not asked again."""
-        self._place = 0
-        self.failed = False
+        """Make the round, once more without those who were lost: sites answer again what they are asked as before."""
+        self.turn, self._place, self._answered, self.failed = self.turn + 1, 0, set(), False
 
-    def close(self) -> None:
-        """The round counts: what its clients remember of it is kept.
+    def close(self, made: bool = True) -> None:
+        """The round is over, and its clients remember it if it was made.
 
         A site that answered nothing may not have been reached, and then has still to hear of the turn before; if it was, it drops this one.
         """
-        for site in self._asked:
-            own = self.clients_of[site]
-            undone = tuple(client for client in own if client in self.lost)
-            if self._calls[site]:
-                self._settled[site] = Settled(self.turn, len(undone) < len(own), undone)
-                if self.remembers and len(undone) < len(own):
-                    self.changed.add(site)
+        for site in self._answered:
+            self._settled[site] = Settled(self.turn, made)
+            if self.remembers and made:
+                self.changed.add(site)
         for site, report in self.reports.items():
             if site in self._asked and not self.lost.keys() >= set(self.clients_of[site]):
                 report.rounds += 1
@@ -204,7 +190,7 @@ class Exchange:
                     self.turn, self.round, place, settled, kind, step, clients[mine], seed, broadcast, part
                 )
                 rows[site] = mine
-        answers = self._answers(place, asked, step, expected)
+        answers = self._answers(asked, step, expected)
         for site, answer in answers.items():
             problem = None if answer is None else misshapen(answer, rows[site].size, expected)
             if answer is None or problem is not None:
@@ -222,30 +208,20 @@ class Exchange:
         told = [(answer.payload, answer.monitor) for answer in answers.values() if answer is not None]
         return jax.tree.map(joined, zeros, *told)
 
-    def _answers(self, place: int, asked: dict[str, Asked], step: str, expected: Shapes) -> dict[str, Answered | None]:
-        """By site; those that were asked the very same before in this turn are not asked again."""
-        known, fresh = {}, {}
-        parcels = {site: self.packing.packed(message) for site, message in asked.items()}
-        for site, parcel in parcels.items():
-            calls = self._calls[site]
-            if place < len(calls) and calls[place].parcel == parcel:
-                known[site] = calls[place].answer
-            else:
-                del calls[place:]
-                fresh[site] = parcel
-        self._asked |= fresh.keys()
-        silent = self._without_releases({site: asked[site] for site in fresh})
-        fresh = {site: parcel for site, parcel in fresh.items() if site not in silent}
-        replies: dict[str, Any] = silent | (self._sent(fresh, step, expected) if fresh else {})
+    def _answers(self, asked: dict[str, Asked], step: str, expected: Shapes) -> dict[str, Answered | None]:
+        """By site; None of those that did not answer."""
+        self._asked |= asked.keys()
+        silent = self._without_releases(asked)
+        parcels = {site: self.packing.packed(message) for site, message in asked.items() if site not in silent}
+        replies: dict[str, Any] = silent | (self._sent(parcels, step, expected) if parcels else {})
         for site, reply in replies.items():
             if isinstance(reply, Answered):
-                self._calls[site].append(Call(fresh[site], reply))
-            else:
-                self._fault(site, said_by(reply))
-                if isinstance(reply, Refusal) and not reply.failed:
-                    self._began.pop(site, None)
-        found = known | {site: reply if isinstance(reply, Answered) else None for site, reply in replies.items()}
-        return {site: found[site] for site in parcels}
+                self._answered.add(site)
+                continue
+            self._fault(site, said_by(reply))
+            if isinstance(reply, Refusal) and not reply.failed:
+                self._began.pop(site, None)
+        return {site: replies[site] if site in self._answered else None for site in asked}
 
     def _without_releases(self, asked: dict[str, Asked]) -> dict[str, Lost]:
         """Count the messages that are asked for, where each is a release; sites are not asked for more than the run may.
@@ -432,7 +408,8 @@ class MaskedExchange(Exchange):
                 means,
             )
         self._attempt += 1
-        masking = Masking(self._attempt, tuple(sorted(self._keys[site] for site in rows)))
+        keys = tuple(sorted(self._keys[site] for site in rows))
+        masking = Masking(self._attempt, keys, tuple(np.sort(clients).tolist()))
         parts = {}
         for site, mine in rows.items():
             part = jax.tree.map(lambda a, mine=mine: a[mine], each)
@@ -441,23 +418,21 @@ class MaskedExchange(Exchange):
                 self.turn, self.round, place, settled, kind, step, clients[mine], seed, broadcast, part, masking
             )
         count = sum(math.prod(shape.shape) for shape in summed_shapes(expected))
-        answers = self._answers(place, parts, step, (jax.ShapeDtypeStruct((count,), np.uint64), {}))
+        answers = self._answers(parts, step, (jax.ShapeDtypeStruct((count,), np.uint64), {}))
         for site, answer in answers.items():
-            problem = None if answer is None else _unlike_a_sum(answer, count)
+            problem = None if answer is None else _unlike_a_sum(answer, count, len(rows))
             if answer is None or problem is not None:
                 self._lose(site, clients[rows[site]], problem)
+        if self.failed and place:
+            return self._end("a site was lost in a round of which sums were opened, and second ones would tell its message", means)
         if self.failed:
             return means
-        replies = self._sent(dict.fromkeys(rows, self.packing.packed(Unmask(self._attempt))), "unmask", None)
-        silent = [site for site, reply in replies.items() if not isinstance(reply, Unmasked) or len(reply.key) != KEY]
-        if silent:
-            for site in silent:
-                self._fault(site, getattr(replies[site], "reason", "told no key"))
-            why = "without its mask the sum stays closed, and one without its message would tell it"
-            return self._end(f"site {silent[0]!r} was lost between its message and its mask: {why}", means)
+        own = self._own_masks({site: answer for site, answer in answers.items() if answer is not None})
+        if isinstance(own, str):
+            return self._end(own, means)
         share = float(np.sum(self.weights[clients]))
         payloads = [answer.payload for answer in answers.values() if answer is not None]
-        total = opened(payloads, [reply.key for reply in replies.values()], self._attempt, self.order.bits)
+        total = opened(payloads, own, self._attempt, self.order.bits)
         self.sums += 1
         if share <= 0.0:
             return means
@@ -467,6 +442,34 @@ class MaskedExchange(Exchange):
             )
         self.error = max(self.error, len(rows) * 2.0 ** -(self.order.bits + 1) / share)
         return filled(means, total / share)
+
+    def _own_masks(self, answers: dict[str, Answered]) -> list[bytes] | str:
+        """The keys of the sites' own masks, of those that have gone by the others' shares; or why the sum stays closed."""
+        replies = self._sent(dict.fromkeys(answers, self.packing.packed(Unmask(self._attempt))), "unmask", None)
+        own = {site: reply.key for site, reply in replies.items() if isinstance(reply, Unmasked) and len(reply.key) == KEY}
+        for site in [site for site in answers if site not in own]:
+            self._fault(site, getattr(replies[site], "reason", "told no key"))
+            key = self._by_shares(site, answers, [other for other in answers if other in own and other != site])
+            if key is None:
+                why = f"fewer than {enough(len(answers))} of the sum's {len(answers)} sites have told their shares of its mask"
+                return f"site {site!r} was lost between its message and its mask, and {why}: the sum stays closed"
+            own[site] = key
+        return list(own.values())
+
+    def _by_shares(self, gone: str, answers: dict[str, Answered], there: list[str]) -> bytes | None:
+        """The key of the mask of a site that has gone, by the shares that it sealed for those that are there."""
+        key, least = self._keys[gone], enough(len(answers))
+        places = {other: place for place, other in enumerate(sorted(self._keys[site] for site in answers if site != gone))}
+        sealed, parcels = answers[gone].shares, {}
+        for site in there if sealed else ():
+            place = places[self._keys[site]]
+            own = sealed[SEALED * place : SEALED * (place + 1)]
+            parcels[site] = self.packing.packed(Unmask(self._attempt, key, own))
+        shares = {}
+        for site, reply in (self._sent(parcels, "share", None) if len(parcels) >= least else {}).items():
+            if isinstance(reply, Unmasked) and len(reply.key) == SHARE:
+                shares[places[self._keys[site]] + 1] = reply.key
+        return key_from(dict(list(shares.items())[:least])) if len(shares) >= least else None
 
     def _end(self, reason: str, means: Any) -> Any:
         """No further attempt is to be made."""
@@ -508,8 +511,9 @@ def filled(means: Any, numbers: np.ndarray) -> Any:
     return means
 
 
-def _unlike_a_sum(answer: Answered, count: int) -> str | None:
-    masked = answer.payload
-    if isinstance(masked, np.ndarray) and masked.shape == (count,) and masked.dtype == np.uint64 and not answer.monitor:
+def _unlike_a_sum(answer: Answered, count: int, sites: int) -> str | None:
+    masked, shares = answer.payload, answer.shares
+    whole = isinstance(masked, np.ndarray) and masked.shape == (count,) and masked.dtype == np.uint64
+    if whole and not answer.monitor and len(shares) == (SEALED * (sites - 1) if enough(sites) < sites else 0):
         return None
-    return f"sent no masked sum of {count} numbers"
+    return f"sent no masked sum of {count} numbers, with shares of its mask"

@@ -92,11 +92,10 @@ PROTOCOL = 5
 
 
 class Settled(NamedTuple):
-    """What became of the last turn in which a site was asked: kept but for the clients ``undone``, or dropped."""
+    """What became of the last turn in which a site was asked: whether its clients remember it."""
 
     turn: int
     kept: bool
-    undone: tuple[int, ...]
 
 
 class KeptMark(NamedTuple):
@@ -111,6 +110,7 @@ class Start(NamedTuple):
     """What a run tells a site before its first round, or before the next, where it goes on from what was ``kept``.
 
     ``mark`` is that of the declaration; ``solver`` is the solver, pickled where it travels so; ``tables`` are its arrays by their paths.
+    With ``shared_seeds`` a site draws the rows that the server would.
     """
 
     version: str
@@ -126,6 +126,11 @@ class Start(NamedTuple):
     noise: NoiseOrder | None = None
     masks: MaskOrder | None = None
     kept: KeptMark | None = None
+    shared_seeds: bool = False
+
+    def digest(self) -> bytes:
+        """A mark of all that is the same for every site."""
+        return digest_of(self._replace(kept=None))
 
 
 class Welcome(NamedTuple):
@@ -143,7 +148,7 @@ class Refusal(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A step, by name, for clients of a site; ``turn`` counts the rounds that were tried, ``place`` the calls within one."""
+    """A step, by name, for clients of a site; ``turn`` counts the tries at rounds, ``place`` the calls within one."""
 
     turn: int
     round: int
@@ -157,19 +162,42 @@ class Asked(NamedTuple):
     each: Any
     masking: Masking | None = None
 
+    def common(self) -> bytes:
+        """A mark of what is the same for every client of the step."""
+        return digest_of(self.round, self.place, self.kind, self.step, self.seed, self.broadcast)
+
     def questions(self) -> list[bytes]:
         """A mark for each client of what it is asked: equal where the answer would be."""
-        common = packed((self.turn, self.round, self.kind, self.step, self.seed, self.broadcast))
-        own = [packed(jax.tree.map(lambda a, i=i: np.asarray(a)[i], self.each)) for i in range(len(self.clients))]
-        return [sha256(common + part).digest() for part in own]
+        common = self.common()
+        each = [jax.tree.map(lambda a, i=i: np.asarray(a)[i], self.each) for i in range(len(self.clients))]
+        return [digest_of(common, own) for own in each]
+
+    def digest(self) -> bytes:
+        """A mark of the whole question."""
+        return digest_of(self.common(), self.clients, self.each)
+
+
+def digest_of(*parts: Any) -> bytes:
+    """SHA-256 of trees of arrays, numbers and words: another one for another content."""
+    leaves, tree = jax.tree.flatten(parts, is_leaf=lambda leaf: leaf is None)
+    digest = sha256(str(tree).encode())
+    for leaf in leaves:
+        array = np.asarray(leaf) if isinstance(leaf, np.ndarray | np.generic | jax.Array) else None
+        kind, content = (repr(leaf), b"") if array is None else (f"{array.dtype.str}{array.shape}", array.tobytes())
+        digest.update(f"{len(kind)} {len(content)} {kind}".encode() + content)
+    return digest.digest()
 
 
 class Answered(NamedTuple):
-    """The messages of a site's clients, stacked in the order in which they were asked."""
+    """The messages of a site's clients, stacked in the order in which they were asked; under masks their sum.
+
+    ``shares`` of the key of the site's own mask are sealed for the other sites of the sum, one after another in the order of their keys.
+    """
 
     payload: Any
     monitor: Any
     seconds: float
+    shares: bytes = b""
 
 
 class Keep(NamedTuple):
@@ -188,13 +216,18 @@ class Kept(NamedTuple):
 
 
 class Unmask(NamedTuple):
-    """The question for a site's own mask, once all messages of an attempt are there."""
+    """The question for a site's own mask, once all messages of an attempt are there; or for its share of another's, which does not answer.
+
+    That one is told by its public key, the share is ``sealed``.
+    """
 
     attempt: int
+    other: bytes = b""
+    sealed: bytes = b""
 
 
 class Unmasked(NamedTuple):
-    """Its answer: the mask's key."""
+    """Its answer: the mask's key, or the share."""
 
     key: bytes
 
@@ -302,12 +335,13 @@ def starting(
     noise: NoiseOrder | None = None,
     masks: MaskOrder | None = None,
     solver_as: Callable[[Any], Any] = pickled_solver,
+    shared_seeds: bool = False,
 ) -> Start:
     """What a site is told of a run of a bound algorithm."""
     tables, name = leaves_by_path(algorithm.tables), type(algorithm.settings).__name__
     solver = solver_as(algorithm.settings)
     start = Start(version, mark, declared, name, solver, tables, rounds, algorithm.queries, np.asarray(x0), largest)
-    return start._replace(noise=noise, masks=masks)
+    return start._replace(noise=noise, masks=masks, shared_seeds=shared_seeds)
 
 
 def declaration_mark(declaration: Declaration) -> str:

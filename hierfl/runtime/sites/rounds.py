@@ -127,7 +127,7 @@ class SiteRounds:
                 chosen if chosen.size else there[:size]
             )  # of others that are there, if none of those who were drawn
             if len(chosen) < min(self.attendance.minimum, len(wanted)):
-                exchange.close()
+                exchange.close(made=False)
                 raise TooFewError(_too_few(len(chosen), len(wanted), index, self.attendance.minimum, exchange))
             given = (present_in(chosen, size), present_in(there, self.problem.num_clients), key, jnp.asarray(index))
             program = self.programs.round()
@@ -140,7 +140,7 @@ class SiteRounds:
                 withheld = {} if self.noise is None else {WITHHELD: True}
                 return after, {**record, "answered": len(chosen), **withheld}
             if exchange.stuck is not None:
-                exchange.close()
+                exchange.close(made=False)
                 raise TooFewError(exchange.stuck)
             heed()
             exchange.again()

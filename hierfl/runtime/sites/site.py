@@ -1,22 +1,28 @@
 """A site: the data of its clients, their memories, the algorithm's steps, compiled once and run by name; and what its owner allows.
 
-What a turn does to memories is settled by the next message: the server keeps a turn, or drops it, or keeps it but for clients whose
-messages it refused. A client whose message did not count is then as if it had been absent.
+What a site answers is decided by what it reveals. Every number is over so many rows at least, which are drawn under a secret of the site's
+own; of a run's algorithm it answers the steps of a round, in their order, each once; and every turn in which it computes anything counts.
+
+What a turn does to memories is settled by the next message: the server keeps a turn, or drops it. A round that is made again is another turn,
+in which what is asked as before is answered as before.
 """
 
 from __future__ import annotations
 
+import hmac
 import logging
 import pickle
+import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import UInt32
 
 from hierfl.compiler.compiled_problem import CompiledProblem, compile_problem
 from hierfl.errors import DataError, HierflError, SettingError, SiteError
@@ -49,11 +55,13 @@ from hierfl.runtime.sites.parcels import (
     as_tables,
     declaration_mark,
     declared_text,
+    digest_of,
     items_of,
     leaves_by_path,
     packed,
     unpacked,
 )
+from hierfl.runtime.sites.protocol import RunProtocol
 from hierfl.version import VERSION
 
 
@@ -67,14 +75,19 @@ class SiteRules:
     algorithms
         The names of solvers, such as ``("FedAvg", "SCAFFOLD")``; None allows all.
     min_samples
-        The fewest rows that each client must hold in every table.
+        The fewest rows behind every number that is sent: each client must hold so many in every table, and no step may draw fewer at once.
     max_rounds
-        The most rounds that are answered, of all runs together; None for no limit.
+        The most rounds that are answered, of all runs together, rounds made again and values of f included; None for no limit.
+    max_messages
+        The most messages that are answered, of all runs together; None for no limit.
     min_noise
         The least ``multiplier`` of :class:`hierfl.runtime.GaussianNoise` that a run must have; None allows runs without noise. Noise that
         sites share counts where ``min_sum`` is asked for as well.
     min_sum
         The least ``least`` of :class:`hierfl.runtime.PairwiseMasks` that a run must have; None allows runs without masks.
+    shared_seeds
+        Whether a server may ask for the rows that its own seed draws. It then knows which rows are behind every number, and a long run of
+        minibatches tells it all of them.
 
     Raises
     ------
@@ -87,27 +100,32 @@ class SiteRules:
     max_rounds: int | None = None
     min_noise: float | None = None
     min_sum: int | None = None
+    max_messages: int | None = None
+    shared_seeds: bool = False
 
     def __post_init__(self) -> None:
-        if self.min_samples < 0 or (self.max_rounds is not None and self.max_rounds < 0):
-            raise SettingError("SiteRules: min_samples and max_rounds are numbers from 0 on.")
+        if any(number is not None and number < 0 for number in (self.min_samples, self.max_rounds, self.max_messages)):
+            raise SettingError("SiteRules: min_samples, max_rounds and max_messages are numbers from 0 on.")
         if self.min_noise is not None and not self.min_noise > 0:
             raise SettingError(f"SiteRules(min_noise={self.min_noise!r}): a positive number, or None.")
         if self.min_sum is not None and self.min_sum < 2:
             raise SettingError(f"SiteRules(min_sum={self.min_sum!r}): at least 2 sites, or None.")
 
-    def against(
-        self, algorithm: str, held: Mapping[int, Client], noise: float | None = None, least: int | None = None
-    ) -> str | None:
-        """What speaks against a run of an algorithm, its noise's multiplier, and sums over so many sites; None where nothing does."""
-        if self.algorithms is not None and algorithm not in self.algorithms:
-            return f"{algorithm} is not among the algorithms that this site allows: {', '.join(self.algorithms)}"
+    def against(self, start: Start, held: Mapping[int, Client]) -> str | None:
+        """What speaks against a run, before it is bound; None where nothing does."""
+        if self.algorithms is not None and start.algorithm not in self.algorithms:
+            return f"{start.algorithm} is not among the algorithms that this site allows: {', '.join(self.algorithms)}"
+        mere_part = start.noise is not None and start.noise.shared and self.min_sum is None
+        noise = None if start.noise is None or mere_part else start.noise.multiplier
         if self.min_noise is not None and (noise is None or noise < self.min_noise):
             given = "none" if noise is None else f"noise of multiplier {noise:g}"
             return f"this site asks for noise of multiplier {self.min_noise:g} or more, and the run has {given}"
+        least = None if start.masks is None else start.masks.least
         if self.min_sum is not None and (least is None or least < self.min_sum):
             given = "none" if least is None else f"those of least={least}"
             return f"this site asks for masks of least={self.min_sum} or more, and the run has {given}"
+        if start.shared_seeds and not self.shared_seeds:
+            return "the run asks for rows that the server's seed draws, and this site draws its own: leave shared_seeds=True out"
         for place, client in held.items():
             for sample in client.samples:
                 count = client.num_samples(sample)
@@ -115,10 +133,20 @@ class SiteRules:
                     return f"{client.called(place)} holds fewer rows of {sample.name()!r} than the {self.min_samples} that this site asks for"
         return None
 
-    def against_round(self, answered: int) -> str | None:
-        """What speaks against one more round after so many; None where nothing does."""
-        if self.max_rounds is not None and answered >= self.max_rounds:
-            return f"this site has answered the {self.max_rounds} rounds that it allows"
+    def against_batches(self, fewest: int | None) -> str | None:
+        """What speaks against a run whose steps read so few rows at once (None: all of them); None where nothing does."""
+        if fewest is None or fewest >= self.min_samples:
+            return None
+        return (
+            f"a step of this run reads {fewest} rows of a client at once, fewer than the {self.min_samples} that this site asks for behind every "
+            f"number: take batch_size=None, or a larger one, which for passes over the rows leaves no small rest"
+        )
+
+    def against_more(self, rounds: int, messages: int) -> str | None:
+        """What speaks against one more of each after so many; None where nothing does."""
+        for name, most, answered in (("rounds", self.max_rounds, rounds), ("messages", self.max_messages, messages)):
+            if most is not None and answered >= most:
+                return f"this site has answered the {most} {name} that it allows"
         return None
 
 
@@ -180,6 +208,7 @@ def _client(declared: Client, name: Any, own: Mapping[Any, Any]) -> Client:
 LOG = logging.getLogger("hierfl.site")
 NO_RUN = Refusal("no run has begun here for this server: this process is new, or others have begun theirs since")
 SERVERS = 4  # that have a run here at once; of one more the run that was asked longest ago is forgotten
+MOST_ROUNDS = 1_000_000  # of one run: an algorithm's tables have a row for each
 
 
 class Site:
@@ -197,6 +226,8 @@ class Site:
         What the owner allows.
     compiled, programs
         What simulated sites of one process share.
+    own
+        The clients that it answers for, where simulated sites share the data of all; None for all that it holds.
     memories
         Where what its clients remember is kept for the server's checkpoints; ``"handed back"`` to the server, where their data were handed over
         by it; None keeps nothing.
@@ -211,11 +242,12 @@ class Site:
         compiled: CompiledProblem | None = None,
         programs: dict[Any, Any] | None = None,
         memories: MemoryFolder | Literal["handed back"] | None = None,
+        own: frozenset[int] | None = None,
     ) -> None:
-        self.memories = memories
+        self.memories, self.own = memories, frozenset(held) if own is None else own
         self.name, self.declaration, self.held, self.rules = name, declaration, dict(sorted(held.items())), rules
         self.mark = declaration_mark(declaration)
-        self.rounds = 0  # answered, of all runs
+        self.rounds = self.messages = 0  # answered, of all runs
         self._compiled = compiled
         self._programs: dict[Any, Any] = {} if programs is None else programs
         self._runs: dict[str, SiteRun] = {}  # by their servers, the one asked last at the end
@@ -262,12 +294,12 @@ class Site:
         for order in (start.noise, start.masks):
             if order is not None:
                 order.require_sound()
-        reason = self._against(start)
-        if reason is not None:
-            LOG.warning("%s: refused a run of %s: %s", self.name, start.algorithm, reason)
-            return Refusal(reason)
+        if (reason := self._against(start)) is not None:
+            return self._refusal(start, reason)
         if self._compiled is None:
             self._compiled = compile_problem(self.declaration)
+        if np.shape(start.x0) != (self._compiled.upper.size,):
+            raise SiteError(f"x0 has the shape {np.shape(start.x0)}, not {(self._compiled.upper.size,)}")
         solver = pickle.loads(start.solver) if isinstance(start.solver, bytes) else start.solver
         algorithm = solver.bind(self._compiled, start.rounds, start.queries)
         noised = None
@@ -278,7 +310,11 @@ class Site:
         if start.masks is not None:
             require_means(self._compiled, algorithm)
             masks = SiteMasks(start.masks)
-        run = SiteRun(self._compiled, algorithm, start, self.held, self._programs, noised, masks)
+        run = SiteRun(self._compiled, algorithm, start, self.held, self.own, self._programs, noised, masks)
+        if masks is not None:
+            require_everybody_at_work(algorithm.with_tables(run.tables), start.rounds)
+        if (reason := self.rules.against_batches(run.fewest_rows)) is not None:
+            return self._refusal(start, reason)
         if start.kept is not None:
             run.remember(self._kept(start.kept))
         self._runs.pop(server, None)
@@ -287,6 +323,10 @@ class Site:
             del self._runs[next(iter(self._runs))]
         LOG.info("%s: a run of %s begins, %d rounds at most", self.name, start.algorithm, start.rounds)
         return Welcome(tuple(self.held), b"" if masks is None else masks.public)
+
+    def _refusal(self, start: Start, reason: str) -> Refusal:
+        LOG.warning("%s: refused a run of %s: %s", self.name, start.algorithm, reason)
+        return Refusal(reason)
 
     def _noise_of(self, start: Start, step: str) -> NoisedMessages:
         assert start.noise is not None  # or there is none
@@ -305,10 +345,9 @@ class Site:
                 f"another problem is declared here than at the server (mathematics, values of parameters, clients' names, or numbers of "
                 f"rows). Here:\n{declared_text(self.declaration)}\nAt the server:\n{start.declared}"
             )
-        mere_part = start.noise is not None and start.noise.shared and self.rules.min_sum is None
-        noise = None if start.noise is None or mere_part else start.noise.multiplier
-        least = None if start.masks is None else start.masks.least
-        return self.rules.against(start.algorithm, self.held, noise, least) or self.rules.against_round(self.rounds)
+        if not 0 <= start.rounds <= MOST_ROUNDS:
+            return f"a run of {start.rounds} rounds, of at most {MOST_ROUNDS:,}: make it in parts"
+        return self.rules.against(start, self.held) or self.rules.against_more(self.rounds, self.messages)
 
     def _keep(self, asked: Keep, run: SiteRun) -> Kept:
         """Keep what clients remember, or hand it back to whom their data came from."""
@@ -332,20 +371,15 @@ class Site:
         if isinstance(asked, Unmask):
             if run.masks is None:
                 return Refusal("this run has no masks")
+            if asked.other:
+                return Unmasked(run.masks.share(asked.attempt, asked.other, asked.sealed))
             return Unmasked(run.masks.own_mask(asked.attempt))
-        noised, new_turn = run.noised, asked.turn != run.turn
-        if asked.kind == "map" and (new_turn or noised is not None):
-            reason = self.rules.against_round(self.rounds)
+        if run.is_new(asked):
+            reason = self.rules.against_more(self.rounds if run.opens(asked) else -1, self.messages)
             if reason is not None:
                 return Refusal(reason)
-        if noised is None:
-            self.rounds += new_turn and asked.kind == "map"
-            return run.answer(asked)
-        before = noised.releases.largest
-        try:
-            return run.answer(asked)
-        finally:  # whatever turn the server says it is, and also where the message was drawn and then not sent
-            self.rounds += noised.releases.largest - before
+            self.rounds, self.messages = self.rounds + run.opens(asked), self.messages + 1
+        return run.answer(asked)
 
     def tell(self, reply: Any, size: int) -> None:
         """The owner's log has every array that leaves: its name, shape and bytes."""
@@ -355,8 +389,17 @@ class Site:
         LOG.info("%s: sent %s, %d bytes in all", self.name, type(reply).__name__, size)
 
 
+class Call(NamedTuple):
+    """A question that was answered in a turn: its mark, its step, what the clients told, and the memories after it."""
+
+    mark: bytes
+    step: tuple[str, str]
+    told: Any
+    memory: Any
+
+
 class SiteRun:
-    """One run at a site: the memories of its clients before the present turn, and after each call in it."""
+    """One run at a site: the memories of its clients before the present turn, and the calls in it."""
 
     def __init__(
         self,
@@ -364,57 +407,131 @@ class SiteRun:
         algorithm: Any,
         start: Start,
         held: Mapping[int, Client],
+        own: frozenset[int],
         programs: dict[Any, Any],
         noised: NoisedMessages | None,
         masks: SiteMasks | None,
     ) -> None:
-        self.noised, self.masks = noised, masks
-        self.problem, self.algorithm, self.programs = problem, algorithm, programs
-        self.x0 = start.x0
+        self.own, self.noised, self.masks, self._asked_alike = own, noised, masks, start.digest()
+        self.problem, self.algorithm, self.programs, self.rounds = problem, algorithm, programs, start.rounds
         self.places = {client: place for place, client in enumerate(held)}
         key = ("data", tuple(held), problem.parameter_values)
         if key not in programs:
             programs[key] = problem.population_of(held)
         self.data = programs[key]
         self.tables = as_tables(fitted(start.tables, algorithm.tables))
+        key = ("protocol", algorithm.program_key)
+        if key not in programs:
+            programs[key] = RunProtocol.of(problem, algorithm, start.x0)
+        self.protocol: RunProtocol = programs[key]
         first = algorithm.memory(jnp.asarray(start.x0))
-        self.memories = [jax.tree.map(lambda a: jnp.broadcast_to(a, (len(held), *jnp.shape(a))), first)]
-        self.turn = -1
+        self.memory = jax.tree.map(lambda a: jnp.broadcast_to(a, (len(held), *jnp.shape(a))), first)
+        self._secret = None if start.shared_seeds else secrets.token_bytes(32)
+        self.turn = self.round = -1
+        self._calls: list[Call] = []
+        self._dropped: list[Call] = []  # of the last turn, where the round is made again
 
-    def answer(self, asked: Asked) -> Answered:
-        """Run a step for some clients, side by side or one after another."""
-        began = time.perf_counter()
-        if len(set(asked.clients.tolist())) < len(asked.clients):
-            raise SiteError("a client was asked for twice in one message")
+    @property
+    def fewest_rows(self) -> int | None:
+        """The fewest rows that a step reads at once of a client here; None where it always reads all."""
+        drawing = [table for table, own in enumerate(self.data.tables) if own.quantiles is None]
+        counts = [{table: int(self.data.tables[table].counts[place]) for table in drawing} for place in self.places.values()]
+        found = [self.protocol.fewest_rows(own) for own in counts]
+        return min((rows for rows in found if rows is not None), default=None)
+
+    def opens(self, asked: Asked) -> bool:
+        """Whether a question is the first of a turn in which something is computed."""
+        return asked.turn != self.turn or not self._calls
+
+    def is_new(self, asked: Asked) -> bool:
+        """Whether a question is yet to be answered: in its turn, and in the one before, where its round is made again.
+
+        Raises ``SiteError`` for a question out of turn, of another place than is due, and what is no message of the run's algorithm.
+        """
+        clients = asked.clients.tolist()
+        if not clients or len(set(clients)) < len(clients) or not set(clients) <= self.own:
+            raise SiteError(f"a message for clients {clients[:8]}, of whom not all are here, or one is there twice")
+        if asked.turn < max(self.turn, 0) or not max(self.round, 0) <= asked.round <= self.rounds:
+            raise SiteError(f"turn {asked.turn} of round {asked.round}: those up to {self.turn} and {self.round} are over, or the run has no such")
+        self._begin(asked)
+        if asked.place > len(self._calls):
+            raise SiteError(f"call {asked.place} of a round of which {len(self._calls)} were answered")
+        mark = asked.digest()
+        if asked.place < len(self._calls):
+            if self._calls[asked.place].mark != mark:
+                raise SiteError("another question in the place of one that was answered: each is answered once")
+            return False
+        step = asked.kind, asked.step
+        self.protocol.require(asked, sum(call.step == step for call in self._calls))
         if self.noised is not None:
             self.noised.require(asked.kind, asked.step)
-        if asked.turn != self.turn:
-            self._settle(asked.settled)
-            self.turn = asked.turn
-        del self.memories[asked.place + 1 :]
+        if len(self._dropped) > asked.place and self._dropped[asked.place].mark == mark:
+            self._calls.append(self._dropped[asked.place])
+            return False
+        self._dropped = []
+        return True
+
+    def _begin(self, asked: Asked) -> None:
+        """Begin a turn, if it is another one."""
+        if asked.turn == self.turn:
+            return
+        self._dropped = [] if self._settle(asked.settled) or asked.round != self.round else self._calls
+        self.turn, self.round, self._calls = asked.turn, asked.round, []
+
+    def answer(self, asked: Asked) -> Answered:
+        """Run a step for some clients, side by side or one after another, unless that was done before; and hide what is to be hidden."""
+        began = time.perf_counter()
+        if asked.place == len(self._calls):
+            self._calls.append(self._computed(asked))
+        payload, monitor = self._calls[asked.place].told
+        clients, seconds = asked.clients.tolist(), 0.0 if self.noised is not None else time.perf_counter() - began
+        if isinstance(self.noised, SharedNoise):
+            assert self.masks is not None  # required when the run began
+            withheld = int("value" in monitor)
+            questions = [
+                (question, self.masks.opened) for question in asked.questions()
+            ]  # once opened it is another one
+            return self._masked(asked, self.noised.summed(clients, questions, payload, withheld), 0.0)
+        if self.noised is not None:  # what else there is to say is withheld, the time it took as well
+            payload = self.noised.of(clients, asked.questions(), payload)
+            monitor = jax.tree.map(np.zeros_like, monitor)
+        if self.masks is not None:
+            return self._masked(asked, self._summed(asked.clients, payload, monitor), seconds)
+        return Answered(payload, monitor, seconds)
+
+    def _computed(self, asked: Asked) -> Call:
+        memory = self._calls[-1].memory if self._calls else self.memory
         chosen = np.array([self.places[client] for client in asked.clients.tolist()])
         size, count = self._padded(len(chosen)), len(chosen)
         filled = np.concatenate([np.arange(count), np.zeros(size - count, int)])
         each = jax.tree.map(lambda a: np.asarray(a)[filled], asked.each)
-        given = (self.tables, self.data, self.memories[-1], chosen[filled], asked.broadcast, each)
+        drawn_under = None if self._secret is None else self._secrets(asked)[filled]
+        given = (self.tables, self.data, memory, chosen[filled], asked.broadcast, each)
         program = self._program(asked.kind, asked.step, size)
-        memory, (payload, monitor) = program(*given, np.asarray(asked.round), asked.seed)
-        self.memories.append(memory)
-        payload, monitor = jax.tree.map(lambda a: np.asarray(a)[:count], as_numpy((payload, monitor)))
-        if isinstance(self.noised, SharedNoise):
-            assert self.masks is not None  # required when the run began
-            clients, withheld = asked.clients.tolist(), int("value" in monitor)
-            questions = [
-                (question, self.masks.opened) for question in asked.questions()
-            ]  # once opened it is another one
-            numbers = self.noised.summed(clients, questions, payload, withheld)
-            return Answered(self.masks.masked(numbers, asked.masking), {}, 0.0)
-        if self.noised is not None:  # what else there is to say is withheld, the time it took as well
-            payload = self.noised.of(asked.clients.tolist(), asked.questions(), payload)
-            monitor = jax.tree.map(np.zeros_like, monitor)
-        if self.masks is not None:
-            payload, monitor = self.masks.masked(self._summed(asked.clients, payload, monitor), asked.masking), {}
-        return Answered(payload, monitor, 0.0 if self.noised is not None else time.perf_counter() - began)
+        memory, told = program(*given, np.asarray(asked.round), asked.seed, drawn_under)
+        told = jax.tree.map(lambda a: np.asarray(a)[:count], as_numpy(told))
+        return Call(asked.digest(), (asked.kind, asked.step), told, memory)
+
+    def _secrets(self, asked: Asked) -> UInt32[np.ndarray, "clients 2"]:
+        """What each client's rows are drawn under in a round, beside the run's keys: functions of these and of this site's secret."""
+        assert self._secret is not None
+        about = digest_of(asked.round, asked.seed)
+        words = [hmac.digest(self._secret, about + client.to_bytes(8), "sha256")[:8] for client in asked.clients.tolist()]
+        return np.frombuffer(b"".join(words), np.uint32).reshape(-1, 2)
+
+    def _masked(self, asked: Asked, numbers: np.ndarray, seconds: float) -> Answered:
+        """A sum under masks that cancel with those of sites that were asked the same, for the same clients of all."""
+        assert self.masks is not None
+        masking, summed = asked.masking, set() if asked.masking is None else set(asked.masking.clients)
+        if jax.tree.leaves(asked.each) or (masking and self.own & summed != set(asked.clients.tolist())):
+            raise SiteError("a message under masks for some of the sum's clients alone, or with parts of their own")
+        others = sorted(summed - self.own)
+        if masking and not (set(others) <= set(range(self.problem.num_clients)) and np.any(self.problem.declaration.client_weights[others] > 0)):
+            raise SiteError("a sum in which nobody else's messages weigh anything")
+        everybody = () if masking is None else (*masking.clients, *masking.keys)
+        alike = digest_of(self._asked_alike, asked.common(), everybody)
+        sent, shares = self.masks.masked(numbers, masking, (asked.round, asked.place), alike)
+        return Answered(sent, {}, seconds, shares)
 
     def _summed(self, clients: np.ndarray, payload: Any, monitor: Any) -> np.ndarray:
         """The clients' messages, times their share of all weights, as one list of numbers."""
@@ -426,22 +543,19 @@ class SiteRun:
     def remembered(self, settled: Settled | None) -> bytes:
         """What clients remember between two turns."""
         self._settle(settled)
-        return memory_bytes(self.memories[0], self.places)
+        self._calls = []
+        return memory_bytes(self.memory, self.places)
 
     def remember(self, content: bytes) -> None:
         """Begin with what was kept."""
-        self.memories = [memory_of(content, self.memories[0], self.places)]
+        self.memory = memory_of(content, self.memory, self.places)
 
-    def _settle(self, settled: Settled | None) -> None:
-        """Keep the last turn's memories, or not."""
-        first, last = self.memories[0], self.memories[-1]
-        if settled is None or settled.turn != self.turn or not settled.kept:
-            self.memories = [first]
-            return
-        undone = np.array([self.places[client] for client in settled.undone], int)
-        self.memories = [
-            jax.tree.map(lambda new, old: new.at[undone].set(old[undone]), last, first) if undone.size else last
-        ]
+    def _settle(self, settled: Settled | None) -> bool:
+        """Keep the last turn's memories, or not; whether they are kept."""
+        kept = settled is not None and settled.turn == self.turn and settled.kept
+        if kept and self._calls:
+            self.memory = self._calls[-1].memory
+        return kept
 
     def _padded(self, count: int) -> int:
         """A program for so many clients serves fewer as well."""
@@ -468,23 +582,34 @@ def fitted(tables: Mapping[str, np.ndarray], own: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(own), [tables[name] for name in leaves_by_path(own)])
 
 
+def require_everybody_at_work(algorithm: Any, rounds: int) -> None:
+    """Require that no client does nothing in a round of others: a sum of which one alone has a part is its message.
+
+    Raises ``SiteError``, naming the table (rounds, clients) by which one does.
+    """
+    for field in fields(algorithm):
+        table = getattr(algorithm, field.name)
+        if isinstance(table, np.ndarray | jax.Array) and table.ndim == 2 and not np.all(table[: max(rounds, 1)]):
+            raise SiteError(f"by the table {field.name} clients do nothing in some rounds, and a sum would be the others' alone")
+
+
 def _stepper(algorithm: Any, kind: str, name: str, together: bool) -> Callable[..., Any]:
     """The program of a step for several clients of a site, as a function of everything that changes."""
 
     def run(
-        tables: Any, data: Any, memory: Any, chosen: Any, broadcast: Any, each: Any, index: Any, seed: Any
+        tables: Any, data: Any, memory: Any, chosen: Any, broadcast: Any, each: Any, index: Any, seed: Any, secret: Any
     ) -> tuple[Any, tuple[Any, Any]]:
         step, key = attrgetter(name)(algorithm.with_tables(tables)), jax.random.wrap_key_data(seed)
 
-        def one(job: tuple[Any, Any, Any]) -> tuple[Any, tuple[Any, Any]]:
-            place, own, sent = job
-            party = data.party(place)
+        def one(job: tuple[Any, Any, Any, Any]) -> tuple[Any, tuple[Any, Any]]:
+            place, own, sent, words = job
+            party = replace(data.party(place), secret=words)
             if kind == "query":
                 return own, (step(party, broadcast), {})
             after, message = step(party, own, Received(broadcast, sent, index), fold_in(key, party.index))
             return after, (message.payload, message.monitor)
 
-        jobs = (chosen, jax.tree.map(lambda a: a[chosen], memory), each)
+        jobs = (chosen, jax.tree.map(lambda a: a[chosen], memory), each, secret)
         changed, answers = (jax.vmap(one) if together else lambda given: jax.lax.map(one, given))(jobs)
         return jax.tree.map(lambda a, new: a.at[chosen].set(new), memory, changed), answers
 

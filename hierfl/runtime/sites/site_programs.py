@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -12,7 +13,7 @@ import numpy as np
 from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.data.tables import Data
+from hierfl.compiler.data.tables import Data, Drawn
 from hierfl.jaxtools.host_callback import call_on_host, exchange_on_host
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.contract import (
@@ -45,9 +46,14 @@ class Wire:
     """Where the calls of a compiled program find the messages of the run that it serves at present."""
 
     exchange: Answering | None = None
+    drawn: list[Drawn] | None = None  # where a trace notes what clients' steps draw
 
     def note(self, kind: str, name: str, broadcast: Any, each: Any) -> None:
         """While a program is traced: what a step will be sent, ``each`` with a leading axis of clients."""
+
+    def repeated(self, count: Any) -> AbstractContextManager[None]:
+        """While a program is traced: what is noted within is sent so many times."""
+        return nullcontext()
 
     def ask(self, kind: str, name: str, expected: Any, given: tuple[Any, ...]) -> Any:
         """Stacked answers of the participants; places of nobody repeat the first one's."""
@@ -89,7 +95,7 @@ class SiteClients(CountedClients):
         own = None if each is None else jax.tree.map(lambda a: a[0], each)
 
         def one(data: Data) -> tuple[Any, Any]:
-            party = data.clients.party(0)
+            party = replace(data.clients.party(0), drawn=setting.wire.drawn)
             memory = setting.algorithm.memory(jnp.zeros(setting.problem.upper.size))
             _, message = step(party, memory, Received(broadcast, own, self.round), fold_in(seed, 0))
             return message.payload, message.monitor
@@ -102,9 +108,13 @@ class SiteClients(CountedClients):
         """Ask every participant, from JAX's loops too. Its answer, one array, has no derivative here."""
         setting = self.setting
         name, size = step_name(question, setting.algorithm), self.participants.shape[0]
-        shape = jax.eval_shape(lambda data: question(data.clients.party(0), broadcast), self.data)
+        drawn = setting.wire.drawn
+        shape = jax.eval_shape(
+            lambda data: question(replace(data.clients.party(0), drawn=drawn), broadcast), self.data
+        )
         leaves, tree = jax.tree.flatten((self.cohort, broadcast))
-        setting.wire.note("query", name, broadcast, None)
+        with setting.wire.repeated(None):  # from JAX's own loops, too
+            setting.wire.note("query", name, broadcast, None)
 
         def ask(*arrays: np.ndarray) -> np.ndarray:
             present, sent = jax.tree.unflatten(tree, arrays)
@@ -134,7 +144,8 @@ class SiteClients(CountedClients):
             traffic.update(sent)
             return body(index, state), counted()
 
-        state, sent = jax.lax.fori_loop(0, count, one, (state, counted()))
+        with self.setting.wire.repeated(count):
+            state, sent = jax.lax.fori_loop(0, count, one, (state, counted()))
         traffic.update(sent)
         return state
 

@@ -43,7 +43,7 @@ def solve(
 
     kept = {} if folder is None else {"checkpoint": hf.Checkpoint(folder, every_rounds=4), "resume": True}
     problem = load_problem(f"{study}:declared")
-    with hf.runtime.Dask(address, minimum=2, patience=60.0) as runtime:
+    with hf.runtime.Dask(address, minimum=2, patience=60.0, shared_seeds=True) as runtime:
         return problem.solve(SOLVERS[solver], runtime=runtime, metrics={"size": size}, **SETTINGS, **kept)
 
 

@@ -86,7 +86,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]
     for name, text in (("study.py", STUDY), ("rows.py", ROWS)):
         (folder / name).write_text(text)
     with LocalCluster(n_workers=0, dashboard_address=None) as cluster:
-        where, command = cluster.scheduler_address, [sys.executable, "-m", "hierfl.command.main", "site"]
+        where, command = cluster.scheduler_address, [sys.executable, "-m", "hierfl.command.main", "site", "--shared-seeds"]
         command += ["--problem", f"{folder / 'study.py'}:declared", "--scheduler", where]
         sites = [
             subprocess.Popen(
@@ -145,7 +145,7 @@ def test_two_servers_at_once_at_the_same_sites(study: tuple[str, Path]) -> None:
     solvers = [FedAvg(step_size=step, local_steps=2) for step in (0.002, 0.1)]
 
     def solved(solver: Any) -> hf.Result:
-        with hf.runtime.Dask(study[0], minimum=3, patience=60.0) as runtime:
+        with hf.runtime.Dask(study[0], minimum=3, patience=60.0, shared_seeds=True) as runtime:
             problem = load_problem(f"{study[1]}:declared")
             return problem.solve(solver, runtime=runtime, rounds=150, seed=2, x0=START, progress=False)
 

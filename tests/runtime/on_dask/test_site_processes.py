@@ -71,7 +71,7 @@ class Study:
         data = f"{self.folder / 'rows.py'}:{name}"
         place = ["--problem", f"{self.folder / 'study.py'}:declared", "--data", data, "--scheduler", address]
         log = ["--log", str(self.folder / f"{name}.log")]
-        return [sys.executable, "-m", "hierfl.command.main", "site", *place, *tls, *log, *more]
+        return [sys.executable, "-m", "hierfl.command.main", "site", "--shared-seeds", *place, *tls, *log, *more]
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
@@ -102,7 +102,7 @@ def address(study: Study) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def runtime(address: str, study: Study) -> Iterator[hf.runtime.Dask]:
-    with hf.runtime.Dask(address, security=study.server.security(), patience=60.0, minimum=2) as runtime:
+    with hf.runtime.Dask(address, security=study.server.security(), patience=60.0, minimum=2, shared_seeds=True) as runtime:
         until = time.monotonic() + 90
         while True:  # for the sites to come
             try:
@@ -177,7 +177,7 @@ def test_a_wrong_certificate_is_refused_with_the_reason(
     told = {"stranger": "ALERT_UNKNOWN_CA", "expired": "certificate has expired"}[kind]
     assert told in caplog.text  # the scheduler's log
     with pytest.raises(hf.SiteError, match="cannot reach the scheduler"):
-        study.problem.solve(SOLVER, runtime=hf.runtime.Dask(address, security=files.security()), **SETTINGS)
+        study.problem.solve(SOLVER, runtime=hf.runtime.Dask(address, security=files.security(), shared_seeds=True), **SETTINGS)
 
 
 def test_names_in_a_sites_data_are_those_of_the_declaration(study: Study) -> None:

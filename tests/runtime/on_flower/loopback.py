@@ -74,6 +74,6 @@ def desks(
     held = [{int(place): federation.clients[place] for place in share} for share in shares]
     kept = [None if memories is None else MemoryFolder(memories / str(n)) for n in range(sites)]
     return {
-        100 + n: LetterDesk(Site(f"site {n}", bare, own, rules or SiteRules(), memories=kept[n]), load_solver).answer
+        100 + n: LetterDesk(Site(f"site {n}", bare, own, rules or SiteRules(shared_seeds=True), memories=kept[n]), load_solver).answer
         for n, own in enumerate(held)
     }

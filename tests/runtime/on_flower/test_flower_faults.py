@@ -67,7 +67,7 @@ def test_a_site_that_answers_wrongly_is_left_out_of_that_round(change: Any, said
         return changed(desk(parcel), change)
 
     nodes[102] = Spoilt(nodes[102], act)
-    found = problem.solve(REMEMBERING, runtime=hf.runtime.Flower(LoopbackGrid(nodes)), rounds=4, **SETTINGS)
+    found = problem.solve(REMEMBERING, runtime=hf.runtime.Flower(LoopbackGrid(nodes), shared_seeds=True), rounds=4, **SETTINGS)
     np.testing.assert_allclose(found.trajectory["x"], without(problem, {3: [1]}, 4), rtol=0, atol=1e-10)
     (fault,) = found.settings["sites"]["site 2"]["faults"]
     assert fault[0] == 1 and re.search(said, fault[1])
@@ -86,7 +86,7 @@ def without(problem: hf.Problem, absent: dict[int, list[int]], rounds: int) -> n
 
 def test_a_late_site_is_not_asked_before_its_answer_is_there(problem: hf.Problem) -> None:
     grid = LoopbackGrid(desks(problem))
-    runtime = hf.runtime.Flower(grid, timeout=0.5)
+    runtime = hf.runtime.Flower(grid, timeout=0.5, shared_seeds=True)
     problem.solve(REMEMBERING, runtime=runtime, rounds=1, **SETTINGS)
 
     def slow(done: int, *_: Any) -> None:
@@ -108,7 +108,7 @@ def test_a_site_that_was_started_again_begins_again(problem: hf.Problem) -> None
         if done == 2:
             grid.nodes[102] = desks(problem)[102]
 
-    found = problem.solve(FAST, runtime=hf.runtime.Flower(grid), rounds=5, callback=restart, **SETTINGS)
+    found = problem.solve(FAST, runtime=hf.runtime.Flower(grid, shared_seeds=True), rounds=5, callback=restart, **SETTINGS)
     assert found.history["answered"].tolist() == [4, 4, 3, 4, 4]
     assert "no run has begun here" in found.settings["sites"]["site 2"]["faults"][0][1]
 
@@ -126,7 +126,7 @@ def test_a_node_that_is_gone_is_missed_and_one_that_comes_takes_part(
         if done == 4:
             grid.nodes |= {101: nodes[101], 102: nodes[102]}
 
-    runtime = hf.runtime.Flower(grid, patience=0.5)
+    runtime = hf.runtime.Flower(grid, patience=0.5, shared_seeds=True)
     found = problem.solve(FAST, runtime=runtime, rounds=6, callback=change, **SETTINGS)
     assert found.history["answered"].tolist() == [3, 3, 2, 2, 4, 4]
 
@@ -150,7 +150,7 @@ def test_a_node_that_goes_in_a_round_is_not_waited_for(problem: hf.Problem, monk
             grid.delays.clear()
             grid.nodes[102] = returning
 
-    found = problem.solve(REMEMBERING, runtime=hf.runtime.Flower(grid), rounds=5, callback=back, **SETTINGS)
+    found = problem.solve(REMEMBERING, runtime=hf.runtime.Flower(grid, shared_seeds=True), rounds=5, callback=back, **SETTINGS)
     assert found.history["answered"].tolist() == [4, 3, 3, 4, 4]
     assert found.settings["sites"]["site 2"]["faults"] == [[1, "its SuperNode is gone"]]
     np.testing.assert_allclose(found.trajectory["x"], without(problem, {3: [1, 2]}, 5), rtol=0, atol=1e-10)
@@ -175,7 +175,7 @@ def test_a_site_that_is_started_late_or_at_another_node_takes_part(
             del grid.nodes[102]
             grid.nodes[103] = desks(problem)[102]
 
-    runtime = hf.runtime.Flower(grid, patience=0.5)
+    runtime = hf.runtime.Flower(grid, patience=0.5, shared_seeds=True)
     found = problem.solve(FAST, runtime=runtime, rounds=6, callback=change, **SETTINGS)
     assert found.history["answered"].tolist() == [3, 3, 4, 4, 4, 4]
     assert set(found.settings["sites"]) == {"site 0", "site 1", "site 2"}
@@ -183,14 +183,14 @@ def test_a_site_that_is_started_late_or_at_another_node_takes_part(
 
 def test_a_site_that_does_not_want_the_run_is_not_asked_in_every_round(problem: hf.Problem) -> None:
     grid = LoopbackGrid(desks(problem))
-    grid.nodes[102] = desks(problem, rules=SiteRules(algorithms=("FedProx",)))[102]
-    found = problem.solve(FAST, runtime=hf.runtime.Flower(grid), rounds=21, **SETTINGS)
+    grid.nodes[102] = desks(problem, rules=SiteRules(shared_seeds=True, algorithms=("FedProx",)))[102]
+    found = problem.solve(FAST, runtime=hf.runtime.Flower(grid, shared_seeds=True), rounds=21, **SETTINGS)
     assert found.history["answered"].tolist() == [3] * 21
     assert [r for r, _ in found.settings["sites"]["site 2"]["faults"]] == [0, 10, 20]
 
 
 def test_refusals_say_why(problem: hf.Problem) -> None:
-    strict = hf.runtime.Flower(LoopbackGrid(desks(problem, rules=SiteRules(algorithms=("FedProx",)))), patience=0.5)
+    strict = hf.runtime.Flower(LoopbackGrid(desks(problem, rules=SiteRules(shared_seeds=True, algorithms=("FedProx",)))), patience=0.5, shared_seeds=True)
     with pytest.raises(hf.SiteError, match="site 0: FedAvg is not among the algorithms that this site allows: FedProx"):
         problem.solve(FAST, runtime=strict, rounds=2, **SETTINGS)
 
@@ -199,10 +199,10 @@ def test_refusals_say_why(problem: hf.Problem) -> None:
 
     partly = LoopbackGrid(desks(problem) | {102: nobody})
     with pytest.raises(hf.SiteError, match=r"(?s)nobody|no site holds.*3.*node 102: no site listens"):
-        problem.solve(FAST, runtime=hf.runtime.Flower(partly, minimum=4, patience=0.5), rounds=2, **SETTINGS)
+        problem.solve(FAST, runtime=hf.runtime.Flower(partly, minimum=4, patience=0.5, shared_seeds=True), rounds=2, **SETTINGS)
     with pytest.raises(hf.SettingError, match="on Flower a solver is sent as text"):
         function = FedAvg(step_size=lambda r: 0.1)
-        problem.solve(function, runtime=hf.runtime.Flower(LoopbackGrid(desks(problem))), rounds=2, **SETTINGS)
+        problem.solve(function, runtime=hf.runtime.Flower(LoopbackGrid(desks(problem)), shared_seeds=True), rounds=2, **SETTINGS)
     for wrong in ({"timeout": 0}, {"minimum": 0}, {"patience": -1}, {"largest": 0}, {"aggregation": "mean"}):
         with pytest.raises(hf.SettingError):
             hf.runtime.Flower(partly, **wrong)
@@ -221,7 +221,7 @@ def test_a_site_that_is_slow_to_begin_is_waited_for(problem: hf.Problem) -> None
         return plain(parcel)
 
     grid.nodes[101] = slow_to_begin
-    runtime = hf.runtime.Flower(grid, timeout=0.5, minimum=4, patience=20.0)
+    runtime = hf.runtime.Flower(grid, timeout=0.5, minimum=4, patience=20.0, shared_seeds=True)
     found = problem.solve(FAST, runtime=runtime, rounds=3, **SETTINGS)
     assert found.history["answered"].tolist() == [4, 4, 4] and len(starts) == 2
     assert [said for _, said in found.settings["sites"]["site 1"]["faults"]] == ["no answer within 0.5 s"]

@@ -78,7 +78,7 @@ class Heard:
 @app.main()
 def main(grid, context):
     problem, heard = load_problem(f"{Path(__file__).parent / 'study.py'}:declared"), Heard(grid)
-    runtime, folder, told = hf.runtime.Flower(heard, minimum=3, patience=90), Path(context.run_config["save"]).parent, {}
+    runtime, folder, told = hf.runtime.Flower(heard, minimum=3, patience=90, shared_seeds=True), Path(context.run_config["save"]).parent, {}
     for text, rounds in json.loads(context.run_config["runs"]):
         given = {"rounds": rounds, "x0": np.array([0.5, -0.5]), "seed": 3, "progress": False}
         result = problem.solve(load_solver(text), runtime=runtime, **given)
@@ -116,7 +116,7 @@ def loop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
             config |= {"algorithms": "FedAvg,SCAFFOLD", "name": f"the {name}"} if name == "south" else {}
             loop.supernode(name, " ".join(f'{key}="{value}"' for key, value in config.items()))
         own = [word for key, value in place.items() for word in (f"--{key}", str(loop.folder / value.format("east")))]
-        loop.start("site_east", sys.executable, "-m", "hierfl.command.main", "site", *own)
+        loop.start("site_east", sys.executable, "-m", "hierfl.command.main", "site", "--shared-seeds", *own)
         loop.supernode("east", f'socket="{loop.folder / "east.sock"}"')
         yield loop
 

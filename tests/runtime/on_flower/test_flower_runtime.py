@@ -16,7 +16,7 @@ from tests.runtime.on_flower.loopback import LoopbackGrid, desks
 def test_rounds_are_those_of_a_run_in_process(case: str) -> None:
     make, solver = CASES[case]
     problem, settings = make(), {"rounds": 12, "x0": START, "seed": 5, "progress": False}
-    runtime = hf.runtime.Flower(LoopbackGrid(desks(problem)), minimum=4)
+    runtime = hf.runtime.Flower(LoopbackGrid(desks(problem)), minimum=4, shared_seeds=True)
     here, there = problem.solve(solver, **settings), problem.solve(solver, runtime=runtime, **settings)
     assert np.abs(np.diff(here.trajectory["x"], axis=0)).max() > 1e-6  # it goes somewhere
     np.testing.assert_allclose(there.trajectory["x"], here.trajectory["x"], rtol=0, atol=1e-10)
@@ -30,7 +30,7 @@ def test_nothing_but_named_arrays_and_words_crosses() -> None:
     make, solver = CASES["ZO-HFL"]
     problem, crossed = make(), list[Crossing]()
     grid = LoopbackGrid(desks(problem))
-    runtime = hf.runtime.Flower(grid, minimum=4, watcher=crossed.append)
+    runtime = hf.runtime.Flower(grid, minimum=4, watcher=crossed.append, shared_seeds=True)
     result = problem.solve(solver, runtime=runtime, rounds=3, x0=START, progress=False)
 
     assert {(c.way, c.step) for c in crossed} == {

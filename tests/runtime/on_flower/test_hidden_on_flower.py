@@ -31,9 +31,9 @@ HIDDEN = {
 def test_nothing_plain_crosses(kind: str) -> None:
     problem = clients_alone()
     grid = LoopbackGrid(
-        desks(problem, rules=SiteRules(min_sum=3) if "masks" in HIDDEN[kind] else SiteRules(min_noise=3.0))
+        desks(problem, rules=SiteRules(shared_seeds=True, **({"min_sum": 3} if "masks" in HIDDEN[kind] else {"min_noise": 3.0})))
     )
-    found = problem.solve(SOLVER, runtime=hf.runtime.Flower(grid, minimum=4, **HIDDEN[kind]), **SETTINGS)
+    found = problem.solve(SOLVER, runtime=hf.runtime.Flower(grid, minimum=4, **HIDDEN[kind], shared_seeds=True), **SETTINGS)
     shares, secret = np.array(SIZES) / sum(SIZES), []
     for share, client in zip(shares, problem.federation.clients):
         rows = next(iter(client.samples.values()))
@@ -81,8 +81,8 @@ def test_an_owner_bounds_what_is_told_whatever_is_asked() -> None:
     told = []
     for run in range(2):
         desk.sent(desk.start._replace(noise=order._replace(run=str(run))))
-        for place in range(4):  # another question each time, and always the same turn
-            told.append(desk.sent(desk.asked(broadcast=START + place), expected))
+        for turn in range(4):
+            told.append(desk.sent(desk.asked(turn=turn, broadcast=START + turn), expected))
     answered = [not isinstance(reply, Refusal) for reply in told]
     assert answered == [True] * 3 + [False] * 5 and "has answered the 3 rounds" in told[3].reason
     assert isinstance(desk.sent(desk.start), Refusal)  # without noise
@@ -95,14 +95,15 @@ def test_a_site_under_masks_answers_nothing_that_opens_its_message() -> None:
     keys = tuple(sorted((welcome.key, Correspondence().sent(desk.start._replace(masks=masks)).key)))
     for masking, said in (
         (None, "for one without"),
-        (Masking(0, (welcome.key,)), "2 or more"),
-        (Masking(0, (bytes(32), bytes(32))), "over this site and others"),
+        (Masking(0, (welcome.key,), (1, 2)), "nobody else"),
+        (Masking(0, (welcome.key,), (0, 1, 2)), "2 or more"),
+        (Masking(0, (bytes(32), bytes(32)), (0, 1, 2)), "over this site and others"),
     ):
         assert said in desk.sent(desk.asked(masking=masking)).reason
     numbers = (np.zeros(3, np.uint64), {})
-    masked = desk.sent(desk.asked(masking=Masking(1, keys)), numbers)
+    masked = desk.sent(desk.asked(masking=Masking(1, keys, (0, 1, 2))), numbers)
     assert masked.payload.dtype == np.uint64 and masked.payload.shape == (3,) and masked.monitor == {}
     assert len(desk.sent(Unmask(1)).key) == 32
     assert "given up" in desk.sent(Unmask(0)).reason
-    assert "or again" in desk.sent(desk.asked(masking=Masking(1, keys)), numbers).reason
+    assert "or again" in desk.sent(desk.asked(masking=Masking(1, keys, (0, 1, 2))), numbers).reason
     assert desk.sent(desk.start).key == b"" and "no masks" in desk.sent(Unmask(1)).reason

@@ -171,10 +171,10 @@ def desk() -> Correspondence:
 
 
 def test_a_step_is_answered_with_named_arrays(desk: Correspondence) -> None:
-    parcel = desk.packing.packed(desk.asked(turn=7, settled=Settled(6, True, (1,))))
-    assert {item.name for item in desk.packing.items(parcel)} == {"clients", "seed", "settled_undone", "broadcast"}
+    parcel = desk.packing.packed(desk.asked(turn=7, settled=Settled(6, True)))
+    assert {item.name for item in desk.packing.items(parcel)} == {"clients", "seed", "broadcast"}
     reply = desk.desk.answer(parcel)
-    assert {item.name for item in desk.packing.items(reply)} == {"payload", "monitor['value']"}
+    assert {item.name for item in desk.packing.items(reply)} == {"payload", "monitor['value']", "shares"}
     answered = desk.packing.unpacked(reply, EXPECTED)
     assert (
         isinstance(answered, Answered) and answered.payload.shape == (2, 2) and answered.monitor["value"].shape == (2,)
@@ -195,7 +195,6 @@ def test_a_step_is_answered_with_named_arrays(desk: Correspondence) -> None:
         ({"clients": np.array([1, 1])}, "not all are here"),
         ({"clients": np.array([], int)}, "not all are here"),
         ({"seed": np.zeros(3)}, "with no seed"),
-        ({"settled": Settled(0, True, (0,))}, "clients who are not here"),
         ({"turn": "soon"}, "without the word 'turn'"),
     ],
 )

@@ -29,7 +29,7 @@ def test_all_processes_are_new_and_the_run_is_the_same(tmp_path: Path) -> None:
         return total(x, y)
 
     def runtime() -> hf.runtime.Flower:
-        return hf.runtime.Flower(LoopbackGrid(desks(problem, memories=tmp_path / "sites")), minimum=4)
+        return hf.runtime.Flower(LoopbackGrid(desks(problem, memories=tmp_path / "sites")), minimum=4, shared_seeds=True)
 
     kept: dict[str, Any] = {"checkpoint": hf.Checkpoint(tmp_path / "server", every_rounds=3), "resume": True}
     with pytest.raises(hf.SettingError):
@@ -47,7 +47,7 @@ def test_what_clients_remember_does_not_cross(tmp_path: Path) -> None:
     problem = clients_alone()
     grid = LoopbackGrid(desks(problem, memories=tmp_path / "sites"))
     kept: dict[str, Any] = {"checkpoint": hf.Checkpoint(tmp_path / "server", every_rounds=3)}
-    outcome(problem, SOLVER, runtime=hf.runtime.Flower(grid, minimum=4), **SETTINGS, **kept)
+    outcome(problem, SOLVER, runtime=hf.runtime.Flower(grid, minimum=4, shared_seeds=True), **SETTINGS, **kept)
     letters = [
         (dict(message.content["words"]), dict(message.content["arrays"]))
         for _, message in grid.crossed
@@ -55,12 +55,12 @@ def test_what_clients_remember_does_not_cross(tmp_path: Path) -> None:
     ]
     assert {words["message"] for words, _ in letters} == {"Keep", "Kept"}
     assert all(words == {"message": "Kept", "kept": True} for words, _ in letters if words["message"] == "Kept")
-    assert {name for _, arrays in letters for name in arrays} <= {"settled_undone"}
+    assert {name for _, arrays in letters for name in arrays} == set()
 
 
 def test_a_site_without_a_place_for_it_is_named(tmp_path: Path) -> None:
     problem = clients_alone()
-    runtime = hf.runtime.Flower(LoopbackGrid(desks(problem)), minimum=4)
+    runtime = hf.runtime.Flower(LoopbackGrid(desks(problem)), minimum=4, shared_seeds=True)
     kept = hf.Checkpoint(tmp_path / "server", every_rounds=3)
     with pytest.raises(hf.SiteError, match=r"site 'site \d' has no place to keep .* --keep DIR, or leave checkpoint"):
         problem.solve(SOLVER, runtime=runtime, checkpoint=kept, progress=False, **SETTINGS)

@@ -10,12 +10,13 @@ import pytest
 
 import hierfl as hf
 from hierfl.runtime import Delayed, GaussianNoise
-from hierfl.runtime.privacy.gaussian_noise import epsilon_of
+from hierfl.runtime.privacy.gaussian_noise import NoiseOrder, epsilon_of
 from hierfl.runtime.sites.exchange import Exchange
 from hierfl.runtime.sites.parcels import Answered
 from hierfl.runtime.sites.site import SiteRules
 from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedProx, FedRZO
 from tests.runtime.on_dask.test_dask_runtime import common
+from tests.runtime.privacy.test_limits_of_sites import a_start
 
 CLIENTS = 6
 RNG = np.random.default_rng(0)
@@ -114,10 +115,10 @@ def test_a_run_that_ends_within_a_block_asks_for_nothing_twice(problem: hf.Probl
 
 
 def test_an_owner_asks_for_noise() -> None:
-    rules = SiteRules(min_noise=1.5)
-    assert rules.against("FedAvg", {}, 1.5) is None
-    assert "the run has none" in str(rules.against("FedAvg", {}))
-    assert "noise of multiplier 1 " in f"{rules.against('FedAvg', {}, 1.0)} "
+    rules, start = SiteRules(min_noise=1.5), a_start()
+    assert rules.against(start._replace(noise=NoiseOrder(1.0, 1.5, 1e-5, 9, "run")), {}) is None
+    assert "the run has none" in str(rules.against(start, {}))
+    assert "noise of multiplier 1 " in f"{rules.against(start._replace(noise=NoiseOrder(1.0, 1.0, 1e-5, 9, 'run')), {})} "
     with pytest.raises(hf.SettingError, match="min_noise=0"):
         SiteRules(min_noise=0)
 

@@ -41,8 +41,13 @@ def problem() -> hf.Problem:
 def beginning(problem: hf.Problem, noise: NoiseOrder | None, masks: MaskOrder | None = None) -> Start:
     compiled = problem.compile()
     with computing(double=True):
-        algorithm = FedAvg(step_size=0.05).bind(compiled, ROUNDS)
+        algorithm = FedAvg(step_size=0.05, batch_size=None).bind(compiled, ROUNDS)
         return starting(algorithm, declaration_mark(compiled.declaration), "", ROUNDS, X0, noise=noise, masks=masks)
+
+
+def a_start() -> Start:
+    """Of no problem."""
+    return Start("", "", "", "FedAvg", None, {}, ROUNDS, "raw", X0, np.inf)
 
 
 def site(problem: hf.Problem, rules: SiteRules, clients: int = CLIENTS) -> Site:
@@ -53,12 +58,12 @@ def site(problem: hf.Problem, rules: SiteRules, clients: int = CLIENTS) -> Site:
 
 def asked(turn: int, x: np.ndarray, masking: Masking | None = None, clients: tuple[int, ...] = (0,)) -> Asked:
     seed = np.asarray(jax.random.key_data(jax.random.key(0)))
-    return Asked(turn, turn, 0, None, "map", "local_steps", np.array(clients), seed, x, (), masking)
+    return Asked(turn, turn, 0, None, "map", "local_steps", np.array(clients), seed, x, None, masking)
 
 
 def local(problem: hf.Problem, masks: MaskOrder | None = None) -> NoiseOrder:
     compiled = problem.compile()
-    algorithm = FedAvg(step_size=0.05).bind(compiled, ROUNDS)
+    algorithm = FedAvg(step_size=0.05, batch_size=None).bind(compiled, ROUNDS)
     order = orders_of(GaussianNoise(1.0, 8.0), None, compiled, algorithm, ROUNDS, 0)[0]
     assert order is not None
     return order
@@ -73,7 +78,7 @@ def test_a_message_that_was_drawn_counts_where_its_masks_are_refused(problem: hf
     for turn in range(10):
         x = X0 + turn
         assert isinstance(own.respond(asked(turn, x)), Refusal)  # without masks
-        answers.append(own.respond(asked(turn, x, Masking(turn, keys))))
+        answers.append(own.respond(asked(turn, x, Masking(turn, keys, (0,)))))
     assert sum(isinstance(answer, Answered) for answer in answers) <= 3
     assert own.rounds == 3
 

@@ -12,12 +12,13 @@ import pytest
 import hierfl as hf
 from hierfl.runtime import Delayed, GaussianNoise, PairwiseMasks
 from hierfl.runtime.buffered.delayed_runtime import _DelayedLinks
-from hierfl.runtime.privacy.pairwise_masks import opened, whole
+from hierfl.runtime.privacy.pairwise_masks import MaskOrder, opened, whole
 from hierfl.runtime.sites.exchange import Exchange
 from hierfl.runtime.sites.parcels import Answered, Asked, Lost, Unmask, Unmasked, unpacked
 from hierfl.runtime.sites.site import SiteRules
 from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedProx, FedRZO
 from tests.runtime.on_dask.test_dask_runtime import common
+from tests.runtime.privacy.test_limits_of_sites import a_start
 
 CLIENTS = 6
 RNG = np.random.default_rng(0)
@@ -133,11 +134,32 @@ def test_a_site_that_is_lost_before_its_message_is_left_out(
     assert not set(np.concatenate(given_up).tolist()) & set(np.concatenate(made_again).tolist())
 
 
-def test_a_site_that_is_lost_before_its_mask_ends_the_run(problem: hf.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    losing(monkeypatch, lambda site, asked: isinstance(asked, Unmask) and site == "2" and asked.attempt == 3)
+@pytest.mark.parametrize("gone", [("2",), ("2", "5")])
+def test_a_site_that_is_lost_before_its_mask_costs_the_round_nothing(
+    problem: hf.Problem, monkeypatch: pytest.MonkeyPatch, gone: tuple[str, ...]
+) -> None:
+    """Its message is in the sum, whose mask the others open by their shares of its key: four of six are enough."""
+    expected = problem.solve(FedAvg(0.05, **LOCAL), **SETTINGS)
+    losing(monkeypatch, lambda site, asked: isinstance(asked, Unmask) and site in gone and asked.attempt == 3)
+    found = problem.solve(FedAvg(0.05, **LOCAL), runtime=masked(), **SETTINGS)
+    np.testing.assert_allclose(found.trajectory["x"], expected.trajectory["x"], rtol=0, atol=1e-10)
+    assert found.history["answered"].tolist() == [6] * 6 and found.settings["masks"]["sums"] == 6
+    assert [found.settings["sites"][site]["faults_in_all"] for site in gone] == [1] * len(gone)
+
+
+def test_a_sum_stays_closed_where_too_few_have_shares(
+    problem: hf.Problem, received: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losing(monkeypatch, lambda site, asked: isinstance(asked, Unmask) and site in ("0", "2", "5") and asked.attempt == 3)
     found = problem.solve(FedAvg(0.05), runtime=masked(), **SETTINGS)
-    assert found.status.startswith("paused: site '2' was lost between its message and its mask")
+    assert found.status.startswith("paused: site '0' was lost between its message and its mask, and fewer than 4 of the sum's 6")
     assert found.settings["rounds_done"] == found.settings["masks"]["sums"] == 3
+    # nothing that was told opens what was sent for the attempt, with or without the messages of those who have gone
+    sums = [answer.payload for _, answer in received if isinstance(answer, Answered)][18:24]
+    keys = [answer.key for _, answer in received if isinstance(answer, Unmasked)][18:]
+    assert len(keys) == 3
+    for some in (sums, [sums[k] for k in (1, 3, 4)], *([part] for part in sums)):
+        assert np.abs(opened(some, keys, 3, 40)).min() > 1.0
 
 
 def test_too_few_sites(problem: hf.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,10 +186,10 @@ def test_noise_under_masks_is_counted_once_where_a_round_is_made_again(
 
 
 def test_an_owner_asks_for_masks() -> None:
-    rules = SiteRules(min_sum=4)
-    assert rules.against("FedAvg", {}, None, 4) is None
-    assert "the run has none" in str(rules.against("FedAvg", {}))
-    assert "those of least=3" in str(rules.against("FedAvg", {}, None, 3))
+    rules, start = SiteRules(min_sum=4), a_start()
+    assert rules.against(start._replace(masks=MaskOrder(4, 40, "run")), {}) is None
+    assert "the run has none" in str(rules.against(start, {}))
+    assert "those of least=3" in str(rules.against(start._replace(masks=MaskOrder(3, 40, "run")), {}))
     with pytest.raises(hf.SettingError, match="min_sum=1"):
         SiteRules(min_sum=1)
 

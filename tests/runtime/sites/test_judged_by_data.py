@@ -29,7 +29,7 @@ def at_sites(
     server: hf.Problem | None = None,
 ) -> hf.Result:
     """A run whose server has nobody's data."""
-    runtime = hf.runtime.Flower(LoopbackGrid(desks(there or case.problem(), sites)))
+    runtime = hf.runtime.Flower(LoopbackGrid(desks(there or case.problem(), sites)), shared_seeds=True)
     problem = server or case.problem(holders=())
     return problem.solve(solver, runtime=runtime, rounds=2, seed=0, x0=case.start, progress=False)
 
@@ -147,7 +147,7 @@ def test_what_needs_everybodys_data_says_so_at_the_start(solver: Any) -> None:
 
 def test_a_server_that_has_the_data_solves_for_a_shared_y_itself() -> None:
     case = Case("federation", "kinks", "both")
-    runtime = hf.runtime.Flower(LoopbackGrid(desks(case.problem())))
+    runtime = hf.runtime.Flower(LoopbackGrid(desks(case.problem())), shared_seeds=True)
     result = case.problem().solve(
         FedRZO(**SMOOTHED, lower=Exact()), runtime=runtime, rounds=2, seed=0, x0=case.start, progress=False
     )

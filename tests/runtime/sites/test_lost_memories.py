@@ -39,7 +39,7 @@ def unlike_clients(elsewhere: bool = False) -> hf.Problem:
 def solved(solver: Any, happens: Callable[[LoopbackGrid, int], None]) -> hf.Result:
     problem = unlike_clients()
     grid = LoopbackGrid(desks(problem))
-    runtime = hf.runtime.Flower(grid)
+    runtime = hf.runtime.Flower(grid, shared_seeds=True)
     return problem.solve(solver, runtime=runtime, callback=lambda done, *_: happens(grid, done), **SETTINGS)
 
 
@@ -87,7 +87,7 @@ def test_a_run_at_whose_end_a_site_is_missing_says_which_client_its_value_lacks(
             grid.nodes[101] = nobody
 
     grid, settings = LoopbackGrid(desks(unlike_clients())), SETTINGS | {"rounds": 8}
-    runtime = hf.runtime.Flower(grid, minimum=2)
+    runtime = hf.runtime.Flower(grid, minimum=2, shared_seeds=True)
     found = unlike_clients(elsewhere=True).solve(SOLVERS["SCAFFOLD"], runtime=runtime, callback=happens, **settings)
     (told,) = found.settings["missing"]
     assert np.isnan(found.value) and told.startswith("client 1 (at site 'site 1'") and told in str(found)
@@ -118,7 +118,7 @@ def test_what_a_full_disk_did_not_keep_is_missed_when_the_run_goes_on(
         keep(folder, *given)
 
     def runtime() -> hf.runtime.Flower:
-        return hf.runtime.Flower(LoopbackGrid(desks(problem, memories=tmp_path / "sites")))
+        return hf.runtime.Flower(LoopbackGrid(desks(problem, memories=tmp_path / "sites")), shared_seeds=True)
 
     solver, kept = SOLVERS["SCAFFOLD"], {"checkpoint": hf.Checkpoint(tmp_path / "run", every_rounds=20)}
     monkeypatch.setattr(MemoryFolder, "keep", full)
@@ -136,7 +136,7 @@ def test_clients_that_are_at_other_sites_when_the_run_goes_on_have_lost_what_the
         nodes = desks(unlike_clients(), sites, memories=tmp_path / str(sites))
         for answer in nodes.values():
             answer.__self__.site.name += f" of {sites}"  # type: ignore[attr-defined]
-        return hf.runtime.Flower(LoopbackGrid(nodes))
+        return hf.runtime.Flower(LoopbackGrid(nodes), shared_seeds=True)
 
     solver, kept = SOLVERS["SCAFFOLD"], {"checkpoint": hf.Checkpoint(tmp_path / "run", every_rounds=20)}
     problem = unlike_clients()

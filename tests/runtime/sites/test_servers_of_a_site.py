@@ -12,6 +12,7 @@ from hierfl.jaxtools.precision import computing
 from hierfl.runtime.sites.parcels import Answered, Settled, Start, Welcome, declaration_mark, starting
 from hierfl.runtime.sites.site import NO_RUN, SERVERS, SiteRules
 from hierfl.solvers import SCAFFOLD, FedAvg
+from hierfl.solvers.parts.local_steps import CorrectedState
 from tests.runtime.privacy.test_limits_of_sites import X0, asked, beginning, local, problem, site
 
 __all__ = ["problem"]  # a fixture
@@ -24,16 +25,20 @@ def started(problem: hf.Problem, solver: Any) -> Start:
 
 
 def talk(own: Any, server: str, turn: int) -> np.ndarray:
-    message = asked(turn, X0 + turn)._replace(settled=Settled(turn - 1, True, ()))
+    message = asked(turn, X0 + turn)._replace(settled=Settled(turn - 1, True))
     if server == "control":
-        message = message._replace(broadcast=(X0 + turn, X0))
+        message = message._replace(broadcast=CorrectedState(X0 + turn, X0))
     answer = own.respond(message, server)
     assert isinstance(answer, Answered)
     return np.concatenate([np.ravel(part) for part in (answer.payload if server == "control" else [answer.payload])])
 
 
 def test_each_gets_what_a_site_of_its_own_would_say(problem: hf.Problem) -> None:
-    solvers = {"short": FedAvg(0.01), "long": FedAvg(0.2), "control": SCAFFOLD(0.1, local_steps=2)}
+    solvers = {
+        "short": FedAvg(0.01, batch_size=None),
+        "long": FedAvg(0.2, batch_size=None),
+        "control": SCAFFOLD(0.1, local_steps=2, batch_size=None),
+    }
     shared = site(problem, SiteRules())
     for server, solver in solvers.items():
         assert isinstance(shared.respond(started(problem, solver), server), Welcome)

@@ -1,0 +1,252 @@
+"""What a server that has only its messages learns of rows, from sites that are asked as its protocol has it, and otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.jaxtools.keyed_random import fold_in, key_of
+from hierfl.jaxtools.precision import computing
+from hierfl.runtime.privacy.pairwise_masks import Masking, MaskOrder, opened
+from hierfl.runtime.sites.parcels import (
+    Answered,
+    Asked,
+    Refusal,
+    Settled,
+    Start,
+    Unmask,
+    Welcome,
+    declaration_mark,
+    starting,
+)
+from hierfl.runtime.sites.site import Site, SiteRules
+from hierfl.solvers import SCAFFOLD, FedAvg, FedProx
+
+ROWS, BATCH, STEP, ROUNDS = 40, 16, 0.05, 300
+RNG = np.random.default_rng(4)
+TABLES = [RNG.standard_normal((ROWS, 3)) for _ in range(3)]
+
+
+def problem(tables: list[np.ndarray] = TABLES) -> hf.Problem:
+    """Least squares of the third column by the first two."""
+    x, u = cp.Variable(2, name="x"), hf.Sample(3, name="u")
+    clients = [hf.Client({u: rows}) for rows in tables]
+    loss = hf.E(cp.square(u[:2] @ x - u[2]))
+    return hf.Problem(hf.Minimize(clients=loss), federation=hf.Federation(clients))
+
+
+@pytest.fixture(scope="module")
+def declared() -> hf.Problem:
+    return problem()
+
+
+def site(declared: hf.Problem, rules: SiteRules, client: int = 0) -> Site:
+    declaration = declared.compile().declaration
+    assert declaration.federation is not None
+    return Site(f"site {client}", declaration, {client: declaration.federation.clients[client]}, rules)
+
+
+def start(declared: hf.Problem, solver: Any = None, masks: MaskOrder | None = None, **given: Any) -> Start:
+    compiled = declared.compile()
+    with computing(double=True):
+        algorithm = (solver or FedAvg(STEP, local_steps=1, batch_size=BATCH)).bind(compiled, ROUNDS)
+        own = starting(algorithm, declaration_mark(compiled.declaration), "", ROUNDS, np.zeros(2), masks=masks, **given)
+        return own
+
+
+def asked(turn: int, x: Any, client: int = 0, seed: int = 0, **changes: Any) -> Asked:
+    seeded = np.asarray(jax.random.key_data(fold_in(key_of(seed), max(turn, 0))))
+    message = Asked(turn, max(turn, 0), 0, Settled(turn - 1, True), "map", "local_steps", np.array([client]), seeded, x, None)
+    return message._replace(**changes)
+
+
+def rows_of_the_server(declared: hf.Problem, message: Asked) -> np.ndarray:
+    """Which rows the server's own seed draws for a client's first local step: what an in-process run would read."""
+    numbers = problem([np.repeat(np.arange(ROWS, dtype=float)[:, None], 3, axis=1)] * 3).compile()
+    with computing(double=True):
+        party = numbers.data().clients.party(int(message.clients[0]))
+        key = fold_in(fold_in(jax.random.wrap_key_data(jnp.asarray(message.seed)), party.index), 0)
+        (drawn,) = party.batch(key, BATCH).values.values()
+        return np.asarray(drawn[:, 0], int)
+
+
+def errors_of_rows(xs: np.ndarray, messages: np.ndarray, values: np.ndarray, batches: np.ndarray) -> np.ndarray:
+    """What least squares on moves -2 STEP mean(a (a'x - b)) and values mean((a'x - b)^2) makes of every row's (a a', a b, b^2)."""
+    counts = np.stack([np.bincount(rows, minlength=ROWS) for rows in batches]) / BATCH
+    forms = np.zeros((len(xs), 3, 6))  # of (a1 a1, a1 a2, a2 a2, a1 b, a2 b, b b)
+    forms[:, 0] = np.stack([xs[:, 0], xs[:, 1], 0 * xs[:, 0], -1 + 0 * xs[:, 0], 0 * xs[:, 0], 0 * xs[:, 0]], axis=1)
+    forms[:, 1] = np.stack([0 * xs[:, 0], xs[:, 0], xs[:, 1], 0 * xs[:, 0], -1 + 0 * xs[:, 0], 0 * xs[:, 0]], axis=1)
+    squares = [xs[:, 0] ** 2, 2 * xs[:, 0] * xs[:, 1], xs[:, 1] ** 2, -2 * xs[:, 0], -2 * xs[:, 1], 1 + 0 * xs[:, 0]]
+    forms[:, 2] = np.stack(squares, axis=1)
+    design = np.einsum("tr,tkm->tkrm", counts, forms).reshape(-1, 6 * ROWS)
+    told = np.concatenate([messages / (-2 * STEP), values[:, None]], axis=1).ravel()
+    found = np.linalg.lstsq(design, told, rcond=None)[0].reshape(ROWS, 6)
+    a1, a2, b = TABLES[0].T
+    true = np.stack([a1 * a1, a1 * a2, a2 * a2, a1 * b, a2 * b, b * b], axis=1)
+    return np.abs(found - true).max(axis=1)
+
+
+def an_evening_with_the_log(declared: hf.Problem, own: Site, given: Start) -> np.ndarray:
+    assert isinstance(own.respond(given), Welcome)
+    points, log = RNG.standard_normal((ROUNDS, 2)), []
+    for turn, x in enumerate(points):
+        reply = own.respond(asked(turn, x))
+        assert isinstance(reply, Answered)
+        log.append((reply.payload[0], reply.monitor["value"][0]))
+    batches = np.stack([rows_of_the_server(declared, asked(turn, x)) for turn, x in enumerate(points)])
+    return errors_of_rows(points, np.stack([m for m, _ in log]), np.array([v for _, v in log]), batches)
+
+
+def test_a_log_of_batches_that_the_server_knows_tells_every_row(declared: hf.Problem) -> None:
+    """Which is why owners have to allow it."""
+    own = site(declared, SiteRules(shared_seeds=True))
+    assert an_evening_with_the_log(declared, own, start(declared, shared_seeds=True)).max() < 1e-6
+
+
+def test_a_log_of_batches_that_a_site_draws_by_itself_tells_no_row(declared: hf.Problem) -> None:
+    own = site(declared, SiteRules(min_samples=BATCH))
+    assert an_evening_with_the_log(declared, own, start(declared)).min() > 0.05
+
+
+def test_the_same_seed_draws_the_same_rows_within_a_round_and_others_elsewhere(declared: hf.Problem) -> None:
+    """Common random numbers go on, and two sites with the same rows do not tell of each other."""
+    first, second = site(declared, SiteRules()), site(declared, SiteRules())
+    for own in (first, second):
+        own.respond(start(declared))
+    run, other = (own.run() for own in (first, second))
+    assert run is not None and other is not None
+    message = asked(0, np.zeros(2))
+    assert (run._secrets(message) == run._secrets(message._replace(broadcast=np.ones(2)))).all()
+    for changed in (message._replace(round=1), message._replace(seed=message.seed + 1)):
+        assert (run._secrets(message) != run._secrets(changed)).any()
+    assert (run._secrets(message) != other._secrets(message)).any()
+
+
+@pytest.mark.parametrize("solver", [FedAvg(STEP), FedAvg(STEP, batch_size=1), FedProx(STEP, batch_size=7), SCAFFOLD(STEP, batch_size=7)])
+def test_no_number_is_over_fewer_rows_than_the_owner_says(declared: hf.Problem, solver: Any) -> None:
+    reply = site(declared, SiteRules(min_samples=ROWS)).respond(start(declared, solver))
+    assert isinstance(reply, Refusal) and f"fewer than the {ROWS} that this site asks for" in reply.reason
+    assert isinstance(site(declared, SiteRules(min_samples=ROWS)).respond(start(declared, FedAvg(STEP, local_steps=1, batch_size=None))), Welcome)
+
+
+def test_the_rest_of_a_pass_is_a_batch_too(declared: hf.Problem) -> None:
+    """40 rows in batches of 16 leave 8."""
+    passes = start(declared, FedAvg(STEP, epochs=1, batch_size=BATCH))
+    reply = site(declared, SiteRules(min_samples=BATCH)).respond(passes)
+    assert isinstance(reply, Refusal) and "reads 8 rows of a client at once" in reply.reason
+    assert isinstance(site(declared, SiteRules(min_samples=8)).respond(passes), Welcome)
+
+
+def test_every_question_counts_whatever_its_turn(declared: hf.Problem) -> None:
+    """The attack of one round: turn -1 with seeds of the server's choice, again and again."""
+    own = site(declared, SiteRules(max_rounds=1, algorithms=("FedAvg",)))
+    own.respond(start(declared))
+    replies = [own.respond(asked(-1, np.zeros(2), seed=seed)) for seed in range(20)]
+    replies += [own.respond(asked(0, np.zeros(2), seed=seed)) for seed in range(20)]
+    replies += [own.respond(asked(turn, np.ones(2), seed=turn, round=0)) for turn in range(20)]
+    for _ in range(3):  # nor does another run begin anew
+        replies += [own.respond(start(declared), "another"), own.respond(asked(0, np.zeros(2)), "another")]
+    answered = [reply for reply in replies if not isinstance(reply, Refusal)]
+    assert len(answered) == 1 and isinstance(answered[0], Answered) and own.rounds == own.messages == 1
+
+
+def test_each_step_of_a_round_is_answered_once(declared: hf.Problem) -> None:
+    own = site(declared, SiteRules())
+    own.respond(start(declared))
+    first = own.respond(asked(3, np.ones(2)))
+    again = own.respond(asked(3, np.ones(2)))
+    assert isinstance(first, Answered) and isinstance(again, Answered) and own.rounds == own.messages == 1
+    np.testing.assert_array_equal(first.payload, again.payload)
+    same = own.respond(asked(4, np.ones(2), round=3, seed=0, settled=None)._replace(seed=asked(3, 0).seed))
+    assert isinstance(same, Answered) and own.messages == 1  # the round made again, and the question with it
+    np.testing.assert_array_equal(first.payload, same.payload)
+    for reason, message in {
+        "each is answered once": asked(4, np.zeros(2), round=3),
+        "was answered in this round": asked(4, np.zeros(2), round=3, place=1),
+        "call 2 of a round": asked(4, np.zeros(2), round=3, place=2),
+        "turn 2 of round 3": asked(2, np.zeros(2), round=3),
+        "turn 5 of round 2": asked(5, np.zeros(2), round=2),
+        "turn 5 of round 301": asked(5, np.zeros(2), round=ROUNDS + 1),
+        "no message of this run's algorithm": asked(5, np.zeros(3)),
+        "'init' as it was sent": asked(5, np.zeros(2), step="init"),
+        "'settings.bind' as it was sent": asked(5, np.zeros(2), step="settings.bind"),
+        "query 'local_steps'": asked(5, np.zeros(2), kind="query"),
+        "of whom not all are here": asked(5, np.zeros(2), client=1),
+        "or one is there twice": asked(5, np.zeros(2), clients=np.array([0, 0])),
+        "for clients []": asked(5, np.zeros(2), clients=np.array([], int)),
+    }.items():
+        reply = own.respond(message)
+        assert isinstance(reply, Refusal) and reason in reply.reason, reply
+    assert own.messages == 1
+
+
+def test_no_memory_is_taken_for_rounds_that_nobody_makes(declared: hf.Problem) -> None:
+    reply = site(declared, SiteRules()).respond(start(declared)._replace(rounds=300_000_000))
+    assert isinstance(reply, Refusal) and "at most 1,000,000" in reply.reason
+    reply = site(declared, SiteRules()).respond(start(declared)._replace(x0=np.zeros(10**6)))
+    assert isinstance(reply, Refusal) and "x0 has the shape" in reply.reason
+
+
+# --- masks ------------------------------------------------------------------------------------------------------------
+
+
+def under_masks(declared: hf.Problem, starts: list[Start]) -> tuple[list[Site], tuple[bytes, ...], list[Any]]:
+    own = [site(declared, SiteRules(min_sum=3), client) for client in range(3)]
+    welcomes = [one.respond(given) for one, given in zip(own, starts)]
+    return own, tuple(sorted(getattr(w, "key", b"") for w in welcomes)), welcomes
+
+
+ORDER = MaskOrder(3, 40, "run")
+QUESTION = Masking(0, (), (0, 1, 2))
+
+
+def test_sites_that_are_asked_for_different_things_have_no_sum(declared: hf.Problem) -> None:
+    """The attack that sends all but one a step of 0."""
+    given = start(declared, FedAvg(STEP, local_steps=1, batch_size=None), ORDER)
+    nothing = given._replace(tables=given.tables | {name: 0 * table for name, table in given.tables.items() if "size" in name})
+    other_x = asked(0, np.ones(2)).broadcast
+    for starts, xs in (([given, nothing, nothing], [np.zeros(2)] * 3), ([given] * 3, [np.zeros(2), other_x, other_x])):
+        own, keys, _ = under_masks(declared, starts)
+        masking = QUESTION._replace(keys=keys)
+        replies = [one.respond(asked(0, x, client, masking=masking)) for client, (one, x) in enumerate(zip(own, xs))]
+        masks = [one.respond(Unmask(0)) for one in own]
+        total = opened([reply.payload for reply in replies], [mask.key for mask in masks], 0, 40)
+        assert np.abs(total).min() > 1.0  # of the size of 2^23, and not of a move's
+    own, keys, _ = under_masks(declared, [given] * 3)
+    masking = QUESTION._replace(keys=keys)
+    replies = [one.respond(asked(0, np.zeros(2), client, masking=masking)) for client, one in enumerate(own)]
+    total = opened([reply.payload for reply in replies], [one.respond(Unmask(0)).key for one in own], 0, 40)
+    moves = [2 * STEP * rows[:, :2].T @ rows[:, 2] / ROWS for rows in TABLES]
+    np.testing.assert_allclose(total[:2], np.mean(moves, axis=0), atol=1e-9)
+
+
+def test_a_sum_has_everybodys_part(declared: hf.Problem) -> None:
+    given = start(declared, FedAvg(STEP, local_steps=lambda r: [2, 1][r > 5], batch_size=None), ORDER)
+    counts = next(name for name, table in given.tables.items() if np.ndim(table) == 2)
+    lazy = given._replace(tables=given.tables | {counts: 0 * given.tables[counts]})
+    uneven = start(declared, FedAvg(STEP, local_steps=[1, 0, 0], batch_size=None), ORDER)
+    for starts in ([lazy] * 3, [uneven] * 3):
+        assert all(isinstance(w, Refusal) for w in under_masks(declared, starts)[2])
+    own, keys, welcomes = under_masks(declared, [given] * 3)
+    assert all(isinstance(w, Welcome) for w in welcomes)
+    for masking in (QUESTION._replace(keys=keys, clients=(0,)), QUESTION._replace(keys=keys, clients=(0, 7)), QUESTION._replace(keys=keys, clients=(1, 2))):
+        assert isinstance(own[0].respond(asked(0, np.zeros(2), masking=masking)), Refusal)
+
+
+def test_a_question_whose_sum_was_opened_has_no_second_one(declared: hf.Problem) -> None:
+    given = start(declared, FedAvg(STEP, local_steps=1, batch_size=None), ORDER)
+    own, keys, _ = under_masks(declared, [given] * 3)
+    message = asked(0, np.zeros(2), masking=QUESTION._replace(keys=keys))
+    assert isinstance(own[0].respond(message), Answered)
+    second = own[0].respond(message._replace(masking=Masking(1, keys, (0, 1, 2))))
+    assert isinstance(second, Answered) and own[0].messages == 1  # another attempt, before one was opened
+    own[0].respond(Unmask(1))
+    for turn in (0, 1):
+        reply = own[0].respond(message._replace(turn=turn, masking=Masking(2 + turn, keys, (0, 1, 2))))
+        assert isinstance(reply, Refusal) and "was opened" in reply.reason
