@@ -184,6 +184,8 @@ class Result(Shown):
     def _value_text(self) -> str:
         if np.isnan(self.value):
             return f"nan ({why_no_value(self.settings)})"
+        if missing := self.settings.get("missing"):
+            return f"{self.value:.8g} over the clients that were there; missing are {', '.join(missing)}"
         own = "" if self.own_value is None else f" (the algorithm's own y: {self.own_value:.6g})"
         return f"{self.value:.8g}{own}"
 

@@ -90,7 +90,7 @@ def standing(ended: str, rest: Rest | None, folder: str | None) -> str:
 def why_no_value(settings: Mapping[str, Any]) -> str:
     """Why a run that did not diverge has no value, by its settings."""
     if missing := settings.get("missing"):
-        return f"f is the sum over all clients, of whom are missing: {', '.join(missing)}"
+        return f"nobody was there who could be asked for f: missing are {', '.join(missing)}"
     if "privacy" in settings:
         return "clients tell nothing of their objectives, as noise= asks"
     return "nobody was asked for f at x"

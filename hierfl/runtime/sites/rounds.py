@@ -180,26 +180,28 @@ class SiteRounds:
         return self.told
 
     def _own_value(self, state: Any, done: int) -> Callable[[Array], OwnValue]:
-        """The run's own value at any x, asked of everybody: NaN where somebody is missing, since f is the sum over all clients."""
-        key, index, exchange = fold_in(self.key, done - 1), jnp.asarray(done - 1), self.exchange
+        """The run's own value at any x, over the clients that are there: those that are not are told. NaN where nobody is."""
+        key, index, exchange, clients = fold_in(self.key, done - 1), jnp.asarray(done - 1), self.exchange, self.problem.num_clients
 
         def value(x: Array) -> OwnValue:
             with computing(double=True):
-                there = exchange.present()
-                if len(there) < self.problem.num_clients:
-                    self.told["missing"] = missing_from(there, exchange, self.problem)
-                    return OwnValue.of(jnp.nan)
+                there, found = exchange.present(), OwnValue.of(jnp.nan)
                 exchange.open(done)
-                everyone = present_in(there, self.problem.num_clients)
-                given = (self.tables, state, self.data, everyone, key, index, jnp.asarray(x))
-                with unbroken():
-                    found = jax.block_until_ready(self.programs.own_value()(*given))
+                while len(there):
+                    given = (self.tables, state, self.data, present_in(there, clients), key, index, jnp.asarray(x))
+                    with unbroken():
+                        said = jax.block_until_ready(self.programs.own_value()(*given))
+                    if not exchange.failed:
+                        found = said
+                        break
+                    there = there[~np.isin(there, list(exchange.lost))]
+                    if exchange.stuck is not None:
+                        break
+                    exchange.again()
+                if len(there) < clients:
+                    self.told["missing"] = missing_from(there, exchange, self.problem)
                 self.tell()
-                if not exchange.failed:
-                    return found
-                answered = there[~np.isin(there, list(exchange.lost))]
-                self.told["missing"] = missing_from(answered, exchange, self.problem)
-                return OwnValue.of(jnp.nan)
+                return found
 
         return value
 

@@ -78,7 +78,7 @@ def test_missed_rounds_do_not_move_where_the_run_ends(solver: str, anew: bool) -
     assert ("began_anew" in found.settings) == anew
 
 
-def test_a_run_at_whose_end_a_site_is_missing_says_which_client_its_value_lacks() -> None:
+def test_a_run_at_whose_end_a_site_is_missing_has_a_value_over_those_that_are_there() -> None:
     def nobody(parcel: bytes) -> bytes:
         raise RuntimeError("no site")
 
@@ -90,7 +90,11 @@ def test_a_run_at_whose_end_a_site_is_missing_says_which_client_its_value_lacks(
     runtime = hf.runtime.Flower(grid, minimum=2, shared_seeds=True)
     found = unlike_clients(elsewhere=True).solve(SOLVERS["SCAFFOLD"], runtime=runtime, callback=happens, **settings)
     (told,) = found.settings["missing"]
-    assert np.isnan(found.value) and told.startswith("client 1 (at site 'site 1'") and told in str(found)
+    assert told.startswith("client 1 (at site 'site 1'") and told in str(found)
+    terms = SLOPES * np.sum((np.asarray(found.x) - PLACES) ** 2, axis=1)
+    weight = unlike_clients().implicit(found.x) / terms.sum()
+    assert found.value == pytest.approx(weight * 3 / 2 * (terms[0] + terms[2]))  # by the solver's rule for absent clients
+    assert "over the clients that were there" in str(found)
     assert "elsewhere" in found.rest.words and found.status in ("out of rounds", "still descending")
 
 
