@@ -120,14 +120,11 @@ class FedNest:
 
 def _certified(problem: CompiledProblem) -> float:
     """l of every client."""
-    if problem.elsewhere:  # or at a site, which knows its own clients alone
-        raise SettingError(
-            "FedNest needs l, at least the Lipschitz constant of grad_y g_i in y, and it would be made of all clients' data, which are not in "
-            "this process: give lipschitz=...."
-        )
     try:
-        return lower_constants(problem, "FedNest", of_each=True)[1]
+        return lower_constants(problem, "FedNest", of_each=True, give="lipschitz=...")[1]
     except SettingError as error:
+        if problem.elsewhere:
+            raise
         raise SettingError(
             "FedNest needs l, at least the Lipschitz constant of grad_y g_i in y, of a strongly convex lower level, and it could not be "
             "proved: give lipschitz=..., if the lower level is smooth and strongly convex, or use FedRZO."

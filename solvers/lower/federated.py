@@ -387,7 +387,7 @@ class FedAC:
         local = tabulate_counts(self.steps, rounds, "steps of FedAC")
         mu, eta = self.strong_convexity, self.step_size
         if mu is None or eta is None:
-            certified, smooth = lower_constants(problem, "FedAC", of_each=True)
+            certified, smooth = lower_constants(problem, "FedAC", of_each=True, give="strong_convexity=... and step_size=...")
             mu, eta = mu or certified, eta or 1 / smooth
         gammas = np.maximum(np.sqrt(eta / (mu * local)), eta)
         sizes = np.stack([np.full(rounds, eta), gammas, 1 / (gammas * mu)], axis=1)

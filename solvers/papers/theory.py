@@ -42,14 +42,24 @@ def report(
     )
 
 
-def lower_constants(problem: CompiledProblem, solver: str, *, of_each: bool = False) -> tuple[float, float]:
-    """(mu, L) of the lower level, in federation scope those of the mean over the clients.
+BY_HAND = "the step sizes yourself (schedule='practical')"
+
+
+def lower_constants(
+    problem: CompiledProblem, solver: str, *, of_each: bool = False, give: str = BY_HAND
+) -> tuple[float, float]:
+    """(mu, L) of the lower level, in federation scope those of the mean over the clients; ``give`` says what is written without them.
 
     With ``of_each`` they hold for every client, as methods need whose clients step by themselves between averages
     ([2S] Assumption 2 (ii)): the least mu_i and the largest L_i.
 
-    Raises ``SettingError``, naming the constant that could not be proved.
+    Raises ``SettingError``, naming the constant that could not be proved, or that rests on data that are elsewhere.
     """
+    if problem.elsewhere:  # or at a site, which knows its own clients alone
+        raise SettingError(
+            f"{solver} needs the lower level's modulus of strong convexity and smoothness, which would be made of all clients' data, and these "
+            f"are not in this process: give {give}."
+        )
     constants, level = report(problem).constants, problem.declaration.lower_level
     letter = "h" if level is None else level.letter
     mean = problem.scope == "federation" and not of_each
@@ -60,12 +70,11 @@ def lower_constants(problem: CompiledProblem, solver: str, *, of_each: bool = Fa
     if mu is None or not float(mu) > 0:
         raise SettingError(
             f"{solver} needs the modulus mu_{letter} of strong convexity for its theory schedule, and none could be proved: add a "
-            f"strongly convex term to the lower level, or give the step sizes yourself (schedule='practical')."
+            f"strongly convex term to the lower level, or give {give}."
         )
     if smooth is None or not np.isfinite(float(smooth)):
         raise SettingError(
-            f"{solver} needs the smoothness L_{letter} of the lower level for its theory schedule, and none could be proved: give "
-            f"the step sizes yourself (schedule='practical')."
+            f"{solver} needs the smoothness L_{letter} of the lower level for its theory schedule, and none could be proved: give {give}."
         )
     return float(mu), float(smooth)
 

@@ -1,11 +1,13 @@
 """The ways to the sites over Flower's grid: one message to a node for each question, and its reply.
 
-A node that does not answer in time is not asked again before its reply is there, or has expired.
+A node that does not answer in time is not asked again before its reply is there, or has expired. One that has answered before is waited for
+twice as long as it took then, or as the others take now: the SuperLink hears of a node that was killed much later.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
@@ -20,6 +22,7 @@ from hierfl.runtime.sites.parcels import Lost
 PULL = 0.2  # seconds between looks for replies
 LOOK = 2.0  # seconds between looks for nodes
 AGAIN = 20.0  # seconds until a node that had no site is asked again
+PATIENCE, LATEST, LEAST = 2.0, 5, 1.0  # times the longest of so many latest answers, and seconds, that a site is waited for
 
 
 class GridLinks:
@@ -42,6 +45,8 @@ class GridLinks:
         self._births: dict[str, int] = {}
         self._siteless: dict[int, float] = {}  # nodes that had no site, and when they said so
         self._late: dict[str, str] = {}
+        self._took: dict[str, deque[float]] = {}  # seconds until each site's latest answers were there
+        self._open: dict[str, tuple[str, float]] = {}  # what was sent for, by message: the site, and when
         self._online: frozenset[int] = frozenset()
         self._looked = -LOOK
 
@@ -82,24 +87,68 @@ class GridLinks:
         return self._births[site]
 
     def exchange(self, parcels: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Lost]:
-        """Ask them all at once; a node that is gone is not waited for."""
+        """Ask them all at once; a node that is gone is not waited for, and one that has become slow not for long."""
         letters = {self._nodes[site]: Letter.from_bytes(parcel) for site, parcel in parcels.items()}
         messages = self._pushed(letters, timeout)
         waiting = {messages[self._nodes[site]]: site for site in parcels}
         found: dict[str, bytes | Lost] = {}
-        until = time.monotonic() + timeout
-        while waiting and time.monotonic() < until and not overdue():
+        began, others = time.monotonic(), 0.0
+        while waiting and not overdue():
+            passed = time.monotonic() - began
             for message, reply in self._pulled(set(waiting)).items():
-                found[waiting.pop(message)] = reply
+                site, others = waiting.pop(message), passed
+                found[site] = reply
+                self._took.setdefault(site, deque(maxlen=LATEST)).append(passed)
+            for message, site in list(waiting.items()):
+                lost = self._lost(site, passed, min(timeout, self._patience(site, others)))
+                if lost is not None:
+                    found[waiting.pop(message)] = lost
+                    self._late |= {} if lost.gone else {site: message}
             if waiting:
                 time.sleep(PULL)
                 self._see_who_is_online()
-                for message in [message for message, site in waiting.items() if self._nodes[site] not in self._online]:
-                    found[waiting.pop(message)] = Lost("its SuperNode is gone", gone=True)
         for message, site in waiting.items():
-            self._late[site] = message
-            found[site] = Lost(f"no answer within {timeout:g} s")
+            self._late[site], found[site] = message, Lost("no answer before the run had to end")
         return found
+
+    def _patience(self, site: str, others: float) -> float:
+        """Seconds that a site is waited for: for ever, where it has never answered."""
+        took = self._took.get(site)
+        return PATIENCE * max(*took, others, LEAST) if took else float("inf")
+
+    def _lost(self, site: str, passed: float, patience: float) -> Lost | None:
+        if self._nodes[site] not in self._online:
+            return Lost("its SuperNode is gone", gone=True)
+        return Lost(f"no answer within {patience:.3g} s") if passed >= patience else None
+
+    # --- messages whose answers come one by one ------------------------------------------------------------------------
+
+    def send(self, site: str, parcel: bytes) -> None:
+        """Ask one site, and do not wait."""
+        (message,) = self._pushed({self._nodes[site]: Letter.from_bytes(parcel)}, self.timeout).values()
+        self._open[message] = site, time.monotonic()
+
+    def arrival(self, timeout: float) -> tuple[str, bytes | Lost] | None:
+        """The next answer of those that were sent for, or None."""
+        until = time.monotonic() + timeout
+        while True:
+            for message, reply in self._pulled(set(self._open)).items():
+                return self._open.pop(message)[0], reply
+            self._see_who_is_online()
+            for message, (site, sent) in list(self._open.items()):
+                lost = self._lost(site, time.monotonic() - sent, self.timeout)
+                if lost is not None:
+                    del self._open[message]
+                    self._late |= {} if lost.gone else {site: message}
+                    return site, lost
+            if time.monotonic() >= until:
+                return None
+            time.sleep(PULL)
+
+    @property
+    def clock(self) -> float:
+        """Seconds."""
+        return time.monotonic()
 
     def _pushed(self, letters: Mapping[int, Letter], timeout: float) -> dict[int, str]:
         """Send letters to nodes; the messages' identities, by node."""
