@@ -193,6 +193,8 @@ def letter_of(message: Any) -> Letter:
         letter.arrays.update(_sent(message.broadcast, message.each))
     if isinstance(message, Answered):
         letter.arrays.update(_told(message.payload, message.monitor))
+        if not message.shares:
+            del letter.arrays["shares"]
     return letter
 
 
@@ -279,7 +281,7 @@ def _reply_of(letter: Letter, expected: Any) -> Any:
         raise SiteError("a message of another kind than is due.")
     if kind is not Answered:
         return message_of(letter, kind)
-    names, arrays = list(_told(*expected)), dict(letter.arrays)
+    names, arrays = list(_told(*expected)), {"shares": np.zeros(0, np.uint8)} | letter.arrays
     fields = _fields(letter, arrays, Answered)
     if set(names) != arrays.keys():
         raise SiteError(f"the arrays {', '.join(arrays)}, not {', '.join(names)}.")

@@ -174,7 +174,7 @@ def test_a_step_is_answered_with_named_arrays(desk: Correspondence) -> None:
     parcel = desk.packing.packed(desk.asked(turn=7, settled=Settled(6, True)))
     assert {item.name for item in desk.packing.items(parcel)} == {"clients", "seed", "broadcast"}
     reply = desk.desk.answer(parcel)
-    assert {item.name for item in desk.packing.items(reply)} == {"payload", "monitor['value']", "shares"}
+    assert {item.name for item in desk.packing.items(reply)} == {"payload", "monitor['value']"}
     answered = desk.packing.unpacked(reply, EXPECTED)
     assert (
         isinstance(answered, Answered) and answered.payload.shape == (2, 2) and answered.monitor["value"].shape == (2,)
