@@ -21,7 +21,7 @@ from jax import Array
 from hierfl.compiler.parametric.level_form import LevelForm, Thetas
 from hierfl.compiler.programs.cones import NONNEGATIVE, Cone, middles
 from hierfl.compiler.programs.convex_program import EMPTY, FAILED, GOOD, SOLVED, ConvexProgram, ProgramSolution
-from hierfl.compiler.programs.response import Slopes
+from hierfl.compiler.programs.response import Adjoint
 from hierfl.compiler.programs.saddle import Saddles
 from hierfl.compiler.programs.small_and_sparse import (
     as_array,
@@ -117,10 +117,9 @@ class LinearisedForm(LevelForm):
         force[: self.size] += tangent[-2]
         return force, slack
 
-    def pull(self, thetas: Thetas, slopes: Slopes) -> Thetas:
+    def pull(self, thetas: Thetas, pair: Adjoint, u: np.ndarray) -> Thetas:
         *own, y, _, jacobian = thetas
-        of_force = sum((left[: self.size] for left, _ in slopes.forces), np.zeros(self.size))
-        return [*super().pull(own, slopes), np.zeros_like(y), of_force, np.zeros_like(jacobian)]
+        return [*super().pull(own, pair, u), np.zeros_like(y), -pair.a[: self.size], np.zeros_like(jacobian)]
 
     def _rows(self, own: Thetas) -> ConvexProgram:
         return super().program(own)

@@ -105,49 +105,23 @@ class AffineEntries:
         """The entries at theta, or at each of many; perhaps a view of it."""
         if not self.moves:
             return np.broadcast_to(self.constant, (*theta.shape[:-1], len(self.constant)))
-        moved = self.moved(theta)
+        if self._picked is None:
+            moved = np.asarray(self.linear @ theta if theta.ndim == 1 else (self.linear @ theta.T).T)
+        else:
+            where, factors = self._picked
+            moved = theta[..., where] if factors is None else theta[..., where] * factors
         return moved + self.constant if self.constant.any() else moved
 
-    def moved(self, tangent: Float[np.ndarray, "*batch theta"]) -> Float[np.ndarray, "*batch entries"]:
-        """How the entries move where theta moves along a direction, or along each of many."""
-        if self._picked is not None:
-            where, factors = self._picked
-            return tangent[..., where] if factors is None else tangent[..., where] * factors
-        return np.asarray(self.linear @ tangent if tangent.ndim == 1 else (self.linear @ tangent.T).T)
-
-    def pull(self, slopes: Float[np.ndarray, "*batch entries"]) -> Float[np.ndarray, "*batch theta"]:
-        """The gradient in theta of what has these slopes in the entries."""
-        out = np.zeros((*slopes.shape[:-1], self.linear.shape[1]))
-        if not self.moves:
-            return out
-        if self._picked is not None and isinstance(self._picked[0], slice):
-            where, factors = self._picked
-            out[..., where] = slopes if factors is None else slopes * factors
-            return out
-        back = self.linear.T
-        return np.asarray(back @ slopes if slopes.ndim == 1 else (back @ slopes.T).T)
+    @cached_property
+    def in_theta(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(entries, numbers of theta, values) of their derivative."""
+        coo = self.linear.tocoo()
+        return coo.row, coo.col, coo.data
 
     def spread(self, of_entries: Float[np.ndarray, "k entries"]) -> Float[np.ndarray, "k rows"]:
         """Of a single column: what each of k has for the entries, by rows, and 0 elsewhere."""
         out = np.zeros((len(of_entries), self.shape[0]))
         out[:, self.rows] = of_entries
-        return out
-
-    @cached_property
-    def _by_rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(entries in the order of their rows, where each row starts, the rows that have some)."""
-        order = np.argsort(self.rows, kind="stable")
-        own, starts = np.unique(self.rows[order], return_index=True)
-        return order, starts, own
-
-    def row_sums(self, of_entries: Float[np.ndarray, "k entries"]) -> Float[np.ndarray, "k rows"]:
-        """Sums of what each of k has for the entries, by rows."""
-        order, starts, own = self._by_rows
-        out = np.zeros((len(of_entries), self.shape[0]))
-        if len(own) == 1:
-            out[:, own[0]] = of_entries.sum(axis=1)
-        elif len(own):
-            out[:, own] = np.add.reduceat(of_entries[:, order], starts, axis=1)
         return out
 
 

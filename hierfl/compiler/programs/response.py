@@ -199,18 +199,8 @@ Build = Callable[[Thetas], ConvexProgram]
 Push = Callable[[Thetas, Thetas, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
-@dataclass
-class Slopes:
-    """A function of a program's numbers, by pairs: a'(P u + q + ...), m'P a, left'A right and offset'b, added up."""
-
-    forces: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
-    bends: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
-    rows: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
-    offset: np.ndarray | None = None
-
-
 class Adjoint(NamedTuple):
-    """(a, b) and the multipliers such that the gradient of seed'u is that of -a'(P u + q - A'z) - b'(A u + b) at fixed u and z."""
+    """(a, b) and the multipliers such that the gradient of seed'u is that of -a'(P u + q + s'(u) - A'z) - b'(A u + b) at fixed u and z."""
 
     a: np.ndarray
     b: np.ndarray
@@ -563,8 +553,3 @@ class ProgramResponse:
             float(program.row_sizes(self.answer.u).max(initial=0.0)), 1e-300
         )
 
-
-def slopes_of(adjoint: Adjoint, u: np.ndarray) -> Slopes:
-    """The function of the program's numbers whose gradient in theta is that of seed'u."""
-    a, b, z = adjoint
-    return Slopes([(-a, u)], [], [(z, a), (-b, u)], -b)
