@@ -50,6 +50,7 @@ from hierfl.compiler.programs.cones import (
     Cone,
     NoStandardFormError,
 )
+from hierfl.compiler.programs.convex_program import merged
 from hierfl.compiler.programs.smooth_atoms import SmoothAtom
 from hierfl.language.function import user_code_in
 
@@ -145,12 +146,8 @@ class RowOrder:
             height = sum(cone.size for cone in some)
             owner[constraint.id] = np.arange(start, start + height)
             start += height
-            for cone in some:
-                if cone.kind in (ZERO, NONNEGATIVE) and cones and cones[-1].kind == cone.kind:
-                    cones[-1] = Cone(cone.kind, cones[-1].size + cone.size)
-                else:
-                    cones.append(cone)
-        return cls(np.concatenate(rows), np.concatenate(scale), tuple(c for c in cones if c.size), owner)
+            cones += some
+        return cls(np.concatenate(rows), np.concatenate(scale), tuple(c for c in merged(cones) if c.size), owner)
 
     @property
     def height(self) -> int:

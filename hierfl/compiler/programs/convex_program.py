@@ -80,6 +80,7 @@ class ConvexProgram:
     constant: float = 0.0  # of the objective
     may_cost: np.ndarray | None = None  # which entries of u may have a cost, at some theta; None for all
     is_map: bool = False  # P is no curvature: P u + q is an affine map that is no gradient
+    is_scaled: bool = False  # u is in units that suit it
 
     @classmethod
     def of(
@@ -173,7 +174,7 @@ class ConvexProgram:
         They are 1 at most: larger ones would make rows long, beside which nothing misses them. Bounds alone, whose prices are as far
         apart as shares of a law are, may have larger ones.
         """
-        if self.is_map:
+        if self.is_map or self.is_scaled:
             return np.ones(self.width)
         diagonal = self.p.diagonal()
         stiff = np.sqrt(np.maximum(diagonal, 0.0))
@@ -193,19 +194,7 @@ class ConvexProgram:
         p = columns_scaled(columns_scaled(self.p, units).T, units)
         a, curved = columns_scaled(self.a, units), columns_scaled(self.curved, units)
         smooth = None if self.smooth is None else self.smooth.in_units(units)
-        return _Scaled(
-            p,
-            units * self.q,
-            a,
-            self.b,
-            self.cones,
-            self.size,
-            curved,
-            smooth,
-            self.constant,
-            self.may_cost,
-            self.is_map,
-        )
+        return replace(self, p=p, q=units * self.q, a=a, curved=curved, smooth=smooth, is_scaled=True)
 
     def slack(self, u: Vector) -> Rows:
         """A u + b."""
@@ -332,15 +321,6 @@ class ConvexProgram:
         floor = 1e-7 * gain / (1.0 + np.abs(self.q).max(initial=0.0))
         worst = max(float(away.max(initial=0.0)), *curved, 0.1 * float(np.abs(self.p @ u).max(initial=0.0)))
         return worst <= max(floor, 1e-9)
-
-
-class _Scaled(ConvexProgram):
-    """A program in units of its own."""
-
-    @cached_property
-    def units(self) -> Vector:
-        """None but these."""
-        return np.ones(self.width)
 
 
 def merged(cones: list[Cone]) -> list[Cone]:
