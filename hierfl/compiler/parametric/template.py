@@ -92,26 +92,11 @@ class AffineEntries:
         """Whether theta enters."""
         return bool(self.linear.nnz)
 
-    @cached_property
-    def _picked(self) -> tuple[slice | np.ndarray, np.ndarray | None] | None:
-        """(where in theta, factors other than 1) if each entry is one of theta, so that many thetas need no product."""
-        if self.linear.nnz != len(self.rows) or (np.diff(self.linear.indptr) != 1).any():
-            return None
-        where, factors = self.linear.indices, self.linear.data
-        straight = len(where) > 0 and (np.diff(where) == 1).all()
-        place = slice(int(where[0]), int(where[-1]) + 1) if straight else where
-        return place, None if (factors == 1.0).all() else factors
-
     def values(self, theta: Float[np.ndarray, "*batch theta"]) -> Float[np.ndarray, "*batch entries"]:
-        """The entries at theta, or at each of many; perhaps a view of it."""
+        """The entries at theta, or at each of many."""
         if not self.moves:
             return np.broadcast_to(self.constant, (*theta.shape[:-1], len(self.constant)))
-        if self._picked is None:
-            moved = np.asarray(self.linear @ theta if theta.ndim == 1 else (self.linear @ theta.T).T)
-        else:
-            where, factors = self._picked
-            moved = theta[..., where] if factors is None else theta[..., where] * factors
-        return moved + self.constant if self.constant.any() else moved
+        return np.asarray((self.linear @ theta.T).T + self.constant)
 
     @cached_property
     def in_theta(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
