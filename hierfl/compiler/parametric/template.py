@@ -173,10 +173,8 @@ def _rows_of(constraint: Constraint) -> tuple[np.ndarray, np.ndarray, list[Cone]
     raise NoStandardFormError(f"it needs the cone {type(constraint).__name__}")
 
 
-WIDE, FEW = (
-    300,
-    2,
-)  # scalars of y, and times the arguments of an average, from which it has less of them than a matrix of y by y
+# scalars of y, and times the arguments of an average, from which it has less of them than a matrix of y by y
+WIDE, FEW = 300, 2
 FILLED, SMALL_FORM = 8.0, 2_000  # times the entries of a form, and entries that are not worth a thought
 
 

@@ -272,18 +272,12 @@ def settled(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution:
     if len(centred):
         lowest, highest = (_moved(program, answer, centred, way * np.ones(len(centred))) for way in (1.0, -1.0))
         if lowest is not answer:  # without a limit they are anywhere above, and far from it
-            above = highest.u if highest is not answer else lowest.u + _mask(centred, program.width)
+            above = highest.u if highest is not answer else lowest.u + np.isin(np.arange(program.width), centred)
             middle = program.judged(
                 (lowest.u + above + answer.u) / 3.0, answer.z
             )  # interior points are inside of rows between bounds
             return middle if middle.solved else answer
     return answer
-
-
-def _mask(entries: np.ndarray, width: int) -> np.ndarray:
-    out = np.zeros(width)
-    out[entries] = 1.0
-    return out
 
 
 def _idle(program: ConvexProgram) -> np.ndarray:

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hierfl.compiler.programs.all_solutions import AllSolutions, unpriced
-from hierfl.compiler.programs.cones import NONNEGATIVE, Cone, dual_slope, middles, rows_of
+from hierfl.compiler.programs.cones import Cone, dual_slope, rows_of
 from hierfl.compiler.programs.convex_program import EMPTY, UNBOUNDED, ConvexProgram, ProgramSolution, merged
 from hierfl.compiler.programs.critical_cone import NOTHING, CriticalCone
 from hierfl.compiler.programs.saddle import Saddle, Saddles
 from hierfl.compiler.programs.small_and_sparse import Matrix, as_array, diagonal, largest, stacked
-from hierfl.compiler.programs.solve_program import solve_program
+from hierfl.compiler.programs.solve_program import innermost, solve_program
 
 CONSISTENT = 1e-7  # of a right side, that may be left of a system that has a solution
 UNMOVED = 1e-4  # of how far u would go without rows: what it moves by less than 1e-9 of that is none
@@ -32,7 +32,6 @@ ALIKE = 1e-6  # of two derivatives that are the same
 STEP = 1e-3  # of theta's size, in differences of what is a polynomial of degree 3 at most: two of them make it exact
 STILL = 1e-9  # of a vector of length 1, up to which an entry does not move along it
 CANCELLED = 1e6  # how much larger than the slope forces are, from which that is lost in them
-LITTLE = 1e-6  # a curvature, so that a program has one solution
 NEAR, NEAREST = 1e3, 1e-12  # how much larger than the error of the conditions what is none may be, and its least size
 OPEN = 1e-7  # of a vector, and of the forces, from which it moves a cone's slack, and a cone has a multiplier
 LARGEST = 2_000  # unknowns of the conditions over curved cones, which are dense
@@ -309,11 +308,7 @@ class ProgramResponse:
     def _has_inside(self) -> bool:
         """Whether some u is inside of all cones, as linear models of these ask for (Robinson's condition)."""
         program = self.program
-        inner = -middles(program.cones, program.sizes)[:, None]
-        rows = np.vstack([np.hstack([as_array(program.a), inner]), -np.eye(1, program.width + 1, program.width)])
-        flat = np.diag(np.append(np.full(program.width, LITTLE), 0.0))
-        cost, offset = np.append(np.zeros(program.width), -1.0), np.append(program.slack(self.answer.u), 1.0)
-        found = solve_program(ConvexProgram.of(flat, cost, rows, offset, [*program.cones, Cone(NONNEGATIVE, 1)]))
+        found = innermost(replace(program, b=program.slack(self.answer.u)), np.zeros(program.size))
         return bool(found.solved and found.u[-1] > OPEN)
 
     @cached_property
