@@ -290,7 +290,8 @@ class LevelForm:
     def push(self, thetas: Thetas, tangent: Thetas, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """How P u + q + s'(u) - A' z and A u + b move at fixed u and z where theta moves along a direction; weights stay."""
         ways = [tangent[0][None], *tangent[1::2]]
-        moved = sum(part.push(np.asarray(way, float)[part.kept], u, z) for part, way in zip(self.blocks(thetas), ways))
+        parts = zip(self.blocks(thetas), ways)
+        moved = np.sum([part.push(np.asarray(way, float)[part.kept], u, z) for part, way in parts], axis=0)
         return moved[: len(u)], moved[len(u) :]
 
     def pull(self, thetas: Thetas, pair: Adjoint, u: np.ndarray) -> Thetas:
