@@ -26,7 +26,7 @@ METHODS: dict[str, type[ExactMethod]] = {
 }
 
 
-# scalars of y, and owners, for which programs on the host have answered a slice before a search for a multiplier is compiled
+# scalars of y, and owners, for which the host has answered a slice before a search for a multiplier is compiled
 LOOKED_AT, OWNERS_LOOKED_AT = 30, 20
 FORMULAS = (ClosedForm, ProjectedSolution, DiagonalPlusRankOne)
 

@@ -92,7 +92,7 @@ class ChosenResponse:
     def _shared(self, pair: Adjoint, guess: ProgramSolution, thetas: Thetas, of_upper: Thetas) -> Thetas:
         """What a pair of those conditions says, in theta of the level and of the cost.
 
-        Its b multiplies the level's conditions; its a moves u and z_J, by which these are linear, beside their multipliers in z.
+        Its b multiplies the level's conditions; its a moves u and z_J, in which these are linear, beside multipliers in z.
         """
         strong, chosen_by = self.several.strong, self.chosen_by
         width, ends = self.several.program.width, self.several.program.width + len(strong)

@@ -295,7 +295,7 @@ class LevelForm:
         return moved[: len(u)], moved[len(u) :]
 
     def pull(self, thetas: Thetas, pair: Adjoint, u: np.ndarray) -> Thetas:
-        """The gradient in theta of what a pair says at u: of the seed's product with the solution, where it is the seed's adjoint."""
+        """The gradient in theta of what a pair says at u: of seed'u, where it is the adjoint of the seed."""
         found: Thetas = []
         for part, given in zip(self.blocks(thetas), [thetas[0][None], *thetas[1::2]]):
             whole = np.zeros(np.shape(given))

@@ -162,7 +162,9 @@ class LinearisedForm(LevelForm):
         if journey.count == 1:
             return _begun(journey, solve_program(_nearest(rows, y)), rows.width)
         if journey.error == np.inf and not now.is_finite:  # F has an end there
-            return replace(journey, status=FAILED) if journey.count > 2 else _begun(journey, innermost(rows, y), rows.width)
+            if journey.count > 2:
+                return replace(journey, status=FAILED)
+            return _begun(journey, innermost(rows, y), rows.width)
         error = _model(rows, y, now).error(u, z) if now.is_finite else np.inf
         left = now.force - (rows.a.T @ z)[:size] + journey.weight * (y - journey.centre)
         nearer = error <= HALF * journey.least

@@ -129,7 +129,7 @@ class RowBlock:
         return _added_up(numbers, values * seeds[rows], self.theta.size).reshape(self.theta.shape)
 
     def _moves(self, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, ...]:
-        """(rows, numbers of theta, values) of the derivative of (P u + q + s'(u) - A' z, A u + b) in the thetas; entries add up."""
+        """(rows, numbers, values) of the derivative of (P u + q + s'(u) - A' z, A u + b) in the thetas; entries add up."""
         template, weights = self.template, self.weights[:, None]
         own, pulls, below = u[self.columns], z[self.heights], len(u) + self.heights
         p, q, a, b = template.quadratic, template.linear, template.matrix, template.offset
@@ -145,7 +145,7 @@ class RowBlock:
         return rows, numbers, values
 
     def _in_theta(self, entries: AffineEntries, places: np.ndarray, factors: np.ndarray) -> tuple[np.ndarray, ...]:
-        """(rows, numbers of theta, values) of the derivative of what has ``factors`` times the entries at ``places``: (k, entries)."""
+        """The same of what has ``factors`` times the entries at ``places``, (k, entries) both."""
         entry, number, value = entries.in_theta
         starts = self.theta.shape[1] * np.arange(len(self.theta))[:, None]
         values = np.broadcast_to(factors, places.shape)[:, entry] * value

@@ -1,4 +1,4 @@
-"""The directions along which slacks may move that stay in their cones and lose nothing of what their multipliers ask for.
+"""The directions along which slacks may move that stay in their cones and are orthogonal to their multipliers.
 
 At the apex of all cones these are the slacks themselves that are orthogonal to the multipliers: those of all solutions.
 """
@@ -88,7 +88,7 @@ Found = list[tuple[Cone, SomeRows]]
 
 
 def critical_part(cone: Cone, e: Rows, z: Rows, nothing: float) -> tuple[Found, np.ndarray, bool]:
-    """Of one cone that is none of three rows: (``select`` with the cones it is in, ``bend``, whether it is ``vague``)."""
+    """Of one cone that is none of three rows: (``select`` with its cones, ``bend``, whether it is ``vague``)."""
     alone = cone.kind in (ZERO, NONNEGATIVE)
     return (_rows if alone else _second_order if cone.kind == SECOND_ORDER else _semidefinite)(cone, e, z, nothing)
 

@@ -42,7 +42,10 @@ Push = Callable[[Thetas, Thetas, np.ndarray, np.ndarray], tuple[np.ndarray, np.n
 
 
 class Adjoint(NamedTuple):
-    """(a, b) and the multipliers such that the gradient of seed'u is that of -a'(P u + q + s'(u) - A'z) - b'(A u + b) at fixed u and z."""
+    """(a, b) and the multipliers z, such that the gradient of seed'u is, at fixed u and z, that of
+
+    -a'(P u + q + s'(u) - A'z) - b'(A u + b).
+    """
 
     a: np.ndarray
     b: np.ndarray

@@ -74,14 +74,14 @@ def solve_program(program: ConvexProgram, known: Saddles | None = None) -> Progr
 
 
 def innermost(program: ConvexProgram, y: np.ndarray) -> ProgramSolution:
-    """A point as far inside of all cones as their rows are long, or nearly, by t at the end of its u; as near to y as that leaves it."""
+    """A point as far inside of all cones as their rows are long, or nearly (t, at the end of its u), and then near to y."""
     width, little = program.width, np.where(np.arange(program.width) < program.size, LITTLE, 0.0)
     inner, kept = middles(program.cones, program.sizes)[:, None], np.eye(1, width + 1, width)
     a = stacked([beside([as_array(program.a), -inner]), -kept])
     q = np.append(np.zeros(width), -1.0)
     q[: program.size] = -LITTLE * y
-    cones = [*program.cones, Cone(NONNEGATIVE, 1)]
-    return solve_program(ConvexProgram.of(np.diag(np.append(little, 0.0)), q, a, np.append(program.b, 1.0), cones, program.size))
+    p, b, cones = np.diag(np.append(little, 0.0)), np.append(program.b, 1.0), [*program.cones, Cone(NONNEGATIVE, 1)]
+    return solve_program(ConvexProgram.of(p, q, a, b, cones, program.size))
 
 
 def _on_bounds(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution:

@@ -247,7 +247,8 @@ class EntryBounds:
     def joined(cls, bounds: Sequence[EntryBounds]) -> tuple[EntryBounds, ...]:
         """The same bounds with those of one source and kind together."""
         alike = together(bounds, lambda bound: (id(bound.rows.source), bound.equality))
-        return tuple(cls(same[0].origin, CompiledRows.joined([b.rows for b in same]), same[0].equality) for same in alike)
+        joined = ((same[0], CompiledRows.joined([bound.rows for bound in same])) for same in alike)
+        return tuple(cls(first.origin, rows, first.equality) for first, rows in joined)
 
 
 def limits(

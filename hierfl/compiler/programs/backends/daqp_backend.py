@@ -74,9 +74,8 @@ def daqp_pairs(
     costs = np.ascontiguousarray(q / weight[:, None])
     u, z, work = np.full(q.shape, np.nan), np.full(b.shape, np.nan), np.zeros(count, int)
     for k in range(count):
-        found, _, flag, info = daqp.solve(
-            scaled[k], costs[k], rows[0 if len(rows) == 1 else k], high[k], low[k], sense, is_avi=is_map, primal_tol=1e-12
-        )
+        given = scaled[k], costs[k], rows[0 if len(rows) == 1 else k], high[k], low[k], sense
+        found, _, flag, info = daqp.solve(*given, is_avi=is_map, primal_tol=1e-12)
         if flag > 0:  # what is returned else may be whatever was in memory
             u[k], z[k], work[k] = found, info["lam"], info["iterations"]
     return u * unit[:, None], -z * weight[:, None] / sizes, work
