@@ -365,9 +365,8 @@ def _require_smooth(problem: CompiledProblem, method: ExactMethod | None) -> Non
 
 # --- the gradient at a point -----------------------------------------------------------------------------------------
 
-STEEP = (
-    1e120  # what stands for an infinite slope is 1e154, times what is beside it: ``hierfl.atoms.numerics.safe.steep``
-)
+# what stands for an infinite slope is 1e154, times what is beside it: ``hierfl.atoms.numerics.safe.steep``
+STEEP = 1e120
 
 
 def gradient_at(hyper: Hypergradient, x: Array, data: Data, warm: Array | None = None) -> tuple[Evaluation, Array]:

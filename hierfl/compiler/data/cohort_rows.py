@@ -17,9 +17,8 @@ from jax import Array
 from hierfl.compiler.data.storage import Stored
 from hierfl.compiler.data.tables import Population, Table
 
-FEW_BYTES = (
-    2048  # of a client's rows: one piece of these takes memory about as long as two or three rows here and there
-)
+# of a client's rows: one piece of these takes memory about as long as two or three rows here and there
+FEW_BYTES = 2048
 COUNTABLE = 2**31 - 1  # scalars of a column that single precision's integers can tell apart
 
 

@@ -11,10 +11,8 @@ import numpy as np
 from jaxtyping import Float
 
 LEAST = 1e-6  # of the density beside it: a jump that is one
-PARTS, ROUNDS = (
-    12,
-    15,
-)  # in which an interval is looked at, down to neighbouring numbers; what is narrower than one may go unseen
+# in which an interval is looked at, down to neighbouring numbers; what is narrower than one may go unseen
+PARTS, ROUNDS = 12, 15
 STEEP = 3  # times the usual change over such a part: that of a jump
 SHRUNK = 0.16  # of the change over a part: over a part of that, a smooth density's is smaller
 NARROW = 1e6  # units of rounding: in intervals that are no wider a jump is not told from a steep density

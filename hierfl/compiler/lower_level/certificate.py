@@ -18,7 +18,6 @@ from jax import Array
 from jaxtyping import Bool, Float, Int
 
 from hierfl.compiler.programs.convex_program import ConvexProgram
-from hierfl.compiler.programs.small_and_sparse import diagonal
 from hierfl.compiler.programs.solve_program import solve_program
 
 Map = Callable[[Array], Array]
@@ -164,12 +163,7 @@ def certify_direct(
 
 def proximal_step(program: ConvexProgram, y: Float[np.ndarray, " size"]) -> Float[np.ndarray, " size"]:
     """The minimiser z of a level with ||z - y||^2 / 2 added: y itself, where y is a solution; NaN where none is found."""
-    near = np.zeros(program.width)
-    near[: program.size] = 1.0
-    p = program.p + diagonal(near, program.p)
-    q = program.q.copy()
-    q[: program.size] -= y
-    found = solve_program(replace(program, p=p, q=q, curved=p, may_cost=None))
+    found = solve_program(replace(program.drawn_to(y), may_cost=None))
     return found.u[: program.size] if found.solved else np.full(program.size, np.nan)
 
 

@@ -26,10 +26,8 @@ METHODS: dict[str, type[ExactMethod]] = {
 }
 
 
-LOOKED_AT = 30  # scalars of y, and
-OWNERS_LOOKED_AT = (
-    20  # owners, for which programs on the host have answered a slice before a search for a multiplier is compiled
-)
+# scalars of y, and owners, for which the host has answered a slice before a search for a multiplier is compiled
+LOOKED_AT, OWNERS_LOOKED_AT = 30, 20
 FORMULAS = (ClosedForm, ProjectedSolution, DiagonalPlusRankOne)
 
 

@@ -18,10 +18,6 @@ from hierfl.language.printing.text import expression_text
 OUTSIDE_TOLERANCE = 1e-6
 UNCERTAIN = 1e-2  # of 1 + ||y||, beyond which a bound on the error of y is told
 
-INFINITE = (
-    1e18  # the slope of what has an infinite one, in single precision as well: ``hierfl.atoms.numerics.safe.steep``
-)
-
 
 def require_in_x(oracles: Oracles, x: np.ndarray) -> None:
     """Outside X a lower level may not be convex, and a stationary point of it then is no answer."""

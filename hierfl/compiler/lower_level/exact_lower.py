@@ -105,11 +105,7 @@ class ExactLower:
     @cached_property
     def _compiled_bounds(self) -> Callable[..., Array]:
         """The bounds as one program of (x, data, warm)."""
-
-        def bounds(x: Array, data: Data, warm: Array) -> Array:
-            return self.with_bounds.solve_all(x, data, warm)[0].error_bound
-
-        return quick_jit(bounds)
+        return quick_jit(lambda x, data, warm: self.with_bounds.solve_all(x, data, warm)[0].error_bound)
 
     # --- one owner ---------------------------------------------------------------------------------------------
 
@@ -226,12 +222,9 @@ class ExactLower:
     @cached_property
     def _compiled_conditions(self) -> Callable[..., Judgement]:
         """The conditions of all owners as one program of (x, data, y)."""
-
-        def conditions(x: Array, data: Data, y: Array) -> Judgement:
-            found: Judgement = self._of_each_owner(lambda owner, own: self.conditions(x, owner, own), x, data, y)
-            return found
-
-        return quick_jit(conditions)
+        return quick_jit(
+            lambda x, data, y: self._of_each_owner(lambda owner, own: self.conditions(x, owner, own), x, data, y)
+        )
 
     def _gap(self, solution: LowerSolution, x: Array, own: dict[int, Array]) -> Array:
         """Positive where the owner's Y(x) is empty."""

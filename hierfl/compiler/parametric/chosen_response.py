@@ -15,7 +15,7 @@ from hierfl.compiler.parametric.level_form import LevelForm, Thetas
 from hierfl.compiler.programs.all_solutions import AllSolutions
 from hierfl.compiler.programs.cones import rows_of
 from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
-from hierfl.compiler.programs.response import Adjoint, ProgramResponse, Slopes, slopes_of
+from hierfl.compiler.programs.response import Adjoint, ProgramResponse
 from hierfl.compiler.programs.small_and_sparse import beside, diagonal, largest, nothing, placed, stacked
 from hierfl.compiler.programs.solve_program import polished
 
@@ -90,42 +90,36 @@ class ChosenResponse:
         return found if found.solved else None
 
     def _shared(self, pair: Adjoint, guess: ProgramSolution, thetas: Thetas, of_upper: Thetas) -> Thetas:
-        """The slopes in the numbers of those conditions as slopes in the level's and the cost's."""
-        level, strong, chosen_by = self.several.program, self.several.strong, self.chosen_by
-        width = level.width
-        cost = None if chosen_by is None else chosen_by.program(of_upper)
-        extra = 0 if cost is None else cost.width - cost.size
-        whole = slopes_of(pair, guess.u)
-        below, above = Slopes(offset=np.zeros(len(level.b))), Slopes()
-        heights = np.concatenate([np.flatnonzero(strong), np.flatnonzero(~strong)])
-        ends = width + len(level.b)
+        """What a pair of those conditions says, in theta of the level and of the cost.
 
-        def of_rows(part: np.ndarray) -> np.ndarray:
-            out = np.zeros(len(level.b))
-            out[heights] = part[width:ends]
-            return out
+        Its b multiplies the level's conditions; its a moves u and z_J, in which these are linear, beside multipliers in z.
+        """
+        strong, chosen_by = self.several.strong, self.chosen_by
+        width, ends = self.several.program.width, self.several.program.width + len(strong)
+        cost = None if chosen_by is None else chosen_by.program(of_upper)
+        first = width if cost is None else width + cost.width - cost.size
+
+        def of_rows(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            out = np.zeros(len(strong))
+            out[np.append(np.flatnonzero(strong), np.flatnonzero(~strong))] = part[width:ends]
+            return part[:width], out
 
         def multipliers(part: np.ndarray) -> np.ndarray:
-            out = np.zeros(len(level.b))
-            out[strong] = part[width + extra :]
+            out = np.zeros(len(strong))
+            out[strong] = part[first:]
             return out
 
-        place = None if cost is None else places(cost, width)
-        for left, right in whole.rows:
-            below.bends.append((left[:width], right[:width]))
-            below.rows.append((-multipliers(right), left[:width]))
-            below.rows.append((of_rows(left), right[:width]))
-            if place is not None:
-                above.rows.append((left[ends:], right[place]))
-        assert whole.offset is not None
-        below.forces.append((whole.offset[:width], np.zeros(width)))
-        below.offset = of_rows(whole.offset)
-        found = self.form.pull(thetas, below)
-        if chosen_by is None or place is None:
+        u, a = guess.u, pair.a
+        of_z, still = of_rows(-pair.z), np.zeros(len(u))
+        said = [
+            self.form.pull(thetas, Adjoint(*seeds, multipliers(at)), at[:width])
+            for seeds, at in ((of_rows(pair.b), u), (of_z, a), (of_z, still))
+        ]
+        found = [one + other - less for one, other, less in zip(*said)]
+        if chosen_by is None or cost is None:
             return [*found, *map(np.zeros_like, of_upper)]
-        above.forces = [(left[place], right[place]) for left, right in whole.forces]
-        above.offset = whole.offset[ends:]
-        return [*found, *chosen_by.pull(of_upper, above)]
+        place = places(cost, width)
+        return [*found, *chosen_by.pull(of_upper, Adjoint(a[place], pair.b[ends:], pair.z[ends:]), u[place])]
 
 
 def widened(cost: ConvexProgram, width: int, total: int) -> ConvexProgram:

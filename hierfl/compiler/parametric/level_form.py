@@ -31,7 +31,7 @@ from hierfl.compiler.parametric.row_block import RowBlock
 from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, NoStandardFormError, blocks, distance, middles
 from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
-from hierfl.compiler.programs.response import Slopes
+from hierfl.compiler.programs.response import Adjoint
 from hierfl.compiler.programs.saddle import Saddles
 from hierfl.compiler.programs.small_and_sparse import SMALL, Matrix, from_entries, gram, largest, same, stacked
 from hierfl.compiler.programs.smooth_atoms import SmoothSum
@@ -289,17 +289,17 @@ class LevelForm:
 
     def push(self, thetas: Thetas, tangent: Thetas, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """How P u + q + s'(u) - A' z and A u + b move at fixed u and z where theta moves along a direction; weights stay."""
-        force, slack = np.zeros_like(u), np.zeros_like(z)
-        for part, along in zip(self.blocks(thetas), [tangent[0][None], *tangent[1::2]]):
-            part.push(np.asarray(along, float)[part.kept], u, z, force, slack)
-        return force, slack
+        ways = [tangent[0][None], *tangent[1::2]]
+        parts = zip(self.blocks(thetas), ways)
+        moved = np.sum([part.push(np.asarray(way, float)[part.kept], u, z) for part, way in parts], axis=0)
+        return moved[: len(u)], moved[len(u) :]
 
-    def pull(self, thetas: Thetas, slopes: Slopes) -> Thetas:
-        """The gradient in theta of what ``slopes`` says."""
+    def pull(self, thetas: Thetas, pair: Adjoint, u: np.ndarray) -> Thetas:
+        """The gradient in theta of what a pair says at u: of seed'u, where it is the adjoint of the seed."""
         found: Thetas = []
         for part, given in zip(self.blocks(thetas), [thetas[0][None], *thetas[1::2]]):
             whole = np.zeros(np.shape(given))
-            whole[part.kept] = part.pull(slopes)
+            whole[part.kept] = part.pull(pair, u)
             found.append(whole)
         weights = [np.zeros(np.shape(weight)) for weight in thetas[2::2]]
         mixed = [each for pair in zip(found[1:], weights) for each in pair]
@@ -385,10 +385,8 @@ class WithoutCones(LevelForm):
         force, slack = super().push(thetas, tangent, u, self._spread(z))
         return force, slack[self.kept]
 
-    def pull(self, thetas: Thetas, slopes: Slopes) -> Thetas:
-        rows = [(self._spread(left), right) for left, right in slopes.rows]
-        offset = None if slopes.offset is None else self._spread(slopes.offset)
-        return super().pull(thetas, Slopes(slopes.forces, slopes.bends, rows, offset))
+    def pull(self, thetas: Thetas, pair: Adjoint, u: np.ndarray) -> Thetas:
+        return super().pull(thetas, Adjoint(pair.a, self._spread(pair.b), self._spread(pair.z)), u)
 
     def _spread(self, of_kept: np.ndarray) -> np.ndarray:
         out = np.zeros(len(self.kept))

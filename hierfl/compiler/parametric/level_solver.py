@@ -22,7 +22,7 @@ from hierfl.compiler.parametric.many_programs import FamilyAnswers, ManyPrograms
 from hierfl.compiler.programs.all_solutions import AllSolutions, settled, value_at
 from hierfl.compiler.programs.convex_program import ONE, SEVERAL, TWISTED, UNKNOWN, ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.distance_bound import distance_bound
-from hierfl.compiler.programs.response import Adjoint, ProgramResponse, slopes_of
+from hierfl.compiler.programs.response import Adjoint, ProgramResponse
 from hierfl.compiler.programs.saddle import Saddles
 from hierfl.compiler.programs.small_and_sparse import is_dense, is_monotone, on_one_thread
 from hierfl.compiler.programs.solve_program import solve_program
@@ -247,7 +247,7 @@ class LevelSolver:
         """The gradient in both thetas that an adjoint at a solution tells; None without one."""
         if pair is None:
             return None
-        return [*self.form.pull(thetas, slopes_of(pair, at.u)), *map(np.zeros_like, of_upper)]
+        return [*self.form.pull(thetas, pair, at.u), *map(np.zeros_like, of_upper)]
 
     def _near(self, answer: LevelAnswer, thetas: Thetas, of_upper: Thetas) -> LevelSolver | None:
         """The same without curved cones, which hold nothing near what was chosen; None where some do."""

@@ -19,21 +19,11 @@ import scipy.sparse as sp
 from jax import Array
 
 from hierfl.compiler.parametric.level_form import LevelForm, Thetas
-from hierfl.compiler.programs.cones import NONNEGATIVE, Cone, middles
 from hierfl.compiler.programs.convex_program import EMPTY, FAILED, GOOD, SOLVED, ConvexProgram, ProgramSolution
-from hierfl.compiler.programs.response import Slopes
+from hierfl.compiler.programs.response import Adjoint
 from hierfl.compiler.programs.saddle import Saddles
-from hierfl.compiler.programs.small_and_sparse import (
-    as_array,
-    beside,
-    diagonal,
-    is_dense,
-    largest,
-    on_one_thread,
-    placed,
-    stacked,
-)
-from hierfl.compiler.programs.solve_program import polished, solve_program
+from hierfl.compiler.programs.small_and_sparse import is_dense, largest, on_one_thread, placed
+from hierfl.compiler.programs.solve_program import innermost, polished, solve_program
 from hierfl.jaxtools.host_callback import call_on_host
 
 ON_ITS_WAY = -1  # a status
@@ -44,7 +34,6 @@ FEW = 3  # steps of Newton's method on what holds, from the last pair
 HEAVIER, HEAVIEST = 10.0, 1e12  # by how much a weight grows, and the largest, of the largest slope
 EXACT, DIGITS = 1e-12, 1e2  # errors that are made no smaller: in double precision, and in last bits
 STANDS = 1e-6  # of the size of u, up to which a step may be the last: where F falls off no y is a solution
-LITTLE = 1e-6  # a curvature, so that a program has one solution
 
 
 class Slope(NamedTuple):
@@ -117,10 +106,9 @@ class LinearisedForm(LevelForm):
         force[: self.size] += tangent[-2]
         return force, slack
 
-    def pull(self, thetas: Thetas, slopes: Slopes) -> Thetas:
+    def pull(self, thetas: Thetas, pair: Adjoint, u: np.ndarray) -> Thetas:
         *own, y, _, jacobian = thetas
-        of_force = sum((left[: self.size] for left, _ in slopes.forces), np.zeros(self.size))
-        return [*super().pull(own, slopes), np.zeros_like(y), of_force, np.zeros_like(jacobian)]
+        return [*super().pull(own, pair, u), np.zeros_like(y), -pair.a[: self.size], np.zeros_like(jacobian)]
 
     def _rows(self, own: Thetas) -> ConvexProgram:
         return super().program(own)
@@ -172,9 +160,11 @@ class LinearisedForm(LevelForm):
         u, z = np.split(journey.ahead, [rows.width])
         y = u[:size]
         if journey.count == 1:
-            return _begun(journey, solve_program(_nearest(rows, y)))
+            return _begun(journey, solve_program(_nearest(rows, y)), rows.width)
         if journey.error == np.inf and not now.is_finite:  # F has an end there
-            return replace(journey, status=FAILED) if journey.count > 2 else _begun(journey, _inside(rows, y))
+            if journey.count > 2:
+                return replace(journey, status=FAILED)
+            return _begun(journey, innermost(rows, y), rows.width)
         error = _model(rows, y, now).error(u, z) if now.is_finite else np.inf
         left = now.force - (rows.a.T @ z)[:size] + journey.weight * (y - journey.centre)
         nearer = error <= HALF * journey.least
@@ -194,7 +184,7 @@ class LinearisedForm(LevelForm):
         scale = largest(model.p) or 1.0
         weight = max(scale * float(np.clip(journey.error, LIGHT, HEAVY)), journey.floor)
         while weight <= HEAVIEST * scale and journey.count <= MODELS:
-            step = _with_weight(model, journey.centre, weight)
+            step = model.drawn_to(journey.centre, weight)
             found = polished(step, u, z, steps=FEW) if z.any() else step.none(FAILED)
             found = found if found.error <= EXACT else solve_program(step)
             if found.solved:
@@ -214,33 +204,14 @@ def _model(rows: ConvexProgram, y: np.ndarray, slope: Slope) -> ConvexProgram:
     return replace(rows, p=p, q=q, curved=p, may_cost=np.arange(rows.width) < size, is_map=True)
 
 
-def _with_weight(program: ConvexProgram, centre: np.ndarray, weight: float) -> ConvexProgram:
-    """The same with a step from ``centre``, that costs so much."""
-    of_y = np.arange(program.width) < program.size
-    p, q = program.p + diagonal(np.where(of_y, weight, 0.0), program.p), program.q.copy()
-    q[: program.size] -= weight * centre
-    return replace(program, p=p, q=q, curved=p)
-
-
 def _nearest(rows: ConvexProgram, y: np.ndarray, weight: float = 1.0, force: np.ndarray | float = 0.0) -> ConvexProgram:
     """The program for the nearest point of Y to y - force / weight."""
     slope = Slope(force * np.ones(len(y)), np.zeros((len(y), len(y))))
-    return replace(_with_weight(_model(rows, y, slope), y, weight), is_map=False)
+    return replace(_model(rows, y, slope).drawn_to(y, weight), is_map=False)
 
 
-def _begun(journey: Journey, start: ProgramSolution) -> Journey:
+def _begun(journey: Journey, start: ProgramSolution, width: int) -> Journey:
     """The journey at its start, a point of Y."""
     if not start.solved:
         return replace(journey, status=EMPTY if start.status == EMPTY else FAILED)
-    return replace(journey, ahead=np.concatenate([start.u, np.zeros(len(journey.ahead) - len(start.u))]))
-
-
-def _inside(rows: ConvexProgram, y: np.ndarray) -> ProgramSolution:
-    """A point of Y that is as far inside as all rows are long, or nearly: as near to y as that leaves it."""
-    width, size = rows.width, rows.size
-    inner, kept = middles(rows.cones, rows.sizes)[:, None], np.eye(1, width + 1, width)
-    a = stacked([beside([as_array(rows.a), -inner]), -kept])
-    p = np.diag(np.append(np.where(np.arange(width) < size, LITTLE, 0.0), 0.0))
-    q = np.concatenate([-LITTLE * y, np.zeros(width - size), [-1.0]])
-    found = solve_program(ConvexProgram.of(p, q, a, np.append(rows.b, 1.0), [*rows.cones, Cone(NONNEGATIVE, 1)], size))
-    return replace(found, u=found.u[:width])
+    return replace(journey, ahead=np.append(start.u[:width], np.zeros(len(journey.ahead) - width)))

@@ -18,7 +18,7 @@ from hierfl.compiler.parametric.level_form import LevelForm, Thetas
 from hierfl.compiler.parametric.row_block import SeparateBlock
 from hierfl.compiler.programs.backends.daqp_backend import daqp_pairs
 from hierfl.compiler.programs.cones import ZERO
-from hierfl.compiler.programs.response import Slopes
+from hierfl.compiler.programs.response import Adjoint
 from hierfl.compiler.programs.small_and_sparse import as_array
 from hierfl.compiler.programs.smooth_atoms import SQUARE
 
@@ -343,13 +343,9 @@ def _pulled(thetas: Thetas, form: LevelForm, u: Stack, z: Stack, v: Stack, w: St
     if not len(u):
         return [np.zeros_like(part) for part in thetas]
     if form.groups:
-        each = [form.pull([part[k] for part in thetas], _slopes(u[k], z[k], v[k], w[k])) for k in range(len(thetas[0]))]
+        each = [form.pull([part[k] for part in thetas], Adjoint(v[k], w[k], z[k]), u[k]) for k in range(len(thetas[0]))]
         return [np.stack(parts) for parts in zip(*each)]
-    return [SeparateBlock.of(form.base, thetas[0]).pull(_slopes(*(np.ravel(part) for part in (u, z, v, w))))]
-
-
-def _slopes(u: np.ndarray, z: np.ndarray, v: np.ndarray, w: np.ndarray) -> Slopes:
-    return Slopes([(-v, u)], [], [(z, v), (-w, u)], -w)
+    return [SeparateBlock.of(form.base, thetas[0]).pull(Adjoint(np.ravel(v), np.ravel(w), np.ravel(z)), np.ravel(u))]
 
 
 def _inverses(systems: Stack) -> Stack:

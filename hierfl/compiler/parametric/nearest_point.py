@@ -18,7 +18,7 @@ from hierfl.compiler.expressions.inequalities import Inequalities
 from hierfl.compiler.parametric.level_form import LevelForm
 from hierfl.compiler.parametric.level_solver import LevelSolver
 from hierfl.compiler.programs.convex_program import EMPTY, ProgramSolution
-from hierfl.compiler.programs.response import ProgramResponse, slopes_of
+from hierfl.compiler.programs.response import ProgramResponse
 from hierfl.jaxtools.by_numpy.numpy_program import NumpyProgram
 from hierfl.jaxtools.host_callback import Batch, call_on_host, for_each
 
@@ -145,4 +145,4 @@ class NearestPoint:
         form = self.solver.form
         response = ProgramResponse(form.program, [theta], answer.program, answer.chosen, form.push)
         pairs = (response.piece(seed) for seed in np.eye(self.size, answer.program.width))
-        return np.array([form.pull([theta], slopes_of(pair, answer.chosen.u))[0] for pair in pairs])
+        return np.array([form.pull([theta], pair, answer.chosen.u)[0] for pair in pairs])

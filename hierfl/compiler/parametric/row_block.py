@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import scipy.sparse as sp
 
 from hierfl.compiler.parametric.template import AffineEntries, LevelTemplate, SmoothPart
 from hierfl.compiler.programs.cones import Cone
-from hierfl.compiler.programs.response import Slopes
+from hierfl.compiler.programs.response import Adjoint
 from hierfl.compiler.programs.small_and_sparse import from_entries
-from hierfl.compiler.programs.smooth_atoms import SQUARE, SmoothTerm
+from hierfl.compiler.programs.smooth_atoms import SQUARE, SmoothTerm, of_blocks
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,107 +114,72 @@ class RowBlock:
         """A column for each theta: (k, height)."""
         return entries.spread(entries.values(self.theta))
 
-    def pull(self, slopes: Slopes) -> np.ndarray:
-        """The gradient in each theta."""
-        template, weights = self.template, self.weights[:, None]
-        out = np.zeros(self.theta.shape)
-        p, q, a = template.quadratic, template.linear, template.matrix
-        for left, right in slopes.forces:
-            left, right = left[self.columns], right[self.columns]
-            out += q.pull(weights * left[:, q.rows])
-            out += p.pull(weights * left[:, p.rows] * right[:, p.columns])
-            for part in template.smooth:
-                out += self._pull_of_smooth(part, left, right)
-        for left, right in slopes.bends:
-            left, right = left[self.columns], right[self.columns]
-            out += p.pull(weights * left[:, p.rows] * right[:, p.columns])
-            for part in template.smooth:
-                out += self._pull_of_bend(part, left, right)
-        for left, right in slopes.rows:
-            left, right = left[self.heights], right[self.columns]
-            out += a.pull(left[:, a.rows] * right[:, a.columns])
-        if slopes.offset is not None:
-            out += template.offset.pull(slopes.offset[self.heights][:, template.offset.rows])
-        return out
+    def push(self, tangent: np.ndarray, u: np.ndarray, z: np.ndarray) -> np.ndarray:
+        """What P u + q + s'(u) - A' z and A u + b move by at fixed u and z where each theta moves along ``tangent``."""
+        rows, numbers, values = self._moves(u, z)
+        along = np.ravel(tangent)[numbers]
+        with np.errstate(invalid="ignore"):  # what does not move counts for nothing, be it undefined
+            moved = np.where(along != 0, values * along, 0.0)
+        return _added_up(rows, moved, len(u) + len(z))
 
-    def push(self, tangent: np.ndarray, u: np.ndarray, z: np.ndarray, force: np.ndarray, slack: np.ndarray) -> None:
-        """Add to both what P u + q + s'(u) - A' z and A u + b move by where each theta moves along ``tangent``."""
+    def pull(self, pair: Adjoint, u: np.ndarray) -> np.ndarray:
+        """The gradient in each theta of what a pair says at u: see ``Adjoint``."""
+        rows, numbers, values = self._moves(u, pair.z)
+        seeds = -np.concatenate([pair.a, pair.b])
+        return _added_up(numbers, values * seeds[rows], self.theta.size).reshape(self.theta.shape)
+
+    def _moves(self, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, ...]:
+        """(rows, numbers, values) of the derivative of (P u + q + s'(u) - A' z, A u + b) in the thetas; entries add up."""
         template, weights = self.template, self.weights[:, None]
-        own, pulls = u[self.columns], z[self.heights]
+        own, pulls, below = u[self.columns], z[self.heights], len(u) + self.heights
         p, q, a, b = template.quadratic, template.linear, template.matrix, template.offset
-        if q.moves:
-            _add(force, self.columns[:, q.rows], weights * q.moved(tangent))
-        if p.moves:
-            _add(force, self.columns[:, p.rows], weights * p.moved(tangent) * own[:, p.columns])
-        if a.moves:
-            moved = a.moved(tangent)
-            _add(force, self.columns[:, a.columns], -moved * pulls[:, a.rows])
-            _add(slack, self.heights[:, a.rows], moved * own[:, a.columns])
-        if b.moves:
-            _add(slack, self.heights[:, b.rows], b.moved(tangent))
-        for part in template.smooth:
-            self._push_of_smooth(part, tangent, own, force)
+        parts = [
+            self._in_theta(q, self.columns[:, q.rows], weights),
+            self._in_theta(p, self.columns[:, p.rows], weights * own[:, p.columns]),
+            self._in_theta(a, self.columns[:, a.columns], -pulls[:, a.rows]),
+            self._in_theta(a, below[:, a.rows], own[:, a.columns]),
+            self._in_theta(b, below[:, b.rows], weights**0),
+        ]
+        parts += [moves for part in template.smooth for moves in self._moves_of_smooth(part, u)]
+        rows, numbers, values = (np.concatenate(each) for each in zip(*parts))
+        return rows, numbers, values
 
-    def _push_of_smooth(self, part: SmoothPart, tangent: np.ndarray, own: np.ndarray, force: np.ndarray) -> None:
+    def _in_theta(self, entries: AffineEntries, places: np.ndarray, factors: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The same of what has ``factors`` times the entries at ``places``, (k, entries) both."""
+        entry, number, value = entries.in_theta
+        starts = self.theta.shape[1] * np.arange(len(self.theta))[:, None]
+        values = np.broadcast_to(factors, places.shape)[:, entry] * value
+        return places[:, entry].ravel(), np.ravel(starts + number), values.ravel()
+
+    def _moves_of_smooth(self, part: SmoothPart, u: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
+        """The same of sum_k weight_k s'(form_k u + shift_k) . form_k, by the product rule."""
         form, block, count = part.form, part.block, len(self.weights)
-        weight = self._dense(part.weight) * self.weights[:, None]
-        v = (self._through(form, own) + self._dense(part.shift)).reshape(-1, block)
-        counted = np.ravel(weight) != 0
-        slope, bent = np.zeros(v.shape), np.zeros(v.shape)
-        with np.errstate(all="ignore"):
-            every = part.atom.slope(v)
-        slope[counted] = every[counted]
-        along = part.shift.spread(part.shift.moved(tangent))
-        moved = form.moved(tangent) if form.moves else None
-        if moved is not None:
-            along += form.row_sums(moved * own[:, form.columns])
-        bent[counted] = np.einsum("nij,nj->ni", part.atom.curvature(v[counted]), along.reshape(-1, block)[counted])
-        gained = part.weight.spread(part.weight.moved(tangent)) * self.weights[:, None]
-        with np.errstate(invalid="ignore"):
-            priced = np.where(np.ravel(gained)[:, None] != 0, np.ravel(gained)[:, None] * every, 0.0)
-        pushed = (priced + np.ravel(weight)[:, None] * bent).reshape(count, -1)
-        places = self.columns[:, form.columns]
-        _add(force, places, form.values(self.theta) * pushed[:, form.rows])
-        if moved is not None:
-            slopes = (np.ravel(weight)[:, None] * slope).reshape(count, -1)
-            _add(force, places, moved * slopes[:, form.rows])
-
-    def _pull_of_smooth(self, part: SmoothPart, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """Of sum_k weight_k s'(form_k right + shift_k) . form_k left."""
-        count, block = len(self.weights), part.block
-        of_left = self._through(part.form, left)
-        v = (self._through(part.form, right) + self._dense(part.shift)).reshape(-1, block)
-        factor = np.repeat(self.weights, part.weight.shape[0])
-        weight = np.ravel(self._dense(part.weight)) * factor
+        if not (form.moves or part.shift.moves or part.weight.moves):
+            return
+        numbers = np.arange(count * form.shape[0]).reshape(count, -1)
+        row, column, value = self._placed(form, numbers, self.columns, False)
+        forms = sp.csr_array((value, (row, column)), (numbers.size, len(u)))
+        weight = np.ravel(self._dense(part.weight) * self.weights[:, None])
+        v = (forms @ u + np.ravel(self._dense(part.shift))).reshape(-1, block)
         counted = weight != 0
-        bent = np.zeros(v.shape)
         with np.errstate(all="ignore"):  # what has no weight may be undefined, and its weight may move all the same
             slope = part.atom.slope(v)
-        along = of_left.reshape(-1, block)
-        bent[counted] = np.einsum("nij,nj->ni", part.atom.curvature(v[counted]), along[counted])
-        bent, pushed = (
-            (weight[:, None] * bent).reshape(count, -1),
-            np.where(counted[:, None], weight[:, None] * slope, 0.0).reshape(count, -1),
-        )
-        out = self._pull_of_forms(part, [(pushed, left), (bent, right)]) + part.shift.pull(bent[:, part.shift.rows])
-        gained = (factor * np.einsum("ni,ni->n", slope, along)).reshape(count, -1)
-        return out + part.weight.pull(gained[:, part.weight.rows])
-
-    def _pull_of_bend(self, part: SmoothPart, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """Of sum 2 weight (form left) (form right), for squares."""
-        of_left, of_right = self._through(part.form, left), self._through(part.form, right)
-        weight = 2.0 * self._dense(part.weight) * self.weights[:, None]
-        out = self._pull_of_forms(part, [(weight * of_right, left), (weight * of_left, right)])
-        return out + part.weight.pull((2.0 * self.weights[:, None] * of_left * of_right)[:, part.weight.rows])
-
-    def _through(self, form: AffineEntries, given: np.ndarray) -> np.ndarray:
-        """The forms of (k, width): (k, height)."""
-        return form.row_sums(form.values(self.theta) * given[:, form.columns])
-
-    @staticmethod
-    def _pull_of_forms(part: SmoothPart, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-        form = part.form
-        return form.pull(np.asarray(sum(rows[:, form.rows] * given[:, form.columns] for rows, given in pairs)))
+        pushed = np.where(counted[:, None], weight[:, None] * slope, 0.0).reshape(count, -1)
+        yield self._in_theta(form, self.columns[:, form.columns], pushed[:, form.rows])
+        bent = np.zeros((len(v), block, block))
+        bent[counted] = weight[counted, None, None] * part.atom.curvature(v[counted])
+        arguments = [
+            self._in_theta(part.shift, numbers[:, part.shift.rows], np.ones((count, 1))),
+            self._in_theta(form, numbers[:, form.rows], u[self.columns][:, form.columns]),
+        ]
+        row, number, value = (np.concatenate(each) for each in zip(*arguments))
+        along = of_blocks(bent, sp.csr_array((value, (row, number)), (numbers.size, self.theta.size)))
+        every = np.arange(len(v)).reshape(count, -1)[:, part.weight.rows]
+        row, number, value = self._in_theta(part.weight, every, self.weights[:, None])
+        gained = sp.csr_array((value, (row, number)), (len(v), self.theta.size))
+        slopes = sp.csr_array((slope.ravel(), np.repeat(np.arange(len(v)), block), np.arange(numbers.size + 1)))
+        found = sp.coo_array(forms.T @ (along + slopes @ gained))
+        yield *found.coords, found.data
 
 
 class SeparateBlock(RowBlock):
@@ -245,6 +211,6 @@ class SeparateBlock(RowBlock):
         return entries.spread(entries.values(self.theta if entries.moves else self.theta[:1]))
 
 
-def _add(target: np.ndarray, places: np.ndarray, values: np.ndarray) -> None:
-    """Add values at places, which may occur more than once."""
-    target += np.bincount(np.ravel(places), np.ravel(values), len(target))
+def _added_up(places: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
+    """Values at places, which may occur more than once, or not at all."""
+    return np.bincount(places, values, count).astype(float)

@@ -50,6 +50,7 @@ from hierfl.compiler.programs.cones import (
     Cone,
     NoStandardFormError,
 )
+from hierfl.compiler.programs.convex_program import merged
 from hierfl.compiler.programs.smooth_atoms import SmoothAtom
 from hierfl.language.function import user_code_in
 
@@ -91,63 +92,22 @@ class AffineEntries:
         """Whether theta enters."""
         return bool(self.linear.nnz)
 
-    @cached_property
-    def _picked(self) -> tuple[slice | np.ndarray, np.ndarray | None] | None:
-        """(where in theta, factors other than 1) if each entry is one of theta, so that many thetas need no product."""
-        if self.linear.nnz != len(self.rows) or (np.diff(self.linear.indptr) != 1).any():
-            return None
-        where, factors = self.linear.indices, self.linear.data
-        straight = len(where) > 0 and (np.diff(where) == 1).all()
-        place = slice(int(where[0]), int(where[-1]) + 1) if straight else where
-        return place, None if (factors == 1.0).all() else factors
-
     def values(self, theta: Float[np.ndarray, "*batch theta"]) -> Float[np.ndarray, "*batch entries"]:
-        """The entries at theta, or at each of many; perhaps a view of it."""
+        """The entries at theta, or at each of many."""
         if not self.moves:
             return np.broadcast_to(self.constant, (*theta.shape[:-1], len(self.constant)))
-        moved = self.moved(theta)
-        return moved + self.constant if self.constant.any() else moved
+        return np.asarray((self.linear @ theta.T).T + self.constant)
 
-    def moved(self, tangent: Float[np.ndarray, "*batch theta"]) -> Float[np.ndarray, "*batch entries"]:
-        """How the entries move where theta moves along a direction, or along each of many."""
-        if self._picked is not None:
-            where, factors = self._picked
-            return tangent[..., where] if factors is None else tangent[..., where] * factors
-        return np.asarray(self.linear @ tangent if tangent.ndim == 1 else (self.linear @ tangent.T).T)
-
-    def pull(self, slopes: Float[np.ndarray, "*batch entries"]) -> Float[np.ndarray, "*batch theta"]:
-        """The gradient in theta of what has these slopes in the entries."""
-        out = np.zeros((*slopes.shape[:-1], self.linear.shape[1]))
-        if not self.moves:
-            return out
-        if self._picked is not None and isinstance(self._picked[0], slice):
-            where, factors = self._picked
-            out[..., where] = slopes if factors is None else slopes * factors
-            return out
-        back = self.linear.T
-        return np.asarray(back @ slopes if slopes.ndim == 1 else (back @ slopes.T).T)
+    @cached_property
+    def in_theta(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(entries, numbers of theta, values) of their derivative."""
+        coo = self.linear.tocoo()
+        return coo.row, coo.col, coo.data
 
     def spread(self, of_entries: Float[np.ndarray, "k entries"]) -> Float[np.ndarray, "k rows"]:
         """Of a single column: what each of k has for the entries, by rows, and 0 elsewhere."""
         out = np.zeros((len(of_entries), self.shape[0]))
         out[:, self.rows] = of_entries
-        return out
-
-    @cached_property
-    def _by_rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(entries in the order of their rows, where each row starts, the rows that have some)."""
-        order = np.argsort(self.rows, kind="stable")
-        own, starts = np.unique(self.rows[order], return_index=True)
-        return order, starts, own
-
-    def row_sums(self, of_entries: Float[np.ndarray, "k entries"]) -> Float[np.ndarray, "k rows"]:
-        """Sums of what each of k has for the entries, by rows."""
-        order, starts, own = self._by_rows
-        out = np.zeros((len(of_entries), self.shape[0]))
-        if len(own) == 1:
-            out[:, own[0]] = of_entries.sum(axis=1)
-        elif len(own):
-            out[:, own] = np.add.reduceat(of_entries[:, order], starts, axis=1)
         return out
 
 
@@ -171,12 +131,8 @@ class RowOrder:
             height = sum(cone.size for cone in some)
             owner[constraint.id] = np.arange(start, start + height)
             start += height
-            for cone in some:
-                if cone.kind in (ZERO, NONNEGATIVE) and cones and cones[-1].kind == cone.kind:
-                    cones[-1] = Cone(cone.kind, cones[-1].size + cone.size)
-                else:
-                    cones.append(cone)
-        return cls(np.concatenate(rows), np.concatenate(scale), tuple(c for c in cones if c.size), owner)
+            cones += some
+        return cls(np.concatenate(rows), np.concatenate(scale), tuple(c for c in merged(cones) if c.size), owner)
 
     @property
     def height(self) -> int:
@@ -217,10 +173,8 @@ def _rows_of(constraint: Constraint) -> tuple[np.ndarray, np.ndarray, list[Cone]
     raise NoStandardFormError(f"it needs the cone {type(constraint).__name__}")
 
 
-WIDE, FEW = (
-    300,
-    2,
-)  # scalars of y, and times the arguments of an average, from which it has less of them than a matrix of y by y
+# scalars of y, and times the arguments of an average, from which it has less of them than a matrix of y by y
+WIDE, FEW = 300, 2
 FILLED, SMALL_FORM = 8.0, 2_000  # times the entries of a form, and entries that are not worth a thought
 
 

@@ -18,19 +18,9 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.linalg import svd
 
-from hierfl.compiler.programs.cones import (
-    NONNEGATIVE,
-    OF_THREE,
-    SECOND_ORDER,
-    SEMIDEFINITE,
-    ZERO,
-    Cone,
-    blocks,
-    rays_left,
-    rows_of,
-    triangle,
-)
+from hierfl.compiler.programs.cones import NONNEGATIVE, OF_THREE, ZERO, Cone, blocks, rays_left, rows_of
 from hierfl.compiler.programs.convex_program import SOLVED, ConvexProgram, ProgramSolution
+from hierfl.compiler.programs.critical_cone import critical_part
 from hierfl.compiler.programs.saddle import Saddle
 from hierfl.compiler.programs.small_and_sparse import (
     Matrix,
@@ -282,18 +272,12 @@ def settled(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution:
     if len(centred):
         lowest, highest = (_moved(program, answer, centred, way * np.ones(len(centred))) for way in (1.0, -1.0))
         if lowest is not answer:  # without a limit they are anywhere above, and far from it
-            above = highest.u if highest is not answer else lowest.u + _mask(centred, program.width)
+            above = highest.u if highest is not answer else lowest.u + np.isin(np.arange(program.width), centred)
             middle = program.judged(
                 (lowest.u + above + answer.u) / 3.0, answer.z
             )  # interior points are inside of rows between bounds
             return middle if middle.solved else answer
     return answer
-
-
-def _mask(entries: np.ndarray, width: int) -> np.ndarray:
-    out = np.zeros(width)
-    out[entries] = 1.0
-    return out
 
 
 def _idle(program: ConvexProgram) -> np.ndarray:
@@ -357,40 +341,15 @@ class SolutionFace:
                 loose.append(own[~held])
             elif np.linalg.norm(z[rows]) <= FAINT_PULL * largest:
                 curved.append((cone, own))
-            elif cone.kind == SECOND_ORDER:
-                ray = _ray(z[rows])
-                across = np.eye(cone.size) if ray is None else np.eye(cone.size) - np.outer(ray, ray)
-                tight.append(across @ own)
-                if ray is not None:
-                    loose.append(ray[None] @ own)
             elif cone.kind in OF_THREE:
                 rays = np.reshape(rays_left(cone.share, z[rows]), (-1, 3))
                 loose.append(np.linalg.pinv(rays.T) @ own)
                 tight.append(np.linalg.svd(rays)[2][len(rays) :] @ own)
             else:
-                assert cone.kind == SEMIDEFINITE
-                zero, rest = _on_null_space(z[rows], cone.order)
-                tight.append(zero @ own)
-                if len(rest):
-                    order = round((np.sqrt(8 * len(rest) + 1) - 1) / 2)
-                    curved.append((Cone(SEMIDEFINITE, len(rest), order), rest @ own))
+                found, _, _ = critical_part(cone, np.zeros(cone.size), z[rows] / np.linalg.norm(z[rows]), ON_BOUNDARY)
+                for kind, some in found:
+                    if kind.kind in (ZERO, NONNEGATIVE):
+                        (tight if kind.kind == ZERO else loose).append(some @ own)
+                    else:
+                        curved.append((kind, some @ own))
         return cls(np.vstack(tight), np.vstack(loose), tuple(curved))
-
-
-def _ray(z: Rows) -> Rows | None:
-    """The unit vector along which slacks may be that are orthogonal to z; None where z is inside the cone."""
-    if z[0] - np.linalg.norm(z[1:]) > ON_BOUNDARY * z[0]:
-        return None
-    ray = np.append(np.linalg.norm(z[1:]), -z[1:])
-    return ray / np.linalg.norm(ray)
-
-
-def _on_null_space(z: Rows, order: int) -> tuple[Map, Map]:
-    """(the map of a triangle to what has to vanish, the map to the triangle of the matrix on the null space of z)."""
-    values, vectors = np.linalg.eigh((triangle(order).T @ z).reshape(order, order))
-    pulled = values > ON_BOUNDARY * values.max()
-    held, free = vectors[:, pulled], vectors[:, ~pulled]
-    matrices = triangle(order).T.reshape(order, order, -1, order="F")  # of each entry of the triangle
-    zero = np.einsum("ai,abk,bj->ijk", held, matrices, vectors).reshape(-1, matrices.shape[-1])
-    inner = np.einsum("ai,abk,bj->ijk", free, matrices, free).reshape(free.shape[1] ** 2, matrices.shape[-1], order="F")
-    return zero, triangle(free.shape[1]) @ inner if free.shape[1] else np.zeros((0, matrices.shape[-1]))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from scipy.optimize import brentq
 
 ZERO, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE = "zero", "nonnegative", "second order", "semidefinite"
@@ -106,22 +106,6 @@ def dual_slope(cones: Sequence[Cone], v: Rows) -> Float[np.ndarray, "rows rows"]
 def distance(cones: Sequence[Cone], e: Rows) -> float:
     """How far e is from K."""
     return float(np.linalg.norm(project_dual(cones, -e))) if len(e) else 0.0
-
-
-def inside(cones: Sequence[Cone], e: Float[np.ndarray, "k rows"]) -> Bool[np.ndarray, " k"]:
-    """Which of many are in K."""
-    within = np.ones(len(e), bool)
-    for cone, rows in blocks(cones):
-        part = e[:, rows]
-        if cone.kind == ZERO:
-            within &= (part == 0).all(axis=1)
-        elif cone.kind == NONNEGATIVE:
-            within &= (part >= 0).all(axis=1)
-        elif cone.kind == SECOND_ORDER:
-            within &= np.linalg.norm(part[:, 1:], axis=1) <= part[:, 0]
-        else:
-            within &= np.array([distance([cone], one) == 0.0 for one in part], bool)
-    return within
 
 
 def middles(cones: Sequence[Cone], sizes: Rows) -> Rows:

@@ -17,6 +17,7 @@ from hierfl.compiler.programs.small_and_sparse import (
     Matrix,
     columns_scaled,
     count_in_rows,
+    diagonal,
     entries_of,
     largest,
     lengths,
@@ -34,10 +35,8 @@ SEVERAL, ONE, ALIKE, UNKNOWN, TWISTED = 0, 1, 2, -1, -2
 
 FAINT, FAINTEST = 1e-6, 1e-16  # of the highest price of a bound, from which units follow it, and the least that counts
 SPREAD = 1e3  # of square roots of curvatures, from which u is told in other units
-GOOD, GOOD_OVER_ROWS = (
-    1e-9,
-    1e-11,
-)  # the relative error of the conditions up to which a pair is a solution; over rows it is rounding
+# the relative error of the conditions up to which a pair is a solution; over rows it is rounding
+GOOD, GOOD_OVER_ROWS = 1e-9, 1e-11
 
 Vector = Float[np.ndarray, " width"]
 Rows = Float[np.ndarray, " rows"]
@@ -80,6 +79,7 @@ class ConvexProgram:
     constant: float = 0.0  # of the objective
     may_cost: np.ndarray | None = None  # which entries of u may have a cost, at some theta; None for all
     is_map: bool = False  # P is no curvature: P u + q is an affine map that is no gradient
+    is_scaled: bool = False  # u is in units that suit it
 
     @classmethod
     def of(
@@ -173,10 +173,9 @@ class ConvexProgram:
         They are 1 at most: larger ones would make rows long, beside which nothing misses them. Bounds alone, whose prices are as far
         apart as shares of a law are, may have larger ones.
         """
-        if self.is_map:
+        if self.is_map or self.is_scaled:
             return np.ones(self.width)
-        diagonal = self.p.diagonal()
-        stiff = np.sqrt(np.maximum(diagonal, 0.0))
+        stiff = np.sqrt(np.maximum(self.p.diagonal(), 0.0))
         units, curved = np.ones(len(stiff)), stiff[stiff > 0]
         if len(curved) and curved.max() > SPREAD * curved.min():
             ratio = np.where(stiff > 0, stiff, curved.min()) / curved.min()
@@ -193,19 +192,7 @@ class ConvexProgram:
         p = columns_scaled(columns_scaled(self.p, units).T, units)
         a, curved = columns_scaled(self.a, units), columns_scaled(self.curved, units)
         smooth = None if self.smooth is None else self.smooth.in_units(units)
-        return _Scaled(
-            p,
-            units * self.q,
-            a,
-            self.b,
-            self.cones,
-            self.size,
-            curved,
-            smooth,
-            self.constant,
-            self.may_cost,
-            self.is_map,
-        )
+        return replace(self, p=p, q=units * self.q, a=a, curved=curved, smooth=smooth, is_scaled=True)
 
     def slack(self, u: Vector) -> Rows:
         """A u + b."""
@@ -242,6 +229,13 @@ class ConvexProgram:
     def around(self, u: Vector, unit: float) -> ConvexProgram:
         """The program for v in u + unit v, with the same multipliers; without smooth functions."""
         return replace(self, p=self.p * unit, q=self.slope(u), b=self.slack(u) / unit, curved=self.curved * unit)
+
+    def drawn_to(self, centre: Float[np.ndarray, " size"], weight: float = 1.0) -> ConvexProgram:
+        """The program with weight ||y - centre||^2 / 2 added."""
+        of_y, q = np.arange(self.width) < self.size, self.q.copy()
+        p = self.p + diagonal(np.where(of_y, weight, 0.0), self.p)
+        q[: self.size] -= weight * centre
+        return replace(self, p=p, q=q, curved=p)
 
     def force_size(self, u: Vector, z: Rows) -> float:
         """The size of what balances there."""
@@ -332,15 +326,6 @@ class ConvexProgram:
         floor = 1e-7 * gain / (1.0 + np.abs(self.q).max(initial=0.0))
         worst = max(float(away.max(initial=0.0)), *curved, 0.1 * float(np.abs(self.p @ u).max(initial=0.0)))
         return worst <= max(floor, 1e-9)
-
-
-class _Scaled(ConvexProgram):
-    """A program in units of its own."""
-
-    @cached_property
-    def units(self) -> Vector:
-        """None but these."""
-        return np.ones(self.width)
 
 
 def merged(cones: list[Cone]) -> list[Cone]:

@@ -13,8 +13,7 @@ Rows that depend on each other, up to rounding, are taken to hold together.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
@@ -36,18 +35,6 @@ Vector = Float[np.ndarray, " width"]
 Rows = Float[np.ndarray, " rows"]
 
 
-class _Model(NamedTuple):
-    """The quadratic model at an answer, dense: h u + g is the slope there; ``force`` is the size of what balances."""
-
-    h: Float[np.ndarray, "width width"]
-    g: Vector
-    a: Float[np.ndarray, "rows width"]
-    b: Rows
-    cones: Sequence[Cone]
-    sizes: Rows
-    force: float
-
-
 def distance_bound(
     program: ConvexProgram, u: Vector, z: Rows, modulus: float, costs: Sequence[float] | np.ndarray = ()
 ) -> float:
@@ -67,17 +54,15 @@ def distance_bound(
     """
     if not (modulus > 0 and len(u) <= LARGEST and np.isfinite(u).all() and np.isfinite(z).all()):
         return np.inf
-    h, force = as_array(program.curvature(u)), program.force_size(u, z)
-    model = _Model(
-        h, program.slope(u) - h @ u, as_array(program.a), program.b, program.cones, program.sizes, force
-    )
-    near = NEAR * force / modulus
+    h = as_array(program.curvature(u))
+    model = replace(program, p=h, q=program.slope(u) - h @ u, a=as_array(program.a), smooth=None)
+    near = NEAR * program.force_size(u, z) / modulus
     stiff = np.abs(h).sum(axis=1).max(initial=0.0)
     formed = _rounding(len(u)) * float(np.sqrt(2.0 * stiff * np.asarray(costs, float)).sum())
     return min(_bound(model, u, z, modulus, program.size, reach, formed) for reach in (0.0, near))
 
 
-def _bound(program: _Model, u: Vector, z: Rows, modulus: float, size: int, reach: float, formed: float) -> float:
+def _bound(program: ConvexProgram, u: Vector, z: Rows, modulus: float, size: int, reach: float, formed: float) -> float:
     """The bound where what is within reach of u holds, and whatever else u might meet on the way; ``formed`` is rounding within g."""
     for _ in range(LOOKS):
         parts = list(_parts(program, u, z, reach))
@@ -153,13 +138,13 @@ class _Held:
         return step if bend == 0.0 else 2.0 * step
 
 
-def _force_left(program: _Model, u: Vector, held: _Held, moved: float, size: int, formed: float) -> float:
+def _force_left(program: ConvexProgram, u: Vector, held: _Held, moved: float, size: int, formed: float) -> float:
     """The length of the force on y at a point no further than ``moved``, once firm multipliers balance what they can; or infinite."""
-    terms = np.abs(program.h) @ np.abs(u) + np.abs(program.g) + np.abs(held.rows).T @ np.abs(held.pulls)
-    noise = _rounding(len(u) + len(held.pulls)) * terms + 2.0 * np.linalg.norm(program.h, axis=1) * moved
+    terms = np.abs(program.p) @ np.abs(u) + np.abs(program.q) + np.abs(held.rows).T @ np.abs(held.pulls)
+    noise = _rounding(len(u) + len(held.pulls)) * terms + 2.0 * np.linalg.norm(program.p, axis=1) * moved
     noise[:size] += formed / np.sqrt(size)
     bent = float(np.sum(_block_pulls(held) * (held.bend * moved + held.turn)))
-    force = program.h @ u + program.g - held.rows.T @ held.pulls
+    force = program.p @ u + program.q - held.rows.T @ held.pulls
     firm = held.slack > FIRM * np.abs(held.pulls).max(initial=0.0)
     rows, slack = held.rows[firm], float(held.slack[firm].min(initial=np.inf))
     if size == len(u):
@@ -204,9 +189,9 @@ def _block_pulls(held: _Held) -> Float[np.ndarray, " k"]:
     return np.where((held.bend > 0) | (held.turn > 0), _length(held.pulls), 0.0)
 
 
-def _parts(program: _Model, u: Vector, z: Rows, reach: float) -> Iterator[tuple[_Held, float]]:
+def _parts(program: ConvexProgram, u: Vector, z: Rows, reach: float) -> Iterator[tuple[_Held, float]]:
     """(what holds of each block of rows, how far u may go until another part of it does); parts within reach hold."""
-    force = program.force
+    force = program.force_size(u, z)
     for cone, place in blocks(program.cones):
         unit = (
             program.sizes[place] if cone.kind in (ZERO, NONNEGATIVE) else np.full(cone.size, program.sizes[place].max())

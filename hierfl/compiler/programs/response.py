@@ -14,171 +14,14 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
 
 from hierfl.compiler.programs.all_solutions import AllSolutions, unpriced
-from hierfl.compiler.programs.cones import (
-    KINDS,
-    NONNEGATIVE,
-    OF_THREE,
-    SECOND_ORDER,
-    SEMIDEFINITE,
-    ZERO,
-    Cone,
-    blocks,
-    dual_slope,
-    middles,
-    nearest_of_three,
-    rows_of,
-    triangle,
-)
+from hierfl.compiler.programs.cones import Cone, dual_slope, rows_of
 from hierfl.compiler.programs.convex_program import EMPTY, UNBOUNDED, ConvexProgram, ProgramSolution, merged
+from hierfl.compiler.programs.critical_cone import NOTHING, CriticalCone
 from hierfl.compiler.programs.saddle import Saddle, Saddles
 from hierfl.compiler.programs.small_and_sparse import Matrix, as_array, diagonal, largest, stacked
-from hierfl.compiler.programs.solve_program import solve_program
-
-# --- the critical cone -----------------------------------------------------------------------------------------------
-
-NOTHING = 1e-7  # of a block's size, and of the forces, below which e and z count as zero: where both are, solvers come no nearer
-TURNS = 1e-2  # by which the derivative of a projection differs where there is none
-
-Rows = Float[np.ndarray, " rows"]
-SomeRows = Float[np.ndarray, "some rows"]
-
-
-@dataclass(frozen=True, eq=False)
-class CriticalCone:
-    """The directions along which a solution may move where cones hold without a multiplier, as rows and smaller cones.
-
-    For z in the normals of K at e (Bonnans and Shapiro, 2000; Bonnans and Ramirez, 2005) a direction d of e is critical where it is tangent
-    to K and z'd = 0; and where both e and z are on the boundary of a cone that is round, d'W d / 2 is what its bend costs. Blocks where e
-    and z are away from each other's boundary ask for equations alone. The others, where the projection z = P(z - e) has no derivative, ask for
-
-    * d >= 0, of a row; d in the cone itself, where it holds at its apex without a multiplier;
-    * d on the ray that is opposite of z, where that is on the boundary at the apex; d on the inner side, at the boundary without a multiplier;
-    * of a matrix, the part between the eigenvectors for which neither E nor Z has an eigenvalue to be semidefinite.
-
-    So ``select`` d is in the product of ``cones``, with d' ``bend`` d / 2 as a cost; ``vague`` where the projection has no derivative.
-    Of exponential and power cones at their boundary it is not ``known``.
-    """
-
-    select: SomeRows
-    cones: tuple[Cone, ...]
-    bend: Float[np.ndarray, "rows rows"]
-    vague: bool
-    known: bool
-
-    @classmethod
-    def of(
-        cls, program: ConvexProgram, u: Float[np.ndarray, " width"], z: Rows, nothing: float = NOTHING
-    ) -> CriticalCone:
-        """That of a program at its solution, where e and z below ``nothing`` are zero."""
-        height = len(z)
-        bend, parts, vague, known = np.zeros((height, height)), [], False, True
-        reach, force, e = program.row_sizes(u), program.force_size(u, z), program.slack(u)
-        for cone, place in blocks(program.cones):
-            alone = cone.kind in (ZERO, NONNEGATIVE)
-            size, unit = reach[place], program.sizes[place] / force
-            if not alone:
-                size, unit = size.max(), unit.max()
-            if cone.kind in OF_THREE:
-                here, pulled = e[place] / size, z[place] * unit
-                vague |= _turns(cone, pulled - here, nothing)
-                known &= not pulled.any()
-                continue
-            look = _rows if alone else _second_order if cone.kind == SECOND_ORDER else _semidefinite
-            found, bent, open_ = look(cone, e[place] / size, z[place] * unit, nothing)
-            vague |= open_
-            if not alone:
-                bend[place, place] = bent / (size * unit)
-            for kind, some in found:
-                wide = np.zeros((len(some), height))
-                wide[:, place] = some
-                parts.append((kind, wide))
-        parts.sort(key=lambda part: KINDS.index(part[0].kind))
-        select = np.concatenate([np.zeros((0, height)), *(some for _, some in parts)])
-        return cls(select, tuple(kind for kind, _ in parts), bend, vague, known)
-
-
-Found = list[tuple[Cone, SomeRows]]
-
-
-def _turns(cone: Cone, v: Rows, nothing: float) -> bool:
-    """Whether the derivative of the projection is another one on either side of v."""
-    sides = [[nearest_of_three(cone, -v + sign * way)[1] for sign in (1, -1)] for way in nothing * np.eye(3)]
-    return any(float(np.abs(one - other).max()) > TURNS for one, other in sides)
-
-
-def _equations(rows: SomeRows) -> Found:
-    return [(Cone(ZERO, len(rows)), rows)] if len(rows) else []
-
-
-def _rows(cone: Cone, e: Rows, z: Rows, nothing: float) -> tuple[Found, np.ndarray, bool]:
-    """Rows that stay, and those that may leave."""
-    stays = np.full(cone.size, cone.kind == ZERO) | (z > nothing)
-    may = ~stays & (e <= nothing)
-    one = np.eye(cone.size)
-    leaves = [(Cone(NONNEGATIVE, int(may.sum())), one[may])] if may.any() else []
-    return _equations(one[stays]) + leaves, np.zeros(()), bool(may.any())
-
-
-def _second_order(cone: Cone, e: Rows, z: Rows, nothing: float) -> tuple[Found, np.ndarray, bool]:
-    """The apex, the boundary or the inside, with a multiplier or without."""
-    one, flat = np.eye(cone.size), np.zeros(())
-    at_apex, pulled = _length(e) <= nothing, _length(z) > nothing
-    if at_apex and not pulled:
-        return [(cone, one)], flat, True
-    if at_apex and z[0] - _length(z[1:]) > nothing:
-        return _equations(one), flat, False
-    if at_apex:
-        ray = _unit(np.concatenate([[_length(z[1:])], -z[1:]]))
-        across = np.linalg.svd(ray[None])[2][1:]
-        return [*_equations(across), (Cone(NONNEGATIVE, 1), ray[None])], flat, True
-    if e[0] - _length(e[1:]) > nothing:
-        return [], flat, False
-    normal = np.concatenate([[1.0], -_unit(e[1:])])[None]
-    if not pulled:
-        return [(Cone(NONNEGATIVE, 1), normal)], flat, True
-    bend = np.zeros((cone.size, cone.size))
-    bend[1:, 1:] = z[0] / _length(e[1:]) * (np.eye(cone.size - 1) - np.outer(normal[0, 1:], normal[0, 1:]))
-    return _equations(normal), bend, False
-
-
-def _semidefinite(cone: Cone, e: Rows, z: Rows, nothing: float) -> tuple[Found, np.ndarray, bool]:
-    """By common eigenvectors: those of which z has an eigenvalue, those of which e has, and those between."""
-    order, basis = cone.order, triangle(cone.order)
-    matrix, pull = ((basis.T @ v).reshape(order, order) for v in (e, z))
-    _, vectors = np.linalg.eigh(matrix - pull)
-    of_e, of_z = (np.einsum("ji,jk,ki->i", vectors, one, vectors) for one in (matrix, pull))
-    strong = (of_z > nothing) & (of_z > of_e)
-    inside = (of_e > nothing) & ~strong
-    between = np.flatnonzero(~strong & ~inside)
-    entries = np.einsum("ai,bj->ijab", vectors, vectors).reshape(order, order, -1) @ basis.T  # d, seen by them
-    held = [
-        entries[i, j] for i in np.flatnonzero(strong) for j in range(order) if not (inside[j] or (strong[j] and j > i))
-    ]
-    found = _equations(np.array(held).reshape(len(held), cone.size))
-    if len(between):
-        small = triangle(len(between))
-        rows = small @ entries[np.ix_(between, between)].reshape(len(between) ** 2, -1)
-        one = Cone(NONNEGATIVE, 1) if len(between) == 1 else Cone(SEMIDEFINITE, len(small), len(between))
-        found.append((one, rows))
-    bend = np.zeros((cone.size, cone.size))
-    for i in np.flatnonzero(strong):
-        for j in np.flatnonzero(inside):
-            bend += 2.0 * of_z[i] / of_e[j] * np.outer(entries[i, j], entries[i, j])
-    return found, bend, bool(len(between))
-
-
-def _length(v: np.ndarray) -> float:
-    return float(np.linalg.norm(v))
-
-
-def _unit(v: np.ndarray) -> np.ndarray:
-    return v / _length(v)
-
-
-# --- the response ----------------------------------------------------------------------------------------------------
+from hierfl.compiler.programs.solve_program import innermost, solve_program
 
 CONSISTENT = 1e-7  # of a right side, that may be left of a system that has a solution
 UNMOVED = 1e-4  # of how far u would go without rows: what it moves by less than 1e-9 of that is none
@@ -189,7 +32,6 @@ ALIKE = 1e-6  # of two derivatives that are the same
 STEP = 1e-3  # of theta's size, in differences of what is a polynomial of degree 3 at most: two of them make it exact
 STILL = 1e-9  # of a vector of length 1, up to which an entry does not move along it
 CANCELLED = 1e6  # how much larger than the slope forces are, from which that is lost in them
-LITTLE = 1e-6  # a curvature, so that a program has one solution
 NEAR, NEAREST = 1e3, 1e-12  # how much larger than the error of the conditions what is none may be, and its least size
 OPEN = 1e-7  # of a vector, and of the forces, from which it moves a cone's slack, and a cone has a multiplier
 LARGEST = 2_000  # unknowns of the conditions over curved cones, which are dense
@@ -199,18 +41,11 @@ Build = Callable[[Thetas], ConvexProgram]
 Push = Callable[[Thetas, Thetas, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
-@dataclass
-class Slopes:
-    """A function of a program's numbers, by pairs: a'(P u + q + ...), m'P a, left'A right and offset'b, added up."""
-
-    forces: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
-    bends: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
-    rows: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
-    offset: np.ndarray | None = None
-
-
 class Adjoint(NamedTuple):
-    """(a, b) and the multipliers such that the gradient of seed'u is that of -a'(P u + q - A'z) - b'(A u + b) at fixed u and z."""
+    """(a, b) and the multipliers z, such that the gradient of seed'u is, at fixed u and z, that of
+
+    -a'(P u + q + s'(u) - A'z) - b'(A u + b).
+    """
 
     a: np.ndarray
     b: np.ndarray
@@ -476,11 +311,7 @@ class ProgramResponse:
     def _has_inside(self) -> bool:
         """Whether some u is inside of all cones, as linear models of these ask for (Robinson's condition)."""
         program = self.program
-        inner = -middles(program.cones, program.sizes)[:, None]
-        rows = np.vstack([np.hstack([as_array(program.a), inner]), -np.eye(1, program.width + 1, program.width)])
-        flat = np.diag(np.append(np.full(program.width, LITTLE), 0.0))
-        cost, offset = np.append(np.zeros(program.width), -1.0), np.append(program.slack(self.answer.u), 1.0)
-        found = solve_program(ConvexProgram.of(flat, cost, rows, offset, [*program.cones, Cone(NONNEGATIVE, 1)]))
+        found = innermost(replace(program, b=program.slack(self.answer.u)), np.zeros(program.size))
         return bool(found.solved and found.u[-1] > OPEN)
 
     @cached_property
@@ -563,8 +394,3 @@ class ProgramResponse:
             float(program.row_sizes(self.answer.u).max(initial=0.0)), 1e-300
         )
 
-
-def slopes_of(adjoint: Adjoint, u: np.ndarray) -> Slopes:
-    """The function of the program's numbers whose gradient in theta is that of seed'u."""
-    a, b, z = adjoint
-    return Slopes([(-a, u)], [], [(z, a), (-b, u)], -b)

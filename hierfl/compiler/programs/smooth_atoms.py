@@ -306,7 +306,7 @@ class SmoothTerm:
             return form
         along = self.atom.flat(self.arguments(u)[self.weight != 0])
         along = along / np.linalg.norm(along, axis=1, keepdims=True)
-        return _of_blocks(np.eye(self.block) - along[:, :, None] * along[:, None, :], form)
+        return of_blocks(np.eye(self.block) - along[:, :, None] * along[:, None, :], form)
 
     def _unresolved(self, u: np.ndarray) -> np.ndarray:
         """What rounding leaves of each argument: (n, 1)."""
@@ -422,7 +422,7 @@ def _rates(here: np.ndarray, change: np.ndarray) -> np.ndarray:
     return np.asarray(np.linalg.eigvalsh(-roots @ change.reshape(-1, order, order) @ roots.swapaxes(1, 2))).ravel()
 
 
-def _of_blocks(blocks: np.ndarray, form: Matrix) -> Matrix:
+def of_blocks(blocks: np.ndarray, form: Matrix) -> Matrix:
     """C form, C of these blocks (n, k, k) along its diagonal."""
     count, k, _ = blocks.shape
     if is_dense(form):
@@ -436,5 +436,5 @@ def _weighted(form: Matrix, blocks: np.ndarray) -> Matrix:
     """form' C form, C of these blocks."""
     if blocks.shape[1] == 1:
         return gram(form, blocks[:, 0, 0])
-    inner = form.T @ _of_blocks(blocks, form)
+    inner = form.T @ of_blocks(blocks, form)
     return inner if is_dense(form) else sp.csr_array(inner)

@@ -14,10 +14,28 @@ from jaxtyping import Bool
 from scipy.sparse.linalg import splu
 
 from hierfl.compiler.programs.backends import backends_for
-from hierfl.compiler.programs.cones import NONNEGATIVE, SEMIDEFINITE, Cone, dual_slope, project_dual, rows_of, triangle
+from hierfl.compiler.programs.cones import (
+    NONNEGATIVE,
+    SEMIDEFINITE,
+    Cone,
+    dual_slope,
+    middles,
+    project_dual,
+    rows_of,
+    triangle,
+)
 from hierfl.compiler.programs.convex_program import EMPTY, FAILED, SOLVED, UNBOUNDED, ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.saddle import Saddle, Saddles
-from hierfl.compiler.programs.small_and_sparse import Matrix, beside, diagonal, gram, is_dense, nothing, stacked
+from hierfl.compiler.programs.small_and_sparse import (
+    Matrix,
+    as_array,
+    beside,
+    diagonal,
+    gram,
+    is_dense,
+    nothing,
+    stacked,
+)
 from hierfl.compiler.programs.smooth_atoms import SmoothTerm
 from hierfl.compiler.programs.variational_inequality import solve_map
 
@@ -37,6 +55,7 @@ PATIENCE = 2  # steps of Newton's method that may lead away while it finds out w
 CLOSER = 3  # looks at a rough answer from nearer, at most
 FEW = 4  # steps of Newton's method from a solution nearby
 TIED, CLEAR = 1e-13, 1e-11  # by how much multipliers exceed slacks, in units of their own, where rows do not hold, and where they do
+LITTLE = 1e-6  # a curvature, so that a program has one solution
 GAIN, OF_STEEP = 1e-4, 0.1  # of what a model promises, that a step has to keep; where a step may lead across a corner and back
 LARGE = 1e3  # a size of data, in whose units a program over cones that was not solved is looked at again
 DENSE_NEWTON = 700  # unknowns over curved cones, up to which a step is the shortest
@@ -52,6 +71,17 @@ def solve_program(program: ConvexProgram, known: Saddles | None = None) -> Progr
         return _on_bounds(program, _in_these_units(program, known))
     answer = _in_these_units(program.in_units(units), known)
     return _on_bounds(program, replace(answer, u=answer.u * units))
+
+
+def innermost(program: ConvexProgram, y: np.ndarray) -> ProgramSolution:
+    """A point as far inside of all cones as their rows are long, or nearly (t, at the end of its u), and then near to y."""
+    width, little = program.width, np.where(np.arange(program.width) < program.size, LITTLE, 0.0)
+    inner, kept = middles(program.cones, program.sizes)[:, None], np.eye(1, width + 1, width)
+    a = stacked([beside([as_array(program.a), -inner]), -kept])
+    q = np.append(np.zeros(width), -1.0)
+    q[: program.size] = -LITTLE * y
+    p, b, cones = np.diag(np.append(little, 0.0)), np.append(program.b, 1.0), [*program.cones, Cone(NONNEGATIVE, 1)]
+    return solve_program(ConvexProgram.of(p, q, a, b, cones, program.size))
 
 
 def _on_bounds(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution:

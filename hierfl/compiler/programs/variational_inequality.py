@@ -14,15 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import daqp
 import numpy as np
 
+from hierfl.compiler.programs.backends.daqp_backend import daqp_pairs
 from hierfl.compiler.programs.cones import ZERO, Cone
 from hierfl.compiler.programs.convex_program import EMPTY, FAILED, UNBOUNDED, ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.small_and_sparse import as_array, beside, diagonal, is_monotone, largest, nothing, stacked
 
 SMALL = 400  # scalars of u, and rows, up to which matrices are dense
-INFINITE = 1e30
 FAR = 1e8  # of its units, from which u may be a point on the way to infinity
 PIVOTS = 50  # for each row
 TOLERANCE = 1e-11
@@ -36,7 +35,7 @@ def solve_map(program: ConvexProgram, solve: Solve, polish: Polish) -> ProgramSo
     weight, unit = _units(program)
     best, small = program.none(FAILED), max(program.width, len(program.b)) <= SMALL and program.polyhedral
     for look in (_by_active_sets, _by_pivots) if small else ():
-        pair = look(program, weight, unit)
+        pair = look(program)
         if pair is not None:
             best = min(best, polish(program, *pair), key=lambda one: one.error)
         if best.solved:
@@ -92,27 +91,19 @@ def _units(program: ConvexProgram) -> tuple[float, float]:
     return max(largest(program.p) * unit, float(np.abs(program.q).max(initial=0.0))) or 1.0, unit
 
 
-def _by_active_sets(program: ConvexProgram, weight: float, unit: float) -> tuple[np.ndarray, np.ndarray] | None:
+def _by_active_sets(program: ConvexProgram) -> tuple[np.ndarray, np.ndarray] | None:
     """DAQP's (u, z)."""
-    felt = program.seen
-    rows, bounds = as_array(program.a)[felt] / program.sizes[felt, None], -program.b[felt] / (program.sizes[felt] * unit)
-    equal = program.equal[felt]
-    low, sense = np.ascontiguousarray(bounds), np.where(equal, 5, 0).astype(np.int32)
-    p, high = np.ascontiguousarray(as_array(program.p) * (unit / weight)), np.where(equal, low, INFINITE)
-    q = np.ascontiguousarray(program.q / weight)
-    u, _, flag, info = daqp.solve(p, q, np.ascontiguousarray(rows), high, low, sense, is_avi=True, primal_tol=1e-12)
-    if flag <= 0:  # what is returned then is whatever was in memory
-        return None
-    z = np.zeros(len(program.b))
-    z[felt] = -np.array(info["lam"]) * weight / program.sizes[felt]
-    u = np.array(u) * unit
-    return (u, z) if np.isfinite(u).all() and np.isfinite(z).all() else None
+    felt, z = program.seen, np.zeros(len(program.b))
+    p, a = as_array(program.p)[None], as_array(program.a)[None, felt]
+    u, pulls, _ = daqp_pairs(p, program.q[None], a, program.b[None, felt], program.equal[felt], is_map=True)
+    z[felt] = pulls[0]
+    return (u[0], z) if np.isfinite(u).all() and np.isfinite(z).all() else None
 
 
 # --- pivots ----------------------------------------------------------------------------------------------------------
 
 
-def _by_pivots(program: ConvexProgram, weight: float, unit: float) -> tuple[np.ndarray, np.ndarray] | None:
+def _by_pivots(program: ConvexProgram) -> tuple[np.ndarray, np.ndarray] | None:
     """Lemke's (u, z), once the equations and a P that is definite on them are solved for u; in the program's own units."""
     p, rows, equal = as_array(program.p), as_array(program.a) / program.sizes[:, None], program.equal
     b, width, count = program.b / program.sizes, program.width, int(equal.sum())

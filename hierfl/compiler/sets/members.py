@@ -6,10 +6,10 @@ looks like. Memberships with constant orthogonal rows have a frame: ``A y + b = 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import cvxpy as cp
 import jax
@@ -26,6 +26,8 @@ from hierfl.compiler.sets.families import Family
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.printing.text import expression_text
 from hierfl.projections.emptiness import beyond
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,16 +195,21 @@ class CompiledRows:
         jacobian = jax.jacrev if len(self.index) < len(entries) else jax.jacfwd
         return jacobian(on_entries)(jnp.zeros(len(entries)))
 
+    @classmethod
+    def joined(cls, rows: Sequence[CompiledRows]) -> CompiledRows:
+        """Rows of one map, which is then evaluated once."""
+        return cls(rows[0].source, np.concatenate([own.index for own in rows]))
+
     def _at(self, values: Values, y: Float[Array, " size"] | None = None) -> Float[Array, " rows"]:
         return self.source.evaluate(values, y)[self.index.astype(np.int32)]  # 64-bit indices fail in single precision
 
 
-def _merged(rows: Iterable[CompiledRows]) -> tuple[CompiledRows, ...]:
-    """The same rows with those of one map together, so that each map is evaluated once."""
-    by_map: dict[int, list[CompiledRows]] = {}
-    for row in rows:
-        by_map.setdefault(id(row.source), []).append(row)
-    return tuple(CompiledRows(same[0].source, np.concatenate([r.index for r in same])) for same in by_map.values())
+def together(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
+    """Those with the same key together, in the order in which keys first appear."""
+    found: dict[Hashable, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return list(found.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,17 +246,9 @@ class EntryBounds:
     @classmethod
     def joined(cls, bounds: Sequence[EntryBounds]) -> tuple[EntryBounds, ...]:
         """The same bounds with those of one source and kind together."""
-        alike: dict[tuple[int, bool], list[EntryBounds]] = {}
-        for bound in bounds:
-            alike.setdefault((id(bound.rows.source), bound.equality), []).append(bound)
-        return tuple(
-            cls(
-                same[0].origin,
-                CompiledRows(same[0].rows.source, np.concatenate([part.rows.index for part in same])),
-                same[0].equality,
-            )
-            for same in alike.values()
-        )
+        alike = together(bounds, lambda bound: (id(bound.rows.source), bound.equality))
+        joined = ((same[0], CompiledRows.joined([bound.rows for bound in same])) for same in alike)
+        return tuple(cls(first.origin, rows, first.equality) for first, rows in joined)
 
 
 def limits(
@@ -350,28 +349,23 @@ class Bands:
     @cached_property
     def _normals(self) -> tuple[tuple[CompiledRows, ...], Int[np.ndarray, " k"]]:
         """Normals by source, and the place of each band among them."""
-        rows = _merged(band.normal for band in self.members)
-        order: dict[int, list[int]] = {}
-        for place, band in enumerate(self.members):
-            order.setdefault(id(band.normal.source), []).append(place)
-        places = np.argsort(np.concatenate([order[id(r.source)] for r in rows]))
+        alike = together(enumerate(self.members), lambda one: id(one[1].normal.source))
+        places = np.argsort([place for same in alike for place, _ in same])
+        rows = tuple(CompiledRows.joined([band.normal for _, band in same]) for same in alike)
         return rows, places.astype(np.int32)  # 64-bit indices fail in single precision
 
     @cached_property
     def _sides(self) -> list[tuple[CompiledRows, np.ndarray, np.ndarray, bool]]:
         """(rows, factors, bands, equality) by source and kind."""
-        alike: dict[tuple[int, bool], list[tuple[int, Side]]] = {}
-        for place, band in enumerate(self.members):
-            for side in band.sides:
-                alike.setdefault((id(side.row.source), side.equality), []).append((place, side))
+        sides = [(place, side) for place, band in enumerate(self.members) for side in band.sides]
         return [
             (
-                CompiledRows(same[0][1].row.source, np.concatenate([side.row.index for _, side in same])),
+                CompiledRows.joined([side.row for _, side in same]),
                 np.array([side.factor for _, side in same]),
                 np.array([place for place, _ in same]),
-                equality,
+                same[0][1].equality,
             )
-            for (_, equality), same in alike.items()
+            for same in together(sides, lambda one: (id(one[1].row.source), one[1].equality))
         ]
 
     def interval(self, values: Values) -> tuple[Float[Array, " k"], Float[Array, " k"]]:
@@ -491,9 +485,7 @@ class Frame:
     @classmethod
     def of(cls, memberships: Sequence[CompiledMembership]) -> Frame | None:
         """The frame of memberships of one size, those of a constraint together; None where rows move, or are not orthogonal."""
-        rows = tuple(
-            CompiledRows(same[0].source, np.concatenate([m.rows.index for m in same])) for same in by_source(memberships)
-        )
+        rows = tuple(CompiledRows.joined([m.rows for m in same]) for same in by_source(memberships))
         if not all(own.constant for own in rows):
             return None
         columns = np.concatenate([own.pattern.indices for own in rows])
@@ -534,10 +526,7 @@ class Frame:
 
 def by_source(memberships: Sequence[CompiledMembership]) -> list[list[CompiledMembership]]:
     """Memberships by the constraint that they are of."""
-    found: dict[int, list[CompiledMembership]] = {}
-    for membership in memberships:
-        found.setdefault(id(membership.source), []).append(membership)
-    return list(found.values())
+    return together(memberships, lambda membership: id(membership.source))
 
 
 def has_single_entries(rows: CompiledRows) -> bool:

@@ -10,9 +10,9 @@ import pytest
 
 from hierfl.compiler.parametric import written_for_cvxpy
 from hierfl.compiler.parametric.level_form import LevelForm
-from hierfl.compiler.parametric.row_block import Slopes
 from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.programs.cones import NoStandardFormError
+from hierfl.compiler.programs.response import Adjoint
 from hierfl.compiler.programs.smooth_atoms import SQUARE
 from hierfl.compiler.programs.solve_program import solve_program
 
@@ -102,17 +102,13 @@ def test_the_programs_optimum_is_that_of_cvxpy(declaration: Declaration, seed: i
     assert max([float(np.max(c.violation())) for c in constraints], default=0.0) < 1e-7
 
 
-def pairs(slopes: Slopes, program: object) -> float:
-    """What ``slopes`` says of a program's numbers, spelled out."""
+def said_of(pair: Adjoint, u: np.ndarray, program: object) -> float:
+    """What a pair says of a program's numbers at u, spelled out."""
     p, q, a, b = (np.asarray(part.todense()) if hasattr(part, "todense") else part for part in _numbers(program))
-    total = 0.0
-    for left, right in slopes.forces:
-        total += left @ (p @ right + q)
-        if program.smooth is not None:
-            total += left @ program.smooth.gradient(right)
-    total += sum(left @ p @ right for left, right in slopes.bends)
-    total += sum(left @ a @ right for left, right in slopes.rows)
-    return float(total + (0.0 if slopes.offset is None else slopes.offset @ b))
+    force = p @ u + q - a.T @ pair.z
+    if program.smooth is not None:
+        force += program.smooth.gradient(u)
+    return float(-pair.a @ force - pair.b @ (a @ u + b))
 
 
 def _numbers(program: object) -> tuple[object, ...]:
@@ -126,24 +122,21 @@ def smooth(x: cp.Expression) -> Declared:
 
 
 @pytest.mark.parametrize("declaration", (*CASES, smooth))
-def test_the_pull_in_theta_is_that_of_differences(declaration: Declaration) -> None:
+def test_pull_and_push_in_theta_are_those_of_differences(declaration: Declaration) -> None:
     rng = np.random.default_rng(7)
     form, x = form_of(declaration)
     thetas = thetas_at(form, x, np.array([0.7, -0.4, 1.1]))
     program = form.program(thetas)
-    width, rows = program.width, len(program.b)
-    u, v = rng.normal(size=(2, width))
-    w = rng.normal(size=(2, rows))
-    bends = [(u, u)] if program.smooth is None else []  # which are of quadratic programs
-    slopes = Slopes([(u, v), (v, 0.5 * u)], bends, [(w[0], v)], w[1])
-    pulled = form.pull(thetas, slopes)
+    u, v = rng.normal(size=(2, program.width))
+    pair = Adjoint(v, *rng.normal(size=(2, len(program.b))))
+    pulled = form.pull(thetas, pair, u)
     way = [rng.normal(size=part.shape) for part in thetas]
     step = 1e-5
-    ahead, behind = (
-        pairs(slopes, form.program([part + sign * step * d for part, d in zip(thetas, way)])) for sign in (1, -1)
-    )
-    said = sum(float(np.sum(slope * d)) for slope, d in zip(pulled, way))
-    assert said == pytest.approx((ahead - behind) / (2 * step), rel=2e-7, abs=1e-7)
+    ahead, behind = (form.program([part + sign * step * d for part, d in zip(thetas, way)]) for sign in (1, -1))
+    expected = (said_of(pair, u, ahead) - said_of(pair, u, behind)) / (2 * step)
+    assert sum(float(np.sum(slope * d)) for slope, d in zip(pulled, way)) == pytest.approx(expected, rel=2e-7, abs=1e-7)
+    force, slack = form.push(thetas, way, u, pair.z)
+    assert -pair.a @ force - pair.b @ slack == pytest.approx(expected, rel=2e-7, abs=1e-7)
 
 
 def test_squares_become_the_quadratic_and_leave_no_cones() -> None:

@@ -46,11 +46,18 @@ class Daqp(Backend):
 
 
 def daqp_pairs(
-    p: np.ndarray, q: np.ndarray, a: np.ndarray, b: np.ndarray, equal: np.ndarray, firmer: bool = False
+    p: np.ndarray,
+    q: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    equal: np.ndarray,
+    firmer: bool = False,
+    is_map: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(u, z, iterations) of dense programs, P (k or 1, width, width), q (k, width), A (k or 1, rows, width), b (k, rows); NaN where none is found.
 
     ``firmer`` adds a little curvature, without which DAQP cannot treat what is flat: the rows that hold are mostly the same.
+    With ``is_map`` P need not be symmetric.
     """
     count = len(q)
     sizes = np.sqrt(np.einsum("kij,kij->ki", a, a))
@@ -67,9 +74,8 @@ def daqp_pairs(
     costs = np.ascontiguousarray(q / weight[:, None])
     u, z, work = np.full(q.shape, np.nan), np.full(b.shape, np.nan), np.zeros(count, int)
     for k in range(count):
-        found, _, flag, info = daqp.solve(
-            scaled[k], costs[k], rows[0 if len(rows) == 1 else k], high[k], low[k], sense, primal_tol=1e-12
-        )
+        given = scaled[k], costs[k], rows[0 if len(rows) == 1 else k], high[k], low[k], sense
+        found, _, flag, info = daqp.solve(*given, is_avi=is_map, primal_tol=1e-12)
         if flag > 0:  # what is returned else may be whatever was in memory
             u[k], z[k], work[k] = found, info["lam"], info["iterations"]
     return u * unit[:, None], -z * weight[:, None] / sizes, work
