@@ -10,11 +10,12 @@ import cvxpy as cp
 import jax
 import jax.numpy as jnp
 import numpy as np
+from cvxpy.constraints import Inequality
 from cvxpy.constraints.constraint import Constraint
 from jax import Array
 from jaxtyping import Bool, Float
 
-from hierfl.compiler.expressions.inequalities import Inequalities
+from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.parametric.level_form import LevelForm
 from hierfl.compiler.parametric.level_solver import LevelSolver
 from hierfl.compiler.programs.convex_program import EMPTY, ProgramSolution
@@ -24,6 +25,29 @@ from hierfl.jaxtools.host_callback import Batch, call_on_host, for_each
 
 Environment = Mapping[int, Any]
 COUNTS = (1, 8, 64, 512, 4096)  # of points that are looked at by one program
+
+
+@dataclass(frozen=True, eq=False)
+class Inequalities:
+    """Inequalities as they are written, by which a point satisfies them or not: left sides minus right sides, as a program of the variables and of what else the inequalities depend on."""
+
+    program: Program
+    variables: tuple[cp.Variable, ...]
+
+    @classmethod
+    def of(cls, constraints: Sequence[Constraint], variables: Sequence[cp.Variable]) -> Inequalities | None:
+        """None where there are constraints of another kind, or in the domain of one: y'y / t has values for t < 0 as well."""
+        domains = [own for constraint in constraints for part in constraint.args for own in part.domain]
+        if not all(isinstance(constraint, Inequality) for constraint in (*constraints, *domains)):
+            return None
+        return cls(Program([c.args[0] - c.args[1] for c in (*constraints, *domains)]), tuple(variables))
+
+    def hold(self, z: Float[Array, " size"], environment: Mapping[int, Any]) -> Bool[Array, ""]:
+        """Whether all hold at a flat point, rounding included; traceable."""
+        ends = np.cumsum([v.size for v in self.variables])
+        parts = {v.id: jnp.reshape(part, v.shape) for v, part in zip(self.variables, jnp.split(z, ends[:-1]))}
+        values = self.program({**environment, **parts})
+        return jnp.all(jnp.concatenate([jnp.ravel(value) for value in values]) <= 0.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,11 +23,11 @@ from cvxpy.expressions.expression import Expression
 from cvxpy.utilities.scopes import dpp_scope
 from jax import Array
 
+from hierfl.analysis.bounded_terms import AffineRows, terms_of
 from hierfl.analysis.hoist import copy_with
 from hierfl.atoms.algebra import only_compiled
 from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.programs.smooth_atoms import TakenOut, smooth_atom_of
-from hierfl.compiler.sets.recognise import AffineRows, pieces_of
 
 ENTRIES = 1_000_000  # of the matrix of what is affine in y, which is dense
 
@@ -162,7 +162,7 @@ def as_rows(constraint: Constraint) -> list[Constraint]:
     """Absolute values and largest entries below affine bounds as rows: CVXPY's own bounds of them are nowhere where they are slack."""
     if not isinstance(constraint, Inequality) or all(argument.is_affine() for argument in constraint.args):
         return [constraint]
-    pieces = pieces_of(constraint)
+    pieces = terms_of(constraint)
     rows = [piece.expression <= 0 for piece in pieces if isinstance(piece, AffineRows)]
     alike = constraint.size == 1 or all(row.shape == constraint.shape for row in rows)
     return rows if len(rows) == len(pieces) and alike and all(row.is_dpp() for row in rows) else [constraint]

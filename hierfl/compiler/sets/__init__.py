@@ -1,6 +1,6 @@
 """Convex sets to projections: recognise the pieces, split into independent components, choose a projection for each.
 
-The path of a constraint: ``recognise`` (CVXPY tree -> bounded terms -> pieces), ``members`` (numbers compiled), ``components``
+The path of a constraint: ``analysis.bounded_terms`` (CVXPY tree -> rows and bounded terms), ``members`` (numbers compiled), ``components``
 (what is coupled), ``blocks`` (the projections and the decision table), ``compiled_set`` (the blocks in turn), ``verify`` (against CVXPY).
 
 What one convex term describes is a class in ``families`` and a place in its ``FAMILIES``. What several constraints describe

@@ -12,13 +12,14 @@ from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
 from jaxtyping import Array, Float
 
+from hierfl.analysis.bounded_terms import AffineRows, Other, terms_of
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import hoist
 from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.sets.blocks import Block, ConditionBlock, ProgramBlock, choose
 from hierfl.compiler.sets.compiled_set import CompiledSet
 from hierfl.compiler.sets.components import Member, bands
-from hierfl.compiler.sets.families import Membership
+from hierfl.compiler.sets.families import Membership, membership
 from hierfl.compiler.sets.members import (
     AffineMap,
     CompiledMembership,
@@ -33,7 +34,6 @@ from hierfl.compiler.sets.members import (
     product,
     random_draw,
 )
-from hierfl.compiler.sets.recognise import AffineRows, Other, pieces_of
 
 
 def compile_set(
@@ -89,13 +89,15 @@ class _Builder:
 
     def add(self, origin: Origin) -> None:
         """Take the pieces of one constraint apart."""
-        for piece in pieces_of(origin.hoisted):
-            if isinstance(piece, AffineRows):
-                self._add_rows(origin, piece)
-            elif isinstance(piece, Membership):
+        for said in terms_of(origin.hoisted):
+            if isinstance(said, AffineRows):
+                self._add_rows(origin, said)
+            elif isinstance(said, Other):
+                self._add_opaque(origin, said.reason)
+            elif (piece := membership(said)) is not None:
                 self._add_membership(origin, piece)
             else:
-                self._add_opaque(origin, piece)
+                self._add_opaque(origin, said.function.refusal)
 
     def blocks(self) -> list[Block]:
         """The projections; what no rule covers is a program on the host."""
@@ -134,15 +136,15 @@ class _Builder:
         for group, index in enumerate(piece.groups):
             rows = CompiledRows(source, index)
             if not rows.pattern.nnz:
-                self._add_opaque(origin, Other("a norm that y drops out of"))
+                self._add_opaque(origin, "a norm that y drops out of")
                 continue
             self.others.append(CompiledMembership(origin, piece.family, rows, radius, group, piece.squared))
 
-    def _add_opaque(self, origin: Origin, piece: Other) -> None:
+    def _add_opaque(self, origin: Origin, reason: str) -> None:
         mentioned = {v.id for v in origin.hoisted.variables()}
         starts = np.cumsum([0, *(t.size for t in self.twins)])
         parts = [np.arange(a, b) for t, a, b in zip(self.twins, starts, starts[1:]) if t.id in mentioned]
-        self.others.append(Opaque.on(origin, piece.reason, np.concatenate(parts), self.size))
+        self.others.append(Opaque.on(origin, reason, np.concatenate(parts), self.size))
 
 
 def _evaluation(expression: Expression, twins: Sequence[cp.Variable]) -> Callable[..., Array]:

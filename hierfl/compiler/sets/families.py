@@ -16,8 +16,8 @@ import scipy.sparse as sp
 from cvxpy.expressions.expression import Expression
 from jaxtyping import Array, Float, Int
 
+from hierfl.analysis.bounded_terms import BoundedTerm, LargestEigenvalue, Norm, Semidefinite
 from hierfl.compiler.programs.cones import triangle
-from hierfl.compiler.sets.bounded_terms import BoundedTerm, LargestEigenvalue, Norm, Semidefinite
 from hierfl.projections import ball, box_with_hyperplane, l1_ball, psd, second_order_cone
 
 

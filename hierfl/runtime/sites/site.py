@@ -420,10 +420,10 @@ class SiteRun:
             programs[key] = problem.population_of(held)
         self.data = programs[key]
         self.tables = as_tables(fitted(start.tables, algorithm.tables))
-        key = ("protocol", algorithm.program_key)
-        if key not in programs:
-            programs[key] = RunProtocol.of(problem, algorithm, start.x0)
-        self.protocol: RunProtocol = programs[key]
+        steps = ("protocol", algorithm.program_key)
+        if steps not in programs:
+            programs[steps] = RunProtocol.of(problem, algorithm, start.x0)
+        self.protocol: RunProtocol = programs[steps]
         first = algorithm.memory(jnp.asarray(start.x0))
         self.memory = jax.tree.map(lambda a: jnp.broadcast_to(a, (len(held), *jnp.shape(a))), first)
         self._secret = None if start.shared_seeds else secrets.token_bytes(32)

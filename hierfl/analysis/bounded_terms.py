@@ -1,19 +1,200 @@
-"""From a CVXPY atom below an affine bound to a bounded term: a reader for each atom, whatever way a set is spelled."""
+"""Constraints as rows and bounded terms ``scale * function <= bound``: the few convex functions that CVXPY's many spellings come down to.
+
+The outermost convex atom decides, a reader for each; arguments and bounds are affine in y. ``refusal`` says why nothing can be made of a term.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import cvxpy as cp
 import numpy as np
-from cvxpy.atoms.affine.binary_operators import MulExpression, multiply
+from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression, multiply
+from cvxpy.atoms.affine.promote import Promote
 from cvxpy.atoms.affine.sum import Sum
+from cvxpy.atoms.affine.unary_operators import NegExpression
 from cvxpy.atoms.atom import Atom
 from cvxpy.atoms.elementwise.power import Power
 from cvxpy.atoms.pnorm import Pnorm
+from cvxpy.constraints.constraint import Constraint
+from cvxpy.constraints.nonpos import Inequality, NonNeg, NonPos
+from cvxpy.constraints.psd import PSD
+from cvxpy.constraints.second_order import SOC
+from cvxpy.constraints.zero import Equality, Zero
 from cvxpy.expressions.expression import Expression
 
-from hierfl.compiler.sets.bounded_terms import BoundedTerm, LargestEigenvalue, LargestEntry, Norm, Unread
+from hierfl.atoms.algebra import addends
+
+
+@dataclass(frozen=True, eq=False)
+class Norm:
+    """The norm of ``order`` 1 or 2, or its square, of the whole argument or along an axis."""
+
+    order: float
+    argument: Expression
+    axis: int | None = None
+    squared: bool = False
+    refusal: str = "norms below a bound that moves with y"
+
+
+@dataclass(frozen=True, eq=False)
+class LargestEigenvalue:
+    """The largest eigenvalue of a symmetric matrix."""
+
+    argument: Expression
+    refusal: str = "an eigenvalue"
+
+
+@dataclass(frozen=True, eq=False)
+class Semidefinite:
+    """A matrix that is positive semidefinite; its bound is 0."""
+
+    argument: Expression
+    refusal: str = "a semidefinite matrix"
+
+
+@dataclass(frozen=True, eq=False)
+class LargestEntry:
+    """The largest entry of the arguments, which are broadcast against each other and against the bound."""
+
+    arguments: tuple[Expression, ...]
+    refusal: str = "a largest entry"
+
+
+@dataclass(frozen=True, eq=False)
+class Unread:
+    """Any other function."""
+
+    refusal: str
+
+
+@dataclass(frozen=True, eq=False)
+class BoundedTerm:
+    """``scale * function <= bound`` with an affine bound; the y-free ``scale`` >= 0 is None for 1."""
+
+    function: Norm | LargestEigenvalue | Semidefinite | LargestEntry | Unread
+    bound: Expression
+    scale: Expression | None = None
+
+    def scaled(self, argument: Expression) -> Expression:
+        """The argument times the scale."""
+        return argument if self.scale is None else cp.multiply(self.scale, argument)
+
+
+@dataclass(frozen=True)
+class AffineRows:
+    """``expression <= 0`` (or ``== 0``), affine in y, element by element."""
+
+    expression: Expression
+    equality: bool
+
+
+@dataclass(frozen=True)
+class Other:
+    """A convex constraint without a closed form; ``reason`` says what it is."""
+
+    reason: str
+
+
+Read = AffineRows | BoundedTerm | Other
+
+
+# --- constraints -----------------------------------------------------------------------------------------------------
+
+
+def terms_of(constraint: Constraint) -> list[Read]:
+    """What one hoisted constraint says: rows, and convex functions below bounds."""
+    if isinstance(constraint, Equality):
+        return [AffineRows(constraint.args[0] - constraint.args[1], True)]
+    if isinstance(constraint, Zero):
+        return [AffineRows(constraint.args[0], True)]
+    if isinstance(constraint, Inequality):
+        return _at_most_zero(constraint.args[0] - constraint.args[1])
+    if isinstance(constraint, NonPos):
+        return _at_most_zero(constraint.args[0])
+    if isinstance(constraint, NonNeg):
+        return _at_most_zero(-constraint.args[0])
+    if isinstance(constraint, PSD):
+        return _read_term(BoundedTerm(Semidefinite(constraint.args[0]), cp.Constant(0.0)))
+    if isinstance(constraint, SOC):
+        bound, vector = constraint.args
+        axis = None if bound.size == 1 else constraint.axis
+        return _read_term(BoundedTerm(Norm(2, vector, axis, refusal="several second-order cones at once"), bound))
+    return [Other(f"{type(constraint).__name__} constraint")]
+
+
+def _at_most_zero(expression: Expression) -> list[Read]:
+    """``expression <= 0``: one convex term under an affine bound."""
+    if expression.is_affine():
+        return [AffineRows(expression, False)]
+    terms = addends(expression)
+    nonlinear = [term for term in terms if not term.is_affine()]
+    if len(nonlinear) != 1:
+        return [Other("a sum of several nonlinear terms in y")]
+    rest = [term for term in terms if term is not nonlinear[0]]
+    bound = -sum(rest[1:], start=rest[0]) if rest else cp.Constant(np.zeros(expression.shape))
+    term = _factored(nonlinear[0])
+    if term.promoted:  # one scalar below every entry of the bound
+        if bound.variables():
+            return [Other(f"{atom_name(term.atom)} below several entries that move with y")]
+        bound = cp.min(bound)
+        if term.scale is not None and term.scale.size > 1:
+            return [Other(f"{atom_name(term.atom)} scaled entry by entry")]
+    return _read_term(read(term.atom, bound, term.scale, term.negative))
+
+
+def _read_term(term: BoundedTerm) -> list[Read]:
+    """Rows for a largest entry, else the term."""
+    if isinstance(term.function, LargestEntry):
+        return [AffineRows(term.scaled(argument) - term.bound, False) for argument in term.function.arguments]
+    return [term]
+
+
+@dataclass(frozen=True)
+class _Factored:
+    """``sign * scale * atom`` with a y-free scale >= 0 (None for 1); ``promoted`` when a scalar atom was spread over a shape."""
+
+    atom: Atom
+    scale: Expression | None = None
+    negative: bool = False
+    promoted: bool = False
+
+
+def _factored(term: Expression) -> _Factored:
+    """Peel signs, y-free factors and promotions off a term."""
+    scale, negative, promoted = None, False, False
+    while True:
+        factor = None
+        if isinstance(term, NegExpression):
+            term, negative = term.args[0], not negative
+            continue
+        if isinstance(term, Promote):
+            term, promoted = term.args[0], True
+            continue
+        if _multiplies_entries(term):
+            left, right = term.args
+            factor, inner = (right, left) if left.variables() else (left, right)
+        elif isinstance(term, DivExpression) and not term.args[1].variables():
+            factor, inner = 1 / term.args[1], term.args[0]
+        if factor is None or factor.variables() or not (factor.is_nonneg() or factor.is_nonpos()):
+            return _Factored(term, scale, negative, promoted)
+        if not factor.is_nonneg():
+            factor, negative = -factor, not negative
+        factor = factor.args[0] if isinstance(factor, Promote) else factor
+        scale = factor if scale is None else cp.multiply(scale, factor)
+        term = inner
+
+
+def _multiplies_entries(term: Expression) -> bool:
+    """Whether it is a product entry by entry: also a matrix product with a single number."""
+    if isinstance(term, multiply):
+        return True
+    return isinstance(term, MulExpression) and any(int(argument.size) == 1 for argument in term.args)
+
+
+# --- atoms -----------------------------------------------------------------------------------------------------------
+
 
 _Reader = Callable[[Atom, Expression], BoundedTerm]
 
