@@ -34,7 +34,7 @@ FULL_FACTORS = 5_000_000  # entries of factors beyond which no pivots are tried
 REFINEMENTS = 60
 GOOD = 1e-12  # of the right side, that may be left before the next d is tried
 COMES_BACK = 1e-6  # how far a generic vector of about 1 may be from what its image is solved for
-KEPT = 5_000_000  # numbers in systems that are kept
+KEPT = 12_000_000  # numbers in systems that are kept
 TRIALS, STAYS = 3, 1e-6  # refinements in which what is left of a system without a solution is seen to change by no more than this
 
 T = TypeVar("T")

@@ -27,6 +27,7 @@ from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.party_constraints import lower_constraints
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.programs.convex_program import ALIKE, EMPTY, ONE, SEVERAL, SOLVED, UNBOUNDED
+from hierfl.compiler.programs.response import Branch
 from hierfl.jaxtools.host_callback import Batch, call_on_host, for_each
 from hierfl.language.expectation import SampleAverage, averages_of
 
@@ -223,6 +224,37 @@ class ParametricProgram(ExactMethod):
         pulled: Array = back([slope.astype(part.dtype) for slope, part in zip(slopes, thetas)])[0]
         nowhere = jnp.any(jnp.isnan(flat))  # theta may not move with x where there is no derivative
         return jnp.where(nowhere, jnp.nan, pulled)
+
+    @property
+    def follows(self) -> bool:
+        return self.responds and self.solver.form.polyhedral and not self.solver.mapping
+
+    def branch(
+        self, x: Float[Array, " n"], owner: Owner, y: Float[Array, " size"], way: Float[Array, " n"]
+    ) -> Float[Array, " size+2"]:
+        size, solver, parts = self.structure.size, self.solver, len(self._own(x, owner)[0])
+
+        def both(x: Array) -> Thetas:
+            below, above = self._own(x, owner)
+            return [*below, *above]
+
+        thetas, tangent = jax.jvp(both, (x,), (way,))
+
+        def told(branch: Branch | None) -> np.ndarray:
+            return np.full(size + 2, np.nan) if branch is None else np.append(branch.rate[:size], branch[1:])
+
+        def asked(given: Sequence[np.ndarray]) -> tuple[Thetas, Thetas, Thetas]:
+            every = [np.asarray(part, float) for part in given]
+            return every[:parts], every[parts : len(thetas)], every[len(thetas) : len(thetas) + parts]
+
+        def many(batch: Batch) -> list[np.ndarray]:
+            given = [for_each(batch.count, part) for part in batch.arrays]
+            return [told(branch) for branch in solver.branches(*asked(given))]
+
+        together = many if solver.has_families else None
+        return call_on_host(
+            lambda *given: told(solver.branch(*asked(given))), (size + 2,), x.dtype, *thetas, *tangent, many=together
+        )
 
     def unsolved(self, solution: LowerSolution, owner: int) -> str:
         kind = self.structure.level.kind
