@@ -238,8 +238,12 @@ class LevelForm:
 
     @cached_property
     def _made(self) -> list[ConvexProgram | None]:
-        """The last one."""
         return [None]
+
+    @property
+    def latest(self) -> ConvexProgram | None:
+        """The program that was made last."""
+        return self._made[-1]
 
     # --- numbers -----------------------------------------------------------------------------------------------------
 

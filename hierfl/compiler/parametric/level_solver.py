@@ -31,7 +31,8 @@ from hierfl.compiler.programs.convex_program import (
 )
 from hierfl.compiler.programs.distance_bound import distance_bound
 from hierfl.compiler.programs.response import Adjoint, Branch, ProgramResponse, slopes_of
-from hierfl.compiler.programs.saddle import Saddles
+from hierfl.compiler.programs.saddle import KEPT as SYSTEMS
+from hierfl.compiler.programs.saddle import Saddle, Saddles
 from hierfl.compiler.programs.small_and_sparse import is_dense, is_monotone, on_one_thread
 from hierfl.compiler.programs.solve_program import solve_program
 from hierfl.compiler.programs.variational_inequality import gap_program, gap_solution, solution_of_gap
@@ -245,6 +246,12 @@ class LevelSolver:
             shortest = ChosenResponse.of(self.form, None, several, len(thetas))
             return shortest.pull(answer.chosen, thetas, of_upper, seed, tangents)
         return self._pull_of_chosen(answer, thetas, of_upper, seed, tangents)
+
+    @property
+    def kept_at_once(self) -> int:
+        """How many systems of the conditions are surely kept, so that what is asked next of some answers finds them."""
+        program = self.form.latest
+        return 1 if program is None else int(np.clip(SYSTEMS // Saddle.numbers_of(program.p, program.a), 1, KEPT))
 
     @on_one_thread
     def branch(self, thetas: Thetas, of_upper: Thetas, tangent: Thetas) -> Branch | None:

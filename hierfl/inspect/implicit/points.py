@@ -27,7 +27,6 @@ from hierfl.progress import RunProgress
 
 PIECE_SCALARS = 2_000_000
 PIECE = 64
-FOLLOWED_SCALARS = 4_000_000
 KEPT_LIMIT = 100_000
 OUTSIDE = 1e-9
 REASONS = ("", "x is outside X", "Y(x) is empty", "the lower level was not solved", "a term is undefined")
@@ -123,7 +122,8 @@ class Points:
 
     def followed(self, points: np.ndarray, direction: np.ndarray) -> tuple[Sampled, Followed]:
         """Evaluate f and all else at points (k, n), and how it moves along a direction (n,)."""
-        most = max(1, FOLLOWED_SCALARS // self.compiled.lower.size**2)  # their systems are kept until their turn comes
+        method = self.compiled.exact.method
+        most = 1 if method is None else method.followed_at_once
         told = self._pieces("followed", self._followed, points, np.broadcast_to(direction, points.shape), most=most)
         return Sampled(*told[:9]), Followed(*told[9:])
 

@@ -7,11 +7,13 @@ a piece is told by its cubic between two points close to each other, and by the 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from hierfl.inspect.implicit.points import Points, Sampled
+from hierfl.inspect.implicit.points import Followed, Points, Sampled
+from hierfl.inspect.kinks.kink import BRACKET
 from hierfl.inspect.window import Line
 
 ON_THE_LINE = 1e-12  # of the size of x
@@ -63,18 +65,31 @@ class Branches:
     width: float
     nodes: dict[float, _Node] = field(default_factory=dict)
     places: dict[tuple[float, float], _Place] = field(default_factory=dict)
+    _asked: dict[bytes, tuple[Sampled, Followed]] = field(default_factory=dict)
 
-    def look(self, t: np.ndarray, names: np.ndarray) -> tuple[Sampled, np.ndarray, list[Motion | None]]:
-        """(f, some switches, how all moves where that is told) at places (k,), which are put down."""
-        sampled, moves = self.points.followed(self.line.at(t), self.line.direction)
+    @classmethod
+    def of(cls, points: Points, line: Line) -> Branches | None:
+        """Nothing yet; None where y is not followed."""
+        return cls(points, line, BRACKET * line.radius) if points.follows else None
+
+    @cached_property
+    def names(self) -> np.ndarray:
+        """The switches that tell pieces apart: all but those of a distribution's sample."""
+        return np.flatnonzero(~self.points.switches.sampled)
+
+    def look(self, t: np.ndarray) -> tuple[Sampled, np.ndarray, list[Motion | None]]:
+        """(f, the switches, how all moves where that is told) at places (k,), which are put down."""
+        found = self._asked.get(t.tobytes())
+        if found is None:
+            found = self._asked[t.tobytes()] = self.points.followed(self.line.at(t), self.line.direction)
+        sampled, moves = found
         motions: list[Motion | None] = [None] * len(t)
         for k in np.flatnonzero(~np.isnan(moves.ahead + moves.behind) & (sampled.reason == 0)):
-            motion = Motion(
-                sampled.answers[k], moves.rates[k], float(moves.behind[k]), float(moves.ahead[k]), float(moves.slope[k]), moves.switch_rates[k, names]
-            )
-            motions[k] = motion
-            self.nodes[float(t[k])] = _Node(float(t[k]), sampled.signature[k, names], motion)
-        return sampled, moves.switches[:, names], motions
+            reach = float(moves.behind[k]), float(moves.ahead[k])
+            rates = moves.switch_rates[k, self.names]
+            motions[k] = motion = Motion(sampled.answers[k], moves.rates[k], *reach, float(moves.slope[k]), rates)
+            self.nodes[float(t[k])] = _Node(float(t[k]), sampled.signature[k, self.names], motion)
+        return sampled, moves.switches[:, self.names], motions
 
     def slope_at(self, t: float) -> float:
         """The derivative of f at a place that was looked at; NaN elsewhere."""

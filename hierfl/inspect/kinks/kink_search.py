@@ -272,6 +272,7 @@ class KinkSearch:
 
     points: Points
     line: Line
+    branches: Branches | None = None
 
     def find(self, t: np.ndarray, sampled: Sampled) -> Kinks:
         """Find all kinks and jumps in the window whose grid ``t`` has been sampled."""
@@ -280,10 +281,8 @@ class KinkSearch:
             (f"{switches.entries:,} atoms and constraints",) if switches.entries > sampled.signature.shape[1] else ()
         )
         eye = OneSided.of(self.points, sampled, self.line.at(t), self.line.direction, self.line.radius)
-        branches = None
-        if eye.exact and self.points.follows:
-            branches = Branches(self.points, self.line, BRACKET * self.line.radius)
-            eye = eye._replace(branches=branches)
+        branches = self.branches if eye.exact else None
+        eye = eye._replace(branches=branches)
         look = PlaceSearch(self.points, self.line, eye.coarse, branches)
         places, dropped = look.on(t, sampled)
         resolution = Resolution(

@@ -59,6 +59,7 @@ class _Cell(NamedTuple):
     before: _End | None
     after: _End | None
     misses: int = 0  # how often lines have left most of it
+    curved: bool = False  # whether they have led to a place of the branch that they were to leave
 
     @classmethod
     def of(cls, left: _End, right: _End, near: Sequence[_End], width: float, misses: int = 0) -> _Cell:
@@ -102,7 +103,7 @@ class _Cell(NamedTuple):
             if end.motion is not None:
                 roots = np.append(roots, end.t + way * (end.motion.ahead if way > 0 else end.motion.behind))
             edges.append(end.t + way * (way * (roots - end.t))[way * (roots - end.t) > 0].min(initial=np.inf))
-        return edges[0], edges[1]
+        return float(edges[0]), float(edges[1])
 
     @property
     def gap(self) -> float:
@@ -127,9 +128,13 @@ class _Cell(NamedTuple):
 
         Lines that have missed are those of a curve, and next time there is a place of its branch close to its end.
         """
-        exit_, entry = self.edges(0.0)
-        if self.is_followed and not self.misses and exit_ + MET * width < entry:
-            return np.array([0.5 * (max(exit_, self.left.t) + min(entry, self.right.t))])
+        if self.is_followed and self.misses <= PATIENCE:
+            exit_, entry = self.edges(0.0)
+            if not self.curved and exit_ + MET * width < entry:
+                return np.array([0.5 * (max(exit_, self.left.t) + min(entry, self.right.t))])
+            around = self._around(width, 0.0) or self._around(width, zero)
+            if around:
+                return np.array(around)
         cuts: list[float] = []
         for end, edge in zip((self.left, self.right), self.edges(zero)):
             if self.left.t < edge < self.right.t:
@@ -139,6 +144,20 @@ class _Cell(NamedTuple):
         apart = [cut for k, cut in enumerate(inside) if k == 0 or cut - inside[k - 1] > 0.5 * width]
         return np.array(apart if apart and self.misses <= PATIENCE else [self.middle])
 
+    def _around(self, width: float, zero: float) -> list[float]:
+        """Places on either side of where the branches of both ends meet, by lines of which the shorter one is trusted more."""
+        exit_, entry = self.edges(zero)
+        inside = self.left.t < exit_ < self.right.t, self.left.t < entry < self.right.t
+        if not any(inside):  # what changes does so next to the other end
+            beyond = [self.left.t + CLOSE * self.length] * (-np.inf < entry) + [self.right.t - CLOSE * self.length] * (exit_ < np.inf)
+            return beyond if self.length > width / CLOSE else []
+        if not all(inside):
+            return []
+        trust = (self.right.t - entry) ** 2 / ((exit_ - self.left.t) ** 2 + (self.right.t - entry) ** 2)
+        middle = trust * exit_ + (1.0 - trust) * entry
+        reach = max(BESIDE[1] * width, 2.0 * abs(entry - exit_) * min(trust, 1.0 - trust))
+        return [cut for cut in (middle - reach, middle + reach) if self.left.t < cut < self.right.t]
+
     def parts(self, inner: list[_End], width: float) -> list[_Cell]:
         """Cut at places inside, and keep the parts over which a switch changes."""
         near = [end for end in (self.before, self.left, *inner, self.right, self.after) if end is not None]
@@ -147,8 +166,8 @@ class _Cell(NamedTuple):
             for left, right in pairwise([self.left, *inner, self.right])
             if (left.signature != right.signature).any()
         ]
-        gap = abs(self.gap)
-        return [cell._replace(misses=cell.misses + (abs(cell.gap) > 0.6 * gap)) for cell in cells]
+        gap, curved = abs(self.gap), self.curved or len(cells) <= len(inner)
+        return [cell._replace(misses=cell.misses + int(abs(cell.gap) > 0.6 * gap), curved=curved) for cell in cells]
 
 
 @dataclass(frozen=True)
@@ -214,7 +233,7 @@ class SwitchChanges:
         """Make ends of cells at places, which may have been evaluated, with the values of their switches where those are not too many."""
         motions: list[Motion | None] = [None] * len(t)
         if self.branches is not None:
-            sampled, value, motions = self.branches.look(t, names)
+            sampled, value, motions = self.branches.look(t)
         else:
             sampled = self.points.values(self.line.at(t)) if sampled is None else sampled
             if not names.size or len(t) * self.points.switches.entries > VALUES_LIMIT:

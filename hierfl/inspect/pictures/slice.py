@@ -24,6 +24,7 @@ from hierfl.house_style import COLOURS, COLUMN, GAPS, house_figure, house_style,
 from hierfl.inspect.argument_checks import require_positive, require_whole
 from hierfl.inspect.implicit.points import REASONS, Points, Sampled, owner_called, shown
 from hierfl.inspect.implicit.smoothing import radii, smoothed_values
+from hierfl.inspect.kinks.branches import Branches
 from hierfl.inspect.kinks.kink import Kinks
 from hierfl.inspect.kinks.kink_search import KinkSearch, effort
 from hierfl.inspect.window import Line, centre_of, direction_of, require_window, run_of
@@ -148,6 +149,7 @@ class Slice(Shown):
     smoothed: tuple[Smoothed, ...]
     iterates: np.ndarray
     tolerance: float
+    branches: Branches | None
     progress: bool = False
 
     @property
@@ -189,7 +191,7 @@ class Slice(Shown):
         """The kinks in the window, in order; see :class:`hierfl.inspect.kinks.kink.Kinks`. Computed when first asked for."""
         with shown(effort(self.t, self.sampled), "kinks", self.progress) as bar:
             points = Points(self.compiled, self.tolerance, bar)
-            return KinkSearch(points, self.line).find(self.t, self.sampled)
+            return KinkSearch(points, self.line, self.branches).find(self.t, self.sampled)
 
     @cached_property
     @double_precision
@@ -315,11 +317,12 @@ def slice_of(
     t = float(radius) * ((np.arange(points) * 2 - (points - 1)) / (points - 1))  # linspace may miss 0 by a rounding
     with shown(points + points * samples * len(etas), "slice", progress) as bar:
         evaluate = Points(compiled, tolerance, bar)
-        sampled = evaluate.values(line.at(t))
+        branches = Branches.of(evaluate, line)
+        sampled = evaluate.values(line.at(t)) if branches is None else branches.look(t)[0]
         inside = np.where(sampled.reason == 1, np.nan, 1.0)
         means = [smoothed_values(evaluate, line.at(t), eta, samples, seed) for eta in etas]
         smoothed = tuple(Smoothed(eta, inside * mean, half) for eta, (mean, half) in zip(etas, means))
-    return Slice(compiled, line, chosen, t, sampled, smoothed, _iterates_along(line, run), tolerance, progress)
+    return Slice(compiled, line, chosen, t, sampled, smoothed, _iterates_along(line, run), tolerance, branches, progress)
 
 
 def _iterates_along(line: Line, run: Result | None) -> np.ndarray:

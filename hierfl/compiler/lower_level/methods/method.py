@@ -104,6 +104,11 @@ class ExactMethod(ABC):
         return False
 
     @property
+    def followed_at_once(self) -> int:
+        """At how many points it is best asked for that together with y(x)."""
+        return 1
+
+    @property
     def tells_kinks(self) -> bool:
         """Whether its derivative of y(x) is NaN where there is none."""
         return self.responds

@@ -229,6 +229,10 @@ class ParametricProgram(ExactMethod):
     def follows(self) -> bool:
         return self.responds and self.solver.form.polyhedral and not self.solver.mapping
 
+    @property
+    def followed_at_once(self) -> int:
+        return self.solver.kept_at_once
+
     def branch(
         self, x: Float[Array, " n"], owner: Owner, y: Float[Array, " size"], way: Float[Array, " n"]
     ) -> Float[Array, " size+2"]:
