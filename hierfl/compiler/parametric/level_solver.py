@@ -23,7 +23,6 @@ from hierfl.compiler.programs.all_solutions import AllSolutions, settled, value_
 from hierfl.compiler.programs.convex_program import (
     ONE,
     SEVERAL,
-    SOLVED,
     TWISTED,
     UNKNOWN,
     ConvexProgram,
@@ -260,19 +259,6 @@ class LevelSolver:
         if not answer.chosen.solved or answer.unique in (SEVERAL, TWISTED):
             return None
         return self._response(answer, thetas, settled(answer.program, answer.chosen)).branch(tangent)
-
-    def branches(self, thetas: Thetas, of_upper: Thetas, tangents: Thetas) -> Iterator[Branch | None]:
-        """The same at thetas with a leading axis."""
-        family = self._family(thetas)
-        for k in range(len(family.u)):
-            below, above, way = ([part[k] for part in each] for each in (thetas, of_upper, tangents))
-            if family.taken[k]:
-                program = self.form.program(below)
-                known = ProgramSolution(family.u[k], family.z[k], float(family.error[k]), SOLVED)
-                answer = LevelAnswer(program, known, known, ONE)
-                yield self._response(answer, below, settled(program, known)).branch(way)
-            else:
-                yield self.branch(below, above, way)
 
     def _response(self, answer: LevelAnswer, thetas: Thetas, at: ProgramSolution) -> ProgramResponse:
         """How one of its solutions moves."""

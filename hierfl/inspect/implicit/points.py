@@ -27,7 +27,7 @@ from hierfl.progress import RunProgress
 
 PIECE_SCALARS = 2_000_000
 PIECE = 64
-KEPT_LIMIT = 100_000
+KEPT_LIMIT, FOLLOWED_LIMIT = 100_000, 30_000
 OUTSIDE = 1e-9
 REASONS = ("", "x is outside X", "Y(x) is empty", "the lower level was not solved", "a term is undefined")
 
@@ -117,8 +117,11 @@ class Points:
     @property
     def follows(self) -> bool:
         """Whether what is between places where switches change can be followed; none of them is unseen."""
-        method, few = self.compiled.exact.method, self.switches.entries <= KEPT_LIMIT and self._keeps_answers
-        return method is not None and few and method.follows and not self.switches.opaque and self.differentiable
+        method, switches = self.compiled.exact.method, self.switches
+        few = max(self._answer_size, switches.entries) <= FOLLOWED_LIMIT
+        if method is None or not few or switches.opaque or switches.sampled.any():
+            return False
+        return method.follows and self.differentiable
 
     def followed(self, points: np.ndarray, direction: np.ndarray) -> tuple[Sampled, Followed]:
         """Evaluate f and all else at points (k, n), and how it moves along a direction (n,)."""

@@ -7,17 +7,19 @@ a piece is told by its cubic between two points close to each other, and by the 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from hierfl.inspect.implicit.points import Followed, Points, Sampled
 from hierfl.inspect.kinks.kink import BRACKET
+from hierfl.inspect.kinks.switches import TOLERANCE
 from hierfl.inspect.window import Line
 
 ON_THE_LINE = 1e-12  # of the size of x
 NEXT_TO = 100.0  # widths of a place, within which a piece is its line
+NODES_LIMIT = 20_000_000  # scalars of points that are put down
+STILL = 1e-9  # of the quickest switch: what moves no more stays
 NEAR = 1e-4  # of the radius, within which a piece is its cubic
 
 EVEN = 1e-11  # of y and of switches: by what lines of neighbouring pieces that are exact miss each other where they meet
@@ -49,6 +51,12 @@ class _Node(NamedTuple):
     motion: Motion
 
 
+class _Asked(NamedTuple):
+    t: np.ndarray
+    sampled: Sampled
+    moves: Followed
+
+
 class _Place(NamedTuple):
     """Where one piece ends and the next begins; ``even`` where their lines meet there."""
 
@@ -65,31 +73,35 @@ class Branches:
     width: float
     nodes: dict[float, _Node] = field(default_factory=dict)
     places: dict[tuple[float, float], _Place] = field(default_factory=dict)
-    _asked: dict[bytes, tuple[Sampled, Followed]] = field(default_factory=dict)
+    _first: list[_Asked] = field(default_factory=list)  # the slice's own points
 
     @classmethod
     def of(cls, points: Points, line: Line) -> Branches | None:
         """Nothing yet; None where y is not followed."""
         return cls(points, line, BRACKET * line.radius) if points.follows else None
 
-    @cached_property
-    def names(self) -> np.ndarray:
-        """The switches that tell pieces apart: all but those of a distribution's sample."""
-        return np.flatnonzero(~self.points.switches.sampled)
-
     def look(self, t: np.ndarray) -> tuple[Sampled, np.ndarray, list[Motion | None]]:
         """(f, the switches, how all moves where that is told) at places (k,), which are put down."""
-        found = self._asked.get(t.tobytes())
-        if found is None:
-            found = self._asked[t.tobytes()] = self.points.followed(self.line.at(t), self.line.direction)
-        sampled, moves = found
+        known = self._first and np.array_equal(t, self._first[0].t)
+        sampled, moves = self._first[0][1:] if known else self.points.followed(self.line.at(t), self.line.direction)
+        if not self._first:
+            self._first.append(_Asked(t, sampled, moves))
         motions: list[Motion | None] = [None] * len(t)
         for k in np.flatnonzero(~np.isnan(moves.ahead + moves.behind) & (sampled.reason == 0)):
             reach = float(moves.behind[k]), float(moves.ahead[k])
-            rates = moves.switch_rates[k, self.names]
-            motions[k] = motion = Motion(sampled.answers[k], moves.rates[k], *reach, float(moves.slope[k]), rates)
-            self.nodes[float(t[k])] = _Node(float(t[k]), sampled.signature[k, self.names], motion)
-        return sampled, moves.switches[:, self.names], motions
+            motion = Motion(sampled.answers[k], moves.rates[k], *reach, float(moves.slope[k]), moves.switch_rates[k])
+            if self._is_at_an_end(sampled.signature[k], motion):
+                continue
+            motions[k] = motion
+            if len(self.nodes) * (motion.y.size + len(motion.switch_rates)) <= NODES_LIMIT:
+                self.nodes[float(t[k])] = _Node(float(t[k]), sampled.signature[k], motion)
+        return sampled, moves.switches, motions
+
+    def _is_at_an_end(self, signature: np.ndarray, motion: Motion) -> bool:
+        """Whether a switch that counts as zero leaves it: the signature is of one piece, and the motion of another."""
+        size = np.abs(motion.switch_rates)
+        least = max(STILL * float(size.max(initial=0.0)), TOLERANCE / self.line.radius)
+        return bool((size[signature == 0] > least).any())
 
     def slope_at(self, t: float) -> float:
         """The derivative of f at a place that was looked at; NaN elsewhere."""
@@ -155,4 +167,3 @@ class Branches:
         far = (two.y - one.y_at(h), h * (two.rate - one.rate))  # what the line of the nearer misses
         y = one.y_at(t - node.t) + s * s * ((3 - 2 * s) * far[0] + (s - 1) * far[1])
         return y, one.rate + (s * (6 - 6 * s) * far[0] + s * (3 * s - 2) * far[1]) / h
-

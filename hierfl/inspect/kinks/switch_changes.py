@@ -23,6 +23,7 @@ FAR = 100.0  # widths that two places of one branch are apart, for a line throug
 BESIDE = np.array([-0.45, 0.45])  # widths
 CLOSE = 0.05  # of the way along a line
 PATIENCE = 8  # misses
+BETWEEN = 0.47  # of the way between two branches: half-way there may be a kink where they are as far apart as others
 MET = 0.2  # widths that two branches may be apart where they meet
 VALUES_LIMIT = 4_000_000
 SHARE = 0.02  # of a distribution's sample: as many rows that change branch at one place are no accident
@@ -87,12 +88,9 @@ class _Cell(NamedTuple):
 
     def meeting(self, width: float, zero: float) -> float:
         """Where a switch is zero itself, not only counted as it, by the line that led here; the middle where none did."""
-        changing = self.left.signature != self.right.signature
-        for end, other in ((self.left, self.before), (self.right, self.after)):
-            counted, itself = end.leaves(other, changing, zero), end.leaves(other, changing, 0.0)
-            led = itself[np.abs(counted - self.middle) <= width]
-            if led.size:
-                return float(led[0])
+        for counted, itself in zip(self.edges(zero), self.edges(0.0)):
+            if abs(counted - self.middle) <= width:
+                return itself
         return self.middle
 
     def edges(self, zero: float) -> tuple[float, float]:
@@ -128,10 +126,11 @@ class _Cell(NamedTuple):
 
         Lines that have missed are those of a curve, and next time there is a place of its branch close to its end.
         """
-        if self.is_followed and self.misses <= PATIENCE:
+        if (self.left.motion or self.right.motion) and self.misses <= PATIENCE:
             exit_, entry = self.edges(0.0)
-            if not self.curved and exit_ + MET * width < entry:
-                return np.array([0.5 * (max(exit_, self.left.t) + min(entry, self.right.t))])
+            if self.is_followed and not self.curved and exit_ + MET * width < entry:
+                exit_, entry = max(exit_, self.left.t), min(entry, self.right.t)
+                return np.array([exit_ + BETWEEN * (entry - exit_)])
             around = self._around(width, 0.0) or self._around(width, zero)
             if around:
                 return np.array(around)

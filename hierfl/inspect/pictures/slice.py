@@ -8,7 +8,7 @@ curves broken at jumps, and the words along the axis.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -191,7 +191,8 @@ class Slice(Shown):
         """The kinks in the window, in order; see :class:`hierfl.inspect.kinks.kink.Kinks`. Computed when first asked for."""
         with shown(effort(self.t, self.sampled), "kinks", self.progress) as bar:
             points = Points(self.compiled, self.tolerance, bar)
-            return KinkSearch(points, self.line, self.branches).find(self.t, self.sampled)
+            branches = None if self.branches is None else replace(self.branches, points=points)
+            return KinkSearch(points, self.line, branches).find(self.t, self.sampled)
 
     @cached_property
     @double_precision

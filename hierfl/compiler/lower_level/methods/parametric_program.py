@@ -27,7 +27,6 @@ from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.party_constraints import lower_constraints
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.programs.convex_program import ALIKE, EMPTY, ONE, SEVERAL, SOLVED, UNBOUNDED
-from hierfl.compiler.programs.response import Branch
 from hierfl.jaxtools.host_callback import Batch, call_on_host, for_each
 from hierfl.language.expectation import SampleAverage, averages_of
 
@@ -227,7 +226,8 @@ class ParametricProgram(ExactMethod):
 
     @property
     def follows(self) -> bool:
-        return self.responds and self.solver.form.polyhedral and not self.solver.mapping
+        solver = self.solver  # many small programs are solved together in less time than it takes to follow one
+        return self.responds and solver.form.polyhedral and not (solver.mapping or solver.has_families)
 
     @property
     def followed_at_once(self) -> int:
@@ -244,21 +244,13 @@ class ParametricProgram(ExactMethod):
 
         thetas, tangent = jax.jvp(both, (x,), (way,))
 
-        def told(branch: Branch | None) -> np.ndarray:
+        def on_host(*given: np.ndarray) -> np.ndarray:
+            every = [np.asarray(part, float) for part in given]
+            below, above, way = every[:parts], every[parts : len(thetas)], every[len(thetas) : len(thetas) + parts]
+            branch = solver.branch(below, above, way)
             return np.full(size + 2, np.nan) if branch is None else np.append(branch.rate[:size], branch[1:])
 
-        def asked(given: Sequence[np.ndarray]) -> tuple[Thetas, Thetas, Thetas]:
-            every = [np.asarray(part, float) for part in given]
-            return every[:parts], every[parts : len(thetas)], every[len(thetas) : len(thetas) + parts]
-
-        def many(batch: Batch) -> list[np.ndarray]:
-            given = [for_each(batch.count, part) for part in batch.arrays]
-            return [told(branch) for branch in solver.branches(*asked(given))]
-
-        together = many if solver.has_families else None
-        return call_on_host(
-            lambda *given: told(solver.branch(*asked(given))), (size + 2,), x.dtype, *thetas, *tangent, many=together
-        )
+        return call_on_host(on_host, (size + 2,), x.dtype, *thetas, *tangent)
 
     def unsolved(self, solution: LowerSolution, owner: int) -> str:
         kind = self.structure.level.kind
