@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hierfl.inspect.implicit.points import Points, Sampled
-from hierfl.inspect.kinks.branches import Branches
+from hierfl.inspect.kinks.pieces import Branches
 from hierfl.inspect.kinks.kink import (
     BRACKET,
     EACH_PLACE,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hierfl.inspect.implicit.points import Points, Sampled
-from hierfl.inspect.kinks.branches import Branches, Motion
+from hierfl.inspect.kinks.pieces import Branches, Motion
 from hierfl.inspect.kinks.kink import BRACKET, LIMIT, KinkPlace, changed
 from hierfl.inspect.kinks.switches import ROUNDING, TOLERANCE
 from hierfl.inspect.window import Line

@@ -24,7 +24,7 @@ from hierfl.house_style import COLOURS, COLUMN, GAPS, house_figure, house_style,
 from hierfl.inspect.argument_checks import require_positive, require_whole
 from hierfl.inspect.implicit.points import REASONS, Points, Sampled, owner_called, shown
 from hierfl.inspect.implicit.smoothing import radii, smoothed_values
-from hierfl.inspect.kinks.branches import Branches
+from hierfl.inspect.kinks.pieces import Branches
 from hierfl.inspect.kinks.kink import Kinks
 from hierfl.inspect.kinks.kink_search import KinkSearch, effort
 from hierfl.inspect.window import Line, centre_of, direction_of, require_window, run_of
