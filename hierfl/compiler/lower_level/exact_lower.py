@@ -147,6 +147,15 @@ class ExactLower:
         found: tuple[LowerSolution, Array] = self._of_each_owner(solved, x, data, warm)
         return found
 
+    def branches(
+        self, x: Array, answers: Float[Array, "owners size"], way: Array, data: Data
+    ) -> tuple[Float[Array, "owners size"], Float[Array, " owners"], Float[Array, " owners"]]:
+        """(how all owners' y move along a direction, how far back and ahead the same holds below); see ``ExactMethod.branch``."""
+        assert self.method is not None
+        method, size = self.method, self.oracles.lower.size
+        told = self._of_each_owner(lambda owner, y: method.branch(x, owner, y, way), x, data, answers)
+        return told[:, :size], told[:, size], told[:, size + 1]
+
     def _of_each_owner(self, function: Callable[[Owner, Any], Any], x: Array, data: Data, given: Array | None) -> Any:
         """A function of each owner and of its row of what is given (None of nothing), stacked."""
         oracles, clients = self.oracles, data.clients

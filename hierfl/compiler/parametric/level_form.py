@@ -236,6 +236,15 @@ class LevelForm:
         """The last one."""
         return [_Curvature([], None, None)]
 
+    @cached_property
+    def _made(self) -> list[ConvexProgram | None]:
+        return [None]
+
+    @property
+    def latest(self) -> ConvexProgram | None:
+        """The program that was made last."""
+        return self._made[-1]
+
     # --- numbers -----------------------------------------------------------------------------------------------------
 
     def blocks(self, thetas: Thetas) -> list[RowBlock]:
@@ -281,7 +290,9 @@ class LevelForm:
         priced = np.zeros(width, bool)
         for part in parts:
             priced[part.columns[:, part.template.linear.rows]] = True
-        return ConvexProgram(last.p, q, a, b, cones, self.size, last.rows, smooth, constant, priced, self.is_map)
+        made = ConvexProgram(last.p, q, a, b, cones, self.size, last.rows, smooth, constant, priced, self.is_map)
+        self._made[-1] = made = made.sharing(self._made[-1])
+        return made
 
     def solution(self, thetas: Thetas, program: ConvexProgram, known: Saddles) -> ProgramSolution:
         """The solution of the program at theta, with what is known of those at others."""

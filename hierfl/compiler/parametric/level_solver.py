@@ -20,17 +20,25 @@ from hierfl.compiler.parametric.chosen_response import ChosenResponse, widened
 from hierfl.compiler.parametric.level_form import LevelForm, Thetas, WithoutCones
 from hierfl.compiler.parametric.many_programs import FamilyAnswers, ManyPrograms, pulled_together, solved_together
 from hierfl.compiler.programs.all_solutions import AllSolutions, settled, value_at
-from hierfl.compiler.programs.convex_program import ONE, SEVERAL, TWISTED, UNKNOWN, ConvexProgram, ProgramSolution
+from hierfl.compiler.programs.convex_program import (
+    ONE,
+    SEVERAL,
+    TWISTED,
+    UNKNOWN,
+    ConvexProgram,
+    ProgramSolution,
+)
 from hierfl.compiler.programs.distance_bound import distance_bound
-from hierfl.compiler.programs.response import Adjoint, ProgramResponse
-from hierfl.compiler.programs.saddle import Saddles
+from hierfl.compiler.programs.response import Adjoint, Branch, ProgramResponse
+from hierfl.compiler.programs.saddle import KEPT as SYSTEMS
+from hierfl.compiler.programs.saddle import Saddle, Saddles
 from hierfl.compiler.programs.small_and_sparse import is_dense, is_monotone, on_one_thread
 from hierfl.compiler.programs.solve_program import solve_program
 from hierfl.compiler.programs.variational_inequality import gap_program, gap_solution, solution_of_gap
 from hierfl.errors import NotConvexError
 
 BOUNDED = 500  # scalars of u, and twice as many rows, up to which errors are bounded
-KEPT = 256  # answers, so that a derivative does not solve again
+KEPT = 1024  # answers, so that a derivative does not solve again
 SCALARS = 5_000_000  # that are kept with them
 FAMILIES = 4  # sets of answers of many owners that are kept
 AMONG = 1e-6  # the error of a choice over curved cones that is good enough
@@ -80,8 +88,9 @@ class LevelSolver:
         key = _key([*thetas, *of_upper])
         answer = self._kept.get(key)
         if answer is None:
+            before = next(reversed(self._kept.values()), None)
             answer = self._kept[key] = self._answer(thetas, of_upper)
-            while len(self._kept) > _capacity(answer.program):
+            while len(self._kept) > _capacity(answer.program, None if before is None else before.program):
                 self._kept.popitem(last=False)
         return answer
 
@@ -237,6 +246,20 @@ class LevelSolver:
             return shortest.pull(answer.chosen, thetas, of_upper, seed, tangents)
         return self._pull_of_chosen(answer, thetas, of_upper, seed, tangents)
 
+    @property
+    def kept_at_once(self) -> int:
+        """How many systems of the conditions are surely kept, so that what is asked next of some answers finds them."""
+        program = self.form.latest
+        return 1 if program is None else int(np.clip(SYSTEMS // Saddle.numbers_of(program.p, program.a), 1, KEPT))
+
+    @on_one_thread
+    def branch(self, thetas: Thetas, of_upper: Thetas, tangent: Thetas) -> Branch | None:
+        """How the solution moves along a direction of theta while the same rows hold; None where that is not told."""
+        answer = self.answer(thetas, of_upper)
+        if not answer.chosen.solved or answer.unique in (SEVERAL, TWISTED):
+            return None
+        return self._response(answer, thetas, settled(answer.program, answer.chosen)).branch(tangent)
+
     def _response(self, answer: LevelAnswer, thetas: Thetas, at: ProgramSolution) -> ProgramResponse:
         """How one of its solutions moves."""
         program = answer.program
@@ -281,9 +304,11 @@ class LevelSolver:
         )
 
 
-def _capacity(program: ConvexProgram) -> int:
-    """How many answers with such programs are kept; each also has their absolute values."""
-    numbers = sum(part.size if is_dense(part) else part.nnz for part in (program.p, program.a))
+def _capacity(program: ConvexProgram, before: ConvexProgram | None) -> int:
+    """How many answers with such programs are kept; each also has the absolute values of matrices that it does not share."""
+    shared = () if before is None else (before.p, before.a)
+    own = [part for part in (program.p, program.a) if not any(part is other for other in shared)]
+    numbers = sum(part.size if is_dense(part) else part.nnz for part in own) + 2 * (program.width + len(program.b))
     return int(np.clip(SCALARS // (1 + 2 * numbers), 4, KEPT))
 
 

@@ -22,6 +22,7 @@ from hierfl.compiler.programs.small_and_sparse import (
     largest,
     lengths,
     nothing,
+    same,
     stacked,
 )
 from hierfl.compiler.programs.smooth_atoms import SmoothSum
@@ -61,6 +62,9 @@ class ProgramSolution:
         return self.status == SOLVED
 
 
+OF_MATRICES = ("kinds", "polyhedral", "sizes", "seen", "bounds", "_absolute", "curved_cones")  # what follows from P, A and the cones
+
+
 @dataclass(frozen=True, eq=False)
 class ConvexProgram:
     """P (width, width), symmetric, q, A (rows, width), b, the cones of the rows, in any order; the first ``size`` entries of u are y.
@@ -92,6 +96,14 @@ class ConvexProgram:
     def flat(cls, q: Vector, a: Matrix, b: Rows, cones: Sequence[Cone], size: int | None = None) -> ConvexProgram:
         """The same without a curvature."""
         return cls.of(nothing(len(q), len(q), a), q, a, b, cones, size)
+
+    def sharing(self, other: ConvexProgram | None) -> ConvexProgram:
+        """The same program, which shares P, A and all that follows from them with another one that has the same."""
+        if other is None or self.cones != other.cones or not same([self.p, self.a], [other.p, other.a]):
+            return self
+        shared = replace(self, p=other.p, a=other.a)
+        shared.__dict__.update({name: getattr(other, name) for name in OF_MATRICES})
+        return shared
 
     @property
     def width(self) -> int:
@@ -163,8 +175,9 @@ class ConvexProgram:
         return simple[row], column, value
 
     @cached_property
-    def _absolute(self) -> tuple[Matrix, Matrix]:
-        return abs(self.p), abs(self.a)
+    def _absolute(self) -> tuple[Matrix, Matrix, float]:
+        """(the sizes of P, those of A, the largest of P)."""
+        return abs(self.p), abs(self.a), largest(self.p)
 
     @cached_property
     def units(self) -> Vector:
@@ -239,11 +252,11 @@ class ConvexProgram:
 
     def force_size(self, u: Vector, z: Rows) -> float:
         """The size of what balances there."""
-        p, a = self._absolute
+        p, a, most = self._absolute
         size = p @ np.abs(u) + np.abs(self.q) + a.T @ np.abs(z)
         if self.smooth is not None:
             size = size + self.smooth.gradient_size(u)
-        return max(float(size.max(initial=0.0)), 1e-4 * largest(p)) or 1.0
+        return max(float(size.max(initial=0.0)), 1e-4 * most) or 1.0
 
     def has_prices(self, u: Vector, z: Rows, faint: float) -> bool:
         """Whether an inequality has a multiplier that is more than ``faint`` beside what balances: more than interior points leave."""

@@ -52,6 +52,14 @@ class Adjoint(NamedTuple):
     z: np.ndarray
 
 
+class Branch(NamedTuple):
+    """How u moves while the same rows hold, and how far back and ahead they do."""
+
+    rate: np.ndarray
+    behind: float
+    ahead: float
+
+
 class _Look(NamedTuple):
     """How u moves along a direction of theta, and by what that was found."""
 
@@ -104,6 +112,25 @@ class ProgramResponse:
             if pair is not None and all(by._agrees(pair, seed, by.moved(look.way), look.moved) for look in looks):
                 return pair
         return None
+
+    def branch(self, tangent: Thetas) -> Branch | None:
+        """How the solution moves along a direction while the same rows hold; None where it is at the end of that, or of cones.
+
+        Where P and A stay and q and b move evenly, it moves so up to the very place where a slack or a multiplier comes to zero.
+        """
+        program, held = self.program, self.solutions.strong
+        if not program.polyhedral or self.solutions.weak.any() or not self._saddle(held).is_regular:
+            return None
+        force, slack = self.moved(tangent)
+        u, multipliers, _ = self._saddle(held).solve(-force, -slack[held])
+        z = np.zeros(len(program.b))
+        z[held] = -multipliers
+        priced = held & program.loose
+        left = np.concatenate([program.slack(self.answer.u)[program.loose & ~held], self.answer.z[priced]])
+        rate = np.concatenate([(np.asarray(program.a @ u) + slack)[program.loose & ~held], z[priced]])
+        with np.errstate(all="ignore"):
+            time = np.abs(left / rate)
+        return Branch(u, float(time[rate > 0].min(initial=np.inf)), float(time[rate < 0].min(initial=np.inf)))
 
     def of_vertex(self, seed: np.ndarray, tangents: Sequence[Thetas]) -> Adjoint | None:
         """The adjoint of seed'u at a vertex of the solution set; None where more rows meet there, or the set does not stay."""

@@ -22,7 +22,15 @@ from scipy.linalg import svd
 from scipy.linalg.lapack import dsycon, dsytrf, dsytrs
 from scipy.sparse.linalg import splu
 
-from hierfl.compiler.programs.small_and_sparse import Matrix, as_array, count_in_rows, entries_of, is_dense, same
+from hierfl.compiler.programs.small_and_sparse import (
+    Matrix,
+    as_array,
+    count_in_rows,
+    entries_of,
+    is_dense,
+    largest_in_rows,
+    same,
+)
 from hierfl.jaxtools.interruption import heed
 
 DENSE = 400  # unknowns up to which a system is decomposed; up to
@@ -34,7 +42,7 @@ FULL_FACTORS = 5_000_000  # entries of factors beyond which no pivots are tried
 REFINEMENTS = 60
 GOOD = 1e-12  # of the right side, that may be left before the next d is tried
 COMES_BACK = 1e-6  # how far a generic vector of about 1 may be from what its image is solved for
-KEPT = 5_000_000  # numbers in systems that are kept
+KEPT = 12_000_000  # numbers in systems that are kept
 TRIALS, STAYS = 3, 1e-6  # refinements in which what is left of a system without a solution is seen to change by no more than this
 
 T = TypeVar("T")
@@ -124,6 +132,13 @@ class Saddle:
         found, others, _ = self.solve(self._p @ v + self._rows.T @ w, self._rows @ v)
         apart = np.abs(found - v).max(initial=0.0), np.abs(others - w).max(initial=0.0)
         return bool(max(apart) <= COMES_BACK)
+
+    @staticmethod
+    def numbers_of(p: Matrix, a: Matrix) -> int:
+        """The most that it may hold of some rows of A, about."""
+        count = p.shape[0] + a.shape[0]
+        entries = sum(part.size if is_dense(part) else part.nnz for part in (p, a, a))
+        return 2 * count**2 if count <= DENSE or entries >= FULL * count**2 else 20 * (entries + count)
 
     @property
     def numbers(self) -> int:
@@ -227,11 +242,11 @@ def _bounds(rows: Matrix) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _equilibrated(sizes: Matrix) -> np.ndarray:
-    """Powers of two that bring the largest entry of each row and column to about 1 (Ruiz, 2001)."""
+    """Powers of two that bring the largest entry of each row and column, of sizes that are symmetric, to about 1 (Ruiz, 2001)."""
     units = np.ones(sizes.shape[0])
     for _ in range(4 if len(units) else 0):
         scaled = _scaled(sizes, units) if (units != 1.0).any() else sizes
-        most = scaled.max(axis=0) if is_dense(scaled) else np.asarray(scaled.max(axis=0).todense()).reshape(-1)
+        most = scaled.max(axis=0) if is_dense(scaled) else largest_in_rows(scaled)
         units = units / np.sqrt(np.where(most > 0, most, 1.0))
     return np.asarray(np.exp2(np.round(np.log2(units))))
 
@@ -255,6 +270,7 @@ class Saddles:
         self._inside: tuple[list[Matrix], Any] = [], None
         self._of: list[Matrix] = []
         self._kept: OrderedDict[bytes, Saddle] = OrderedDict()
+        self._numbers: dict[bytes, int] = {}
         self._one_at_a_time = Lock()  # seeds of one problem run on threads
 
     def inside(self, domain: list[Matrix], find: Callable[[], T]) -> T:
@@ -272,10 +288,15 @@ class Saddles:
             if not same(self._of, [p, a]):
                 self._of = [p, a]
                 self._kept.clear()
+                self._numbers.clear()
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
+            if self._kept:  # the last one has its factors by now
+                last = next(reversed(self._kept))
+                self._numbers[last] = self._kept[last].numbers
             self._kept[key] = found = Saddle(p, a[held], symmetric)
-            while len(self._kept) > 1 and sum(saddle.numbers for saddle in self._kept.values()) > KEPT:
-                self._kept.popitem(last=False)
+            self._numbers[key] = found.numbers
+            while len(self._kept) > 1 and sum(self._numbers.values()) > KEPT:
+                del self._numbers[self._kept.popitem(last=False)[0]]
             return found

@@ -85,6 +85,14 @@ def largest(matrix: Matrix) -> float:
     return float(np.abs(numbers).max(initial=0.0))
 
 
+def largest_in_rows(sizes: Matrix) -> np.ndarray:
+    """The largest entry of each row of sizes by rows; 0 where there is none."""
+    most, filled = np.zeros(sizes.shape[0]), np.diff(sizes.indptr) > 0
+    if filled.any():
+        most[filled] = np.maximum.reduceat(sizes.data, sizes.indptr[:-1][filled])
+    return most
+
+
 def lengths(matrix: Matrix) -> np.ndarray:
     """The Euclidean length of each row."""
     if is_dense(matrix):

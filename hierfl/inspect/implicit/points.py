@@ -27,7 +27,7 @@ from hierfl.progress import RunProgress
 
 PIECE_SCALARS = 2_000_000
 PIECE = 64
-KEPT_LIMIT = 100_000
+KEPT_LIMIT, FOLLOWED_LIMIT = 100_000, 30_000
 OUTSIDE = 1e-9
 REASONS = ("", "x is outside X", "Y(x) is empty", "the lower level was not solved", "a term is undefined")
 
@@ -50,6 +50,20 @@ class Sampled(NamedTuple):
     error_bound: np.ndarray
     tied: np.ndarray
     reason: np.ndarray
+
+
+class Followed(NamedTuple):
+    """How all moves along a line at points, leading axis k: y (k, owners, size), f, and the switches (k, switches), whose values are here too.
+
+    The same holds below up to ``behind`` and ``ahead`` (k,), if at that rate; NaN where it is not told.
+    """
+
+    rates: np.ndarray
+    behind: np.ndarray
+    ahead: np.ndarray
+    slope: np.ndarray
+    switches: np.ndarray
+    switch_rates: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +112,29 @@ class Points:
         hyper = Hypergradient.of(self.compiled)
         along = np.broadcast_to(directions, np.shape(points))
         value, slope = self._pieces(("slopes", hyper), partial(self._slope, hyper), points, along)
+        return value, slope
+
+    @property
+    def follows(self) -> bool:
+        """Whether what is between places where switches change can be followed; none of them is unseen."""
+        method, switches = self.compiled.exact.method, self.switches
+        few = max(self._answer_size, switches.entries) <= FOLLOWED_LIMIT
+        if method is None or not few or switches.opaque or switches.sampled.any():
+            return False
+        return method.follows and self.differentiable
+
+    def followed(self, points: np.ndarray, direction: np.ndarray) -> tuple[Sampled, Followed]:
+        """Evaluate f and all else at points (k, n), and how it moves along a direction (n,)."""
+        method = self.compiled.exact.method
+        most = 1 if method is None else method.followed_at_once
+        told = self._pieces("followed", self._followed, points, np.broadcast_to(direction, points.shape), most=most)
+        return Sampled(*told[:9]), Followed(*told[9:])
+
+    def slopes_of(
+        self, points: np.ndarray, directions: np.ndarray, answers: np.ndarray, rates: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(f, its derivatives along directions) at points (k, n) whose y, and how that moves, is known: (k, owners, size) each."""
+        value, slope = self._pieces("slopes of answers", self._moving, points, directions, answers, rates)
         return value, slope
 
     def gradients(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -153,6 +190,23 @@ class Points:
         tied = jnp.where((reason == 0) & ties.any(), 1 + jnp.argmax(ties), 0)
         return *terms, kept, signature, jnp.max(solution.residual), jnp.max(solution.error_bound), tied, reason
 
+    def _followed(self, x: Array, way: Array, data: Data, tolerance: Array) -> tuple[Array, ...]:
+        told = self._value(x, data, tolerance)
+        answers = told[3]
+        rates, behind, ahead = self.compiled.exact.branches(x, answers, way, data)
+        _, slope = self._moving(x, way, answers, rates, data, tolerance)
+        switches, moved = jax.jvp(lambda x, y: self.switches.values(x, y, data), (x, answers), (way, rates))
+        return *told, rates, jnp.min(behind), jnp.min(ahead), slope, switches, moved
+
+    def _moving(
+        self, x: Array, way: Array, answers: Array, rates: Array, data: Data, tolerance: Array
+    ) -> tuple[Array, Array]:
+        def value(x: Array, y: Array) -> Array:
+            server, clients = self.compiled.exact.value_at(x, y, data)
+            return self.compiled.sign * (server + data.clients.weights @ clients)
+
+        return jax.jvp(value, (x, answers), (way, rates))
+
     def _error_bound(self, x: Array, data: Data, tolerance: Array) -> tuple[Array]:
         solution, _ = self.compiled.exact.with_bounds.solve_all(x, data, None, tolerance)
         return (jnp.max(solution.error_bound),)
@@ -204,10 +258,15 @@ class Points:
         return int(np.clip(PIECE_SCALARS // (1 + rows + self._answer_size), 1, PIECE))
 
     def _pieces(
-        self, name: Hashable, one: Callable[..., tuple[Array, ...]], points: np.ndarray, *more: np.ndarray
+        self,
+        name: Hashable,
+        one: Callable[..., tuple[Array, ...]],
+        points: np.ndarray,
+        *more: np.ndarray,
+        most: int = PIECE,
     ) -> list[np.ndarray]:
-        """The results of ``one`` at points, each with its own entries of further arrays, in calls of one size."""
-        size = self._piece
+        """The results of ``one`` at points, each with its own entries of further arrays, in calls of one size, at ``most``."""
+        size = min(self._piece, most)
         key = ("points", name, size)
 
         def make() -> Callable[..., tuple[Array, ...]]:

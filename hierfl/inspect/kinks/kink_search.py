@@ -29,6 +29,7 @@ from hierfl.inspect.kinks.kink import (
     merged,
 )
 from hierfl.inspect.kinks.one_sided import LEAST_STEP, ROUGH_DISTANCES, OneSided, Sides, judge
+from hierfl.inspect.kinks.pieces import Branches
 from hierfl.inspect.kinks.switch_changes import SwitchChanges
 from hierfl.inspect.kinks.switches import TOLERANCE, Cause
 from hierfl.inspect.window import Line
@@ -206,6 +207,7 @@ class PlaceSearch:
     points: Points
     line: Line
     coarse: bool = False
+    branches: Branches | None = None
 
     def on(self, t: np.ndarray, sampled: Sampled) -> tuple[list[KinkPlace], int]:
         """(places in order, how many were dropped) between points ``t`` that have been sampled."""
@@ -229,7 +231,7 @@ class PlaceSearch:
         return 1.0 + float(np.max(np.abs(self.line.centre), initial=0.0))
 
     def _between(self, t: np.ndarray, sampled: Sampled) -> tuple[list[KinkPlace], int]:
-        changes = SwitchChanges(self.points, self.line)
+        changes = SwitchChanges(self.points, self.line, self.branches)
         places, dropped = changes.crossings(t, sampled)
         places += changes.touches(t, sampled) + changes.shared(t, sampled)
         if not self.points.differentiable:
@@ -237,7 +239,11 @@ class PlaceSearch:
         look = SlopeLeaps(self.points, self.line, self.separation)
         known, good = np.array([place.t for place in places]), sampled.reason == 0
         slope = np.full(len(t), np.nan)
-        slope[good] = look.slopes(t[good])
+        if self.branches is not None:
+            slope = np.array([self.branches.slope_at(place) for place in t.tolist()])
+        asked = good & np.isnan(slope)
+        if asked.any():
+            slope[asked] = look.slopes(t[asked])
         leaps, also = look.leaps(t, slope, known)
         return places + leaps + look.breaks(t, np.where(good, sampled.value, np.nan), slope, known), dropped + also
 
@@ -266,6 +272,7 @@ class KinkSearch:
 
     points: Points
     line: Line
+    branches: Branches | None = None
 
     def find(self, t: np.ndarray, sampled: Sampled) -> Kinks:
         """Find all kinks and jumps in the window whose grid ``t`` has been sampled."""
@@ -274,7 +281,9 @@ class KinkSearch:
             (f"{switches.entries:,} atoms and constraints",) if switches.entries > sampled.signature.shape[1] else ()
         )
         eye = OneSided.of(self.points, sampled, self.line.at(t), self.line.direction, self.line.radius)
-        look = PlaceSearch(self.points, self.line, eye.coarse)
+        branches = self.branches if eye.exact else None
+        eye = eye._replace(branches=branches)
+        look = PlaceSearch(self.points, self.line, eye.coarse, branches)
         places, dropped = look.on(t, sampled)
         resolution = Resolution(
             eye.least_jump,

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hierfl.inspect.implicit.points import Points, Sampled
+from hierfl.inspect.kinks.pieces import Branches
 
 MEETS = 2e-14  # of the value, relative to 1 + |value|: values that are no further apart meet
 LEAST_STEP = 1e-6  # of the value, relative to 1 + |value|
@@ -116,6 +117,7 @@ class OneSided(NamedTuple):
     points: Points
     exact: bool = False
     noise: float = 0.0
+    branches: Branches | None = None  # what is known of f beside places
 
     @classmethod
     def of(cls, points: Points, sampled: Sampled, at: np.ndarray, direction: np.ndarray, radius: float) -> OneSided:
@@ -180,7 +182,7 @@ class OneSided(NamedTuple):
         self, places: np.ndarray, directions: np.ndarray, step: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         at, ways = _beyond(places, directions, step, 2)
-        value, slope = self.points.slopes(at, ways)
+        value, slope = (self.branches or self.points).slopes(at, ways)
         (value, _), (one, two) = value.reshape(-1, 2).T, slope.reshape(-1, 2).T
         at_place, change = 2 * one - two, np.abs(two - one)
         lost = np.isnan(at_place) & np.isfinite(value)  # there are values, and no derivatives

@@ -14,6 +14,7 @@ import numpy as np
 
 from hierfl.inspect.implicit.points import Points, Sampled
 from hierfl.inspect.kinks.kink import BRACKET, LIMIT, KinkPlace, changed
+from hierfl.inspect.kinks.pieces import Branches, Motion
 from hierfl.inspect.kinks.switches import ROUNDING, TOLERANCE
 from hierfl.inspect.window import Line
 
@@ -22,6 +23,8 @@ FAR = 100.0  # widths that two places of one branch are apart, for a line throug
 BESIDE = np.array([-0.45, 0.45])  # widths
 CLOSE = 0.05  # of the way along a line
 PATIENCE = 8  # misses
+BETWEEN = 0.47  # of the way between two branches: half-way there may be a kink where they are as far apart as others
+MET = 0.2  # widths that two branches may be apart where they meet
 VALUES_LIMIT = 4_000_000
 SHARE = 0.02  # of a distribution's sample: as many rows that change branch at one place are no accident
 
@@ -33,14 +36,18 @@ class _End(NamedTuple):
     good: bool
     signature: np.ndarray
     value: np.ndarray
+    motion: Motion | None = None
 
     def leaves(self, other: _End | None, changing: np.ndarray, zero: float) -> np.ndarray:
-        """Where the line through here and another place of this branch takes each changing switch to zero."""
-        if other is None or other.value.shape != changing.shape:
+        """Where the line of this branch, or one through here and another place of it, takes each changing switch to zero."""
+        if self.motion is None and (other is None or other.value.shape != changing.shape):
             return np.zeros(0)
         sign, mine = self.signature[changing], self.value[changing]
         with np.errstate(all="ignore"):
-            rate = (mine - other.value[changing]) / (self.t - other.t)
+            if self.motion is not None:
+                rate = self.motion.switch_rates[changing]
+            else:
+                rate = (mine - other.value[changing]) / (self.t - other.t)  # type: ignore[union-attr]
             root = self.t - (mine - zero * sign) / rate
         return np.asarray(root[(sign != 0) & np.isfinite(root)])
 
@@ -53,6 +60,7 @@ class _Cell(NamedTuple):
     before: _End | None
     after: _End | None
     misses: int = 0  # how often lines have left most of it
+    curved: bool = False  # whether they have led to a place of the branch that they were to leave
 
     @classmethod
     def of(cls, left: _End, right: _End, near: Sequence[_End], width: float, misses: int = 0) -> _Cell:
@@ -80,39 +88,85 @@ class _Cell(NamedTuple):
 
     def meeting(self, width: float, zero: float) -> float:
         """Where a switch is zero itself, not only counted as it, by the line that led here; the middle where none did."""
-        changing = self.left.signature != self.right.signature
-        for end, other in ((self.left, self.before), (self.right, self.after)):
-            counted, itself = end.leaves(other, changing, zero), end.leaves(other, changing, 0.0)
-            led = itself[np.abs(counted - self.middle) <= width]
-            if led.size:
-                return float(led[0])
+        for counted, itself in zip(self.edges(zero), self.edges(0.0)):
+            if abs(counted - self.middle) <= width:
+                return itself
         return self.middle
 
+    def edges(self, zero: float) -> tuple[float, float]:
+        """Where the branch of the left end ends, and that of the right one begins, by their lines; infinite where these do not say."""
+        changing, edges = self.left.signature != self.right.signature, []
+        for end, other, way in ((self.left, self.before, 1.0), (self.right, self.after, -1.0)):
+            roots = end.leaves(other, changing, zero)
+            if end.motion is not None:
+                roots = np.append(roots, end.t + way * (end.motion.ahead if way > 0 else end.motion.behind))
+            edges.append(end.t + way * (way * (roots - end.t))[way * (roots - end.t) > 0].min(initial=np.inf))
+        return float(edges[0]), float(edges[1])
+
+    @property
+    def gap(self) -> float:
+        """What is between the branches of both ends; the whole cell where that is not known."""
+        exit_, entry = self.edges(0.0)
+        return entry - exit_ if self.is_followed and self.left.t < exit_ and entry < self.right.t else self.length
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether both ends know their branches."""
+        return self.left.motion is not None and self.right.motion is not None
+
+    def met(self, width: float) -> float | None:
+        """The place where the branches of both ends meet, which is all there is in between; None where they do not."""
+        if self.left.motion is None or self.right.motion is None or abs(self.gap) > MET * width:
+            return None
+        t = 0.5 * sum(self.edges(0.0))
+        return t if self.left.motion.meets(self.right.motion, t - self.left.t, t - self.right.t) else None
+
     def cuts(self, width: float, zero: float) -> np.ndarray:
-        """Where to look next: just beside the places where the lines from both ends say that a branch ends, or half-way.
+        """Where to look next: between the branches of both ends; just beside the places where their lines say that they end; or half-way.
 
         Lines that have missed are those of a curve, and next time there is a place of its branch close to its end.
         """
-        changing = self.left.signature != self.right.signature
+        if (self.left.motion or self.right.motion) and self.misses <= PATIENCE:
+            exit_, entry = self.edges(0.0)
+            if self.is_followed and not self.curved and exit_ + MET * width < entry:
+                exit_, entry = max(exit_, self.left.t), min(entry, self.right.t)
+                return np.array([exit_ + BETWEEN * (entry - exit_)])
+            around = self._around(width, 0.0) or self._around(width, zero)
+            if around:
+                return np.array(around)
         cuts: list[float] = []
-        for end, other, nearest in ((self.left, self.before, np.min), (self.right, self.after, np.max)):
-            roots = end.leaves(other, changing, zero)
-            roots = roots[(roots > self.left.t) & (roots < self.right.t)]
-            if roots.size:
-                cuts += (nearest(roots) + BESIDE * width).tolist()
-                cuts += [nearest(roots) - CLOSE * (nearest(roots) - end.t)] * (self.misses > 0)
+        for end, edge in zip((self.left, self.right), self.edges(zero)):
+            if self.left.t < edge < self.right.t:
+                cuts += (edge + BESIDE * width).tolist()
+                cuts += [edge - CLOSE * (edge - end.t)] * (self.misses > 0)
         inside = [cut for cut in sorted(cuts) if self.left.t < cut < self.right.t]
         apart = [cut for k, cut in enumerate(inside) if k == 0 or cut - inside[k - 1] > 0.5 * width]
         return np.array(apart if apart and self.misses <= PATIENCE else [self.middle])
 
+    def _around(self, width: float, zero: float) -> list[float]:
+        """Places on either side of where the branches of both ends meet, by lines of which the shorter one is trusted more."""
+        exit_, entry = self.edges(zero)
+        inside = self.left.t < exit_ < self.right.t, self.left.t < entry < self.right.t
+        if not any(inside):  # what changes does so next to the other end
+            beyond = [self.left.t + CLOSE * self.length] * (-np.inf < entry) + [self.right.t - CLOSE * self.length] * (exit_ < np.inf)
+            return beyond if self.length > width / CLOSE else []
+        if not all(inside):
+            return []
+        trust = (self.right.t - entry) ** 2 / ((exit_ - self.left.t) ** 2 + (self.right.t - entry) ** 2)
+        middle = trust * exit_ + (1.0 - trust) * entry
+        reach = max(BESIDE[1] * width, 2.0 * abs(entry - exit_) * min(trust, 1.0 - trust))
+        return [cut for cut in (middle - reach, middle + reach) if self.left.t < cut < self.right.t]
+
     def parts(self, inner: list[_End], width: float) -> list[_Cell]:
         """Cut at places inside, and keep the parts over which a switch changes."""
         near = [end for end in (self.before, self.left, *inner, self.right, self.after) if end is not None]
-        return [
-            _Cell.of(left, right, near, width, self.misses + (right.t - left.t > 0.6 * self.length))
+        cells = [
+            _Cell.of(left, right, near, width, self.misses)
             for left, right in pairwise([self.left, *inner, self.right])
             if (left.signature != right.signature).any()
         ]
+        gap, curved = abs(self.gap), self.curved or len(cells) <= len(inner)
+        return [cell._replace(misses=cell.misses + int(abs(cell.gap) > 0.6 * gap), curved=curved) for cell in cells]
 
 
 @dataclass(frozen=True)
@@ -121,6 +175,7 @@ class SwitchChanges:
 
     points: Points
     line: Line
+    branches: Branches | None = None
 
     def crossings(self, t: np.ndarray, sampled: Sampled) -> tuple[list[KinkPlace], int]:
         """Narrow the cells in which a switch changes sign, all at once, a distribution's sample left out.
@@ -141,26 +196,31 @@ class SwitchChanges:
         closed, dropped = [], 0
         blur = ROUNDING * float(np.nanmax(np.abs(sampled.answers), initial=0.0))  # within which a switch counts as zero
         while open_:
-            cuts = [cell.cuts(self._width, TOLERANCE) for cell in open_]
-            at = np.concatenate(cuts)
-            between = iter(self._ends(at, self.points.values(self.line.at(at)), names))
-            parts = []
-            for cell, cut in zip(open_, cuts):
+            left_open = []
+            for cell in open_:
+                place, even = cell.met(self._width), True
+                if place is None and cell.length <= self._width:
+                    place, even = cell.meeting(self._width, TOLERANCE), False
+                if place is None:
+                    left_open.append(cell)
+                    continue
+                width = MET * self._width if even else cell.length
+                closed.append(KinkPlace(place, max(width, blur), changed(cell.left.signature, cell.right.signature, names)))
+                if self.branches is not None:
+                    self.branches.end(cell.left.t, cell.right.t, place, even)
+            cuts = [cell.cuts(self._width, TOLERANCE) for cell in left_open]
+            between = iter(self._ends(np.concatenate(cuts), None, names) if cuts else [])
+            open_ = []
+            for cell, cut in zip(left_open, cuts):
                 inner = list(islice(between, len(cut)))
                 lost = next((end for end in inner if not end.good), None)
                 if lost is not None:  # as close as f can be had
                     changes = changed(cell.left.signature, cell.right.signature, names)
                     closed.append(KinkPlace(lost.t, cell.length, changes))
                 else:
-                    parts += cell.parts(inner, self._width)
-            dropped += max(0, len(parts) - LIMIT)
-            open_ = []
-            for cell in parts[:LIMIT]:
-                if cell.length <= self._width:
-                    changes = changed(cell.left.signature, cell.right.signature, names)
-                    closed.append(KinkPlace(cell.meeting(self._width, TOLERANCE), max(cell.length, blur), changes))
-                else:
-                    open_.append(cell)
+                    open_ += cell.parts(inner, self._width)
+            dropped += max(0, len(open_) - LIMIT)
+            open_ = open_[:LIMIT]
         return closed, dropped
 
     @property
@@ -168,14 +228,19 @@ class SwitchChanges:
         """To within what a place is found."""
         return BRACKET * self.line.radius
 
-    def _ends(self, t: np.ndarray, sampled: Sampled, names: np.ndarray) -> list[_End]:
-        """Make ends of cells at places that have been evaluated, with the values of their switches where those are not too many."""
-        signature, good = sampled.signature[:, names], sampled.reason == 0
-        if not names.size or len(t) * self.points.switches.entries > VALUES_LIMIT:
-            value = np.full((len(t), 1), np.nan)
+    def _ends(self, t: np.ndarray, sampled: Sampled | None, names: np.ndarray) -> list[_End]:
+        """Make ends of cells at places, which may have been evaluated, with the values of their switches where those are not too many."""
+        motions: list[Motion | None] = [None] * len(t)
+        if self.branches is not None:
+            sampled, value, motions = self.branches.look(t)
         else:
-            value = self.points.switches_of(self.line.at(t), sampled)[:, names]
-        return [_End(*each) for each in zip(t.tolist(), good.tolist(), signature, value)]
+            sampled = self.points.values(self.line.at(t)) if sampled is None else sampled
+            if not names.size or len(t) * self.points.switches.entries > VALUES_LIMIT:
+                value = np.full((len(t), 1), np.nan)
+            else:
+                value = self.points.switches_of(self.line.at(t), sampled)[:, names]
+        signature, good = sampled.signature[:, names], sampled.reason == 0
+        return [_End(*each) for each in zip(t.tolist(), good.tolist(), signature, value, motions)]
 
     def touches(self, t: np.ndarray, sampled: Sampled) -> list[KinkPlace]:
         """Find where a switch that has one sign at neighbouring points comes to zero between them."""

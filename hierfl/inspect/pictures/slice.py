@@ -8,7 +8,7 @@ curves broken at jumps, and the words along the axis.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -26,6 +26,7 @@ from hierfl.inspect.implicit.points import REASONS, Points, Sampled, owner_calle
 from hierfl.inspect.implicit.smoothing import radii, smoothed_values
 from hierfl.inspect.kinks.kink import Kinks
 from hierfl.inspect.kinks.kink_search import KinkSearch, effort
+from hierfl.inspect.kinks.pieces import Branches
 from hierfl.inspect.window import Line, centre_of, direction_of, require_window, run_of
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import Card, Shown
@@ -148,6 +149,7 @@ class Slice(Shown):
     smoothed: tuple[Smoothed, ...]
     iterates: np.ndarray
     tolerance: float
+    branches: Branches | None
     progress: bool = False
 
     @property
@@ -189,7 +191,8 @@ class Slice(Shown):
         """The kinks in the window, in order; see :class:`hierfl.inspect.kinks.kink.Kinks`. Computed when first asked for."""
         with shown(effort(self.t, self.sampled), "kinks", self.progress) as bar:
             points = Points(self.compiled, self.tolerance, bar)
-            return KinkSearch(points, self.line).find(self.t, self.sampled)
+            branches = None if self.branches is None else replace(self.branches, points=points)
+            return KinkSearch(points, self.line, branches).find(self.t, self.sampled)
 
     @cached_property
     @double_precision
@@ -315,11 +318,12 @@ def slice_of(
     t = float(radius) * ((np.arange(points) * 2 - (points - 1)) / (points - 1))  # linspace may miss 0 by a rounding
     with shown(points + points * samples * len(etas), "slice", progress) as bar:
         evaluate = Points(compiled, tolerance, bar)
-        sampled = evaluate.values(line.at(t))
+        branches = Branches.of(evaluate, line)
+        sampled = evaluate.values(line.at(t)) if branches is None else branches.look(t)[0]
         inside = np.where(sampled.reason == 1, np.nan, 1.0)
         means = [smoothed_values(evaluate, line.at(t), eta, samples, seed) for eta in etas]
         smoothed = tuple(Smoothed(eta, inside * mean, half) for eta, (mean, half) in zip(etas, means))
-    return Slice(compiled, line, chosen, t, sampled, smoothed, _iterates_along(line, run), tolerance, progress)
+    return Slice(compiled, line, chosen, t, sampled, smoothed, _iterates_along(line, run), tolerance, branches, progress)
 
 
 def _iterates_along(line: Line, run: Result | None) -> np.ndarray:

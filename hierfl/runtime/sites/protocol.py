@@ -103,7 +103,8 @@ class RunProtocol:
 def _fit(asked: Asked, broadcast: Any, each: Any) -> bool:
     """Whether what was sent has the form of these trees; what each client has its own of has a leading axis of clients."""
     sent, wanted = (asked.broadcast, asked.each), (broadcast, each)
-    if not jax.tree.structure(sent) == jax.tree.structure(wanted):
+    kinds: list[Any] = [jax.tree.structure(sent), jax.tree.structure(wanted)]
+    if kinds[0] != kinds[1]:
         return False
     own = [(len(asked.clients), *leaf.shape[1:]) for leaf in jax.tree.leaves(each)]
     shapes = [leaf.shape for leaf in jax.tree.leaves(broadcast)] + own

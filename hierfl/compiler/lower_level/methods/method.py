@@ -99,6 +99,16 @@ class ExactMethod(ABC):
         return ""
 
     @property
+    def follows(self) -> bool:
+        """Whether it knows how y moves along a line, and up to where: it has ``branch``."""
+        return False
+
+    @property
+    def followed_at_once(self) -> int:
+        """At how many points it is best asked for that together with y(x)."""
+        return 1
+
+    @property
     def tells_kinks(self) -> bool:
         """Whether its derivative of y(x) is NaN where there is none."""
         return self.responds
@@ -140,6 +150,12 @@ class ExactMethod(ABC):
         ``ways`` are directions along which alone it is asked for, where a method can tell.
         """
         raise AssertionError(f"{self.name} does not know how y moves with x")
+
+    def branch(
+        self, x: Float[Array, " n"], owner: Owner, y: Float[Array, " size"], way: Float[Array, " n"]
+    ) -> Float[Array, " size+2"]:
+        """(by what one owner's y moves along a direction of x, how far back and ahead the same holds below), NaN where that is not told."""
+        raise AssertionError(f"{self.name} does not know how y moves along a line")
 
     def question(self, x: Array, owner: Owner, asked: Owner, warm: Array, tolerance: Array | float) -> Question:
         """The lower level of an owner as a question to this method."""

@@ -224,6 +224,34 @@ class ParametricProgram(ExactMethod):
         nowhere = jnp.any(jnp.isnan(flat))  # theta may not move with x where there is no derivative
         return jnp.where(nowhere, jnp.nan, pulled)
 
+    @property
+    def follows(self) -> bool:
+        solver = self.solver  # many small programs are solved together in less time than it takes to follow one
+        return self.responds and solver.form.polyhedral and not (solver.mapping or solver.has_families)
+
+    @property
+    def followed_at_once(self) -> int:
+        return self.solver.kept_at_once
+
+    def branch(
+        self, x: Float[Array, " n"], owner: Owner, y: Float[Array, " size"], way: Float[Array, " n"]
+    ) -> Float[Array, " size+2"]:
+        size, solver, parts = self.structure.size, self.solver, len(self._own(x, owner)[0])
+
+        def both(x: Array) -> Thetas:
+            below, above = self._own(x, owner)
+            return [*below, *above]
+
+        thetas, tangent = jax.jvp(both, (x,), (way,))
+
+        def on_host(*given: np.ndarray) -> np.ndarray:
+            every = [np.asarray(part, float) for part in given]
+            below, above, way = every[:parts], every[parts : len(thetas)], every[len(thetas) : len(thetas) + parts]
+            branch = solver.branch(below, above, way)
+            return np.full(size + 2, np.nan) if branch is None else np.append(branch.rate[:size], branch[1:])
+
+        return call_on_host(on_host, (size + 2,), x.dtype, *thetas, *tangent)
+
     def unsolved(self, solution: LowerSolution, owner: int) -> str:
         kind = self.structure.level.kind
         what, convex, none = "objective", "convex", "It may not attain its infimum"
