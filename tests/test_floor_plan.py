@@ -34,7 +34,7 @@ CATALOGUES = {  # one family of sets or atoms, or one algorithm, a file
     Path("hierfl/atoms/families"),
     Path("solvers"),
 }
-LARGEST_CIRCLE, LARGEST_FOLDER, LONGEST_FILE, LONGEST_MEDIAN = 3, 15, 600, 180
+LARGEST_CIRCLE, LARGEST_FOLDER, LONGEST_FILE, LONGEST_MEDIAN = 3, 15, 600, 200
 
 
 def source_files() -> list[Path]:
@@ -204,6 +204,7 @@ def test_tests_lie_where_their_subjects_do() -> None:
     tests = ROOT / "tests"
     folders = {path.parent.relative_to(tests) for path in tests.rglob("test_*.py")} - {Path()}
     beside = (*BESIDE, "examples")
+    folders -= {Path("security")}  # what an attacker finds is no one room's
     astray = [
         f for f in folders if not ((ROOT / "hierfl" / f).is_dir() or (f.parts[0] in beside and (ROOT / f).is_dir()))
     ]

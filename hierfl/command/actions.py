@@ -21,7 +21,8 @@ def serve_site(chosen: argparse.Namespace) -> None:
     """Load the problem and the data, join the cluster or listen at the socket, and answer until it ends."""
     from hierfl import solvers
     from hierfl.runtime.sites.memory_folder import MemoryFolder
-    from hierfl.runtime.sites.site import Site, SiteRules, held_of
+    from hierfl.runtime.sites.site import Site, SiteRules
+    from hierfl.runtime.sites.site_data import held_of
 
     dask, flower = ("tls_ca", "tls_cert", "tls_key", "host"), ("parent_pid",)
     for name in flower if chosen.socket is None else dask:

@@ -29,7 +29,7 @@ COUNTS = (1, 8, 64, 512, 4096)  # of points that are looked at by one program
 
 @dataclass(frozen=True, eq=False)
 class Inequalities:
-    """Inequalities as they are written, by which a point satisfies them or not: left sides minus right sides, as a program of the variables and of what else the inequalities depend on."""
+    """Inequalities as they are written: left sides minus right sides, as a program of the variables and of what else they depend on."""
 
     program: Program
     variables: tuple[cp.Variable, ...]
