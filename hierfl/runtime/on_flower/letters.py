@@ -79,6 +79,7 @@ class Letter:
 
 SERVER = "server"  # the word by which a site tells apart who asks
 TABLES = "tables"  # what stands before the paths of a solver's tables
+FEW = 64  # rounds, whose tables cost nothing
 Message = TypeVar("Message")
 
 
@@ -242,6 +243,10 @@ def start_of(letter: Letter, read_solver: Callable[[str], Any]) -> Start:
     if type(solver).__name__ != found["algorithm"]:  # which is what the owner's rules are about
         raise SiteError(f"a start of {found['algorithm']!r} whose solver is {type(solver).__name__}.")
     tables = {name.removeprefix(TABLES): array for name, array in arrays.items()}
+    if found["rounds"] > max(
+        [FEW, *(len(table) for table in tables.values() if table.ndim)]
+    ):  # the site's own would be as long
+        raise SiteError(f"a start of {found['rounds']:,} rounds, more than its tables have.")
     return Start(**found | {"solver": solver, "tables": tables})
 
 

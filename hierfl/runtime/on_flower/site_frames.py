@@ -8,12 +8,13 @@ from __future__ import annotations
 import socket
 import struct
 import time
+from collections.abc import Callable
 
 MARK = b"hierfl\0\1"  # the version of frames at its end
 HEAD = struct.Struct(">8sQ")
 LARGEST = 1 << 31  # bytes of a letter
 SECONDS = 30.0  # that a frame may take from its first byte to its last
-CHUNK = 1 << 20  # bytes that are waited for at once: memory is taken for what has arrived
+CHUNK = 1 << 16  # bytes that are waited for at once: memory is taken for what has arrived
 
 
 class FrameError(Exception):
@@ -43,10 +44,10 @@ def receive_frame(connection: socket.socket) -> bytes:
 
     Raises ``FrameError`` for anything but a frame.
     """
-    return receive_letter(connection, receive_length(connection, None))
+    return receive_bytes(connection, receive_length(connection, None))
 
 
-def receive_length(connection: socket.socket, patience: float | None = SECONDS) -> int:
+def receive_length(connection: socket.socket, patience: float | None) -> int:
     """The length of the letter that comes next; ``patience`` are the seconds until it begins, None for any number.
 
     Raises ``FrameError`` for anything but the head of a frame, or if nothing came in time.
@@ -56,7 +57,7 @@ def receive_length(connection: socket.socket, patience: float | None = SECONDS) 
         first = connection.recv(1)
     except TimeoutError:
         raise FrameError("said nothing in time") from None
-    mark, length = HEAD.unpack(first + _exactly(connection, HEAD.size - len(first)))
+    mark, length = HEAD.unpack(first + receive_bytes(connection, HEAD.size - len(first)))
     if mark != MARK:
         raise FrameError("does not speak as hierfl's callers do")
     if length > LARGEST:
@@ -64,12 +65,11 @@ def receive_length(connection: socket.socket, patience: float | None = SECONDS) 
     return int(length)
 
 
-def receive_letter(connection: socket.socket, length: int) -> bytes:
-    """So many bytes."""
-    return _exactly(connection, length)
+def receive_bytes(connection: socket.socket, count: int, hold: Callable[[int], None] = lambda _: None) -> bytes:
+    """So many bytes, in time; ``hold`` is told of each part of them that has arrived.
 
-
-def _exactly(connection: socket.socket, count: int) -> bytes:
+    Raises ``FrameError`` if they do not come.
+    """
     arrived, until = bytearray(), time.monotonic() + SECONDS
     while missing := count - len(arrived):
         connection.settimeout(max(until - time.monotonic(), 1e-3))
@@ -79,5 +79,6 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
             raise FrameError(f"{missing:,} of {count:,} bytes did not come in time") from None
         if not part:
             raise FrameError(f"was gone with {missing:,} of {count:,} bytes still to come")
+        hold(len(part))
         arrived += part
     return bytes(arrived)

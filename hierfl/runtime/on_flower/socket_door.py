@@ -12,27 +12,28 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
 
 from hierfl.errors import SettingError, SiteError
 from hierfl.runtime.on_flower.site_frames import (
+    LARGEST,
     SECONDS,
     FrameError,
     dial,
+    receive_bytes,
     receive_length,
-    receive_letter,
     send_frame,
 )
 
 LOG = logging.getLogger("hierfl.site")
 LONGEST = 100  # characters of a path, a limit of the operating system's
 LOOK = 1.0  # seconds between looks whether the parent is there
-AT_ONCE = 32  # connections
+AT_ONCE = 32  # connections; the letters of all of them have no more bytes than one may have
 PACE = 0.01  # seconds between connections, on average, once there were as many as may be open
-SMALL = 1 << 22  # bytes of a letter; of larger ones there is one at a time
 
 Answer = SimpleQueue[bytes | None]  # where one is waited for; None where there is none
 
@@ -46,8 +47,9 @@ class SocketDoor:
     def __init__(self, path: str) -> None:
         self.path = path
         self._letters = SimpleQueue[tuple[bytes, Answer]]()
-        self._places, self._large, self._guard = threading.BoundedSemaphore(AT_ONCE), threading.Lock(), threading.Lock()
-        self._arriving: dict[socket.socket, None] = {}  # connections whose letter is not there yet, the oldest first
+        self._places, self._guard = threading.BoundedSemaphore(AT_ONCE), threading.Lock()
+        self._held: dict[socket.socket, int] = {}  # bytes of each connection's letter, the oldest first
+        self._whole: set[socket.socket] = set()  # those whose letter is there
 
     def __enter__(self) -> SocketDoor:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -102,7 +104,7 @@ class SocketDoor:
             self._make_room()
             self._places.acquire()
         with self._guard:
-            self._arriving[connection] = None
+            self._held[connection] = 0
         try:
             threading.Thread(target=self._attend, args=(connection,), daemon=True).start()
         except RuntimeError:
@@ -112,7 +114,7 @@ class SocketDoor:
     def _make_room(self) -> None:
         """End the connection that has been open for longest without a whole letter."""
         with self._guard:
-            oldest = next(iter(self._arriving), None)
+            oldest = next((one for one in self._held if one not in self._whole), None)
             if oldest is not None:
                 LOG.warning("more than %d callers at once: the first without a letter is sent away", AT_ONCE)
                 with suppress(OSError):
@@ -120,15 +122,14 @@ class SocketDoor:
 
     def _attend(self, connection: socket.socket) -> None:
         try:
-            length = receive_length(connection)
-            with self._large if length > SMALL else nullcontext():
-                letter, waiting = receive_letter(connection, length), Answer()
-                with self._guard:
-                    self._arriving.pop(connection, None)
-                self._letters.put((letter, waiting))
-                del letter
-                if (answer := waiting.get()) is not None:
-                    send_frame(connection, answer, SECONDS)
+            length = receive_length(connection, SECONDS)
+            letter, waiting = receive_bytes(connection, length, partial(self._hold, connection)), Answer()
+            with self._guard:
+                self._whole.add(connection)
+            self._letters.put((letter, waiting))
+            del letter
+            if (answer := waiting.get()) is not None:
+                send_frame(connection, answer, SECONDS)
         except FrameError as error:
             LOG.warning("a caller was not answered, who %s", error)
         except OSError as error:
@@ -138,9 +139,16 @@ class SocketDoor:
         finally:
             self._leave(connection)
 
+    def _hold(self, connection: socket.socket, count: int) -> None:
+        with self._guard:
+            self._held[connection] += count
+            if sum(self._held.values()) > LARGEST:
+                raise FrameError(f"would have had letters of more than {LARGEST:,} bytes waiting here")
+
     def _leave(self, connection: socket.socket) -> None:
         with self._guard:
-            self._arriving.pop(connection, None)
+            del self._held[connection]
+            self._whole.discard(connection)
         connection.close()
         self._places.release()
 
