@@ -72,8 +72,10 @@ def receive_bytes(connection: socket.socket, count: int, hold: Callable[[int], N
     """
     arrived, until = bytearray(), time.monotonic() + SECONDS
     while missing := count - len(arrived):
-        connection.settimeout(max(until - time.monotonic(), 1e-3))
         try:
+            if (left := until - time.monotonic()) <= 0:
+                raise TimeoutError
+            connection.settimeout(left)
             part = connection.recv(min(missing, CHUNK))
         except TimeoutError:
             raise FrameError(f"{missing:,} of {count:,} bytes did not come in time") from None
