@@ -179,7 +179,7 @@ def test_callers_who_leave_before_their_answer_and_letters_that_cannot_be_answer
     with pytest.raises(site_frames.FrameError, match="was gone"):
         asked(door, b"fail")
     assert asked(door) == b"RIGHT"
-    assert "a caller was gone before its answer" in caplog.text and "a letter was not answered" in caplog.text
+    assert "who was gone before the answer" in caplog.text and "a letter was not answered" in caplog.text
 
 
 def test_letters_are_answered_one_after_another(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +17,8 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from types import TracebackType
+from socketserver import BaseRequestHandler, ThreadingMixIn, UnixStreamServer
+from typing import Any
 
 from hierfl.errors import SettingError, SiteError
 from hierfl.runtime.on_flower.site_frames import (
@@ -38,39 +40,34 @@ PACE = 0.01  # seconds between connections, on average, once there were as many 
 Answer = SimpleQueue[bytes | None]  # where one is waited for; None where there is none
 
 
-class SocketDoor:
+class SocketDoor(ThreadingMixIn, UnixStreamServer):
     """Listens at a socket file, from ``with`` on until its end, when the file is removed.
 
     Who may connect is who may write to the file: the process's user, and the group where the umask leaves it writing (``umask 007``).
     """
 
+    daemon_threads, request_queue_size = True, 128
+
     def __init__(self, path: str) -> None:
-        self.path = path
-        self._letters = SimpleQueue[tuple[bytes, Answer]]()
+        self.path, self._letters = path, SimpleQueue[tuple[bytes, Answer]]()
         self._places, self._guard = threading.BoundedSemaphore(AT_ONCE), threading.Lock()
         self._held: dict[socket.socket, int] = {}  # bytes of each connection's letter, the oldest first
         self._whole: set[socket.socket] = set()  # those whose letter is there
-
-    def __enter__(self) -> SocketDoor:
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._credit, self._last = float(AT_ONCE), time.monotonic()  # connections that need not wait
         before = os.umask(0o177)
         try:
-            self._listener.bind(self.path)
+            super().__init__(path, BaseRequestHandler)
         except OSError as error:
-            raise SettingError(f"--socket {self.path!r}: no socket can be made there ({error.strerror}).") from error
+            raise SettingError(f"--socket {path!r}: no socket can be made there ({error.strerror}).") from error
         finally:
             os.umask(before)
         if not before & 0o020:
-            os.chmod(self.path, 0o660)
-        self._listener.listen(128)
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
+            os.chmod(path, 0o660)
+        threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)  # which ends the wait for callers
-        self._listener.close()
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
+        super().__exit__(*error)
         Path(self.path).unlink(missing_ok=True)
 
     def answer_with(self, answer: Callable[[bytes], bytes]) -> None:
@@ -83,61 +80,30 @@ class SocketDoor:
                 LOG.exception("a letter was not answered")
                 waiting.put(None)
 
-    def _accept(self) -> None:
-        credit, last = float(AT_ONCE), time.monotonic()
-        while self._listener.fileno() >= 0:
-            now = time.monotonic()
-            credit, last = min(credit + (now - last) / PACE, AT_ONCE), now
-            if credit < 1:
-                time.sleep(PACE)
-                continue
-            credit -= 1
-            try:
-                self._admit(self._listener.accept()[0])
-            except (OSError, RuntimeError) as error:  # the end of listening, or there are no files or threads left
-                if self._listener.fileno() >= 0:
-                    LOG.warning("no caller could be heard: %s", error)
-                    time.sleep(LOOK)
-
-    def _admit(self, connection: socket.socket) -> None:
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Give a connection a thread, at its pace and in its turn; the one that has waited longest for its letter makes room."""
+        now = time.monotonic()
+        self._credit, self._last = min(self._credit + (now - self._last) / PACE, AT_ONCE) - 1, now
+        time.sleep(max(-self._credit * PACE, 0.0))
         if not self._places.acquire(blocking=False):
-            self._make_room()
+            with self._guard, suppress(StopIteration, OSError):
+                next(one for one in self._held if one not in self._whole).shutdown(socket.SHUT_RDWR)
+                LOG.warning("more than %d callers at once: the first without a letter is sent away", AT_ONCE)
             self._places.acquire()
         with self._guard:
-            self._held[connection] = 0
-        try:
-            threading.Thread(target=self._attend, args=(connection,), daemon=True).start()
-        except RuntimeError:
-            self._leave(connection)
-            raise
+            self._held[request] = 0
+        super().process_request(request, client_address)
 
-    def _make_room(self) -> None:
-        """End the connection that has been open for longest without a whole letter."""
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Read a letter, and send its answer."""
+        length = receive_length(request, SECONDS)
+        letter, waiting = receive_bytes(request, length, partial(self._hold, request)), Answer()
         with self._guard:
-            oldest = next((one for one in self._held if one not in self._whole), None)
-            if oldest is not None:
-                LOG.warning("more than %d callers at once: the first without a letter is sent away", AT_ONCE)
-                with suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)
-
-    def _attend(self, connection: socket.socket) -> None:
-        try:
-            length = receive_length(connection, SECONDS)
-            letter, waiting = receive_bytes(connection, length, partial(self._hold, connection)), Answer()
-            with self._guard:
-                self._whole.add(connection)
-            self._letters.put((letter, waiting))
-            del letter
-            if (answer := waiting.get()) is not None:
-                send_frame(connection, answer, SECONDS)
-        except FrameError as error:
-            LOG.warning("a caller was not answered, who %s", error)
-        except OSError as error:
-            LOG.warning("a caller was gone before its answer: %s", type(error).__name__)
-        except Exception:
-            LOG.exception("a caller was not answered")
-        finally:
-            self._leave(connection)
+            self._whole.add(request)
+        self._letters.put((letter, waiting))
+        del letter
+        if (answer := waiting.get()) is not None:
+            send_frame(request, answer, SECONDS)
 
     def _hold(self, connection: socket.socket, count: int) -> None:
         with self._guard:
@@ -145,32 +111,26 @@ class SocketDoor:
             if sum(self._held.values()) > LARGEST:
                 raise FrameError(f"would have had letters of more than {LARGEST:,} bytes waiting here")
 
-    def _leave(self, connection: socket.socket) -> None:
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """What went wrong with a connection is a line of the log."""
+        error = sys.exception()
+        told = str(error) if isinstance(error, FrameError) else f"was gone before the answer: {type(error).__name__}"
+        LOG.warning("a caller was not answered, who %s", told)
+
+    def shutdown_request(self, request: Any) -> None:
+        """End a connection."""
         with self._guard:
-            del self._held[connection]
-            self._whole.discard(connection)
-        connection.close()
-        self._places.release()
+            known = self._held.pop(request, None)
+            self._whole.discard(request)
+        super().shutdown_request(request)
+        if known is not None:
+            self._places.release()
 
 
 def serve_socket(answer: Callable[[bytes], bytes], path: str, parent: int | None = None) -> None:
-    """Answer letters at a socket file until the process is ended; the file is removed then.
+    """Answer letters at a socket file until the process is ended, or a ``parent`` whose number is given.
 
-    Parameters
-    ----------
-    answer
-        Makes of a letter's bytes those of another.
-    path
-        Of the socket file.
-    parent
-        A process with whose end this one ends, too.
-
-    Raises
-    ------
-    SettingError
-        For a path that is too long for a socket, or where no file can be made.
-    SiteError
-        If a site listens there already.
+    Raises ``SettingError`` for a path that is too long for a socket, or where no file can be made, and ``SiteError`` if a site listens there.
     """
     if len(os.fsencode(path)) > LONGEST:
         raise SettingError(f"--socket {path!r}: at most {LONGEST} characters; choose a shorter folder.")
