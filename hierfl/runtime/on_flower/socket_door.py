@@ -65,7 +65,7 @@ class SocketDoor(ThreadingMixIn, UnixStreamServer):
             os.chmod(path, 0o660)
         threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error: Any) -> None:
         self.shutdown()
         super().__exit__(*error)
         Path(self.path).unlink(missing_ok=True)

@@ -26,10 +26,9 @@ class OwnersLine(logging.Formatter):
 
 
 def told_without_words(error: BaseException) -> str:
-    """An error's kind and the lines that led to it, those of its causes as well; its words may hold what it was about, such as a row."""
-    places = ", ".join(f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in extract_tb(error.__traceback__))
-    cause = error.__cause__ or error.__context__
-    return f"{type(error).__name__} at {places}{'' if cause is None else f', after {told_without_words(cause)}'}"
+    """An error's kind and the lines that led to it, the last one first; its words may hold what it was about, such as a row."""
+    trace = reversed(extract_tb(error.__traceback__))
+    return f"{type(error).__name__} at {', '.join(f'{at.filename}:{at.lineno} in {at.name}' for at in trace)}"
 
 
 def start_log(path: str | None) -> None:
