@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 import hierfl as hf
 from hierfl.runtime.on_flower import site_frames, socket_door
 from hierfl.runtime.on_flower.letters import Hello, Letter, letter_of
-from hierfl.runtime.on_flower.site_frames import HEAD, LARGEST, MARK, dial, receive_frame, send_frame
+from hierfl.runtime.on_flower.site_frames import HEAD, LARGEST, MARK, dial, receive_bytes, receive_length, send_frame
 from hierfl.runtime.on_flower.socket_door import AT_ONCE, SocketDoor
 from tests.security.noise import MANY, framed, mutated
 
@@ -71,9 +71,8 @@ def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def asked(path: str, letter: bytes = b"right") -> bytes:
     """A right letter's answer, in time."""
     with dial(path) as caller:
-        send_frame(caller, letter)
-        caller.settimeout(10)
-        return receive_frame(caller)
+        send_frame(caller, letter, 20)
+        return receive_bytes(caller, receive_length(caller, 20))
 
 
 def shouted(path: str, noise: bytes) -> None:
@@ -260,7 +259,8 @@ def test_a_site_of_its_own_goes_on_and_keeps_its_memory(tmp_path: Path) -> None:
     log.chmod(0o644)
     place = ["--problem", f"{tmp_path / 'study.py'}:declared", "--data", f"{tmp_path / 'study.py'}:north"]
     command = [sys.executable, "-m", "hierfl.command.main", "site", *place, "--socket", path, "--log", str(log)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as site:
+    site = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
         until = time.monotonic() + 60
         while not Path(path).exists():
             assert site.poll() is None and time.monotonic() < until
@@ -281,8 +281,24 @@ def test_a_site_of_its_own_goes_on_and_keeps_its_memory(tmp_path: Path) -> None:
         site.send_signal(signal.SIGTERM)
         assert site.wait(20) == 0 and not Path(path).exists()
         assert site.stderr is not None and site.stderr.read() == ""
+    finally:
+        site.kill()
+        site.communicate()
     lines = log.read_text().splitlines()
     assert all(line[:2] == "20" and line.isprintable() and "7041" not in line for line in lines)
     assert not any(line.startswith("2026-01-01 00:00:00") for line in lines)
     assert sum("a caller was not answered" in line for line in lines) > 100
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
+
+
+def test_a_door_closes_though_all_its_places_are_taken(tmp_path: Path) -> None:
+    """By letters that nobody answers any more."""
+    callers = [socket.socket(socket.AF_UNIX) for _ in range(AT_ONCE + 5)]
+    with SocketDoor(str(tmp_path / "site.sock")) as opened:
+        for caller in callers:
+            caller.connect(opened.path)
+            caller.sendall(framed(b"letter"))
+        time.sleep(0.3)
+    for caller in callers:
+        caller.close()
+    assert not Path(opened.path).exists()

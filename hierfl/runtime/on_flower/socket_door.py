@@ -50,7 +50,7 @@ class SocketDoor(ThreadingMixIn, UnixStreamServer):
 
     def __init__(self, path: str) -> None:
         self.path, self._letters = path, SimpleQueue[tuple[bytes, Answer]]()
-        self._places, self._guard = threading.BoundedSemaphore(AT_ONCE), threading.Lock()
+        self._places, self._guard = threading.Semaphore(AT_ONCE), threading.Lock()
         self._held: dict[socket.socket, int] = {}  # bytes of each connection's letter, the oldest first
         self._whole: set[socket.socket] = set()  # those whose letter is there
         self._credit, self._last = float(AT_ONCE), time.monotonic()  # connections that need not wait
@@ -66,6 +66,7 @@ class SocketDoor(ThreadingMixIn, UnixStreamServer):
         threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
 
     def __exit__(self, *error: Any) -> None:
+        self._places.release(AT_ONCE)  # nobody is waited for
         self.shutdown()
         super().__exit__(*error)
         Path(self.path).unlink(missing_ok=True)
