@@ -11,10 +11,7 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 import numpy as np
 from numpy.lib import format as npy
 
-END, WIDE_END = (
-    b"PK\5\6",
-    b"PK\6\7",
-)  # the last record of an archive, and the one before it in archives of more than 4 GB
+END, WIDE_END = b"PK\5\6", b"PK\6\7"  # the last record, and the one before it in archives of more than 4 GB
 DIRECTORY = 1 << 24  # bytes of names and sizes: some two hundred thousand arrays
 
 
@@ -50,7 +47,7 @@ def read_arrays(
     except BadArchiveError:
         raise
     except Exception as error:  # what is no archive can raise anything
-        raise BadArchiveError(f"{type(error).__name__}: {str(error)[:200]}") from error
+        raise BadArchiveError(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
 
 
 def note_of(note: dict[str, Any], number: int, arrays: dict[str, np.ndarray]) -> np.ndarray:

@@ -46,6 +46,7 @@ LIES: dict[str, Any] = {
     "a header that is deep": lambda: archive(
         {"array x.npy": header((1,)).replace(b"(1,)", b"(" * 9 + b"1" + b")" * 9)}
     ),
+    "a header that is long": lambda: archive({"words.npy": words(), "array x.npy": header((1,) * 9000)}),
     "a header of objects": lambda: archive({"words.npy": words(), "array x.npy": header((1,), "|O") + bytes(8)}),
     "a header in another format": lambda: archive({"words.npy": words().replace(b"NUMPY\1", b"NUMPY\3")}),
     "fewer bytes than claimed": lambda: with_size(archive({"words.npy": words()}), 0x7FFFFFF0),

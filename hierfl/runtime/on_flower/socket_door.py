@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from socketserver import BaseRequestHandler, ThreadingMixIn, UnixStreamServer
 from typing import Any
 
@@ -33,7 +33,7 @@ from hierfl.runtime.on_flower.site_frames import (
 
 LOG = logging.getLogger("hierfl.site")
 LONGEST = 100  # characters of a path, a limit of the operating system's
-LOOK = 1.0  # seconds between looks whether the parent is there
+LOOK = 1.0  # seconds between looks whether the parent is there, or a signal
 AT_ONCE = 32  # connections; the letters of all of them have no more bytes than one may have
 PACE = 0.01  # seconds between connections, on average, once there were as many as may be open
 
@@ -74,7 +74,10 @@ class SocketDoor(ThreadingMixIn, UnixStreamServer):
     def answer_with(self, answer: Callable[[bytes], bytes]) -> None:
         """Answer letters, one after another, for ever."""
         while True:
-            letter, waiting = self._letters.get()
+            try:
+                letter, waiting = self._letters.get(timeout=LOOK)
+            except Empty:  # a signal that came just before it waited is heard now
+                continue
             try:
                 waiting.put(answer(letter))
             except Exception:
