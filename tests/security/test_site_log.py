@@ -19,7 +19,7 @@ import pytest
 import hierfl as hf
 from hierfl.command.loading import load_solver
 from hierfl.runtime.on_flower.flower_runtime import solver_text
-from hierfl.runtime.on_flower.letter_desk import LetterDesk, step_messages
+from hierfl.runtime.on_flower.letter_desk import LetterDesk
 from hierfl.runtime.on_flower.letters import Letter, letter_of
 from hierfl.runtime.sites.parcels import Asked, declaration_mark, starting, without_data
 from hierfl.runtime.sites.site import Site, SiteRules
@@ -153,7 +153,7 @@ def test_an_error_that_quotes_a_row_is_told_without_its_words(capfd: pytest.Capt
     run = desk.site.run("")
     assert run is not None
     replies = []
-    for (kind, step), shapes in step_messages(run.problem, run.algorithm, run.x0).items():
+    for (kind, step), shapes in run.protocol.shapes.items():
         for shape in shapes:
             broadcast = jax.tree.map(lambda s: np.ones(s.shape, s.dtype), shape[0])
             each = jax.tree.map(lambda s: np.ones((1, *s.shape[1:]), s.dtype), shape[1])
