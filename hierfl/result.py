@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hierfl.analysis.theorems import TheoremPoint
-from hierfl.checked_arrays import BadArchiveError, TooLargeError, note_of, read_arrays, read_note
 from hierfl.errors import DataError, HierflError, SettingError
+from hierfl.jaxtools.checked_arrays import BadArchiveError, TooLargeError, note_of, read_arrays, read_note
 from hierfl.language.printing.card import Card, Shown, brief
 from hierfl.near_names import suggests_names
 from hierfl.run_standing import AT_REST, COMPLETED, Rest, standing, why_no_value

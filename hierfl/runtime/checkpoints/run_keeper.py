@@ -19,10 +19,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.checked_arrays import BadArchiveError, note_of, read_arrays, read_note
 from hierfl.checkpoint import Checkpoint
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import CheckpointError, CheckpointWarning, HierflError, SettingError
+from hierfl.jaxtools.checked_arrays import BadArchiveError, note_of, read_arrays, read_note
 from hierfl.jaxtools.interruption import INTERRUPTED, TIME_IS_UP, rest, unbroken
 from hierfl.run_settings import RunSettings
 from hierfl.runtime.checkpoints.run_identity import Identity, bound_identity, differences, identity_of, stored_identity

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import numpy as np
 
-from hierfl.checked_arrays import BadArchiveError, read_arrays
 from hierfl.errors import SiteError
+from hierfl.jaxtools.checked_arrays import BadArchiveError, read_arrays
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
 from hierfl.runtime.privacy.pairwise_masks import KEY, Masking, MaskOrder
 from hierfl.runtime.sites.parcels import (

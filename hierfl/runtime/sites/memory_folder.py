@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.checked_arrays import BadArchiveError, read_arrays
 from hierfl.errors import SettingError, SiteError
+from hierfl.jaxtools.checked_arrays import BadArchiveError, read_arrays
 
 RUN = re.compile(r"[0-9a-f]{8,64}")  # what a run may be called: it becomes the name of files
 SUFFIX = ".memory"
