@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import zipfile
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields
@@ -14,6 +12,7 @@ import numpy as np
 
 from hierfl.analysis.theorems import TheoremPoint
 from hierfl.errors import DataError, HierflError, SettingError
+from hierfl.jaxtools.checked_arrays import BadArchiveError, TooLargeError, note_of, read_arrays, read_note
 from hierfl.language.printing.card import Card, Shown, brief
 from hierfl.near_names import suggests_names
 from hierfl.run_standing import AT_REST, COMPLETED, Rest, standing, why_no_value
@@ -26,7 +25,8 @@ if TYPE_CHECKING:
 
     from hierfl.problem import Problem
 
-FORMAT = 4
+FORMAT = 5
+LARGEST = 1 << 30  # bytes that a saved result may unpack to, unless more are allowed
 POINTS, POINT_NUMBERS = ("x", "iterate"), ("value", "round", "local_step")  # of a theorem point
 OWN_VALUE_TOLERANCE = 0.01  # relative: how far an algorithm's own value of f may be from f(x) without a warning
 SAME = 1e-6  # of a value: what two evaluations of f may differ by
@@ -301,7 +301,6 @@ class Result(Shown):
             structure |= {f"theorem {name}": _store(arrays, f"theorem {name}", getattr(point, name)) for name in POINTS}
         note = {
             "theorem_point": None if point is None else {name: getattr(point, name) for name in POINT_NUMBERS},
-            "format": FORMAT,
             "structure": structure,
             "value": self.value,
             "own_value": self.own_value,
@@ -313,29 +312,43 @@ class Result(Shown):
         }
         Path(path).parent.mkdir(parents=True, exist_ok=True)  # a run is not to be lost for want of a folder
         with open(path, "wb") as file:
-            np.savez(file, note=np.array(json.dumps(note)), **arrays)  # type: ignore[arg-type]
+            np.savez(file, note=note_of(note, FORMAT, arrays), **arrays)  # type: ignore[arg-type]
 
     @classmethod
-    def load(cls, path: str | Path, problem: Problem | None = None) -> Result:
-        """Read a saved result; several variables come back as ``{name: array}``.
+    def load(cls, path: str | Path, problem: Problem | None = None, *, largest: int = LARGEST) -> Result:
+        """Read a saved result; several variables come back as ``{name: array}``. Nothing in the file is run.
 
-        ``problem`` is the declaration that it belongs to, which is not saved; f is evaluated once to see that it does.
+        ``problem`` is the declaration that it belongs to, which is not saved; f is evaluated once to see that it does. ``largest`` is what the
+        file may unpack to, in bytes.
 
         Raises
         ------
         DataError
-            If there is no such file, or it is not a saved result of this format; if it belongs to another problem, or to other data.
+            If there is no such file, it is not a saved result of this format, an array is missing, or it is larger; if it belongs to another
+            problem, or to other data.
         """
-        if not zipfile.is_zipfile(path):
-            why = "is not a saved hierfl result" if Path(path).exists() else "does not exist"
-            raise DataError(f"{path} {why}.")
-        with np.load(path, allow_pickle=False) as stored:
-            if "note" not in stored:
-                raise DataError(f"{path} is not a saved hierfl result.")
-            note = json.loads(str(stored["note"]))
-            if note.get("format") != FORMAT:
-                raise DataError(f"{path} has format {note.get('format')}; this version reads format {FORMAT}.")
-            arrays = {name: stored[name] for name in stored.files if name != "note"}
+        try:
+            with open(path, "rb") as file:
+                arrays = read_arrays(file, largest)
+            result = cls._of(read_note(arrays, FORMAT), arrays)
+            str(result)  # asks it for nearly everything
+        except FileNotFoundError:
+            raise DataError(f"{path} does not exist.") from None
+        except TooLargeError as error:
+            raise DataError(f"{path}: {error}. If you trust it, write Result.load(path, largest=...).") from None
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror}.") from error
+        except (BadArchiveError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            kind = "" if isinstance(error, BadArchiveError) else f"{type(error).__name__}, "
+            raise DataError(f"{path} is not a saved hierfl result: {kind}{error}.") from error
+        object.__setattr__(result, "problem", problem)
+        if problem is not None:
+            result._require_own(problem, path)
+        return result
+
+    @classmethod
+    def _of(cls, note: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Result:
+        """The result of what was saved."""
         groups = {
             group: {name.split("/", 1)[1]: a for name, a in arrays.items() if name.startswith(group + "/")}
             for group in ("history", "metrics", "trajectory")
@@ -345,23 +358,20 @@ class Result(Shown):
         if note["theorem_point"] is not None:
             places = {n: _restore(arrays, f"theorem {n}", note["structure"][f"theorem {n}"]) for n in POINTS}
             point = TheoremPoint(**places, **note["theorem_point"])
-        result = cls(
+        return cls(
             theorem_point=point,
             **parts,
             **groups,
             distances=arrays["distances"],
-            value=note["value"],
-            own_value=note["own_value"],
+            value=float(note["value"]),
+            own_value=None if note["own_value"] is None else float(note["own_value"]),
             ended=note["ended"],
             rest=None if note["rest"] is None else Rest(**note["rest"]),
             communication=note["communication"],
             certificate=Certificate(**{**note["certificate"], "asserted": tuple(note["certificate"]["asserted"])}),
             settings=note["settings"],
-            problem=problem,
+            problem=None,
         )
-        if problem is not None:
-            result._require_own(problem, path)
-        return result
 
     def _require_own(self, problem: Problem, path: str | Path) -> None:
         """Require that the value is that of f at x."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import logging
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hierfl.command.loading import load_point, load_problem, load_rows, load_solver
-from hierfl.errors import SettingError
+from hierfl.errors import DataError, HierflError, SettingError
 from hierfl.near_names import near_names
 
 if TYPE_CHECKING:
@@ -23,17 +21,14 @@ def serve_site(chosen: argparse.Namespace) -> None:
     from hierfl.runtime.sites.memory_folder import MemoryFolder
     from hierfl.runtime.sites.site import Site, SiteRules
     from hierfl.runtime.sites.site_data import held_of
+    from hierfl.runtime.sites.site_log import start_log, told_without_words
 
     dask, flower = ("tls_ca", "tls_cert", "tls_key", "host"), ("parent_pid",)
     for name in flower if chosen.socket is None else dask:
         if getattr(chosen, name) is not None:
             place = "--scheduler, on Dask" if chosen.socket is None else "--socket, on Flower"
             raise SettingError(f"--{name.replace('_', '-')} says nothing with {place}: leave it out.")
-    handler = logging.StreamHandler(sys.stderr) if chosen.log is None else logging.FileHandler(chosen.log)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    log = logging.getLogger("hierfl.site")
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
+    start_log(chosen.log)
     algorithms = None if chosen.algorithms is None else tuple(name.strip() for name in chosen.algorithms.split(","))
     for name in algorithms or ():
         if name not in solvers.__all__:
@@ -41,12 +36,18 @@ def serve_site(chosen: argparse.Namespace) -> None:
     limits = (chosen.min_samples, chosen.max_rounds, chosen.min_noise, chosen.min_sum, chosen.max_messages)
     rules = SiteRules(algorithms, *limits, chosen.shared_seeds)
     declaration = load_problem(chosen.problem).declaration
-    held = held_of(declaration, load_rows(chosen.data))
+    try:
+        held = held_of(declaration, load_rows(chosen.data))
+    except HierflError:
+        raise
+    except Exception as error:  # the owner's own code may raise anything, with rows in its words
+        raise DataError(f"--data {chosen.data}: {told_without_words(error)}. Call it in Python to see its words.") from None
     name = chosen.name or "+".join(str(client.name or place) for place, client in held.items())
     memories = None if chosen.keep is None else MemoryFolder(chosen.keep)
     site = Site(name, declaration, held, rules, memories=memories)
     if chosen.socket is not None:
-        from hierfl.runtime.on_flower.letter_desk import LetterDesk, serve_socket
+        from hierfl.runtime.on_flower.letter_desk import LetterDesk
+        from hierfl.runtime.on_flower.socket_door import serve_socket
 
         serve_socket(LetterDesk(site, load_solver).answer, chosen.socket, chosen.parent_pid)
         return

@@ -182,7 +182,7 @@ def _add_site(commands: Commands) -> None:
     site.add_argument(
         "--keep", type=Path, metavar="DIR", help="where what clients remember is kept, for the server's checkpoints"
     )
-    site.add_argument("--log", metavar="FILE", help="what was sent, array by array (standard error if left out)")
+    site.add_argument("--log", metavar="FILE", help="what was sent, array by array, for your eyes alone (standard error if left out)")
 
 
 def _add_flower(commands: Commands) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shutil
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from hierfl.command.loading import load_problem
 from hierfl.errors import SettingError
 from hierfl.problem import Problem
+from hierfl.runtime.on_flower import site_frames
 
 CONFIGURATION = """\
 [project]
@@ -73,10 +73,11 @@ def write_app(place: str, folder: Path) -> str:
         raise SettingError(f"{place} has no federation: there is nobody to be at a SuperNode.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise SettingError(f"{folder} is there already: name a folder that is not, or an empty one.")
-    relay = importlib.util.find_spec("hierfl.runtime.on_flower.relay")
-    assert relay is not None and relay.origin is not None
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(relay.origin, folder / "client_app.py")
+    frames = Path(site_frames.__file__)
+    shutil.copy(frames, folder)
+    relay = frames.with_name("relay.py").read_text()  # which needs flwr to be imported
+    (folder / "client_app.py").write_text(relay.replace(site_frames.__name__, frames.stem))
     where, _, name = place.partition(":")
     written, imports = repr(place), ""
     if where.endswith(".py"):

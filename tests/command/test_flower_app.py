@@ -27,8 +27,11 @@ def test_an_app_is_written_with_the_declaration(tmp_path: Path, capsys: pytest.C
         "client_app.py",
         "pyproject.toml",
         "server_app.py",
+        "site_frames.py",
         "study.py",
     }
+    assert "import hierfl" not in (app := (tmp_path / "app" / "client_app.py").read_text())  # it is slow to load
+    assert "from site_frames import" in app and "from hierfl" not in app
     compile((tmp_path / "app" / "server_app.py").read_text(), "server_app.py", "exec")
     assert main(["flower", "new", f"{tmp_path / 'study.py'}:declared", str(tmp_path / "app")]) == 2
     assert "is there already" in capsys.readouterr().err

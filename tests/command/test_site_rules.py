@@ -30,7 +30,7 @@ def test_the_rules_of_the_command_line(tmp_path: Path, monkeypatch: pytest.Monke
     served: list[Any] = []
     monkeypatch.setattr(site_process, "run_site", lambda site, *rest: served.append((site, *rest)))
     log = logging.getLogger("hierfl.site")
-    monkeypatch.setattr(log, "handlers", [])
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
     monkeypatch.setattr(log, "level", log.level)
     study = tmp_path / "site_rules_study.py"
     study.write_text(STUDY)

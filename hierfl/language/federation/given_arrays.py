@@ -231,8 +231,10 @@ def require_same_rows(rows: Mapping[str, Any], who: str) -> None:
         if _same(labels, others):
             continue
         mine, theirs = _difference(labels, others)
-        told = [
-            f"{len(of)} labels of {one!r} alone ({_shown(of)})" for one, of in ((first, theirs), (name, mine)) if of
+        told = [  # by their places: labels of rows may be names of people
+            f"{len(of)} labels of {one!r} alone (at places {_shown([*map(among.tolist().index, of[: SHOWN + 1])])})"
+            for one, of, among in ((first, theirs, others), (name, mine, labels))
+            if of
         ]
         raise DataError(
             f"samples {first!r} and {name!r} of {who} are paired rows, but their indexes differ: "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import io
-import json
 import os
 import time
 import warnings
@@ -22,7 +21,8 @@ import numpy as np
 
 from hierfl.checkpoint import Checkpoint
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.errors import CheckpointError, CheckpointWarning, SettingError
+from hierfl.errors import CheckpointError, CheckpointWarning, HierflError, SettingError
+from hierfl.jaxtools.checked_arrays import BadArchiveError, note_of, read_arrays, read_note
 from hierfl.jaxtools.interruption import INTERRUPTED, TIME_IS_UP, rest, unbroken
 from hierfl.run_settings import RunSettings
 from hierfl.runtime.checkpoints.run_identity import Identity, bound_identity, differences, identity_of, stored_identity
@@ -30,7 +30,7 @@ from hierfl.runtime.contract import Algorithm, Ending, Visitor
 from hierfl.runtime.records import Begun, History, KeptMemory
 from hierfl.runtime.watch import Seen, Watch
 
-FORMAT = 1
+FORMAT = 2
 HEAD = b"hierfl checkpoint "
 SUFFIX, PART, LOCK = ".checkpoint", "unfinished.part", "hierfl.lock"
 KEPT = 2
@@ -120,7 +120,7 @@ class CheckpointFolder:
         Raises ``CheckpointError`` if it cannot be written; those before it are then as they were.
         """
         body = io.BytesIO()
-        np.savez(body, note=np.array(json.dumps({"format": FORMAT, **note})), **arrays)  # type: ignore[arg-type]
+        np.savez(body, note=note_of(note, FORMAT, arrays), **arrays)  # type: ignore[arg-type]
         content, part = body.getbuffer(), self.path / PART
         path = self.path / f"{self._number + 1:06d}{SUFFIX}"
         try:
@@ -165,11 +165,28 @@ def _read(path: Path) -> CheckpointContent:
         raise DamagedError("not a checkpoint, or only the beginning of one")
     if hashlib.sha256(body).hexdigest().encode() != head.removeprefix(HEAD):
         raise DamagedError("damaged, or only a part of it was written")
-    with np.load(io.BytesIO(body), allow_pickle=False) as stored:
-        note = json.loads(str(stored["note"]))
-        if note["format"] != FORMAT:
-            raise CheckpointError(f"{path} has format {note['format']}; this version of hierfl reads format {FORMAT}.")
-        return CheckpointContent(note, {name: stored[name] for name in stored.files if name != "note"})
+    try:
+        arrays = read_arrays(io.BytesIO(body))
+        return CheckpointContent(read_note(arrays, FORMAT), arrays)
+    except BadArchiveError as error:
+        raise DamagedError(f"not what a run has written: {error}") from error
+
+
+@contextmanager
+def _as_written(folder: Path) -> Iterator[None]:
+    """What is not as a run writes it, though whole, is told of in one way.
+
+    Raises ``CheckpointError``.
+    """
+    try:
+        yield
+    except HierflError:
+        raise
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"the checkpoint in {folder} is not what this run has written ({type(error).__name__}: {error}). Delete the folder to begin "
+            f"anew, or give another one."
+        ) from error
 
 
 def _reason(error: OSError) -> str:
@@ -250,8 +267,10 @@ class KeptRun:
             "leaves": [len(state), len(memory)],
         }
 
-    def resume(self, note: Mapping[str, Any], arrays: Mapping[str, np.ndarray], lane: int, structure: Any) -> None:
-        """Stand where the run stood; ``structure`` is that of the algorithm's state, or None where the method has its own."""
+    def resume(self, note: Mapping[str, Any] | None, arrays: Mapping[str, np.ndarray], lane: int, first: Any) -> None:
+        """Stand where the run stood, if it had begun; ``first`` is the algorithm's state at the start, or None where the method has its own."""
+        if note is None:
+            return
         watch, rounds = self.watch, note["rounds"]
 
         def group(name: str) -> dict[str, np.ndarray]:
@@ -259,7 +278,9 @@ class KeptRun:
             return {key.removeprefix(start): values for key, values in arrays.items() if key.startswith(start)}
 
         state, memory = ([group(n)[str(k)] for k in range(c)] for n, c in zip(("state", "memory"), note["leaves"]))
-        own = None if structure is None else jax.tree.unflatten(structure, state)
+        own = None if first is None else jax.tree.unflatten(jax.tree.structure(first), state)
+        if own is not None and [leaf.shape for leaf in state] != [np.shape(leaf) for leaf in jax.tree.leaves(first)]:
+            raise ValueError("a state of other shapes than the solver's")
         path = group("path")
         measured = {name: group("measured")[str(place)].tolist() for place, name in enumerate(note["measured"])}
         kept = dict(zip(path["round"].tolist(), path["x"]))
@@ -296,15 +317,16 @@ class RunKeeper:
         """
         visits = isinstance(algorithm, Visitor)
         runtime, bound = watches[0].settings.runtime, bound_identity(getattr(algorithm, "tables", {}), starts)
-        self._require_same(bound)
+        with _as_written(self.folder.path):
+            self._require_same(bound)
         self.identity |= bound
         memories = getattr(runtime, "memories", lambda: None)
         self.runs = [KeptRun(watch, self._due, self.write, memories) for watch in watches]
         for lane, (run, start) in enumerate(zip(self.runs, starts)):
-            note = None if self.stored is None else self.stored.note["runs"][lane]
-            if self.stored is not None and note is not None:
-                structure = None if visits else jax.tree.structure(algorithm.init(jnp.asarray(start)))
-                run.resume(note, self.stored.arrays, lane, structure)
+            if self.stored is not None:
+                first = None if visits else algorithm.init(jnp.asarray(start))
+                with _as_written(self.folder.path):
+                    run.resume(self.stored.note["runs"][lane], self.stored.arrays, lane, first)
         if self.stored is None:
             self.write()
         self.stored = None  # its arrays are the runs' now
@@ -378,6 +400,7 @@ def keeping(compiled: CompiledProblem, solver: Any, settings: RunSettings) -> It
             raise CheckpointError(
                 f"there is a checkpoint in {folder.path} already. Write resume=True to go on with it, or give a new folder to begin anew."
             )
-        keeper = RunKeeper(wanted, folder, identity_of(compiled, solver, settings), folder.read())
-        keeper._require_same(keeper.identity)
+        with _as_written(wanted.path):
+            keeper = RunKeeper(wanted, folder, identity_of(compiled, solver, settings), folder.read())
+            keeper._require_same(keeper.identity)
         yield keeper

@@ -189,8 +189,11 @@ def _content(letter: Letter, server: str) -> RecordDict:
     return RecordDict({"words": ConfigRecord(letter.words | {SERVER: server}), "arrays": ArrayRecord(arrays)})
 
 
-def _bytes(content: RecordDict) -> bytes:
+def _bytes(content: RecordDict) -> bytes | Lost:
     """Flower's records as a letter's bytes; what they are is seen when these are read."""
-    words: Any = content.get("words", {})
-    arrays: Any = content.get("arrays", {})
-    return Letter(dict(words.items()), {name: array.numpy() for name, array in arrays.items()}).as_bytes()
+    try:
+        words: Any = content.get("words", {})
+        arrays: Any = content.get("arrays", {})
+        return Letter(dict(words.items()), {name: array.numpy() for name, array in arrays.items()}).as_bytes()
+    except Exception as error:  # what a site has made up can raise anything
+        return Lost(f"sent what cannot be read ({type(error).__name__})")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -18,6 +17,7 @@ import jax
 import numpy as np
 
 from hierfl.errors import SiteError
+from hierfl.jaxtools.checked_arrays import BadArchiveError, read_arrays
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
 from hierfl.runtime.privacy.pairwise_masks import KEY, Masking, MaskOrder
 from hierfl.runtime.sites.parcels import (
@@ -38,6 +38,7 @@ from hierfl.runtime.sites.protocol import of_type
 
 WORDS, ARRAY = "words", "array "  # the names of members: the words as JSON, and what stands before the name of an array
 KINDS = "biuf"  # of numbers that a letter may hold
+LONGEST, DIRECTORY = 1 << 20, 1 << 20  # bytes of a letter's words, and of the list of its members
 
 
 @dataclass(frozen=True)
@@ -62,32 +63,23 @@ class Letter:
         Raises ``SiteError`` for anything but the bytes of a letter.
         """
         try:
-            with zipfile.ZipFile(io.BytesIO(parcel)) as members:
-                if any(member.compress_type != zipfile.ZIP_STORED for member in members.infolist()):
-                    raise ValueError("compressed members")
-            with np.load(io.BytesIO(parcel), allow_pickle=False) as members:
-                read: dict[str, np.ndarray] = {name: members[name] for name in members.files}
-            words: Any = json.loads(read.pop(WORDS).tobytes())
-        except (
-            ValueError,
-            KeyError,
-            EOFError,
-            OSError,
-            zipfile.BadZipFile,
-            AttributeError,
-            RuntimeError,
-            MemoryError,
-        ) as error:
+            read = read_arrays(io.BytesIO(parcel), kinds=KINDS, directory=DIRECTORY)
+            told = read.pop(WORDS)
+            if told.nbytes > LONGEST:
+                raise BadArchiveError(f"words of {told.nbytes:,} bytes")
+            words: Any = json.loads(told.tobytes())
+        except (BadArchiveError, KeyError, ValueError, RecursionError) as error:
             raise SiteError(f"a message that is no letter of named arrays: {type(error).__name__}: {error}") from error
         if not isinstance(words, dict) or not all(isinstance(word, str | int | float) for word in words.values()):
             raise SiteError("a message whose words are not strings and numbers.")
-        if any(not name.startswith(ARRAY) or array.dtype.kind not in KINDS for name, array in read.items()):
+        if not all(name.startswith(ARRAY) for name in read):
             raise SiteError("a message with members that are no arrays of numbers.")
         return cls(words, {name.removeprefix(ARRAY): array for name, array in read.items()})
 
 
 SERVER = "server"  # the word by which a site tells apart who asks
 TABLES = "tables"  # what stands before the paths of a solver's tables
+FEW = 64  # rounds, whose tables cost nothing
 Message = TypeVar("Message")
 
 
@@ -251,6 +243,10 @@ def start_of(letter: Letter, read_solver: Callable[[str], Any]) -> Start:
     if type(solver).__name__ != found["algorithm"]:  # which is what the owner's rules are about
         raise SiteError(f"a start of {found['algorithm']!r} whose solver is {type(solver).__name__}.")
     tables = {name.removeprefix(TABLES): array for name, array in arrays.items()}
+    if found["rounds"] > max(
+        [FEW, *(len(table) for table in tables.values() if table.ndim)]
+    ):  # the site's own would be as long
+        raise SiteError(f"a start of {found['rounds']:,} rounds, more than its tables have.")
     return Start(**found | {"solver": solver, "tables": tables})
 
 

@@ -10,16 +10,18 @@ from __future__ import annotations
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from multiprocessing.connection import Client, Connection
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+
+from hierfl.runtime.on_flower.site_frames import dial, receive_frame, send_frame
 
 OPTIONS = (
     "problem",
@@ -44,12 +46,13 @@ app = ClientApp()
 @app.query()
 def hand_on(message: Message, context: Context) -> Message:
     """Hand a message on, and its answer back."""
+    letter = as_bytes(message.content)
     with connected(context.node_config) as site:
-        site.send_bytes(as_bytes(message.content))
-        return Message(as_content(site.recv_bytes()), reply_to=message)
+        send_frame(site, letter)
+        return Message(as_content(receive_frame(site)), reply_to=message)
 
 
-def connected(config: Mapping[str, Any]) -> Connection:
+def connected(config: Mapping[str, Any]) -> socket.socket:
     """A connection to the site's process, which is started where none listens and this node's configuration says how.
 
     Raises ``RuntimeError`` if there is none.
@@ -58,7 +61,7 @@ def connected(config: Mapping[str, Any]) -> Connection:
         raise RuntimeError("this node has no site: --node-config 'socket=\"/path/of/site.sock\"'")
     path = str(config["socket"])
     try:
-        return Client(path, "AF_UNIX")
+        return dial(path)
     except (FileNotFoundError, ConnectionRefusedError):
         if not {"problem", "data"} <= config.keys():
             raise RuntimeError("no site listens at this node's socket: start it, hierfl site --socket ...") from None
@@ -70,7 +73,7 @@ def connected(config: Mapping[str, Any]) -> Connection:
     until = time.monotonic() + STARTING
     while time.monotonic() < until:
         try:
-            return Client(path, "AF_UNIX")
+            return dial(path)
         except (FileNotFoundError, ConnectionRefusedError):
             if site.poll() is not None:
                 raise RuntimeError("this node's site could not start: the SuperNode's output says why") from None

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from hierfl.errors import SettingError, SiteError
+from hierfl.jaxtools.checked_arrays import BadArchiveError, read_arrays
 
 RUN = re.compile(r"[0-9a-f]{8,64}")  # what a run may be called: it becomes the name of files
 SUFFIX = ".memory"
@@ -95,17 +95,15 @@ def memory_of(content: bytes, like: Any, clients: Mapping[int, int]) -> Any:
     Raises ``SiteError`` for those of other clients, or of another algorithm, and for what is no such file.
     """
     try:
-        kept = np.load(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, OSError, EOFError, BadZipFile) as error:
+        kept = read_arrays(io.BytesIO(content))
+        whose = kept.pop("clients").tolist()
+        leaves = [kept.pop(str(place)) for place in range(len(kept))]
+    except (BadArchiveError, KeyError) as error:
         raise SiteError(
-            "what was kept at this checkpoint is damaged: only a part of the file is there, or another one"
+            f"what was kept at this checkpoint is damaged: only a part of the file is there, or another one ({error})"
         ) from error
-    with kept:
-        if kept["clients"].tolist() != list(clients):
-            raise SiteError(
-                f"what was kept at this checkpoint is of clients {kept['clients'].tolist()}, and this site holds {list(clients)}"
-            )
-        leaves = [kept[str(place)] for place in range(len(kept.files) - 1)]
+    if whose != list(clients):
+        raise SiteError(f"what was kept at this checkpoint is of clients {whose}, and this site holds {list(clients)}")
     shapes = [(np.shape(leaf), np.asarray(leaf).dtype) for leaf in jax.tree.leaves(like)]
     if [(leaf.shape, leaf.dtype) for leaf in leaves] != shapes:
         raise SiteError("what was kept at this checkpoint is of another algorithm")

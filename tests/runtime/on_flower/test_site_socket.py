@@ -9,14 +9,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from multiprocessing.connection import Client, Listener
 from pathlib import Path
 
 import pytest
 
 import hierfl as hf
-from hierfl.runtime.on_flower.letter_desk import serve_socket
 from hierfl.runtime.on_flower.relay import connected
+from hierfl.runtime.on_flower.site_frames import dial, receive_frame, send_frame
+from hierfl.runtime.on_flower.socket_door import SocketDoor, serve_socket
 
 
 @pytest.fixture(autouse=True)
@@ -40,15 +40,15 @@ def test_letters_are_answered_though_callers_go_away(tmp_path: Path) -> None:
     def call() -> None:
         while True:
             try:
-                Client(path, "AF_UNIX").close()  # gone before it has asked
+                dial(path).close()  # gone before it has asked
                 break
             except ConnectionRefusedError:
                 time.sleep(0.01)
         for letter in (b"a", b"b", b"end"):
             with connected({"socket": path}) as site:
-                site.send_bytes(letter)
+                send_frame(site, letter)
                 if letter != b"end":
-                    answers.append(site.recv_bytes())
+                    answers.append(receive_frame(site))
 
     caller = threading.Thread(target=call)
     caller.start()
@@ -60,7 +60,7 @@ def test_letters_are_answered_though_callers_go_away(tmp_path: Path) -> None:
 
 def test_a_place_that_is_taken_and_one_that_is_too_long(tmp_path: Path) -> None:
     path = str(tmp_path / "site.sock")
-    with Listener(path, "AF_UNIX"), pytest.raises(hf.SiteError, match="a site listens at .*site.sock already"):
+    with SocketDoor(path), pytest.raises(hf.SiteError, match="a site listens at .*site.sock already"):
         serve_socket(upper, path)
     with pytest.raises(hf.SettingError, match="at most 100 characters"):
         serve_socket(upper, f"/{'x' * 100}")
