@@ -23,9 +23,9 @@ def serve_site(chosen: argparse.Namespace) -> None:
     from hierfl.runtime.sites.memory_folder import MemoryFolder
     from hierfl.runtime.sites.site import Site, SiteRules, held_of
 
-    dask, flower = ("tls_ca", "tls_cert", "tls_key", "host"), ("parent_pid",)
+    dask, flower = ("tls_ca", "tls_cert", "tls_key", "host", "port", "insecure"), ("parent_pid",)
     for name in flower if chosen.socket is None else dask:
-        if getattr(chosen, name) is not None:
+        if getattr(chosen, name) not in (None, False):
             place = "--scheduler, on Dask" if chosen.socket is None else "--socket, on Flower"
             raise SettingError(f"--{name.replace('_', '-')} says nothing with {place}: leave it out.")
     handler = logging.StreamHandler(sys.stderr) if chosen.log is None else logging.FileHandler(chosen.log)
@@ -45,14 +45,15 @@ def serve_site(chosen: argparse.Namespace) -> None:
     memories = None if chosen.keep is None else MemoryFolder(chosen.keep)
     site = Site(name, declaration, held, rules, memories=memories)
     if chosen.socket is not None:
-        from hierfl.runtime.on_flower.letter_desk import LetterDesk, serve_socket
+        from hierfl.runtime.on_flower.site_socket import serve_socket
+        from hierfl.runtime.sites.letter_desk import LetterDesk
 
         serve_socket(LetterDesk(site, load_solver).answer, chosen.socket, chosen.parent_pid)
         return
     from hierfl.runtime.on_dask.site_process import TLSFiles, run_site
 
     files = TLSFiles(chosen.tls_ca, chosen.tls_cert, chosen.tls_key)
-    run_site(site, chosen.scheduler, files, chosen.host)
+    run_site(site, chosen.scheduler, files, load_solver, chosen.host, chosen.port, chosen.insecure)
 
 
 def _show(chosen: argparse.Namespace) -> None:

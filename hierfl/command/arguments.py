@@ -158,9 +158,19 @@ def _add_site(commands: Commands) -> None:
     )
     site.add_argument("--parent-pid", type=int, metavar="PID", help="with --socket: end when this process has ended")
     site.add_argument("--name", help="of this site; by default its clients' names")
-    site.add_argument("--host", metavar="ADDRESS", help="under which the scheduler reaches this machine")
+    site.add_argument(
+        "--host",
+        metavar="ADDRESS",
+        help="where to listen, and the server reaches this machine (on Dask; that of the interface to the scheduler if left out)",
+    )
+    site.add_argument("--port", type=int, metavar="N", help="with --scheduler: the port to listen at (any free one)")
+    site.add_argument(
+        "--insecure",
+        action="store_true",
+        help="let messages go in the clear (tcp://) beyond this machine, for all to read",
+    )
     site.add_argument("--tls-ca", metavar="PEM", help="the authority that both sides trust")
-    site.add_argument("--tls-cert", metavar="PEM", help="this site's certificate")
+    site.add_argument("--tls-cert", metavar="PEM", help="this site's certificate, of the role hierfl:site:NAME")
     site.add_argument("--tls-key", metavar="PEM", help="its key")
     site.add_argument("--algorithms", metavar="NAMES", help="the only ones to answer, such as FedAvg,SCAFFOLD")
     site.add_argument(

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import hierfl as hf
-from hierfl.runtime.on_flower.letter_desk import serve_socket
 from hierfl.runtime.on_flower.relay import connected
+from hierfl.runtime.on_flower.site_socket import serve_socket
 
 
 @pytest.fixture(autouse=True)
