@@ -28,11 +28,7 @@ def serve_site(chosen: argparse.Namespace) -> None:
         if getattr(chosen, name) not in (None, False):
             place = "--scheduler, on Dask" if chosen.socket is None else "--socket, on Flower"
             raise SettingError(f"--{name.replace('_', '-')} says nothing with {place}: leave it out.")
-    handler = logging.StreamHandler(sys.stderr) if chosen.log is None else logging.FileHandler(chosen.log)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    log = logging.getLogger("hierfl.site")
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
+    _log_to(chosen.log)
     algorithms = None if chosen.algorithms is None else tuple(name.strip() for name in chosen.algorithms.split(","))
     for name in algorithms or ():
         if name not in solvers.__all__:
@@ -54,6 +50,23 @@ def serve_site(chosen: argparse.Namespace) -> None:
 
     files = TLSFiles(chosen.tls_ca, chosen.tls_cert, chosen.tls_key)
     run_site(site, chosen.scheduler, files, load_solver, chosen.host, chosen.port, chosen.insecure)
+
+
+def _log_to(file: str | None) -> None:
+    """Have what sites and schedulers tell written to a file, or to standard error."""
+    handler = logging.StreamHandler(sys.stderr) if file is None else logging.FileHandler(file)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log = logging.getLogger("hierfl.site")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+
+
+def _scheduler(chosen: argparse.Namespace) -> None:
+    from hierfl.runtime.on_dask.site_process import TLSFiles, run_scheduler
+
+    _log_to(None)
+    files = TLSFiles(chosen.tls_ca, chosen.tls_cert, chosen.tls_key)
+    run_scheduler(files, chosen.host, chosen.port, chosen.insecure)
 
 
 def _show(chosen: argparse.Namespace) -> None:
@@ -187,6 +200,7 @@ ACTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "solve": _solve,
     "report": _report,
     "models": _models,
+    "scheduler": _scheduler,
     "site": serve_site,
     "flower": _flower,
 }

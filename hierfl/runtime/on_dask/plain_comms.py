@@ -83,23 +83,35 @@ class PlainTLSConnector(tcp.TLSConnector):
         return comm
 
 
+class PlainTCPListener(tcp.TCPListener):
+    """Listens in the clear."""
+
+    comm_class = PlainTCP
+
+
+class PlainTLSListener(tcp.TLSListener):
+    """Listens to those who have certificates."""
+
+    comm_class = PlainTLS
+
+
 class PlainTCPBackend(tcp.TCPBackend):
     """Makes them, for ``tcp://``."""
 
-    _connector_class = PlainTCPConnector
+    _connector_class, _listener_class = PlainTCPConnector, PlainTCPListener
 
 
 class PlainTLSBackend(tcp.TLSBackend):
     """Makes them, for ``tls://``."""
 
-    _connector_class = PlainTLSConnector
+    _connector_class, _listener_class = PlainTLSConnector, PlainTLSListener
 
 
 BACKENDS: dict[str, registry.Backend] = {"tcp": PlainTCPBackend(), "tls": PlainTLSBackend()}
 
 
 def read_plainly() -> None:
-    """Have all of this process's connections of Dask's read so, and no others made: for a site's process, which is nothing else."""
+    """Have all of this process's connections of Dask's read so, and no others made: for a process that is a site or a scheduler, and nothing else."""
     registry.backends.clear()
     registry.backends.update(BACKENDS)
 

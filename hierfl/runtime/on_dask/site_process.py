@@ -92,6 +92,42 @@ def place_of(scheduler: str) -> tuple[str, int]:
     return host, port
 
 
+def require_closed(files: TLSFiles, insecure: bool, *hosts: str) -> None:
+    """Require that nobody is listened to at all addresses at once, nor in the clear beyond this machine, unless that was asked for.
+
+    Raises ``SettingError``, with what to write.
+    """
+    for host in hosts:
+        if host in ("", "*", "0.0.0.0", "::"):
+            raise SettingError(
+                f"--host {host!r}: listen at one address, that under which the others reach this machine."
+            )
+        if files.ca is None and not insecure and not is_loopback(host):
+            raise SettingError(
+                f"{host} in the clear: whoever is on the way reads the messages, and whoever reaches this process can ask it. Write tls:// and "
+                f"--tls-ca, --tls-cert and --tls-key (docs/real_federations.md says how to make these files), or --insecure where the network "
+                f"is nobody else's."
+            )
+
+
+def run_scheduler(files: TLSFiles, host: str, port: int, insecure: bool = False) -> None:
+    """Be the scheduler at which sites join, and do nothing else, until the process is ended.
+
+    Raises ``SettingError`` for a place where it would listen to everybody; ``SiteError`` where it cannot listen.
+    """
+    require_closed(files, insecure, host)
+    try:
+        from hierfl.runtime.on_dask.closed_scheduler import scheduling
+    except ImportError as error:
+        raise MissingPackageError(
+            "hierfl scheduler needs the package distributed: pip install 'hierfl[dask]'."
+        ) from error
+    try:
+        asyncio.run(scheduling(host, port, files.security()))
+    except (OSError, RuntimeError) as error:
+        raise SiteError(f"cannot listen at {host}:{port}: {last_cause(error)}") from error
+
+
 def listening_host(scheduler: str, files: TLSFiles, host: str | None, insecure: bool) -> str:
     """The address at which a site listens: by default that of the interface that reaches the scheduler.
 
@@ -103,16 +139,7 @@ def listening_host(scheduler: str, files: TLSFiles, host: str | None, insecure: 
         raise SettingError(
             f"scheduler {scheduler!r}: a tls:// address needs --tls-ca, --tls-cert and --tls-key, and these a tls:// address."
         )
-    if host in ("", "*", "0.0.0.0", "::"):
-        raise SettingError(
-            f"--host {host!r}: a site listens at one address; name that under which the server reaches it."
-        )
-    if files.ca is None and not insecure and not (is_loopback(there) and (host is None or is_loopback(host))):
-        raise SettingError(
-            f"scheduler {scheduler!r}{f', --host {host}' if host else ''}: in the clear whoever is on the way reads the messages, and whoever "
-            f"reaches this site can ask it. Write tls:// with --tls-ca, --tls-cert and --tls-key (docs/real_federations.md says how to make "
-            f"them), or --insecure where the network is nobody else's."
-        )
+    require_closed(files, insecure, there, *([] if host is None else [host]))
     if host is not None:
         return host
     try:

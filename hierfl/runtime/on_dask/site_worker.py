@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
@@ -20,6 +19,7 @@ from distributed.core import Status
 
 from hierfl.runtime.on_dask.lines import ASKED, HEADER, HELLO, framed, length_of
 from hierfl.runtime.on_dask.roles import SERVER, unlike
+from hierfl.runtime.on_dask.stripped import Stripped
 from hierfl.runtime.sites.letter_desk import LetterDesk
 from hierfl.runtime.sites.letters import Introduction, letter_of
 
@@ -106,15 +106,7 @@ async def _header(reader: asyncio.StreamReader) -> bytes:
         return b""
 
 
-class Unheard(dict[str, Any]):
-    """The handlers of what a scheduler sends: there is one for what is here, and all else is left undone."""
-
-    def __missing__(self, word: str) -> Any:
-        LOG.warning("the scheduler sent %.40r, which a site does not do", word)
-        return lambda **_: None
-
-
-class SiteWorker(Worker):
+class SiteWorker(Stripped, Worker):
     """The worker.
 
     Parameters
@@ -137,19 +129,13 @@ class SiteWorker(Worker):
             "services": {},
         }
         super().__init__(scheduler, name=desk.site.name, nthreads=1, host=host, memory_limit=0, **bare, **settings)
-        if self.local_directory in sys.path:  # where Dask puts files of others
-            sys.path.remove(self.local_directory)
-        self.handlers.clear()
-        self.stream_handlers = Unheard(close=self._leave)
+        self.strip({}, {"close": self._leave})
 
     async def listen(self, port_or_addr: Any = None, allow_offload: bool = True, **settings: Any) -> None:
         """Open the door for hierfl's messages, and none of Dask's."""
         door = Door(self._desk, settings.get("ssl_context"))
         await door.open(*self._place)
         self.listeners.append(door)
-
-    def start_http_server(self, *_: Any, **__: Any) -> None:
-        """Open no other port."""
 
     async def plugin_add(self, *_: Any, **__: Any) -> dict[str, Any]:
         """Take no code; Dask's own, for tables, comes with every registration."""

@@ -91,7 +91,13 @@ def address(study: Study) -> Iterator[str]:
         where = cluster.scheduler_address
         north = study.command(where, "north", study.trusted.files("of_north", "site:north"))
         south = study.command(
-            where, "south", study.trusted.files("of_south", "site:south"), "--algorithms", "FedAvg", "--max-rounds", "45"
+            where,
+            "south",
+            study.trusted.files("of_south", "site:south"),
+            "--algorithms",
+            "FedAvg",
+            "--max-rounds",
+            "45",
         )
         sites = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for command in (north, south)]
         yield where
