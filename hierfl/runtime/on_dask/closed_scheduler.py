@@ -16,11 +16,11 @@ from distributed.comm.core import Comm
 from distributed.metrics import time
 
 from hierfl.runtime.on_dask.plain_comms import read_plainly
-from hierfl.runtime.on_dask.roles import SERVER, roles_of, site_role, unlike
+from hierfl.runtime.on_dask.roles import SERVER, site_role, unlike
 from hierfl.runtime.on_dask.stripped import Stripped
 
 LOG = logging.getLogger("hierfl.site")
-KEPT = ("keep-alive", "worker-status-change")  # of what workers send
+USUAL = ("keep-alive", "worker-status-change", "log-event")  # what workers send, and nothing has to be done about
 
 
 class ClosedScheduler(Stripped, Scheduler):
@@ -28,8 +28,8 @@ class ClosedScheduler(Stripped, Scheduler):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(extensions={}, plugins=(), dashboard=False, **settings)
-        words = {"identity": self._named, "register-worker": self._registered, "heartbeat_worker": self._alive}
-        self.strip(words, {word: self.stream_handlers[word] for word in KEPT})
+        words: dict[str, Any] = {"identity": self._named, "register-worker": self._registered, "heartbeat_worker": self._alive}
+        self.strip(words, dict.fromkeys(USUAL, lambda **_: None))
 
     async def _named(self, comm: Comm, n_workers: int = -1) -> Any:
         """Who is there: for the server."""
@@ -46,8 +46,10 @@ class ClosedScheduler(Stripped, Scheduler):
 
     async def _alive(self, comm: Comm, **said: Any) -> Any:
         """A site lives."""
-        known = self.workers.get(str(said.get("address")))
-        self._require(comm, *(roles_of(_certificate(comm)) if known is None else [site_role(str(known.name))]))
+        known = self.workers.get(self.coerce_address(str(said.get("address"))))
+        if known is None:
+            return {"status": "missing"}
+        self._require(comm, site_role(str(known.name)))
         return self.heartbeat_worker(**said)
 
     def _wrong(self, comm: Comm, *roles: str) -> str | None:
