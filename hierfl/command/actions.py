@@ -23,9 +23,9 @@ def serve_site(chosen: argparse.Namespace) -> None:
     from hierfl.runtime.sites.site_data import held_of
     from hierfl.runtime.sites.site_log import start_log, told_without_words
 
-    dask, flower = ("tls_ca", "tls_cert", "tls_key", "host"), ("parent_pid",)
+    dask, flower = ("tls_ca", "tls_cert", "tls_key", "host", "port", "insecure"), ("parent_pid",)
     for name in flower if chosen.socket is None else dask:
-        if getattr(chosen, name) is not None:
+        if getattr(chosen, name) not in (None, False):
             place = "--scheduler, on Dask" if chosen.socket is None else "--socket, on Flower"
             raise SettingError(f"--{name.replace('_', '-')} says nothing with {place}: leave it out.")
     start_log(chosen.log)
@@ -46,15 +46,24 @@ def serve_site(chosen: argparse.Namespace) -> None:
     memories = None if chosen.keep is None else MemoryFolder(chosen.keep)
     site = Site(name, declaration, held, rules, memories=memories)
     if chosen.socket is not None:
-        from hierfl.runtime.on_flower.letter_desk import LetterDesk
         from hierfl.runtime.on_flower.socket_door import serve_socket
+        from hierfl.runtime.sites.letter_desk import LetterDesk
 
         serve_socket(LetterDesk(site, load_solver).answer, chosen.socket, chosen.parent_pid)
         return
     from hierfl.runtime.on_dask.site_process import TLSFiles, run_site
 
     files = TLSFiles(chosen.tls_ca, chosen.tls_cert, chosen.tls_key)
-    run_site(site, chosen.scheduler, files, chosen.host)
+    run_site(site, chosen.scheduler, files, load_solver, chosen.host, chosen.port, chosen.insecure)
+
+
+def _scheduler(chosen: argparse.Namespace) -> None:
+    from hierfl.runtime.on_dask.site_process import TLSFiles, run_scheduler
+    from hierfl.runtime.sites.site_log import start_log
+
+    start_log(None)
+    files = TLSFiles(chosen.tls_ca, chosen.tls_cert, chosen.tls_key)
+    run_scheduler(files, chosen.host, chosen.port, chosen.insecure)
 
 
 def _show(chosen: argparse.Namespace) -> None:
@@ -188,6 +197,7 @@ ACTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "solve": _solve,
     "report": _report,
     "models": _models,
+    "scheduler": _scheduler,
     "site": serve_site,
     "flower": _flower,
 }

@@ -22,6 +22,7 @@ EPILOG = """examples:
   hierfl solve game.py --save run.npz
   hierfl solve game.py:problem --solver "FedRZO(smoothing=0.05, local_steps=5)" --rounds 200 --report run.html
   hierfl report run.npz game.py
+  hierfl scheduler --host 192.0.2.1 --tls-ca ca.pem --tls-cert scheduler.pem --tls-key scheduler.key
   hierfl site --problem study.py --data rows.py:load --scheduler tls://server:8786 --tls-ca ca.pem --tls-cert north.pem --tls-key north.key
   hierfl flower new study.py:declared study-app
 """
@@ -43,6 +44,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     _add_demo(commands)
     for add in (_add_show, _add_check, _add_explain, _add_inspect, _add_solve, _add_report):
         add(commands, problem)
+    _add_scheduler(commands)
     _add_site(commands)
     _add_flower(commands)
     commands.add_parser("models", allow_abbrev=False, help="list the ready declarations")
@@ -158,10 +160,13 @@ def _add_site(commands: Commands) -> None:
     )
     site.add_argument("--parent-pid", type=int, metavar="PID", help="with --socket: end when this process has ended")
     site.add_argument("--name", help="of this site; by default its clients' names")
-    site.add_argument("--host", metavar="ADDRESS", help="under which the scheduler reaches this machine")
-    site.add_argument("--tls-ca", metavar="PEM", help="the authority that both sides trust")
-    site.add_argument("--tls-cert", metavar="PEM", help="this site's certificate")
-    site.add_argument("--tls-key", metavar="PEM", help="its key")
+    site.add_argument(
+        "--host",
+        metavar="ADDRESS",
+        help="where to listen, and the server reaches this machine (on Dask; that of the interface to the scheduler if left out)",
+    )
+    site.add_argument("--port", type=int, metavar="N", help="with --scheduler: the port to listen at (any free one)")
+    _add_doors(site, "hierfl:site:NAME")
     site.add_argument("--algorithms", metavar="NAMES", help="the only ones to answer, such as FedAvg,SCAFFOLD")
     site.add_argument(
         "--min-samples", type=int, default=1, metavar="N", help="the fewest rows of a client behind every number that is sent (1)"
@@ -183,6 +188,26 @@ def _add_site(commands: Commands) -> None:
         "--keep", type=Path, metavar="DIR", help="where what clients remember is kept, for the server's checkpoints"
     )
     site.add_argument("--log", metavar="FILE", help="what was sent, array by array, for your eyes alone (standard error if left out)")
+
+
+def _add_scheduler(commands: Commands) -> None:
+    scheduler = commands.add_parser(
+        "scheduler", allow_abbrev=False, help="the place where sites join, and the server finds them (hf.runtime.Dask)"
+    )
+    scheduler.add_argument(
+        "--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen: one of this machine's (127.0.0.1)"
+    )
+    scheduler.add_argument("--port", type=int, default=8786, metavar="N", help="the port (8786)")
+    _add_doors(scheduler, "hierfl:scheduler")
+
+
+def _add_doors(command: argparse.ArgumentParser, role: str) -> None:
+    command.add_argument("--tls-ca", metavar="PEM", help="the authority that all sides trust")
+    command.add_argument("--tls-cert", metavar="PEM", help=f"this side's certificate, of the role {role}")
+    command.add_argument("--tls-key", metavar="PEM", help="its key")
+    command.add_argument(
+        "--insecure", action="store_true", help="let messages go in the clear beyond this machine, for all to read"
+    )
 
 
 def _add_flower(commands: Commands) -> None:

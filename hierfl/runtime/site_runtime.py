@@ -88,7 +88,6 @@ class SiteRuntime(MessageTreatment):
     shared_seeds: bool = False
     watcher: Any = field(default=None, repr=False)
     _latest: _LatestRun = field(default_factory=lambda: _LatestRun(), init=False, repr=False, compare=False)
-    packing: ClassVar[Packing] = Pickling()
     # how sites are reached
     no_part_of_a_run: ClassVar[tuple[str, ...]] = ("scheduler", "timeout", "minimum", "patience")
 
@@ -139,6 +138,11 @@ class SiteRuntime(MessageTreatment):
             making = self._rounds(problem, algorithm, exchange, links, attendance, seed)
             outcome: Outcome = making.run(x0, rounds, block, at_end, begun)
             return outcome
+
+    @property
+    def packing(self) -> Packing:
+        """What messages are as bytes: pickled, where the sites' code and data are this side's own."""
+        return Pickling()
 
     @property
     def resumes(self) -> bool:

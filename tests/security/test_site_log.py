@@ -19,8 +19,8 @@ import pytest
 import hierfl as hf
 from hierfl.command.loading import load_solver
 from hierfl.runtime.on_flower.flower_runtime import solver_text
-from hierfl.runtime.on_flower.letter_desk import LetterDesk
-from hierfl.runtime.on_flower.letters import Letter, letter_of
+from hierfl.runtime.sites.letter_desk import LetterDesk
+from hierfl.runtime.sites.letters import Letter, letter_of
 from hierfl.runtime.sites.parcels import Asked, declaration_mark, starting, without_data
 from hierfl.runtime.sites.site import Site, SiteRules
 from hierfl.runtime.sites.site_log import OwnersLine, start_log

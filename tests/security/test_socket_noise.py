@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 
 import hierfl as hf
 from hierfl.runtime.on_flower import site_frames, socket_door
-from hierfl.runtime.on_flower.letters import Hello, Letter, letter_of
 from hierfl.runtime.on_flower.site_frames import HEAD, LARGEST, MARK, dial, receive_bytes, receive_length, send_frame
 from hierfl.runtime.on_flower.socket_door import AT_ONCE, SocketDoor
+from hierfl.runtime.sites.letters import Hello, Letter, letter_of
 from tests.security.noise import MANY, framed, mutated
 
 HELLO = letter_of(Hello()).as_bytes()

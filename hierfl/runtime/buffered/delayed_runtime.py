@@ -39,7 +39,6 @@ from hierfl.runtime.sites.parcels import (
     Refusal,
     Settled,
     declaration_mark,
-    packed,
     starting,
 )
 from hierfl.runtime.sites.rounds import Attendance, SiteRounds, TooFewError, present_in
@@ -57,7 +56,7 @@ class Conversation:
     turn: int
     settled: Settled | None
     answers: list[Answered] = field(default_factory=list)
-    pending: bytes | None = None
+    pending: Asked | None = None
     step: str = ""
     expected: Shapes = None
     _place: int = 0
@@ -77,7 +76,7 @@ class Conversation:
         if self.pending is None:
             settled = self.settled
             asked = Asked(self.turn, self.version, place, settled, kind, step, clients, seed, broadcast, each)
-            self.pending, self.step, self.expected = packed(asked), step, expected
+            self.pending, self.step, self.expected = asked, step, expected
         return jax.tree.map(lambda s: np.zeros((len(clients), *s.shape), s.dtype), expected)
 
 
@@ -242,8 +241,9 @@ class BufferedRounds(SiteRounds):
         with unbroken():
             after, record = jax.block_until_ready(program(*given))
         if conversation.pending is not None:
-            self.exchange.note_sent(conversation.site, conversation.step, conversation.pending)
-            self.links.send(conversation.site, conversation.pending)
+            parcel = self.exchange.packing.packed(conversation.pending)
+            self.exchange.note_sent(conversation.site, conversation.step, parcel)
+            self.links.send(conversation.site, parcel)
         return after, record
 
     def _believed(self, conversation: Conversation, reply: bytes | Lost, version: int) -> bool:
@@ -253,7 +253,7 @@ class BufferedRounds(SiteRounds):
         if isinstance(reply, Lost):
             problem = reply.reason
         else:
-            message = exchange.packing.unpacked(reply, None)
+            message = exchange.packing.unpacked(reply, conversation.expected)
             exchange.note_received(site, conversation.step, message, reply)
             if isinstance(message, Answered):
                 problem = misshapen(message, len(conversation.clients), conversation.expected)

@@ -1,1 +1,1 @@
-"""Sites as workers of a Dask cluster, reached by actors (the extra ``hierfl[dask]``)."""
+"""Sites that have joined a Dask scheduler (the extra ``hierfl[dask]``), or are processes on this machine, asked over sockets."""

@@ -1,13 +1,12 @@
-"""``hf.runtime.Dask``: runs whose clients are at sites, workers of a Dask cluster, each with its own data.
+"""``hf.runtime.Dask``: runs whose clients are at sites that have joined a Dask scheduler, each with its own data, or are simulated here.
 
-A local cluster starts processes: each imports the user's script again, and must not run it.
+The simulated ones are processes: each imports the user's script again, and must not run it.
 """
 
 from __future__ import annotations
 
 import ast
 import linecache
-import pickle
 import sys
 import weakref
 from contextlib import ExitStack
@@ -15,32 +14,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import MissingPackageError, SettingError, SiteError
 from hierfl.near_names import suggests_names
 from hierfl.runtime.buffered.delayed_runtime import BufferedRounds, Buffering
 from hierfl.runtime.contract import Algorithm
-from hierfl.runtime.on_dask.site_process import DeskLinks, last_cause
+from hierfl.runtime.on_dask.local_sites import LocalSites, parts_of
+from hierfl.runtime.on_dask.remote_sites import RemoteSites
 from hierfl.runtime.site_runtime import SiteRuntime
 from hierfl.runtime.sites.exchange import Exchange
-from hierfl.runtime.sites.parcels import without_data
+from hierfl.runtime.sites.letters import Letters
+from hierfl.runtime.sites.parcels import Packing
 from hierfl.runtime.sites.rounds import Attendance
+from hierfl.runtime.sites.solver_text import solver_text
 
-JOINING = 60.0  # seconds for the workers of a cluster to be there
 LOCAL_SITES = 3
 
 
 @suggests_names
 @dataclass(frozen=True)
 class Dask(SiteRuntime):
-    """Run with clients at sites: the workers of a Dask cluster.
+    """Run with clients at sites, found by a Dask scheduler.
 
     With ``scheduler`` the sites are processes that their owners started by ``hierfl site``, each with its own data: declare these as
-    ``hf.Elsewhere``. Without it a cluster of ``sites`` processes is started on this machine and handed the clients' data, which is a
-    simulation of one. Same seed, same iterates as in process, where rows are not drawn at random or ``shared_seeds``: keys are folded from
-    (round, client, step).
+    ``hf.Elsewhere``. They answer messages of named arrays and run nothing that arrives. Without it ``sites`` processes are started on this
+    machine and handed the clients' data, which is a simulation of sites; no port is open. Same seed, same iterates as in process, where
+    rows are not drawn at random or ``shared_seeds``: keys are folded from (round, client, step).
 
     Parameters
     ----------
@@ -80,9 +79,9 @@ class Dask(SiteRuntime):
     Raises
     ------
     SettingError
-        For settings out of range.
+        For settings out of range; when a run begins, for a solver that cannot be written as text where sites are others'.
     MissingPackageError
-        If ``distributed`` is not installed.
+        If ``distributed`` is not installed, with ``scheduler``.
     SiteError
         When a run begins, if sites are missing or refuse.
     """
@@ -113,8 +112,23 @@ class Dask(SiteRuntime):
     def _shares_seeds(self) -> bool:
         return self.shared_seeds or self.scheduler is None  # where the server handed the data over, it may know what is drawn
 
+    @property
+    def packing(self) -> Packing:
+        """Messages are letters where the sites are others'."""
+        return super().packing if self.scheduler is None else Letters()
+
     def _links(self, problem: CompiledProblem) -> Any:
         return self._session.links(self, problem)
+
+    def _sent_solver(self, settings: Any) -> Any:
+        return super()._sent_solver(settings) if self.scheduler is None else solver_text(settings)
+
+    def _open(self, problem: CompiledProblem, exchange: Exchange, links: Any, attendance: Attendance) -> None:
+        try:
+            super()._open(problem, exchange, links, attendance)
+        except SiteError as error:
+            said = "".join(f"\nsite {site!r}: {reason}" for site, reason in links.refusals.items())
+            raise SiteError(f"{error}{said}") from None
 
     def _rounds(
         self,
@@ -131,7 +145,7 @@ class Dask(SiteRuntime):
         return BufferedRounds(problem, algorithm, exchange, links, buffering, self.timeout, seed)
 
     def close(self) -> None:
-        """End the connection, and the processes of a cluster that was started here. The next run starts again."""
+        """End the connections, and the processes that were started here. The next run starts again."""
         self._session.close()
 
     def __enter__(self) -> Dask:
@@ -142,74 +156,51 @@ class Dask(SiteRuntime):
 
 
 class _Session:
-    """A connection, kept from run to run with what is compiled at the sites, until it is closed or nobody has it any more."""
+    """The links, kept from run to run with what is compiled at the sites, until they are closed or nobody has them any more."""
 
     def __init__(self) -> None:
         self._open = ExitStack()
-        self._client: Any = None
-        self._of: tuple[CompiledProblem, Any] | None = None
+        self._links: LocalSites | RemoteSites | None = None
+        self._of: CompiledProblem | None = None
         weakref.finalize(self, self._open.close)
 
-    def links(self, runtime: Dask, problem: CompiledProblem) -> Any:
+    def links(self, runtime: Dask, problem: CompiledProblem) -> LocalSites | RemoteSites:
         """The ways to the sites that have a problem."""
-        if self._of is not None and self._of[0] is problem:
-            self._of[1].look()
-            return self._of[1]
-        handed = None
-        if runtime.scheduler is None:
-            problem.require_all_here("a cluster of Dask's on this machine")
-            handed = _handed(problem, runtime.sites or min(LOCAL_SITES, problem.num_clients))
-        self._of = None
-        if self._client is None:
-            self._client = self._connected(runtime)
-        links = DeskLinks(self._client, handed)
-        links.look()
-        if links.refusals and not links.desks:
-            raise SiteError("; ".join(f"{site}: {reason}" for site, reason in links.refusals.items()))
-        self._of = (problem, links)
-        return links
-
-    def _connected(self, runtime: Dask) -> Any:
-        try:
-            from distributed import Client, LocalCluster
-        except ImportError as error:
-            raise MissingPackageError(
-                "hf.runtime.Dask needs the package distributed: pip install 'hierfl[dask]'."
-            ) from error
         if runtime.scheduler is not None:
+            return self._at_scheduler(runtime.scheduler, runtime.security)
+        sites = self._here()
+        if self._of is problem:
+            sites.look()
+        else:
+            self._of = None
+            problem.require_all_here("sites on this machine, which hf.runtime.Dask() starts")
+            sites.hand(parts_of(problem, runtime.sites or LOCAL_SITES))
+            self._of = problem
+        return sites
+
+    def _here(self) -> LocalSites:
+        if not isinstance(self._links, LocalSites):
+            require_guard("hf.runtime.Dask on this machine")
+            self._links = LocalSites()
+            self._open.callback(self._links.close)
+        return self._links
+
+    def _at_scheduler(self, scheduler: str, security: Any) -> RemoteSites:
+        if not isinstance(self._links, RemoteSites):
             try:
-                connected = Client(runtime.scheduler, security=runtime.security, set_as_default=False, timeout=JOINING)
-            except (OSError, TimeoutError) as error:
-                raise SiteError(f"cannot reach the scheduler {runtime.scheduler}: {last_cause(error)}") from error
-            return self._open.enter_context(connected)
-        require_guard("hf.runtime.Dask on this machine")
-        sites = runtime.sites or LOCAL_SITES
-        quiet = {
-            "dashboard_address": "127.0.0.1:0",
-            "worker_dashboard_address": None,
-            "scheduler_kwargs": {"dashboard": False},
-        }
-        cluster = self._open.enter_context(LocalCluster(n_workers=sites, threads_per_worker=1, **quiet))
-        client = self._open.enter_context(Client(cluster, set_as_default=False))
-        client.wait_for_workers(sites, timeout=JOINING)
-        return client
+                self._links = RemoteSites(scheduler, security)
+            except ImportError as error:
+                raise MissingPackageError(
+                    "hf.runtime.Dask(scheduler) needs the package distributed: pip install 'hierfl[dask]'."
+                ) from error
+            self._open.callback(self._links.close)
+        self._links.look()
+        return self._links
 
     def close(self) -> None:
-        """End it."""
-        self._of = self._client = None
+        """End them."""
+        self._of = self._links = None
         self._open.close()
-
-
-def _handed(problem: CompiledProblem, sites: int) -> dict[str, bytes]:
-    """What each site of a cluster of one's own is handed: the declaration without data, and its own clients' data."""
-    bare, federation = without_data(problem.declaration), problem.declaration.federation
-    if federation is None:
-        raise SiteError("the problem has no federation: there is nobody to be at a site.")
-    shares = np.array_split(np.arange(problem.num_clients), min(sites, problem.num_clients))
-    return {
-        str(name): pickle.dumps((f"site {name}", bare, {int(place): federation.clients[place] for place in share}))
-        for name, share in enumerate(shares)
-    }
 
 
 def require_guard(who: str) -> None:

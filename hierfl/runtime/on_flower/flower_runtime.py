@@ -5,20 +5,18 @@ Nothing is pickled: a solver travels as it is written in Python.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from numbers import Integral, Real
-from typing import Any, ClassVar
-
-import numpy as np
+from dataclasses import dataclass, field
+from typing import Any
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import MissingPackageError, SettingError, SiteError
 from hierfl.near_names import suggests_names
-from hierfl.runtime.on_flower.letters import Letters
 from hierfl.runtime.site_runtime import SiteRuntime
 from hierfl.runtime.sites.exchange import Exchange
+from hierfl.runtime.sites.letters import Letters
 from hierfl.runtime.sites.parcels import Packing
 from hierfl.runtime.sites.rounds import Attendance
+from hierfl.runtime.sites.solver_text import solver_text
 
 
 @suggests_names
@@ -66,7 +64,6 @@ class Flower(SiteRuntime):
     grid: Any = field(repr=False)
     timeout: float = field(default=600.0, kw_only=True)
     patience: float = field(default=120.0, kw_only=True)
-    packing: ClassVar[Packing] = Letters()
     _session: _GridSession = field(default_factory=lambda: _GridSession(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -76,6 +73,11 @@ class Flower(SiteRuntime):
                 f"Flower(grid={type(self.grid).__name__}): the Grid that a ServerApp's main function is given; "
                 f"hierfl flower new writes such an app."
             )
+
+    @property
+    def packing(self) -> Packing:
+        """Messages are letters."""
+        return Letters()
 
     def _links(self, problem: CompiledProblem) -> Any:
         return self._session.links(self)
@@ -109,39 +111,3 @@ class _GridSession:
             self._links = GridLinks(runtime.grid, runtime.timeout)
         self._links.look()
         return self._links
-
-
-def solver_text(solver: Any) -> str:
-    """The call that makes this solver, such as ``FedAvg(step_size=0.05)``; settings that have their default are left out.
-
-    Raises ``SettingError`` for a setting that is neither a number, a word, a list of these, nor one of hierfl's own
-    schedules and solvers.
-    """
-    given = []
-    for setting in fields(solver):
-        if not setting.init:
-            continue
-        value = getattr(solver, setting.name)
-        default = setting.default if setting.default_factory is MISSING else setting.default_factory()
-        if not (value is default or (np.isscalar(value) and np.isscalar(default) and value == default)):
-            given.append(f"{setting.name}={_written(value, f'{type(solver).__name__}({setting.name}=...)')}")
-    return f"{type(solver).__name__}({', '.join(given)})"
-
-
-def _written(value: Any, what: str) -> str:
-    if is_dataclass(value) and not isinstance(value, type):
-        return solver_text(value)
-    if value is None or isinstance(value, bool | np.bool_ | str):
-        return repr(value.item() if isinstance(value, np.bool_) else value)
-    if isinstance(value, Integral):
-        return repr(int(value))
-    if isinstance(value, Real) and np.isfinite(float(value)):
-        return repr(float(value))
-    if isinstance(value, np.ndarray):
-        value = value.tolist()
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_written(item, what) for item in value)}]"
-    raise SettingError(
-        f"{what} is {type(value).__name__}: on Flower a solver is sent as text, so write a number, a list of numbers, or a schedule of "
-        f"hierfl's own such as Decay(0.1, 0.5)."
-    )

@@ -16,7 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from hierfl.errors import SiteError
 from hierfl.jaxtools.interruption import overdue
-from hierfl.runtime.on_flower.letters import SERVER, Hello, Introduction, Letter, letter_of, message_of
+from hierfl.runtime.sites.letters import SERVER, Hello, Introduction, Letter, letter_of, message_of
 from hierfl.runtime.sites.parcels import Lost
 
 PULL = 0.2  # seconds between looks for replies

@@ -83,7 +83,7 @@ def connected(config: Mapping[str, Any]) -> socket.socket:
 
 
 def as_bytes(content: RecordDict) -> bytes:
-    """Flower's records as the bytes of a letter (``hierfl.runtime.on_flower.letters``)."""
+    """Flower's records as the bytes of a letter (``hierfl.runtime.sites.letters``)."""
     words, arrays = content["words"], content["arrays"]
     stream, members = io.BytesIO(), {f"{MEMBER}{name}": array.numpy() for name, array in arrays.items()}
     told = np.frombuffer(json.dumps(dict(words.items())).encode(), np.uint8)

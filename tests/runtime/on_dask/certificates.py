@@ -26,13 +26,19 @@ class Authority:
         self.file = folder / f"{name}.pem"
         self.file.write_bytes(own.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
-    def files(self, name: str, valid: datetime.timedelta = DAY, host: str | None = None) -> TLSFiles:
-        """A certificate that is valid from two days ago until then; of an address, if one is given."""
+    def files(
+        self, name: str, role: str | None = None, valid: datetime.timedelta = DAY, host: str | None = None
+    ) -> TLSFiles:
+        """A certificate that is valid from two days ago until then; of a role and of an address, if they are given."""
         key = ec.generate_private_key(ec.SECP256R1())
         own = self._builder(_named(name), key, valid)
+        names: list[x509.GeneralName] = []
+        if role is not None:
+            names.append(x509.UniformResourceIdentifier(f"hierfl:{role}"))
         if host is not None:
-            address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))])
-            own = own.add_extension(address, critical=False)
+            names.append(x509.IPAddress(ipaddress.ip_address(host)))
+        if names:
+            own = own.add_extension(x509.SubjectAlternativeName(names), critical=False)
         signed = own.sign(self.key, hashes.SHA256())
         cert, secret = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         cert.write_bytes(signed.public_bytes(serialization.Encoding.PEM))

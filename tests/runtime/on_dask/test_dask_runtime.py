@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 from collections.abc import Callable
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import pytest
-from distributed.comm import tcp
-from tornado.iostream import IOStream
 
 import hierfl as hf
+from hierfl.runtime.on_dask.lines import HEADER
 from hierfl.runtime.sites.site_reports import Crossing
 from hierfl.solvers import (
     SCAFFOLD,
@@ -115,23 +116,27 @@ def test_fifty_rounds_are_those_of_a_run_in_process(case: str, cluster: hf.runti
 
 
 class Heard:
-    """Everything that this process wrote to sockets of the cluster, or read from them."""
+    """Everything that this process wrote to sockets, or read from them, once it is in the clear."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.parts: list[bytes] = []
-        write, read = IOStream.write, tcp.read_bytes_rw
+        for kind in (socket.socket, ssl.SSLSocket):
+            self._listen(patch, kind)
 
-        def written(stream: Any, data: Any) -> Any:
+    def _listen(self, patch: pytest.MonkeyPatch, kind: Any) -> None:
+        write, read = kind.sendall, kind.recv
+
+        def written(end: Any, data: Any, *rest: Any) -> Any:
             self.parts.append(bytes(data))
-            return write(stream, data)
+            return write(end, data, *rest)
 
-        async def arrived(stream: Any, size: int) -> Any:
-            frame = await read(stream, size)
-            self.parts.append(bytes(frame))
-            return frame
+        def arrived(end: Any, *rest: Any) -> Any:
+            chunk = read(end, *rest)
+            self.parts.append(chunk)
+            return chunk
 
-        patch.setattr(IOStream, "write", written)
-        patch.setattr(tcp, "read_bytes_rw", arrived)
+        patch.setattr(kind, "sendall", written)
+        patch.setattr(kind, "recv", arrived)
 
 
 def words(values: Any) -> list[bytes]:
@@ -174,6 +179,4 @@ def test_nothing_but_named_messages_crosses(cluster: hf.runtime.Dask, monkeypatc
     counted = sum(c.bytes for c in crossed)
     sites = result.settings["sites"].values()
     assert counted == sum(site["bytes_down"] + site["bytes_up"] for site in sites)
-    assert (
-        2 * counted <= len(raw) <= 2 * counted + 2000 * len(crossed)
-    )  # by the scheduler, so twice; and how messages are framed
+    assert len(raw) == counted + HEADER.size * len(crossed) + sum(c.way == "down" for c in crossed)  # and nothing else

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import signal
 import time
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
+from hierfl.runtime.on_dask.lines import HANDED, heard
 from hierfl.runtime.sites.parcels import Answered, Welcome, packed, unpacked
 from hierfl.runtime.sites.site import Site
 from hierfl.solvers import SCAFFOLD, FedAvg
@@ -29,9 +31,9 @@ SOLVER = SCAFFOLD(step_size=0.1, local_steps=3)  # its clients remember, and mus
 
 
 def spoil(kind: str, rounds: Any) -> None:
-    """In a worker's process: answer wrongly in some rounds, or late by so many seconds in all."""
+    """In a site's process: answer wrongly in some rounds, or late by so many seconds in all."""
 
-    def answer(site: Site, parcel: bytes, server: str) -> bytes:
+    def answer(site: Site, parcel: bytes, server: str = "") -> bytes:
         asked, reply = unpacked(parcel), PLAIN(site, parcel, server)
         message = unpacked(reply)
         if kind == "lagging" and isinstance(message, Answered):
@@ -55,15 +57,34 @@ def mend() -> None:
     Site.answer = PLAIN
 
 
+class Call:
+    """What is called where it is unpickled."""
+
+    def __init__(self, function: Any, *given: Any) -> None:
+        self.function, self.given = function, given
+
+    def __reduce__(self) -> Any:
+        return self.function, self.given
+
+
+def called(cluster: hf.runtime.Dask, site: str, call: Call) -> None:
+    """Have a site's process call something; what is handed to it is pickled, since it is this process's own."""
+    links = cluster._session._links
+    links.look()
+    until = time.monotonic() + 60
+    while site not in links.ready() and time.monotonic() < until:
+        time.sleep(0.05)
+    links.lines[site].send(HANDED + pickle.dumps(call), 60)
+    assert "cannot unpack" in unpacked(heard({site: links.lines[site]}, 60)[site]).reason
+
+
 @contextmanager
 def spoilt(cluster: hf.runtime.Dask, site: str, kind: str, rounds: Any) -> Iterator[None]:
-    session = cluster._session
-    where = {"workers": [session._of[1]._addresses[site]]}
-    session._client.run(spoil, kind, rounds, **where)
+    called(cluster, site, Call(spoil, kind, rounds))
     try:
         yield
     finally:
-        session._client.run(mend, **where)
+        called(cluster, site, Call(mend))
 
 
 @contextmanager
@@ -140,18 +161,16 @@ def test_nobody_waits_longer_than_the_timeout_and_a_slow_site_comes_back(cluster
 @pytest.mark.parametrize("masks", [None, hf.runtime.PairwiseMasks(least=2)], ids=["plain", "masked"])
 def test_a_site_that_is_killed_is_missed_and_comes_back_under_its_name(cluster: Any, problem: Any, masks: Any) -> None:
     solved(problem, SOLVER, 1, runtime=cluster)
-    client, links = cluster._session._client, cluster._session._of[1]
-    address = links._addresses["1"]
-    pid = client.run(os.getpid, workers=[address])[address]
+    links = cluster._session._links
+    pid, births = links.processes["1"].pid, links.born("1")
 
     def kill_and_wait(done: int, *_: Any) -> None:
         if done == 3:
             os.kill(pid, signal.SIGKILL)
         if done == 6:
             until = time.monotonic() + 60
-            while links._workers().get("1", address) == address and time.monotonic() < until:
+            while not ("1" in links.ready() and links.born("1") > births) and time.monotonic() < until:
                 time.sleep(0.2)
-            time.sleep(1.0)
 
     with settings_of(cluster, masks=masks):
         found = solved(problem, SOLVER, 10, runtime=cluster, callback=kill_and_wait)

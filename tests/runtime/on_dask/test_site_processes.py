@@ -62,7 +62,7 @@ class Study:
         for name, text in (("study.py", STUDY), ("rows.py", ROWS)):
             (folder / name).write_text(text)
         self.trusted, self.stranger = Authority(folder, "ca"), Authority(folder, "other")
-        self.server = self.trusted.files("server")
+        self.server = self.trusted.files("server", "server")
         self.problem = load_problem(f"{folder / 'study.py'}:declared")
         self.module = sys.modules["study"]
 
@@ -89,9 +89,15 @@ def address(study: Study) -> Iterator[str]:
         n_workers=0, protocol="tls://", security=study.server.security(), dashboard_address=None
     ) as cluster:
         where = cluster.scheduler_address
-        north = study.command(where, "north", study.trusted.files("of_north"))
+        north = study.command(where, "north", study.trusted.files("of_north", "site:north"))
         south = study.command(
-            where, "south", study.trusted.files("of_south"), "--algorithms", "FedAvg", "--max-rounds", "45"
+            where,
+            "south",
+            study.trusted.files("of_south", "site:south"),
+            "--algorithms",
+            "FedAvg",
+            "--max-rounds",
+            "45",
         )
         sites = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for command in (north, south)]
         yield where
@@ -170,7 +176,11 @@ def test_refusals_are_told_on_both_sides(runtime: Any, study: Study, monkeypatch
 def test_a_wrong_certificate_is_refused_with_the_reason(
     kind: str, address: str, study: Study, caplog: pytest.LogCaptureFixture
 ) -> None:
-    files = study.stranger.files("stranger") if kind == "stranger" else study.trusted.files("expired", -DAY)
+    files = (
+        study.stranger.files("stranger", "site:north")
+        if kind == "stranger"
+        else study.trusted.files("expired", "site:north", -DAY)
+    )
     tried = subprocess.run(study.command(address, "north", files), capture_output=True, text=True, timeout=60)
     assert tried.returncode == 2 and "cannot join tls://" in tried.stderr
     assert "One side does not accept the other's certificate" in tried.stderr

@@ -14,8 +14,8 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import hierfl as hf
 from hierfl.command.loading import load_solver
-from hierfl.runtime.on_flower.letter_desk import LetterDesk
 from hierfl.runtime.on_flower.relay import as_bytes, as_content
+from hierfl.runtime.sites.letter_desk import LetterDesk
 from hierfl.runtime.sites.memory_folder import MemoryFolder
 from hierfl.runtime.sites.parcels import without_data
 from hierfl.runtime.sites.site import Site, SiteRules

@@ -11,7 +11,7 @@ import pytest
 
 import hierfl as hf
 from hierfl.runtime.on_flower import grid_links
-from hierfl.runtime.on_flower.letters import Letter
+from hierfl.runtime.sites.letters import Letter
 from hierfl.runtime.sites.site import SiteRules
 from hierfl.solvers import SCAFFOLD, FedAvg
 from tests.runtime.on_dask.test_dask_runtime import START, clients_alone
@@ -200,7 +200,7 @@ def test_refusals_say_why(problem: hf.Problem) -> None:
     partly = LoopbackGrid(desks(problem) | {102: nobody})
     with pytest.raises(hf.SiteError, match=r"(?s)nobody|no site holds.*3.*node 102: no site listens"):
         problem.solve(FAST, runtime=hf.runtime.Flower(partly, minimum=4, patience=0.5, shared_seeds=True), rounds=2, **SETTINGS)
-    with pytest.raises(hf.SettingError, match="on Flower a solver is sent as text"):
+    with pytest.raises(hf.SettingError, match="sites of others are sent a solver as text"):
         function = FedAvg(step_size=lambda r: 0.1)
         problem.solve(function, runtime=hf.runtime.Flower(LoopbackGrid(desks(problem)), shared_seeds=True), rounds=2, **SETTINGS)
     for wrong in ({"timeout": 0}, {"minimum": 0}, {"patience": -1}, {"largest": 0}, {"aggregation": "mean"}):

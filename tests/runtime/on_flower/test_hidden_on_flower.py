@@ -9,8 +9,8 @@ import pytest
 
 import hierfl as hf
 from hierfl.runtime import GaussianNoise, PairwiseMasks
-from hierfl.runtime.on_flower.letters import Letter, letter_of
 from hierfl.runtime.privacy.pairwise_masks import Masking
+from hierfl.runtime.sites.letters import Letter, letter_of
 from hierfl.runtime.sites.parcels import Refusal, Unmask
 from hierfl.runtime.sites.site import SiteRules
 from hierfl.solvers import FedAvg

@@ -18,12 +18,12 @@ from hypothesis.extra import numpy as arrays_of
 
 import hierfl as hf
 from hierfl.command.loading import load_solver
-from hierfl.runtime.on_flower.flower_runtime import solver_text
-from hierfl.runtime.on_flower.letter_desk import LetterDesk
-from hierfl.runtime.on_flower.letters import Letter, Letters, letter_of
 from hierfl.runtime.on_flower.relay import as_bytes, as_content
+from hierfl.runtime.sites.letter_desk import LetterDesk
+from hierfl.runtime.sites.letters import Letter, Letters, letter_of
 from hierfl.runtime.sites.parcels import Answered, Asked, Refusal, Settled, Start, Welcome, declaration_mark, starting
 from hierfl.runtime.sites.site import NO_RUN, Site, SiteRules
+from hierfl.runtime.sites.solver_text import solver_text
 from hierfl.solvers import SCAFFOLD, ZOHFL, Decay, FedAvg, FedRZO, LocalSGD, LogGrowth
 from hierfl.version import VERSION
 from tests.runtime.on_dask.test_dask_runtime import START, clients_alone
@@ -131,7 +131,7 @@ def test_a_solver_is_the_same_after_its_journey_as_text(solver: Any) -> None:
 
 def test_a_function_does_not_travel_as_text() -> None:
     with pytest.raises(
-        hf.SettingError, match=r"FedAvg\(step_size=...\) is function: on Flower a solver is sent as text"
+        hf.SettingError, match=r"FedAvg\(step_size=...\) is function: sites of others are sent a solver as text"
     ):
         solver_text(FedAvg(step_size=lambda r: 0.1 / (r + 1)))
 

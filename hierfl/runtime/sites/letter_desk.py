@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hierfl.errors import HierflError, SiteError
-from hierfl.runtime.on_flower.letters import (
+from hierfl.runtime.sites.letters import (
     SERVER,
     Hello,
     Introduction,
@@ -40,17 +40,17 @@ class LetterDesk:
     def __init__(self, site: Site, read_solver: Callable[[str], Any]) -> None:
         self.site, self.read_solver = site, read_solver
 
-    def answer(self, parcel: bytes) -> bytes:
-        """Answer one letter by another."""
-        reply = self._reply(parcel)
+    def answer(self, parcel: bytes, server: str = "") -> bytes:
+        """Answer one letter by another; ``server`` tells apart who asks, where the letter does not."""
+        reply = self._reply(parcel, server)
         sent = letter_of(reply).as_bytes()
         self.site.tell(reply, len(sent))
         return sent
 
-    def _reply(self, parcel: bytes) -> Any:
+    def _reply(self, parcel: bytes, server: str) -> Any:
         try:
             letter = Letter.from_bytes(parcel)
-            kind, server = letter.words.get("message"), str(letter.words.get(SERVER, ""))
+            kind, server = letter.words.get("message"), server or str(letter.words.get(SERVER, ""))
             if kind == Hello.__name__:
                 return Introduction(self.site.name, tuple(self.site.held))
             if kind == "Start":
