@@ -16,6 +16,7 @@ from hierfl.runtime.privacy.gaussian_noise import GaussianNoise, orders_of
 from hierfl.runtime.privacy.pairwise_masks import PairwiseMasks
 from hierfl.runtime.records import Begun, BlockEnd, Outcome
 from hierfl.runtime.sites.aggregation import Aggregation
+from hierfl.runtime.sites.buffered_rounds import BufferedRounds, Buffering
 from hierfl.runtime.sites.exchange import Exchange, exchange_for
 from hierfl.runtime.sites.parcels import (
     KeptMark,
@@ -86,6 +87,9 @@ class SiteRuntime(MessageTreatment):
     patience: float = 30.0
     largest: float = 1e15
     shared_seeds: bool = False
+    asynchronous: bool = False
+    buffer: int = 1
+    staleness: float = 0.5
     watcher: Any = field(default=None, repr=False)
     _latest: _LatestRun = field(default_factory=lambda: _LatestRun(), init=False, repr=False, compare=False)
     # how sites are reached
@@ -146,8 +150,8 @@ class SiteRuntime(MessageTreatment):
 
     @property
     def resumes(self) -> bool:
-        """Whether a run can go on from a checkpoint."""
-        return True
+        """Whether a run can go on from a checkpoint: without rounds there is no moment at which all have come equally far."""
+        return not self.asynchronous
 
     def memories(self) -> list[np.ndarray]:
         """What finds the clients' memories again, which their sites keep for a checkpoint; nothing, where they have none.
@@ -185,6 +189,9 @@ class SiteRuntime(MessageTreatment):
         seed: int,
     ) -> Any:
         """What makes the rounds, by its ``run``."""
+        if self.asynchronous:
+            buffering = Buffering(self.buffer, self.staleness)
+            return BufferedRounds(problem, algorithm, exchange, links, buffering, self.timeout, seed)
         return SiteRounds(problem, algorithm, exchange, attendance, seed, aggregation=self.rule)
 
 

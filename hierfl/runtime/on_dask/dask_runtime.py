@@ -17,8 +17,6 @@ from typing import Any
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import MissingPackageError, SettingError, SiteError
 from hierfl.near_names import suggests_names
-from hierfl.runtime.buffered.delayed_runtime import BufferedRounds, Buffering
-from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.on_dask.local_sites import LocalSites, parts_of
 from hierfl.runtime.on_dask.remote_sites import RemoteSites
 from hierfl.runtime.site_runtime import SiteRuntime
@@ -89,9 +87,6 @@ class Dask(SiteRuntime):
     scheduler: str | None = None
     sites: int | None = None
     security: Any = field(default=None, repr=False)
-    asynchronous: bool = False
-    buffer: int = 1
-    staleness: float = 0.5
     _session: _Session = field(default_factory=lambda: _Session(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -102,11 +97,6 @@ class Dask(SiteRuntime):
             )
         if self.sites is not None and self.sites < 1:
             raise SettingError(f"Dask(sites={self.sites!r}): at least 1.")
-
-    @property
-    def resumes(self) -> bool:
-        """Whether a run can go on from a checkpoint: without rounds there is no moment at which all have come equally far."""
-        return not self.asynchronous
 
     @property
     def _shares_seeds(self) -> bool:
@@ -129,20 +119,6 @@ class Dask(SiteRuntime):
         except SiteError as error:
             said = "".join(f"\nsite {site!r}: {reason}" for site, reason in links.refusals.items())
             raise SiteError(f"{error}{said}") from None
-
-    def _rounds(
-        self,
-        problem: CompiledProblem,
-        algorithm: Algorithm,
-        exchange: Exchange,
-        links: Any,
-        attendance: Attendance,
-        seed: int,
-    ) -> Any:
-        if not self.asynchronous:
-            return super()._rounds(problem, algorithm, exchange, links, attendance, seed)
-        buffering = Buffering(self.buffer, self.staleness)
-        return BufferedRounds(problem, algorithm, exchange, links, buffering, self.timeout, seed)
 
     def close(self) -> None:
         """End the connections, and the processes that were started here. The next run starts again."""

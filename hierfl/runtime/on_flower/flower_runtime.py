@@ -25,8 +25,8 @@ class Flower(SiteRuntime):
     """Run with clients at the SuperNodes of Flower, each with its own data, reached by messages of named arrays; nothing is pickled.
 
     It is made inside a ServerApp, such as ``hierfl flower new`` writes. Same seed, same iterates as in process, where rows are not drawn at
-    random or ``shared_seeds``: keys are folded from (round, client, step). Flower starts a process for each message at each node, so that a round takes seconds
-    (docs/real_federations.md).
+    random or ``shared_seeds``: keys are folded from (round, client, step). Flower starts a process for each message at each node, so that a
+    round takes seconds (docs/real_federations.md).
 
     Parameters
     ----------
@@ -46,6 +46,8 @@ class Flower(SiteRuntime):
         a secret of its own.
     watcher
         Called with a ``hierfl.runtime.sites.site_reports.Crossing`` for everything that is sent and received.
+    asynchronous, buffer, staleness
+        Without rounds, as in ``hf.runtime.Dask``.
     aggregation, adversaries
         A robust aggregate in place of the weighted mean of what clients send, as in ``hf.runtime.Dask``.
     noise, masks

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import cvxpy as cp
 import numpy as np
 import pytest
 
 import hierfl as hf
 from hierfl.runtime.sites.site_reports import Crossing
+from hierfl.solvers import FedAvg
 from tests.runtime.on_dask.test_dask_runtime import CASES, START, words
 from tests.runtime.on_flower.loopback import LoopbackGrid, desks
 
@@ -54,3 +56,22 @@ def test_nothing_but_named_arrays_and_words_crosses() -> None:
     counted = sum(site["bytes_down"] + site["bytes_up"] for site in result.settings["sites"].values())
     assert counted == sum(c.bytes for c in crossed)
     assert abs(len(raw) - counted) < 700 * len(grid.crossed)  # but for how either is framed
+
+
+def test_without_rounds_nobody_waits_for_a_slow_node() -> None:
+    """Two quick sites and one that takes a second: they are heard as often as they answer, and the run ends beside the optimum."""
+    rng, x, u, b = np.random.default_rng(2), cp.Variable(2, name="x"), hf.Sample(2, name="u"), hf.Sample(name="b")
+    features, truth = rng.standard_normal((3, 40, 2)), np.array([1.0, -2.0])
+    clients = [hf.Client([{u: a, b: a @ truth}]) for a in features]
+    problem = hf.Problem(hf.Minimize(clients=hf.E(cp.square(u @ x - b))), federation=hf.Federation(clients))
+    grid = LoopbackGrid(desks(problem))
+    grid.delays = {102: 1.0}
+    solver = FedAvg(step_size=0.05, local_steps=2, batch_size=None)
+    given = hf.runtime.Flower(grid, asynchronous=True, buffer=1, staleness=0.5)
+    found = problem.solve(solver, runtime=given, rounds=12, seed=0, progress=False)
+    heard = {site: told["rounds_answered"] for site, told in found.settings["sites"].items()}
+    assert sum(heard.values()) >= 12 and heard["site 2"] < min(heard["site 0"], heard["site 1"])
+    assert found.history["staleness"].shape == (12,) and np.isfinite(found.value)
+    assert np.linalg.norm(found.iterate - truth) < 0.2 * np.linalg.norm(truth)
+    with pytest.raises(hf.SettingError, match="asynchronous=True"):
+        problem.solve(solver, runtime=given, rounds=2, checkpoint="nowhere", progress=False)
