@@ -1,0 +1,101 @@
+"""A server that asks for anything: wrong turns, seeds, clients, shapes, steps, runs and orders. Sites go on, and no row leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.command.loading import load_solver
+from hierfl.runtime.privacy.pairwise_masks import Masking
+from hierfl.runtime.sites.letter_desk import LetterDesk
+from hierfl.runtime.sites.letters import Letters
+from hierfl.runtime.sites.parcels import Answered, Keep, Pickling, Refusal, Settled, Unmask, Welcome
+from hierfl.runtime.sites.site import Site, SiteRules
+from hierfl.runtime.sites.solver_text import solver_text
+from hierfl.solvers import FedAvg
+from tests.security.test_curious_server import ROUNDS, STEP, TABLES, asked, problem, site, start
+
+REQUESTS, ALLOWED = 200, 40
+STEPS = ("local_steps", "init", "oracle.full_value", "settings.bind", "__init__", "problem.data", "lower", "", "a" * 10_000, "with_tables")
+POINTS: list[Any] = [
+    np.zeros(2),
+    np.ones(2),
+    np.full(2, np.nan),
+    np.full(2, 1e300),
+    np.zeros(3),
+    np.zeros((2, 2)),
+    np.zeros(0),
+    np.zeros(2, "f4"),
+    np.zeros(2, int),
+    (np.zeros(2), np.zeros(2)),
+    None,
+]
+
+
+@pytest.fixture(scope="module")
+def declared() -> hf.Problem:
+    return problem()
+
+
+def hostile(rng: np.random.Generator) -> Any:
+    """A message of the right kind with whatever in it, mostly with one thing wrong."""
+    message = asked(int(rng.integers(0, 60)), POINTS[int(rng.integers(2))], seed=int(rng.integers(5)))
+    changes: dict[str, Any] = {
+        "turn": int(rng.choice([-(2**40), -1, 0, 1, 7, 2**40])),
+        "round": int(rng.choice([-1, 0, 3, ROUNDS, ROUNDS + 1, 2**60])),
+        "place": int(rng.choice([-1, 0, 1, 2**30])),
+        "kind": str(rng.choice(["map", "query", "server", ""])),
+        "step": str(rng.choice(STEPS)),
+        "clients": [np.array([1]), np.array([0, 0]), np.array([], int), np.array([-1]), np.array([2**40])][int(rng.integers(5))],
+        "seed": [np.zeros(2, np.uint32), np.zeros(3, np.uint32), np.zeros(0, np.uint32)][int(rng.integers(3))],
+        "broadcast": POINTS[int(rng.integers(len(POINTS)))],
+        "each": [np.zeros((1, 2)), np.zeros(1), (np.zeros(1),)][int(rng.integers(3))],
+        "settled": [None, Settled(-1, True), Settled(2**40, False)][int(rng.integers(3))],
+        "masking": Masking(int(rng.integers(-1, 3)), (bytes(32),) * int(rng.integers(4)), (0, 1, 2)),
+    }
+    wrong = rng.choice(list(changes), size=int(rng.integers(1, 3)), replace=False)
+    message = message._replace(**{name: changes[name] for name in wrong})
+    others = [Unmask(int(rng.integers(-2, 3)), bytes(32), bytes(82)), Unmask(0), Keep("../../etc", 1, None), Keep("0" * 8, 2**40, None)]
+    return others[int(rng.integers(4))] if rng.random() < 0.1 else message
+
+
+def by_letters(own: Site) -> tuple[Callable[[Any, str], bytes], Any]:
+    desk, packing = LetterDesk(own, load_solver), Letters()
+    return lambda message, server: desk.answer(packing.packed(message), server), packing
+
+
+def by_pickles(own: Site) -> tuple[Callable[[Any, str], bytes], Any]:
+    return lambda message, server: own.answer(Pickling().packed(message), server), Pickling()
+
+
+@pytest.mark.parametrize("way", [by_letters, by_pickles])
+def test_two_hundred_hostile_requests(declared: hf.Problem, way: Any) -> None:
+    rng, own = np.random.default_rng(11), site(declared, SiteRules(min_samples=len(TABLES[0]), max_messages=ALLOWED))
+    answer, packing = way(own)
+    letters = isinstance(packing, Letters)
+    whole = start(declared, FedAvg(STEP, local_steps=1, batch_size=None), **({"solver_as": solver_text} if letters else {}))
+    expected = (np.zeros(2), {"value": np.zeros(())})
+    assert isinstance(packing.unpacked(answer(whole, "a"), None), Welcome)
+    sent = []
+    for number in range(REQUESTS):
+        server = str(rng.choice(["a", "a", "a", "b", ""]))
+        if number % 40 == 7:
+            order: Any = whole._replace(rounds=int(rng.choice([-1, 2**40])), queries=str(rng.choice(["raw", "none"])))
+            assert isinstance(packing.unpacked(answer(order, server), None), Refusal)
+        sent.append(answer(hostile(rng), server))
+    told = [packing.unpacked(reply, expected) for reply in sent]
+    answered = [reply for reply in told if isinstance(reply, Answered)]
+    assert 0 < own.messages <= ALLOWED and len(answered) < REQUESTS / 2
+    for row in TABLES[0]:
+        for part in (row.tobytes(), *(number.tobytes() for number in row), *(repr(float(number)).encode() for number in row)):
+            assert not any(part in reply for reply in sent)
+    last = packing.unpacked(answer(whole, "a"), None)
+    assert isinstance(last, Welcome if own.messages < ALLOWED else Refusal)
+    if own.messages < ALLOWED:
+        right = packing.unpacked(answer(asked(0, np.zeros(2)), "a"), expected)
+        move = 2 * STEP * TABLES[0][:, :2].T @ TABLES[0][:, 2] / len(TABLES[0])
+        np.testing.assert_allclose(right.payload[0], move, atol=1e-12)
