@@ -140,6 +140,7 @@ class SiteRuntime(MessageTreatment):
             attendance = Attendance(self.minimum, self.patience)
             self._open(problem, exchange, links, attendance)
             making = self._rounds(problem, algorithm, exchange, links, attendance, seed)
+            making.told["wire"] = self._wire
             outcome: Outcome = making.run(x0, rounds, block, at_end, begun)
             return outcome
 
@@ -159,6 +160,11 @@ class SiteRuntime(MessageTreatment):
         Raises ``SiteError``, naming a site that has no place for them.
         """
         return self._latest.keep()
+
+    @property
+    def _wire(self) -> str:
+        """What messages cross, as the result says it."""
+        return "between processes of this machine"
 
     @property
     def _shares_seeds(self) -> bool:

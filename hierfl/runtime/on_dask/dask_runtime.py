@@ -99,6 +99,12 @@ class Dask(SiteRuntime):
             raise SettingError(f"Dask(sites={self.sites!r}): at least 1.")
 
     @property
+    def _wire(self) -> str:
+        if self.scheduler is None:
+            return super()._wire
+        return "TLS, both sides with certificates" if self.scheduler.startswith("tls://") else "in the clear: whoever is on the way reads it"
+
+    @property
     def _shares_seeds(self) -> bool:
         return self.shared_seeds or self.scheduler is None  # where the server handed the data over, it may know what is drawn
 

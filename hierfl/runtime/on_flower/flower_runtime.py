@@ -77,6 +77,10 @@ class Flower(SiteRuntime):
             )
 
     @property
+    def _wire(self) -> str:
+        return "Flower's, as its SuperLink was started"
+
+    @property
     def packing(self) -> Packing:
         """Messages are letters."""
         return Letters()
