@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import hierfl as hf
 from hierfl.command.loading import load_solver
 from hierfl.runtime.sites.letters import Letter, letter_of, start_of
-from tests.runtime.on_flower.test_letters import Correspondence
+from tests.runtime.sites.test_letters import Correspondence
 from tests.security.noise import (
     MANY,
     archive,

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -36,6 +36,14 @@ from hierfl.runtime.sites.site_reports import Crossing, SiteReport
 
 Shapes = Any  # a tree of jax.ShapeDtypeStruct
 PATIENT = 10  # rounds until a site that refused a run is asked again
+
+
+class Call(NamedTuple):
+    """What a site was asked in a round, by its mark, and what it answered."""
+
+    mark: bytes
+    message: Asked
+    answer: Answered
 
 
 @dataclass
@@ -69,7 +77,9 @@ class Exchange:
     _refused: dict[str, tuple[int, int]] = field(default_factory=dict)  # those that did not want it, and in which round
     _settled: dict[str, Settled] = field(default_factory=dict)
     _asked: set[str] = field(default_factory=set)  # in this round
-    _answered: set[str] = field(default_factory=set)  # in this turn
+    _answered: set[str] = field(default_factory=set)  # in the latest try at it
+    _calls: dict[str, list[Call]] = field(default_factory=dict)  # of this round
+    _turns: dict[str, int] = field(default_factory=dict)  # of the sites in it
 
     def __post_init__(self) -> None:
         self.site_of = {client: site for site, clients in self.clients_of.items() for client in clients}
@@ -150,12 +160,14 @@ class Exchange:
 
     def open(self, round_index: int) -> None:
         """Begin a round."""
-        self.round, self.lost, self._asked = round_index, {}, set()
+        self.turn, self.round, self.lost, self._asked = self.turn + 1, round_index, {}, set()
+        self._calls = {site: [] for site in self.clients_of}
+        self._turns = dict.fromkeys(self.clients_of, self.turn)
         self.again()
 
     def again(self) -> None:
-        """Make the round, once more without those who were lost: sites answer again what they are asked as before."""
-        self.turn, self._place, self._answered, self.failed = self.turn + 1, 0, set(), False
+        """Make the round, once more without those who were lost: what others have answered they are not asked again."""
+        self._place, self._answered, self.failed = 0, set(), False
 
     def close(self, made: bool = True) -> None:
         """The round is over, and its clients remember it if it was made.
@@ -163,7 +175,7 @@ class Exchange:
         A site that answered nothing may not have been reached, and then has still to hear of the turn before; if it was, it drops this one.
         """
         for site in self._answered:
-            self._settled[site] = Settled(self.turn, made)
+            self._settled[site] = Settled(self._turns[site], made)
             if self.remembers and made:
                 self.changed.add(site)
         for site, report in self.reports.items():
@@ -187,10 +199,10 @@ class Exchange:
                 part = jax.tree.map(lambda a, mine=mine: a[mine], each)
                 settled = self._settled.get(site)
                 asked[site] = Asked(
-                    self.turn, self.round, place, settled, kind, step, clients[mine], seed, broadcast, part
+                    self._turns[site], self.round, place, settled, kind, step, clients[mine], seed, broadcast, part
                 )
                 rows[site] = mine
-        answers = self._answers(asked, step, expected)
+        answers = self._answers(place, asked, step, expected)
         for site, answer in answers.items():
             problem = None if answer is None else misshapen(answer, rows[site].size, expected)
             if answer is None or problem is not None:
@@ -208,20 +220,41 @@ class Exchange:
         told = [(answer.payload, answer.monitor) for answer in answers.values() if answer is not None]
         return jax.tree.map(joined, zeros, *told)
 
-    def _answers(self, asked: dict[str, Asked], step: str, expected: Shapes) -> dict[str, Answered | None]:
-        """By site; None of those that did not answer."""
+    def _answers(
+        self, place: int, asked: dict[str, Asked], step: str, expected: Shapes, anew: bool = False
+    ) -> dict[str, Answered | None]:
+        """By site; None of those that do not answer. Who has answered the very same in this round is not asked again, unless it is to be ``anew``."""
         self._asked |= asked.keys()
-        silent = self._without_releases(asked)
-        parcels = {site: self.packing.packed(message) for site, message in asked.items() if site not in silent}
-        replies: dict[str, Any] = silent | (self._sent(parcels, step, expected) if parcels else {})
-        for site, reply in replies.items():
+        found: dict[str, Any] = {}
+        marks = {site: message.digest() for site, message in asked.items()}
+        for site, message in asked.items():
+            calls = self._calls[site]
+            if place < len(calls) and calls[place].mark == marks[site]:
+                if not anew:
+                    found[site] = calls[place].answer
+            elif place < len(calls):
+                asked[site] = self._in_another_turn(site, place, message)
+        fresh = {site: message for site, message in asked.items() if site not in found}
+        silent = self._without_releases(fresh)
+        parcels = {site: self.packing.packed(message) for site, message in fresh.items() if site not in silent}
+        found |= silent | (self._sent(parcels, step, expected) if parcels else {})
+        for site, reply in found.items():
             if isinstance(reply, Answered):
                 self._answered.add(site)
+                self._calls[site][place:] = [Call(marks[site], asked[site], reply)]
                 continue
             self._fault(site, said_by(reply))
             if isinstance(reply, Refusal) and not reply.failed:
                 self._began.pop(site, None)
-        return {site: replies[site] if site in self._answered else None for site in asked}
+        return {site: found[site] if site in self._answered else None for site in asked}
+
+    def _in_another_turn(self, site: str, place: int, message: Asked) -> Asked:
+        """A question in the place of one that was answered, which is one of another turn: what is before it is asked in it, and answered as before."""
+        self.turn += 1
+        self._turns[site] = self.turn
+        for call in self._calls[site][:place]:
+            self._sent({site: self.packing.packed(call.message._replace(turn=self.turn))}, call.message.step, None)
+        return message._replace(turn=self.turn)
 
     def _without_releases(self, asked: dict[str, Asked]) -> dict[str, Lost]:
         """Count the messages that are asked for, where each is a release; sites are not asked for more than the run may.
@@ -415,10 +448,10 @@ class MaskedExchange(Exchange):
             part = jax.tree.map(lambda a, mine=mine: a[mine], each)
             settled = self._settled.get(site)
             parts[site] = Asked(
-                self.turn, self.round, place, settled, kind, step, clients[mine], seed, broadcast, part, masking
+                self._turns[site], self.round, place, settled, kind, step, clients[mine], seed, broadcast, part, masking
             )
         count = sum(math.prod(shape.shape) for shape in summed_shapes(expected))
-        answers = self._answers(parts, step, (jax.ShapeDtypeStruct((count,), np.uint64), {}))
+        answers = self._answers(place, parts, step, (jax.ShapeDtypeStruct((count,), np.uint64), {}), anew=True)
         for site, answer in answers.items():
             problem = None if answer is None else _unlike_a_sum(answer, count, len(rows))
             if answer is None or problem is not None:

@@ -114,7 +114,7 @@ def loop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
         for name in ("north", "south"):
             config = {key: f"{loop.folder / value.format(name)}" for key, value in place.items()}
             config |= {"algorithms": "FedAvg,SCAFFOLD", "name": f"the {name}"} if name == "south" else {}
-            loop.supernode(name, " ".join(f'{key}="{value}"' for key, value in config.items()))
+            loop.supernode(name, " ".join(f'{key}="{value}"' for key, value in config.items()) + " shared-seeds=true")
         own = [word for key, value in place.items() for word in (f"--{key}", str(loop.folder / value.format("east")))]
         loop.start("site_east", sys.executable, "-m", "hierfl.command.main", "site", "--shared-seeds", *own)
         loop.supernode("east", f'socket="{loop.folder / "east.sock"}"')

@@ -16,7 +16,7 @@ from hierfl.runtime.sites.site import SiteRules
 from hierfl.solvers import FedAvg
 from tests.runtime.on_dask.test_dask_runtime import SIZES, START, clients_alone, words
 from tests.runtime.on_flower.loopback import LoopbackGrid, desks
-from tests.runtime.on_flower.test_letters import Correspondence
+from tests.runtime.sites.test_letters import Correspondence
 
 SOLVER = FedAvg(step_size=0.1, local_steps=1, batch_size=None)
 SETTINGS: dict[str, Any] = {"rounds": 4, "x0": START, "seed": 5, "progress": False}
