@@ -23,7 +23,7 @@ from distributed.protocol.serialize import ToPickle, to_serialize
 
 import hierfl as hf
 from hierfl.command.loading import load_problem
-from hierfl.runtime.on_dask.lines import ASKED, HEADER, HELLO, LARGEST, MARK, Line, framed, heard
+from hierfl.runtime.on_dask.lines import ASKED, HEADER, HELLO, LARGEST, MARK, SiteLine, framed, heard
 from hierfl.runtime.on_dask.plain_comms import connected
 from hierfl.runtime.on_dask.site_process import TLSFiles, listening_host
 from hierfl.runtime.sites.letters import Hello, Letter, letter_of
@@ -364,7 +364,7 @@ def test_a_hostile_site_runs_nothing_at_the_server(tmp_path: Path) -> None:
     ):
         here, there = socket.socketpair()
         with here, there:
-            line = Line(here)
+            line = SiteLine(here)
             line.send(HELLO, 1.0)
             line.waits = asked
             there.sendall(sent)

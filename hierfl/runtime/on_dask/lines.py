@@ -44,7 +44,7 @@ def length_of(header: bytes) -> int:
     return int(length)
 
 
-class Line:
+class SiteLine:
     """The asking end of a connection, at which one question at a time is open."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -91,7 +91,7 @@ class Line:
         self.socket.close()
 
 
-def heard(lines: Mapping[str, Line], timeout: float) -> dict[str, bytes | Lost]:
+def heard(lines: Mapping[str, SiteLine], timeout: float) -> dict[str, bytes | Lost]:
     """The answers that are there first, by the lines' names; none if there are none within the timeout (seconds)."""
     found, until = dict[str, bytes | Lost](), time.monotonic() + timeout
     with selectors.DefaultSelector() as selector:
@@ -118,7 +118,7 @@ class LineLinks:
     """
 
     def __init__(self) -> None:
-        self.lines: dict[str, Line] = {}
+        self.lines: dict[str, SiteLine] = {}
         self.refusals: dict[str, str] = {}
         self._births: dict[str, int] = {}
         self._held: dict[str, tuple[int, ...]] = {}

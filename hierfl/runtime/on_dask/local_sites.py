@@ -24,8 +24,8 @@ from hierfl.runtime.on_dask.lines import (
     HEADER,
     HELLO,
     LOOK,
-    Line,
     LineLinks,
+    SiteLine,
     framed,
     heard,
     length_of,
@@ -37,14 +37,14 @@ JOINING = 120.0  # seconds for the processes to be there, on a busy machine
 ENDING = 5.0  # seconds for them to end
 
 
-class Part(NamedTuple):
+class HandedPart(NamedTuple):
     """What a site is handed: its clients, and with their data the declaration, pickled."""
 
     clients: tuple[int, ...]
     content: bytes
 
 
-def parts_of(problem: CompiledProblem, sites: int) -> dict[str, Part]:
+def parts_of(problem: CompiledProblem, sites: int) -> dict[str, HandedPart]:
     """What each site is handed: the declaration without data, and its own clients' data."""
     bare, federation = without_data(problem.declaration), problem.declaration.federation
     if federation is None:
@@ -53,7 +53,7 @@ def parts_of(problem: CompiledProblem, sites: int) -> dict[str, Part]:
     parts = {}
     for name, share in enumerate(shares):
         held = {int(place): federation.clients[place] for place in share}
-        parts[str(name)] = Part(tuple(held), pickle.dumps((f"site {name}", bare, held)))
+        parts[str(name)] = HandedPart(tuple(held), pickle.dumps((f"site {name}", bare, held)))
     return parts
 
 
@@ -100,11 +100,11 @@ class LocalSites(LineLinks):
     def __init__(self) -> None:
         super().__init__()
         self.processes: dict[str, BaseProcess] = {}
-        self._parts: Mapping[str, Part] = {}
-        self._coming: dict[str, Line] = {}  # those that are not there yet, or have still to take their part
-        self._spare: dict[str, Line] = {}  # those that hold another problem's
+        self._parts: Mapping[str, HandedPart] = {}
+        self._coming: dict[str, SiteLine] = {}  # those that are not there yet, or have still to take their part
+        self._spare: dict[str, SiteLine] = {}  # those that hold another problem's
 
-    def hand(self, parts: Mapping[str, Part]) -> None:
+    def hand(self, parts: Mapping[str, HandedPart]) -> None:
         """Have the data of another problem held."""
         self._parts = parts
         self._spare |= self.lines
@@ -155,7 +155,7 @@ class LocalSites(LineLinks):
             self._coming[site] = line
         return bool(missing)
 
-    def _started(self, site: str) -> Line:
+    def _started(self, site: str) -> SiteLine:
         """A line to a new process."""
         if site in self.processes:
             self.processes[site].kill()
@@ -165,7 +165,7 @@ class LocalSites(LineLinks):
             process = multiprocessing.get_context("spawn").Process(target=serve_pipe, args=(there,), daemon=True)
             process.start()
         self.processes[site] = process
-        return Line(here)
+        return SiteLine(here)
 
     def _met(self, site: str, reply: bytes | Lost) -> bool:
         """Hand a site its part, or take it in that has it; whether it goes on."""

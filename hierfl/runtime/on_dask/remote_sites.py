@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from hierfl.errors import SiteError
-from hierfl.runtime.on_dask.lines import HELLO, Line, LineLinks, heard
+from hierfl.runtime.on_dask.lines import HELLO, LineLinks, SiteLine, heard
 from hierfl.runtime.on_dask.roles import site_role, unlike
 from hierfl.runtime.on_dask.site_process import last_cause, place_of
 from hierfl.runtime.sites.letters import Introduction, Letter, message_of
@@ -29,7 +29,7 @@ PROCESS = 32  # bytes by which a process of a site is known
 class Met(NamedTuple):
     """A site that was reached: the line to it, its process, and whose data it holds."""
 
-    line: Line
+    line: SiteLine
     process: bytes
     clients: tuple[int, ...]
 
@@ -140,7 +140,7 @@ class RemoteSites(LineLinks):
                 if (wrong := unlike(connection.getpeercert(), site_role(site))) is not None:
                     connection.close()
                     raise SiteError(wrong)
-            line = Line(connection)
+            line = SiteLine(connection)
             line.send(HELLO + self._mark, CONNECTING)
             answer = heard({site: line}, CONNECTING).get(site)
             if not isinstance(answer, bytes):

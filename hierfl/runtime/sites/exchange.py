@@ -38,7 +38,7 @@ Shapes = Any  # a tree of jax.ShapeDtypeStruct
 PATIENT = 10  # rounds until a site that refused a run is asked again
 
 
-class Call(NamedTuple):
+class Told(NamedTuple):
     """What a site was asked in a round, by its mark, and what it answered."""
 
     mark: bytes
@@ -78,7 +78,7 @@ class Exchange:
     _settled: dict[str, Settled] = field(default_factory=dict)
     _asked: set[str] = field(default_factory=set)  # in this round
     _answered: set[str] = field(default_factory=set)  # in the latest try at it
-    _calls: dict[str, list[Call]] = field(default_factory=dict)  # of this round
+    _calls: dict[str, list[Told]] = field(default_factory=dict)  # of this round
     _turns: dict[str, int] = field(default_factory=dict)  # of the sites in it
 
     def __post_init__(self) -> None:
@@ -241,7 +241,7 @@ class Exchange:
         for site, reply in found.items():
             if isinstance(reply, Answered):
                 self._answered.add(site)
-                self._calls[site][place:] = [Call(marks[site], asked[site], reply)]
+                self._calls[site][place:] = [Told(marks[site], asked[site], reply)]
                 continue
             self._fault(site, said_by(reply))
             if isinstance(reply, Refusal) and not reply.failed:
