@@ -71,7 +71,7 @@ class Exchange:
     away: set[str] = field(default_factory=set)  # the sites that cannot be asked in this round
     failed: bool = False
     stuck: str | None = None  # why the round cannot be made again without those who were lost
-    _place: int = 0
+    _places: Counter[str] = field(default_factory=Counter)  # how often each site was asked in this try at the round
     _began: dict[str, int] = field(default_factory=dict)  # the processes that know of this run
     _welcomes: Counter[str] = field(default_factory=Counter)  # how often each began: new processes have forgotten
     _refused: dict[str, tuple[int, int]] = field(default_factory=dict)  # those that did not want it, and in which round
@@ -167,7 +167,8 @@ class Exchange:
 
     def again(self) -> None:
         """Make the round, once more without those who were lost: what others have answered they are not asked again."""
-        self._place, self._answered, self.failed = 0, set(), False
+        self._places.clear()
+        self._answered, self.failed = set(), False
 
     def close(self, made: bool = True) -> None:
         """The round is over, and its clients remember it if it was made.
@@ -188,7 +189,6 @@ class Exchange:
         self, kind: str, step: str, clients: np.ndarray, broadcast: Any, each: Any, seed: np.ndarray, expected: Shapes
     ) -> Any:
         """Stacked answers ``(len(clients), ...)`` of a step; zeros, and ``failed``, where somebody did not answer as expected."""
-        place, self._place = self._place, self._place + 1
         zeros = jax.tree.map(lambda s: np.zeros((len(clients), *s.shape), s.dtype), expected)
         if self.failed:
             return zeros
@@ -198,11 +198,12 @@ class Exchange:
             if mine.size:
                 part = jax.tree.map(lambda a, mine=mine: a[mine], each)
                 settled = self._settled.get(site)
+                place = self._place_of(site)
                 asked[site] = Asked(
                     self._turns[site], self.round, place, settled, kind, step, clients[mine], seed, broadcast, part
                 )
                 rows[site] = mine
-        answers = self._answers(place, asked, step, expected)
+        answers = self._answers(asked, step, expected)
         for site, answer in answers.items():
             problem = None if answer is None else misshapen(answer, rows[site].size, expected)
             if answer is None or problem is not None:
@@ -220,20 +221,25 @@ class Exchange:
         told = [(answer.payload, answer.monitor) for answer in answers.values() if answer is not None]
         return jax.tree.map(joined, zeros, *told)
 
+    def _place_of(self, site: str) -> int:
+        """That of the next question to a site: not every site takes part in all that a round asks."""
+        self._places[site] += 1
+        return self._places[site] - 1
+
     def _answers(
-        self, place: int, asked: dict[str, Asked], step: str, expected: Shapes, anew: bool = False
+        self, asked: dict[str, Asked], step: str, expected: Shapes, anew: bool = False
     ) -> dict[str, Answered | None]:
         """By site; None of those that do not answer. Who has answered the very same in this round is not asked again, unless it is to be ``anew``."""
         self._asked |= asked.keys()
         found: dict[str, Any] = {}
         marks = {site: message.digest() for site, message in asked.items()}
         for site, message in asked.items():
-            calls = self._calls[site]
+            calls, place = self._calls[site], message.place
             if place < len(calls) and calls[place].mark == marks[site]:
                 if not anew:
                     found[site] = calls[place].answer
             elif place < len(calls):
-                asked[site] = self._in_another_turn(site, place, message)
+                asked[site] = self._in_another_turn(site, message)
         fresh = {site: message for site, message in asked.items() if site not in found}
         silent = self._without_releases(fresh)
         parcels = {site: self.packing.packed(message) for site, message in fresh.items() if site not in silent}
@@ -241,18 +247,18 @@ class Exchange:
         for site, reply in found.items():
             if isinstance(reply, Answered):
                 self._answered.add(site)
-                self._calls[site][place:] = [Told(marks[site], asked[site], reply)]
+                self._calls[site][asked[site].place :] = [Told(marks[site], asked[site], reply)]
                 continue
             self._fault(site, said_by(reply))
             if isinstance(reply, Refusal) and not reply.failed:
                 self._began.pop(site, None)
-        return {site: found[site] if site in self._answered else None for site in asked}
+        return {site: reply if isinstance(reply := found[site], Answered) else None for site in asked}
 
-    def _in_another_turn(self, site: str, place: int, message: Asked) -> Asked:
+    def _in_another_turn(self, site: str, message: Asked) -> Asked:
         """A question in the place of one that was answered, which is one of another turn: what is before it is asked in it, and answered as before."""
         self.turn += 1
         self._turns[site] = self.turn
-        for call in self._calls[site][:place]:
+        for call in self._calls[site][: message.place]:
             self._sent({site: self.packing.packed(call.message._replace(turn=self.turn))}, call.message.step, None)
         return message._replace(turn=self.turn)
 
@@ -411,6 +417,7 @@ class MaskedExchange(Exchange):
     error: float = 0.0
     _keys: dict[str, bytes] = field(default_factory=dict)
     _attempt: int = -1
+    _summed_in: int = -1  # the round of the latest sum
 
     @property
     def order(self) -> MaskOrder:
@@ -429,7 +436,6 @@ class MaskedExchange(Exchange):
         self, kind: str, step: str, clients: np.ndarray, broadcast: Any, each: Any, seed: np.ndarray, expected: Shapes
     ) -> Any:
         """The mean of the answers, in the place of each; zeros, and ``failed``, where it could not be had."""
-        place, self._place = self._place, self._place + 1
         means = jax.tree.map(lambda s: np.zeros((len(clients), *s.shape), s.dtype), expected)
         if self.failed:
             return means
@@ -447,16 +453,17 @@ class MaskedExchange(Exchange):
         for site, mine in rows.items():
             part = jax.tree.map(lambda a, mine=mine: a[mine], each)
             settled = self._settled.get(site)
+            place = self._place_of(site)
             parts[site] = Asked(
                 self._turns[site], self.round, place, settled, kind, step, clients[mine], seed, broadcast, part, masking
             )
         count = sum(math.prod(shape.shape) for shape in summed_shapes(expected))
-        answers = self._answers(place, parts, step, (jax.ShapeDtypeStruct((count,), np.uint64), {}), anew=True)
+        answers = self._answers(parts, step, (jax.ShapeDtypeStruct((count,), np.uint64), {}), anew=True)
         for site, answer in answers.items():
             problem = None if answer is None else _unlike_a_sum(answer, count, len(rows))
             if answer is None or problem is not None:
                 self._lose(site, clients[rows[site]], problem)
-        if self.failed and place:
+        if self.failed and self._summed_in == self.round:
             return self._end("a site was lost in a round of which sums were opened, and second ones would tell its message", means)
         if self.failed:
             return means
@@ -466,7 +473,7 @@ class MaskedExchange(Exchange):
         share = float(np.sum(self.weights[clients]))
         payloads = [answer.payload for answer in answers.values() if answer is not None]
         total = opened(payloads, own, self._attempt, self.order.bits)
-        self.sums += 1
+        self.sums, self._summed_in = self.sums + 1, self.round
         if share <= 0.0:
             return means
         if not (np.abs(total / share) <= self.start.largest).all():

@@ -148,7 +148,7 @@ class Refusal(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A step, by name, for clients of a site; ``turn`` counts the tries at rounds, ``place`` the calls within one."""
+    """A step, by name, for clients of a site; ``turn`` counts the tries at rounds, ``place`` the questions to this site within one."""
 
     turn: int
     round: int
@@ -164,7 +164,7 @@ class Asked(NamedTuple):
 
     def common(self) -> bytes:
         """A mark of what is the same for every client of the step."""
-        return digest_of(self.round, self.place, self.kind, self.step, self.seed, self.broadcast)
+        return digest_of(self.round, self.kind, self.step, self.seed, self.broadcast)
 
     def questions(self) -> list[bytes]:
         """A mark for each client of what it is asked: equal where the answer would be."""

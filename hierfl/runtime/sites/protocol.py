@@ -29,6 +29,7 @@ class _Noting(Wire):
     """A wire on which nothing is sent: it notes what would be, and how often in one program; ``inf`` where that is for data to say."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.shapes: dict[Step, list[Any]] = {}
         self.often: Counter[Step] = Counter()
         self.drawn: list[Drawn] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import Any, Protocol
 
 import jax
@@ -48,6 +49,9 @@ class Wire:
     exchange: Answering | None = None
     drawn: list[Drawn] | None = None  # where a trace notes what clients' steps draw
 
+    def __init__(self) -> None:
+        self._one_by_one = Lock()  # compiled programs may ask for what does not depend on each other at once
+
     def note(self, kind: str, name: str, broadcast: Any, each: Any) -> None:
         """While a program is traced: what a step will be sent, ``each`` with a leading axis of clients."""
 
@@ -62,7 +66,8 @@ class Wire:
         participants, count = np.asarray(present.participants), present.count
         own = jax.tree.map(lambda a: a[: int(count)], each)
         clients = np.asarray(participants, int)[: int(count)]
-        answers = self.exchange.ask(kind, name, clients, broadcast, own, np.asarray(seed, np.uint32), expected)
+        with self._one_by_one:
+            answers = self.exchange.ask(kind, name, clients, broadcast, own, np.asarray(seed, np.uint32), expected)
         places = np.where(np.arange(len(participants)) < int(count), np.arange(len(participants)), 0)
         return jax.tree.map(lambda a: a[places], answers)
 
