@@ -71,9 +71,10 @@ def test_what_leaves_is_the_clipped_move_and_noise(problem: hf.Problem, monkeypa
 def test_what_the_result_tells(problem: hf.Problem) -> None:
     result = problem.solve(FedAvg(0.1), runtime=noisy(), **SETTINGS)
     told = result.settings["privacy"]
-    assert told["epsilon"] == epsilon_of(2.0, 6, 1e-5) and told["releases"] == told["released"] == 6
+    assert told["epsilon"] == epsilon_of(2.0, 6, 1e-5, numbers=3) and told["releases"] == told["released"] == 6
     assert (told["clip"], told["multiplier"], told["delta"]) == (0.5, 2.0, 1e-5)
-    assert "sensitivity 2 clip" in told["relation"] and "dp-accounting" in told["accountant"]
+    assert "sensitivity 2 clip" in told["relation"] and told["accountant"].endswith("privacy loss distributions")
+    assert told["adversary"] == "whoever sees all messages of the client" and told["epsilon_with_earlier_runs"] is None
     assert f"differential privacy: ({told['epsilon']:.3g}, 1e-05), local" in str(result)
     assert np.isnan(result.history["objective"]).all() and np.isnan(result.history["lower_residual"]).all()
     assert result.own_value is None and "slope" not in result.settings
@@ -104,7 +105,7 @@ def test_epsilon_counts_the_rounds_that_the_seed_asks_of_a_client(problem: hf.Pr
     solver, settings = FedAvg(0.1, participation=0.34), SETTINGS | {"rounds": 20}
     told = problem.solve(solver, runtime=noisy(), **settings).settings["privacy"]
     assert told["releases"] == told["released"] < 20
-    assert told["epsilon"] == epsilon_of(2.0, told["releases"], 1e-5)
+    assert told["epsilon"] == epsilon_of(2.0, told["releases"], 1e-5, numbers=3)
 
 
 def test_a_run_that_ends_within_a_block_asks_for_nothing_twice(problem: hf.Problem) -> None:
