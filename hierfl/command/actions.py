@@ -19,7 +19,8 @@ def serve_site(chosen: argparse.Namespace) -> None:
     """Load the problem and the data, join the cluster or listen at the socket, and answer until it ends."""
     from hierfl import solvers
     from hierfl.runtime.sites.memory_folder import MemoryFolder
-    from hierfl.runtime.sites.site import Site, SiteRules
+    from hierfl.runtime.sites.site import Site
+    from hierfl.runtime.sites.site_rules import SiteRules
     from hierfl.runtime.sites.site_data import held_of
     from hierfl.runtime.sites.site_log import start_log, told_without_words
 

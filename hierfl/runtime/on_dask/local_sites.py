@@ -31,7 +31,8 @@ from hierfl.runtime.on_dask.lines import (
     length_of,
 )
 from hierfl.runtime.sites.parcels import Lost, Refusal, packed, without_data
-from hierfl.runtime.sites.site import Site, SiteRules
+from hierfl.runtime.sites.site import Site
+from hierfl.runtime.sites.site_rules import SiteRules
 
 JOINING = 120.0  # seconds for the processes to be there, on a busy machine
 ENDING = 5.0  # seconds for them to end
