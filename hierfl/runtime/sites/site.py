@@ -120,6 +120,8 @@ class Site:
         self.fingerprint = "" if ledger is None else ledger.fingerprint([[own.samples, own.parameters] for own in self.held.values()])
         self._compiled = compiled
         self._programs: dict[Any, Any] = {} if programs is None else programs
+        self._begun = 0  # how many runs
+        self._asked_last: SiteRun | None = None  # whose answer is told next
         self._runs: dict[str, SiteRun] = {}  # by their servers, the one asked last at the end
         self._noised: dict[Any, NoisedMessages] = {}  # of each run with noise, which may begin here more than once
 
@@ -158,7 +160,7 @@ class Site:
 
     def run(self, server: str = "") -> SiteRun | None:
         """The run of a server that it takes part in."""
-        run = self._runs.pop(server, None)
+        self._asked_last = run = self._runs.pop(server, None)
         if run is not None:
             self._runs[server] = run
         return run
@@ -193,7 +195,7 @@ class Site:
         run = SiteRun(problem, algorithm, protocol, start, self.held, self.own, self._programs, noised, masks)
         if masks is not None:
             require_everybody_at_work(algorithm.with_tables(run.tables), start.rounds)
-        if (reason := self.rules.against_batches(run.fewest_rows)) is not None:
+        if (reason := self.rules.against_batches(run.fewest_rows())) is not None:
             return self._refusal(start, reason)
         if start.kept is not None:
             run.remember(self._kept(start.kept))
@@ -207,7 +209,9 @@ class Site:
             forgotten = self._runs.pop(next(iter(self._runs)))
             if self.ledger is not None and forgotten.entry is not None and not self._shared(forgotten):
                 self.ledger.end(forgotten.entry)
-        LOG.info("%s: a run of %s begins, %d rounds at most", self.name, start.algorithm, start.rounds)
+        self._begun, self._asked_last = self._begun + 1, run
+        run.number = self._begun
+        LOG.info("%s: run %d begins: %s, %d rounds at most", self.name, run.number, start.algorithm, start.rounds)
         return Welcome(tuple(self.held), b"" if masks is None else masks.public, epsilon)
 
     def _entry(self, start: Start, protocol: RunProtocol, server: str) -> LedgerRun:
@@ -298,11 +302,13 @@ class Site:
         return self._programs[key]
 
     def tell(self, reply: Any, size: int) -> None:
-        """The owner's log has every array that leaves: its name, shape and bytes."""
+        """The owner's log has every array that leaves: its run, name, shape and bytes."""
+        run, self._asked_last = self._asked_last, None
+        who = self.name if run is None else f"{self.name}: run {run.number}"
         if isinstance(reply, Answered):
             for item in items_of({"payload": reply.payload, "monitor": reply.monitor}):
-                LOG.info("%s: sent %s %s %s, %d bytes", self.name, item.name, item.shape, item.dtype, item.bytes)
-        LOG.info("%s: sent %s, %d bytes in all", self.name, type(reply).__name__, size)
+                LOG.info("%s: sent %s %s %s, %d bytes", who, item.name, item.shape, item.dtype, item.bytes)
+        LOG.info("%s: sent %s, %d bytes in all", who, type(reply).__name__, size)
 
 
 class Call(NamedTuple):
@@ -330,6 +336,7 @@ class SiteRun:
         masks: SiteMasks | None,
     ) -> None:
         self.entry: LedgerRun | None = None
+        self.number = 0  # in the owner's log
         self.own, self.noised, self.masks, self._asked_alike = own, noised, masks, start.digest()
         self.problem, self.algorithm, self.programs, self.rounds = problem, algorithm, programs, start.rounds
         self.places = {client: place for place, client in enumerate(held)}
@@ -346,12 +353,11 @@ class SiteRun:
         self._calls: list[Call] = []
         self._dropped: list[Call] = []  # of the last turn, where the round is made again
 
-    @property
-    def fewest_rows(self) -> int | None:
-        """The fewest rows that a step reads at once of a client here; None where it always reads all."""
+    def fewest_rows(self, step: tuple[str, str] | None = None) -> int | None:
+        """The fewest rows that a step, or any, reads at once of a client here; None where it always reads all."""
         drawing = [table for table, own in enumerate(self.data.tables) if own.quantiles is None]
         counts = [{table: int(self.data.tables[table].counts[place]) for table in drawing} for place in self.places.values()]
-        found = [self.protocol.fewest_rows(own) for own in counts]
+        found = [self.protocol.fewest_rows(own, step) for own in counts]
         return min((rows for rows in found if rows is not None), default=None)
 
     def opens(self, asked: Asked) -> bool:

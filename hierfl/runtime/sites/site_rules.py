@@ -128,6 +128,10 @@ class SiteRules:
             return f"this site asks for masks of least={self.min_sum} or more, and the run has {given}"
         if start.shared_seeds and not self.shared_seeds:
             return "the run asks for rows that the server's seed draws, and this site draws its own: leave shared_seeds=True out"
+        return self.against_rows(held)
+
+    def against_rows(self, held: Mapping[int, Client]) -> str | None:
+        """What speaks against data of so many rows; None where nothing does."""
         for place, client in held.items():
             for sample in client.samples:
                 count = client.num_samples(sample)
