@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def serve_site(chosen: argparse.Namespace) -> None:
     """Load the problem and the data, join the cluster or listen at the socket, and answer until it ends."""
-    from hierfl.runtime.privacy.ledger import Ledger
+    from hierfl.runtime.privacy.ledger import PrivacyLedger
     from hierfl.runtime.sites.memory_folder import MemoryFolder
     from hierfl.runtime.sites.site import Site
     from hierfl.runtime.sites.site_log import start_log
@@ -36,7 +36,7 @@ def serve_site(chosen: argparse.Namespace) -> None:
     held = held_by(declaration, chosen.data)
     name = chosen.name or "+".join(str(client.name or place) for place, client in held.items())
     memories = None if chosen.keep is None else MemoryFolder(chosen.keep)
-    with nullcontext() if chosen.ledger is None else Ledger(chosen.ledger, chosen.ledger_key) as ledger:
+    with nullcontext() if chosen.ledger is None else PrivacyLedger(chosen.ledger, chosen.ledger_key) as ledger:
         _answer(Site(name, declaration, held, rules, memories=memories, ledger=ledger), chosen)
 
 

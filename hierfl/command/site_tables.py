@@ -113,7 +113,7 @@ def _verdict(what: str, reasons: list[str | None]) -> str:
 def _rehearsal(
     chosen: argparse.Namespace, rules: SiteRules, ledger: LedgerContent, declaration: Declaration, held: Mapping[int, Client]
 ) -> Iterator[str]:
-    from hierfl.runtime.privacy.accounting import composed
+    from hierfl.runtime.privacy.accounting import Spent, composed
     from hierfl.runtime.privacy.gaussian_noise import GaussianNoise
     from hierfl.runtime.privacy.ledger import LedgerRun
     from hierfl.runtime.privacy.pairwise_masks import MaskOrder, PairwiseMasks
@@ -136,12 +136,13 @@ def _rehearsal(
     yield "what would leave in a round, or for f at the end, of all clients here together:"
     for step, array, often, rows in found.leaving:
         times = "as often as data say" if math.isinf(often) else "once" if often == 1 else f"{often:g} times"
-        yield f"  {step}: {array.name} {array.shape} {array.dtype}, {array.bytes:,} bytes, {times}, over at least {rows:,} rows of a client"
+        behind = "all rows" if rows is None else f"{rows:,} rows"
+        yield f"  {step}: {array.name} {array.shape} {array.dtype}, {array.bytes:,} bytes, {times}, over at least {behind} of a client"
     if masks is not None:
         yield f"  under masks as one weighted sum of these, hidden among those of {masks.least} sites or more"
     yield f"a round takes {found.seconds:.3g} s here, {chosen.rounds} rounds {found.seconds * chosen.rounds:.3g} s"
     if noise is not None:
-        epsilon, accountant = composed([run.spent(True)], rules.delta)
+        epsilon, accountant = composed([Spent(noise.multiplier, run.most, found.numbers)], rules.delta)
         yield f"{run.most} messages of a client with noise of {noise.multiplier:g} clips: epsilon = {epsilon:.4g} at delta = {rules.delta:g} ({accountant})"
     yield from _left(rules, ledger, None if noise is None else run)
 
@@ -194,13 +195,13 @@ def site_log(chosen: argparse.Namespace) -> None:
 
 def ledger_show(chosen: argparse.Namespace) -> None:
     """Print what a ledger says, once its chain was found to hold."""
-    from hierfl.runtime.privacy.ledger import read_ledger
+    from hierfl.runtime.privacy.ledger import epsilon_together, read_ledger
     from hierfl.runtime.sites.site_rules import SiteRules, read_rules
 
     rules = SiteRules() if chosen.rules is None else read_rules(chosen.rules)
     found = read_ledger(chosen.file, chosen.key)
     torn = ", but the last line was cut off: the site counts it in full when it starts" if found.torn else ""
-    print(f"{chosen.file}: {found.entries:,} entries, the chain holds{torn}; last opened {found.opened}")
+    print(f"{chosen.file}: {found.entries:,} entries, the chain holds{torn}")
     for number, run in enumerate(found.runs, 1):
         told: dict[str, Any] = run.noise or {}
         mechanism = "no noise" if run.noise is None else f"noise of {told['multiplier']:g} clips{', shared' if told['shared'] else ''}"
@@ -209,5 +210,5 @@ def ledger_show(chosen: argparse.Namespace) -> None:
         print(f"  problem {run.problem}, data {run.data}")
         print(f"  {run.rounds:,} of {run.planned:,} rounds, {run.messages:,} messages", end="")
         noised = "" if run.noise is None else f", {run.released:,} of {run.most:,} noised ones of a client"
-        print(f"{noised}; epsilon = {run.epsilon_of_its_own(rules.delta):.4g}")
+        print(f"{noised}; epsilon = {epsilon_together([run], rules.delta):.4g}")
     print("\n".join(_left(rules, found)))

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 import hierfl as hf
 from hierfl.runtime.privacy import ledger as ledger_module
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
-from hierfl.runtime.privacy.ledger import Ledger, LedgerRun, read_ledger
+from hierfl.runtime.privacy.ledger import LedgerRun, PrivacyLedger, read_ledger
 from hierfl.runtime.privacy.pairwise_masks import MaskOrder
 from hierfl.runtime.sites.parcels import Answered, Refusal, Start, Welcome, packed, unpacked
 from hierfl.runtime.sites.site import Site
@@ -41,7 +41,7 @@ def order(name: str, multiplier: float = 8.0, releases: int = 20, shared: bool =
     return NoiseOrder(1.0, multiplier, 1e-5, releases, name, shared, 1 if shared else 0)
 
 
-def a_site(problem: hf.Problem, rules: SiteRules, ledger: Ledger | None) -> Site:
+def a_site(problem: hf.Problem, rules: SiteRules, ledger: PrivacyLedger | None) -> Site:
     declaration = problem.compile().declaration
     assert declaration.federation is not None
     held = dict(enumerate(declaration.federation.clients))
@@ -77,7 +77,7 @@ def test_two_runs_come_to_what_the_accountant_says_of_both_and_the_third_is_refu
     both, three = together((8.0, 20), (5.0, 10)), together((8.0, 20), (5.0, 10), (8.0, 20))
     assert both < 9.0 < three
     runs = [order("first"), order("second", 5.0, 10), order("third")]
-    with Ledger(tmp_path / "ledger") as ledger:
+    with PrivacyLedger(tmp_path / "ledger") as ledger:
         site = a_site(problem, rules, ledger)
         welcomes = [site.respond(start(problem, noise), noise.run) for noise in runs[:2]]
         assert [getattr(w, "epsilon", None) for w in welcomes] == pytest.approx([together((8.0, 20)), both], rel=1e-5)
@@ -86,7 +86,7 @@ def test_two_runs_come_to_what_the_accountant_says_of_both_and_the_third_is_refu
         assert isinstance(site.respond(asked(0, X0), "third"), Refusal)
         answers(site, 20, server="first")
         answers(site, 10, server="second")
-    with Ledger(tmp_path / "ledger") as ledger:  # another process, later
+    with PrivacyLedger(tmp_path / "ledger") as ledger:  # another process, later
         site = a_site(problem, rules, ledger)
         assert isinstance(site.respond(start(problem, runs[2])), Refusal)
         little = order("little", 40.0, 1)
@@ -96,7 +96,7 @@ def test_two_runs_come_to_what_the_accountant_says_of_both_and_the_third_is_refu
 
 def test_what_a_run_has_planned_counts_until_it_is_over(problem: hf.Problem, tmp_path: Path) -> None:
     rules = SiteRules(epsilon=together((8.0, 30)) + 1e-3)
-    with Ledger(tmp_path / "ledger") as ledger:
+    with PrivacyLedger(tmp_path / "ledger") as ledger:
         site = a_site(problem, rules, ledger)
         assert isinstance(site.respond(start(problem, order("long")), "one"), Welcome)
         assert answers(site, 4, server="one") == 4
@@ -111,7 +111,7 @@ def test_what_a_run_has_planned_counts_until_it_is_over(problem: hf.Problem, tmp
 def test_noise_counts_over_restarts(problem: hf.Problem, tmp_path: Path) -> None:
     """A run that begins here again sends what is left of it, and no message more, whoever of its clients sent most."""
     for place in range(4):
-        with Ledger(tmp_path / "ledger") as ledger:
+        with PrivacyLedger(tmp_path / "ledger") as ledger:
             site = a_site(problem, SiteRules(), ledger)
             site.respond(start(problem, order("run", releases=6)))
             assert answers(site, 2, 2 * place, clients=(place % 2,)) == (2 if place < 3 else 0)
@@ -121,7 +121,7 @@ def test_noise_counts_over_restarts(problem: hf.Problem, tmp_path: Path) -> None
 def test_rounds_and_messages_count_over_restarts(problem: hf.Problem, tmp_path: Path) -> None:
     rules, got = SiteRules(max_rounds=5, max_messages=7), []
     for _ in range(3):
-        with Ledger(tmp_path / "ledger") as ledger:
+        with PrivacyLedger(tmp_path / "ledger") as ledger:
             site = a_site(problem, rules, ledger)
             site.respond(start(problem))
             got.append(answers(site, 3))
@@ -132,7 +132,7 @@ def test_rounds_and_messages_count_over_restarts(problem: hf.Problem, tmp_path: 
 def test_without_noise_there_is_no_epsilon(problem: hf.Problem, tmp_path: Path) -> None:
     with pytest.raises(hf.SettingError, match="kept by a ledger"):
         a_site(problem, SiteRules(epsilon=1.0), None)
-    with Ledger(tmp_path / "ledger") as ledger:
+    with PrivacyLedger(tmp_path / "ledger") as ledger:
         strict, lax = a_site(problem, SiteRules(epsilon=100.0), ledger), a_site(problem, SiteRules(), ledger)
         assert "the run has no noise" in strict.respond(start(problem)).reason
         masks, mere = MaskOrder(3, 40, "m"), order("shared", shared=True)
@@ -144,7 +144,7 @@ def test_without_noise_there_is_no_epsilon(problem: hf.Problem, tmp_path: Path) 
 
 
 def test_shared_noise_is_composed_by_renyi(problem: hf.Problem, tmp_path: Path) -> None:
-    with Ledger(tmp_path / "ledger") as ledger:
+    with PrivacyLedger(tmp_path / "ledger") as ledger:
         site = a_site(problem, SiteRules(epsilon=50.0, min_sum=3), ledger)
         for name, shared in (("a", True), ("b", False)):
             reply = site.respond(start(problem, order(name, shared=shared), MaskOrder(3, 40, name)), name)
@@ -195,9 +195,9 @@ def test_hours_end_within_a_run(problem: hf.Problem) -> None:
 PROCESS = """
 import sys
 from pathlib import Path
-from hierfl.runtime.privacy.ledger import Ledger, LedgerRun
+from hierfl.runtime.privacy.ledger import LedgerRun, PrivacyLedger
 
-ledger = Ledger(Path(sys.argv[1]))
+ledger = PrivacyLedger(Path(sys.argv[1]))
 noise = {"clip": 1.0, "multiplier": 8.0, "delta": 1e-5, "releases": 10**6, "numbers": 5, "shared": False, "colluding": 0}
 run = ledger.begin(LedgerRun("a" * 32, "server", "p", "d", "FedAvg", 10**6, noise))
 for count in range(1, 10**6):
@@ -212,17 +212,17 @@ def test_a_process_that_is_killed_has_forgotten_nothing_that_it_sent(tmp_path: P
         assert process.stdout is not None
         sent = [int(process.stdout.readline()) for _ in range(500)]
         with pytest.raises(hf.LedgerError, match="another process writes it"):
-            Ledger(path)
+            PrivacyLedger(path)
         assert read_ledger(path).runs[0].going  # which may be looked at meanwhile
         process.send_signal(signal.SIGKILL)
         sent += [int(line) for line in process.stdout.read().split()]
-    with Ledger(path) as ledger:
+    with PrivacyLedger(path) as ledger:
         run = ledger.content.runs[0]
         assert sent[-1] <= run.released == run.rounds == run.messages <= sent[-1] + 1 and not run.going
 
 
 def test_a_line_costs_well_below_a_millisecond(tmp_path: Path) -> None:
-    with Ledger(tmp_path / "ledger") as ledger:
+    with PrivacyLedger(tmp_path / "ledger") as ledger:
         run = ledger.begin(a_run())
         took = []
         for count in range(300):
@@ -233,7 +233,7 @@ def test_a_line_costs_well_below_a_millisecond(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_answers_nothing(problem: hf.Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Ledger(tmp_path / "ledger") as ledger:
+    with PrivacyLedger(tmp_path / "ledger") as ledger:
         site = a_site(problem, SiteRules(), ledger)
         site.respond(start(problem, order("run")))
         write = os.write
@@ -254,7 +254,7 @@ def a_run(name: str = "run", releases: int = 50) -> LedgerRun:
 
 
 def written(path: Path) -> bytes:
-    with Ledger(path) as ledger:
+    with PrivacyLedger(path) as ledger:
         for name in ("one", "two"):
             run = ledger.begin(a_run(name))
             for count in range(3):
@@ -267,7 +267,7 @@ def test_what_is_written(tmp_path: Path) -> None:
     path = tmp_path / "ledger"
     lines = [json.loads(line) for line in written(path).splitlines()]
     assert [line["what"] for line in lines] == ["opened", *(["begun"] + ["answered"] * 3 + ["over"]) * 2, "closed"]
-    assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in tmp_path.iterdir()) and len(list(tmp_path.iterdir())) == 3
+    assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in tmp_path.iterdir()) and len(list(tmp_path.iterdir())) == 2
     found = read_ledger(path)
     assert (found.rounds, found.messages, found.entries) == (6, 12, 12) and found.closed and not found.torn
     assert [run.released for run in found.runs] == [3, 3] and found.epsilon(1e-5) == pytest.approx(together((8.0, 6)), rel=1e-5)
@@ -276,7 +276,7 @@ def test_what_is_written(tmp_path: Path) -> None:
 def test_data_are_told_apart_by_a_keyed_mark(problem: hf.Problem, tmp_path: Path) -> None:
     marks = []
     for name in ("a", "a", "b"):
-        with Ledger(tmp_path / name) as ledger:
+        with PrivacyLedger(tmp_path / name) as ledger:
             marks += [a_site(problem, SiteRules(), ledger).fingerprint, ledger.fingerprint([np.ones(3)])]
     assert marks[:2] == marks[2:4] and not set(marks[:2]) & set(marks[4:]) and len(set(marks[:2])) == 2
 
@@ -302,7 +302,7 @@ def test_any_byte_that_is_changed_is_seen(sound: tuple[Path, bytes], data: st.Da
     line = content[:place].count(b"\n") + 1
     assert f"line {line}:" in str(seen.value)
     with pytest.raises(hf.LedgerError, match=r"line \d+"):
-        Ledger(path)
+        PrivacyLedger(path)
     assert path.read_bytes() == changed  # as it was found
 
 
@@ -319,43 +319,42 @@ def test_lines_that_were_moved_removed_or_added_are_seen(sound: tuple[Path, byte
         with pytest.raises(hf.LedgerError, match=r"line \d+"):
             read_ledger(path)
         with pytest.raises(hf.LedgerError, match=r"line \d+"):
-            Ledger(path)
+            PrivacyLedger(path)
 
 
 def test_another_key_and_an_older_copy_are_seen(tmp_path: Path) -> None:
     path, key = tmp_path / "ledger", tmp_path / "elsewhere.key"
-    with Ledger(path, key) as ledger:
+    with PrivacyLedger(path, key) as ledger:
         ledger.begin(a_run())
     older = path.read_bytes()
-    with Ledger(path, key) as ledger:
+    with PrivacyLedger(path, key) as ledger:
         ledger.answered(ledger.begin(a_run("next")), 1, 1, 1)
     assert read_ledger(path, key).messages == 1
     with pytest.raises(hf.LedgerError, match="key cannot be read"):
-        Ledger(path)
+        PrivacyLedger(path)
     path.write_bytes(older)
     with pytest.raises(hf.LedgerError, match="an older copy, or another ledger"):
-        Ledger(path, key)
+        PrivacyLedger(path, key)
     path.unlink()
     with pytest.raises(hf.LedgerError, match="an older copy, or another ledger"):
-        Ledger(path, key)
+        PrivacyLedger(path, key)
     key.chmod(0o640)
     with pytest.raises(hf.LedgerError, match="others than its owner can read"):
-        Ledger(path, key)
+        PrivacyLedger(path, key)
     key.chmod(0o600)
-    key.write_text("f" * 64)
+    key.write_text(f"{'f' * 64} 0 {'0' * 64}")
     path.write_bytes(older)
     with pytest.raises(hf.LedgerError, match="line 1: .*another key"):
-        Ledger(path, key)
-    (tmp_path / "elsewhere.key.seal").unlink()
+        PrivacyLedger(path, key)
     key.write_text("no key")
     with pytest.raises(hf.LedgerError, match="no key of a ledger"):
-        Ledger(path, key)
+        PrivacyLedger(path, key)
 
 
 @pytest.mark.parametrize("cut", [1, 40, 100, 180])
 def test_a_line_that_a_power_cut_left_in_part_counts_as_all_that_may_have_been_sent(tmp_path: Path, cut: int, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "ledger"
-    ledger = Ledger(path)
+    ledger = PrivacyLedger(path)
     run = ledger.begin(a_run(releases=50))
     for count in range(3):
         ledger.answered(run, 1, 1, count + 1)
@@ -364,7 +363,7 @@ def test_a_line_that_a_power_cut_left_in_part_counts_as_all_that_may_have_been_s
     assert len(content.splitlines()[-1]) > 180
     path.write_bytes(content[:-cut])
     assert read_ledger(path).torn == (cut > 1)  # without the newline alone all is there
-    with Ledger(path) as again:
+    with PrivacyLedger(path) as again:
         known = again.content.runs[0]
         assert (known.released, known.messages) == ((3, 3) if cut == 1 else (50, 3)) and not known.going
         assert ("line 5 was cut off" in caplog.text) == (cut > 1)
@@ -376,14 +375,14 @@ def test_after_a_restart_of_the_machine_runs_that_were_going_count_in_full(tmp_p
     boot.write_text("first")
     monkeypatch.setattr(ledger_module, "BOOT", boot)
     for ended, released in ((True, 1), (False, 50)):
-        ledger = Ledger(path)
+        ledger = PrivacyLedger(path)
         ledger.answered(ledger.begin(a_run(str(ended))), 1, 1, 1)
         if ended:
-            ledger.close()
+            ledger.__exit__()
         else:
             os.close(ledger._file)
         boot.write_text(f"after {ended}")
-        with Ledger(path) as again:
+        with PrivacyLedger(path) as again:
             assert again.content.runs[-1].released == released
 
 
@@ -391,14 +390,14 @@ SITE = """
 import sys
 from pathlib import Path
 from hierfl.command.loading import load_problem
-from hierfl.runtime.privacy.ledger import Ledger
+from hierfl.runtime.privacy.ledger import PrivacyLedger
 from hierfl.runtime.sites.site import Site
 from hierfl.runtime.sites.site_rules import read_rules
 
 folder = Path(sys.argv[1])
 declaration = load_problem(f"{folder / 'killed_study.py'}:declared").declaration
 held = dict(enumerate(declaration.federation.clients))
-site = Site("killed", declaration, held, read_rules(folder / "site.toml"), ledger=Ledger(folder / "ledger"))
+site = Site("killed", declaration, held, read_rules(folder / "site.toml"), ledger=PrivacyLedger(folder / "ledger"))
 while True:
     size = int(sys.stdin.buffer.readline())
     reply = site.answer(sys.stdin.buffer.read(size), "server")

@@ -34,7 +34,7 @@ from hierfl.language.federation.client import Client
 from hierfl.runtime.contract import Received
 from hierfl.runtime.in_process.schedule import choose_schedule
 from hierfl.runtime.privacy.gaussian_noise import NoisedMessages, SharedNoise, require_covered
-from hierfl.runtime.privacy.ledger import Ledger, LedgerRun
+from hierfl.runtime.privacy.ledger import LedgerRun, PrivacyLedger
 from hierfl.runtime.privacy.pairwise_masks import SiteMasks, require_means
 from hierfl.runtime.sites.memory_folder import MemoryFolder, memory_bytes, memory_of
 from hierfl.runtime.sites.parcels import (
@@ -108,7 +108,7 @@ class Site:
         programs: dict[Any, Any] | None = None,
         memories: MemoryFolder | Literal["handed back"] | None = None,
         own: frozenset[int] | None = None,
-        ledger: Ledger | None = None,
+        ledger: PrivacyLedger | None = None,
     ) -> None:
         if rules.epsilon is not None and ledger is None:
             raise SettingError("a budget of epsilon over all runs is kept by a ledger: hierfl site --ledger FILE.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import cvxpy as cp
@@ -10,10 +12,13 @@ import pytest
 
 import hierfl as hf
 from hierfl.runtime import Delayed, GaussianNoise
+from hierfl.runtime.buffered import delayed_runtime
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder, epsilon_of
+from hierfl.runtime.privacy.ledger import PrivacyLedger
 from hierfl.runtime.sites.exchange import Exchange
 from hierfl.runtime.sites.parcels import Answered
-from hierfl.runtime.sites.site import SiteRules
+from hierfl.runtime.sites.site import Site
+from hierfl.runtime.sites.site_rules import SiteRules
 from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedProx, FedRZO
 from tests.runtime.on_dask.test_dask_runtime import common
 from tests.runtime.privacy.test_limits_of_sites import a_start
@@ -79,6 +84,14 @@ def test_what_the_result_tells(problem: hf.Problem) -> None:
     assert np.isnan(result.history["objective"]).all() and np.isnan(result.history["lower_residual"]).all()
     assert result.own_value is None and "slope" not in result.settings
     assert np.isfinite(result.history["gradient_norm"]).all() and np.all(result.history["answered"] == CLIENTS)
+
+
+def test_sites_with_ledgers_say_what_all_runs_come_to(problem: hf.Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with PrivacyLedger(tmp_path / "ledger") as ledger:
+        monkeypatch.setattr(delayed_runtime, "Site", partial(Site, ledger=ledger))
+        told = [problem.solve(FedAvg(0.1), runtime=noisy(), **SETTINGS).settings["privacy"] for _ in range(2)]
+    assert [run["epsilon_with_earlier_runs"] for run in told] == pytest.approx([epsilon_of(2.0, 6, 1e-5), epsilon_of(2.0, 12, 1e-5)], rel=1e-9)
+    assert told[0]["epsilon"] == told[1]["epsilon"] and [run.released for run in ledger.content.runs] == [6, 6]
 
 
 def test_the_same_seed_gives_other_iterates_and_small_noise_hardly_other_ones(problem: hf.Problem) -> None:
