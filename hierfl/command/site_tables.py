@@ -133,11 +133,15 @@ def _rehearsal(
     yield _verdict(f"{chosen.solver}, {chosen.rounds} rounds", reasons)
     if rules.servers is not None:
         yield f"asked by {' or '.join(rules.servers)} alone"
+    counts = [client.num_samples(sample) for client in held.values() for sample in client.samples]
+    everything = min((count for count in counts if count is not None), default=0)
     yield "what would leave in a round, or for f at the end, of all clients here together:"
     for step, array, often, rows in found.leaving:
         times = "as often as data say" if math.isinf(often) else "once" if often == 1 else f"{often:g} times"
-        behind = "all rows" if rows is None else f"{rows:,} rows"
-        yield f"  {step}: {array.name} {array.shape} {array.dtype}, {array.bytes:,} bytes, {times}, over at least {behind} of a client"
+        yield (
+            f"  {step}: {array.name} {array.shape} {array.dtype}, {array.bytes:,} bytes, {times}, over "
+            f"{f'all rows of a client, {everything:,}' if rows is None else f'{rows:,} rows of a client'} at least"
+        )
     if masks is not None:
         yield f"  under masks as one weighted sum of these, hidden among those of {masks.least} sites or more"
     yield f"a round takes {found.seconds:.3g} s here, {chosen.rounds} rounds {found.seconds * chosen.rounds:.3g} s"
@@ -206,7 +210,7 @@ def ledger_show(chosen: argparse.Namespace) -> None:
         told: dict[str, Any] = run.noise or {}
         mechanism = "no noise" if run.noise is None else f"noise of {told['multiplier']:g} clips{', shared' if told['shared'] else ''}"
         masks = "" if run.masks is None else f", masks of {run.masks} sites"
-        print(f"run {number}, {run.time}, asked by {run.server or 'an unnamed server'}: {run.algorithm}, {mechanism}{masks}{'' if run.going else ', over'}")
+        print(f"run {number}, {run.time}, asked by {run.server!a}: {run.algorithm}, {mechanism}{masks}{'' if run.going else ', over'}")
         print(f"  problem {run.problem}, data {run.data}")
         print(f"  {run.rounds:,} of {run.planned:,} rounds, {run.messages:,} messages", end="")
         noised = "" if run.noise is None else f", {run.released:,} of {run.most:,} noised ones of a client"

@@ -108,6 +108,25 @@ def test_what_a_run_has_planned_counts_until_it_is_over(problem: hf.Problem, tmp
         assert ledger.content.epsilon(1e-5) == pytest.approx(together((8.0, 24)), rel=1e-5)
 
 
+def test_a_run_that_two_servers_share_is_over_when_both_have_left_it(problem: hf.Problem, tmp_path: Path) -> None:
+    with PrivacyLedger(tmp_path / "ledger") as ledger:
+        site = a_site(problem, SiteRules(), ledger)
+        for server in ("one", "two"):
+            assert isinstance(site.respond(start(problem, order("run")), server), Welcome)
+        assert answers(site, 2, server="one") == 2
+        for number in range(5):  # of whom the last makes the site forget the first two
+            assert isinstance(site.respond(start(problem, order(f"other {number}")), f"other {number}"), Welcome)
+            assert ledger.content.runs[0].going == (number < 3)
+        assert (ledger.content.runs[0].released, len(ledger.content.runs)) == (2, 6)
+
+
+def test_a_server_writes_no_more_than_a_line(problem: hf.Problem, tmp_path: Path) -> None:
+    with PrivacyLedger(tmp_path / "ledger") as ledger:
+        site = a_site(problem, SiteRules(), ledger)
+        site.respond(start(problem, order("x" * 10**6)), "line\n\x1b[2J" * 10**5)
+    assert len((tmp_path / "ledger").read_bytes().splitlines()) == 3 and (tmp_path / "ledger").stat().st_size < 2000
+
+
 def test_noise_counts_over_restarts(problem: hf.Problem, tmp_path: Path) -> None:
     """A run that begins here again sends what is left of it, and no message more, whoever of its clients sent most."""
     for place in range(4):

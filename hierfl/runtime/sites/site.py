@@ -199,11 +199,11 @@ class Site:
             return self._refusal(start, reason)
         if start.kept is not None:
             run.remember(self._kept(start.kept))
+        self._runs.pop(server, None)  # what the ledger says is over is answered no more
         epsilon = 0.0
         if self.ledger is not None:
             run.entry = self.ledger.begin(entry, ending)
             epsilon = 0.0 if start.noise is None else self.ledger.content.epsilon(start.noise.delta)
-        self._runs.pop(server, None)
         self._runs[server] = run
         if len(self._runs) > SERVERS:
             forgotten = self._runs.pop(next(iter(self._runs)))
@@ -216,15 +216,15 @@ class Site:
 
     def _entry(self, start: Start, protocol: RunProtocol, server: str) -> LedgerRun:
         """What the ledger says of a run; one that begins here again, under the same order for noise, is the same run."""
-        noise, masks = start.noise, start.masks
-        told = None if noise is None else noise._asdict() | {"numbers": protocol.numbers}
-        again = None if noise is None else digest_of(noise, masks, start.algorithm, protocol.numbers).hex()[:32]
-        mark, who = again or secrets.token_hex(16), self.callers.get(server, server)
-        return LedgerRun(mark, who, self.mark, self.fingerprint, start.algorithm, start.rounds, told, None if masks is None else masks.least)
+        noise, masks, numbers = start.noise, start.masks, protocol.numbers
+        told = None if noise is None else {"numbers": numbers} | {name: value for name, value in noise._asdict().items() if name != "run"}
+        mark = secrets.token_hex(16) if noise is None else digest_of(noise, masks, start.algorithm, numbers).hex()[:32]
+        who, least = self.callers.get(server, server)[:64], None if masks is None else masks.least
+        return LedgerRun(mark, who, self.mark, self.fingerprint, start.algorithm, start.rounds, told, least)
 
     def _shared(self, run: SiteRun) -> bool:
         """Whether what a run may still send is what another one may."""
-        return sum(other.entry is run.entry for other in self._runs.values()) > 1
+        return any(other.entry is run.entry for other in self._runs.values() if other is not run)
 
     def _refusal(self, start: Start, reason: str) -> Refusal:
         LOG.warning("%s: refused a run of %s: %s", self.name, start.algorithm, reason)
