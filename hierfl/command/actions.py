@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -36,6 +38,8 @@ def serve_site(chosen: argparse.Namespace) -> None:
     held = held_by(declaration, chosen.data)
     name = chosen.name or "+".join(str(client.name or place) for place, client in held.items())
     memories = None if chosen.keep is None else MemoryFolder(chosen.keep)
+    if chosen.ledger is not None:  # which is to be closed
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with nullcontext() if chosen.ledger is None else PrivacyLedger(chosen.ledger, chosen.ledger_key) as ledger:
         _answer(Site(name, declaration, held, rules, memories=memories, ledger=ledger), chosen)
 

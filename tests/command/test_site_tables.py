@@ -16,6 +16,7 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 
 import hierfl as hf
+from hierfl.command import actions
 from hierfl.command.main import main
 from hierfl.jaxtools.precision import computing
 from hierfl.runtime.on_dask import site_process
@@ -69,6 +70,7 @@ def study(tmp_path: Path) -> Path:
 def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     found: list[Any] = []
     monkeypatch.setattr(site_process, "run_site", lambda site, *rest: found.append(site))
+    monkeypatch.setattr(actions.signal, "signal", lambda *_: None)  # this process ends as it did
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     monkeypatch.setattr(logging.getLogger("hierfl.site"), "level", logging.getLogger("hierfl.site").level)
     yield found

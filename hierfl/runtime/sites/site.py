@@ -112,7 +112,8 @@ class Site:
     ) -> None:
         if rules.epsilon is not None and ledger is None:
             raise SettingError("a budget of epsilon over all runs is kept by a ledger: hierfl site --ledger FILE.")
-        self.ledger, self.callers, self.now = ledger, dict[str, str](), datetime.now  # the servers' names, where a runtime is sure of them
+        self.callers: dict[str, str] = {}  # the names of servers, where a runtime is sure of them
+        self.ledger, self.now = ledger, datetime.now
         self.memories, self.own = memories, frozenset(held) if own is None else own
         self.name, self.declaration, self.held, self.rules = name, declaration, dict(sorted(held.items())), rules
         self.mark = declaration_mark(declaration)
