@@ -24,8 +24,8 @@ def serve_site(chosen: argparse.Namespace) -> None:
     """Load the problem and the data, join the cluster or listen at the socket, and answer until it ends."""
     from hierfl.runtime.privacy.ledger import PrivacyLedger
     from hierfl.runtime.sites.memory_folder import MemoryFolder
+    from hierfl.runtime.sites.owner.site_log import start_log
     from hierfl.runtime.sites.site import Site
-    from hierfl.runtime.sites.site_log import start_log
 
     dask, flower = ("tls_ca", "tls_cert", "tls_key", "host", "port", "insecure"), ("parent_pid",)
     for name in flower if chosen.socket is None else dask:
@@ -60,7 +60,7 @@ def _answer(site: Site, chosen: argparse.Namespace) -> None:
 
 def _scheduler(chosen: argparse.Namespace) -> None:
     from hierfl.runtime.on_dask.site_process import TLSFiles, run_scheduler
-    from hierfl.runtime.sites.site_log import start_log
+    from hierfl.runtime.sites.owner.site_log import start_log
 
     start_log(None)
     files = TLSFiles(chosen.tls_ca, chosen.tls_cert, chosen.tls_key)

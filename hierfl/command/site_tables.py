@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hierfl.language.declaration import Declaration
     from hierfl.language.federation.client import Client
     from hierfl.runtime.privacy.ledger import LedgerContent, LedgerRun
-    from hierfl.runtime.sites.site_rules import SiteRules
+    from hierfl.runtime.sites.owner.site_rules import SiteRules
 
 RULES = ("algorithms", "min_samples", "max_rounds", "max_messages", "min_noise", "min_sum", "shared_seeds")  # that are flags, too
 
@@ -33,7 +33,7 @@ def rules_of(chosen: argparse.Namespace) -> SiteRules:
     Raises ``SettingError`` for both, and for algorithms that there are not; also as ``read_rules``.
     """
     from hierfl import solvers
-    from hierfl.runtime.sites.site_rules import SiteRules, read_rules
+    from hierfl.runtime.sites.owner.site_rules import SiteRules, read_rules
 
     given = {name: getattr(chosen, name) for name in RULES if getattr(chosen, name) is not None}
     if chosen.rules is not None and given:
@@ -55,8 +55,8 @@ def held_by(declaration: Declaration, place: str) -> dict[int, Client]:
 
     Raises ``DataError`` where it fails, without its words; also as ``held_of``.
     """
-    from hierfl.runtime.sites.site_data import held_of
-    from hierfl.runtime.sites.site_log import told_without_words
+    from hierfl.runtime.sites.owner.site_data import held_of
+    from hierfl.runtime.sites.owner.site_log import told_without_words
 
     try:
         return held_of(declaration, load_rows(place))
@@ -117,7 +117,7 @@ def _rehearsal(
     from hierfl.runtime.privacy.gaussian_noise import GaussianNoise
     from hierfl.runtime.privacy.ledger import LedgerRun
     from hierfl.runtime.privacy.pairwise_masks import MaskOrder, PairwiseMasks
-    from hierfl.runtime.sites.rehearsal import rehearsed
+    from hierfl.runtime.sites.owner.rehearsal import rehearsed
 
     solver = load_solver(chosen.solver)
     noise = None if chosen.noise is None else GaussianNoise(chosen.noise[0], chosen.noise[1], rules.delta)
@@ -200,7 +200,7 @@ def site_log(chosen: argparse.Namespace) -> None:
 def ledger_show(chosen: argparse.Namespace) -> None:
     """Print what a ledger says, once its chain was found to hold."""
     from hierfl.runtime.privacy.ledger import epsilon_together, read_ledger
-    from hierfl.runtime.sites.site_rules import SiteRules, read_rules
+    from hierfl.runtime.sites.owner.site_rules import SiteRules, read_rules
 
     rules = SiteRules() if chosen.rules is None else read_rules(chosen.rules)
     found = read_ledger(chosen.file, chosen.key)

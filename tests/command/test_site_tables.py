@@ -23,9 +23,9 @@ from hierfl.runtime.on_dask import site_process
 from hierfl.runtime.on_flower.relay import OPTIONS
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
 from hierfl.runtime.privacy.ledger import PrivacyLedger
+from hierfl.runtime.sites.owner.site_rules import SiteRules, read_rules
 from hierfl.runtime.sites.parcels import Asked, Start, packed, starting, unpacked
 from hierfl.runtime.sites.site import Site
-from hierfl.runtime.sites.site_rules import SiteRules, read_rules
 from hierfl.solvers import FedAvg
 
 STUDY = """

@@ -27,9 +27,9 @@ from hierfl.runtime.privacy import ledger as ledger_module
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
 from hierfl.runtime.privacy.ledger import LedgerRun, PrivacyLedger, read_ledger
 from hierfl.runtime.privacy.pairwise_masks import MaskOrder
+from hierfl.runtime.sites.owner.site_rules import SiteRules
 from hierfl.runtime.sites.parcels import Answered, Refusal, Start, Welcome, packed, unpacked
 from hierfl.runtime.sites.site import Site
-from hierfl.runtime.sites.site_rules import SiteRules
 from tests.runtime.privacy.test_limits_of_sites import X0, asked, beginning, problem
 
 __all__ = ["problem"]  # a fixture
@@ -411,7 +411,7 @@ from pathlib import Path
 from hierfl.command.loading import load_problem
 from hierfl.runtime.privacy.ledger import PrivacyLedger
 from hierfl.runtime.sites.site import Site
-from hierfl.runtime.sites.site_rules import read_rules
+from hierfl.runtime.sites.owner.site_rules import read_rules
 
 folder = Path(sys.argv[1])
 declaration = load_problem(f"{folder / 'killed_study.py'}:declared").declaration

@@ -50,24 +50,29 @@ def composed(spent: Iterable[Spent], delta: float) -> Composed:
 
     Raises ``MissingPackageError`` without the package dp-accounting.
     """
-    accounting, messages = _accounting(), [own for own in spent if own.releases]
+    messages = [own for own in spent if own.releases]
+    if not messages:
+        return Composed(0.0, "none, since nothing is sent")
+    package = accounting()
     renyi, losses = (f"dp-accounting {version('dp-accounting')}, {by}" for by in ("Renyi differential privacy", "privacy loss distributions"))
     shared = any(own.shared for own in messages)
-    if not messages:
-        return Composed(0.0, losses)
     precision = sum(own.releases * (SENSITIVITY / own.multiplier) ** 2 for own in messages)
-    event = accounting.GaussianDpEvent(1.0 / math.sqrt(precision))  # which says the sensitivity, whatever the relation is called
-    by_renyi = accounting.rdp.RdpAccountant().compose(event).get_epsilon(delta)
+    event = package.GaussianDpEvent(1.0 / math.sqrt(precision))  # which says the sensitivity, whatever the relation is called
+    by_renyi = package.rdp.RdpAccountant().compose(event).get_epsilon(delta)
     numbers = sum(own.releases * own.numbers for own in messages)
     if shared or by_renyi > LARGEST or numbers > MOST_NUMBERS:
         return Composed(float(by_renyi), renyi)
     interval = max(FINEST, RELATIVE * by_renyi)
-    accountant = accounting.pld.PLDAccountant(value_discretization_interval=interval).compose(event)
+    accountant = package.pld.PLDAccountant(value_discretization_interval=interval).compose(event)
     by_losses = accountant.get_epsilon(delta * (1.0 - KEPT_BACK)) + numbers * A_NUMBER
     return min(Composed(float(by_losses), losses), Composed(float(by_renyi), renyi))
 
 
-def _accounting() -> ModuleType:
+def accounting() -> ModuleType:
+    """The accountant's package.
+
+    Raises ``MissingPackageError`` if it is not installed.
+    """
     try:
         import dp_accounting.pld
         import dp_accounting.rdp
@@ -77,11 +82,3 @@ def _accounting() -> ModuleType:
         ) from error
     module: ModuleType = dp_accounting
     return module
-
-
-def require_accountant() -> None:
-    """Require the accountant's package.
-
-    Raises ``MissingPackageError`` if it is not installed.
-    """
-    _accounting()

@@ -26,7 +26,7 @@ from hierfl.errors import IncompatibleSolverError, MissingPackageError, SettingE
 from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Algorithm
-from hierfl.runtime.privacy.accounting import Spent, composed, require_accountant
+from hierfl.runtime.privacy.accounting import Spent, accounting, composed
 from hierfl.runtime.privacy.pairwise_masks import MaskOrder, PairwiseMasks
 
 STEPS = {"FedAvg": "local_steps", "FedProx": "local_steps", "FedRZO": "local_steps", "ZOHFL": "answer"}
@@ -154,7 +154,7 @@ class GaussianNoise:
         """What a run with this noise asks of its sites."""
         require_covered(problem, algorithm)
         releases = planned_releases(algorithm, problem.num_clients, rounds, seed)
-        require_accountant()
+        accounting()
         run, colluding = secrets.token_hex(8), int(self.colluding) if self.shared else 0
         numbers = float(self.clip), float(self.multiplier), float(self.delta)
         return NoiseOrder(*numbers, releases, run, self.shared, colluding)

@@ -37,6 +37,7 @@ from hierfl.runtime.privacy.gaussian_noise import NoisedMessages, SharedNoise, r
 from hierfl.runtime.privacy.ledger import LedgerRun, PrivacyLedger
 from hierfl.runtime.privacy.pairwise_masks import SiteMasks, require_means
 from hierfl.runtime.sites.memory_folder import MemoryFolder, memory_bytes, memory_of
+from hierfl.runtime.sites.owner.site_rules import SiteRules
 from hierfl.runtime.sites.parcels import (
     Answered,
     Asked,
@@ -60,7 +61,6 @@ from hierfl.runtime.sites.parcels import (
     unpacked,
 )
 from hierfl.runtime.sites.protocol import RunProtocol
-from hierfl.runtime.sites.site_rules import SiteRules
 from hierfl.version import VERSION
 
 LOG = logging.getLogger("hierfl.site")

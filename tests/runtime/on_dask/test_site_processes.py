@@ -22,7 +22,7 @@ from hierfl.command.loading import load_problem
 from hierfl.runtime import site_runtime
 from hierfl.runtime.on_dask.site_process import TLSFiles
 from hierfl.runtime.privacy.ledger import read_ledger
-from hierfl.runtime.sites.site_data import held_of
+from hierfl.runtime.sites.owner.site_data import held_of
 from hierfl.solvers import SCAFFOLD, FedAvg
 from tests.runtime.on_dask.certificates import DAY, Authority
 

@@ -16,9 +16,9 @@ from hierfl.runtime.buffered import delayed_runtime
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder, epsilon_of
 from hierfl.runtime.privacy.ledger import PrivacyLedger
 from hierfl.runtime.sites.exchange import Exchange
+from hierfl.runtime.sites.owner.site_rules import SiteRules
 from hierfl.runtime.sites.parcels import Answered
 from hierfl.runtime.sites.site import Site
-from hierfl.runtime.sites.site_rules import SiteRules
 from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedProx, FedRZO
 from tests.runtime.on_dask.test_dask_runtime import common
 from tests.runtime.privacy.test_limits_of_sites import a_start

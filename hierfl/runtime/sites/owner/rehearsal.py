@@ -15,9 +15,9 @@ from hierfl.jaxtools.precision import computing
 from hierfl.language.declaration import Declaration
 from hierfl.language.federation.client import Client
 from hierfl.runtime.privacy.gaussian_noise import GaussianNoise
+from hierfl.runtime.sites.owner.site_rules import SiteRules
 from hierfl.runtime.sites.parcels import Answered, Asked, Item, Start, declaration_mark, items_of, packed, starting
 from hierfl.runtime.sites.site import Site
-from hierfl.runtime.sites.site_rules import SiteRules
 
 
 class Leaving(NamedTuple):
