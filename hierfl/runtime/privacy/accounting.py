@@ -27,6 +27,7 @@ A_NUMBER = 2.0**-53  # what one adds to epsilon
 KEPT_BACK = 2.0**-20  # of delta, for the tails
 FINEST, RELATIVE = 1e-7, 1e-4  # intervals of privacy losses, and over epsilon: they cost a ten-millionth of it
 LARGEST = 500.0  # beyond it losses are no floating-point numbers, and Renyi's divergences say the same
+LEAST = 1e-18  # precision: what tells less is counted as much
 
 
 class Spent(NamedTuple):
@@ -57,7 +58,7 @@ def composed(spent: Iterable[Spent], delta: float) -> Composed:
     renyi, losses = (f"dp-accounting {version('dp-accounting')}, {by}" for by in ("Renyi differential privacy", "privacy loss distributions"))
     shared = any(own.shared for own in messages)
     precision = sum(own.releases * (SENSITIVITY / own.multiplier) ** 2 for own in messages)
-    event = package.GaussianDpEvent(1.0 / math.sqrt(precision))  # which says the sensitivity, whatever the relation is called
+    event = package.GaussianDpEvent(1.0 / math.sqrt(max(precision, LEAST)))  # which says the sensitivity, whatever the relation is called
     by_renyi = package.rdp.RdpAccountant().compose(event).get_epsilon(delta)
     numbers = sum(own.releases * own.numbers for own in messages)
     if shared or by_renyi > LARGEST or numbers > MOST_NUMBERS:

@@ -80,4 +80,5 @@ def test_what_the_discrete_noise_costs() -> None:
 
 def test_nothing_sent_is_nothing_told() -> None:
     assert epsilon_of(1.0, 0, 1e-5) == 0.0
+    assert 0.0 <= epsilon_of(1e308, 1, 1e-5) < 1e-12
     assert composed([], 1e-5) == (0.0, "none, since nothing is sent")
