@@ -111,6 +111,10 @@ class SiteError(HierflError):
     """A run over sites cannot begin: sites are missing, or refuse; says which, and why."""
 
 
+class LedgerError(HierflError):
+    """A site's ledger of privacy was changed, cannot be written, or has another key; names the line."""
+
+
 class CheckpointError(HierflError):
     """A checkpoint cannot be written, read, or belongs to another run; names the folder and what differs."""
 

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hierfl.command.loading import load_point, load_problem, load_rows, load_solver
-from hierfl.errors import DataError, HierflError, SettingError
-from hierfl.near_names import near_names
+from hierfl.command.loading import load_point, load_problem, load_solver
+from hierfl.command.site_tables import held_by, ledger_show, rules_of, site_check, site_log
+from hierfl.errors import SettingError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from hierfl.runtime.sites.site import Site
+
 
 def serve_site(chosen: argparse.Namespace) -> None:
     """Load the problem and the data, join the cluster or listen at the socket, and answer until it ends."""
-    from hierfl import solvers
+    from hierfl.runtime.privacy.ledger import PrivacyLedger
     from hierfl.runtime.sites.memory_folder import MemoryFolder
-    from hierfl.runtime.sites.site import Site, SiteRules
-    from hierfl.runtime.sites.site_data import held_of
-    from hierfl.runtime.sites.site_log import start_log, told_without_words
+    from hierfl.runtime.sites.owner.site_log import start_log
+    from hierfl.runtime.sites.site import Site
 
     dask, flower = ("tls_ca", "tls_cert", "tls_key", "host", "port", "insecure"), ("parent_pid",)
     for name in flower if chosen.socket is None else dask:
@@ -29,22 +33,19 @@ def serve_site(chosen: argparse.Namespace) -> None:
             place = "--scheduler, on Dask" if chosen.socket is None else "--socket, on Flower"
             raise SettingError(f"--{name.replace('_', '-')} says nothing with {place}: leave it out.")
     start_log(chosen.log)
-    algorithms = None if chosen.algorithms is None else tuple(name.strip() for name in chosen.algorithms.split(","))
-    for name in algorithms or ():
-        if name not in solvers.__all__:
-            raise SettingError(f"--algorithms {name!r}: {near_names(name, solvers.__all__)}")
-    limits = (chosen.min_samples, chosen.max_rounds, chosen.min_noise, chosen.min_sum, chosen.max_messages)
-    rules = SiteRules(algorithms, *limits, chosen.shared_seeds)
+    rules = rules_of(chosen)
     declaration = load_problem(chosen.problem).declaration
-    try:
-        held = held_of(declaration, load_rows(chosen.data))
-    except HierflError:
-        raise
-    except Exception as error:  # the owner's own code may raise anything, with rows in its words
-        raise DataError(f"--data {chosen.data}: {told_without_words(error)}. Call it in Python to see its words.") from None
+    held = held_by(declaration, chosen.data)
     name = chosen.name or "+".join(str(client.name or place) for place, client in held.items())
     memories = None if chosen.keep is None else MemoryFolder(chosen.keep)
-    site = Site(name, declaration, held, rules, memories=memories)
+    if chosen.ledger is not None:  # which is to be closed
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with nullcontext() if chosen.ledger is None else PrivacyLedger(chosen.ledger, chosen.ledger_key) as ledger:
+        _answer(Site(name, declaration, held, rules, memories=memories, ledger=ledger), chosen)
+
+
+def _answer(site: Site, chosen: argparse.Namespace) -> None:
+    """Answer whoever asks by the way that was chosen, until it ends."""
     if chosen.socket is not None:
         from hierfl.runtime.on_flower.socket_door import serve_socket
         from hierfl.runtime.sites.letter_desk import LetterDesk
@@ -59,7 +60,7 @@ def serve_site(chosen: argparse.Namespace) -> None:
 
 def _scheduler(chosen: argparse.Namespace) -> None:
     from hierfl.runtime.on_dask.site_process import TLSFiles, run_scheduler
-    from hierfl.runtime.sites.site_log import start_log
+    from hierfl.runtime.sites.owner.site_log import start_log
 
     start_log(None)
     files = TLSFiles(chosen.tls_ca, chosen.tls_cert, chosen.tls_key)
@@ -68,6 +69,11 @@ def _scheduler(chosen: argparse.Namespace) -> None:
 
 def _show(chosen: argparse.Namespace) -> None:
     problem = load_problem(chosen.problem)
+    if chosen.mark:
+        from hierfl.runtime.sites.parcels import declaration_mark
+
+        print(declaration_mark(problem.declaration))
+        return
     print(problem.latex() if chosen.latex else problem)
 
 
@@ -199,5 +205,8 @@ ACTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "models": _models,
     "scheduler": _scheduler,
     "site": serve_site,
+    "site check": site_check,
+    "site log": site_log,
+    "ledger": ledger_show,
     "flower": _flower,
 }

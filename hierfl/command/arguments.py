@@ -24,6 +24,8 @@ EPILOG = """examples:
   hierfl report run.npz game.py
   hierfl scheduler --host 192.0.2.1 --tls-ca ca.pem --tls-cert scheduler.pem --tls-key scheduler.key
   hierfl site --problem study.py --data rows.py:load --scheduler tls://server:8786 --tls-ca ca.pem --tls-cert north.pem --tls-key north.key
+  hierfl site check --problem study.py --data rows.py:load --rules site.toml --solver "FedAvg(step_size=0.05)"
+  hierfl ledger show north.ledger --rules site.toml
   hierfl flower new study.py:declared study-app
 """
 
@@ -67,6 +69,7 @@ def _add_demo(commands: Commands) -> None:
 def _add_show(commands: Commands, problem: argparse.ArgumentParser) -> None:
     show = commands.add_parser("show", allow_abbrev=False, parents=[problem], help="print the mathematics")
     show.add_argument("--latex", action="store_true", help="as LaTeX")
+    show.add_argument("--mark", action="store_true", help="the mark by which sites know the declaration, in place of it")
 
 
 def _add_check(commands: Commands, problem: argparse.ArgumentParser) -> None:
@@ -139,20 +142,31 @@ def _add_report(commands: Commands, problem: argparse.ArgumentParser) -> None:
 
 
 def _add_site(commands: Commands) -> None:
-    site = commands.add_parser(
-        "site",
-        allow_abbrev=False,
-        help="hold clients' data, and answer the server of a run (hf.runtime.Dask, hf.runtime.Flower)",
-    )
-    site.add_argument(
-        "--problem", required=True, metavar="PLACE", help=f"the problem, as the server declares it: {PLACE}"
-    )
-    site.add_argument(
+    held = argparse.ArgumentParser(add_help=False)
+    held.add_argument("--problem", required=True, metavar="PLACE", help=f"the problem, as the server declares it: {PLACE}")
+    held.add_argument(
         "--data",
         required=True,
         metavar="PLACE",
         help="module:name or file.py:name of a function that returns {client: {sample or constant: values}}",
     )
+    _add_rules(held)
+    site = commands.add_parser(
+        "site",
+        allow_abbrev=False,
+        parents=[held],
+        help="hold clients' data, and answer the server of a run (hf.runtime.Dask, hf.runtime.Flower)",
+    )
+    check = commands.add_parser(
+        "site check", allow_abbrev=False, parents=[held], help="rehearse a run at a site, and send nothing: what would leave, and what it comes to"
+    )
+    check.add_argument("--solver", metavar="CALL", help='as in Python, "FedAvg(step_size=0.05)"')
+    check.add_argument("--rounds", type=int, default=200, metavar="N", help="of the run (200)")
+    check.add_argument("--noise", type=float, nargs=2, metavar=("CLIP", "MULTIPLIER"), help="of the run's GaussianNoise, at the rules' delta")
+    check.add_argument("--masks", type=int, metavar="LEAST", help="of the run's PairwiseMasks")
+    log = commands.add_parser("site log", allow_abbrev=False, help="what has left by a site's log, by run and array")
+    log.add_argument("file", metavar="FILE", help="as --log wrote it")
+    _add_ledger(commands)
     place = site.add_mutually_exclusive_group(required=True)
     place.add_argument("--scheduler", metavar="ADDRESS", help="on Dask, tcp://host:port or tls://host:port")
     place.add_argument(
@@ -167,23 +181,6 @@ def _add_site(commands: Commands) -> None:
     )
     site.add_argument("--port", type=int, metavar="N", help="with --scheduler: the port to listen at (any free one)")
     _add_doors(site, "hierfl:site:NAME")
-    site.add_argument("--algorithms", metavar="NAMES", help="the only ones to answer, such as FedAvg,SCAFFOLD")
-    site.add_argument(
-        "--min-samples", type=int, default=1, metavar="N", help="the fewest rows of a client behind every number that is sent (1)"
-    )
-    site.add_argument("--max-rounds", type=int, metavar="N", help="answer so many rounds at most, of all runs together")
-    site.add_argument("--max-messages", type=int, metavar="N", help="answer so many messages at most, of all runs together")
-    site.add_argument(
-        "--shared-seeds",
-        action="store_true",
-        help="draw the rows that the server's seed says where a run asks for it, so that it equals one in process; the server then knows them",
-    )
-    site.add_argument(
-        "--min-noise", type=float, metavar="M", help="answer runs alone whose GaussianNoise has this multiplier or more"
-    )
-    site.add_argument(
-        "--min-sum", type=int, metavar="N", help="answer runs alone whose PairwiseMasks have this least or more"
-    )
     site.add_argument(
         "--keep", type=Path, metavar="DIR", help="where what clients remember is kept, for the server's checkpoints"
     )
@@ -208,6 +205,39 @@ def _add_doors(command: argparse.ArgumentParser, role: str) -> None:
     command.add_argument(
         "--insecure", action="store_true", help="let messages go in the clear beyond this machine, for all to read"
     )
+
+
+def _add_rules(held: argparse.ArgumentParser) -> None:
+    held.add_argument("--rules", type=Path, metavar="TOML", help="the owner's rules as a file, in place of the flags for them")
+    held.add_argument("--ledger", type=Path, metavar="FILE", help="where all that is answered is written, and counted from")
+    held.add_argument("--ledger-key", type=Path, metavar="FILE", help="of its key (beside it, .key); made at first use")
+    held.add_argument("--algorithms", metavar="NAMES", help="the only ones to answer, such as FedAvg,SCAFFOLD")
+    held.add_argument(
+        "--min-samples", type=int, metavar="N", help="the fewest rows of a client behind every number that is sent (1)"
+    )
+    held.add_argument("--max-rounds", type=int, metavar="N", help="answer so many rounds at most, of all runs together")
+    held.add_argument("--max-messages", type=int, metavar="N", help="answer so many messages at most, of all runs together")
+    held.add_argument(
+        "--shared-seeds",
+        action="store_true",
+        default=None,
+        help="draw the rows that the server's seed says where a run asks for it, so that it equals one in process; the server then knows them",
+    )
+    held.add_argument(
+        "--min-noise", type=float, metavar="M", help="answer runs alone whose GaussianNoise has this multiplier or more"
+    )
+    held.add_argument(
+        "--min-sum", type=int, metavar="N", help="answer runs alone whose PairwiseMasks have this least or more"
+    )
+
+
+def _add_ledger(commands: Commands) -> None:
+    ledger = commands.add_parser("ledger", allow_abbrev=False, help="what a site has answered, over all runs and restarts")
+    what = ledger.add_subparsers(title="commands", required=True, metavar="command", dest="what")
+    show = what.add_parser("show", allow_abbrev=False, help="check a ledger's chain, and print its runs, what each spent and what is left")
+    show.add_argument("file", type=Path, metavar="FILE", help="the ledger")
+    show.add_argument("--key", type=Path, metavar="FILE", help="of its key (beside it, .key)")
+    show.add_argument("--rules", type=Path, metavar="TOML", help="the owner's rules, for what is left")
 
 
 def _add_flower(commands: Commands) -> None:

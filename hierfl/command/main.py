@@ -22,6 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given and not given[0].startswith("-") and given[0] not in ACTIONS:
         print(f"hierfl: there is no command {given[0]!r}: {near_names(given[0], ACTIONS)}", file=sys.stderr)
         return 2
+    if given[:1] == ["site"] and given[1:2] in (["check"], ["log"]):
+        given[:2] = [" ".join(given[:2])]
     if not given:
         parser(__doc__).print_help(sys.stderr)
         return 2

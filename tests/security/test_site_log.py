@@ -21,9 +21,9 @@ from hierfl.command.loading import load_solver
 from hierfl.runtime.on_flower.flower_runtime import solver_text
 from hierfl.runtime.sites.letter_desk import LetterDesk
 from hierfl.runtime.sites.letters import Letter, letter_of
+from hierfl.runtime.sites.owner.site_log import OwnersLine, start_log
 from hierfl.runtime.sites.parcels import Asked, declaration_mark, starting, without_data
 from hierfl.runtime.sites.site import Site, SiteRules
-from hierfl.runtime.sites.site_log import OwnersLine, start_log
 from hierfl.solvers import ZOHFL
 from hierfl.version import VERSION
 

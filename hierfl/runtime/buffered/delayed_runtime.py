@@ -19,9 +19,10 @@ from hierfl.runtime.records import BlockEnd, Outcome
 from hierfl.runtime.site_runtime import MessageTreatment
 from hierfl.runtime.sites.buffered_rounds import BufferedRounds, Buffering
 from hierfl.runtime.sites.exchange import exchange_for
+from hierfl.runtime.sites.owner.site_rules import SiteRules
 from hierfl.runtime.sites.parcels import Lost, declaration_mark, starting
 from hierfl.runtime.sites.rounds import Attendance, SiteRounds
-from hierfl.runtime.sites.site import Site, SiteRules
+from hierfl.runtime.sites.site import Site
 
 STREAM = 77
 

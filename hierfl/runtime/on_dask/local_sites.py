@@ -30,8 +30,9 @@ from hierfl.runtime.on_dask.lines import (
     heard,
     length_of,
 )
+from hierfl.runtime.sites.owner.site_rules import SiteRules
 from hierfl.runtime.sites.parcels import Lost, Refusal, packed, without_data
-from hierfl.runtime.sites.site import Site, SiteRules
+from hierfl.runtime.sites.site import Site
 
 JOINING = 120.0  # seconds for the processes to be there, on a busy machine
 ENDING = 5.0  # seconds for them to end

@@ -26,6 +26,12 @@ def roles_of(certificate: Mapping[str, Any] | None) -> frozenset[str]:
     )
 
 
+def name_of(certificate: Mapping[str, Any] | None) -> str | None:
+    """The common name of a certificate's holder, such as a server's."""
+    named = [value for part in (certificate or {}).get("subject", ()) for kind, value in part if kind == "commonName"]
+    return named[0] if len(named) == 1 else None
+
+
 def unlike(certificate: Mapping[str, Any] | None, *roles: str) -> str | None:
     """What is wrong with a certificate that is to have one of these roles; None where nothing is."""
     found = roles_of(certificate)

@@ -18,7 +18,7 @@ from distributed.comm.addressing import unparse_host_port
 from distributed.core import Status
 
 from hierfl.runtime.on_dask.lines import ASKED, HEADER, HELLO, framed, length_of
-from hierfl.runtime.on_dask.roles import SERVER, unlike
+from hierfl.runtime.on_dask.roles import SERVER, name_of, unlike
 from hierfl.runtime.on_dask.stripped import Stripped
 from hierfl.runtime.sites.letter_desk import LetterDesk
 from hierfl.runtime.sites.letters import Introduction, letter_of
@@ -70,7 +70,8 @@ class Door:
         who = f"{self.desk.site.name}: whoever called from {writer.get_extra_info('peername')}"
         self._guests.add(writer)
         try:
-            wrong = None if self.security is None else unlike(writer.get_extra_info("peercert"), SERVER)
+            certificate = writer.get_extra_info("peercert")
+            wrong = None if self.security is None else unlike(certificate, SERVER)
             if wrong is not None or len(self._guests) > MOST:
                 raise ConnectionRefusedError(wrong or f"there are {MOST} already")
             server = ""
@@ -82,7 +83,7 @@ class Door:
                     server, answer = content.hex(), self._hello
                 elif kind == ASKED and server:
                     loop = asyncio.get_running_loop()
-                    answer = await loop.run_in_executor(self._thread, self.desk.answer, content, server)
+                    answer = await loop.run_in_executor(self._thread, self._answer, content, server, name_of(certificate))
                 else:
                     raise ConnectionError("no question of hierfl's")
                 writer.write(framed(answer))
@@ -94,6 +95,11 @@ class Door:
         finally:
             self._guests.discard(writer)
             writer.close()
+
+    def _answer(self, content: bytes, server: str, name: str | None) -> bytes:
+        """Answer a server whose certificate has a name."""
+        self.desk.site.callers = {} if name is None else {server: name}
+        return self.desk.answer(content, server)
 
 
 async def _header(reader: asyncio.StreamReader) -> bytes:

@@ -34,6 +34,9 @@ OPTIONS = (
     "shared-seeds",
     "min-noise",
     "min-sum",
+    "rules",
+    "ledger",
+    "ledger-key",
     "keep",
     "log",
 )  # of hierfl site

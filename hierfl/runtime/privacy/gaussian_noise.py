@@ -4,7 +4,7 @@ The guarantee is local: it holds against the server, and against whoever sees al
 function of its own data and of what was broadcast, clipped in length, so that no two contents of its data move it by more than twice the
 clip; with independent Gaussian noise on every message a run is a composition of Gaussian mechanisms, each chosen in view of those before
 (Dwork and Roth, 2014). That the server knows who takes part leaves no amplification by sampling, and none is claimed. Epsilon is told
-by Google's accountant (the package dp-accounting, of the extra ``hierfl[privacy]``).
+by Google's accountant (:mod:`hierfl.runtime.privacy.accounting`; the package dp-accounting, of the extra ``hierfl[privacy]``).
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import math
 import secrets
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -28,11 +26,13 @@ from hierfl.errors import IncompatibleSolverError, MissingPackageError, SettingE
 from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Algorithm
+from hierfl.runtime.privacy.accounting import Spent, accounting, composed
 from hierfl.runtime.privacy.pairwise_masks import MaskOrder, PairwiseMasks
 
 STEPS = {"FedAvg": "local_steps", "FedProx": "local_steps", "FedRZO": "local_steps", "ZOHFL": "answer"}
 LEAST = 1e-3  # below it the noise is no noise, and the clip is no number of the noise's resolution
-SHARED = "central, of each client: all its data, or any other of as many rows, to a server that sees sums and keeps to the protocol, with {} colluding sites at most"
+SUMS_SEEN = "a server that sees sums and keeps to the protocol, with {} colluding sites at most"
+SHARED = f"central, of each client: all its data, or any other of as many rows, to {SUMS_SEEN}"
 RELATION = "local, of each client: all its data, or any other of as many rows (sensitivity 2 clip), to whoever sees its messages"
 
 
@@ -56,18 +56,35 @@ class NoiseOrder(NamedTuple):
         if self.releases < 0:
             raise SettingError(f"releases={self.releases!r} of a run with noise: from 0 on.")
 
-    def told(self, released: int) -> dict[str, Any]:
-        """What the result says of it, with the most messages that a client was asked for."""
+    def spent(self, releases: int, numbers: int) -> Spent:
+        """So many messages of a client, of so many numbers each, as they are accounted for."""
+        return Spent(self.multiplier, releases, numbers, self.shared)
+
+    def told(self, released: int, numbers: int, earlier: float | None) -> dict[str, Any]:
+        """What the result says of it.
+
+        Parameters
+        ----------
+        released
+            The most messages that a client was asked for.
+        numbers
+            That a message has.
+        earlier
+            The largest epsilon that a site says it has come to with this run and all earlier ones; None where none says so.
+        """
+        epsilon, accountant = composed([self.spent(self.releases, numbers)], self.delta)
         return {
             "mechanism": f"discrete Gaussian noise on clipped messages, at the sites{', which share it' if self.shared else ''}",
             "clip": self.clip,
             "multiplier": self.multiplier,
             "delta": self.delta,
-            "epsilon": epsilon_of(self.multiplier, self.releases, self.delta),
+            "epsilon": epsilon,
+            "epsilon_with_earlier_runs": earlier,
             "releases": self.releases,
             "released": released,
             "relation": SHARED.format(self.colluding) if self.shared else RELATION,
-            "accountant": library(),
+            "adversary": SUMS_SEEN.format(self.colluding) if self.shared else "whoever sees all messages of the client",
+            "accountant": accountant,
             "withheld": "what clients would say of their objectives and residuals",
         }
 
@@ -137,7 +154,7 @@ class GaussianNoise:
         """What a run with this noise asks of its sites."""
         require_covered(problem, algorithm)
         releases = planned_releases(algorithm, problem.num_clients, rounds, seed)
-        library()
+        accounting()
         run, colluding = secrets.token_hex(8), int(self.colluding) if self.shared else 0
         numbers = float(self.clip), float(self.multiplier), float(self.delta)
         return NoiseOrder(*numbers, releases, run, self.shared, colluding)
@@ -210,41 +227,9 @@ def require_one_run(noise: GaussianNoise | None, solver: Any, settings: Any) -> 
             raise SettingError(f"noise=...: {reason}.")
 
 
-SENSITIVITY = 2.0  # in clips: the data of a client replaced by others
-
-
-def _accounting() -> ModuleType:
-    try:
-        import dp_accounting.rdp
-    except ImportError as error:
-        raise MissingPackageError(
-            "noise=... needs the packages dp-accounting and opendp: pip install 'hierfl[privacy]'."
-        ) from error
-    module: ModuleType = dp_accounting
-    return module
-
-
-def library() -> str:
-    """The accountant, its version, and what it composes by.
-
-    Raises ``MissingPackageError`` if it is not installed.
-    """
-    _accounting()
-    return f"dp-accounting {version('dp-accounting')}, Renyi differential privacy"
-
-
-def epsilon_of(multiplier: float, releases: int, delta: float) -> float:
-    """The epsilon of so many messages of a client, each with noise of ``multiplier`` times the clip.
-
-    The discrete Gaussian has the Renyi divergences of the continuous one as upper bounds (Canonne, Kamath and Steinke, 2020, Proposition 5),
-    so that these, and not a curve of the continuous one's own, are what is composed.
-    """
-    if not releases:
-        return 0.0
-    accounting = _accounting()
-    accountant = accounting.rdp.RdpAccountant()  # the event below says the sensitivity, whatever the relation is called
-    accountant.compose(accounting.GaussianDpEvent(multiplier / SENSITIVITY), releases)
-    return float(accountant.get_epsilon(delta))
+def epsilon_of(multiplier: float, releases: int, delta: float, numbers: int = 0, shared: bool = False) -> float:
+    """The epsilon of so many messages of a client, each of so many numbers with noise of ``multiplier`` times the clip, which sites may share."""
+    return composed([Spent(multiplier, releases, numbers, shared)], delta).epsilon
 
 
 BITS = 30  # the grid is finer than the noise's standard deviation by 2^BITS
@@ -252,24 +237,27 @@ SLACK = 2.0**-30  # relative: more than the rounding of a length, so that a clip
 
 
 class Releases:
-    """How many messages of each client there were, of at most so many; the same question asked again is no new one."""
+    """How many messages of each client there were, of at most so many; the same question asked again is no new one.
 
-    def __init__(self, most: int) -> None:
-        self.most, self.counts = most, dict[int, int]()
+    ``before`` is how many there may have been of each, of which nothing more is known.
+    """
+
+    def __init__(self, most: int, before: int = 0) -> None:
+        self.most, self.before, self.counts = most, before, dict[int, int]()
         self._last: dict[int, Hashable] = {}
 
     @property
     def largest(self) -> int:
         """Of the client with the most."""
-        return max(self.counts.values(), default=0)
+        return max(self.counts.values(), default=self.before)
 
     def count(self, clients: Sequence[int], questions: Sequence[Hashable]) -> list[int] | None:
         """Those whose question is a new one, counted; None, and nobody is, where one of them has none left."""
         new = [client for client, question in zip(clients, questions) if self._last.get(client) != question]
-        if any(self.counts.get(client, 0) >= self.most for client in new):
+        if any(self.counts.get(client, self.before) >= self.most for client in new):
             return None
         for client in new:
-            self.counts[client] = self.counts.get(client, 0) + 1
+            self.counts[client] = self.counts.get(client, self.before) + 1
         self._last.update(zip(clients, questions))
         return new
 
@@ -277,9 +265,9 @@ class Releases:
 class NoisedMessages:
     """The messages of one run that leave a site."""
 
-    def __init__(self, order: NoiseOrder, step: str) -> None:
+    def __init__(self, order: NoiseOrder, step: str, before: int = 0) -> None:
         self.order, self.step = order, step
-        self.releases = Releases(order.releases)
+        self.releases = Releases(order.releases, before)
         self.grid, self.scale = grid_of(order.clip * order.multiplier)
         self._sent: dict[int, Float[np.ndarray, " d"]] = {}  # each client's last message
 
@@ -411,8 +399,8 @@ def orders_of(
 class SharedNoise(NoisedMessages):
     """A site's part in one run: the sum of its clients' messages, with its part of the noise."""
 
-    def __init__(self, order: NoiseOrder, step: str, masks: MaskOrder, shares: Float[np.ndarray, " m"]) -> None:
-        super().__init__(order, step)
+    def __init__(self, order: NoiseOrder, step: str, masks: MaskOrder, shares: Float[np.ndarray, " m"], before: int = 0) -> None:
+        super().__init__(order, step, before)
         self.bits, self.shares = masks.bits, shares
         self.part = part_of(order, masks, float(np.max(shares)))
 

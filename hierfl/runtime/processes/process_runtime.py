@@ -21,8 +21,9 @@ from hierfl.jaxtools.interruption import CutShort, overdue, unbroken
 from hierfl.jaxtools.precision import computing
 from hierfl.near_names import suggests_names
 from hierfl.runtime.site_runtime import SiteRuntime
+from hierfl.runtime.sites.owner.site_rules import SiteRules
 from hierfl.runtime.sites.parcels import Lost
-from hierfl.runtime.sites.site import Site, SiteRules
+from hierfl.runtime.sites.site import Site
 
 
 def declared(address: str, case: str, holder: int) -> tuple[Any, Any]:

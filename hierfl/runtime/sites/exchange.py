@@ -71,6 +71,8 @@ class Exchange:
     away: set[str] = field(default_factory=set)  # the sites that cannot be asked in this round
     failed: bool = False
     stuck: str | None = None  # why the round cannot be made again without those who were lost
+    numbers: int = 0  # of a client's largest message
+    with_earlier_runs: float | None = None  # the largest epsilon of all runs that a site tells of
     _places: Counter[str] = field(default_factory=Counter)  # how often each site was asked in this try at the round
     _began: dict[str, int] = field(default_factory=dict)  # the processes that know of this run
     _welcomes: Counter[str] = field(default_factory=Counter)  # how often each began: new processes have forgotten
@@ -130,12 +132,14 @@ class Exchange:
 
     def _welcomed(self, site: str, welcome: Welcome) -> None:
         """A site takes part in the run."""
+        if isinstance(welcome.epsilon, float) and welcome.epsilon > (self.with_earlier_runs or 0.0):
+            self.with_earlier_runs = welcome.epsilon
 
     def tell(self) -> dict[str, Any]:
         """What the run tells of its messages."""
         told: dict[str, Any] = {"rows_drawn_by": "the run's seed" if self.start.shared_seeds else "secrets of the sites"}
         if self.start.noise is not None and self.releases is not None:
-            told["privacy"] = self.start.noise.told(self.releases.largest)
+            told["privacy"] = self.start.noise.told(self.releases.largest, self.numbers, self.with_earlier_runs)
         return told
 
     def present(self) -> np.ndarray:
@@ -231,6 +235,7 @@ class Exchange:
     ) -> dict[str, Answered | None]:
         """By site; None of those that do not answer. Who has answered the very same in this round is not asked again, unless it is to be ``anew``."""
         self._asked |= asked.keys()
+        self.numbers = max(self.numbers, sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(expected[0])))
         found: dict[str, Any] = {}
         marks = {site: message.digest() for site, message in asked.items()}
         for site, message in asked.items():
@@ -430,6 +435,7 @@ class MaskedExchange(Exchange):
         return super().tell() | {"masks": self.order.told(self.sums, self.error)}
 
     def _welcomed(self, site: str, welcome: Welcome) -> None:
+        super()._welcomed(site, welcome)
         self._keys[site] = welcome.key
 
     def ask(

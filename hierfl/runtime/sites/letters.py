@@ -138,7 +138,7 @@ FORMS: dict[type, Form] = {
     NoiseOrder: Form(_PRIVACY | {"run": str}),
     MaskOrder: Form({"least": int, "bits": int, "run": str}),
     KeptMark: Form(_KEPT),
-    Welcome: Form(arrays={"clients": CLIENTS, "key": PUBLIC_KEY}),
+    Welcome: Form({"epsilon": float}, {"clients": CLIENTS, "key": PUBLIC_KEY}),
     Asked: Form(
         _PLACE,
         {"clients": Numbers(np.int64), "seed": Numbers(np.uint32)},

@@ -134,10 +134,14 @@ class Start(NamedTuple):
 
 
 class Welcome(NamedTuple):
-    """A site's answer to a ``Start``: whose data it holds, by index, and its public key, where messages are masked."""
+    """A site's answer to a ``Start``: whose data it holds, by index, and its public key, where messages are masked.
+
+    ``epsilon`` is what its ledger says of the run with all earlier ones; 0 without noise, or without a ledger.
+    """
 
     clients: tuple[int, ...]
     key: bytes = b""
+    epsilon: float = 0.0
 
 
 class Refusal(NamedTuple):

@@ -31,11 +31,16 @@ class _Noting(Wire):
     def __init__(self) -> None:
         super().__init__()
         self.shapes: dict[Step, list[Any]] = {}
+        self.told: dict[Step, Any] = {}
         self.often: Counter[Step] = Counter()
-        self.drawn: list[Drawn] = []
+        self.drawn: list[Drawn] = []  # by the step that is noted next
+        self.drawn_by: dict[Step, set[Drawn]] = {}
         self._times = 1.0
 
-    def note(self, kind: str, name: str, broadcast: Any, each: Any) -> None:
+    def note(self, kind: str, name: str, broadcast: Any, each: Any, told: Any) -> None:
+        self.told[kind, name] = told
+        self.drawn_by.setdefault((kind, name), set()).update(self.drawn)
+        self.drawn.clear()
         shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a), jnp.result_type(a)), (broadcast, each))
         known = self.shapes.setdefault((kind, name), [])
         if shapes not in known:
@@ -54,13 +59,14 @@ class _Noting(Wire):
 class RunProtocol:
     """The messages of a round, and of the run's own value at its end.
 
-    ``shapes`` has by step the trees of ``jax.ShapeDtypeStruct`` of (broadcast, each) that it may be sent, ``often`` how many times in one turn;
-    ``drawn`` is what clients' steps draw of their tables.
+    ``shapes`` has by step the trees of ``jax.ShapeDtypeStruct`` of (broadcast, each) that it may be sent, ``told`` that of what a client tells,
+    (payload, monitor), ``often`` how many times in one turn; ``drawn`` is what clients' steps draw of their tables.
     """
 
     shapes: Mapping[Step, list[Any]]
+    told: Mapping[Step, Any]
     often: Mapping[Step, float]
-    drawn: frozenset[Drawn]
+    drawn: Mapping[Step, set[Drawn]]
 
     @classmethod
     def of(cls, problem: CompiledProblem, algorithm: Any, x0: np.ndarray) -> RunProtocol:
@@ -83,7 +89,8 @@ class RunProtocol:
         for step, trees in parts[0].shapes.items():
             shapes[step] += [tree for tree in trees if tree not in shapes[step]]
         often = {step: max(part.often[step] for part in parts) for step in shapes}
-        return cls(shapes, often, frozenset(parts[0].drawn + parts[1].drawn))
+        drawn = {step: parts[0].drawn_by.get(step, set()) | parts[1].drawn_by.get(step, set()) for step in shapes}
+        return cls(shapes, parts[1].told | parts[0].told, often, drawn)
 
     def require(self, asked: Asked, before: int) -> None:
         """Require a message of the run's algorithm, of a step that was answered so many times in this turn.
@@ -96,9 +103,15 @@ class RunProtocol:
         if before >= self.often[step]:
             raise SiteError(f"{asked.kind} {asked.step!r} was answered in this round: it is asked for {before} times in one, not more")
 
-    def fewest_rows(self, counts: Mapping[int, int]) -> int | None:
-        """The fewest rows that a step reads at once of a holder of so many in each table; None where it always reads all."""
-        return min((drawn.least(counts[drawn.table]) for drawn in self.drawn if drawn.table in counts), default=None)
+    def fewest_rows(self, counts: Mapping[int, int], step: Step | None = None) -> int | None:
+        """The fewest rows that a step, or any, reads at once of a holder of so many in each table; None where it always reads all."""
+        drawn = set().union(*self.drawn.values()) if step is None else self.drawn[step]
+        return min((one.least(counts[one.table]) for one in drawn if one.table in counts), default=None)
+
+    @property
+    def numbers(self) -> int:
+        """The most numbers that a client tells at once."""
+        return max((sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(told[0])) for told in self.told.values()), default=0)
 
 
 def _fit(asked: Asked, broadcast: Any, each: Any) -> bool:

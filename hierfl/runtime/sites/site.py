@@ -15,7 +15,8 @@ import pickle
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
+from datetime import datetime
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
@@ -30,12 +31,13 @@ from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.jaxtools.precision import computing
 from hierfl.language.declaration import Declaration
 from hierfl.language.federation.client import Client
-from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Received
 from hierfl.runtime.in_process.schedule import choose_schedule
 from hierfl.runtime.privacy.gaussian_noise import NoisedMessages, SharedNoise, require_covered
+from hierfl.runtime.privacy.ledger import LedgerRun, PrivacyLedger
 from hierfl.runtime.privacy.pairwise_masks import SiteMasks, require_means
 from hierfl.runtime.sites.memory_folder import MemoryFolder, memory_bytes, memory_of
+from hierfl.runtime.sites.owner.site_rules import SiteRules
 from hierfl.runtime.sites.parcels import (
     Answered,
     Asked,
@@ -60,92 +62,6 @@ from hierfl.runtime.sites.parcels import (
 )
 from hierfl.runtime.sites.protocol import RunProtocol
 from hierfl.version import VERSION
-
-
-@suggests_names
-@dataclass(frozen=True)
-class SiteRules:
-    """A site's rules.
-
-    Parameters
-    ----------
-    algorithms
-        The names of solvers, such as ``("FedAvg", "SCAFFOLD")``; None allows all.
-    min_samples
-        The fewest rows behind every number that is sent: each client must hold so many in every table, and no step may draw fewer at once.
-    max_rounds
-        The most rounds that are answered, of all runs together, rounds made again and values of f included; None for no limit.
-    max_messages
-        The most messages that are answered, of all runs together; None for no limit.
-    min_noise
-        The least ``multiplier`` of :class:`hierfl.runtime.GaussianNoise` that a run must have; None allows runs without noise. Noise that
-        sites share counts where ``min_sum`` is asked for as well.
-    min_sum
-        The least ``least`` of :class:`hierfl.runtime.PairwiseMasks` that a run must have; None allows runs without masks.
-    shared_seeds
-        Whether a server may ask for the rows that its own seed draws. It then knows which rows are behind every number, and a long run of
-        minibatches tells it all of them.
-
-    Raises
-    ------
-    SettingError
-        For numbers below zero.
-    """
-
-    algorithms: tuple[str, ...] | None = None
-    min_samples: int = 1
-    max_rounds: int | None = None
-    min_noise: float | None = None
-    min_sum: int | None = None
-    max_messages: int | None = None
-    shared_seeds: bool = False
-
-    def __post_init__(self) -> None:
-        if any(number is not None and number < 0 for number in (self.min_samples, self.max_rounds, self.max_messages)):
-            raise SettingError("SiteRules: min_samples, max_rounds and max_messages are numbers from 0 on.")
-        if self.min_noise is not None and not self.min_noise > 0:
-            raise SettingError(f"SiteRules(min_noise={self.min_noise!r}): a positive number, or None.")
-        if self.min_sum is not None and self.min_sum < 2:
-            raise SettingError(f"SiteRules(min_sum={self.min_sum!r}): at least 2 sites, or None.")
-
-    def against(self, start: Start, held: Mapping[int, Client]) -> str | None:
-        """What speaks against a run, before it is bound; None where nothing does."""
-        if self.algorithms is not None and start.algorithm not in self.algorithms:
-            return f"{start.algorithm} is not among the algorithms that this site allows: {', '.join(self.algorithms)}"
-        mere_part = start.noise is not None and start.noise.shared and self.min_sum is None
-        noise = None if start.noise is None or mere_part else start.noise.multiplier
-        if self.min_noise is not None and (noise is None or noise < self.min_noise):
-            given = "none" if noise is None else f"noise of multiplier {noise:g}"
-            return f"this site asks for noise of multiplier {self.min_noise:g} or more, and the run has {given}"
-        least = None if start.masks is None else start.masks.least
-        if self.min_sum is not None and (least is None or least < self.min_sum):
-            given = "none" if least is None else f"those of least={least}"
-            return f"this site asks for masks of least={self.min_sum} or more, and the run has {given}"
-        if start.shared_seeds and not self.shared_seeds:
-            return "the run asks for rows that the server's seed draws, and this site draws its own: leave shared_seeds=True out"
-        for place, client in held.items():
-            for sample in client.samples:
-                count = client.num_samples(sample)
-                if count is not None and count < self.min_samples:
-                    return f"{client.called(place)} holds fewer rows of {sample.name()!r} than the {self.min_samples} that this site asks for"
-        return None
-
-    def against_batches(self, fewest: int | None) -> str | None:
-        """What speaks against a run whose steps read so few rows at once (None: all of them); None where nothing does."""
-        if fewest is None or fewest >= self.min_samples:
-            return None
-        return (
-            f"a step of this run reads {fewest} rows of a client at once, fewer than the {self.min_samples} that this site asks for behind every "
-            f"number: take batch_size=None, or a larger one, which for passes over the rows leaves no small rest"
-        )
-
-    def against_more(self, rounds: int, messages: int) -> str | None:
-        """What speaks against one more of each after so many; None where nothing does."""
-        for name, most, answered in (("rounds", self.max_rounds, rounds), ("messages", self.max_messages, messages)):
-            if most is not None and answered >= most:
-                return f"this site has answered the {most} {name} that it allows"
-        return None
-
 
 LOG = logging.getLogger("hierfl.site")
 NO_RUN = Refusal("no run has begun here for this server: this process is new, or others have begun theirs since")
@@ -173,6 +89,13 @@ class Site:
     memories
         Where what its clients remember is kept for the server's checkpoints; ``"handed back"`` to the server, where their data were handed over
         by it; None keeps nothing.
+    ledger
+        Where all that is answered is written before it leaves, and counted from; None counts in memory.
+
+    Raises
+    ------
+    SettingError
+        For a budget without a ledger.
     """
 
     def __init__(
@@ -185,13 +108,21 @@ class Site:
         programs: dict[Any, Any] | None = None,
         memories: MemoryFolder | Literal["handed back"] | None = None,
         own: frozenset[int] | None = None,
+        ledger: PrivacyLedger | None = None,
     ) -> None:
+        if rules.epsilon is not None and ledger is None:
+            raise SettingError("a budget of epsilon over all runs is kept by a ledger: hierfl site --ledger FILE.")
+        self.callers: dict[str, str] = {}  # the names of servers, where a runtime is sure of them
+        self.ledger, self.now = ledger, datetime.now
         self.memories, self.own = memories, frozenset(held) if own is None else own
         self.name, self.declaration, self.held, self.rules = name, declaration, dict(sorted(held.items())), rules
         self.mark = declaration_mark(declaration)
-        self.rounds = self.messages = 0  # answered, of all runs
+        self.rounds, self.messages = (0, 0) if ledger is None else (ledger.content.rounds, ledger.content.messages)  # answered, of all runs
+        self.fingerprint = "" if ledger is None else ledger.fingerprint([[own.samples, own.parameters] for own in self.held.values()])
         self._compiled = compiled
         self._programs: dict[Any, Any] = {} if programs is None else programs
+        self._begun = 0  # how many runs
+        self._asked_last: SiteRun | None = None  # whose answer is told next
         self._runs: dict[str, SiteRun] = {}  # by their servers, the one asked last at the end
         self._noised: dict[Any, NoisedMessages] = {}  # of each run with noise, which may begin here more than once
 
@@ -210,6 +141,10 @@ class Site:
         What a server began is its own: another may have a run here at the same time.
         """
         try:
+            reason = self.rules.against_now(self.now()) or self.rules.against_server(self.callers.get(server))
+            if reason is not None:
+                LOG.warning("%s: refused: %s", self.name, reason)
+                return Refusal(reason)
             with computing(double=True):
                 if isinstance(message, Start):
                     return self._begin(message, server)
@@ -226,7 +161,7 @@ class Site:
 
     def run(self, server: str = "") -> SiteRun | None:
         """The run of a server that it takes part in."""
-        run = self._runs.pop(server, None)
+        self._asked_last = run = self._runs.pop(server, None)
         if run is not None:
             self._runs[server] = run
         return run
@@ -240,44 +175,72 @@ class Site:
             return self._refusal(start, reason)
         if self._compiled is None:
             self._compiled = compile_problem(self.declaration)
-        if np.shape(start.x0) != (self._compiled.upper.size,):
-            raise SiteError(f"x0 has the shape {np.shape(start.x0)}, not {(self._compiled.upper.size,)}")
+        problem = self._compiled
+        if np.shape(start.x0) != (problem.upper.size,):
+            raise SiteError(f"x0 has the shape {np.shape(start.x0)}, not {(problem.upper.size,)}")
         solver = pickle.loads(start.solver) if isinstance(start.solver, bytes) else start.solver
-        algorithm = solver.bind(self._compiled, start.rounds, start.queries)
+        algorithm = solver.bind(problem, start.rounds, start.queries)
+        protocol = self._kept_program(("protocol", algorithm.program_key), lambda: RunProtocol.of(problem, algorithm, start.x0))
+        entry, replaced = self._entry(start, protocol, server), self._runs.get(server)
+        ending = None if replaced is None or self._shared(replaced) else replaced.entry
+        if self.ledger is not None and (reason := self.rules.against_spending(self.ledger.content, entry, ending)) is not None:
+            return self._refusal(start, reason)
         noised = None
         if start.noise is not None:
-            step = require_covered(self._compiled, algorithm)
-            noised = self._noised.setdefault((start.noise, start.masks), self._noise_of(start, step))
+            step = require_covered(problem, algorithm)
+            noised = self._noised.setdefault((start.noise, start.masks), self._noise_of(start, step, entry))
         masks = None
         if start.masks is not None:
-            require_means(self._compiled, algorithm)
+            require_means(problem, algorithm)
             masks = SiteMasks(start.masks)
-        run = SiteRun(self._compiled, algorithm, start, self.held, self.own, self._programs, noised, masks)
+        run = SiteRun(problem, algorithm, protocol, start, self.held, self.own, self._programs, noised, masks)
         if masks is not None:
             require_everybody_at_work(algorithm.with_tables(run.tables), start.rounds)
-        if (reason := self.rules.against_batches(run.fewest_rows)) is not None:
+        if (reason := self.rules.against_batches(run.fewest_rows())) is not None:
             return self._refusal(start, reason)
         if start.kept is not None:
             run.remember(self._kept(start.kept))
-        self._runs.pop(server, None)
+        self._runs.pop(server, None)  # what the ledger says is over is answered no more
+        epsilon = 0.0
+        if self.ledger is not None:
+            run.entry = self.ledger.begin(entry, ending)
+            epsilon = 0.0 if start.noise is None else self.ledger.content.epsilon(start.noise.delta)
         self._runs[server] = run
         if len(self._runs) > SERVERS:
-            del self._runs[next(iter(self._runs))]
-        LOG.info("%s: a run of %s begins, %d rounds at most", self.name, start.algorithm, start.rounds)
-        return Welcome(tuple(self.held), b"" if masks is None else masks.public)
+            forgotten = self._runs.pop(next(iter(self._runs)))
+            if self.ledger is not None and forgotten.entry is not None and not self._shared(forgotten):
+                self.ledger.end(forgotten.entry)
+        self._begun, self._asked_last = self._begun + 1, run
+        run.number = self._begun
+        LOG.info("%s: run %d begins: %s, %d rounds at most", self.name, run.number, start.algorithm, start.rounds)
+        return Welcome(tuple(self.held), b"" if masks is None else masks.public, epsilon)
+
+    def _entry(self, start: Start, protocol: RunProtocol, server: str) -> LedgerRun:
+        """What the ledger says of a run; one that begins here again, under the same order for noise, is the same run."""
+        noise, masks, numbers = start.noise, start.masks, protocol.numbers
+        told = None if noise is None else {"numbers": numbers} | {name: value for name, value in noise._asdict().items() if name != "run"}
+        mark = secrets.token_hex(16) if noise is None else digest_of(noise, masks, start.algorithm, numbers).hex()[:32]
+        who, least = self.callers.get(server, server)[:64], None if masks is None else masks.least
+        return LedgerRun(mark, who, self.mark, self.fingerprint, start.algorithm, start.rounds, told, least)
+
+    def _shared(self, run: SiteRun) -> bool:
+        """Whether what a run may still send is what another one may."""
+        return any(other.entry is run.entry for other in self._runs.values() if other is not run)
 
     def _refusal(self, start: Start, reason: str) -> Refusal:
         LOG.warning("%s: refused a run of %s: %s", self.name, start.algorithm, reason)
         return Refusal(reason)
 
-    def _noise_of(self, start: Start, step: str) -> NoisedMessages:
+    def _noise_of(self, start: Start, step: str, entry: LedgerRun) -> NoisedMessages:
         assert start.noise is not None  # or there is none
+        begun = None if self.ledger is None else self.ledger.content.run(entry.mark)
+        before = 0 if begun is None else begun.released
         if not start.noise.shared:
-            return NoisedMessages(start.noise, step)
+            return NoisedMessages(start.noise, step, before)
         if start.masks is None:
             raise SiteError("noise that sites share is too little for messages without masks")
         weights = self.declaration.client_weights
-        return SharedNoise(start.noise, step, start.masks, weights / np.sum(weights))
+        return SharedNoise(start.noise, step, start.masks, weights / np.sum(weights), before)
 
     def _against(self, start: Start) -> str | None:
         if start.version != VERSION:
@@ -320,15 +283,33 @@ class Site:
             reason = self.rules.against_more(self.rounds if run.opens(asked) else -1, self.messages)
             if reason is not None:
                 return Refusal(reason)
+            run.owed = run.owed[0] + run.opens(asked), run.owed[1] + 1
             self.rounds, self.messages = self.rounds + run.opens(asked), self.messages + 1
-        return run.answer(asked)
+        try:
+            return run.answer(asked)
+        finally:  # also what was drawn and is not sent
+            self._write(run)
+
+    def _write(self, run: SiteRun) -> None:
+        """Bring the ledger up to what a run was answered; without that nothing leaves."""
+        if self.ledger is not None and run.entry is not None:
+            released = 0 if run.noised is None else run.noised.releases.largest
+            self.ledger.answered(run.entry, *run.owed, released)
+        run.owed = 0, 0
+
+    def _kept_program(self, key: Any, make: Callable[[], Any]) -> Any:
+        if key not in self._programs:
+            self._programs[key] = make()
+        return self._programs[key]
 
     def tell(self, reply: Any, size: int) -> None:
-        """The owner's log has every array that leaves: its name, shape and bytes."""
+        """The owner's log has every array that leaves: its run, name, shape and bytes."""
+        run, self._asked_last = self._asked_last, None
+        who = self.name if run is None else f"{self.name}: run {run.number}"
         if isinstance(reply, Answered):
             for item in items_of({"payload": reply.payload, "monitor": reply.monitor}):
-                LOG.info("%s: sent %s %s %s, %d bytes", self.name, item.name, item.shape, item.dtype, item.bytes)
-        LOG.info("%s: sent %s, %d bytes in all", self.name, type(reply).__name__, size)
+                LOG.info("%s: sent %s %s %s, %d bytes", who, item.name, item.shape, item.dtype, item.bytes)
+        LOG.info("%s: sent %s, %d bytes in all", who, type(reply).__name__, size)
 
 
 class Call(NamedTuple):
@@ -347,6 +328,7 @@ class SiteRun:
         self,
         problem: CompiledProblem,
         algorithm: Any,
+        protocol: RunProtocol,
         start: Start,
         held: Mapping[int, Client],
         own: frozenset[int],
@@ -354,6 +336,8 @@ class SiteRun:
         noised: NoisedMessages | None,
         masks: SiteMasks | None,
     ) -> None:
+        self.entry: LedgerRun | None = None
+        self.number = 0  # in the owner's log
         self.own, self.noised, self.masks, self._asked_alike = own, noised, masks, start.digest()
         self.problem, self.algorithm, self.programs, self.rounds = problem, algorithm, programs, start.rounds
         self.places = {client: place for place, client in enumerate(held)}
@@ -362,10 +346,7 @@ class SiteRun:
             programs[key] = problem.population_of(held)
         self.data = programs[key]
         self.tables = as_tables(fitted(start.tables, algorithm.tables))
-        steps = ("protocol", algorithm.program_key)
-        if steps not in programs:
-            programs[steps] = RunProtocol.of(problem, algorithm, start.x0)
-        self.protocol: RunProtocol = programs[steps]
+        self.protocol, self.owed = protocol, (0, 0)  # rounds and messages that the ledger has not yet
         first = algorithm.memory(jnp.asarray(start.x0))
         self.memory = jax.tree.map(lambda a: jnp.broadcast_to(a, (len(held), *jnp.shape(a))), first)
         self._secret = None if start.shared_seeds else secrets.token_bytes(32)
@@ -373,12 +354,11 @@ class SiteRun:
         self._calls: list[Call] = []
         self._dropped: list[Call] = []  # of the last turn, where the round is made again
 
-    @property
-    def fewest_rows(self) -> int | None:
-        """The fewest rows that a step reads at once of a client here; None where it always reads all."""
+    def fewest_rows(self, step: tuple[str, str] | None = None) -> int | None:
+        """The fewest rows that a step, or any, reads at once of a client here; None where it always reads all."""
         drawing = [table for table, own in enumerate(self.data.tables) if own.quantiles is None]
         counts = [{table: int(self.data.tables[table].counts[place]) for table in drawing} for place in self.places.values()]
-        found = [self.protocol.fewest_rows(own) for own in counts]
+        found = [self.protocol.fewest_rows(own, step) for own in counts]
         return min((rows for rows in found if rows is not None), default=None)
 
     def opens(self, asked: Asked) -> bool:

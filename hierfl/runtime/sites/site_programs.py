@@ -52,8 +52,8 @@ class Wire:
     def __init__(self) -> None:
         self._one_by_one = Lock()  # compiled programs may ask for what does not depend on each other at once
 
-    def note(self, kind: str, name: str, broadcast: Any, each: Any) -> None:
-        """While a program is traced: what a step will be sent, ``each`` with a leading axis of clients."""
+    def note(self, kind: str, name: str, broadcast: Any, each: Any, told: Any) -> None:
+        """While a program is traced: what a step will be sent, ``each`` with a leading axis of clients, and what one tells: (payload, monitor)."""
 
     def repeated(self, count: Any) -> AbstractContextManager[None]:
         """While a program is traced: what is noted within is sent so many times."""
@@ -119,7 +119,7 @@ class SiteClients(CountedClients):
         )
         leaves, tree = jax.tree.flatten((self.cohort, broadcast))
         with setting.wire.repeated(None):  # from JAX's own loops, too
-            setting.wire.note("query", name, broadcast, None)
+            setting.wire.note("query", name, broadcast, None, (shape, {}))
 
         def ask(*arrays: np.ndarray) -> np.ndarray:
             present, sent = jax.tree.unflatten(tree, arrays)
@@ -160,7 +160,7 @@ class SiteClients(CountedClients):
         size = self.participants.shape[0]
         stacked = jax.tree.map(lambda s: jax.ShapeDtypeStruct((size, *s.shape), s.dtype), one)
         given = (self.cohort, broadcast, each, jax.random.key_data(seed))
-        wire.note(kind, name, broadcast, each)
+        wire.note(kind, name, broadcast, each, one)
         return exchange_on_host(lambda arrived: wire.ask(kind, name, one, arrived), stacked, given)
 
 

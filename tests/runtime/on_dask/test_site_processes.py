@@ -21,7 +21,8 @@ import hierfl as hf
 from hierfl.command.loading import load_problem
 from hierfl.runtime import site_runtime
 from hierfl.runtime.on_dask.site_process import TLSFiles
-from hierfl.runtime.sites.site_data import held_of
+from hierfl.runtime.privacy.ledger import read_ledger
+from hierfl.runtime.sites.owner.site_data import held_of
 from hierfl.solvers import SCAFFOLD, FedAvg
 from tests.runtime.on_dask.certificates import DAY, Authority
 
@@ -54,12 +55,20 @@ NAMES = ("north", "south")
 SOLVER = FedAvg(step_size=0.05, local_steps=2, batch_size=2)
 
 
+RULES = """
+algorithms = ["FedAvg"]
+max_rounds = 45
+shared_seeds = true
+servers = ["server"]
+"""
+
+
 class Study:
     """A folder with the declaration, the rows and certificates, a scheduler, and the processes of two sites."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for name, text in (("study.py", STUDY), ("rows.py", ROWS)):
+        for name, text in (("study.py", STUDY), ("rows.py", ROWS), ("south.toml", RULES)):
             (folder / name).write_text(text)
         self.trusted, self.stranger = Authority(folder, "ca"), Authority(folder, "other")
         self.server = self.trusted.files("server", "server")
@@ -71,7 +80,7 @@ class Study:
         data = f"{self.folder / 'rows.py'}:{name}"
         place = ["--problem", f"{self.folder / 'study.py'}:declared", "--data", data, "--scheduler", address]
         log = ["--log", str(self.folder / f"{name}.log")]
-        return [sys.executable, "-m", "hierfl.command.main", "site", "--shared-seeds", *place, *tls, *log, *more]
+        return [sys.executable, "-m", "hierfl.command.main", "site", *place, *tls, *log, *more]
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
@@ -89,21 +98,22 @@ def address(study: Study) -> Iterator[str]:
         n_workers=0, protocol="tls://", security=study.server.security(), dashboard_address=None
     ) as cluster:
         where = cluster.scheduler_address
-        north = study.command(where, "north", study.trusted.files("of_north", "site:north"))
+        north = study.command(where, "north", study.trusted.files("of_north", "site:north"), "--shared-seeds")
         south = study.command(
             where,
             "south",
             study.trusted.files("of_south", "site:south"),
-            "--algorithms",
-            "FedAvg",
-            "--max-rounds",
-            "45",
+            "--rules",
+            str(study.folder / "south.toml"),
+            "--ledger",
+            str(study.folder / "south.ledger"),
         )
         sites = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for command in (north, south)]
         yield where
         for site in sites:
             site.terminate()
             site.wait(20)
+        assert read_ledger(study.folder / "south.ledger").closed
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +179,13 @@ def test_refusals_are_told_on_both_sides(runtime: Any, study: Study, monkeypatch
     assert "the server runs hierfl 9.9.9" in study.log("north")
     paused = study.problem.solve(SOLVER, runtime=runtime, **{**SETTINGS, "rounds": 60})
     assert paused.status.startswith("paused: 1 of 2") and "has answered the 45 rounds that it allows" in paused.status
+    assert read_ledger(study.folder / "south.ledger").rounds == 45
+    other = study.trusted.files("mallory", "server").security()
+    with (
+        hf.runtime.Dask(runtime.scheduler, security=other, patience=5.0, minimum=2, shared_seeds=True) as another,
+        pytest.raises(hf.SiteError, match="south: this site answers other servers than 'mallory'"),
+    ):
+        study.problem.solve(SOLVER, runtime=another, **SETTINGS)
 
 
 @pytest.mark.slow

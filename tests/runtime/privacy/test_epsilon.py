@@ -7,7 +7,8 @@ import pytest
 from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import norm
 
-from hierfl.runtime.privacy.gaussian_noise import epsilon_of, library
+from hierfl.runtime.privacy.accounting import MOST_NUMBERS, Spent, composed
+from hierfl.runtime.privacy.gaussian_noise import epsilon_of
 
 
 def concentrated(rho: float, delta: float) -> float:
@@ -31,19 +32,53 @@ def analytic(ratio: float, delta: float) -> float:
 
 
 def test_a_run_worked_by_hand() -> None:
-    """Deviation 4 C, sensitivity 2 C: each message has rho = (2 / 4)^2 / 2 = 1/8, a hundred of them 12.5."""
-    assert epsilon_of(4.0, 100, 1e-5) == pytest.approx(concentrated(12.5, 1e-5), rel=1e-3)
+    """Deviation 4 C, sensitivity 2 C: each message has rho = (2 / 4)^2 / 2 = 1/8, a hundred of them 12.5, or half the root of a hundred."""
+    assert epsilon_of(4.0, 100, 1e-5, shared=True) == pytest.approx(concentrated(12.5, 1e-5), rel=1e-3)
     assert concentrated(12.5, 1e-5) == pytest.approx(35.07, abs=0.005)
+    assert epsilon_of(4.0, 100, 1e-5) == pytest.approx(analytic(0.2, 1e-5), rel=1e-6)
+    assert analytic(0.2, 1e-5) == pytest.approx(33.10, abs=0.005)
 
 
-@pytest.mark.parametrize("multiplier", [1.0, 2.2, 8.0, 40.0])
+@pytest.mark.parametrize("multiplier", [1.0, 2.2, 8.0, 40.0, 1e4])
 def test_it_is_never_below_the_exact_one(multiplier: float) -> None:
     """A composition of Gaussian mechanisms is one of a hundredth, ... of the variance, whose epsilon has a formula."""
-    for releases in (1, 7, 400):
+    for releases in (1, 7, 100):
         exact = analytic(multiplier / 2 / np.sqrt(releases), 1e-5)
-        assert exact <= epsilon_of(multiplier, releases, 1e-5) <= 1.2 * exact + 0.05
+        assert exact <= epsilon_of(multiplier, releases, 1e-5) <= (1 + 1e-6) * exact + 1e-6
+        assert exact <= epsilon_of(multiplier, releases, 1e-5, shared=True) <= 1.2 * exact + 0.05
+
+
+def test_runs_compose_to_what_the_accountant_says_of_all() -> None:
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+    from dp_accounting.rdp import RdpAccountant
+
+    runs = [(8.0, 20), (5.0, 7), (30.0, 200)]
+    for accountant, shared in ((PLDAccountant(), False), (RdpAccountant(), True)):
+        for multiplier, releases in runs:
+            accountant.compose(dp_accounting.GaussianDpEvent(multiplier / 2), releases)
+        spent = [Spent(*run, 5, shared and place == 1) for place, run in enumerate(runs)]  # one that is shared is enough
+        found = composed(spent, 1e-6)
+        assert found.epsilon == pytest.approx(accountant.get_epsilon(1e-6), rel=1e-5)
+        assert ("Renyi" if shared else "privacy loss") in found.accountant
+
+
+def test_what_the_discrete_noise_costs() -> None:
+    """Its likelihoods beside those of a rounded Gaussian: within 40 deviations no further apart than the accountant adds."""
+    from mpmath import erfc, exp, log, mp, mpf, pi, sqrt
+
+    with mp.workdps(100):
+        for s in (mpf(2) ** 10, mpf(2) ** 30):
+            for k in (mpf(0), mpf(1), s / 4, s, 7 * s, 40 * s):
+                discrete = exp(-(k**2) / (2 * s**2)) / (s * sqrt(2 * pi))
+                rounded = (erfc((k - 0.5) / (s * sqrt(2))) - erfc((k + 0.5) / (s * sqrt(2)))) / 2
+                assert -1 / (24 * s**2) <= log(rounded / discrete) <= 1600 / (24 * s**2)
+    plain, sent = epsilon_of(8.0, 20, 1e-5), epsilon_of(8.0, 20, 1e-5, numbers=10**9)
+    assert plain < sent == pytest.approx(plain + 20e9 * 2.0**-53, abs=1e-12) and 1601 / 24 * 2.0**-60 < 2.0**-53
+    assert composed([Spent(8.0, 20, MOST_NUMBERS)], 1e-5).accountant.endswith("Renyi differential privacy")
 
 
 def test_nothing_sent_is_nothing_told() -> None:
     assert epsilon_of(1.0, 0, 1e-5) == 0.0
-    assert library().startswith("dp-accounting ")
+    assert 0.0 <= epsilon_of(1e308, 1, 1e-5) < 1e-12
+    assert composed([], 1e-5) == (0.0, "none, since nothing is sent")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import cvxpy as cp
@@ -10,10 +12,13 @@ import pytest
 
 import hierfl as hf
 from hierfl.runtime import Delayed, GaussianNoise
+from hierfl.runtime.buffered import delayed_runtime
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder, epsilon_of
+from hierfl.runtime.privacy.ledger import PrivacyLedger
 from hierfl.runtime.sites.exchange import Exchange
+from hierfl.runtime.sites.owner.site_rules import SiteRules
 from hierfl.runtime.sites.parcels import Answered
-from hierfl.runtime.sites.site import SiteRules
+from hierfl.runtime.sites.site import Site
 from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedProx, FedRZO
 from tests.runtime.on_dask.test_dask_runtime import common
 from tests.runtime.privacy.test_limits_of_sites import a_start
@@ -71,13 +76,22 @@ def test_what_leaves_is_the_clipped_move_and_noise(problem: hf.Problem, monkeypa
 def test_what_the_result_tells(problem: hf.Problem) -> None:
     result = problem.solve(FedAvg(0.1), runtime=noisy(), **SETTINGS)
     told = result.settings["privacy"]
-    assert told["epsilon"] == epsilon_of(2.0, 6, 1e-5) and told["releases"] == told["released"] == 6
+    assert told["epsilon"] == epsilon_of(2.0, 6, 1e-5, numbers=3) and told["releases"] == told["released"] == 6
     assert (told["clip"], told["multiplier"], told["delta"]) == (0.5, 2.0, 1e-5)
-    assert "sensitivity 2 clip" in told["relation"] and "dp-accounting" in told["accountant"]
+    assert "sensitivity 2 clip" in told["relation"] and told["accountant"].endswith("privacy loss distributions")
+    assert told["adversary"] == "whoever sees all messages of the client" and told["epsilon_with_earlier_runs"] is None
     assert f"differential privacy: ({told['epsilon']:.3g}, 1e-05), local" in str(result)
     assert np.isnan(result.history["objective"]).all() and np.isnan(result.history["lower_residual"]).all()
     assert result.own_value is None and "slope" not in result.settings
     assert np.isfinite(result.history["gradient_norm"]).all() and np.all(result.history["answered"] == CLIENTS)
+
+
+def test_sites_with_ledgers_say_what_all_runs_come_to(problem: hf.Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with PrivacyLedger(tmp_path / "ledger") as ledger:
+        monkeypatch.setattr(delayed_runtime, "Site", partial(Site, ledger=ledger))
+        told = [problem.solve(FedAvg(0.1), runtime=noisy(), **SETTINGS).settings["privacy"] for _ in range(2)]
+    assert [run["epsilon_with_earlier_runs"] for run in told] == pytest.approx([epsilon_of(2.0, 6, 1e-5), epsilon_of(2.0, 12, 1e-5)], rel=1e-9)
+    assert told[0]["epsilon"] == told[1]["epsilon"] and [run.released for run in ledger.content.runs] == [6, 6]
 
 
 def test_the_same_seed_gives_other_iterates_and_small_noise_hardly_other_ones(problem: hf.Problem) -> None:
@@ -104,7 +118,7 @@ def test_epsilon_counts_the_rounds_that_the_seed_asks_of_a_client(problem: hf.Pr
     solver, settings = FedAvg(0.1, participation=0.34), SETTINGS | {"rounds": 20}
     told = problem.solve(solver, runtime=noisy(), **settings).settings["privacy"]
     assert told["releases"] == told["released"] < 20
-    assert told["epsilon"] == epsilon_of(2.0, told["releases"], 1e-5)
+    assert told["epsilon"] == epsilon_of(2.0, told["releases"], 1e-5, numbers=3)
 
 
 def test_a_run_that_ends_within_a_block_asks_for_nothing_twice(problem: hf.Problem) -> None:

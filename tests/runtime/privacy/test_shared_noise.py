@@ -59,7 +59,7 @@ def test_what_the_result_tells(problem: hf.Problem) -> None:
     noise = GaussianNoise(1.0, 4.0, shared=True, colluding=2)
     results = [problem.solve(SOLVER, runtime=runtime(noise), **SETTINGS | {"rounds": 3}) for _ in range(2)]
     told = results[0].settings["privacy"]
-    assert told["epsilon"] == epsilon_of(4.0, 3, 1e-5) and told["released"] == told["releases"] == 3
+    assert told["epsilon"] == epsilon_of(4.0, 3, 1e-5, shared=True) and told["released"] == told["releases"] == 3
     assert told["relation"].startswith("central, of each client") and "2 colluding sites at most" in told["relation"]
     assert results[0].settings["masks"]["sums"] == 3 and np.isnan(results[0].history["objective"]).all()
     assert np.all(results[0].trajectory["x"][1] != results[1].trajectory["x"][1])

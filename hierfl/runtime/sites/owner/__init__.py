@@ -1,0 +1,1 @@
+"""What an owner brings to a site: the data, the rules, the log, and a rehearsal of what would leave."""
