@@ -96,6 +96,7 @@ def logged() -> io.StringIO:
         "\u202e",
         "\ud800",
     ],
+    ids=ascii,
 )
 def test_what_the_server_sends_makes_no_line(end: str) -> None:
     forged = f"begun{end}2026-11-24 10:02:11,310 INFO north: sent nothing"

@@ -238,12 +238,18 @@ class LevelForm:
 
     @cached_property
     def _made(self) -> list[ConvexProgram | None]:
-        return [None]
+        return [None, None]
 
     @property
     def latest(self) -> ConvexProgram | None:
         """The program that was made last."""
         return self._made[-1]
+
+    @property
+    def is_still(self) -> bool:
+        """Whether P and A were those of the program before, when one was made last."""
+        before, last = self._made
+        return before is None or last is None or (before.p is last.p and before.a is last.a)
 
     # --- numbers -----------------------------------------------------------------------------------------------------
 
@@ -291,7 +297,8 @@ class LevelForm:
         for part in parts:
             priced[part.columns[:, part.template.linear.rows]] = True
         made = ConvexProgram(last.p, q, a, b, cones, self.size, last.rows, smooth, constant, priced, self.is_map)
-        self._made[-1] = made = made.sharing(self._made[-1])
+        made = made.sharing(self._made[-1])
+        self._made[:] = self._made[-1], made
         return made
 
     def solution(self, thetas: Thetas, program: ConvexProgram, known: Saddles) -> ProgramSolution:

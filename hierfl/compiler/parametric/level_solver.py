@@ -248,9 +248,11 @@ class LevelSolver:
 
     @property
     def kept_at_once(self) -> int:
-        """How many systems of the conditions are surely kept, so that what is asked next of some answers finds them."""
+        """How many answers and systems of the conditions are surely kept, so that what is asked next of some of them finds them."""
         program = self.form.latest
-        return 1 if program is None else int(np.clip(SYSTEMS // Saddle.numbers_of(program.p, program.a), 1, KEPT))
+        if program is None or not self.form.is_still:  # systems are kept of one P and A
+            return 1
+        return int(np.clip(SYSTEMS // Saddle.numbers_of(program.p, program.a), 1, _capacity(program, None)))
 
     @on_one_thread
     def branch(self, thetas: Thetas, of_upper: Thetas, tangent: Thetas) -> Branch | None:
