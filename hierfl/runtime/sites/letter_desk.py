@@ -67,7 +67,7 @@ class LetterDesk:
             return Refusal(str(error), failed=True)
         except Exception as error:
             LOG.exception("%s: failed", self.site.name)
-            return Refusal(f"{type(error).__name__}, which the site's own log has in full", failed=True)
+            return Refusal(f"{type(error).__name__}, of which the site's own log has the kind and the place", failed=True)
 
     def _step(self, letter: Letter, server: str) -> Any:
         run = self.site.run(server)

@@ -136,7 +136,7 @@ class Site:
     def respond(
         self, message: Start | Asked | Unmask | Keep, server: str = ""
     ) -> Welcome | Answered | Unmasked | Kept | Refusal:
-        """Answer one message; whatever goes wrong is told by its kind, and in full in this site's own log.
+        """Answer one message; whatever goes wrong is told by its kind, and by its kind and place in this site's own log.
 
         What a server began is its own: another may have a run here at the same time.
         """
@@ -157,7 +157,7 @@ class Site:
             return Refusal(str(error))
         except Exception as error:
             LOG.exception("%s: failed", self.name)
-            return Refusal(f"{type(error).__name__}, which the site's own log has in full", failed=True)
+            return Refusal(f"{type(error).__name__}, of which the site's own log has the kind and the place", failed=True)
 
     def run(self, server: str = "") -> SiteRun | None:
         """The run of a server that it takes part in."""
