@@ -13,6 +13,7 @@ import pytest
 import hierfl as hf
 from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.jaxtools.precision import computing
+from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
 from hierfl.runtime.privacy.pairwise_masks import Masking, MaskOrder, opened
 from hierfl.runtime.sites.parcels import (
     Answered,
@@ -207,16 +208,16 @@ QUESTION = Masking(0, (), (0, 1, 2))
 
 
 def test_sites_that_are_asked_for_different_things_have_no_sum(declared: hf.Problem) -> None:
-    """The attack that sends all but one a step of 0."""
+    """The attack that sends all but one another x, or a step of next to nothing."""
     given = start(declared, FedAvg(STEP, local_steps=1, batch_size=None), ORDER)
-    nothing = given._replace(tables=given.tables | {name: 0 * table for name, table in given.tables.items() if "size" in name})
+    nothing = start(declared, FedAvg(1e-9, local_steps=1, batch_size=None), ORDER)
     other_x = asked(0, np.ones(2)).broadcast
     for starts, xs in (([given, nothing, nothing], [np.zeros(2)] * 3), ([given] * 3, [np.zeros(2), other_x, other_x])):
         own, keys, _ = under_masks(declared, starts)
         masking = QUESTION._replace(keys=keys)
         replies = [one.respond(asked(0, x, client, masking=masking)) for client, (one, x) in enumerate(zip(own, xs))]
         masks = [one.respond(Unmask(0)) for one in own]
-        total = opened([reply.payload for reply in replies], [mask.key for mask in masks], 0, 40)
+        total = opened([reply.payload for reply in replies], [mask.key for mask in masks], 0, 40)[:-2]
         assert np.abs(total).min() > 1.0  # of the size of 2^23, and not of a move's
     own, keys, _ = under_masks(declared, [given] * 3)
     masking = QUESTION._replace(keys=keys)
@@ -229,10 +230,10 @@ def test_sites_that_are_asked_for_different_things_have_no_sum(declared: hf.Prob
 def test_a_sum_has_everybodys_part(declared: hf.Problem) -> None:
     given = start(declared, FedAvg(STEP, local_steps=lambda r: [2, 1][r > 5], batch_size=None), ORDER)
     counts = next(name for name, table in given.tables.items() if np.ndim(table) == 2)
-    lazy = given._replace(tables=given.tables | {counts: 0 * given.tables[counts]})
-    uneven = start(declared, FedAvg(STEP, local_steps=[1, 0, 0], batch_size=None), ORDER)
-    for starts in ([lazy] * 3, [uneven] * 3):
-        assert all(isinstance(w, Refusal) for w in under_masks(declared, starts)[2])
+    changed = [given._replace(tables=given.tables | {counts: value + 0 * given.tables[counts]}) for value in (0, -1, 2**62)]
+    uneven = [start(declared, FedAvg(STEP, local_steps=steps, batch_size=None), ORDER) for steps in ([1, 0, 0], [2, 1, 1])]
+    for other in (*changed, *uneven):
+        assert all(isinstance(w, Refusal) for w in under_masks(declared, [other] * 3)[2])
     own, keys, welcomes = under_masks(declared, [given] * 3)
     assert all(isinstance(w, Welcome) for w in welcomes)
     for masking in (QUESTION._replace(keys=keys, clients=(0,)), QUESTION._replace(keys=keys, clients=(0, 7)), QUESTION._replace(keys=keys, clients=(1, 2))):
@@ -250,3 +251,47 @@ def test_a_question_whose_sum_was_opened_has_no_second_one(declared: hf.Problem)
     for turn in (0, 1):
         reply = own[0].respond(message._replace(turn=turn, masking=Masking(2 + turn, keys, (0, 1, 2))))
         assert isinstance(reply, Refusal) and "was opened" in reply.reason
+
+
+def test_a_first_question_that_was_answered_before_does_not_make_others_free(declared: hf.Problem) -> None:
+    own = site(declared, SiteRules(max_rounds=1))
+    own.respond(start(declared, SCAFFOLD(STEP, local_steps=1, batch_size=None)))
+    assert own.run() is not None
+    (value,) = (trees[0][0] for (kind, step), trees in own.run().protocol.shapes.items() if step == "oracle.full_value")
+    broadcast = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), value)
+    answered = 0
+    for turn in range(6):
+        own.respond(asked(turn, broadcast, step="oracle.full_value", round=0, settled=None)._replace(seed=asked(0, 0).seed))
+        state = jax.tree.map(lambda leaf, turn=turn: np.full(leaf.shape, float(turn)), own.run().protocol.shapes["map", "local_steps"][0][0])
+        answered += isinstance(own.respond(asked(turn, state, round=0, place=1, settled=None, seed=turn)), Answered)
+    assert answered <= 1 and own.rounds == 1
+
+
+def test_what_one_site_remembers_alone_is_in_no_sum(declared: hf.Problem) -> None:
+    """SCAFFOLD: one site is asked alone, at another x, and told to remember it; its sum was never opened."""
+    given = start(declared, SCAFFOLD(STEP, local_steps=1, batch_size=None), ORDER)
+    own, keys, _ = under_masks(declared, [given] * 3)
+    state = jax.tree.map(lambda leaf: np.ones(leaf.shape), own[0].run().protocol.shapes["map", "local_steps"][0][0])
+    assert isinstance(own[0].respond(asked(0, state, masking=QUESTION._replace(keys=keys))), Answered)
+    before = jax.tree.map(np.asarray, own[0].run().memory)
+    own[0].respond(asked(1, state, masking=Masking(1, keys, (0, 1, 2)), settled=Settled(0, True)))
+    jax.tree.map(np.testing.assert_array_equal, before, jax.tree.map(np.asarray, own[0].run().memory))
+
+
+def test_a_batch_has_no_row_twice(declared: hf.Problem) -> None:
+    """So that as many rows are behind a number as it says: three of three are all three."""
+    few = problem([np.random.default_rng(k).standard_normal((3, 3)) for k in range(3)])
+    own = site(few, SiteRules(min_samples=3))
+    own.respond(start(few, FedAvg(STEP, local_steps=1, batch_size=3)))
+    rows = few.compile().declaration.federation.clients[0].samples
+    (table,) = rows.values()
+    whole = 2 * STEP * table[:, :2].T @ table[:, 2] / 3
+    for turn in range(12):
+        np.testing.assert_allclose(own.respond(asked(turn, np.zeros(2), seed=turn)).payload[0], whole, atol=1e-12)
+
+
+def test_orders_and_batches_that_nobody_makes_are_refused(declared: hf.Problem) -> None:
+    noise = NoiseOrder(1.0, 8.0, 1e-5, 10**400, "run")
+    assert "messages of a client in 300 rounds" in site(declared, SiteRules()).respond(start(declared)._replace(noise=noise)).reason
+    large = start(declared, FedAvg(STEP, local_steps=1, batch_size=2_000_000))
+    assert "batches of more than 1,000,000 rows" in site(declared, SiteRules()).respond(large).reason

@@ -202,14 +202,23 @@ class Party:
         return key if self.secret is None else jax.random.wrap_key_data(jax.random.key_data(key) ^ self.secret)
 
     def batch(self, key: Array, size: int, samples: Sequence[int] | None = None, step: Any = 0) -> Rows:
-        """``size`` rows of each table (those that hold ``samples``), drawn with replacement; by the key and the step alone."""
+        """``size`` rows of each table (those that hold ``samples``), drawn with replacement; by the key and the step alone.
+
+        With a secret they are drawn without, where there are so many.
+        """
         drawn = NO_ROWS
         for place, table in _holding(self.tables, samples):
             if table.quantiles is not None:
                 rows = table.quantiles.draw(key, place, step, size, self.index)
             else:
                 own = self._key_of_rows(key, Drawn(size, place, passing=False))
-                rows = table.rows(self.offsets[place] + row_numbers(own, place, step, size, self.counts[place]))
+                count = self.counts[place]
+                numbers = row_numbers(own, place, step, size, count)
+                if self.secret is not None:  # no row twice, so that as many are behind every number
+                    shuffle = fold_in(fold_in(own, step), place)
+                    apart = keyed_permutation(shuffle, jnp.minimum(jnp.arange(size), count - 1), count)
+                    numbers = jnp.where(size <= count, apart, numbers)
+                rows = table.rows(self.offsets[place] + numbers)
             drawn = _with_table(drawn, table, rows, jnp.full((size,), 1.0 / size), self.counts[place])
         return drawn
 

@@ -112,7 +112,7 @@ class LedgerContent:
             self.boot = entry.get("boot", self.boot)
 
     def _count(self, run: LedgerRun, rounds: int, messages: int, released: int) -> None:
-        run.rounds, run.messages, run.released = run.rounds + rounds, run.messages + messages, released
+        run.rounds, run.messages, run.released = run.rounds + rounds, run.messages + messages, max(run.released, released)
         self.rounds, self.messages = self.rounds + rounds, self.messages + messages
 
 

@@ -182,12 +182,12 @@ class SiteMasks:
         keys, count = set(masking.keys), len(masking.keys)
         if self.public not in keys or len(keys) != count or count < self.order.least:
             raise SiteError(f"a sum has to be over this site and others, {self.order.least} or more, each once")
-        total = whole(numbers, self.order.bits, count)
+        total = checked(numbers, self.order.bits, count)
         self._last, self._own, self._place = masking, secrets.token_bytes(KEY), place
-        total = total + stream(self._own, masking.attempt, numbers.size)
+        total = total + stream(self._own, masking.attempt, total.size)
         others = sorted(keys - {self.public})
         for other in others:
-            mask = stream(self._key_with(other, b"masks" + asked), masking.attempt, numbers.size)
+            mask = stream(self._key_with(other, b"masks" + asked), masking.attempt, total.size)
             total = total + mask if self.public < other else total - mask
         if enough(count) >= count:
             return total, b""  # nobody is left who could open it
@@ -217,6 +217,10 @@ class SiteMasks:
             raise SiteError("the server sent a share that was not sealed for this site and sum") from None
         self._open(attempt)
         return opened
+
+    def has_opened(self, index: int) -> bool:
+        """Whether the latest sum of which this site has told a mask was one of this round."""
+        return self._opened[0] == index
 
     def _open(self, attempt: int) -> None:
         if attempt != self._last.attempt:
@@ -275,6 +279,21 @@ def stream(key: bytes, attempt: int, count: int) -> UInt64[np.ndarray, " count"]
     nonce = (0).to_bytes(4, "little") + _nonce(attempt)  # the block counter, then the nonce
     drawn = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor().update(bytes(8 * count))
     return np.frombuffer(drawn, "<u8").astype(np.uint64)
+
+
+CHECKS = 2  # numbers beside those that are summed: 1, and whether any was cut off
+
+
+def checked(numbers: np.ndarray, bits: int, parts: int) -> UInt64[np.ndarray, " d"]:
+    """A site's numbers in whole multiples of 2^-bits, and two more by which the sum tells whether all masks cancel, and whether a site's were cut.
+
+    Those beyond the range are cut off there, and what is no number is 0: a refusal would tell of one site's numbers alone.
+    """
+    most, cut = 2.0 ** (62 - bits) / parts, False
+    if numbers.dtype != np.int64:
+        inside = np.clip(np.nan_to_num(numbers, nan=0.0, posinf=most, neginf=-most), -most, most)
+        cut, numbers = not np.array_equal(inside, numbers), inside
+    return np.concatenate([whole(numbers, bits, parts), whole(np.array([1.0, float(cut)]), bits, parts)])
 
 
 def whole(numbers: np.ndarray, bits: int, parts: int) -> UInt64[np.ndarray, " d"]:

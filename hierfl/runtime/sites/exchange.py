@@ -14,7 +14,17 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SiteError
 from hierfl.runtime.privacy.gaussian_noise import Releases
-from hierfl.runtime.privacy.pairwise_masks import KEY, SEALED, SHARE, Masking, MaskOrder, enough, key_from, opened
+from hierfl.runtime.privacy.pairwise_masks import (
+    CHECKS,
+    KEY,
+    SEALED,
+    SHARE,
+    Masking,
+    MaskOrder,
+    enough,
+    key_from,
+    opened,
+)
 from hierfl.runtime.sites.parcels import (
     Answered,
     Asked,
@@ -463,7 +473,7 @@ class MaskedExchange(Exchange):
             parts[site] = Asked(
                 self._turns[site], self.round, place, settled, kind, step, clients[mine], seed, broadcast, part, masking
             )
-        count = sum(math.prod(shape.shape) for shape in summed_shapes(expected))
+        count = CHECKS + sum(math.prod(shape.shape) for shape in summed_shapes(expected))
         answers = self._answers(parts, step, (jax.ShapeDtypeStruct((count,), np.uint64), {}), anew=True)
         for site, answer in answers.items():
             problem = None if answer is None else _unlike_a_sum(answer, count, len(rows))
@@ -480,6 +490,12 @@ class MaskedExchange(Exchange):
         payloads = [answer.payload for answer in answers.values() if answer is not None]
         total = opened(payloads, own, self._attempt, self.order.bits)
         self.sums, self._summed_in = self.sums + 1, self.round
+        total, (sites, cut) = total[:-CHECKS], total[-CHECKS:]
+        if sites != len(rows):
+            return self._end("the sites' masks do not cancel: they were asked for different things, or one of them lies", means)
+        if cut:
+            beyond = 2.0 ** (62 - self.order.bits) / len(rows)
+            return self._end(f"a site's sum is not finite, or beyond {beyond:.3g}: take fewer bits of PairwiseMasks", means)
         if share <= 0.0:
             return means
         if not (np.abs(total / share) <= self.start.largest).all():
@@ -500,6 +516,7 @@ class MaskedExchange(Exchange):
                 why = f"fewer than {enough(len(answers))} of the sum's {len(answers)} sites have told their shares of its mask"
                 return f"site {site!r} was lost between its message and its mask, and {why}: the sum stays closed"
             own[site] = key
+            self._began.pop(site, None)  # it has not heard that the sum was opened, and remembers nothing of it
         return list(own.values())
 
     def _by_shares(self, gone: str, answers: dict[str, Answered], there: list[str]) -> bytes | None:

@@ -108,7 +108,16 @@ def _keys(array: np.ndarray) -> tuple[bytes, ...]:
     return tuple(array[place : place + KEY].tobytes() for place in range(0, array.size, KEY))
 
 
-CLIENTS = Numbers(np.int64, back=lambda array: tuple(array.tolist()))
+MOST_CLIENTS = 1_000_000  # in a message
+
+
+def _clients(array: np.ndarray) -> tuple[int, ...]:
+    if array.size > MOST_CLIENTS:
+        raise SiteError(f"a message with {array.size:,} clients, more than {MOST_CLIENTS:,}.")
+    return tuple(array.tolist())
+
+
+CLIENTS = Numbers(np.int64, back=_clients)
 PUBLIC_KEY = Numbers(np.uint8, lambda key: np.frombuffer(key, np.uint8), lambda array: array.tobytes())
 PUBLIC_KEYS = Numbers(np.uint8, lambda keys: np.frombuffer(b"".join(keys), np.uint8), _keys)
 NONE: Mapping[str, Any] = MappingProxyType({})
@@ -257,7 +266,8 @@ def asked_of(letter: Letter, steps: Mapping[tuple[str, str], list[Any]], held: s
     """
     arrays = dict(letter.arrays)
     found = _fields(letter, arrays, Asked)
-    clients, count = found["clients"].tolist(), len(found["clients"])
+    count = len(found["clients"])
+    clients = found["clients"][: len(held) + 1].tolist()
     if found["seed"].shape != (2,) or not count or not set(clients) <= held or len(set(clients)) != count:
         raise SiteError(f"a message for clients {clients[:8]}, of whom not all are here, or with no seed.")
     for broadcast, each in steps.get((found["kind"], found["step"]), ()):

@@ -129,8 +129,8 @@ class Start(NamedTuple):
     shared_seeds: bool = False
 
     def digest(self) -> bytes:
-        """A mark of all that is the same for every site."""
-        return digest_of(self._replace(kept=None))
+        """A mark of all that is the same for every site that goes on from the same checkpoint."""
+        return digest_of(self if self.kept is None else self._replace(kept=self.kept._replace(content=b"")))
 
 
 class Welcome(NamedTuple):

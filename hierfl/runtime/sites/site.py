@@ -66,6 +66,7 @@ from hierfl.version import VERSION
 LOG = logging.getLogger("hierfl.site")
 NO_RUN = Refusal("no run has begun here for this server: this process is new, or others have begun theirs since")
 SERVERS = 4  # that have a run here at once; of one more the run that was asked longest ago is forgotten
+MOST_DRAWN = 1_000_000  # rows at once
 MOST_ROUNDS = 1_000_000  # of one run: an algorithm's tables have a row for each
 
 
@@ -181,6 +182,8 @@ class Site:
         solver = pickle.loads(start.solver) if isinstance(start.solver, bytes) else start.solver
         algorithm = solver.bind(problem, start.rounds, start.queries)
         protocol = self._kept_program(("protocol", algorithm.program_key), lambda: RunProtocol.of(problem, algorithm, start.x0))
+        if any(drawn.size > MOST_DRAWN for drawn in set().union(*protocol.drawn.values())):
+            return self._refusal(start, f"batches of more than {MOST_DRAWN:,} rows: take batch_size=None for all of them")
         entry, replaced = self._entry(start, protocol, server), self._runs.get(server)
         ending = None if replaced is None or self._shared(replaced) else replaced.entry
         if self.ledger is not None and (reason := self.rules.against_spending(self.ledger.content, entry, ending)) is not None:
@@ -188,14 +191,14 @@ class Site:
         noised = None
         if start.noise is not None:
             step = require_covered(problem, algorithm)
-            noised = self._noised.setdefault((start.noise, start.masks), self._noise_of(start, step, entry))
+            noised = self._noised.setdefault(entry.mark, self._noise_of(start, step, entry))
         masks = None
         if start.masks is not None:
             require_means(problem, algorithm)
             masks = SiteMasks(start.masks)
         run = SiteRun(problem, algorithm, protocol, start, self.held, self.own, self._programs, noised, masks)
         if masks is not None:
-            require_everybody_at_work(algorithm.with_tables(run.tables), start.rounds)
+            require_alike(algorithm, start.tables)
         if (reason := self.rules.against_batches(run.fewest_rows())) is not None:
             return self._refusal(start, reason)
         if start.kept is not None:
@@ -252,12 +255,18 @@ class Site:
             )
         if not 0 <= start.rounds <= MOST_ROUNDS:
             return f"a run of {start.rounds} rounds, of at most {MOST_ROUNDS:,}: make it in parts"
+        if start.noise is not None and start.noise.releases > start.rounds:
+            return f"noise for {start.noise.releases} messages of a client in {start.rounds} rounds"
         return self.rules.against(start, self.held) or self.rules.against_more(self.rounds, self.messages)
 
     def _keep(self, asked: Keep, run: SiteRun) -> Kept:
         """Keep what clients remember, or hand it back to whom their data came from."""
         if self.memories is None:
             return Kept(False)
+        if (reason := self.rules.against_more(-1, self.messages)) is not None:
+            raise SiteError(reason)
+        run.owed, self.messages = (run.owed[0], run.owed[1] + 1), self.messages + 1
+        self._write(run)
         content = run.remembered(asked.settled)
         if self.memories == "handed back":
             return Kept(True, content)
@@ -280,11 +289,12 @@ class Site:
                 return Unmasked(run.masks.share(asked.attempt, asked.other, asked.sealed))
             return Unmasked(run.masks.own_mask(asked.attempt))
         if run.is_new(asked):
-            reason = self.rules.against_more(self.rounds if run.opens(asked) else -1, self.messages)
+            first = not run.counted  # in its turn
+            reason = self.rules.against_more(self.rounds if first else -1, self.messages)
             if reason is not None:
                 return Refusal(reason)
-            run.owed = run.owed[0] + run.opens(asked), run.owed[1] + 1
-            self.rounds, self.messages = self.rounds + run.opens(asked), self.messages + 1
+            run.counted, run.owed = True, (run.owed[0] + first, run.owed[1] + 1)
+            self.rounds, self.messages = self.rounds + first, self.messages + 1
         try:
             return run.answer(asked)
         finally:  # also what was drawn and is not sent
@@ -351,6 +361,7 @@ class SiteRun:
         self.memory = jax.tree.map(lambda a: jnp.broadcast_to(a, (len(held), *jnp.shape(a))), first)
         self._secret = None if start.shared_seeds else secrets.token_bytes(32)
         self.turn = self.round = -1
+        self.counted = False  # whether anything was computed in this turn
         self._calls: list[Call] = []
         self._dropped: list[Call] = []  # of the last turn, where the round is made again
 
@@ -360,10 +371,6 @@ class SiteRun:
         counts = [{table: int(self.data.tables[table].counts[place]) for table in drawing} for place in self.places.values()]
         found = [self.protocol.fewest_rows(own, step) for own in counts]
         return min((rows for rows in found if rows is not None), default=None)
-
-    def opens(self, asked: Asked) -> bool:
-        """Whether a question is the first of a turn in which something is computed."""
-        return asked.turn != self.turn or not self._calls
 
     def is_new(self, asked: Asked) -> bool:
         """Whether a question is yet to be answered: in its turn, and in the one before, where its round is made again.
@@ -398,7 +405,7 @@ class SiteRun:
         if asked.turn == self.turn:
             return
         self._dropped = [] if self._settle(asked.settled) or asked.round != self.round else self._calls
-        self.turn, self.round, self._calls = asked.turn, asked.round, []
+        self.turn, self.round, self._calls, self.counted = asked.turn, asked.round, [], False
 
     def answer(self, asked: Asked) -> Answered:
         """Run a step for some clients, side by side or one after another, unless that was done before; and hide what is to be hidden."""
@@ -411,8 +418,8 @@ class SiteRun:
             assert self.masks is not None  # required when the run began
             withheld = int("value" in monitor)
             questions = [
-                (question, self.masks.opened) for question in asked.questions()
-            ]  # once opened it is another one
+                (question, -1 if asked.masking is None else asked.masking.attempt) for question in asked.questions()
+            ]  # another attempt has other noise, and others may open it
             return self._masked(asked, self.noised.summed(clients, questions, payload, withheld), 0.0)
         if self.noised is not None:  # what else there is to say is withheld, the time it took as well
             payload = self.noised.of(clients, asked.questions(), payload)
@@ -445,6 +452,8 @@ class SiteRun:
         """A sum under masks that cancel with those of sites that were asked the same, for the same clients of all."""
         assert self.masks is not None
         masking, summed = asked.masking, set() if asked.masking is None else set(asked.masking.clients)
+        if masking and not len(masking.keys) <= len(masking.clients) <= self.problem.num_clients:
+            raise SiteError("a sum over more sites than clients, or more clients than there are")
         if jax.tree.leaves(asked.each) or (masking and self.own & summed != set(asked.clients.tolist())):
             raise SiteError("a message under masks for some of the sum's clients alone, or with parts of their own")
         others = sorted(summed - self.own)
@@ -475,6 +484,8 @@ class SiteRun:
     def _settle(self, settled: Settled | None) -> bool:
         """Keep the last turn's memories, or not; whether they are kept."""
         kept = settled is not None and settled.turn == self.turn and settled.kept
+        if kept and self.masks is not None and not self.masks.has_opened(self.round):
+            kept = False  # what a server had one site remember would be in a sum as that site's own
         if kept and self._calls:
             self.memory = self._calls[-1].memory
         return kept
@@ -504,15 +515,18 @@ def fitted(tables: Mapping[str, np.ndarray], own: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(own), [tables[name] for name in leaves_by_path(own)])
 
 
-def require_everybody_at_work(algorithm: Any, rounds: int) -> None:
-    """Require that no client does nothing in a round of others: a sum of which one alone has a part is its message.
+def require_alike(algorithm: Any, sent: Mapping[str, np.ndarray]) -> None:
+    """Require that the clients of a sum do alike, by the tables of the solver as it was sent: a client that does more is most of the sum.
 
-    Raises ``SiteError``, naming the table (rounds, clients) by which one does.
+    Raises ``SiteError``, naming the table that is another one, or by which they do not.
     """
+    for name, own in leaves_by_path(algorithm.tables).items():
+        if not np.array_equal(own, sent[name]):
+            raise SiteError(f"under masks the server's table {name} has to be that of the solver as it was sent")
     for field in fields(algorithm):
         table = getattr(algorithm, field.name)
-        if isinstance(table, np.ndarray | jax.Array) and table.ndim == 2 and not np.all(table[: max(rounds, 1)]):
-            raise SiteError(f"by the table {field.name} clients do nothing in some rounds, and a sum would be the others' alone")
+        if isinstance(table, np.ndarray | jax.Array) and table.ndim == 2 and not (np.all(table > 0) and np.all(table == table[:, :1])):
+            raise SiteError(f"by the table {field.name} clients do not alike, and one that does more than others is most of a sum")
 
 
 def _stepper(algorithm: Any, kind: str, name: str, together: bool) -> Callable[..., Any]:

@@ -76,7 +76,7 @@ def test_orders_that_are_none_are_refused() -> None:
 def test_an_owner_bounds_what_is_told_whatever_is_asked() -> None:
     desk = Correspondence(SiteRules(min_noise=2.0, max_rounds=3))
     compiled = desk.problem.compile()
-    order = GaussianNoise(1.0, 2.0).order(compiled, SOLVER.bind(compiled, 10), 1000, 5)
+    order = GaussianNoise(1.0, 2.0).order(compiled, SOLVER.bind(compiled, 10), 10, 5)
     expected = (np.zeros(2), {"value": np.zeros(())})
     told = []
     for run in range(2):
@@ -100,9 +100,9 @@ def test_a_site_under_masks_answers_nothing_that_opens_its_message() -> None:
         (Masking(0, (bytes(32), bytes(32)), (0, 1, 2)), "over this site and others"),
     ):
         assert said in desk.sent(desk.asked(masking=masking)).reason
-    numbers = (np.zeros(3, np.uint64), {})
+    numbers = (np.zeros(5, np.uint64), {})
     masked = desk.sent(desk.asked(masking=Masking(1, keys, (0, 1, 2))), numbers)
-    assert masked.payload.dtype == np.uint64 and masked.payload.shape == (3,) and masked.monitor == {}
+    assert masked.payload.dtype == np.uint64 and masked.payload.shape == (5,) and masked.monitor == {}
     assert len(desk.sent(Unmask(1)).key) == 32
     assert "given up" in desk.sent(Unmask(0)).reason
     assert "or again" in desk.sent(desk.asked(masking=Masking(1, keys, (0, 1, 2))), numbers).reason
