@@ -144,6 +144,14 @@ def test_the_rest_of_a_pass_is_a_batch_too(declared: hf.Problem) -> None:
     assert isinstance(site(declared, SiteRules(min_samples=8)).respond(passes), Welcome)
 
 
+def test_all_rows_but_a_few_tell_of_these(declared: hf.Problem) -> None:
+    """A batch of 39 of 40 rows, beside a value over all of them."""
+    most = start(declared, FedAvg(STEP, local_steps=1, batch_size=ROWS - 1))
+    reply = site(declared, SiteRules(min_samples=2)).respond(most)
+    assert isinstance(reply, Refusal) and "or all but so many" in reply.reason
+    assert isinstance(site(declared, SiteRules(min_samples=1)).respond(most), Welcome)
+
+
 def test_every_question_counts_whatever_its_turn(declared: hf.Problem) -> None:
     """The attack of one round: turn -1 with seeds of the server's choice, again and again."""
     own = site(declared, SiteRules(max_rounds=1, algorithms=("FedAvg",)))

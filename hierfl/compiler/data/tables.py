@@ -175,8 +175,11 @@ class Drawn(NamedTuple):
     passing: bool
 
     def least(self, count: int) -> int:
-        """The fewest rows in a batch of a holder of so many: the last of a pass has what is left."""
-        return (count % self.size or self.size) if self.passing and self.size < count else min(self.size, count)
+        """The fewest rows in a batch of a holder of so many, or out of it: the last of a pass has what is left, and all but a few tell of these."""
+        if self.size >= count:
+            return count
+        last = (count % self.size or self.size) if self.passing else self.size
+        return min(last, count - self.size)
 
 
 @dataclass(frozen=True)

@@ -144,8 +144,8 @@ class SiteRules:
         if fewest is None or fewest >= self.min_samples:
             return None
         return (
-            f"a step of this run reads {fewest} rows of a client at once, fewer than the {self.min_samples} that this site asks for behind every "
-            f"number: take batch_size=None, or a larger one, which for passes over the rows leaves no small rest"
+            f"a step of this run reads {fewest} rows of a client at once, or all but so many, fewer than the {self.min_samples} that this site asks "
+            f"for behind every number: take batch_size=None, or one that neither is nor leaves so few, at the end of a pass either"
         )
 
     def against_more(self, rounds: int, messages: int) -> str | None:
