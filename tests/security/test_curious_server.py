@@ -286,11 +286,12 @@ def test_what_one_site_remembers_alone_is_in_no_sum(declared: hf.Problem) -> Non
     jax.tree.map(np.testing.assert_array_equal, before, jax.tree.map(np.asarray, own[0].run().memory))
 
 
-def test_a_batch_has_no_row_twice(declared: hf.Problem) -> None:
-    """So that as many rows are behind a number as it says: three of three are all three."""
+@pytest.mark.parametrize("size", [3, 4, 7])
+def test_a_batch_has_no_row_twice(size: int) -> None:
+    """So that as many rows are behind a number as it says: three of three are all three, and four and seven of three as well."""
     few = problem([np.random.default_rng(k).standard_normal((3, 3)) for k in range(3)])
     own = site(few, SiteRules(min_samples=3))
-    own.respond(start(few, FedAvg(STEP, local_steps=1, batch_size=3)))
+    own.respond(start(few, FedAvg(STEP, local_steps=1, batch_size=size)))
     rows = few.compile().declaration.federation.clients[0].samples
     (table,) = rows.values()
     whole = 2 * STEP * table[:, :2].T @ table[:, 2] / 3

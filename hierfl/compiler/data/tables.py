@@ -207,22 +207,22 @@ class Party:
     def batch(self, key: Array, size: int, samples: Sequence[int] | None = None, step: Any = 0) -> Rows:
         """``size`` rows of each table (those that hold ``samples``), drawn with replacement; by the key and the step alone.
 
-        With a secret they are drawn without, where there are so many.
+        With a secret they are drawn without, and are all rows where there are no more.
         """
-        drawn = NO_ROWS
+        drawn, even = NO_ROWS, jnp.full((size,), 1.0 / size)
         for place, table in _holding(self.tables, samples):
+            count, weights = self.counts[place], even
             if table.quantiles is not None:
                 rows = table.quantiles.draw(key, place, step, size, self.index)
-            else:
+            elif self.secret is None:
                 own = self._key_of_rows(key, Drawn(size, place, passing=False))
-                count = self.counts[place]
-                numbers = row_numbers(own, place, step, size, count)
-                if self.secret is not None:  # no row twice, so that as many are behind every number
-                    shuffle = fold_in(fold_in(own, step), place)
-                    apart = keyed_permutation(shuffle, jnp.minimum(jnp.arange(size), count - 1), count)
-                    numbers = jnp.where(size <= count, apart, numbers)
-                rows = table.rows(self.offsets[place] + numbers)
-            drawn = _with_table(drawn, table, rows, jnp.full((size,), 1.0 / size), self.counts[place])
+                rows = table.rows(self.offsets[place] + row_numbers(own, place, step, size, count))
+            else:  # no row twice: a mean over all rows and one once more would tell that one
+                shuffle = fold_in(fold_in(self._key_of_rows(key, Drawn(size, place, passing=False)), step), place)
+                places = jnp.arange(size)
+                rows = table.rows(self.offsets[place] + keyed_permutation(shuffle, jnp.minimum(places, count - 1), count))
+                weights = (places < count) / jnp.minimum(size, count)
+            drawn = _with_table(drawn, table, rows, weights, count)
         return drawn
 
     def passing(self, key: Array, size: int, samples: Sequence[int] | None = None, step: Any = 0) -> Rows:
