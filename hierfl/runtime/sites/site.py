@@ -364,6 +364,7 @@ class SiteRun:
         self.counted = False  # whether anything was computed in this turn
         self._calls: list[Call] = []
         self._dropped: list[Call] = []  # of the last turn, where the round is made again
+        self._mark = b""  # of the question that was looked at last
 
     def fewest_rows(self, step: tuple[str, str] | None = None) -> int | None:
         """The fewest rows that a step, or any, reads at once of a client here; None where it always reads all."""
@@ -385,7 +386,7 @@ class SiteRun:
         self._begin(asked)
         if asked.place > len(self._calls):
             raise SiteError(f"call {asked.place} of a round of which {len(self._calls)} were answered")
-        mark = asked.digest()
+        self._mark = mark = asked.digest()
         if asked.place < len(self._calls):
             if self._calls[asked.place].mark != mark:
                 raise SiteError("another question in the place of one that was answered: each is answered once")
@@ -439,7 +440,7 @@ class SiteRun:
         program = self._program(asked.kind, asked.step, size)
         memory, told = program(*given, np.asarray(asked.round), asked.seed, drawn_under)
         told = jax.tree.map(lambda a: np.asarray(a)[:count], as_numpy(told))
-        return Call(asked.digest(), (asked.kind, asked.step), told, memory)
+        return Call(self._mark, (asked.kind, asked.step), told, memory)
 
     def _secrets(self, asked: Asked) -> UInt32[np.ndarray, "clients 2"]:
         """What each client's rows are drawn under in a round, beside the run's keys: functions of these and of this site's secret."""
