@@ -47,6 +47,7 @@ class GridLinks:
         self._late: dict[str, str] = {}
         self._took: dict[str, deque[float]] = {}  # seconds until each site's latest answers were there
         self._open: dict[str, tuple[str, float]] = {}  # what was sent for, by message: the site, and when
+        self._arrived: dict[str, bytes | Lost] = {}  # answers among them that nobody has asked for yet
         self._online: frozenset[int] = frozenset()
         self._looked = -LOOK
 
@@ -132,8 +133,10 @@ class GridLinks:
         """The next answer of those that were sent for, or None."""
         until = time.monotonic() + timeout
         while True:
-            for message, reply in self._pulled(set(self._open)).items():
-                return self._open.pop(message)[0], reply
+            self._arrived |= self._pulled(self._open.keys() - self._arrived.keys())  # the SuperLink gives each only once
+            for message in self._open:
+                if message in self._arrived:
+                    return self._open.pop(message)[0], self._arrived.pop(message)
             self._see_who_is_online()
             for message, (site, sent) in list(self._open.items()):
                 lost = self._lost(site, time.monotonic() - sent, self.timeout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -30,6 +31,7 @@ class LoopbackGrid:
         self.nodes, self.crossed = dict(nodes), list[Any]()
         self.delays: dict[int, float] = {}  # seconds, by node, until an answer is there
         self._replies: dict[str, Any] = {}
+        self._numbers = itertools.count()
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # as in the process of a ServerApp
 
     def get_node_ids(self) -> list[int]:
@@ -38,7 +40,7 @@ class LoopbackGrid:
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         sent = []
         for message in messages:
-            name = f"message {len(self._replies)} of {id(self)}"
+            name = f"message {next(self._numbers)} of {id(self)}"
             message.metadata.__dict__["_message_id"] = name
             arrived = self._crossing(message)
             try:
@@ -53,7 +55,9 @@ class LoopbackGrid:
         return sent
 
     def pull_messages(self, names: Iterable[str]) -> list[Message]:
-        return [self._replies[name][1] for name in list(names) if self._replies[name][0] <= time.monotonic()]
+        """Those that are there, each once, as a SuperLink does."""
+        there = [name for name in list(names) if name in self._replies and self._replies[name][0] <= time.monotonic()]
+        return [self._replies.pop(name)[1] for name in there]
 
     def _crossing(self, message: Message) -> Message:
         raw = message_to_proto(message)

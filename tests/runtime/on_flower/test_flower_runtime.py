@@ -59,13 +59,13 @@ def test_nothing_but_named_arrays_and_words_crosses() -> None:
 
 
 def test_without_rounds_nobody_waits_for_a_slow_node() -> None:
-    """Two quick sites and one that takes a second: they are heard as often as they answer, and the run ends beside the optimum."""
+    """Two quick sites and one that takes three seconds: they are heard as often as they answer, and the run ends beside the optimum."""
     rng, x, u, b = np.random.default_rng(2), cp.Variable(2, name="x"), hf.Sample(2, name="u"), hf.Sample(name="b")
     features, truth = rng.standard_normal((3, 40, 2)), np.array([1.0, -2.0])
     clients = [hf.Client([{u: a, b: a @ truth}]) for a in features]
     problem = hf.Problem(hf.Minimize(clients=hf.E(cp.square(u @ x - b))), federation=hf.Federation(clients))
     grid = LoopbackGrid(desks(problem))
-    grid.delays = {102: 1.0}
+    grid.delays = {102: 3.0}
     solver = FedAvg(step_size=0.05, local_steps=2, batch_size=None)
     given = hf.runtime.Flower(grid, asynchronous=True, buffer=1, staleness=0.5)
     found = problem.solve(solver, runtime=given, rounds=12, seed=0, progress=False)
