@@ -42,6 +42,11 @@ def north():
     rows = np.random.default_rng(0).standard_normal((40, 3)) + 77.125
     return {"north": {"u": rows[:, :2], "b": rows[:, 2]}}
 
+def grouped():
+    rows = np.random.default_rng(0).standard_normal((40, 3))
+    rows[:, 1] = np.arange(40) < 8
+    return {"north": {"u": rows[:, :2], "b": rows[:, 2]}}
+
 def broken():
     raise ValueError("row 77.125")
 """
@@ -179,6 +184,11 @@ def test_a_rehearsal_says_what_speaks_against_a_run(study: Path, capsys: pytest.
     (study / "few.toml").write_text("min_samples = 41")
     told = printed(capsys, "site", "check", *place(study), "--rules", study / "few.toml")
     assert "the data: refused: client 'north' holds fewer rows of 'u' than the 41 that this site asks for" in told
+    (study / "cells.toml").write_text("min_cell = 9")
+    told = printed(capsys, "site", "check", *place(study, "grouped"), "--rules", study / "cells.toml")
+    assert "the data: refused: client 'north' has groups of fewer rows than the 9 that this site asks for, in a column of 'u'" in told
+    (study / "cells.toml").write_text("min_cell = 8")
+    assert "refused" not in printed(capsys, "site", "check", *place(study, "grouped"), "--rules", study / "cells.toml")
     said = refused(capsys, "site", "check", *place(study, "broken"))
     assert "ValueError at" in said and "77.125" not in said
 

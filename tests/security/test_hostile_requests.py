@@ -13,10 +13,10 @@ from hierfl.command.loading import load_solver
 from hierfl.runtime.privacy.pairwise_masks import Masking
 from hierfl.runtime.sites.letter_desk import LetterDesk
 from hierfl.runtime.sites.letters import Letters
-from hierfl.runtime.sites.parcels import Answered, Keep, Pickling, Refusal, Settled, Unmask, Welcome
+from hierfl.runtime.sites.parcels import Answered, Keep, Pickling, Refusal, Settled, Unmask, Welcome, digest_of
 from hierfl.runtime.sites.site import Site, SiteRules
 from hierfl.runtime.sites.solver_text import solver_text
-from hierfl.solvers import FedAvg
+from hierfl.solvers import FedAvg, FedRZO
 from tests.security.test_curious_server import ROUNDS, STEP, TABLES, asked, problem, site, start
 
 REQUESTS, ALLOWED = 200, 40
@@ -99,3 +99,10 @@ def test_two_hundred_hostile_requests(declared: hf.Problem, way: Any) -> None:
         right = packing.unpacked(answer(asked(0, np.zeros(2)), "a"), expected)  # of the run that has just begun
         move = 2 * STEP * TABLES[0][:, :2].T @ TABLES[0][:, 2] / len(TABLES[0])
         np.testing.assert_allclose(right.payload[0], move, atol=1e-12)
+
+
+def test_masks_bind_settings_that_are_not_printed(declared: hf.Problem) -> None:
+    """Of two solvers that print alike, one was told where to begin: sites that were sent one each are in no sum together."""
+    plain, started = FedRZO(step_size=STEP), FedRZO(step_size=STEP, starts=((0.0, 0.0),))
+    assert repr(plain) == repr(started)
+    assert digest_of(plain) != digest_of(started) and digest_of(plain) == digest_of(FedRZO(step_size=STEP))

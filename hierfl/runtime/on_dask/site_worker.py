@@ -27,6 +27,7 @@ LOG = logging.getLogger("hierfl.site")
 HANDSHAKE = 10.0  # seconds
 ARRIVING = 300.0  # seconds that a frame may take to arrive, once it has begun
 MOST = 32  # connections at once
+ARRIVING_AT_ONCE = 2 << 30  # bytes of all frames that have begun to arrive
 LONGEST = 64  # bytes by which a server calls itself
 
 
@@ -47,6 +48,7 @@ class Door:
         introduction = Introduction(desk.site.name, tuple(desk.site.held))
         self._hello = uuid4().hex.encode() + letter_of(introduction).as_bytes()  # the process, and who it is
         self._guests: set[asyncio.StreamWriter] = set()
+        self._arriving = 0  # bytes
         self._server: asyncio.Server | None = None
 
     async def open(self, host: str, port: int) -> None:
@@ -76,8 +78,7 @@ class Door:
                 raise ConnectionRefusedError(wrong or f"there are {MOST} already")
             server = ""
             while header := await _header(reader):
-                async with asyncio.timeout(ARRIVING):
-                    question = await reader.readexactly(length_of(header))
+                question = await self._question(reader, length_of(header))
                 kind, content = question[:1], question[1:]
                 if kind == HELLO and 0 < len(content) <= LONGEST:
                     server, answer = content.hex(), self._hello
@@ -95,6 +96,17 @@ class Door:
         finally:
             self._guests.discard(writer)
             writer.close()
+
+    async def _question(self, reader: asyncio.StreamReader, length: int) -> bytes:
+        """A frame's content, if there is room and it comes in time."""
+        if self._arriving + length > ARRIVING_AT_ONCE:
+            raise ConnectionRefusedError("too much arrives already")
+        self._arriving += length
+        try:
+            async with asyncio.timeout(ARRIVING):
+                return await reader.readexactly(length)
+        finally:
+            self._arriving -= length
 
     def _answer(self, content: bytes, server: str, name: str | None) -> bytes:
         """Answer a server whose certificate has a name."""

@@ -182,12 +182,17 @@ class Asked(NamedTuple):
 
 
 def digest_of(*parts: Any) -> bytes:
-    """SHA-256 of trees of arrays, numbers and words: another one for another content."""
+    """SHA-256 of trees of arrays, numbers, words and settings: another one for another content."""
     leaves, tree = jax.tree.flatten(parts, is_leaf=lambda leaf: leaf is None)
     digest = sha256(str(tree).encode())
     for leaf in leaves:
         array = np.asarray(leaf) if isinstance(leaf, np.ndarray | np.generic | jax.Array) else None
-        kind, content = (repr(leaf), b"") if array is None else (f"{array.dtype.str}{array.shape}", array.tobytes())
+        if array is not None:
+            kind, content = f"{array.dtype.str}{array.shape}", array.tobytes()
+        elif is_dataclass(leaf) and not isinstance(leaf, type):  # what its repr leaves out as well
+            kind, content = type(leaf).__qualname__, digest_of({one.name: getattr(leaf, one.name) for one in fields(leaf)})
+        else:
+            kind, content = repr(leaf), b""
         digest.update(f"{len(kind)} {len(content)} {kind}".encode() + content)
     return digest.digest()
 

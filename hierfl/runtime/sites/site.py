@@ -66,6 +66,7 @@ from hierfl.version import VERSION
 LOG = logging.getLogger("hierfl.site")
 NO_RUN = Refusal("no run has begun here for this server: this process is new, or others have begun theirs since")
 SERVERS = 4  # that have a run here at once; of one more the run that was asked longest ago is forgotten
+ALGORITHMS = 8  # whose programs are kept
 MOST_DRAWN = 1_000_000  # rows at once
 MOST_ROUNDS = 1_000_000  # of one run: an algorithm's tables have a row for each
 
@@ -123,6 +124,7 @@ class Site:
         self._compiled = compiled
         self._programs: dict[Any, Any] = {} if programs is None else programs
         self._begun = 0  # how many runs
+        self._recent = dict[Any, None]()  # keys of the algorithms whose programs are kept, the one begun last at the end
         self._asked_last: SiteRun | None = None  # whose answer is told next
         self._runs: dict[str, SiteRun] = {}  # by their servers, the one asked last at the end
         self._noised: dict[Any, NoisedMessages] = {}  # of each run with noise, which may begin here more than once
@@ -181,6 +183,7 @@ class Site:
             raise SiteError(f"x0 has the shape {np.shape(start.x0)}, not {(problem.upper.size,)}")
         solver = pickle.loads(start.solver) if isinstance(start.solver, bytes) else start.solver
         algorithm = solver.bind(problem, start.rounds, start.queries)
+        self._make_room(algorithm.program_key)
         protocol = self._kept_program(("protocol", algorithm.program_key), lambda: RunProtocol.of(problem, algorithm, start.x0))
         if any(drawn.size > MOST_DRAWN for drawn in set().union(*protocol.drawn.values())):
             return self._refusal(start, f"batches of more than {MOST_DRAWN:,} rows: take batch_size=None for all of them")
@@ -306,6 +309,16 @@ class Site:
             released = 0 if run.noised is None else run.noised.releases.largest
             self.ledger.answered(run.entry, *run.owed, released)
         run.owed = 0, 0
+
+    def _make_room(self, key: Any) -> None:
+        """Forget the programs of the algorithm that was begun longest ago, where there would be too many."""
+        self._recent.pop(key, None)
+        self._recent[key] = None
+        if len(self._recent) > ALGORITHMS:
+            oldest = next(iter(self._recent))
+            del self._recent[oldest]
+            for kept in [kept for kept in self._programs if oldest in kept]:
+                del self._programs[kept]
 
     def _kept_program(self, key: Any, make: Callable[[], Any]) -> Any:
         if key not in self._programs:

@@ -11,12 +11,15 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hierfl.errors import SettingError
 from hierfl.language.federation.client import Client
 from hierfl.near_names import near_names, suggests_names
 from hierfl.runtime.privacy.ledger import LedgerContent, LedgerRun
 from hierfl.runtime.sites.parcels import Start
 
+GROUPS = 20  # values at most of a column that tells groups
 HOURS = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d-(?:(?:[01]\d|2[0-3]):[0-5]\d|24:00)")
 
 
@@ -31,6 +34,9 @@ class SiteRules:
         The names of solvers, such as ``("FedAvg", "SCAFFOLD")``; None allows all.
     min_samples
         The fewest rows behind every number that is sent: each client must hold so many in every table, and no step may draw fewer at once.
+    min_cell
+        The fewest rows of a client that have the same value, in columns of at most 20 values: groups, such as wards, or whether an event happened.
+        What is sent of a model with such a column is about few people where few are in the group.
     max_rounds
         The most rounds that are answered, of all runs together, rounds made again and values of f included; None for no limit.
     max_messages
@@ -63,6 +69,7 @@ class SiteRules:
 
     algorithms: tuple[str, ...] | None = None
     min_samples: int = 1
+    min_cell: int = 1
     max_rounds: int | None = None
     min_noise: float | None = None
     min_sum: int | None = None
@@ -76,8 +83,8 @@ class SiteRules:
     servers: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        if any(number is not None and number < 0 for number in (self.min_samples, self.max_rounds, self.max_messages)):
-            raise SettingError("SiteRules: min_samples, max_rounds and max_messages are numbers from 0 on.")
+        if any(number is not None and number < 0 for number in (self.min_samples, self.min_cell, self.max_rounds, self.max_messages)):
+            raise SettingError("SiteRules: min_samples, min_cell, max_rounds and max_messages are numbers from 0 on.")
         if self.min_noise is not None and not self.min_noise > 0:
             raise SettingError(f"SiteRules(min_noise={self.min_noise!r}): a positive number, or None.")
         if self.min_sum is not None and self.min_sum < 2:
@@ -137,6 +144,11 @@ class SiteRules:
                 count = client.num_samples(sample)
                 if count is not None and count < self.min_samples:
                     return f"{client.called(place)} holds fewer rows of {sample.name()!r} than the {self.min_samples} that this site asks for"
+                if count is not None and self.min_cell > 1 and 0 < _smallest_cell(client.samples[sample]) < self.min_cell:
+                    return (
+                        f"{client.called(place)} has groups of fewer rows than the {self.min_cell} that this site asks for, in a column of "
+                        f"{sample.name()!r}: put rare values together, or leave the column out"
+                    )
         return None
 
     def against_batches(self, fewest: int | None) -> str | None:
@@ -167,12 +179,19 @@ class SiteRules:
         )
 
 
+def _smallest_cell(rows: Any) -> int:
+    """The fewest rows with the same value, of all columns with few values; 0 where there is no such column."""
+    columns = np.asarray(rows, float).reshape(len(rows), -1).T
+    counted = [np.unique(column, return_counts=True)[1] for column in columns]
+    return min((int(counts.min()) for counts in counted if len(counts) <= GROUPS), default=0)
+
+
 _WORDS = "a list of words", lambda value: isinstance(value, list) and all(isinstance(word, str) for word in value)
 _COUNT = "a whole number", lambda value: type(value) is int
 _NUMBER = "a number", lambda value: type(value) in (int, float)
 _KINDS = {
     **dict.fromkeys(("algorithms", "problems", "servers"), _WORDS),
-    **dict.fromkeys(("min_samples", "max_rounds", "max_messages", "min_sum"), _COUNT),
+    **dict.fromkeys(("min_samples", "min_cell", "max_rounds", "max_messages", "min_sum"), _COUNT),
     **dict.fromkeys(("min_noise", "epsilon", "delta"), _NUMBER),
     "shared_seeds": ("true or false", lambda value: isinstance(value, bool)),
     "expires": ("a date, such as 2026-12-31", lambda value: type(value) is date),
