@@ -44,6 +44,7 @@ from hierfl.language.federation.partition_schemes import IID, ByGroup, Dirichlet
 from hierfl.language.function import BlackBox, Function
 from hierfl.language.levels import ArgMax, ArgMin, Equilibrium, Maximize, Minimize
 from hierfl.language.player import Nash, Player
+from hierfl.language.prices import Dual, ShadowPrice
 from hierfl.language.sample import ClientParameter, Sample
 from hierfl.near_names import no_such_name
 from hierfl.problem import Problem
@@ -70,6 +71,7 @@ __all__ = [
     "DeclarationError",
     "Dirichlet",
     "DivergedError",
+    "Dual",
     "E",
     "Elsewhere",
     "EmptyLowerSetError",
@@ -98,6 +100,7 @@ __all__ = [
     "Runs",
     "Sample",
     "SettingError",
+    "ShadowPrice",
     "Shards",
     "SiteError",
     "Sweep",

@@ -11,6 +11,8 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
+from cvxpy.constraints.constraint import Constraint
+from cvxpy.expressions.expression import Expression
 
 from hierfl.analysis.convexity import players_convexity, require_convex_set, require_curvature, require_domain
 from hierfl.analysis.enclosure import Known
@@ -19,10 +21,13 @@ from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of
 from hierfl.atoms.intervals import Interval
 from hierfl.errors import DataError, DeclarationError, NotConvexError
 from hierfl.language.declaration import Declaration, Roles
+from hierfl.language.declared_arguments import constraint_tuple, unique_leaves
 from hierfl.language.federation.federated_data import Federation
 from hierfl.language.federation.paired_rows import require_paired
-from hierfl.language.levels import ArgMin, LowerLevel, Objective, constraint_tuple
+from hierfl.language.levels import ArgMin, LowerLevel, Objective
 from hierfl.language.player import Nash
+from hierfl.language.prices import Dual, Price, price_sign, priced
+from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import ClientParameter
 
 
@@ -32,7 +37,7 @@ def declare(objective: Any, lower: Any, constraints: Any, federation: Any) -> De
     Raises ``DeclarationError``, ``NotConvexError``, ``DataError``, naming the culprit and what to write instead.
     """
     _require_kinds(objective, lower, federation)
-    on_x = constraint_tuple(constraints, "Problem")
+    objective, lower, on_x = _with_prices(objective, lower, constraint_tuple(constraints, "Problem"))
     roles = Roles.of(objective, lower, on_x)
     require_convex_set(on_x, roles.upper, "the constraints on x")
     declaration = Declaration(objective, lower, on_x, federation, roles, _known_bounds(on_x, roles, federation))
@@ -58,6 +63,56 @@ def convex_on_x_only(declaration: Declaration) -> bool:
     except (NotConvexError, DeclarationError):
         return True
     return False
+
+
+def _with_prices(
+    objective: Objective, level: LowerLevel | None, constraints: Sequence[Constraint]
+) -> tuple[Objective, LowerLevel | None, tuple[Constraint, ...]]:
+    """The same with one leaf for each price that is mentioned, which the level has among its variables.
+
+    Raises ``DeclarationError`` for prices of constraints that are not the lower level's, and for prices that the level itself mentions.
+    """
+    owners = {} if level is None else {dual.id: one for one in level.constraints for dual in one.dual_variables}
+    on_x = {dual.id: one for one in constraints for dual in one.dual_variables}
+    of_level = () if level is None else level.constraints
+    upper = [*objective.terms, *constraints]
+    mentioned = unique_leaves(v for part in upper for v in part.variables() if isinstance(v, Price) or v.id in owners or v.id in on_x)
+    if level is not None:
+        _require_no_price_below(level, owners)
+    if not mentioned:
+        return objective, level, tuple(constraints)
+    leaves, meant = dict[int, cp.Variable](), dict[Any, Expression]()
+    for variable in mentioned:
+        constraint = variable.constraint if isinstance(variable, Price) else owners.get(variable.id, on_x.get(variable.id))
+        if level is None or not any(constraint is own for own in of_level):
+            raise DeclarationError(
+                f"{variable.name()} is the price of {expression_text(constraint)}, which is not among the constraints of the lower level: prices "
+                f"are multipliers of the lower level's constraints. Keep the constraint in a variable, and name that one in both places."
+            )
+        if level.scope == "federation" and any(isinstance(p, ClientParameter) for p in constraint.parameters()):
+            raise DeclarationError(
+                f"{variable.name()}: the constraint {expression_text(constraint)} is one for each client in federation scope, with as many prices. "
+                f"Write it with numbers, once for each client, or declare scope='client'."
+            )
+        price_sign(variable, constraint, level)  # told here if it has none
+        leaf = leaves.setdefault(id(constraint), variable if isinstance(variable, Price) else Dual(constraint))
+        if leaf is not variable:
+            meant[variable] = price_sign(variable, constraint, level) * price_sign(leaf, constraint, level) * leaf
+    if meant:
+        objective = objective.over(lambda term: instantiate([term], meant)[0])
+        constraints = instantiate(constraints, meant)
+    assert level is not None
+    return objective, priced(level, tuple(leaves.values())), tuple(constraints)
+
+
+def _require_no_price_below(level: LowerLevel, owners: dict[int, Constraint]) -> None:
+    for part in [*level.declared, *level.constraints]:
+        for variable in part.variables():
+            if isinstance(variable, Price) or variable.id in owners:
+                raise DeclarationError(
+                    f"{expression_text(part)} of {type(level).__name__} mentions {variable.name()}, a price of the level itself: who minimises at "
+                    f"given prices, and prices that clear a market, are together an hf.Equilibrium with the price as one of its variables."
+                )
 
 
 def _require_kinds(objective: Any, lower: Any, federation: Any) -> None:

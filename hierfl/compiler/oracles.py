@@ -359,6 +359,12 @@ class Oracles:
             return jnp.zeros(())
         return jnp.asarray(self.lower_set.gap(self.environment(x, None, own)))
 
+    def lower_condition_gap(self, x: Upper, own: Environment) -> Scalar:
+        """Positive where Y(x) is empty for what it says of x alone."""
+        if self.lower_set is None:
+            return jnp.zeros(())
+        return jnp.asarray(self.lower_set.condition_gap(self.environment(x, None, own)))
+
     @cached_property
     def full_upper_set(self) -> CompiledSet:
         """X: the intersection of all X_i; only a simulation can know it."""

@@ -57,7 +57,6 @@ def _check_declaration(
     Raises ``DeclarationError`` for every misuse listed in ``tests/test_declaration_errors.py``: wrong scope, samples
     outside ``E``, no upper variable, lower variables where only x may stand, dual variables, duplicate names.
     """
-    _check_prices(objective, lower, constraints)
     below = [*lower.expressions, *lower.constraints] if lower else []
     parts = [*objective.terms, *constraints, *below]
     for part in parts:
@@ -74,25 +73,6 @@ def _check_declaration(
             _check_averages(expression, set())
             require_affine_in_averages(expression, f"the {type(lower).__name__}")
     _check_names([*upper, *(lower.variables if lower else ()), *(p for part in parts for p in part.parameters())])
-
-
-def _check_prices(objective: Objective, lower: LowerLevel | None, constraints: Sequence[Constraint]) -> None:
-    """Check that no dual variable of a constraint stands in the declaration: to CVXPY it is a variable like any, and would be decided."""
-    below = [*lower.variables, *lower.declared, *lower.constraints] if lower else []
-    owners = {
-        dual.id: owner
-        for owner in (*constraints, *(lower.constraints if lower else ()))
-        for dual in owner.dual_variables
-    }
-    for part in (*objective.terms, *constraints, *below):
-        for variable in part.variables():
-            if variable.id in owners:
-                owner = expression_text(owners[variable.id])
-                raise DeclarationError(
-                    f"{expression_text(part)} mentions the dual variable of the constraint {owner}: prices, the multipliers of constraints, "
-                    f"are not supported in a declaration yet, and as a variable it would be one more decision. Once a problem is "
-                    f"declared, problem.implicit.multipliers(x) gives them."
-                )
 
 
 def _check_constants(part: Part) -> None:
@@ -213,13 +193,11 @@ def _check_known_to_server(term: Expression, lower: LowerLevel | None) -> None:
 
 
 def _check_lower_constraints(lower: LowerLevel) -> None:
-    """Check that every constraint of the level constrains y."""
-    own = {v.id for v in lower.variables}
+    """Check that every constraint of the level is about y, or about x: then Y(x) is empty where it does not hold."""
     for constraint in lower.constraints:
-        if not any(v.id in own for v in constraint.variables()):
+        if not constraint.variables():
             raise DeclarationError(
-                f"the constraint {expression_text(constraint)} of {type(lower).__name__} does not mention the lower variables: a "
-                f"condition on x alone belongs to Problem(constraints=...)."
+                f"the constraint {expression_text(constraint)} of {type(lower).__name__} mentions no variable: it always holds, or never does."
             )
 
 

@@ -6,6 +6,7 @@ A lower level has a *kind* (argmin, argmax, or equilibrium, a variational inequa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import cvxpy as cp
@@ -54,6 +55,11 @@ class Objective:
         """The terms that were given, the server's first."""
         return tuple(term for term in (self.server, self.clients) if term is not None)
 
+    def over(self, rebuilt: Callable[[Expression], Expression]) -> Objective:
+        """The same of terms that are rebuilt."""
+        clients, server = (None if term is None else rebuilt(term) for term in (self.clients, self.server))
+        return type(self)(clients=clients, server=server)
+
     @property
     def sign(self) -> float:
         """The sign that makes the objective one to minimise: +1 for ``Minimize``, -1 for ``Maximize``."""
@@ -85,11 +91,13 @@ class LowerLevel:
     """Base of the lower levels: variables, the expressions that define y(x), constraints Y(x), scope.
 
     ``expressions`` holds one scalar (objective) or one mapping per variable (equilibrium); ``declared`` what the user wrote.
-    ``selection`` says which of several solutions is meant, None where that is left open.
+    ``selection`` says which of several solutions is meant, None where that is left open. In a declared problem ``prices`` of the level's own
+    constraints, which upper terms mention, are among its variables: it determines them, and decides the others.
     """
 
     kind: ClassVar[str]
     selection: str | None = None
+    prices: tuple[cp.Variable, ...] = ()
 
     def __init__(self, y: Any, expressions: tuple[Expression, ...], constraints: Any, scope: str) -> None:
         self.variables = variable_tuple(y, type(self).__name__)
@@ -117,6 +125,11 @@ class LowerLevel:
         return self.expressions
 
     @property
+    def decided(self) -> tuple[cp.Variable, ...]:
+        """The variables that are no prices."""
+        return self.variables[: len(self.variables) - len(self.prices)]
+
+    @property
     def sign(self) -> float:
         """The sign with which ``sign * expression`` is minimised or is the mapping: -1 for argmax, else +1."""
         return -1.0 if self.kind == "argmax" else 1.0
@@ -128,14 +141,13 @@ class LowerLevel:
         return [leaf for part in parts for leaf in [*part.variables(), *part.parameters()]]
 
     def _check_mentions(self) -> None:
-        """Check that every variable of the level appears in what determines it."""
-        mentioned = {v.id for expression in self.declared for v in expression.variables()}
+        """Check that every variable of the level appears in it: where constraints alone mention it, they determine it, or f tells that they do not."""
+        mentioned = {v.id for part in (*self.declared, *self.constraints) for v in part.variables()}
         for variable in self.variables:
             if variable.id not in mentioned:
-                what = "mapping" if self.kind == "equilibrium" else "objective"
                 raise DeclarationError(
-                    f"lower variable {variable.name()!r} does not appear in the {what} of {type(self).__name__}: "
-                    f"y(x) would be arbitrary. Remove it from the level or add it to the {what}."
+                    f"lower variable {variable.name()!r} appears in nothing that {type(self).__name__} declares: y(x) would be arbitrary. Remove it "
+                    f"from the level, or add it to the objective or the constraints."
                 )
 
     def _check_samples(self) -> None:

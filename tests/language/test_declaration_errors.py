@@ -152,7 +152,7 @@ def test_same_variable_at_both_levels() -> None:
 def test_lower_variable_that_the_objective_never_mentions() -> None:
     x, y, *_ = leaves()
     z = cp.Variable(name="z")
-    with pytest.raises(hf.DeclarationError, match="'z' does not appear"):
+    with pytest.raises(hf.DeclarationError, match="'z' appears in nothing that ArgMin declares"):
         hf.ArgMin([y, z], quadratic(x, y))
 
 
@@ -242,10 +242,10 @@ def test_black_box_in_the_lower_level_and_in_the_server_term() -> None:
         server.solve(ZOHFL(), rounds=1, progress=False)
 
 
-def test_a_condition_on_x_alone_is_no_constraint_of_y() -> None:
+def test_a_constraint_of_the_level_that_mentions_no_variable() -> None:
     x, y, *_ = leaves()
-    with pytest.raises(hf.DeclarationError, match="x\\[0\\].*does not mention the lower variables"):
-        hf.Problem(hf.Minimize(clients=cp.sum(y)), lower=hf.ArgMin(y, quadratic(x, y), [x[0] >= 0, y >= 0]))
+    with pytest.raises(hf.DeclarationError, match="mentions no variable"):
+        hf.Problem(hf.Minimize(clients=cp.sum(y)), lower=hf.ArgMin(y, quadratic(x, y), [cp.Parameter(value=1.0) >= 0, y >= 0]))
 
 
 @pytest.mark.parametrize(
@@ -326,28 +326,27 @@ def test_an_upper_constraint_on_y_is_told_what_to_write_instead() -> None:
         hf.Problem(hf.Minimize(clients=cp.sum(x)), lower=hf.ArgMin(y, quadratic(x, y)), constraints=[x + y <= 1])
 
 
-def test_the_price_of_a_constraint_is_no_variable() -> None:
+def test_prices_that_the_level_does_not_have() -> None:
     x, y, z = (cp.Variable(2, name=name) for name in "xyz")
-    bound, cone = y >= x, cp.SOC(z[0], z)
+    bound, cone, other = y >= x, cp.SOC(z[0], z), y <= 9
     price, slope = bound.dual_variables[0], cone.dual_variables[1]
     level = hf.ArgMin(y, cp.sum_squares(y), [bound])
     game = hf.Nash(hf.Player(y, cp.sum_squares(y - x), [bound]), hf.Player(z, cp.sum_squares(z - 1) + price @ z))
-    a = hf.Sample(2, name="a")
-    for declared in (
-        lambda: hf.Problem(hf.Minimize(clients=price @ x), level),
-        lambda: hf.Problem(hf.Minimize(clients=hf.E(cp.sum_squares(a - price))), level, federation=one_client(a)),
-        lambda: hf.Problem(hf.Minimize(server=cp.sum_squares(price - x)), level),
-        lambda: hf.Problem(hf.Minimize(clients=cp.sum(x)), level, constraints=[price <= x]),
-        lambda: hf.Problem(hf.Minimize(clients=cp.sum(x)), game),
-        lambda: hf.Problem(hf.Minimize(clients=cp.sum(x)), hf.ArgMin(y, cp.sum_squares(y) + price @ y, [bound])),
-        lambda: hf.Problem(hf.Minimize(clients=cp.sum(x)), hf.ArgMin(y, cp.sum_squares(y), [bound, y <= price + 9])),
-        lambda: hf.Problem(hf.Minimize(clients=cp.sum(x)), hf.Equilibrium([y, price], [y - x, price], [bound])),
+    d = hf.ClientParameter(name="d")
+    own = y >= x + d
+    clients = hf.Federation([hf.Client(parameters={d: 1.0}), hf.Client(parameters={d: 2.0})])
+    for declared, message in (
+        (lambda: hf.Dual(3.0), r"Dual\(float\): the constraint of a lower level whose price is meant"),
+        (lambda: hf.ShadowPrice(cone), r"ShadowPrice\(a constraint of a cone\).*multipliers\(x\)"),
+        (lambda: hf.Problem(hf.Minimize(clients=slope @ x), hf.ArgMin(z, cp.sum_squares(z - x), [cone])), "constraint of a cone"),
+        (lambda: hf.Problem(hf.Minimize(clients=hf.Dual(other) @ x), level), "which is not among the constraints of the lower level"),
+        (lambda: hf.Problem(hf.Minimize(clients=hf.Dual(other) @ x)), "which is not among the constraints of the lower level"),
+        (lambda: hf.Problem(hf.Minimize(clients=cp.sum(x)), game), "mentions .* a price of the level itself"),
+        (lambda: hf.Problem(hf.Minimize(clients=cp.sum(x)), hf.ArgMin(y, cp.sum_squares(y) + price @ y, [bound])), "a price of the level"),
+        (lambda: hf.Problem(hf.Minimize(clients=cp.sum(x)), hf.ArgMin(y, cp.sum_squares(y), [bound, y <= price + 9])), "a price of the level"),
+        (lambda: hf.Problem(hf.Minimize(clients=cp.sum(x)), hf.Equilibrium([y, price], [y - x, price], [bound])), "a price of the level"),
+        (lambda: hf.Problem(hf.Minimize(clients=hf.ShadowPrice(bound) @ x), hf.Equilibrium(y, y - x, [bound])), "no optimal value"),
+        (lambda: hf.Problem(hf.Minimize(clients=hf.Dual(own) @ x), hf.ArgMin(y, cp.sum_squares(y), [own]), federation=clients), "one for each client"),
     ):
-        with pytest.raises(
-            hf.DeclarationError,
-            match=r"dual variable of the constraint x <= y: prices.*not supported.*multipliers\(x\)",
-        ):
+        with pytest.raises(hf.DeclarationError, match=message):
             declared()
-    with pytest.raises(hf.DeclarationError, match="dual variable of the constraint"):
-        hf.Problem(hf.Minimize(clients=slope @ x), hf.ArgMin(z, cp.sum_squares(z - x), [cone]))
-    hf.Problem(hf.Minimize(clients=cp.sum(x + y)), level)

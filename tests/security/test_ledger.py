@@ -237,7 +237,8 @@ def test_a_process_that_is_killed_has_forgotten_nothing_that_it_sent(tmp_path: P
         sent += [int(line) for line in process.stdout.read().split()]
     with PrivacyLedger(path) as ledger:
         run = ledger.content.runs[0]
-        assert sent[-1] <= run.released == run.rounds == run.messages <= sent[-1] + 1 and not run.going
+        assert sent[-1] <= run.rounds == run.messages <= sent[-1] + 1 and not run.going
+        assert run.released in (run.rounds, run.most)  # all, where the last line was cut off
 
 
 def test_a_line_costs_well_below_a_millisecond(tmp_path: Path) -> None:

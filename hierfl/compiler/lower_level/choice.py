@@ -66,11 +66,14 @@ def chosen_method(structure: LowerStructure) -> ExactMethod:
         methods = [SemismoothNewton, *methods]
     if getattr(structure.level, "selection", None) is not None:
         methods.insert(0, ParametricProgram)
+    if structure.level.prices:  # nothing else knows multipliers
+        methods = [ParametricProgram]
     for method in methods:
         applies, why = method.verdict(structure)
         if applies:
             return method(structure, why)
-    return NoMethod(structure, f"{structure.obstacle}, and the {ParametricProgram.name} {ParametricProgram.verdict(structure).why}")
+    obstacle = "it has prices" if structure.level.prices else structure.obstacle
+    return NoMethod(structure, f"{obstacle}, and the {ParametricProgram.name} {ParametricProgram.verdict(structure).why}")
 
 
 def _is_curved_map(structure: LowerStructure) -> bool:

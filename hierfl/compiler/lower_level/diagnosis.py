@@ -101,7 +101,9 @@ def warn_of_several(oracles: Oracles, solution: LowerSolution | None) -> None:
         _warn_once(
             oracles,
             unique == SEVERAL,
-            "the lower level of {owner} has several solutions, and the upper objective depends on which: the one of least norm is taken. "
+            "the lower level of {owner} has several "
+            + ("solutions or prices" if level.prices else "solutions")
+            + ", and the upper objective depends on which: the one of least norm is taken. "
             + _how_to_choose(level),
         )
     else:
@@ -114,7 +116,12 @@ def warn_of_several(oracles: Oracles, solution: LowerSolution | None) -> None:
 
 
 def _how_to_choose(level: LowerLevel) -> str:
-    """What makes one of several solutions the one that is meant; among equilibria nobody chooses."""
+    """What makes one of several solutions the one that is meant; among equilibria, and multipliers, nobody chooses."""
+    if level.prices:
+        return (
+            "Rows that hold with equality and depend on each other have several multipliers: write one that says the same as others once, or an "
+            "objective that does not depend on how a price is shared among them."
+        )
     if level.kind == "equilibrium":
         return (
             "Make it unique, such as by a small multiple of y in its mapping, or of cp.sum_squares(y) in every player's objective: "

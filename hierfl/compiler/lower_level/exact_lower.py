@@ -238,9 +238,8 @@ class ExactLower:
     def _gap(self, solution: LowerSolution, x: Array, own: dict[int, Array]) -> Array:
         """Positive where the owner's Y(x) is empty."""
         assert self.method is not None
-        if self.method.tells_empty:
-            return jnp.where(solution.empty, 1.0, -1.0)
-        return self.oracles.lower_gap(x, own)
+        told = jnp.where(solution.empty, 1.0, -1.0) if self.method.tells_empty else self.oracles.lower_gap(x, own)
+        return jnp.maximum(told, self.oracles.lower_condition_gap(x, own))
 
     def _batch(self, clients: Population) -> int | None:
         """Clients side by side; None for one after another, where no branch is computed in vain."""

@@ -33,7 +33,16 @@ from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, NoStandardFormErro
 from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.response import Adjoint
 from hierfl.compiler.programs.saddle import Saddles
-from hierfl.compiler.programs.small_and_sparse import SMALL, Matrix, from_entries, gram, largest, same, stacked
+from hierfl.compiler.programs.small_and_sparse import (
+    SMALL,
+    Matrix,
+    from_entries,
+    gram,
+    is_monotone,
+    largest,
+    same,
+    stacked,
+)
 from hierfl.compiler.programs.smooth_atoms import SmoothSum
 from hierfl.compiler.programs.solve_program import solve_program
 from hierfl.language.expectation import E, SampleAverage, averages_of, total
@@ -305,6 +314,10 @@ class LevelForm:
         """The solution of the program at theta, with what is known of those at others."""
         return solve_program(program, known=known)
 
+    def is_monotone(self, program: ConvexProgram) -> bool:
+        """Whether the map of its program is."""
+        return is_monotone(0.5 * (program.p + program.p.T))
+
     def push(self, thetas: Thetas, tangent: Thetas, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """How P u + q + s'(u) - A' z and A u + b move at fixed u and z where theta moves along a direction; weights stay."""
         ways = [tangent[0][None], *tangent[1::2]]
@@ -392,7 +405,7 @@ class WithoutCones(LevelForm):
             if distance([cone], slack[place] - inner) > 0:
                 return None
             kept[place] = False
-        return cls(**{each.name: getattr(form, each.name) for each in fields(form)}, kept=kept)
+        return cls(**{each.name: getattr(form, each.name) for each in fields(LevelForm)}, kept=kept)
 
     def program(self, thetas: Thetas) -> ConvexProgram:
         whole = super().program(thetas)

@@ -32,7 +32,7 @@ from hierfl.compiler.programs.distance_bound import distance_bound
 from hierfl.compiler.programs.response import Adjoint, Branch, ProgramResponse
 from hierfl.compiler.programs.saddle import KEPT as SYSTEMS
 from hierfl.compiler.programs.saddle import Saddle, Saddles
-from hierfl.compiler.programs.small_and_sparse import is_dense, is_monotone, on_one_thread
+from hierfl.compiler.programs.small_and_sparse import is_dense, on_one_thread
 from hierfl.compiler.programs.solve_program import solve_program
 from hierfl.compiler.programs.variational_inequality import gap_program, gap_solution, solution_of_gap
 from hierfl.errors import NotConvexError
@@ -140,7 +140,7 @@ class LevelSolver:
     def _answer(self, thetas: Thetas, of_upper: Thetas) -> LevelAnswer:
         program = self.form.program(thetas)
         first = self.form.solution(thetas, program, self._known)
-        if first.solved and self.mapping and not is_monotone(0.5 * (program.p + program.p.T)):
+        if first.solved and self.mapping and not self.form.is_monotone(program):
             return LevelAnswer(program, first, first, TWISTED)
         if not first.solved or self.strict or self.form.asks_for_map:
             return LevelAnswer(program, first, first, ONE if self.strict else UNKNOWN)
@@ -157,6 +157,8 @@ class LevelSolver:
         """The solutions of a program; of a map those of the program of its gap."""
         if not program.is_map:
             return AllSolutions(program, answer)
+        if program.smooth is not None:  # whose arguments all solutions share
+            program = program.linear_at(answer.u)
         gap = gap_program(program)
         return AllSolutions(gap, gap_solution(gap, program, answer))
 

@@ -26,7 +26,7 @@ from cvxpy.expressions.expression import Expression
 from cvxpy.reductions.dcp2cone.cone_matrix_stuffing import ConeMatrixStuffing, ParamConeProg
 from cvxpy.reductions.dcp2cone.dcp2cone import Dcp2Cone
 from jax import Array
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import copy_with, hoist
@@ -299,6 +299,11 @@ class LevelTemplate:
     def height(self) -> int:
         """How many rows A has."""
         return self.matrix.shape[0]
+
+    @cached_property
+    def loose(self) -> Bool[np.ndarray, " height"]:
+        """Which rows are inequalities."""
+        return np.concatenate([np.zeros(0, bool), *(np.full(cone.size, cone.kind == NONNEGATIVE) for cone in self.cones)])
 
     def theta_at(self, environment: Mapping[int, Any]) -> Float[Array, " theta"]:
         """theta, from the values of x and of data; traceable."""

@@ -239,6 +239,11 @@ class ConvexProgram:
             curvature, self.slope(u) - curvature @ u, self.a, self.b, self.cones, self.size, self.flat_along(u)
         )
 
+    def linear_at(self, u: Vector) -> ConvexProgram:
+        """The same with smooth functions as the quadratic ones that they are like at u."""
+        model = self.model(u, self.curvature(u))
+        return replace(self, p=model.p, q=model.q, curved=model.curved, smooth=None)
+
     def around(self, u: Vector, unit: float) -> ConvexProgram:
         """The program for v in u + unit v, with the same multipliers; without smooth functions."""
         return replace(self, p=self.p * unit, q=self.slope(u), b=self.slack(u) / unit, curved=self.curved * unit)

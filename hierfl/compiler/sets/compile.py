@@ -60,8 +60,7 @@ def compile_set(
     draws = random_draw(trees, parameters, program, 11), random_draw(trees, parameters, program, 12)
     builder = _Builder(twins, parameters, draws)
     for written, constraint in zip(constraints, hoisted.expressions):
-        if constraint.variables():  # else it is about x alone, which the upper level declares
-            builder.add(Origin(written, constraint))
+        builder.add(Origin(written, constraint))
     return CompiledSet(
         label,
         builder.size,

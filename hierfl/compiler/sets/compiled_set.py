@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.parametric.nearest_point import NearestPoint
 from hierfl.compiler.programs.cones import NoStandardFormError
-from hierfl.compiler.sets.blocks import AffineBlock, Block, BoxBlock, PolyhedronBlock, ProgramBlock
+from hierfl.compiler.sets.blocks import AffineBlock, Block, BoxBlock, ConditionBlock, PolyhedronBlock, ProgramBlock
 from hierfl.compiler.sets.members import Values
 from hierfl.jaxtools.cheap_jit import quick_jit, traced_for_numpy
 
@@ -90,6 +90,14 @@ class CompiledSet:
     def traced_gap(self, environment: Mapping[int, Any]) -> Float[Array, ""]:
         """``gap`` by the blocks, as compiled programs have it."""
         return self._gap(self.values(environment)) if self.blocks else jnp.asarray(-jnp.inf)
+
+    def condition_gap(self, environment: Mapping[int, Any]) -> Float[Array, ""]:
+        """Positive when the set is empty for what is said of x alone."""
+        said = [block for block in self.blocks if isinstance(block, ConditionBlock)]
+        if not said:
+            return jnp.asarray(-jnp.inf)
+        values = self.values(environment)
+        return jnp.max(jnp.stack([jnp.asarray(block.gap(values), float) for block in said]))
 
     def has_point(self, environment: Mapping[int, Any]) -> bool:
         """Whether the set has a point, outside of programs."""

@@ -307,6 +307,9 @@ def _form_of_declaration(study: Study) -> tuple[Finding, ...]:
             "the class has no server term" if absent else "the papers' class has no server term, this problem has one"
         )
         findings.append(Finding("no server term", "proved" if absent else "not covered", reason))
+    if study.level is not None and study.level.prices:
+        named = ", ".join(price.name() for price in study.level.prices)
+        findings.append(Finding("no prices", "not covered", f"{named}: the papers' f has no multipliers of the lower level in it"))
     return tuple(findings)
 
 

@@ -508,6 +508,8 @@ def _constant(name: str, edges: Sequence[Edge | None], side: str, label: str = "
 def _lower_finding(study: Study, name: str, mu: float, known: LowerSpectra, label: str) -> Finding:
     assumption, letter = study.assumption("(ii)"), study.below.letter
     where = f", attained by {label}" if label else ""
+    if study.below.prices:
+        return Finding(name, "not covered", "f has prices in it, and multipliers solve no strongly convex problem", assumption)
     if mu > 0 and known.proved:
         return Finding(name, "proved", f"mu_{letter} >= {mu:.6g} by {known.rule}{where}", assumption)
     if mu > 0:

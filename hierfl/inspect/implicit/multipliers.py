@@ -12,6 +12,7 @@ from cvxpy.constraints.constraint import Constraint
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, level_solver
 from hierfl.compiler.lower_level.owner import Owner
+from hierfl.compiler.parametric.priced_form import PricedForm
 from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.party_constraints import lower_constraints
 from hierfl.compiler.programs.cones import NoStandardFormError, triangle
@@ -41,9 +42,11 @@ def multipliers_at(compiled: CompiledProblem, x: np.ndarray) -> Multipliers:
     except NoStandardFormError as reason:
         raise IncompatibleSolverError(f"the multipliers of this lower level are not known: {reason}.") from None
     assert evaluation.solution is not None
-    program, base = ParametricProgram(method.structure, ""), solver.form.base
+    program, base = ParametricProgram(method.structure, ""), solver.form.plain.base if isinstance(solver.form, PricedForm) else solver.form.base
     thetas = (program.numbers(jnp.asarray(x), *each) for each in zip(owners, jnp.asarray(evaluation.solution.y)))
-    answers = [solver.answer(*theta).first.z for theta in thetas]
+    form = solver.form
+    firsts = [solver.answer(*theta).first for theta in thetas]
+    answers = [form.multipliers(one) if isinstance(form, PricedForm) else one.z for one in firsts]
     return Multipliers(
         (constraint, _by_owner(compiled, [_dual(base, k, constraint, z) for z in answers]))
         for k, constraint in enumerate(lower_constraints(compiled.declaration))

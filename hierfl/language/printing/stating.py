@@ -18,9 +18,11 @@ import scipy.sparse as sp
 
 from hierfl.atoms.writing.phrase import Phrase, added, negated, number, value_phrase
 from hierfl.atoms.writing.text_pen import LONGEST_ARRAY
-from hierfl.language.levels import ArgMax, ArgMin, Equilibrium, averages_of
+from hierfl.language.levels import ArgMax, ArgMin, Equilibrium, LowerLevel, averages_of
 from hierfl.language.player import Nash, Player
+from hierfl.language.prices import ShadowPrice
 from hierfl.language.printing.reading import read
+from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import ClientParameter, Sample
 
 Phrases = tuple[Phrase, ...]
@@ -268,7 +270,7 @@ def _answer(level: Any, problem: Any, clients: int) -> Answer:
     samples = tuple(read(s) for s in mentioned.values() if isinstance(s, Sample)) if level.scope == "sample" else ()
     decisions = tuple(read(x) for x in problem.upper_variables if x.id in mentioned)
     index = "i" if clients > 1 and _one_per_client(level) else ""
-    inside = tuple(map(read, level.variables))
+    inside = tuple(map(read, level.decided))
     unknown = _together(tuple(_marked(y, {y.option("id"): index} if index else {}) for y in inside))
     return Answer(
         unknown=unknown,
@@ -276,7 +278,7 @@ def _answer(level: Any, problem: Any, clients: int) -> Answer:
         each_client=bool(clients > 1 and level.scope != "federation"),
         sample=_together(samples) if samples else None,
         task=_TASKS[type(level)](level, decisions, samples, index, clients),
-        selection=selection_words(level, problem.objective),
+        selection="; ".join(filter(None, [selection_words(level, problem.objective), *map(_meaning, level.prices)])),
     )
 
 
@@ -287,8 +289,14 @@ def selection_words(level: Any, objective: Any) -> str:
     best = {"minimize": "minimises", "maximize": "maximises"}
     worst = {"minimize": "maximises", "maximize": "minimises"}
     does = (best if level.selection == "optimistic" else worst)[objective.sense]
-    unknown = ", ".join(variable.name() for variable in level.variables)
+    unknown = ", ".join(variable.name() for variable in level.decided)
     return f"{level.selection}: of several solutions, the {unknown} that {does} the upper objective"
+
+
+def _meaning(price: Any) -> str:
+    """What a price is that has a name of its own."""
+    said = f"the {'shadow price' if isinstance(price, ShadowPrice) else 'multiplier'} of {expression_text(price.constraint)}"
+    return "" if price.name().startswith(f"{type(price).__name__}(") else f"{price.name()}: {said}"
 
 
 def _together(nodes: Phrases) -> Phrase:
@@ -303,18 +311,19 @@ def _values(expressions: Sequence[Any], shared: bool, clients: int) -> Phrase:
 
 def _conditions(owner: Any, shared: bool, clients: int) -> tuple[Condition, ...]:
     """The constraints of a level, or of a player."""
-    return (*_domains(owner.variables), *(_condition(c, clients > 1, each_client=shared) for c in owner.constraints))
+    own = owner.decided if isinstance(owner, LowerLevel) else owner.variables
+    return (*_domains(own), *(_condition(c, clients > 1, each_client=shared) for c in owner.constraints))
 
 
 def _optimum(level: Any, decisions: Phrases, samples: Phrases, index: str, clients: int) -> Optimization:
     shared = level.scope == "federation"
     value, conditions = _values(level.expressions, shared, clients), _conditions(level, shared, clients)
     sense = "maximize" if level.kind == "argmax" else "minimize"
-    return Optimization(sense, tuple(map(read, level.variables)), value, conditions)
+    return Optimization(sense, tuple(map(read, level.decided)), value, conditions)
 
 
 def _equilibrium(level: Any, decisions: Phrases, samples: Phrases, index: str, clients: int) -> Inequality:
-    inside, shared = tuple(map(read, level.variables)), level.scope == "federation"
+    inside, shared = tuple(map(read, level.decided)), level.scope == "federation"
     point = _together(inside)
     used = {leaf.name() for leaf in level.leaves}
     other = Phrase("name", value=_unused("zvu", used), shape=point.shape)
@@ -327,7 +336,7 @@ def _equilibrium(level: Any, decisions: Phrases, samples: Phrases, index: str, c
         other=other,
         condition=Phrase("ge", (Phrase(product, (mapping, step)), number(0))),
         mapping=mapping,
-        value=_values(level.expressions, shared, clients),
+        value=_values(level.expressions[: len(level.decided)], shared, clients),
         feasible=feasible,
         variables=inside,
         conditions=_conditions(level, shared, clients),

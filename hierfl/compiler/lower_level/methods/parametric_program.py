@@ -11,6 +11,7 @@ import cvxpy as cp
 import jax
 import jax.numpy as jnp
 import numpy as np
+from cvxpy.constraints import Equality
 from jax import Array
 from jaxtyping import Float
 
@@ -23,12 +24,15 @@ from hierfl.compiler.parametric.level_form import LevelForm, RowGroup, Thetas
 from hierfl.compiler.parametric.level_solver import LevelAnswer, LevelSolver, Upper
 from hierfl.compiler.parametric.linearised_form import LinearisedForm
 from hierfl.compiler.parametric.many_programs import ManyPrograms
+from hierfl.compiler.parametric.priced_form import PricedForm
 from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.party_constraints import lower_constraints
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.programs.convex_program import ALIKE, EMPTY, ONE, SEVERAL, SOLVED, UNBOUNDED
 from hierfl.jaxtools.host_callback import Batch, call_on_host, for_each
 from hierfl.language.expectation import SampleAverage, averages_of
+from hierfl.language.levels import LowerLevel
+from hierfl.language.prices import price_sign
 
 OWNERS = 1_000  # of a y, solved one after another, from which smooth levels are left to iterations
 NUMBERS = 5_000_000  # of rows that are averaged over, at most, and
@@ -68,21 +72,21 @@ class ParametricProgram(ExactMethod):
 
     @classmethod
     def verdict(cls, structure: LowerStructure) -> Verdict:
-        oracles = structure.oracles
-        if oracles.elsewhere and oracles.scope == "federation" and structure.obstacle is None:
+        oracles, iterable = structure.oracles, structure.obstacle is None and not structure.level.prices
+        if oracles.elsewhere and oracles.scope == "federation" and iterable:
             return Verdict(False, "needs the data of all clients in one place")
         try:
             form = level_solver(structure).form
         except NoStandardFormError as reason:
             return Verdict(False, f"cannot reduce the lower level to rows and cones: {reason}")
-        if form.asks_for_map and (oracles.elsewhere or (structure.size > LINEARISED and structure.obstacle is None)):
+        if form.asks_for_map and (oracles.elsewhere or (structure.size > LINEARISED and iterable)):
             return Verdict(False, f"needs the Jacobian of a map that is not affine: of {LINEARISED} scalars, and of data in one place")
-        if form.stairs and structure.obstacle is None:
+        if form.stairs and iterable:
             return Verdict(False, f"would find a staircase: {form.stairs}")
-        if structure.obstacle is None and structure.owners > OWNERS and not ManyPrograms.treats(form):
+        if iterable and structure.owners > OWNERS and not ManyPrograms.treats(form):
             return Verdict(False, f"needs at most {OWNERS:,} owners of a y; here {structure.owners:,}")
         numbers = sum(group.template.count * _rows(group, oracles, structure) for group in form.groups)
-        iterated = structure.obstacle is None and numbers * structure.size * structure.owners > WORK
+        iterated = iterable and numbers * structure.size * structure.owners > WORK
         if numbers > NUMBERS or iterated:  # or beyond what memory has
             return Verdict(
                 False, f"needs fewer numbers to average over; here {numbers:,}, for {structure.size:,} scalars of y"
@@ -318,15 +322,37 @@ def _made(structure: LowerStructure) -> LevelSolver:
     clients = oracles.static_data.clients
     constraints = lower_constraints(oracles.declaration)
     if mapping and not structure.affine:
+        if level.prices:
+            raise NoStandardFormError("prices of an equilibrium whose map is not affine are not known")
         base = LevelTemplate.of(None, constraints, level.variables, known)
         return LevelSolver(LinearisedForm(base, (), True), structure.strict, mapping=True)
-    cost = list(level.expressions) if mapping else level.expression
-    form = LevelForm.of([(cost, 1.0 if mapping else level.sign, clients)], constraints, level.variables, whole, known)
+    cost = list(level.expressions[: len(level.decided)]) if mapping else level.expression
+    form = LevelForm.of([(cost, 1.0 if mapping else level.sign, clients)], constraints, level.decided, whole, known)
     form = replace(form, is_map=mapping and not structure.pattern.symmetric)
+    if level.prices:
+        form, mapping = _priced(form, level, constraints), True
     selection = getattr(level, "selection", None)
     strict = structure.strict
     chosen_by = None if selection is None else _upper(oracles, selection)
     return LevelSolver(form, strict, selection, chosen_by, mapping)
+
+
+def _priced(form: LevelForm, level: LowerLevel, constraints: Sequence[Any]) -> PricedForm:
+    """The form with the level's prices, in CVXPY's signs or as shadow prices."""
+    rows, signs = list[np.ndarray](), list[np.ndarray]()
+    for price in level.prices:
+        place = next((k for k, one in enumerate(constraints) if one is price.constraint), None)
+        if place is None:
+            raise NoStandardFormError(f"{price.name()} would be a price for each client in federation scope")
+        own, shape = form.base.rows[place], price.constraint.shape
+        if own.ndim > 1 or own.size != price.size:
+            raise NoStandardFormError(
+                f"{price.name()} is the price of more rows than it has entries: write absolute values and largest entries as rows"
+            )
+        sign = price_sign(price, price.constraint, level) * (-1.0 if isinstance(price.constraint, Equality) else 1.0)
+        rows.append(own.reshape(shape, order="F").ravel())
+        signs.append(np.full(own.size, sign))
+    return PricedForm.of(form, np.concatenate(rows), np.concatenate(signs))
 
 
 def _upper(oracles: Oracles, selection: str) -> Upper:
