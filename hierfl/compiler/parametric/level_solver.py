@@ -14,11 +14,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
+import cvxpy as cp
 import numpy as np
 
 from hierfl.compiler.parametric.chosen_response import ChosenResponse, widened
 from hierfl.compiler.parametric.level_form import LevelForm, Thetas, WithoutCones
 from hierfl.compiler.parametric.many_programs import FamilyAnswers, ManyPrograms, pulled_together, solved_together
+from hierfl.compiler.parametric.priced_form import PricedForm
 from hierfl.compiler.programs.all_solutions import AllSolutions, settled, value_at
 from hierfl.compiler.programs.convex_program import (
     ONE,
@@ -47,12 +49,13 @@ AMONG = 1e-6  # the error of a choice over curved cones that is good enough
 class Upper(NamedTuple):
     """The upper objective of an owner as a convex cost of y; ``sign`` -1 where its negation is.
 
-    ``why_not`` says why neither is one.
+    ``why_not`` says why neither is one. Where prices are chosen, it is a cost of them alone: parameters stand for the ``fixed`` variables.
     """
 
     form: LevelForm | None
     sign: float
     why_not: str = ""
+    fixed: tuple[tuple[cp.Variable, cp.Parameter], ...] = ()
 
 
 class LevelAnswer(NamedTuple):
@@ -93,6 +96,11 @@ class LevelSolver:
             while len(self._kept) > _capacity(answer.program, None if before is None else before.program):
                 self._kept.popitem(last=False)
         return answer
+
+    @cached_property
+    def unselected(self) -> LevelSolver:
+        """The same without a selection."""
+        return LevelSolver(self.form, self.strict, mapping=self.mapping)
 
     @cached_property
     def has_families(self) -> bool:
@@ -147,10 +155,20 @@ class LevelSolver:
         several = self._all_solutions(program, first)
         if several.is_one is not False:
             return LevelAnswer(program, first, first, ONE if several.is_one else UNKNOWN)
+        if self.selection is not None and isinstance(self.form, PricedForm):
+            self._require_one_y(self.form, thetas)
         chosen, ends = self._least(several) if self.selection is None else self._selected(several, of_upper), several.ends
         if program.is_map:
             chosen, *ends = (solution_of_gap(program, one) for one in (chosen, *ends))
         return LevelAnswer(program, first, chosen, SEVERAL, tuple(ends))
+
+    def _require_one_y(self, form: PricedForm, thetas: Thetas) -> None:
+        """Prices are chosen at the y that there is."""
+        if AllSolutions(*form.of_level(thetas)).is_one is False:
+            raise NotConvexError(
+                f"selection={self.selection!r} chooses among several prices where y is one: here the level has several y as well. Add a strongly "
+                f"convex term to it."
+            )
 
     @staticmethod
     def _all_solutions(program: ConvexProgram, answer: ProgramSolution) -> AllSolutions:

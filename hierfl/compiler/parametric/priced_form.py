@@ -49,9 +49,13 @@ class PricedForm(LevelForm):
         latest = self.plain.latest
         return latest is None or not latest.is_map or self.plain.is_monotone(latest)
 
-    def solution(self, thetas: Thetas, program: ConvexProgram, known: Saddles) -> ProgramSolution:
+    def of_level(self, thetas: Thetas) -> tuple[ConvexProgram, ProgramSolution]:
+        """The level's own program and solution."""
         level = self.plain.program(thetas)
-        found = self.plain.solution(thetas, level, self._known)
+        return level, self.plain.solution(thetas, level, self._known)
+
+    def solution(self, thetas: Thetas, program: ConvexProgram, known: Saddles) -> ProgramSolution:
+        level, found = self.of_level(thetas)
         if not found.solved:
             return program.none(found.status)
         kept, loose = _kept(self.plain.base, self.priced), self.plain.base.loose[self.priced]

@@ -45,8 +45,8 @@ def multipliers_at(compiled: CompiledProblem, x: np.ndarray) -> Multipliers:
     program, base = ParametricProgram(method.structure, ""), solver.form.plain.base if isinstance(solver.form, PricedForm) else solver.form.base
     thetas = (program.numbers(jnp.asarray(x), *each) for each in zip(owners, jnp.asarray(evaluation.solution.y)))
     form = solver.form
-    firsts = [solver.answer(*theta).first for theta in thetas]
-    answers = [form.multipliers(one) if isinstance(form, PricedForm) else one.z for one in firsts]
+    found = [solver.answer(*theta) for theta in thetas]
+    answers = [form.multipliers(one.chosen) if isinstance(form, PricedForm) else one.first.z for one in found]
     return Multipliers(
         (constraint, _by_owner(compiled, [_dual(base, k, constraint, z) for z in answers]))
         for k, constraint in enumerate(lower_constraints(compiled.declaration))

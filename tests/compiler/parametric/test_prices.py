@@ -173,3 +173,42 @@ def test_they_are_told_in_text_and_latex() -> None:
     assert r"\mathrm{price} \, x" in named.latex() and "shadow price" in named.latex()
     assert "Dual(sum(y) == x) * x" in str(hf.Problem(hf.Minimize(server=hf.Dual(demand) * x), hf.ArgMin(y, cp.sum_squares(y), [demand])))
     assert "no prices" in str(named.check(progress=False))
+
+
+def generation(selection: str | None) -> tuple[hf.Problem, Any, Any]:
+    """Investment in the cheapest of three plants (Conejo et al., 2016): at 50 the price is anything from 12 to 15."""
+    x, y = cp.Variable(name="x"), cp.Variable(3, name="y", nonneg=True)
+    balance = cp.sum(y) == 200
+    price = hf.ShadowPrice(balance, name="price")
+    level = hf.ArgMin(y, np.array([10.0, 12.0, 15.0]) @ y, [balance, y[0] <= x, y[1] <= 150, y[2] <= 100], selection=selection)
+    upper = hf.Minimize(server=40_000 * x + 8760 * (10 * y[0] - price * y[0]))
+    return hf.Problem(upper, level, constraints=[x >= 0, x <= 250]), x, price
+
+
+def test_an_investment_that_makes_the_price() -> None:
+    problem, _, price = generation("optimistic")
+    assert float(problem.implicit(50.0)) == pytest.approx(-190_000, rel=1e-12)
+    assert problem.implicit.multipliers(50.0)[price.constraint] == pytest.approx(-15.0, rel=1e-12)
+    assert float(generation("pessimistic")[0].implicit(50.0)) == pytest.approx(-190_000 + 8760 * 50 * 3, rel=1e-12)
+    found = problem.solve(progress=False)
+    assert found.value == pytest.approx(-190_000, rel=1e-6) and found.x == pytest.approx(50.0, rel=1e-6)
+
+
+def test_a_bid_that_makes_the_price() -> None:
+    """Strategic bidding (Fanzeres, 2017): to offer a little less leaves the dearest plant to set the price."""
+    x, y = cp.Variable(name="x"), cp.Variable(4, name="y", nonneg=True)
+    balance = cp.sum(y) == 100
+    level = hf.ArgMin(y, np.array([0.0, 50.0, 100.0, 1000.0]) @ y, [balance, y <= cp.hstack([x, 40, 40, 100])], selection="optimistic")
+    problem = hf.Problem(hf.Maximize(server=hf.ShadowPrice(balance) * y[0]), level, constraints=[x >= 0, x <= 100])
+    assert float(problem.implicit(20.0)) == pytest.approx(20_000, rel=1e-12)
+    found = problem.solve(progress=False)
+    assert found.value == pytest.approx(20_000, rel=1e-6) and found.x == pytest.approx(20.0, rel=1e-6)
+
+
+def test_prices_are_chosen_where_y_is_one() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y", nonneg=True)
+    demand = cp.sum(y) == 1 + 0 * x
+    both = hf.ArgMin(y, cp.sum(y) * (1 + cp.square(x)), [demand, cp.sum(y) <= 1], selection="optimistic")
+    problem = hf.Problem(hf.Minimize(server=hf.Dual(demand) * y[0]), both, constraints=[x >= 0, x <= 1])
+    with pytest.raises(hf.NotConvexError, match="chooses among several prices where y is one"):
+        problem.implicit(0.5)

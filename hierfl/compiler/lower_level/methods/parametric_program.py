@@ -15,6 +15,7 @@ from cvxpy.constraints import Equality
 from jax import Array
 from jaxtyping import Float
 
+from hierfl.analysis.hoist import instantiate
 from hierfl.compiler.lower_level.certificate import LowerSolution
 from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict
 from hierfl.compiler.lower_level.owner import Owner
@@ -108,18 +109,32 @@ class ParametricProgram(ExactMethod):
 
     def thetas(self, x: Array, owner: Owner, y: Array) -> tuple[Thetas, Thetas]:
         """theta of the level (of the linear model at y, where its map is not affine), and of the upper objective where it chooses."""
-        below, above = self._own(x, owner)
+        below, above = self._own(x, owner, y)
         return [*below, *self._map_at(x, owner, y)], above
 
     def _map_at(self, x: Array, owner: Owner, y: Array) -> Thetas:
         form = self.solver.form
         return form.at(partial(owner.mapping, x), y) if isinstance(form, LinearisedForm) else []
 
-    def _own(self, x: Array, owner: Owner) -> tuple[Thetas, Thetas]:
-        environment, upper = self.structure.oracles.environment(x, None, owner.own), self.solver.upper
+    def _own(self, x: Array, owner: Owner, y: Array | None = None) -> tuple[Thetas, Thetas]:
+        """theta of both; where the upper objective chooses prices, it does so at y, by default that of the level."""
+        oracles, upper = self.structure.oracles, self.solver.upper
+        environment = oracles.environment(x, None, owner.own)
         below = self.solver.form.thetas(environment, owner.gather)
-        above = [] if upper is None or upper.form is None else upper.form.thetas(environment, owner.gather)
-        return below, above
+        if upper is None or upper.form is None:
+            return below, []
+        if upper.fixed:
+            at = oracles.lower.split(self._unselected(below, x.dtype) if y is None else jax.lax.stop_gradient(y))
+            environment |= {parameter.id: at[variable.id] for variable, parameter in upper.fixed}
+        return below, upper.form.thetas(environment, owner.gather)
+
+    def _unselected(self, below: Thetas, dtype: Any) -> Array:
+        solver, size = self.solver.unselected, self.structure.size
+
+        def on_host(*parts: np.ndarray) -> np.ndarray:
+            return solver.answer([np.asarray(part, float) for part in parts]).y
+
+        return call_on_host(on_host, (size,), dtype, *below)
 
     def numbers(self, x: Array, owner: Owner, y: Array) -> tuple[Thetas, Thetas]:
         """The same as arrays of NumPy's."""
@@ -362,6 +377,8 @@ def _upper(oracles: Oracles, selection: str) -> Upper:
     assert level is not None
     whole = level.scope == "federation"
     terms = [declaration.objective.clients, declaration.objective.server if whole else None]
+    fixed = {v: cp.Parameter(v.shape, name=v.name()) for v in level.decided} if level.prices else {}
+    terms = [None if term is None else instantiate([term], fixed)[0] for term in terms]
     wanted = oracles.sign * (1.0 if selection == "optimistic" else -1.0)
     why: list[str] = []
     for sign in (wanted, -wanted):
@@ -378,7 +395,7 @@ def _upper(oracles: Oracles, selection: str) -> Upper:
         except NoStandardFormError as reason:
             why.append(str(reason))
             continue
-        return Upper(form, sign * oracles.sign)
+        return Upper(form, sign * oracles.sign, fixed=tuple(fixed.items()))
     return Upper(None, 0.0, why[0])
 
 
