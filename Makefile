@@ -1,4 +1,4 @@
-# Everything from a fresh clone: `make run` for the first minute, `make test` for every check, `make test-fast` while at work.
+# Everything from a fresh clone: `make run` for the first minute, `make test` for every check, `make test-fast` while at work, `make test-nightly` for what takes longer.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +8,7 @@ FULL ?=
 # the package laid out as installed: tools that read imports cannot follow the mapping of solvers/ and models/ into it
 INSTALLED := .cache/installed
 
-.PHONY: run reproduce test test-fast lint contracts typecheck pytest conformance installed docs docs-test bench bench-quick clean
+.PHONY: run reproduce test test-fast test-nightly lint contracts typecheck pytest conformance installed docs docs-test bench bench-quick clean
 
 run: $(VENV)/.run
 	@$(BIN)/hierfl demo --no-open --out figures $(RUN_ARGS)
@@ -40,7 +40,11 @@ installed:
 
 pytest: $(VENV)/.test
 	# a file stays in one process, where what it compiled is kept
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist loadfile --nightly without
+
+# what `make test` leaves out (tests/nightly.txt), and every solver on every runtime
+test-nightly: $(VENV)/.test conformance
+	$(BIN)/python -m pytest -n auto --dist loadfile --nightly only
 
 # every solver on every runtime and every case of hierfl.testing; the suite runs a covering of them
 conformance: $(VENV)/.test

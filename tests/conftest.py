@@ -45,6 +45,22 @@ _SLOWEST = 20
 _seconds: Counter[str] = Counter()  # by file, fixtures included; in the process that reports
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--nightly``: what becomes of the tests in nightly.txt, ``with`` the others, ``only`` they, or ``without`` them."""
+    parser.addoption("--nightly", choices=("with", "only", "without"), default="with", help="the tests in tests/nightly.txt")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what was not asked for."""
+    asked = config.getoption("nightly")
+    if asked == "with":
+        return
+    listed = set((Path(__file__).parent / "nightly.txt").read_text().splitlines())
+    left = [item for item in items if (item.nodeid in listed) != (asked == "only")]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if (item.nodeid in listed) == (asked == "only")]
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Programs that run for a moment need not be good ones: unless a test is marked ``optimised``, XLA leaves most passes out."""
     jax.config.update("jax_disable_most_optimizations", item.get_closest_marker("optimised") is None)

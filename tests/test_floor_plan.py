@@ -212,6 +212,14 @@ def test_tests_lie_where_their_subjects_do() -> None:
     assert not astray, listing(sorted(astray))
 
 
+def test_nightly_tests_exist() -> None:
+    """By file and function: pytest itself has no parameter of this name otherwise, and leaves nothing out."""
+    lines = (ROOT / "tests/nightly.txt").read_text().splitlines()
+    named = [line.partition("[")[0].split("::") for line in lines if line and not line.startswith("#")]
+    lost = [f"{file}::{name}" for file, name in named if f"def {name}(" not in (ROOT / file).read_text()]
+    assert named and not lost, listing(lost)
+
+
 def test_quick_tests_exist_and_touch_every_package() -> None:
     lines = (ROOT / "tests/quick.txt").read_text().splitlines()
     chosen = [Path(line.partition("::")[0]) for line in lines if line and not line.startswith("#")]
