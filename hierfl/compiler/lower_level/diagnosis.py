@@ -197,7 +197,12 @@ def _diagnose(oracles: Oracles, method: ExactMethod, x: np.ndarray, solution: Lo
 
 def _empty_message(oracles: Oracles, x: np.ndarray, owner: int) -> str:
     """What an ``EmptyLowerSetError`` says."""
-    level = oracles.declaration.lower_level
+    level, lower_set = oracles.declaration.lower_level, oracles.lower_set
+    if lower_set is not None and oracles.scope != "sample":
+        own = oracles.data().clients.party(owner if oracles.scope == "client" else 0).environment
+        broken = lower_set.broken_conditions(oracles.environment(jnp.asarray(x), None, own))
+        if broken:
+            return f"Y(x) of {owner_name(oracles, owner)} is empty at x = {_short(x)}: x itself does not satisfy {broken}."
     constraints = ", ".join(map(expression_text, level.constraints)) if level else ""
     return f"Y(x) of {owner_name(oracles, owner)} is empty at x = {_short(x)}: no y satisfies {constraints}."
 

@@ -18,7 +18,7 @@ from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.parametric.nearest_point import NearestPoint
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.sets.blocks import AffineBlock, Block, BoxBlock, ConditionBlock, PolyhedronBlock, ProgramBlock
-from hierfl.compiler.sets.members import Values
+from hierfl.compiler.sets.members import Values, constraints_text
 from hierfl.jaxtools.cheap_jit import quick_jit, traced_for_numpy
 
 ITERATING = (PolyhedronBlock, ProgramBlock)
@@ -91,13 +91,22 @@ class CompiledSet:
         """``gap`` by the blocks, as compiled programs have it."""
         return self._gap(self.values(environment)) if self.blocks else jnp.asarray(-jnp.inf)
 
+    @property
+    def _conditions(self) -> list[ConditionBlock]:
+        """What is said of x alone."""
+        return [block for block in self.blocks if isinstance(block, ConditionBlock)]
+
     def condition_gap(self, environment: Mapping[int, Any]) -> Float[Array, ""]:
         """Positive when the set is empty for what is said of x alone."""
-        said = [block for block in self.blocks if isinstance(block, ConditionBlock)]
-        if not said:
+        if not self._conditions:
             return jnp.asarray(-jnp.inf)
         values = self.values(environment)
-        return jnp.max(jnp.stack([jnp.asarray(block.gap(values), float) for block in said]))
+        return jnp.max(jnp.stack([jnp.asarray(block.gap(values), float) for block in self._conditions]))
+
+    def broken_conditions(self, environment: Mapping[int, Any]) -> str:
+        """The constraints on x alone that do not hold, in words."""
+        values = self.values(environment) if self._conditions else {}
+        return constraints_text([block.origin for block in self._conditions if float(block.gap(values)) > 0])
 
     def has_point(self, environment: Mapping[int, Any]) -> bool:
         """Whether the set has a point, outside of programs."""
