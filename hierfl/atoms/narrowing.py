@@ -66,17 +66,20 @@ def of_matrix_product(node: Expression, target: Interval, arguments: list[Interv
 
 def _rows(matrix: np.ndarray, target: Interval, unknown: Interval) -> Interval | None:
     """Bounds on z from ``matrix @ z`` in ``target``: what each row leaves to each entry."""
-    if matrix.size * (unknown.lo.size // matrix.shape[1]) > _PRODUCT_LIMIT:
-        return None
     vector = unknown.lo.ndim == 1
     lo, hi = (end[:, None] if vector else end for end in (unknown.lo, unknown.hi))
+    longest = int((matrix != 0).sum(axis=1).max(initial=0))
+    if matrix.shape[0] * longest * lo.shape[1] > _PRODUCT_LIMIT:
+        return None
+    places = np.argsort(matrix == 0, axis=1, kind="stable")[:, :longest]  # of each row's entries, and zeros
+    entries = np.take_along_axis(matrix, places, axis=1)[:, :, None]
     goal = [end.reshape(matrix.shape[0], lo.shape[1])[:, None, :] for end in (target.lo, target.hi)]
-    coefficients = Interval.of(matrix[:, :, None])
-    terms = coefficients * Interval(lo[None], hi[None])
+    coefficients = Interval.of(entries)
+    terms = coefficients * Interval(lo[places], hi[places])
     left = (Interval(goal[0], goal[1]) - _others(terms, 1)) * coefficients.inverse()
-    used = matrix[:, :, None] != 0
-    low = np.where(used, left.lo, -np.inf).max(axis=0)
-    high = np.where(used, left.hi, np.inf).min(axis=0)
+    low, high = np.full(lo.shape, -np.inf), np.full(lo.shape, np.inf)
+    np.maximum.at(low, places, np.where(entries != 0, left.lo, -np.inf))
+    np.minimum.at(high, places, np.where(entries != 0, left.hi, np.inf))
     return Interval(low[:, 0], high[:, 0]) if vector else Interval(low, high)
 
 
