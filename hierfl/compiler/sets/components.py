@@ -124,8 +124,9 @@ def bands(sides: Sequence[Side]) -> list[Band]:
     for side in sides:
         source, (row,) = side.row.source, side.row.index
         first, second = (_coefficients(draw, int(row)) for draw in source.coefficients.draws)
+        matrix = source.coefficients.matrix
         key = (
-            side.row.pattern.indices.tobytes(),
+            matrix.indices[matrix.indptr[row] : matrix.indptr[row + 1]].tobytes(),
             *map(_rounded, (first / first[0], second / second[0], second[0] / first[0])),
         )
         alike.setdefault(key, []).append((side, float(first[0])))
