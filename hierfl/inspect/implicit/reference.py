@@ -191,6 +191,15 @@ class Reference(Shown):
         Number of evaluations of f.
     guarantee
         What is known of the point, in words.
+    bound
+        With ``certificate="global"``: no x of X has a better value of f; ``guarantee`` says how that is known. None without, infinite where
+        nothing is known.
+    gap
+        |value - bound|, relative to 1 and to |value|; None without a bound.
+    multipliers
+        With ``certificate="global"``: those of the lower level's constraints at x, by constraint, for every owner of a y.
+    status
+        ``"searched"``; with ``certificate="global"`` ``"proved"``, ``"time limit reached"``, ``"interrupted"``, or ``"not proved"`` with the reason.
     """
 
     x: Any
@@ -201,8 +210,14 @@ class Reference(Shown):
     points: tuple[Any, ...]
     evaluations: int
     guarantee: str
+    bound: float | None = None
+    gap: float | None = None
+    multipliers: Any = None
+    status: str = "searched"
 
     def _card(self) -> Card:
+        if self.bound is not None:
+            return self._card_with_bound(self.bound)
         rows = [
             ("x", brief(self.x)),
             *([] if self.y is None else [("y(x)", brief(self.y))]),
@@ -213,8 +228,22 @@ class Reference(Shown):
         ]
         return Card(f"f = {self.value:.10g}, the best point found", rows, [("in words", str(self))])
 
+    def _card_with_bound(self, bound: float) -> Card:
+        rows = [
+            ("status", self.status),
+            ("bound", f"{bound:.10g}, a gap of {self.gap:.1e}" if np.isfinite(bound) else "none"),
+            ("x", brief(self.x)),
+            *([] if self.y is None else [("y(x)", brief(self.y))]),
+            ("how sure", str(self.certificate)),
+            ("bound known", self.guarantee),
+        ]
+        what = "the optimum" if self.status == "proved" else "the best point found"
+        return Card(f"f = {self.value:.10g}, {what}", rows, [("multipliers", repr(self.multipliers or ""))])
+
     def __str__(self) -> str:
-        return f"f = {self.value:.10g}\n{self.certificate}\n{self.guarantee}"
+        if self.bound is None:
+            return f"f = {self.value:.10g}\n{self.certificate}\n{self.guarantee}"
+        return f"f = {self.value:.10g}, bound {self.bound:.10g} ({self.status})\n{self.certificate}\nbound known {self.guarantee}"
 
 
 def reference(compiled: CompiledProblem, *, restarts: int, seed: int, x0: Any, progress: bool) -> Reference:
