@@ -266,11 +266,6 @@ class Roles:
         )
 
 
-def whole_numbers(variables: Sequence[cp.Variable]) -> tuple[cp.Variable, ...]:
-    """Those of the variables that are whole numbers: ``boolean=True`` or ``integer=True``."""
-    return tuple(v for v in variables if v.attributes["boolean"] or v.attributes["integer"])
-
-
 def _tables(parts: Sequence[Part], lower: LowerLevel | None) -> tuple[PairedSamples, ...]:
     """Connected components of the samples that occur in the same average; a sample-scope level is one table."""
     groups = [samples_among(average.parameters()) for part in parts for average in averages_of(part)]

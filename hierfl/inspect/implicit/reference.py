@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 
+from hierfl.analysis.variable_bounds import require_continuous
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
 from hierfl.compiler.lower_level.certificate import TOLERANCE, Evaluation
@@ -268,6 +269,7 @@ def _key(compiled: CompiledProblem, restarts: int, seed: int) -> tuple[Any, ...]
 def _searched(compiled: CompiledProblem, restarts: int, seed: int, x0: Any, progress: bool) -> Reference:
     """Search for the best point; errors as for ``Problem.reference``."""
     size = compiled.upper.size
+    require_continuous(compiled.upper.variables, "reference() without certificate='global'")
     if size > SIZE_LIMIT:
         raise SettingError(
             f"reference() is for small problems: x has {size} scalars, at most {SIZE_LIMIT} are treated."

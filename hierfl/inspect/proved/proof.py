@@ -32,7 +32,8 @@ from hierfl.compiler.starting_points import box_around, on_upper_set, require_no
 from hierfl.errors import HierflError, IncompatibleSolverError, LowerLevelError, MissingPackageError, SettingError
 from hierfl.inspect.implicit.multipliers import multipliers_at, owners_of
 from hierfl.inspect.implicit.reference import LocalSearch, Reference
-from hierfl.inspect.proved.branch_and_bound import (
+from hierfl.inspect.implicit.rest import PROVED
+from hierfl.inspect.proved.scip import (
     BOUNDED,
     FEASIBILITY,
     NO_POINT,
@@ -44,9 +45,8 @@ from hierfl.inspect.proved.branch_and_bound import (
 )
 from hierfl.inspect.proved.refined import refined
 from hierfl.inspect.proved.single_level import SingleLevel
-from hierfl.jaxtools.interruption import CutShort, heeded, impatient, over, reason
+from hierfl.jaxtools.interruption import CutShort, heed, heeded, impatient, present_wishes, reason, rest
 from hierfl.jaxtools.precision import double_precision
-from hierfl.language.declaration import whole_numbers
 from hierfl.progress import RunProgress, Waiting
 from hierfl.value_certificate import Certificate
 
@@ -55,7 +55,7 @@ SHARE = 0.5  # of the gap that is asked for, that the search itself is asked for
 INSIDE = 1e-8  # relative: how far a point of the search may be outside X, onto which it is put
 FIRST, SECONDS = 16, 2.0  # points that the local search is begun from, and how long it may take
 COMBINATIONS = 1_000  # of whole numbers, up to which they are looked through
-PROVED, NOT_PROVED = "proved", "not proved"
+NOT_PROVED = "not proved"
 
 
 class Found(NamedTuple):
@@ -74,7 +74,8 @@ class Found(NamedTuple):
 def proved_reference(compiled: CompiledProblem, *, gap: float, time_limit: float | None, seed: int, x0: Any, progress: bool) -> Reference:
     """The best point with a bound; arguments and errors as for ``Problem.reference``."""
     _require_settings(gap, time_limit)
-    until = math.inf if time_limit is None else time.perf_counter() + time_limit
+    limits = [wish.until for wish in present_wishes()]
+    until = min([math.inf if time_limit is None else time.perf_counter() + time_limit, *limits])
     given = None if x0 is None else compiled.upper.flatten(x0, "x0")
     with heeded(until):
         try:
@@ -114,6 +115,7 @@ class _Proof:
             first = self._first()
         start = None if first is None else self._all_values(first)
         search = searched(self.program, start, SHARE * self.gap, self.until, self.show, compiled.sign)
+        rest()  # what is left to do ends by itself
         if search.ended == UNBOUNDED and has_a_point(self.program, self.until) is not False:
             raise unbounded(-compiled.sign)
         if search.ended in (NO_POINT, UNBOUNDED) and first is None:
@@ -133,7 +135,7 @@ class _Proof:
         with suppress(CutShort, HierflError), heeded(limit), impatient():
             begin = start_point(compiled, self.given)
             points = np.concatenate([begin[None], sobol_points(box_around(compiled, begin), FIRST, self.seed)])
-            whole = whole_places(compiled)
+            whole = compiled.upper.whole
             points = on_upper_set(compiled, np.where(whole, np.round(points), points))
             points = points[(np.abs(points - np.round(points)) <= INSIDE)[:, whole].all(axis=1)]
             search = LocalSearch(compiled)
@@ -216,7 +218,7 @@ class _Proof:
 
     def _inside(self, x: np.ndarray) -> np.ndarray | None:
         """The point of X, with whole numbers where they are wanted, that was meant; None where there is none next to it."""
-        compiled, whole = self.compiled, whole_places(self.compiled)
+        compiled, whole = self.compiled, self.compiled.upper.whole
         x = np.where(whole, np.round(x), x)
         nearest = on_upper_set(compiled, x[None])[0]
         away = float(np.linalg.norm(nearest - x))
@@ -291,15 +293,9 @@ def described(compiled: CompiledProblem, found: Found, bound: float, gap: float,
 # --- whole numbers, one combination after another --------------------------------------------------------------------
 
 
-def whole_places(compiled: CompiledProblem) -> np.ndarray:
-    """Which entries of x are whole numbers."""
-    marks = [np.full(v.size, any(v is one for one in whole_numbers(compiled.upper.variables))) for v in compiled.upper.variables]
-    return np.concatenate([np.zeros(0, bool), *marks])
-
-
 def choices_of(compiled: CompiledProblem) -> list[Sequence[float]] | None:
     """What each entry of x may be, where all are whole and few; None elsewhere."""
-    if not whole_places(compiled).all() or not compiled.upper.size:
+    if not compiled.upper.whole.all() or not compiled.upper.size:
         return None
     known, count = compiled.declaration.known_bounds, 1
     choices: list[Sequence[float]] = []
@@ -320,13 +316,15 @@ def _looked_through(compiled: CompiledProblem, choices: list[Sequence[float]], g
     all_of_them = [np.array(each, float) for each in product(*choices)]
     best, left = None, len(all_of_them)
     with RunProgress(len(all_of_them), "reference, all combinations", show, "combinations") as bar:
-        for x, found in _values(compiled, all_of_them):
-            if over():
-                break
-            left -= 1
-            bar.advance(1)
-            if found is not None and (best is None or found.value < best.value):
-                best = found
+        with suppress(CutShort):
+            for found in _values(compiled, all_of_them):
+                left -= 1
+                bar.advance(1)
+                if found is not None and (best is None or found.value < best.value):
+                    best = found
+                heed()
+    why_ended = reason()
+    rest()
     if best is None:
         require_nonempty(compiled)
         raise LowerLevelError(
@@ -338,16 +336,16 @@ def _looked_through(compiled: CompiledProblem, choices: list[Sequence[float]], g
         f"by {'all' if done else len(all_of_them) - left} of {len(all_of_them):,} combinations of whole numbers, the lower level solved exactly at each, y as implicit(x) "
         f"has it; no branch and bound: {why}"
     )
-    status = PROVED if done else str(reason())
+    status = PROVED if done else str(why_ended)
     return described(compiled, best, bound, 0.0 if done else math.inf, status, how)
 
 
-def _values(compiled: CompiledProblem, points: list[np.ndarray]) -> Iterator[tuple[np.ndarray, Found | None]]:
+def _values(compiled: CompiledProblem, points: list[np.ndarray]) -> Iterator[Found | None]:
     """f at those of the points that are in X."""
     inside = on_upper_set(compiled, np.array(points))
     for x, nearest in zip(points, inside):
         if np.linalg.norm(nearest - x) > INSIDE * (1.0 + np.linalg.norm(x)):
-            yield x, None
+            yield None
             continue
         evaluation = evaluated(compiled, x)
-        yield x, None if evaluation is None else Found(x, evaluation, False)
+        yield None if evaluation is None else Found(x, evaluation, False)

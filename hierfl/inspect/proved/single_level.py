@@ -18,6 +18,7 @@ from cvxpy.constraints import SOC, Equality, Inequality, NonNeg, NonPos, Zero
 from hierfl.atoms.intervals import Interval
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Population
+from hierfl.compiler.layout import Layout
 from hierfl.compiler.lower_level.methods.parametric_program import level_solver
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.parametric.level_form import LevelForm
@@ -113,9 +114,8 @@ class _Writer:
         x = {}
         for variable in compiled.upper.variables:
             box = declaration.known_bounds.get(variable.id, Interval.free(variable.shape))
-            whole = bool(variable.attributes["boolean"] or variable.attributes["integer"])
             low, high = (np.broadcast_to(np.asarray(end, float), variable.shape) for end in (box.lo, box.hi))
-            x[variable.id] = unknowns.array(low, high, whole)
+            x[variable.id] = unknowns.array(low, high, bool(Layout((variable,)).whole.any()))
         program.upper = np.arange(compiled.upper.size)
         public = {leaf: np.asarray(value, float) for leaf, value in data.clients.public.items()}
         for constraint in constraints_of_all_clients(declaration):

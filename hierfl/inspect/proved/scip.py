@@ -166,7 +166,7 @@ def _listened_to(model: Any, told: _Told) -> None:
 
 def _run(model: Any, told: _Told, until: float, show: bool, sign: float, gap: float) -> None:
     """Solve, while this thread listens for Ctrl-C and shows how far it is."""
-    model.setParam("limits/time", max(until - time.perf_counter(), 0.0))
+    model.setParam("limits/time", min(max(until - time.perf_counter(), 0.0), 1e20))
     failure: list[BaseException] = []
 
     def solve() -> None:
