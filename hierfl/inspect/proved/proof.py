@@ -39,7 +39,6 @@ from hierfl.inspect.proved.scip import (
     NO_POINT,
     UNBOUNDED,
     Search,
-    has_a_point,
     searched,
     unbounded,
 )
@@ -116,9 +115,9 @@ class _Proof:
         start = None if first is None else self._all_values(first)
         search = searched(self.program, start, SHARE * self.gap, self.until, self.show, compiled.sign)
         rest()  # what is left to do ends by itself
-        if search.ended == UNBOUNDED and has_a_point(self.program, self.until) is not False:
+        if search.ended == UNBOUNDED:
             raise unbounded(-compiled.sign)
-        if search.ended in (NO_POINT, UNBOUNDED) and first is None:
+        if search.ended == NO_POINT and first is None:
             require_nonempty(compiled)
             raise LowerLevelError(
                 "f has a value at no point of X: wherever x is, Y(x) is empty or the lower level has no solution (proved by SCIP's branch and "
@@ -185,7 +184,7 @@ class _Proof:
                 f"({FEASIBILITY:.0e}) hide that Y(x) is empty. Write the problem in other units, or bound X away from there."
             )
         below = found.value < search.bound - AGREES * (1.0 + abs(found.value))
-        bound = -math.inf if below or search.ended in (NO_POINT, UNBOUNDED) else min(search.bound, found.value)
+        bound = -math.inf if below or search.ended == NO_POINT else min(search.bound, found.value)
         gap = (found.value - bound) / max(1.0, abs(found.value))
         if search.values is not None and not agrees:
             value = "no value" if again is None else f"the value {self.compiled.sign * again.value:.10g}"

@@ -20,7 +20,8 @@ from hierfl.progress import RunProgress
 
 FEASIBILITY = 1e-9  # of rows, bounds and definitions: absolute, or relative where numbers are larger than 1
 LISTEN = 0.05  # seconds between two looks at whether it is to end
-PARTS = 1000  # of the distance between the value and the bound, as the bar counts them
+PARTS = 100  # of the digits of the gap, as the bar counts them
+LOWEST = 1e9  # of 1 + |f| at the start: no least value is called that
 BOUNDED, NO_POINT, UNBOUNDED, LIMIT = "gap reached", "no point", "unbounded", "time limit reached"
 
 
@@ -47,12 +48,27 @@ class _Told:
 def searched(program: SingleLevel, start: np.ndarray | None, gap: float, until: float, show: bool, sign: float = 1.0) -> Search:
     """The least value of a program, from known values of all unknowns (None: from nowhere).
 
+    Without complementarity a program may be unbounded that is not with it: such a one is searched once more for the least of its value and of one
+    that nobody would call bounded.
+
     Raises
     ------
     MissingPackageError
         Without the package pyscipopt.
     """
-    model, variables = _written(program)
+    search = _searched(program, start, gap, until, show, sign, None)
+    if search.ended != UNBOUNDED:
+        return search
+    floor = -LOWEST * (1.0 + (0.0 if start is None else abs(program.objective.at(start))))
+    search = _searched(program, start, gap, until, show, sign, floor)
+    return search._replace(ended=UNBOUNDED) if search.value <= (1.0 - gap) * floor else search
+
+
+def _searched(
+    program: SingleLevel, start: np.ndarray | None, gap: float, until: float, show: bool, sign: float, floor: float | None
+) -> Search:
+    """The same for the largest of the value and a floor, if there is one."""
+    model, variables = _written(program, floor)
     told = _Told()
     _listened_to(model, told)
     model.setParam("limits/gap", gap)
@@ -62,7 +78,7 @@ def searched(program: SingleLevel, start: np.ndarray | None, gap: float, until: 
         for variable, value in zip(variables, start):
             model.setSolVal(solution, variable, float(value))
         if len(variables) > len(start):
-            model.setSolVal(solution, variables[-1], program.objective.at(start))
+            model.setSolVal(solution, variables[-1], max(program.objective.at(start), -math.inf if floor is None else floor))
         model.addSol(solution)
     _run(model, told, until, show, sign, gap)
     status, best = model.getStatus(), model.getBestSol() if model.getNSols() else None
@@ -79,13 +95,6 @@ def searched(program: SingleLevel, start: np.ndarray | None, gap: float, until: 
     return Search(values, program.objective.at(values), bound, ended, model.getNNodes())
 
 
-def has_a_point(program: SingleLevel, until: float) -> bool | None:
-    """Whether anything meets the program's conditions; None where that was not found out."""
-    model, _ = _written(program, with_objective=False)
-    _run(model, _Told(), until, False, 1.0, 0.0)
-    return True if model.getNSols() else False if model.getStatus() == "infeasible" else None
-
-
 def _scip() -> Any:
     try:
         import pyscipopt
@@ -94,8 +103,8 @@ def _scip() -> Any:
     return pyscipopt
 
 
-def _written(program: SingleLevel, with_objective: bool = True) -> tuple[Any, list[Any]]:
-    """The program as SCIP's model, and its variables; the last one is the objective where that is not linear."""
+def _written(program: SingleLevel, floor: float | None) -> tuple[Any, list[Any]]:
+    """The program as SCIP's model, and its variables; the last one is the objective where that is not linear, or has a floor."""
     scip, unknowns = _scip(), program.unknowns
     from pyscipopt.scip import Expr, ExprCons, Term
 
@@ -125,12 +134,10 @@ def _written(program: SingleLevel, with_objective: bool = True) -> tuple[Any, li
         require(expression(inequality), 0.0, None)
     for first, second in program.pairs:
         model.addConsSOS1([variables[first], variables[second]])
-    if not with_objective:
-        return model, variables
-    if program.objective.degree <= 1:
+    if program.objective.degree <= 1 and floor is None:
         model.setObjective(expression(program.objective))
         return model, variables
-    variables.append(model.addVar(lb=None, ub=None))
+    variables.append(model.addVar(lb=floor, ub=None))
     require(variables[-1] - expression(program.objective), 0.0, None)
     model.setObjective(variables[-1] + 0.0)
     return model, variables
@@ -176,7 +183,7 @@ def _run(model: Any, told: _Told, until: float, show: bool, sign: float, gap: fl
             failure.append(error)
 
     thread = threading.Thread(target=solve, daemon=True, name="hierfl: branch and bound")
-    with heeded(), RunProgress(PARTS, "reference, proved", show, "parts of the gap's digits") as bar:
+    with heeded(), RunProgress(PARTS, "reference", show, "% of the gap's digits") as bar:
         thread.start()
         try:
             while thread.is_alive():
