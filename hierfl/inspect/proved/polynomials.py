@@ -16,6 +16,7 @@ import scipy.sparse as sp
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression, multiply
 from cvxpy.atoms.elementwise.power import Power, PowerApprox
+from cvxpy.atoms.elementwise.trig import cos, sin
 from cvxpy.atoms.pnorm import PnormApprox
 from cvxpy.atoms.quad_form import QuadForm
 from cvxpy.expressions.leaf import Leaf
@@ -250,42 +251,57 @@ class Translator:
         return visit(expression)
 
     def _value(self, node: Any, values: list[Entries]) -> Any:
-        if all(value.dtype != object for value in values) and hasattr(node, "numeric") and row_of(node).refusal is None:
+        row, moving = row_of(node), [value.dtype == object for value in values]
+        if row.inside is not None or any(not isinstance(getattr(node, name), cp.Constant) for name in row.settings):
+            raise self._untranslated(node)
+        if not any(moving) and not row.only_compiled:
             return _dense(node.numeric(values))
-        for kinds, rule in RULES:
-            if isinstance(node, kinds):
-                return rule(self.unknowns, node, *values)
-        if isinstance(node, AffAtom) and not row_of(node).product:
-            return self._affine(node, values)
-        raise IncompatibleSolverError(
+        if (rule := RULES.get(type(node))) is not None:  # of that very class: log1p is a log to CVXPY
+            return rule(self.unknowns, node, *values)
+        affine = isinstance(node, AffAtom) and row.formula is None  # cumprod is affine to CVXPY
+        if affine and not row.product:
+            if id(node) not in self._maps:
+                self._maps[id(node)] = node, *_affine_map(node, [np.zeros(value.shape) for value in values])
+            return _mapped(tuple(node.shape), *self._maps[id(node)][1:], values)
+        if affine and sum(moving) == 1:
+            place = moving.index(True)
+            points = [np.zeros(v.shape) if moves else v for v, moves in zip(values, moving)]
+            base, matrices = _affine_map(node, points, [place])
+            return _mapped(tuple(node.shape), base, matrices, [values[place]])
+        raise self._untranslated(node)
+
+    @staticmethod
+    def _untranslated(node: Any) -> IncompatibleSolverError:
+        return IncompatibleSolverError(
             f"certificate='global' has no translation of {type(node).__name__} in {expression_text(node)}: write it with sums, products, quotients, "
             f"powers, exp, log, abs, maximum, minimum or norms of order 1, 2 and inf."
         )
 
-    def _affine(self, node: Any, values: list[Entries]) -> Entries:
-        """By CVXPY's own values at 0 and at the unit vectors, which are asked for once."""
-        if id(node) not in self._maps:
-            points = [np.zeros(value.shape) for value in values]
-            base = _dense(node.numeric(points)).reshape(-1)
-            matrices = []
-            for place, point in enumerate(points):
-                columns = []
-                for entry in np.ndindex(*point.shape):
-                    moved = [p.copy() if k == place else p for k, p in enumerate(points)]
-                    moved[place][entry] = 1.0
-                    columns.append(sp.csc_array((_dense(node.numeric(moved)).reshape(-1) - base)[:, None]))
-                matrices.append(sp.csr_array(sp.hstack(columns)) if columns else sp.csr_array((base.size, 0)))
-            self._maps[id(node)] = node, base, matrices
-        _, base, matrices = self._maps[id(node)]
-        found = []
-        flat = [value.ravel() for value in values]
-        for row, constant in enumerate(base):
-            parts: list[tuple[float, Any]] = [(1.0, constant)]
-            for matrix, entries in zip(matrices, flat):
-                of_row = slice(matrix.indptr[row], matrix.indptr[row + 1])
-                parts += [(a, entries[k]) for k, a in zip(matrix.indices[of_row], matrix.data[of_row])]
-            found.append(Polynomial.sum_of(parts))
-        return as_array(found, tuple(node.shape))
+
+def _affine_map(node: Any, points: list[np.ndarray], places: Sequence[int] | None = None) -> tuple[np.ndarray, list[sp.csr_array]]:
+    """(value, matrices) of what is affine in some of its arguments, by CVXPY's own values at a point and at the unit vectors from there."""
+    base = _dense(node.numeric(points)).reshape(-1)
+    matrices = []
+    for place in range(len(points)) if places is None else places:
+        columns = []
+        for entry in np.ndindex(*points[place].shape):
+            moved = [p.copy() if k == place else p for k, p in enumerate(points)]
+            moved[place][entry] = 1.0
+            columns.append(sp.csc_array((_dense(node.numeric(moved)).reshape(-1) - base)[:, None]))
+        matrices.append(sp.csr_array(sp.hstack(columns)) if columns else sp.csr_array((base.size, 0)))
+    return base, matrices
+
+
+def _mapped(shape: tuple[int, ...], base: np.ndarray, matrices: list[sp.csr_array], values: list[Entries]) -> Entries:
+    """The value of an affine map."""
+    found, flat = [], [value.ravel() for value in values]
+    for row, constant in enumerate(base):
+        parts: list[tuple[float, Any]] = [(1.0, constant)]
+        for matrix, entries in zip(matrices, flat):
+            of_row = slice(matrix.indptr[row], matrix.indptr[row + 1])
+            parts += [(a, entries[k]) for k, a in zip(matrix.indices[of_row], matrix.data[of_row])]
+        found.append(Polynomial.sum_of(parts))
+    return as_array(found, shape)
 
 
 def _dense(value: Any) -> np.ndarray:
@@ -371,28 +387,30 @@ def _smallest(unknowns: Unknowns, parts: Sequence[Any]) -> Any:
     return -1.0 * unknowns.largest([-1.0 * part for part in parts])
 
 
-RULES: list[tuple[Any, Callable[..., Any]]] = [
-    (multiply, _entrywise_product),
-    (DivExpression, entrywise(lambda unknowns, _, a, b: unknowns.product(a, unknowns.inverse(b)))),
-    (MulExpression, _matrix_product),
-    ((Power, PowerApprox), entrywise(lambda unknowns, node, v: unknowns.power(v, float(node.p.value)))),
-    (cp.quad_over_lin, along_axis(lambda unknowns, _, e, below: unknowns.product(_squares(unknowns, e), unknowns.inverse(below)))),
-    (QuadForm, _quadratic_form),
-    (cp.exp, _function("exp")),
-    (cp.log, _function("log")),
-    (cp.log1p, entrywise(lambda unknowns, _, v: unknowns.defined("log", 1.0 + v))),
-    (cp.entr, entrywise(lambda unknowns, _, v: -1.0 * unknowns.defined("x log x", v))),
-    (cp.rel_entr, entrywise(lambda unknowns, _, x, y: _relative_entropy(unknowns, x, y))),
-    (cp.kl_div, entrywise(lambda unknowns, _, x, y: _relative_entropy(unknowns, x, y) - x + y)),
-    (cp.logistic, entrywise(lambda unknowns, _, v: unknowns.defined("log", 1.0 + unknowns.defined("exp", v)))),
-    (cp.log_sum_exp, along_axis(lambda unknowns, _, e: unknowns.defined("log", _total(unknowns.defined("exp", v) for v in e)))),
-    (cp.abs, _function("abs")),
-    (cp.maximum, entrywise(lambda unknowns, _, *parts: unknowns.largest(parts))),
-    (cp.minimum, entrywise(lambda unknowns, _, *parts: _smallest(unknowns, parts))),
-    (cp.max, along_axis(lambda unknowns, _, e: unknowns.largest(e))),
-    (cp.min, along_axis(lambda unknowns, _, e: _smallest(unknowns, e))),
-    (cp.huber, entrywise(_huber)),
-    (cp.norm1, along_axis(lambda unknowns, _, e: _total(unknowns.defined("abs", v) for v in e))),
-    (cp.norm_inf, along_axis(lambda unknowns, _, e: unknowns.largest([unknowns.defined("abs", v) for v in e]))),
-    ((cp.Pnorm, PnormApprox), along_axis(_norm)),
-]
+RULES: dict[type, Callable[..., Any]] = {
+    multiply: _entrywise_product,
+    DivExpression: entrywise(lambda unknowns, _, a, b: unknowns.product(a, unknowns.inverse(b))),
+    MulExpression: _matrix_product,
+    **dict.fromkeys((Power, PowerApprox), entrywise(lambda unknowns, node, v: unknowns.power(v, float(node.p.value)))),
+    cp.quad_over_lin: along_axis(lambda unknowns, _, e, below: unknowns.product(_squares(unknowns, e), unknowns.inverse(below))),
+    QuadForm: _quadratic_form,
+    cp.exp: _function("exp"),
+    cp.log: _function("log"),
+    cp.log1p: entrywise(lambda unknowns, _, v: unknowns.defined("log", 1.0 + v)),
+    cp.entr: entrywise(lambda unknowns, _, v: -1.0 * unknowns.defined("x log x", v)),
+    cp.rel_entr: entrywise(lambda unknowns, _, x, y: _relative_entropy(unknowns, x, y)),
+    cp.kl_div: entrywise(lambda unknowns, _, x, y: _relative_entropy(unknowns, x, y) - x + y),
+    cp.logistic: entrywise(lambda unknowns, _, v: unknowns.defined("log", 1.0 + unknowns.defined("exp", v))),
+    cp.log_sum_exp: along_axis(lambda unknowns, _, e: unknowns.defined("log", _total(unknowns.defined("exp", v) for v in e))),
+    sin: _function("sin"),
+    cos: _function("cos"),
+    cp.abs: _function("abs"),
+    cp.maximum: entrywise(lambda unknowns, _, *parts: unknowns.largest(parts)),
+    cp.minimum: entrywise(lambda unknowns, _, *parts: _smallest(unknowns, parts)),
+    cp.max: along_axis(lambda unknowns, _, e: unknowns.largest(e)),
+    cp.min: along_axis(lambda unknowns, _, e: _smallest(unknowns, e)),
+    cp.huber: entrywise(_huber),
+    cp.norm1: along_axis(lambda unknowns, _, e: _total(unknowns.defined("abs", v) for v in e)),
+    cp.norm_inf: along_axis(lambda unknowns, _, e: unknowns.largest([unknowns.defined("abs", v) for v in e])),
+    **dict.fromkeys((cp.Pnorm, PnormApprox), along_axis(_norm)),
+}
