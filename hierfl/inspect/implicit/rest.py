@@ -162,8 +162,8 @@ class Nearby(NamedTuple):
 @double_precision
 def rest_of(compiled: CompiledProblem, result: Result) -> Rest:
     """Where a run stands that did not diverge, by its history and by what f is at and near x; by the bound where it has one."""
-    if len(bounds := result.history.get("bound", ())):
-        return _by_bound(result, float(bounds[-1]))
+    if "bound" in result.history:
+        return _by_bound(result, float(result.history["bound"][-1]))
     x, value = compiled.upper.flatten(result.x, "x"), compiled.sign * result.value
     objective = np.asarray(result.history.get("objective", ()), float)
     away = running_away(result.trajectory)

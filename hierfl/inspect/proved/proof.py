@@ -33,6 +33,7 @@ from hierfl.errors import HierflError, IncompatibleSolverError, LowerLevelError,
 from hierfl.inspect.implicit.multipliers import multipliers_at, owners_of
 from hierfl.inspect.implicit.reference import LocalSearch, Reference
 from hierfl.inspect.implicit.rest import PROVED
+from hierfl.inspect.proved.refined import refined
 from hierfl.inspect.proved.scip import (
     BOUNDED,
     FEASIBILITY,
@@ -42,7 +43,6 @@ from hierfl.inspect.proved.scip import (
     searched,
     unbounded,
 )
-from hierfl.inspect.proved.refined import refined
 from hierfl.inspect.proved.single_level import SingleLevel
 from hierfl.jaxtools.interruption import CutShort, heed, heeded, impatient, present_wishes, reason, rest
 from hierfl.jaxtools.precision import double_precision
@@ -238,10 +238,11 @@ class _Proof:
         if not tied:
             return None
         compiled, data = self.compiled, self.compiled.data()
-        server, clients = map(np.asarray, compiled.exact.compiled_value_at(plain.x, y, data))
-        value = server + np.asarray(data.clients.weights) @ clients
-        told = plain.evaluation._replace(value=value, server=server, clients=clients, solution=solution._replace(y=y))
-        return Found(plain.x, told, True) if np.isfinite(value) else None
+        server, clients = compiled.exact.compiled_value_at(plain.x, y, data)
+        told = Evaluation(
+            server + data.clients.weights @ clients, server, clients, solution._replace(y=jnp.asarray(y)), plain.evaluation.gap
+        )
+        return Found(plain.x, jax.tree.map(np.asarray, told), True) if np.isfinite(told.value) else None
 
 
 def _solution_next_to(answer: LevelAnswer, u: np.ndarray, z: np.ndarray) -> np.ndarray | None:
@@ -314,14 +315,13 @@ def _looked_through(compiled: CompiledProblem, choices: list[Sequence[float]], g
     """The best of all combinations, f computed exactly at each."""
     all_of_them = [np.array(each, float) for each in product(*choices)]
     best, left = None, len(all_of_them)
-    with RunProgress(len(all_of_them), "reference, all combinations", show, "combinations") as bar:
-        with suppress(CutShort):
-            for found in _values(compiled, all_of_them):
-                left -= 1
-                bar.advance(1)
-                if found is not None and (best is None or found.value < best.value):
-                    best = found
-                heed()
+    with RunProgress(len(all_of_them), "reference, all combinations", show, "combinations") as bar, suppress(CutShort):
+        for found in _values(compiled, all_of_them):
+            left -= 1
+            bar.advance(1)
+            if found is not None and (best is None or found.value < best.value):
+                best = found
+            heed()
     why_ended = reason()
     rest()
     if best is None:

@@ -154,9 +154,10 @@ def _applied(scip: Any, kind: str, argument: Any, exponent: float) -> Any:
 def _listened_to(model: Any, told: _Told) -> None:
     """Have the model tell what it has found."""
     scip = _scip()
+    base: Any = scip.Eventhdlr
     kinds = (scip.SCIP_EVENTTYPE.BESTSOLFOUND, scip.SCIP_EVENTTYPE.NODESOLVED)
 
-    class Listener(scip.Eventhdlr):  # type: ignore[misc]
+    class Listener(base):
         def eventinit(self) -> None:
             for kind in kinds:
                 self.model.catchEvent(kind, self)

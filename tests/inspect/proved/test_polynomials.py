@@ -65,8 +65,8 @@ def test_compositions(case: Case) -> None:
     variables, values = [cp.Variable(shape) for shape in case.shapes], case.draw(rng)
     expression = case.build(*variables)
     found = translated(expression, variables, values)
-    for variable, value in zip(variables, values):
-        variable.value = value
+    for one, value in zip(variables, values):
+        one.value = value
     np.testing.assert_allclose(found, np.asarray(expression.value), rtol=1e-9)
 
 
@@ -76,7 +76,7 @@ def test_what_belongs_together_stays_together_and_long_products_do_not() -> None
     square = unknowns.power(Polynomial.sum_of([(1.0, x[0]), (-1.0, x[1])]), 2.0)
     assert square.terms == {(0, 0): 1.0, (0, 1): -2.0, (1, 1): 1.0} and not unknowns.definitions
     total = Polynomial.sum_of((1.0, each) for each in x)
-    assert 60 * 60 > LONG and len(unknowns.power(total, 2.0).terms) <= LONG
+    assert LONG < 60 * 60 and len(unknowns.power(total, 2.0).terms) <= LONG
     assert [one.kind for one in unknowns.definitions] == ["itself"]
     shared = unknowns.defined("exp", total)
     assert unknowns.defined("exp", total) is shared
