@@ -24,6 +24,7 @@ from cvxpy.expressions.leaf import Leaf
 from hierfl.atoms.formulas import as_array, reduced
 from hierfl.atoms.table import row_of
 from hierfl.errors import IncompatibleSolverError
+from hierfl.language.calculus.jax_derivative import Pullback
 from hierfl.language.expectation import SampleAverage
 from hierfl.language.printing.text import expression_text
 
@@ -376,6 +377,14 @@ def _relative_entropy(unknowns: Unknowns, x: Any, y: Any) -> Any:
     return unknowns.defined("x log x", x) - unknowns.product(x, unknowns.defined("log", y))
 
 
+def _pullback(unknowns: Unknowns, node: Any, adjoint: Entries, *point: Entries) -> Entries:
+    """J'a of an affine atom."""
+    if point or not isinstance(node.node, AffAtom):
+        raise IncompatibleSolverError(f"certificate='global' has no translation of the {node.name()}: write the mapping itself, in hf.Equilibrium.")
+    _, (matrix,) = _affine_map(node.node, [np.zeros(argument.shape) for argument in node.node.args], [node.index])
+    return _mapped(tuple(node.shape), np.zeros(node.size), [sp.csr_array(matrix.T)], [adjoint])
+
+
 _entrywise_product = entrywise(lambda unknowns, _, a, b: unknowns.product(a, b))
 
 
@@ -413,4 +422,5 @@ RULES: dict[type, Callable[..., Any]] = {
     cp.norm1: along_axis(lambda unknowns, _, e: _total(unknowns.defined("abs", v) for v in e)),
     cp.norm_inf: along_axis(lambda unknowns, _, e: unknowns.largest([unknowns.defined("abs", v) for v in e])),
     **dict.fromkeys((cp.Pnorm, PnormApprox), along_axis(_norm)),
+    Pullback: _pullback,
 }

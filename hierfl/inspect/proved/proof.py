@@ -37,14 +37,16 @@ from hierfl.inspect.proved.refined import refined
 from hierfl.inspect.proved.scip import (
     BOUNDED,
     FEASIBILITY,
+    LIMIT,
     NO_POINT,
     UNBOUNDED,
     Search,
+    bound_pairs,
     searched,
     unbounded,
 )
 from hierfl.inspect.proved.single_level import SingleLevel
-from hierfl.jaxtools.interruption import CutShort, heed, heeded, impatient, present_wishes, reason, rest
+from hierfl.jaxtools.interruption import CutShort, heed, heeded, impatient, over, present_wishes, reason, rest
 from hierfl.jaxtools.precision import double_precision
 from hierfl.progress import RunProgress, Waiting
 from hierfl.value_certificate import Certificate
@@ -53,6 +55,7 @@ AGREES = 1e-6  # relative to 1 + |f|: how far f with the lower level solved agai
 SHARE = 0.5  # of the gap that is asked for, that the search itself is asked for
 INSIDE = 1e-8  # relative: how far a point of the search may be outside X, onto which it is put
 FIRST, SECONDS = 16, 2.0  # points that the local search is begun from, and how long it may take
+QUICK, BOUNDING = 3.0, 60.0  # seconds of a search without bounds of multipliers, and, at most, that these may take
 COMBINATIONS = 1_000  # of whole numbers, up to which they are looked through
 NOT_PROVED = "not proved"
 
@@ -113,7 +116,7 @@ class _Proof:
         with Waiting("a first point", self.show):
             first = self._first()
         start = None if first is None else self._all_values(first)
-        search = searched(self.program, start, SHARE * self.gap, self.until, self.show, compiled.sign)
+        search = self._searched(start)
         rest()  # what is left to do ends by itself
         if search.ended == UNBOUNDED:
             raise unbounded(-compiled.sign)
@@ -124,6 +127,21 @@ class _Proof:
                 f"bound, to its feasibility tolerance {FEASIBILITY:.0e}). Relax the constraints on x or those of the lower level."
             )
         return self._judged(search, first)
+
+    def _searched(self, start: np.ndarray | None) -> Search:
+        """The search; where it is not quick, and more than complementarity is curved, once more with bounds of slacks and multipliers."""
+        program, gap, sign = self.program, SHARE * self.gap, self.compiled.sign
+        if program.is_linear:
+            return searched(program, start, gap, self.until, self.show, sign)
+        search = searched(program, start, gap, min(self.until, time.perf_counter() + QUICK), self.show, sign)
+        left = self.until - time.perf_counter()
+        if search.ended != LIMIT or over() or left <= 0:
+            return search
+        with Waiting("bounds of multipliers", self.show):
+            bound_pairs(program, time.perf_counter() + min(BOUNDING, 0.3 * left))
+        again = searched(program, start if search.values is None else search.values, gap, self.until, self.show, sign)
+        best = search if again.values is None else again
+        return again._replace(values=best.values, value=best.value, bound=max(search.bound, again.bound), nodes=search.nodes + again.nodes)
 
     # --- before ------------------------------------------------------------------------------------------------------
 
@@ -175,9 +193,8 @@ class _Proof:
         again = None if search.values is None else self._again(search)
         agrees = again is not None and abs(again.value - search.value) <= AGREES * (1.0 + abs(search.value))
         found = min((one for one in (again, first) if one is not None), key=lambda one: one.value, default=None)
-        told = "Ctrl-C" if search.ended == "interrupted" else "the limit"
         if found is None and search.values is None:
-            raise LowerLevelError(f"no point was found until {told}: no x at which f has a value. Give x0, or a longer time_limit.")
+            raise LowerLevelError(f"no x was found at which f has a value ({search.ended}). Give x0, or a longer time_limit.")
         if found is None:
             raise LowerLevelError(
                 "at the x that branch and bound ended with the lower level has no solution by hierfl's own solver: its tolerances "

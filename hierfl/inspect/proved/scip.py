@@ -20,6 +20,7 @@ from hierfl.progress import RunProgress
 
 FEASIBILITY = 1e-9  # of rows, bounds and definitions: absolute, or relative where numbers are larger than 1
 LISTEN = 0.05  # seconds between two looks at whether it is to end
+ROUGH, SHORT, MARGIN = 1e-2, 0.2, 1e-6  # of a bound: the gap, seconds, and what is added to it
 PARTS = 100  # of the digits of the gap, as the bar counts them
 LOWEST = 1e9  # of 1 + |f| at the start: no least value is called that
 BOUNDED, NO_POINT, UNBOUNDED, LIMIT = "gap reached", "no point", "unbounded", "time limit reached"
@@ -80,7 +81,8 @@ def _searched(
         if len(variables) > len(start):
             model.setSolVal(solution, variables[-1], max(program.objective.at(start), -math.inf if floor is None else floor))
         model.addSol(solution)
-    _run(model, told, until, show, sign, gap)
+    if (failure := _run(model, told, until, show, sign, gap)) is not None:
+        return Search(None, math.inf, told.bound if abs(told.bound) < model.infinity() else -math.inf, f"SCIP failed: {failure}", told.nodes)
     status, best = model.getStatus(), model.getBestSol() if model.getNSols() else None
     if status in ("unbounded", "inforunbd"):
         return Search(None, -math.inf, -math.inf, UNBOUNDED, model.getNNodes())
@@ -93,6 +95,39 @@ def _searched(
         return Search(None, math.inf, bound, ended, model.getNNodes())
     values = np.array([model.getSolVal(best, v) for v in variables[: len(program.unknowns.low)]])
     return Search(values, program.objective.at(values), bound, ended, model.getNNodes())
+
+
+def bound_pairs(program: SingleLevel, until: float) -> None:
+    """Bound slacks and multipliers, each by branch and bound on its own owner's conditions over X, as far as time goes: complementarity is then more
+    than a choice to the relaxation. A bound holds for every answer, whatever multipliers it has.
+    """
+    unknowns, decisions = program.unknowns, set(program.upper) | {one.place for one in program.unknowns.definitions}
+    for follower in program.followers:
+        alone = program.alone(decisions | {int(k) for k in (*follower.u, *follower.z, *follower.slack)})
+        model, variables = _written(alone, None)
+        for place in map(int, (*follower.slack, *follower.z[follower.slack >= 0])):
+            if place < 0 or unknowns.high[place] < np.inf:
+                continue
+            if over() or time.perf_counter() >= until:
+                return
+            try:
+                most = _most(model, variables[place])
+            except Exception:  # as pyscipopt raises where linear programs are not solved: this one stays without a bound
+                model, variables = _written(alone, None)
+                continue
+            if most < model.infinity():
+                unknowns.high[place] = max(most, 0.0) * (1.0 + MARGIN) + MARGIN
+
+
+def _most(model: Any, variable: Any) -> float:
+    """A bound of a variable, as near as it is found in a moment; infinite where there is none."""
+    model.setParam("limits/gap", ROUGH)
+    model.setParam("limits/time", SHORT)
+    model.setObjective(variable + 0.0, "maximize")
+    model.optimize()
+    most = model.getDualbound() if model.getStatus() not in ("unbounded", "inforunbd", "infeasible") else math.inf
+    model.freeTransform()
+    return float(most)
 
 
 def _scip() -> Any:
@@ -172,16 +207,16 @@ def _listened_to(model: Any, told: _Told) -> None:
     model.includeEventhdlr(Listener(), "hierfl", "tells the value and the bound")
 
 
-def _run(model: Any, told: _Told, until: float, show: bool, sign: float, gap: float) -> None:
-    """Solve, while this thread listens for Ctrl-C and shows how far it is."""
+def _run(model: Any, told: _Told, until: float, show: bool, sign: float, gap: float) -> Exception | None:
+    """Solve, while this thread listens for Ctrl-C and shows how far it is; what went wrong in the solver."""
     model.setParam("limits/time", min(max(until - time.perf_counter(), 0.0), 1e20))
-    failure: list[BaseException] = []
+    failures: list[Exception] = []
 
     def solve() -> None:
         try:
             model.optimizeNogil()
-        except BaseException as error:  # told where somebody waits for it
-            failure.append(error)
+        except Exception as error:  # pyscipopt raises nothing more special
+            failures.append(error)
 
     thread = threading.Thread(target=solve, daemon=True, name="hierfl: branch and bound")
     with heeded(), RunProgress(PARTS, "reference", show, "% of the gap's digits") as bar:
@@ -196,8 +231,7 @@ def _run(model: Any, told: _Told, until: float, show: bool, sign: float, gap: fl
             while thread.is_alive():
                 model.interruptSolve()
                 thread.join(LISTEN)
-    if failure:
-        raise failure[0]
+    return failures[0] if failures else None
 
 
 def _done(now: float, wanted: float) -> int:

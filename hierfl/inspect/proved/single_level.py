@@ -8,7 +8,7 @@ rows that is exact: u solves the level if and only if there is such a z, whateve
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -72,6 +72,26 @@ class SingleLevel:
         for first, second in self.pairs:
             values[first if values[first] < values[second] else second] = 0.0
         return values
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether only complementarity is not linear."""
+        return not self.unknowns.definitions and max((one.degree for one in (self.objective, *self.equations)), default=0) <= 1
+
+    def alone(self, places: set[int]) -> SingleLevel:
+        """What is said of some unknowns alone, with nothing to minimise."""
+
+        def within(one: Polynomial) -> bool:
+            return all(place in places for product in one.terms for place in product)
+
+        return replace(
+            self,
+            objective=Polynomial({}),
+            equations=[one for one in self.equations if within(one)],
+            inequalities=[one for one in self.inequalities if within(one)],
+            slacks=[(place, one) for place, one in self.slacks if place in places],
+            pairs=[pair for pair in self.pairs if pair[0] in places],
+        )
 
     @property
     def all_equations(self) -> Iterator[Polynomial]:
