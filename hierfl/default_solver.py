@@ -15,6 +15,7 @@ from hierfl.jaxtools.interruption import CutShort, impatient
 from hierfl.jaxtools.precision import double_precision
 from hierfl.run_settings import RunSettings
 from hierfl.runtime.in_process.execution import InProcess
+from hierfl.solvers.branch_and_bound import BranchAndBound
 from hierfl.solvers.fedrzo import FedRZO
 from hierfl.solvers.implicit_bundle import ImplicitBundle
 from hierfl.solvers.zohfl import ZOHFL
@@ -28,8 +29,10 @@ def choose_solver(compiled: CompiledProblem, settings: RunSettings) -> tuple[Any
     """(a solver, the reason for it in a line, another x to begin at where there is one).
 
     It is the bundle method where f has gradients and all data are here, whatever its size; else the papers' algorithm, with a step
-    that it finds: ZO-HFL for client scope, FedRZO for others and private X_i.
+    that it finds: ZO-HFL for client scope, FedRZO for others and private X_i. Whole numbers among x are branched on.
     """
+    if compiled.upper.whole.any():
+        return BranchAndBound(), "x has whole numbers, and its optimum is proved", None
     try:
         with impatient():
             against = _against_exact(compiled, settings)

@@ -332,11 +332,29 @@ class Problem:
     solve.__signature__ = RunSettings.signature()  # type: ignore[attr-defined]  # for help(): the settings by name
 
     @suggests_names
-    def reference(self, *, restarts: int = 8, seed: int = 0, x0: Any = None, progress: bool = True) -> Reference:
-        """A trustworthy minimum of the implicit function of a small problem, to compare algorithms with.
+    def reference(
+        self,
+        *,
+        certificate: str | None = None,
+        gap: float = 1e-6,
+        time_limit: float | None = 60.0,
+        restarts: int = 8,
+        seed: int = 0,
+        x0: Any = None,
+        progress: bool = True,
+    ) -> Reference:
+        """A trustworthy minimum of the implicit function of a small problem, to compare algorithms with; proved if it is asked to be.
 
         Parameters
         ----------
+        certificate
+            None searches locally from many points. ``"global"`` proves: the lower level's optimality conditions and f are one program, on which
+            SCIP (``pip install 'hierfl[global]'``) branches and bounds; for lower levels of linear and convex quadratic terms over rows, and for
+            affine equilibria. Of several lower solutions the best for f is meant. Whole numbers among x need it.
+        gap
+            How near to the bound f is to be, relative to 1 and to |f|.
+        time_limit
+            Seconds for a proof, None for no limit; at the limit, and at Ctrl-C, the best point and the bound so far are returned.
         restarts
             Local searches, from the best points of a grid (one or two dimensions, X bounded) or of a Sobol sample.
         seed
@@ -349,19 +367,32 @@ class Problem:
         Returns
         -------
         Reference
-            The point, its exact response and value with a certificate, the local minima met, and what is guaranteed.
+            The point, its exact response and value with a certificate, the local minima met, and what is guaranteed; with
+            ``certificate="global"`` the bound, the gap and the multipliers.
 
         Raises
         ------
         SettingError
-            If x has more than 100 scalars.
+            If x has more than 100 scalars, of which none may be a whole number; both but with ``certificate="global"``.
         LowerLevelError
-            If f cannot be evaluated at any point tried.
+            If f cannot be evaluated at any point tried, or at none of X.
         DivergedError
             If f seems unbounded below on X.
+        IncompatibleSolverError
+            If the problem is no program that SCIP takes; names what is not, and what to write.
+        MissingPackageError
+            Without the package pyscipopt.
         """
         from hierfl.inspect.implicit.reference import reference
+        from hierfl.near_names import near_names
 
+        if certificate == "global":
+            from hierfl.inspect.proved.proof import proved_reference
+
+            compiled = self.compile(progress=progress)
+            return proved_reference(compiled, gap=gap, time_limit=time_limit, seed=seed, x0=x0, progress=progress)
+        if certificate is not None:
+            raise SettingError(f"unknown certificate {certificate!r} of reference: {near_names(str(certificate), ('global',))} None proves nothing.")
         return reference(self.compile(progress=progress), restarts=restarts, seed=seed, x0=x0, progress=progress)
 
     def _rest_of(self, result: Result) -> Rest:

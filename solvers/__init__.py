@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from hierfl.near_names import no_such_name
+from hierfl.solvers.branch_and_bound import BranchAndBound
 from hierfl.solvers.fedavg import FedAvg
 from hierfl.solvers.fedmspp import FedMSPP
 from hierfl.solvers.fednest import FedNest
@@ -22,6 +23,7 @@ __all__ = [
     "LFD",
     "SCAFFOLD",
     "ZOHFL",
+    "BranchAndBound",
     "Decay",
     "Exact",
     "Extragradient",

@@ -27,19 +27,24 @@ from hierfl.language.printing.text import expression_text
 
 
 def require_convex_set(
-    constraints: Sequence[Constraint], keep: Sequence[cp.Variable], what: str, known: Known = NOTHING_KNOWN
+    constraints: Sequence[Constraint],
+    keep: Sequence[cp.Variable],
+    what: str,
+    known: Known = NOTHING_KNOWN,
+    *,
+    upper: bool = False,
 ) -> None:
     """Check that the constraints describe a convex set of ``keep``; everything else fixed within its bounds ``known`` (by leaf id).
 
     Raises ``NotConvexError``, naming the smallest subexpression that breaks CVXPY's rules. Raises ``DeclarationError``
-    for an integer, boolean or complex variable.
+    for a complex variable, and for whole numbers, which ``upper`` ones may be.
     """
-    check_attributes(keep)
+    check_attributes(keep, upper)
     for constraint, hoisted in zip(constraints, hoist(constraints, keep, known).expressions):
         if isinstance(constraint, cp.FiniteSet):  # CVXPY calls it DCP and solves it with integers
             raise NotConvexError(
-                f"the constraint {expression_text(constraint)} in {what} is a finite set, which is not convex in {_names(keep)}: hierfl "
-                f"treats continuous variables only. Bound the variable by an interval instead."
+                f"the constraint {expression_text(constraint)} in {what} is a finite set, which is not convex in {_names(keep)}. "
+                f"Bound the variable by an interval instead; upper variables may be whole numbers (integer=True)."
             )
         if hoisted.is_dcp():
             continue

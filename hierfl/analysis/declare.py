@@ -39,7 +39,7 @@ def declare(objective: Any, lower: Any, constraints: Any, federation: Any) -> De
     _require_kinds(objective, lower, federation)
     objective, lower, on_x = _with_prices(objective, lower, constraint_tuple(constraints, "Problem"))
     roles = Roles.of(objective, lower, on_x)
-    require_convex_set(on_x, roles.upper, "the constraints on x")
+    require_convex_set(on_x, roles.upper, "the constraints on x", upper=True)
     declaration = Declaration(objective, lower, on_x, federation, roles, _known_bounds(on_x, roles, federation))
     if lower is not None:
         _require_convex_level(lower, lower.expressions, lower.constraints, declaration.known_bounds)

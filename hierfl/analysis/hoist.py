@@ -159,11 +159,12 @@ def _properties(node: Expression) -> dict[str, Any]:
 
 
 def _attributes(leaf: Leaf) -> dict[str, Any]:
-    """What a twin or stand-in inherits; bounds that are expressions are left to ``attribute_constraints``."""
+    """What a twin or stand-in inherits, whole numbers aside; bounds that are expressions are left to ``attribute_constraints``."""
     return {
         name: value
         for name, value in leaf.attributes.items()
         if value is not None
         and value is not False
+        and name not in ("boolean", "integer")
         and not (name == "bounds" and any(isinstance(bound, Expression) for bound in value))
     }

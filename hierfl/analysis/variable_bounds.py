@@ -21,23 +21,43 @@ from hierfl.analysis.enclosure import NOTHING_KNOWN, Known, enclose_node, leaf_i
 from hierfl.atoms.intervals import EPS, Interval
 from hierfl.atoms.narrowing import of_layout
 from hierfl.atoms.table import row_of
-from hierfl.errors import DeclarationError
+from hierfl.errors import DeclarationError, IncompatibleSolverError
 
-_REFUSED = ("boolean", "integer", "complex", "imag", "hermitian", "sparsity")
+_REFUSED = ("complex", "imag", "hermitian", "sparsity")
+_WHOLE = ("boolean", "integer")
 
 
-def check_attributes(variables: Sequence[cp.Variable]) -> None:
-    """Refuse variables that are not real and continuous.
+def check_attributes(variables: Sequence[cp.Variable], upper: bool = False) -> None:
+    """Refuse variables that are not real, and whole numbers but for ``upper`` ones.
 
     Raises ``DeclarationError``, naming the variable and the attribute.
     """
     for variable in variables:
-        for attribute in _REFUSED:
-            value = variable.attributes.get(attribute)
-            if value is not None and value is not False:
+        on = {name: value for name, value in variable.attributes.items() if value is not None and value is not False}
+        for attribute in filter(on.__contains__, (*_REFUSED, *_WHOLE)):
+            what = f"variable {variable.name()!r} is declared {attribute}"
+            if attribute in _REFUSED:
+                raise DeclarationError(f"{what}; hierfl treats real, dense variables.")
+            if not upper:
                 raise DeclarationError(
-                    f"variable {variable.name()!r} is declared {attribute}; hierfl treats real, continuous, dense variables."
+                    f"{what}, in a lower level: with whole numbers that is no convex program, its answers have no optimality conditions, and no "
+                    f"method here solves it (it takes branch and cut on both levels at once, as MibS has it). Upper variables may be whole numbers."
                 )
+            if on[attribute] is not True:
+                raise DeclarationError(f"{what} in part: give the entries that are whole numbers a variable of their own.")
+
+
+def require_continuous(variables: Sequence[cp.Variable], what: str) -> None:
+    """Refuse whole numbers where nobody could treat them.
+
+    Raises ``IncompatibleSolverError``, naming the variable and what to ask instead.
+    """
+    for variable in variables:
+        if any(variable.attributes[name] for name in _WHOLE):
+            raise IncompatibleSolverError(
+                f"{what} moves x continuously, and {variable.name()!r} is declared as whole numbers: use problem.solve() without a solver, "
+                f"hf.solvers.BranchAndBound(), or problem.reference(certificate='global')."
+            )
 
 
 def attribute_constraints(variables: Sequence[cp.Variable]) -> list[Constraint]:
@@ -47,6 +67,8 @@ def attribute_constraints(variables: Sequence[cp.Variable]) -> list[Constraint]:
         on = {name for name, value in variable.attributes.items() if value is not None and value is not False}
         if on & {"nonneg", "pos"}:
             constraints.append(variable >= 0)
+        if "boolean" in on:
+            constraints += [variable >= 0, variable <= 1]
         if on & {"nonpos", "neg"}:
             constraints.append(variable <= 0)
         if "PSD" in on:

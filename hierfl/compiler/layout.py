@@ -31,6 +31,12 @@ class Layout:
         """How many scalars the flat vector has."""
         return self.offsets[-1]
 
+    @cached_property
+    def whole(self) -> np.ndarray:
+        """Which scalars are declared as whole numbers."""
+        marks = [np.full(v.size, bool(v.attributes["boolean"] or v.attributes["integer"])) for v in self.variables]
+        return np.concatenate([np.zeros(0, bool), *marks])
+
     def split(self, flat: Any) -> dict[int, Any]:
         """Flat vector -> leaf id -> array of the variable's shape; works on traced arrays.
 

@@ -102,6 +102,9 @@ def require_in_upper_set(compiled: CompiledProblem, x: np.ndarray, tolerance: fl
     SettingError
         Saying how far it is away, and which point of X is nearest.
     """
+    broken = compiled.upper.whole & (np.abs(x - np.round(x)) > tolerance)
+    if broken.any():
+        raise SettingError(f"x has {x[broken][0]:.6g} where whole numbers are declared: f is declared at those alone.")
     if compiled.upper_set.kind == "free" and compiled.private_set is None:
         return
     nearest = compiled.known_upper_set.point_near(x, compiled.laid_out().clients.public)

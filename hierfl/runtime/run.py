@@ -11,6 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from hierfl.analysis.variable_bounds import require_continuous
 from hierfl.compiler.compiled_problem import CompiledProblem, verify_sets
 from hierfl.compiler.starting_points import on_upper_set, require_nonempty, require_start_in_x, start_points
 from hierfl.errors import DivergedError, LowerLevelWarning, SettingError, TheoryWarning
@@ -52,6 +53,8 @@ def run(
         raise SettingError(
             f"{name} solves lower levels inside a run: write FedRZO(lower={name}(...)) or ZOHFL(lower={name}(...))."
         )
+    if not getattr(solver, "treats_whole_numbers", False):
+        require_continuous(compiled.upper.variables, type(solver).__name__)
     rounds, seeds, asked = settings.most_rounds, settings.all_seeds, solver
     compiled.laid_out()  # every plain parameter has a value
     compiled.require_server_here()

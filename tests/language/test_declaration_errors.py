@@ -213,9 +213,13 @@ def test_duplicate_names() -> None:
 
 @pytest.mark.parametrize("attributes", [{"boolean": True}, {"integer": True}, {"complex": True}])
 def test_discrete_and_complex_variables(attributes: dict) -> None:
-    x = cp.Variable(2, name="x", **attributes)
-    with pytest.raises(hf.DeclarationError, match="'x'|complex"):
-        hf.Problem(hf.Minimize(clients=cp.sum_squares(cp.abs(x))))
+    """Whole numbers above are ordinary; nothing else is, and below they are not."""
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y", **attributes)
+    with pytest.raises(hf.DeclarationError, match="'y'|complex"):
+        hf.Problem(hf.Minimize(clients=cp.sum_squares(x)), hf.ArgMin(y, cp.sum_squares(cp.abs(y - x))))
+    if "complex" in attributes:
+        with pytest.raises(hf.DeclarationError, match="'y'|complex"):
+            hf.Problem(hf.Minimize(clients=cp.sum_squares(cp.abs(y))))
 
 
 def test_wrong_kinds_of_arguments() -> None:

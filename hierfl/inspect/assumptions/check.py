@@ -25,6 +25,7 @@ from hierfl.analysis.theorems import (
     prescribe_hfl,
     prescribe_nn,
 )
+from hierfl.analysis.variable_bounds import require_continuous
 from hierfl.atoms.intervals import Interval
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.starting_points import require_start_in_x
@@ -391,6 +392,7 @@ def check(
         raise SettingError(
             f"check needs epsilon > 0, smoothing > 0 and samples >= 1; got epsilon={epsilon}, smoothing={smoothing}, samples={samples}."
         )
+    require_continuous(compiled.upper.variables, "what check() asks about")
     for start in () if starts is None else starts:
         require_start_in_x(compiled, start, "check(x0=...)")
     study = Study(compiled, smoothing, samples, seed, starts, local_steps)

@@ -135,7 +135,7 @@ class ImplicitFunction:
         """
         from hierfl.inspect.implicit.beside import gradient_beside
 
-        compiled, flat = self._compiled, self._point_of_x(x, "gradient of f(x)")
+        compiled, flat = self._moving("a gradient"), self._point_of_x(x, "gradient of f(x)")
         with self._waits.at("gradient of f(x)"):
             return compiled.upper.unflatten(compiled.sign * gradient_beside(compiled, flat))
 
@@ -190,7 +190,7 @@ class ImplicitFunction:
         """
         from hierfl.inspect.pictures.slice import slice_of
 
-        compiled, settings = self._compiled_when_asked(progress=progress), {"samples": samples, "seed": seed}
+        compiled, settings = self._moving("a slice", progress), {"samples": samples, "seed": seed}
         line = (center, direction, radius, points, smoothing)
         return slice_of(compiled, *line, **settings, tolerance=tolerance, progress=progress)
 
@@ -231,7 +231,7 @@ class ImplicitFunction:
         from hierfl.inspect.pictures.surface import surface_of
 
         settings: dict[str, Any] = {"seed": seed, "tolerance": tolerance, "progress": progress}
-        return surface_of(self._compiled_when_asked(progress=progress), center, directions, radius, points, **settings)
+        return surface_of(self._moving("a surface", progress), center, directions, radius, points, **settings)
 
     @suggests_names
     def stationarity(
@@ -276,7 +276,7 @@ class ImplicitFunction:
         from hierfl.inspect.implicit.stationarity import stationarity_of
 
         settings: dict[str, Any] = {"samples": samples, "tolerance": tolerance, "seed": seed, "progress": progress}
-        return stationarity_of(self._compiled_when_asked(progress=progress), x, eta, **settings)
+        return stationarity_of(self._moving("stationarity", progress), x, eta, **settings)
 
     @suggests_names
     def convexity(
@@ -307,7 +307,7 @@ class ImplicitFunction:
         """
         from hierfl.inspect.implicit.midpoints import midpoints_of
 
-        compiled = self._compiled_when_asked(progress=progress)
+        compiled = self._moving("convexity", progress)
         return midpoints_of(compiled, center, radius, samples=samples, seed=seed, progress=progress)
 
     @suggests_names
@@ -325,7 +325,7 @@ class ImplicitFunction:
         """
         from hierfl.inspect.implicit.smoothing import smoothed_at
 
-        compiled = self._compiled
+        compiled = self._moving("f^eta")
         with self._waits.at("f^eta(x)"):
             return smoothed_at(compiled, x, eta, samples, seed)
 
@@ -353,6 +353,14 @@ class ImplicitFunction:
     @property
     def _compiled(self) -> CompiledProblem:
         return self._compiled_when_asked()
+
+    def _moving(self, what: str, progress: bool = True) -> CompiledProblem:
+        """The same for what moves x, as no whole numbers are."""
+        from hierfl.analysis.variable_bounds import require_continuous
+
+        compiled = self._compiled_when_asked(progress=progress)
+        require_continuous(compiled.upper.variables, what)
+        return compiled
 
     def _point_of_x(self, x: Any, asked: str = "f(x)") -> np.ndarray:
         """The flat x, in X: f is not declared elsewhere, whatever its formula gives there; ``asked`` is what is shown while it waits."""

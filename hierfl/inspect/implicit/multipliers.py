@@ -10,6 +10,7 @@ from cvxpy.constraints import PSD, Equality, Zero
 from cvxpy.constraints.constraint import Constraint
 
 from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.lower_level.certificate import Evaluation
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, level_solver
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.parametric.priced_form import PricedForm
@@ -30,13 +31,13 @@ class Multipliers(dict[Constraint, Any]):
 
 
 @double_precision
-def multipliers_at(compiled: CompiledProblem, x: np.ndarray) -> Multipliers:
-    """By constraint of Y(x), for every owner of a y; errors as for ``ImplicitFunction.multipliers``."""
-    evaluation = compiled.exact.at(x)  # says what is wrong where there is no solution
+def multipliers_at(compiled: CompiledProblem, x: np.ndarray, evaluation: Evaluation | None = None) -> Multipliers:
+    """By constraint of Y(x), for every owner of a y, where f may be evaluated already; errors as for ``ImplicitFunction.multipliers``."""
+    evaluation = compiled.exact.at(x) if evaluation is None else evaluation  # says what is wrong where there is no solution
     level, method = compiled.declaration.lower_level, compiled.exact.method
     if level is None or method is None:
         raise SettingError("the problem has no lower level, whose constraints would have multipliers.")
-    owners = _owners(compiled, x)
+    owners = owners_of(compiled, x)
     try:
         solver = level_solver(method.structure)
     except NoStandardFormError as reason:
@@ -53,7 +54,7 @@ def multipliers_at(compiled: CompiledProblem, x: np.ndarray) -> Multipliers:
     )
 
 
-def _owners(compiled: CompiledProblem, x: np.ndarray) -> list[Owner]:
+def owners_of(compiled: CompiledProblem, x: np.ndarray) -> list[Owner]:
     """Every owner of a y at x."""
     data, exact, scope = compiled.data(), compiled.exact, compiled.scope
     clients, at = data.clients, jnp.asarray(x)

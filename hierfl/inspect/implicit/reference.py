@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 
+from hierfl.analysis.variable_bounds import require_continuous
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
 from hierfl.compiler.lower_level.certificate import TOLERANCE, Evaluation
@@ -191,6 +192,15 @@ class Reference(Shown):
         Number of evaluations of f.
     guarantee
         What is known of the point, in words.
+    bound
+        With ``certificate="global"``: no x of X has a better value of f; ``guarantee`` says how that is known. None without, infinite where
+        nothing is known.
+    gap
+        |value - bound|, relative to 1 and to |value|; None without a bound.
+    multipliers
+        With ``certificate="global"``: those of the lower level's constraints at x, by constraint, for every owner of a y.
+    status
+        ``"searched"``; with ``certificate="global"`` ``"proved"``, ``"time limit reached"``, ``"interrupted"``, or ``"not proved"`` with the reason.
     """
 
     x: Any
@@ -201,8 +211,14 @@ class Reference(Shown):
     points: tuple[Any, ...]
     evaluations: int
     guarantee: str
+    bound: float | None = None
+    gap: float | None = None
+    multipliers: Any = None
+    status: str = "searched"
 
     def _card(self) -> Card:
+        if self.bound is not None:
+            return self._card_with_bound(self.bound)
         rows = [
             ("x", brief(self.x)),
             *([] if self.y is None else [("y(x)", brief(self.y))]),
@@ -213,8 +229,22 @@ class Reference(Shown):
         ]
         return Card(f"f = {self.value:.10g}, the best point found", rows, [("in words", str(self))])
 
+    def _card_with_bound(self, bound: float) -> Card:
+        rows = [
+            ("status", self.status),
+            ("bound", f"{bound:.10g}, a gap of {self.gap:.1e}" if np.isfinite(bound) else "none"),
+            ("x", brief(self.x)),
+            *([] if self.y is None else [("y(x)", brief(self.y))]),
+            ("how sure", str(self.certificate)),
+            ("bound known", self.guarantee),
+        ]
+        what = "the optimum" if self.status == "proved" else "the best point found"
+        return Card(f"f = {self.value:.10g}, {what}", rows, [("multipliers", repr(self.multipliers or ""))])
+
     def __str__(self) -> str:
-        return f"f = {self.value:.10g}\n{self.certificate}\n{self.guarantee}"
+        if self.bound is None:
+            return f"f = {self.value:.10g}\n{self.certificate}\n{self.guarantee}"
+        return f"f = {self.value:.10g}, bound {self.bound:.10g} ({self.status})\n{self.certificate}\nbound known {self.guarantee}"
 
 
 def reference(compiled: CompiledProblem, *, restarts: int, seed: int, x0: Any, progress: bool) -> Reference:
@@ -239,6 +269,7 @@ def _key(compiled: CompiledProblem, restarts: int, seed: int) -> tuple[Any, ...]
 def _searched(compiled: CompiledProblem, restarts: int, seed: int, x0: Any, progress: bool) -> Reference:
     """Search for the best point; errors as for ``Problem.reference``."""
     size = compiled.upper.size
+    require_continuous(compiled.upper.variables, "reference() without certificate='global'")
     if size > SIZE_LIMIT:
         raise SettingError(
             f"reference() is for small problems: x has {size} scalars, at most {SIZE_LIMIT} are treated."

@@ -161,7 +161,9 @@ class Nearby(NamedTuple):
 
 @double_precision
 def rest_of(compiled: CompiledProblem, result: Result) -> Rest:
-    """Where a run stands that did not diverge, by its history and by what f is at and near x."""
+    """Where a run stands that did not diverge, by its history and by what f is at and near x; by the bound where it has one."""
+    if "bound" in result.history:
+        return _by_bound(result, float(result.history["bound"][-1]))
     x, value = compiled.upper.flatten(result.x, "x"), compiled.sign * result.value
     objective = np.asarray(result.history.get("objective", ()), float)
     away = running_away(result.trajectory)
@@ -173,6 +175,18 @@ def rest_of(compiled: CompiledProblem, result: Result) -> Rest:
     gained, error = (UNKNOWN, UNKNOWN) if drift is None else drift[:2]
     rest = Rest(verdict, *near[:-1], gained, error)
     return replace(rest, words=words_of(rest, objective.size, near.why_not, result.ended == AT_REST, away))
+
+
+PROVED = "proved"  # what ends a run whose bound is as near as it was to be
+
+
+def _by_bound(result: Result, bound: float) -> Rest:
+    """Where a run stands that told a bound of f on X."""
+    short = abs(result.value - bound)
+    if not np.isfinite(short):
+        return Rest(OUT_OF_ROUNDS, words="no bound of f was found")
+    words = f"f(x) is at most {short:.1e} from the optimum (by its bound; reference(certificate='global') says how that is known)"
+    return Rest(AT_REST if result.ended == PROVED else OUT_OF_ROUNDS, value_bound=short, words=words)
 
 
 def warn_of_zeroth_order(solver: Any, why: str, rest: Rest | None) -> None:

@@ -1,0 +1,1 @@
+"""A proved optimum: the bilevel problem as one program, and branch and bound on it."""

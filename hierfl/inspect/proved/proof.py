@@ -1,0 +1,367 @@
+"""``problem.reference(certificate="global")``: an optimum with a bound, and the lower level solved again where it is.
+
+Branch and bound goes over the single-level program, from a point that a short local search has found. What it ends with is no answer yet: what
+holds there is met to rounding, the problem's own exact solver is asked for y at that x, and f computed from it. Where the lower level is tied, y
+is the solution next to the program's. Only if that f is the program's is its bound called proved.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.lower_level.certificate import Evaluation
+from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, level_solver
+from hierfl.compiler.parametric.level_solver import LevelAnswer
+from hierfl.compiler.programs.all_solutions import AllSolutions
+from hierfl.compiler.programs.convex_program import SEVERAL
+from hierfl.compiler.programs.small_and_sparse import diagonal
+from hierfl.compiler.programs.solve_program import polished, solve_program
+from hierfl.compiler.public_response import public_response
+from hierfl.compiler.starting_points import box_around, on_upper_set, require_nonempty, sobol_points, start_point
+from hierfl.errors import HierflError, IncompatibleSolverError, LowerLevelError, MissingPackageError, SettingError
+from hierfl.inspect.implicit.multipliers import multipliers_at, owners_of
+from hierfl.inspect.implicit.reference import LocalSearch, Reference
+from hierfl.inspect.implicit.rest import PROVED
+from hierfl.inspect.proved.refined import refined
+from hierfl.inspect.proved.scip import (
+    BOUNDED,
+    FEASIBILITY,
+    LIMIT,
+    NO_POINT,
+    UNBOUNDED,
+    Search,
+    bound_pairs,
+    searched,
+    unbounded,
+)
+from hierfl.inspect.proved.single_level import SingleLevel
+from hierfl.jaxtools.interruption import CutShort, heed, heeded, impatient, over, present_wishes, reason, rest
+from hierfl.jaxtools.precision import double_precision
+from hierfl.progress import RunProgress, Waiting
+from hierfl.value_certificate import Certificate
+
+AGREES = 1e-6  # relative to 1 + |f|: how far f with the lower level solved again may be from the program's value
+SHARE = 0.5  # of the gap that is asked for, that the search itself is asked for
+INSIDE = 1e-8  # relative: how far a point of the search may be outside X, onto which it is put
+FIRST, SECONDS = 16, 2.0  # points that the local search is begun from, and how long it may take
+QUICK, BOUNDING = 3.0, 60.0  # seconds of a search without bounds of multipliers, and, at most, that these may take
+COMBINATIONS = 1_000  # of whole numbers, up to which they are looked through
+NOT_PROVED = "not proved"
+
+
+class Found(NamedTuple):
+    """A point with f there, the lower level solved exactly; oriented for minimisation."""
+
+    x: np.ndarray
+    evaluation: Evaluation
+    tied: bool
+
+    @property
+    def value(self) -> float:
+        return float(self.evaluation.value)
+
+
+@double_precision
+def proved_reference(compiled: CompiledProblem, *, gap: float, time_limit: float | None, seed: int, x0: Any, progress: bool) -> Reference:
+    """The best point with a bound; arguments and errors as for ``Problem.reference``."""
+    _require_settings(gap, time_limit)
+    limits = [wish.until for wish in present_wishes()]
+    until = min([math.inf if time_limit is None else time.perf_counter() + time_limit, *limits])
+    given = None if x0 is None else compiled.upper.flatten(x0, "x0")
+    with heeded(until):
+        try:
+            return _Proof(compiled, gap, until, seed, given, progress).reference()
+        except (IncompatibleSolverError, MissingPackageError) as why:
+            choices = choices_of(compiled)
+            if choices is None:
+                raise
+            return _looked_through(compiled, choices, gap, progress, str(why))
+
+
+def _require_settings(gap: float, time_limit: float | None) -> None:
+    if isinstance(gap, bool) or not isinstance(gap, (int, float)) or not 0 < gap < 1:
+        raise SettingError(f"gap={gap!r}: a number between 0 and 1, relative to 1 and to |f|.")
+    if time_limit is not None and (isinstance(time_limit, bool) or not isinstance(time_limit, (int, float)) or not time_limit > 0):
+        raise SettingError(f"time_limit={time_limit!r}: seconds, or None for no limit.")
+
+
+@dataclass
+class _Proof:
+    """One search for a proved optimum."""
+
+    compiled: CompiledProblem
+    gap: float
+    until: float
+    seed: int
+    given: np.ndarray | None
+    show: bool
+    program: SingleLevel = field(init=False)
+
+    def reference(self) -> Reference:
+        compiled = self.compiled
+        compiled.require_all_here("an optimum that is proved")
+        with Waiting("the problem as one program", self.show):
+            self.program = SingleLevel.of(compiled)
+        with Waiting("a first point", self.show):
+            first = self._first()
+        start = None if first is None else self._all_values(first)
+        search = self._searched(start)
+        rest()  # what is left to do ends by itself
+        if search.ended == UNBOUNDED:
+            raise unbounded(-compiled.sign)
+        if search.ended == NO_POINT and first is None:
+            require_nonempty(compiled)
+            raise LowerLevelError(
+                "f has a value at no point of X: wherever x is, Y(x) is empty or the lower level has no solution (proved by SCIP's branch and "
+                f"bound, to its feasibility tolerance {FEASIBILITY:.0e}). Relax the constraints on x or those of the lower level."
+            )
+        return self._judged(search, first)
+
+    def _searched(self, start: np.ndarray | None) -> Search:
+        """The search; where it is not quick, and more than complementarity is curved, once more with bounds of slacks and multipliers."""
+        program, gap, sign = self.program, SHARE * self.gap, self.compiled.sign
+        if program.is_linear:
+            return searched(program, start, gap, self.until, self.show, sign)
+        search = searched(program, start, gap, min(self.until, time.perf_counter() + QUICK), self.show, sign)
+        left = self.until - time.perf_counter()
+        if search.ended != LIMIT or over() or left <= 0:
+            return search
+        with Waiting("bounds of multipliers", self.show):
+            bound_pairs(program, time.perf_counter() + min(BOUNDING, 0.3 * left))
+        again = searched(program, start if search.values is None else search.values, gap, self.until, self.show, sign)
+        best = search if again.values is None else again
+        return again._replace(values=best.values, value=best.value, bound=max(search.bound, again.bound), nodes=search.nodes + again.nodes)
+
+    # --- before ------------------------------------------------------------------------------------------------------
+
+    def _first(self) -> Found | None:
+        """The best point of a short local search; None where f has no value at any that was tried."""
+        compiled, limit = self.compiled, min(self.until, time.perf_counter() + SECONDS)
+        best: list[np.ndarray] = []
+        with suppress(CutShort, HierflError), heeded(limit), impatient():
+            begin = start_point(compiled, self.given)
+            points = np.concatenate([begin[None], sobol_points(box_around(compiled, begin), FIRST, self.seed)])
+            whole = compiled.upper.whole
+            points = on_upper_set(compiled, np.where(whole, np.round(points), points))
+            points = points[(np.abs(points - np.round(points)) <= INSIDE)[:, whole].all(axis=1)]
+            search = LocalSearch(compiled)
+            values = search.values(points)
+            order = [k for k in np.argsort(values, kind="stable") if np.isfinite(values[k])]
+            best += [points[k] for k in order[:1]]
+            if best and not whole.any():
+                best.insert(0, search.polish(best[0]).x)
+        found = (self._found_at(x) for x in best)
+        return next((one for one in found if one is not None), None)
+
+    def _found_at(self, x: np.ndarray) -> Found | None:
+        """f at x, None where it has no value."""
+        evaluation = evaluated(self.compiled, x)
+        return None if evaluation is None else Found(x, evaluation, False)
+
+    def _all_values(self, found: Found) -> np.ndarray:
+        """The values of all unknowns at a point."""
+        pairs = []
+        for answer in self._answers(found.x):
+            program, z = answer.program, answer.chosen.z if answer.program.is_map else answer.first.z
+            u = answer.chosen.u[: program.width]
+            pairs.append((u, z) if program.error(u, z) <= INSIDE else (answer.first.u, answer.first.z))
+        return refined(self.program, self.program.completed(found.x, pairs))
+
+    def _answers(self, x: np.ndarray) -> list[LevelAnswer]:
+        """What the level's own solver says to every owner."""
+        compiled, method = self.compiled, self.compiled.exact.method
+        if method is None:
+            return []
+        solver, asked, y = level_solver(method.structure), ParametricProgram(method.structure, ""), jnp.zeros(compiled.lower.size)
+        return [solver.answer(*asked.numbers(jnp.asarray(x), owner, y)) for owner in owners_of(compiled, x)]
+
+    # --- afterwards ------------------------------------------------------------------------------------------------
+
+    def _judged(self, search: Search, first: Found | None) -> Reference:
+        """What a search has found, with the lower level solved again."""
+        again = None if search.values is None else self._again(search)
+        agrees = again is not None and abs(again.value - search.value) <= AGREES * (1.0 + abs(search.value))
+        found = min((one for one in (again, first) if one is not None), key=lambda one: one.value, default=None)
+        if found is None and search.values is None:
+            raise LowerLevelError(f"no x was found at which f has a value ({search.ended}). Give x0, or a longer time_limit.")
+        if found is None:
+            raise LowerLevelError(
+                "at the x that branch and bound ended with the lower level has no solution by hierfl's own solver: its tolerances "
+                f"({FEASIBILITY:.0e}) hide that Y(x) is empty. Write the problem in other units, or bound X away from there."
+            )
+        below = found.value < search.bound - AGREES * (1.0 + abs(found.value))
+        bound = -math.inf if below or search.ended == NO_POINT else min(search.bound, found.value)
+        gap = (found.value - bound) / max(1.0, abs(found.value))
+        if search.values is not None and not agrees:
+            value = "no value" if again is None else f"the value {self.compiled.sign * again.value:.10g}"
+            status = f"{NOT_PROVED}: f has {value} where the program has {self.compiled.sign * search.value:.10g}"
+        elif bound == -math.inf:
+            status = NOT_PROVED if search.ended == BOUNDED or below else search.ended
+        else:
+            status = PROVED if gap <= self.gap else search.ended if search.ended != BOUNDED else NOT_PROVED
+        how = (
+            f"by SCIP's branch and bound over the lower level's optimality conditions ({search.nodes:,} nodes), to its feasibility tolerance "
+            f"{FEASIBILITY:.0e}; the lower level was solved again at x"
+        )
+        if found.tied:
+            how += "; of several lower solutions y is the best for f, as optimality conditions mean it"
+        return described(self.compiled, found, bound, gap, status, how)
+
+    def _again(self, search: Search) -> Found | None:
+        """The end of a search with the lower level solved exactly; None where f has no value there."""
+        assert search.values is not None
+        best: Found | None = None
+        for values in (refined(self.program, search.values), search.values):
+            x = self._inside(values[self.program.upper])
+            plain = None if x is None else self._found_at(x)
+            for found in (plain, None if plain is None else self._as_told(plain, values)):
+                if found is not None and (best is None or found.value < best.value):
+                    best = found
+            if best is not None and best.value <= search.value + AGREES * (1.0 + abs(search.value)):
+                break
+        return best
+
+    def _inside(self, x: np.ndarray) -> np.ndarray | None:
+        """The point of X, with whole numbers where they are wanted, that was meant; None where there is none next to it."""
+        compiled, whole = self.compiled, self.compiled.upper.whole
+        x = np.where(whole, np.round(x), x)
+        nearest = on_upper_set(compiled, x[None])[0]
+        away = float(np.linalg.norm(nearest - x))
+        if away > INSIDE * (1.0 + float(np.linalg.norm(x))):
+            return None
+        return np.where(whole | (np.abs(nearest - x) <= 1e-15 * (1.0 + np.abs(x))), x, nearest)
+
+    def _as_told(self, plain: Found, values: np.ndarray) -> Found | None:
+        """The same x with the y that the program has, where the lower level has it among several."""
+        solution = plain.evaluation.solution
+        if solution is None:
+            return None
+        y, tied = np.array(solution.y), False
+        for k, (follower, answer) in enumerate(zip(self.program.followers, self._answers(plain.x))):
+            if (meant := _solution_next_to(answer, values[follower.u], values[follower.z])) is not None:
+                tied |= bool(np.abs(meant - y[k]).max(initial=0.0) > INSIDE * (1.0 + np.abs(y[k]).max(initial=0.0)))
+                y[k] = meant
+        if not tied:
+            return None
+        compiled, data = self.compiled, self.compiled.data()
+        server, clients = compiled.exact.compiled_value_at(plain.x, y, data)
+        told = Evaluation(
+            server + data.clients.weights @ clients, server, clients, solution._replace(y=jnp.asarray(y)), plain.evaluation.gap
+        )
+        return Found(plain.x, jax.tree.map(np.asarray, told), True) if np.isfinite(told.value) else None
+
+
+def _solution_next_to(answer: LevelAnswer, u: np.ndarray, z: np.ndarray) -> np.ndarray | None:
+    """The y of the level's solution next to (u, z), where there are several; None where there are not, or none is found."""
+    program = answer.program
+    if not answer.first.solved:
+        return None
+    near = polished(program, u, z)
+    if near.solved:
+        return near.u[: program.size]
+    if answer.unique != SEVERAL or program.is_map:
+        return None
+    own = np.where(np.arange(program.width) < program.size, 1.0, 0.0)
+    near = solve_program(AllSolutions(program, answer.first).restricted(diagonal(own, program.p), -own * u))
+    return near.u[: program.size] if near.solved else None
+
+
+def evaluated(compiled: CompiledProblem, x: np.ndarray) -> Evaluation | None:
+    """f at x with the lower level solved exactly, and no word on ties; None where it has no value."""
+    evaluation: Evaluation = jax.tree.map(np.asarray, compiled.exact.compiled_evaluation(np.asarray(x, float), compiled.data()))
+    solved = evaluation.solution is None or bool(np.all(evaluation.solution.converged))
+    return evaluation if solved and bool(np.all(evaluation.gap <= 0)) and bool(np.isfinite(evaluation.value)) else None
+
+
+def described(compiled: CompiledProblem, found: Found, bound: float, gap: float, status: str, how: str) -> Reference:
+    """A point with what is known of it."""
+    x, evaluation, sign = found.x, found.evaluation, compiled.sign
+    multipliers = None
+    if compiled.lower.size:
+        with suppress(IncompatibleSolverError):
+            multipliers = multipliers_at(compiled, x, evaluation)
+    return Reference(
+        x=compiled.upper.unflatten(x),
+        y=None if evaluation.solution is None else public_response(compiled, evaluation.solution.y),
+        value=sign * found.value,
+        certificate=Certificate.of(compiled, x, evaluation),
+        local_minima=(),
+        points=(),
+        evaluations=0,
+        guarantee=how,
+        bound=sign * bound,
+        gap=gap,
+        multipliers=multipliers,
+        status=status,
+    )
+
+
+# --- whole numbers, one combination after another --------------------------------------------------------------------
+
+
+def choices_of(compiled: CompiledProblem) -> list[Sequence[float]] | None:
+    """What each entry of x may be, where all are whole and few; None elsewhere."""
+    if not compiled.upper.whole.all() or not compiled.upper.size:
+        return None
+    known, count = compiled.declaration.known_bounds, 1
+    choices: list[Sequence[float]] = []
+    for variable in compiled.upper.variables:
+        box = known[variable.id]
+        for low, high in zip(np.ravel(np.broadcast_to(box.lo, variable.shape)), np.ravel(np.broadcast_to(box.hi, variable.shape))):
+            if not math.isfinite(high - low):
+                return None
+            choices.append([float(k) for k in range(math.ceil(low - INSIDE), math.floor(high + INSIDE) + 1)])
+            count *= max(1, len(choices[-1]))
+            if count > COMBINATIONS:
+                return None
+    return choices
+
+
+def _looked_through(compiled: CompiledProblem, choices: list[Sequence[float]], gap: float, show: bool, why: str) -> Reference:
+    """The best of all combinations, f computed exactly at each."""
+    all_of_them = [np.array(each, float) for each in product(*choices)]
+    best, left = None, len(all_of_them)
+    with RunProgress(len(all_of_them), "reference, all combinations", show, "combinations") as bar, suppress(CutShort):
+        for found in _values(compiled, all_of_them):
+            left -= 1
+            bar.advance(1)
+            if found is not None and (best is None or found.value < best.value):
+                best = found
+            heed()
+    why_ended = reason()
+    rest()
+    if best is None:
+        require_nonempty(compiled)
+        raise LowerLevelError(
+            f"f has a value at none of the {len(all_of_them) - left:,} combinations of whole numbers that were looked at: they are outside X, or the lower level has no solution there."
+        )
+    done = left == 0
+    bound = best.value if done else -math.inf
+    how = (
+        f"by {'all' if done else len(all_of_them) - left} of {len(all_of_them):,} combinations of whole numbers, the lower level solved exactly at each, y as implicit(x) "
+        f"has it; no branch and bound: {why}"
+    )
+    status = PROVED if done else str(why_ended)
+    return described(compiled, best, bound, 0.0 if done else math.inf, status, how)
+
+
+def _values(compiled: CompiledProblem, points: list[np.ndarray]) -> Iterator[Found | None]:
+    """f at those of the points that are in X."""
+    inside = on_upper_set(compiled, np.array(points))
+    for x, nearest in zip(points, inside):
+        if np.linalg.norm(nearest - x) > INSIDE * (1.0 + np.linalg.norm(x)):
+            yield None
+            continue
+        evaluation = evaluated(compiled, x)
+        yield None if evaluation is None else Found(x, evaluation, False)

@@ -1,0 +1,61 @@
+"""The end of a search, with what holds there holding to rounding: a tie of the lower level, met to 1e-9 only, would be none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from hierfl.inspect.proved.polynomials import Definition
+from hierfl.inspect.proved.single_level import SingleLevel
+
+NEAR = 1e-7  # of 1 + its size: how near to a bound, or to equality, what holds is
+FAR = 1e-5  # of 1 + |value|: a step that leads so far is not taken
+STEPS, MOST = 4, 3_000  # of Newton's method, and unknowns that it is tried for
+SLOPES: dict[str, Callable[[float, float], float]] = {
+    "itself": lambda v, _: 1.0,
+    "exp": lambda v, _: float(np.exp(v)),
+    "log": lambda v, _: 1.0 / v,
+    "x log x": lambda v, _: float(np.log(v)) + 1.0,
+    "abs": lambda v, _: float(np.sign(v)),
+    "sin": lambda v, _: float(np.cos(v)),
+    "cos": lambda v, _: -float(np.sin(v)),
+    "power": lambda v, p: p * v ** (p - 1.0),
+}
+
+
+def refined(program: SingleLevel, values: np.ndarray) -> np.ndarray:
+    """The nearest values at which all holds that nearly holds; the same ones where there are none so near."""
+    unknowns = program.unknowns
+    if len(values) > MOST:
+        return values
+    low, high = np.array(unknowns.low), np.array(unknowns.high)
+    found = np.where(unknowns.whole, np.round(values), values)
+    for end in (low, high):
+        with np.errstate(invalid="ignore"):
+            found = np.where(np.abs(found - end) <= NEAR * (1.0 + np.abs(end)), end, found)
+    fixed = np.array(unknowns.whole, bool) | (found == low) | (found == high)
+    free = np.flatnonzero(~fixed)
+    tight = [one for one in program.inequalities if abs(one.at(found)) <= NEAR * (1.0 + abs(one.terms.get((), 0.0)))]
+    equations = [*program.all_equations, *tight]
+    for _ in range(STEPS):
+        with np.errstate(all="ignore"):
+            rows = [(one.at(found), one.slopes(found)) for one in equations]
+            rows += [_of_definition(one, found) for one in unknowns.definitions]
+            matrix, left = np.zeros((len(rows), len(found))), np.array([value for value, _ in rows])
+            for k, (_, slopes) in enumerate(rows):
+                matrix[k, list(slopes)] = list(slopes.values())
+        if not (np.isfinite(matrix).all() and np.isfinite(left).all()):
+            return values
+        if not rows or np.abs(left).max() == 0.0:
+            break
+        found[free] -= np.linalg.lstsq(matrix[:, free], left, rcond=1e-10)[0]
+    return found if (np.abs(found - values) <= FAR * (1.0 + np.abs(values))).all() else values
+
+
+def _of_definition(one: Definition, values: np.ndarray) -> tuple[float, dict[int, float]]:
+    """(how far a definition is from holding, its derivatives)."""
+    inner = SLOPES[one.kind](one.argument.at(values), one.exponent)
+    slopes = {place: -inner * slope for place, slope in one.argument.slopes(values).items()}
+    slopes[one.place] = slopes.get(one.place, 0.0) + 1.0
+    return values[one.place] - one.at(values), slopes

@@ -1,0 +1,368 @@
+"""The bilevel problem as one program: every lower level is replaced by its optimality conditions.
+
+For each owner of a y the level's own program (``LevelForm``: P, q, A, b, affine in theta, which are expressions of x) is written down once more, with
+x, u and multipliers z as unknowns:  P u + q = A'z,  s = A u + b,  s_i >= 0, z_i >= 0, one of both 0, for inequalities, s_i = 0 for equations. Over
+rows that is exact: u solves the level if and only if there is such a z, whatever x is, of a convex level and of an affine equilibrium.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from cvxpy.constraints import SOC, Equality, Inequality, NonNeg, NonPos, Zero
+
+from hierfl.atoms.intervals import Interval
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.data.tables import Population
+from hierfl.compiler.layout import Layout
+from hierfl.compiler.lower_level.methods.parametric_program import level_solver
+from hierfl.compiler.lower_level.owner import Owner
+from hierfl.compiler.parametric.level_form import LevelForm
+from hierfl.compiler.parametric.row_block import RowBlock
+from hierfl.compiler.parametric.template import AffineEntries, LevelTemplate
+from hierfl.compiler.party_constraints import constraints_of_all_clients
+from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, NoStandardFormError
+from hierfl.compiler.programs.smooth_atoms import SQUARE
+from hierfl.errors import IncompatibleSolverError
+from hierfl.inspect.implicit.multipliers import owners_of
+from hierfl.inspect.proved.polynomials import Entries, Environment, Polynomial, Translator, Unknowns
+from hierfl.language.expectation import SampleAverage, total
+from hierfl.language.printing.text import expression_text
+
+
+class Follower(NamedTuple):
+    """Where an owner's u, z and, of inequalities, slacks are among the unknowns; -1 for rows that are equations."""
+
+    u: np.ndarray
+    z: np.ndarray
+    slack: np.ndarray
+    size: int
+
+    @property
+    def y(self) -> np.ndarray:
+        return self.u[: self.size]
+
+
+@dataclass
+class SingleLevel:
+    """Minimise ``objective`` over the unknowns: equations are 0, inequalities at least 0, one of each pair is 0."""
+
+    unknowns: Unknowns = field(default_factory=Unknowns)
+    objective: Polynomial = field(default_factory=lambda: Polynomial({}))
+    equations: list[Polynomial] = field(default_factory=list)
+    inequalities: list[Polynomial] = field(default_factory=list)
+    slacks: list[tuple[int, Polynomial]] = field(default_factory=list)  # unknowns that are these
+    pairs: list[tuple[int, int]] = field(default_factory=list)
+    upper: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+    followers: list[Follower] = field(default_factory=list)
+
+    def completed(self, x: np.ndarray, answers: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+        """All values, from x and every owner's (u, z); of a pair the one that is nearer to 0 is 0."""
+        values = np.zeros(len(self.unknowns.low))
+        values[self.upper] = x
+        for follower, (u, z) in zip(self.followers, answers):
+            values[follower.u], values[follower.z] = u, z
+        self.unknowns.completed(values)
+        for place, slack in self.slacks:
+            values[place] = max(slack.at(values), 0.0)
+        for first, second in self.pairs:
+            values[first if values[first] < values[second] else second] = 0.0
+        return values
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether only complementarity is not linear."""
+        return not self.unknowns.definitions and max((one.degree for one in (self.objective, *self.equations)), default=0) <= 1
+
+    def alone(self, places: set[int]) -> SingleLevel:
+        """What is said of some unknowns alone, with nothing to minimise."""
+
+        def within(one: Polynomial) -> bool:
+            return all(place in places for product in one.terms for place in product)
+
+        return replace(
+            self,
+            objective=Polynomial({}),
+            equations=[one for one in self.equations if within(one)],
+            inequalities=[one for one in self.inequalities if within(one)],
+            slacks=[(place, one) for place, one in self.slacks if place in places],
+            pairs=[pair for pair in self.pairs if pair[0] in places],
+        )
+
+    @property
+    def all_equations(self) -> Iterator[Polynomial]:
+        """Those of the conditions, and of slacks; definitions are not among them."""
+        yield from self.equations
+        for place, slack in self.slacks:
+            yield slack - Polynomial({(place,): 1.0})
+
+    @classmethod
+    def of(cls, compiled: CompiledProblem) -> SingleLevel:
+        """The program of a problem.
+
+        Raises
+        ------
+        IncompatibleSolverError
+            Naming what has no translation, and what to write.
+        """
+        return _Writer(compiled).written()
+
+
+def refuse(what: str) -> IncompatibleSolverError:
+    """The error that says why a problem is not written as one program."""
+    return IncompatibleSolverError(f"certificate='global' needs {what}")
+
+
+@dataclass
+class _Writer:
+    """Writes a problem down."""
+
+    compiled: CompiledProblem
+    program: SingleLevel = field(default_factory=SingleLevel)
+
+    @cached_property
+    def translator(self) -> Translator:
+        return Translator(self.program.unknowns)
+
+    def written(self) -> SingleLevel:
+        compiled, program, unknowns = self.compiled, self.program, self.program.unknowns
+        data, declaration = compiled.data(), compiled.declaration
+        x = {}
+        for variable in compiled.upper.variables:
+            box = declaration.known_bounds.get(variable.id, Interval.free(variable.shape))
+            low, high = (np.broadcast_to(np.asarray(end, float), variable.shape) for end in (box.lo, box.hi))
+            x[variable.id] = unknowns.array(low, high, bool(Layout((variable,)).whole.any()))
+        program.upper = np.arange(compiled.upper.size)
+        public = {leaf: np.asarray(value, float) for leaf, value in data.clients.public.items()}
+        for constraint in constraints_of_all_clients(declaration):
+            self._constrain(constraint, {**public, **x})
+        answers = self._followers(x)
+        program.objective = Polynomial.sum_of((compiled.sign * w, value) for w, value in self._terms(x, answers))
+        program.inequalities += unknowns.inequalities
+        return program
+
+    # --- constraints on x ------------------------------------------------------------------------------------------
+
+    def _constrain(self, constraint: Any, environment: Environment) -> None:
+        equations, inequalities = self.program.equations, self.program.inequalities
+        values = [self.translator(argument, environment) for argument in constraint.args]
+        if isinstance(constraint, (Equality, Inequality)):
+            left, right = (part.ravel() for part in np.broadcast_arrays(*values))
+            differences = [Polynomial.sum_of([(1.0, b), (-1.0, a)]) for a, b in zip(left, right)]
+            (equations if isinstance(constraint, Equality) else inequalities).extend(differences)
+        elif isinstance(constraint, Zero):
+            equations.extend(map(Polynomial.of, values[0].ravel()))
+        elif isinstance(constraint, (NonNeg, NonPos)):
+            sign = 1.0 if isinstance(constraint, NonNeg) else -1.0
+            inequalities.extend(Polynomial.sum_of([(sign, each)]) for each in values[0].ravel())
+        elif isinstance(constraint, SOC):
+            bounds, vectors = values
+            rows = np.atleast_2d(vectors if constraint.axis == 1 else vectors.T)
+            for bound, vector in zip(bounds.ravel(), rows):
+                squares = [self.program.unknowns.power(each, 2.0) for each in (bound, *vector)]
+                inequalities.append(Polynomial.of(bound))
+                inequalities.append(Polynomial.sum_of([(1.0, squares[0]), *((-1.0, each) for each in squares[1:])]))
+        else:
+            raise refuse(f"constraints on x of rows and second-order cones: {expression_text(constraint)} is a {type(constraint).__name__}.")
+
+    # --- the lower level --------------------------------------------------------------------------------------------
+
+    def _followers(self, x: Environment) -> list[dict[int, Entries]]:
+        """y of every owner, by leaf."""
+        compiled = self.compiled
+        method, level = compiled.exact.method, compiled.declaration.lower_level
+        if method is None or level is None:
+            return []
+        if level.selection == "pessimistic" and not method.structure.strict:
+            raise refuse(
+                "the best of several lower solutions to be meant: optimality conditions are those of the optimistic one, and selection='pessimistic' "
+                "asks for the worst. Make the lower level strictly convex, or leave the selection out."
+            )
+        try:
+            form = level_solver(method.structure).form
+        except NoStandardFormError as reason:
+            raise refuse(f"a lower level that is a program over rows: {reason}.") from None
+        _require_rows(form)
+        point = np.zeros(compiled.upper.size)
+        return [self._follower(form, owner, x) for owner in owners_of(compiled, point)]
+
+    def _follower(self, form: LevelForm, owner: Owner, x: Environment) -> dict[int, Entries]:
+        """Write one owner's optimality conditions."""
+        program, unknowns = self.program, self.program.unknowns
+        own: Environment = {**{leaf: np.asarray(value, float) for leaf, value in owner.own.items()}, **x}
+        blocks, thetas = self._blocks(form, owner, own)
+        width, height = blocks[-1].end
+        kinds = [cone.kind for block in blocks for cone in block.cones for _ in range(cone.size)]
+        loose = np.array([kind == NONNEGATIVE for kind in kinds], bool)
+        u = unknowns.array(np.full(width, -np.inf), np.inf)
+        force: list[list[tuple[float, Any]]] = [[] for _ in range(width)]
+        slack: list[list[tuple[float, Any]]] = [[] for _ in range(height)]
+        seen = np.zeros(height, bool)
+        for block in blocks:
+            seen[block.heights[:, block.template.matrix.rows]] = True
+        z = unknowns.array(np.where(loose | ~seen, 0.0, -np.inf), np.where(seen, np.inf, 0.0))
+        for block, theta in zip(blocks, thetas):
+            for k, weight in enumerate(block.weights):
+                at = partial(_entries, theta=theta[k])
+                columns, rows, template = block.columns[k], block.heights[k], block.template
+                for i, j, value in at(template.quadratic):
+                    force[columns[i]].append((weight, value * u[columns[j]]))
+                for i, _, value in at(template.linear):
+                    force[columns[i]].append((weight, value))
+                for i, j, value in at(template.matrix):
+                    slack[rows[i]].append((1.0, value * u[columns[j]]))
+                    force[columns[j]].append((-1.0, value * z[rows[i]]))
+                for i, _, value in at(template.offset):
+                    slack[rows[i]].append((1.0, value))
+                for part in template.smooth:  # squares
+                    factors = {i: value for i, _, value in at(part.weight)}
+                    forms = [(i, columns[j], value) for i, j, value in at(part.form)]
+                    arguments: list[list[tuple[float, Any]]] = [[] for _ in range(part.form.shape[0])]
+                    for i, column, value in forms:
+                        arguments[i].append((1.0, value * u[column]))
+                    for i, _, value in at(part.shift):
+                        arguments[i].append((1.0, value))
+                    pulls = [factors.get(i, 0.0) * Polynomial.sum_of(parts) for i, parts in enumerate(arguments)]
+                    for i, column, value in forms:
+                        force[column].append((2.0 * weight, value * pulls[i]))
+        program.equations += [total for total in map(Polynomial.sum_of, force) if total.terms]
+        places = np.full(height, -1)
+        for row, parts in enumerate(slack):
+            value = Polynomial.sum_of(parts)
+            if not loose[row]:
+                program.equations.append(value)
+                continue
+            places[row] = unknowns.new(0.0)
+            program.slacks.append((int(places[row]), value))
+            if seen[row]:
+                program.pairs.append((_place(z[row]), int(places[row])))
+        program.followers.append(Follower(_places(u), _places(z), places, form.size))
+        return self.compiled.lower.split(u[: form.size])
+
+    def _blocks(self, form: LevelForm, owner: Owner, own: Environment) -> tuple[list[RowBlock], list[list[list[Any]]]]:
+        """The parts of a form, with the entries of theta at each of their rows."""
+        base = form.base
+        blocks = [RowBlock(base, np.zeros((1, base.count)), np.ones(1), np.zeros(1, int), 0, 0)]
+        thetas, width, height = [[self._theta(base, own)]], base.width, base.height
+        for group in form.groups:
+            values, weights = owner.gather(group)
+            kept = np.flatnonzero(np.asarray(weights) != 0)
+            template, shares = group.template, np.asarray(weights, float)[kept]
+            rows = {leaf: np.asarray(value, float) for leaf, value in values.items()}
+            blocks.append(RowBlock(template, np.zeros((len(kept), template.count)), shares, kept, width, height))
+            thetas.append([self._theta(template, {**own, **{leaf: value[k] for leaf, value in rows.items()}}) for k in kept])
+            width += len(kept) * blocks[-1].extra
+            height += len(kept) * template.height
+        return blocks, thetas
+
+    def _theta(self, template: LevelTemplate, own: Environment) -> list[Any]:
+        """The entries of theta."""
+        translate = self.translator
+        values = [translate(expression, own) for expression in template.hoisted.expressions]
+        known: dict[int, Entries] = {p.id: value for p, value in zip(template.theta, values)}
+        for one in template.maps:
+            (node,) = one.function.expressions
+
+            def at(flat: np.ndarray, one: Any = one, node: Any = node) -> Entries:
+                ends = np.cumsum([0, *(v.size for v in one.variables)])
+                parts = {v.id: flat[a:b].reshape(v.shape, order="F") for v, a, b in zip(one.variables, ends, ends[1:])}
+                return translate(node, {**known, **parts}).ravel(order="F")
+
+            units = np.eye(sum(v.size for v in one.variables))
+            offset = at(0.0 * units[0])
+            columns = [[Polynomial.sum_of([(1.0, a), (-1.0, b)]) for a, b in zip(at(unit), offset)] for unit in units]
+            values += [np.array([entry for column in columns for entry in column], dtype=object), offset]
+        return [entry for value in values for entry in value.ravel(order="F")]
+
+    # --- the upper objective ------------------------------------------------------------------------------------------
+
+    def _terms(self, x: Environment, answers: list[dict[int, Entries]]) -> Iterator[tuple[float, Any]]:
+        """(weight, value) of what f is the sum of."""
+        compiled, objective = self.compiled, self.compiled.declaration.objective
+        data, scope = compiled.data(), compiled.scope
+        shared = answers[0] if scope == "federation" else {}
+        clients = data.clients
+        if objective.clients is not None:
+            for index in range(clients.size):
+                own_y = answers[index] if scope == "client" else shared
+                value = self._mean(objective.clients, clients, index, {**x, **own_y}, answers if scope == "sample" else [])
+                yield float(clients.weights[index]), value
+        if objective.server is not None and data.server is not None:
+            yield 1.0, self._mean(objective.server, data.server, 0, {**x, **shared}, [])
+
+    def _mean(
+        self, term: Any, population: Population, place: int, decisions: Environment, of_rows: list[dict[int, Entries]]
+    ) -> Any:
+        """A term of one party, with its data; ``of_rows`` has y of each row of all parties, in sample scope."""
+        compiled, party = self.compiled, population.party(place)
+        below = {variable.id for variable in compiled.lower.variables} if of_rows else set()
+        answered = compiled.row_table(population) if of_rows else -1
+
+        def average(node: SampleAverage, environment: Environment) -> Entries:
+            leaves = {leaf.id for leaf in [*node.per_sample.parameters(), *node.per_sample.variables()]}
+            (number,) = {
+                k for k, table in enumerate(population.tables) if leaves & set(table.samples) or (k == answered and leaves & below)
+            }
+            table = population.tables[number]
+            if table.has_nodes:
+                raise refuse(f"data that are rows: {expression_text(node)} is over a law, of which f is known by quadrature only.")
+            first, count = int(table.offsets[place]), int(table.counts[place])
+            numbers = np.arange(first, first + count)
+            shares = np.full(count, 1.0 / count) if table.weights is None else np.asarray(table.weights, float)[numbers]
+            rows = {leaf: np.asarray(value, float) for leaf, value in table.rows(numbers).items() if leaf in leaves}
+            values = []
+            for k, row in enumerate(numbers):
+                own_y = of_rows[row] if number == answered else {}
+                own = {**environment, **{leaf: value[k] for leaf, value in rows.items()}, **own_y}
+                values.append(self.translator(node.per_sample, own, average).ravel())
+            factor = float(count) if isinstance(node, total) else 1.0
+            means = [Polynomial.sum_of(zip(factor * shares, column)) for column in zip(*values)]
+            return np.array([*means, None], dtype=object)[:-1].reshape(tuple(node.shape))
+
+        own = {leaf: np.asarray(value, float) for leaf, value in party.environment.items()}
+        return self.translator(term, {**own, **decisions}, average).ravel()[0]
+
+
+def _require_rows(form: LevelForm) -> None:
+    """Only rows, and squares, are written as conditions."""
+    if form.asks_for_map:
+        raise refuse("an equilibrium whose mapping is affine in y.")
+    templates = [form.base, *(group.template for group in form.groups)]
+    curved = sorted({cone.kind for template in templates for cone in template.cones if cone.kind not in (ZERO, NONNEGATIVE)}, key=str)
+    if curved:
+        raise refuse(
+            f"a lower level of linear and convex quadratic terms over rows; CVXPY brings this one to cones as well ({', '.join(map(str, curved))}). Norms of order 1 "
+            f"and inf, absolute values and maxima are rows."
+        )
+    smooth = next((part for template in templates for part in template.smooth if part.atom is not SQUARE), None)
+    if smooth is not None:
+        raise refuse("a lower level of linear and convex quadratic terms over rows; this one has a smooth function that is no quadratic.")
+    if form.stairs:
+        raise refuse(f"data below that are rows: {form.stairs}.")
+
+
+def _entries(entries: AffineEntries, theta: list[Any]) -> Iterator[tuple[int, int, Any]]:
+    """(row, column, value) at theta; numbers where theta does not enter, or is numbers there."""
+    linear = entries.linear
+    for k, (row, column, constant) in enumerate(zip(entries.rows, entries.columns, entries.constant)):
+        of_entry = slice(linear.indptr[k], linear.indptr[k + 1])
+        parts = [(float(a), theta[j]) for j, a in zip(linear.indices[of_entry], linear.data[of_entry])]
+        value: Any = float(constant)
+        if parts:
+            value = Polynomial.sum_of([(1.0, constant), *parts])
+            value = value if value.constant is None else value.constant
+        if isinstance(value, Polynomial) or value != 0.0:
+            yield int(row), int(column), value
+
+
+def _place(one: Polynomial) -> int:
+    ((place,),) = one.terms
+    return place
+
+
+def _places(some: Entries) -> np.ndarray:
+    return np.array([_place(one) for one in some], int)

@@ -1,0 +1,144 @@
+"""Branch and bound on the lower level's optimality conditions, for problems whose data are all here: an optimum that is proved.
+
+The one method for whole numbers among x. Its only round is a search for ``problem.reference(certificate="global")``, which says what is solved,
+by whom, and how the bound is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.descent.answers import Answers
+from hierfl.errors import SettingError
+from hierfl.inspect.implicit.reference import Reference
+from hierfl.inspect.proved.proof import AGREES, NOT_PROVED, evaluated, proved_reference
+from hierfl.jaxtools.interruption import rest
+from hierfl.near_names import suggests_names
+from hierfl.runtime.contract import Visit
+from hierfl.runtime.records import History
+from hierfl.solvers.parts.participation import DrawnCohorts
+from hierfl.solvers.parts.requirements import require_number
+
+
+@suggests_names
+@dataclass(frozen=True)
+class BranchAndBound:
+    """Settings of branch and bound.
+
+    Parameters
+    ----------
+    gap
+        The run ends when f is as near to the proved bound, relative to 1 and to |f|.
+
+    Raises
+    ------
+    SettingError
+        For a setting out of range.
+    IncompatibleSolverError
+        If the problem is no program that SCIP takes, and x are not few whole numbers; names what is not, and what to write.
+    """
+
+    gap: float = 1e-6
+    treats_whole_numbers: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_number(self.gap, "gap", 0, 1)
+
+    def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundBranchAndBound:
+        """The algorithm for one problem."""
+        if queries != "projected":
+            raise SettingError(f"queries={queries!r}: BranchAndBound asks for points of X only; leave it out.")
+        return BoundBranchAndBound(problem, self)
+
+
+class BestPoint(NamedTuple):
+    """The best point so far, and y there, for every owner; y is None at the start."""
+
+    x: Float[np.ndarray, " n"]
+    y: Float[np.ndarray, "owners size"] | None
+
+
+@dataclass(frozen=True, eq=False)
+class BoundBranchAndBound:
+    """The method on one problem."""
+
+    problem: CompiledProblem
+    settings: BranchAndBound
+    absent: ClassVar[str] = "unbiased"
+    stays_in_upper_set: ClassVar[bool] = True
+    slope_of: ClassVar[str] = ""
+    advice: ClassVar[str] = ""
+    theory: ClassVar[None] = None
+
+    @property
+    def cohorts(self) -> DrawnCohorts:
+        """The round asks all clients."""
+        return DrawnCohorts(self.problem.num_clients, self.problem.num_clients)
+
+    def init(self, x0: Any) -> BestPoint:
+        """The start."""
+        return BestPoint(np.asarray(x0, float), None)
+
+    def memory(self, x0: Any) -> Float[np.ndarray, " 0"]:
+        """Clients remember nothing."""
+        return np.zeros(0)
+
+    def decision(self, state: BestPoint) -> Float[np.ndarray, " n"]:
+        """The best point so far."""
+        return state.x
+
+    def response(self, state: BestPoint, memory: Any) -> Float[np.ndarray, "owners size"] | None:
+        """y at the best point."""
+        if state.y is not None or not self.problem.lower.size:
+            return state.y
+        return np.asarray(self.problem.exact.at(state.x).solution.y)  # type: ignore[union-attr]
+
+    def caveat(self, rounds: int) -> str | None:
+        """It claims no theorem."""
+        return None
+
+    def descends(self, rounds: int) -> bool:
+        """It takes no gradient steps."""
+        return False
+
+    def gradient_at_most(self, before: Any, after: Any, history: History, first: int) -> float:
+        """Nothing is known of gradients."""
+        return float("inf")
+
+    def visits(self, start: Float[np.ndarray, " n"], seed: int, answers: Answers) -> Iterator[Visit]:
+        """One visit, the search.
+
+        Raises
+        ------
+        IncompatibleSolverError, MissingPackageError, LowerLevelError, DivergedError
+            As ``Problem.reference``.
+        """
+        problem = self.problem
+        begin = None if (problem.upper.whole & (start != np.round(start))).any() else problem.upper.unflatten(start)
+        found = proved_reference(problem, gap=self.settings.gap, time_limit=None, seed=seed, x0=begin, progress=False)
+        rest()  # also at a limit: what was found is told
+        x = problem.upper.flatten(found.x, "x")
+        record = {
+            "objective": found.value,
+            "bound": float("nan" if found.bound is None else found.bound),
+            "lower_residual": found.certificate.lower_residual,
+            "scalars_down": problem.num_clients * x.size,
+            "scalars_up": problem.num_clients * (x.size + 1),
+            "monitor_scalars": problem.num_clients,
+        }
+        yield Visit(BestPoint(x, None), record, self._status(x, found))
+
+    def _status(self, x: Float[np.ndarray, " n"], found: Reference) -> str:
+        """Why the run ends: with an optimum only if f is what was proved, and y not another one of several lower solutions."""
+        there = evaluated(self.problem, x)
+        if there is not None and abs(self.problem.sign * there.value - found.value) <= AGREES * (1.0 + abs(found.value)):
+            return found.status
+        return (
+            f"{NOT_PROVED}: the best of several lower solutions has f = {found.value:.10g}, and another is meant; selection='optimistic' means the best"
+        )

@@ -1,0 +1,303 @@
+"""``reference(certificate="global")`` against enumeration, published optima, formulas, and by name where there is none."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import sys
+import threading
+import time
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from cvxpy.atoms.elementwise.trig import sin
+from scipy.optimize import linprog
+
+import hierfl as hf
+from hierfl.inspect.implicit.reference import Reference
+
+
+def proved(problem: hf.Problem, **settings: object) -> Reference:
+    found = problem.reference(certificate="global", progress=False, **settings)  # type: ignore[arg-type]
+    assert found.status == "proved", found
+    assert found.gap is not None and 0 <= found.gap <= 1e-6
+    return found
+
+
+# --- against enumeration -----------------------------------------------------------------------------------------------
+
+
+def best_vertex(c: np.ndarray, d: np.ndarray, e: np.ndarray, a: np.ndarray, b: np.ndarray, h: np.ndarray) -> float:
+    """min c'x + d'y over x in [0, 2]^p, y in argmin {e'y: A y + B x >= h, 0 <= y <= 3}: at a vertex of both levels' rows."""
+    p, n = len(c), len(d)
+    rows = np.vstack([np.hstack([b, a]), np.eye(p + n), -np.eye(p + n)])
+    right = np.concatenate([h, np.zeros(p + n), np.full(p, -2.0), np.full(n, -3.0)])
+    best = np.inf
+    for chosen in itertools.combinations(range(len(right)), p + n):
+        matrix = rows[list(chosen)]
+        if abs(np.linalg.det(matrix)) < 1e-9:
+            continue
+        v = np.linalg.solve(matrix, right[list(chosen)])
+        if (rows @ v >= right - 1e-9).all():
+            x, y = v[:p], v[p:]
+            answer = linprog(e, A_ub=-a, b_ub=-(h - b @ x), bounds=[(0, 3)] * n)
+            if e @ y <= answer.fun + 1e-8:
+                best = min(best, c @ x + d @ y)
+    return best
+
+
+def test_small_linear_problems_with_ties_and_empty_sets() -> None:
+    without = 0
+    for seed in range(7):
+        rng = np.random.default_rng(seed)
+        n, p, m = (int(k) for k in rng.integers(1, 4, 3))
+        p = min(p, 2)
+        a, b, h, c, d, e = (rng.integers(-3, 4, s).astype(float) for s in ((m, n), (m, p), m, p, n, n))
+        x, y = cp.Variable(p, name="x"), cp.Variable(n, name="y")
+        problem = hf.Problem(hf.Minimize(server=c @ x + d @ y), hf.ArgMin(y, e @ y, [a @ y + b @ x >= h, y >= 0, y <= 3]), [x >= 0, x <= 2])
+        expected = best_vertex(c, d, e, a, b, h)
+        if np.isfinite(expected):
+            found = proved(problem)
+            assert found.value == pytest.approx(expected, rel=1e-7, abs=1e-7), seed
+            assert found.bound == pytest.approx(expected, rel=1e-6, abs=1e-6)
+        else:
+            without += 1
+            with pytest.raises(hf.errors.LowerLevelError, match="at no point of X"):
+                problem.reference(certificate="global", progress=False)
+    assert 0 < without < 6
+
+
+def best_pattern(q: np.ndarray, r: np.ndarray, a: np.ndarray, b: np.ndarray, h: np.ndarray, c: np.ndarray, d: np.ndarray) -> float:
+    """min c'x + d'y over x in [-1, 1]^p with Q y + R x = A'z, A y + B x >= h, z >= 0: by all 2^m ways to be complementary, each a linear program."""
+    (m, n), p = a.shape, len(c)
+    best = np.inf
+    for held in itertools.product([False, True], repeat=m):
+        tight = np.array(held)
+        none, low = np.zeros((m, m)), np.hstack([b, a])
+        equal = np.vstack([np.hstack([r, q, -a.T]), np.hstack([low, none])[tight]])
+        right = np.concatenate([np.zeros(n), h[tight]])
+        bounds = [(-1, 1)] * p + [(None, None)] * n + [(0, None if t else 0) for t in tight]
+        found = linprog(np.concatenate([c, d, np.zeros(m)]), -np.hstack([low, none]), -h, equal, right, bounds)
+        best = min(best, found.fun if found.status == 0 else np.inf)
+    return best
+
+
+@pytest.mark.parametrize("kind", ["argmin", "argmax", "equilibrium"])
+def test_quadratic_levels_and_equilibria_that_are_no_gradients(kind: str) -> None:
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        n, p, m = 3, 2, 4
+        root = rng.normal(size=(2, n))  # of rank two: the level has a flat direction
+        q = root.T @ root + (0.0 if kind != "equilibrium" else np.array([[0, 1, 0], [-1, 0, 0], [0, 0, 0]]))
+        r, a, b = rng.normal(size=(n, p)), np.vstack([rng.normal(size=(1, n)), np.eye(n)]), rng.normal(size=(m, p))
+        h, c, d = -np.ones(m), rng.normal(size=p), rng.normal(size=n)
+        x, y = cp.Variable(p, name="x"), cp.Variable(n, name="y")
+        cost = 0.5 * cp.sum_squares(root @ y) + y @ (r @ x)
+        level: hf.Equilibrium | hf.ArgMin = hf.ArgMin(y, cost, [a @ y + b @ x >= h])
+        if kind != "argmin":
+            level = hf.ArgMax(y, -cost, [a @ y + b @ x >= h]) if kind == "argmax" else hf.Equilibrium(y, q @ y + r @ x, [a @ y + b @ x >= h])
+        problem = hf.Problem(hf.Minimize(server=c @ x + d @ y), level, [cp.norm_inf(x) <= 1])
+        expected = best_pattern(q, r, a, b, h, c, d)
+        assert proved(problem).value == pytest.approx(expected, rel=1e-7, abs=1e-7), seed
+
+
+def test_an_optimum_that_other_formulations_miss() -> None:
+    """Strong duality with a slack of 1e-7 lets solvers end "optimal" at -8.40, where a grid with the level solved at each point has .811."""
+    rng = np.random.default_rng(1)
+    a, b = rng.uniform(0, 1, (5, 5)) * (rng.uniform(size=(5, 5)) < 0.5), rng.uniform(-1, 1, (5, 2))
+    h, e, c, d = rng.uniform(1, 3, 5), rng.uniform(0.5, 1.5, 5), rng.normal(size=2), rng.normal(size=5)
+    x, y = cp.Variable(2, name="x"), cp.Variable(5, name="y")
+    problem = hf.Problem(hf.Minimize(server=c @ x + d @ y), hf.ArgMin(y, e @ y, [a @ y + b @ x >= h, y >= 0, y <= 10]), [x >= 0, x <= 1])
+
+    def f(u: float, v: float) -> float:
+        found = linprog(e, A_ub=-a, b_ub=-(h - b @ [u, v]), bounds=[(0, 10)] * 5)
+        return float(c @ [u, v] + d @ found.x) if found.status == 0 else np.inf
+
+    assert proved(problem).value == pytest.approx(min(f(u, v) for u in np.linspace(0, 1, 6) for v in np.linspace(0, 1, 6)), abs=1e-7)
+
+
+# --- published problems ------------------------------------------------------------------------------------------------
+
+
+def test_published_optima() -> None:
+    """Candler and Townsley (1982); Bard (1983, 1988); Clark and Westerberg (1990)."""
+    x, y = cp.Variable(2, name="x", nonneg=True), cp.Variable(3, name="y", nonneg=True)
+    rows = [y[1] + y[2] - y[0] <= 1, 2 * x[0] - y[0] + 2 * y[1] - 0.5 * y[2] <= 1, 2 * x[1] + 2 * y[0] - y[1] - 0.5 * y[2] <= 1]
+    f = -8 * x[0] - 4 * x[1] + 4 * y[0] - 40 * y[1] - 4 * y[2]
+    found = proved(hf.Problem(hf.Minimize(server=f), hf.ArgMin(y, x[0] + 2 * x[1] + y[0] + y[1] + 2 * y[2], rows)))
+    assert found.value == pytest.approx(-29.2)
+    np.testing.assert_allclose(found.x, [0, 0.9], atol=1e-8)
+
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    rows = [-x - y <= -3, -2 * x + y <= 0, 2 * x + y <= 12, 3 * x - 2 * y <= 4]
+    assert proved(hf.Problem(hf.Minimize(server=x - 4 * y), hf.ArgMin(y, y, rows), [x >= 0, x <= 10])).value == pytest.approx(-12)
+
+    rows = [-3 * x + y <= -3, x - 0.5 * y <= 4, x + y <= 7, y >= 0]
+    bard = hf.Problem(hf.Minimize(server=cp.square(x - 5) + cp.square(2 * y + 1)), hf.ArgMin(y, cp.square(y - 1) - 1.5 * x * y, rows), [x >= 0])
+    found = proved(bard)
+    assert found.value == pytest.approx(17) and float(found.x) == pytest.approx(1)
+    assert found.multipliers[bard.lower[0].constraints[0]] == pytest.approx(2 + 1.5, rel=1e-6)  # of 2 (y - 1) - 1.5 x + z = 0 at (1, 0)
+
+    rows = [-2 * x + y <= 1, x - 2 * y <= 2, x + 2 * y <= 14]
+    clark = hf.Problem(hf.Minimize(server=cp.square(x - 3) + cp.square(y - 2)), hf.ArgMin(y, cp.square(y - 5), rows), [x >= 0, x <= 8])
+    found = proved(clark)
+    assert found.value == pytest.approx(5) and float(found.x) == pytest.approx(1) and float(found.y) == pytest.approx(3)
+
+
+def test_tolls_at_which_travellers_are_indifferent() -> None:
+    """Two commodities, tolls on two arcs: revenue is largest where a toll path costs just what the free one does, which is the optimistic answer."""
+    costs = np.array([[2.0, 4.0, 9.0], [3.0, 1.0, 6.0]])  # of the first toll arc, of the second, of the free way
+    demand = np.array([1.0, 2.0])
+    t, y = cp.Variable(2, name="t", nonneg=True), cp.Variable((2, 3), name="y", nonneg=True)
+    paid = sum(y[k, 0] * t[0] + y[k, 1] * t[1] for k in range(2))
+    level = hf.ArgMin(y, cp.sum(cp.multiply(costs, y)) + paid, [cp.sum(y, axis=1) == demand])
+    found = proved(hf.Problem(hf.Maximize(server=paid), level, [t <= 20]))
+
+    def revenue(tolls: tuple[float, float]) -> float:
+        earned = 0.0
+        for cost, many in zip(costs, demand):
+            ways = cost + np.array([*tolls, 0.0])
+            earned += many * max(toll for toll, way in zip([*tolls, 0.0], ways) if way <= ways.min() + 1e-9)
+        return earned
+
+    grid = np.arange(0.0, 10.01, 0.5)  # costs are whole numbers: so are the tolls at which ways are alike
+    assert found.value == pytest.approx(max(revenue((a, b)) for a in grid for b in grid))
+    assert "several lower solutions" in found.guarantee
+
+
+# --- scopes and data -----------------------------------------------------------------------------------------------------
+
+
+def test_averages_weights_and_scopes_against_formulas() -> None:
+    """A newsvendor of each sample; a shared y of clients' rows; a y of each client: dense grids of formulas."""
+    rng = np.random.default_rng(0)
+    x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="d")
+    rows = [rng.uniform(0, 8, 5), rng.uniform(0, 8, 3)]
+    federation = hf.Federation([hf.Client({d: one}) for one in rows], weights=[0.3, 0.7])
+    grid = np.linspace(0, 10, 100_001)
+
+    recourse = hf.ArgMin(y, y, [y >= d - x, y >= 0], scope="sample")
+    found = proved(hf.Problem(hf.Minimize(clients=hf.E(y + 0.1 * cp.square(y)), server=0.4 * x), recourse, [x >= 0, x <= 10], federation))
+    short = [np.maximum(one[:, None] - grid, 0) for one in rows]
+    values = 0.4 * grid + sum(w * (s + 0.1 * s**2).mean(axis=0) for w, s in zip((0.3, 0.7), short))
+    assert found.value == pytest.approx(values.min(), abs=1e-6)
+
+    level = hf.ArgMin(y, hf.E(cp.square(y - d)) + 2 * x * y, [y >= 1])
+    found = proved(hf.Problem(hf.Maximize(clients=-hf.E(cp.abs(y - 0.5 * d)), server=-cp.exp(-x)), level, [x >= 0, x <= 3], federation))
+    mean = 0.3 * rows[0].mean() + 0.7 * rows[1].mean()
+    at, grid = np.maximum(mean - grid, 1.0), grid[grid <= 3]
+    values = -np.exp(-grid) - sum(w * np.abs(at[: len(grid)] - 0.5 * one[:, None]).mean(axis=0) for w, one in zip((0.3, 0.7), rows))
+    assert values.max() - 1e-9 <= found.value <= values.max() + 1e-5  # a grid is never better
+
+    k = hf.ClientParameter(name="k")
+    three = hf.Federation([hf.Client({}, {k: float(c)}) for c in (1, 2, 4)])
+    private = hf.ArgMin(y, cp.square(y - x) + k * cp.abs(y), scope="client")
+    found = proved(hf.Problem(hf.Minimize(clients=cp.square(y - k)), private, [cp.abs(x) <= 6], three))
+    grid = np.linspace(-6, 6, 120_001)
+    answers = [np.sign(grid) * np.maximum(np.abs(grid) - c / 2, 0) for c in (1, 2, 4)]
+    assert found.value == pytest.approx(np.mean([(a - c) ** 2 for a, c in zip(answers, (1, 2, 4))], axis=0).min(), abs=1e-6)
+    assert np.shape(found.y) == (3,) and np.shape(next(iter(found.multipliers.values()), np.zeros(3)))[0] == 3
+
+
+def test_a_problem_in_x_alone_and_second_order_cones_on_x() -> None:
+    x = cp.Variable(2, name="x")
+    found = proved(hf.Problem(hf.Minimize(server=x[0] * x[1] + sin(x[0])), constraints=[cp.norm(x) <= 1]))
+    angle = np.linspace(0, 2 * np.pi, 200_001)
+    assert found.value == pytest.approx((np.cos(angle) * np.sin(angle) + np.sin(np.cos(angle))).min(), abs=1e-6)
+    assert found.y is None and found.multipliers is None
+
+
+# --- larger, and ended early ------------------------------------------------------------------------------------------------
+
+
+def random_problem(size: int, seed: int) -> hf.Problem:
+    rng = np.random.default_rng(seed)
+    a, b = rng.uniform(0, 1, (size, size)) * (rng.uniform(size=(size, size)) < 0.5), rng.uniform(-1, 1, (size, 5))
+    h, e, c, d = rng.uniform(1, 3, size), rng.uniform(0.5, 1.5, size), rng.normal(size=5), rng.normal(size=size)
+    x, y = cp.Variable(5, name="x"), cp.Variable(size, name="y")
+    return hf.Problem(hf.Minimize(server=c @ x + d @ y), hf.ArgMin(y, e @ y, [a @ y + b @ x >= h, y >= 0, y <= 10]), [x >= 0, x <= 1])
+
+
+def test_twenty_rows_are_proved() -> None:
+    problem = random_problem(20, 0)
+    found = proved(problem)
+    rng = np.random.default_rng(0)
+    assert found.value <= min(problem.implicit(x) for x in rng.integers(0, 2, (8, 5)).astype(float)) + 1e-7
+    assert problem.implicit(found.x) == pytest.approx(found.value, abs=1e-7)
+
+
+def test_the_limit_and_ctrl_c_give_the_best_point_and_the_bound() -> None:
+    problem = random_problem(40, 1)
+    found = problem.reference(certificate="global", time_limit=1.0, progress=False)
+    assert found.status == "time limit reached" and "time limit reached" in str(found) and "the best point found" in repr(found)
+    assert found.bound < found.value == pytest.approx(problem.implicit(found.x))
+    timer = threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    began = time.perf_counter()
+    found = problem.reference(certificate="global", time_limit=None, progress=False)
+    assert found.status == "interrupted" and np.isfinite(found.bound) and time.perf_counter() - began < 10
+
+
+# --- what there is no optimum of, and what is refused ------------------------------------------------------------------------
+
+
+def test_unbounded_and_empty_problems_by_name() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    tracks = hf.ArgMin(y, cp.square(y - x))
+    with pytest.raises(hf.errors.DivergedError, match="unbounded below"):
+        hf.Problem(hf.Minimize(server=y), tracks).reference(certificate="global", progress=False)
+    with pytest.raises(hf.errors.DivergedError, match="unbounded above"):
+        hf.Problem(hf.Maximize(server=cp.square(y)), tracks).reference(certificate="global", progress=False)
+    with pytest.raises(hf.errors.LowerLevelError, match="at no point of X"):
+        hf.Problem(hf.Minimize(server=y), hf.ArgMin(y, y, [y >= x, y <= -1]), [x >= 0]).reference(certificate="global", progress=False)
+    z = cp.Variable(2, name="z")
+    relaxed = hf.ArgMin(z, z[0] + z[1], [z[0] + 2 * z[1] >= x, z >= 0])  # bounded by complementarity alone
+    assert proved(hf.Problem(hf.Minimize(server=-cp.sum(z)), relaxed, [x >= 0, x <= 4])).value == pytest.approx(-2)
+
+
+def test_what_is_no_program_over_rows_is_refused_by_name() -> None:
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    f, in_box = cp.sum_squares(y), [cp.norm_inf(x) <= 1]
+
+    def refused(level: hf.ArgMin | hf.Equilibrium, match: str, objective: cp.Expression = f) -> None:
+        with pytest.raises(hf.errors.IncompatibleSolverError, match=match):
+            hf.Problem(hf.Minimize(server=objective), level, in_box).reference(certificate="global", progress=False)
+
+    refused(hf.ArgMin(y, cp.norm(y - x) + cp.sum(y), [y >= -1]), "cones")
+    refused(hf.ArgMin(y, cp.sum(cp.exp(y - x)) + cp.sum_squares(y)), "smooth function that is no quadratic")
+    refused(hf.Equilibrium(y, y + cp.power(y, 3) - x, [y >= -1]), "affine in y")
+    refused(hf.ArgMin(y, cp.sum_squares(y - x)), "geo_mean.* has no translation|GeoMean", cp.sum(y) - cp.geo_mean(x + 2))
+    refused(hf.ArgMin(y, x @ y, [y >= -1, y <= 1], selection="pessimistic"), "pessimistic")
+    strict = hf.ArgMin(y, cp.sum_squares(y - x), selection="pessimistic")
+    assert proved(hf.Problem(hf.Minimize(server=f), strict, in_box)).value == pytest.approx(0, abs=1e-7)
+    problem = hf.Problem(hf.Minimize(server=f), strict, in_box)
+    for setting in ({"gap": 0.0}, {"gap": True}, {"time_limit": -1.0}):
+        with pytest.raises(hf.errors.SettingError, match=next(iter(setting))):
+            problem.reference(certificate="global", **setting)  # type: ignore[arg-type]
+    with pytest.raises(hf.errors.SettingError, match="'global'"):
+        problem.reference(certificate="globall")
+
+
+def test_without_scip_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyscipopt", None)
+    x = cp.Variable(name="x")
+    with pytest.raises(hf.errors.MissingPackageError, match=r"hierfl\[global\]"):
+        hf.Problem(hf.Minimize(server=cp.square(x))).reference(certificate="global", progress=False)
+
+
+def test_an_optimum_that_does_not_hold_when_the_level_is_solved_again_is_not_called_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hierfl.inspect.proved import proof
+
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    problem = hf.Problem(hf.Minimize(server=x + y), hf.ArgMin(y, cp.square(y - x)), [cp.abs(x) <= 1])
+    right = proof.searched
+
+    def wrong(*given: object) -> object:
+        found = right(*given)  # type: ignore[arg-type]
+        return found._replace(value=found.value - 0.1, bound=found.bound - 0.1)
+
+    monkeypatch.setattr(proof, "searched", wrong)
+    found = problem.reference(certificate="global", progress=False)
+    assert found.status.startswith("not proved") and found.value == pytest.approx(-2) and "not proved" in repr(found)
