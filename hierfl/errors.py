@@ -131,6 +131,10 @@ class RestWarning(HierflWarning):
     """A run by values of f alone, which nobody asked for by name: says why, and how far from rest it is, as far as that is known."""
 
 
+class FeasibilityWarning(HierflWarning):
+    """An x whose answers violate an upper constraint; names the constraint, by how much, and whose answer it is."""
+
+
 class ExpectationWarning(HierflWarning):
     """A value over a distribution is not known to be near its expectation, which may be infinite."""
 
