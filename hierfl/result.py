@@ -208,10 +208,9 @@ class Result(Shown):
     @property
     def standing(self) -> str:
         """What is known of where the run stands, beside ``status``, in a sentence; empty for a run that diverged."""
-        told = standing(self.ended, self.rest, self.settings.get("checkpoint"))
-        if self.violation.feasible:
-            return told
-        return f"{not_feasible(self.violation, self.settings)}{f'; {told}' if told else ''}"
+        if not self.violation.feasible:
+            return not_feasible(self.violation, self.settings)
+        return standing(self.ended, self.rest, self.settings.get("checkpoint"))
 
     def where(self) -> list[str]:
         """Where the run ended, in lines: how steep what it descended on still was, and how far f(x) is from a reference that is known."""

@@ -94,7 +94,7 @@ def not_feasible(violations: Any, settings: Mapping[str, Any]) -> str:
     if settings.get("penalty_gave_up"):
         return (
             f"{violated}: as far as was found the problem is infeasible, since neither penalties up to "
-            f"{max(one['penalty'] for one in settings['penalty_rounds']):.3g} nor minimising what is violated came to an x whose answers satisfy the "
+            f"{rho:.3g} nor minimising what is violated came to an x whose answers satisfy the "
             f"constraints. Other starts may: x0=..., restarts=..."
         )
     if smoothing is not None:

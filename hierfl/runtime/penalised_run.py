@@ -19,7 +19,7 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem, penalised_problem
 from hierfl.compiler.lower_level.certificate import Evaluation
 from hierfl.compiler.public_response import public_response
-from hierfl.compiler.starting_points import on_upper_set, start_points
+from hierfl.compiler.starting_points import box_around, on_upper_set, sobol_points, start_points
 from hierfl.errors import DivergedError, FeasibilityWarning, HierflError, IncompatibleSolverError, SettingError
 from hierfl.jaxtools.interruption import INTERRUPTED, TIME_IS_UP
 from hierfl.jaxtools.precision import double_precision
@@ -35,10 +35,12 @@ from hierfl.runtime.run import assigned, gathered_runs, run
 from hierfl.value_certificate import Certificate
 from hierfl.violations import Violations, sides_at
 
-RAISE, MOST, FEW = 10.0, 9, 3  # by what rho is raised, and how often at most; by methods that end near the edge
+RAISE, MOST = 10.0, 9  # by what rho is raised, and how often at most
+SLOWLY, FEW = 4.0, 5  # the same of methods that end near the edge, the nearer the smaller rho is
 HELPS = 0.5  # of what was violated, that a raise has to leave
 GUESS, LEAST, LARGEST = 2.0, 1e-4, 1e8  # the first rho, in slopes of f by those of the conditions, and its bounds
-AROUND, STEP = 8, 1e-4  # points around the start, and how far away, in 1 + |x|
+PLACES, AROUND, STEP = 8, 3, 1e-4  # points of X beside the start that slopes are looked for at, points around each, and how far away, in 1 + |x|
+SPREAD = 64  # points of X that are looked at where nothing feasible is found from the start
 BOTTOMLESS = "f seems unbounded below"
 OVER = (INTERRUPTED, TIME_IS_UP, "stopped by callback", "communication limit reached")
 
@@ -57,11 +59,21 @@ class Slopes(NamedTuple):
         return float(np.clip(GUESS * self.objective / self.conditions, LEAST, LARGEST))
 
 
+class _Look(NamedTuple):
+    """f, oriented for minimisation, at an x, all excesses, flat, and the largest in what is allowed."""
+
+    x: np.ndarray
+    value: float
+    excesses: np.ndarray
+    excess: float
+
+
 class Ended(NamedTuple):
     """A run on the penalised objective, and what f and the conditions are where it ended."""
 
     result: Result
     rho: float
+    objective: float
     x: np.ndarray
     evaluation: Evaluation | None
     violations: Violations
@@ -69,6 +81,11 @@ class Ended(NamedTuple):
     @property
     def excess(self) -> float:
         return float("inf") if self.evaluation is None else self.violations.excess
+
+    def violated(self, sign: float) -> float:
+        """What the penalty weighs, by the value of the penalised objective."""
+        assert self.evaluation is not None
+        return (sign * self.result.value - self.objective * float(self.evaluation.value)) / self.rho
 
     @property
     def usable(self) -> bool:
@@ -84,6 +101,7 @@ def run_with_conditions(
     if not settings.several:
         result = _Rounds(compiled, goal, solver, settings, limits, chosen).result()
         assigned(compiled, result)
+        _warn(result)
         return result
     seeds, results, errors = settings.all_seeds, list[Result | None](), list[DivergedError | None]()
     count = 1 if settings.restarts is None else len(seeds)
@@ -98,7 +116,9 @@ def run_with_conditions(
             results.append(error.result)
             errors.append(error)
     over = "seeds" if settings.restarts is None else "starts"
-    return gathered_runs(compiled, call_text(solver), seeds, errors, results, over)
+    runs = gathered_runs(compiled, call_text(solver), seeds, errors, results, over)
+    _warn(runs.best, len(runs))
+    return runs
 
 
 def _require_supported(compiled: CompiledProblem, solver: Any, settings: RunSettings) -> None:
@@ -137,6 +157,7 @@ class _Rounds:
         self.compiled, self.goal, self.solver, self.settings = compiled, goal, solver, settings
         self.limits, self.chosen = limits, chosen
         self.x0, self.made = settings.x0, list[Ended]()
+        self.least: Ended | None = None  # of the runs without f
         self.slack = 0.0  # what a method that smooths may leave violated
         penalty = goal.declaration.penalty
         assert penalty is not None
@@ -148,27 +169,57 @@ class _Rounds:
             return self._told(self._run(float(self.settings.penalty)), gave_up=False)
         slopes = self._slopes()
         self.slack = slopes.conditions * float(getattr(self.solver, "smoothing", 0.0))
-        rho, before, best = slopes.penalty, float("inf"), None
+        rho, before = slopes.penalty, float("inf")
         for tried in range(MOST + 1):
             ended = self._run(rho, last=tried == MOST)
-            best = ended if best is None or not best.usable else min(best, ended, key=lambda one: (max(one.excess, 1.0), -one.rho))
-            if ended.usable and (ended.excess <= 1.0 or ended.violations.worst <= self.slack):
+            if ended.result.ended in OVER or (ended.usable and self._near(ended)):
                 return self._told(ended, gave_up=False)
+            exact = "ended_by_itself" in ended.result.settings
+            if not exact and (tried == FEW or (tried > 1 and ended.usable and ended.excess > HELPS * before)):
+                return self._told(self._nearest(), gave_up=False)
+            before, growth = ended.excess, RAISE if exact else SLOWLY
+            if ended.usable and self.least is None:
+                found = self._find_feasible(exact)
+                if not found and (exact or self.made[-1].result.ended in OVER):
+                    return self._told(self._nearest(), gave_up=self.made[-1].result.ended not in OVER)
+                rho = max(rho, self._enough(ended) / growth)
+            rho *= growth
+        return self._told(self._nearest(), gave_up=True)
+
+    def _near(self, ended: Ended) -> bool:
+        """Whether the conditions hold, or as nearly as the method can see."""
+        return ended.excess <= 1.0 or ended.violations.worst <= self.slack
+
+    def _nearest(self) -> Ended:
+        """The run that ended nearest to what is feasible."""
+        return min(self.made, key=lambda one: (not one.usable, one.excess))
+
+    def _enough(self, ended: Ended) -> float:
+        """A rho that makes the x that violates least, as far as is known, better than where a run ended."""
+        if self.least is None or self.least.evaluation is None or ended.evaluation is None:
+            return 0.0
+        gained = float(self.least.evaluation.value) - float(ended.evaluation.value)
+        lost = ended.violated(self.goal.sign) - self.least.violated(self.goal.sign)
+        return GUESS * gained / lost if lost > 0 and np.isfinite(gained / lost) else 0.0
+
+    def _find_feasible(self, exact: bool) -> bool:
+        """Whether minimising what is violated, f left out, comes to a feasible point: from the latest x, else from the start, and the best of many."""
+        starts: list[Any] = [self.x0, *([self.settings.x0, *self._spread()] if exact else ())]
+        for start in starts:
+            self.x0 = start
+            ended = self._run(1.0, objective=0.0)
+            self.least = min(self.least or ended, ended, key=lambda one: one.excess)
+            if ended.usable and self._near(ended):
+                return True
             if ended.result.ended in OVER:
-                return self._told(ended, gave_up=False)
-            by_itself = "ended_by_itself" in ended.result.settings
-            helped = not ended.usable or ended.excess <= HELPS * before
-            if not by_itself and (tried == FEW or not helped):
-                return self._told(best, gave_up=False)
-            if by_itself and not helped and tried > 1:
-                least = self._run(1.0, objective=0.0)
-                if not least.excess <= 1.0:
-                    return self._told(min(best, least, key=lambda one: one.excess), gave_up=True)
-                before = 0.0  # x is feasible now: whatever rho it takes to stay so
-            else:
-                before = ended.excess if ended.usable and before else before
-            rho *= RAISE
-        return self._told(best, gave_up=True)
+                return False
+        return False
+
+    def _spread(self) -> list[Any]:
+        """The point of X that violates least, of many spread over it."""
+        points = self._spread_over(SPREAD)
+        seen = [(one.excess, place) for place, one in enumerate(map(self._looked_at, points)) if one is not None]
+        return [self.compiled.upper.unflatten(points[min(seen)[1]])] if seen else []
 
     def _run(self, rho: float, objective: float = 1.0, last: bool = False) -> Ended:
         """One run, from where the latest ended."""
@@ -191,7 +242,7 @@ class _Rounds:
         violations = Violations() if answers is None else Violations.at(self.compiled, x, answers)
         if result.ended == "diverged":
             evaluation = None
-        ended = Ended(result, rho, x, evaluation, violations)
+        ended = Ended(result, rho, objective, x, evaluation, violations)
         if ended.usable:
             self.x0 = result.x
         self.made.append(ended)
@@ -206,39 +257,55 @@ class _Rounds:
 
     @double_precision
     def _slopes(self) -> Slopes:
-        """Those along a few random directions at the start; by values, which every problem has."""
-        compiled, random = self.compiled, np.random.default_rng(self.settings.seed)
-        start = start_points(compiled, self.x0, 1, self.settings.seed)[0]
-        start = on_upper_set(compiled, start[None])[0]
-        reach = STEP * (1.0 + float(np.linalg.norm(start)))
-        ways = random.standard_normal((AROUND, start.size))
-        ways /= np.linalg.norm(ways, axis=1, keepdims=True)
-        told = [self._looked_at(point) for point in (start, *on_upper_set(compiled, start + reach * ways))]
-        if told[0] is None:
-            return Slopes(float("nan"), 0.0)
-        seen = [(one, np.linalg.norm(one[0] - told[0][0])) for one in told[1:] if one is not None]
-        seen = [(one, length) for one, length in seen if length > 0]
-        objective = max((abs(one[1] - told[0][1]) / length for one, length in seen), default=float("nan"))
-        conditions = max((np.abs(one[2] - told[0][2]).max() / length for one, length in seen), default=0.0)
-        return Slopes(float(objective), float(conditions))
+        """The largest along random directions, at the start and where X is bounded and answers are quick at points spread over it.
 
-    def _looked_at(self, x: np.ndarray) -> tuple[np.ndarray, float, np.ndarray] | None:
-        """(x, f, all excesses, flat); None where f has no value."""
+        They are told by values, which every problem has.
+        """
+        compiled, random = self.compiled, np.random.default_rng(self.settings.seed)
+        start = on_upper_set(compiled, start_points(compiled, self.x0, 1, self.settings.seed))
+        bases = np.concatenate([start, self._spread_over(PLACES)])
+        ways = random.standard_normal((AROUND * len(bases), start.shape[1]))
+        ways *= STEP * (1.0 + np.linalg.norm(bases, axis=1).repeat(AROUND))[:, None] / np.linalg.norm(ways, axis=1, keepdims=True)
+        beside = on_upper_set(compiled, bases.repeat(AROUND, axis=0) + ways)
+        objective = conditions = 0.0
+        for place, base in enumerate(bases):
+            here = self._looked_at(base)
+            for point in beside[place * AROUND : (place + 1) * AROUND] if here is not None else ():
+                there, length = self._looked_at(point), float(np.linalg.norm(point - base))
+                if here is not None and there is not None and length > 0:
+                    objective = max(objective, abs(there.value - here.value) / length)
+                    conditions = max(conditions, float(np.abs(there.excesses - here.excesses).max()) / length)
+        return Slopes(objective, conditions)
+
+    def _spread_over(self, count: int) -> np.ndarray:
+        """Points spread over X (k, n); none where it is unbounded, or answers take time."""
+        compiled, method = self.compiled, self.compiled.exact.method
+        box = box_around(compiled, start_points(compiled, self.settings.x0, 1, self.settings.seed)[0])
+        if not box.bounded or method is None or SPREAD * method.structure.owners > method.solutions_in_a_second:
+            return np.zeros((0, compiled.upper.size))
+        return on_upper_set(compiled, sobol_points(box, count, self.settings.seed))
+
+    def _looked_at(self, x: np.ndarray) -> _Look | None:
+        """What is seen at x; None where f has no value."""
         try:
             evaluation = self.compiled.exact.at(x)
         except HierflError:
             return None
         assert evaluation.solution is not None
+        told = Violations.at(self.compiled, x, evaluation.solution.y)
         sides = sides_at(self.compiled, x, evaluation.solution.y)
-        return x, float(evaluation.value), np.concatenate([np.ravel(left - right) for left, right in sides])
+        excesses = np.concatenate([np.ravel(left - right) for left, right in sides])
+        return _Look(x, float(evaluation.value), excesses, told.excess)
 
     def _told(self, ended: Ended, gave_up: bool) -> Result:
         """The result: f and what is violated where it ended, said aloud if anything is."""
         compiled, result, violations = self.compiled, ended.result, ended.violations
-        self.penalty.weigh(ended.rho)
+        rho = max(one.rho for one in self.made if one.objective) if gave_up or not ended.objective else ended.rho
+        self.penalty.weigh(rho)
         rounds = [
             {
                 "penalty": one.rho,
+                "weight of f": one.objective,
                 "violation": one.violations.worst,
                 "value": float("nan") if one.evaluation is None else compiled.sign * float(one.evaluation.value),
                 "rounds": int(one.result.settings["rounds_done"]),
@@ -246,7 +313,7 @@ class _Rounds:
             }
             for one in self.made
         ]
-        settings = {**result.settings, "penalty": ended.rho, "penalty_rounds": rounds, "penalty_gave_up": gave_up}
+        settings = {**result.settings, "penalty": rho, "penalty_rounds": rounds, "penalty_gave_up": gave_up}
         own = {"x0": self.made[0].result.x0, "settings": settings, "violation": violations, "own_value": None}
         own["communication"] = _together([one.result.communication for one in self.made])
         if ended.evaluation is not None and np.isfinite(result.value):
@@ -256,10 +323,15 @@ class _Rounds:
                 "y": public_response(compiled, ended.evaluation.solution.y),
                 "certificate": Certificate.of(compiled, ended.x, ended.evaluation),
             }
-        told = replace(result, **own)
-        if violations.violated:
-            warnings.warn(f"{not_feasible(violations, settings)}.", FeasibilityWarning, stacklevel=4)
-        return told
+        return replace(result, **own)
+
+
+def _warn(result: Result, among: int = 1) -> None:
+    """Say aloud what a result violates, if anything."""
+    if not result.violation.feasible:
+        which = "" if among == 1 else f"the best of {among} runs: "
+        told = not_feasible(result.violation, result.settings)
+        warnings.warn(f"{which}{told}.", FeasibilityWarning, stacklevel=5)
 
 
 def _together(counts: Sequence[dict[str, float]]) -> dict[str, float]:
