@@ -60,6 +60,10 @@ class EmptyLowerSetError(HierflError):
     """Y(x) is empty at a queried x; names the point, the client and the constraints."""
 
 
+class InfeasibleError(HierflError):
+    """No x was found whose answers satisfy the upper constraints that mention y; names those that are violated least."""
+
+
 class LowerLevelError(HierflError):
     """A lower level could not be solved to the requested tolerance."""
 

@@ -308,8 +308,8 @@ class Problem:
             For arguments out of range.
         """
         from hierfl.jaxtools.interruption import heeded, impatient
-        from hierfl.runtime.records import Limits
         from hierfl.runtime.penalised_run import run_with_conditions
+        from hierfl.runtime.records import Limits
         from hierfl.runtime.run import run
 
         asked, why = RunSettings.of(settings), None
@@ -388,8 +388,10 @@ class Problem:
             If the problem is no program that SCIP takes; names what is not, and what to write.
         MissingPackageError
             Without the package pyscipopt.
+        InfeasibleError
+            If no x is found whose answers satisfy the upper constraints that mention y.
         """
-        from hierfl.inspect.implicit.reference import reference
+        from hierfl.inspect.implicit.feasible_reference import feasible_reference
         from hierfl.near_names import near_names
 
         if certificate == "global":
@@ -399,7 +401,7 @@ class Problem:
             return proved_reference(compiled, gap=gap, time_limit=time_limit, seed=seed, x0=x0, progress=progress)
         if certificate is not None:
             raise SettingError(f"unknown certificate {certificate!r} of reference: {near_names(str(certificate), ('global',))} None proves nothing.")
-        return reference(self.compile(progress=progress), restarts=restarts, seed=seed, x0=x0, progress=progress)
+        return feasible_reference(self.compile(progress=progress), restarts=restarts, seed=seed, x0=x0, progress=progress)
 
     def _rest_of(self, result: Result) -> Rest:
         from hierfl.inspect.implicit.rest import rest_of as told

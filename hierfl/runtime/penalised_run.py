@@ -142,6 +142,50 @@ def _require_supported(compiled: CompiledProblem, solver: Any, settings: RunSett
         )
 
 
+@double_precision
+def slopes_of(compiled: CompiledProblem, x0: Any, seed: int) -> Slopes:
+    """The largest along random directions, at the start and where X is bounded and answers are quick at points spread over it.
+
+    They are told by values, which every problem has.
+    """
+    random = np.random.default_rng(seed)
+    start = on_upper_set(compiled, start_points(compiled, x0, 1, seed))
+    bases = np.concatenate([start, spread_over(compiled, x0, PLACES, seed)])
+    ways = random.standard_normal((AROUND * len(bases), start.shape[1]))
+    lengths = STEP * (1.0 + np.linalg.norm(bases, axis=1).repeat(AROUND)) / np.linalg.norm(ways, axis=1)
+    beside = on_upper_set(compiled, bases.repeat(AROUND, axis=0) + lengths[:, None] * ways)
+    objective = conditions = 0.0
+    for place, base in enumerate(bases):
+        here = _looked_at(compiled, base)
+        for point in beside[place * AROUND : (place + 1) * AROUND] if here is not None else ():
+            there, length = _looked_at(compiled, point), float(np.linalg.norm(point - base))
+            if here is not None and there is not None and length > 0:
+                objective = max(objective, abs(there.value - here.value) / length)
+                conditions = max(conditions, float(np.abs(there.excesses - here.excesses).max()) / length)
+    return Slopes(objective, conditions)
+
+
+def spread_over(compiled: CompiledProblem, x0: Any, count: int, seed: int) -> np.ndarray:
+    """Points spread over X (k, n); none where it is unbounded, or answers take time."""
+    method, box = compiled.exact.method, box_around(compiled, start_points(compiled, x0, 1, seed)[0])
+    if not box.bounded or method is None or SPREAD * method.structure.owners > method.solutions_in_a_second:
+        return np.zeros((0, compiled.upper.size))
+    return on_upper_set(compiled, sobol_points(box, count, seed))
+
+
+def _looked_at(compiled: CompiledProblem, x: np.ndarray) -> _Look | None:
+    """What is seen at x; None where f has no value."""
+    try:
+        evaluation = compiled.exact.at(x)
+    except HierflError:
+        return None
+    assert evaluation.solution is not None
+    told = Violations.at(compiled, x, evaluation.solution.y)
+    sides = sides_at(compiled, x, evaluation.solution.y)
+    excesses = np.concatenate([np.ravel(left - right) for left, right in sides])
+    return _Look(x, float(evaluation.value), excesses, told.excess)
+
+
 class _Rounds:
     """The runs of one start."""
 
@@ -167,7 +211,7 @@ class _Rounds:
         """Run until the conditions hold, or nothing helps."""
         if self.settings.penalty is not None:
             return self._told(self._run(float(self.settings.penalty)), gave_up=False)
-        slopes = self._slopes()
+        slopes = slopes_of(self.compiled, self.x0, self.settings.seed)
         self.slack = slopes.conditions * float(getattr(self.solver, "smoothing", 0.0))
         rho, before = slopes.penalty, float("inf")
         for tried in range(MOST + 1):
@@ -217,8 +261,9 @@ class _Rounds:
 
     def _spread(self) -> list[Any]:
         """The point of X that violates least, of many spread over it."""
-        points = self._spread_over(SPREAD)
-        seen = [(one.excess, place) for place, one in enumerate(map(self._looked_at, points)) if one is not None]
+        points = spread_over(self.compiled, self.settings.x0, SPREAD, self.settings.seed)
+        looks = (_looked_at(self.compiled, point) for point in points)
+        seen = [(one.excess, place) for place, one in enumerate(looks) if one is not None]
         return [self.compiled.upper.unflatten(points[min(seen)[1]])] if seen else []
 
     def _run(self, rho: float, objective: float = 1.0, last: bool = False) -> Ended:
@@ -254,48 +299,6 @@ class _Rounds:
             return self.limits
         spent = sum(np.sum(one.result.history.get("scalars", 0)) for one in self.made)
         return replace(self.limits, communication=max(1.0, self.limits.communication - float(spent)))
-
-    @double_precision
-    def _slopes(self) -> Slopes:
-        """The largest along random directions, at the start and where X is bounded and answers are quick at points spread over it.
-
-        They are told by values, which every problem has.
-        """
-        compiled, random = self.compiled, np.random.default_rng(self.settings.seed)
-        start = on_upper_set(compiled, start_points(compiled, self.x0, 1, self.settings.seed))
-        bases = np.concatenate([start, self._spread_over(PLACES)])
-        ways = random.standard_normal((AROUND * len(bases), start.shape[1]))
-        ways *= STEP * (1.0 + np.linalg.norm(bases, axis=1).repeat(AROUND))[:, None] / np.linalg.norm(ways, axis=1, keepdims=True)
-        beside = on_upper_set(compiled, bases.repeat(AROUND, axis=0) + ways)
-        objective = conditions = 0.0
-        for place, base in enumerate(bases):
-            here = self._looked_at(base)
-            for point in beside[place * AROUND : (place + 1) * AROUND] if here is not None else ():
-                there, length = self._looked_at(point), float(np.linalg.norm(point - base))
-                if here is not None and there is not None and length > 0:
-                    objective = max(objective, abs(there.value - here.value) / length)
-                    conditions = max(conditions, float(np.abs(there.excesses - here.excesses).max()) / length)
-        return Slopes(objective, conditions)
-
-    def _spread_over(self, count: int) -> np.ndarray:
-        """Points spread over X (k, n); none where it is unbounded, or answers take time."""
-        compiled, method = self.compiled, self.compiled.exact.method
-        box = box_around(compiled, start_points(compiled, self.settings.x0, 1, self.settings.seed)[0])
-        if not box.bounded or method is None or SPREAD * method.structure.owners > method.solutions_in_a_second:
-            return np.zeros((0, compiled.upper.size))
-        return on_upper_set(compiled, sobol_points(box, count, self.settings.seed))
-
-    def _looked_at(self, x: np.ndarray) -> _Look | None:
-        """What is seen at x; None where f has no value."""
-        try:
-            evaluation = self.compiled.exact.at(x)
-        except HierflError:
-            return None
-        assert evaluation.solution is not None
-        told = Violations.at(self.compiled, x, evaluation.solution.y)
-        sides = sides_at(self.compiled, x, evaluation.solution.y)
-        excesses = np.concatenate([np.ravel(left - right) for left, right in sides])
-        return _Look(x, float(evaluation.value), excesses, told.excess)
 
     def _told(self, ended: Ended, gave_up: bool) -> Result:
         """The result: f and what is violated where it ended, said aloud if anything is."""

@@ -357,8 +357,9 @@ def declaration_mark(declaration: Declaration) -> str:
     """The mathematics, the values of plain parameters, the clients' names and the number of rows that each holds."""
     objective, level, roles = declaration.objective, declaration.lower_level, declaration.roles
     leaves: Leaves = {}
+    on_answers = [one.constraint for one in declaration.coupled]
     parts = [
-        [objective.sense, objective.server, objective.clients, list(declaration.constraints)],
+        [objective.sense, objective.server, objective.clients, [*declaration.constraints, *on_answers]],
         [] if level is None else [level.declared, list(level.constraints), level.scope, type(level).__name__],
         [list(roles.upper), list(roles.lower), [np.asarray(p.value, float) for p in roles.parameters]],
         [_held(client, roles.client_tables) for client in _clients(declaration)],
@@ -381,7 +382,8 @@ def without_data(declaration: Declaration) -> Declaration:
     weights: Any = federation.weights
     bare = Federation(clients, None if server is None else _bare(server), weights, points=federation.points)
     objective, level = declaration.objective, declaration.lower_level
-    return declare(objective, level, declaration.constraints, bare)
+    on_answers = [one.constraint for one in declaration.coupled]
+    return declare(objective, level, [*declaration.constraints, *on_answers], bare)
 
 
 def _bare(client: Client) -> Client:
