@@ -150,7 +150,7 @@ def _kind(constraint: Constraint, level: LowerLevel) -> str:
     """Who its owners are."""
     averages = _outermost(constraint)
     over_clients = [one for one in averages if _over_clients(one, level)]
-    over_rows = [one for one in averages if one not in over_clients]
+    over_rows = [one for one in averages if not _over_clients(one, level)]
     rows, clients = _of_each_row(constraint, level), _of_each_client(constraint, level)
     text = expression_text(constraint)
     for one in over_clients:

@@ -334,7 +334,7 @@ def _warn(result: Result, among: int = 1) -> None:
     if not result.violation.feasible:
         which = "" if among == 1 else f"the best of {among} runs: "
         told = not_feasible(result.violation, result.settings)
-        warnings.warn(f"{which}{told}.", FeasibilityWarning, stacklevel=5)
+        warnings.warn(f"{which}{told}.", FeasibilityWarning, stacklevel=4)
 
 
 def _together(counts: Sequence[dict[str, float]]) -> dict[str, float]:
