@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hierfl.analysis.theorems import TheoremPoint
+from hierfl.compiler.violations import Violation, Violations
 from hierfl.errors import DataError, HierflError, SettingError
 from hierfl.jaxtools.checked_arrays import BadArchiveError, TooLargeError, note_of, read_arrays, read_note
 from hierfl.language.printing.card import Card, Shown, brief
 from hierfl.near_names import suggests_names
 from hierfl.run_standing import AT_REST, COMPLETED, INFEASIBLE, Rest, not_feasible, standing, why_no_value
 from hierfl.value_certificate import Certificate
-from hierfl.violations import Violation, Violations
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hierfl.compiler.oracles import Oracles
 
 
-class Sides(NamedTuple):
+class BothSides(NamedTuple):
     """Left and right of a condition, alike in shape, leading axis the owners."""
 
     left: Array
@@ -47,7 +47,7 @@ class CoupledPrograms:
         """Raises ``UnsupportedAtomError`` for an atom that hierfl does not compile."""
         return cls(tuple(conditions), tuple(Program([one.left, one.right]) for one in conditions))
 
-    def sides(self, oracles: Oracles, x: Array, answers: Array, data: Data) -> list[Sides]:
+    def sides(self, oracles: Oracles, x: Array, answers: Array, data: Data) -> list[BothSides]:
         """Both sides of every condition at the owners' y (leading axis as from ``solve_all``); traceable."""
         at = _At(oracles, x, answers, data.clients)
         return [_met(at.of_owners(*pair), pair[0], at.clients) for pair in zip(self.conditions, self.programs)]
@@ -96,7 +96,7 @@ class _At(NamedTuple):
         scope = self.oracles.scope
         return None if scope == "sample" else self.answers[0] if scope == "federation" else self.answers[client]
 
-    def of_owners(self, one: CoupledCondition, program: Program) -> Sides:
+    def of_owners(self, one: CoupledCondition, program: Program) -> BothSides:
         """Both sides of each who has its own: of a mean over clients these."""
         if one.kind == ROW:
             return self._of_rows(one, program)
@@ -107,39 +107,39 @@ class _At(NamedTuple):
         samples = [p.id for p in one.constraint.parameters() if isinstance(p, Sample)]
         samples += [y.id for y in oracles.lower.variables] if oracles.scope == "sample" else []
 
-        def of_client(place: Array) -> Sides:
+        def of_client(place: Array) -> BothSides:
             party = clients.party(place)
             at = oracles.environment(self.x, self.own_answer(place), party.environment)
 
-            def sides(rows: Rows) -> Sides:
+            def sides(rows: Rows) -> BothSides:
                 return _alike(*program(at, rows))
 
-            found: Sides = party.mean(sides, samples)
+            found: BothSides = party.mean(sides, samples)
             return found
 
-        told: Sides = clients.one_by_one(of_client)
+        told: BothSides = clients.one_by_one(of_client)
         return told
 
-    def _of_rows(self, one: CoupledCondition, program: Program) -> Sides:
+    def _of_rows(self, one: CoupledCondition, program: Program) -> BothSides:
         """Both sides at every row of all clients."""
         clients, oracles = self.clients, self.oracles
         table = clients.tables[oracles.coupled.table_of(one, oracles, clients)]
         numbers = jnp.arange(table.size)
         holder = jnp.searchsorted(jnp.asarray(table.offsets), numbers, side="right") - 1
 
-        def of_row(job: tuple[Array, Array]) -> Sides:
+        def of_row(job: tuple[Array, Array]) -> BothSides:
             number, client = job
             own = oracles.environment(self.x, self.own_answer(client), clients.party(client).environment)
             return _alike(*program({**own, **table.rows(number)}))
 
-        told: Sides = jax.vmap(of_row)((numbers, holder))
+        told: BothSides = jax.vmap(of_row)((numbers, holder))
         return told
 
 
-def _alike(left: Array, right: Array) -> Sides:
-    """Sides of one shape."""
+def _alike(left: Array, right: Array) -> BothSides:
+    """BothSides of one shape."""
     shape = jnp.broadcast_shapes(left.shape, right.shape)
-    return Sides(jnp.broadcast_to(left, shape), jnp.broadcast_to(right, shape))
+    return BothSides(jnp.broadcast_to(left, shape), jnp.broadcast_to(right, shape))
 
 
 def _shares(one: CoupledCondition, clients: Population) -> Array:
@@ -148,8 +148,8 @@ def _shares(one: CoupledCondition, clients: Population) -> Array:
     return jnp.full(weights.shape, 1.0 / clients.size) if one.summed else weights / jnp.sum(weights)
 
 
-def _met(own: Sides, one: CoupledCondition, clients: Population) -> Sides:
+def _met(own: BothSides, one: CoupledCondition, clients: Population) -> BothSides:
     """What is compared: of a mean over clients that, with one owner."""
     if one.kind != CLIENTS_MEAN:
         return own
-    return Sides(*(jnp.tensordot(_shares(one, clients), side, axes=1)[None] for side in own))
+    return BothSides(*(jnp.tensordot(_shares(one, clients), side, axes=1)[None] for side in own))

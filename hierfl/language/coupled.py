@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cvxpy as cp
 import numpy as np
@@ -245,6 +245,13 @@ def _require_affine(side: Expression, said: str) -> None:
 # --- the penalty ---------------------------------------------------------------------------------------------------------
 
 
+class PenaltyWeights(NamedTuple):
+    """What a penalised objective weighs of violations, and of f."""
+
+    rho: float
+    objective: float
+
+
 @dataclass(frozen=True, eq=False)
 class Penalty:
     """What a penalised declaration stands for: the one ``of`` which it is made, with the weights of its objective.
@@ -261,6 +268,11 @@ class Penalty:
     def weigh(self, rho: float, objective: float = 1.0) -> None:
         """Give both weights their values."""
         self.rho.value, self.objective.value = rho, objective
+
+    @property
+    def weights(self) -> PenaltyWeights:
+        """Their values."""
+        return PenaltyWeights(float(self.rho.value), float(self.objective.value))
 
     def any_prices(self, clients: int) -> dict[int, np.ndarray]:
         """Prices by leaf, to look at: those that count are set where x is known."""

@@ -363,6 +363,11 @@ class Declaration:
         return self.roles.upper
 
     @property
+    def plain(self) -> Declaration:
+        """The declaration as the user made it, without a penalty."""
+        return self if self.penalty is None else self.penalty.of
+
+    @property
     def lower(self) -> tuple[LowerLevel, ...]:
         """The lower level as a tuple of one, or empty."""
         return (self.lower_level,) if self.lower_level else ()

@@ -14,12 +14,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem, penalised_problem
 from hierfl.compiler.lower_level.certificate import Evaluation
 from hierfl.compiler.public_response import public_response
 from hierfl.compiler.starting_points import box_around, on_upper_set, sobol_points, start_points
+from hierfl.compiler.violations import Violations, sides_at
 from hierfl.errors import DivergedError, FeasibilityWarning, HierflError, IncompatibleSolverError, SettingError
 from hierfl.jaxtools.interruption import INTERRUPTED, TIME_IS_UP
 from hierfl.jaxtools.precision import double_precision
@@ -29,11 +31,10 @@ from hierfl.result import Result
 from hierfl.run_settings import RunSettings
 from hierfl.run_standing import not_feasible
 from hierfl.runs import Runs
-from hierfl.runtime.in_process.execution import InProcess
 from hierfl.runtime.records import Limits
 from hierfl.runtime.run import assigned, gathered_runs, run
+from hierfl.runtime.step_search import FIRST, wants_step
 from hierfl.value_certificate import Certificate
-from hierfl.violations import Violations, sides_at
 
 RAISE, MOST = 10.0, 9  # by what rho is raised, and how often at most
 SLOWLY, FEW = 4.0, 5  # the same of methods that end near the edge, the nearer the smaller rho is
@@ -68,6 +69,17 @@ class _Look(NamedTuple):
     excess: float
 
 
+class Measured(NamedTuple):
+    """f at an x, oriented for minimisation, and what is violated; the evaluation where the lower level is solved here."""
+
+    value: float
+    violations: Violations
+    evaluation: Evaluation | None
+
+
+NOT_MEASURED = Measured(float("nan"), Violations(), None)
+
+
 class Ended(NamedTuple):
     """A run on the penalised objective, and what f and the conditions are where it ended."""
 
@@ -75,21 +87,22 @@ class Ended(NamedTuple):
     rho: float
     objective: float
     x: np.ndarray
-    evaluation: Evaluation | None
+    value: float
     violations: Violations
+    evaluation: Evaluation | None
 
     @property
     def excess(self) -> float:
-        return float("inf") if self.evaluation is None else self.violations.excess
+        worst = self.violations.excess if self.violations else np.nan
+        return float("inf") if np.isnan(worst) else worst
 
     def violated(self, sign: float) -> float:
         """What the penalty weighs, by the value of the penalised objective."""
-        assert self.evaluation is not None
-        return (sign * self.result.value - self.objective * float(self.evaluation.value)) / self.rho
+        return (sign * self.result.value - self.objective * self.value) / self.rho
 
     @property
     def usable(self) -> bool:
-        return self.evaluation is not None and self.result.ended != BOTTOMLESS
+        return bool(self.violations) and self.result.ended != BOTTOMLESS
 
 
 def run_with_conditions(
@@ -130,15 +143,10 @@ def _require_supported(compiled: CompiledProblem, solver: Any, settings: RunSett
             f"penalty, such as penalty=100, which makes it one."
         )
     means = [one for one in compiled.coupled.conditions if one.is_mean]
-    if means and not (isinstance(settings.runtime or InProcess(), InProcess) and hasattr(solver, "accuracy") and not hasattr(solver, "smoothing")):
+    if means and not getattr(solver, "sees_all", False):
         raise IncompatibleSolverError(
             f"the constraint {means[0].text} is one on a mean, and what it violates is no sum over rows or clients, which {type(solver).__name__} adds up: "
             f"use ImplicitBundle, which has all data in this process, or give each row, or client, a condition of its own."
-        )
-    if compiled.elsewhere:
-        raise IncompatibleSolverError(
-            f"the constraint {first} mentions y, and clients hold their data elsewhere (hf.Elsewhere): what is violated there is asked by nobody yet. "
-            f"Write penalty * hf.E(cp.pos(left - right)), or without hf.E, into the clients' term."
         )
 
 
@@ -148,6 +156,8 @@ def slopes_of(compiled: CompiledProblem, x0: Any, seed: int) -> Slopes:
 
     They are told by values, which every problem has.
     """
+    if compiled.elsewhere:
+        return Slopes(float("nan"), 0.0)
     random = np.random.default_rng(seed)
     start = on_upper_set(compiled, start_points(compiled, x0, 1, seed))
     bases = np.concatenate([start, spread_over(compiled, x0, PLACES, seed)])
@@ -219,6 +229,8 @@ class _Rounds:
             if ended.result.ended in OVER or (ended.usable and self._near(ended)):
                 return self._told(ended, gave_up=False)
             exact = "ended_by_itself" in ended.result.settings
+            if np.isnan(ended.violations.excess):
+                return self._told(ended, gave_up=False)  # nobody tells
             if not exact and (tried == FEW or (tried > 1 and ended.usable and ended.excess > HELPS * before)):
                 return self._told(self._nearest(), gave_up=False)
             before, growth = ended.excess, RAISE if exact else SLOWLY
@@ -240,9 +252,9 @@ class _Rounds:
 
     def _enough(self, ended: Ended) -> float:
         """A rho that makes the x that violates least, as far as is known, better than where a run ended."""
-        if self.least is None or self.least.evaluation is None or ended.evaluation is None:
+        if self.least is None:
             return 0.0
-        gained = float(self.least.evaluation.value) - float(ended.evaluation.value)
+        gained = self.least.value - ended.value
         lost = ended.violated(self.goal.sign) - self.least.violated(self.goal.sign)
         return GUESS * gained / lost if lost > 0 and np.isfinite(gained / lost) else 0.0
 
@@ -277,21 +289,40 @@ class _Rounds:
             result = error.result
         assert isinstance(result, Result)
         x = self.compiled.upper.flatten(result.x, "x")
-        try:
-            evaluation = self.compiled.exact.at(x)
-        except HierflError:
-            if last or self.settings.penalty is not None:
-                raise
-            evaluation = None
-        answers = None if evaluation is None or evaluation.solution is None else evaluation.solution.y
-        violations = Violations() if answers is None else Violations.at(self.compiled, x, answers)
-        if result.ended == "diverged":
-            evaluation = None
-        ended = Ended(result, rho, objective, x, evaluation, violations)
+        if self.compiled.elsewhere:
+            seen = self._asked(result)
+        else:
+            seen = self._seen(x, last or self.settings.penalty is not None)
+        ended = Ended(result, rho, objective, x, *(seen if result.ended != "diverged" else NOT_MEASURED))
         if ended.usable:
             self.x0 = result.x
         self.made.append(ended)
         return ended
+
+    def _seen(self, x: np.ndarray, required: bool) -> Measured:
+        """What f and the conditions are at x."""
+        try:
+            evaluation = self.compiled.exact.at(x)
+        except HierflError:
+            if required:
+                raise
+            return NOT_MEASURED
+        assert evaluation.solution is not None
+        return Measured(float(evaluation.value), Violations.at(self.compiled, x, evaluation.solution.y), evaluation)
+
+    @double_precision
+    def _asked(self, result: Result) -> Measured:
+        """The same as clients tell it who hold their data elsewhere: by the values of two runs of one round, on f and on what is violated; NaN where they tell none."""
+        solver = replace(self.solver, step_size=FIRST) if wants_step(self.solver) else self.solver
+        algorithm, told = solver.bind(self.goal, 1, self.settings.queries), []
+        x, block = np.asarray(self.compiled.upper.flatten(result.x, "x"), float), self.settings.evaluate_every
+        for weights in ((0.0, 1.0), (1.0, 0.0)):
+            self.penalty.weigh(*weights)
+            outcome = self.settings.runtime.execute(self.goal, algorithm, x, 1, self.settings.seed, block, _go_on)
+            word = outcome.own_value
+            told.append(float("nan") if word is None else float(word(jnp.asarray(x)).value))
+        texts = [one.text for one in self.compiled.coupled.conditions]
+        return Measured(told[0], Violations.of_all(texts, told[1]), None)
 
     def _limits(self) -> Limits:
         """What is left of the scalars that may be sent; the clock goes on."""
@@ -310,7 +341,7 @@ class _Rounds:
                 "penalty": one.rho,
                 "weight of f": one.objective,
                 "violation": one.violations.worst,
-                "value": float("nan") if one.evaluation is None else compiled.sign * float(one.evaluation.value),
+                "value": compiled.sign * one.value,
                 "rounds": int(one.result.settings["rounds_done"]),
                 "ended": one.result.ended,
             }
@@ -319,14 +350,18 @@ class _Rounds:
         settings = {**result.settings, "penalty": rho, "penalty_rounds": rounds, "penalty_gave_up": gave_up}
         own = {"x0": self.made[0].result.x0, "settings": settings, "violation": violations, "own_value": None}
         own["communication"] = _together([one.result.communication for one in self.made])
+        own["value"] = compiled.sign * ended.value if np.isfinite(result.value) else result.value
         if ended.evaluation is not None and np.isfinite(result.value):
             assert ended.evaluation.solution is not None
             own |= {
-                "value": compiled.sign * float(ended.evaluation.value),
                 "y": public_response(compiled, ended.evaluation.solution.y),
                 "certificate": Certificate.of(compiled, ended.x, ended.evaluation),
             }
         return replace(result, **own)
+
+
+def _go_on(*_: Any) -> None:
+    """End no run at the end of a block."""
 
 
 def _warn(result: Result, among: int = 1) -> None:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem, penalised_problem
+from hierfl.compiler.violations import Violations
 from hierfl.errors import DivergedError, InfeasibleError
 from hierfl.inspect.implicit.reference import Reference, reference
 from hierfl.runtime.penalised_run import RAISE, slopes_of
 from hierfl.value_certificate import Certificate
-from hierfl.violations import Violations
 
 MOST = 6  # by what powers of ten the penalty is raised
 

@@ -15,13 +15,13 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.expectation_error import warn_of_doubts
 from hierfl.compiler.lower_level.certificate import TOLERANCE, Evaluation
 from hierfl.compiler.public_response import public_response
+from hierfl.compiler.violations import Violations
 from hierfl.errors import FeasibilityWarning
 from hierfl.jaxtools.precision import computing, double_precision
 from hierfl.language.function import uses_black_box
 from hierfl.near_names import suggests_names
 from hierfl.progress import Waits
 from hierfl.value_certificate import Certificate
-from hierfl.violations import Violations
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled_problem import CompiledProblem

@@ -19,12 +19,12 @@ from hierfl.compiler.implicit_differentiation import Hypergradient, gradient_at
 from hierfl.compiler.lower_level.certificate import TOLERANCE, Evaluation
 from hierfl.compiler.programs.convex_program import SEVERAL, UNKNOWN
 from hierfl.compiler.starting_points import on_upper_set, project_on_all
+from hierfl.compiler.violations import ALLOWED
 from hierfl.errors import IncompatibleSolverError
 from hierfl.inspect.kinks.switches import Switches, atoms_of
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.function import BlackBox
 from hierfl.progress import RunProgress
-from hierfl.violations import ALLOWED
 
 PIECE_SCALARS = 2_000_000
 PIECE = 64

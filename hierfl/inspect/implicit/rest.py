@@ -196,7 +196,7 @@ def _penalised(compiled: CompiledProblem, result: Result) -> tuple[CompiledProbl
     goal = penalised_problem(compiled)
     assert goal.declaration.penalty is not None
     goal.declaration.penalty.weigh(result.settings["penalty"])
-    if not np.isfinite(result.value):
+    if not np.isfinite(result.value) or goal.elsewhere:
         return goal, result
     value = float(goal.exact.at(compiled.upper.flatten(result.x, "x")).value)
     return goal, replace(result, value=goal.sign * value)

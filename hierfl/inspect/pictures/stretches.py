@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -74,13 +75,13 @@ def ties_between(points: Points, line: Line, t: np.ndarray, sampled: Sampled) ->
 def violated_between(points: Points, line: Line, t: np.ndarray, sampled: Sampled) -> tuple[Violated, ...]:
     """Find where an upper constraint that mentions y does not hold between places ``t`` of a line that have been sampled."""
 
-    def look(places: np.ndarray) -> np.ndarray:
+    def of(place: int, places: np.ndarray) -> np.ndarray:
         at = line.at(places)
-        return points.violated(at, points.values(at))
+        return points.violated(at, points.values(at))[:, place]
 
-    found, flags = [], points.violated(line.at(t), sampled)
+    found, flags = list[Violated](), points.violated(line.at(t), sampled)
     for place, one in enumerate(points.compiled.coupled.conditions):
-        stretches = _stretches(line, t, flags[:, place], lambda places, k=place: look(places)[:, k])
+        stretches = _stretches(line, t, flags[:, place], partial(of, place))
         found += [Violated(low, high, one.text) for low, high, _ in stretches]
     return tuple(sorted(found))
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hierfl.compiler.compiled_problem import CompiledProblem
 
 ALLOWED = 1e-6  # relative to a condition's sides
+ALL_TOGETHER = "all clients together"
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class Violation:
     allowed
         Up to which amount it is taken to hold: 1e-6 of 1 + its sides.
     owner
-        Whose answer it is: a client, a client's row, or empty where it is one condition of all.
+        Whose answer it is: a client, a client's row, or empty where it is one condition of all. ``"all clients together"`` where clients
+        hold their data elsewhere: the weighted mean of the sums of what their answers violate is all that the server hears.
     entry
         Which entry of the constraint it is; empty for a number.
     """
@@ -53,6 +55,8 @@ class Violation:
 
     def __str__(self) -> str:
         at = f" at {self.owner}" if self.owner else ""
+        if np.isnan(self.amount):
+            return f"whether {self.constraint} holds is not known{at}"
         entry = f" in entry {list(self.entry) if len(self.entry) > 1 else self.entry[0]}" if self.entry else ""
         if not self.violated:
             return f"{self.constraint} holds" + (f" to {self.amount:.1g}{at}" if self.amount else "")
@@ -110,6 +114,11 @@ class Violations(Shown, Mapping[str, Violation]):
         rows = [(one.constraint, str(one).removeprefix(one.constraint).strip()) for one in self._told.values()]
         title = "feasible" if self.feasible else "not feasible"
         return Card(title, rows, [("in words", str(self))])
+
+    @classmethod
+    def of_all(cls, texts: Sequence[str], amount: float) -> Violations:
+        """What clients tell of conditions together, where nobody sees their answers: the mean of what is violated, by their weights."""
+        return cls([Violation("; ".join(texts), amount, ALLOWED, ALL_TOGETHER)])
 
     @classmethod
     def at(cls, compiled: CompiledProblem, x: np.ndarray, answers: Any) -> Violations:
