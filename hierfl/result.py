@@ -209,7 +209,8 @@ class Result(Shown):
     def standing(self) -> str:
         """What is known of where the run stands, beside ``status``, in a sentence; empty for a run that diverged."""
         if not self.violation.feasible:
-            return not_feasible(self.violation, self.settings)
+            early = "" if self.ended in (COMPLETED, AT_REST) else f"{self.ended}: "
+            return early + not_feasible(self.violation, self.settings)
         return standing(self.ended, self.rest, self.settings.get("checkpoint"))
 
     def where(self) -> list[str]:

@@ -95,12 +95,12 @@ class Violations(Shown, Mapping[str, Violation]):
     @property
     def worst(self) -> float:
         """The largest amount; 0 where all hold to the last digit."""
-        return max((one.amount for one in self._told.values()), default=0.0)
+        return float(np.max([one.amount for one in self._told.values()], initial=0.0))  # NaN where one is not known
 
     @property
     def excess(self) -> float:
         """The largest amount in what is allowed: at most 1 where all hold."""
-        return max((one.amount / one.allowed for one in self._told.values()), default=0.0)
+        return float(np.max([one.amount / one.allowed for one in self._told.values()], initial=0.0))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Violations) and self._told == other._told

@@ -9,6 +9,7 @@ edge of what is feasible, on either side: for them rho is raised only as long as
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,9 +22,9 @@ from hierfl.compiler.compiled_problem import CompiledProblem, penalised_problem
 from hierfl.compiler.lower_level.certificate import Evaluation
 from hierfl.compiler.public_response import public_response
 from hierfl.compiler.starting_points import box_around, on_upper_set, sobol_points, start_points
-from hierfl.compiler.violations import Violations, sides_at
+from hierfl.compiler.violations import ALLOWED, Violation, Violations, sides_at
 from hierfl.errors import DivergedError, FeasibilityWarning, HierflError, IncompatibleSolverError, SettingError
-from hierfl.jaxtools.interruption import INTERRUPTED, TIME_IS_UP
+from hierfl.jaxtools.interruption import INTERRUPTED, TIME_IS_UP, CutShort, heeded
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.coupled import Penalty
 from hierfl.language.printing.card import call_text
@@ -32,7 +33,7 @@ from hierfl.run_settings import RunSettings
 from hierfl.run_standing import not_feasible
 from hierfl.runs import Runs
 from hierfl.runtime.records import Limits
-from hierfl.runtime.run import assigned, gathered_runs, run
+from hierfl.runtime.run import LATE, QUICKLY, assigned, gathered_runs, run
 from hierfl.runtime.step_search import FIRST, wants_step
 from hierfl.value_certificate import Certificate
 
@@ -77,9 +78,6 @@ class Measured(NamedTuple):
     evaluation: Evaluation | None
 
 
-NOT_MEASURED = Measured(float("nan"), Violations(), None)
-
-
 class Ended(NamedTuple):
     """A run on the penalised objective, and what f and the conditions are where it ended."""
 
@@ -93,7 +91,7 @@ class Ended(NamedTuple):
 
     @property
     def excess(self) -> float:
-        worst = self.violations.excess if self.violations else np.nan
+        worst = self.violations.excess
         return float("inf") if np.isnan(worst) else worst
 
     def violated(self, sign: float) -> float:
@@ -102,7 +100,7 @@ class Ended(NamedTuple):
 
     @property
     def usable(self) -> bool:
-        return bool(self.violations) and self.result.ended != BOTTOMLESS
+        return not np.isnan(self.violations.excess) and self.result.ended != BOTTOMLESS
 
 
 def run_with_conditions(
@@ -221,7 +219,10 @@ class _Rounds:
         """Run until the conditions hold, or nothing helps."""
         if self.settings.penalty is not None:
             return self._told(self._run(float(self.settings.penalty)), gave_up=False)
-        slopes = slopes_of(self.compiled, self.x0, self.settings.seed)
+        try:
+            slopes = slopes_of(self.compiled, self.x0, self.settings.seed)
+        except CutShort:  # a run ends where it would have begun
+            slopes = Slopes(float("nan"), 0.0)
         self.slack = slopes.conditions * float(getattr(self.solver, "smoothing", 0.0))
         rho, before = slopes.penalty, float("inf")
         for tried in range(MOST + 1):
@@ -229,7 +230,7 @@ class _Rounds:
             if ended.result.ended in OVER or (ended.usable and self._near(ended)):
                 return self._told(ended, gave_up=False)
             exact = "ended_by_itself" in ended.result.settings
-            if np.isnan(ended.violations.excess):
+            if self.compiled.elsewhere and not ended.usable:
                 return self._told(ended, gave_up=False)  # nobody tells
             if not exact and (tried == FEW or (tried > 1 and ended.usable and ended.excess > HELPS * before)):
                 return self._told(self._nearest(), gave_up=False)
@@ -289,15 +290,26 @@ class _Rounds:
             result = error.result
         assert isinstance(result, Result)
         x = self.compiled.upper.flatten(result.x, "x")
-        if self.compiled.elsewhere:
-            seen = self._asked(result)
-        else:
-            seen = self._seen(x, last or self.settings.penalty is not None)
-        ended = Ended(result, rho, objective, x, *(seen if result.ended != "diverged" else NOT_MEASURED))
+        required = last or self.settings.penalty is not None
+        seen = self._measured(result, x, required) if result.ended != "diverged" else self._not_measured
+        ended = Ended(result, rho, objective, x, *seen)
         if ended.usable:
             self.x0 = result.x
         self.made.append(ended)
         return ended
+
+    def _measured(self, result: Result, x: np.ndarray, required: bool) -> Measured:
+        """What f and the conditions are where a run ended, if that is found in time; a run that was to end already has not long."""
+        try:
+            with heeded(max(self.limits.until, time.perf_counter()) + QUICKLY, LATE, anew=True):
+                return self._asked(result) if self.compiled.elsewhere else self._seen(x, required)
+        except CutShort:
+            return self._not_measured
+
+    @property
+    def _not_measured(self) -> Measured:
+        unknown = [Violation(one.text, float("nan"), ALLOWED) for one in self.compiled.coupled.conditions]
+        return Measured(float("nan"), Violations(unknown), None)
 
     def _seen(self, x: np.ndarray, required: bool) -> Measured:
         """What f and the conditions are at x."""
@@ -306,7 +318,7 @@ class _Rounds:
         except HierflError:
             if required:
                 raise
-            return NOT_MEASURED
+            return self._not_measured
         assert evaluation.solution is not None
         return Measured(float(evaluation.value), Violations.at(self.compiled, x, evaluation.solution.y), evaluation)
 
@@ -350,7 +362,7 @@ class _Rounds:
         settings = {**result.settings, "penalty": rho, "penalty_rounds": rounds, "penalty_gave_up": gave_up}
         own = {"x0": self.made[0].result.x0, "settings": settings, "violation": violations, "own_value": None}
         own["communication"] = _together([one.result.communication for one in self.made])
-        own["value"] = compiled.sign * ended.value if np.isfinite(result.value) else result.value
+        own["value"] = compiled.sign * ended.value
         if ended.evaluation is not None and np.isfinite(result.value):
             assert ended.evaluation.solution is not None
             own |= {

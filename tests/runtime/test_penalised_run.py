@@ -10,9 +10,9 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import scipy.optimize
-from jax._src import compiler
 
 import hierfl as hf
+from hierfl.compiler.compiled_problem import penalised_problem
 from hierfl.result import Result
 from hierfl.solvers import ZOHFL, FedRZO, ImplicitBundle, ImplicitGradient
 
@@ -70,21 +70,19 @@ def test_a_penalty_that_is_too_small_is_said_aloud() -> None:
     assert "y >= 1 is violated by 0.875" in str(result)
 
 
-def test_raising_the_penalty_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem, compiled, compile_now = on_a_line(lambda x, y: y >= 1), list[int](), compiler.backend_compile_and_load
-
-    def counted(*given: Any, **named: Any) -> Any:
-        compiled[-1] += 1
-        return compile_now(*given, **named)
-
-    monkeypatch.setattr(compiler, "backend_compile_and_load", counted)
+def test_raising_the_penalty_compiles_nothing() -> None:
+    """What is kept under the parameters' values are findings; all programs are there after the first run."""
+    problem = on_a_line(lambda x, y: y >= 1)
+    kept = []
     for penalty in (1.0, 10.0, 100.0):
-        compiled.append(0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", hf.FeasibilityWarning)
             problem.solve(FedRZO(step_size=0.01), penalty=penalty, rounds=20, **QUIET)
-    assert compiled[0] > 0
-    assert compiled[1:] == [0, 0]
+        goal = penalised_problem(problem.compile())
+        findings = ("envelope", "modulus of f", "opposed")
+        kept.append({key for key in goal.programs if not (isinstance(key, tuple) and key[0] in findings)})
+    assert kept[0]
+    assert kept[1] - kept[0] == kept[2] - kept[1] == set()
 
 
 # --- published problems --------------------------------------------------------------------------------------------------
@@ -302,6 +300,28 @@ def test_saved_results_know_what_is_violated(tmp_path: Path) -> None:
     assert loaded.violation == result.violation
     assert loaded.status == "infeasible"
     assert str(loaded) == str(Result.load(tmp_path / "result.npz"))
+
+
+def test_a_run_that_was_to_end_says_what_it_violates() -> None:
+    problem = taxed(lambda x, y, cap: y <= cap)
+    problem.solve(BUNDLE, **QUIET)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hf.FeasibilityWarning)
+        result = problem.solve(BUNDLE, penalty=1.0, x0=2.0, callback=lambda done, x, y: True, evaluate_every=1, **QUIET)
+    assert result.ended == "stopped by callback"
+    assert result.status == "infeasible"
+    assert str(result.standing).startswith("stopped by callback: y <= cap is violated by ")
+    assert result.value == pytest.approx(float(result.x) ** 2)
+
+
+def test_games_and_equilibria() -> None:
+    """y(x) = x by a variational inequality, and two players who each take (x - other's) / 2: both (x / 3)."""
+    x, y, z = (cp.Variable(name=name) for name in "xyz")
+    inequality = hf.Problem(hf.Minimize(server=cp.square(x)), hf.Equilibrium(y, y - x, [y >= 0]), [y >= 2])
+    assert inequality.solve(BUNDLE, **QUIET).x == pytest.approx(2.0, abs=1e-5)
+    players = hf.Nash(hf.Player(y, cp.square(y) + y * (z - x)), hf.Player(z, cp.square(z) + z * (y - x)))
+    game = hf.Problem(hf.Minimize(server=cp.square(x)), players, [y + z >= 2])
+    assert game.solve(BUNDLE, **QUIET).x == pytest.approx(3.0, abs=1e-5)
 
 
 @pytest.mark.parametrize("penalty", [0.0, -1.0, "much", True])
