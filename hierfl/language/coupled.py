@@ -33,13 +33,14 @@ from hierfl.language.expectation import (
     total,
     variables_outside_averages,
 )
-from hierfl.language.levels import LowerLevel
+from hierfl.language.levels import LowerLevel, Objective
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import ClientParameter
 
 if TYPE_CHECKING:
     from hierfl.language.declaration import Declaration
 
+CHOICE = 1e4  # times what a lower solution violates, beside the upper objective, where it is chosen among several
 FEDERATION, CLIENT, ROW, ROWS_MEAN, CLIENTS_MEAN = "federation", "client", "row", "mean over rows", "mean over clients"
 
 
@@ -115,13 +116,20 @@ def split_coupled(
     on_x = tuple(one for one, coupled in zip(constraints, mention) if not coupled)
     if level is None:
         return on_x, ()
-    if any(mention) and level.selection is not None:
-        text = expression_text(next(one for one, coupled in zip(constraints, mention) if coupled))
+    coupled = tuple(CoupledCondition.of(one, level, clients) for one, mentions in zip(constraints, mention) if mentions)
+    if level.selection == "pessimistic" and coupled:
         raise DeclarationError(
-            f"the upper constraint {text} mentions y, and of several lower solutions the {level.selection} one is to be taken: whether y is chosen "
-            f"with regard to that constraint is not declared. Leave selection= out, and make y unique, such as by a small multiple of its square."
+            f"the upper constraint {coupled[0].text} mentions y, and of several lower solutions the pessimistic one is meant: whether all of them "
+            f"are to satisfy it, or the worst for the objective, is not declared. Take selection='optimistic', or make y unique, such as by a small "
+            f"multiple of its square."
         )
-    return on_x, tuple(CoupledCondition.of(one, level, clients) for one, coupled in zip(constraints, mention) if coupled)
+    means = [one for one in coupled if one.is_mean]
+    if level.selection is not None and means:
+        raise DeclarationError(
+            f"the upper constraint {means[0].text} is one on a mean, and of several lower solutions the optimistic one is meant: no owner of a y can "
+            f"choose it with regard to all others. Make y unique, such as by a small multiple of its square."
+        )
+    return on_x, coupled
 
 
 def _sides(constraint: Constraint) -> tuple[Expression, Expression, bool]:
@@ -281,31 +289,42 @@ class Penalty:
 
 def penalised(declaration: Declaration) -> Declaration:
     """The same problem with the exact penalty in the terms of who knows what is violated, in place of the conditions on the answers."""
-    told = declaration.objective
     weight = cp.Parameter(nonneg=True, name="weight of f", value=1.0)
     rho = cp.Parameter(nonneg=True, name="penalty", value=1.0)
     prices = {
         one: ClientParameter(one.excess.shape, name=f"price of {one.text}") for one in declaration.coupled if one.is_mean
     }
-    clients = None if told.clients is None else weight * told.clients
-    server = None if told.server is None else weight * told.server
-    for one in declaration.coupled:
-        if one.is_mean:
-            priced = cp.sum(cp.multiply(prices[one], one.excess))
-            clients = _sum(clients, told.sign * priced)
-        elif one.kind == FEDERATION and server is not None:
-            server = server + told.sign * rho * one.penalty
-        else:
-            own = E(one.penalty) if one.kind == ROW else one.penalty
-            clients = _sum(clients, told.sign * rho * own)
     roles = declaration.roles
     return replace(
         declaration,
-        objective=type(told)(clients, server),
+        objective=_penalised_objective(declaration, weight, rho, prices),
         roles=replace(roles, parameters=(*roles.parameters, weight, rho)),
         coupled=(),
         penalty=Penalty(declaration, weight, rho, prices),
     )
+
+
+def chosen_by(declaration: Declaration) -> Objective:
+    """What chooses among several lower solutions: the upper objective, and before it what they violate of the upper constraints."""
+    if not declaration.coupled:
+        return declaration.objective
+    return _penalised_objective(declaration, cp.Constant(1.0), cp.Constant(CHOICE), {})
+
+
+def _penalised_objective(
+    declaration: Declaration, weight: Expression, rho: Expression, prices: Mapping[CoupledCondition, Expression]
+) -> Objective:
+    """The objective with what is violated; of means at the prices that they have."""
+    told = declaration.objective
+    clients, server = (None if term is None else weight * term for term in (told.clients, told.server))
+    for one in declaration.coupled:
+        if one.is_mean:
+            clients = _sum(clients, told.sign * cp.sum(cp.multiply(prices[one], one.excess)))
+        elif one.kind == FEDERATION and server is not None:
+            server = server + told.sign * rho * one.penalty
+        else:
+            clients = _sum(clients, told.sign * rho * (E(one.penalty) if one.kind == ROW else one.penalty))
+    return type(told)(clients, server)
 
 
 def _sum(so_far: Any, term: Any) -> Any:

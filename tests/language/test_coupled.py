@@ -80,9 +80,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: declared("client", hf.E(y) <= hf.total(y) - 1),
         "a mean and a total over the clients",
     ),
-    "a choice among answers": (
-        lambda: declared("client", y <= 1, selection="optimistic"),
-        "y <= 1 mentions y, and of several lower solutions the optimistic one",
+    "the worst of several answers": (
+        lambda: declared("client", y <= 1, selection="pessimistic"),
+        "y <= 1 mentions y, and of several lower solutions the pessimistic one",
+    ),
+    "a mean of chosen answers": (
+        lambda: declared("client", hf.E(y) <= 1, selection="optimistic"),
+        r"E\[y\] <= 1 is one on a mean, and of several",
     ),
     "a client that weighs nothing": (
         lambda: declared("client", y <= 1, weights=[1.0, 0.0]),

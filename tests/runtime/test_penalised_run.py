@@ -324,6 +324,31 @@ def test_games_and_equilibria() -> None:
     assert game.solve(BUNDLE, **QUIET).x == pytest.approx(3.0, abs=1e-5)
 
 
+def test_the_best_answer_is_chosen_of_those_that_satisfy_the_constraints() -> None:
+    """y_1 + y_2 = x below, however shared out. Upstairs y_1 costs, at most 0.3 of it are allowed, and 0.5 of y_2: x = 0.8."""
+    x, y = cp.Variable(name="x", bounds=[0, 3]), cp.Variable(2, name="y")
+    lower = hf.ArgMin(y, cp.sum(y), [cp.sum(y) >= x, y >= 0], selection="optimistic")
+    problem = hf.Problem(hf.Minimize(server=-x + 0.1 * y[0]), lower, [y[0] <= 0.3, y[1] <= 0.5])
+    result = problem.solve(BUNDLE, x0=0.1, **QUIET)
+    assert result.x == pytest.approx(0.8, abs=1e-5)
+    np.testing.assert_allclose(result.y, [0.3, 0.5], atol=1e-5)
+    assert result.value == pytest.approx(-0.77, abs=1e-5)
+    np.testing.assert_allclose(problem.implicit.response(0.6), [0.1, 0.5], atol=1e-6)
+    assert problem.implicit.violation(0.9).worst == pytest.approx(0.1, abs=1e-6)
+    assert "of those that satisfy the upper constraints" in str(problem)
+
+
+@pytest.mark.parametrize("price", [hf.ShadowPrice, lambda balance: -balance.dual_variables[0]])
+def test_a_cap_on_a_price(price: Any) -> None:
+    """The price of what is generated, 10 - x, at the cost of half its square is 10 - x itself: at most 6 from x = 4 on."""
+    x, g = cp.Variable(name="x", bounds=[0, 10]), cp.Variable(name="g")
+    balance = g == 10 - x
+    lower = hf.ArgMin(g, 0.5 * cp.square(g), [balance])
+    result = hf.Problem(hf.Minimize(server=cp.square(x)), lower, [price(balance) <= 6]).solve(BUNDLE, **QUIET)
+    assert result.x == pytest.approx(4.0, abs=1e-5)
+    assert result.violation.feasible
+
+
 @pytest.mark.parametrize("penalty", [0.0, -1.0, "much", True])
 def test_penalties_out_of_range(penalty: Any) -> None:
     with pytest.raises(hf.SettingError, match="penalty="):

@@ -308,8 +308,14 @@ def _answer(level: Any, problem: Any, clients: int) -> Answer:
         each_client=bool(clients > 1 and level.scope != "federation"),
         sample=_together(samples) if samples else None,
         task=_TASKS[type(level)](level, decisions, samples, index, clients),
-        selection="; ".join(filter(None, [selection_words(level, problem.objective), *map(_meaning, level.prices)])),
+        selection="; ".join(filter(None, [_choice(level, problem), *map(_meaning, level.prices)])),
     )
+
+
+def _choice(level: Any, problem: Any) -> str:
+    """Which of several lower solutions is meant, with regard to the upper constraints on y."""
+    words = selection_words(level, problem.objective)
+    return f"{words}, of those that satisfy the upper constraints" if words and getattr(problem, "coupled", ()) else words
 
 
 def selection_words(level: Any, objective: Any) -> str:
