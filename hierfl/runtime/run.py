@@ -55,6 +55,8 @@ def run(
         )
     if not getattr(solver, "treats_whole_numbers", False):
         require_continuous(compiled.upper.variables, type(solver).__name__)
+    if settings.penalty is not None and compiled.declaration.penalty is None:
+        raise SettingError(f"penalty={settings.penalty:g}: no constraint of this problem mentions y, so that there is nothing to weigh.")
     rounds, seeds, asked = settings.most_rounds, settings.all_seeds, solver
     compiled.laid_out()  # every plain parameter has a value
     compiled.require_server_here()

@@ -355,6 +355,11 @@ def test_penalties_out_of_range(penalty: Any) -> None:
         on_a_line(lambda x, y: y >= 1).solve(BUNDLE, penalty=penalty, **QUIET)
 
 
+def test_a_penalty_on_nothing() -> None:
+    with pytest.raises(hf.SettingError, match="penalty=3: no constraint of this problem mentions y"):
+        on_a_line().solve(BUNDLE, penalty=3.0, **QUIET)
+
+
 def test_slices_hatch_what_is_not_feasible() -> None:
     problem = taxed(lambda x, y, cap: y <= cap)
     line = problem.implicit.slice(5.0, radius=2.0, direction=1.0, points=41, progress=False)

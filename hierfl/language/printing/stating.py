@@ -314,8 +314,8 @@ def _answer(level: Any, problem: Any, clients: int) -> Answer:
 
 def _choice(level: Any, problem: Any) -> str:
     """Which of several lower solutions is meant, with regard to the upper constraints on y."""
-    words = selection_words(level, problem.objective)
-    return f"{words}, of those that satisfy the upper constraints" if words and getattr(problem, "coupled", ()) else words
+    words, coupled = selection_words(level, problem.objective), bool(getattr(problem, "coupled", ()))
+    return f"{words}, of those that satisfy the upper constraints" if words and coupled else words
 
 
 def selection_words(level: Any, objective: Any) -> str:
