@@ -90,7 +90,9 @@ def standing(ended: str, rest: Rest | None, folder: str | None) -> str:
 
 def not_feasible(violations: Any, settings: Mapping[str, Any]) -> str:
     """What an x violates of the conditions on its answers, and what that means."""
-    violated, rho, smoothing = "; ".join(map(str, violations.violated)), settings["penalty"], settings.get("smoothing")
+    violated, rho, smoothing = "; ".join(map(str, violations.violated)), settings.get("penalty"), settings.get("smoothing")
+    if rho is None:
+        return f"{violated}: of several lower solutions another one satisfies the constraints; selection='optimistic' means the best"
     if settings.get("penalty_gave_up"):
         return (
             f"{violated}: as far as was found the problem is infeasible, since neither penalties up to "

@@ -60,6 +60,12 @@ class CoupledPrograms:
         bare = {p.id for p in one.constraint.parameters() if isinstance(p, Sample)}
         return next(place for place, table in enumerate(clients.tables) if bare & set(table.samples))
 
+    @staticmethod
+    def shares(one: CoupledCondition, clients: Population) -> Array:
+        """What each client counts in a mean over them: its weight, or the same as all others where the total is meant."""
+        weights = jnp.asarray(clients.weights)
+        return jnp.full(weights.shape, 1.0 / clients.size) if one.summed else weights / jnp.sum(weights)
+
     def prices(self, oracles: Oracles, x: Array, answers: Array, data: Data, penalty: Penalty) -> dict[int, Array]:
         """The prices of all means there by leaf: (clients, *shape) each."""
         at, rho, prices = _At(oracles, x, answers, data.clients), data.clients.public[penalty.rho.id], {}
@@ -71,7 +77,7 @@ class CoupledPrograms:
             slope = rho * (jnp.sign(excess) if one.equality else jnp.where(excess > 0, 1.0, 0.0))
             if one.kind == CLIENTS_MEAN:
                 weights = jnp.asarray(at.clients.weights)
-                share = _shares(one, at.clients) / weights
+                share = self.shares(one, at.clients) / weights
                 slope = share.reshape(-1, *(1,) * (slope.ndim - 1)) * slope
             prices[penalty.prices[one].id] = slope
         return prices
@@ -142,14 +148,8 @@ def _alike(left: Array, right: Array) -> BothSides:
     return BothSides(jnp.broadcast_to(left, shape), jnp.broadcast_to(right, shape))
 
 
-def _shares(one: CoupledCondition, clients: Population) -> Array:
-    """What each client counts in a mean over them: its weight, or the same as all others where the total is meant."""
-    weights = jnp.asarray(clients.weights)
-    return jnp.full(weights.shape, 1.0 / clients.size) if one.summed else weights / jnp.sum(weights)
-
-
 def _met(own: BothSides, one: CoupledCondition, clients: Population) -> BothSides:
     """What is compared: of a mean over clients that, with one owner."""
     if one.kind != CLIENTS_MEAN:
         return own
-    return BothSides(*(jnp.tensordot(_shares(one, clients), side, axes=1)[None] for side in own))
+    return BothSides(*(jnp.tensordot(CoupledPrograms.shares(one, clients), side, axes=1)[None] for side in own))

@@ -107,6 +107,8 @@ def run_with_conditions(
     compiled: CompiledProblem, solver: Any, settings: RunSettings, limits: Limits, chosen: str | None = None
 ) -> Result | Runs:
     """Run a solver on a problem some of whose constraints mention y; errors as for :meth:`hierfl.Problem.solve`."""
+    if getattr(solver, "keeps_conditions", False):
+        return _with_violations(compiled, run(compiled, solver, settings, limits, chosen))
     goal = penalised_problem(compiled)
     _require_supported(compiled, solver, settings)
     if not settings.several:
@@ -128,6 +130,23 @@ def run_with_conditions(
             errors.append(error)
     over = "seeds" if settings.restarts is None else "starts"
     runs = gathered_runs(compiled, call_text(solver), seeds, errors, results, over)
+    _warn(runs.best, len(runs))
+    return runs
+
+
+def _with_violations(compiled: CompiledProblem, told: Result | Runs) -> Result | Runs:
+    """The results of a method that takes the conditions as they are, with what is violated at its end."""
+
+    def of_one(result: Result) -> Result:
+        x = compiled.upper.flatten(result.x, "x")
+        solution = compiled.exact.at(x).solution
+        return result if solution is None else replace(result, violation=Violations.at(compiled, x, solution.y))
+
+    if isinstance(told, Result):
+        told = of_one(told)
+        _warn(told)
+        return told
+    runs = replace(told, results=tuple(map(of_one, told.results)))
     _warn(runs.best, len(runs))
     return runs
 

@@ -164,7 +164,7 @@ def rest_of(compiled: CompiledProblem, result: Result) -> Rest:
     """Where a run stands that did not diverge, by its history and by what f is at and near x; by the bound where it has one."""
     if "bound" in result.history:
         return _by_bound(result, float(result.history["bound"][-1]))
-    if compiled.coupled.conditions:
+    if compiled.coupled.conditions and "penalty" in result.settings:
         compiled, result = _penalised(compiled, result)
     x, value = compiled.upper.flatten(result.x, "x"), compiled.sign * result.value
     objective = np.asarray(result.history.get("objective", ()), float)
