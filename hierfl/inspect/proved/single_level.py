@@ -154,7 +154,7 @@ class _Writer:
         equations, inequalities = self.program.equations, self.program.inequalities
         values = [self.translator(argument, environment) for argument in constraint.args]
         if isinstance(constraint, (Equality, Inequality)):
-            self._order(*values, isinstance(constraint, Equality))
+            self._order(values[0], values[1], isinstance(constraint, Equality))
         elif isinstance(constraint, Zero):
             equations.extend(map(Polynomial.of, values[0].ravel()))
         elif isinstance(constraint, (NonNeg, NonPos)):
@@ -182,7 +182,8 @@ class _Writer:
         shared, of_rows = (answers[0] if scope == "federation" else {}), (answers if scope == "sample" else [])
         if one.kind == FEDERATION:
             public = {leaf: np.asarray(value, float) for leaf, value in clients.public.items()}
-            self._order(*(self.translator(side, {**public, **x, **shared}) for side in (one.left, one.right)), one.equality)
+            at = {**public, **x, **shared}
+            self._order(self.translator(one.left, at), self.translator(one.right, at), one.equality)
             return
         sides = []
         for index in range(clients.size):
