@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.compiled_problem import CompiledProblem, penalised_problem
 from hierfl.compiler.starting_points import box_around, on_upper_set, sobol_points, start_point
 from hierfl.descent.implicit_oracle import ImplicitOracle
 from hierfl.descent.shared_best import shared_best
@@ -33,6 +33,8 @@ def choose_solver(compiled: CompiledProblem, settings: RunSettings) -> tuple[Any
     """
     if compiled.upper.whole.any():
         return BranchAndBound(), "x has whole numbers, and its optimum is proved", None
+    if compiled.coupled.conditions and compiled.declaration.penalty is None:
+        compiled = penalised_problem(compiled)  # whose objective the run descends on
     try:
         with impatient():
             against = _against_exact(compiled, settings)

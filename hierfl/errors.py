@@ -60,6 +60,10 @@ class EmptyLowerSetError(HierflError):
     """Y(x) is empty at a queried x; names the point, the client and the constraints."""
 
 
+class InfeasibleError(HierflError):
+    """No x was found whose answers satisfy the upper constraints that mention y; names those that are violated least."""
+
+
 class LowerLevelError(HierflError):
     """A lower level could not be solved to the requested tolerance."""
 
@@ -129,6 +133,10 @@ class TheoryWarning(HierflWarning):
 
 class RestWarning(HierflWarning):
     """A run by values of f alone, which nobody asked for by name: says why, and how far from rest it is, as far as that is known."""
+
+
+class FeasibilityWarning(HierflWarning):
+    """An x whose answers violate an upper constraint; names the constraint, by how much, and whose answer it is."""
 
 
 class ExpectationWarning(HierflWarning):

@@ -44,7 +44,8 @@ class Problem:
     lower
         ``hf.ArgMin``, ``hf.ArgMax``, ``hf.Equilibrium`` or ``hf.Nash``; None for a problem in x alone.
     constraints
-        CVXPY constraints on x, jointly convex; those that mention a ``ClientParameter`` are that client's private X_i.
+        CVXPY constraints. Those on x alone are jointly convex; those that mention a ``ClientParameter`` are that client's private X_i.
+        Those that mention y say which answers make x feasible: of the federation's y, of every client's, of every row's, or of means of these.
         The attributes of the variables (``nonneg``, ``PSD``, ``bounds``) are constraints as well.
     federation
         Who holds which data; None for one client without data.
@@ -87,8 +88,8 @@ class Problem:
 
     @property
     def constraints(self) -> tuple[Any, ...]:
-        """The constraints on x."""
-        return self.declaration.constraints
+        """The constraints on x, then those that mention y."""
+        return (*self.declaration.constraints, *(one.constraint for one in self.declaration.coupled))
 
     @property
     def federation(self) -> Federation | None:
@@ -277,6 +278,9 @@ class Problem:
             Seconds, compilation included; kept within two by runs in the main thread: a round that takes longer is given up.
         communication_limit
             Scalars down and up, those of the lower level's solver included; never exceeded.
+        penalty
+            Where upper constraints mention y: the weight rho of what is violated, beside f, for one run. None begins with a guess and raises it,
+            each run from where the one before ended, until the constraints hold.
         checkpoint
             A folder, or ``hf.Checkpoint(folder, every_seconds=..., every_rounds=...)``: the run is kept there while it goes on.
         resume
@@ -304,6 +308,7 @@ class Problem:
             For arguments out of range.
         """
         from hierfl.jaxtools.interruption import heeded, impatient
+        from hierfl.runtime.penalised_run import run_with_conditions
         from hierfl.runtime.records import Limits
         from hierfl.runtime.run import run
 
@@ -318,7 +323,8 @@ class Problem:
                         from hierfl.default_solver import choose_solver
                         solver, why, start = choose_solver(compiled, asked)
                         asked = asked if start is None else replace(asked, x0=start)
-                    outcome = run(compiled, solver, asked, limits, why)
+                    runs_on = run_with_conditions if self.declaration.coupled else run
+                    outcome = runs_on(compiled, solver, asked, limits, why)
         except DivergedError as error:
             for record in filter(None, (error.result, error.runs)):
                 record._attach(self)
@@ -382,8 +388,10 @@ class Problem:
             If the problem is no program that SCIP takes; names what is not, and what to write.
         MissingPackageError
             Without the package pyscipopt.
+        InfeasibleError
+            If no x is found whose answers satisfy the upper constraints that mention y.
         """
-        from hierfl.inspect.implicit.reference import reference
+        from hierfl.inspect.implicit.feasible_reference import feasible_reference
         from hierfl.near_names import near_names
 
         if certificate == "global":
@@ -393,7 +401,7 @@ class Problem:
             return proved_reference(compiled, gap=gap, time_limit=time_limit, seed=seed, x0=x0, progress=progress)
         if certificate is not None:
             raise SettingError(f"unknown certificate {certificate!r} of reference: {near_names(str(certificate), ('global',))} None proves nothing.")
-        return reference(self.compile(progress=progress), restarts=restarts, seed=seed, x0=x0, progress=progress)
+        return feasible_reference(self.compile(progress=progress), restarts=restarts, seed=seed, x0=x0, progress=progress)
 
     def _rest_of(self, result: Result) -> Rest:
         from hierfl.inspect.implicit.rest import rest_of as told

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hierfl.analysis.theorems import TheoremPoint
+from hierfl.compiler.violations import Violation, Violations
 from hierfl.errors import DataError, HierflError, SettingError
 from hierfl.jaxtools.checked_arrays import BadArchiveError, TooLargeError, note_of, read_arrays, read_note
 from hierfl.language.printing.card import Card, Shown, brief
 from hierfl.near_names import suggests_names
-from hierfl.run_standing import AT_REST, COMPLETED, Rest, standing, why_no_value
+from hierfl.run_standing import AT_REST, COMPLETED, INFEASIBLE, Rest, not_feasible, standing, why_no_value
 from hierfl.value_certificate import Certificate
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from hierfl.problem import Problem
 
-FORMAT = 5
+FORMAT = 6
 LARGEST = 1 << 30  # bytes that a saved result may unpack to, unless more are allowed
 POINTS, POINT_NUMBERS = ("x", "iterate"), ("value", "round", "local_step")  # of a theorem point
 OWN_VALUE_TOLERANCE = 0.01  # relative: how far an algorithm's own value of f may be from f(x) without a warning
@@ -47,6 +48,8 @@ class Result(Shown):
     y
         The exact response y(x): y's shape (federation scope), ``(m, *shape)`` (client scope; one client keeps no axis), or a
         list over clients of ``(N_i, *shape)`` (sample scope); a dict by variable for several lower variables.
+    violation
+        What x violates of the upper constraints that mention y: ``Violations``, by constraint; empty where none does.
     value
         f(x), the implicit function with the lower level solved; ``certificate`` says how accurately.
     own_value
@@ -97,6 +100,7 @@ class Result(Shown):
     trajectory: dict[str, np.ndarray] = field(default_factory=dict)
     rest: Rest | None = None
     theorem_point: TheoremPoint | None = None
+    violation: Violations = field(default_factory=Violations)
     problem: Problem | None = field(default=None, repr=False, compare=False)
     _parameters: Any = field(default=None, repr=False, compare=False)  # the problem's, when it was solved
 
@@ -151,6 +155,7 @@ class Result(Shown):
             *([trials] if trials else []),
             *([self.standing] if self.standing else []),
             f"f(x) = {self._value_text}",
+            *map(str, self.violation.values()),
             f"{self.certificate}",
             self._traffic(),
             *self._privacy(),
@@ -164,6 +169,7 @@ class Result(Shown):
         distance = np.max(self.distances, initial=0.0)
         rows = [
             ("f(x)", self._value_text),
+            *(("holds" if not one.violated else "violated", str(one)) for one in self.violation.values()),
             ("how sure", str(self.certificate)),
             ("x", brief(self.x)),
             *([] if self.y is None else [("y(x)", brief(self.y))]),
@@ -191,12 +197,20 @@ class Result(Shown):
 
     @property
     def status(self) -> str:
-        """Where a run stands whose rounds were made, or that came to rest by its own word: ``rest.verdict``; else what ended it."""
+        """Where a run stands whose rounds were made, or that came to rest by its own word: ``rest.verdict``; else what ended it.
+
+        ``"infeasible"`` where an upper constraint is violated at x.
+        """
+        if not self.violation.feasible and self.ended != "diverged":
+            return INFEASIBLE
         return self.rest.verdict if self.rest is not None and self.ended in (COMPLETED, AT_REST) else self.ended
 
     @property
     def standing(self) -> str:
         """What is known of where the run stands, beside ``status``, in a sentence; empty for a run that diverged."""
+        if not self.violation.feasible:
+            early = "" if self.ended in (COMPLETED, AT_REST) else f"{self.ended}: "
+            return early + not_feasible(self.violation, self.settings)
         return standing(self.ended, self.rest, self.settings.get("checkpoint"))
 
     def where(self) -> list[str]:
@@ -306,6 +320,7 @@ class Result(Shown):
             "own_value": self.own_value,
             "ended": self.ended,
             "rest": None if self.rest is None else asdict(self.rest),
+            "violation": [asdict(one) for one in self.violation.values()],
             "communication": self.communication,
             "certificate": asdict(self.certificate),
             "settings": self.settings,
@@ -367,6 +382,7 @@ class Result(Shown):
             own_value=None if note["own_value"] is None else float(note["own_value"]),
             ended=note["ended"],
             rest=None if note["rest"] is None else Rest(**note["rest"]),
+            violation=Violations([Violation(**{**one, "entry": tuple(one["entry"])}) for one in note["violation"]]),
             communication=note["communication"],
             certificate=Certificate(**{**note["certificate"], "asserted": tuple(note["certificate"]["asserted"])}),
             settings=note["settings"],

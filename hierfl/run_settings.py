@@ -44,6 +44,7 @@ class SolveSettings(TypedDict, total=False):
     tolerance: float | None
     time_limit: float | None
     communication_limit: float | None
+    penalty: float | None
     checkpoint: Any
     resume: bool
     progress: bool
@@ -72,6 +73,7 @@ class RunSettings:
     tolerance: float | None = None
     time_limit: float | None = None
     communication_limit: float | None = None
+    penalty: float | None = None
     checkpoint: Any = None
     resume: bool = False
     progress: bool = True
@@ -157,7 +159,7 @@ def _all_seeds(seed: int, seeds: int | Sequence[int] | None, restarts: int | Non
 
 
 def _require_limits(settings: RunSettings) -> None:
-    for name in ("tolerance", "time_limit", "communication_limit"):
+    for name in ("tolerance", "time_limit", "communication_limit", "penalty"):
         value = getattr(settings, name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, Real) or not float(value) > 0):
             raise SettingError(f"{name}={value!r}: a positive number, or None.")

@@ -24,6 +24,7 @@ AT_REST, DESCENDING, STALLED, RUNS_AWAY, OUT_OF_ROUNDS = (
     "runs away",
     "out of rounds",
 )
+INFEASIBLE = "infeasible"
 STUCK = "no descent found"  # a method's last word
 WHY_STUCK = (
     "not at rest: its model promises more than f gives, as where f jumps; restarts= begins at other points of X, and a slice through the "
@@ -85,6 +86,25 @@ def standing(ended: str, rest: Rest | None, folder: str | None) -> str:
     if rest is None:
         return ""
     return rest.words if ended in (COMPLETED, AT_REST) else str(rest)
+
+
+def not_feasible(violations: Any, settings: Mapping[str, Any]) -> str:
+    """What an x violates of the conditions on its answers, and what that means."""
+    violated, rho, smoothing = "; ".join(map(str, violations.violated)), settings.get("penalty"), settings.get("smoothing")
+    if rho is None:
+        return f"{violated}: of several lower solutions another one satisfies the constraints; selection='optimistic' means the best"
+    if settings.get("penalty_gave_up"):
+        return (
+            f"{violated}: as far as was found the problem is infeasible, since neither penalties up to "
+            f"{rho:.3g} nor minimising what is violated came to an x whose answers satisfy the "
+            f"constraints. Other starts may: x0=..., restarts=..."
+        )
+    if smoothing is not None:
+        return (
+            f"{violated}: x is as near to what is feasible as smoothing={smoothing:g} and the steps make it, with penalty {rho:.3g}. Smaller "
+            f"ones, more rounds, or a constraint tightened by that much come nearer"
+        )
+    return f"{violated}, with penalty {rho:.3g}: more rounds, a larger penalty=..., or none, which raises it, come nearer"
 
 
 def why_no_value(settings: Mapping[str, Any]) -> str:

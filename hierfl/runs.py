@@ -89,11 +89,12 @@ class Runs(Shown):
 
     @property
     def best(self) -> Result:
-        """The run with the best exact value."""
+        """The run with the best exact value, of those that are feasible if any is."""
         sign = 1.0 if self.sense == "minimize" else -1.0
         runs = self.finished or self.results
         valued = [result for result in runs if not np.isnan(result.value)]  # others ended before they were evaluated
-        return min(valued or runs, key=lambda result: sign * result.value)
+        feasible = [result for result in valued if result.violation.feasible]
+        return min(feasible or valued or runs, key=lambda result: sign * result.value)
 
     def __getattr__(self, name: str) -> Any:
         """The best run's x, y, value, status, ...; what else a single result has is an error that names ``best``."""

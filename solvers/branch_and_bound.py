@@ -46,6 +46,7 @@ class BranchAndBound:
 
     gap: float = 1e-6
     treats_whole_numbers: ClassVar[bool] = True
+    keeps_conditions: ClassVar[bool] = True  # upper constraints that mention y, which are rows of its program
 
     def __post_init__(self) -> None:
         require_number(self.gap, "gap", 0, 1)

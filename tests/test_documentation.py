@@ -69,6 +69,8 @@ SHOWN = {  # what public calls return, and runtimes: documented under the names 
     "Slice",
     "Surface",
     "Theorem",
+    "Violation",
+    "Violations",
 }
 
 

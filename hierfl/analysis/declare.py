@@ -20,6 +20,7 @@ from hierfl.analysis.hoist import instantiate
 from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of
 from hierfl.atoms.intervals import Interval
 from hierfl.errors import DataError, DeclarationError, NotConvexError
+from hierfl.language.coupled import ROW, split_coupled
 from hierfl.language.declaration import Declaration, Roles
 from hierfl.language.declared_arguments import constraint_tuple, unique_leaves
 from hierfl.language.federation.federated_data import Federation
@@ -28,7 +29,7 @@ from hierfl.language.levels import ArgMin, LowerLevel, Objective
 from hierfl.language.player import Nash
 from hierfl.language.prices import Dual, Price, price_sign, priced
 from hierfl.language.printing.text import expression_text
-from hierfl.language.sample import ClientParameter
+from hierfl.language.sample import ClientParameter, Sample
 
 
 def declare(objective: Any, lower: Any, constraints: Any, federation: Any) -> Declaration:
@@ -37,15 +38,18 @@ def declare(objective: Any, lower: Any, constraints: Any, federation: Any) -> De
     Raises ``DeclarationError``, ``NotConvexError``, ``DataError``, naming the culprit and what to write instead.
     """
     _require_kinds(objective, lower, federation)
-    objective, lower, on_x = _with_prices(objective, lower, constraint_tuple(constraints, "Problem"))
-    roles = Roles.of(objective, lower, on_x)
+    objective, lower, upper = _with_prices(objective, lower, constraint_tuple(constraints, "Problem"))
+    on_x, coupled = split_coupled(upper, lower, federation.num_clients if federation else 1)
+    roles = Roles.of(objective, lower, on_x, coupled)
     require_convex_set(on_x, roles.upper, "the constraints on x", upper=True)
-    declaration = Declaration(objective, lower, on_x, federation, roles, _known_bounds(on_x, roles, federation))
+    known = _known_bounds(on_x, roles, federation)
+    declaration = Declaration(objective, lower, on_x, federation, roles, known, coupled)
     if lower is not None:
         _require_convex_level(lower, lower.expressions, lower.constraints, declaration.known_bounds)
         if isinstance(lower, Nash):
             players_convexity(lower)
     _require_holders(roles, federation)
+    _require_measurable(declaration)
     return declaration
 
 
@@ -196,3 +200,27 @@ def _require_holders(roles: Roles, federation: Federation | None) -> None:
     if federation.server is not None:
         for table in roles.server_tables:
             require_paired(federation.server, table, "the server")
+
+
+def _require_measurable(declaration: Declaration) -> None:
+    """Every condition on the answers has owners whose answers can be looked at one by one, and who weigh something.
+
+    Raises ``DeclarationError`` for rows that are a distribution, or for clients of weight zero, whose violations would not count.
+    """
+    federation, level = declaration.federation, declaration.lower_level
+    if not declaration.coupled or federation is None or level is None:
+        return
+    for one in declaration.coupled:
+        held = [p for p in one.constraint.parameters() if isinstance(p, Sample)]
+        held += declaration.roles.lower_samples if level.scope == "sample" else ()
+        if one.kind == ROW and any(client.is_distribution(s) for client in federation.clients for s in held):
+            raise DeclarationError(
+                f"the upper constraint {one.text} is to hold for every row, and {held[0].name()!r} is a distribution, which has no rows: write "
+                f"the condition of its mean, with hf.E, or give rows."
+            )
+    weights = np.ones(1) if isinstance(federation.weights, str) else np.asarray(federation.weights)
+    if not weights.all():
+        raise DeclarationError(
+            f"{declaration.client_called(int(np.argmin(weights)))} has weight 0 and the upper constraint {declaration.coupled[0].text} mentions y: "
+            f"what it violates would weigh nothing. Give it a weight, or leave it out of the federation."
+        )

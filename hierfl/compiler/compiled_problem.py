@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from hierfl.compiler.sets import compile_set
 from hierfl.compiler.sets.verify import verify
 from hierfl.errors import DeclarationError
 from hierfl.jaxtools.precision import double_precision
+from hierfl.language.coupled import penalised
 from hierfl.language.declaration import Declaration
 from hierfl.language.expectation import refuse_total_of_distribution
 from hierfl.language.federation.client import Client
@@ -82,6 +83,9 @@ def _data(declaration: Declaration) -> Data:
     clients = population(
         parties, roles.client_tables, roles.client_parameters, weights, declaration.client_called, points
     )
+    if declaration.penalty is not None:
+        prices = declaration.penalty.any_prices(len(parties))
+        clients = replace(clients, parameters={**clients.parameters, **prices})
     return Data(clients, _server_data(declaration))
 
 
@@ -102,7 +106,11 @@ def _require_known_means(declaration: Declaration) -> None:
         declaration.roles,
         declaration.federation,
     )
-    expressions = [*objective.terms, *(level.expressions if level else ())]
+    expressions = [
+        *objective.terms,
+        *(level.expressions if level else ()),
+        *(one.constraint for one in declaration.coupled),
+    ]
     parties = federation.clients if federation else (Client(),)
     server = (federation.server,) if federation and federation.server else ()
     for side, tables in ((parties, roles.client_tables), (server, roles.server_tables)):
@@ -118,6 +126,16 @@ def _require_gradients(declaration: Declaration) -> None:
         raise DeclarationError(
             f"{box.name()} is a BlackBox in the lower level, which needs gradients: wrap a JAX function in hf.Function."
         )
+
+
+def penalised_problem(compiled: CompiledProblem) -> CompiledProblem:
+    """The same problem with the exact penalty of its conditions on the answers in the objective; compiled once. It is its own."""
+    if compiled.declaration.penalty is not None:
+        return compiled
+    made: CompiledProblem = compiled.programs.keep(
+        "penalised", lambda: compile_problem(penalised(compiled.declaration))
+    )
+    return made
 
 
 def verify_sets(oracles: Oracles) -> None:

@@ -18,6 +18,7 @@ from hierfl.compiler.lower_level.player_convexity import derivative_text, player
 from hierfl.compiler.sets import CompiledSet
 from hierfl.compiler.sets.blocks import Block
 from hierfl.jaxtools.precision import double_precision
+from hierfl.language.coupled import CLIENT, CLIENTS_MEAN, FEDERATION, ROW, ROWS_MEAN, CoupledCondition
 from hierfl.language.printing.card import Card, Shown
 from hierfl.language.printing.stating import selection_words
 from hierfl.language.sample import Sample
@@ -80,6 +81,7 @@ def explain(compiled: CompiledProblem, clients: Lowered) -> Explanation:
             pieces.append(Lowered(name, f"a JAX program of {len(program)} operations", _program_cost(compiled, name)))
     if compiled.lower_set is not None and compiled.lower_program is not None:
         pieces += [*_decision(compiled, "y"), *_set("Y(x)", compiled.lower_set, compiled), *_lower_level(compiled)]
+    pieces += [_on_answers(one, len(program)) for one, program in zip(compiled.coupled.conditions, compiled.coupled.programs)]
     return Explanation((*pieces, clients, _data(compiled)))
 
 
@@ -103,6 +105,22 @@ def _set(name: str, compiled_set: CompiledSet, compiled: CompiledProblem) -> lis
         )
         for block in compiled_set.blocks
     ]
+
+
+WHOSE = {
+    FEDERATION: ("one condition", "in one of the terms"),
+    CLIENT: ("one for each client", "in the clients' terms"),
+    ROW: ("one for each row", "in the clients' terms, as a mean over rows"),
+    ROWS_MEAN: ("one for each client, of its mean over rows", "by a price that whoever has all data sets: ImplicitBundle"),
+    CLIENTS_MEAN: ("one, of all clients together", "by a price that whoever has all data sets: ImplicitBundle"),
+}
+
+
+def _on_answers(one: CoupledCondition, operations: int) -> Lowered:
+    """A condition on the answers: whose it is, and how runs see to it."""
+    whose, where = WHOSE[one.kind]
+    how = f"{one.text}: {whose}; runs have an exact penalty on it {where}"
+    return Lowered("condition on y", how, f"a JAX program of {operations} operations for each")
 
 
 def _advice(block: Block, compiled_set: CompiledSet, leaves: Iterable[Leaf]) -> str:

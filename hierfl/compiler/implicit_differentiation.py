@@ -371,9 +371,11 @@ STEEP = 1e120
 
 def gradient_at(hyper: Hypergradient, x: Array, data: Data, warm: Array | None = None) -> tuple[Evaluation, Array]:
     """(evaluation, gradient of f) at x with the lower level solved for all owners; traceable."""
-    problem, exact, clients = hyper.problem, hyper.exact, data.clients
+    problem, exact = hyper.problem, hyper.exact
     evaluation = exact.evaluate_within(x, data, warm, TOLERANCE)
     answers = None if evaluation.solution is None else evaluation.solution.y
+    data = problem.priced(x, answers, data)
+    clients = data.clients
 
     def one(index: Array) -> Any:
         party = clients.party(index)

@@ -20,6 +20,7 @@ from jaxtyping import Float
 from scipy.sparse import issparse
 
 from hierfl.analysis.declare import convex_on_x_only
+from hierfl.compiler.coupled_conditions import CoupledPrograms
 from hierfl.compiler.data.held_elsewhere import any_elsewhere, require_all_here, require_as_declared
 from hierfl.compiler.data.tables import Data, Party, Population, population
 from hierfl.compiler.expressions.program import NO_ROWS, Program, Rows
@@ -149,6 +150,27 @@ class Oracles:
             return total
         server = self.laid_out().server_party
         return total + server.mean(lambda rows: self.server_value(x, y, server.environment, rows))
+
+    @cached_property
+    def coupled(self) -> CoupledPrograms:
+        """The conditions on the answers: those that the objective has a penalty for, if it has one."""
+        penalty = self.declaration.penalty
+        return CoupledPrograms.of(self.declaration.coupled if penalty is None else penalty.of.coupled)
+
+    def priced(self, x: Upper, answers: Array | None, data: Data) -> Data:
+        """The data with the prices of violated means at x and the owners' y, where the objective has a penalty for any."""
+        penalty = self.declaration.penalty
+        if penalty is None or not penalty.prices or answers is None:
+            return data
+        prices = self.coupled.prices(self, x, answers, data, penalty)
+        return replace(data, clients=replace(data.clients, parameters={**data.clients.parameters, **prices}))
+
+    def with_answers(self, clients: Population, y: Array) -> Population:
+        """The population with y(x, sample) as a further column of the sample's table."""
+        place = self.row_table(clients)
+        table = clients.tables[place]
+        answered = replace(table, values={**table.values, **self.lower.split(y)})
+        return replace(clients, tables=tuple(answered if i == place else t for i, t in enumerate(clients.tables)))
 
     def as_rows(self, own: Environment) -> Rows:
         """One sample of a sample-scope level, whose values are among ``own``, as rows."""

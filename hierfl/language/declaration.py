@@ -28,6 +28,7 @@ from cvxpy.expressions.leaf import Leaf
 from scipy.sparse import issparse
 
 from hierfl.errors import DataError, DeclarationError
+from hierfl.language.coupled import CoupledCondition, Penalty, rows_of
 from hierfl.language.declared_arguments import reserve_ids, samples_among, unique_leaves
 from hierfl.language.expectation import (
     Part,
@@ -50,20 +51,25 @@ BROADCASTING = (AddExpression, multiply, DivExpression, Elementwise, Inequality,
 
 
 def _check_declaration(
-    objective: Objective, lower: LowerLevel | None, constraints: Sequence[Constraint], upper: Sequence[cp.Variable]
+    objective: Objective,
+    lower: LowerLevel | None,
+    on_x: Sequence[Constraint],
+    on_answers: Sequence[Constraint],
+    upper: Sequence[cp.Variable],
 ) -> None:
     """Check the parts of a declaration together; ``upper`` are its variables that no lower level names.
 
     Raises ``DeclarationError`` for every misuse listed in ``tests/test_declaration_errors.py``: wrong scope, samples
     outside ``E``, no upper variable, lower variables where only x may stand, dual variables, duplicate names.
     """
+    constraints = [*on_x, *on_answers]
     below = [*lower.expressions, *lower.constraints] if lower else []
     parts = [*objective.terms, *constraints, *below]
     for part in parts:
         _check_constants(part)
         _check_shapes(part, part, set())
     _check_upper_variables(upper, lower)
-    _check_upper_constraints(constraints, lower)
+    _check_upper_constraints(on_x)
     for term, what in ((objective.server, "server"), (objective.clients, "clients")):
         if term is not None:
             _check_term(term, what, lower)
@@ -129,20 +135,11 @@ def _check_upper_variables(upper: Sequence[cp.Variable], lower: LowerLevel | Non
         )
 
 
-def _check_upper_constraints(constraints: Sequence[Constraint], lower: LowerLevel | None) -> None:
+def _check_upper_constraints(constraints: Sequence[Constraint]) -> None:
     """Check that X is a set of upper variables alone, which depends on no private data."""
-    lower_ids = {v.id for v in lower.variables} if lower else set()
     for constraint in constraints:
         if not constraint.variables():
             raise DeclarationError(f"the constraint {expression_text(constraint)} on x mentions no variable.")
-        for variable in constraint.variables():
-            if variable.id in lower_ids:
-                raise DeclarationError(
-                    f"lower variable {variable.name()!r} appears in the upper constraint {expression_text(constraint)}: the same variable "
-                    f"cannot be decided at both levels. If it restricts the answers, write it in the lower level's constraints, where it is part of "
-                    f"Y(x). If x is to be such that the answers satisfy it, put what violates it into the objective, such as clients=... + "
-                    f"penalty * cp.sum(cp.pos(left - right)): X is what x may be, whatever the answers are."
-                )
         for average in averages_of(constraint):
             raise DeclarationError(
                 f"{expression_text(average)} in the constraint {expression_text(constraint)} on x: X cannot depend on private data."
@@ -242,23 +239,30 @@ class Roles:
     parameters: tuple[cp.Parameter, ...]
 
     @classmethod
-    def of(cls, objective: Objective, lower: LowerLevel | None, constraints: Sequence[Constraint]) -> Roles:
+    def of(
+        cls,
+        objective: Objective,
+        lower: LowerLevel | None,
+        on_x: Sequence[Constraint],
+        coupled: Sequence[CoupledCondition] = (),
+    ) -> Roles:
         """Sort the leaves and check the declaration.
 
         Raises ``DeclarationError`` for every misuse that :func:`check_declaration` finds.
         """
         below: list[Part] = [*lower.expressions, *lower.constraints] if lower else []
-        parts = [*objective.terms, *constraints, *below]
+        on_answers = [one.constraint for one in coupled]
+        parts = [*objective.terms, *on_x, *below, *on_answers]
         lower_variables = lower.variables if lower else ()
         lower_ids = {v.id for v in lower_variables}
         upper = unique_leaves(v for part in parts for v in part.variables() if v.id not in lower_ids)
-        _check_declaration(objective, lower, constraints, upper)
+        _check_declaration(objective, lower, on_x, on_answers, upper)
         parameters = unique_leaves(p for part in parts for p in part.parameters())
         server, clients = ([] if term is None else [term] for term in (objective.server, objective.clients))
         return cls(
             upper=upper,
             lower=lower_variables,
-            client_tables=_tables([*clients, *below], lower),
+            client_tables=_tables([*clients, *below, *rows_of(coupled)], lower),
             server_tables=_tables(server, None),
             lower_samples=samples_among(p for part in below for p in part.parameters()),
             client_parameters=tuple(p for p in parameters if isinstance(p, ClientParameter)),
@@ -306,12 +310,16 @@ class Declaration:
         The lower level; None for a problem in x alone.
     constraints
         The constraints on x.
+    coupled
+        The conditions on the answers: constraints that mention y.
     federation
         Who holds which data; None for one client without data.
     roles
         Which variables are upper and lower, which tables of samples belong to whom.
     known_bounds
         Bounds by leaf id: of the upper variables on the public X, and of the client parameters over the clients.
+    penalty
+        What the objective has in place of conditions on the answers, if it is that of a penalised problem.
     """
 
     objective: Objective
@@ -320,6 +328,8 @@ class Declaration:
     federation: Federation | None
     roles: Roles
     known_bounds: Mapping[int, Interval]
+    coupled: tuple[CoupledCondition, ...] = ()
+    penalty: Penalty | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         _require_importable(self)
@@ -351,6 +361,11 @@ class Declaration:
     def upper_variables(self) -> tuple[cp.Variable, ...]:
         """The variables that the top decides: all that no lower level names."""
         return self.roles.upper
+
+    @property
+    def plain(self) -> Declaration:
+        """The declaration as the user made it, without a penalty."""
+        return self if self.penalty is None else self.penalty.of
 
     @property
     def lower(self) -> tuple[LowerLevel, ...]:
@@ -426,7 +441,7 @@ def _require_importable(declaration: Declaration) -> None:
     if any(name in ("cloudpickle", "dill") for name in _callers()):
         return
     level = declaration.lower_level
-    parts = [*declaration.objective.terms, *declaration.constraints]
+    parts = [*declaration.objective.terms, *declaration.constraints, *(one.constraint for one in declaration.coupled)]
     parts += [*level.declared, *level.expressions, *level.constraints] if level else []
     for function, atom in _user_functions(parts):
         try:

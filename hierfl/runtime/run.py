@@ -55,6 +55,8 @@ def run(
         )
     if not getattr(solver, "treats_whole_numbers", False):
         require_continuous(compiled.upper.variables, type(solver).__name__)
+    if settings.penalty is not None and compiled.declaration.penalty is None:
+        raise SettingError(f"penalty={settings.penalty:g}: no constraint of this problem mentions y, so that there is nothing to weigh.")
     rounds, seeds, asked = settings.most_rounds, settings.all_seeds, solver
     compiled.laid_out()  # every plain parameter has a value
     compiled.require_server_here()
@@ -94,7 +96,7 @@ def run(
     if not settings.several:
         return _alone(compiled, watches[0].error, results[0], algorithm.advice)
     errors, over = [watch.error for watch in watches], "seeds" if settings.restarts is None else "starts"
-    return _together(compiled, call_text(asked), seeds, errors, results, algorithm.advice, over)
+    return gathered_runs(compiled, call_text(asked), seeds, errors, results, over, algorithm.advice)
 
 
 def _prepared(
@@ -304,19 +306,19 @@ def _alone(compiled: CompiledProblem, error: DivergedError | None, result: Resul
         error.result = result
         raise error
     assert result is not None
-    _assign(compiled, result)
+    assigned(compiled, result)
     _warn_if_unsolved([result], advice)
     return result
 
 
-def _together(
+def gathered_runs(
     compiled: CompiledProblem,
     solver: str,
     seeds: Sequence[int],
     errors: list[DivergedError | None],
     results: list[Result | None],
-    advice: str,
     over: str,
+    advice: str = "",
 ) -> Runs:
     """Give all runs; where some diverged, raise the first one's error with all of them."""
     runs = Runs(tuple(r for r in results if r is not None), solver, compiled.declaration.objective.sense, over)
@@ -329,12 +331,12 @@ def _together(
             together.add_note(note)
         together.result, together.runs = results[failed[0]], runs
         raise together
-    _assign(compiled, runs.best)
+    assigned(compiled, runs.best)
     _warn_if_unsolved(runs.results, advice)
     return runs
 
 
-def _assign(compiled: CompiledProblem, result: Result) -> None:
+def assigned(compiled: CompiledProblem, result: Result) -> None:
     """Set ``.value`` of the upper, and of the federation's lower variables."""
     compiled.upper.assign(compiled.upper.flatten(result.x, "x"))
     if compiled.scope == "federation" and result.y is not None:

@@ -134,6 +134,7 @@ class SiteRuntime(MessageTreatment):
                 masks=masks,
                 solver_as=self._sent_solver,
                 shared_seeds=self._shares_seeds,
+                penalty=None if problem.declaration.penalty is None else problem.declaration.penalty.weights,
             )
             exchange = exchange_for(problem, links, start, clients_of, self.timeout, self.watcher, self.packing)
             self._latest.begin(exchange, scalars_remembered(algorithm, x0), begun)

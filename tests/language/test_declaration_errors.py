@@ -139,10 +139,6 @@ def test_equilibria_are_not_selected() -> None:
 
 def test_same_variable_at_both_levels() -> None:
     x, y, *_ = leaves()
-    with pytest.raises(hf.DeclarationError, match="'y' appears in the upper constraint"):
-        hf.Problem(
-            hf.Minimize(clients=cp.sum_squares(x - y)), lower=hf.ArgMin(y, quadratic(x, y)), constraints=[y >= 0]
-        )
     with pytest.raises(hf.DeclarationError, match="no upper variable"):
         hf.Problem(hf.Minimize(clients=cp.sum_squares(y)), lower=hf.ArgMin(y, cp.sum_squares(y)))
     with pytest.raises(hf.DeclarationError, match="twice"):
@@ -320,14 +316,6 @@ def test_shapes_that_may_meet() -> None:
         x + 1,
     ):
         hf.Problem(hf.Minimize(clients=cp.sum(x)), lower=hf.ArgMin(y, cp.sum_squares(together) + cp.sum_squares(y)))
-
-
-def test_an_upper_constraint_on_y_is_told_what_to_write_instead() -> None:
-    x, y, *_ = leaves()
-    with pytest.raises(
-        hf.DeclarationError, match=r"'y' appears in the upper constraint.*lower level's constraints.*penalty"
-    ):
-        hf.Problem(hf.Minimize(clients=cp.sum(x)), lower=hf.ArgMin(y, quadratic(x, y)), constraints=[x + y <= 1])
 
 
 def test_prices_that_the_level_does_not_have() -> None:

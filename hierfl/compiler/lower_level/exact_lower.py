@@ -268,8 +268,9 @@ class ExactLower:
     def value_at(self, x: Array, y: Array | None, data: Data) -> tuple[Array, Array]:
         """(server term, clients' terms (m,)) at x and the owners' y (leading axis as from ``solve_all``)."""
         oracles = self.oracles
+        data = oracles.priced(x, y, data)
         population = (
-            self._with_answers(data.clients, y) if oracles.scope == "sample" and y is not None else data.clients
+            oracles.with_answers(data.clients, y) if oracles.scope == "sample" and y is not None else data.clients
         )
         samples = (*oracles.upper_samples, *(v.id for v in oracles.lower.variables))
 
@@ -287,13 +288,6 @@ class ExactLower:
         party = data.server_party
         shared = y[0] if y is not None and oracles.scope == "federation" else None
         return party.mean(lambda rows: oracles.server_value(x, shared, party.environment, rows)), clients
-
-    def _with_answers(self, clients: Population, y: Array) -> Population:
-        """The population with y(x, sample) as a further column of the sample's table."""
-        place = self.oracles.row_table(clients)
-        table = clients.tables[place]
-        answered = replace(table, values={**table.values, **self.oracles.lower.split(y)})
-        return replace(clients, tables=tuple(answered if i == place else t for i, t in enumerate(clients.tables)))
 
     @cached_property
     def compiled_evaluation(self) -> Any:

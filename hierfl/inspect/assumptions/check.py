@@ -290,6 +290,10 @@ def _form_of_declaration(study: Study) -> tuple[Finding, ...]:
     weights = study.holders.data.clients.weights
     equal = bool(np.allclose(weights, 1.0 / len(weights), rtol=1e-12))
     findings = [Finding("uniform weights", "proved" if equal else "not covered", "the papers' weights are 1/m")]
+    if problem.coupled:
+        texts = ", ".join(one.text for one in problem.coupled)
+        reason = f"no theorem has conditions on y(x), as {texts}: runs descend on f + penalty * violation, which is another f"
+        findings.append(Finding("constraints on x alone", "not covered", reason))
     if study.level is not None and study.problem_class != "2s":
         argmin = study.level.kind != "equilibrium"
         reason = "the theorem is about minimisers" + (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.expectation_error import warn_of_doubts
 from hierfl.compiler.lower_level.certificate import TOLERANCE, Evaluation
 from hierfl.compiler.public_response import public_response
+from hierfl.compiler.violations import Violations
+from hierfl.errors import FeasibilityWarning
 from hierfl.jaxtools.precision import computing, double_precision
 from hierfl.language.function import uses_black_box
 from hierfl.near_names import suggests_names
@@ -75,7 +78,7 @@ class ImplicitFunction:
         self._compiled_when_asked, self._waits = compiled, Waits()
 
     def __call__(self, x: Any) -> float:
-        """Evaluate f(x).
+        """Evaluate f(x); an ``hf.FeasibilityWarning`` names the upper constraints that its answer y(x) violates, if any mention y.
 
         Raises
         ------
@@ -84,7 +87,20 @@ class ImplicitFunction:
         EmptyLowerSetError, LowerLevelError, DataError
             If Y(x) is empty, the lower level cannot be solved, or x has the wrong shape.
         """
-        return self._compiled.sign * float(self._evaluate(x).value)
+        value = self._compiled.sign * float(self._evaluate(x).value)
+        if self._compiled.coupled.conditions and (violated := self.violation(x).violated):
+            told = "; ".join(map(str, violated))
+            warnings.warn(f"x is not feasible: {told}. f is the objective alone.", FeasibilityWarning, stacklevel=2)
+        return value
+
+    def violation(self, x: Any) -> Violations:
+        """What the answer y(x) violates of the upper constraints that mention y: by constraint, how much, and whose answer is worst.
+
+        ``violation(x).feasible`` says whether x is feasible; it is empty where no constraint mentions y. Errors as for calling.
+        """
+        solution = self._evaluate(x).solution
+        compiled = self._compiled
+        return Violations() if solution is None else Violations.at(compiled, compiled.upper.flatten(x, "x"), solution.y)
 
     def response(self, x: Any) -> Any:
         """Evaluate y(x), in the shapes of ``Result.y``; None without a lower level. Errors as for calling."""

@@ -19,6 +19,7 @@ from hierfl.compiler.implicit_differentiation import Hypergradient, gradient_at
 from hierfl.compiler.lower_level.certificate import TOLERANCE, Evaluation
 from hierfl.compiler.programs.convex_program import SEVERAL, UNKNOWN
 from hierfl.compiler.starting_points import on_upper_set, project_on_all
+from hierfl.compiler.violations import ALLOWED
 from hierfl.errors import IncompatibleSolverError
 from hierfl.inspect.kinks.switches import Switches, atoms_of
 from hierfl.jaxtools.cheap_jit import quick_jit
@@ -101,6 +102,16 @@ class Points:
             return self.switch_values(points)
         (values,) = self._pieces("switches of answers", self._at_answers, points, sampled.answers)
         return np.where((sampled.reason == 0)[:, None], values, np.nan)
+
+    def violated(self, points: np.ndarray, sampled: Sampled) -> np.ndarray:
+        """Whether each upper constraint that mentions y is violated at points that have been evaluated: (k, constraints), 0 or 1."""
+        if not self.compiled.coupled.conditions:
+            return np.zeros((len(points), 0), int)
+        if self._keeps_answers:
+            (worst,) = self._pieces("violated by answers", self._violated_by, points, sampled.answers)
+        else:
+            (worst,) = self._pieces("violated", self._violated, points)
+        return ((worst > ALLOWED) & (sampled.reason == 0)[:, None]).astype(int)
 
     @property
     def _keeps_answers(self) -> bool:
@@ -210,6 +221,21 @@ class Points:
     def _error_bound(self, x: Array, data: Data, tolerance: Array) -> tuple[Array]:
         solution, _ = self.compiled.exact.with_bounds.solve_all(x, data, None, tolerance)
         return (jnp.max(solution.error_bound),)
+
+    def _violated_by(self, x: Array, answers: Array, data: Data, tolerance: Array) -> tuple[Array]:
+        """What each condition is violated by at its worst, in 1 + its sides."""
+        worst = []
+        for one, (left, right) in zip(
+            self.compiled.coupled.conditions, self.compiled.coupled.sides(self.compiled, x, answers, data)
+        ):
+            excess = jnp.abs(left - right) if one.equality else jnp.maximum(left - right, 0.0)
+            worst.append(jnp.max(excess / (1.0 + jnp.maximum(jnp.abs(left), jnp.abs(right)))))
+        return (jnp.stack(worst),)
+
+    def _violated(self, x: Array, data: Data, tolerance: Array) -> tuple[Array]:
+        solution = self._evaluate(x, data, tolerance)[0].solution
+        assert solution is not None
+        return self._violated_by(x, solution.y, data, tolerance)
 
     def _at_answers(self, x: Array, answers: Array, data: Data, tolerance: Array) -> tuple[Array]:
         return (self.switches.values(x, answers, data),)

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.compiled_problem import CompiledProblem, penalised_problem
 from hierfl.compiler.data.tables import Data
 from hierfl.compiler.implicit_differentiation import evaluated_with_gradient
 from hierfl.compiler.programs.cones import NoStandardFormError
@@ -164,6 +164,8 @@ def rest_of(compiled: CompiledProblem, result: Result) -> Rest:
     """Where a run stands that did not diverge, by its history and by what f is at and near x; by the bound where it has one."""
     if "bound" in result.history:
         return _by_bound(result, float(result.history["bound"][-1]))
+    if compiled.coupled.conditions and "penalty" in result.settings:
+        compiled, result = _penalised(compiled, result)
     x, value = compiled.upper.flatten(result.x, "x"), compiled.sign * result.value
     objective = np.asarray(result.history.get("objective", ()), float)
     away = running_away(result.trajectory)
@@ -187,6 +189,17 @@ def _by_bound(result: Result, bound: float) -> Rest:
         return Rest(OUT_OF_ROUNDS, words="no bound of f was found")
     words = f"f(x) is at most {short:.1e} from the optimum (by its bound; reference(certificate='global') says how that is known)"
     return Rest(AT_REST if result.ended == PROVED else OUT_OF_ROUNDS, value_bound=short, words=words)
+
+
+def _penalised(compiled: CompiledProblem, result: Result) -> tuple[CompiledProblem, Result]:
+    """What a run with conditions on the answers descended on, and its result by that."""
+    goal = penalised_problem(compiled)
+    assert goal.declaration.penalty is not None
+    goal.declaration.penalty.weigh(result.settings["penalty"])
+    if not np.isfinite(result.value) or goal.elsewhere:
+        return goal, result
+    value = float(goal.exact.at(compiled.upper.flatten(result.x, "x")).value)
+    return goal, replace(result, value=goal.sign * value)
 
 
 def warn_of_zeroth_order(solver: Any, why: str, rest: Rest | None) -> None:

@@ -1,16 +1,16 @@
 """The implicit function sampled along a line: values, terms, responses, active constraints, kinks, smoothing; and its picture.
 
-Its gaps are where f has no value, its ties where it is that of one of several lower solutions; both have edges. The picture shows f, its
+Its gaps are where f has no value, its ties where it is that of one of several lower solutions, and stretches where y(x) violates an upper
+constraint; all have edges. The picture shows f, its
 kinks with one-sided tangents, gaps, smoothings, a run's iterates, and y(x) in a panel below; before it what every picture of a slice needs:
 curves broken at jumps, and the words along the axis.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import cvxpy as cp
@@ -20,13 +20,24 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.lower_level.certificate import TOLERANCE
 from hierfl.errors import SettingError
-from hierfl.house_style import COLOURS, COLUMN, GAPS, house_figure, house_style, line_style, require_axes, require_style
+from hierfl.house_style import COLOURS, COLUMN, house_figure, house_style, line_style, require_axes, require_style
 from hierfl.inspect.argument_checks import require_positive, require_whole
-from hierfl.inspect.implicit.points import REASONS, Points, Sampled, owner_called, shown
+from hierfl.inspect.implicit.points import Points, Sampled, shown
 from hierfl.inspect.implicit.smoothing import radii, smoothed_values
 from hierfl.inspect.kinks.kink import Kinks
 from hierfl.inspect.kinks.kink_search import KinkSearch, effort
 from hierfl.inspect.kinks.pieces import Branches
+from hierfl.inspect.pictures.stretches import (
+    Gap,
+    Tie,
+    Violated,
+    draw_gaps,
+    draw_ties,
+    draw_violated,
+    gaps_between,
+    ties_between,
+    violated_between,
+)
 from hierfl.inspect.window import Line, centre_of, direction_of, require_window, run_of
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import Card, Shown
@@ -38,78 +49,12 @@ if TYPE_CHECKING:
 
     from hierfl.compiler.layout import Layout
 
-EDGE = 1e-7  # in radii: to within this an edge is found
-
-
-class Gap(NamedTuple):
-    """f has no value for t in [low, high]; ``reason`` says why."""
-
-    low: float
-    high: float
-    reason: str
-
-    def __str__(self) -> str:
-        return f"t in [{self.low:.6g}, {self.high:.6g}]: {self.reason}"
-
-
-class Tie(NamedTuple):
-    """For t in [low, high] an owner's lower level has several solutions that f tells apart.
-
-    Where the declaration has ``selected`` among them, whether it has is not known.
-    """
-
-    low: float
-    high: float
-    owner: str
-    selected: bool
-
-    def __str__(self) -> str:
-        where = f"t = {self.low:.6g}" if self.high == self.low else f"t in [{self.low:.6g}, {self.high:.6g}]"
-        if self.selected:
-            return f"{where}: whether the lower level of {self.owner} has one solution or several is not known, so that none is chosen"
-        return f"{where}: the lower level of {self.owner} has several solutions, and f is that of least norm"
-
-
 class Smoothed(NamedTuple):
     """f^eta on the slice's points by Monte Carlo, with half the width of its 95% interval at each."""
 
     eta: float
     value: np.ndarray
     half_width: np.ndarray
-
-
-def _gaps_between(points: Points, line: Line, t: np.ndarray, sampled: Sampled) -> tuple[Gap, ...]:
-    """Find the gaps between places ``t`` of a line that have been sampled."""
-    found = _stretches(line, t, sampled.reason, lambda places: points.values(line.at(places)).reason)
-    return tuple(Gap(low, high, REASONS[reason]) for low, high, reason in found)
-
-
-def _ties_between(points: Points, line: Line, t: np.ndarray, sampled: Sampled) -> tuple[Tie, ...]:
-    """Find the ties between places ``t`` of a line that have been sampled."""
-    found = _stretches(line, t, sampled.tied, lambda places: points.values(line.at(places)).tied)
-    selected = getattr(points.compiled.declaration.lower_level, "selection", None) is not None
-    return tuple(Tie(low, high, owner_called(points.compiled, who - 1), selected) for low, high, who in found)
-
-
-def _stretches(
-    line: Line, t: np.ndarray, codes: np.ndarray, ask: Callable[[np.ndarray], np.ndarray]
-) -> Iterator[tuple[float, float, int]]:
-    """(low, high, code) of every stretch with one code but 0, whose edges are bisected, all at once."""
-    changes = np.flatnonzero(np.diff(codes) != 0)
-    here, there = (np.repeat([t[changes], t[changes + 1]], 2, axis=1)[k] for k in (0, 1))
-    other = np.arange(len(here)) % 2 == 1  # each edge is looked for from both of its sides
-    inside, outside = np.where(other, there, here), np.where(other, here, there)
-    wanted = np.repeat(codes[changes], 2)
-    wanted[1::2] = codes[changes + 1]
-    while len(inside) and np.max(np.abs(outside - inside)) > EDGE * line.radius:
-        middle = 0.5 * (inside + outside)
-        same = ask(middle) == wanted
-        inside, outside = np.where(same, middle, inside), np.where(same, outside, middle)
-    ends = [t[0], *inside, t[-1]]
-    starts = [0, *(changes + 1), len(codes)]
-    for number, (first, _) in enumerate(pairwise(starts)):
-        if codes[first] != 0:
-            yield float(ends[2 * number]), float(ends[2 * number + 1]), int(codes[first])
 
 
 KINKS_SHOWN = 3  # on the card
@@ -198,13 +143,19 @@ class Slice(Shown):
     @double_precision
     def gaps(self) -> tuple[Gap, ...]:
         """Where f has no value, to 1e-7 radii, and why."""
-        return _gaps_between(Points(self.compiled, self.tolerance), self.line, self.t, self.sampled)
+        return gaps_between(Points(self.compiled, self.tolerance), self.line, self.t, self.sampled)
 
     @cached_property
     @double_precision
     def ties(self) -> tuple[Tie, ...]:
         """Where the lower level has several solutions that f tells apart, to 1e-7 radii, and of which owner of a y."""
-        return _ties_between(Points(self.compiled, self.tolerance), self.line, self.t, self.sampled)
+        return ties_between(Points(self.compiled, self.tolerance), self.line, self.t, self.sampled)
+
+    @cached_property
+    @double_precision
+    def violated(self) -> tuple[Violated, ...]:
+        """Where y(x) violates an upper constraint that mentions y, to 1e-7 radii, and which."""
+        return violated_between(Points(self.compiled, self.tolerance), self.line, self.t, self.sampled)
 
     @double_precision
     def response(self, variable: cp.Variable | None = None) -> np.ndarray:
@@ -268,6 +219,7 @@ class Slice(Shown):
     def __str__(self) -> str:
         where = f"f on {len(self.t)} points, t in [{self.t[0]:.4g}, {self.t[-1]:.4g}], along {self.chosen}"
         gaps = [f"no value for {gap}" for gap in self.gaps]
+        gaps += [f"not feasible for {one}" for one in self.violated]
         if not (self.sampled.reason == 0).any():
             return "\n".join([where, *gaps])
         best = int(np.nanargmin(self.value))
@@ -284,6 +236,7 @@ class Slice(Shown):
         rows = [
             *([("f", lines[1])] if (self.sampled.reason == 0).any() else []),
             *(("no value", f"for {gap}") for gap in self.gaps[:2]),
+            *(("not feasible", f"for {one}") for one in self.violated[:2]),
             *(("several y", str(tie)) for tie in self.ties[:2]),
             *(("kink" if " slope " in line else "jump", line) for line in kinks),
             *([("", f"and {more} more kinks and jumps")] if more else []),
@@ -494,7 +447,6 @@ TANGENT = 0.08  # half the length of a tangent, in radii
 KINKS_DRAWN = 40
 DOT, FAINT_DOT = 4.5, 2.0  # sizes of dots
 SCREEN_MARKER = 6.0  # matplotlib's own size
-TIE_SHADE = 0.15
 FAINT = 1e-3  # of the sharpest kink's leap of slope, below which a kink has a small dot
 
 
@@ -527,8 +479,9 @@ def _plot_slice(
             low, high = smooth.value - smooth.half_width, smooth.value + smooth.half_width
             panel.fill_between(shown.t, low, high, color=colour, alpha=0.2, linewidth=0)
         _draw_kinks(panel, shown)
-        _draw_gaps(panel, shown)
-        _draw_ties(panel, shown)
+        draw_gaps(panel, shown.gaps)
+        draw_ties(panel, shown.ties)
+        draw_violated(panel, shown.violated)
         if len(shown.iterates):
             inside = shown.iterates[np.abs(shown.iterates[:, 0]) <= shown.line.radius]
             panel.plot(inside[:, 0], np.interp(inside[:, 0], drawn.t, drawn.value), ".", color="0.45", label="iterates")
@@ -567,24 +520,3 @@ def _kink_label(shown: Slice) -> str:
     count = len(shown.kinks)
     more = f", the {KINKS_DRAWN} sharpest" if count > KINKS_DRAWN else ""
     return f"{count} kink{'s' if count != 1 else ''}{more}"
-
-
-def _draw_gaps(panel: Axes, shown: Slice) -> None:
-    reasons = list(dict.fromkeys(gap.reason for gap in shown.gaps))
-    for number, reason in enumerate(reasons):
-        grey, hatch = GAPS[number % len(GAPS)]
-        for place, gap in enumerate(gap for gap in shown.gaps if gap.reason == reason):
-            label: dict[str, Any] = {"label": f"no value: {reason}"} if place == 0 else {}
-            panel.axvspan(
-                gap.low, gap.high, facecolor=grey, hatch=hatch, edgecolor="white", linewidth=0, zorder=0, **label
-            )
-
-
-def _draw_ties(panel: Axes, shown: Slice) -> None:
-    """Shade where f is that of one of several lower solutions; single places are lines."""
-    for number, tie in enumerate(shown.ties):
-        label: dict[str, Any] = {"label": "several lower solutions"} if number == 0 else {}
-        if tie.high > tie.low:
-            panel.axvspan(tie.low, tie.high, facecolor=COLOURS[6], alpha=TIE_SHADE, linewidth=0, zorder=0, **label)
-        else:
-            panel.axvline(tie.low, color=COLOURS[6], alpha=2 * TIE_SHADE, zorder=0, **label)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.compiled_problem import CompiledProblem, penalised_problem
 from hierfl.compiler.lower_level.certificate import Evaluation
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, level_solver
 from hierfl.compiler.parametric.level_solver import LevelAnswer
@@ -29,7 +30,15 @@ from hierfl.compiler.programs.small_and_sparse import diagonal
 from hierfl.compiler.programs.solve_program import polished, solve_program
 from hierfl.compiler.public_response import public_response
 from hierfl.compiler.starting_points import box_around, on_upper_set, require_nonempty, sobol_points, start_point
-from hierfl.errors import HierflError, IncompatibleSolverError, LowerLevelError, MissingPackageError, SettingError
+from hierfl.compiler.violations import Violations
+from hierfl.errors import (
+    HierflError,
+    IncompatibleSolverError,
+    InfeasibleError,
+    LowerLevelError,
+    MissingPackageError,
+    SettingError,
+)
 from hierfl.inspect.implicit.multipliers import multipliers_at, owners_of
 from hierfl.inspect.implicit.reference import LocalSearch, Reference
 from hierfl.inspect.implicit.rest import PROVED
@@ -49,6 +58,7 @@ from hierfl.inspect.proved.single_level import SingleLevel
 from hierfl.jaxtools.interruption import CutShort, heed, heeded, impatient, over, present_wishes, reason, rest
 from hierfl.jaxtools.precision import double_precision
 from hierfl.progress import RunProgress, Waiting
+from hierfl.runtime.penalised_run import slopes_of
 from hierfl.value_certificate import Certificate
 
 AGREES = 1e-6  # relative to 1 + |f|: how far f with the lower level solved again may be from the program's value
@@ -70,6 +80,11 @@ class Found(NamedTuple):
     @property
     def value(self) -> float:
         return float(self.evaluation.value)
+
+    def satisfies(self, compiled: CompiledProblem) -> bool:
+        """Whether y is as the upper constraints that mention it ask."""
+        solution = self.evaluation.solution
+        return solution is None or Violations.at(compiled, self.x, solution.y).feasible
 
 
 @double_precision
@@ -122,6 +137,12 @@ class _Proof:
             raise unbounded(-compiled.sign)
         if search.ended == NO_POINT and first is None:
             require_nonempty(compiled)
+            if compiled.coupled.conditions:
+                texts = ", ".join(one.text for one in compiled.coupled.conditions)
+                raise InfeasibleError(
+                    f"no x of X has an answer that satisfies the upper constraints on y: {texts} (proved by SCIP's branch and bound, to its feasibility "
+                    f"tolerance {FEASIBILITY:.0e}). Relax them, or the constraints on x."
+                )
             raise LowerLevelError(
                 "f has a value at no point of X: wherever x is, Y(x) is empty or the lower level has no solution (proved by SCIP's branch and "
                 f"bound, to its feasibility tolerance {FEASIBILITY:.0e}). Relax the constraints on x or those of the lower level."
@@ -155,14 +176,24 @@ class _Proof:
             whole = compiled.upper.whole
             points = on_upper_set(compiled, np.where(whole, np.round(points), points))
             points = points[(np.abs(points - np.round(points)) <= INSIDE)[:, whole].all(axis=1)]
-            search = LocalSearch(compiled)
+            search = LocalSearch(self._searched_for)
             values = search.values(points)
             order = [k for k in np.argsort(values, kind="stable") if np.isfinite(values[k])]
             best += [points[k] for k in order[:1]]
             if best and not whole.any():
                 best.insert(0, search.polish(best[0]).x)
         found = (self._found_at(x) for x in best)
-        return next((one for one in found if one is not None), None)
+        return next((one for one in found if one is not None and one.satisfies(compiled)), None)
+
+    @cached_property
+    def _searched_for(self) -> CompiledProblem:
+        """The objective of the local search: that of the problem, or with a penalty for what upper constraints on y ask."""
+        if not self.compiled.coupled.conditions:
+            return self.compiled
+        goal = penalised_problem(self.compiled)
+        assert goal.declaration.penalty is not None
+        goal.declaration.penalty.weigh(10.0 * slopes_of(self.compiled, None, self.seed).penalty)
+        return goal
 
     def _found_at(self, x: np.ndarray) -> Found | None:
         """f at x, None where it has no value."""
@@ -226,7 +257,7 @@ class _Proof:
             x = self._inside(values[self.program.upper])
             plain = None if x is None else self._found_at(x)
             for found in (plain, None if plain is None else self._as_told(plain, values)):
-                if found is not None and (best is None or found.value < best.value):
+                if found is not None and found.satisfies(self.compiled) and (best is None or found.value < best.value):
                     best = found
             if best is not None and best.value <= search.value + AGREES * (1.0 + abs(search.value)):
                 break
@@ -336,13 +367,16 @@ def _looked_through(compiled: CompiledProblem, choices: list[Sequence[float]], g
         for found in _values(compiled, all_of_them):
             left -= 1
             bar.advance(1)
-            if found is not None and (best is None or found.value < best.value):
+            if found is not None and found.satisfies(compiled) and (best is None or found.value < best.value):
                 best = found
             heed()
     why_ended = reason()
     rest()
     if best is None:
         require_nonempty(compiled)
+        if compiled.coupled.conditions:
+            texts = ", ".join(one.text for one in compiled.coupled.conditions)
+            raise InfeasibleError(f"no answer at any of the {len(all_of_them) - left:,} combinations of whole numbers satisfies the upper constraints on y: {texts}.")
         raise LowerLevelError(
             f"f has a value at none of the {len(all_of_them) - left:,} combinations of whole numbers that were looked at: they are outside X, or the lower level has no solution there."
         )

@@ -33,7 +33,7 @@ def refined(program: SingleLevel, values: np.ndarray) -> np.ndarray:
     found = np.where(unknowns.whole, np.round(values), values)
     for end in (low, high):
         with np.errstate(invalid="ignore"):
-            found = np.where(np.abs(found - end) <= NEAR * (1.0 + np.abs(end)), end, found)
+            found = np.where(np.isfinite(end) & (np.abs(found - end) <= NEAR * (1.0 + np.abs(end))), end, found)
     fixed = np.array(unknowns.whole, bool) | (found == low) | (found == high)
     free = np.flatnonzero(~fixed)
     tight = [one for one in program.inequalities if abs(one.at(found)) <= NEAR * (1.0 + abs(one.terms.get((), 0.0)))]

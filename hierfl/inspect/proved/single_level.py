@@ -30,6 +30,7 @@ from hierfl.compiler.programs.smooth_atoms import SQUARE
 from hierfl.errors import IncompatibleSolverError
 from hierfl.inspect.implicit.multipliers import owners_of
 from hierfl.inspect.proved.polynomials import Entries, Environment, Polynomial, Translator, Unknowns
+from hierfl.language.coupled import CLIENTS_MEAN, FEDERATION, ROW, CoupledCondition
 from hierfl.language.expectation import SampleAverage, total
 from hierfl.language.printing.text import expression_text
 
@@ -141,6 +142,8 @@ class _Writer:
         for constraint in constraints_of_all_clients(declaration):
             self._constrain(constraint, {**public, **x})
         answers = self._followers(x)
+        for one in compiled.coupled.conditions:
+            self._on_answers(one, x, answers)
         program.objective = Polynomial.sum_of((compiled.sign * w, value) for w, value in self._terms(x, answers))
         program.inequalities += unknowns.inequalities
         return program
@@ -151,9 +154,7 @@ class _Writer:
         equations, inequalities = self.program.equations, self.program.inequalities
         values = [self.translator(argument, environment) for argument in constraint.args]
         if isinstance(constraint, (Equality, Inequality)):
-            left, right = (part.ravel() for part in np.broadcast_arrays(*values))
-            differences = [Polynomial.sum_of([(1.0, b), (-1.0, a)]) for a, b in zip(left, right)]
-            (equations if isinstance(constraint, Equality) else inequalities).extend(differences)
+            self._order(values[0], values[1], isinstance(constraint, Equality))
         elif isinstance(constraint, Zero):
             equations.extend(map(Polynomial.of, values[0].ravel()))
         elif isinstance(constraint, (NonNeg, NonPos)):
@@ -168,6 +169,48 @@ class _Writer:
                 inequalities.append(Polynomial.sum_of([(1.0, squares[0]), *((-1.0, each) for each in squares[1:])]))
         else:
             raise refuse(f"constraints on x of rows and second-order cones: {expression_text(constraint)} is a {type(constraint).__name__}.")
+
+    def _order(self, left: Entries, right: Entries, equal: bool) -> None:
+        """left <= right, or left == right, entry by entry."""
+        pairs = zip(*(part.ravel() for part in np.broadcast_arrays(left, right)))
+        differences = [Polynomial.sum_of([(1.0, b), (-1.0, a)]) for a, b in pairs]
+        (self.program.equations if equal else self.program.inequalities).extend(differences)
+
+    def _on_answers(self, one: CoupledCondition, x: Environment, answers: list[dict[int, Entries]]) -> None:
+        """An upper constraint that mentions y, of each of its owners."""
+        compiled, clients, scope = self.compiled, self.compiled.data().clients, self.compiled.scope
+        shared, of_rows = (answers[0] if scope == "federation" else {}), (answers if scope == "sample" else [])
+        if one.kind == FEDERATION:
+            public = {leaf: np.asarray(value, float) for leaf, value in clients.public.items()}
+            at = {**public, **x, **shared}
+            self._order(self.translator(one.left, at), self.translator(one.right, at), one.equality)
+            return
+        sides = []
+        for index in range(clients.size):
+            decisions = {**x, **(answers[index] if scope == "client" else shared)}
+            if one.kind == ROW:
+                self._of_rows(one, clients, index, decisions, of_rows)
+                continue
+            sides.append([self._of_party(side, clients, index, decisions, of_rows) for side in (one.left, one.right)])
+        if one.kind == CLIENTS_MEAN:
+            shares = np.asarray(compiled.coupled.shares(one, clients), float)
+            together = [_mean_of(side, shares) for side in zip(*sides)]
+            sides = [together]
+        for left, right in sides:
+            self._order(left, right, one.equality)
+
+    def _of_rows(
+        self, one: CoupledCondition, clients: Population, place: int, decisions: Environment, of_rows: list[dict[int, Entries]]
+    ) -> None:
+        """The same of every row of a client."""
+        table = clients.tables[self.compiled.coupled.table_of(one, self.compiled, clients)]
+        first, count = int(table.offsets[place]), int(table.counts[place])
+        numbers = np.arange(first, first + count)
+        own = {leaf: np.asarray(value, float) for leaf, value in clients.party(place).environment.items()}
+        rows = {leaf: np.asarray(value, float) for leaf, value in table.rows(numbers).items()}
+        for k, row in enumerate(numbers):
+            at = {**own, **decisions, **{leaf: value[k] for leaf, value in rows.items()}, **(of_rows[row] if of_rows else {})}
+            self._order(self.translator(one.left, at), self.translator(one.right, at), one.equality)
 
     # --- the lower level --------------------------------------------------------------------------------------------
 
@@ -298,6 +341,12 @@ class _Writer:
         self, term: Any, population: Population, place: int, decisions: Environment, of_rows: list[dict[int, Entries]]
     ) -> Any:
         """A term of one party, with its data; ``of_rows`` has y of each row of all parties, in sample scope."""
+        return self._of_party(term, population, place, decisions, of_rows).ravel()[0]
+
+    def _of_party(
+        self, term: Any, population: Population, place: int, decisions: Environment, of_rows: list[dict[int, Entries]]
+    ) -> Entries:
+        """The same of an expression of any shape."""
         compiled, party = self.compiled, population.party(place)
         below = {variable.id for variable in compiled.lower.variables} if of_rows else set()
         answered = compiled.row_table(population) if of_rows else -1
@@ -324,7 +373,14 @@ class _Writer:
             return np.array([*means, None], dtype=object)[:-1].reshape(tuple(node.shape))
 
         own = {leaf: np.asarray(value, float) for leaf, value in party.environment.items()}
-        return self.translator(term, {**own, **decisions}, average).ravel()[0]
+        value: Entries = self.translator(term, {**own, **decisions}, average)
+        return value
+
+
+def _mean_of(each: Sequence[Entries], shares: np.ndarray) -> Entries:
+    """A mean of what the clients have, entry by entry."""
+    columns = zip(*(np.ravel(own) for own in np.broadcast_arrays(*each)))
+    return np.array([*(Polynomial.sum_of(zip(shares, column)) for column in columns), None], dtype=object)[:-1]
 
 
 def _require_rows(form: LevelForm) -> None:

@@ -42,7 +42,7 @@ from hierfl.jaxtools.precision import double_precision
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-    from hierfl.inspect.pictures.slice import Gap, Tie
+    from hierfl.inspect.pictures.stretches import Gap, Tie
     from hierfl.result import Result
 
 SCALARS = 4  # entries of x and of y that are written out
@@ -533,6 +533,7 @@ def line_section(line: ReportedLine) -> Html:
             ),
             *map(notice, line.notes),
             *(paragraph(f"No value for {gap}.") for gap in shown.gaps),
+            *(notice(f"Not feasible for {one}.") for one in shown.violated[:TIES]),
             *(notice(f"For {tie}.") for tie in shown.ties[:TIES]),
             element("div", drawn(_line_figure(shown, said), "line-figure", _spoken(shown)), class_="figure"),
             _line_sliders(shown, said),

@@ -77,7 +77,8 @@ def _latex_of_average(pen: LatexPen, phrase: Phrase) -> Written:
         operator = r"\mathbb{E}" + subscript([party] if party else [])
     else:
         samples = r",\,".join(map(symbol, phrase.option("over")))
-        operator = r"\sum" + subscript([rf"{samples} \in \mathcal{{D}}_{{{party}}}" if party else samples])
+        of_client = r"i \in \mathcal{C}" if holder == "clients" else ""
+        operator = r"\sum" + subscript([of_client or rf"{samples} \in \mathcal{{D}}_{{{party}}}" if party else samples])
     return Written(rf"{operator}\left[{pen.text(phrase.args[0])}\right]", POWER)
 
 

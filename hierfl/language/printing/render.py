@@ -84,7 +84,7 @@ def _subject_text(conditions: Iterable[Condition]) -> list[str]:
 
 
 def _condition_text(condition: Condition) -> str:
-    return write_text(condition.node) + (" for each client i" if condition.each_client else "")
+    return " ".join(filter(None, (write_text(condition.node), condition.owners)))
 
 
 def _where_text(answer: Answer) -> str:
@@ -157,7 +157,9 @@ def _subject_latex(conditions: Iterable[Condition]) -> list[tuple[str, str]]:
 
 
 def _condition_latex(condition: Condition) -> str:
-    return write_latex(condition.node) + (r" \quad \text{for each client } i" if condition.each_client else "")
+    each = condition.owners.removesuffix(" i")
+    index = " i" if each != condition.owners else ""
+    return write_latex(condition.node) + (rf" \quad \text{{{each}{' ' if index else ''}}}{index}" if each else "")
 
 
 def _where_latex(answer: Answer) -> str:

@@ -18,6 +18,7 @@ import scipy.sparse as sp
 
 from hierfl.atoms.writing.phrase import Phrase, added, negated, number, value_phrase
 from hierfl.atoms.writing.text_pen import LONGEST_ARRAY
+from hierfl.language.coupled import CLIENTS_MEAN, FEDERATION, ROW, CoupledCondition
 from hierfl.language.levels import ArgMax, ArgMin, Equilibrium, LowerLevel, averages_of
 from hierfl.language.player import Nash, Player
 from hierfl.language.prices import ShadowPrice
@@ -30,10 +31,18 @@ Phrases = tuple[Phrase, ...]
 
 @dataclass(frozen=True)
 class Condition:
-    """A constraint; ``each_client`` if it is one constraint for every client."""
+    """A constraint; ``each_client`` if it is one constraint for every client, ``each_row`` if it is for every row."""
 
     node: Phrase
     each_client: bool = False
+    each_row: bool = False
+
+    @property
+    def owners(self) -> str:
+        """Whose constraint it is, in words; empty where it is one."""
+        if self.each_row:
+            return f"for each row{' of each client i' if self.each_client else ''}"
+        return "for each client i" if self.each_client else ""
 
 
 @dataclass(frozen=True)
@@ -174,7 +183,11 @@ def statement(problem: Any) -> Statement:
             problem.objective.sense,
             tuple(map(read, problem.upper_variables)),
             _objective(problem, clients),
-            (*_domains(problem.upper_variables), *(_condition(c, clients > 1) for c in problem.constraints)),
+            (
+                *_domains(problem.upper_variables),
+                *(_condition(c, clients > 1) for c in problem.constraints),
+                *(_on_answers(one, problem, clients > 1) for one in getattr(problem, "coupled", ())),
+            ),
         ),
         answers=tuple(_answer(level, problem, clients) for level in problem.lower),
         parties=_parties(problem.federation),
@@ -252,6 +265,23 @@ def _condition(constraint: Any, several: bool, each_client: bool = True) -> Cond
     return Condition(_seen_by_client(constraint, several), repeated)
 
 
+def _on_answers(one: CoupledCondition, problem: Any, several: bool) -> Condition:
+    """An upper constraint that mentions y."""
+    own = [variable for level in problem.lower if _one_per_client(level) for variable in level.variables]
+    node = _seen_by_client(one.constraint, several, own)
+    if one.kind == CLIENTS_MEAN:
+        return Condition(_over_all(node))
+    return Condition(node, several and one.kind != FEDERATION, one.kind == ROW)
+
+
+def _over_all(node: Phrase) -> Phrase:
+    """With its outermost means over the clients."""
+    if node.head != "average":
+        return replace(node, args=tuple(map(_over_all, node.args)))
+    rest = tuple(option for option in node.options if option[0] != "holder")
+    return replace(node, options=(*rest, ("holder", "clients")))
+
+
 # Lower levels
 
 
@@ -278,8 +308,14 @@ def _answer(level: Any, problem: Any, clients: int) -> Answer:
         each_client=bool(clients > 1 and level.scope != "federation"),
         sample=_together(samples) if samples else None,
         task=_TASKS[type(level)](level, decisions, samples, index, clients),
-        selection="; ".join(filter(None, [selection_words(level, problem.objective), *map(_meaning, level.prices)])),
+        selection="; ".join(filter(None, [_choice(level, problem), *map(_meaning, level.prices)])),
     )
+
+
+def _choice(level: Any, problem: Any) -> str:
+    """Which of several lower solutions is meant, with regard to the upper constraints on y."""
+    words, coupled = selection_words(level, problem.objective), bool(getattr(problem, "coupled", ()))
+    return f"{words}, of those that satisfy the upper constraints" if words and coupled else words
 
 
 def selection_words(level: Any, objective: Any) -> str:

@@ -83,7 +83,9 @@ class Delayed(MessageTreatment):
             links = _DelayedLinks(problem, np.asarray(self.delays, float), self.spread, seed)
             mark = declaration_mark(problem.declaration)
             noise, masks = orders_of(self.noise, self.masks, problem, algorithm, rounds, seed)
-            start = starting(algorithm, mark, "", rounds, x0, noise=noise, masks=masks, shared_seeds=True)
+            penalty = problem.declaration.penalty
+            weights = None if penalty is None else penalty.weights
+            start = starting(algorithm, mark, "", rounds, x0, noise=noise, masks=masks, shared_seeds=True, penalty=weights)
             exchange = exchange_for(problem, links, start, links.held(), float("inf"))
             buffering, own = Buffering(self.buffer, self.staleness), (problem, algorithm, exchange)
             making = (

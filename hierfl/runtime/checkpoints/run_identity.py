@@ -128,6 +128,8 @@ def _problem(declaration: Declaration) -> Iterator[Part]:
         yield mathematics("the lower level", level.declared, *beside)
         yield mathematics("the constraints on y", level.constraints)
     yield mathematics("the constraints on x", declaration.constraints)
+    if declaration.coupled:
+        yield mathematics("the upper constraints on y", [one.constraint for one in declaration.coupled])
     yield mathematics("the variables", [], list(roles.upper), list(roles.lower))
     for place, parameter in enumerate(roles.parameters):
         name, content = f"the value of {parameter.name()}", np.asarray(parameter.value, float)

@@ -18,6 +18,7 @@ import numpy as np
 
 from hierfl.errors import SiteError
 from hierfl.jaxtools.checked_arrays import BadArchiveError, read_arrays
+from hierfl.language.coupled import PenaltyWeights
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
 from hierfl.runtime.privacy.pairwise_masks import KEY, Masking, MaskOrder
 from hierfl.runtime.sites.parcels import (
@@ -142,11 +143,12 @@ FORMS: dict[type, Form] = {
     Start: Form(
         _TEXTS | {"rounds": int, "largest": float, "shared_seeds": bool},
         {"x0": Numbers(np.float64)},
-        {"noise": NoiseOrder, "masks": MaskOrder, "kept": KeptMark},
+        {"noise": NoiseOrder, "masks": MaskOrder, "kept": KeptMark, "penalty": PenaltyWeights},
     ),
     NoiseOrder: Form(_PRIVACY | {"run": str}),
     MaskOrder: Form({"least": int, "bits": int, "run": str}),
     KeptMark: Form(_KEPT),
+    PenaltyWeights: Form({"rho": float, "objective": float}),
     Welcome: Form({"epsilon": float}, {"clients": CLIENTS, "key": PUBLIC_KEY}),
     Asked: Form(
         _PLACE,

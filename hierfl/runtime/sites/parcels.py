@@ -20,6 +20,7 @@ import numpy as np
 from hierfl.analysis.declare import declare
 from hierfl.compiler.content_marks import Leaves, content_mark
 from hierfl.errors import SiteError
+from hierfl.language.coupled import PenaltyWeights
 from hierfl.language.declaration import Declaration
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.elsewhere import Elsewhere
@@ -110,7 +111,8 @@ class Start(NamedTuple):
     """What a run tells a site before its first round, or before the next, where it goes on from what was ``kept``.
 
     ``mark`` is that of the declaration; ``solver`` is the solver, pickled where it travels so; ``tables`` are its arrays by their paths.
-    With ``shared_seeds`` a site draws the rows that the server would.
+    With ``shared_seeds`` a site draws the rows that the server would. A ``penalty`` says that the objective is that of the declaration's
+    upper constraints on y as well, and what they weigh.
     """
 
     version: str
@@ -127,6 +129,7 @@ class Start(NamedTuple):
     masks: MaskOrder | None = None
     kept: KeptMark | None = None
     shared_seeds: bool = False
+    penalty: PenaltyWeights | None = None
 
     def digest(self) -> bytes:
         """A mark of all that is the same for every site that goes on from the same checkpoint."""
@@ -345,20 +348,23 @@ def starting(
     masks: MaskOrder | None = None,
     solver_as: Callable[[Any], Any] = pickled_solver,
     shared_seeds: bool = False,
+    penalty: PenaltyWeights | None = None,
 ) -> Start:
     """What a site is told of a run of a bound algorithm."""
     tables, name = leaves_by_path(algorithm.tables), type(algorithm.settings).__name__
     solver = solver_as(algorithm.settings)
     start = Start(version, mark, declared, name, solver, tables, rounds, algorithm.queries, np.asarray(x0), largest)
-    return start._replace(noise=noise, masks=masks, shared_seeds=shared_seeds)
+    return start._replace(noise=noise, masks=masks, shared_seeds=shared_seeds, penalty=penalty)
 
 
 def declaration_mark(declaration: Declaration) -> str:
-    """The mathematics, the values of plain parameters, the clients' names and the number of rows that each holds."""
+    """The mathematics, the values of plain parameters, the clients' names and the number of rows that each holds; no penalty."""
+    declaration = declaration.plain
     objective, level, roles = declaration.objective, declaration.lower_level, declaration.roles
     leaves: Leaves = {}
+    on_answers = [one.constraint for one in declaration.coupled]
     parts = [
-        [objective.sense, objective.server, objective.clients, list(declaration.constraints)],
+        [objective.sense, objective.server, objective.clients, [*declaration.constraints, *on_answers]],
         [] if level is None else [level.declared, list(level.constraints), level.scope, type(level).__name__],
         [list(roles.upper), list(roles.lower), [np.asarray(p.value, float) for p in roles.parameters]],
         [_held(client, roles.client_tables) for client in _clients(declaration)],
@@ -369,11 +375,12 @@ def declaration_mark(declaration: Declaration) -> str:
 
 def declared_text(declaration: Declaration) -> str:
     """The declaration as it is printed, for a message that says how two differ."""
-    return problem_text(declaration)
+    return problem_text(declaration.plain)
 
 
 def without_data(declaration: Declaration) -> Declaration:
-    """The same declaration with every client's arrays elsewhere; laws are part of the declaration."""
+    """The declaration as it was made with every client's arrays elsewhere; laws are part of the declaration."""
+    declaration = declaration.plain
     federation = declaration.federation
     if federation is None:
         return declaration
@@ -381,7 +388,8 @@ def without_data(declaration: Declaration) -> Declaration:
     weights: Any = federation.weights
     bare = Federation(clients, None if server is None else _bare(server), weights, points=federation.points)
     objective, level = declaration.objective, declaration.lower_level
-    return declare(objective, level, declaration.constraints, bare)
+    on_answers = [one.constraint for one in declaration.coupled]
+    return declare(objective, level, [*declaration.constraints, *on_answers], bare)
 
 
 def _bare(client: Client) -> Client:

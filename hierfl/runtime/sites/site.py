@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import UInt32
 
-from hierfl.compiler.compiled_problem import CompiledProblem, compile_problem
+from hierfl.compiler.compiled_problem import CompiledProblem, compile_problem, penalised_problem
 from hierfl.errors import HierflError, SettingError, SiteError
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.jaxtools.precision import computing
@@ -179,12 +179,16 @@ class Site:
         if self._compiled is None:
             self._compiled = compile_problem(self.declaration)
         problem = self._compiled
+        if start.penalty is not None:
+            problem = penalised_problem(problem)
+            assert problem.declaration.penalty is not None
+            problem.declaration.penalty.weigh(*start.penalty)
         if np.shape(start.x0) != (problem.upper.size,):
             raise SiteError(f"x0 has the shape {np.shape(start.x0)}, not {(problem.upper.size,)}")
         solver = pickle.loads(start.solver) if isinstance(start.solver, bytes) else start.solver
         algorithm = solver.bind(problem, start.rounds, start.queries)
         self._make_room(algorithm.program_key)
-        protocol = self._kept_program(("protocol", algorithm.program_key), lambda: RunProtocol.of(problem, algorithm, start.x0))
+        protocol = self._kept_program(("protocol", algorithm.program_key, start.penalty is None), lambda: RunProtocol.of(problem, algorithm, start.x0))
         if any(drawn.size > MOST_DRAWN for drawn in set().union(*protocol.drawn.values())):
             return self._refusal(start, f"batches of more than {MOST_DRAWN:,} rows: take batch_size=None for all of them")
         entry, replaced = self._entry(start, protocol, server), self._runs.get(server)
@@ -256,6 +260,8 @@ class Site:
                 f"another problem is declared here than at the server (mathematics, values of parameters, clients' names, or numbers of "
                 f"rows). Here:\n{declared_text(self.declaration)}\nAt the server:\n{start.declared}"
             )
+        if start.penalty is not None and not (self.declaration.plain.coupled and np.isfinite(start.penalty).all() and min(start.penalty) >= 0):
+            return f"weights {tuple(start.penalty)} of violations and of f: no upper constraint here mentions y, or they are no weights"
         if not 0 <= start.rounds <= MOST_ROUNDS:
             return f"a run of {start.rounds} rounds, of at most {MOST_ROUNDS:,}: make it in parts"
         if start.noise is not None and start.noise.releases > start.rounds:
@@ -509,7 +515,7 @@ class SiteRun:
         return min(len(self.places), 1 << max(count - 1, 0).bit_length())
 
     def _program(self, kind: str, step: str, size: int) -> Callable[..., Any]:
-        key = (self.algorithm.program_key, kind, step, size)
+        key = (self.algorithm.program_key, kind, step, size, self.problem.declaration.penalty is None)
         if key not in self.programs:
             together = choose_schedule(self.problem, size, None, self.algorithm.work).side_by_side
             self.programs[key] = jax.jit(_stepper(self.algorithm, kind, step, together))

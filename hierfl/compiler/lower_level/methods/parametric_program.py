@@ -31,6 +31,7 @@ from hierfl.compiler.party_constraints import lower_constraints
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.programs.convex_program import ALIKE, EMPTY, ONE, SEVERAL, SOLVED, UNBOUNDED
 from hierfl.jaxtools.host_callback import Batch, call_on_host, for_each
+from hierfl.language.coupled import chosen_by
 from hierfl.language.expectation import SampleAverage, averages_of
 from hierfl.language.levels import LowerLevel
 from hierfl.language.prices import price_sign
@@ -371,12 +372,12 @@ def _priced(form: LevelForm, level: LowerLevel, constraints: Sequence[Any]) -> P
 
 
 def _upper(oracles: Oracles, selection: str) -> Upper:
-    """The upper objective as a cost of y: as it is wanted if that is convex, else turned round."""
+    """The upper objective, with what upper constraints on y ask, as a cost of y: as it is wanted if that is convex, else turned round."""
     declaration, data = oracles.declaration, oracles.static_data
-    level = declaration.lower_level
+    level, objective = declaration.lower_level, chosen_by(declaration.plain)
     assert level is not None
     whole = level.scope == "federation"
-    terms = [declaration.objective.clients, declaration.objective.server if whole else None]
+    terms = [objective.clients, objective.server if whole else None]
     fixed = {v: cp.Parameter(v.shape, name=v.name()) for v in level.decided} if level.prices else {}
     terms = [None if term is None else instantiate([term], fixed)[0] for term in terms]
     wanted = oracles.sign * (1.0 if selection == "optimistic" else -1.0)

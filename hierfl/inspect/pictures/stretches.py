@@ -1,0 +1,143 @@
+"""Stretches of a line: where f has no value, where it is that of one of several lower solutions, where x is not feasible; and their bands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from hierfl.house_style import COLOURS, GAPS
+from hierfl.inspect.implicit.points import REASONS, Points, Sampled, owner_called
+from hierfl.inspect.window import Line
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+EDGE = 1e-7  # in radii: to within this an edge is found
+
+
+class Gap(NamedTuple):
+    """f has no value for t in [low, high]; ``reason`` says why."""
+
+    low: float
+    high: float
+    reason: str
+
+    def __str__(self) -> str:
+        return f"t in [{self.low:.6g}, {self.high:.6g}]: {self.reason}"
+
+
+class Violated(NamedTuple):
+    """For t in [low, high] y(x) violates the upper ``constraint``, so that x is not feasible."""
+
+    low: float
+    high: float
+    constraint: str
+
+    def __str__(self) -> str:
+        return f"t in [{self.low:.6g}, {self.high:.6g}]: {self.constraint} is violated"
+
+
+class Tie(NamedTuple):
+    """For t in [low, high] an owner's lower level has several solutions that f tells apart.
+
+    Where the declaration has ``selected`` among them, whether it has is not known.
+    """
+
+    low: float
+    high: float
+    owner: str
+    selected: bool
+
+    def __str__(self) -> str:
+        where = f"t = {self.low:.6g}" if self.high == self.low else f"t in [{self.low:.6g}, {self.high:.6g}]"
+        if self.selected:
+            return f"{where}: whether the lower level of {self.owner} has one solution or several is not known, so that none is chosen"
+        return f"{where}: the lower level of {self.owner} has several solutions, and f is that of least norm"
+
+
+def gaps_between(points: Points, line: Line, t: np.ndarray, sampled: Sampled) -> tuple[Gap, ...]:
+    """Find the gaps between places ``t`` of a line that have been sampled."""
+    found = _stretches(line, t, sampled.reason, lambda places: points.values(line.at(places)).reason)
+    return tuple(Gap(low, high, REASONS[reason]) for low, high, reason in found)
+
+
+def ties_between(points: Points, line: Line, t: np.ndarray, sampled: Sampled) -> tuple[Tie, ...]:
+    """Find the ties between places ``t`` of a line that have been sampled."""
+    found = _stretches(line, t, sampled.tied, lambda places: points.values(line.at(places)).tied)
+    selected = getattr(points.compiled.declaration.lower_level, "selection", None) is not None
+    return tuple(Tie(low, high, owner_called(points.compiled, who - 1), selected) for low, high, who in found)
+
+
+def violated_between(points: Points, line: Line, t: np.ndarray, sampled: Sampled) -> tuple[Violated, ...]:
+    """Find where an upper constraint that mentions y does not hold between places ``t`` of a line that have been sampled."""
+
+    def of(place: int, places: np.ndarray) -> np.ndarray:
+        at = line.at(places)
+        return points.violated(at, points.values(at))[:, place]
+
+    found, flags = list[Violated](), points.violated(line.at(t), sampled)
+    for place, one in enumerate(points.compiled.coupled.conditions):
+        stretches = _stretches(line, t, flags[:, place], partial(of, place))
+        found += [Violated(low, high, one.text) for low, high, _ in stretches]
+    return tuple(sorted(found))
+
+
+def _stretches(
+    line: Line, t: np.ndarray, codes: np.ndarray, ask: Callable[[np.ndarray], np.ndarray]
+) -> Iterator[tuple[float, float, int]]:
+    """(low, high, code) of every stretch with one code but 0, whose edges are bisected, all at once."""
+    changes = np.flatnonzero(np.diff(codes) != 0)
+    here, there = (np.repeat([t[changes], t[changes + 1]], 2, axis=1)[k] for k in (0, 1))
+    other = np.arange(len(here)) % 2 == 1  # each edge is looked for from both of its sides
+    inside, outside = np.where(other, there, here), np.where(other, here, there)
+    wanted = np.repeat(codes[changes], 2)
+    wanted[1::2] = codes[changes + 1]
+    while len(inside) and np.max(np.abs(outside - inside)) > EDGE * line.radius:
+        middle = 0.5 * (inside + outside)
+        same = ask(middle) == wanted
+        inside, outside = np.where(same, middle, inside), np.where(same, outside, middle)
+    ends = [t[0], *inside, t[-1]]
+    starts = [0, *(changes + 1), len(codes)]
+    for number, (first, _) in enumerate(pairwise(starts)):
+        if codes[first] != 0:
+            yield float(ends[2 * number]), float(ends[2 * number + 1]), int(codes[first])
+
+
+TIE_SHADE = 0.15
+HATCHES = ("\\\\\\", "|||", "---", "+++")
+
+
+def draw_gaps(panel: Axes, gaps: Sequence[Gap]) -> None:
+    """Draw grey bands where f has no value, one grey for a reason."""
+    reasons = list(dict.fromkeys(gap.reason for gap in gaps))
+    for number, reason in enumerate(reasons):
+        grey, hatch = GAPS[number % len(GAPS)]
+        for place, gap in enumerate(gap for gap in gaps if gap.reason == reason):
+            label: dict[str, Any] = {"label": f"no value: {reason}"} if place == 0 else {}
+            panel.axvspan(
+                gap.low, gap.high, facecolor=grey, hatch=hatch, edgecolor="white", linewidth=0, zorder=0, **label
+            )
+
+
+def draw_ties(panel: Axes, ties: Sequence[Tie]) -> None:
+    """Shade where f is that of one of several lower solutions; single places are lines."""
+    for number, tie in enumerate(ties):
+        label: dict[str, Any] = {"label": "several lower solutions"} if number == 0 else {}
+        if tie.high > tie.low:
+            panel.axvspan(tie.low, tie.high, facecolor=COLOURS[6], alpha=TIE_SHADE, linewidth=0, zorder=0, **label)
+        else:
+            panel.axvline(tie.low, color=COLOURS[6], alpha=2 * TIE_SHADE, zorder=0, **label)
+
+
+def draw_violated(panel: Axes, stretches: Sequence[Violated]) -> None:
+    """Hatch where x is not feasible, behind f."""
+    texts = list(dict.fromkeys(one.constraint for one in stretches))
+    for number, text in enumerate(texts):
+        colour, hatch = COLOURS[(3 + number) % len(COLOURS)], HATCHES[number % len(HATCHES)]
+        for place, one in enumerate(one for one in stretches if one.constraint == text):
+            label: dict[str, Any] = {"label": f"violated: {text}"} if place == 0 else {}
+            panel.axvspan(one.low, one.high, facecolor="none", hatch=hatch, edgecolor=colour, alpha=0.4, linewidth=0, zorder=0, **label)

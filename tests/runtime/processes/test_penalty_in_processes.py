@@ -1,0 +1,55 @@
+"""Upper constraints that mention y where clients' data are in processes of their own: the server hears means, and no answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.runtime.processes.process_runtime import Processes, ProcessPool
+from hierfl.solvers import FedRZO, ImplicitBundle
+
+ADDRESS = f"{__name__}:declare"
+EVERYBODY = -2
+DEMANDS, CAPS = (4.0, 5.0, 6.0), (1.0, 2.0, 0.8)
+SOLVER = FedRZO(smoothing=0.05, step_size=0.005)
+SETTINGS: dict[str, Any] = {"rounds": 5, "x0": 5.0, "seed": 3, "progress": False}
+
+
+def market(holder: int, *, capped: bool = True) -> hf.Problem:
+    """y_i = max(0, d_i - x) is at most a cap that only client i knows: x = 5.2 is the least."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    demand, cap = hf.ClientParameter(name="demand"), hf.ClientParameter(name="cap")
+    clients = [
+        hf.Client(parameters={demand: d, cap: c} if holder in (EVERYBODY, k) else dict.fromkeys([demand, cap], hf.Elsewhere()))
+        for k, (d, c) in enumerate(zip(DEMANDS, CAPS))
+    ]
+    lower = hf.ArgMin(y, 0.5 * cp.square(y - demand + x), [y >= 0], scope="client")
+    given = [y <= cap] if capped else []
+    return hf.Problem(hf.Minimize(clients=cp.square(x)), lower, [x <= 10, *given], hf.Federation(clients))
+
+
+def declare(case: str, holder: int) -> tuple[hf.Problem, Any]:
+    return market(holder, capped=case == "capped"), SOLVER
+
+
+@pytest.mark.slow
+def test_the_server_hears_what_is_violated_together() -> None:
+    """The same path as with all data here; of the violation the weighted mean alone. Who has not declared the constraint refuses."""
+    here, there = market(EVERYBODY), market(-1)
+    with ProcessPool(3) as pool:
+        with pytest.warns(hf.FeasibilityWarning, match="violated by .* at all clients together"):
+            far = there.solve(SOLVER, runtime=Processes(pool, ADDRESS, "capped"), penalty=1.0, **SETTINGS)
+        with pytest.raises(hf.SiteError, match="another problem is declared here"):
+            there.solve(SOLVER, runtime=Processes(pool, ADDRESS, "free"), penalty=1.0, **SETTINGS)
+    violated = np.mean(np.maximum(0, np.maximum(0, np.array(DEMANDS) - far.x) - CAPS))
+    assert far.violation.worst == pytest.approx(violated, rel=1e-9)
+    assert far.value == pytest.approx(float(far.x) ** 2, rel=1e-12)
+    with pytest.warns(hf.FeasibilityWarning):
+        same = here.solve(SOLVER, penalty=1.0, **SETTINGS)
+    np.testing.assert_allclose(far.x, same.x, rtol=0, atol=1e-10)
+    with pytest.raises(hf.HierflError, match="elsewhere"):
+        there.solve(ImplicitBundle(), **SETTINGS)
