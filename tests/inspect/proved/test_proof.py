@@ -209,6 +209,24 @@ def test_a_problem_in_x_alone_and_second_order_cones_on_x() -> None:
     assert found.y is None and found.multipliers is None
 
 
+# --- prices -----------------------------------------------------------------------------------------------------------------
+
+
+def test_prices_upstairs_where_they_jump() -> None:
+    """A producer withholds: at an output of 10 the price is that of the dear plant, beyond it of the cheap one; then a market by formula."""
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y", nonneg=True)
+    balance = cp.sum(y) == 10
+    level = hf.ArgMin(y, 10 * y[0] + 30 * y[1], [balance, y[0] <= x, y[1] <= 20])
+    found = proved(hf.Problem(hf.Maximize(server=hf.ShadowPrice(balance) * x - 5 * x), level, [x >= 0, x <= 15]))
+    assert found.value == pytest.approx(250) and float(found.x) == pytest.approx(10)
+
+    q, g, d = cp.Variable(name="q"), cp.Variable(name="g", nonneg=True), cp.Variable(name="d", nonneg=True)
+    cleared = q + g == d
+    market = hf.ArgMin([g, d], 0.5 * cp.square(g) - 12 * d + 0.5 * cp.square(d), [cleared])  # price p: g = p, d = 12 - p, q + p = 12 - p
+    found = proved(hf.Problem(hf.Maximize(server=hf.ShadowPrice(cleared) * q - q), market, [q >= 0, q <= 12]))
+    assert float(found.x) == pytest.approx(5, abs=1e-3) and found.value == pytest.approx(12.5)  # (6 - q / 2 - 1) q
+
+
 # --- larger, and ended early ------------------------------------------------------------------------------------------------
 
 
