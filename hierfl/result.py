@@ -112,7 +112,7 @@ class Result(Shown):
 
     @property
     def gap(self) -> float:
-        """How much worse ``value`` is than ``problem.reference()``, which is computed once; for small problems.
+        """How much worse ``value`` is than ``problem.reference()``, which is computed once; for small problems. For whole numbers that is proved.
 
         Negative where the run found a better point: the reference is global only as far as it says.
 
@@ -125,7 +125,8 @@ class Result(Shown):
         if self._parameters not in (None, problem.compile().parameter_values):
             raise SettingError("gap: the problem's parameters have changed since this run; set them back, solve again.")
         sign = 1.0 if self.settings.get("sense", "minimize") == "minimize" else -1.0
-        return sign * (self.value - problem.reference().value)
+        whole = problem.compile().upper.whole.any()
+        return sign * (self.value - problem.reference(certificate="global" if whole else None).value)
 
     def _attach(self, problem: Problem) -> None:
         """Say whose result it is, once: a run makes it before the front door knows of it."""

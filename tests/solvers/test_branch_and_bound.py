@@ -48,6 +48,7 @@ def test_sites_are_opened_as_enumeration_says() -> None:
     assert tuple(result.x) == best and result.value == pytest.approx(values[best], abs=1e-6)
     assert result.status == "proved" and result.settings["solver"] == "BranchAndBound(gap=1e-06)" and "whole numbers" in str(result)
     assert result.rest is not None and result.rest.verdict == "at rest" and result.rest.value_bound <= 1e-6 * (1 + abs(result.value))
+    assert result.gap == pytest.approx(0, abs=1e-6) and "site is binary" in str(problem) and r"\mathrm{binary}" in problem.latex()
     assert problem.implicit(np.array(best)) == pytest.approx(values[best], abs=1e-6)
     with pytest.raises(SettingError, match="whole numbers"):
         problem.implicit(np.full(5, 0.5))

@@ -429,6 +429,8 @@ _ATTRIBUTES = {
     "symmetric": lambda v: Phrase("eq", (v, Phrase("transpose", (v,)))),
     "diag": lambda v: Phrase("property", (v,), value="diagonal"),
     "sparsity": lambda v: Phrase("property", (v,), value="sparse"),
+    "boolean": lambda v: Phrase("property", (v,), value="binary"),
+    "integer": lambda v: Phrase("property", (v,), value="integer"),
 }
 
 
