@@ -88,7 +88,7 @@ def _with_prices(
     leaves, meant = dict[int, cp.Variable](), dict[Any, Expression]()
     for variable in mentioned:
         constraint = variable.constraint if isinstance(variable, Price) else owners.get(variable.id, on_x.get(variable.id))
-        if level is None or not any(constraint is own for own in of_level):
+        if level is None or constraint is None or not any(constraint is own for own in of_level):
             raise DeclarationError(
                 f"{variable.name()} is the price of {expression_text(constraint)}, which is not among the constraints of the lower level: prices "
                 f"are multipliers of the lower level's constraints. Keep the constraint in a variable, and name that one in both places."

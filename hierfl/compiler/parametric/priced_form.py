@@ -35,12 +35,11 @@ class PricedForm(LevelForm):
     _known: Saddles = field(default_factory=Saddles, kw_only=True)
 
     @classmethod
-    def of(cls, plain: LevelForm, priced: Sequence[int], signs: Sequence[float]) -> PricedForm:
+    def with_prices(cls, plain: LevelForm, rows: np.ndarray, factors: np.ndarray) -> PricedForm:
         """The level with these prices.
 
         Raises ``NoStandardFormError`` for rows of a curved cone.
         """
-        rows, factors = np.asarray(priced, int), np.asarray(signs, float)
         groups = tuple(group._replace(template=_with_room(group.template, len(rows))) for group in plain.groups)
         base = _bordered(plain.base, rows, factors)
         return cls(base, groups, is_map=True, stairs=plain.stairs, plain=plain, priced=rows, signs=factors)

@@ -6,8 +6,12 @@ It runs in a thread of its own, so that Ctrl-C and limits are heard here; what i
 from __future__ import annotations
 
 import math
+import os
+import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -124,7 +128,8 @@ def _most(model: Any, variable: Any) -> float:
     model.setParam("limits/gap", ROUGH)
     model.setParam("limits/time", SHORT)
     model.setObjective(variable + 0.0, "maximize")
-    model.optimize()
+    with _without_notes():
+        model.optimize()
     most = model.getDualbound() if model.getStatus() not in ("unbounded", "inforunbd", "infeasible") else math.inf
     model.freeTransform()
     return float(most)
@@ -219,7 +224,7 @@ def _run(model: Any, told: _Told, until: float, show: bool, sign: float, gap: fl
             failures.append(error)
 
     thread = threading.Thread(target=solve, daemon=True, name="hierfl: branch and bound")
-    with heeded(), RunProgress(PARTS, "reference", show, "% of the gap's digits") as bar:
+    with _without_notes(), heeded(), RunProgress(PARTS, "reference", show, "% of the gap's digits") as bar:
         thread.start()
         try:
             while thread.is_alive():
@@ -232,6 +237,29 @@ def _run(model: Any, told: _Told, until: float, show: bool, sign: float, gap: fl
                 model.interruptSolve()
                 thread.join(LISTEN)
     return failures[0] if failures else None
+
+
+@contextmanager
+def _without_notes() -> Iterator[None]:
+    """Without what the solver of linear programs writes to standard error past all settings; what Python writes there meanwhile is shown."""
+    sys.stderr.flush()
+    shown, nowhere, python = os.dup(2), os.open(os.devnull, os.O_WRONLY), sys.stderr
+    try:
+        moved = python.fileno() == 2
+    except (OSError, ValueError):  # a notebook's, which is no file
+        moved = False
+    if moved:
+        sys.stderr = os.fdopen(os.dup(shown), "w", buffering=1, encoding=python.encoding, errors="backslashreplace")
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(shown, 2)
+        os.close(shown)
+        os.close(nowhere)
+        if moved:
+            sys.stderr.close()
+            sys.stderr = python
 
 
 def _done(now: float, wanted: float) -> int:

@@ -368,7 +368,7 @@ def _priced(form: LevelForm, level: LowerLevel, constraints: Sequence[Any]) -> P
         sign = price_sign(price, price.constraint, level) * (-1.0 if isinstance(price.constraint, Equality) else 1.0)
         rows.append(own.reshape(shape, order="F").ravel())
         signs.append(np.full(own.size, sign))
-    return PricedForm.of(form, np.concatenate(rows), np.concatenate(signs))
+    return PricedForm.with_prices(form, np.concatenate(rows), np.concatenate(signs))
 
 
 def _upper(oracles: Oracles, selection: str) -> Upper:
