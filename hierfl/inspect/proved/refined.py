@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import scipy.sparse as sp
 
+from hierfl.compiler.programs.saddle import Saddle
+from hierfl.compiler.programs.small_and_sparse import diagonal
 from hierfl.inspect.proved.polynomials import Definition
 from hierfl.inspect.proved.single_level import SingleLevel
 
 NEAR = 1e-7  # of 1 + its size: how near to a bound, or to equality, what holds is
 FAR = 1e-5  # of 1 + |value|: a step that leads so far is not taken
-STEPS, MOST = 4, 3_000  # of Newton's method, and unknowns that it is tried for
+STEPS, MOST = 4, 30_000  # of Newton's method, and unknowns that it is tried for
 SLOPES: dict[str, Callable[[float, float], float]] = {
     "itself": lambda v, _: 1.0,
     "exp": lambda v, _: float(np.exp(v)),
@@ -42,14 +45,16 @@ def refined(program: SingleLevel, values: np.ndarray) -> np.ndarray:
         with np.errstate(all="ignore"):
             rows = [(one.at(found), one.slopes(found)) for one in equations]
             rows += [_of_definition(one, found) for one in unknowns.definitions]
-            matrix, left = np.zeros((len(rows), len(found))), np.array([value for value, _ in rows])
-            for k, (_, slopes) in enumerate(rows):
-                matrix[k, list(slopes)] = list(slopes.values())
-        if not (np.isfinite(matrix).all() and np.isfinite(left).all()):
+            left = np.array([value for value, _ in rows])
+        entries = [(k, place, slope) for k, (_, slopes) in enumerate(rows) for place, slope in slopes.items()]
+        if not (np.isfinite(left).all() and np.isfinite([slope for _, _, slope in entries]).all()):
             return values
         if not rows or np.abs(left).max() == 0.0:
             break
-        found[free] -= np.linalg.lstsq(matrix[:, free], left, rcond=1e-10)[0]
+        k, place, slope = (np.array(each) for each in zip(*entries))
+        matrix = sp.csr_array((slope, (k, place)), (len(rows), len(found)))[:, free]
+        shortest = Saddle(diagonal(np.ones(len(free)), matrix), matrix)
+        found[free] -= shortest.solve(np.zeros(len(free)), left)[0]
     return found if (np.abs(found - values) <= FAR * (1.0 + np.abs(values))).all() else values
 
 
