@@ -85,13 +85,18 @@ def _with_prices(
         _require_no_price_below(level, owners)
     if not mentioned:
         return objective, level, tuple(constraints)
-    leaves, meant = dict[int, cp.Variable](), dict[Any, Expression]()
+    leaves, meant, same = dict[int, cp.Variable](), dict[Any, Expression](), list[tuple[cp.Variable, cp.Variable, float]]()
+    mentioned = tuple(sorted(mentioned, key=lambda one: not (isinstance(one, Price) and one.is_named)))  # a name that was given stays
     for variable in mentioned:
         constraint = variable.constraint if isinstance(variable, Price) else owners.get(variable.id, on_x.get(variable.id))
         if level is None or constraint is None or not any(constraint is own for own in of_level):
             raise DeclarationError(
-                f"{variable.name()} is the price of {expression_text(constraint)}, which is not among the constraints of the lower level: prices "
-                f"are multipliers of the lower level's constraints. Keep the constraint in a variable, and name that one in both places."
+                f"{variable.name()} is the price of {expression_text(constraint)}, which is not among the constraints of the lower level: "
+                + _meant_price(level, constraint, constraints)
+            )
+        if not any(v.id in {one.id for one in level.variables} for v in constraint.variables()):
+            raise DeclarationError(
+                f"{variable.name()}: the constraint {expression_text(constraint)} is about x alone, which the lower level does not decide: it has no price."
             )
         if level.scope == "federation" and any(isinstance(p, ClientParameter) for p in constraint.parameters()):
             raise DeclarationError(
@@ -101,12 +106,23 @@ def _with_prices(
         price_sign(variable, constraint, level)  # told here if it has none
         leaf = leaves.setdefault(id(constraint), variable if isinstance(variable, Price) else Dual(constraint))
         if leaf is not variable:
-            meant[variable] = price_sign(variable, constraint, level) * price_sign(leaf, constraint, level) * leaf
+            sign = price_sign(variable, constraint, level) * price_sign(leaf, constraint, level)
+            meant[variable] = sign * leaf
+            same.append((variable, leaf, sign))
     if meant:
         objective = objective.over(lambda term: instantiate([term], meant)[0])
         constraints = instantiate(constraints, meant)
     assert level is not None
-    return objective, priced(level, tuple(leaves.values())), tuple(constraints)
+    return objective, priced(level, tuple(leaves.values()), tuple(same)), tuple(constraints)
+
+
+def _meant_price(level: LowerLevel | None, constraint: Constraint | None, on_x: Sequence[Constraint]) -> str:
+    """What to write where a price is none of the lower level's."""
+    if level is None:
+        return "there is no lower level."
+    if any(constraint is one for one in on_x):
+        return "it is one of Problem(constraints=...), whose multipliers are part of what is solved for."
+    return "keep the constraint in a variable, and name that one in both places."
 
 
 def _require_no_price_below(level: LowerLevel, owners: dict[int, Constraint]) -> None:

@@ -62,7 +62,7 @@ def _oracles(declaration: Declaration) -> Oracles:
     return Oracles(
         declaration=declaration,
         upper=Layout(roles.upper),
-        lower=Layout(roles.lower),
+        lower=Layout(roles.lower, level.same_prices if level else ()),
         static_data=_data(declaration),
         upper_set=upper_set,
         private_set=compile_set(private, roles.upper, label="X_i") if private else None,

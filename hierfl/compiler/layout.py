@@ -20,6 +20,7 @@ class Layout:
     """Where each variable of one level lies in the flat vector of size ``size``."""
 
     variables: tuple[cp.Variable, ...]
+    same: tuple[tuple[cp.Variable, cp.Variable, float], ...] = ()  # (another name, the variable, by what it is multiplied)
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
@@ -65,7 +66,8 @@ class Layout:
             by_id = {getattr(key, "id", key): array for key, array in value.items()}
             by_name = {key: array for key, array in value.items() if isinstance(key, str)}
             labels = {getattr(key, "id", key): key.name() if hasattr(key, "id") else key for key in value}
-            known = {v.id for v in self.variables} | {v.name() for v in self.variables}
+            every = [*self.variables, *(name for name, _, _ in self.same)]
+            known = {v.id for v in every} | {v.name() for v in every}
             for key in by_id:
                 if key not in known:
                     raise DataError(f"{what} names {labels[key]!r}, which is none of {names}.")
@@ -84,13 +86,16 @@ class Layout:
         pieces = self.split(np.asarray(flat))
         if len(self.variables) == 1:
             return pieces[self.variables[0].id]
-        return {variable: pieces[variable.id] for variable in self.variables}
+        found = {variable: pieces[variable.id] for variable in self.variables}
+        return found | {name: factor * found[variable] for name, variable, factor in self.same}
 
     def assign(self, flat: Any) -> None:
         """Set ``.value`` of the variables."""
         pieces = self.split(np.asarray(flat))
         for variable in self.variables:
             variable.save_value(np.array(pieces[variable.id]))
+        for name, variable, factor in self.same:
+            name.save_value(factor * np.array(pieces[variable.id]))
 
     @staticmethod
     def _piece(variable: cp.Variable, value: Any, what: str) -> np.ndarray:

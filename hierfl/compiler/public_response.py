@@ -21,4 +21,4 @@ def public_response(oracles: Oracles, y: Any) -> Any:
     per_client = [oracles.lower.unflatten(piece) for piece in pieces]
     if len(oracles.lower.variables) == 1:
         return per_client
-    return {variable: [piece[variable] for piece in per_client] for variable in oracles.lower.variables}
+    return {variable: [piece[variable] for piece in per_client] for variable in per_client[0]}

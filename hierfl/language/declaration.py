@@ -216,7 +216,7 @@ def _check_names(leaves: Sequence[Leaf]) -> None:
         if other.id != leaf.id:
             raise DeclarationError(
                 f"two different leaves are named {leaf.name()!r} ({type(other).__name__} and {type(leaf).__name__}): names "
-                f"are unique in a problem, since results are stored by name."
+                f"are unique in a problem, since results are stored by name.{' Give name=... to one.' if hasattr(leaf, 'is_named') else ''}"
             )
 
 

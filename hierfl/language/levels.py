@@ -98,6 +98,7 @@ class LowerLevel:
     kind: ClassVar[str]
     selection: str | None = None
     prices: tuple[cp.Variable, ...] = ()
+    same_prices: tuple[tuple[cp.Variable, cp.Variable, float], ...] = ()  # (another name of a price, that price, by what it is multiplied)
 
     def __init__(self, y: Any, expressions: tuple[Expression, ...], constraints: Any, scope: str) -> None:
         self.variables = variable_tuple(y, type(self).__name__)

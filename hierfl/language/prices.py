@@ -23,12 +23,12 @@ class Price(cp.Variable):
     def __init__(self, constraint: Constraint, name: str | None = None) -> None:
         kind = type(self).__name__
         if not isinstance(constraint, (Equality, Inequality)):
-            what = "a constraint of a cone" if isinstance(constraint, Constraint) else f"{type(constraint).__name__}"
+            what = f"a {type(constraint).__name__}" + (" constraint" if isinstance(constraint, Constraint) else "")
             raise DeclarationError(
-                f"{kind}({what}): the constraint of a lower level whose price is meant, an equation or an inequality. The multipliers of "
-                f"cones are told by problem.implicit.multipliers(x)."
+                f"{kind}(...) takes an equation or an inequality that stands in the constraints of the lower level, lhs == rhs, lhs <= rhs or "
+                f"lhs >= rhs; this is {what}. Multipliers of cones are told by problem.implicit.multipliers(x)."
             )
-        self.constraint = constraint
+        self.constraint, self.is_named = constraint, name is not None
         super().__init__(constraint.shape, name=name or f"{kind}({expression_text(constraint)})")
 
 
@@ -81,7 +81,7 @@ def price_sign(price: cp.Variable, constraint: Constraint, level: LowerLevel) ->
         return 1.0
     if level.kind == "equilibrium":
         raise DeclarationError(
-            f"{price.name()}: an {type(level).__name__} has no optimal value that would change. Write hf.Dual, its multiplier."
+            f"{price.name()}: an equilibrium ({type(level).__name__}) has no optimal value that would change. Write hf.Dual, its multiplier."
         )
     own = {variable.id for variable in level.decided}
     right_moves = any(v.id in own for v in constraint.args[1].variables())
@@ -90,10 +90,12 @@ def price_sign(price: cp.Variable, constraint: Constraint, level: LowerLevel) ->
     return (1.0 if of_left else -1.0) * (-1.0 if level.kind == "argmax" else 1.0)
 
 
-def priced(level: LowerLevel, prices: tuple[cp.Variable, ...]) -> LowerLevel:
-    """The level with prices among its variables."""
+def priced(
+    level: LowerLevel, prices: tuple[cp.Variable, ...], same: tuple[tuple[cp.Variable, cp.Variable, float], ...] = ()
+) -> LowerLevel:
+    """The level with prices among its variables, and other names of the ``same``."""
     own = copy(level)
-    own.variables, own.prices = (*level.variables, *prices), prices
+    own.variables, own.prices, own.same_prices = (*level.variables, *prices), prices, same
     if level.kind == "equilibrium":
         own.expressions = (*level.expressions, *(cp.Constant(0.0) * price for price in prices))
     return own

@@ -325,14 +325,16 @@ def test_prices_that_the_level_does_not_have() -> None:
     level = hf.ArgMin(y, cp.sum_squares(y), [bound])
     game = hf.Nash(hf.Player(y, cp.sum_squares(y - x), [bound]), hf.Player(z, cp.sum_squares(z - 1) + price @ z))
     d = hf.ClientParameter(name="d")
-    own = y >= x + d
+    own, of_x = y >= x + d, x <= 1
     clients = hf.Federation([hf.Client(parameters={d: 1.0}), hf.Client(parameters={d: 2.0})])
     for declared, message in (
-        (lambda: hf.Dual(3.0), r"Dual\(float\): the constraint of a lower level whose price is meant"),
-        (lambda: hf.ShadowPrice(cone), r"ShadowPrice\(a constraint of a cone\).*multipliers\(x\)"),
-        (lambda: hf.Problem(hf.Minimize(clients=slope @ x), hf.ArgMin(z, cp.sum_squares(z - x), [cone])), "constraint of a cone"),
+        (lambda: hf.Dual(3.0), r"Dual\(\.\.\.\) takes an equation or an inequality .* this is a float"),
+        (lambda: hf.ShadowPrice(cone), r"this is a SOC constraint.*multipliers\(x\)"),
+        (lambda: hf.Problem(hf.Minimize(clients=slope @ x), hf.ArgMin(z, cp.sum_squares(z - x), [cone])), "a SOC constraint"),
         (lambda: hf.Problem(hf.Minimize(clients=hf.Dual(other) @ x), level), "which is not among the constraints of the lower level"),
-        (lambda: hf.Problem(hf.Minimize(clients=hf.Dual(other) @ x)), "which is not among the constraints of the lower level"),
+        (lambda: hf.Problem(hf.Minimize(clients=hf.Dual(other) @ x)), "there is no lower level"),
+        (lambda: hf.Problem(hf.Minimize(clients=hf.Dual(of_x) @ x), level, constraints=[of_x]), "is one of Problem\\(constraints"),
+        (lambda: hf.Problem(hf.Minimize(clients=hf.Dual(of_x) @ x), hf.ArgMin(y, cp.sum_squares(y), [of_x])), "about x alone"),
         (lambda: hf.Problem(hf.Minimize(clients=cp.sum(x)), game), "mentions .* a price of the level itself"),
         (lambda: hf.Problem(hf.Minimize(clients=cp.sum(x)), hf.ArgMin(y, cp.sum_squares(y) + price @ y, [bound])), "a price of the level"),
         (lambda: hf.Problem(hf.Minimize(clients=cp.sum(x)), hf.ArgMin(y, cp.sum_squares(y), [bound, y <= price + 9])), "a price of the level"),

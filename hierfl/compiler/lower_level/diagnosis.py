@@ -74,7 +74,9 @@ def require_gradient(oracles: Oracles, x: np.ndarray, evaluation: Evaluation, gr
     several = evaluation.solution is not None and (np.asarray(evaluation.solution.unique) == SEVERAL).any()
     level = oracles.declaration.lower_level
     alone = (
-        "make it unique, such as by a small multiple of y in its mapping"
+        "write what rows that depend on each other say once, so that prices are unique"
+        if level is not None and level.prices
+        else "make it unique, such as by a small multiple of y in its mapping"
         if level is not None and level.kind == "equilibrium"
         else 'add a strongly convex term to the lower level, or, where it is linear, choose with selection="optimistic"'
     )
@@ -119,8 +121,8 @@ def _how_to_choose(level: LowerLevel) -> str:
     """What makes one of several solutions the one that is meant; among equilibria, and multipliers, nobody chooses."""
     if level.prices:
         return (
-            "Rows that hold with equality and depend on each other have several multipliers: write one that says the same as others once, or an "
-            "objective that does not depend on how a price is shared among them."
+            "Rows that hold with equality and depend on each other have several multipliers (the norm is that of y and the prices that are mentioned): "
+            'write what they say once, or, where y is one, choose by selection="optimistic" or "pessimistic".'
         )
     if level.kind == "equilibrium":
         return (

@@ -7,7 +7,7 @@ bounds and cones are repeated. theta is a list of arrays: that of the base, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -166,12 +166,14 @@ class LevelForm:
         variables: Sequence[cp.Variable],
         whole: bool,
         known: Known = NOTHING_KNOWN,
+        priced: Collection[int] = (),
     ) -> LevelForm:
         """Of costs, each with a factor and the parties whose data it averages over (the second one's are the server's).
 
         A sequence of expressions, one for each variable, is an affine mapping in place of a gradient.
 
-        ``whole`` says that y is the federation's: clients' constants differ within the cost.
+        ``whole`` says that y is the federation's: clients' constants differ within the cost. Constraints at the places in ``priced`` have a row
+        for each entry.
 
         Raises
         ------
@@ -202,11 +204,11 @@ class LevelForm:
             own: dict[int, list[Expression]], constraints: Sequence[Constraint], copies: float = math.inf
         ) -> LevelTemplate:
             if not mapped:
-                return LevelTemplate.of(_sum(own.get(0, [])), constraints, variables, known, copies=copies)
+                return LevelTemplate.of(_sum(own.get(0, [])), constraints, variables, known, (), copies, priced)
             forces = [_sum(own.get(k, [])) for k in range(len(variables))]
             zeros = [cp.Constant(np.zeros(v.shape)) for v in variables]
             full = [zero if force is None else force + zero for force, zero in zip(forces, zeros)]
-            return LevelTemplate.of(None, constraints, variables, known, full)
+            return LevelTemplate.of(None, constraints, variables, known, full, whole=priced)
 
         base = template(parts.pop(None), constraints)
         groups, stairs = [], ""

@@ -26,6 +26,7 @@ from hierfl.compiler.programs.convex_program import (
     ONE,
     SEVERAL,
     TWISTED,
+    UNBOUNDED,
     UNKNOWN,
     ConvexProgram,
     ProgramSolution,
@@ -37,7 +38,7 @@ from hierfl.compiler.programs.saddle import Saddle, Saddles
 from hierfl.compiler.programs.small_and_sparse import is_dense, on_one_thread
 from hierfl.compiler.programs.solve_program import solve_program
 from hierfl.compiler.programs.variational_inequality import gap_program, gap_solution, solution_of_gap
-from hierfl.errors import NotConvexError
+from hierfl.errors import LowerLevelError, NotConvexError
 
 BOUNDED = 500  # scalars of u, and twice as many rows, up to which errors are bounded
 KEPT = 1024  # answers, so that a derivative does not solve again
@@ -160,6 +161,8 @@ class LevelSolver:
         chosen, ends = self._least(several) if self.selection is None else self._selected(several, of_upper), several.ends
         if program.is_map:
             chosen, *ends = (solution_of_gap(program, one) for one in (chosen, *ends))
+        if isinstance(self.form, PricedForm):
+            chosen, *ends = (self.form.within_signs(one) for one in (chosen, *ends))
         return LevelAnswer(program, first, chosen, SEVERAL, tuple(ends))
 
     def _require_one_y(self, form: PricedForm, thetas: Thetas) -> None:
@@ -206,6 +209,11 @@ class LevelSolver:
             raise NotConvexError(_not_convex(str(self.selection), f"of the solutions' set {reason}")) from None
 
     def _none_chosen(self, several: AllSolutions, chosen: ProgramSolution) -> ProgramSolution:
+        if chosen.status == UNBOUNDED and isinstance(self.form, PricedForm):
+            raise LowerLevelError(
+                f"selection={self.selection!r}: among the prices of the lower level the upper objective finds none that is best, they go on without end. "
+                f"Rows that hold with equality depend on each other: write what they say once."
+            )
         if not several.program.polyhedral and chosen.error <= AMONG:
             return chosen
         return several.program.none(chosen.status)
@@ -246,8 +254,8 @@ class LevelSolver:
         if answer.unique != SEVERAL:
             alone = settled(answer.program, answer.chosen)
             return self._told(self._response(answer, thetas, alone).adjoint(seed, below), alone, thetas, of_upper)
-        if answer.program.is_map and self.selection is not None:
-            return None
+        if isinstance(self.form, PricedForm) and self.selection is not None:
+            return self._pull_of_prices(self.form, answer, thetas, of_upper, seed, below)
         if not answer.program.polyhedral:
             near = self._near(answer, thetas, of_upper)
             return None if near is None else near.pull(thetas, of_upper, seed, tangents)
@@ -265,6 +273,21 @@ class LevelSolver:
             shortest = ChosenResponse.of(self.form, None, several, len(thetas))
             return shortest.pull(answer.chosen, thetas, of_upper, seed, tangents)
         return self._pull_of_chosen(answer, thetas, of_upper, seed, tangents)
+
+    def _pull_of_prices(
+        self, form: PricedForm, answer: LevelAnswer, thetas: Thetas, of_upper: Thetas, seed: np.ndarray, below: list[Thetas]
+    ) -> Thetas | None:
+        """The same of prices that were chosen, where nothing else is as good: those that are none stay so."""
+        assert self.upper is not None
+        if self.upper.form is None or self.upper.sign != self._wanted:
+            return None
+        choice = self._choice(self._all_solutions(answer.program, answer.first), self.upper.form.program(of_upper))
+        best = solve_program(choice)
+        if not best.solved or AllSolutions(choice, best).is_one is not True:
+            return None
+        response = self._response(answer, thetas, answer.chosen)
+        held = response.solutions.strong | (response.solutions.weak & form.of_signs(answer.program))
+        return self._told(response.of_basis(seed, below, held), answer.chosen, thetas, of_upper)
 
     @property
     def kept_at_once(self) -> int:

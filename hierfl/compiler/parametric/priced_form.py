@@ -65,6 +65,21 @@ class PricedForm(LevelForm):
         return program.judged(u, z, found.work)
 
 
+    def of_signs(self, program: ConvexProgram) -> np.ndarray:
+        """Which rows of its program are signs of prices."""
+        first, count = self.plain.base.height - len(self.priced), int(self.plain.base.loose[self.priced].sum())
+        places = np.arange(len(program.b))
+        return (places >= first) & (places < first + count)
+
+    def within_signs(self, found: ProgramSolution) -> ProgramSolution:
+        """The solution with prices of inequalities on their side of zero to the last bit."""
+        if not found.solved:
+            return found
+        size, loose = self.plain.size, self.plain.base.loose[self.priced]
+        prices = found.u[size : size + len(self.priced)]
+        kept = np.where(loose, self.signs * np.maximum(self.signs * prices, 0.0), prices)
+        return replace(found, u=np.concatenate([found.u[:size], kept, found.u[size + len(kept) :]]))
+
     def multipliers(self, found: ProgramSolution) -> np.ndarray:
         """Those of the level's own rows."""
         base, kept = self.plain.base, _kept(self.plain.base, self.priced)

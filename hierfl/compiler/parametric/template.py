@@ -10,7 +10,7 @@ derivatives of their own, and cones would blur them. Everything else CVXPY reduc
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -218,21 +218,23 @@ class LevelTemplate:
         known: Known = NOTHING_KNOWN,
         mapping: Sequence[Expression] = (),
         copies: float = math.inf,
+        whole: Collection[int] = (),
     ) -> LevelTemplate:
         """Canonicalise a convex cost (None: zero) and constraints; averages count as their per-sample expressions.
 
         An affine ``mapping``, one expression for each variable, takes the place of a gradient: its matrix is P, as it is. An average is over
-        ``copies`` of the cost: where they are few beside y, arguments of smooth atoms are variables of their own, too.
+        ``copies`` of the cost: where they are few beside y, arguments of smooth atoms are variables of their own, too. Constraints at the places
+        in ``whole`` stay one row for each entry.
 
         Raises
         ------
         NoStandardFormError
             Where a cone is needed that is not known, or CVXPY does not find the problem convex; says why.
         """
-        made = cls._of(cost, constraints, variables, known, frozenset(), mapping)
+        made = cls._of(cost, constraints, variables, known, frozenset(), mapping, whole)
         few = [made.size >= WIDE and FEW * copies * part.form.shape[0] <= made.size for part in made.smooth]
         long = frozenset(k for k, part in enumerate(made.smooth) if few[k] or _fills_in(part.form))
-        return cls._of(cost, constraints, variables, known, long, mapping) if long else made
+        return cls._of(cost, constraints, variables, known, long, mapping, whole) if long else made
 
     @classmethod
     def _of(
@@ -243,6 +245,7 @@ class LevelTemplate:
         known: Known,
         lifted: frozenset[int],
         mapping: Sequence[Expression],
+        whole: Collection[int],
     ) -> LevelTemplate:
         """With variables of their own for the arguments of some of the smooth atoms."""
         own = {v.id for v in variables}
@@ -267,7 +270,7 @@ class LevelTemplate:
         ]  # CVXPY wants some variable
         parts = SmoothPieces(lifted)
         objective = parts.taken_out_of(objective)
-        written = [as_rows(c) if c.variables() else [] for c in rest]  # others are about x alone
+        written = [([c] if k in whole else as_rows(c)) if c.variables() else [] for k, c in enumerate(rest)]  # others are about x alone
         stuffed, ids = _stuffed(objective, [*(row for rows in written for row in rows), *parts.domain])
         first = tuple(hoisted.parameters)
         parameters = (*first, *(parameter for one in maps for parameter in (one.matrix, one.offset)))

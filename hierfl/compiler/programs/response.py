@@ -139,6 +139,21 @@ class ProgramResponse:
         held = self.solutions.is_vertex_of
         return None if held is None else self._at(held, self._whole(seed))
 
+    def of_basis(self, seed: np.ndarray, tangents: Sequence[Thetas], held: np.ndarray) -> Adjoint | None:
+        """The adjoint of seed'u where these rows hold; None where they determine nothing, or where others that just hold do not go on to."""
+        saddle, weak = self._saddle(held), self.solutions.weak
+        if not saddle.comes_back:
+            return None
+        for tangent in tangents:
+            force, slack = self.moved(tangent)
+            u, multipliers, _ = saddle.solve(-force, -slack[held])
+            gained = np.asarray(self.program.a @ u) + slack  # by rows, and by multipliers of those that are held
+            gained[held] = multipliers
+            size = float(np.abs(u).max(initial=0.0) + np.abs(slack).max(initial=0.0) + np.abs(multipliers).max(initial=0.0))
+            if float(np.abs(gained[weak]).max(initial=0.0)) > ALIKE * size:
+                return None
+        return self._at(held, self._whole(seed))
+
     def _whole(self, seed: np.ndarray) -> np.ndarray:
         """A seed of the first entries of u as one of all."""
         return np.concatenate([seed, np.zeros(self.program.width - len(seed))])

@@ -128,6 +128,11 @@ class Saddle:
         """Whether it has one solution for every right side, as far as a generic one tells."""
         if not self._symmetric or self._is_small:
             return self._is_small and self._pivoted is not None
+        return self.comes_back
+
+    @cached_property
+    def comes_back(self) -> bool:
+        """Whether a generic solution is found again from its right side."""
         v, w = (np.cos(np.arange(1, count + 1) ** 2) for count in (self.width, self.count))
         found, others, _ = self.solve(self._p @ v + self._rows.T @ w, self._rows @ v)
         apart = np.abs(found - v).max(initial=0.0), np.abs(others - w).max(initial=0.0)

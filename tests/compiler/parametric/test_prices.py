@@ -165,6 +165,54 @@ def test_two_prices_of_one_constraint_and_its_multipliers() -> None:
     np.testing.assert_allclose(told[most], 0.0, atol=1e-12)
 
 
+KINKED: dict[str, Callable[[Any], Any]] = {
+    "absolute values": lambda y: cp.abs(y) <= 1,
+    "maxima": lambda y: cp.maximum(y, -y / 2) <= 1,
+    "the largest entry": lambda y: cp.norm_inf(y) <= 1,
+    "the sum": lambda y: cp.norm1(y) <= 1,
+    "the smallest": lambda y: cp.min(y) >= -1,
+}
+
+
+@pytest.mark.parametrize("bounded", KINKED.values(), ids=list(KINKED))
+def test_of_bounds_on_what_has_kinks(bounded: Callable[[Any], Any]) -> None:
+    x, y, own = cp.Variable(2, name="x"), cp.Variable(2, name="y"), cp.Variable(2)
+    bound, same, at = bounded(y), bounded(own), np.array([2.0, -3.0])
+    weights = np.arange(1.0, 1 + bound.size).reshape(bound.shape)
+    level = hf.ArgMin(y, cp.sum_squares(y - 2 * x) + cp.sum(y), [bound])
+    problem = hf.Problem(hf.Minimize(server=cp.sum(cp.multiply(weights, hf.Dual(bound))) + y[0]), level)
+    cp.Problem(cp.Minimize(cp.sum_squares(own - 2 * at) + cp.sum(own)), [same]).solve(**EXACT)
+    assert float(problem.implicit(at)) == pytest.approx(float(np.sum(weights * same.dual_value)) + own.value[0], rel=1e-8)
+    np.testing.assert_allclose(problem.implicit.gradient(at), differences(problem, at), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("selection", "x", "value"), [("optimistic", 1.0, 0.0), ("pessimistic", 0.5, 0.75), (None, 1.0, 0.0)])
+def test_rows_that_say_the_same_everywhere(selection: str | None, x: float, value: float) -> None:
+    """Of two multipliers whose sum is x the first is 0, or x: f is (x - 1)^2, or with x more; without a selection one that is not mentioned has all."""
+    upper, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    first, second = cp.sum(y) >= upper[0], cp.sum(y) >= upper[0]
+    level = hf.ArgMin(y, cp.sum_squares(y), [first, second], selection=selection)
+    problem = hf.Problem(hf.Minimize(server=hf.Dual(first) + cp.sum_squares(upper - 1)), level, constraints=[upper >= -3, upper <= 3])
+    at = np.array([0.5, 0.25])
+    np.testing.assert_allclose(problem.implicit.gradient(at), differences(problem, at), atol=1e-6)
+    found = problem.solve(progress=False)
+    np.testing.assert_allclose(found.x, [x, 1.0], atol=1e-6)
+    assert found.value == pytest.approx(value, abs=1e-9)
+    rooted = hf.Problem(hf.Minimize(server=cp.sqrt(hf.Dual(first)) + 0 * cp.sum(upper)), level)
+    assert np.isfinite(rooted.implicit(np.array([2.0, 1.0])))  # no price of an inequality is below 0, not by rounding either
+
+
+def test_every_name_of_a_price_has_its_value() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+    demand = cp.sum(y) == x
+    shadow, dual = hf.ShadowPrice(demand, name="worth"), hf.Dual(demand)
+    problem = hf.Problem(hf.Minimize(server=dual + 2 * shadow + demand.dual_variables[0] + cp.square(x)), hf.ArgMin(y, cp.sum_squares(y), [demand]))
+    assert "worth" in str(problem)
+    found = problem.solve(progress=False)
+    np.testing.assert_allclose([found.y[shadow], found.y[dual], found.y[demand.dual_variables[0]]], [found.x, -found.x, -found.x], atol=1e-12)
+    assert demand.dual_value == pytest.approx(float(dual.value)) == pytest.approx(-float(shadow.value))
+
+
 def test_they_are_told_in_text_and_latex() -> None:
     x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
     demand = cp.sum(y) == x

@@ -176,7 +176,7 @@ class ExactMethod(ABC):
 
     def advice(self) -> str:
         """What to write for a better oracle; empty where there is nothing to gain."""
-        if self.structure.modulus_unknown:
+        if self.structure.modulus_unknown and not self.structure.level.prices:
             return (
                 "errors of y are not bounded without strong convexity: add a term such as 0.5 * eps * cp.sum_squares(y)"
             )

@@ -343,7 +343,9 @@ def _made(structure: LowerStructure) -> LevelSolver:
         base = LevelTemplate.of(None, constraints, level.variables, known)
         return LevelSolver(LinearisedForm(base, (), True), structure.strict, mapping=True)
     cost = list(level.expressions[: len(level.decided)]) if mapping else level.expression
-    form = LevelForm.of([(cost, 1.0 if mapping else level.sign, clients)], constraints, level.decided, whole, known)
+    prices = {id(price.constraint) for price in level.prices}
+    priced = [k for k, one in enumerate(constraints) if id(one) in prices]
+    form = LevelForm.of([(cost, 1.0 if mapping else level.sign, clients)], constraints, level.decided, whole, known, priced)
     form = replace(form, is_map=mapping and not structure.pattern.symmetric)
     if level.prices:
         form, mapping = _priced(form, level, constraints), True
@@ -362,9 +364,7 @@ def _priced(form: LevelForm, level: LowerLevel, constraints: Sequence[Any]) -> P
             raise NoStandardFormError(f"{price.name()} would be a price for each client in federation scope")
         own, shape = form.base.rows[place], price.constraint.shape
         if own.ndim > 1 or own.size != price.size:
-            raise NoStandardFormError(
-                f"{price.name()} is the price of more rows than it has entries: write absolute values and largest entries as rows"
-            )
+            raise NoStandardFormError(f"{price.name()} is the price of no row of its own")
         sign = price_sign(price, price.constraint, level) * (-1.0 if isinstance(price.constraint, Equality) else 1.0)
         rows.append(own.reshape(shape, order="F").ravel())
         signs.append(np.full(own.size, sign))
