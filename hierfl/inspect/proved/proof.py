@@ -128,9 +128,11 @@ class _Proof:
         compiled.require_all_here("an optimum that is proved")
         with Waiting("the problem as one program", self.show):
             self.program = SingleLevel.of(compiled)
-        with Waiting("a first point", self.show):
+        first: Found | None = None
+        start: np.ndarray | None = None
+        with Waiting("a first point", self.show), suppress(CutShort):  # the search then tells that it has no time
             first = self._first()
-        start = None if first is None else self._all_values(first)
+            start = None if first is None else self._all_values(first)
         search = self._searched(start)
         rest()  # what is left to do ends by itself
         if search.ended == UNBOUNDED:
