@@ -413,13 +413,12 @@ class Problem:
         None are told where nothing is compiled yet, and where the parameters have other values than in the run.
         """
         from hierfl.inspect.implicit.rest import where_it_ended
+        from hierfl.inspect.proved.proof import proof_line
 
         compiled = vars(self).get("_compiled")
-        return (
-            []
-            if compiled is None or compiled.parameter_values != parameter_values
-            else where_it_ended(compiled, result)
-        )
+        if compiled is None or compiled.parameter_values != parameter_values:
+            return []
+        return [*where_it_ended(compiled, result), *proof_line(compiled, result)]
 
     # --- how it prints -----------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.util import find_spec
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -40,6 +41,7 @@ from hierfl.errors import (
     SettingError,
 )
 from hierfl.inspect.implicit.multipliers import multipliers_at, owners_of
+from hierfl.inspect.implicit.points import owners
 from hierfl.inspect.implicit.reference import LocalSearch, Reference
 from hierfl.inspect.implicit.rest import PROVED
 from hierfl.inspect.proved.refined import refined
@@ -57,7 +59,9 @@ from hierfl.inspect.proved.scip import (
 from hierfl.inspect.proved.single_level import SingleLevel
 from hierfl.jaxtools.interruption import CutShort, heed, heeded, impatient, over, present_wishes, reason, rest
 from hierfl.jaxtools.precision import double_precision
+from hierfl.language.printing.card import brief
 from hierfl.progress import RunProgress, Waiting
+from hierfl.result import Result
 from hierfl.runtime.penalised_run import slopes_of
 from hierfl.value_certificate import Certificate
 
@@ -68,6 +72,7 @@ FIRST, SECONDS = 16, 2.0  # points that the local search is begun from, and how 
 QUICK, BOUNDING = 3.0, 60.0  # seconds of a search without bounds of multipliers, and, at most, that these may take
 COMBINATIONS = 1_000  # of whole numbers, up to which they are looked through
 NOT_PROVED = "not proved"
+FEW, MOMENT, GAP = 40, 1.0, 1e-6  # scalars of x, and of all y, up to which a proof is tried when a result is printed; seconds that it may take
 
 
 class Found(NamedTuple):
@@ -104,6 +109,31 @@ def proved_reference(compiled: CompiledProblem, *, gap: float, time_limit: float
             return _looked_through(compiled, choices, gap, progress, str(why))
 
 
+@double_precision
+def proof_line(compiled: CompiledProblem, result: Result) -> list[str]:
+    """Whether the end of a default run is the best on X, where branch and bound tells that in a moment; in a line, or none."""
+    small = 0 < compiled.lower.size * owners(compiled) <= FEW and compiled.upper.size <= FEW and not compiled.elsewhere
+    if not small or "chosen" not in result.settings or find_spec("pyscipopt") is None or not math.isfinite(result.value):
+        return []
+    x = compiled.upper.flatten(result.x, "x")
+    best = compiled.programs.keep(("proof line", x.tobytes()), lambda: _told_in_a_moment(compiled, x))
+    if best is None:
+        return []
+    gained = compiled.sign * (result.value - best.value)
+    if gained > AGREES * (1.0 + abs(best.value)):
+        proved = ", the best there is" if best.status == PROVED else ""
+        return [f'not the best: f = {best.value:.8g} at x = {brief(best.x)}{proved}, by problem.reference(certificate="global")']
+    return [f"no x is better, to {max(best.gap, FEASIBILITY):.0e}: proved by branch and bound"] if best.status == PROVED else []
+
+
+def _told_in_a_moment(compiled: CompiledProblem, x: np.ndarray) -> Reference | None:
+    with suppress(HierflError, CutShort):
+        until = time.perf_counter() + MOMENT
+        with heeded(until):
+            return _Proof(compiled, GAP, until, 0, x, False, from_there=True).reference()
+    return None
+
+
 def _require_settings(gap: float, time_limit: float | None) -> None:
     if isinstance(gap, bool) or not isinstance(gap, (int, float)) or not 0 < gap < 1:
         raise SettingError(f"gap={gap!r}: a number between 0 and 1, relative to 1 and to |f|.")
@@ -121,6 +151,7 @@ class _Proof:
     seed: int
     given: np.ndarray | None
     show: bool
+    from_there: bool = False  # begin at what is given, without a search of its own
     program: SingleLevel = field(init=False)
 
     def reference(self) -> Reference:
@@ -131,7 +162,7 @@ class _Proof:
         first: Found | None = None
         start: np.ndarray | None = None
         with Waiting("a first point", self.show), suppress(CutShort):  # the search then tells that it has no time
-            first = self._first()
+            first = self._found_at(self.given) if self.from_there and self.given is not None else self._first()
             start = None if first is None else self._all_values(first)
         search = self._searched(start)
         rest()  # what is left to do ends by itself

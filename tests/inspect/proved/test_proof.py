@@ -17,6 +17,7 @@ from scipy.optimize import linprog
 
 import hierfl as hf
 from hierfl.inspect.implicit.reference import Reference
+from hierfl.inspect.proved import proof
 
 
 def proved(problem: hf.Problem, **settings: object) -> Reference:
@@ -264,6 +265,18 @@ def test_the_limit_and_ctrl_c_give_the_best_point_and_the_bound() -> None:
     began = time.perf_counter()
     found = problem.reference(certificate="global", time_limit=None, progress=False)
     assert found.status == "interrupted" and np.isfinite(found.bound) and time.perf_counter() - began < 20
+
+
+def test_a_default_run_says_whether_it_is_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof, "MOMENT", 60.0)  # on a busy machine
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    wells = cp.power(y, 4) - 2 * cp.square(y) + 0.2 * y
+    problem = hf.Problem(hf.Minimize(server=wells), hf.ArgMin(y, cp.square(y - x)), [x >= -2, x <= 2])
+    best = min(np.roots([4, 0, -4, 0.2]).real, key=lambda at: at**4 - 2 * at**2 + 0.2 * at)
+    left, right = (problem.solve(x0=at, progress=False) for at in (-1.5, 1.5))
+    assert left.x == pytest.approx(best, abs=1e-6) and "no x is better, to " in str(left)
+    assert right.x > 0.5 and f"not the best: f = {left.value:.6g}"[:28] in str(right) and 'reference(certificate="global")' in str(right)
+    assert "better" not in str(problem.solve(hf.solvers.ImplicitGradient(step_size=0.05), rounds=3, progress=False))
 
 
 # --- what there is no optimum of, and what is refused ------------------------------------------------------------------------
