@@ -276,7 +276,7 @@ def test_a_default_run_says_whether_it_is_the_best(monkeypatch: pytest.MonkeyPat
     left, right = (problem.solve(x0=at, progress=False) for at in (-1.5, 1.5))
     assert left.x == pytest.approx(best, abs=1e-6) and "no x is better, to " in str(left)
     assert right.x > 0.5 and f"not the best: f = {left.value:.6g}"[:28] in str(right) and 'reference(certificate="global")' in str(right)
-    assert "better" not in str(problem.solve(hf.solvers.ImplicitGradient(step_size=0.05), rounds=3, progress=False))
+    assert "no x is better" not in str(problem.solve(hf.solvers.ImplicitGradient(step_size=0.05), rounds=3, progress=False))
 
 
 # --- what there is no optimum of, and what is refused ------------------------------------------------------------------------
