@@ -76,6 +76,7 @@ def _with_prices(
 
     Raises ``DeclarationError`` for prices of constraints that are not the lower level's, and for prices that the level itself mentions.
     """
+    level = priced(level, ()) if level is not None and level.prices else level  # of a declaration that is made again
     owners = {} if level is None else {dual.id: one for one in level.constraints for dual in one.dual_variables}
     on_x = {dual.id: one for one in constraints for dual in one.dual_variables}
     of_level = () if level is None else level.constraints

@@ -93,9 +93,9 @@ def price_sign(price: cp.Variable, constraint: Constraint, level: LowerLevel) ->
 def priced(
     level: LowerLevel, prices: tuple[cp.Variable, ...], same: tuple[tuple[cp.Variable, cp.Variable, float], ...] = ()
 ) -> LowerLevel:
-    """The level with prices among its variables, and other names of the ``same``."""
-    own = copy(level)
-    own.variables, own.prices, own.same_prices = (*level.variables, *prices), prices, same
+    """The level with these prices among its variables, and no others; ``same`` are other names of theirs."""
+    own, count = copy(level), len(level.decided)
+    own.variables, own.prices, own.same_prices = (*level.decided, *prices), prices, same
     if level.kind == "equilibrium":
-        own.expressions = (*level.expressions, *(cp.Constant(0.0) * price for price in prices))
+        own.expressions = (*level.expressions[:count], *(cp.Constant(0.0) * price for price in prices))
     return own

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
+from hierfl.runtime.sites.parcels import without_data
 
 EXACT = {"solver": cp.CLARABEL, "tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-12}
 
@@ -125,6 +126,24 @@ def test_of_clients_and_of_samples() -> None:
         federation=hf.Federation([hf.Client({u: own}) for own in rows]),
     )
     assert float(samples.implicit(np.array([0.5, 0.0]))) == pytest.approx(np.mean([np.mean(own**2) for own in rows]), rel=1e-12)
+
+
+def test_sites_have_them_too() -> None:
+    """Processes of their own, which are sites, take the same path; so does a game's price, declared there again."""
+    x, y, d = cp.Variable(2, name="x"), cp.Variable(3, name="y"), hf.ClientParameter(name="d")
+    demand = cp.sum(y) >= d + x[0]
+    federation = hf.Federation([hf.Client(parameters={d: value}) for value in (1.0, 2.0)])
+    upper = hf.Minimize(clients=hf.ShadowPrice(demand) * x[1] + cp.sum_squares(x))
+    problem = hf.Problem(upper, hf.ArgMin(y, cp.sum_squares(y), [demand], scope="client"), federation=federation)
+    settings: dict[str, Any] = {"rounds": 2, "x0": np.ones(2), "progress": False}
+    solver = hf.solvers.FedRZO(step_size=1e-2, batch_size=None)
+    here = problem.solve(solver, **settings)
+    there = problem.solve(solver, runtime=hf.runtime.Delayed([1.0, 1.0]), **settings)
+    np.testing.assert_allclose(there.trajectory["x"], here.trajectory["x"], rtol=0, atol=1e-12)
+    shared = y[:2] <= x
+    game = hf.Problem(hf.Minimize(server=cp.sum(hf.Dual(shared)) + 0 * x[0]), hf.Equilibrium(y, 2 * y - 3, [shared]))
+    again = without_data(game.declaration)
+    assert again.lower_level is not None and [v.name() for v in again.lower_level.decided] == ["y"]
 
 
 def test_of_equilibria_and_players() -> None:
