@@ -1,0 +1,170 @@
+"""The problems of BOLIB (Zhou, Zemkoho and Tin, 2018) with a convex lower level, beside their published optima.
+
+``python -m tests.benchmarks.bolib [NAME ...]`` declares each from its mathematics, proves an optimum in five seconds at most, or says what is refused
+and searches locally instead, and prints a table; ``--markdown`` prints it as it is in ``docs/benchmarks.md``. Every point that is found is checked by CVXPY alone:
+x is fixed in the same formulas, and the lower level solved.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import hierfl as hf
+from hierfl.errors import HierflError
+from hierfl.jaxtools.interruption import CutShort, heeded
+from tests.benchmarks.bolib_linear import LINEAR, TOLLS, Levels, Published
+from tests.benchmarks.bolib_nonlinear import CONIC, NOT_CONVEX, QUADRATIC
+
+SECONDS, GAP = 5.0, 1e-6
+PRINTED, FEASIBLE = 6e-3, 1e-6  # relative: how far published values are rounded; rows of an answer, and how far it may be from the best
+ALL = (*TOLLS, *LINEAR, *QUADRATIC, *CONIC)
+
+
+def declared(problem: Published) -> hf.Problem:
+    """The problem in hierfl's language."""
+    x, y = (cp.Variable(*(() if n == 1 else (n,)), name=name) for n, name in zip(problem.sizes, "xy"))
+    levels = problem.levels(x, y)
+    return hf.Problem(hf.Minimize(server=levels.upper), hf.ArgMin(y, levels.lower, levels.rows), constraints=levels.constraints)
+
+
+@dataclass(frozen=True)
+class Line:
+    """What came of one problem."""
+
+    problem: Published
+    value: float | None
+    gap: float | None
+    status: str
+    seconds: float
+    checked: str
+    why: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """Beside the published value."""
+        published = self.problem.value
+        if self.value is None:
+            return ""
+        if self.checked:
+            return f"NOT CONFIRMED: {self.checked}"
+        if published is None:
+            return "none is published"
+        away = (self.value - published) / max(1.0, abs(published))
+        if abs(away) <= PRINTED:
+            return "agrees"
+        if away < 0:
+            return "better than the best known" if self.problem.best_known else "published value is not optimal"
+        if self.status == "proved":
+            return "published value is below the proved bound"
+        return "worse"
+
+
+def line_of(problem: Published) -> Line:
+    """Prove, or search where a proof is refused."""
+    began, why = time.perf_counter(), ""
+    try:
+        ours = declared(problem)
+        try:
+            found = ours.reference(certificate="global", gap=GAP, time_limit=SECONDS, progress=False)
+            status = "proved" if found.status == "proved" else str(found.status)
+        except hf.IncompatibleSolverError as refusal:
+            why, began = str(refusal), time.perf_counter()
+            with heeded(began + SECONDS):
+                found = ours.reference(progress=False)
+            status = "local"
+    except CutShort:
+        return Line(problem, None, None, f"no answer in {SECONDS:g} s", time.perf_counter() - began, "", why)
+    except HierflError as error:
+        return Line(problem, None, None, type(error).__name__, time.perf_counter() - began, "", str(error))
+    except Exception as error:  # noqa: BLE001  a crash is a result here
+        return Line(problem, None, None, f"CRASH {type(error).__name__}", time.perf_counter() - began, "", str(error))
+    seconds = time.perf_counter() - began
+    gap = None if status == "local" else float(found.gap)
+    x, y = np.asarray(found.x, float), np.asarray(found.y, float)
+    return Line(problem, float(found.value), gap, status, seconds, doubt(problem, x, y, float(found.value)), why)
+
+
+def doubt(problem: Published, x: np.ndarray, y: np.ndarray, value: float) -> str:
+    """What CVXPY has against a point: its value, its constraints, or the lower level solved anew; nothing if it is right."""
+    there = problem.levels(_numbers(x), _numbers(y))
+    if abs(_number(there.upper) - value) > FEASIBLE * (1 + abs(value)):
+        return f"the upper objective is {_number(there.upper):.8g} there"
+    size = 1 + max(np.abs(x).max(), np.abs(y).max())
+    for rows, name in ((there.constraints, "upper"), (there.rows, "lower")):
+        if (worst := max(map(_violation, rows), default=0.0)) > FEASIBLE * size:
+            return f"{name} constraints are violated by {worst:.1e}"
+    best = lowest(problem, x)
+    if best is None or _number(there.lower) > best + FEASIBLE * (1 + abs(best)) * 10:
+        return f"the lower objective is {_number(there.lower):.8g} there, {best} elsewhere"
+    return ""
+
+
+def lowest(problem: Published, x: np.ndarray) -> float | None:
+    """The lower level's optimal value at x by CVXPY."""
+    y = cp.Variable(*(() if problem.sizes[1] == 1 else (problem.sizes[1],)))
+    levels: Levels = problem.levels(_numbers(x), y)
+    rows = [row for row in levels.rows if isinstance(row, cp.constraints.constraint.Constraint)]
+    below = cp.Problem(cp.Minimize(levels.lower), rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        below.solve(solver=cp.CLARABEL)
+    return None if below.value is None else float(below.value)
+
+
+def _numbers(values: np.ndarray) -> Any:
+    return cp.Constant(values if values.ndim else float(values))
+
+
+def _number(expression: Any) -> float:
+    return float(np.sum(getattr(expression, "value", expression)))
+
+
+def _violation(row: Any) -> float:
+    return float(np.max(row.violation()))
+
+
+def main(names: list[str]) -> None:
+    """Print the table, what the library has beside it, and a summary."""
+    markdown, chosen = "--markdown" in names, {name for name in names if not name.startswith("-")}
+    line_of(LINEAR[0])  # the first answer loads hierfl, JAX and SCIP
+    lines = []
+    for problem in (one for one in ALL if not chosen or one.name in chosen):
+        lines.append(line_of(problem))
+        print(*cells(lines[-1]), lines[-1].why[:300], sep=" | ", flush=True, file=sys.stderr)
+    headings = ("problem", "n_x, n_y", "published", "hierfl", "gap", "status", "s", "beside the published value")
+    if markdown:
+        print("| " + " | ".join(headings) + " |", "|" + "---|" * len(headings), sep="\n")
+        print(*("| " + " | ".join(cells(line)) + " |" for line in lines), sep="\n")
+    else:
+        table = Table(*headings)
+        for line in lines:
+            table.add_row(*cells(line))
+        Console(width=160).print(table)
+    proved = [line.seconds for line in lines if line.status == "proved"]
+    print(f"{len(lines)} problems, {len(proved)} proved", end="")
+    print(f", median {median(proved):.2f} s, longest {max(proved):.2f} s" if proved else "")
+    for why, group in NOT_CONVEX.items():
+        print(f"not run, {why}: {', '.join(group)}")
+
+
+def cells(line: Line) -> tuple[str, ...]:
+    """One row of the table."""
+    problem = line.problem
+    published = "" if problem.value is None else f"{problem.value:.7g}" + (" (best known)" if problem.best_known else "")
+    sizes, seconds = f"{problem.sizes[0]}, {problem.sizes[1]}", f"{line.seconds:.2f}"
+    gap = "" if line.gap is None else f"{line.gap:.0e}"
+    return problem.name, sizes, published, "" if line.value is None else f"{line.value:.7g}", gap, line.status, seconds, line.verdict
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
