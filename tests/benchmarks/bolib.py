@@ -112,12 +112,13 @@ def doubt(problem: Published, x: np.ndarray, y: np.ndarray, value: float) -> str
 def lowest(problem: Published, x: np.ndarray) -> float | None:
     """The lower level's optimal value at x by CVXPY."""
     y = cp.Variable(*(() if problem.sizes[1] == 1 else (problem.sizes[1],)))
-    levels: Levels = problem.levels(_numbers(x), y)
+    levels: Levels = problem.levels(x, y)  # arrays, whose entries have signs for CVXPY
     rows = [row for row in levels.rows if isinstance(row, cp.constraints.constraint.Constraint)]
     below = cp.Problem(cp.Minimize(levels.lower), rows)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    try:
         below.solve(solver=cp.CLARABEL)
+    except cp.error.SolverError:
+        return None
     return None if below.value is None else float(below.value)
 
 
@@ -136,6 +137,7 @@ def _violation(row: Any) -> float:
 def main(names: list[str]) -> None:
     """Print the table, what the library has beside it, and a summary."""
     markdown, chosen = "--markdown" in names, {name for name in names if not name.startswith("-")}
+    warnings.simplefilter("ignore")  # of ties, which are meant optimistically, and of CVXPY's accuracy
     line_of(LINEAR[0])  # the first answer loads hierfl, JAX and SCIP
     lines = []
     for problem in (one for one in ALL if not chosen or one.name in chosen):

@@ -30,7 +30,7 @@ class Published:
     best_known: bool = False
 
 
-def _problem(name: str, value: float | None, sizes: tuple[int, int], levels: Callable[[Any, Any], tuple[Any, ...]], best_known: bool = False) -> Published:
+def problem_of(name: str, value: float | None, sizes: tuple[int, int], levels: Callable[[Any, Any], tuple[Any, ...]], best_known: bool = False) -> Published:
     return Published(name, value, sizes, lambda x, y: Levels(*levels(x, y)), best_known)
 
 
@@ -89,7 +89,7 @@ def _bialas(x: Any, y: Any) -> list[Any]:
 
 
 TOLLS = (
-    _problem(
+    problem_of(
         "TollSettingP1",
         -7,
         (3, 8),
@@ -108,9 +108,9 @@ TOLLS = (
         ),
         True,
     ),
-    _problem("TollSettingP2", -4.5, (3, 18), lambda x, y: _tolls_of_two_users(x, y, 1.0), True),
-    _problem("TollSettingP3", -3.5, (3, 18), lambda x, y: _tolls_of_two_users(x, y, 10.0), True),
-    _problem(
+    problem_of("TollSettingP2", -4.5, (3, 18), lambda x, y: _tolls_of_two_users(x, y, 1.0), True),
+    problem_of("TollSettingP3", -3.5, (3, 18), lambda x, y: _tolls_of_two_users(x, y, 10.0), True),
+    problem_of(
         "TollSettingP4",
         -4,
         (2, 4),
@@ -122,7 +122,7 @@ TOLLS = (
         ),
         True,
     ),
-    _problem(
+    problem_of(
         "TollSettingP5",
         -2.5,
         (1, 4),
@@ -137,16 +137,16 @@ TOLLS = (
 )
 
 LINEAR = (
-    _problem("AnandalinghamWhite1990", -49, (1, 1), lambda x, y: (-x - 3 * y, [x >= 0], 3 * y - x, _bialas(x, y))),
-    _problem("Bard1984a", 28 / 9, (1, 1), lambda x, y: (x + y, [x >= 0], -5 * x - y, _bard_1984(x, y))),
-    _problem("Bard1984b", -37.6, (1, 1), lambda x, y: (-5 * x - y, [x >= 0], y, _bard_1984(x, y))),
-    _problem(
+    problem_of("AnandalinghamWhite1990", -49, (1, 1), lambda x, y: (-x - 3 * y, [x >= 0], 3 * y - x, _bialas(x, y))),
+    problem_of("Bard1984a", 28 / 9, (1, 1), lambda x, y: (x + y, [x >= 0], -5 * x - y, _bard_1984(x, y))),
+    problem_of("Bard1984b", -37.6, (1, 1), lambda x, y: (-5 * x - y, [x >= 0], y, _bard_1984(x, y))),
+    problem_of(
         "Bard1991Ex2",
         -1,
         (1, 2),
         lambda x, y: (10 * y[0] - x - y[1], [x >= 0], -y[0] - y[1], [y + x <= 1, y[0] + y[1] <= 1, y >= 0]),
     ),
-    _problem(
+    problem_of(
         "BardFalk1982Ex2",
         -3.25,
         (2, 2),
@@ -157,7 +157,7 @@ LINEAR = (
             [2 * x[0] - y[0] + y[1] >= 2.5, 3 * x[1] - x[0] - y[1] >= -2, x[0] + x[1] <= 2, y >= 0],
         ),
     ),
-    _problem(
+    problem_of(
         "BenAyedBlair1990a",
         -2.5,
         (1, 2),
@@ -168,13 +168,13 @@ LINEAR = (
             [x + 3 * y[0] + y[1] <= 5, 2 * x + y[0] + 3 * y[1] <= 5, y >= 0],
         ),
     ),
-    _problem(
+    problem_of(
         "BenAyedBlair1990b",
         -6,
         (1, 1),
         lambda x, y: (-x - y, [x >= 0], y, [4 * x + 3 * y >= 19, x + 2 * y <= 11, 3 * x + y <= 13, y >= 0]),
     ),
-    _problem(
+    problem_of(
         "BialasKarwan1984a",
         -2,
         (1, 2),
@@ -192,20 +192,20 @@ LINEAR = (
             ],
         ),
     ),
-    _problem("BialasKarwan1984b", -11, (1, 1), lambda x, y: (-y, [x >= 0], y, _bialas(x, y))),
-    _problem(
+    problem_of("BialasKarwan1984b", -11, (1, 1), lambda x, y: (-y, [x >= 0], y, _bialas(x, y))),
+    problem_of(
         "CandlerTownsley1982",
         -29.2,
         (2, 3),
         lambda x, y: (_candler(x, y)[0], [x >= 0], x[0] + 2 * x[1] + y[0] + y[1] + 2 * y[2], _candler(x, y)[1]),
     ),
-    _problem(
+    problem_of(
         "ClarkWesterberg1988",
         -37,
         (1, 1),
         lambda x, y: (x - 4 * y, [], y, [2 * x - y >= 0, 2 * x + 5 * y <= 108, 3 * y - 2 * x >= 4]),
     ),
-    _problem(
+    problem_of(
         "ClarkWesterberg1990b",
         -13,
         (1, 2),
@@ -222,7 +222,7 @@ LINEAR = (
             ],
         ),
     ),
-    _problem(
+    problem_of(
         "GlackinEtal2009",
         6,
         (2, 1),
@@ -233,13 +233,13 @@ LINEAR = (
             [x[0] + x[1] + y <= 4, 2 * x[0] + 2 * x[1] + y <= 6, y >= 0],
         ),
     ),
-    _problem(
+    problem_of(
         "HaurieSavardWhite1990",
         27,
         (1, 1),
         lambda x, y: (x + 5 * y, [], -y, [3 * x - 2 * y >= -6, 3 * x + 4 * y <= 48, 5 * y - 2 * x >= -9, x + y >= 8]),
     ),
-    _problem(
+    problem_of(
         "HuHuangZhang2009",
         -76 / 9,
         (1, 2),
@@ -250,7 +250,7 @@ LINEAR = (
             [x + y[0] + y[1] <= 25 / 9, x + y[1] <= 2, y[0] + y[1] <= 8 / 9, y >= 0],
         ),
     ),
-    _problem(
+    problem_of(
         "LanWenShihLee2007",
         -85.0855,
         (1, 1),
@@ -270,13 +270,13 @@ LINEAR = (
         ),
         True,
     ),
-    _problem(
+    problem_of(
         "LiuHart1994",
         -16,
         (1, 1),
         lambda x, y: (-x - 3 * y, [x >= 0], y, [x - y >= -3, x + 2 * y <= 12, y - 4 * x >= -12, y >= 0]),
     ),
-    _problem(
+    problem_of(
         "MershaDempe2006Ex1",
         None,
         (1, 1),
@@ -287,13 +287,13 @@ LINEAR = (
             [2 * y - 5 * x >= -33, x + 2 * y >= 9, 7 * x - 3 * y >= -5, x + y <= 15, y >= 0],
         ),
     ),
-    _problem(
+    problem_of(
         "MershaDempe2006Ex2",
         -20,
         (1, 1),
         lambda x, y: (-x - 2 * y, [2 * x - 3 * y >= -12, x + y <= 14], -y, [3 * x - y >= 3, 3 * x + y <= 30]),
     ),
-    _problem(
+    problem_of(
         "TuyEtal1993",
         -3.25,
         (2, 2),
@@ -304,7 +304,7 @@ LINEAR = (
             [2 * x[0] - y[0] + y[1] >= 2.5, 3 * x[1] - x[0] - y[1] >= -2, y >= 0],
         ),
     ),
-    _problem(
+    problem_of(
         "TuyEtal1994",
         6,
         (2, 2),
@@ -315,9 +315,9 @@ LINEAR = (
             [3 * x[0] + 5 * x[1] + 6 * y[0] + 2 * y[1] >= 15, y >= 0],
         ),
     ),
-    _problem("TuyEtal2007Ex3", -467.4613, (10, 6), _tuy_2007_3, True),
-    _problem("VisweswaranEtal1996", 28 / 9, (1, 1), lambda x, y: (x + y, [x >= 0], -5 * x - y, _bard_1984(x, y, 2))),
-    _problem(
+    problem_of("TuyEtal2007Ex3", -467.4613, (10, 6), _tuy_2007_3, True),
+    problem_of("VisweswaranEtal1996", 28 / 9, (1, 1), lambda x, y: (x + y, [x >= 0], -5 * x - y, _bard_1984(x, y, 2))),
+    problem_of(
         "WangJiaoLi2005",
         -1000,
         (1, 2),
