@@ -28,10 +28,20 @@ class Published:
     sizes: tuple[int, int]
     levels: Callable[[Any, Any], Levels]
     best_known: bool = False
+    note: str = ""
+    beyond: tuple[float, ...] = ()  # an x with a lower value than the one published, where f is unbounded
 
 
-def problem_of(name: str, value: float | None, sizes: tuple[int, int], levels: Callable[[Any, Any], tuple[Any, ...]], best_known: bool = False) -> Published:
-    return Published(name, value, sizes, lambda x, y: Levels(*levels(x, y)), best_known)
+def problem_of(
+    name: str,
+    value: float | None,
+    sizes: tuple[int, int],
+    levels: Callable[[Any, Any], tuple[Any, ...]],
+    best_known: bool = False,
+    **more: Any,
+) -> Published:
+    """A problem whose levels are given as a plain tuple."""
+    return Published(name, value, sizes, lambda x, y: Levels(*levels(x, y)), best_known, **more)
 
 
 def _tolls_of_two_users(x: Any, y: Any, scale: float) -> tuple[Any, ...]:
@@ -51,7 +61,12 @@ def _tolls_of_two_users(x: Any, y: Any, scale: float) -> tuple[Any, ...]:
 
 def _tuy_2007_3(x: Any, y: Any) -> tuple[Any, ...]:
     """Tuy, Migdalas and Hoai-Phuong (2007), example 3: ten upper and six lower variables."""
-    upper = np.array([[2, 3, -14, 2, 9, -2, -1, 4, 0, -2, 3, -9, 2, 8, -1, 8], [-1, 7, -13, 0, 15, -2, 8, 4, -4, 7, 6, 2, -6, -2, -8, 4]])
+    upper = np.array(
+        [
+            [2, 3, -14, 2, 9, -2, -1, 4, 0, -2, 3, -9, 2, 8, -1, 8],
+            [-1, 7, -13, 0, 15, -2, 8, 4, -4, 7, 6, 2, -6, -2, -8, 4],
+        ]
+    )
     lower = np.array(
         [
             [5, -7, -4, 2, -3, 9, -9, 1, 3, -11, -10, 9, 6, -4, -6, 3],
@@ -315,7 +330,7 @@ LINEAR = (
             [3 * x[0] + 5 * x[1] + 6 * y[0] + 2 * y[1] >= 15, y >= 0],
         ),
     ),
-    problem_of("TuyEtal2007Ex3", -467.4613, (10, 6), _tuy_2007_3, True),
+    problem_of("TuyEtal2007Ex3", -467.4613, (10, 6), _tuy_2007_3, True, beyond=(0, 77, *7 * (0,), 145)),
     problem_of("VisweswaranEtal1996", 28 / 9, (1, 1), lambda x, y: (x + y, [x >= 0], -5 * x - y, _bard_1984(x, y, 2))),
     problem_of(
         "WangJiaoLi2005",

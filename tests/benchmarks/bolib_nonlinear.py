@@ -55,7 +55,12 @@ def _outrata(first: Any, second: Any, rows: Any = lambda x, y: _outrata_rows(y),
 
 
 def _outrata_2b(x: Any, y: Any) -> tuple[Any, ...]:
-    return 0.5 * _near(y, 3, 4), [x >= 0], 0.5 * (1 + x) * cp.square(y[0]) - (3 + 1.333 * x) * y[0] - x * y[1], _outrata_rows(y)
+    return (
+        0.5 * _near(y, 3, 4),
+        [x >= 0],
+        0.5 * (1 + x) * cp.square(y[0]) - (3 + 1.333 * x) * y[0] - x * y[1],
+        _outrata_rows(y),
+    )
 
 
 def _leaning(x: Any, y: Any) -> list[Any]:
@@ -76,7 +81,12 @@ def _disc_rows(x: Any, y: Any) -> list[Any]:
 
 def _calamai_c(x: Any, y: Any) -> tuple[Any, ...]:
     """Calamai and Vicente (1994), the second problem turned by Householder matrices."""
-    square = [[197.2, 32.4, -129.6, -43.2], [32.4, 110.8, -43.2, -14.4], [-129.6, -43.2, 302.8, -32.4], [-43.2, -14.4, -32.4, 389.2]]
+    square = [
+        [197.2, 32.4, -129.6, -43.2],
+        [32.4, 110.8, -43.2, -14.4],
+        [-129.6, -43.2, 302.8, -32.4],
+        [-43.2, -14.4, -32.4, 389.2],
+    ]
     turned = np.array([[132.4, 10.8, -43.2, -14.4], [10.8, 103.6, -14.4, -4.8]])
     upper = _quadratic(square, x) - np.array([8.56, 9.52, 9.92, 16.64]) @ x + 50 * cp.sum_squares(y) + 2
     seen, answer = turned @ x / 10, 10 * y
@@ -126,7 +136,7 @@ def _design_rows(y: Any) -> tuple[list[Any], Any]:
 def _design_1(x: Any, y: Any) -> tuple[Any, ...]:
     above, lower = _design_rows(y)
     rows = [cp.norm(y[2 * k : 2 * k + 2] - x[:2]) <= x[2] for k in range(3)]
-    return -np.pi * cp.power(x[2], 3), above, lower, rows
+    return -np.pi * cp.power(x[2], 3), [x[2] >= 0, *above], lower, rows
 
 
 def _design_4(x: Any, y: Any) -> tuple[Any, ...]:
@@ -143,7 +153,12 @@ def _tp6(x: Any, y: Any) -> tuple[Any, ...]:
         4 * x - 4 * y[0] - 5 * y[1] >= -4,
         y >= 0,
     ]
-    return cp.square(x - 1) + 2 * y[0] - 2 * x, [x >= 0], cp.square(2 * y[0] - 4) + cp.square(2 * y[1] - 1) + x * y[0], rows
+    return (
+        cp.square(x - 1) + 2 * y[0] - 2 * x,
+        [x >= 0],
+        cp.square(2 * y[0] - 4) + cp.square(2 * y[1] - 1) + x * y[0],
+        rows,
+    )
 
 
 def _wan(x: Any, y: Any) -> tuple[Any, ...]:
@@ -184,13 +199,23 @@ QUADRATIC = (
         "AllendeStill2013",
         1,
         (2, 2),
-        lambda x, y: (_near(x, 1, 1) + cp.sum_squares(y), [x >= 0, x[0] <= 2, y >= 0], cp.sum_squares(y) - 2 * (x @ y), [cp.abs(y - 1) <= 0.5]),
+        lambda x, y: (
+            _near(x, 1, 1) + cp.sum_squares(y),
+            [x >= 0, x[0] <= 2, y >= 0],
+            cp.sum_squares(y) - 2 * (x @ y),
+            [cp.abs(y - 1) <= 0.5],
+        ),
     ),
     problem_of(
         "Bard1988Ex1",
         17,
         (1, 1),
-        lambda x, y: (cp.square(x - 5) + cp.square(2 * y + 1), [x >= 0], cp.square(y - 1) - 1.5 * x * y, [*_all(SHIMIZU, x, y), y >= 0]),
+        lambda x, y: (
+            cp.square(x - 5) + cp.square(2 * y + 1),
+            [x >= 0],
+            cp.square(y - 1) - 1.5 * x * y,
+            [*_all(SHIMIZU, x, y), y >= 0],
+        ),
     ),
     problem_of("Bard1988Ex2", -6600, (4, 4), _bard_1988_2),
     problem_of("Bard1988Ex3", -12.68, (2, 2), lambda x, y: ((b := _bard_1988_3(x, y))[0] - 3 * x[1], *b[1:])),
@@ -257,7 +282,12 @@ QUADRATIC = (
         "Dempe1992a",
         None,
         (2, 2),
-        lambda x, y: (y[1], [cp.square(x[0]) + cp.square(x[1] + 1) <= 1], 0.5 * _near(y, 1, 0), [x[1] + y[0] + x[0] * y[1] <= 0, y[0] <= 0]),
+        lambda x, y: (
+            y[1],
+            [cp.square(x[0]) + cp.square(x[1] + 1) <= 1],
+            0.5 * _near(y, 1, 0),
+            [x[1] + y[0] + x[0] * y[1] <= 0, y[0] <= 0],
+        ),
     ),
     problem_of("DempeEtal2012", -1, (1, 1), lambda x, y: (x, _all(UNIT, x, y), x * y, [y >= 0, y <= 1])),
     problem_of(
@@ -303,7 +333,12 @@ QUADRATIC = (
         "DempeLohse2011Ex31b",
         -12,
         (3, 3),
-        lambda x, y: (_near(x, 0.5, 0.5, 0) - np.array([3, 3, 6]) @ y, [], x @ y, [cp.sum(y) <= 2, y[0] >= y[1], y >= 0]),
+        lambda x, y: (
+            _near(x, 0.5, 0.5, 0) - np.array([3, 3, 6]) @ y,
+            [],
+            x @ y,
+            [cp.sum(y) <= 2, y[0] >= y[1], y >= 0],
+        ),
     ),
     problem_of("DesignCentringP4", None, (4, 6), _design_4),
     problem_of(
@@ -333,7 +368,12 @@ QUADRATIC = (
         "FrankeEtal2018Ex511",
         3,
         (1, 3),
-        lambda x, y: (0.5 * _near(y, 2, 0, 2), [x >= 0, x <= 1], cp.sum(y), [y[0] + y[1] >= 0, y[0] - y[1] >= 0, y[0] >= 0, y[2] >= 0]),
+        lambda x, y: (
+            0.5 * _near(y, 2, 0, 2),
+            [x >= 0, x <= 1],
+            cp.sum(y),
+            [y[0] + y[1] >= 0, y[0] - y[1] >= 0, y[0] >= 0, y[2] >= 0],
+        ),
     ),
     problem_of(
         "GumusFloudas2001Ex4",
@@ -442,6 +482,7 @@ QUADRATIC = (
         None,
         (1, 1),
         lambda x, y: (y, [x >= 0, x <= 1, y >= -1, y <= 1, y <= 0], -y, [y >= -1, y <= 1]),
+        note="right: y(x) = 1, and y <= 0 is asked",
     ),
     problem_of(
         "MitsosBarton2006Ex38",
@@ -487,7 +528,11 @@ QUADRATIC = (
     problem_of("Outrata1990Ex2d", 0.92, (1, 2), _outrata(lambda x: 1, lambda x: 1, _leaning), True),
     problem_of("Outrata1990Ex2e", 0.9, (1, 2), _outrata(lambda x: 1 + x, lambda x: 1, _leaning), True),
     problem_of(
-        "Outrata1993Ex31", 1.56, (1, 2), _outrata(lambda x: 1 + 0.2 * x, lambda x: 1 + 0.1 * x, _outrata_1993_rows), True
+        "Outrata1993Ex31",
+        1.56,
+        (1, 2),
+        _outrata(lambda x: 1 + 0.2 * x, lambda x: 1 + 0.1 * x, _outrata_1993_rows),
+        True,
     ),
     problem_of(
         "OutrataCervinka2009",
@@ -535,7 +580,11 @@ QUADRATIC = (
         lambda x, y: (cp.square(x - 5) + cp.square(2 * y + 1), [], cp.square(y - 1) - 1.5 * x * y, _all(SHIMIZU, x, y)),
     ),
     problem_of(
-        "SinhaMaloDeb2014TP3", -18.679, (2, 2), lambda x, y: ((b := _bard_1988_3(x, y))[0] - 3 * cp.square(x[1]), *b[1:]), True
+        "SinhaMaloDeb2014TP3",
+        -18.679,
+        (2, 2),
+        lambda x, y: ((b := _bard_1988_3(x, y))[0] - 3 * cp.square(x[1]), *b[1:]),
+        True,
     ),
     problem_of("SinhaMaloDeb2014TP6", -1.209, (1, 2), _tp6, True),
     problem_of(
@@ -548,7 +597,12 @@ QUADRATIC = (
         "TuyEtal2007",
         22.5,
         (1, 1),
-        lambda x, y: (cp.square(x) + cp.square(y), [x >= 0, y >= 0], -y, [3 * x + y <= 15, x + y <= 7, x + 3 * y <= 15]),
+        lambda x, y: (
+            cp.square(x) + cp.square(y),
+            [x >= 0, y >= 0],
+            -y,
+            [3 * x + y <= 15, x + y <= 7, x + 3 * y <= 15],
+        ),
     ),
     problem_of("WanWangLv2011", 10.62, (2, 3), _wan),
     problem_of(
@@ -569,7 +623,13 @@ QUADRATIC = (
         ),
     ),
     problem_of("Zlobec2001a", -1, (1, 2), lambda x, y: (-y[0] / x, [], -y[0] - y[1], [x * y[1] + y[0] <= 1, y >= 0])),
-    problem_of("Zlobec2001b", None, (1, 1), lambda x, y: (x + y, [x >= 0, x <= 1], -y, [y >= 0, y <= 1, x * y >= 0, x * y <= 0])),
+    problem_of(
+        "Zlobec2001b",
+        None,
+        (1, 1),
+        lambda x, y: (x + y, [x >= 0, x <= 1], -y, [y >= 0, y <= 1, x * y >= 0, x * y <= 0]),
+        note="the infimum 0 is not attained: f(x) = x but f(0) = 1",
+    ),
 )
 
 # --- smooth or curved below: no optimality conditions that branch and bound takes ------------------------------------
@@ -607,6 +667,12 @@ def _nie_54(x: Any, y: Any) -> tuple[Any, ...]:
     return upper, above, lower, [cp.sum_squares(y) <= 1, cp.sum_squares(y[1:]) <= y[0]]
 
 
+def _lu_c(x: Any, y: Any) -> tuple[Any, ...]:
+    away = (0.2 * y - x + 0.6) / 0.055
+    upper = 2 - cp.exp(-cp.power(away, 0.4)) - 0.8 * cp.exp(-cp.square((0.15 * y + x - 0.4) / 0.3))
+    return upper, [x >= 0, x <= 0.8, y >= 0, y <= 2], cp.square(x - 0.5) + cp.square(y - 1), []
+
+
 def _dempe_dutta_31(x: Any, y: Any) -> tuple[Any, ...]:
     rows = [
         cp.square(x[0] - y[1] + 1) + cp.square(x[0] - y[0]) <= 1,
@@ -621,7 +687,7 @@ CONIC = (
         250,
         (1, 1),
         lambda x, y: (
-            -((x - 10) ** 3) - (y - 10) ** 3,
+            -(x - 10) * cp.square(x - 10) - (y - 10) * cp.square(y - 10),
             [x >= 0, x <= 5, x >= y],
             cp.power(x + 2 * y - 15, 4),
             [x + y <= 20, y >= 0, y <= 20],
@@ -664,7 +730,7 @@ CONIC = (
         (1, 1),
         lambda x, y: (cp.square(x - 1) + cp.square(y), [], cp.square(x) * y, [cp.square(y) <= 0]),
     ),
-    problem_of("DempeDutta2012Ex31", -1, (2, 2), _dempe_dutta_31),
+    problem_of("DempeDutta2012Ex31", -1, (2, 2), _dempe_dutta_31, note="Y(x) is (0, 2) alone at x = (1, 1)"),
     problem_of("DesignCentringP1", None, (3, 6), _design_1),
     problem_of(
         "FloudasZlobec1998",
@@ -698,18 +764,33 @@ CONIC = (
         "LamparielloSagratella2017Ex23",
         -1,
         (1, 2),
-        lambda x, y: (x, _all(UNIT, x, y), cp.square(x - y[0]) + cp.square(y[1] + 1), [cp.power(cp.pos(y[0]), 3) <= y[1], y[1] >= 0]),
+        lambda x, y: (
+            x,
+            _all(UNIT, x, y),
+            cp.square(x - y[0]) + cp.square(y[1] + 1),
+            [cp.power(cp.pos(y[0]), 3) <= y[1], y[1] >= 0],
+        ),
     ),
+    problem_of("LuDebSinha2016c", None, (1, 1), _lu_c),
     problem_of("NieWangYe2017Ex54", -0.437, (4, 4), _nie_54),
-    problem_of("Outrata1993Ex32", 3.208, (1, 2), _outrata(lambda x: 1 + 0.2 * x, lambda x: 1 + 0.1 * x, _disc_rows), True),
-    problem_of("Outrata1994Ex31", 3.208, (1, 2), _outrata(lambda x: 1 + 0.2 * x, lambda x: 1 + 0.1 * x, _disc_rows, 10.0), True),
+    problem_of(
+        "Outrata1993Ex32", 3.208, (1, 2), _outrata(lambda x: 1 + 0.2 * x, lambda x: 1 + 0.1 * x, _disc_rows), True
+    ),
+    problem_of(
+        "Outrata1994Ex31", 3.208, (1, 2), _outrata(lambda x: 1 + 0.2 * x, lambda x: 1 + 0.1 * x, _disc_rows, 10.0), True
+    ),
     problem_of("RobustPortfolioP1", -1.15, (11, 10), _robust(lambda x: 1.5), True),
     problem_of("RobustPortfolioP2", -1.15, (11, 10), _robust(lambda x: 1.5 * (1 + cp.sum_squares(x - 0.1))), True),
     problem_of(
         "ShimizuEtal1997b",
         2250,
         (1, 1),
-        lambda x, y: (16 * cp.square(x) + 9 * cp.square(y), [x >= 0, 4 * x >= y], cp.power(x + y - 20, 4), [y >= 0, 4 * x + y <= 50]),
+        lambda x, y: (
+            16 * cp.square(x) + 9 * cp.square(y),
+            [x >= 0, 4 * x >= y],
+            cp.power(x + y - 20, 4),
+            [y >= 0, 4 * x + y <= 50],
+        ),
     ),
 )
 
@@ -725,5 +806,5 @@ NOT_CONVEX = {
         "FrankeEtal2018Ex521, GumusFloudas2001Ex5, LuDebSinha2016d, LuDebSinha2016e, MitsosBarton2006Ex33, MitsosBarton2006Ex323, "
         "NieWangYe2017Ex34, NieWangYe2017Ex52, NieWangYe2017Ex58"
     ),
-    "convex, but written in another way than CVXPY's or with no value published": "DesignCentringP2, DesignCentringP3, LuDebSinha2016c",
+    "its ellipsoids have semi-axes or a matrix that move with x, and no value is published": "DesignCentringP2, DesignCentringP3",
 }
