@@ -1,4 +1,4 @@
-"""Problems of BOLIB with nonlinear terms and a lower level that is convex in y, and the names of those where it is not."""
+"""Problems of BOLIB with nonlinear terms and a lower level that is quadratic over rows, once x is held."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _outrata_rows(y: Any) -> list[Any]:
     return [0.333 * y[0] - y[1] >= -2, 0.333 * y[1] - y[0] >= -2, y >= 0]
 
 
-def _outrata(first: Any, second: Any, rows: Any = lambda x, y: _outrata_rows(y), most: float | None = None) -> Any:
+def outrata(first: Any, second: Any, rows: Any = lambda x, y: _outrata_rows(y), most: float | None = None) -> Any:
     """Outrata (1990), example 2, and (1993, 1994): the lower curvatures of y_1 and y_2 as functions of x, and the lower rows."""
 
     def levels(x: Any, y: Any) -> tuple[Any, ...]:
@@ -55,12 +55,7 @@ def _outrata(first: Any, second: Any, rows: Any = lambda x, y: _outrata_rows(y),
 
 
 def _outrata_2b(x: Any, y: Any) -> tuple[Any, ...]:
-    return (
-        0.5 * _near(y, 3, 4),
-        [x >= 0],
-        0.5 * (1 + x) * cp.square(y[0]) - (3 + 1.333 * x) * y[0] - x * y[1],
-        _outrata_rows(y),
-    )
+    return (0.5 * _near(y, 3, 4), [x >= 0], 0.5 * (1 + x) * cp.square(y[0]) - (3 + 1.333 * x) * y[0] - x * y[1], _outrata_rows(y))
 
 
 def _leaning(x: Any, y: Any) -> list[Any]:
@@ -68,25 +63,12 @@ def _leaning(x: Any, y: Any) -> list[Any]:
 
 
 def _outrata_1993_rows(x: Any, y: Any) -> list[Any]:
-    return [
-        2 - 0.1 * x - y[1] - (0.1 * x - 0.333) * y[0] >= 0,
-        2 - 0.1 * x - y[0] + (0.1 * x + 0.333) * y[1] >= 0,
-        y >= 0,
-    ]
-
-
-def _disc_rows(x: Any, y: Any) -> list[Any]:
-    return [1 + 0.333 * y[0] - y[1] - 0.1 * x >= 0, cp.sum_squares(y) <= 9 + 0.1 * x, y >= 0]
+    return [2 - 0.1 * x - y[1] - (0.1 * x - 0.333) * y[0] >= 0, 2 - 0.1 * x - y[0] + (0.1 * x + 0.333) * y[1] >= 0, y >= 0]
 
 
 def _calamai_c(x: Any, y: Any) -> tuple[Any, ...]:
     """Calamai and Vicente (1994), the second problem turned by Householder matrices."""
-    square = [
-        [197.2, 32.4, -129.6, -43.2],
-        [32.4, 110.8, -43.2, -14.4],
-        [-129.6, -43.2, 302.8, -32.4],
-        [-43.2, -14.4, -32.4, 389.2],
-    ]
+    square = [[197.2, 32.4, -129.6, -43.2], [32.4, 110.8, -43.2, -14.4], [-129.6, -43.2, 302.8, -32.4], [-43.2, -14.4, -32.4, 389.2]]
     turned = np.array([[132.4, 10.8, -43.2, -14.4], [10.8, 103.6, -14.4, -4.8]])
     upper = _quadratic(square, x) - np.array([8.56, 9.52, 9.92, 16.64]) @ x + 50 * cp.sum_squares(y) + 2
     seen, answer = turned @ x / 10, 10 * y
@@ -127,20 +109,14 @@ def _networks(price: float) -> Any:
     return levels
 
 
-def _design_rows(y: Any) -> tuple[list[Any], Any]:
+def design_rows(y: Any) -> tuple[list[Any], Any]:
     """Design centring: three points, one for each bound of a region, and the lower objective."""
     above = [y[0] + cp.square(y[1]) >= 0, y[3] + y[2] / 4 <= 0.75, y[5] >= -1]
     return above, y[0] - y[2] / 4 - y[3] + y[5] + cp.square(y[1])
 
 
-def _design_1(x: Any, y: Any) -> tuple[Any, ...]:
-    above, lower = _design_rows(y)
-    rows = [cp.norm(y[2 * k : 2 * k + 2] - x[:2]) <= x[2] for k in range(3)]
-    return -np.pi * cp.power(x[2], 3), [x[2] >= 0, *above], lower, rows
-
-
 def _design_4(x: Any, y: Any) -> tuple[Any, ...]:
-    above, lower = _design_rows(y)
+    above, lower = design_rows(y)
     rows = [row for k in range(3) for row in (y[2 * k : 2 * k + 2] <= x[:2], y[2 * k : 2 * k + 2] >= x[2:])]
     return -(x[0] - x[2]) * (x[1] - x[3]), above, lower, rows
 
@@ -153,23 +129,12 @@ def _tp6(x: Any, y: Any) -> tuple[Any, ...]:
         4 * x - 4 * y[0] - 5 * y[1] >= -4,
         y >= 0,
     ]
-    return (
-        cp.square(x - 1) + 2 * y[0] - 2 * x,
-        [x >= 0],
-        cp.square(2 * y[0] - 4) + cp.square(2 * y[1] - 1) + x * y[0],
-        rows,
-    )
+    return (cp.square(x - 1) + 2 * y[0] - 2 * x, [x >= 0], cp.square(2 * y[0] - 4) + cp.square(2 * y[1] - 1) + x * y[0], rows)
 
 
 def _wan(x: Any, y: Any) -> tuple[Any, ...]:
     upper = (1 + x[0] - x[1] + 2 * y[1]) * (8 - x[0] - 2 * y[0] + y[1] + 5 * y[2])
-    rows = [
-        y[0] - y[1] - y[2] >= -1,
-        y[0] - 2 * x[0] - 2 * y[1] + y[2] / 2 >= -1,
-        y[1] - 2 * y[0] - 2 * x[1] + y[2] / 2 >= -1,
-        x >= 0,
-        y >= 0,
-    ]
+    rows = [y[0] - y[1] - y[2] >= -1, y[0] - 2 * x[0] - 2 * y[1] + y[2] / 2 >= -1, y[1] - 2 * y[0] - 2 * x[1] + y[2] / 2 >= -1, x >= 0, y >= 0]
     return upper, [], 2 * y[0] - y[1] + y[2], rows
 
 
@@ -184,63 +149,33 @@ CLARK = [lambda x, y: 2 * x - y >= -1, lambda x, y: 2 * y - x >= 2, lambda x, y:
 UNIT = [lambda x, y: x >= -1, lambda x, y: x <= 1]
 
 
-def _all(rows: list[Any], x: Any, y: Any) -> list[Any]:
+def all_of(rows: list[Any], x: Any, y: Any) -> list[Any]:
     return [row(x, y) for row in rows]
 
 
 QUADRATIC = (
-    problem_of(
-        "AiyoshiShimizu1984Ex2",
-        5,
-        (2, 2),
-        lambda x, y: ((a := _aiyoshi(x, y))[0], [a[2], x >= 0, x <= 50], a[1], a[3]),
-    ),
+    problem_of("AiyoshiShimizu1984Ex2", 5, (2, 2), lambda x, y: ((a := _aiyoshi(x, y))[0], [a[2], x >= 0, x <= 50], a[1], a[3])),
     problem_of(
         "AllendeStill2013",
         1,
         (2, 2),
-        lambda x, y: (
-            _near(x, 1, 1) + cp.sum_squares(y),
-            [x >= 0, x[0] <= 2, y >= 0],
-            cp.sum_squares(y) - 2 * (x @ y),
-            [cp.abs(y - 1) <= 0.5],
-        ),
+        lambda x, y: (_near(x, 1, 1) + cp.sum_squares(y), [x >= 0, x[0] <= 2, y >= 0], cp.sum_squares(y) - 2 * (x @ y), [cp.abs(y - 1) <= 0.5]),
     ),
     problem_of(
         "Bard1988Ex1",
         17,
         (1, 1),
-        lambda x, y: (
-            cp.square(x - 5) + cp.square(2 * y + 1),
-            [x >= 0],
-            cp.square(y - 1) - 1.5 * x * y,
-            [*_all(SHIMIZU, x, y), y >= 0],
-        ),
+        lambda x, y: (cp.square(x - 5) + cp.square(2 * y + 1), [x >= 0], cp.square(y - 1) - 1.5 * x * y, [*all_of(SHIMIZU, x, y), y >= 0]),
     ),
     problem_of("Bard1988Ex2", -6600, (4, 4), _bard_1988_2),
     problem_of("Bard1988Ex3", -12.68, (2, 2), lambda x, y: ((b := _bard_1988_3(x, y))[0] - 3 * x[1], *b[1:])),
-    problem_of(
-        "Bard1991Ex1",
-        2,
-        (1, 2),
-        lambda x, y: (x + y[1], [x >= 2, x <= 4], 2 * y[0] + x * y[1], [y[0] - x + y[1] >= 4, y >= 0]),
-    ),
-    problem_of(
-        "BardBook1998",
-        0,
-        (2, 2),
-        lambda x, y: ((a := _aiyoshi(x, y))[1], [x >= 0, x <= 50], a[0], [a[2], *a[3]]),
-    ),
+    problem_of("Bard1991Ex1", 2, (1, 2), lambda x, y: (x + y[1], [x >= 2, x <= 4], 2 * y[0] + x * y[1], [y[0] - x + y[1] >= 4, y >= 0])),
+    problem_of("BardBook1998", 0, (2, 2), lambda x, y: ((a := _aiyoshi(x, y))[1], [x >= 0, x <= 50], a[0], [a[2], *a[3]])),
     problem_of(
         "CalamaiVicente1994a",
         0,
         (1, 1),
-        lambda x, y: (
-            0.5 * cp.square(x - 1) + 0.5 * cp.square(y),
-            [],
-            0.5 * y - x * y,
-            [y - x >= -1, x + y >= 1, x + y <= 1],
-        ),
+        lambda x, y: (0.5 * cp.square(x - 1) + 0.5 * cp.square(y), [], 0.5 * y - x * y, [y - x >= -1, x + y >= 1, x + y <= 1]),
     ),
     problem_of(
         "CalamaiVicente1994b",
@@ -255,10 +190,7 @@ QUADRATIC = (
     ),
     problem_of("CalamaiVicente1994c", 0.3125, (4, 2), _calamai_c),
     problem_of(
-        "ClarkWesterberg1990a",
-        5,
-        (1, 1),
-        lambda x, y: (cp.square(x - 3) + cp.square(y - 2), [x >= 0, x <= 8], cp.square(y - 5), _all(CLARK, x, y)),
+        "ClarkWesterberg1990a", 5, (1, 1), lambda x, y: (cp.square(x - 3) + cp.square(y - 2), [x >= 0, x <= 8], cp.square(y - 5), all_of(CLARK, x, y))
     ),
     problem_of(
         "Colson2002BIPA2",
@@ -268,49 +200,31 @@ QUADRATIC = (
             cp.square(x - 5) + cp.square(2 * y + 1),
             [x >= 0],
             cp.square(y - 1) - 1.5 * x * y + cp.power(x, 3),
-            [*_all(SHIMIZU, x, y), y >= 0],
+            [*all_of(SHIMIZU, x, y), y >= 0],
         ),
         True,
     ),
     problem_of(
-        "DeSilva1978",
-        -1,
-        (2, 2),
-        lambda x, y: (cp.sum_squares(x - 1) + cp.sum_squares(y) - 2, [], cp.sum_squares(x - y), [y >= 0.5, y <= 1.5]),
+        "DeSilva1978", -1, (2, 2), lambda x, y: (cp.sum_squares(x - 1) + cp.sum_squares(y) - 2, [], cp.sum_squares(x - y), [y >= 0.5, y <= 1.5])
     ),
     problem_of(
         "Dempe1992a",
         None,
         (2, 2),
-        lambda x, y: (
-            y[1],
-            [cp.square(x[0]) + cp.square(x[1] + 1) <= 1],
-            0.5 * _near(y, 1, 0),
-            [x[1] + y[0] + x[0] * y[1] <= 0, y[0] <= 0],
-        ),
+        lambda x, y: (y[1], [cp.square(x[0]) + cp.square(x[1] + 1) <= 1], 0.5 * _near(y, 1, 0), [x[1] + y[0] + x[0] * y[1] <= 0, y[0] <= 0]),
     ),
-    problem_of("DempeEtal2012", -1, (1, 1), lambda x, y: (x, _all(UNIT, x, y), x * y, [y >= 0, y <= 1])),
+    problem_of("DempeEtal2012", -1, (1, 1), lambda x, y: (x, all_of(UNIT, x, y), x * y, [y >= 0, y <= 1])),
     problem_of(
         "DempeFranke2011Ex41",
         5,
         (2, 2),
-        lambda x, y: (
-            x[0] + cp.sum_squares(y),
-            [x[0] >= -1, x[0] <= 1, x[1] == -1],
-            x @ y,
-            [2 * y[0] >= y[1], y <= 2, y[1] >= 0],
-        ),
+        lambda x, y: (x[0] + cp.sum_squares(y), [x[0] >= -1, x[0] <= 1, x[1] == -1], x @ y, [2 * y[0] >= y[1], y <= 2, y[1] >= 0]),
     ),
     problem_of(
         "DempeFranke2011Ex42",
         2.13,
         (2, 2),
-        lambda x, y: (
-            x[0] + _near(y, 1, 0),
-            [x[0] >= -1, x[0] <= 1, x[1] == -1],
-            x @ y,
-            [y[0] - y[1] >= -1, y[0] + y[1] <= 3.5, y[1] <= 2],
-        ),
+        lambda x, y: (x[0] + _near(y, 1, 0), [x[0] >= -1, x[0] <= 1, x[1] == -1], x @ y, [y[0] - y[1] >= -1, y[0] + y[1] <= 3.5, y[1] <= 2]),
     ),
     problem_of(
         "DempeFranke2014Ex38",
@@ -324,84 +238,43 @@ QUADRATIC = (
         ),
     ),
     problem_of(
-        "DempeLohse2011Ex31a",
-        -5.5,
-        (2, 2),
-        lambda x, y: (cp.sum_squares(x - 0.5) - 3 * cp.sum(y), [], x @ y, [cp.sum(y) <= 2, y[0] >= y[1], y >= 0]),
+        "DempeLohse2011Ex31a", -5.5, (2, 2), lambda x, y: (cp.sum_squares(x - 0.5) - 3 * cp.sum(y), [], x @ y, [cp.sum(y) <= 2, y[0] >= y[1], y >= 0])
     ),
     problem_of(
         "DempeLohse2011Ex31b",
         -12,
         (3, 3),
-        lambda x, y: (
-            _near(x, 0.5, 0.5, 0) - np.array([3, 3, 6]) @ y,
-            [],
-            x @ y,
-            [cp.sum(y) <= 2, y[0] >= y[1], y >= 0],
-        ),
+        lambda x, y: (_near(x, 0.5, 0.5, 0) - np.array([3, 3, 6]) @ y, [], x @ y, [cp.sum(y) <= 2, y[0] >= y[1], y >= 0]),
     ),
     problem_of("DesignCentringP4", None, (4, 6), _design_4),
     problem_of(
         "FalkLiu1995",
         -2.1962,
         (2, 2),
-        lambda x, y: (
-            cp.sum_squares(x - 1.5) + cp.sum_squares(y) - 4.5,
-            [],
-            cp.sum_squares(x - y),
-            [y >= 0.5, y <= 1.5],
-        ),
+        lambda x, y: (cp.sum_squares(x - 1.5) + cp.sum_squares(y) - 4.5, [], cp.sum_squares(x - y), [y >= 0.5, y <= 1.5]),
     ),
+    problem_of("FloudasEtal2013", 0, (2, 2), lambda x, y: ((a := _aiyoshi(x, y))[0], [x >= 0, x <= 50], a[1], [a[2], *a[3]])),
     problem_of(
-        "FloudasEtal2013",
-        0,
-        (2, 2),
-        lambda x, y: ((a := _aiyoshi(x, y))[0], [x >= 0, x <= 50], a[1], [a[2], *a[3]]),
-    ),
-    problem_of(
-        "FrankeEtal2018Ex53",
-        1,
-        (1, 2),
-        lambda x, y: (cp.sum_squares(y), [x >= 0, x <= 1, y >= 0, y <= 1], cp.square(y[0] - 2), [y >= 0, y <= 1]),
+        "FrankeEtal2018Ex53", 1, (1, 2), lambda x, y: (cp.sum_squares(y), [x >= 0, x <= 1, y >= 0, y <= 1], cp.square(y[0] - 2), [y >= 0, y <= 1])
     ),
     problem_of(
         "FrankeEtal2018Ex511",
         3,
         (1, 3),
-        lambda x, y: (
-            0.5 * _near(y, 2, 0, 2),
-            [x >= 0, x <= 1],
-            cp.sum(y),
-            [y[0] + y[1] >= 0, y[0] - y[1] >= 0, y[0] >= 0, y[2] >= 0],
-        ),
+        lambda x, y: (0.5 * _near(y, 2, 0, 2), [x >= 0, x <= 1], cp.sum(y), [y[0] + y[1] >= 0, y[0] - y[1] >= 0, y[0] >= 0, y[2] >= 0]),
     ),
     problem_of(
         "GumusFloudas2001Ex4",
         9,
         (1, 1),
-        lambda x, y: (
-            cp.square(x - 3) + cp.square(y - 2),
-            [x >= 0, x <= 8, *_all(CLARK, x, y)],
-            cp.square(y - 5),
-            [y >= 0, y <= 10],
-        ),
+        lambda x, y: (cp.square(x - 3) + cp.square(y - 2), [x >= 0, x <= 8, *all_of(CLARK, x, y)], cp.square(y - 5), [y >= 0, y <= 10]),
     ),
-    problem_of(
-        "HatzEtal2013",
-        0,
-        (1, 2),
-        lambda x, y: (2 * y[0] - x + y[1], [], cp.square(x - y[0]) + cp.square(y[1]), [y >= 0]),
-    ),
+    problem_of("HatzEtal2013", 0, (1, 2), lambda x, y: (2 * y[0] - x + y[1], [], cp.square(x - y[0]) + cp.square(y[1]), [y >= 0])),
     problem_of(
         "HendersonQuandt1958",
         -3266.67,
         (1, 1),
-        lambda x, y: (
-            0.5 * cp.square(x) + 0.5 * x * y - 95 * x,
-            [x >= 0, x <= 200],
-            cp.square(y) + 0.5 * x * y - 100 * y,
-            [y >= 0],
-        ),
+        lambda x, y: (0.5 * cp.square(x) + 0.5 * x * y - 95 * x, [x >= 0, x <= 200], cp.square(y) + 0.5 * x * y - 100 * y, [y >= 0]),
         True,
     ),
     problem_of("HenrionSurowiec2011", 0, (1, 1), lambda x, y: (cp.square(x), [], 0.5 * cp.square(y) - x * y, [])),
@@ -409,25 +282,10 @@ QUADRATIC = (
         "IshizukaAiyoshi1992a",
         0,
         (1, 2),
-        lambda x, y: (
-            x * cp.square(y[1]),
-            [x >= -1.5],
-            y[0],
-            [x >= 0, x + y[0] >= 0, x - y[0] >= 0, y[0] + y[1] >= -1.5, y[0] + y[1] <= 1.5],
-        ),
+        lambda x, y: (x * cp.square(y[1]), [x >= -1.5], y[0], [x >= 0, x + y[0] >= 0, x - y[0] >= 0, y[0] + y[1] >= -1.5, y[0] + y[1] <= 1.5]),
     ),
-    problem_of(
-        "LamparielloSagratella2017Ex31",
-        1,
-        (1, 1),
-        lambda x, y: (cp.square(x) + cp.square(y), [x >= 1], y, [x + y >= 1]),
-    ),
-    problem_of(
-        "LamparielloSagratella2017Ex32",
-        0.5,
-        (1, 1),
-        lambda x, y: (cp.square(x) + cp.square(y), [], cp.square(x + y - 1), []),
-    ),
+    problem_of("LamparielloSagratella2017Ex31", 1, (1, 1), lambda x, y: (cp.square(x) + cp.square(y), [x >= 1], y, [x + y >= 1])),
+    problem_of("LamparielloSagratella2017Ex32", 0.5, (1, 1), lambda x, y: (cp.square(x) + cp.square(y), [], cp.square(x + y - 1), [])),
     problem_of(
         "LamparielloSagratella2017Ex33",
         0.5,
@@ -438,7 +296,7 @@ QUADRATIC = (
         "LamparielloSagratella2017Ex35",
         0.8,
         (1, 1),
-        lambda x, y: (cp.square(x) + cp.square(y), _all(UNIT, x, y), -y, [2 * x + y <= 2, y >= 0, y <= 1]),
+        lambda x, y: (cp.square(x) + cp.square(y), all_of(UNIT, x, y), -y, [2 * x + y <= 2, y >= 0, y <= 1]),
     ),
     problem_of(
         "LuDebSinha2016f",
@@ -459,43 +317,25 @@ QUADRATIC = (
             [],
         ),
     ),
+    problem_of("LucchettiEtal1987", 0, (1, 1), lambda x, y: (0.5 - 0.5 * x + x * y, [x >= 0, x <= 1], x * y - y, [y >= 0, y <= 1])),
     problem_of(
-        "LucchettiEtal1987",
-        0,
-        (1, 1),
-        lambda x, y: (0.5 - 0.5 * x + x * y, [x >= 0, x <= 1], x * y - y, [y >= 0, y <= 1]),
+        "MacalHurter1997", 81.327, (1, 1), lambda x, y: (cp.square(x - 1) + cp.square(y - 1), [], 0.5 * cp.square(y) + 500 * y - 50 * x * y, [])
     ),
-    problem_of(
-        "MacalHurter1997",
-        81.327,
-        (1, 1),
-        lambda x, y: (cp.square(x - 1) + cp.square(y - 1), [], 0.5 * cp.square(y) + 500 * y - 50 * x * y, []),
-    ),
-    problem_of(
-        "MitsosBarton2006Ex31",
-        1,
-        (1, 1),
-        lambda x, y: (y, [x >= 0, x <= 1, y >= -1, y <= 1], -y, [y >= -1, y <= 1]),
-    ),
+    problem_of("MitsosBarton2006Ex31", 1, (1, 1), lambda x, y: (y, [x >= 0, x <= 1, y >= -1, y <= 1], -y, [y >= -1, y <= 1])),
     problem_of(
         "MitsosBarton2006Ex32",
         None,
         (1, 1),
         lambda x, y: (y, [x >= 0, x <= 1, y >= -1, y <= 1, y <= 0], -y, [y >= -1, y <= 1]),
-        note="right: y(x) = 1, and y <= 0 is asked",
+        by_hand="right: y(x) = 1, and y <= 0 is asked",
     ),
     problem_of(
         "MitsosBarton2006Ex38",
         0,
         (1, 1),
-        lambda x, y: (cp.square(y), [*_all(UNIT, x, y), cp.abs(y) <= 0.1], x * y + cp.exp(x) * y, [y >= -1, y <= 1]),
+        lambda x, y: (cp.square(y), [*all_of(UNIT, x, y), cp.abs(y) <= 0.1], x * y + cp.exp(x) * y, [y >= -1, y <= 1]),
     ),
-    problem_of(
-        "MorganPatrone2006a",
-        -1,
-        (1, 1),
-        lambda x, y: (-x - y, [x >= -0.5, x <= 0.5], x * y, [y >= -1, y <= 1]),
-    ),
+    problem_of("MorganPatrone2006a", -1, (1, 1), lambda x, y: (-x - y, [x >= -0.5, x <= 0.5], x * y, [y >= -1, y <= 1])),
     problem_of(
         "MuuQuy2003Ex1",
         -2.0769,
@@ -522,18 +362,12 @@ QUADRATIC = (
         _outrata_1990_1(0.1, [[1, 3], [3, 10]], lambda x, y: x[0] * (y[0] - 3 * y[1]) - x[1] * (2 * y[0] - 3 * y[1])),
         True,
     ),
-    problem_of("Outrata1990Ex2a", 0.5, (1, 2), _outrata(lambda x: 1, lambda x: 1), True),
+    problem_of("Outrata1990Ex2a", 0.5, (1, 2), outrata(lambda x: 1, lambda x: 1), True),
     problem_of("Outrata1990Ex2b", 0.5, (1, 2), _outrata_2b, True),
-    problem_of("Outrata1990Ex2c", 1.86, (1, 2), _outrata(lambda x: 1 + x, lambda x: 1 + 0.1 * x), True),
-    problem_of("Outrata1990Ex2d", 0.92, (1, 2), _outrata(lambda x: 1, lambda x: 1, _leaning), True),
-    problem_of("Outrata1990Ex2e", 0.9, (1, 2), _outrata(lambda x: 1 + x, lambda x: 1, _leaning), True),
-    problem_of(
-        "Outrata1993Ex31",
-        1.56,
-        (1, 2),
-        _outrata(lambda x: 1 + 0.2 * x, lambda x: 1 + 0.1 * x, _outrata_1993_rows),
-        True,
-    ),
+    problem_of("Outrata1990Ex2c", 1.86, (1, 2), outrata(lambda x: 1 + x, lambda x: 1 + 0.1 * x), True),
+    problem_of("Outrata1990Ex2d", 0.92, (1, 2), outrata(lambda x: 1, lambda x: 1, _leaning), True),
+    problem_of("Outrata1990Ex2e", 0.9, (1, 2), outrata(lambda x: 1 + x, lambda x: 1, _leaning), True),
+    problem_of("Outrata1993Ex31", 1.56, (1, 2), outrata(lambda x: 1 + 0.2 * x, lambda x: 1 + 0.1 * x, _outrata_1993_rows), True),
     problem_of(
         "OutrataCervinka2009",
         0,
@@ -546,21 +380,13 @@ QUADRATIC = (
         ),
     ),
     problem_of(
-        "SahinCiric1998Ex2",
-        5,
-        (1, 1),
-        lambda x, y: (cp.square(x - 3) + cp.square(y - 2), [x >= 0, x <= 8], cp.square(y - 5), _all(CLARK, x, y)),
+        "SahinCiric1998Ex2", 5, (1, 1), lambda x, y: (cp.square(x - 3) + cp.square(y - 2), [x >= 0, x <= 8], cp.square(y - 5), all_of(CLARK, x, y))
     ),
     problem_of(
         "ShimizuAiyoshi1981Ex1",
         100,
         (1, 1),
-        lambda x, y: (
-            cp.square(x) + cp.square(y - 10),
-            [x >= 0, x <= 15, x >= y],
-            cp.square(x + 2 * y - 30),
-            [x + y <= 20, y >= 0, y <= 20],
-        ),
+        lambda x, y: (cp.square(x) + cp.square(y - 10), [x >= 0, x <= 15, x >= y], cp.square(x + 2 * y - 30), [x + y <= 20, y >= 0, y <= 20]),
     ),
     problem_of(
         "ShimizuAiyoshi1981Ex2",
@@ -577,50 +403,23 @@ QUADRATIC = (
         "ShimizuEtal1997a",
         None,
         (1, 1),
-        lambda x, y: (cp.square(x - 5) + cp.square(2 * y + 1), [], cp.square(y - 1) - 1.5 * x * y, _all(SHIMIZU, x, y)),
+        lambda x, y: (cp.square(x - 5) + cp.square(2 * y + 1), [], cp.square(y - 1) - 1.5 * x * y, all_of(SHIMIZU, x, y)),
     ),
-    problem_of(
-        "SinhaMaloDeb2014TP3",
-        -18.679,
-        (2, 2),
-        lambda x, y: ((b := _bard_1988_3(x, y))[0] - 3 * cp.square(x[1]), *b[1:]),
-        True,
-    ),
+    problem_of("SinhaMaloDeb2014TP3", -18.679, (2, 2), lambda x, y: ((b := _bard_1988_3(x, y))[0] - 3 * cp.square(x[1]), *b[1:]), True),
     problem_of("SinhaMaloDeb2014TP6", -1.209, (1, 2), _tp6, True),
+    problem_of("SinhaMaloDeb2014TP8", 0, (2, 2), lambda x, y: (cp.square((a := _aiyoshi(x, y))[0]), [a[2], x >= 0, x <= 50], a[1], a[3])),
     problem_of(
-        "SinhaMaloDeb2014TP8",
-        0,
-        (2, 2),
-        lambda x, y: (cp.square((a := _aiyoshi(x, y))[0]), [a[2], x >= 0, x <= 50], a[1], a[3]),
-    ),
-    problem_of(
-        "TuyEtal2007",
-        22.5,
-        (1, 1),
-        lambda x, y: (
-            cp.square(x) + cp.square(y),
-            [x >= 0, y >= 0],
-            -y,
-            [3 * x + y <= 15, x + y <= 7, x + 3 * y <= 15],
-        ),
+        "TuyEtal2007", 22.5, (1, 1), lambda x, y: (cp.square(x) + cp.square(y), [x >= 0, y >= 0], -y, [3 * x + y <= 15, x + y <= 7, x + 3 * y <= 15])
     ),
     problem_of("WanWangLv2011", 10.62, (2, 3), _wan),
     problem_of(
-        "Yezza1996Ex31",
-        1.5,
-        (1, 1),
-        lambda x, y: (1 + 2 * x + 3 * y - 4 * x * y, [x >= 0, x <= 1], 4 * x * y - y - 2 * x - 2, [y >= 0, y <= 1]),
+        "Yezza1996Ex31", 1.5, (1, 1), lambda x, y: (1 + 2 * x + 3 * y - 4 * x * y, [x >= 0, x <= 1], 4 * x * y - y - 2 * x - 2, [y >= 0, y <= 1])
     ),
     problem_of(
         "Yezza1996Ex41",
         0.5,
         (1, 1),
-        lambda x, y: (
-            0.5 * cp.square(y - x + 2) + 0.5 * cp.square(y - 2),
-            [],
-            x - y + 0.5 * cp.square(y),
-            [y >= 0, x - y >= 0],
-        ),
+        lambda x, y: (0.5 * cp.square(y - x + 2) + 0.5 * cp.square(y - 2), [], x - y + 0.5 * cp.square(y), [y >= 0, x - y >= 0]),
     ),
     problem_of("Zlobec2001a", -1, (1, 2), lambda x, y: (-y[0] / x, [], -y[0] - y[1], [x * y[1] + y[0] <= 1, y >= 0])),
     problem_of(
@@ -628,183 +427,6 @@ QUADRATIC = (
         None,
         (1, 1),
         lambda x, y: (x + y, [x >= 0, x <= 1], -y, [y >= 0, y <= 1, x * y >= 0, x * y <= 0]),
-        note="the infimum 0 is not attained: f(x) = x but f(0) = 1",
+        by_hand="f(x) = x, f(0) = 1: the infimum 0 is not attained",
     ),
 )
-
-# --- smooth or curved below: no optimality conditions that branch and bound takes ------------------------------------
-
-
-def _robust(radius: Any) -> Any:
-    """Robust portfolios of ten assets: the worst return in an ellipsoid, whose radius may move with x."""
-
-    def levels(x: Any, y: Any) -> tuple[Any, ...]:
-        number = np.arange(1.0, 11.0)
-        away = cp.multiply((y - 1.15 - 0.005 * number), np.sqrt(18000 / (11 * number)))
-        held, told = x[:10], x[10]
-        worst = held @ y - told
-        return -told, [worst >= 0, held >= 0, cp.sum(held) == 1], worst, [cp.norm(away) <= radius(held), y >= 0]
-
-    return levels
-
-
-def _colson_5(x: Any, y: Any) -> tuple[Any, ...]:
-    upper = cp.power(x - y[1], 4) + cp.square(y[0] - y[1]) + cp.square(y[0] - 1)
-    lower = 2 * x + 4 * y[0] - 6 * y[1] + cp.exp(y[0]) + cp.square(y[0]) + 2 * cp.square(y[1])
-    rows = [
-        6 * x + cp.square(y[0]) + cp.exp(y[1]) <= 15,
-        5 * x + cp.power(y[0], 4) - y[1] <= 25,
-        y <= np.array([4, 2]),
-        y >= 0,
-    ]
-    return upper, [x >= 0], lower, rows
-
-
-def _nie_54(x: Any, y: Any) -> tuple[Any, ...]:
-    upper = cp.square(x[0]) * y[0] + x[1] * y[1] + x[2] * cp.square(y[2]) + x[3] * cp.square(y[3])
-    above = [cp.sum_squares(x) <= 1, y[0] * y[1] <= x[0], y[2] * y[3] <= cp.square(x[2])]
-    lower = cp.square(y[0]) - (x[0] + x[1]) * y[1] - (x[2] + x[3]) * (y[2] + y[3])
-    return upper, above, lower, [cp.sum_squares(y) <= 1, cp.sum_squares(y[1:]) <= y[0]]
-
-
-def _lu_c(x: Any, y: Any) -> tuple[Any, ...]:
-    away = (0.2 * y - x + 0.6) / 0.055
-    upper = 2 - cp.exp(-cp.power(away, 0.4)) - 0.8 * cp.exp(-cp.square((0.15 * y + x - 0.4) / 0.3))
-    return upper, [x >= 0, x <= 0.8, y >= 0, y <= 2], cp.square(x - 0.5) + cp.square(y - 1), []
-
-
-def _dempe_dutta_31(x: Any, y: Any) -> tuple[Any, ...]:
-    rows = [
-        cp.square(x[0] - y[1] + 1) + cp.square(x[0] - y[0]) <= 1,
-        cp.square(x[1] + y[0]) + cp.square(x[1] - y[1] + 1) <= 1,
-    ]
-    return -y[1], [x >= 0, y[0] * y[1] == 0], cp.square(y[0]) + cp.square(y[1] + 1), rows
-
-
-CONIC = (
-    problem_of(
-        "Colson2002BIPA1",
-        250,
-        (1, 1),
-        lambda x, y: (
-            -(x - 10) * cp.square(x - 10) - (y - 10) * cp.square(y - 10),
-            [x >= 0, x <= 5, x >= y],
-            cp.power(x + 2 * y - 15, 4),
-            [x + y <= 20, y >= 0, y <= 20],
-        ),
-    ),
-    problem_of(
-        "Colson2002BIPA3",
-        2,
-        (1, 1),
-        lambda x, y: (
-            cp.power(x - 5, 4) + cp.power(2 * y + 1, 4),
-            [x + y <= 4, x >= 0],
-            cp.exp(y - x) + cp.square(x) + 2 * x * y + cp.square(y) + 2 * x + 6 * y,
-            [x - y >= -2, y >= 0],
-        ),
-        True,
-    ),
-    problem_of(
-        "Colson2002BIPA4",
-        88.79,
-        (1, 1),
-        lambda x, y: (
-            cp.square(x) + cp.square(y - 10),
-            [x + 2 * y <= 6, x >= 0],
-            cp.power(x, 3) + 2 * cp.power(y, 3) + x - 2 * y - cp.square(x),
-            [x - 2 * y >= -3, y >= 0],
-        ),
-        True,
-    ),
-    problem_of("Colson2002BIPA5", 2.75, (1, 2), _colson_5, True),
-    problem_of(
-        "Dempe1992b",
-        31.25,
-        (1, 1),
-        lambda x, y: (cp.square(x - 3.5) + cp.square(y + 4), [], cp.square(y - 3), [cp.square(y) <= x]),
-    ),
-    problem_of(
-        "DempeDutta2012Ex24",
-        0,
-        (1, 1),
-        lambda x, y: (cp.square(x - 1) + cp.square(y), [], cp.square(x) * y, [cp.square(y) <= 0]),
-    ),
-    problem_of("DempeDutta2012Ex31", -1, (2, 2), _dempe_dutta_31, note="Y(x) is (0, 2) alone at x = (1, 1)"),
-    problem_of("DesignCentringP1", None, (3, 6), _design_1),
-    problem_of(
-        "FloudasZlobec1998",
-        1,
-        (1, 2),
-        lambda x, y: (
-            cp.power(x, 3) * y[0] + y[1],
-            [x >= 0, x <= 1],
-            -y[1],
-            [y[0] >= -1, y[0] <= 1, y[1] >= 0, y[1] <= 100, x * y[0] <= 10, cp.square(y[0]) + x * y[1] <= 1],
-        ),
-    ),
-    problem_of(
-        "FrankeEtal2018Ex513",
-        -1,
-        (1, 3),
-        lambda x, y: (-y[1], [x >= 0, x <= 1], y[2], [cp.square(y[0]) <= y[2], cp.sum_squares(y[:2]) <= 1, y[2] >= 0]),
-    ),
-    problem_of(
-        "GumusFloudas2001Ex1",
-        2250,
-        (1, 1),
-        lambda x, y: (
-            16 * cp.square(x) + 9 * cp.square(y),
-            [x >= 0, x <= 12.5, 4 * x >= y],
-            cp.power(x + y - 20, 4),
-            [y >= 0, y <= 50, 4 * x + y <= 50],
-        ),
-    ),
-    problem_of(
-        "LamparielloSagratella2017Ex23",
-        -1,
-        (1, 2),
-        lambda x, y: (
-            x,
-            _all(UNIT, x, y),
-            cp.square(x - y[0]) + cp.square(y[1] + 1),
-            [cp.power(cp.pos(y[0]), 3) <= y[1], y[1] >= 0],
-        ),
-    ),
-    problem_of("LuDebSinha2016c", None, (1, 1), _lu_c),
-    problem_of("NieWangYe2017Ex54", -0.437, (4, 4), _nie_54),
-    problem_of(
-        "Outrata1993Ex32", 3.208, (1, 2), _outrata(lambda x: 1 + 0.2 * x, lambda x: 1 + 0.1 * x, _disc_rows), True
-    ),
-    problem_of(
-        "Outrata1994Ex31", 3.208, (1, 2), _outrata(lambda x: 1 + 0.2 * x, lambda x: 1 + 0.1 * x, _disc_rows, 10.0), True
-    ),
-    problem_of("RobustPortfolioP1", -1.15, (11, 10), _robust(lambda x: 1.5), True),
-    problem_of("RobustPortfolioP2", -1.15, (11, 10), _robust(lambda x: 1.5 * (1 + cp.sum_squares(x - 0.1))), True),
-    problem_of(
-        "ShimizuEtal1997b",
-        2250,
-        (1, 1),
-        lambda x, y: (
-            16 * cp.square(x) + 9 * cp.square(y),
-            [x >= 0, 4 * x >= y],
-            cp.power(x + y - 20, 4),
-            [y >= 0, 4 * x + y <= 50],
-        ),
-    ),
-)
-
-NOT_CONVEX = {
-    "the lower objective is not convex in y": (
-        "AnEtal2009, KleniatiAdjiman2014Ex3, KleniatiAdjiman2014Ex4, LuDebSinha2016a, LuDebSinha2016b, Mirrlees1999, "
-        "MitsosBarton2006Ex34, Ex35, Ex36, Ex39 to Ex322, Ex324 to Ex328, MorganPatrone2006b, MorganPatrone2006c, "
-        "NieWangYe2017Ex57, NieWangYe2017Ex61, PaulaviciusAdjiman2017a, PaulaviciusAdjiman2017b, "
-        "SinhaMaloDeb2014TP9, SinhaMaloDeb2014TP10, Vogel2012, YeZhu2010Ex42, YeZhu2010Ex43"
-    ),
-    "the lower objective is a quotient, quasiconvex in y at most": "CalveteGale1999P1, GumusFloudas2001Ex3, SinhaMaloDeb2014TP7",
-    "a lower row is not convex in y": (
-        "FrankeEtal2018Ex521, GumusFloudas2001Ex5, LuDebSinha2016d, LuDebSinha2016e, MitsosBarton2006Ex33, MitsosBarton2006Ex323, "
-        "NieWangYe2017Ex34, NieWangYe2017Ex52, NieWangYe2017Ex58"
-    ),
-    "its ellipsoids have semi-axes or a matrix that move with x, and no value is published": "DesignCentringP2, DesignCentringP3",
-}
