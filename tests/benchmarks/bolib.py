@@ -61,7 +61,7 @@ class Line:
         if self.problem.by_hand:
             return self.problem.by_hand
         if self.value is None:
-            return self.checked
+            return self.checked or self.why.partition(". ")[0]
         if self.checked:
             return f"not confirmed: {self.checked}"
         if published is None:
@@ -161,7 +161,7 @@ def main(names: list[str]) -> None:
     for problem in (one for one in ALL if not chosen or one.name in chosen):
         lines.append(line_of(problem))
         print(*cells(lines[-1]), lines[-1].why, sep=" | ", flush=True, file=sys.stderr)
-    headings = ("problem", "n_x, n_y", "published", "hierfl", "gap", "status", "s", "beside the published value")
+    headings = ("problem", "sizes of x, y", "published", "hierfl", "gap", "status", "s", "beside the published value")
     if markdown:
         print("| " + " | ".join(headings) + " |", "|" + "---|" * len(headings), sep="\n")
         print(*("| " + " | ".join(cells(line)) + " |" for line in lines), sep="\n")
@@ -178,23 +178,13 @@ def main(names: list[str]) -> None:
 
 
 def cells(line: Line) -> tuple[str, ...]:
-    """One row of the table."""
+    """One row of the table; a star marks a published value that is only the best known."""
     problem = line.problem
-    published = (
-        "" if problem.value is None else f"{problem.value:.7g}" + (" (best known)" if problem.best_known else "")
-    )
+    published = "" if problem.value is None else f"{problem.value:.7g}" + ("*" if problem.best_known else "")
     sizes, seconds = f"{problem.sizes[0]}, {problem.sizes[1]}", f"{line.seconds:.2f}"
     gap = "" if line.gap is None else f"{line.gap:.0e}"
-    return (
-        problem.name,
-        sizes,
-        published,
-        "" if line.value is None else f"{line.value:.7g}",
-        gap,
-        line.status,
-        seconds,
-        line.verdict,
-    )
+    value = "" if line.value is None else f"{line.value if abs(line.value) > FEASIBLE**2 else 0.0:.7g}"
+    return problem.name, sizes, published, value, gap, line.status, seconds, line.verdict
 
 
 if __name__ == "__main__":
