@@ -24,7 +24,7 @@ from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.parametric.level_form import LevelForm
 from hierfl.compiler.parametric.row_block import RowBlock
 from hierfl.compiler.parametric.template import AffineEntries, LevelTemplate
-from hierfl.compiler.party_constraints import constraints_of_all_clients
+from hierfl.compiler.party_constraints import constraints_of_all_clients, lower_constraints
 from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, NoStandardFormError
 from hierfl.compiler.programs.smooth_atoms import SQUARE
 from hierfl.errors import IncompatibleSolverError
@@ -237,6 +237,10 @@ class _Writer:
         """Write one owner's optimality conditions."""
         program, unknowns = self.program, self.program.unknowns
         own: Environment = {**{leaf: np.asarray(value, float) for leaf, value in owner.own.items()}, **x}
+        lower = {v.id for v in self.compiled.lower.variables}
+        for constraint in lower_constraints(self.compiled.declaration):  # what the level asks of x alone is in no program of its own
+            if not any(v.id in lower for v in constraint.variables()):
+                self._constrain(constraint, own)
         blocks, thetas = self._blocks(form, owner, own)
         width, height = blocks[-1].end
         kinds = [cone.kind for block in blocks for cone in block.cones for _ in range(cone.size)]

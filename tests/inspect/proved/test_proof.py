@@ -279,6 +279,15 @@ def test_a_default_run_says_whether_it_is_the_best(monkeypatch: pytest.MonkeyPat
     assert "no x is better" not in str(problem.solve(hf.solvers.ImplicitGradient(step_size=0.05), rounds=3, progress=False))
 
 
+def test_what_the_level_asks_of_x_alone() -> None:
+    x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.ClientParameter(name="d")
+    plain = hf.Problem(hf.Minimize(server=x + y), hf.ArgMin(y, cp.square(y - x), [y >= 0, x >= 1]), [x <= 5])
+    assert proved(plain).value == pytest.approx(2)
+    clients = hf.Federation([hf.Client(parameters={d: value}) for value in (0.5, 1.5)])
+    own = hf.Problem(hf.Minimize(clients=x + y), hf.ArgMin(y, cp.square(y - x), [y >= 0, x >= d], scope="client"), [x <= 5], clients)
+    assert proved(own).value == pytest.approx(3)
+
+
 # --- what there is no optimum of, and what is refused ------------------------------------------------------------------------
 
 
