@@ -34,9 +34,6 @@ class SiteRules:
         The names of solvers, such as ``("FedAvg", "SCAFFOLD")``; None allows all.
     min_samples
         The fewest rows behind every number that is sent: each client must hold so many in every table, and no step may draw fewer at once.
-    min_cell
-        The fewest rows of a client that have the same value, in columns of at most 20 values: groups, such as wards, or whether an event happened.
-        What is sent of a model with such a column is about few people where few are in the group.
     max_rounds
         The most rounds that are answered, of all runs together, rounds made again and values of f included; None for no limit.
     max_messages
@@ -60,6 +57,9 @@ class SiteRules:
         When runs are answered, by this machine's clock, such as ``"20:00-06:00"``.
     servers
         The names of the servers that may ask, by their certificates; None for all.
+    min_cell
+        The fewest rows of a client that have the same value, in columns of at most 20 values: groups, such as wards, or whether an event happened.
+        What is sent of a model with such a column is about few people where few are in the group.
 
     Raises
     ------
@@ -69,7 +69,6 @@ class SiteRules:
 
     algorithms: tuple[str, ...] | None = None
     min_samples: int = 1
-    min_cell: int = 1
     max_rounds: int | None = None
     min_noise: float | None = None
     min_sum: int | None = None
@@ -81,6 +80,7 @@ class SiteRules:
     expires: date | None = None
     hours: str | None = None
     servers: tuple[str, ...] | None = None
+    min_cell: int = 1
 
     def __post_init__(self) -> None:
         if any(number is not None and number < 0 for number in (self.min_samples, self.min_cell, self.max_rounds, self.max_messages)):
