@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from cvxpy.constraints import SOC, Equality, Inequality, NonNeg, NonPos, Zero
 
@@ -19,7 +20,7 @@ from hierfl.atoms.intervals import Interval
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Population
 from hierfl.compiler.layout import Layout
-from hierfl.compiler.lower_level.methods.parametric_program import level_solver
+from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, level_solver
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.parametric.level_form import LevelForm
 from hierfl.compiler.parametric.row_block import RowBlock
@@ -27,12 +28,15 @@ from hierfl.compiler.parametric.template import AffineEntries, LevelTemplate
 from hierfl.compiler.party_constraints import constraints_of_all_clients, lower_constraints
 from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, NoStandardFormError
 from hierfl.compiler.programs.smooth_atoms import SQUARE
+from hierfl.compiler.starting_points import on_upper_set
 from hierfl.errors import IncompatibleSolverError
 from hierfl.inspect.implicit.multipliers import owners_of
 from hierfl.inspect.proved.polynomials import Entries, Environment, Polynomial, Translator, Unknowns
 from hierfl.language.coupled import CLIENTS_MEAN, FEDERATION, ROW, CoupledCondition
 from hierfl.language.expectation import SampleAverage, total
 from hierfl.language.printing.text import expression_text
+
+ELSEWHERE = 1e3  # how far from 0 the x are at which other answers are looked for
 
 
 class Follower(NamedTuple):
@@ -231,10 +235,54 @@ class _Writer:
             raise refuse(f"a lower level that is a program over rows: {reason}.") from None
         _require_rows(form)
         point = np.zeros(compiled.upper.size)
-        return [self._follower(form, owner, x) for owner in owners_of(compiled, point)]
+        others = self._answers_elsewhere(form)
+        return [self._follower(form, owner, x, others[k] if others else []) for k, owner in enumerate(owners_of(compiled, point))]
 
-    def _follower(self, form: LevelForm, owner: Owner, x: Environment) -> dict[int, Entries]:
-        """Write one owner's optimality conditions."""
+    def _answers_elsewhere(self, form: LevelForm) -> list[list[np.ndarray]]:
+        """By owner, answers to other x that are feasible whatever x is: none may be better than the answer, which bounds products with x that nothing
+        else bounds. None where rows move with x, or costs do not.
+        """
+        templates = [form.base, *(group.template for group in form.groups)]
+        fixed = not any(t.matrix.moves or t.offset.moves for t in templates)
+        if form.is_map or not fixed or not any(t.linear.moves for t in templates):
+            return []
+        compiled, method = self.compiled, self.compiled.exact.method
+        assert method is not None
+        solver, asked, y = level_solver(method.structure), ParametricProgram(method.structure, ""), jnp.zeros(compiled.lower.size)
+        signs = np.cos(np.arange(1, compiled.upper.size + 1) ** 2)
+        points = on_upper_set(compiled, np.stack([ELSEWHERE * way for way in (np.ones(len(signs)), -np.ones(len(signs)), signs)]))
+        found: list[list[np.ndarray]] = []
+        for k, x in enumerate(points):
+            for place, owner in enumerate(owners_of(compiled, x)):
+                found += [[]] if k == 0 else []
+                answer = solver.unselected.answer(asked.numbers(jnp.asarray(x), owner, y)[0]).first
+                if answer.solved and not any(np.allclose(answer.u, other) for other in found[place]):
+                    found[place].append(answer.u)
+        return found
+
+    @staticmethod
+    def _cost(blocks: Sequence[RowBlock], thetas: Sequence[Any], u: Any) -> Polynomial:
+        """The level's objective at u."""
+        parts: list[tuple[float, Any]] = []
+        for block, theta in zip(blocks, thetas):
+            for k, weight in enumerate(block.weights):
+                at, columns, template = partial(_entries, theta=theta[k]), block.columns[k], block.template
+                parts += [(0.5 * weight, value * u[columns[i]] * u[columns[j]]) for i, j, value in at(template.quadratic)]
+                parts += [(weight, value * u[columns[i]]) for i, _, value in at(template.linear)]
+                for part in template.smooth:  # squares
+                    factors = {i: value for i, _, value in at(part.weight)}
+                    arguments: dict[int, list[tuple[float, Any]]] = {}
+                    for i, j, value in at(part.form):
+                        arguments.setdefault(i, []).append((1.0, value * u[columns[j]]))
+                    for i, _, value in at(part.shift):
+                        arguments.setdefault(i, []).append((1.0, value))
+                    for i, each in arguments.items():
+                        inner = Polynomial.sum_of(each)
+                        parts.append((weight, factors.get(i, 0.0) * inner * inner))
+        return Polynomial.sum_of(parts)
+
+    def _follower(self, form: LevelForm, owner: Owner, x: Environment, others: Sequence[np.ndarray]) -> dict[int, Entries]:
+        """Write one owner's optimality conditions; of ``others`` none is better than its u."""
         program, unknowns = self.program, self.program.unknowns
         own: Environment = {**{leaf: np.asarray(value, float) for leaf, value in owner.own.items()}, **x}
         lower = {v.id for v in self.compiled.lower.variables}
@@ -277,6 +325,9 @@ class _Writer:
                     for i, column, value in forms:
                         force[column].append((2.0 * weight, value * pulls[i]))
         program.equations += [total for total in map(Polynomial.sum_of, force) if total.terms]
+        own_cost = self._cost(blocks, thetas, u) if others else None
+        for other in others:
+            program.inequalities.append(Polynomial.sum_of([(1.0, self._cost(blocks, thetas, other)), (-1.0, own_cost)]))
         places = np.full(height, -1)
         for row, parts in enumerate(slack):
             value = Polynomial.sum_of(parts)

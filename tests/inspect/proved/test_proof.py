@@ -288,6 +288,15 @@ def test_what_the_level_asks_of_x_alone() -> None:
     assert proved(own).value == pytest.approx(3)
 
 
+def test_tolls_that_nothing_bounds() -> None:
+    """Three tolls on eight arcs (BOLIB's first toll setting): what is paid is at most what the way without tolls costs more."""
+    x, y = cp.Variable(3, name="x", nonneg=True), cp.Variable(8, name="y", nonneg=True)
+    paid = x[0] * y[2] + x[1] * y[3] + x[2] * y[7]
+    ways = [y[0] + y[1] + y[2] == 1, y[0] == y[3] + y[4], y[1] + y[3] == y[5] + y[6], y[4] + y[5] == y[7], y[2] + y[6] + y[7] == 1]
+    level = hf.ArgMin(y, np.array([2.0, 6, 5, 0, 4, 2, 6, 0]) @ y + paid, ways)
+    assert proved(hf.Problem(hf.Maximize(server=paid), level)).value == pytest.approx(7.0)
+
+
 # --- what there is no optimum of, and what is refused ------------------------------------------------------------------------
 
 
