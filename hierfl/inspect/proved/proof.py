@@ -123,7 +123,7 @@ def proof_line(compiled: CompiledProblem, result: Result) -> list[str]:
     if gained > AGREES * (1.0 + abs(best.value)):
         proved = ", the best there is" if best.status == PROVED else ""
         return [f'not the best: f = {best.value:.8g} at x = {brief(best.x)}{proved}, by problem.reference(certificate="global")']
-    return [f"no x is better, to {max(best.gap, FEASIBILITY):.0e}: proved by branch and bound"] if best.status == PROVED else []
+    return [f"no x is better, to {max(best.gap or 0.0, FEASIBILITY):.0e}: proved by branch and bound"] if best.status == PROVED else []
 
 
 def _told_in_a_moment(compiled: CompiledProblem, x: np.ndarray) -> Reference | None:
