@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float
@@ -22,7 +22,7 @@ from hierfl.jaxtools.interruption import rest
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Visit
 from hierfl.runtime.records import History
-from hierfl.solvers.parts.participation import DrawnCohorts
+from hierfl.solvers.parts.best_point import BestPoint, BoundSearch
 from hierfl.solvers.parts.requirements import require_number
 
 
@@ -58,51 +58,12 @@ class BranchAndBound:
         return BoundBranchAndBound(problem, self)
 
 
-class BestPoint(NamedTuple):
-    """The best point so far, and y there, for every owner; y is None at the start."""
-
-    x: Float[np.ndarray, " n"]
-    y: Float[np.ndarray, "owners size"] | None
-
-
 @dataclass(frozen=True, eq=False)
-class BoundBranchAndBound:
+class BoundBranchAndBound(BoundSearch):
     """The method on one problem."""
 
-    problem: CompiledProblem
     settings: BranchAndBound
-    absent: ClassVar[str] = "unbiased"
-    stays_in_upper_set: ClassVar[bool] = True
     slope_of: ClassVar[str] = ""
-    advice: ClassVar[str] = ""
-    theory: ClassVar[None] = None
-
-    @property
-    def cohorts(self) -> DrawnCohorts:
-        """The round asks all clients."""
-        return DrawnCohorts(self.problem.num_clients, self.problem.num_clients)
-
-    def init(self, x0: Any) -> BestPoint:
-        """The start."""
-        return BestPoint(np.asarray(x0, float), None)
-
-    def memory(self, x0: Any) -> Float[np.ndarray, " 0"]:
-        """Clients remember nothing."""
-        return np.zeros(0)
-
-    def decision(self, state: BestPoint) -> Float[np.ndarray, " n"]:
-        """The best point so far."""
-        return state.x
-
-    def response(self, state: BestPoint, memory: Any) -> Float[np.ndarray, "owners size"] | None:
-        """y at the best point."""
-        if state.y is not None or not self.problem.lower.size:
-            return state.y
-        return np.asarray(self.problem.exact.at(state.x).solution.y)  # type: ignore[union-attr]
-
-    def caveat(self, rounds: int) -> str | None:
-        """It claims no theorem."""
-        return None
 
     def descends(self, rounds: int) -> bool:
         """It takes no gradient steps."""
@@ -129,9 +90,7 @@ class BoundBranchAndBound:
             "objective": found.value,
             "bound": float("nan" if found.bound is None else found.bound),
             "lower_residual": found.certificate.lower_residual,
-            "scalars_down": problem.num_clients * x.size,
-            "scalars_up": problem.num_clients * (x.size + 1),
-            "monitor_scalars": problem.num_clients,
+            **self.sent(),
         }
         yield Visit(BestPoint(x, None), record, self._status(x, found))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float
@@ -29,7 +29,7 @@ from hierfl.near_names import suggests_names
 from hierfl.run_standing import STUCK
 from hierfl.runtime.contract import Visit
 from hierfl.runtime.records import History
-from hierfl.solvers.parts.participation import DrawnCohorts
+from hierfl.solvers.parts.best_point import BestPoint, BoundSearch
 from hierfl.solvers.parts.requirements import require_gradients, require_number
 
 # variables up to which models have all pieces and a whole matrix, whose steps cost as their third power: at once, and where f asks for them
@@ -82,52 +82,13 @@ def _rows(problem: CompiledProblem) -> DecisionRows | None:
         return None
 
 
-class BundleState(NamedTuple):
-    """The best point so far, and y there, for every owner; y is None until somebody asks for it at the start."""
-
-    x: Float[np.ndarray, " n"]
-    y: Float[np.ndarray, "owners size"] | None
-
-
 @dataclass(frozen=True, eq=False)
-class BoundImplicitBundle:
+class BoundImplicitBundle(BoundSearch):
     """The method on one problem."""
 
-    problem: CompiledProblem
     settings: ImplicitBundle
     rows: DecisionRows | None
-    absent: ClassVar[str] = "unbiased"
-    stays_in_upper_set: ClassVar[bool] = True
     slope_of: ClassVar[str] = "of its model of f on X"
-    advice: ClassVar[str] = ""
-    theory: ClassVar[None] = None
-
-    @property
-    def cohorts(self) -> DrawnCohorts:
-        """Every round asks all clients."""
-        return DrawnCohorts(self.problem.num_clients, self.problem.num_clients)
-
-    def init(self, x0: Any) -> BundleState:
-        """The start."""
-        return BundleState(np.asarray(x0, float), None)
-
-    def memory(self, x0: Any) -> Float[np.ndarray, " 0"]:
-        """Clients remember nothing."""
-        return np.zeros(0)
-
-    def decision(self, state: BundleState) -> Float[np.ndarray, " n"]:
-        """The best point so far."""
-        return state.x
-
-    def response(self, state: BundleState, memory: Any) -> Float[np.ndarray, "owners size"] | None:
-        """y at the best point."""
-        if state.y is not None or not self.problem.lower.size:
-            return state.y
-        return np.asarray(self.problem.exact.at(state.x).solution.y)  # type: ignore[union-attr]
-
-    def caveat(self, rounds: int) -> str | None:
-        """It claims no theorem."""
-        return None
 
     def descends(self, rounds: int) -> bool:
         """Every round has a gradient."""
@@ -175,17 +136,15 @@ class BoundImplicitBundle:
         """What the latest answer has come to, for which the lower level was solved at so many points."""
         best, problem = descent.best, self.problem
         if descent.oracle.answers is not None and descent.oracle.answers.replaying:
-            return Visit(BundleState(best.x, None), {}, ended)
+            return Visit(BestPoint(best.x, None), {}, ended)
         solution = descent.oracle.evaluation(best).solution
-        state = BundleState(best.x, None if solution is None else np.asarray(solution.y))
+        state = BestPoint(best.x, None if solution is None else np.asarray(solution.y))
         record = {
             "objective": problem.sign * best.value,
             "gradient_norm": descent.steepness,
             "step_size": descent.share,
             "lower_residual": 0.0 if solution is None else float(np.max(solution.residual)),
             "lower_solves": 0 if solution is None else asked * np.size(solution.residual),
-            "scalars_down": problem.num_clients * best.x.size,
-            "scalars_up": problem.num_clients * (best.x.size + 1),
-            "monitor_scalars": problem.num_clients,
+            **self.sent(),
         }
         return Visit(state, record, ended)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,11 @@ class PricedForm(LevelForm):
         base = _bordered(plain.base, rows, factors)
         return cls(base, groups, is_map=True, stairs=plain.stairs, plain=plain, priced=rows, signs=factors)
 
+    @cached_property
+    def _kept(self) -> np.ndarray:
+        """The level's rows that stay rows."""
+        return _unpriced(self.plain.base, self.priced)
+
     def is_monotone(self, program: ConvexProgram) -> bool:
         latest = self.plain.latest
         return latest is None or not latest.is_map or self.plain.is_monotone(latest)
@@ -57,11 +63,10 @@ class PricedForm(LevelForm):
         level, found = self.of_level(thetas)
         if not found.solved:
             return program.none(found.status)
-        kept, loose = _kept(self.plain.base, self.priced), self.plain.base.loose[self.priced]
-        size, height = self.plain.size, len(self.plain.base.loose)
+        loose, size, height = self.plain.base.loose[self.priced], self.plain.size, self.plain.base.height
         u = np.concatenate([found.u[:size], self.signs * found.z[self.priced], found.u[size:]])
         slack = level.slack(found.u)[self.priced[loose]]
-        z = np.concatenate([found.z[:height][kept], slack, found.z[height:]])
+        z = np.concatenate([found.z[:height][self._kept], slack, found.z[height:]])
         return program.judged(u, z, found.work)
 
 
@@ -82,14 +87,14 @@ class PricedForm(LevelForm):
 
     def multipliers(self, found: ProgramSolution) -> np.ndarray:
         """Those of the level's own rows."""
-        base, kept = self.plain.base, _kept(self.plain.base, self.priced)
+        base, kept = self.plain.base, self._kept
         own, others = np.zeros(base.height), len(kept) + int(base.loose[self.priced].sum())
         own[kept], size = found.z[: len(kept)], self.plain.size
         own[self.priced] = self.signs * found.u[size : size + len(self.priced)]
         return np.concatenate([own, found.z[others:]])
 
 
-def _kept(base: LevelTemplate, priced: np.ndarray) -> np.ndarray:
+def _unpriced(base: LevelTemplate, priced: np.ndarray) -> np.ndarray:
     """The rows that stay rows."""
     return np.setdiff1d(np.arange(base.height), priced)
 
@@ -131,7 +136,7 @@ def _bordered(plain: LevelTemplate, priced: np.ndarray, signs: np.ndarray) -> Le
         raise NoStandardFormError("it has the price of a curved cone")
     column, sign = np.full(plain.height, -1), np.zeros(plain.height)
     column[priced], sign[priced] = first + np.arange(len(priced)), signs
-    kept = _kept(plain, priced)
+    kept = _unpriced(plain, priced)
     place = np.full(plain.height, -1)
     place[kept] = np.arange(len(kept))
     bounded = np.flatnonzero(kinds[priced])  # prices of inequalities

@@ -113,7 +113,7 @@ def proved_reference(compiled: CompiledProblem, *, gap: float, time_limit: float
 def proof_line(compiled: CompiledProblem, result: Result) -> list[str]:
     """Whether the end of a default run is the best on X, where branch and bound tells that in a moment; in a line, or none."""
     small = 0 < compiled.lower.size * owners(compiled) <= FEW and compiled.upper.size <= FEW and not compiled.elsewhere
-    if not small or "chosen" not in result.settings or find_spec("pyscipopt") is None or not math.isfinite(result.value):
+    if not small or "chosen" not in result.settings or result.status == PROVED or find_spec("pyscipopt") is None or not math.isfinite(result.value):
         return []
     x = compiled.upper.flatten(result.x, "x")
     best = compiled.programs.keep(("proof line", x.tobytes()), lambda: _told_in_a_moment(compiled, x))

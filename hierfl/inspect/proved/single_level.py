@@ -122,6 +122,84 @@ def refuse(what: str) -> IncompatibleSolverError:
     return IncompatibleSolverError(f"certificate='global' needs {what}")
 
 
+class _Square(NamedTuple):
+    """``weight`` times the square of a sum of numbers times entries of u, and a shift."""
+
+    weight: Any
+    form: list[tuple[int, Any]]
+    shift: list[Any]
+
+    def inner(self, u: Any) -> Polynomial:
+        """What is squared."""
+        return Polynomial.sum_of([*((1.0, value * u[column]) for column, value in self.form), *((1.0, value) for value in self.shift)])
+
+
+@dataclass
+class _Level:
+    """An owner's program with what x says of it as polynomials: entries of P, q, A and b at their places, and squares."""
+
+    quadratic: list[tuple[int, int, Any]] = field(default_factory=list)
+    linear: list[tuple[int, Any]] = field(default_factory=list)
+    matrix: list[tuple[int, int, Any]] = field(default_factory=list)
+    offset: list[tuple[int, Any]] = field(default_factory=list)
+    squares: list[_Square] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, blocks: Sequence[RowBlock], thetas: Sequence[Any]) -> _Level:
+        """Of a form's parts, with their thetas."""
+        found = cls()
+        for block, theta in zip(blocks, thetas):
+            for k, weight in enumerate(block.weights):
+                at, columns, rows, template = partial(_entries, theta=theta[k]), block.columns[k], block.heights[k], block.template
+                found.quadratic += [(columns[i], columns[j], weight * value) for i, j, value in at(template.quadratic)]
+                found.linear += [(columns[i], weight * value) for i, _, value in at(template.linear)]
+                found.matrix += [(rows[i], columns[j], value) for i, j, value in at(template.matrix)]
+                found.offset += [(rows[i], value) for i, _, value in at(template.offset)]
+                for part in template.smooth:
+                    squares = {i: _Square(weight * value, [], []) for i, _, value in at(part.weight)}
+                    for i, j, value in at(part.form):
+                        if i in squares:
+                            squares[i].form.append((columns[j], value))
+                    for i, _, value in at(part.shift):
+                        if i in squares:
+                            squares[i].shift.append(value)
+                    found.squares += squares.values()
+        return found
+
+    def cost(self, u: Any) -> Polynomial:
+        """The objective at u."""
+        parts = [(0.5, value * u[i] * u[j]) for i, j, value in self.quadratic]
+        parts += [(1.0, value * u[i]) for i, value in self.linear]
+        for square in self.squares:
+            inner = square.inner(u)
+            parts.append((1.0, square.weight * inner * inner))
+        return Polynomial.sum_of(parts)
+
+    def force(self, u: Any, z: Any) -> list[Polynomial]:
+        """P u + q - A'z, squares included."""
+        parts: list[list[tuple[float, Any]]] = [[] for _ in u]
+        for i, j, value in self.quadratic:
+            parts[i].append((1.0, value * u[j]))
+        for i, value in self.linear:
+            parts[i].append((1.0, value))
+        for i, j, value in self.matrix:
+            parts[j].append((-1.0, value * z[i]))
+        for square in self.squares:
+            pull = square.weight * square.inner(u)
+            for column, value in square.form:
+                parts[column].append((2.0, value * pull))
+        return list(map(Polynomial.sum_of, parts))
+
+    def slack(self, u: Any, height: int) -> list[Polynomial]:
+        """A u + b."""
+        parts: list[list[tuple[float, Any]]] = [[] for _ in range(height)]
+        for i, j, value in self.matrix:
+            parts[i].append((1.0, value * u[j]))
+        for i, value in self.offset:
+            parts[i].append((1.0, value))
+        return list(map(Polynomial.sum_of, parts))
+
+
 @dataclass
 class _Writer:
     """Writes a problem down."""
@@ -260,27 +338,6 @@ class _Writer:
                     found[place].append(answer.u)
         return found
 
-    @staticmethod
-    def _cost(blocks: Sequence[RowBlock], thetas: Sequence[Any], u: Any) -> Polynomial:
-        """The level's objective at u."""
-        parts: list[tuple[float, Any]] = []
-        for block, theta in zip(blocks, thetas):
-            for k, weight in enumerate(block.weights):
-                at, columns, template = partial(_entries, theta=theta[k]), block.columns[k], block.template
-                parts += [(0.5 * weight, value * u[columns[i]] * u[columns[j]]) for i, j, value in at(template.quadratic)]
-                parts += [(weight, value * u[columns[i]]) for i, _, value in at(template.linear)]
-                for part in template.smooth:  # squares
-                    factors = {i: value for i, _, value in at(part.weight)}
-                    arguments: dict[int, list[tuple[float, Any]]] = {}
-                    for i, j, value in at(part.form):
-                        arguments.setdefault(i, []).append((1.0, value * u[columns[j]]))
-                    for i, _, value in at(part.shift):
-                        arguments.setdefault(i, []).append((1.0, value))
-                    for i, each in arguments.items():
-                        inner = Polynomial.sum_of(each)
-                        parts.append((weight, factors.get(i, 0.0) * inner * inner))
-        return Polynomial.sum_of(parts)
-
     def _follower(self, form: LevelForm, owner: Owner, x: Environment, others: Sequence[np.ndarray]) -> dict[int, Entries]:
         """Write one owner's optimality conditions; of ``others`` none is better than its u."""
         program, unknowns = self.program, self.program.unknowns
@@ -290,47 +347,21 @@ class _Writer:
             if not any(v.id in lower for v in constraint.variables()):
                 self._constrain(constraint, own)
         blocks, thetas = self._blocks(form, owner, own)
+        level = _Level.of(blocks, thetas)
         width, height = blocks[-1].end
         kinds = [cone.kind for block in blocks for cone in block.cones for _ in range(cone.size)]
         loose = np.array([kind == NONNEGATIVE for kind in kinds], bool)
         u = unknowns.array(np.full(width, -np.inf), np.inf)
-        force: list[list[tuple[float, Any]]] = [[] for _ in range(width)]
-        slack: list[list[tuple[float, Any]]] = [[] for _ in range(height)]
         seen = np.zeros(height, bool)
         for block in blocks:
             seen[block.heights[:, block.template.matrix.rows]] = True
         z = unknowns.array(np.where(loose | ~seen, 0.0, -np.inf), np.where(seen, np.inf, 0.0))
-        for block, theta in zip(blocks, thetas):
-            for k, weight in enumerate(block.weights):
-                at = partial(_entries, theta=theta[k])
-                columns, rows, template = block.columns[k], block.heights[k], block.template
-                for i, j, value in at(template.quadratic):
-                    force[columns[i]].append((weight, value * u[columns[j]]))
-                for i, _, value in at(template.linear):
-                    force[columns[i]].append((weight, value))
-                for i, j, value in at(template.matrix):
-                    slack[rows[i]].append((1.0, value * u[columns[j]]))
-                    force[columns[j]].append((-1.0, value * z[rows[i]]))
-                for i, _, value in at(template.offset):
-                    slack[rows[i]].append((1.0, value))
-                for part in template.smooth:  # squares
-                    factors = {i: value for i, _, value in at(part.weight)}
-                    forms = [(i, columns[j], value) for i, j, value in at(part.form)]
-                    arguments: list[list[tuple[float, Any]]] = [[] for _ in range(part.form.shape[0])]
-                    for i, column, value in forms:
-                        arguments[i].append((1.0, value * u[column]))
-                    for i, _, value in at(part.shift):
-                        arguments[i].append((1.0, value))
-                    pulls = [factors.get(i, 0.0) * Polynomial.sum_of(parts) for i, parts in enumerate(arguments)]
-                    for i, column, value in forms:
-                        force[column].append((2.0 * weight, value * pulls[i]))
-        program.equations += [total for total in map(Polynomial.sum_of, force) if total.terms]
-        own_cost = self._cost(blocks, thetas, u) if others else None
-        for other in others:
-            program.inequalities.append(Polynomial.sum_of([(1.0, self._cost(blocks, thetas, other)), (-1.0, own_cost)]))
+        program.equations += [total for total in level.force(u, z) if total.terms]
+        if others:
+            own_cost = level.cost(u)
+            program.inequalities += [Polynomial.sum_of([(1.0, level.cost(other)), (-1.0, own_cost)]) for other in others]
         places = np.full(height, -1)
-        for row, parts in enumerate(slack):
-            value = Polynomial.sum_of(parts)
+        for row, value in enumerate(level.slack(u, height)):
             if not loose[row]:
                 program.equations.append(value)
                 continue

@@ -1,0 +1,62 @@
+"""What methods share that search for the best point by themselves, asking all clients: their state is that point, and they claim no theorem."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.solvers.parts.participation import DrawnCohorts
+
+
+class BestPoint(NamedTuple):
+    """The best point so far, and y there, for every owner; y is None until somebody asks for it at the start."""
+
+    x: Float[np.ndarray, " n"]
+    y: Float[np.ndarray, "owners size"] | None
+
+
+@dataclass(frozen=True, eq=False)
+class BoundSearch:
+    """Such a method on one problem."""
+
+    problem: CompiledProblem
+    absent: ClassVar[str] = "unbiased"
+    stays_in_upper_set: ClassVar[bool] = True
+    advice: ClassVar[str] = ""
+    theory: ClassVar[None] = None
+
+    @property
+    def cohorts(self) -> DrawnCohorts:
+        """Every round asks all clients."""
+        return DrawnCohorts(self.problem.num_clients, self.problem.num_clients)
+
+    def init(self, x0: Any) -> BestPoint:
+        """The start."""
+        return BestPoint(np.asarray(x0, float), None)
+
+    def memory(self, x0: Any) -> Float[np.ndarray, " 0"]:
+        """Clients remember nothing."""
+        return np.zeros(0)
+
+    def decision(self, state: BestPoint) -> Float[np.ndarray, " n"]:
+        """The best point so far."""
+        return state.x
+
+    def response(self, state: BestPoint, memory: Any) -> Float[np.ndarray, "owners size"] | None:
+        """y at the best point."""
+        if state.y is not None or not self.problem.lower.size:
+            return state.y
+        return np.asarray(self.problem.exact.at(state.x).solution.y)  # type: ignore[union-attr]
+
+    def caveat(self, rounds: int) -> str | None:
+        """It claims no theorem."""
+        return None
+
+    def sent(self) -> dict[str, int]:
+        """What a question to all clients sends: x down; their value and its gradient up."""
+        clients, size = self.problem.num_clients, self.problem.upper.size
+        return {"scalars_down": clients * size, "scalars_up": clients * (size + 1), "monitor_scalars": clients}
