@@ -59,7 +59,7 @@ class Problem:
     def __init__(
         self,
         objective: Objective,
-        lower: LowerLevel | None = None,
+        lower: LowerLevel | Sequence[LowerLevel] | None = None,
         constraints: Any = (),
         federation: Federation | None = None,
     ) -> None:
@@ -83,7 +83,7 @@ class Problem:
 
     @property
     def lower(self) -> tuple[LowerLevel, ...]:
-        """The lower level as a tuple of one, or empty."""
+        """The lower levels: none, one, or several in their order."""
         return self.declaration.lower
 
     @property

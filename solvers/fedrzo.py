@@ -308,6 +308,6 @@ class FedRZO(PublishedSettings):
 
 def default_lower(problem: CompiledProblem) -> LowerSolver:
     """Exact where the lower level holds no data of a client, else the papers' solver for its scope."""
-    if problem.scope == "sample" or not problem.lower_samples:
+    if problem.scope == "sample" or problem.several or not problem.lower_samples:
         return Exact()
     return LocalSGD() if problem.scope == "federation" else ProjectedSGD()

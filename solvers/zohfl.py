@@ -192,7 +192,7 @@ class ZOHFL(PublishedSettings):
         if self.local_steps is not None:
             return ProjectedSGD(steps=self.local_steps)
         level = problem.declaration.lower_level
-        without_data = level is not None and (level.scope == "sample" or not problem.lower_samples)
+        without_data = level is not None and (level.scope == "sample" or problem.several or not problem.lower_samples)
         return Exact() if without_data else ProjectedSGD()
 
 

@@ -17,6 +17,7 @@ from cvxpy.expressions.expression import Expression
 from hierfl.analysis.convexity import players_convexity, require_convex_set, require_curvature, require_domain
 from hierfl.analysis.enclosure import Known
 from hierfl.analysis.hoist import instantiate
+from hierfl.analysis.several_levels import each_level, in_order, levels_of, of_one_scope, require_order
 from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of
 from hierfl.atoms.intervals import Interval
 from hierfl.errors import DataError, DeclarationError, NotConvexError
@@ -25,6 +26,7 @@ from hierfl.language.declaration import Declaration, Roles
 from hierfl.language.declared_arguments import constraint_tuple, unique_leaves
 from hierfl.language.federation.federated_data import Federation
 from hierfl.language.federation.paired_rows import require_paired
+from hierfl.language.followers import Followers
 from hierfl.language.levels import ArgMin, LowerLevel, Objective
 from hierfl.language.player import Nash
 from hierfl.language.prices import Dual, Price, price_sign, priced
@@ -37,17 +39,25 @@ def declare(objective: Any, lower: Any, constraints: Any, federation: Any) -> De
 
     Raises ``DeclarationError``, ``NotConvexError``, ``DataError``, naming the culprit and what to write instead.
     """
-    _require_kinds(objective, lower, federation)
-    objective, lower, upper = _with_prices(objective, lower, constraint_tuple(constraints, "Problem"))
+    given = () if lower is None else levels_of(lower)
+    _require_kinds(objective, given, federation)
+    require_order(given)
+    levels, federation, rows = of_one_scope(given, federation)
+    upper = constraint_tuple(constraints, "Problem")
+    if rows:
+        objective, upper = objective.over(lambda term: instantiate([term], rows)[0]), tuple(instantiate(upper, rows))
+    objective, levels, upper = _with_prices(objective, levels, upper)
+    lower = in_order(levels) if levels else None
     on_x, coupled = split_coupled(upper, lower, federation.num_clients if federation else 1)
     roles = Roles.of(objective, lower, on_x, coupled)
     require_convex_set(on_x, roles.upper, "the constraints on x", upper=True)
     known = _known_bounds(on_x, roles, federation)
     declaration = Declaration(objective, lower, on_x, federation, roles, known, coupled)
-    if lower is not None:
-        _require_convex_level(lower, lower.expressions, lower.constraints, declaration.known_bounds)
-        if isinstance(lower, Nash):
-            players_convexity(lower)
+    for level, bounds in ((own.lower_level, own.known_bounds) for own in each_level(declaration)):
+        assert level is not None
+        _require_convex_level(level, level.expressions, level.constraints, bounds)
+        if isinstance(level, Nash):
+            players_convexity(level)
     _require_holders(roles, federation)
     _require_measurable(declaration)
     return declaration
@@ -56,7 +66,7 @@ def declare(objective: Any, lower: Any, constraints: Any, federation: Any) -> De
 def convex_on_x_only(declaration: Declaration) -> bool:
     """Whether the lower level is convex by what constraints and attributes say of x, so that nothing is known outside X."""
     level = declaration.lower_level
-    if level is None or isinstance(level, Nash):
+    if level is None or isinstance(level, Nash | Followers):
         return False
     upper = declaration.roles.upper
     anywhere = {x: cp.Variable(x.shape, name=x.name()) for x in upper}
@@ -70,94 +80,115 @@ def convex_on_x_only(declaration: Declaration) -> bool:
 
 
 def _with_prices(
-    objective: Objective, level: LowerLevel | None, constraints: Sequence[Constraint]
-) -> tuple[Objective, LowerLevel | None, tuple[Constraint, ...]]:
-    """The same with one leaf for each price that is mentioned, which the level has among its variables.
+    objective: Objective, levels: Sequence[LowerLevel], constraints: Sequence[Constraint]
+) -> tuple[Objective, tuple[LowerLevel, ...], tuple[Constraint, ...]]:
+    """The same with one leaf for each price that is mentioned, which its level has among its variables.
 
-    Raises ``DeclarationError`` for prices of constraints that are not the lower level's, and for prices that the level itself mentions.
+    Raises ``DeclarationError`` for prices of constraints that are no lower level's, and for prices that a level mentions of itself, or of a later one.
     """
-    level = priced(level, ()) if level is not None and level.prices else level  # of a declaration that is made again
-    owners = {} if level is None else {dual.id: one for one in level.constraints for dual in one.dual_variables}
+    levels = tuple(priced(level, ()) if level.prices else level for level in levels)  # of a declaration that is made again
+    owners = {dual.id: (one, place) for place, level in enumerate(levels) for one in level.constraints for dual in one.dual_variables}
     on_x = {dual.id: one for one in constraints for dual in one.dual_variables}
-    of_level = () if level is None else level.constraints
-    upper = [*objective.terms, *constraints]
-    mentioned = unique_leaves(v for part in upper for v in part.variables() if isinstance(v, Price) or v.id in owners or v.id in on_x)
-    if level is not None:
-        _require_no_price_below(level, owners)
-    if not mentioned:
-        return objective, level, tuple(constraints)
-    leaves, meant, same = dict[int, cp.Variable](), dict[Any, Expression](), list[tuple[cp.Variable, cp.Variable, float]]()
-    mentioned = tuple(sorted(mentioned, key=lambda one: not (isinstance(one, Price) and one.is_named)))  # a name that was given stays
+    below = _prices_below(levels, owners)
+    above = [v for part in (*objective.terms, *constraints) for v in part.variables() if isinstance(v, Price) or v.id in owners or v.id in on_x]
+    mentioned = unique_leaves([*below, *sorted(above, key=lambda one: not (isinstance(one, Price) and one.is_named))])  # a name that was given stays
+    leaves, meant = dict[int, cp.Variable](), dict[Any, Expression]()
+    own: list[list[cp.Variable]] = [[] for _ in levels]
+    same: list[list[tuple[cp.Variable, cp.Variable, float]]] = [[] for _ in levels]
     for variable in mentioned:
-        constraint = variable.constraint if isinstance(variable, Price) else owners.get(variable.id, on_x.get(variable.id))
-        if level is None or constraint is None or not any(constraint is own for own in of_level):
+        constraint = variable.constraint if isinstance(variable, Price) else on_x[variable.id] if variable.id in on_x else owners[variable.id][0]
+        place = next((k for k, level in enumerate(levels) if any(constraint is one for one in level.constraints)), -1)
+        if place < 0:
             raise DeclarationError(
                 f"{variable.name()} is the price of {expression_text(constraint)}, which is not among the constraints of the lower level: "
-                + _meant_price(level, constraint, constraints)
+                + _meant_price(levels, constraint, constraints)
             )
-        if not any(v.id in {one.id for one in level.variables} for v in constraint.variables()):
-            raise DeclarationError(
-                f"{variable.name()}: the constraint {expression_text(constraint)} is about x alone, which the lower level does not decide: it has no price."
-            )
-        if level.scope == "federation" and any(isinstance(p, ClientParameter) for p in constraint.parameters()):
-            raise DeclarationError(
-                f"{variable.name()}: the constraint {expression_text(constraint)} is one for each client in federation scope, with as many prices. "
-                f"Write it with numbers, once for each client, or declare scope='client'."
-            )
-        price_sign(variable, constraint, level)  # told here if it has none
+        level = levels[place]
+        _require_price(variable, constraint, level)
         leaf = leaves.setdefault(id(constraint), variable if isinstance(variable, Price) else Dual(constraint))
+        if not any(leaf is one for one in own[place]):
+            own[place].append(leaf)
         if leaf is not variable:
             sign = price_sign(variable, constraint, level) * price_sign(leaf, constraint, level)
             meant[variable] = sign * leaf
-            same.append((variable, leaf, sign))
+            same[place].append((variable, leaf, sign))
+    if any(variable.id in {one.id for one in meant} for variable in below):
+        twice = next(variable for variable in below if variable.id in {one.id for one in meant})
+        raise DeclarationError(f"{twice.name()} is one of two names of a price that lower levels mention: keep one in a variable, and write it in all places.")
     if meant:
         objective = objective.over(lambda term: instantiate([term], meant)[0])
         constraints = instantiate(constraints, meant)
-    assert level is not None
-    return objective, priced(level, tuple(leaves.values()), tuple(same)), tuple(constraints)
+    found = (priced(level, tuple(prices), tuple(names)) if prices else level for level, prices, names in zip(levels, own, same))
+    return objective, tuple(found), tuple(constraints)
 
 
-def _meant_price(level: LowerLevel | None, constraint: Constraint | None, on_x: Sequence[Constraint]) -> str:
+def _require_price(variable: cp.Variable, constraint: Constraint, level: LowerLevel) -> None:
+    """A constraint of this level has one price."""
+    if not any(v.id in {one.id for one in level.variables} for v in constraint.variables()):
+        raise DeclarationError(
+            f"{variable.name()}: the constraint {expression_text(constraint)} is about x alone, which the lower level does not decide: it has no price."
+        )
+    if level.scope == "federation" and any(isinstance(p, ClientParameter) for p in constraint.parameters()):
+        raise DeclarationError(
+            f"{variable.name()}: the constraint {expression_text(constraint)} is one for each client in federation scope, with as many prices. "
+            f"Write it with numbers, once for each client, or declare scope='client'."
+        )
+    price_sign(variable, constraint, level)  # told here if it has none
+
+
+def _meant_price(levels: Sequence[LowerLevel], constraint: Constraint | None, on_x: Sequence[Constraint]) -> str:
     """What to write where a price is none of the lower level's."""
-    if level is None:
+    if not levels:
         return "there is no lower level."
     if any(constraint is one for one in on_x):
         return "it is one of Problem(constraints=...), whose multipliers are part of what is solved for."
     return "keep the constraint in a variable, and name that one in both places."
 
 
-def _require_no_price_below(level: LowerLevel, owners: dict[int, Constraint]) -> None:
-    for part in [*level.declared, *level.constraints]:
-        for variable in part.variables():
-            if isinstance(variable, Price) or variable.id in owners:
-                raise DeclarationError(
-                    f"{expression_text(part)} of {type(level).__name__} mentions {variable.name()}, a price of the level itself: who minimises at "
-                    f"given prices, and prices that clear a market, are together an hf.Equilibrium with the price as one of its variables."
-                )
+def _prices_below(levels: Sequence[LowerLevel], owners: dict[int, tuple[Constraint, int]]) -> list[cp.Variable]:
+    """The prices that levels mention of earlier ones."""
+    found: list[cp.Variable] = []
+    for place, level in enumerate(levels):
+        earlier = [one for other in levels[:place] for one in other.constraints]
+        for part in [*level.declared, *level.constraints]:
+            for variable in part.variables():
+                if isinstance(variable, Price) and any(variable.constraint is one for one in earlier):
+                    found.append(variable)
+                elif variable.id in owners and owners[variable.id][1] < place:
+                    raise DeclarationError(
+                        f"{expression_text(part)} of {type(level).__name__} mentions {variable.name()}, a dual variable of CVXPY: keep the price in a "
+                        f"variable, price = hf.Dual(constraint), and write that one in all places."
+                    )
+                elif isinstance(variable, Price) or variable.id in owners:
+                    raise DeclarationError(
+                        f"{expression_text(part)} of {type(level).__name__} mentions {variable.name()}, a price of the level itself: who minimises at "
+                        f"given prices, and prices that clear a market, are together an hf.Equilibrium with the price as one of its variables."
+                    )
+    return found
 
 
-def _require_kinds(objective: Any, lower: Any, federation: Any) -> None:
+def _require_kinds(objective: Any, levels: Sequence[Any], federation: Any) -> None:
     """Each part is one of hierfl's own."""
     if not isinstance(objective, Objective):
         raise DeclarationError(
             f"the objective must be hf.Minimize(clients=..., server=...) or hf.Maximize(...), not {type(objective).__name__}"
             f"{' of cvxpy' if isinstance(objective, (cp.Minimize, cp.Maximize)) else ''}."
         )
-    if lower is not None and not isinstance(lower, LowerLevel):
+    wrong = next((one for one in levels if not isinstance(one, LowerLevel)), None)
+    if wrong is not None:
         raise DeclarationError(
-            f"lower must be one hf.ArgMin, hf.ArgMax, hf.Equilibrium or hf.Nash (several lower variables go into one level as a "
-            f"list), not {type(lower).__name__}.{_meant(lower)}"
+            f"lower must be an hf.ArgMin, hf.ArgMax, hf.Equilibrium or hf.Nash, or a list of several (several variables go into one level as a "
+            f"list), not {type(wrong).__name__}.{_meant(levels)}"
         )
     if federation is not None and not isinstance(federation, Federation):
         raise DeclarationError(f"federation must be a hf.Federation, not {type(federation).__name__}.")
 
 
-def _meant(lower: Any) -> str:
+def _meant(given: Sequence[Any]) -> str:
     """What to write for what stands where a lower level was expected."""
-    if isinstance(lower, Federation):
+    if isinstance(given[0], Federation):
         return " A federation is given by name, federation=...."
-    several = lower if isinstance(lower, (list, tuple)) else [lower]
-    if several and all(isinstance(one, cp.constraints.constraint.Constraint) for one in several):
+    if all(isinstance(one, cp.constraints.constraint.Constraint) for one in given):
         return " Constraints on x are given by name, constraints=[...]."
     return ""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hierfl.analysis.several_levels import each_level
 from hierfl.compiler.data.tables import Data, Population, population
 from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.layout import Layout
@@ -23,6 +24,7 @@ from hierfl.language.declaration import Declaration
 from hierfl.language.expectation import refuse_total_of_distribution
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.federated_data import POINTS
+from hierfl.language.followers import Followers
 from hierfl.language.function import uses_black_box
 
 
@@ -48,29 +50,36 @@ def compile_problem(declaration: Declaration) -> CompiledProblem:
     _require_known_means(declaration)
     _require_gradients(declaration)
     oracles = _oracles(declaration)
-    exact = ExactLower.of(oracles)  # looks at concrete numbers, and refuses what cannot be solved
-    player_evidence(exact)
+    if isinstance(declaration.lower_level, Followers):
+        stages = [_oracles(own, oracles.static_data) for own in each_level(declaration)]
+        exact = ExactLower.in_sequence(oracles, stages)
+        for stage in exact.stages:
+            player_evidence(stage)
+    else:
+        exact = ExactLower.of(oracles)  # looks at concrete numbers, and refuses what cannot be solved
+        player_evidence(exact)
     return CompiledProblem(**{f.name: getattr(oracles, f.name) for f in fields(oracles)}, exact=exact)
 
 
-def _oracles(declaration: Declaration) -> Oracles:
+def _oracles(declaration: Declaration, data: Data | None = None) -> Oracles:
     objective, level, roles = declaration.objective, declaration.lower_level, declaration.roles
     on_x = upper_constraints(declaration)
     public, private = split_constraints(on_x)
     upper_set = compile_set(public, roles.upper, label="X")
     of_y = lower_constraints(declaration)
+    single = level is not None and not isinstance(level, Followers)  # several have neither one set nor one mapping
     return Oracles(
         declaration=declaration,
         upper=Layout(roles.upper),
         lower=Layout(roles.lower, level.same_prices if level else ()),
-        static_data=_data(declaration),
+        static_data=_data(declaration) if data is None else data,
         upper_set=upper_set,
         private_set=compile_set(private, roles.upper, label="X_i") if private else None,
         client_upper_set=compile_set(on_x, roles.upper, label="X_i") if private else upper_set,
-        lower_set=compile_set(of_y, roles.lower, label="Y(x)", known=declaration.known_bounds) if level else None,
+        lower_set=compile_set(of_y, roles.lower, label="Y(x)", known=declaration.known_bounds) if single else None,
         client_program=Program([objective.clients]) if objective.clients is not None else None,
         server_program=Program([objective.server]) if objective.server is not None else None,
-        lower_program=Program(level.expressions) if level else None,
+        lower_program=Program(level.expressions) if level is not None and single else None,
     )
 
 

@@ -257,7 +257,12 @@ def _terms(
             upper = party.weight * value(x, own_y, party.environment, weighed)
             if own_y is None or at_server or not set(table.samples) & set(compiled.lower_samples):
                 return upper[None]
-            return jnp.stack([upper, direction @ compiled.operator(x, own_y, party.environment, weighed)])
+            force, start = jnp.zeros(0, x.dtype), 0
+            for stage in compiled.exact.stages:  # each level at x and the answers before it
+                at, end = jnp.concatenate([x, own_y[:start]]), start + stage.oracles.lower.size
+                part = stage.oracles.operator(at, own_y[start:end], party.environment, weighed)
+                force, start = jnp.concatenate([force, part]), end
+            return jnp.stack([upper, direction @ force])
 
         return jax.jacrev(added)(rows.weights[table.samples[0]])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from textwrap import shorten
 from typing import Any
 
@@ -14,6 +14,7 @@ from cvxpy.expressions.leaf import Leaf
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.evaluation_nodes import RULES
 from hierfl.compiler.data.storage import Stored
+from hierfl.compiler.lower_level.exact_lower import ExactLower
 from hierfl.compiler.lower_level.player_convexity import derivative_text, player_evidence
 from hierfl.compiler.sets import CompiledSet
 from hierfl.compiler.sets.blocks import Block
@@ -79,8 +80,8 @@ def explain(compiled: CompiledProblem, clients: Lowered) -> Explanation:
     for name, program in (("server term", compiled.server_program), ("clients term", compiled.client_program)):
         if program is not None:
             pieces.append(Lowered(name, f"a JAX program of {len(program)} operations", _program_cost(compiled, name)))
-    if compiled.lower_set is not None and compiled.lower_program is not None:
-        pieces += [*_decision(compiled, "y"), *_set("Y(x)", compiled.lower_set, compiled), *_lower_level(compiled)]
+    for place, stage in enumerate(compiled.exact.stages):
+        pieces += _of_level(compiled, stage, f"level {place + 1}: " if len(compiled.exact.stages) > 1 else "")
     pieces += [_on_answers(one, len(program)) for one, program in zip(compiled.coupled.conditions, compiled.coupled.programs)]
     return Explanation((*pieces, clients, _data(compiled)))
 
@@ -146,6 +147,15 @@ def _moves_with(compiled_set: CompiledSet, compiled: CompiledProblem) -> str:
     if level is not None and any(p.id in compiled_set.depends_on for p in level.leaves if isinstance(p, Sample)):
         kinds.append("the sample")
     return f"; moves with {' and '.join(kinds)}" if kinds else ""
+
+
+def _of_level(compiled: CompiledProblem, stage: ExactLower, called: str) -> list[Lowered]:
+    """The pieces of a lower level; none where there is none."""
+    own = CompiledProblem(**{f.name: getattr(stage.oracles, f.name) for f in fields(stage.oracles)}, exact=stage) if called else compiled
+    if own.lower_set is None or own.lower_program is None:
+        return []
+    pieces = [*_decision(own, "y"), *_set("Y(x)", own.lower_set, own), *_lower_level(own)]
+    return [replace(piece, piece=f"{called}{piece.piece}") for piece in pieces]
 
 
 def _lower_level(compiled: CompiledProblem) -> list[Lowered]:

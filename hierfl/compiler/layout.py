@@ -13,6 +13,7 @@ import numpy as np
 
 from hierfl.errors import DataError
 from hierfl.language.federation.given_arrays import in_given_order
+from hierfl.language.followers import OneForEach
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,11 @@ class Layout:
     def size(self) -> int:
         """How many scalars the flat vector has."""
         return self.offsets[-1]
+
+    @cached_property
+    def declared(self) -> tuple[cp.Variable, ...]:
+        """The variables as users know them: what stands for one of each client is called by that."""
+        return tuple(v.of if isinstance(v, OneForEach) else v for v in self.variables)
 
     @cached_property
     def whole(self) -> np.ndarray:
@@ -66,15 +72,15 @@ class Layout:
             by_id = {getattr(key, "id", key): array for key, array in value.items()}
             by_name = {key: array for key, array in value.items() if isinstance(key, str)}
             labels = {getattr(key, "id", key): key.name() if hasattr(key, "id") else key for key in value}
-            every = [*self.variables, *(name for name, _, _ in self.same)]
+            every = [*self.declared, *(name for name, _, _ in self.same)]
             known = {v.id for v in every} | {v.name() for v in every}
             for key in by_id:
                 if key not in known:
                     raise DataError(f"{what} names {labels[key]!r}, which is none of {names}.")
-            missing = [v.name() for v in self.variables if v.id not in by_id and v.name() not in by_name]
+            missing = [v.name() for v in self.declared if v.id not in by_id and v.name() not in by_name]
             if missing:
                 raise DataError(f"{what} has no value for {', '.join(missing)}: give {{variable: array}} for {names}.")
-            arrays = [by_id.get(v.id, by_name.get(v.name())) for v in self.variables]
+            arrays = [by_id.get(v.id, by_name.get(v.name())) for v in self.declared]
         elif len(self.variables) > 1:
             raise DataError(f"{what} must be a mapping {{variable: array}} for the variables {names}.")
         else:
@@ -86,14 +92,14 @@ class Layout:
         pieces = self.split(np.asarray(flat))
         if len(self.variables) == 1:
             return pieces[self.variables[0].id]
-        found = {variable: pieces[variable.id] for variable in self.variables}
+        found = {name: pieces[variable.id] for name, variable in zip(self.declared, self.variables)}
         return found | {name: factor * found[variable] for name, variable, factor in self.same}
 
     def assign(self, flat: Any) -> None:
         """Set ``.value`` of the variables."""
         pieces = self.split(np.asarray(flat))
-        for variable in self.variables:
-            variable.save_value(np.array(pieces[variable.id]))
+        for name, variable in zip(self.declared, self.variables):
+            name.save_value(np.array(pieces[variable.id]))
         for name, variable, factor in self.same:
             name.save_value(factor * np.array(pieces[variable.id]))
 

@@ -27,13 +27,14 @@ from hierfl.compiler.expressions.program import NO_ROWS, Program, Rows
 from hierfl.compiler.layout import Layout
 from hierfl.compiler.party_constraints import constraints_of_all_clients
 from hierfl.compiler.sets import CompiledSet, compile_set
-from hierfl.errors import DataError, DeclarationError
+from hierfl.errors import DataError, DeclarationError, IncompatibleSolverError
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import is_double, renewed
 from hierfl.jaxtools.program_cache import ProgramCache
 from hierfl.language.declaration import Declaration
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.federated_data import POINTS
+from hierfl.language.followers import Followers
 from hierfl.language.sample import ClientParameter, Sample
 
 Environment = Mapping[int, Any]
@@ -81,6 +82,11 @@ class Oracles:
         """Scope of the lower level; None without one."""
         level = self.declaration.lower_level
         return level.scope if level else None
+
+    @property
+    def several(self) -> bool:
+        """Whether there are several lower levels in sequence, which have no one mapping."""
+        return isinstance(self.declaration.lower_level, Followers)
 
     @property
     def sign(self) -> float:
@@ -329,6 +335,11 @@ class Oracles:
         made a step on one sample four times as long.
         """
         level = self.declaration.lower_level
+        if self.several:
+            raise IncompatibleSolverError(
+                "several lower levels in sequence have no one mapping F, by which clients would take steps below: write lower=Exact(), or take "
+                "ImplicitBundle, the default."
+            )
         if level is None or self.lower_program is None:
             raise DeclarationError("the problem has no lower level.")
         program = self.lower_program

@@ -39,6 +39,7 @@ from hierfl.language.expectation import (
 )
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.federated_data import Federation
+from hierfl.language.followers import Followers
 from hierfl.language.function import UserAtom
 from hierfl.language.levels import LowerLevel, Objective
 from hierfl.language.printing.text import expression_text
@@ -77,7 +78,7 @@ def _check_declaration(
         _check_lower_constraints(lower)
         for expression in lower.expressions:
             _check_averages(expression, set())
-            require_affine_in_averages(expression, f"the {type(lower).__name__}")
+            require_affine_in_averages(expression, "the lower level" if isinstance(lower, Followers) else f"the {type(lower).__name__}")
     _check_names([*upper, *(lower.variables if lower else ()), *(p for part in parts for p in part.parameters())])
 
 
@@ -369,8 +370,9 @@ class Declaration:
 
     @property
     def lower(self) -> tuple[LowerLevel, ...]:
-        """The lower level as a tuple of one, or empty."""
-        return (self.lower_level,) if self.lower_level else ()
+        """The lower levels: none, one, or several in their order."""
+        level = self.lower_level
+        return level.levels if isinstance(level, Followers) else (level,) if level else ()
 
     @cached_property
     def client_weights(self) -> np.ndarray:

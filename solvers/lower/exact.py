@@ -16,6 +16,7 @@ from hierfl.compiler.data.tables import Data, Party
 from hierfl.compiler.lower_level.certificate import TOLERANCE, LowerSolution
 from hierfl.compiler.lower_level.choice import METHODS
 from hierfl.compiler.lower_level.exact_lower import ExactLower
+from hierfl.compiler.lower_level.methods.in_sequence import InSequence
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.errors import IncompatibleSolverError
@@ -78,6 +79,10 @@ class BoundExact(Tabulated):
         """
         problem, method = self.problem, self.exact.method_in_rounds
         shared = problem.elsewhere and problem.scope == "federation" and isinstance(method, ParametricProgram)
+        if problem.elsewhere and problem.scope == "federation" and isinstance(method, InSequence):
+            raise IncompatibleSolverError(
+                "several lower levels in sequence that all clients share are solved where all data are, and some are elsewhere (hf.Elsewhere)."
+            )
         if not shared or not (problem.lower_is_private or getattr(problem.declaration.lower_level, "selection", None)):
             return
         federation = problem.declaration.federation
@@ -141,6 +146,7 @@ class BoundExact(Tabulated):
             lambda group: (data.server_party if group.server else everyone).gathered(group),
             lambda y: self.problem.federation_value(x, y, everyone),
             lambda x, y: self.exact.federation_owner(x, everyone).operator(y),
+            lambda stage, x: stage.federation_owner(x, everyone),
         )
 
     def _data(self) -> Data:

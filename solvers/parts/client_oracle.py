@@ -159,12 +159,15 @@ class ClientOracle(Tabulated):
         Whoever holds the data judges y by them anew: each client its own, all together the one that they share, of which they send F.
         """
         messages = clients.map(self.full_value, (x, y, clock), key=key)
-        values, forces = (messages.payload, None) if y is None else messages.payload
+        shared = y is not None and not self.problem.several
+        values, forces = messages.payload if shared else (messages.payload, None)
         total = clients.mean(values)
         if self.problem.server_program is not None:
             total = total + clients.server(self.server_value, (x, y))
         if not self.problem.lower.size:
             return OwnValue(total, jnp.zeros(()), jnp.zeros(()), jnp.full((), -1))
+        if y is not None and not shared:  # no one mapping, whose mean would tell
+            return OwnValue(total, jnp.full((), jnp.nan), jnp.full((), jnp.inf), jnp.full((), -1))
         if y is not None:
             found = self.problem.exact.shared_conditions(x, y, clients.mean(forces), clients.public)
             return OwnValue(total, *found, jnp.full((), -1))
@@ -191,7 +194,7 @@ class ClientOracle(Tabulated):
             start = memory[0] if isinstance(memory, tuple) else memory
             y = self.lower.client(x, party, start, clock, split(key)[0])[0]
             found = problem.exact.conditions(x, problem.exact.client_owner(x, party), y)._asdict()
-        elif y is not None:
+        elif y is not None and not problem.several:
             force = problem.exact.client_owner(x, party).operator(y)
         value = party.estimate(
             lambda rows: problem.client_value(x, y, party.environment, rows), problem.upper_samples, key, None

@@ -6,7 +6,7 @@ code then serves every owner, warm-started, and reports its evidence with the re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -31,11 +31,13 @@ from hierfl.compiler.lower_level.diagnosis import (
     warn_of_uncertain,
 )
 from hierfl.compiler.lower_level.jacobian import QuadraticPart
+from hierfl.compiler.lower_level.methods.in_sequence import InSequence
 from hierfl.compiler.lower_level.methods.method import ExactMethod
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, level_solver
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.structure import LowerStructure
 from hierfl.compiler.oracles import Oracles
+from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.cheap_jit import TracedOnce, quick_jit
 from hierfl.jaxtools.host_callback import call_on_host
 from hierfl.jaxtools.one_thread import why_alone
@@ -69,6 +71,28 @@ class ExactLower:
         in_rounds = chosen_method(LowerStructure.of(oracles))
         return cls(oracles, method_for_looks(in_rounds), in_rounds)
 
+    @classmethod
+    def in_sequence(cls, oracles: Oracles, stages: Sequence[Oracles]) -> ExactLower:
+        """Of several levels, whose oracles have x and the answers before them as upper decision; errors as for ``of``."""
+        solvers = tuple(map(cls._stage, stages))
+        assert oracles.declaration.lower_level is not None
+        structure = LowerStructure.of_several(oracles, oracles.declaration.lower_level)
+        method = InSequence(structure, "each is given the answers of those before it", solvers)
+        return cls(oracles, method, method)
+
+    @classmethod
+    def _stage(cls, oracles: Oracles) -> ExactLower:
+        """One of several levels, by a method that tells how y moves with x, if there is one."""
+        exact = cls.of(oracles)
+        assert exact.method is not None
+        applies, why = (False, "") if exact.method.responds else ParametricProgram.verdict(exact.method.structure)
+        return cls(oracles, *(ParametricProgram(exact.method.structure, why),) * 2) if applies else exact
+
+    @property
+    def stages(self) -> tuple[ExactLower, ...]:
+        """Its levels, where there are several, each with x and the answers before it as upper decision; else itself."""
+        return self.method.stages if isinstance(self.method, InSequence) else (self,)
+
     @cached_property
     def in_rounds(self) -> ExactLower:
         """The same by the method that rounds of an algorithm take, whose questions are many."""
@@ -85,6 +109,8 @@ class ExactLower:
         if name is None or self.method is None:
             return self.in_rounds
         structure = self.method.structure
+        if isinstance(self.method, InSequence):
+            raise IncompatibleSolverError(f"method={name!r} is for one lower level; of several each has its own. Leave method=... out.")
         return self.oracles.programs.keep(
             ("exact lower level", name), lambda: ExactLower(self.oracles, *(method_asked_for(name, structure),) * 2)
         )
@@ -142,7 +168,7 @@ class ExactLower:
 
         def solved(owner: Owner, start: Array | None) -> tuple[LowerSolution, Array]:
             solution = self.solve(x, owner, zero if start is None else start, tolerance)
-            return solution, self._gap(solution, x, owner.own)
+            return solution, self.gap_of(solution, x, owner.own)
 
         found: tuple[LowerSolution, Array] = self._of_each_owner(solved, x, data, warm)
         return found
@@ -190,6 +216,8 @@ class ExactLower:
         a strongly convex program of its own.
         """
         assert self.method is not None, "asked for a lower level that the problem does not have"
+        if isinstance(self.method, InSequence):
+            return self.method.conditions(x, owner, y)
         structure = self.method.structure
         mu = structure.modulus(owner.multiply, x.dtype)
         by_formulas = structure.obstacle is None and structure.lower_set.is_direct
@@ -235,7 +263,7 @@ class ExactLower:
             lambda x, data, y: self._of_each_owner(lambda owner, own: self.conditions(x, owner, own), x, data, y)
         )
 
-    def _gap(self, solution: LowerSolution, x: Array, own: dict[int, Array]) -> Array:
+    def gap_of(self, solution: LowerSolution, x: Array, own: dict[int, Array]) -> Array:
         """Positive where the owner's Y(x) is empty."""
         assert self.method is not None
         told = jnp.where(solution.empty, 1.0, -1.0) if self.method.tells_empty else self.oracles.lower_gap(x, own)

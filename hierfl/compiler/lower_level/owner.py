@@ -32,6 +32,7 @@ class Owner(NamedTuple):
     gather: Gather  # what differs between the rows that its objectives average over, and their weights
     upper: Callable[[Array], Array]  # what of the upper objective its y enters, up to its weight
     mapping: Callable[[Array, Array], Array]  # F of x and y
+    stage: Callable[[Any, Array], Any]  # the same owner in one of several levels, of which x and the answers before are the upper decision
 
     def condensed(self, like: Array) -> Owner:
         """The same for an affine F, its matrix and constant formed once, so that iterations do not pass over the data."""
@@ -49,7 +50,8 @@ class Owner(NamedTuple):
             )
             return value
 
-        return cls._of(oracles, part, x, party.environment, mean_of_client(party), party.gathered, upper)
+        mean, gather = mean_of_client(party), party.gathered
+        return cls._of(oracles, part, x, party.environment, mean, gather, upper, lambda stage, x: stage.client_owner(x, party))
 
     @classmethod
     def of_federation(cls, oracles: Oracles, part: QuadraticPart, x: Array, clients: Population) -> Owner:
@@ -59,7 +61,8 @@ class Owner(NamedTuple):
             return oracles.laid_out().server_party.gathered(group) if group.server else clients.gathered(group)
 
         public, mean = clients.party(0).environment, mean_of_federation(clients)
-        return cls._of(oracles, part, x, public, mean, gather, lambda y: oracles.federation_value(x, y, clients))
+        upper = partial(oracles.federation_value, x, clients=clients)
+        return cls._of(oracles, part, x, public, mean, gather, upper, lambda stage, x: stage.federation_owner(x, clients))
 
     @classmethod
     def of_sample(cls, oracles: Oracles, part: QuadraticPart, x: Array, own: dict[int, Array]) -> Owner:
@@ -68,7 +71,8 @@ class Owner(NamedTuple):
         def upper(y: Array) -> Array:
             return oracles.client_value(x, y[None], own, oracles.as_rows(own))
 
-        return cls._of(oracles, part, x, own, mean_of_sample(own), _nothing_to_gather, upper)
+        mean = mean_of_sample(own)
+        return cls._of(oracles, part, x, own, mean, _nothing_to_gather, upper, lambda stage, x: stage.sample_owner(x, own))
 
     @classmethod
     def _of(
@@ -80,6 +84,7 @@ class Owner(NamedTuple):
         mean: Mean,
         gather: Gather,
         upper: Callable[[Array], Array],
+        stage: Callable[[Any, Array], Any],
     ) -> Owner:
         """The owner whose F is a ``mean``; ``own`` is what it knows itself."""
 
@@ -100,6 +105,7 @@ class Owner(NamedTuple):
             gather,
             upper,
             mapping,
+            stage,
         )
 
 

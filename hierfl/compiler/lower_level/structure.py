@@ -104,6 +104,12 @@ class LowerStructure:
         quadratic = quadratic_part(level, oracles.lower.size <= DENSE_LIMIT, oracles.declaration.known_bounds)
         return cls(oracles, level, quadratic, jacobian_of(oracles, quadratic))
 
+    @classmethod
+    def of_several(cls, oracles: Oracles, level: LowerLevel) -> LowerStructure:
+        """Of levels in sequence, which have no one mapping: nothing is known of it."""
+        nothing = Pattern(False, False, False, False)
+        return cls(oracles, level, QuadraticPart(None, None, False, False), Jacobian(nothing))
+
     @property
     def size(self) -> int:
         """The number of scalars of y."""
@@ -151,7 +157,7 @@ class LowerStructure:
     @cached_property
     def rough(self) -> Atom | None:
         """An atom without a locally Lipschitz gradient in y."""
-        if self.level.kind == "equilibrium":
+        if self.level.kind in ("equilibrium", "sequence"):
             return None
         of_x = self.oracles.declaration.known_bounds
         constraints = [*self.level.constraints, *attribute_constraints(self.level.variables)]

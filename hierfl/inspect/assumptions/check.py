@@ -397,6 +397,11 @@ def check(
             f"check needs epsilon > 0, smoothing > 0 and samples >= 1; got epsilon={epsilon}, smoothing={smoothing}, samples={samples}."
         )
     require_continuous(compiled.upper.variables, "what check() asks about")
+    if compiled.several:
+        raise SettingError(
+            "check() looks for constants and theorems of one lower level, and here are several in sequence, which no theorem of the papers covers: "
+            "check each by itself, with the answers before it as cp.Parameter."
+        )
     for start in () if starts is None else starts:
         require_start_in_x(compiled, start, "check(x0=...)")
     study = Study(compiled, smoothing, samples, seed, starts, local_steps)

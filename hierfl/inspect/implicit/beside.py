@@ -86,7 +86,7 @@ def _is_near_kinks(problem: CompiledProblem, x: np.ndarray, evaluation: Evaluati
     answers = None if evaluation.solution is None else evaluation.solution.y
     values = np.abs(asked(x, answers, problem.data()))
     level = problem.declaration.lower_level
-    if _tells(problem) and (level is None or level.kind != "equilibrium"):  # whose own map may have kinks, as gradients have none
+    if _tells(problem) and (level is None or level.kind not in ("equilibrium", "sequence")):  # whose own map may have kinks, as gradients have none
         values = values[~switches.of_answers]
     return bool((values <= NEAR * (1.0 + values.max(initial=0.0))).any()) or not np.isfinite(values).all()
 
@@ -107,8 +107,8 @@ def _has_kinks(problem: CompiledProblem, told: bool) -> bool:
     if not told and problem.lower_set is not None and problem.lower_set.kind != "free":
         return True
     sides = [argument for constraint in lower_constraints(declaration) for argument in constraint.args]
-    of_level = [(part, both if level.kind == "equilibrium" else upper) for part in level.expressions]
-    parts = [*of_level, *((side, upper) for side in sides)]
+    of_level = [(part, both if level.kind in ("equilibrium", "sequence") else upper) for part in level.expressions]
+    parts = [*of_level, *((side, both if level.kind == "sequence" else upper) for side in sides)]
     return any(kinked(part, own if told else both) for part, own in parts)
 
 

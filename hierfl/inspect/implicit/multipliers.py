@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.lower_level.certificate import Evaluation
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, level_solver
 from hierfl.compiler.lower_level.owner import Owner
+from hierfl.compiler.parametric.level_solver import LevelAnswer
 from hierfl.compiler.parametric.priced_form import PricedForm
 from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.party_constraints import lower_constraints
@@ -37,21 +39,44 @@ def multipliers_at(compiled: CompiledProblem, x: np.ndarray, evaluation: Evaluat
     level, method = compiled.declaration.lower_level, compiled.exact.method
     if level is None or method is None:
         raise SettingError("the problem has no lower level, whose constraints would have multipliers.")
-    owners = owners_of(compiled, x)
+    assert evaluation.solution is not None
     try:
-        solver = level_solver(method.structure)
+        answers = answers_of(compiled, x, evaluation.solution.y)
     except NoStandardFormError as reason:
         raise IncompatibleSolverError(f"the multipliers of this lower level are not known: {reason}.") from None
-    assert evaluation.solution is not None
-    program, base = ParametricProgram(method.structure, ""), solver.form.plain.base if isinstance(solver.form, PricedForm) else solver.form.base
-    thetas = (program.numbers(jnp.asarray(x), *each) for each in zip(owners, jnp.asarray(evaluation.solution.y)))
-    form = solver.form
-    found = [solver.answer(*theta) for theta in thetas]
-    answers = [form.multipliers(one.chosen) if isinstance(form, PricedForm) else one.first.z for one in found]
-    return Multipliers(
-        (constraint, _by_owner(compiled, [_dual(base, k, constraint, z) for z in answers]))
-        for k, constraint in enumerate(lower_constraints(compiled.declaration))
-    )
+    stages, found = compiled.exact.stages, Multipliers()
+    for place, stage in enumerate(stages):
+        assert stage.method is not None
+        form = level_solver(stage.method.structure).form
+        base = form.plain.base if isinstance(form, PricedForm) else form.base
+        own = answers[place :: len(stages)]
+        rows = [form.multipliers(one.chosen) if isinstance(form, PricedForm) else one.first.z for one in own]
+        for k, constraint in enumerate(lower_constraints(stage.oracles.declaration)):
+            found[constraint] = _by_owner(compiled, [_dual(base, k, constraint, z) for z in rows])
+    return found
+
+
+def answers_of(
+    compiled: CompiledProblem, x: np.ndarray, known: Any = None, instead: Callable[[int, LevelAnswer], np.ndarray | None] | None = None
+) -> list[LevelAnswer]:
+    """What the solver of each level says to every owner, of several levels in their order: at the answers ``known``, by owner, or at its own.
+
+    What it says ``instead`` of an answer, by its number, is what later levels are given. Raises ``NoStandardFormError`` as ``level_solver``.
+    """
+    found: list[LevelAnswer] = []
+    for index, owner in enumerate(owners_of(compiled, x)):
+        y = np.zeros(0)
+        for stage in compiled.exact.stages:
+            assert stage.method is not None
+            solver, size = level_solver(stage.method.structure), stage.oracles.lower.size
+            at, end = jnp.concatenate([jnp.asarray(x), y]), y.size + size
+            own = owner if stage is compiled.exact else owner.stage(stage, at)
+            here = np.zeros(size) if known is None else known[index][y.size : end]
+            answer = solver.answer(*ParametricProgram(stage.method.structure, "").numbers(at, own, jnp.asarray(here)))
+            told = here if known is not None else None if instead is None else instead(len(found), answer)
+            found.append(answer)
+            y = np.concatenate([y, answer.y if told is None else told])
+    return found
 
 
 def owners_of(compiled: CompiledProblem, x: np.ndarray) -> list[Owner]:

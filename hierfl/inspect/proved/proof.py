@@ -23,7 +23,6 @@ import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem, penalised_problem
 from hierfl.compiler.lower_level.certificate import Evaluation
-from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, level_solver
 from hierfl.compiler.parametric.level_solver import LevelAnswer
 from hierfl.compiler.programs.all_solutions import AllSolutions
 from hierfl.compiler.programs.convex_program import SEVERAL
@@ -40,7 +39,7 @@ from hierfl.errors import (
     MissingPackageError,
     SettingError,
 )
-from hierfl.inspect.implicit.multipliers import multipliers_at, owners_of
+from hierfl.inspect.implicit.multipliers import answers_of, multipliers_at
 from hierfl.inspect.implicit.points import owners
 from hierfl.inspect.implicit.reference import LocalSearch, Reference
 from hierfl.inspect.implicit.rest import PROVED
@@ -244,11 +243,7 @@ class _Proof:
 
     def _answers(self, x: np.ndarray) -> list[LevelAnswer]:
         """What the level's own solver says to every owner."""
-        compiled, method = self.compiled, self.compiled.exact.method
-        if method is None:
-            return []
-        solver, asked, y = level_solver(method.structure), ParametricProgram(method.structure, ""), jnp.zeros(compiled.lower.size)
-        return [solver.answer(*asked.numbers(jnp.asarray(x), owner, y)) for owner in owners_of(compiled, x)]
+        return [] if self.compiled.exact.method is None else answers_of(self.compiled, x)
 
     # --- afterwards ------------------------------------------------------------------------------------------------
 
@@ -311,12 +306,18 @@ class _Proof:
         solution = plain.evaluation.solution
         if solution is None:
             return None
-        y, tied = np.array(solution.y), False
-        for k, (follower, answer) in enumerate(zip(self.program.followers, self._answers(plain.x))):
-            if (meant := _solution_next_to(answer, values[follower.u], values[follower.z])) is not None:
-                tied |= bool(np.abs(meant - y[k]).max(initial=0.0) > INSIDE * (1.0 + np.abs(y[k]).max(initial=0.0)))
-                y[k] = meant
-        if not tied:
+        said: list[np.ndarray] = []
+
+        def meant(k: int, answer: LevelAnswer) -> np.ndarray:
+            """Of what lower levels say the y that the program has."""
+            follower = self.program.followers[k]
+            found = _solution_next_to(answer, values[follower.u], values[follower.z])
+            said.append(answer.y if found is None else found)
+            return said[-1]
+
+        answers_of(self.compiled, plain.x, instead=meant)
+        y = np.concatenate(said).reshape(np.shape(solution.y))
+        if (np.abs(y - solution.y) <= INSIDE * (1.0 + np.abs(solution.y).max(axis=1, initial=0.0, keepdims=True))).all():
             return None
         compiled, data = self.compiled, self.compiled.data()
         server, clients = compiled.exact.compiled_value_at(plain.x, y, data)

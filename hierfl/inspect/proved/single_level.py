@@ -20,6 +20,7 @@ from hierfl.atoms.intervals import Interval
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Population
 from hierfl.compiler.layout import Layout
+from hierfl.compiler.lower_level.exact_lower import ExactLower
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, level_solver
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.parametric.level_form import LevelForm
@@ -299,9 +300,29 @@ class _Writer:
     def _followers(self, x: Environment) -> list[dict[int, Entries]]:
         """y of every owner, by leaf."""
         compiled = self.compiled
-        method, level = compiled.exact.method, compiled.declaration.lower_level
-        if method is None or level is None:
+        if compiled.declaration.lower_level is None:
             return []
+        point, stages = np.zeros(compiled.upper.size), compiled.exact.stages
+        forms = list(map(self._form, stages))
+        others = self._answers_elsewhere(forms[0]) if len(stages) == 1 else []
+        found: list[dict[int, Entries]] = []
+        for k, owner in enumerate(owners_of(compiled, point)):
+            known: dict[int, Entries] = {}
+            for stage, form in zip(stages, forms):
+                at = jnp.zeros(stage.oracles.upper.size)
+                own = owner if len(stages) == 1 else owner.stage(stage, at)
+                known |= self._follower(form, stage, own, {**x, **known}, others[k] if others else [])
+            found.append(known)
+        return found
+
+    @staticmethod
+    def _form(stage: ExactLower) -> LevelForm:
+        """A level's program.
+
+        Raises ``IncompatibleSolverError`` where that is none of rows.
+        """
+        method, level = stage.method, stage.oracles.declaration.lower_level
+        assert method is not None and level is not None
         if level.selection == "pessimistic" and not method.structure.strict:
             raise refuse(
                 "the best of several lower solutions to be meant: optimality conditions are those of the optimistic one, and selection='pessimistic' "
@@ -312,9 +333,7 @@ class _Writer:
         except NoStandardFormError as reason:
             raise refuse(f"a lower level that is a program over rows: {reason}.") from None
         _require_rows(form)
-        point = np.zeros(compiled.upper.size)
-        others = self._answers_elsewhere(form)
-        return [self._follower(form, owner, x, others[k] if others else []) for k, owner in enumerate(owners_of(compiled, point))]
+        return form
 
     def _answers_elsewhere(self, form: LevelForm) -> list[list[np.ndarray]]:
         """By owner, answers to other x that are feasible whatever x is: none may be better than the answer, which bounds products with x that nothing
@@ -338,12 +357,14 @@ class _Writer:
                     found[place].append(answer.u)
         return found
 
-    def _follower(self, form: LevelForm, owner: Owner, x: Environment, others: Sequence[np.ndarray]) -> dict[int, Entries]:
+    def _follower(
+        self, form: LevelForm, stage: ExactLower, owner: Owner, x: Environment, others: Sequence[np.ndarray]
+    ) -> dict[int, Entries]:
         """Write one owner's optimality conditions; of ``others`` none is better than its u."""
         program, unknowns = self.program, self.program.unknowns
         own: Environment = {**{leaf: np.asarray(value, float) for leaf, value in owner.own.items()}, **x}
-        lower = {v.id for v in self.compiled.lower.variables}
-        for constraint in lower_constraints(self.compiled.declaration):  # what the level asks of x alone is in no program of its own
+        lower = {v.id for v in stage.oracles.lower.variables}
+        for constraint in lower_constraints(stage.oracles.declaration):  # what the level asks of x alone is in no program of its own
             if not any(v.id in lower for v in constraint.variables()):
                 self._constrain(constraint, own)
         blocks, thetas = self._blocks(form, owner, own)
@@ -370,7 +391,7 @@ class _Writer:
             if seen[row]:
                 program.pairs.append((_place(z[row]), int(places[row])))
         program.followers.append(Follower(_places(u), _places(z), places, form.size))
-        return self.compiled.lower.split(u[: form.size])
+        return stage.oracles.lower.split(u[: form.size])
 
     def _blocks(self, form: LevelForm, owner: Owner, own: Environment) -> tuple[list[RowBlock], list[list[list[Any]]]]:
         """The parts of a form, with the entries of theta at each of their rows."""

@@ -44,6 +44,7 @@ from hierfl.jaxtools.precision import double_precision
 from hierfl.language.declaration import Declaration
 from hierfl.language.expectation import SampleAverage
 from hierfl.language.federation.client import Client
+from hierfl.language.followers import Followers
 from hierfl.language.printing.latex import expression_latex
 from hierfl.language.printing.text import expression_text
 
@@ -368,6 +369,8 @@ def _require_applicable(declaration: Declaration) -> None:
             f"the problem is over data (sample {tables[0][0].name()!r}): f is a mean over rows, not a formula of x. A declaration "
             f"with cp.Parameter or hf.ClientParameter in place of the samples has one."
         )
+    if isinstance(level, Followers):
+        raise SymbolicError("there are several lower levels in sequence: formulas are derived for one. Slices and gradients take them as they are.")
     if level is not None and level.scope == "sample":
         raise SymbolicError(
             "the lower level has a y for each sample: a formula needs one of the federation or the clients."

@@ -333,6 +333,8 @@ def _made_or_refused(structure: LowerStructure) -> LevelSolver | NoStandardFormE
 
 def _made(structure: LowerStructure) -> LevelSolver:
     oracles, level = structure.oracles, structure.level
+    if level.kind == "sequence":
+        raise NoStandardFormError("several levels in sequence are no one program")
     mapping = level.kind == "equilibrium"
     whole, known = level.scope == "federation", oracles.declaration.known_bounds
     clients = oracles.static_data.clients

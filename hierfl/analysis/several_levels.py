@@ -1,0 +1,178 @@
+"""Several lower levels as they are declared, ``lower=[level, level]``, and what they are together.
+
+Independent levels of one kind and scope are one level: the sum of their objectives over all their constraints. Others keep their order.
+Where one level is the federation's and another one each client's, the clients' y become the rows of one variable of the federation, of which
+every client reads its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+from cvxpy.expressions.expression import Expression
+
+from hierfl.analysis.hoist import instantiate
+from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of
+from hierfl.errors import DeclarationError
+from hierfl.language.declaration import Declaration
+from hierfl.language.declared_arguments import samples_among
+from hierfl.language.federation.client import Client
+from hierfl.language.federation.elsewhere import Elsewhere
+from hierfl.language.federation.federated_data import Federation
+from hierfl.language.followers import Followers, OneForEach
+from hierfl.language.levels import ArgMin, LowerLevel
+from hierfl.language.prices import Price
+from hierfl.language.sample import ClientParameter
+
+
+def levels_of(lower: Any) -> tuple[LowerLevel, ...]:
+    """The levels that were given as ``lower``, one or several in a list; those of a declaration that is made again.
+
+    Raises ``DeclarationError`` for an empty list.
+    """
+    if isinstance(lower, Followers):
+        return lower.levels
+    levels = tuple(lower) if isinstance(lower, (list, tuple)) else (lower,)
+    if not levels:
+        raise DeclarationError("lower=[] has no level: leave it out where there is none.")
+    return levels
+
+
+def require_order(levels: Sequence[LowerLevel]) -> None:
+    """Require that each level decides variables of its own, and mentions no later one's.
+
+    Raises ``DeclarationError``, naming the variable; also for a choice among solutions that later answers have a part in.
+    """
+    owner: dict[int, int] = {}
+    for place, level in enumerate(levels):
+        for variable in level.decided:
+            if variable.id in owner:
+                raise DeclarationError(
+                    f"variable {variable.name()!r} is decided by lower levels {owner[variable.id] + 1} and {place + 1}: give each its own, or "
+                    f"declare one level for their joint decision."
+                )
+            owner[variable.id] = place
+    for place, level in enumerate(levels):
+        later = [v for part in (*level.declared, *level.constraints) for v in part.variables() if owner.get(v.id, place) > place]
+        if later:
+            raise DeclarationError(
+                f"lower level {place + 1} mentions {later[0].name()!r}, which level {owner[later[0].id] + 1} decides: a level is given the answers of "
+                f"those before it. Put that level first, or, where each waits for the other, declare an hf.Nash of both."
+            )
+        if level.selection is not None and place < len(levels) - 1 and _joined(levels) is None:
+            raise DeclarationError(
+                f"lower level {place + 1} of {len(levels)} has selection={level.selection!r}: what the upper objective makes of its y, later "
+                f"answers decide too. Only the last of several levels chooses among its solutions; add a strongly convex term to the others."
+            )
+
+
+def in_order(levels: Sequence[LowerLevel]) -> LowerLevel:
+    """The levels as one: a sum where they are alike and independent, else in their order."""
+    return levels[0] if len(levels) == 1 else _joined(levels) or Followers(levels)
+
+
+def _joined(levels: Sequence[LowerLevel]) -> LowerLevel | None:
+    """Independent optimisation problems as one; None of others."""
+    first = levels[0]
+    if not isinstance(first, ArgMin):
+        return None
+    kind = type(first)
+    alike = all(type(one) is kind and (one.scope, one.selection) == (first.scope, first.selection) for one in levels)
+    priced = any(level.prices for level in levels)
+    if not alike or priced or any(_mentions(a, b) for a in levels for b in levels if a is not b):
+        return None
+    value = sum((level.expression for level in levels[1:]), start=levels[0].expression)
+    variables = [v for level in levels for v in level.variables]
+    return kind(variables, value, [c for level in levels for c in level.constraints], first.scope, selection=first.selection)
+
+
+def _mentions(level: LowerLevel, other: LowerLevel) -> bool:
+    own = {v.id for v in other.decided} | {dual.id for one in other.constraints for dual in one.dual_variables}
+    return any(
+        v.id in own or (isinstance(v, Price) and any(v.constraint is one for one in other.constraints))
+        for part in (*level.declared, *level.constraints)
+        for v in part.variables()
+    )
+
+
+def of_one_scope(
+    levels: tuple[LowerLevel, ...], federation: Federation | None
+) -> tuple[tuple[LowerLevel, ...], Federation | None, dict[Any, Expression]]:
+    """The levels in one scope, the federation with what that takes, and what stands for the clients' variables.
+
+    Raises ``DeclarationError`` for a sample's level beside others, and for data that are held elsewhere.
+    """
+    scopes = {level.scope for level in levels}
+    if len(scopes) == 1:
+        return levels, federation, {}
+    if "sample" in scopes:
+        raise DeclarationError(
+            f"lower levels of scopes {', '.join(map(repr, sorted(scopes)))}: a level that answers each sample stands beside others of that scope only."
+        )
+    clients = federation.clients if federation is not None else (Client(),)
+    if any(isinstance(value, Elsewhere) for client in clients for value in (*client.samples.values(), *client.parameters.values())):
+        raise DeclarationError(
+            "lower levels of federation and of client scope in one problem are solved where all data are, and some are elsewhere (hf.Elsewhere)."
+        )
+    own = ClientParameter(len(clients), name="own place")
+    units = [_holding(client, own, unit) for client, unit in zip(clients, np.eye(len(clients)))]
+    rows = {v: OneForEach(v, len(clients)) for level in levels if level.scope == "client" for v in level.decided}
+    meant = {v: row.row(own) for v, row in rows.items()}
+    return tuple(_shared(level, rows, meant) for level in levels), _with_clients(federation, units), meant
+
+
+def _shared(
+    level: LowerLevel, rows: dict[cp.Variable, OneForEach], meant: dict[Any, Expression]
+) -> LowerLevel:
+    """A level of the federation, with the rows of what clients decide in place of their variables."""
+    if level.prices:
+        raise DeclarationError("prices of lower levels of several scopes are not known: declare them with one scope.")
+    if level.scope == "client" and not isinstance(level, ArgMin):
+        raise DeclarationError(
+            f"{type(level).__name__}({', '.join(v.name() for v in level.decided)}) has client scope beside a level of federation scope: of clients' "
+            f"levels there, hf.ArgMin and hf.ArgMax are treated. Write its potential, or the level with federation scope."
+        )
+    new = copy(level)
+    mine = level.variables if level.scope == "client" else ()
+    new.variables = tuple(rows.get(v, v) for v in level.variables)
+    new.expressions = tuple(instantiate(level.expressions, meant))
+    new.constraints = tuple(instantiate([*level.constraints, *attribute_constraints(mine)], meant))
+    new.scope = "federation"
+    return new
+
+
+def _holding(client: Client, own: ClientParameter, unit: np.ndarray) -> Client:
+    """The client with its unit vector."""
+    new = object.__new__(Client)
+    for name, value in vars(client).items():
+        object.__setattr__(new, name, value)
+    object.__setattr__(new, "parameters", {**client.parameters, own: unit})
+    return new
+
+
+def _with_clients(federation: Federation | None, clients: Sequence[Client]) -> Federation:
+    if federation is None:
+        return Federation(clients)
+    new = copy(federation)
+    object.__setattr__(new, "clients", tuple(clients))
+    return new
+
+
+def each_level(declaration: Declaration) -> list[Declaration]:
+    """The declaration with each of its levels alone, as if x and the answers before it were decided above; itself where there is one."""
+    level, roles, known = declaration.lower_level, declaration.roles, declaration.known_bounds
+    if not isinstance(level, Followers):
+        return [declaration] if level is not None else []
+    found: list[Declaration] = []
+    for place, own in enumerate(level.levels):
+        samples = samples_among(p for part in (*own.expressions, *own.constraints) for p in part.parameters())
+        theirs = replace(roles, upper=(*roles.upper, *level.before(place)), lower=own.variables, lower_samples=samples)
+        found.append(replace(declaration, lower_level=own, roles=theirs, known_bounds=known))
+        limits = [*own.constraints, *attribute_constraints(own.decided)]
+        known = {**known, **bounds_of(limits, own.decided, known)}
+    return found
