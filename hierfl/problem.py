@@ -42,7 +42,8 @@ class Problem:
     objective
         ``hf.Minimize(clients=..., server=...)`` or ``hf.Maximize``.
     lower
-        ``hf.ArgMin``, ``hf.ArgMax``, ``hf.Equilibrium`` or ``hf.Nash``; None for a problem in x alone.
+        ``hf.ArgMin``, ``hf.ArgMax``, ``hf.Equilibrium`` or ``hf.Nash``; a list of them, of which a later one may mention the y of earlier ones;
+        None for a problem in x alone.
     constraints
         CVXPY constraints. Those on x alone are jointly convex; those that mention a ``ClientParameter`` are that client's private X_i.
         Those that mention y say which answers make x feasible: of the federation's y, of every client's, of every row's, or of means of these.

@@ -100,6 +100,13 @@ def test_a_market_of_the_federation_and_a_household_of_each_client():
     assert result.y[s].shape == (3, 2)
     assert abs(result.value - f(np.atleast_1d(result.x))) < 1e-7
     assert set(result.y) == {s, g}
+    limits = [one for one in household.constraints if "cap" in str(one)]
+    duals = problem.implicit.multipliers(1.1)[limits[0]]
+    for own, demand, most in zip(duals, DEMANDS, CAPS):
+        alone = cp.Variable(2)
+        row = cp.sum(alone) <= most
+        solved(cp.sum_squares(alone - demand) + 1.1 * cp.sum(alone), [alone >= 0, row])
+        assert abs(own - row.dual_value) < 1e-6
 
 
 def test_households_pay_the_price_at_which_the_market_clears():

@@ -24,10 +24,10 @@ from hierfl.language.declared_arguments import samples_among
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.federation.federated_data import Federation
-from hierfl.language.followers import Followers, OneForEach
+from hierfl.language.followers import Followers
 from hierfl.language.levels import ArgMin, LowerLevel
 from hierfl.language.prices import Price
-from hierfl.language.sample import ClientParameter
+from hierfl.language.sample import ClientParameter, OneForEach
 
 
 def levels_of(lower: Any) -> tuple[LowerLevel, ...]:
@@ -119,6 +119,12 @@ def of_one_scope(
         raise DeclarationError(
             "lower levels of federation and of client scope in one problem are solved where all data are, and some are elsewhere (hf.Elsewhere)."
         )
+    weights = np.ones(1) if federation is None or isinstance(federation.weights, str) else np.asarray(federation.weights)
+    if not weights.all():
+        raise DeclarationError(
+            f"{clients[int(np.argmin(weights))].called(int(np.argmin(weights)))} has weight 0, and its own lower level stands beside one of the federation: "
+            f"their answers are weighed together. Give it a weight, or leave it out of the federation."
+        )
     own = ClientParameter(len(clients), name="own place")
     units = [_holding(client, own, unit) for client, unit in zip(clients, np.eye(len(clients)))]
     rows = {v: OneForEach(v, len(clients)) for level in levels if level.scope == "client" for v in level.decided}
@@ -142,7 +148,7 @@ def _shared(
     new.variables = tuple(rows.get(v, v) for v in level.variables)
     new.expressions = tuple(instantiate(level.expressions, meant))
     new.constraints = tuple(instantiate([*level.constraints, *attribute_constraints(mine)], meant))
-    new.scope = "federation"
+    new.scope, new.of = "federation", level if level.scope == "client" else None
     return new
 
 

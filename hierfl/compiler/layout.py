@@ -13,7 +13,7 @@ import numpy as np
 
 from hierfl.errors import DataError
 from hierfl.language.federation.given_arrays import in_given_order
-from hierfl.language.followers import OneForEach
+from hierfl.language.sample import OneForEach
 
 
 @dataclass(frozen=True)

@@ -370,9 +370,10 @@ class Declaration:
 
     @property
     def lower(self) -> tuple[LowerLevel, ...]:
-        """The lower levels: none, one, or several in their order."""
+        """The lower levels as they were declared: none, one, or several in their order."""
         level = self.lower_level
-        return level.levels if isinstance(level, Followers) else (level,) if level else ()
+        levels = level.levels if isinstance(level, Followers) else (level,) if level else ()
+        return tuple(one.of or one for one in levels)
 
     @cached_property
     def client_weights(self) -> np.ndarray:

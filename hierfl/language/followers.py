@@ -8,7 +8,6 @@ import cvxpy as cp
 from cvxpy.expressions.expression import Expression
 
 from hierfl.language.levels import LowerLevel
-from hierfl.language.sample import ClientParameter
 
 
 class Followers(LowerLevel):
@@ -40,18 +39,3 @@ class Followers(LowerLevel):
 
     def __repr__(self) -> str:
         return f"[{', '.join(map(repr, self.levels))}]"
-
-
-class OneForEach(cp.Variable):
-    """A client-scope variable as one of the federation's: a row for each client; results call it by the variable that was declared."""
-
-    def __init__(self, of: cp.Variable, clients: int) -> None:
-        self.of, self.is_named = of, True
-        super().__init__((clients, *of.shape), name=of.name())
-
-    def row(self, own: ClientParameter) -> Expression:
-        """That of the client whose unit vector is ``own``."""
-        if self.of.ndim < 2:
-            return own @ self
-        flat = cp.reshape(self, (self.shape[0], self.of.size), order="C")
-        return cp.reshape(own @ flat, self.of.shape, order="C")

@@ -98,6 +98,7 @@ class LowerLevel:
     kind: ClassVar[str]
     selection: str | None = None
     prices: tuple[cp.Variable, ...] = ()
+    of: LowerLevel | None = None  # the level as it was declared, where this is another form of it
     same_prices: tuple[tuple[cp.Variable, cp.Variable, float], ...] = ()  # (another name of a price, that price, by what it is multiplied)
 
     def __init__(self, y: Any, expressions: tuple[Expression, ...], constraints: Any, scope: str) -> None:

@@ -1,6 +1,6 @@
-"""Private constants: ``Sample`` (differs by sample) and ``ClientParameter`` (differs by client).
+"""Private constants: ``Sample`` (differs by sample) and ``ClientParameter`` (differs by client); decisions with a row for each client.
 
-Both are CVXPY parameters without a value: their values belong to whoever holds the data and live in a
+The former are CVXPY parameters without a value: their values belong to whoever holds the data and live in a
 ``Federation``, so that an expression can be written before any data exist and never captures any.
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 import cvxpy as cp
+from cvxpy.atoms.affine.binary_operators import MulExpression
+from cvxpy.expressions.expression import Expression
 
 from hierfl.errors import DeclarationError
 
@@ -77,3 +79,28 @@ class ClientParameter(_Private):
     """
 
     _holder = "the clients"
+
+
+class OneForEach(cp.Variable):
+    """A client-scope variable as one of the federation's: a row for each client; results call it by the variable that was declared."""
+
+    def __init__(self, of: cp.Variable, clients: int) -> None:
+        self.of, self.is_named = of, True
+        super().__init__((clients, *of.shape), name=of.name())
+
+    def row(self, own: ClientParameter) -> Expression:
+        """That of the client whose unit vector is ``own``."""
+        if self.of.ndim < 2:
+            return own @ self
+        flat = cp.reshape(self, (self.shape[0], self.of.size), order="C")
+        return cp.reshape(own @ flat, self.of.shape, order="C")
+
+
+def row_read(part: Any) -> tuple[cp.Variable, Expression] | None:
+    """(the declared variable, whose) of an expression that is a row of one for each client; None of others."""
+    inner = part.args[0] if isinstance(part, cp.reshape) else part
+    if not isinstance(inner, MulExpression):
+        return None
+    whose, rows = inner.args
+    rows = rows.args[0] if isinstance(rows, cp.reshape) and part is not inner else rows
+    return (rows.of, whose) if isinstance(rows, OneForEach) else None

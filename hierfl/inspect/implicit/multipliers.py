@@ -10,6 +10,7 @@ import numpy as np
 from cvxpy.constraints import PSD, Equality, Zero
 from cvxpy.constraints.constraint import Constraint
 
+from hierfl.analysis.variable_bounds import attribute_constraints
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.lower_level.certificate import Evaluation
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, level_solver
@@ -23,6 +24,7 @@ from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import brief
 from hierfl.language.printing.text import expression_text
+from hierfl.language.sample import ClientParameter
 
 
 class Multipliers(dict[Constraint, Any]):
@@ -51,8 +53,19 @@ def multipliers_at(compiled: CompiledProblem, x: np.ndarray, evaluation: Evaluat
         base = form.plain.base if isinstance(form, PricedForm) else form.base
         own = answers[place :: len(stages)]
         rows = [form.multipliers(one.chosen) if isinstance(form, PricedForm) else one.first.z for one in own]
-        for k, constraint in enumerate(lower_constraints(stage.oracles.declaration)):
-            found[constraint] = _by_owner(compiled, [_dual(base, k, constraint, z) for z in rows])
+        constraints = lower_constraints(stage.oracles.declaration)
+        duals = [[_dual(base, k, constraint, z) for z in rows] for k, constraint in enumerate(constraints)]
+        level = stage.oracles.declaration.lower_level
+        if level is None or level.of is None:
+            found |= zip(constraints, (_by_owner(compiled, each) for each in duals))
+            continue
+        # every client's own level, in a sum by weights: its constraints are those that were declared, one after another for each client
+        declared = [*level.of.constraints, *attribute_constraints(level.of.variables)]
+        own_ones = [one for one, lifted in zip(declared, level.constraints) if any(isinstance(p, ClientParameter) for p in lifted.parameters())]
+        weights, shared = compiled.declaration.client_weights, len(constraints) - len(own_ones) * compiled.num_clients
+        found |= zip(constraints[:shared], (each[0] for each in duals[:shared]))
+        for k, one in enumerate(own_ones):
+            found[one] = np.stack([duals[shared + i * len(own_ones) + k][0] / weights[i] for i in range(compiled.num_clients)])
     return found
 
 

@@ -24,6 +24,7 @@ from hierfl.atoms.writing.pen import ATOM, POWER, PRODUCT, RELATION, SUM, Pen, W
 from hierfl.atoms.writing.phrase import Phrase, added, bare, number, value_phrase
 from hierfl.atoms.writing.spelling import Reader, Spelling
 from hierfl.atoms.writing.text_pen import LONGEST_ARRAY, TextPen, call
+from hierfl.language.sample import row_read
 
 _LARGEST_DENOMINATOR = 4
 
@@ -258,6 +259,10 @@ class TreeReader:
             return _constant(part)
         if isinstance(part, Leaf):
             return Phrase("name", value=part.name(), options=(("id", part.id),), shape=tuple(part.shape))
+        if (row := row_read(part)) is not None:
+            variable, whose = row
+            index = () if isinstance(whose, Leaf) and whose.parameters() else (("index", str(int(np.argmax(whose.value)))),)
+            return Phrase("name", value=variable.name(), options=(("id", variable.id if index else whose.id), *index), shape=tuple(part.shape))
         reader = READERS.get(type(part)) or row_of(part).read
         if reader is not None:
             return reader(self, part)

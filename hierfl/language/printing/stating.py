@@ -298,7 +298,8 @@ def _answer(level: Any, problem: Any, clients: int) -> Answer:
         for leaf in [*part.variables(), *part.parameters()]
     }
     samples = tuple(read(s) for s in mentioned.values() if isinstance(s, Sample)) if level.scope == "sample" else ()
-    decisions = tuple(read(x) for x in problem.upper_variables if x.id in mentioned)
+    earlier = [y for other in problem.lower[: problem.lower.index(level)] for y in other.variables]
+    decisions = tuple(read(x) for x in (*problem.upper_variables, *earlier) if x.id in mentioned)
     index = "i" if clients > 1 and _one_per_client(level) else ""
     inside = tuple(map(read, level.decided))
     unknown = _together(tuple(_marked(y, {y.option("id"): index} if index else {}) for y in inside))
