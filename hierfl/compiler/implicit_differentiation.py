@@ -376,6 +376,7 @@ def gradient_at(hyper: Hypergradient, x: Array, data: Data, warm: Array | None =
     answers = None if evaluation.solution is None else evaluation.solution.y
     data = problem.priced(x, answers, data)
     clients = data.clients
+    together = problem.scope == "client" and exact.method is not None and exact.method.responds  # many owners are asked side by side
 
     def one(index: Array) -> Any:
         party = clients.party(index)
@@ -391,7 +392,7 @@ def gradient_at(hyper: Hypergradient, x: Array, data: Data, warm: Array | None =
 
             return mean(lambda rows: hyper.rows(x, party, rows, answer)[1]), jnp.zeros(problem.lower.size)
         y = jnp.zeros(0) if answers is None else answers[0] if problem.scope == "federation" else answers[index]
-        if problem.scope == "federation":
+        if problem.scope == "federation" or together:
             return hyper.partials(x, y, party, mean)[1:]
         return hyper.client(x, y, party, mean)[1], jnp.zeros_like(y)
 
@@ -403,6 +404,9 @@ def gradient_at(hyper: Hypergradient, x: Array, data: Data, warm: Array | None =
             jnp.zeros((clients.size, problem.lower.size)),
         )
     )
+    if together:
+        assert answers is not None
+        gradients = gradients + exact.pulled(x, answers, seeds, hyper.ways, data)
     gradient, seed = clients.weights @ gradients, clients.weights @ seeds
     if data.server is not None:
         in_x, in_y = _server_partials(problem, x, answers, data.server_party)

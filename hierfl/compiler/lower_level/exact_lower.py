@@ -182,6 +182,19 @@ class ExactLower:
         told = self._of_each_owner(lambda owner, y: method.branch(x, owner, y, way), x, data, answers)
         return told[:, :size], told[:, size], told[:, size + 1]
 
+    def pulled(
+        self, x: Array, answers: Float[Array, "owners size"], seeds: Float[Array, "owners size"], ways: Array | None, data: Data
+    ) -> Float[Array, "owners n"]:
+        """The gradients in x of what all owners' y are worth by ``seeds``, side by side; see ``ExactMethod.pull``."""
+        method = self.method
+        assert method is not None
+
+        def of_owner(owner: Owner, given: Float[Array, "2 size"]) -> Array:
+            return method.pull(x, owner, given[0], given[1], ways)
+
+        moved: Array = self._of_each_owner(of_owner, x, data, jnp.stack([answers, seeds], axis=1))
+        return moved
+
     def _of_each_owner(self, function: Callable[[Owner, Any], Any], x: Array, data: Data, given: Array | None) -> Any:
         """A function of each owner and of its row of what is given (None of nothing), stacked."""
         oracles, clients = self.oracles, data.clients
