@@ -108,7 +108,7 @@ def of_one_scope(
     Raises ``DeclarationError`` for a sample's level beside others, and for data that are held elsewhere.
     """
     scopes = {level.scope for level in levels}
-    if len(scopes) == 1:
+    if len(scopes) < 2:
         return levels, federation, {}
     if "sample" in scopes:
         raise DeclarationError(

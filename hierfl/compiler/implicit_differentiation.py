@@ -179,7 +179,7 @@ class Hypergradient:
         keep = problem.programs.keep
         if not in_rounds and exact.method is not None and exact.method.responds:
             return keep(("hypergradient", exact), lambda: cls(problem, exact, False))
-        envelope = keep(("envelope", problem.parameter_values), lambda: _gradients_coincide(problem))
+        envelope = not problem.several and keep(("envelope", problem.parameter_values), lambda: _gradients_coincide(problem))
         if not (envelope and _stays(problem)):
             _require_smooth(problem, exact.method)
         return keep(("hypergradient", exact, envelope), lambda: cls(problem, exact, envelope))

@@ -85,8 +85,9 @@ class ExactLower:
         """One of several levels, by a method that tells how y moves with x, if there is one."""
         exact = cls.of(oracles)
         assert exact.method is not None
-        applies, why = (False, "") if exact.method.responds else ParametricProgram.verdict(exact.method.structure)
-        return cls(oracles, *(ParametricProgram(exact.method.structure, why),) * 2) if applies else exact
+        if exact.method.responds or not ParametricProgram.treats(exact.method.structure):
+            return exact
+        return cls(oracles, *(ParametricProgram(exact.method.structure, "it knows how y moves, as later levels ask"),) * 2)
 
     @property
     def stages(self) -> tuple[ExactLower, ...]:

@@ -95,6 +95,17 @@ class ParametricProgram(ExactMethod):
             )
         return Verdict(True, "its matrices follow from x and the owner's data, and its multipliers are known")
 
+    @classmethod
+    def treats(cls, structure: LowerStructure) -> bool:
+        """Whether it can solve a level and tell how y moves, whatever that costs beside iterations."""
+        try:
+            form = level_solver(structure).form
+        except NoStandardFormError:
+            return False
+        away = structure.oracles.elsewhere and structure.oracles.scope == "federation"
+        numbers = sum(group.template.count * _rows(group, structure.oracles, structure) for group in form.groups)
+        return not form.stairs and not away and numbers <= NUMBERS
+
     @property
     def solutions_in_a_second(self) -> int:
         """Some milliseconds each."""
