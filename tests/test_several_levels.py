@@ -212,6 +212,77 @@ def test_what_f_makes_of_several_answers_of_the_first_is_told_by_the_last():
         apart.implicit(0.8)
 
 
+def test_the_federation_meets_the_total_of_what_clients_decide():
+    """A balance of the federation over all clients' answers, and their mean by weights."""
+    need = hf.ClientParameter(name="need")
+    needs, shares = np.array([1.0, 2.0, 4.0]), np.array([0.2, 0.3, 0.5])
+    federation = hf.Federation([hf.Client(parameters={need: value}) for value in needs], weights=shares)
+    x, s, g = cp.Variable(name="x"), cp.Variable(name="s"), cp.Variable(2, nonneg=True, name="g")
+    household = hf.ArgMin(s, cp.square(s - need) + x * s, [s >= 0], scope="client")
+    supply = hf.ArgMin(g, np.array([1.0, 3.0]) @ g + cp.sum_squares(g - 0.1 * hf.E(s * need)), [cp.sum(g) >= hf.total(s), g[0] <= 2])
+    problem = hf.Problem(hf.Minimize(clients=cp.square(s - 1), server=g[0] - g[1] ** 2), lower=[household, supply], federation=federation)
+
+    def f(at):
+        used = np.maximum(needs - at[0] / 2, 0)
+        own, mean = cp.Variable(2, nonneg=True), shares @ (used * needs)
+        solved(np.array([1.0, 3.0]) @ own + cp.sum_squares(own - 0.1 * mean), [cp.sum(own) >= used.sum(), own[0] <= 2])
+        return own.value[0] - own.value[1] ** 2 + shares @ (used - 1) ** 2
+
+    for point in (0.5, 1.5, 2.7):
+        at = np.array([point])
+        assert abs(problem.implicit(point) - f(at)) < 1e-5  # Clarabel's own accuracy here
+        np.testing.assert_allclose(problem.implicit.gradient(point), differences(f, at, 1e-3)[0], atol=1e-4)
+
+
+def test_a_bound_that_just_holds_and_does_not_move_is_no_kink():
+    """y = (-x / 2, 0), where y[1] has neither a slack nor a multiplier, and never moves."""
+    x, y, z = cp.Variable(name="x"), cp.Variable(2, name="y", nonneg=True), cp.Variable(2, name="z", nonneg=True)
+    first = hf.ArgMin(y, cp.sum_squares(y) + x * y[0])
+    second = hf.ArgMin(z, cp.sum_squares(z) - y[0] * z[0] + y[1] * z[1])
+    objective = hf.Minimize(server=cp.square(cp.sum(z) - 2) + 0.1 * x)
+    problem = hf.Problem(objective, lower=[first, second], constraints=[cp.abs(x) <= 10])
+    assert abs(problem.implicit.gradient(-3.0) - 0.725) < 1e-12  # of (-x / 4 - 2)^2 + x / 10
+    assert abs(problem.solve(x0=-3.0).value + 0.84) < 1e-9
+    assert abs(problem.solve(hf.solvers.ImplicitGradient("auto"), x0=-3.0, rounds=100).value + 0.84) < 1e-9
+
+
+def test_an_empty_level_is_told_with_the_answers_before_it():
+    need = hf.ClientParameter(name="need")
+    federation = hf.Federation([hf.Client(parameters={need: value}) for value in (1.0, 2.0, 4.0)])
+    x, y, z = cp.Variable(name="x"), cp.Variable(name="y"), cp.Variable(name="z")
+    first = hf.ArgMin(y, cp.square(y - x - need), [y >= -1], scope="client")
+    problem = hf.Problem(hf.Minimize(clients=cp.square(z) + y), lower=[first, hf.ArgMin(z, cp.square(z), [z >= y, z <= 3])], federation=federation)
+    with pytest.raises(hf.EmptyLowerSetError, match=r"level 2 \(z\) is empty.*y <= z, z <= 3 at the answers of the levels before it, \[1. 2. 4.\]"):
+        problem.implicit(0.0)
+
+
+def of_two_scopes(**given):
+    """A client's level and one of the federation, with what differs."""
+    need = hf.ClientParameter(name="need")
+    federation = hf.Federation([hf.Client(parameters={need: k}) for k in (1.0, 2.0)], weights=given.get("weights", "uniform"))
+    x, y, z = cp.Variable(name="x"), cp.Variable(name="y"), cp.Variable(name="z")
+    limit = y <= need
+    price = hf.Dual(limit, name="price")
+    clients = {"price": cp.square(z) + price}.get(given.get("mentions"), cp.square(z) + y)
+    server = {"server": y}.get(given.get("mentions"))
+    levels = [hf.ArgMin(y, cp.square(y - x), [limit], scope="client"), hf.ArgMin(z, cp.square(z - hf.total(y)))]
+    return hf.Problem(hf.Minimize(clients=clients, server=server), lower=levels, federation=federation)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"mentions": "price"}, "prices of a client's lower level beside one of the federation"),
+        ({"mentions": "server"}, "'y' has client scope and appears in the server term y"),
+        ({"weights": [1.0, 0.0]}, "client 1 has weight 0"),
+        ({"weights": "samples"}, "samples"),
+    ],
+)
+def test_what_levels_of_two_scopes_do_not_take_is_refused(given, said):
+    with pytest.raises((hf.DeclarationError, hf.DataError), match=said):
+        of_two_scopes(**given).implicit(0.3)
+
+
 def refusals():
     x, y, z = cp.Variable(name="x"), cp.Variable(name="y"), cp.Variable(name="z")
     a = hf.Sample((), name="a")
@@ -223,6 +294,7 @@ def refusals():
     chosen = hf.ArgMin(y, cp.abs(y - x), [y <= 1], selection="optimistic")
     yield "selection", [chosen, other], "Only the last of several levels chooses"
     yield "samples beside others", [one, hf.ArgMin(z, cp.square(z - a - y), scope="sample")], "'federation', 'sample'"
+    yield "none", [one, None], "not NoneType"
     yield "constraint", [one, x >= 0], "hf.ArgMin"
 
 

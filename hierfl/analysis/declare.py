@@ -6,7 +6,7 @@ about points outside X, once without (``convex_on_x_only``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cvxpy as cp
@@ -42,9 +42,11 @@ def declare(objective: Any, lower: Any, constraints: Any, federation: Any) -> De
     given = () if lower is None else levels_of(lower)
     _require_kinds(objective, given, federation)
     require_order(given)
-    levels, federation, rows = of_one_scope(given, federation)
     upper = constraint_tuple(constraints, "Problem")
+    _require_prices_of_one_scope(given, [*objective.terms, *upper])
+    levels, federation, rows = of_one_scope(given, federation)
     if rows:
+        _require_no_client_at_server(objective, rows)
         objective, upper = objective.over(lambda term: instantiate([term], rows)[0]), tuple(instantiate(upper, rows))
     objective, levels, upper = _with_prices(objective, levels, upper)
     lower = in_order(levels) if levels else None
@@ -122,6 +124,32 @@ def _with_prices(
     return objective, tuple(found), tuple(constraints)
 
 
+def _require_no_client_at_server(objective: Objective, rows: Mapping[cp.Variable, Any]) -> None:
+    """The server's term mentions nothing that clients decide."""
+    mentioned = {v.id for v in objective.server.variables()} if objective.server is not None else set()
+    for variable in rows:
+        if variable.id in mentioned:
+            raise DeclarationError(
+                f"lower variable {variable.name()!r} has client scope and appears in the server term {expression_text(objective.server)}: there is one "
+                f"copy for each client. Put the term into clients=..."
+            )
+
+
+def _require_prices_of_one_scope(levels: Sequence[LowerLevel], upper: Sequence[Any]) -> None:
+    """No price of a client's constraint beside a level of the federation: there it would be one of each client's in a sum."""
+    if len({level.scope for level in levels}) < 2:
+        return
+    private = {id(one): one for level in levels if level.scope == "client" for one in level.constraints}
+    duals = {dual.id: one for one in private.values() for dual in one.dual_variables}
+    for part in [*upper, *(part for level in levels for part in (*level.declared, *level.constraints))]:
+        for v in part.variables():
+            if (isinstance(v, Price) and id(v.constraint) in private) or v.id in duals:
+                raise DeclarationError(
+                    f"{v.name()}: prices of a client's lower level beside one of the federation are not treated. The other way round they are: prices "
+                    f"of the federation's level are what clients may be given. multipliers(x) tells those of all levels."
+                )
+
+
 def _require_price(variable: cp.Variable, constraint: Constraint, level: LowerLevel) -> None:
     """A constraint of this level has one price."""
     if not any(v.id in {one.id for one in level.variables} for v in constraint.variables()):
@@ -174,11 +202,11 @@ def _require_kinds(objective: Any, levels: Sequence[Any], federation: Any) -> No
             f"the objective must be hf.Minimize(clients=..., server=...) or hf.Maximize(...), not {type(objective).__name__}"
             f"{' of cvxpy' if isinstance(objective, (cp.Minimize, cp.Maximize)) else ''}."
         )
-    wrong = next((one for one in levels if not isinstance(one, LowerLevel)), None)
-    if wrong is not None:
+    wrong = [one for one in levels if not isinstance(one, LowerLevel)]
+    if wrong:
         raise DeclarationError(
             f"lower must be an hf.ArgMin, hf.ArgMax, hf.Equilibrium or hf.Nash, or a list of several (several variables go into one level as a "
-            f"list), not {type(wrong).__name__}.{_meant(levels)}"
+            f"list), not {type(wrong[0]).__name__}.{_meant(levels)}"
         )
     if federation is not None and not isinstance(federation, Federation):
         raise DeclarationError(f"federation must be a hf.Federation, not {type(federation).__name__}.")

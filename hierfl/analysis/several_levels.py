@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 from cvxpy.expressions.expression import Expression
 
-from hierfl.analysis.hoist import instantiate
+from hierfl.analysis.hoist import copy_with, instantiate
 from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of
 from hierfl.errors import DeclarationError
 from hierfl.language.declaration import Declaration
 from hierfl.language.declared_arguments import samples_among
+from hierfl.language.expectation import SampleAverage, averages_of, total
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.federation.federated_data import Federation
@@ -28,6 +29,8 @@ from hierfl.language.followers import Followers
 from hierfl.language.levels import ArgMin, LowerLevel
 from hierfl.language.prices import Price
 from hierfl.language.sample import ClientParameter, OneForEach
+
+MOST_CLIENTS = 200  # whose own levels stand beside one of the federation: programs grow with their square
 
 
 def levels_of(lower: Any) -> tuple[LowerLevel, ...]:
@@ -119,8 +122,13 @@ def of_one_scope(
         raise DeclarationError(
             "lower levels of federation and of client scope in one problem are solved where all data are, and some are elsewhere (hf.Elsewhere)."
         )
-    weights = np.ones(1) if federation is None or isinstance(federation.weights, str) else np.asarray(federation.weights)
-    if not weights.all():
+    if len(clients) > MOST_CLIENTS:
+        raise DeclarationError(
+            f"a lower level of each of {len(clients):,} clients beside one of the federation: these are one program with all clients' rows, which takes "
+            f"minutes from {MOST_CLIENTS} clients on. Group the clients, or give the federation's answer as one of each client's level."
+        )
+    weights: Any = "uniform" if federation is None else federation.weights
+    if not isinstance(weights, str) and not np.all(weights):
         raise DeclarationError(
             f"{clients[int(np.argmin(weights))].called(int(np.argmin(weights)))} has weight 0, and its own lower level stands beside one of the federation: "
             f"their answers are weighed together. Give it a weight, or leave it out of the federation."
@@ -129,15 +137,58 @@ def of_one_scope(
     units = [_holding(client, own, unit) for client, unit in zip(clients, np.eye(len(clients)))]
     rows = {v: OneForEach(v, len(clients)) for level in levels if level.scope == "client" for v in level.decided}
     meant = {v: row.row(own) for v, row in rows.items()}
+    together = _OverClients(clients, rows, weights)
+    levels = tuple(together.level(level) if level.scope == "federation" else level for level in levels)
     return tuple(_shared(level, rows, meant) for level in levels), _with_clients(federation, units), meant
+
+
+@dataclass(frozen=True)
+class _OverClients:
+    """Means and totals over the clients of what they decide, in the federation's levels, as sums of their rows."""
+
+    clients: Sequence[Client]
+    rows: dict[cp.Variable, OneForEach]
+    weights: np.ndarray | str
+
+    def level(self, level: LowerLevel) -> LowerLevel:
+        """The level with these written out; itself where it has none."""
+        parts = [*level.expressions, *level.constraints]
+        if not any(self._is_meant(average) for part in parts for average in averages_of(part)):
+            return level
+        new, count = copy(level), len(level.expressions)
+        parts = [self._written(part) for part in parts]
+        new.expressions, new.constraints = tuple(parts[:count]), tuple(parts[count:])
+        return new
+
+    def _is_meant(self, average: SampleAverage) -> bool:
+        return not samples_among(average.parameters()) and any(v.id in {s.id for s in self.rows} for v in average.variables())
+
+    def _written(self, part: Any) -> Any:
+        if isinstance(part, SampleAverage) and self._is_meant(part):
+            factors = np.ones(len(self.clients)) if isinstance(part, total) else self._shares()
+            return cp.sum([c * instantiate([part.per_sample], self._of(k))[0] for k, c in enumerate(factors)])
+        if not any(self._is_meant(average) for average in averages_of(part)):
+            return part
+        return copy_with(part, self._written)
+
+    def _of(self, place: int) -> dict[Any, Any]:
+        """What a client decides, and its constants."""
+        return {**{s: row[place] for s, row in self.rows.items()}, **self.clients[place].parameters}
+
+    def _shares(self) -> np.ndarray:
+        if isinstance(self.weights, np.ndarray):
+            return self.weights
+        if self.weights == "samples":
+            raise DeclarationError(
+                "a lower level has the mean over the clients of what they decide, and weights='samples': write hf.total, or a federation with numbers as weights."
+            )
+        return np.full(len(self.clients), 1.0 / len(self.clients))
 
 
 def _shared(
     level: LowerLevel, rows: dict[cp.Variable, OneForEach], meant: dict[Any, Expression]
 ) -> LowerLevel:
     """A level of the federation, with the rows of what clients decide in place of their variables."""
-    if level.prices:
-        raise DeclarationError("prices of lower levels of several scopes are not known: declare them with one scope.")
     if level.scope == "client" and not isinstance(level, ArgMin):
         raise DeclarationError(
             f"{type(level).__name__}({', '.join(v.name() for v in level.decided)}) has client scope beside a level of federation scope: of clients' "

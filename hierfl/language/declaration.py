@@ -76,8 +76,9 @@ def _check_declaration(
             _check_term(term, what, lower)
     if lower:
         _check_lower_constraints(lower)
+        for part in (*lower.expressions, *lower.constraints):
+            _check_averages(part, set())
         for expression in lower.expressions:
-            _check_averages(expression, set())
             require_affine_in_averages(expression, "the lower level" if isinstance(lower, Followers) else f"the {type(lower).__name__}")
     _check_names([*upper, *(lower.variables if lower else ()), *(p for part in parts for p in part.parameters())])
 

@@ -175,7 +175,9 @@ class LowerLevel:
                 f"it is the same for all of a client's. Write scope='client', or mention the sample that y answers in the level."
             )
         for constraint in self.constraints:
-            if any(averages_of(constraint)):
+            if any(samples_among(average.parameters()) for average in averages_of(constraint)) or (
+                self.scope == "sample" and any(averages_of(constraint))
+            ):
                 raise DeclarationError(
                     f"constraint {expression_text(constraint)} of {type(self).__name__} contains E or total: a set that is known only "
                     f"through private data cannot be projected on. Pass the number as a hf.ClientParameter."

@@ -37,7 +37,9 @@ def require_solved(oracles: Oracles, method: ExactMethod | None, x: np.ndarray, 
         return
     inhabited = np.asarray(evaluation.gap) <= 0
     if not inhabited.all():
-        raise EmptyLowerSetError(_empty_message(oracles, x, int(np.flatnonzero(~inhabited)[0])))
+        owner = int(np.flatnonzero(~inhabited)[0])
+        assert method is not None
+        raise EmptyLowerSetError(method.empty(evaluation.solution, owner, _short(x)) or _empty_message(oracles, x, owner))
     solution = evaluation.solution
     good = np.asarray(solution.converged) & np.isfinite(solution.y).all(axis=1)
     if not good.all():
@@ -123,6 +125,10 @@ def _how_to_choose(level: LowerLevel) -> str:
         return (
             "Rows that hold with equality and depend on each other have several multipliers (the norm is that of y and the prices that are mentioned): "
             'write what they say once, or, where y is one, choose by selection="optimistic" or "pessimistic".'
+        )
+    if level.kind == "sequence":
+        return (
+            "Add a strongly convex term to the level whose y is not the only one; selection=... may be written in the last of several levels."
         )
     if level.kind == "equilibrium":
         return (

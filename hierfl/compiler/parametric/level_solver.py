@@ -305,6 +305,13 @@ class LevelSolver:
             return None
         return self._response(answer, thetas, settled(answer.program, answer.chosen)).branch(tangent)
 
+    def rate(self, thetas: Thetas, of_upper: Thetas, tangent: Thetas) -> np.ndarray | None:
+        """By what the solution moves ahead along a direction of theta; None where that is not told."""
+        answer = self.answer(thetas, of_upper)
+        if not answer.chosen.solved or answer.unique in (SEVERAL, TWISTED):
+            return None
+        return self._response(answer, thetas, settled(answer.program, answer.chosen)).rate(tangent)
+
     def _response(self, answer: LevelAnswer, thetas: Thetas, at: ProgramSolution) -> ProgramResponse:
         """How one of its solutions moves."""
         program = answer.program

@@ -113,6 +113,11 @@ class ProgramResponse:
                 return pair
         return None
 
+    def rate(self, tangent: Thetas) -> np.ndarray | None:
+        """By what u moves ahead along a direction, rows that just hold or not; None where that is not told, or leads out of the domain."""
+        look = self._look(tangent) if self.program.polyhedral else None
+        return look.moved.u if look is not None and look.moved.solved else None
+
     def branch(self, tangent: Thetas) -> Branch | None:
         """How the solution moves along a direction while the same rows hold; None where it is at the end of that, or of cones.
 

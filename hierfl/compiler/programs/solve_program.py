@@ -459,6 +459,8 @@ def _newton_step(program: ConvexProgram, u: np.ndarray, z: np.ndarray) -> Progra
         system[:width, :width] = curvature if is_dense(curvature) else curvature.toarray()
         system[:width, width:], system[width:, :width] = -a.T, scale * (slope @ a)
         system[width:, width:] = np.eye(len(z)) - slope
+        if not np.isfinite(system).all() or not np.isfinite(right).all():  # outside of where a smooth term has a curvature
+            return program.judged(u, z, 1)
         step = np.linalg.lstsq(system, right, rcond=1e-13)[0]
     else:
         sparse = sp.csc_array(slope)

@@ -274,7 +274,7 @@ class _Proof:
             f"{FEASIBILITY:.0e}; the lower level was solved again at x"
         )
         if found.tied:
-            how += "; of several lower solutions y is the best for f, as optimality conditions mean it"
+            how += "; of several lower solutions y is the best for f, as optimality conditions mean it: problem.implicit(x), which takes one without regard to f, may differ"
         return described(self.compiled, found, bound, gap, status, how)
 
     def _again(self, search: Search) -> Found | None:

@@ -218,7 +218,7 @@ def test_one_sided_slopes_at_kinks(seed: int, engine: Engine) -> None:
     kinks = asked(seed, engine).implicit.slice(centre, unit, radius=5e-3, points=21, progress=False).kinks
     assert len(kinks) == (abs(left - right) > 1e-6 * (1 + max(abs(left), abs(right)))), str(kinks)
     for kink in kinks:
-        assert abs(kink.t) <= 1e-12
+        assert abs(kink.t) <= 1e-11  # rounding, of a centre and a slack of size 1 and more, differs by machine
         near((kink.left_slope, kink.right_slope), (left, right), 1e-8)
 
 

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float
 
 from hierfl.compiler.lower_level.certificate import Judgement, LowerSolution
 from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict
+from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, generic_ways
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.structure import LowerStructure
 from hierfl.compiler.programs.convex_program import ONE, SEVERAL, TWISTED, UNKNOWN
+from hierfl.language.printing.text import expression_text
 
 if TYPE_CHECKING:
     from hierfl.compiler.lower_level.exact_lower import ExactLower
@@ -53,6 +56,11 @@ class InSequence(ExactMethod):
     @property
     def follows(self) -> bool:
         return all(method.follows for method in self.methods)
+
+    @property
+    def _moves_on_lines(self) -> bool:
+        """Whether all levels but the last say how y moves along a direction."""
+        return all(isinstance(method, ParametricProgram) and method.solver.form.polyhedral and not method.solver.mapping for method in self.methods[:-1])
 
     @property
     def tells_kinks(self) -> bool:
@@ -128,7 +136,11 @@ class InSequence(ExactMethod):
         ways: Float[Array, "k n"] | None = None,
     ) -> Float[Array, " n"]:
         stages = list(self._each(x, owner, y))
-        along = None if ways is None or not self.follows else jax.vmap(lambda way: self._rates(x, owner, y, way)[0])(ways)
+        if self._moves_on_lines:  # later answers have to have derivatives where those before them move, and no more
+            ways = jnp.stack(generic_ways(x)) if ways is None else ways
+            along = jax.vmap(lambda way: self._rates(x, owner, y, way))(ways)
+        else:
+            along = None
         seeds, n, pulled = seed, x.size, jnp.zeros_like(x)
         for _, stage, at, own, place in reversed(stages):
             assert stage.method is not None
@@ -141,17 +153,21 @@ class InSequence(ExactMethod):
     def branch(
         self, x: Float[Array, " n"], owner: Owner, y: Float[Array, " size"], way: Float[Array, " n"]
     ) -> Float[Array, " size+2"]:
-        rate, back, ahead = self._rates(x, owner, y, way)
-        return jnp.concatenate([rate, jnp.stack([back, ahead])])
-
-    def _rates(self, x: Array, owner: Owner, y: Array, way: Array) -> tuple[Array, Array, Array]:
-        rate, back, ahead = jnp.zeros(0, x.dtype), jnp.full((), -jnp.inf), jnp.full((), jnp.inf)
+        rate, back, ahead = jnp.zeros(0, x.dtype), jnp.full((), jnp.inf), jnp.full((), jnp.inf)
         for _, stage, at, own, place in self._each(x, owner, y):
             assert stage.method is not None
             told = stage.method.branch(at, own, y[place], jnp.concatenate([way, rate]))
             rate = jnp.concatenate([rate, told[:-2]])
-            back, ahead = jnp.maximum(back, told[-2]), jnp.minimum(ahead, told[-1])
-        return rate, back, ahead
+            back, ahead = jnp.minimum(back, told[-2]), jnp.minimum(ahead, told[-1])
+        return jnp.concatenate([rate, jnp.stack([back, ahead])])
+
+    def _rates(self, x: Array, owner: Owner, y: Array, way: Array) -> Array:
+        """By what the answers before the last move along a direction."""
+        rate = jnp.zeros(0, x.dtype)
+        for method, (_, _, at, own, _) in zip(self.methods[:-1], self._each(x, owner, y)):
+            assert isinstance(method, ParametricProgram)
+            rate = jnp.concatenate([rate, method.rate(at, own, jnp.concatenate([way, rate]))])
+        return rate
 
     def explain(self, scope: str | None) -> str:
         each = (f"{_names(stage)} {stage.method.explain(scope)}" for stage in self.stages if stage.method is not None)
@@ -159,6 +175,19 @@ class InSequence(ExactMethod):
 
     def advice(self) -> str:
         return "; ".join(filter(None, (method.advice() for method in self.methods)))
+
+    def empty(self, solution: LowerSolution, owner: int, at: str) -> str:
+        place = int(solution.iterations[owner]) // CODES
+        stage = self.stages[place]
+        level = stage.oracles.declaration.lower_level
+        assert level is not None
+        rows = ", ".join(map(expression_text, (level.of or level).constraints))
+        start = stage.oracles.upper.size - self.structure.oracles.upper.size
+        given = ""
+        if place:
+            before = np.array2string(np.asarray(solution.y[owner][:start]), threshold=8, precision=6)
+            given = f" at the answers of the levels before it, {before}"
+        return f"Y(x) of lower level {place + 1} ({_names(stage)}) is empty at x = {at}: no {_names(stage)} satisfies {rows}{given}."
 
     def unsolved(self, solution: LowerSolution, owner: int) -> str:
         place, own = divmod(int(solution.iterations[owner]), CODES)

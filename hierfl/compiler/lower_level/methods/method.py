@@ -182,6 +182,10 @@ class ExactMethod(ABC):
             )
         return ""
 
+    def empty(self, solution: LowerSolution, owner: int, at: str) -> str:
+        """What to say of this owner's Y(x), which is empty, where that is more than its constraints."""
+        return ""
+
     def unsolved(self, solution: LowerSolution, owner: int) -> str:
         """Why this owner's y was not found, and what to change; what follows "was not solved at x = ...: "."""
         return (

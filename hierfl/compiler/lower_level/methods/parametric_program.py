@@ -224,7 +224,7 @@ class ParametricProgram(ExactMethod):
             return [*below, *above]
 
         thetas, back = jax.vjp(both, x)
-        moves = [jax.jvp(both, (x,), (way,))[1] for way in (_generic(x) if ways is None else ways)]
+        moves = [jax.jvp(both, (x,), (way,))[1] for way in (generic_ways(x) if ways is None else ways)]
         count, shapes, solver = len(self.thetas(x, owner, y)[0]), [jnp.shape(part) for part in thetas], self.solver
         sizes = [int(np.prod(shape)) for shape in shapes]
 
@@ -267,7 +267,29 @@ class ParametricProgram(ExactMethod):
     def branch(
         self, x: Float[Array, " n"], owner: Owner, y: Float[Array, " size"], way: Float[Array, " n"]
     ) -> Float[Array, " size+2"]:
-        size, solver, parts = self.structure.size, self.solver, len(self._own(x, owner)[0])
+        size, solver = self.structure.size, self.solver
+
+        def told(below: Thetas, above: Thetas, way: Thetas) -> np.ndarray:
+            branch = solver.branch(below, above, way)
+            return np.full(size + 2, np.nan) if branch is None else np.append(branch.rate[:size], branch[1:])
+
+        return self._along(told, size + 2, x, owner, way)
+
+    def rate(self, x: Float[Array, " n"], owner: Owner, way: Float[Array, " n"]) -> Float[Array, " size"]:
+        """By what one owner's y moves ahead along a direction of x, over rows, NaN where that is not told; traceable."""
+        size, solver = self.structure.size, self.solver
+
+        def told(below: Thetas, above: Thetas, way: Thetas) -> np.ndarray:
+            rate = solver.rate(below, above, way)
+            return np.full(size, np.nan) if rate is None else rate[:size]
+
+        return self._along(told, size, x, owner, way)
+
+    def _along(
+        self, told: Callable[[Thetas, Thetas, Thetas], np.ndarray], size: int, x: Array, owner: Owner, way: Array
+    ) -> Array:
+        """What the host tells of a direction, from theta of both objectives and how that of the level moves."""
+        parts = len(self._own(x, owner)[0])
 
         def both(x: Array) -> Thetas:
             below, above = self._own(x, owner)
@@ -277,11 +299,9 @@ class ParametricProgram(ExactMethod):
 
         def on_host(*given: np.ndarray) -> np.ndarray:
             every = [np.asarray(part, float) for part in given]
-            below, above, way = every[:parts], every[parts : len(thetas)], every[len(thetas) : len(thetas) + parts]
-            branch = solver.branch(below, above, way)
-            return np.full(size + 2, np.nan) if branch is None else np.append(branch.rate[:size], branch[1:])
+            return told(every[:parts], every[parts : len(thetas)], every[len(thetas) : len(thetas) + parts])
 
-        return call_on_host(on_host, (size + 2,), x.dtype, *thetas, *tangent)
+        return call_on_host(on_host, (size,), x.dtype, *thetas, *tangent)
 
     def unsolved(self, solution: LowerSolution, owner: int) -> str:
         kind = self.structure.level.kind
@@ -422,7 +442,7 @@ def _of_one_row(term: Any) -> Any:
     return term.copy([_of_one_row(argument) for argument in term.args])
 
 
-def _generic(x: Array) -> Sequence[Array]:
+def generic_ways(x: Array) -> Sequence[Array]:
     """Directions without anything special."""
     numbers = np.arange(1, x.size + 1)
     ways: list[Callable[[np.ndarray], np.ndarray]] = [lambda k: np.cos(k**2), lambda k: np.sin(1.7 * k**2 + 0.4)]
