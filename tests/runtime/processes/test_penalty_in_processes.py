@@ -32,8 +32,17 @@ def market(holder: int, *, capped: bool = True) -> hf.Problem:
     return hf.Problem(hf.Minimize(clients=cp.square(x)), lower, [x <= 10, *given], hf.Federation(clients))
 
 
+def chain(holder: int) -> hf.Problem:
+    """Every client has two lower levels, the second at the answer of the first."""
+    x, y, z, demand = cp.Variable(name="x"), cp.Variable(name="y"), cp.Variable(name="z"), hf.ClientParameter(name="demand")
+    held = [hf.Client(parameters={demand: d if holder in (EVERYBODY, k) else hf.Elsewhere()}) for k, d in enumerate(DEMANDS)]
+    first = hf.ArgMin(y, 0.5 * cp.square(y - demand + x), [y >= 0], scope="client")
+    second = hf.ArgMin(z, cp.square(z - y) + cp.abs(z - 1), [z <= 3 * demand], scope="client")
+    return hf.Problem(hf.Minimize(clients=cp.square(x) + cp.square(z)), [first, second], [x <= 10], hf.Federation(held))
+
+
 def declare(case: str, holder: int) -> tuple[hf.Problem, Any]:
-    return market(holder, capped=case == "capped"), SOLVER
+    return chain(holder) if case == "chain" else market(holder, capped=case == "capped"), SOLVER
 
 
 @pytest.mark.slow
@@ -53,3 +62,13 @@ def test_the_server_hears_what_is_violated_together() -> None:
     np.testing.assert_allclose(far.x, same.x, rtol=0, atol=1e-10)
     with pytest.raises(hf.HierflError, match="elsewhere"):
         there.solve(ImplicitBundle(), **SETTINGS)
+
+
+@pytest.mark.slow
+def test_clients_solve_their_levels_in_sequence() -> None:
+    """The same path as with all data here: y and z stay where they are."""
+    with ProcessPool(3) as pool:
+        far = chain(-1).solve(SOLVER, runtime=Processes(pool, ADDRESS, "chain"), **SETTINGS)
+    same = chain(EVERYBODY).solve(SOLVER, **SETTINGS)
+    np.testing.assert_allclose(far.x, same.x, rtol=0, atol=1e-10)
+    assert far.value == pytest.approx(same.value, rel=1e-10)
