@@ -61,7 +61,8 @@ def test_answers_and_gradients(name: str) -> None:
         assert mine == pytest.approx(truth, abs=1e-4)
         assert cost(mine) <= cost(truth) + 1e-11  # CVXPY's answer is the rougher one
         assert np.ravel(other.response(at)) == pytest.approx(mine, rel=1e-9, abs=1e-11)
-        step = 1e-4 if name == "root of what a power leaves" else 1e-6  # its curvature has no bound next to 0, where no solver is sharp
+        # the curvature of the root has no bound next to 0, where no solver is sharp
+        step = 1e-4 if name == "root of what a power leaves" else 1e-6
         sides = np.array([[found(at + d) - found(at), found(at) - found(at - d)] for d in step * np.eye(2)]) / step
         try:
             off = np.abs(np.ravel(found.gradient(at))[:, None] - sides)
@@ -121,7 +122,7 @@ def test_limits_that_move_with_x_and_constraints_beside_them() -> None:
         parts = cp.exp(cp.maximum(z[0] - at, z[1])) + cp.sum_squares(z) - 2 * z[0] - z[1]
         cp.Problem(cp.Minimize(parts), [cp.sum(z) == at]).solve(solver="CLARABEL")
         assert np.ravel(found.implicit.response(at)) == pytest.approx(z.value, abs=1e-4)
-        step = 1e-4 if name == "root of what a power leaves" else 1e-6  # its curvature has no bound next to 0, where no solver is sharp
+        step = 1e-6
         here = found.implicit(at)
         slopes = [(found.implicit(at + side) - here) / side for side in (step, -step)]  # at 0 there is a kink
         if at == 0.0:
