@@ -234,6 +234,36 @@ def test_the_federation_meets_the_total_of_what_clients_decide():
         np.testing.assert_allclose(problem.implicit.gradient(point), differences(f, at, 1e-3)[0], atol=1e-4)
 
 
+def test_clients_have_matrices_beside_the_federation():
+    """One client, and two: y of shape (2, 2) each, in results, multipliers and the printed problem."""
+    d = hf.ClientParameter(name="d")
+    for held in ([2.0], [2.0, 0.5]):
+        x, s, g = cp.Variable(name="x"), cp.Variable((2, 2), name="s"), cp.Variable(name="g")
+        household = hf.ArgMin(s, cp.sum_squares(s - d) + x * s[0, 0], [s >= 0], scope="client")
+        market = hf.ArgMin(g, cp.square(g - hf.total(cp.sum(s))))
+        federation = hf.Federation([hf.Client(parameters={d: value}) for value in held])
+        problem = hf.Problem(hf.Maximize(clients=-cp.sum_squares(s - 1) - g), lower=[household, market], federation=federation)
+        own = np.stack([np.full((2, 2), value) for value in held])
+        own[:, 0, 0] = np.maximum(own[:, 0, 0] - 0.5, 0)
+        wanted = np.mean(-((own - 1) ** 2).sum(axis=(1, 2))) - own.sum()
+        assert abs(problem.implicit(1.0) - wanted) < 1e-9
+        response = problem.implicit.response(1.0)
+        np.testing.assert_allclose(response[s], own, atol=1e-9)
+        assert "where s_i = s_i(x) solves, for each client i" in str(problem) or len(held) == 1
+        assert problem.implicit.multipliers(1.0)[household.constraints[0]].shape == (len(held), 2, 2)
+        assert problem.solve(x0=1.0).y[s].shape == (len(held), 2, 2)
+
+
+def test_a_later_level_is_convex_by_what_an_earlier_one_bounds():
+    """y z^2 is convex in z as y >= 0.1: a constraint of the level before."""
+    x, y, z = cp.Variable(name="x"), cp.Variable(name="y"), cp.Variable(name="z")
+    levels = [hf.ArgMin(y, cp.square(y - x), [y >= 0.1]), hf.ArgMin(z, y * cp.square(z - 1) + cp.square(z))]
+    problem = hf.Problem(hf.Minimize(server=cp.square(z - 0.5)), lower=levels)
+    for at in (-1.0, 2.0):
+        answer = max(at, 0.1)
+        assert abs(problem.implicit(at) - (answer / (1 + answer) - 0.5) ** 2) < 1e-12
+
+
 def test_a_bound_that_just_holds_and_does_not_move_is_no_kink():
     """y = (-x / 2, 0), where y[1] has neither a slack nor a multiplier, and never moves."""
     x, y, z = cp.Variable(name="x"), cp.Variable(2, name="y", nonneg=True), cp.Variable(2, name="z", nonneg=True)

@@ -68,7 +68,9 @@ def declare(objective: Any, lower: Any, constraints: Any, federation: Any) -> De
 def convex_on_x_only(declaration: Declaration) -> bool:
     """Whether the lower level is convex by what constraints and attributes say of x, so that nothing is known outside X."""
     level = declaration.lower_level
-    if level is None or isinstance(level, Nash | Followers):
+    if isinstance(level, Followers):
+        return any(map(convex_on_x_only, each_level(declaration)))
+    if level is None or isinstance(level, Nash):
         return False
     upper = declaration.roles.upper
     anywhere = {x: cp.Variable(x.shape, name=x.name()) for x in upper}

@@ -18,6 +18,7 @@ from cvxpy.expressions.expression import Expression
 
 from hierfl.analysis.hoist import copy_with, instantiate
 from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of
+from hierfl.atoms.intervals import Interval
 from hierfl.errors import DeclarationError
 from hierfl.language.declaration import Declaration
 from hierfl.language.declared_arguments import samples_among
@@ -173,7 +174,8 @@ class _OverClients:
 
     def _of(self, place: int) -> dict[Any, Any]:
         """What a client decides, and its constants."""
-        return {**{s: row[place] for s, row in self.rows.items()}, **self.clients[place].parameters}
+        unit = cp.Constant(np.eye(len(self.clients))[place])
+        return {**{s: row.row(unit) for s, row in self.rows.items()}, **self.clients[place].parameters}
 
     def _shares(self) -> np.ndarray:
         if isinstance(self.weights, np.ndarray):
@@ -220,6 +222,14 @@ def _with_clients(federation: Federation | None, clients: Sequence[Client]) -> F
     return new
 
 
+def _box(variable: cp.Variable, known: Interval | None) -> list[Any]:
+    """What is known of an answer, as constraints on what later levels are given."""
+    if known is None:
+        return []
+    ends = [np.broadcast_to(np.asarray(end, float), variable.shape) for end in (known.lo, known.hi)]
+    return [row for row, end in zip((variable >= ends[0], variable <= ends[1]), ends) if np.isfinite(end).all()]
+
+
 def each_level(declaration: Declaration) -> list[Declaration]:
     """The declaration with each of its levels alone, as if x and the answers before it were decided above; itself where there is one."""
     level, roles, known = declaration.lower_level, declaration.roles, declaration.known_bounds
@@ -229,7 +239,8 @@ def each_level(declaration: Declaration) -> list[Declaration]:
     for place, own in enumerate(level.levels):
         samples = samples_among(p for part in (*own.expressions, *own.constraints) for p in part.parameters())
         theirs = replace(roles, upper=(*roles.upper, *level.before(place)), lower=own.variables, lower_samples=samples)
-        found.append(replace(declaration, lower_level=own, roles=theirs, known_bounds=known))
+        within = (*declaration.constraints, *(row for v in level.before(place) for row in _box(v, known.get(v.id))))
+        found.append(replace(declaration, lower_level=own, roles=theirs, known_bounds=known, constraints=within))
         limits = [*own.constraints, *attribute_constraints(own.decided)]
         known = {**known, **bounds_of(limits, own.decided, known)}
     return found

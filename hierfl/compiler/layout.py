@@ -91,17 +91,24 @@ class Layout:
         """Flat (possibly with leading axes) -> an array for one variable, else ``{variable: array}``; NumPy."""
         pieces = self.split(np.asarray(flat))
         if len(self.variables) == 1:
-            return pieces[self.variables[0].id]
-        found = {name: pieces[variable.id] for name, variable in zip(self.declared, self.variables)}
+            return self._as_declared(self.variables[0], pieces[self.variables[0].id])
+        found = {name: self._as_declared(variable, pieces[variable.id]) for name, variable in zip(self.declared, self.variables)}
         return found | {name: factor * found[variable] for name, variable, factor in self.same}
 
     def assign(self, flat: Any) -> None:
         """Set ``.value`` of the variables."""
         pieces = self.split(np.asarray(flat))
         for name, variable in zip(self.declared, self.variables):
-            name.save_value(np.array(pieces[variable.id]))
+            name.save_value(np.array(self._as_declared(variable, pieces[variable.id])))
         for name, variable, factor in self.same:
             name.save_value(factor * np.array(pieces[variable.id]))
+
+    @staticmethod
+    def _as_declared(variable: cp.Variable, value: np.ndarray) -> np.ndarray:
+        """A value in the shape in which users know it, one for each client of a variable that stands for those of clients."""
+        if not isinstance(variable, OneForEach):
+            return value
+        return value.reshape((*value.shape[: value.ndim - variable.ndim], *variable.shape_by_clients))
 
     @staticmethod
     def _piece(variable: cp.Variable, value: Any, what: str) -> np.ndarray:
@@ -109,8 +116,9 @@ class Layout:
         if array.dtype.kind == "b":
             raise DataError(f"{what} for {variable.name()!r} is True or False; a decision is a number.")
         array = array.astype(float)
-        if array.shape != variable.shape:
-            raise DataError(f"{what} for {variable.name()!r} has shape {array.shape}; expected {variable.shape}.")
+        wanted = variable.shape_by_clients if isinstance(variable, OneForEach) else variable.shape
+        if array.shape != wanted:
+            raise DataError(f"{what} for {variable.name()!r} has shape {array.shape}; expected {wanted}.")
         if not np.isfinite(array).all():
             raise DataError(f"{what} for {variable.name()!r} contains NaN or infinity.")
         return array.ravel()

@@ -86,14 +86,17 @@ class OneForEach(cp.Variable):
 
     def __init__(self, of: cp.Variable, clients: int) -> None:
         self.of, self.is_named = of, True
-        super().__init__((clients, *of.shape), name=of.name())
+        super().__init__((clients, of.size) if of.ndim else (clients,), name=of.name())
 
-    def row(self, own: ClientParameter) -> Expression:
+    def row(self, own: Expression) -> Expression:
         """That of the client whose unit vector is ``own``."""
-        if self.of.ndim < 2:
-            return own @ self
-        flat = cp.reshape(self, (self.shape[0], self.of.size), order="C")
-        return cp.reshape(own @ flat, self.of.shape, order="C")
+        row = own @ self
+        return row if self.of.ndim < 2 else cp.reshape(row, self.of.shape, order="C")
+
+    @property
+    def shape_by_clients(self) -> tuple[int, ...]:
+        """As results have it: for each client the shape that was declared."""
+        return (self.shape[0], *self.of.shape)
 
 
 def row_read(part: Any) -> tuple[cp.Variable, Expression] | None:
@@ -102,5 +105,4 @@ def row_read(part: Any) -> tuple[cp.Variable, Expression] | None:
     if not isinstance(inner, MulExpression):
         return None
     whose, rows = inner.args
-    rows = rows.args[0] if isinstance(rows, cp.reshape) and part is not inner else rows
     return (rows.of, whose) if isinstance(rows, OneForEach) else None

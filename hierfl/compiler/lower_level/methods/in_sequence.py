@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -81,14 +81,13 @@ class InSequence(ExactMethod):
     def answer(self, question: Question) -> LowerSolution:
         raise AssertionError("solved by its levels, not from a question")
 
-    def _each(self, x: Array, owner: Owner, y: Array | None) -> Iterator[tuple[int, ExactLower, Array, Owner, slice]]:
-        """(number, stage, x and the answers before it, its owner, its place in y); ``y`` may be filled in meanwhile."""
+    def _each(self, x: Array, owner: Owner, y: Array) -> Iterator[tuple[ExactLower, Array, Owner, slice]]:
+        """(stage, x and the answers before it, its owner, its place in y)."""
         start = 0
-        for place, stage in enumerate(self.stages):
-            size = stage.oracles.lower.size
-            at = x if y is None else jnp.concatenate([x, y[:start]])
-            yield place, stage, at, owner.stage(stage, at), slice(start, start + size)
-            start += size
+        for stage in self.stages:
+            at, end = jnp.concatenate([x, y[:start]]), start + stage.oracles.lower.size
+            yield stage, at, owner.stage(stage, at), slice(start, end)
+            start = end
 
     def solve(
         self, x: Float[Array, " n"], owner: Owner, warm: Float[Array, " size"], tolerance: Array | float
@@ -97,7 +96,7 @@ class InSequence(ExactMethod):
 
     def _solved_from(self, first: int, y: Array, x: Array, owner: Owner, warm: Array, tolerance: Array | float) -> LowerSolution:
         """The answers from one stage on, those of the stages before being y."""
-        residual, bound, status = jnp.zeros((), x.dtype), jnp.full((), jnp.nan, x.dtype), jnp.zeros((), int)
+        residual, status = jnp.zeros((), x.dtype), jnp.zeros((), int)
         solved, empty, unique = jnp.ones((), bool), jnp.zeros((), bool), jnp.asarray(ONE)
         for place in range(first, len(self.stages)):
             stage, start = self.stages[place], y.size
@@ -120,11 +119,12 @@ class InSequence(ExactMethod):
             solved, y = solved & good, jnp.concatenate([y, found.y])
             residual = jnp.maximum(residual, found.residual)
             unique = _worse(unique, jnp.asarray(found.unique))
-        return LowerSolution(y, residual, jnp.where(jnp.isnan(bound), jnp.inf, bound), jnp.zeros((), x.dtype), status, solved, empty, unique)
+        unbounded = jnp.full((), jnp.inf, x.dtype)  # how an error of one answer moves the next is not proved
+        return LowerSolution(y, residual, unbounded, jnp.zeros((), x.dtype), status, solved, empty, unique)
 
     def conditions(self, x: Array, owner: Owner, y: Array) -> Judgement:
         """The conditions of all levels, each at the answers before it; their residuals are added, and no bound of y's error is known."""
-        found = [stage.conditions(at, own, y[place]) for _, stage, at, own, place in self._each(x, owner, y)]
+        found = [stage.conditions(at, own, y[place]) for stage, at, own, place in self._each(x, owner, y)]
         return Judgement.known(jnp.stack([one.residual for one in found]).sum())
 
     def pull(
@@ -142,7 +142,7 @@ class InSequence(ExactMethod):
         else:
             along = None
         seeds, n, pulled = seed, x.size, jnp.zeros_like(x)
-        for _, stage, at, own, place in reversed(stages):
+        for stage, at, own, place in reversed(stages):
             assert stage.method is not None
             theirs = None if along is None or ways is None else jnp.hstack([ways, along[:, : place.start]])
             moved = stage.method.pull(at, own, y[place], seeds[place], theirs)
@@ -154,7 +154,7 @@ class InSequence(ExactMethod):
         self, x: Float[Array, " n"], owner: Owner, y: Float[Array, " size"], way: Float[Array, " n"]
     ) -> Float[Array, " size+2"]:
         rate, back, ahead = jnp.zeros(0, x.dtype), jnp.full((), jnp.inf), jnp.full((), jnp.inf)
-        for _, stage, at, own, place in self._each(x, owner, y):
+        for stage, at, own, place in self._each(x, owner, y):
             assert stage.method is not None
             told = stage.method.branch(at, own, y[place], jnp.concatenate([way, rate]))
             rate = jnp.concatenate([rate, told[:-2]])
@@ -164,7 +164,7 @@ class InSequence(ExactMethod):
     def _rates(self, x: Array, owner: Owner, y: Array, way: Array) -> Array:
         """By what the answers before the last move along a direction."""
         rate = jnp.zeros(0, x.dtype)
-        for method, (_, _, at, own, _) in zip(self.methods[:-1], self._each(x, owner, y)):
+        for method, (_, at, own, _) in zip(self.methods[:-1], self._each(x, owner, y)):
             assert isinstance(method, ParametricProgram)
             rate = jnp.concatenate([rate, method.rate(at, own, jnp.concatenate([way, rate]))])
         return rate
@@ -191,15 +191,9 @@ class InSequence(ExactMethod):
 
     def unsolved(self, solution: LowerSolution, owner: int) -> str:
         place, own = divmod(int(solution.iterations[owner]), CODES)
-        iterations = solution.iterations.at[owner].set(own) if hasattr(solution.iterations, "at") else _with(solution.iterations, owner, own)
+        iterations = np.where(np.arange(len(solution.y)) == owner, own, solution.iterations)
         method = self.methods[place]
         return f"in its level {place + 1} ({_names(self.stages[place])}), {method.unsolved(solution._replace(iterations=iterations), owner)}"
-
-
-def _with(values: Any, place: int, value: int) -> Any:
-    new = values.copy()
-    new[place] = value
-    return new
 
 
 def _names(stage: ExactLower) -> str:
@@ -208,8 +202,7 @@ def _names(stage: ExactLower) -> str:
 
 def _worse(one: Array, other: Array) -> Array:
     """Of what two levels know of other solutions: what is worst."""
-    order = (TWISTED, SEVERAL, UNKNOWN)
     found = jnp.maximum(one, other)  # ONE, or ALIKE
-    for code in reversed(order):
+    for code in (UNKNOWN, SEVERAL, TWISTED):
         found = jnp.where((one == code) | (other == code), code, found)
     return found
