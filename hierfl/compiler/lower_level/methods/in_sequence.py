@@ -191,7 +191,7 @@ class InSequence(ExactMethod):
 
     def unsolved(self, solution: LowerSolution, owner: int) -> str:
         place, own = divmod(int(solution.iterations[owner]), CODES)
-        iterations = np.where(np.arange(len(solution.y)) == owner, own, solution.iterations)
+        iterations = jnp.where(jnp.arange(len(solution.y)) == owner, own, solution.iterations)
         method = self.methods[place]
         return f"in its level {place + 1} ({_names(self.stages[place])}), {method.unsolved(solution._replace(iterations=iterations), owner)}"
 
