@@ -13,10 +13,15 @@ from hierfl.compiler.lower_level.certificate import LowerSolution, certify_direc
 from hierfl.compiler.lower_level.methods.method import INEXACT_TOLERANCE, ExactMethod, Question, Verdict
 from hierfl.compiler.lower_level.structure import LowerStructure
 
-UNCURVED = (
-    "its formula divides by the curvature in y, which is not positive there. Keep it positive, bound y, or take "
-    "Exact(method='semismooth Newton')."
-)
+
+
+def _short_of(solution: LowerSolution, owner: int) -> str:
+    """Why a formula's y is none."""
+    return (
+        f"its formula divides by the curvature in y, which is not positive there, or Y(x) is so badly scaled that rounding leaves a "
+        f"residual of {float(solution.residual[owner]):.1e}. Keep the curvature positive, bound y, or take "
+        f"Exact(method='semismooth Newton')."
+    )
 
 
 class ProjectedSolution(ExactMethod):
@@ -45,7 +50,7 @@ class ProjectedSolution(ExactMethod):
         return solution._replace(converged=solution.converged & jnp.all(curved))
 
     def unsolved(self, solution: LowerSolution, owner: int) -> str:
-        return UNCURVED
+        return _short_of(solution, owner)
 
 
 def _divisors(question: Question) -> tuple[Array, Array, Array]:
@@ -95,7 +100,7 @@ class ClosedForm(ExactMethod):
         return solution._replace(converged=solution.converged & jnp.all(diagonal >= 0))
 
     def unsolved(self, solution: LowerSolution, owner: int) -> str:
-        return UNCURVED
+        return _short_of(solution, owner)
 
 
 SYSTEM_LIMIT = 1000  # scalars of y whose matrix is factorised
