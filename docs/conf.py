@@ -38,6 +38,7 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
     "code_tables",
@@ -76,13 +77,13 @@ html_theme_options = {
     "logo": {"text": "hierfl"},
     "show_toc_level": 2,
     "navigation_with_keys": False,
-    "header_links_before_dropdown": 5,
+    "header_links_before_dropdown": 7,
     "footer_start": ["copyright"],
     "footer_end": [],
     "pygments_light_style": "tango",
     "pygments_dark_style": "monokai",
 }
-html_sidebars = {page: [] for page in ("index", "troubleshooting", "benchmarks", "real_federations", "reproductions")}
+html_sidebars = {page: [] for page in ("index", "troubleshooting", "benchmarks", "reproductions")}
 copybutton_prompt_text = r">>> |\$ "
 copybutton_prompt_is_regexp = True
 

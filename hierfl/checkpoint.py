@@ -37,6 +37,11 @@ class Checkpoint:
     ------
     SettingError
         For a setting out of range.
+
+    Examples
+    --------
+    >>> kept = hf.Checkpoint("runs/first", every_seconds=60)
+    >>> result = problem.solve(checkpoint=kept)  # doctest: +SKIP
     """
 
     folder: str | os.PathLike[str]

@@ -189,6 +189,11 @@ def complexity(
         For what is no problem, another solver, no lower solver, or a constant that a lower solver needs and that could not be proved.
     IncompatibleSolverError
         For a lower solver of another scope.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import FedRZO
+    >>> took = hf.complexity(problem, FedRZO(step_size=0.05, local_steps=5), rounds=5)
     """
     if not hasattr(problem, "compile"):
         raise SettingError(

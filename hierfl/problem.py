@@ -35,7 +35,12 @@ if TYPE_CHECKING:
 
 @suggests_names
 class Problem:
-    """A hierarchical federated problem.
+    """A bilevel, minimax or equilibrium problem, and who holds its data.
+
+    Somebody chooses x and minimises f(x) = F(x, y(x)), where y(x) is how those below answer. Variables that ``lower`` decides are y, all others are
+    x; the objective says what each client and the server add to F, the federation which data each of them holds. Declared once, a problem is asked:
+    ``implicit`` is f, with answers, gradients, kinks and pictures; ``solve()`` looks for a good x, ``reference()`` for the best one where all data are
+    here; ``check()`` says which assumptions hold, and ``explain()`` how each piece was compiled.
 
     Parameters
     ----------
@@ -55,6 +60,13 @@ class Problem:
     ------
     DeclarationError, NotConvexError, DataError
         When the declaration is made; the message names the culprit and what to write instead.
+
+    Examples
+    --------
+    >>> below = hf.ArgMin(y, cp.sum_squares(y - x), [y >= 0])
+    >>> problem = hf.Problem(hf.Minimize(clients=0.5 * cp.sum_squares(x + 1 - y)), lower=below)
+    >>> problem.implicit(np.array([-1.0, 0.5]))
+    0.5
     """
 
     def __init__(

@@ -82,6 +82,12 @@ class Result(Shown):
         before it.
     problem
         The declared problem; None in a loaded result, unless ``Result.load`` is given it.
+
+    Examples
+    --------
+    >>> result = problem.solve(progress=False)
+    >>> result.status, result.x.round(3)
+    ('at rest', array([-1., -1.]))
     """
 
     x: Any

@@ -57,6 +57,13 @@ class Runs(Shown):
         ``"minimize"`` or ``"maximize"``.
     over
         In what the runs differ: ``"seeds"``, or ``"starts"`` (and seeds) for ``solve(restarts=...)``.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import ImplicitGradient
+    >>> runs = problem.solve(ImplicitGradient(), rounds=50, seeds=2, progress=False)
+    >>> len(runs), round(runs.mean(), 3)
+    (2, 0.0)
     """
 
     results: tuple[Result, ...]

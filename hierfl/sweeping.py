@@ -34,6 +34,13 @@ class Sweep(Shown):
         ``{name: Runs}``.
     seconds
         ``{name: seconds}`` for all seeds together, compilation and final values included.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import ImplicitBundle
+    >>> table = hf.sweep(problem, {"bundle": ImplicitBundle()}, seeds=1, rounds=20, progress=False)
+    >>> abs(round(table.runs["bundle"].mean(), 6))
+    0.0
     """
 
     runs: dict[str, Runs]
@@ -128,6 +135,13 @@ def sweep(
         If there is no solver, or two of a list are the same.
     HierflError
         As by ``solve``, but for divergence.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import ImplicitBundle, ImplicitGradient
+    >>> table = hf.sweep(problem, [ImplicitBundle(), ImplicitGradient()], seeds=1, rounds=20, progress=False)
+    >>> sorted(table.runs)
+    ['ImplicitBundle()', 'ImplicitGradient()']
     """
     RunSettings.require_known(settings, "sweep")
     named = dict(solvers) if isinstance(solvers, Mapping) else _named(solvers)

@@ -11,7 +11,13 @@ import hierfl as hf
 
 
 def coupled_minimax(reversed_order: bool = False) -> hf.Problem:
-    """The problem; ``reversed_order`` gives max over y of min over x, whose solution is x = -1, y = 1, value 2."""
+    """The problem; ``reversed_order`` gives max over y of min over x, whose solution is x = -1, y = 1, value 2.
+
+    Examples
+    --------
+    >>> hf.models.coupled_minimax().implicit(0.0)
+    0.0
+    """
     x, y = cp.Variable(name="x"), cp.Variable(name="y")
     payoff = cp.square(x) + y
     if reversed_order:

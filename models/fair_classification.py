@@ -46,6 +46,12 @@ def fair_classification(
         y in the simplex, as in the cited formulation; ``False`` leaves y free, as printed, so that y_c = loss_c / lam.
     weights
         Of the clients in the objective: ``"uniform"``, the papers' 1/m; ``"samples"``, rho_i = N_i / N; or numbers, one for each.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> data = hf.models.ClassificationData(rng.standard_normal((200, 4)), rng.integers(0, 2, 200))
+    >>> problem = hf.models.fair_classification(data, clients=3)
     """
     features, classes = data.features.shape[1], data.onehot.shape[1]
     hidden, output = cp.Variable((neurons, features), name="Z"), cp.Variable(neurons, name="w")

@@ -32,6 +32,11 @@ class ClassificationData:
     ------
     DataError
         If ``scale`` is not a positive number.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> data = hf.models.ClassificationData(rng.standard_normal((200, 4)), rng.integers(0, 2, 200))
     """
 
     features: np.ndarray
@@ -89,6 +94,12 @@ def heterogeneous_classification(
         Jacobian of y_i(x), which hardly differs from the identity.
     weights
         Of the clients in the objective: ``"uniform"``, the papers' 1/m; ``"samples"``, rho_i = N_i / N over the clients ([HFL] §IV); or numbers, one for each.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> data = hf.models.ClassificationData(rng.standard_normal((200, 4)), rng.integers(0, 2, 200))
+    >>> problem = hf.models.heterogeneous_classification(data, clients=3)
     """
     features, classes = data.features.shape[1], data.onehot.shape[1]
     x, y = cp.Variable((classes, features), name="x"), cp.Variable((classes, features), name="y")

@@ -43,6 +43,11 @@ def hyperparameter_learning(
         The bound mu > 0 of X.
     weights
         Of the clients in the objective: ``"uniform"``, the papers' 1/m; ``"samples"``, rho_i = N_i / N of their training rows; or numbers, one for each.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> problem = hf.models.hyperparameter_learning(rng.standard_normal((200, 4)), rng.integers(0, 2, 200), clients=3)
     """
     x, y = cp.Variable(clients, nonneg=True, name="x"), cp.Variable(features.shape[1], name="y")
     image, label = hf.Sample(features.shape[1], name="image"), hf.Sample(name="label")

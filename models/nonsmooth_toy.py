@@ -11,7 +11,13 @@ import hierfl as hf
 
 
 def nonsmooth_toy(dimension: int = 2) -> hf.Problem:
-    """The toy in ``dimension`` variables; f contributes 1/2 where x_j >= 0 and (x_j + 1)^2 / 2 where x_j < 0."""
+    """The toy in ``dimension`` variables; f contributes 1/2 where x_j >= 0 and (x_j + 1)^2 / 2 where x_j < 0.
+
+    Examples
+    --------
+    >>> hf.models.nonsmooth_toy(2).implicit(np.array([-1.0, 0.5]))
+    0.5
+    """
     x, y = cp.Variable(dimension, name="x"), cp.Variable(dimension, name="y")
     return hf.Problem(
         hf.Minimize(clients=0.5 * cp.sum_squares(x + 1 - y)),

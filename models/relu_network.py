@@ -46,6 +46,12 @@ def relu_network(
         If given, the units are ln(1 + exp(beta z)) / beta with this beta: the smooth model that first-order methods need.
     weights
         Of the clients in the objective: ``"uniform"``, the papers' 1/m; ``"samples"``, rho_i = N_i / N; or numbers, one for each.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> data = hf.models.ClassificationData(rng.standard_normal((200, 4)), rng.integers(0, 2, 200))
+    >>> problem = hf.models.relu_network(data, clients=3)
     """
     features = data.features.shape[1]
     layers = cp.Variable((neurons, features), name="Z"), cp.Variable(neurons, name="w")

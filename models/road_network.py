@@ -36,6 +36,11 @@ class RoadNetwork:
         The first node that trips may pass: before it are zones at which they only begin and end.
     positions
         (nodes, 2), for maps; None where they are not known.
+
+    Examples
+    --------
+    >>> town = hf.models.RoadNetwork.town(rows=3, columns=3, zones=4, seed=0)
+    >>> problem = town.tolling(highest=10.0)
     """
 
     links: Int[np.ndarray, "links 2"]

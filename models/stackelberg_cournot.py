@@ -38,6 +38,10 @@ def stackelberg_cournot(
         c_0.
     weights
         Of the clients in the objective: ``"uniform"``, or numbers, one for each; they hold a law, so that N_i / N means nothing.
+
+    Examples
+    --------
+    >>> problem = hf.models.stackelberg_cournot(followers=4, clients=2)
     """
     x, y, a = _leaves(followers)
     cost, capacity = _firms(followers)
@@ -53,7 +57,12 @@ def stackelberg_cournot_game(
     leader_cost: float = 0.1,
     weights: str | Sequence[float] = "uniform",
 ) -> hf.Problem:
-    """The same market with the followers declared as players, each maximising its own profit; parameters as above."""
+    """The same market with the followers declared as players, each maximising its own profit; parameters as above.
+
+    Examples
+    --------
+    >>> problem = hf.models.stackelberg_cournot_game(followers=4, clients=2)
+    """
     x, y, a = _leaves(followers)
     cost, capacity = _firms(followers)
     price = a - slope * (x + cp.sum(y))

@@ -42,6 +42,14 @@ class BranchAndBound:
         For a setting out of range.
     IncompatibleSolverError
         If the problem is no program that SCIP takes, and x are not few whole numbers; names what is not, and what to write.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import BranchAndBound
+    >>> build = cp.Variable(2, boolean=True, name="build")
+    >>> sites = hf.Problem(hf.Minimize(clients=cp.sum(build) + 3 * cp.sum(y)), hf.ArgMin(y, cp.sum_squares(y), [y >= 1 - build]))
+    >>> sites.solve(BranchAndBound(), progress=False).x
+    array([1., 1.])
     """
 
     gap: float = 1e-6

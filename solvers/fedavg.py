@@ -74,6 +74,13 @@ class FedAvg:
         For a setting out of range.
     IncompatibleSolverError
         When bound to a problem with a lower level, a black box, or private constraints on x; with ``epochs``, to one without rows.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import FedAvg
+    >>> smooth = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - 1)))
+    >>> smooth.solve(FedAvg(step_size=0.1, local_steps=5), rounds=50, progress=False).x.round(1)
+    array([1., 1.])
     """
 
     step_size: Schedule = 0.01

@@ -35,6 +35,13 @@ class FedMSPP(FedAvg):
     proximal_step
         eta_t > 0, the learning rate of the source: a number, ``Decay(c, p)`` or callable of the round.
         The subproblem's steps are stable for ``step_size`` below 2 / (L + 1/eta_t).
+
+    Examples
+    --------
+    >>> from hierfl.solvers import FedMSPP
+    >>> smooth = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - 1)))
+    >>> smooth.solve(FedMSPP(step_size=0.1), rounds=50, progress=False).x.round(1)
+    array([1., 1.])
     """
 
     local_steps: StepCounts = 20

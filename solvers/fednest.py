@@ -73,6 +73,13 @@ class FedNest:
     IncompatibleSolverError
         When bound to a lower level of another scope or with constraints on y, an equilibrium, a server term, a black box, or private
         constraints on x.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import FedNest
+    >>> free = hf.Problem(hf.Minimize(clients=cp.sum_squares(x + y - 2)), hf.ArgMin(y, cp.sum_squares(y - x)))
+    >>> free.solve(FedNest(step_size=0.05, inner_step=0.2), rounds=50, progress=False).x.round(1)
+    array([1., 1.])
     """
 
     step_size: Schedule = 0.01

@@ -28,6 +28,13 @@ class FedProx(FedAvg):
     ----------
     proximal
         mu > 0, the weight of the proximal term; FedAvg is mu = 0.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import FedProx
+    >>> smooth = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - 1)))
+    >>> smooth.solve(FedProx(step_size=0.1, proximal=0.5), rounds=50, progress=False).x.round(1)
+    array([1., 1.])
     """
 
     proximal: float = 1.0

@@ -200,6 +200,12 @@ class FedRZO(PublishedSettings):
         For a setting out of range; with ``schedule="theory"``, naming the hypotheses that could not be proved.
     IncompatibleSolverError
         When bound to a problem that the algorithm cannot treat.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import FedRZO
+    >>> problem.solve(FedRZO(smoothing=0.1, step_size=0.05, local_steps=5), rounds=100, progress=False).value < 0.1
+    True
     """
 
     smoothing: float = 0.1

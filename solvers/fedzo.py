@@ -39,6 +39,13 @@ class FedZO(FedAvg):
     -----
     The source assumes smooth f_i and no lower level; :class:`FedRZO` is the same skeleton for nonsmooth and hierarchical
     problems. Black boxes are welcome. Queries outside X are projected on it unless ``queries="raw"``.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import FedZO
+    >>> smooth = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - 1)))
+    >>> smooth.solve(FedZO(step_size=0.1), rounds=50, progress=False).x.round(1)
+    array([1., 1.])
     """
 
     smoothing: float = 1e-3

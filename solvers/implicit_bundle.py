@@ -55,6 +55,12 @@ class ImplicitBundle:
         For a setting out of range.
     IncompatibleSolverError
         When bound to a problem without derivatives: a nonsmooth lower level without an active set, a BlackBox.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import ImplicitBundle
+    >>> problem.solve(ImplicitBundle(), rounds=100, progress=False).x.round(1)
+    array([-1., -1.])
     """
 
     accuracy: float = 1e-9

@@ -67,6 +67,12 @@ class ImplicitGradient:
         For a setting out of range.
     IncompatibleSolverError
         When bound to a problem without derivatives: a nonsmooth lower level, a BlackBox, a set that goes to CVXPY.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import ImplicitGradient
+    >>> problem.solve(ImplicitGradient(step_size=0.1), rounds=100, progress=False).x.round(1)
+    array([-1., -1.])
     """
 
     step_size: Schedule = 0.1

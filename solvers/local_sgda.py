@@ -56,6 +56,14 @@ class LocalSGDA(FedAvg):
     IncompatibleSolverError
         When bound to anything but a minimax problem of federation scope: an ``ArgMax`` over y of the objective that x
         minimises (up to terms without y).
+
+    Examples
+    --------
+    >>> from hierfl.solvers import LocalSGDA
+    >>> h = x @ y + cp.sum_squares(x - 1) - cp.sum_squares(y)
+    >>> saddle = hf.Problem(hf.Minimize(clients=h), hf.ArgMax(y, h))
+    >>> saddle.solve(LocalSGDA(step_size=0.05, ascent_step=0.05), rounds=100, progress=False).x.round(1)
+    array([0.8, 0.8])
     """
 
     ascent_step: Schedule = 0.01

@@ -54,6 +54,13 @@ class Scaffnew:
         For a setting out of range; with ``probability="theory"``, naming the constant that could not be proved.
     IncompatibleSolverError
         When bound to a problem with a lower level, a server term, a black box, or private constraints on x.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import Scaffnew
+    >>> smooth = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - 1)))
+    >>> smooth.solve(Scaffnew(step_size=0.1, probability=0.2), rounds=50, progress=False).x.round(1)
+    array([1., 1.])
     """
 
     step_size: float | Literal["auto"] = 0.01

@@ -60,6 +60,13 @@ class SCAFFOLD:
         For a setting out of range.
     IncompatibleSolverError
         When bound to a problem with a lower level, a server term, a black box, or private constraints on x.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import SCAFFOLD
+    >>> smooth = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - 1)))
+    >>> smooth.solve(SCAFFOLD(step_size=0.1), rounds=50, progress=False).x.round(1)
+    array([1., 1.])
     """
 
     step_size: Schedule = 0.01

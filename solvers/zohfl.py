@@ -96,6 +96,12 @@ class ZOHFL(PublishedSettings):
         For a setting out of range; with ``schedule="theory"``, naming the hypotheses that could not be proved.
     IncompatibleSolverError
         When bound to a problem that the algorithm cannot treat.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import ZOHFL
+    >>> problem.solve(ZOHFL(smoothing=0.1, step_size=0.1), rounds=100, progress=False).value < 0.1
+    True
     """
 
     smoothing: float = 0.1

@@ -57,6 +57,7 @@ def test_every_public_name_is_in_the_reference() -> None:
 SHOWN = {  # what public calls return, and runtimes: documented under the names of their modules
     "CheckReport",
     "Dask",
+    "Delayed",
     "Explanation",
     "Finding",
     "Flower",

@@ -43,7 +43,14 @@ class Lowered:
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Shown):
-    """All pieces of a problem in order; prints as text, iterates as :class:`Lowered`."""
+    """All pieces of a problem in order; prints as text, iterates as :class:`Lowered`.
+
+    Examples
+    --------
+    >>> explanation = problem.explain()
+    >>> print(str(explanation).splitlines()[7])
+        cost: 16 bytes in double precision
+    """
 
     pieces: tuple[Lowered, ...]
 

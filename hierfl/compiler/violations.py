@@ -40,6 +40,12 @@ class Violation:
         hold their data elsewhere: the weighted mean of the sums of what their answers violate is all that the server hears.
     entry
         Which entry of the constraint it is; empty for a number.
+
+    Examples
+    --------
+    >>> capped = hf.Problem(problem.objective, problem.lower_level, [cp.sum(y) <= 1])
+    >>> print(capped.implicit.violation(np.array([1.0, 1.0])).violated[0])
+    sum(y) <= 1 is violated by 1
     """
 
     constraint: str
@@ -64,7 +70,15 @@ class Violation:
 
 
 class Violations(Shown, Mapping[str, Violation]):
-    """The violations of all conditions, by constraint: its text, or the CVXPY constraint itself; empty where no constraint mentions y."""
+    """The violations of all conditions, by constraint: its text, or the CVXPY constraint itself; empty where no constraint mentions y.
+
+    Examples
+    --------
+    >>> capped = hf.Problem(problem.objective, problem.lower_level, [cp.sum(y) <= 1])
+    >>> found = capped.implicit.violation(np.array([1.0, 1.0]))
+    >>> found.feasible, found.worst
+    (False, 1.0)
+    """
 
     def __init__(self, told: Sequence[Violation] = ()) -> None:
         self._told = {one.constraint: one for one in told}

@@ -110,6 +110,13 @@ class E(SampleAverage):
     DeclarationError
         If nothing in it differs by sample (in a problem, since only there y's scope is known), or if it is
         evaluated or solved by CVXPY.
+
+    Examples
+    --------
+    >>> a = hf.Sample(2, name="a")
+    >>> holder = hf.Client({a: np.array([[1.0, 0.0], [3.0, 2.0]])})
+    >>> hf.Problem(hf.Minimize(clients=hf.E(a @ x)), federation=hf.Federation([holder])).implicit(np.ones(2))
+    3.0
     """
 
     def name(self) -> str:
@@ -120,6 +127,13 @@ class total(SampleAverage):  # noqa: N801 - lower case as the operation it is, b
     """Sum of a per-sample expression over the holder's samples; refused for distributions.
 
     Parameters and errors as for :class:`E`.
+
+    Examples
+    --------
+    >>> a = hf.Sample(2, name="a")
+    >>> holder = hf.Client({a: np.array([[1.0, 0.0], [3.0, 2.0]])})
+    >>> hf.Problem(hf.Minimize(clients=hf.total(a @ x)), federation=hf.Federation([holder])).implicit(np.ones(2))
+    6.0
     """
 
     symbol = "total"

@@ -191,6 +191,13 @@ class Function(UserAtom):
     ------
     DeclarationError
         Without arguments.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> problem = hf.Problem(hf.Minimize(clients=hf.Function(lambda v: jnp.sum(jnp.tanh(v) ** 2), x)))
+    >>> problem.implicit(np.zeros(2))
+    0.0
     """
 
     atom_row: ClassVar[AtomRow] = AtomRow(lower=call_function, smooth=always_smooth, opaque=True, read=_read)
@@ -201,6 +208,12 @@ class BlackBox(UserAtom):
 
     Parameters as for :class:`Function`, without ``convex``. A gradient through it is refused when the
     problem is compiled for an algorithm that needs one.
+
+    Examples
+    --------
+    >>> problem = hf.Problem(hf.Minimize(clients=hf.BlackBox(lambda v: float(np.max(v)), x)))
+    >>> problem.implicit(np.array([1.0, 3.0]))
+    3.0
     """
 
     atom_row: ClassVar[AtomRow] = AtomRow(lower=call_black_box, smooth=always_smooth, opaque=True, read=_read)

@@ -72,13 +72,23 @@ class Objective:
 
 
 class Minimize(Objective):
-    """Minimise the sum of the server's and the clients' terms; see :class:`Objective`."""
+    """Minimise the sum of the server's and the clients' terms; see :class:`Objective`.
+
+    Examples
+    --------
+    >>> objective = hf.Minimize(clients=cp.sum_squares(x - y), server=cp.norm1(x))
+    """
 
     sense = "minimize"
 
 
 class Maximize(Objective):
-    """Maximise the sum of the server's and the clients' terms; see :class:`Objective`."""
+    """Maximise the sum of the server's and the clients' terms; see :class:`Objective`.
+
+    Examples
+    --------
+    >>> objective = hf.Maximize(clients=x @ y)
+    """
 
     sense = "maximize"
 
@@ -213,6 +223,11 @@ class ArgMin(LowerLevel):
     ------
     DeclarationError
         Unknown scope or selection, a variable that the objective never mentions, a sample outside ``E``, no sample in sample scope.
+
+    Examples
+    --------
+    >>> hf.ArgMin(y, cp.sum_squares(y - x), [y >= 0])
+    ArgMin(y; sum_squares(y - x); scope='federation')
     """
 
     kind = "argmin"
@@ -237,7 +252,13 @@ class ArgMin(LowerLevel):
 
 
 class ArgMax(ArgMin):
-    """y(x) maximises a concave objective over a convex set Y(x); parameters as for :class:`ArgMin`."""
+    """y(x) maximises a concave objective over a convex set Y(x); parameters as for :class:`ArgMin`.
+
+    Examples
+    --------
+    >>> hf.ArgMax(y, x @ y - cp.sum_squares(y), [y >= 0, cp.sum(y) <= 1])
+    ArgMax(y; x @ y - sum_squares(y); scope='federation')
+    """
 
     kind = "argmax"
 
@@ -259,6 +280,11 @@ class Equilibrium(LowerLevel):
     ------
     DeclarationError
         As :class:`ArgMin`, if a mapping's shape differs from its variable's, and for a ``selection``.
+
+    Examples
+    --------
+    >>> hf.Equilibrium(y, y - x, [y >= 0])
+    Equilibrium(y; y - x; scope='federation')
     """
 
     kind = "equilibrium"

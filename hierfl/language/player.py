@@ -60,6 +60,11 @@ class Player:
     DeclarationError
         No variable, no objective or two, an objective of the wrong shape or that does not mention the variable, user code
         without a gradient, a constraint that couples several players. That an objective has kinks is told when a problem is declared.
+
+    Examples
+    --------
+    >>> hf.Player(y, maximize=cp.multiply(y, 1 - cp.sum(y)), constraints=[y >= 0])
+    Player(y: maximize y * (1 - sum(y)), 2 players)
     """
 
     def __init__(
@@ -240,6 +245,14 @@ class Nash(LowerLevel):
     ------
     DeclarationError
         No players, a variable owned by two, a constraint on another player's variable, a ``selection``; and as for ``ArgMin``.
+
+    Examples
+    --------
+    >>> u, v = cp.Variable(name="u"), cp.Variable(name="v")
+    >>> duel = hf.Nash(hf.Player(u, cp.square(u - v)), hf.Player(v, cp.square(v + u - 1)))
+    >>> answers = hf.Problem(hf.Minimize(clients=cp.sum_squares(x) + u), duel).implicit.response(np.zeros(2))
+    >>> float(answers[u].round(6)), float(answers[v].round(6))
+    (0.5, 0.5)
     """
 
     kind = "equilibrium"

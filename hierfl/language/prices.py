@@ -49,8 +49,11 @@ class Dual(Price):
 
     Examples
     --------
-    >>> balance = cp.sum(g) == demand
-    >>> profit = cp.multiply(hf.Dual(balance), x) - cost
+    >>> balance = cp.sum(y) == 1 + x[0]
+    >>> paid = hf.Dual(balance, name="paid")
+    >>> market = hf.Problem(hf.Minimize(clients=paid), hf.ArgMin(y, cp.sum_squares(y), [balance]))
+    >>> round(market.implicit(np.zeros(2)), 6)
+    -1.0
     """
 
 
@@ -69,6 +72,14 @@ class ShadowPrice(Price):
     ------
     DeclarationError
         As :class:`Dual`; also for an equilibrium, which has no optimal value.
+
+    Examples
+    --------
+    >>> balance = cp.sum(y) == 1 + x[0]
+    >>> price = hf.ShadowPrice(balance)
+    >>> market = hf.Problem(hf.Minimize(clients=price), hf.ArgMin(y, cp.sum_squares(y), [balance]))
+    >>> round(market.implicit(np.zeros(2)), 6)
+    1.0
     """
 
 

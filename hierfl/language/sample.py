@@ -66,6 +66,11 @@ class Sample(_Private):
     **attributes
         CVXPY's leaf attributes (``nonneg=True``, ...); they take part in convexity analysis and are
         checked against the data.
+
+    Examples
+    --------
+    >>> age, dose = hf.Sample(name="age"), hf.Sample(name="dose")
+    >>> loss = hf.E(cp.square(x[0] + x[1] * age - dose))
     """
 
     _holder = "whoever holds the data"
@@ -76,6 +81,12 @@ class ClientParameter(_Private):
 
     Its values are given as ``Client(..., parameters={p: value})`` or, for a split data set, as
     ``Federation.split(..., parameters={p: value | list per client | callable of the client's index})``.
+
+    Examples
+    --------
+    >>> budget = hf.ClientParameter(nonneg=True, name="budget")
+    >>> hf.ArgMin(y, cp.sum_squares(y - x), [cp.norm1(y) <= budget], scope="client")
+    ArgMin(y; sum_squares(y - x); scope='client')
     """
 
     _holder = "the clients"

@@ -29,7 +29,13 @@ Objective = tuple[np.ndarray, np.ndarray, float]  # y'Hy / 2 + q'y + c
 
 
 class CaseAnswer(NamedTuple):
-    """f at an x, and the y of every owner (owners, size)."""
+    """f at an x, and the y of every owner (owners, size).
+
+    Examples
+    --------
+    >>> from hierfl.testing import CASES
+    >>> answer = CASES[0].answer(np.zeros(2))
+    """
 
     value: float
     y: np.ndarray
@@ -66,6 +72,12 @@ class Case:
         One of ``KINDS``.
     holds
         What a client holds: ``"samples"``, ``"parameters"``, ``"both"``, ``"tables"`` (two, of different lengths) or ``"law"``.
+
+    Examples
+    --------
+    >>> from hierfl.testing import CASES
+    >>> CASES[0]
+    Case(scope=None, kind='free', holds='samples')
     """
 
     scope: str | None

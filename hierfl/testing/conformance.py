@@ -24,7 +24,14 @@ MakeRuntime = Callable[[Case, Problem], Any]
 
 @dataclass(frozen=True)
 class CaseFinding:
-    """What was seen of one case: ``outcome`` is ``"conforms"``, ``"refused"`` or ``"fails"``, ``said`` the reason of the latter two."""
+    """What was seen of one case: ``outcome`` is ``"conforms"``, ``"refused"`` or ``"fails"``, ``said`` the reason of the latter two.
+
+    Examples
+    --------
+    >>> from hierfl.testing import CASES, conform_lower
+    >>> conform_lower(cases=CASES[2:3]).findings[0].outcome
+    'conforms'
+    """
 
     case: Case
     outcome: str
@@ -36,7 +43,14 @@ class CaseFinding:
 
 @dataclass(frozen=True)
 class Conformance:
-    """The findings, printed a line each."""
+    """The findings, printed a line each.
+
+    Examples
+    --------
+    >>> from hierfl.testing import CASES, conform_lower
+    >>> print(conform_lower(cases=CASES[2:3]))
+    conforms  client y, free, tables
+    """
 
     findings: tuple[CaseFinding, ...]
 
@@ -131,7 +145,14 @@ def conform_lower(
     cases: Sequence[Case] = CASES,
     points: Sequence[Sequence[float]] = ((0.35, -0.2), (0.7, 0.5)),
 ) -> Conformance:
-    """Have lower levels solved by an exact method (its name as in ``Exact(method=...)``; None for the compiler's choice), and hold f and y against answers."""
+    """Have lower levels solved by an exact method (its name as in ``Exact(method=...)``; None for the compiler's choice), and hold f and y against answers.
+
+    Examples
+    --------
+    >>> from hierfl.testing import CASES, conform_lower
+    >>> print(conform_lower(cases=CASES[2:3]))
+    conforms  client y, free, tables
+    """
 
     @double_precision
     def faults(case: Case) -> Iterator[str]:
@@ -152,6 +173,11 @@ def gradient_steps(step_size: float) -> Callable[[Case, np.ndarray], np.ndarray]
     """A round that is a projected gradient step on f: what ``ImplicitGradient``, and one local step of FedAvg or SCAFFOLD, make of all data.
 
     The gradient is that of the answers, by differences.
+
+    Examples
+    --------
+    >>> from hierfl.testing import CASES, gradient_steps
+    >>> after = gradient_steps(0.1)(CASES[0], np.zeros(2))
     """
 
     def one(case: Case, x: np.ndarray) -> np.ndarray:

@@ -44,6 +44,11 @@ class Exact:
     ------
     IncompatibleSolverError
         When bound to a problem that the method cannot treat; names those that can.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import Exact, FedRZO
+    >>> solver = FedRZO(lower=Exact(tolerance=1e-10))
     """
 
     method: str | None = None

@@ -261,6 +261,11 @@ class LocalSGD(LocalDescent):
         With another schedule than ``"practical"``, naming the constant that could not be proved.
     IncompatibleSolverError
         When bound to a lower level of another scope.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import LocalSGD, FedRZO
+    >>> solver = FedRZO(lower=LocalSGD(rounds=5, steps=10))
     """
 
     schedules = (*SCHEDULES, "theorem-1")
@@ -303,6 +308,11 @@ class LFD(LocalDescent):
         With ``schedule="certified"``, naming the constant that could not be proved; for ``schedule="theory"``.
     IncompatibleSolverError
         When bound to a lower level of another scope.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import LFD, FedRZO
+    >>> solver = FedRZO(lower=LFD(rounds=5, steps=10))
     """
 
     step_size: Schedule = 0.1
@@ -362,6 +372,11 @@ class FedAC:
     ------
     SettingError
         If a constant that is left to be certified cannot be.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import FedAC, FedRZO
+    >>> solver = FedRZO(lower=FedAC(rounds=5, steps=10))
     """
 
     rounds: Schedule = 5

@@ -62,6 +62,11 @@ class ProjectedSGD:
         Rows of a minibatch; None uses all rows in every step.
     start
         ``"warm"``: from the client's previous y (at first from x0 where y has x's shape, else from 0); ``"query"``: from the queried x (the paper's; y must be of x's size).
+
+    Examples
+    --------
+    >>> from hierfl.solvers import ProjectedSGD, FedRZO
+    >>> solver = FedRZO(lower=ProjectedSGD(steps=20))
     """
 
     steps: StepCounts = 20
@@ -176,6 +181,11 @@ class ProjectionMethod:
     ------
     SettingError
         For settings out of range, or a constant that ``"theory"`` needs and that could not be proved.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import ProjectionMethod, FedRZO
+    >>> solver = FedRZO(lower=ProjectionMethod(steps=20))
     """
 
     steps: Schedule | str = 50
@@ -236,7 +246,13 @@ class ProjectionMethod:
 @suggests_names
 @dataclass(frozen=True)
 class Extragradient(ProjectionMethod):
-    """Extragradient steps on F; parameters as for :class:`ProjectionMethod`, ``"theory"`` is 1 / (2 L)."""
+    """Extragradient steps on F; parameters as for :class:`ProjectionMethod`, ``"theory"`` is 1 / (2 L).
+
+    Examples
+    --------
+    >>> from hierfl.solvers import Extragradient, FedRZO
+    >>> solver = FedRZO(lower=Extragradient(steps=20))
+    """
 
     evaluations: ClassVar[int] = 2
 

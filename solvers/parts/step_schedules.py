@@ -134,7 +134,13 @@ StepCounts = Schedule | Sequence[Schedule] | np.ndarray  # of all clients, or on
 @suggests_names
 @dataclass(frozen=True)
 class Decay:
-    """``c / (r + 1)**p`` at round (or local step) r; a negative ``p`` grows, as in ``ceil(tau * sqrt(r + 1))``."""
+    """``c / (r + 1)**p`` at round (or local step) r; a negative ``p`` grows, as in ``ceil(tau * sqrt(r + 1))``.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import Decay, ZOHFL
+    >>> solver = ZOHFL(step_size=Decay(c=0.1, p=0.5))
+    """
 
     c: float
     p: float = 0.5
@@ -157,7 +163,13 @@ class Decay:
 @suggests_names
 @dataclass(frozen=True)
 class LogGrowth:
-    """``ceil(tau * ln(k + 1))`` steps at the local step k, counted over all rounds from 1 ([2S] Algorithm 5)."""
+    """``ceil(tau * ln(k + 1))`` steps at the local step k, counted over all rounds from 1 ([2S] Algorithm 5).
+
+    Examples
+    --------
+    >>> from hierfl.solvers import LogGrowth, ZOHFL, ProjectionMethod
+    >>> solver = ZOHFL(lower=ProjectionMethod(steps=LogGrowth(tau=10)))
+    """
 
     tau: float
 

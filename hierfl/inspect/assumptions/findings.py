@@ -53,6 +53,12 @@ class Finding:
         Number of sampled points and the worst value there; None if nothing was sampled.
     witness
         For a violation: the point (``x``, ``y``, ``client``, ``direction``, ...), as arrays and labels.
+
+    Examples
+    --------
+    >>> finding = problem.check()["X nonempty, closed and convex"]
+    >>> finding.status, finding.assumption
+    ('proved', '[2S] Assumption 2 (iii)')
     """
 
     name: str
@@ -123,6 +129,11 @@ class Theorem:
         Known gaps of the published statement.
     fall, start
         A bound on f^eta(x_0) - inf f^eta, and for which x_0; None unless all hypotheses hold.
+
+    Examples
+    --------
+    >>> [theorem.name for theorem in problem.check().theorems]
+    ['[2S] Theorem 1']
     """
 
     name: str
@@ -183,6 +194,12 @@ class CheckReport(Shown):
     """Everything that ``problem.check()`` found; prints as text that opens with ``summary``.
 
     ``report["strong convexity"]`` is a finding, ``report.constants["mu_h"]`` a constant.
+
+    Examples
+    --------
+    >>> report = problem.check()
+    >>> report["X nonempty, closed and convex"].status
+    'proved'
     """
 
     title: str

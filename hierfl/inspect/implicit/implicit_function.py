@@ -72,6 +72,12 @@ class ImplicitFunction:
     """f(x) = f_1(x) + sum_i w_i f_i(x, y_i(x)) with the lower level solved exactly.
 
     ``x`` is an array for one upper variable, else ``{variable: array}``.
+
+    Examples
+    --------
+    >>> f, point = problem.implicit, np.array([-1.0, 0.5])
+    >>> f(point), f.response(point), f.gradient(point)
+    (0.5, array([0. , 0.5]), array([0., 0.]))
     """
 
     def __init__(self, compiled: Callable[..., CompiledProblem]) -> None:

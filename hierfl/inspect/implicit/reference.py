@@ -201,6 +201,12 @@ class Reference(Shown):
         With ``certificate="global"``: those of the lower level's constraints at x, by constraint, for every owner of a y.
     status
         ``"searched"``; with ``certificate="global"`` ``"proved"``, ``"time limit reached"``, ``"interrupted"``, or ``"not proved"`` with the reason.
+
+    Examples
+    --------
+    >>> best = problem.reference(progress=False)
+    >>> abs(round(best.value, 6))
+    0.0
     """
 
     x: Any

@@ -84,6 +84,12 @@ class Slice(Shown):
         f^eta for every eta asked for.
     iterates
         (t, distance from the line, round) of a run's iterates, (k, 3); empty without a run.
+
+    Examples
+    --------
+    >>> line = problem.implicit.slice(np.array([0.25, -0.5]), direction=np.array([1.0, 0.0]))
+    >>> [round(kink.t, 3) for kink in line.kinks]
+    [-0.25]
     """
 
     compiled: CompiledProblem

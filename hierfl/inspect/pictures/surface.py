@@ -44,6 +44,10 @@ class Surface(Shown):
         (s, t) of a run's iterates.
     progress
         Whether a search for kinks shows a progress bar if it takes long.
+
+    Examples
+    --------
+    >>> patch = problem.implicit.surface(np.zeros(2), radius=1.0, points=5, progress=False)
     """
 
     compiled: CompiledProblem

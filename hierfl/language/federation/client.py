@@ -56,6 +56,11 @@ class Client:
     DataError
         For a wrong key or shape, no samples, NaN or infinity, masked entries, values against the declared attributes, an
         unsupported distribution, rows of one table that have other indexes. That samples which one ``E`` pairs differ in length is told when a problem pairs them.
+
+    Examples
+    --------
+    >>> a, budget = hf.Sample(2, name="a"), hf.ClientParameter(name="budget")
+    >>> north = hf.Client({a: np.ones((30, 2))}, {budget: 1.5}, name="north")
     """
 
     samples: Mapping[Sample, Any]

@@ -36,6 +36,11 @@ class Elsewhere:
     ------
     DataError
         If ``rows`` is no such number, or a column is named twice.
+
+    Examples
+    --------
+    >>> a = hf.Sample(2, name="a")
+    >>> there = hf.Client({a: hf.Elsewhere(120)}, name="north")
     """
 
     rows: int | None = None

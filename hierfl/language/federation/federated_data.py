@@ -50,6 +50,13 @@ class Federation:
     DataError
         For no clients, clients that hold different samples or parameters, or tables of different columns, wrong weights, wrong test
         data or wrong points.
+
+    Examples
+    --------
+    >>> a = hf.Sample(2, name="a")
+    >>> clients = [hf.Client({a: np.ones((rows, 2))}, name=name) for name, rows in (("north", 30), ("south", 10))]
+    >>> hf.Federation(clients, weights="samples")
+    Federation(2 clients, 10..30 samples of a; weights by samples)
     """
 
     clients: tuple[Client, ...]

@@ -40,7 +40,14 @@ class Scheme(Protocol):
 @suggests_names
 @dataclass(frozen=True)
 class IID:
-    """Equal shares (up to one sample) of a random order."""
+    """Equal shares (up to one sample) of a random order.
+
+    Examples
+    --------
+    >>> a = hf.Sample(name="a")
+    >>> hf.Federation.split({a: np.arange(10.0)}, clients=3, scheme=hf.IID())
+    Federation(3 clients, 3..4 samples of a; weights uniform)
+    """
 
     def assign(self, pool: np.ndarray, clients: int | None, rng: np.random.Generator, rows: int) -> list[np.ndarray]:
         count = _client_count(pool, clients, "IID()", 1)
@@ -65,6 +72,12 @@ class Dirichlet:
     ------
     DataError
         If alpha is not positive, the labels do not match, or no draw gives every client enough.
+
+    Examples
+    --------
+    >>> a, digit = hf.Sample(name="a"), np.arange(100) % 4
+    >>> hf.Federation.split({a: np.arange(100.0)}, clients=3, scheme=hf.Dirichlet(0.5, digit))
+    Federation(3 clients, 25..47 samples of a; weights uniform)
     """
 
     alpha: float
@@ -97,6 +110,12 @@ class Shards:
     """Sort by label, cut into ``k`` shards per client, deal them at random (McMahan et al., 2017).
 
     ``labels`` are given as to :class:`Dirichlet`.
+
+    Examples
+    --------
+    >>> a, digit = hf.Sample(name="a"), np.arange(100) % 4
+    >>> hf.Federation.split({a: np.arange(100.0)}, clients=4, scheme=hf.Shards(2, digit))
+    Federation(4 clients, 25 samples of a; weights uniform)
     """
 
     k: int
@@ -118,7 +137,14 @@ class Shards:
 @suggests_names
 @dataclass(frozen=True)
 class Quantity:
-    """The same distribution for all in unequal amounts: the sizes are Dirichlet(alpha) shares, at least one sample each."""
+    """The same distribution for all in unequal amounts: the sizes are Dirichlet(alpha) shares, at least one sample each.
+
+    Examples
+    --------
+    >>> a = hf.Sample(name="a")
+    >>> hf.Federation.split({a: np.arange(100.0)}, clients=3, scheme=hf.Quantity(1.0))
+    Federation(3 clients, 3..69 samples of a; weights uniform)
+    """
 
     alpha: float
 
@@ -135,7 +161,14 @@ class Quantity:
 @suggests_names
 @dataclass(frozen=True, eq=False)
 class ByGroup:
-    """One client for each distinct value of ``groups`` ``(N,)``, in sorted order; ``clients`` may be omitted."""
+    """One client for each distinct value of ``groups`` ``(N,)``, in sorted order; ``clients`` may be omitted.
+
+    Examples
+    --------
+    >>> a, hospital = hf.Sample(name="a"), ["north", "south", "north"]
+    >>> hf.Federation.split({a: np.arange(3.0)}, scheme=hf.ByGroup(hospital))
+    Federation(2 clients, 1..2 samples of a; weights uniform)
+    """
 
     groups: Any = field(repr=False)
 

@@ -50,6 +50,10 @@ class Delayed(MessageTreatment):
     ------
     SettingError
         For delays that are not positive, or not one for each client, and settings out of range.
+
+    Examples
+    --------
+    >>> runtime = hf.runtime.Delayed([1.0, 1.0, 10.0], asynchronous=True, buffer=2)
     """
 
     delays: Sequence[float]

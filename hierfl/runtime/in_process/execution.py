@@ -173,6 +173,11 @@ class InProcess:
     precision
         ``"double"`` or ``"single"``: of a run's arithmetic. Data are kept as they are given, and the final value is computed in
         double precision either way.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import ZOHFL
+    >>> result = problem.solve(ZOHFL(), runtime=hf.runtime.InProcess(precision="single"), rounds=5, progress=False)
     """
 
     schedule: str | None = None

@@ -82,6 +82,11 @@ class Dask(SiteRuntime):
         If ``distributed`` is not installed, with ``scheduler``.
     SiteError
         When a run begins, if sites are missing or refuse.
+
+    Examples
+    --------
+    >>> with hf.runtime.Dask(sites=3) as runtime:  # doctest: +SKIP
+    ...     result = problem.solve(ZOHFL(), runtime=runtime, rounds=200)
     """
 
     scheduler: str | None = None

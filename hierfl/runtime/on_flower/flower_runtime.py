@@ -61,6 +61,10 @@ class Flower(SiteRuntime):
         If ``flwr`` is not installed.
     SiteError
         When a run begins, if sites are missing or refuse.
+
+    Examples
+    --------
+    >>> runtime = hf.runtime.Flower(grid, timeout=600, minimum=2)  # doctest: +SKIP
     """
 
     grid: Any = field(repr=False)

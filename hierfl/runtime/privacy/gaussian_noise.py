@@ -126,6 +126,10 @@ class GaussianNoise:
         When a run begins, without the extra ``hierfl[privacy]``.
     IncompatibleSolverError
         When a run begins, for another algorithm.
+
+    Examples
+    --------
+    >>> noise = hf.runtime.GaussianNoise(clip=1.0, multiplier=8.0, delta=1e-5)
     """
 
     clip: float

@@ -81,6 +81,10 @@ class PairwiseMasks:
         When a run begins, without the extra ``hierfl[privacy]``.
     IncompatibleSolverError
         When a run begins, for another algorithm.
+
+    Examples
+    --------
+    >>> masks = hf.runtime.PairwiseMasks(least=3)
     """
 
     least: int = 3

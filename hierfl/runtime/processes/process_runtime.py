@@ -165,6 +165,12 @@ class Processes(SiteRuntime):
         A process for every client.
     address, case
         What each process declares for itself: see :func:`hierfl.runtime.processes.process_runtime.declared`.
+
+    Examples
+    --------
+    >>> from hierfl.runtime.processes.process_runtime import ProcessPool, Processes  # doctest: +SKIP
+    >>> with ProcessPool(3) as pool:  # doctest: +SKIP
+    ...     result = problem.solve(solver, runtime=Processes(pool, "study:declared", "first"), rounds=20)
     """
 
     pool: ProcessPool
