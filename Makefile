@@ -7,8 +7,12 @@ NAME ?=
 FULL ?=
 # the package laid out as installed: tools that read imports cannot follow the mapping of solvers/ and models/ into it
 INSTALLED := .cache/installed
+RELEASE := .cache/release
+TESTS ?= tests
+# these read the source tree itself
+SOURCE_TESTS := tests/test_architecture.py tests/test_floor_plan.py tests/test_packaging.py
 
-.PHONY: run reproduce test test-fast test-nightly lint contracts typecheck pytest conformance installed docs docs-test bench bench-quick clean
+.PHONY: run reproduce test test-fast test-nightly lint contracts typecheck pytest conformance installed docs docs-test readme-figures release-check bench bench-quick clean
 
 run: $(VENV)/.run
 	@$(BIN)/hierfl demo --no-open --out figures $(RUN_ARGS)
@@ -73,6 +77,23 @@ docs-test: $(VENV)/.docs
 	rm -rf docs/_build
 	$(BIN)/sphinx-build -j auto -W --keep-going -q -b html docs docs/_build/html
 	$(BIN)/python docs/check_links.py docs/_build/html
+
+# the README's pictures are the site's
+readme-figures: docs
+	cd docs/_build/html/_static/thumbnails && cp tolls.png personal_models.png emission_tax.png $(CURDIR)/examples/figures
+	cp docs/_build/html/_static/thumbnails/index.png examples/figures/kinks.png
+
+# wheel and sdist, each in an environment of its own; TESTS against the installed wheel, where the source tree is not to be imported
+release-check:
+	rm -rf dist $(RELEASE) && mkdir -p $(RELEASE)/apart
+	for one in build sdist wheel; do $(PYTHON) -m venv $(RELEASE)/$$one; done
+	$(RELEASE)/build/bin/python -m pip install -qqq build
+	$(RELEASE)/build/bin/python -m build --outdir dist .
+	$(RELEASE)/sdist/bin/python -m pip install -qqq "$$(ls $(CURDIR)/dist/*.tar.gz)[examples,report]"
+	cd $(RELEASE)/apart && ../sdist/bin/hierfl demo --no-open --out figures
+	$(RELEASE)/wheel/bin/python -m pip install -qqq "$$(ls $(CURDIR)/dist/*.whl)[test]"
+	cp -r tests examples docs *.md pyproject.toml Makefile $(RELEASE)/apart
+	cd $(RELEASE)/apart && ../wheel/bin/python -m pytest -n auto --dist loadfile --nightly without $(TESTS) $(SOURCE_TESTS:%=--ignore=%)
 
 $(VENV)/.docs: $(VENV)/bin/python pyproject.toml
 	@$(BIN)/python -m pip install -qqq --disable-pip-version-check -e ".[docs]"

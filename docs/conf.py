@@ -62,6 +62,7 @@ nb_mime_priority_overrides = [("html", "text/latex", 5)]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
+toc_object_entries_show_parents = "hide"
 napoleon_google_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True

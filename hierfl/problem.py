@@ -96,7 +96,7 @@ class Problem:
 
     @property
     def lower(self) -> tuple[LowerLevel, ...]:
-        """The lower levels: none, one, or several in their order."""
+        """The lower levels, none, one, or several in their order."""
         return self.declaration.lower
 
     @property
@@ -116,7 +116,7 @@ class Problem:
 
     @property
     def upper_variables(self) -> tuple[cp.Variable, ...]:
-        """The variables that the top decides: all that no lower level names."""
+        """The variables that the top decides, which are all that no lower level names."""
         return self.declaration.upper_variables
 
     # --- what is compiled of it --------------------------------------------------------------------------------------

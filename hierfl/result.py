@@ -204,7 +204,7 @@ class Result(Shown):
 
     @property
     def status(self) -> str:
-        """Where a run stands whose rounds were made, or that came to rest by its own word: ``rest.verdict``; else what ended it.
+        """Where a run stands whose rounds were made, or that came to rest by its own word (``rest.verdict``); else what ended it.
 
         ``"infeasible"`` where an upper constraint is violated at x.
         """

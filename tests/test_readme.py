@@ -18,7 +18,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", README, flags=r
 
 @pytest.mark.filterwarnings("ignore::hierfl.LowerLevelWarning")
 def test_snippets_print_what_the_readme_says() -> None:
-    assert len(BLOCKS) == README.count("```python") == 3
+    assert len(BLOCKS) == README.count("```python") == 2
     names: dict[str, object] = {}
     for code, expected in BLOCKS:
         printed = io.StringIO()
@@ -39,5 +39,5 @@ def test_the_command_prints_what_its_page_says(capsys: pytest.CaptureFixture[str
 
 def test_the_readmes_picture_and_files_exist() -> None:
     root = Path(__file__).parent.parent
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert (root / target).exists(), target
+    for target in re.findall(r"\]\(([^)#]+)\)|<img src=\"([^\"]+)\"", README):
+        assert (root / "".join(target)).exists(), target

@@ -113,7 +113,7 @@ class Violations(Shown, Mapping[str, Violation]):
 
     @property
     def excess(self) -> float:
-        """The largest amount in what is allowed: at most 1 where all hold."""
+        """The largest amount in what is allowed, at most 1 where all hold."""
         return float(np.max([one.amount / one.allowed for one in self._told.values()], initial=0.0))
 
     def __eq__(self, other: object) -> bool:

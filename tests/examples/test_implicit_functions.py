@@ -1,4 +1,4 @@
-"""The picture of the README: three functions, as computed by hand."""
+"""The pictures of three implicit functions, whose values are computed by hand."""
 
 from __future__ import annotations
 

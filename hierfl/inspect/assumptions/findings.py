@@ -223,7 +223,7 @@ class CheckReport(Shown):
 
     @property
     def summary(self) -> tuple[str, str, str]:
-        """Three lines: how many hypotheses are known to hold, what the theorem answers, what to do."""
+        """In three lines, how many hypotheses are known to hold, what the theorem answers, what to do."""
         counts = Counter(h.status for h in self.hypotheses)
         told = ", ".join(f"{counts[status]} {status}" for status in get_args(Status) if counts[status])
         answers = "; ".join(theorem.answer for theorem in self.theorems) or "no theorem for this class"

@@ -72,7 +72,7 @@ class Surface(Shown):
     @cached_property
     @double_precision
     def kink_points(self) -> np.ndarray:
-        """(s, t) of places where f has a kink or a jump along an edge of the grid, (k, 2): samples of the kink curves.
+        """(s, t) of places where f has a kink or a jump along an edge of the grid, (k, 2), which are samples of the kink curves.
 
         Every change of a switch along an edge is looked at as on a slice. What changes twice between the ends of an edge, comes
         to zero without changing its sign, or has no switch (a ``Function``'s inside) is not seen; nor is a kink across the edge.

@@ -109,7 +109,7 @@ class Federation:
 
     @property
     def weights_label(self) -> str:
-        """How the clients are weighted, in words: ``"uniform"``, ``"by samples"``, or ``"explicit"`` with their sum where it is not 1."""
+        """How the clients are weighted, in words, which are ``"uniform"``, ``"by samples"``, or ``"explicit"`` with their sum where it is not 1."""
         if isinstance(self.weights, str):
             return "by samples" if self.weights == "samples" else self.weights
         together = float(self.weights.sum())
