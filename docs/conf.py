@@ -77,6 +77,7 @@ html_copy_source = False
 html_theme_options = {
     "logo": {"text": "hierfl"},
     "show_toc_level": 2,
+    "secondary_sidebar_items": {"[!g]*": ["page-toc"], "gu*": ["page-toc"], "gallery/*": []},  # whose formulas are wide
     "navigation_with_keys": False,
     "header_links_before_dropdown": 7,
     "footer_start": ["copyright"],
