@@ -86,7 +86,7 @@ readme-figures: docs
 # wheel and sdist, each in an environment of its own; TESTS against the installed wheel, where the source tree is not to be imported
 release-check:
 	rm -rf dist $(RELEASE) && mkdir -p $(RELEASE)/apart
-	for one in build sdist wheel; do $(PYTHON) -m venv $(RELEASE)/$$one; done
+	for one in build sdist wheel; do $(PYTHON) -m venv $(RELEASE)/$$one || exit 1; done
 	$(RELEASE)/build/bin/python -m pip install -qqq build
 	$(RELEASE)/build/bin/python -m build --outdir dist .
 	$(RELEASE)/sdist/bin/python -m pip install -qqq "$$(ls $(CURDIR)/dist/*.tar.gz)[examples,report]"
