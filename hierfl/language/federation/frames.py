@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from itertools import repeat
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import narwhals as nw
 import numpy as np
@@ -23,7 +23,7 @@ from hierfl.errors import DataError, MissingPackageError
 from hierfl.near_names import near_names
 
 PARQUET = (".parquet", ".pq")
-READERS = ("polars", "pyarrow")  # of Parquet, in the order of asking
+READERS: tuple[Literal["polars", "pyarrow"], ...] = ("polars", "pyarrow")  # of Parquet, in the order of asking
 SHOWN = 4
 NO_NUMBERS = {
     nw.String: "holds text, which is no number: write .astype(float) if it spells numbers",

@@ -91,7 +91,11 @@ class Moments:
 
     def only(self, columns: Sequence[str]) -> Moments:
         """Those of some columns alone, in that order."""
-        return Moments(*({column: own[column] for column in columns} for own in (self.count, self.mean, self.sd)))
+        return Moments(
+            {column: self.count[column] for column in columns},
+            {column: self.mean[column] for column in columns},
+            {column: self.sd[column] for column in columns},
+        )
 
     def __repr__(self) -> str:
         return f"Moments(count={dict(self.count)}, mean={dict(self.mean)}, sd={dict(self.sd)})"

@@ -191,7 +191,7 @@ class Schema:
         (table,) = self.encoded_together({name: frame})
         return table
 
-    def encoded_together(self, frames: Mapping[str | None, Any], standardise: bool = False) -> list[EncodedTable]:
+    def encoded_together(self, frames: Mapping[Any, Any], standardise: bool = False) -> list[EncodedTable]:
         """The tables of several clients by name, each read once; standardised, if they are to be, by the moments of all their rows.
 
         Errors are those of :meth:`hierfl.Client.from_frame` and :meth:`standardised`.
@@ -245,7 +245,7 @@ class Schema:
             told = ", ".join(f"{column!r} ({together.mean[column]:.6g})" for column in constant)
             raise DataError(
                 f"columns {told} are constant at all sites, so that their coefficients cannot be told from the intercept: leave out the column, the "
-                f"category or the indicator (missing={{column: policy}}) in hf.Schema, or read the tables with standardise=False."
+                f"category, or the indicator (missing={{'age': 'indicator'}} makes some alone) in hf.Schema, or read the tables with standardise=False."
             )
         new = object.__new__(Schema)
         for name, own in vars(self).items():
