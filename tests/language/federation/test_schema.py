@@ -328,7 +328,7 @@ def test_a_site_reads_its_own_table_by_the_schema_of_the_declaration(tmp_path: P
         held_of(problem.declaration, {"north": hf.Client.from_frame(TABLE, other)})
 
 
-def test_runs_over_sites_and_in_process_have_one_answer() -> None:
+def test_the_schema_of_a_federation_reads_a_table_again_as_the_same_rows() -> None:
     by = schema()
     frames_of = {"north": TABLE, "south": TABLE.assign(ward="A", age=[1.0, 2.0, 3.0, 5.0])}
     beta = cp.Variable(4, name="beta")
