@@ -16,6 +16,7 @@ from hierfl.errors import (
     DataError,
     DeclarationError,
     DivergedError,
+    DroppedRowsWarning,
     EmptyLowerSetError,
     ExpectationWarning,
     FeasibilityWarning,
@@ -42,7 +43,9 @@ from hierfl.language.expectation import E, total
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.federation.federated_data import Federation
+from hierfl.language.federation.moments import Moments
 from hierfl.language.federation.partition_schemes import IID, ByGroup, Dirichlet, Quantity, Shards
+from hierfl.language.federation.schema import Schema
 from hierfl.language.function import BlackBox, Function
 from hierfl.language.levels import ArgMax, ArgMin, Equilibrium, Maximize, Minimize
 from hierfl.language.player import Nash, Player
@@ -73,6 +76,7 @@ __all__ = [
     "DeclarationError",
     "Dirichlet",
     "DivergedError",
+    "DroppedRowsWarning",
     "Dual",
     "E",
     "Elsewhere",
@@ -93,6 +97,7 @@ __all__ = [
     "Maximize",
     "Minimize",
     "MissingPackageError",
+    "Moments",
     "Nash",
     "NoGradientError",
     "NotConvexError",
@@ -103,6 +108,7 @@ __all__ = [
     "Result",
     "Runs",
     "Sample",
+    "Schema",
     "SettingError",
     "ShadowPrice",
     "Shards",

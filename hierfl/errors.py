@@ -143,5 +143,9 @@ class ExpectationWarning(HierflWarning):
     """A value over a distribution is not known to be near its expectation, which may be infinite."""
 
 
+class DroppedRowsWarning(HierflWarning):
+    """Rows of a table were left out because values are missing, as its schema says; tells of which client, and how many."""
+
+
 class LowerLevelWarning(HierflWarning):
     """A run's own value of the objective differs from the implicit function: its lower level was not solved."""

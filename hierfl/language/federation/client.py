@@ -29,8 +29,11 @@ from hierfl.language.federation.sample_values import (
     sample_value,
     unpickled,
 )
+from hierfl.language.federation.schema import EncodedTable, Schema
 from hierfl.language.sample import ClientParameter, Sample
 from hierfl.near_names import suggests_names
+
+PLAIN = ("tables", "name", "schemas", "dropped")  # what holds no arrays
 
 
 @suggests_names
@@ -44,7 +47,8 @@ class Client:
         ``{sample: array (N, *sample.shape) | frozen scipy.stats distribution | hf.Elsewhere(N)}``, or a sequence of such mappings, one for
         each table. Samples that one ``E`` mentions are paired rows; separate tables may differ in length. Exact values look
         at a distribution out to tails of probability 1e-16: where the model ends before, give one that is truncated.
-        Columns and tables of pandas or Polars may be given as well: rows of equal index are paired, columns are known by their names.
+        Columns and tables of pandas, Polars or Arrow may be given as well: rows of equal index are paired, columns are known by their names;
+        tables whose columns are several samples, categories or have missing values: :meth:`from_frame`.
         Arrays in memory are copied, unless they are read-only; memory-mapped ones are read from their files whenever they are needed.
     parameters
         ``{client parameter: value | hf.Elsewhere()}``.
@@ -70,6 +74,8 @@ class Client:
     labels: Mapping[
         Any, tuple[Any, ...]
     ]  # by sample and parameter, where known: the index and the names of columns, None for none
+    schemas: tuple[Schema, ...]  # by which its tables were read
+    dropped: int  # rows that were left out because values are missing
 
     def __init__(
         self,
@@ -98,6 +104,43 @@ class Client:
         self._keep(held, own)
         object.__setattr__(self, "tables", () if isinstance(samples, Mapping) else tuple(tuple(t) for t in tables))
         object.__setattr__(self, "name", name)
+        read = [table for table in tables if isinstance(table, EncodedTable)]
+        object.__setattr__(self, "schemas", tuple(table.schema for table in read))
+        object.__setattr__(self, "dropped", sum(table.dropped for table in read))
+
+    @classmethod
+    @suggests_names
+    def from_frame(cls, frame: Any, schema: Schema, name: str | None = None) -> Client:
+        """A client of one table as it is: a data frame of pandas or Polars, an Arrow table, or the path of a Parquet file.
+
+        Columns are known by name; their order is irrelevant, and those that the schema does not name are not read. ``client.dropped`` says how
+        many rows were left out by ``missing="drop"``, ``repr(client)`` and a warning too.
+
+        Parameters
+        ----------
+        frame
+            The table, one row a sample.
+        schema
+            What its columns mean (:class:`hierfl.Schema`); standardised, if the arrays are to be.
+        name
+            Name in messages.
+
+        Raises
+        ------
+        DataError
+            For absent columns, with the nearest that there are; values that are no category; missing values that the schema has no policy for; text,
+            dates and infinity where numbers are meant; no rows. Names column, count and client.
+        MissingPackageError
+            If the table is a Parquet file and neither polars nor pyarrow is installed.
+
+        Examples
+        --------
+        ``hf.Client.from_frame(patients, hf.Schema("relapse", numeric=["age"]), name="north")``
+        """
+        if not isinstance(schema, Schema):
+            raise DataError(f"Client.from_frame(schema=...) takes a hf.Schema, not {type(schema).__name__}.")
+        (table,) = schema.encoded_together({name: frame})
+        return cls(table, name=name)
 
     def _keep(self, samples: Mapping[Sample, Any], parameters: Mapping[ClientParameter, Any]) -> None:
         """Hold these values, and the labels of those that are arrays."""
@@ -111,12 +154,12 @@ class Client:
         object.__setattr__(self, "labels", MappingProxyType(labels))
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in ("tables", "name")}
+        own = {name: getattr(self, name) for name in PLAIN}
         return {**own, **{name: pickled(getattr(self, name)) for name in ("samples", "parameters", "labels")}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
-            object.__setattr__(self, name, value if name in ("tables", "name") else unpickled(value))
+            object.__setattr__(self, name, value if name in PLAIN else unpickled(value))
         reserve_ids([*self.samples, *self.parameters])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Client:
@@ -139,20 +182,20 @@ class Client:
             what = f"{'sample' if of_rows else 'client parameter'} {leaf.name()!r} of {label}"
             for axis in range(1 if of_rows else 0, len(wanted)):
                 order = name_order(self.labels[leaf][axis], wanted[axis], what, at)
-                if order is not None and not _has_columns(self._given(leaf)):
-                    ordered[leaf] = ordered.get(leaf, self._given(leaf)).taken(order, axis)
+                if order is not None and not _has_columns(self.given(leaf)):
+                    ordered[leaf] = ordered.get(leaf, self.given(leaf)).taken(order, axis)
         if not ordered:
             return self
         new = object.__new__(Client)
-        for name in ("tables", "name"):
+        for name in PLAIN:
             object.__setattr__(new, name, getattr(self, name))
         own = (
-            {leaf: ordered.get(leaf, self._given(leaf)) for leaf in held} for held in (self.samples, self.parameters)
+            {leaf: ordered.get(leaf, self.given(leaf)) for leaf in held} for held in (self.samples, self.parameters)
         )
         new._keep(*own)
         return new
 
-    def _given(self, leaf: Any) -> Any:
+    def given(self, leaf: Any) -> Any:
         """What is held for a leaf, with its labels where it is an array."""
         value = self.samples[leaf] if leaf in self.samples else self.parameters[leaf]
         return (
@@ -185,7 +228,8 @@ class Client:
             f"{s.name()}: {'distribution' if self.is_distribution(s) else self.num_samples(s)}" for s in self.samples
         )
         given = ", ".join(p.name() for p in self.parameters)
-        return f"Client({held}{'; ' + given if given else ''})"
+        less = f"; {self.dropped} {'row' if self.dropped == 1 else 'rows'} dropped" if self.dropped else ""
+        return f"Client({held}{'; ' + given if given else ''}{less})"
 
 
 def _has_columns(value: Any) -> bool:

@@ -11,8 +11,10 @@ import numpy as np
 from hierfl.errors import DataError
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.given_arrays import given_array, in_given_order, name_order, row_labels
+from hierfl.language.federation.moments import Moments
 from hierfl.language.federation.partition_schemes import Scheme, split_data
 from hierfl.language.federation.sample_values import is_frozen_distribution, pickled, unpickled
+from hierfl.language.federation.schema import Schema
 from hierfl.language.sample import ClientParameter, Sample
 from hierfl.near_names import near_names, suggests_names
 
@@ -86,9 +88,13 @@ class Federation:
             raise DataError(f"server is {type(server).__name__}, not a hf.Client.")
         self._check_names()
         self._check_same_holdings()
+        held_out = None if test is None else _held_out(test)
+        self._check_same_moments(held_out)
         self._put_columns_in_order()
         object.__setattr__(self, "weights", _checked_weights(weights, self.clients))
-        object.__setattr__(self, "test", None if test is None else self._held_out_rows(test))
+        if held_out is not None:
+            held_out = held_out.with_columns(self.columns, "the test data")
+        object.__setattr__(self, "test", None if held_out is None else held_out.samples)
         object.__setattr__(self, "points", _checked_points(points))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -160,6 +166,62 @@ class Federation:
         holders, server, test = split_data(samples, clients, scheme, *shares, parameters, seed, min_samples)
         return cls(holders, server=server, weights=weights, test=test)
 
+    @classmethod
+    @suggests_names
+    def from_frames(
+        cls,
+        frames: Mapping[str, Any],
+        schema: Schema,
+        standardise: bool = False,
+        weights: str | Sequence[float] = "uniform",
+        test: Any = None,
+    ) -> Federation:
+        """Clients of tables as they are, one for each, read by one schema; each table is read once.
+
+        With ``standardise`` numeric columns become (value - mean) / sd by the moments of all clients' rows together (``federation.moments``), for
+        which each tells its number of rows, means and standard deviations, as ``schema.moments_of`` does at a site; coefficients are put
+        back into the columns' units by ``federation.schema.on_original_scale``.
+
+        Parameters
+        ----------
+        frames
+            ``{client: table}``, as for :meth:`hierfl.Client.from_frame`.
+        schema
+            What the columns mean.
+        standardise
+            Whether numeric columns are standardised.
+        weights
+            As for :class:`Federation`.
+        test
+            A held-out table, read and standardised as the clients' are; its rows have no part in the moments.
+
+        Raises
+        ------
+        DataError
+            As :meth:`hierfl.Client.from_frame`; for columns that are constant at all clients, where they are to be standardised.
+
+        Examples
+        --------
+        ``hf.Federation.from_frames({"north": north, "south": south}, schema, standardise=True, weights="samples")``
+        """
+        if not isinstance(frames, Mapping) or not frames or not all(isinstance(name, str) for name in frames):
+            raise DataError("Federation.from_frames(frames=...) takes a mapping {client's name: table}, of one or more.")
+        if not isinstance(schema, Schema):
+            raise DataError(f"Federation.from_frames(schema=...) takes a hf.Schema, not {type(schema).__name__}.")
+        read = schema.encoded_together(frames, standardise)
+        clients = [Client(table, name=who) for who, table in zip(frames, read)]
+        return cls(clients, weights=weights, test=None if test is None else read[0].schema.encoded(test, "test"))
+
+    @property
+    def schema(self) -> Schema | None:
+        """The schema by which the clients' tables were read, the first where they have several; None for arrays."""
+        return next((schema for client in self.clients for schema in client.schemas), None)
+
+    @property
+    def moments(self) -> Moments | None:
+        """Mean and standard deviation, by column, by which numeric columns were standardised; None where they are as written."""
+        return None if self.schema is None else self.schema.moments
+
     @suggests_names
     def plot(self, sample: Sample | None = None, ax: Axes | None = None, *, style: str = "screen") -> Figure:
         """Draw what each client holds: its number of rows and, where there are class labels, the shares of the classes.
@@ -226,6 +288,15 @@ class Federation:
                             f"{client.called(index)} has no value for {kind} {leaf.name()!r}, which other clients have; add it to Client({of}=...)."
                         )
 
+    def _check_same_moments(self, test: Client | None) -> None:
+        """Check that tables of one schema are standardised alike."""
+        first: dict[Sample, tuple[Schema, str]] = {}
+        parties = [(client, client.called(place)) for place, client in enumerate(self.clients)]
+        parties += [(party, who) for party, who in ((self.server, "the server"), (test, "the test data")) if party]
+        for party, label in parties:
+            for schema in party.schemas:
+                schema.require_same_moments(*first.setdefault(schema.features, (schema, label)), label)
+
     def _put_columns_in_order(self) -> None:
         """Give every party its columns in the order of the first client that has the data here: they are known by their names."""
         known = self.columns
@@ -244,13 +315,14 @@ class Federation:
                     known[leaf] = labels, client.called(place)
         return known
 
-    def _held_out_rows(self, test: Mapping[Sample, Any]) -> Mapping[Sample, Any]:
-        """The test data, checked as a client's would be."""
-        if not isinstance(test, Mapping):
-            raise DataError(f"Federation(test=...) takes a mapping {{hf.Sample: array}}, not {type(test).__name__}.")
-        if any(is_frozen_distribution(value) for value in test.values()):
-            raise DataError("Federation(test=...) takes held-out arrays, not distributions.")
-        return Client([test], name="test").with_columns(self.columns, "the test data").samples
+
+def _held_out(test: Mapping[Sample, Any]) -> Client:
+    """The test data, checked as a client's would be."""
+    if not isinstance(test, Mapping):
+        raise DataError(f"Federation(test=...) takes a mapping {{hf.Sample: array}}, not {type(test).__name__}.")
+    if any(is_frozen_distribution(value) for value in test.values()):
+        raise DataError("Federation(test=...) takes held-out arrays, not distributions.")
+    return Client([test], name="test")
 
 
 def _checked_weights(weights: str | Sequence[float], clients: Sequence[Client]) -> str | np.ndarray:

@@ -1,7 +1,7 @@
 """The border for users' arrays: what is given as numbers becomes an array of NumPy's here, and the labels that it had are kept.
 
 ``np.asarray`` forgets what is masked, missing, named or indexed, and reads ``"0.3"`` as 0.3. So nothing else of hierfl calls it on
-what a user gave. Tables and columns of pandas and of Polars are known by their methods; neither is imported.
+what a user gave. Tables and columns come in through the one door of ``frames.py``.
 
 Memory-mapped arrays: some of their rows are left on disk, and it is checked that their files are still whole.
 """
@@ -13,12 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import narwhals as nw
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from scipy.sparse import issparse
 
 from hierfl.errors import DataError
+from hierfl.language.federation.frames import as_frame, numbers_as_given, require_real
 
 
 class MappedRows(NDArrayOperatorsMixin):
@@ -143,12 +145,16 @@ def given_array(value: Any, what: str, instead: str = "") -> GivenArray:
     require_unmasked(value, what)
     if issparse(value):
         raise DataError(f"{what} is a sparse matrix ({type(value).__name__}); give an array, value.toarray().")
-    if hasattr(value, "to_numpy") and hasattr(value, "columns"):
-        return _of_table(value, what)
-    if hasattr(value, "to_numpy"):
-        column = _of_column(value, what)
-        return GivenArray(column, (row_labels(value), *[None] * (column.ndim - 1)))
-    if isinstance(value, (list, tuple)) and any(hasattr(entry, "to_numpy") for entry in value):
+    frame = as_frame(value, what)
+    if isinstance(frame, nw.DataFrame):
+        columns = [
+            numbers_as_given(column, f"column {name!r} of {what}") for name, column in zip(frame.columns, frame.iter_columns())
+        ]
+        table = np.stack(columns, axis=1) if columns else np.zeros((len(frame), 0))
+        return GivenArray(table, (row_labels(value), names_of_columns(frame.columns)), own=True)
+    if frame is not None:
+        return GivenArray(numbers_as_given(frame, what), (row_labels(value),))
+    if isinstance(value, (list, tuple)) and any(as_frame(entry, what) is not None for entry in value):
         return _of_several(value, what)
     try:
         array = value if isinstance(value, np.memmap) else np.asarray(value)
@@ -156,7 +162,7 @@ def given_array(value: Any, what: str, instead: str = "") -> GivenArray:
         raise DataError(f"{what} is not an array: {error}.") from error
     if array.ndim == 0 and array.dtype == object:
         raise DataError(f"{what} is a {type(value).__name__}; give an array{instead}.")
-    _require_real(array, what)
+    require_real(array, what)
     return GivenArray(array, (None,) * array.ndim, own=isinstance(value, (list, tuple, int, float)))
 
 
@@ -204,7 +210,9 @@ def row_labels(value: Any) -> np.ndarray | None:
     """The index of a table or a column; None where there is none."""
     if isinstance(value, GivenArray):
         return value.labels[0] if value.labels else None
-    return np.asarray(value.index.to_numpy()) if hasattr(value, "iloc") else None
+    frame = as_frame(value, "the table")
+    index = None if frame is None else nw.maybe_get_index(frame)
+    return None if index is None else np.asarray(index)
 
 
 def common_order(labels: Any, others: Any) -> np.ndarray | None:
@@ -284,37 +292,6 @@ def name_order(labels: Any, others: Any, what: str, at: str) -> np.ndarray | Non
     return order
 
 
-def _of_table(table: Any, what: str) -> GivenArray:
-    """A table of pandas or Polars, column by column: each says what is wrong with it."""
-    names = [*table.columns]
-    twice = [name for place, name in enumerate(names) if name in names[:place]] if len({*names}) < len(names) else []
-    if twice:
-        raise DataError(f"{what} has several columns named {twice[0]!r}: columns are known by their names.")
-    columns = [_of_column(table[name], f"column {name!r} of {what}") for name in names]
-    array = np.stack(columns, axis=1) if columns else np.zeros((len(table), 0))
-    return GivenArray(array, (row_labels(table), names_of_columns(names)), own=True)
-
-
-def _of_column(column: Any, what: str) -> np.ndarray:
-    """A column of pandas or Polars, or another array that knows of missing entries."""
-    missing = column.null_count() if hasattr(column, "null_count") else 0
-    dtype = getattr(column, "dtype", None)
-    if not isinstance(dtype, np.dtype) and hasattr(column, "isna"):
-        missing = int(np.sum(np.asarray(column.isna())))
-    if missing:
-        raise DataError(
-            f"{what}: {missing} of {len(column)} entries are missing; fill them in, or leave those rows out."
-        )
-    if str(dtype).lower().startswith(("category", "categorical", "enum")):
-        raise DataError(
-            f"{what} holds categories; write .cat.codes if their numbers are meant, or pd.get_dummies for one column each."
-        )
-    plain = getattr(dtype, "numpy_dtype", None)  # of pandas' nullable numbers
-    array = np.asarray(column.to_numpy() if plain is None or plain.kind == "O" else column.to_numpy(dtype=plain))
-    _require_real(array, what, str(dtype))
-    return array
-
-
 def _of_several(parts: Sequence[Any], what: str) -> GivenArray:
     """A list of columns or tables, stacked along a new first axis; their labels have to be the same."""
     each = [given_array(part, f"entry {place} of {what}") for place, part in enumerate(parts)]
@@ -329,20 +306,6 @@ def _of_several(parts: Sequence[Any], what: str) -> GivenArray:
                 f"{what} is a list whose entries 0 and {place} have different labels: give one table, or arrays."
             )
     return GivenArray(np.stack([one.array for one in each]), (None, *first.labels), own=True)
-
-
-def _require_real(array: np.ndarray, what: str, dtype: str = "") -> None:
-    if array.dtype.kind in "fiub":
-        return
-    told = dtype or str(array.dtype)
-    hint = {
-        "O": ": write .astype(float) if all of it are numbers",
-        "U": ": text is no number; write .astype(float) if it spells numbers",
-        "c": "; hierfl treats real problems only",
-        "M": ": write what number stands for a date, such as days since the first",
-        "m": ": write a number of units, such as value / np.timedelta64(1, 'D')",
-    }.get(array.dtype.kind, "")
-    raise DataError(f"{what} has dtype {told}; expected real numbers{hint}.")
 
 
 def _is_mapped(array: Any) -> bool:

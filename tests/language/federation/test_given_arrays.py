@@ -183,7 +183,8 @@ def test_columns_that_cannot_be_the_same() -> None:
         (pd.Series([1, None, 3], dtype="Int64"), "column 'dose'.*1 of 3 entries are missing"),
         (pd.Series([True, None, False], dtype="boolean"), "column 'dose'.*1 of 3 entries are missing"),
         (pd.to_datetime(pd.Series(["2020", "2021", "2022"])), "column 'dose'.*dtype datetime.*days since"),
-        (pd.Series([1.0, np.nan, 3.0]), "'v' of client 'B' contains NaN or infinity in 1 of 3 rows, first in row 1"),
+        (pd.Series([1.0, np.nan, 3.0]), "column 'dose' of sample 'v' of client 'B': 1 of 3 entries are missing"),
+        (pd.Series([1.0, np.inf, 3.0]), "'v' of client 'B' contains NaN or infinity in 1 of 3 rows, first in row 1"),
     ],
 )
 def test_columns_that_are_no_numbers(column: pd.Series, said: str) -> None:

@@ -17,7 +17,7 @@ from hierfl.near_names import near_names
 def held_of(declaration: Declaration, loaded: Any) -> dict[int, Client]:
     """The site's clients by their index, from ``{client: {sample or constant: values}}``.
 
-    A client is called by its name in the declaration, or by its index where it has none.
+    Values are by name, or a :class:`hierfl.Client`, as ``Client.from_frame`` makes one of a table by the declaration's schema. A client is called by its name in the declaration, or by its index where it has none.
 
     Raises ``DataError`` for names that the declaration does not have, with the nearest; for columns of tables that are
     others; also as :class:`hierfl.Client`.
@@ -27,9 +27,9 @@ def held_of(declaration: Declaration, loaded: Any) -> dict[int, Client]:
         raise DataError(
             "the problem has no federation: declare hf.Federation([hf.Client({...: hf.Elsewhere(rows)}, name=...)])."
         )
-    if not isinstance(loaded, Mapping) or not loaded or not all(isinstance(own, Mapping) for own in loaded.values()):
+    if not isinstance(loaded, Mapping) or not loaded or not all(isinstance(own, (Mapping, Client)) for own in loaded.values()):
         raise DataError(
-            "a site's data are {client: {sample or constant: values}}, such as {'north': {'u': array, 'rho': 0.3}}."
+            "a site's data are {client: {sample or constant: values}}, such as {'north': {'u': array, 'rho': 0.3}}, or {client: hf.Client}."
         )
     names: dict[Any, int] = {client.name or place: place for place, client in enumerate(federation.clients)}
     held = {}
@@ -38,7 +38,11 @@ def held_of(declaration: Declaration, loaded: Any) -> dict[int, Client]:
             raise DataError(
                 f"client {name!r} of this site's data: {near_names(str(name), [str(known) for known in names])}"
             )
-        client, label = _client(federation.clients[names[name]], name, own), f"client {name!r} in this site's data"
+        declared, label = federation.clients[names[name]], f"client {name!r} in this site's data"
+        if isinstance(own, Client):
+            _require_moments(declared, own, label)
+            own = {leaf.name(): own.given(leaf) for leaf in (*own.samples, *own.parameters)}
+        client = _client(declared, name, own)
         _require_columns_to_compare(federation, client, label)
         held[names[name]] = client.with_columns(federation.columns, label)
     return held
@@ -52,6 +56,12 @@ def _require_columns_to_compare(federation: Federation, client: Client, label: s
                 f"{leaf.name()!r} of {label} has columns with names, and the declaration has none to compare them with: declare "
                 f"hf.Elsewhere(rows, columns=[...]) for a sample, or load .to_numpy()."
             )
+
+
+def _require_moments(declared: Client, own: Client, label: str) -> None:
+    """Refuse tables that are standardised by other numbers than the declaration's."""
+    for schema, known in zip(own.schemas, declared.schemas):
+        schema.require_same_moments(known, "the declaration", label)
 
 
 def _client(declared: Client, name: Any, own: Mapping[Any, Any]) -> Client:
