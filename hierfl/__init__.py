@@ -38,6 +38,7 @@ from hierfl.errors import (
     UnknownNameError,
     UnsupportedAtomError,
 )
+from hierfl.language.aggregates import Cox, CVaR, Worst
 from hierfl.language.expectation import E, total
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.elsewhere import Elsewhere
@@ -64,11 +65,13 @@ __all__ = [
     "ArgMin",
     "BlackBox",
     "ByGroup",
+    "CVaR",
     "Checkpoint",
     "CheckpointError",
     "CheckpointWarning",
     "Client",
     "ClientParameter",
+    "Cox",
     "DataError",
     "DeclarationError",
     "Dirichlet",
@@ -112,6 +115,7 @@ __all__ = [
     "TheoryWarning",
     "UnknownNameError",
     "UnsupportedAtomError",
+    "Worst",
     "complexity",
     "errors",
     "sweep",
