@@ -20,6 +20,7 @@ from hierfl.run_standing import AT_REST, COMPLETED, INFEASIBLE, Rest, not_feasib
 from hierfl.value_certificate import Certificate
 
 if TYPE_CHECKING:
+    import cvxpy as cp
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure

@@ -14,7 +14,7 @@ Clients are asked for sums over their rows alone: gradient, Hessian, sum of psi 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,7 +30,7 @@ from hierfl.analysis.enclosure import Enclosure
 from hierfl.analysis.hoist import instantiate
 from hierfl.analysis.variable_bounds import attribute_constraints
 from hierfl.compiler.data.tables import Party
-from hierfl.compiler.expressions.program import NO_ROWS, Rows
+from hierfl.compiler.expressions.program import NO_ROWS, Program, Rows
 from hierfl.compiler.layout import Layout
 from hierfl.compiler.lower_level.structure import nonsmooth_atom
 from hierfl.compiler.oracles import Oracles
@@ -384,7 +384,7 @@ class _Estimator:
         summed = {isinstance(one, total) for one in self.averages}
         if len(summed) > 1:
             raise SettingError("inference(kind='model'): the loss has means beside totals, so that rows weigh differently: take kind='robust'.")
-        shares = weights if summed.pop() else weights / counts
+        shares = weights * self._factors(client) / (1.0 if summed.pop() else counts)
         if np.ptp(shares) > 1e-9 * shares.max():
             raise SettingError(
                 "inference(kind='model'): rows of different clients weigh differently, and the loss is no log-likelihood of all rows. Take "
@@ -398,6 +398,30 @@ class _Estimator:
             dispersion = 2.0 * sums.loss.sum() / shares[0] / (rows - p)
             return shares[0] * dispersion * inverse, [f"dispersion {dispersion:.6g}, from {rows - p} degrees of freedom"]
         return shares[0] * inverse, []
+
+    @double_precision
+    def _factors(self, client: int | None) -> np.ndarray:
+        """By what every client's objective multiplies what is of its rows, ``2`` in ``2 * hf.E(loss)``."""
+        stands = {id(one): cp.Variable(one.shape) for one in self.averages}
+
+        def without(part: Any) -> Any:
+            if id(part) in stands:
+                return stands[id(part)]
+            return part.copy([without(one) for one in part.args]) if any(averages_of(part)) else part
+
+        (expression,) = self.expressions
+        program, clients = Program([without(expression)]), self.oracles.data().clients
+        owners = range(self.size) if client is None else (client,)
+        factors = []
+        for place in owners:
+            own = clients.party(place).environment
+            known = self.oracles.environment(jnp.asarray(self.x), None, own) | self.layout.split(jnp.asarray(self.point[0 if client is None else client]))
+            start = {one.id: jnp.zeros(one.shape) for one in stands.values()}
+            slopes = jax.grad(lambda of, known=known: jnp.reshape(program({**known, **of})[0], ()))(start)
+            factors.append(np.unique(np.abs(np.concatenate([np.ravel(slope) for slope in slopes.values()]))))
+        if any(len(of_client) > 1 for of_client in factors):
+            raise SettingError("inference(kind='model'): several losses are added with different factors: take kind='robust'.")
+        return np.concatenate(factors)
 
     def _require_estimate(self, sums: _Sums, inverse: np.ndarray, covariance: np.ndarray, whose: str, client: int | None) -> None:
         """The point is where the gradient vanishes, to a small part of a standard error."""

@@ -6,6 +6,7 @@ They are convex, and stand wherever ``E`` does, at either level; O(N log N) in t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,8 +14,10 @@ import numpy as np
 from hierfl.atoms.intervals import Interval
 from hierfl.atoms.loaded_late import jax, jnp
 from hierfl.atoms.row import AtomRow
+from hierfl.atoms.writing.spelling import Spelling
 from hierfl.errors import DataError, DeclarationError
 from hierfl.language.expectation import RowAggregate
+from hierfl.language.printing.text import expression_text
 from hierfl.near_names import near_names
 
 TIES = ("efron", "breslow")
@@ -70,7 +73,7 @@ class Cox(RowAggregate):
         smooth=_is_smooth,
         twice_smooth=_is_smooth,
         range=lambda node, arguments: Interval(np.zeros(()), np.full((), np.inf)),
-        shared=True,
+        spellings=(Spelling("Cox", {"ties": "efron"}),),
     )
 
     def __init__(self, score: Any, time: Any = None, event: Any = None, entry: Any = None, ties: str = "efron") -> None:
@@ -83,7 +86,7 @@ class Cox(RowAggregate):
         super().__init__(score, time, event, *(() if entry is None else (entry,)))
         if not self.args[0].is_affine():
             raise DeclarationError(
-                f"Cox: the score {self.args[0]} is not affine in the decisions, so that the partial likelihood is not known to be convex."
+                f"Cox: the score {expression_text(self.args[0])} is not affine in the decisions, so that the partial likelihood is not known to be convex."
             )
 
     def sign_from_args(self) -> tuple[bool, bool]:
@@ -154,7 +157,11 @@ class Worst(RowAggregate):
     """
 
     symbol = "Worst"
-    atom_row: ClassVar[AtomRow] = AtomRow(opaque=True, range=lambda node, arguments: arguments[0])
+    atom_row: ClassVar[AtomRow] = AtomRow(
+        opaque=True,
+        range=lambda node, arguments: arguments[0],
+        spellings=(Spelling("Worst"),),
+    )
 
     def sign_from_args(self) -> tuple[bool, bool]:
         """That of the loss."""
@@ -201,6 +208,7 @@ class CVaR(Worst):
     """
 
     symbol = "CVaR"
+    atom_row: ClassVar[AtomRow] = replace(Worst.atom_row, spellings=(Spelling("CVaR", {"level": 0.95}),))
     settings = ("level",)
 
     def __init__(self, loss: Any, level: float = 0.95) -> None:

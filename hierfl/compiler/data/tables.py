@@ -278,6 +278,14 @@ class Party:
         sample = table.samples[0]
         return rows.values, rows.weights[sample] * (rows.counts[sample] if group.summed else 1.0)
 
+    def first_rows(self, samples: Sequence[int]) -> Rows:
+        """A row of each table that holds ``samples``, to look at what a row costs."""
+        found = NO_ROWS
+        for place, table in _holding(self.tables, samples):
+            one = self.chunk(place, 0, 1)
+            found = _with_table(found, table, one.values, one.weights[table.samples[0]], self.counts[place])
+        return found
+
     def estimate(
         self, function: Callable[[Rows], Any], samples: Sequence[int], key: Array, batch_size: int | None, step: Any = 0
     ) -> Any:
@@ -372,7 +380,7 @@ def population(
     """
     return Population(
         tables=tuple(
-            _table(parties, samples, label, points, place, [one for one in aggregates if any(s in one.parameters() for s in samples)])
+            _table(parties, samples, label, points, place, [one for one in aggregates if {p.id for p in one.parameters()} & {s.id for s in samples}])
             for place, samples in enumerate(tables)
         ),
         parameters={p.id: parameters_of(p, parties) for p in parameters},
