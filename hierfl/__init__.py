@@ -39,6 +39,7 @@ from hierfl.errors import (
     UnknownNameError,
     UnsupportedAtomError,
 )
+from hierfl.language.aggregates import Cox, CVaR, Worst
 from hierfl.language.expectation import E, total
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.elsewhere import Elsewhere
@@ -67,11 +68,13 @@ __all__ = [
     "ArgMin",
     "BlackBox",
     "ByGroup",
+    "CVaR",
     "Checkpoint",
     "CheckpointError",
     "CheckpointWarning",
     "Client",
     "ClientParameter",
+    "Cox",
     "DataError",
     "DeclarationError",
     "Dirichlet",
@@ -118,6 +121,7 @@ __all__ = [
     "TheoryWarning",
     "UnknownNameError",
     "UnsupportedAtomError",
+    "Worst",
     "complexity",
     "errors",
     "sweep",

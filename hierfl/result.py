@@ -20,10 +20,12 @@ from hierfl.run_standing import AT_REST, COMPLETED, INFEASIBLE, Rest, not_feasib
 from hierfl.value_certificate import Certificate
 
 if TYPE_CHECKING:
+    import cvxpy as cp
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from hierfl.inspect.inference import Inference
     from hierfl.problem import Problem
 
 FORMAT = 6
@@ -251,6 +253,54 @@ class Result(Shown):
                 column = pd.Series(values, index=self.metrics["round"].astype(int))
                 frame[name] = column.reindex(frame.index)
         return frame
+
+    @suggests_names
+    def inference(
+        self,
+        *,
+        level: float = 0.95,
+        kind: str = "model",
+        of: cp.Variable | None = None,
+        small_sample: bool = False,
+    ) -> Inference | tuple[Inference, ...]:
+        """Give standard errors, intervals and tests of what this run estimated from clients' rows.
+
+        For any smooth M-estimator: the variables of a problem of one level, or the y of an ``ArgMin`` of federation scope at this x; in client
+        scope one table for each client.
+
+        Parameters
+        ----------
+        level
+            The confidence of the intervals.
+        kind
+            ``"model"``: the inverse information, for a loss that is a negative log-likelihood of all rows (``weights="samples"`` with
+            ``E``); a quadratic loss has its dispersion estimated. ``"robust"``: the sandwich. ``"clustered"``: the sandwich with each client's
+            rows as one cluster.
+        of
+            A variable of the level that is meant; None: y where there is a lower level, else x.
+        small_sample
+            Whether sandwiches are multiplied by N / (N - p), those by cluster by m / (m - 1) (N - 1) / (N - p).
+
+        Raises
+        ------
+        NoGradientError
+            At kinks, at the edge of a constraint, where the run ended before the answer, or where rows do not identify an entry.
+        SettingError
+            For what is no M-estimator of rows, and for ``kind="model"`` where rows of clients weigh differently.
+
+        References
+        ----------
+        A. W. van der Vaart, "Asymptotic Statistics" (1998), section 5.3; D. Y. Lin and L. J. Wei, "The robust inference for the Cox
+        proportional hazards model", JASA 84 (1989).
+
+        Examples
+        --------
+        >>> table = problem.solve().inference(kind="robust")
+        >>> table.to_pandas(), table.latex(), table.contrast({"dose": 1, "age": -1})
+        """
+        from hierfl.inspect.inference import inference
+
+        return inference(self.require_problem("inference"), self, level=level, kind=kind, of=of, small_sample=small_sample)
 
     @suggests_names
     def plot(

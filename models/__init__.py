@@ -7,6 +7,7 @@ from hierfl.models.fair_classification import fair_classification
 from hierfl.models.heterogeneous_classification import ClassificationData, heterogeneous_classification
 from hierfl.models.hyperparameter_learning import hyperparameter_learning
 from hierfl.models.nonsmooth_toy import nonsmooth_toy
+from hierfl.models.regression import CoxRegression, LinearRegression, LogisticRegression, PoissonRegression
 from hierfl.models.relu_network import relu_network
 from hierfl.models.road_network import RoadNetwork
 from hierfl.models.stackelberg_cournot import stackelberg_cournot, stackelberg_cournot_game
@@ -14,6 +15,10 @@ from hierfl.near_names import no_such_name
 
 __all__ = [
     "ClassificationData",
+    "CoxRegression",
+    "LinearRegression",
+    "LogisticRegression",
+    "PoissonRegression",
     "RoadNetwork",
     "coupled_minimax",
     "fair_classification",

@@ -90,7 +90,7 @@ def _data(declaration: Declaration) -> Data:
     weights = declaration.client_weights
     points = federation.points if federation else POINTS
     clients = population(
-        parties, roles.client_tables, roles.client_parameters, weights, declaration.client_called, points
+        parties, roles.client_tables, roles.client_parameters, weights, declaration.client_called, points, roles.aggregates
     )
     if declaration.penalty is not None:
         prices = declaration.penalty.any_prices(len(parties))
@@ -104,7 +104,8 @@ def _server_data(declaration: Declaration) -> Population | None:
     federation = declaration.federation
     holder = federation.server if federation and federation.server else Client()
     points = federation.points if federation else POINTS
-    return population([holder], declaration.roles.server_tables, (), [1.0], lambda _: "the server", points)
+    roles = declaration.roles
+    return population([holder], roles.server_tables, (), [1.0], lambda _: "the server", points, roles.aggregates)
 
 
 def _require_known_means(declaration: Declaration) -> None:

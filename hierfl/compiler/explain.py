@@ -200,13 +200,13 @@ def _program_cost(compiled: CompiledProblem, name: str) -> str:
     samples = compiled.server_samples if name == "server term" else compiled.upper_samples
     if compiled.scope == "sample" and y is not None:
         y = y[None] if samples else y
-    rows = party.batch(jax.random.key(0), 1, samples)
+    rows = party.first_rows(samples)
     return _per_pass(lambda x: value(x, y, party.environment, rows), x, bool(samples))
 
 
 def _operator_cost(compiled: CompiledProblem) -> str:
     party = compiled.laid_out().clients.party(0)
-    rows = party.batch(jax.random.key(0), 1, compiled.lower_samples)
+    rows = party.first_rows(compiled.lower_samples)
     own = party.environment
     if compiled.scope == "sample":
         own = {**own, **{leaf: value[0] for leaf, value in rows.values.items()}}

@@ -272,6 +272,7 @@ class Oracles:
             weights,
             lambda i: parties[i].called(places[i]),
             points,
+            roles.aggregates,
         )
         return replace(jax.device_put(own), indices=jnp.asarray(places), public=self.laid_out().clients.public)
 

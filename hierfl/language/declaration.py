@@ -32,6 +32,7 @@ from hierfl.language.coupled import CoupledCondition, Penalty, rows_of
 from hierfl.language.declared_arguments import reserve_ids, samples_among, unique_leaves
 from hierfl.language.expectation import (
     Part,
+    RowAggregate,
     averages_of,
     bare_samples,
     require_affine_in_averages,
@@ -229,7 +230,8 @@ PairedSamples = tuple[Sample, ...]  # rows of one table
 class Roles:
     """The leaves of a declaration, sorted by the part they play.
 
-    ``client_tables`` and ``server_tables`` partition the samples into tables: samples of one table are paired rows.
+    ``client_tables`` and ``server_tables`` partition the samples into tables: samples of one table are paired rows, of which the
+    ``aggregates`` are as a whole.
     """
 
     upper: tuple[cp.Variable, ...]
@@ -239,6 +241,7 @@ class Roles:
     lower_samples: tuple[Sample, ...]
     client_parameters: tuple[ClientParameter, ...]
     parameters: tuple[cp.Parameter, ...]
+    aggregates: tuple[RowAggregate, ...]
 
     @classmethod
     def of(
@@ -269,6 +272,7 @@ class Roles:
             lower_samples=samples_among(p for part in below for p in part.parameters()),
             client_parameters=tuple(p for p in parameters if isinstance(p, ClientParameter)),
             parameters=tuple(p for p in parameters if not isinstance(p, (Sample, ClientParameter))),
+            aggregates=tuple(one for part in parts for one in averages_of(part) if isinstance(one, RowAggregate)),
         )
 
 

@@ -1,4 +1,6 @@
-"""``E(expr)`` and ``total(expr)``: mean and sum of a per-sample expression over the holder's samples; where they stand in a tree.
+"""What a table of samples says as a whole: ``E`` and ``total``, mean and sum of a per-sample expression, and what is neither.
+
+``averages_of`` finds all of them in a tree.
 
 To CVXPY they are affine, increasing atoms, so that its convexity rules see through them. They must never
 be solved or evaluated as if they were the single-sample expression: everything numeric refuses. They have to enter expressions affinely:
@@ -7,12 +9,14 @@ were a mean put through a function that is not affine, minibatches would bias th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NoReturn, TypeAlias
 
 import cvxpy as cp
+import numpy as np
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.atoms.affine.binary_operators import DivExpression
+from cvxpy.atoms.atom import Atom
 from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
 
@@ -142,12 +146,95 @@ class total(SampleAverage):  # noqa: N801 - lower case as the operation it is, b
         return f"total[{self.args[0].name()}]"
 
 
+class RowAggregate(Atom):
+    """A convex function of a per-sample scalar at all of a holder's rows at once, which no minibatch estimates.
+
+    ``args[0]`` is the per-sample expression, the others are samples that go with it. ``reduce`` is the function, in JAX.
+    """
+
+    symbol: ClassVar[str]
+    settings: ClassVar[tuple[str, ...]] = ()  # attributes beside the arguments
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        scalar, *columns = self.args
+        if scalar.shape not in ((), (1,)):
+            raise DeclarationError(f"{self.symbol} takes a number for each sample, not an array of shape {scalar.shape}.")
+        for column in columns:
+            if not isinstance(column, Sample) or column.shape != ():
+                raise DeclarationError(f"{self.symbol}(...): {expression_text(column)} is to be a scalar hf.Sample.")
+        if not any(isinstance(p, Sample) for p in scalar.parameters()) and not scalar.variables():
+            raise DeclarationError(f"{self.symbol}({expression_text(scalar)}) contains no Sample: its rows are all the same.")
+        for inner in averages_of(scalar):
+            raise DeclarationError(f"{expression_text(inner)} is nested in {self.symbol}: an aggregate of a mean is not supported.")
+
+    def copy(self, args: Any = None, id_objects: Any = None) -> RowAggregate:
+        """The same of other arguments, which need not be what a user may write."""
+        new = object.__new__(type(self))
+        for name in self.settings:
+            setattr(new, name, getattr(self, name))
+        Atom.__init__(new, *(self.args if args is None else args))
+        return new
+
+    def get_data(self) -> list[Any]:
+        return [getattr(self, name) for name in self.settings]
+
+    @property
+    def per_sample(self) -> Any:
+        """The expression of one sample."""
+        return self.args[0]
+
+    def reduce(self, values: Any, columns: Sequence[Any], weights: Any, count: Any) -> Any:
+        """Its value from those of the rows, (B,) each; rows of weight 0 are none, and the others' weights sum to one."""
+        raise NotImplementedError
+
+    def require_rows(self, held: Sequence[np.ndarray], whose: str) -> None:
+        """Raise ``DataError`` where the samples that go with the expression have values that mean nothing."""
+
+    def shape_from_args(self) -> tuple[int, ...]:
+        return ()
+
+    def is_atom_convex(self) -> bool:
+        """All of them are."""
+        return True
+
+    def is_atom_concave(self) -> bool:
+        """None of them is."""
+        return False
+
+    def is_constant(self) -> bool:
+        """Constant when the per-sample expression has no variable."""
+        return bool(self.args[0].is_constant())
+
+    @property
+    def value(self) -> Any:
+        """Refused: CVXPY does not know the data."""
+        return self._refuse()
+
+    def numeric(self, values: Any) -> Any:
+        """Refused: CVXPY does not know the data."""
+        return self._refuse()
+
+    def canonicalize(self) -> Any:
+        """Refused: CVXPY cannot solve a problem over private data."""
+        return self._refuse()
+
+    def _grad(self, values: Any) -> Any:
+        return self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise DeclarationError(
+            f"{expression_text(self)} is of private samples: CVXPY can neither evaluate nor solve it. Put it into "
+            f"hf.Problem(hf.Minimize(...)) with a Federation that holds the data."
+        )
+
+
 Part: TypeAlias = Expression | Constraint  # of a declaration
 
 
-def averages_of(part: Part) -> Iterable[SampleAverage]:
-    """All ``E`` and ``total`` nodes of an expression or a constraint, in order of appearance."""
-    if isinstance(part, SampleAverage):
+def averages_of(part: Part) -> Iterable[Any]:
+    """All nodes of an expression or a constraint that are of a table's rows, in order of appearance."""
+    if isinstance(part, SampleAverage | RowAggregate):
         yield part
     for argument in getattr(part, "args", ()):
         yield from averages_of(argument)
@@ -155,7 +242,7 @@ def averages_of(part: Part) -> Iterable[SampleAverage]:
 
 def bare_samples(part: Part) -> list[Sample]:
     """The samples that occur outside every ``E`` and ``total``, in order of appearance."""
-    if isinstance(part, SampleAverage):
+    if isinstance(part, SampleAverage | RowAggregate):
         return []
     if isinstance(part, Sample):
         return [part]
@@ -164,7 +251,7 @@ def bare_samples(part: Part) -> list[Sample]:
 
 def variables_outside_averages(part: Part) -> list[cp.Variable]:
     """The variables that occur outside every ``E`` and ``total``, as often as they occur."""
-    if isinstance(part, SampleAverage):
+    if isinstance(part, SampleAverage | RowAggregate):
         return []
     if isinstance(part, cp.Variable):
         return [part]
@@ -176,6 +263,8 @@ def require_affine_in_averages(expression: Expression, what: str) -> None:
 
     Raises ``DeclarationError``, naming the smallest subexpression that is not.
     """
+    if isinstance(expression, RowAggregate):
+        return
     if isinstance(expression, SampleAverage):
         for inner in averages_of(expression.per_sample):
             raise DeclarationError(
@@ -193,7 +282,7 @@ def require_affine_in_averages(expression: Expression, what: str) -> None:
 
 
 def refuse_total_of_distribution(parts: Iterable[Part], distributions: set[int]) -> None:
-    """Refuse ``total`` over a sample that is held as a distribution, which has no number of samples.
+    """Refuse what is of rows, ``total`` and aggregates, over a sample that is held as a distribution, which has none.
 
     Raises ``DataError``, naming the expression.
     """
@@ -202,6 +291,10 @@ def refuse_total_of_distribution(parts: Iterable[Part], distributions: set[int])
             if isinstance(average, total) and any(p.id in distributions for p in average.parameters()):
                 raise DataError(
                     f"{expression_text(average)} sums over a distribution, which has no number of samples: write hf.E(...) instead."
+                )
+            if isinstance(average, RowAggregate) and any(p.id in distributions for p in average.parameters()):
+                raise DataError(
+                    f"{expression_text(average)} is of rows, and a distribution has none: give rows that are drawn from it, law.rvs(size=1000)."
                 )
 
 

@@ -24,10 +24,13 @@ from hierfl.compiler.data.storage import Stored, gathered, stacked
 from hierfl.compiler.expressions.density_jumps import has_density
 from hierfl.compiler.expressions.law_integrals import LawIntegrals
 from hierfl.compiler.expressions.program import NO_ROWS, Rows
-from hierfl.errors import DataError
+from hierfl.errors import DataError, IncompatibleSolverError
 from hierfl.jaxtools.keyed_random import fold_in, keyed_permutation, row_numbers
+from hierfl.language.expectation import RowAggregate
 from hierfl.language.federation.client import Client
+from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.federation.paired_rows import mixed_kinds, require_paired
+from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import ClientParameter, Sample
 
 Numbers = Any  # NumPy arrays outside compiled programs, JAX arrays inside
@@ -42,7 +45,7 @@ class Table:
 
     ``typical`` is the number of rows that a party has on average, ``longest`` that of the party with most. Rows that stand for
     distributions have ``weights`` (rows,), each party's summing to one, and ``roles``; others count alike. ``integrals`` are those of
-    laws of one scalar.
+    laws of one scalar. ``whole`` is what is of all rows at once, so that they are no batches, or pieces; empty where nothing is.
     """
 
     values: dict[int, Numbers]
@@ -54,6 +57,7 @@ class Table:
     weights: Numbers | None = None
     roles: NodeRoles | None = field(default=None, metadata={"static": True})
     integrals: LawIntegrals | None = None
+    whole: str = field(default="", metadata={"static": True})
 
     @property
     def samples(self) -> tuple[int, ...]:
@@ -211,6 +215,7 @@ class Party:
         """
         drawn, even = NO_ROWS, jnp.full((size,), 1.0 / size)
         for place, table in _holding(self.tables, samples):
+            _require_no_batch(table)
             count, weights = self.counts[place], even
             if table.quantiles is not None:
                 rows = table.quantiles.draw(key, place, step, size, self.index)
@@ -232,6 +237,7 @@ class Party:
         """
         drawn = NO_ROWS
         for place, table in _holding(self.tables, samples):
+            _require_no_batch(table)
             count = self.counts[place]
             batches = -(-count // size)
             places = (step % batches) * size + jnp.arange(size)
@@ -271,6 +277,14 @@ class Party:
         rows = self.chunk(group.table, 0, table.longest)
         sample = table.samples[0]
         return rows.values, rows.weights[sample] * (rows.counts[sample] if group.summed else 1.0)
+
+    def first_rows(self, samples: Sequence[int]) -> Rows:
+        """A row of each table that holds ``samples``, to look at what a row costs."""
+        found = NO_ROWS
+        for place, table in _holding(self.tables, samples):
+            one = self.chunk(place, 0, 1)
+            found = _with_table(found, table, one.values, one.weights[table.samples[0]], self.counts[place])
+        return found
 
     def estimate(
         self, function: Callable[[Rows], Any], samples: Sequence[int], key: Array, batch_size: int | None, step: Any = 0
@@ -332,8 +346,17 @@ def _as_array(place: Any) -> Any:
     return place if isinstance(place, jax.Array) else np.asarray(place, int)
 
 
+def _require_no_batch(table: Table) -> None:
+    if table.whole:
+        raise IncompatibleSolverError(
+            f"{table.whole} is of all rows of a client at once, and a minibatch says nothing of it: take batch_size=None, also in lower=..."
+        )
+
+
 def chunk_size(table: Table) -> int:
-    """Rows in one piece of a streamed pass: all of any client's where they are few or even, else the mean client's, bounded by memory."""
+    """Rows in one piece of a streamed pass: all of any client's where they are few, even or needed at once, else the mean client's, bounded by memory."""
+    if table.whole:
+        return max(1, table.longest)
     scalars = max(1, sum(int(np.prod(array.shape[1:], dtype=int)) for array in table.values.values()))
     whole = table.longest * scalars <= FEW_SCALARS or table.longest <= EVEN * table.typical
     return max(1, min(table.longest if whole else table.typical, CHUNK_SCALARS // scalars))
@@ -346,23 +369,32 @@ def population(
     weights: Sequence[float] | np.ndarray,
     label: Callable[[int], str],
     points: int,
+    aggregates: Sequence[RowAggregate] = (),
 ) -> Population:
-    """Lay out the data of one side; up to ``points`` nodes stand for the distributions of a table.
+    """Lay out the data of one side; up to ``points`` nodes stand for the distributions of a table. ``aggregates`` are of its rows.
 
     Raises
     ------
     DataError
-        If the samples of one table differ in length, or mix arrays with distributions, for a party.
+        If the samples of one table differ in length, or mix arrays with distributions, for a party; what an aggregate of the rows says of theirs.
     """
     return Population(
-        tables=tuple(_table(parties, samples, label, points, place) for place, samples in enumerate(tables)),
+        tables=tuple(
+            _table(parties, samples, label, points, place, [one for one in aggregates if {p.id for p in one.parameters()} & {s.id for s in samples}])
+            for place, samples in enumerate(tables)
+        ),
         parameters={p.id: parameters_of(p, parties) for p in parameters},
         weights=np.asarray(weights, dtype=float),
     )
 
 
 def _table(
-    parties: Sequence[Client], samples: Sequence[Sample], label: Callable[[int], str], points: int, place: int
+    parties: Sequence[Client],
+    samples: Sequence[Sample],
+    label: Callable[[int], str],
+    points: int,
+    place: int,
+    aggregates: Sequence[RowAggregate],
 ) -> Table:
     distributed = [party.is_distribution(sample) for party in parties for sample in samples]
     if any(distributed) and not all(distributed):
@@ -378,6 +410,11 @@ def _table(
             require_paired(party, samples, label(index))
         blocks = [{sample.id: party.samples[sample] for sample in samples} for party in parties]
         quantiles, weights, roles, integrals = None, None, None, None
+        for one in aggregates:
+            for index, party in enumerate(parties):
+                held = [party.samples[sample] for sample in one.args[1:]]
+                if not any(isinstance(column, Elsewhere) for column in held):
+                    one.require_rows([np.asarray(column) for column in held], label(index))
     counts = np.array([len(next(iter(block.values()))) for block in blocks])
     values: dict[int, Numbers] = {}
     for sample in samples:
@@ -385,7 +422,8 @@ def _table(
         values[sample.id] = stacked([b[sample.id] for b in blocks], sample.name()) if away is None else away
     typical, longest = -(-int(counts.sum()) // counts.size), int(counts.max())
     offsets = np.concatenate([[0], np.cumsum(counts)[:-1]])
-    return Table(values, offsets, counts, quantiles, typical, longest, weights, roles, integrals)
+    whole = expression_text(aggregates[0]) if aggregates else ""
+    return Table(values, offsets, counts, quantiles, typical, longest, weights, roles, integrals, whole)
 
 
 def _integrals(laws: Sequence[Mapping[Sample, Any]], nodes: Sequence[EvaluationNodes]) -> LawIntegrals | None:

@@ -25,7 +25,7 @@ from hierfl.compiler.expressions.derivatives import own_gradient_of, pullback_of
 from hierfl.compiler.expressions.law_kinks import LawKinks
 from hierfl.errors import DeclarationError
 from hierfl.language.calculus.jax_derivative import OwnGradient, Pullback
-from hierfl.language.expectation import SampleAverage, total
+from hierfl.language.expectation import RowAggregate, SampleAverage, total
 
 Environment = Mapping[int, Any]
 
@@ -77,7 +77,7 @@ class Program:
     expressions: Sequence[Any]
     _nodes: list[Node] = field(default_factory=list)
     _leaves: dict[int, int] = field(default_factory=dict)  # place -> leaf id
-    _averages: dict[int, _Average] = field(default_factory=dict)
+    _averages: dict[int, _Average | _Aggregate] = field(default_factory=dict)
     _places: dict[Any, int] = field(default_factory=dict)  # structural key -> place
     _outputs: list[int] = field(default_factory=list)
 
@@ -132,9 +132,9 @@ class Program:
             place = self._append(("leaf", expression.id), Node(_never, (), shape, expression.name()))
             self._leaves[place] = expression.id
             return place
-        if isinstance(expression, SampleAverage):
-            average = _Average.of(expression)
-            key = (type(expression).__name__, average.program.signature())
+        if isinstance(expression, SampleAverage | RowAggregate):
+            average = (_Average if isinstance(expression, SampleAverage) else _Aggregate).of(expression)
+            key = (type(expression).__name__, _data_key(expression), average.program.signature())
             place = self._append(key, Node(_never, (), shape, expression.name()))
             self._averages.setdefault(place, average)
             return place
@@ -208,6 +208,30 @@ class _Average:
             return self.program({**environment, leaf: d}, given=given)
 
         return kinks.added(integrand, self.program.places[1:], at_zero, nodes, rows.laws[leaf])
+
+
+@dataclass(frozen=True)
+class _Aggregate:
+    """What all rows of a table say together of a per-sample program."""
+
+    program: Program
+    leaves: frozenset[int]
+    node: RowAggregate
+
+    @classmethod
+    def of(cls, expression: RowAggregate) -> _Aggregate:
+        leaves = frozenset(leaf.id for leaf in [*expression.variables(), *expression.parameters()])
+        return cls(Program(expression.args), leaves, expression)
+
+    def __call__(self, environment: Environment, rows: Rows) -> Array:
+        batched = {leaf: value for leaf, value in rows.values.items() if leaf in self.leaves}
+        if not batched:
+            return jnp.zeros((), self.program.precision(environment))
+        values, *columns = jax.vmap(lambda row: self.program({**environment, **row}))(batched)
+        first = next(iter(batched))
+        weights, count = (jnp.asarray(of[first], values.dtype) for of in (rows.weights, rows.counts))
+        reduced: Array = self.node.reduce(jnp.reshape(values, (-1,)), columns, weights, count)
+        return reduced
 
 
 def _function_of(expression: Any) -> Callable[..., Array]:

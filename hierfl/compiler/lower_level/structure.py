@@ -38,7 +38,7 @@ from hierfl.language.printing.text import expression_text
 NO_LAWS: frozenset[int] = frozenset()
 
 
-def _nonsmooth_atom(
+def nonsmooth_atom(
     expressions: Any, lower_ids: set[int], enclosure: Enclosure, laws: frozenset[int] = NO_LAWS
 ) -> Atom | None:
     """The first atom over y whose gradient is not known to be locally Lipschitz, or that is not defined everywhere on Y(x).
@@ -163,7 +163,7 @@ class LowerStructure:
         constraints = [*self.level.constraints, *attribute_constraints(self.level.variables)]
         known = {**of_x, **bounds_of(constraints, self.level.variables, of_x)}
         ids, laws = {v.id for v in self.level.variables}, self.oracles.static_data.clients.scalar_laws
-        return _nonsmooth_atom(self.level.expressions, ids, Enclosure(known), laws)
+        return nonsmooth_atom(self.level.expressions, ids, Enclosure(known), laws)
 
     @property
     def obstacle(self) -> str | None:

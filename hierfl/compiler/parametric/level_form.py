@@ -45,7 +45,7 @@ from hierfl.compiler.programs.small_and_sparse import (
 )
 from hierfl.compiler.programs.smooth_atoms import SmoothSum
 from hierfl.compiler.programs.solve_program import solve_program
-from hierfl.language.expectation import E, SampleAverage, averages_of, total
+from hierfl.language.expectation import E, RowAggregate, SampleAverage, averages_of, total
 from hierfl.language.sample import ClientParameter, Sample
 
 
@@ -60,6 +60,8 @@ def _per_sample(term: Any) -> tuple[type[SampleAverage], Any]:
     kinds: set[type[SampleAverage]] = set()
 
     def replaced(node: Any) -> Any:
+        if isinstance(node, RowAggregate):
+            raise NoStandardFormError(f"{node.symbol}, which is of all rows at once")
         if isinstance(node, SampleAverage):
             kinds.add(type(node))
             return node.per_sample

@@ -271,7 +271,8 @@ class TreeReader:
     def operation(self, part: Any, args: tuple[Phrase, ...], head: str | None = None) -> Phrase:
         """A function of phrases, named by the part's class, with the settings that differ from their defaults."""
         head = head or _head(part)
-        spelling = spelling_named(head)
+        own = (one for one in row_of(part).spellings if one.head == head)  # an atom of hierfl's own is in no table
+        spelling = next(own, None) or spelling_named(head)
         defaults = spelling.options if spelling is not None else None
         if defaults is None:
             defaults = _AXIS_OPTIONS if isinstance(part, AxisAtom) else {}

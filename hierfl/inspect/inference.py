@@ -1,0 +1,505 @@
+"""Standard errors, intervals and tests of an M-estimator that a declaration contains.
+
+The estimator b minimises L(b) = sum over clients i of w_i L_i(b), where L_i is a mean, a sum or an aggregate over the client's rows. With
+H the Hessian of L at b and psi_j the derivative of grad L in the weight of row j (its influence; for a mean, the gradient of the row's own
+loss times the row's weight), the covariance is
+
+* ``"model"``: c phi H^-1, where every row weighs c: the inverse information, for a loss that is a negative log-likelihood. phi is 1, and
+  for a quadratic loss the dispersion 2 sum(loss) / (N - p).
+* ``"robust"``: H^-1 (sum over rows of psi_j psi_j') H^-1, the sandwich, right when the model is not.
+* ``"clustered"``: the same with the sums of each client's psi_j in place of psi_j: rows of one client may depend on one another.
+
+Clients are asked for sums over their rows alone: gradient, Hessian, sum of psi psi', sum of psi, loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import cvxpy as cp
+import jax
+import jax.numpy as jnp
+import numpy as np
+from cvxpy.atoms.affine.binary_operators import MulExpression
+from cvxpy.constraints import Inequality
+from scipy import stats
+
+from hierfl.analysis.enclosure import Enclosure
+from hierfl.analysis.hoist import instantiate
+from hierfl.analysis.variable_bounds import attribute_constraints
+from hierfl.compiler.data.tables import Party
+from hierfl.compiler.expressions.program import NO_ROWS, Program, Rows
+from hierfl.compiler.layout import Layout
+from hierfl.compiler.lower_level.structure import nonsmooth_atom
+from hierfl.compiler.oracles import Oracles
+from hierfl.errors import NoGradientError, SettingError
+from hierfl.house_style import house_style, panels, require_axes
+from hierfl.jaxtools.cheap_jit import quick_jit
+from hierfl.jaxtools.precision import double_precision
+from hierfl.language.expectation import RowAggregate, averages_of, total
+from hierfl.language.printing.card import Card, Shown
+from hierfl.language.printing.text import expression_text
+from hierfl.language.sample import Sample
+from hierfl.near_names import near_names
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from hierfl.problem import Problem
+    from hierfl.result import Result
+
+KINDS = ("model", "robust", "clustered")
+FAR = 0.05  # standard errors from the estimator, at which a point is none
+BINDS = 1e-7  # of the size of a constraint's sides
+SHOWN = 40  # rows of a printed table
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Inference(Shown):
+    """An estimate with its uncertainty; arrays (p,), in the order of the variable's entries.
+
+    Attributes
+    ----------
+    names
+        Of the entries: the columns of the data that they multiply, where these have names.
+    estimate, standard_error, z, p_value
+        z is the estimate over its standard error, the p-value that of |z| under the standard normal law, two-sided.
+    low, high
+        Ends of the interval of the confidence ``level``.
+    covariance
+        (p, p).
+    kind
+        ``"model"``, ``"robust"`` or ``"clustered"``.
+    rows
+        N, how many rows the estimate rests on.
+    notes
+        What the numbers rest on, where that is not a matter of course.
+    """
+
+    names: tuple[str, ...]
+    estimate: np.ndarray
+    covariance: np.ndarray
+    kind: str
+    level: float
+    rows: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def standard_error(self) -> np.ndarray:
+        """Square roots of the covariance's diagonal."""
+        return np.sqrt(np.diag(self.covariance))
+
+    @property
+    def z(self) -> np.ndarray:
+        """The estimate over its standard error."""
+        return self.estimate / self.standard_error
+
+    @property
+    def p_value(self) -> np.ndarray:
+        """Two-sided, of z under the standard normal law."""
+        return 2.0 * stats.norm.sf(np.abs(self.z))
+
+    @property
+    def low(self) -> np.ndarray:
+        """The lower end of the interval."""
+        return self.estimate - stats.norm.isf(0.5 * (1.0 - self.level)) * self.standard_error
+
+    @property
+    def high(self) -> np.ndarray:
+        """The upper end of the interval."""
+        return self.estimate + stats.norm.isf(0.5 * (1.0 - self.level)) * self.standard_error
+
+    def contrast(self, weights: Mapping[str, float] | np.ndarray, name: str = "contrast") -> Inference:
+        """A linear combination of the entries, as ``{name: weight}`` or an array (p,), with its own interval and test.
+
+        Raises
+        ------
+        SettingError
+            For a name that no entry has, or an array of another length.
+        """
+        if isinstance(weights, Mapping):
+            for unknown in weights.keys() - set(self.names):
+                raise SettingError(f"contrast: {unknown!r} is no entry's name. {near_names(str(unknown), self.names)}")
+            row = np.array([float(weights.get(entry, 0.0)) for entry in self.names])
+        else:
+            row = np.asarray(weights, float)
+        if row.shape != self.estimate.shape:
+            raise SettingError(f"contrast: {row.shape} weights for {self.estimate.size} entries.")
+        moved, spread = np.atleast_1d(row @ self.estimate), np.atleast_2d(row @ self.covariance @ row)
+        return Inference((name,), moved, spread, self.kind, self.level, self.rows, self.notes)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row for each entry: estimate, standard error, ends of the interval, z and p. Needs pandas."""
+        import pandas as pd
+
+        columns = dict(zip(("estimate", "standard error", "low", "high", "z", "p"), self._columns))
+        return pd.DataFrame(columns, index=list(self.names))
+
+    @property
+    def _columns(self) -> tuple[np.ndarray, ...]:
+        return self.estimate, self.standard_error, self.low, self.high, self.z, self.p_value
+
+    def latex(self) -> str:
+        """The table in LaTeX, for ``booktabs``."""
+        lines = [
+            rf"{_escaped(name)} & {b:.4g} & {se:.4g} & [{low:.4g}, {high:.4g}] & {z:.2f} & {_p_text(p)} \\"
+            for name, b, se, low, high, z, p in zip(self.names, *self._columns)
+        ]
+        head = rf"& estimate & s.e. & {100 * self.level:g}\,\% interval & $z$ & $p$ \\"
+        return "\n".join([r"\begin{tabular}{lrrrrr}", r"\toprule", head, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}"])
+
+    def plot(self, ax: Axes | None = None, *, exponentiate: bool = False, style: str = "screen") -> Figure:
+        """A forest plot: estimates and their intervals; ``exponentiate`` shows ratios (of hazards, odds, rates) on a logarithmic axis."""
+        middle, low, high = self.estimate, self.low, self.high
+        if exponentiate:
+            middle, low, high = np.exp(middle), np.exp(low), np.exp(high)
+        require_axes(ax)
+        with house_style(style):
+            if ax is None:
+                figure, (axes,) = panels(1, 6.0, 1.0 + 0.32 * len(self.names), style)
+            else:
+                figure, axes = ax.get_figure(root=True), ax
+            places = np.arange(len(self.names))
+            axes.errorbar(middle, places, xerr=[middle - low, high - middle], fmt="o", capsize=3, markersize=4)
+            axes.axvline(1.0 if exponentiate else 0.0, color="0.5", linewidth=0.8)
+            if exponentiate:
+                axes.set_xscale("log")
+            axes.set_yticks(places, self.names)
+            axes.invert_yaxis()
+            axes.set_xlabel(f"{'ratio' if exponentiate else 'estimate'}, {100 * self.level:g} % interval ({self.kind})")
+        return figure
+
+    def __str__(self) -> str:
+        width = max(len(name) for name in self.names)
+        end = f"{100 * self.level:g} % interval"
+        lines = [f"{'':<{width}}  {'estimate':>11}  {'s.e.':>10}  {end:^25}  {'z':>8}  {'p':>8}"]
+        for name, b, se, low, high, z, p in list(zip(self.names, *self._columns))[:SHOWN]:
+            lines.append(f"{name:<{width}}  {b:>11.5g}  {se:>10.4g}  {low:>12.5g} {high:>12.5g}  {z:>8.2f}  {_p_text(p):>8}")
+        if len(self.names) > SHOWN:
+            lines.append(f"... {len(self.names) - SHOWN} more")
+        return "\n".join([*lines, f"{self.rows:,} rows, {self.kind} standard errors", *self.notes])
+
+    def _card(self) -> Card:
+        rows = [
+            (name, f"{b:.5g} ({low:.5g} to {high:.5g}), p {_p_text(p)}")
+            for name, b, _, low, high, _, p in zip(self.names, *self._columns)
+        ]
+        return Card(f"{100 * self.level:g} % intervals, {self.kind} standard errors, {self.rows:,} rows", rows, [("table", str(self))])
+
+
+def inference(
+    problem: Problem,
+    result: Result,
+    *,
+    level: float = 0.95,
+    kind: str = "model",
+    of: cp.Variable | None = None,
+    small_sample: bool = False,
+) -> Inference | tuple[Inference, ...]:
+    """What :meth:`hierfl.Result.inference` gives."""
+    if kind not in KINDS:
+        raise SettingError(f"inference(kind={kind!r}): {near_names(kind, KINDS)}")
+    if not 0.0 < level < 1.0:
+        raise SettingError(f"inference(level={level!r}): a confidence level lies between 0 and 1, such as 0.95.")
+    estimator = _Estimator.of(problem, result, of)
+    estimator.require_regular()
+    sums = estimator.sums()
+    if estimator.scope == "client":
+        each = [jax.tree.map(lambda part, k=k: part[k : k + 1], sums) for k in range(estimator.size)]
+        return tuple(estimator.told(own, kind, level, small_sample, k) for k, own in enumerate(each))
+    return estimator.told(sums, kind, level, small_sample, None)
+
+
+class _Sums(NamedTuple):
+    """What clients say of their rows at the estimate, one after another; all but ``rows`` and ``plain`` weighted as in the objective."""
+
+    gradient: np.ndarray  # (m, p)
+    hessian: np.ndarray  # (m, p, p)
+    outer: np.ndarray  # (m, p, p), the sum over rows of psi psi'
+    influence: np.ndarray  # (m, p), that of psi
+    loss: np.ndarray  # (m,)
+    without: np.ndarray  # (m, p), the gradient of no rows: of what is added to the loss
+
+
+@dataclass(frozen=True, eq=False)
+class _Estimator:
+    """The M-estimator that one level is: its flat value, its objective for one party, and who has a copy."""
+
+    oracles: Oracles
+    layout: Layout
+    point: np.ndarray  # (owners, p)
+    expressions: tuple[Any, ...]
+    constraints: tuple[Any, ...]
+    samples: tuple[int, ...]
+    scope: str
+    value: Callable[[Any, Party, Rows, Any], Any]  # (b, party, rows, x)
+    x: np.ndarray
+
+    @classmethod
+    def of(cls, problem: Problem, result: Result, of: cp.Variable | None) -> _Estimator:
+        compiled = problem.compile()
+        compiled.require_all_here("inference")
+        declaration, level = compiled.declaration, compiled.declaration.lower_level
+        x = compiled.upper.flatten(result.x, "x")
+        lower = level is not None if of is None else any(of is v for v in (level.variables if level else ()))
+        if of is not None and not lower and not any(of is v for v in compiled.upper.variables):
+            raise SettingError(f"inference(of={of.name()!r}): it is no variable of the problem.")
+        if not lower:
+            if level is not None:
+                raise SettingError(
+                    f"inference(of={of.name() if of is not None else 'x'!r}): f(x) is a function of x through y(x), and x is no M-estimator of the rows. "
+                    f"Ask about y: of={level.variables[0].name()}."
+                )
+            if declaration.objective.server is not None:
+                raise SettingError("inference: the server's own term is no client's; put its rows into a client.")
+
+            def above(b: Any, party: Party, rows: Rows, x: Any) -> Any:
+                return compiled.client_value(b, None, party.environment, rows)
+
+            terms = (declaration.objective.clients,)
+            return cls(compiled, compiled.upper, x[None], terms, declaration.constraints, compiled.upper_samples, "federation", above, x)
+        assert level is not None
+        if level.kind not in ("argmin", "argmax") or level.scope == "sample" or compiled.several:
+            raise SettingError(
+                f"inference: y is no M-estimator of clients' rows: a {type(level).__name__} of {level.scope} scope. It is about an ArgMin or ArgMax of "
+                f"federation or client scope."
+            )
+        y = problem.implicit.response(result.x)
+        parts = [y] if compiled.scope == "federation" or compiled.num_clients == 1 else _by_client(y, compiled.num_clients)
+        point = np.stack([compiled.lower.flatten(part, "y") for part in parts])
+
+        def below(b: Any, party: Party, rows: Rows, x: Any) -> Any:
+            assert compiled.lower_program is not None
+            value = compiled.lower_program({**compiled.environment(x, None, party.environment), **compiled.lower.split(b)}, rows)[0]
+            return level.sign * jnp.reshape(value, ())
+
+        scope = level.scope if compiled.num_clients > 1 else "federation"
+        return cls(compiled, compiled.lower, point, level.expressions, level.constraints, compiled.lower_samples, scope, below, x)
+
+    @property
+    def size(self) -> int:
+        """How many clients there are."""
+        return self.oracles.num_clients
+
+    @property
+    def averages(self) -> list[Any]:
+        return [one for expression in self.expressions for one in averages_of(expression)]
+
+    def require_regular(self) -> None:
+        """Rows, not laws; and a loss with a second derivative.
+
+        Raises
+        ------
+        SettingError, NoGradientError
+            Naming what is in the way.
+        """
+        if not self.averages:
+            raise SettingError("inference: the level contains no E, total or aggregate of rows, so that nothing is estimated from data.")
+        clients = self.oracles.static_data.clients
+        if any(table.weights is not None for table in clients.tables if set(table.samples) & set(self.samples)):
+            raise SettingError("inference: clients hold distributions, of which there are no rows to learn from.")
+        ids = {v.id for v in self.layout.variables}
+        rough = nonsmooth_atom(self.expressions, ids, Enclosure(self.oracles.declaration.known_bounds))
+        if rough is not None:
+            raise NoGradientError(
+                f"inference: {expression_text(rough)} has kinks in {', '.join(v.name() for v in self.layout.variables)}, where an estimate has no "
+                f"normal law. Use a smooth loss (cp.huber, cp.logistic) and a smooth penalty (cp.sum_squares)."
+            )
+
+    @double_precision
+    def sums(self) -> _Sums:
+        """Of every client."""
+        oracles, x = self.oracles, jnp.asarray(self.x)
+        points = jnp.asarray(np.broadcast_to(self.point, (self.size, self.layout.size)))
+
+        def of_client(party: Party, b: Any) -> Any:
+            def of_rows(rows: Rows) -> Any:
+                whose = {leaf: place for place, table in enumerate(party.tables) for leaf in table.samples if leaf in rows.values}
+                more = {place: jnp.zeros(rows.values[leaf].shape[0]) for leaf, place in whose.items()}
+
+                def slope(b: Any, more: Any) -> Any:
+                    weights = {leaf: weight * (1.0 + more[whose[leaf]]) for leaf, weight in rows.weights.items()}
+                    return jax.grad(self.value)(b, party, rows._replace(weights=weights), x)
+
+                influence = list(jax.jacrev(slope, argnums=1)(b, more).values()) if more else []
+                none = jnp.zeros((b.size, b.size))
+                return (
+                    slope(b, more),
+                    jax.jacfwd(slope)(b, more),
+                    sum((each @ each.T for each in influence), start=none),
+                    sum((each.sum(axis=1) for each in influence), start=none[0]),
+                    self.value(b, party, rows, x),
+                )
+
+            without = of_rows(NO_ROWS)
+            found = party.mean(of_rows, self.samples)
+            return *found[:4], found[4] - without[4], without[0]
+
+        def program(data: Any, points: Any) -> Any:
+            clients = data.clients
+            return clients.one_by_one(lambda place: of_client(clients.party(place), points[place]))
+
+        found = quick_jit(program)(oracles.data(), points)
+        weights = np.asarray(oracles.static_data.clients.weights) if self.scope == "federation" else np.ones(self.size)
+        powers = (1, 1, 2, 1, 1, 1)
+        return _Sums(
+            *(np.asarray(part) * np.reshape(weights**power, (-1, *(1,) * (part.ndim - 1))) for part, power in zip(found, powers))
+        )
+
+    def told(self, sums: _Sums, kind: str, level: float, small_sample: bool, client: int | None) -> Inference:
+        """The table, from the sums of all clients, or of the one that has a copy of its own."""
+        counts = self._counts if client is None else self._counts[client : client + 1]
+        rows, p = int(counts.sum()), self.layout.size
+        estimate = self.point[0 if client is None else client]
+        hessian = sums.hessian.sum(axis=0)
+        whose = "" if client is None else f" of {self.oracles.declaration.client_called(client)}"
+        if not np.linalg.eigvalsh(hessian)[0] > 1e-12 * np.abs(hessian).max():
+            raise NoGradientError(
+                f"inference: the Hessian of the loss{whose} is singular at the estimate: its rows do not identify {self._names()}. Leave out columns that "
+                f"are constant or follow from others, or add a ridge penalty."
+            )
+        inverse = np.linalg.inv(hessian)
+        if kind == "model":
+            covariance, notes = self._model(sums, inverse, counts, client)
+        elif kind == "clustered" and len(counts) < 2:
+            raise SettingError(f"inference(kind='clustered'): a client's rows are one cluster, and there is one only{whose}: take kind='robust'.")
+        else:
+            score = sums.influence.T @ sums.influence if kind == "clustered" else sums.outer.sum(axis=0)
+            if small_sample:
+                groups = len(counts)
+                score = score * (groups / (groups - 1) * (rows - 1) / (rows - p) if kind == "clustered" else rows / (rows - p))
+            covariance, notes = inverse @ score @ inverse, []
+        self._require_estimate(sums, inverse, covariance, whose, client)
+        if np.abs(sums.without).max() > 1e-12 * (1.0 + np.abs(sums.gradient).max()):
+            notes.append("penalised: estimates are drawn towards the penalty's, and the intervals do not count that")
+        return Inference(self._entry_names(), estimate, 0.5 * (covariance + covariance.T), kind, level, rows, tuple(notes))
+
+    def _model(self, sums: _Sums, inverse: np.ndarray, counts: np.ndarray, client: int | None) -> tuple[np.ndarray, list[str]]:
+        """c phi H^-1."""
+        weights = np.asarray(self.oracles.static_data.clients.weights) if client is None else np.ones(1)
+        summed = {isinstance(one, total) for one in self.averages}
+        if len(summed) > 1:
+            raise SettingError("inference(kind='model'): the loss has means beside totals, so that rows weigh differently: take kind='robust'.")
+        shares = weights * self._factors(client) / (1.0 if summed.pop() else counts)
+        if np.ptp(shares) > 1e-9 * shares.max():
+            raise SettingError(
+                "inference(kind='model'): rows of different clients weigh differently, and the loss is no log-likelihood of all rows. Take "
+                "Federation(weights='samples'), or kind='robust'."
+            )
+        rows, p = counts.sum(), self.layout.size
+        curved = [one.per_sample for one in self.averages if not isinstance(one, RowAggregate) and not one.per_sample.is_affine()]
+        if len(curved) == len(self.averages) and all(one.is_quadratic() for one in curved):
+            if rows <= p:
+                raise SettingError(f"inference: {rows} rows are not enough for a dispersion beside {p} estimates.")
+            dispersion = 2.0 * sums.loss.sum() / shares[0] / (rows - p)
+            return shares[0] * dispersion * inverse, [f"dispersion {dispersion:.6g}, from {rows - p} degrees of freedom"]
+        return shares[0] * inverse, []
+
+    @double_precision
+    def _factors(self, client: int | None) -> np.ndarray:
+        """By what every client's objective multiplies what is of its rows, ``2`` in ``2 * hf.E(loss)``."""
+        stands = {id(one): cp.Variable(one.shape) for one in self.averages}
+
+        def without(part: Any) -> Any:
+            if id(part) in stands:
+                return stands[id(part)]
+            return part.copy([without(one) for one in part.args]) if any(averages_of(part)) else part
+
+        (expression,) = self.expressions
+        program, clients = Program([without(expression)]), self.oracles.data().clients
+        owners = range(self.size) if client is None else (client,)
+        factors = []
+        for place in owners:
+            own = clients.party(place).environment
+            known = self.oracles.environment(jnp.asarray(self.x), None, own) | self.layout.split(jnp.asarray(self.point[0 if client is None else client]))
+            start = {one.id: jnp.zeros(one.shape) for one in stands.values()}
+            slopes = jax.grad(lambda of, known=known: jnp.reshape(program({**known, **of})[0], ()))(start)
+            factors.append(np.unique(np.abs(np.concatenate([np.ravel(slope) for slope in slopes.values()]))))
+        if any(len(of_client) > 1 for of_client in factors):
+            raise SettingError("inference(kind='model'): several losses are added with different factors: take kind='robust'.")
+        return np.concatenate(factors)
+
+    def _require_estimate(self, sums: _Sums, inverse: np.ndarray, covariance: np.ndarray, whose: str, client: int | None) -> None:
+        """The point is where the gradient vanishes, to a small part of a standard error."""
+        step = inverse @ sums.gradient.sum(axis=0)
+        spread = np.sqrt(np.diag(covariance))
+        away = float(np.max(np.abs(step) / np.where(spread > 0, spread, np.inf), initial=0.0))
+        if away <= FAR:
+            return
+        binding = ", ".join(self._binding(client))
+        raise NoGradientError(
+            f"inference: the estimate{whose} is {away:.2g} standard errors from where the gradient of the loss vanishes"
+            + (f", since {binding} binds: there is no normal law at the edge of a constraint." if binding else ": the run ended before the answer. Go on, or take problem.solve().")
+        )
+
+    def _binding(self, client: int | None) -> list[str]:
+        """The inequalities that hold with equality at the estimate, as far as they have no private constants."""
+        own = zip(self.layout.variables, self.layout.split(self.point[0 if client is None else client]).values())
+        values = {**dict(zip(self.oracles.upper.variables, self.oracles.upper.split(self.x).values())), **dict(own)}
+        names = []
+        for one in [*self.constraints, *attribute_constraints(self.layout.variables)]:
+            (fixed,) = instantiate([one], values)
+            if isinstance(fixed, Inequality) and not fixed.parameters():
+                left, right = (np.asarray(side.value) for side in fixed.args)
+                if not np.all(right - left > BINDS * (1.0 + np.abs(left) + np.abs(right))):
+                    names.append(expression_text(one))
+        return names
+
+    @property
+    def _counts(self) -> np.ndarray:
+        """How many rows every client has."""
+        tables = [t for t in self.oracles.static_data.clients.tables if set(t.samples) & set(self.samples)]
+        return np.sum([np.asarray(table.counts) for table in tables], axis=0)
+
+    def _names(self) -> str:
+        return ", ".join(v.name() for v in self.layout.variables)
+
+    def _entry_names(self) -> tuple[str, ...]:
+        """The columns that a variable's entries multiply, where they have names; else the entries themselves."""
+        federation, names = self.oracles.declaration.federation, []
+        columns = federation.columns if federation else {}
+        for variable in self.layout.variables:
+            known = next((of for of in (_columns_at(e, variable, columns) for e in self.expressions) if of), None)
+            if variable.ndim == 0:
+                names.append(variable.name())
+            elif known is not None and variable.ndim == 1:
+                names.extend(known)
+            else:
+                for place in np.ndindex(variable.shape):
+                    at = [known[place[0]] if known else str(place[0]), *map(str, place[1:])]
+                    names.append(f"{variable.name()}[{', '.join(at)}]")
+        return tuple(names)
+
+
+def _columns_at(part: Any, variable: cp.Variable, columns: Mapping[Any, Any]) -> tuple[str, ...] | None:
+    """The names of a sample's columns where the expression multiplies them by the variable."""
+    if isinstance(part, MulExpression):
+        sides = part.args
+        if any(side is variable for side in sides):
+            other = sides[0] if sides[1] is variable else sides[1]
+            if isinstance(other, Sample) and other in columns:
+                labels = columns[other][0]
+                if len(labels) > 1 and labels[1] is not None and len(labels[1]) == variable.shape[0]:
+                    return tuple(map(str, labels[1]))
+    for argument in getattr(part, "args", ()):
+        if (found_below := _columns_at(argument, variable, columns)) is not None:
+            return found_below
+    return None
+
+
+def _by_client(y: Any, clients: int) -> list[Any]:
+    if isinstance(y, Mapping):
+        return [{name: part[k] for name, part in y.items()} for k in range(clients)]
+    return [y[k] for k in range(clients)]
+
+
+def _escaped(name: str) -> str:
+    return "".join("\\" + c if c in "_%&#$" else c for c in name)
+
+
+def _p_text(p: float) -> str:
+    return "< 1e-4" if p < 1e-4 else f"{p:.4f}"

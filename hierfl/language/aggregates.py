@@ -1,0 +1,225 @@
+"""``Cox``, ``Worst`` and ``CVaR``: what all rows of a holder say together, beside their mean and their sum.
+
+They are convex, and stand wherever ``E`` does, at either level; O(N log N) in the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hierfl.atoms.intervals import Interval
+from hierfl.atoms.loaded_late import jax, jnp
+from hierfl.atoms.row import AtomRow
+from hierfl.atoms.writing.spelling import Spelling
+from hierfl.errors import DataError, DeclarationError
+from hierfl.language.expectation import RowAggregate
+from hierfl.language.printing.text import expression_text
+from hierfl.near_names import near_names
+
+TIES = ("efron", "breslow")
+
+
+def _is_smooth(*_: Any) -> bool:
+    return True
+
+
+class Cox(RowAggregate):
+    """The negative log partial likelihood of a proportional hazards model, divided by the number of rows, as ``E`` is.
+
+    Rows are those of one client: over a federation the model is stratified by site, each with a baseline hazard of its own, and with
+    ``weights="samples"`` the sum is the stratified partial likelihood over all N rows.
+
+    Parameters
+    ----------
+    score
+        The log relative hazard of one sample, a scalar that is affine in the decisions, such as ``features @ beta``.
+    time
+        Scalar ``hf.Sample``: when the sample had the event, or was last seen.
+    event
+        Scalar ``hf.Sample``: 1 for an event, 0 for a censored time.
+    entry
+        Scalar ``hf.Sample``, or None: since when it was under observation, before ``time`` (left truncation; intervals of covariates that
+        change). None: from the start.
+    ties
+        What is made of events at one time: ``"efron"``, or ``"breslow"``.
+
+    Raises
+    ------
+    DeclarationError
+        For a score that is no scalar, columns that are no scalar samples, unknown ``ties``.
+    DataError
+        For events that are neither 0 nor 1, or an entry that is not before its time, naming the client (when a problem is made).
+
+    References
+    ----------
+    D. R. Cox, "Partial likelihood", Biometrika 62 (1975); B. Efron, "The efficiency of Cox's likelihood function for censored
+    data", JASA 72 (1977).
+
+    Examples
+    --------
+    >>> beta, features = cp.Variable(3), hf.Sample(3)
+    >>> time, event = hf.Sample(name="time"), hf.Sample(name="event")
+    >>> hf.Cox(features @ beta, time=time, event=event).is_convex()
+    True
+    """
+
+    symbol = "Cox"
+    settings = ("ties",)
+    atom_row: ClassVar[AtomRow] = AtomRow(
+        smooth=_is_smooth,
+        twice_smooth=_is_smooth,
+        range=lambda node, arguments: Interval(np.zeros(()), np.full((), np.inf)),
+        spellings=(Spelling("Cox", {"ties": "efron"}),),
+    )
+
+    def __init__(self, score: Any, time: Any = None, event: Any = None, entry: Any = None, ties: str = "efron") -> None:
+        if ties not in TIES:
+            raise DeclarationError(f"Cox(ties={ties!r}): {near_names(ties, TIES)}")
+        for name, column in (("time", time), ("event", event)):
+            if column is None:
+                raise DeclarationError(f"Cox(score, time=..., event=...) needs {name}=, a scalar hf.Sample.")
+        self.ties = ties
+        super().__init__(score, time, event, *(() if entry is None else (entry,)))
+        if not self.args[0].is_affine():
+            raise DeclarationError(
+                f"Cox: the score {expression_text(self.args[0])} is not affine in the decisions, so that the partial likelihood is not known to be convex."
+            )
+
+    def sign_from_args(self) -> tuple[bool, bool]:
+        """Nonnegative: who has an event is among those at risk."""
+        return True, False
+
+    def is_incr(self, idx: int) -> bool:
+        """An event's score lowers it, others' raise it."""
+        return False
+
+    def is_decr(self, idx: int) -> bool:
+        """An event's score lowers it, others' raise it."""
+        return False
+
+    def require_rows(self, held: Sequence[np.ndarray], whose: str) -> None:
+        time, event, *entry = held
+        name = self.args[2].name()
+        if wrong := [float(value) for value in np.unique(event) if value not in (0.0, 1.0)]:
+            raise DataError(f"sample {name!r} of {whose} has {wrong[0]:g}: an event is 1, a censored time 0.")
+        if entry and (late := np.flatnonzero(entry[0] >= time)).size:
+            raise DataError(
+                f"sample {self.args[3].name()!r} of {whose}, row {late[0]}: the entry {entry[0][late[0]]:g} is not before the time "
+                f"{time[late[0]]:g}."
+            )
+
+    def reduce(self, values: Any, columns: Sequence[Any], weights: Any, count: Any) -> Any:
+        time, event, *entry = columns
+        case = weights * count  # 1 each; what a case more would change is the derivative in it
+        present = case > 0
+        falling = jnp.argsort(jnp.where(present, -time, jnp.inf))  # rows that are none come last
+        score, when, event, case, present = (each[falling] for each in (values, time, event * present, case, present))
+        highest = jax.lax.stop_gradient(jnp.max(jnp.where(present, score, -jnp.inf)))
+        hazard = jnp.where(present, case * jnp.exp(score - highest), 0.0)
+        below = jnp.where(present, -when, jnp.inf)
+        last = jnp.searchsorted(below, below, side="right") - 1  # of those at risk: all of that time, and of later ones
+        at_risk = jnp.cumsum(hazard)[last]
+        if entry:
+            started = jnp.where(present, -entry[0][falling], jnp.inf)
+            order = jnp.argsort(started)
+            later = jnp.concatenate([jnp.zeros(1, values.dtype), jnp.cumsum(hazard[order])])
+            at_risk = at_risk - later[jnp.searchsorted(started[order], below, side="right")]
+        real = event > 0
+        at_risk = jnp.where(real, at_risk, 1.0)
+        if self.ties == "breslow":
+            return jnp.sum(case * event * (jnp.log(at_risk) + highest - score)) / count
+        rows = len(values)
+        deaths, died, tied = (jax.ops.segment_sum(event * each, last, rows)[last] for each in (jnp.ones(rows), case, hazard))
+        before = jnp.cumsum(event) - event
+        rank = before - jax.ops.segment_min(before, last, rows)[last]
+        some = jnp.where(real, deaths, 1.0)
+        logarithm = jnp.log(jnp.where(real, at_risk - rank / some * tied, 1.0)) + highest
+        return jnp.sum(event * (died / some * logarithm - case * score)) / count
+
+
+class Worst(RowAggregate):
+    """The largest loss of a holder's rows.
+
+    Parameters
+    ----------
+    loss
+        A scalar per-sample expression, convex where it is minimised.
+
+    Examples
+    --------
+    >>> w, reading = cp.Variable(), hf.Sample()
+    >>> hf.Worst(cp.square(w - reading)).is_convex()
+    True
+    """
+
+    symbol = "Worst"
+    atom_row: ClassVar[AtomRow] = AtomRow(
+        opaque=True,
+        range=lambda node, arguments: arguments[0],
+        spellings=(Spelling("Worst"),),
+    )
+
+    def sign_from_args(self) -> tuple[bool, bool]:
+        """That of the loss."""
+        return self.args[0].is_nonneg(), self.args[0].is_nonpos()
+
+    def is_incr(self, idx: int) -> bool:
+        """It rises with every loss."""
+        return idx == 0
+
+    def is_decr(self, idx: int) -> bool:
+        """It never falls."""
+        return False
+
+    def reduce(self, values: Any, columns: Sequence[Any], weights: Any, count: Any) -> Any:
+        return jnp.max(jnp.where(weights > 0, values, -jnp.inf))
+
+
+class CVaR(Worst):
+    """The conditional value at risk: the mean of the ``1 - level`` share of a holder's rows with the largest losses.
+
+    A row on the edge of that share counts in part.
+
+    Parameters
+    ----------
+    loss
+        A scalar per-sample expression, convex where it is minimised.
+    level
+        In [0, 1): 0 is the mean; towards 1 it becomes :class:`Worst`.
+
+    Raises
+    ------
+    DeclarationError
+        For a level outside [0, 1).
+
+    References
+    ----------
+    R. T. Rockafellar and S. Uryasev, "Optimization of conditional value-at-risk", Journal of Risk 2 (2000).
+
+    Examples
+    --------
+    >>> w, reading = cp.Variable(), hf.Sample()
+    >>> hf.CVaR(cp.abs(w - reading), level=0.9).is_convex()
+    True
+    """
+
+    symbol = "CVaR"
+    atom_row: ClassVar[AtomRow] = replace(Worst.atom_row, spellings=(Spelling("CVaR", {"level": 0.95}),))
+    settings = ("level",)
+
+    def __init__(self, loss: Any, level: float = 0.95) -> None:
+        if not isinstance(level, int | float) or not 0 <= level < 1:
+            raise DeclarationError(f"CVaR(level={level!r}): the level is a number in [0, 1), such as 0.95; hf.Worst is its limit at 1.")
+        self.level = float(level)
+        super().__init__(loss)
+
+    def reduce(self, values: Any, columns: Sequence[Any], weights: Any, count: Any) -> Any:
+        order = jnp.argsort(jnp.where(weights > 0, -values, jnp.inf))
+        share = weights[order]
+        room = (1.0 - self.level) - (jnp.cumsum(share) - share)
+        taken = jax.lax.stop_gradient(jnp.clip(room, 0.0, share))
+        return jnp.sum(jnp.where(taken > 0, taken * values[order], 0.0)) / (1.0 - self.level)

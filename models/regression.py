@@ -1,0 +1,225 @@
+"""Regressions of a federation's rows: linear, logistic, Poisson and Cox, with elastic-net penalties.
+
+min over b of  1/N sum over all rows of loss(row, features . b) + penalty (l1_ratio ||b||_1 + (1 - l1_ratio) ||b||^2 / 2)
+
+All rows count alike, whoever holds them, so that without a penalty the answer is that of the pooled rows; of a Cox model that of the
+pooled rows stratified by client. The intercept is not penalised. With ``penalty="held-out"`` each client holds back a share of its rows,
+and the penalty is the upper decision: the loss of the rows that were held back is minimised over it (the scaling of penalty and
+mixture is that of glmnet: Friedman, Hastie and Tibshirani, 2010).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+
+import hierfl as hf
+from hierfl.errors import DataError, SettingError
+
+HELD_OUT = "held-out"
+RANGE = (1e-6, 1e2)  # of a penalty that is looked for
+
+
+class Regression(hf.Problem):
+    """What the regressions of this file share: a problem whose variables are ``intercept`` (if any) and ``coefficients`` (p,).
+
+    Parameters
+    ----------
+    federation
+        Who holds which rows; their weights are not looked at: all rows count alike.
+    features
+        ``hf.Sample`` of shape (p,), or a ``hf.Schema``, which knows the outcome too.
+    outcome
+        Scalar ``hf.Sample``; left out with a schema.
+    intercept
+        Whether there is one.
+    penalty
+        A number, at least 0, or ``"held-out"``: chosen between 1e-6 and 100 by the loss of rows that are held back, as ``problem.penalty``.
+    l1_ratio
+        In [0, 1]: the share of the 1-norm.
+    held_out, seed
+        The share of each client's rows that is held back for ``penalty="held-out"``, at least one row, and how they are drawn.
+
+    Raises
+    ------
+    SettingError
+        For a penalty, ratio or share out of range.
+    DataError
+        Where a client has fewer than two rows, or its rows elsewhere, and some are to be held back.
+
+    Examples
+    --------
+    >>> model = hf.models.LogisticRegression(federation, schema)
+    >>> print(model.solve().inference(kind="robust"))
+    """
+
+    def __init__(
+        self,
+        federation: hf.Federation,
+        features: Any,
+        outcome: Any = None,
+        *,
+        intercept: bool = True,
+        penalty: float | str = 0.0,
+        l1_ratio: float = 0.0,
+        held_out: float = 0.25,
+        seed: int = 0,
+    ) -> None:
+        columns = getattr(features, "features", features)
+        self._fit(federation, columns, {"outcome": _outcome_of(features, outcome)}, intercept, penalty, l1_ratio, held_out, seed)
+
+    def _fit(
+        self,
+        federation: hf.Federation,
+        features: hf.Sample,
+        others: Mapping[str, hf.Sample | None],
+        intercept: bool,
+        penalty: float | str,
+        l1_ratio: float,
+        held_out: float,
+        seed: int,
+    ) -> None:
+        """Declare the problem; ``others`` are the samples beside the features that the loss is of."""
+        if not isinstance(features, hf.Sample) or len(features.shape) != 1:
+            raise SettingError(f"{type(self).__name__}: features are a hf.Sample of shape (p,), or a hf.Schema, not {features!r}.")
+        if not 0.0 <= l1_ratio <= 1.0:
+            raise SettingError(f"{type(self).__name__}(l1_ratio={l1_ratio!r}): a share, between 0 and 1.")
+        if penalty != HELD_OUT and (isinstance(penalty, str) or not penalty >= 0):
+            raise SettingError(f"{type(self).__name__}(penalty={penalty!r}): a number, at least 0, or {HELD_OUT!r}.")
+        self.coefficients = cp.Variable(features.shape[0], name="coefficients")
+        self.intercept = cp.Variable(name="intercept") if intercept else None
+        decisions = [v for v in (self.intercept, self.coefficients) if v is not None]
+        spread = l1_ratio * cp.norm1(self.coefficients) if l1_ratio else 0.0
+        spread = spread + (0.5 * (1.0 - l1_ratio) * cp.sum_squares(self.coefficients) if l1_ratio < 1.0 else 0.0)
+        rows = self._loss(self._score(features), **others)
+        if penalty != HELD_OUT:
+            self.penalty = float(penalty)
+            objective = rows + self.penalty * spread if penalty else rows
+            pooled = hf.Federation(federation.clients, weights="samples", test=federation.test)
+            super().__init__(hf.Minimize(clients=objective), federation=pooled)
+            return
+        self.penalty = cp.Variable(nonneg=True, name="penalty")
+        known = {"features": features, **{name: one for name, one in others.items() if one is not None}}
+        unseen = {name: hf.Sample(one.shape, name=f"{one.name()} held out") for name, one in known.items()}
+        parties = _with_rows_held_back(federation, known, unseen, held_out, seed)
+        features_unseen = unseen.pop("features")
+        above = self._loss(self._score(features_unseen), **{name: unseen.get(name) for name in others})
+        super().__init__(
+            hf.Minimize(clients=above),
+            lower=hf.ArgMin(decisions, rows + self.penalty * spread),
+            constraints=[self.penalty >= RANGE[0], self.penalty <= RANGE[1]],
+            federation=hf.Federation(parties, weights="samples", test=federation.test),
+        )
+
+    def _score(self, features: hf.Sample) -> cp.Expression:
+        score = features @ self.coefficients
+        return score if self.intercept is None else self.intercept + score
+
+    def _loss(self, score: cp.Expression, **others: Any) -> cp.Expression:
+        raise NotImplementedError
+
+
+class LinearRegression(Regression):
+    """Least squares: the loss is (outcome - score)^2 / 2. Parameters, errors and example as of :class:`Regression`."""
+
+    def _loss(self, score: cp.Expression, **others: Any) -> cp.Expression:
+        return hf.E(0.5 * cp.square(others["outcome"] - score))
+
+
+class LogisticRegression(Regression):
+    """The outcome is 0 or 1: the loss is log(1 + exp(score)) - outcome score. Parameters, errors and example as of :class:`Regression`."""
+
+    def _loss(self, score: cp.Expression, **others: Any) -> cp.Expression:
+        return hf.E(cp.logistic(score) - others["outcome"] * score)
+
+
+class PoissonRegression(Regression):
+    """The outcome is a count: the loss is exp(score) - outcome score. Parameters, errors and example as of :class:`Regression`."""
+
+    def _loss(self, score: cp.Expression, **others: Any) -> cp.Expression:
+        return hf.E(cp.exp(score) - others["outcome"] * score)
+
+
+class CoxRegression(Regression):
+    """Proportional hazards, stratified by client: the loss is :class:`hierfl.Cox`.
+
+    Parameters
+    ----------
+    federation, features, penalty, l1_ratio, held_out, seed
+        As of :class:`Regression`; there is no intercept.
+    time, event, entry
+        Scalar ``hf.Sample``; with a schema the names of its outcome columns. ``entry`` may be None.
+    ties
+        As of :class:`hierfl.Cox`.
+
+    Examples
+    --------
+    >>> schema = hf.Schema(["week", "arrest"], numeric=["age", "prio"])
+    >>> model = hf.models.CoxRegression(federation, schema, time="week", event="arrest")
+    """
+
+    def __init__(
+        self,
+        federation: hf.Federation,
+        features: Any,
+        *,
+        time: Any,
+        event: Any,
+        entry: Any = None,
+        ties: str = "efron",
+        penalty: float | str = 0.0,
+        l1_ratio: float = 0.0,
+        held_out: float = 0.25,
+        seed: int = 0,
+    ) -> None:
+        self.ties = ties
+        own = {name: _column_of(features, one, name) for name, one in (("time", time), ("event", event), ("entry", entry))}
+        self._fit(federation, getattr(features, "features", features), own, False, penalty, l1_ratio, held_out, seed)
+
+    def _loss(self, score: cp.Expression, **others: Any) -> cp.Expression:
+        return hf.Cox(score, **others, ties=self.ties)
+
+
+def _outcome_of(features: Any, outcome: Any) -> Any:
+    own = getattr(features, "outcome", None)
+    chosen = outcome if outcome is not None else own
+    if not isinstance(chosen, hf.Sample):
+        raise SettingError(f"the outcome is a scalar hf.Sample, or that of a hf.Schema with one; not {chosen!r}.")
+    return chosen
+
+
+def _column_of(features: Any, given: Any, name: str) -> Any:
+    """A sample, or a schema's by the name of its column."""
+    if not isinstance(given, str):
+        return given
+    outcomes = getattr(features, "outcomes", {})
+    if given not in outcomes:
+        raise SettingError(f"CoxRegression({name}={given!r}): the schema's outcomes are {', '.join(map(repr, outcomes)) or 'none'}.")
+    return outcomes[given]
+
+
+def _with_rows_held_back(
+    federation: hf.Federation, known: Mapping[str, hf.Sample], unseen: Mapping[str, hf.Sample], share: float, seed: int
+) -> list[hf.Client]:
+    """The clients with two tables: the rows that are learnt from, and others of the same kind."""
+    if not 0.0 < share < 1.0:
+        raise SettingError(f"held_out={share!r}: the share of a client's rows that is held back, between 0 and 1.")
+    parties = []
+    for place, client in enumerate(federation.clients):
+        columns = {name: client.samples.get(sample) for name, sample in known.items()}
+        if any(not isinstance(column, np.ndarray) for column in columns.values()):
+            raise DataError(f"{client.called(place)}: rows can be held back where they are here, as arrays: give the client two tables yourself.")
+        count = len(columns["features"])
+        if count < 2:
+            raise DataError(f"{client.called(place)} has {count} row, and one to learn from and one to hold back are needed.")
+        order = np.random.default_rng([seed, place]).permutation(count)
+        back = min(count - 1, max(1, round(share * count)))
+        tables = [
+            {sample: columns[name][rows] for name, sample in own.items()}
+            for own, rows in ((known, np.sort(order[back:])), (unseen, np.sort(order[:back])))
+        ]
+        parties.append(hf.Client(tables, client.parameters, name=client.name))
+    return parties

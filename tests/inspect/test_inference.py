@@ -1,0 +1,176 @@
+"""Standard errors, against statsmodels, closed forms and differences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+
+import hierfl as hf
+
+rng = np.random.default_rng(1)
+N, P = 240, 3
+X = np.column_stack([np.ones(N), rng.normal(size=(N, P - 1))])
+SITE = np.concatenate([np.repeat(np.arange(5), (120, 60, 40, 17, 3))])
+TRUE = np.array([0.2, 0.5, -0.4])
+COUNTS = rng.poisson(np.exp(X @ TRUE)) * 1.0
+OUTCOMES = {
+    "logistic": (rng.random(N) < 1 / (1 + np.exp(-X @ TRUE))) * 1.0,
+    "poisson": COUNTS,
+    "linear": X @ TRUE + rng.normal(size=N),
+}
+features, outcome, beta = hf.Sample(P, name="features"), hf.Sample(name="outcome"), cp.Variable(P, name="beta")
+LOSSES = {
+    "logistic": cp.logistic(features @ beta) - outcome * (features @ beta),
+    "poisson": cp.exp(features @ beta) - outcome * (features @ beta),
+    "linear": cp.square(outcome - features @ beta),
+}
+PEERS = {
+    "logistic": lambda y: sm.GLM(y, X, sm.families.Binomial()),
+    "poisson": lambda y: sm.GLM(y, X, sm.families.Poisson()),
+    "linear": lambda y: sm.OLS(y, X),
+}
+COVARIANCES: dict[str, Any] = {
+    "model": {},
+    "robust": {"cov_type": "HC0"},
+    "clustered": {"cov_type": "cluster", "cov_kwds": {"groups": SITE, "use_correction": False}},
+}
+
+
+def federation(y: np.ndarray, weights: str = "samples") -> hf.Federation:
+    columns = ["one", "dose", "age"]
+    rows = [{features: pd.DataFrame(X[k == SITE], columns=columns), outcome: y[k == SITE]} for k in range(5)]
+    return hf.Federation([hf.Client(own) for own in rows], weights=weights)
+
+
+@pytest.mark.parametrize("family", list(LOSSES))
+def test_tables_are_those_of_the_pooled_rows(family: str) -> None:
+    y = OUTCOMES[family]
+    result = hf.Problem(hf.Minimize(clients=hf.E(LOSSES[family])), federation=federation(y)).solve(progress=False)
+    for kind, asked in COVARIANCES.items():
+        table, peer = result.inference(kind=kind), PEERS[family](y).fit(**asked)
+        np.testing.assert_allclose(table.estimate, peer.params, atol=1e-6)
+        np.testing.assert_allclose(table.standard_error, peer.bse, rtol=1e-5)
+        np.testing.assert_allclose(table.covariance, peer.cov_params(), rtol=1e-4, atol=1e-9)
+    corrected = result.inference(kind="clustered", small_sample=True).standard_error
+    peer = PEERS[family](y).fit(cov_type="cluster", cov_kwds={"groups": SITE})
+    np.testing.assert_allclose(corrected, peer.bse, rtol=1e-5)
+    assert table.names == ("one", "dose", "age")
+
+
+def test_scaled_losses_totals_and_the_lower_level_say_the_same() -> None:
+    y, lam = OUTCOMES["logistic"], cp.Variable(name="lam")
+    expected = PEERS["logistic"](y).fit().bse
+    declared = [
+        hf.Problem(hf.Minimize(clients=3 * hf.E(LOSSES["logistic"])), federation=federation(y)),
+        hf.Problem(
+            hf.Minimize(clients=hf.total(LOSSES["logistic"]) / 7),
+            federation=hf.Federation(federation(y).clients, weights=[1.0] * 5),
+        ),
+        hf.Problem(
+            hf.Minimize(clients=cp.square(lam) + 0 * cp.sum(beta)),
+            lower=hf.ArgMin(beta, hf.E(LOSSES["logistic"])),
+            federation=federation(y),
+        ),
+    ]
+    for problem in declared:
+        np.testing.assert_allclose(problem.solve(progress=False).inference().standard_error, expected, rtol=1e-5)
+
+
+def test_stratified_cox_regression() -> None:
+    data = sm.datasets.heart.load_pandas().data  # Stanford's heart transplants: survival, censors, age
+    hospital = np.arange(len(data)) % 4
+    score, time, event = hf.Sample(1, name="age"), hf.Sample(name="time"), hf.Sample(name="event")
+    b = cp.Variable(1, name="b")
+    clients = []
+    for k in range(4):
+        own = data[hospital == k]
+        clients.append(hf.Client({score: own[["age"]], time: own["survival"], event: own["censors"]}))
+    for ties in ("efron", "breslow"):
+        term = hf.Cox(score @ b, time=time, event=event, ties=ties)
+        result = hf.Problem(hf.Minimize(clients=term), federation=hf.Federation(clients, weights="samples")).solve(
+            progress=False
+        )
+        model = sm.PHReg(data["survival"], data[["age"]], status=data["censors"], ties=ties, strata=hospital)
+        peer = model.fit(method="newton", tol=1e-12)
+        np.testing.assert_allclose(result.inference().estimate, peer.params, atol=1e-6)
+        np.testing.assert_allclose(result.inference().standard_error, peer.bse, rtol=1e-5)
+    x, time, event = (data[name].to_numpy(float) for name in ("age", "survival", "censors"))
+    residual = _lin_wei(x, time, event, hospital, result.inference().estimate[0])
+    by_site = [residual[hospital == k].sum() for k in range(4)]
+    for kind, parts in (("robust", residual), ("clustered", by_site)):
+        expected = peer.bse[0] ** 2 * np.linalg.norm(parts)
+        assert result.inference(kind=kind).standard_error[0] == pytest.approx(expected, rel=1e-5)
+
+
+def _lin_wei(x: np.ndarray, time: np.ndarray, event: np.ndarray, stratum: np.ndarray, b: float) -> np.ndarray:
+    """Score residuals of a Cox model of one covariate with Breslow's ties (Lin and Wei, 1989), row by row."""
+    residual, hazard = np.zeros(len(x)), np.exp(b * x)
+    for j in np.flatnonzero(event):
+        at_risk = (time >= time[j]) & (stratum == stratum[j])
+        mean = np.average(x[at_risk], weights=hazard[at_risk])
+        residual[j] += x[j] - mean
+        residual[at_risk] -= hazard[at_risk] * (x[at_risk] - mean) / hazard[at_risk].sum()
+    return residual
+
+
+def test_every_client_has_a_table_of_its_own_in_client_scope() -> None:
+    y, lam = OUTCOMES["linear"], cp.Variable(name="lam")
+    large = hf.Federation(federation(y).clients[:3])
+    level = hf.ArgMin(beta, hf.E(LOSSES["linear"]), scope="client")
+    result = hf.Problem(hf.Minimize(clients=cp.square(lam) + 0 * cp.sum(beta)), lower=level, federation=large).solve(
+        progress=False
+    )
+    tables = result.inference()
+    for k, table in enumerate(tables):
+        peer = sm.OLS(y[k == SITE], X[k == SITE]).fit()
+        np.testing.assert_allclose(table.standard_error, peer.bse, rtol=1e-5)
+
+
+def test_a_contrast_a_table_and_a_forest_plot() -> None:
+    table = (
+        hf.Problem(hf.Minimize(clients=hf.E(LOSSES["linear"])), federation=federation(OUTCOMES["linear"]))
+        .solve(progress=False)
+        .inference()
+    )
+    difference = table.contrast({"dose": 1, "age": -1})
+    row, peer = np.array([0.0, 1.0, -1.0]), sm.OLS(OUTCOMES["linear"], X).fit(use_t=False)
+    tested = peer.t_test(row)
+    np.testing.assert_allclose(
+        [difference.estimate[0], difference.standard_error[0], difference.p_value[0]],
+        [tested.effect[0], tested.sd.item(), tested.pvalue.item()],
+        rtol=1e-5,
+    )
+    np.testing.assert_allclose(np.column_stack([table.low, table.high]), peer.conf_int(), rtol=1e-5)
+    assert list(table.to_pandas().index) == ["one", "dose", "age"]
+    assert table.latex().count(r"\\") == 4
+    assert [label.get_text() for label in table.plot().axes[0].get_yticklabels()] == ["one", "dose", "age"]
+    with pytest.raises(hf.SettingError, match="did you mean 'dose'"):
+        table.contrast({"doze": 1})
+
+
+def test_what_has_no_normal_law_is_refused_by_name() -> None:
+    y = OUTCOMES["linear"]
+
+    def solved(term: Any, *constraints: Any, weights: str = "samples") -> hf.Result:
+        result: hf.Result = hf.Problem(
+            hf.Minimize(clients=term), constraints=list(constraints), federation=federation(y, weights)
+        ).solve(progress=False)
+        return result
+
+    with pytest.raises(hf.NoGradientError, match=r"norm1\(beta\) has kinks"):
+        solved(hf.E(LOSSES["linear"]) + 0.1 * cp.norm1(beta)).inference()
+    with pytest.raises(hf.NoGradientError, match=r"beta\[1\] <= 0.1 binds"):
+        solved(hf.E(LOSSES["linear"]), beta[1] <= 0.1).inference()
+    with pytest.raises(hf.SettingError, match="weights='samples'"):
+        solved(hf.E(LOSSES["linear"]), weights="uniform").inference()
+    assert solved(hf.E(LOSSES["linear"]), weights="uniform").inference(kind="robust").rows == N
+    with pytest.raises(hf.NoGradientError, match="do not identify"):
+        solved(hf.E(cp.square(outcome - features[0] * (beta[0] + beta[1]))) + 0 * beta[2]).inference()
+    assert "penalised" in str(solved(hf.E(LOSSES["linear"]) + 0.1 * cp.sum_squares(beta)).inference())
+    with pytest.raises(hf.SettingError, match="did you mean 'robust'"):
+        solved(hf.E(LOSSES["linear"])).inference(kind="robsut")
