@@ -244,7 +244,7 @@ class Runs(Shown):
 
     def _summary(self) -> str:
         if self.over == "starts":  # no sample of anything: no interval
-            return f"{self.solver}: {len(self)} starts, .best has f(x) = {self.best.value:.6g} (seed {self.best.settings['seed']})\n{self.table()}"
+            return f"{self.solver}: {len(self)} starts, best f(x) = {self.best.value:.6g} (.best, seed {self.best.settings['seed']})\n{self.table()}"
         return f"{self.solver}: {len(self)} seeds, f(x) = {summary(self)}; .best is that of seed {self.best.settings['seed']}\n{self.table()}"
 
 

@@ -31,15 +31,12 @@ def entry(topic: str | None) -> str:
     """
     known = entries()
     if topic is None:
-        listed = (f"{heading}\n{fill(_first_sentence(text), WIDTH, **_INDENTED)}" for heading, text in known.items())
+        listed = (f"{heading}\n{indent(fill(_first_sentence(text), WIDTH - 4), '    ')}" for heading, text in known.items())
         return "\n".join([*listed, "", "hierfl docs TOPIC prints one of these."])
     found = [heading for heading in known if heading.casefold() == topic.casefold()]
     if not found:
         raise UnknownNameError(f"docs has no topic {topic!r}: {near_names(topic, known)}")
     return f"{found[0]}\n\n{_as_text(known[found[0]])}"
-
-
-_INDENTED = {"initial_indent": "    ", "subsequent_indent": "    "}
 
 
 def _first_sentence(text: str) -> str:

@@ -7,6 +7,7 @@ import pytest
 import hierfl as hf
 from hierfl.command.main import main
 
+
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert main(["docs", *arguments]) == 0
     return capsys.readouterr().out

@@ -238,7 +238,8 @@ class CheckReport(Shown):
     def page(self) -> dict[str, tuple[str, ...]]:
         """What ``print`` shows, by its headings: lines on what holds and what is open, what it means for this problem, and what to do."""
         every = {f.name: f for f in (*self.findings, *self.hypotheses)}.values()
-        told = {"holds": ("; ".join(f.name + (" (as asserted)" if f.status == "asserted" else "") for f in every if f.status in _KNOWN),)}
+        told: dict[str, tuple[str, ...]] = {}
+        told["holds"] = ("; ".join(f.name + (" (as asserted)" if f.status == "asserted" else "") for f in every if f.status in _KNOWN),)
         for heading, status in _OPEN.items():  # what no theorem asks for is told if it fails, and else by what it means
             of = every if status == "violated" else self.hypotheses
             told[heading] = tuple(
