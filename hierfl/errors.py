@@ -1,7 +1,8 @@
 """Every error that hierfl raises on purpose.
 
 An error is part of the interface: it names the culprit (a variable, a sample, a client, an atom) and
-says what to write instead. A note below the message, and the end of a warning, say which entry of the page on troubleshooting is about it.
+says what to write instead. A note below the message, and the end of a warning, say how to read more of it: the page on troubleshooting is
+part of the package, and ``hierfl docs`` prints an entry of it.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from typing import Any
 
 
 def entry_of(kind: type[BaseException]) -> str:
-    """Say where the documentation tells of a class of errors or warnings of hierfl, or of the nearest that it derives from."""
+    """Say what prints the entry on a class of errors or warnings of hierfl, or on the nearest that it derives from."""
     known = next(one for one in kind.__mro__ if one.__module__ == __name__)
-    return f"see docs: troubleshooting#{known.__name__.lower()}"
+    return f"read more, in a terminal: hierfl docs {known.__name__}"
 
 
 class HierflError(Exception):

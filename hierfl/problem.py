@@ -153,7 +153,7 @@ class Problem:
         """The implicit function f(x), with the lower level solved exactly; compiled when first asked for a value."""
         from hierfl.inspect.implicit.implicit_function import ImplicitFunction
 
-        return ImplicitFunction(self.compile)
+        return ImplicitFunction(self.compile, self.declaration)
 
     def explain(self) -> Explanation:
         """How each piece of the problem was lowered, what it costs, and what to write for a better oracle.
@@ -443,7 +443,7 @@ class Problem:
         return f"$${self.latex()}$$"
 
     def __str__(self) -> str:
-        return problem_text(self.declaration)
+        return "\n".join([problem_text(self.declaration), *filter(None, [self.declaration.strays_text])])
 
     def __repr__(self) -> str:
         return repr(self.declaration).replace("Declaration", "Problem", 1)

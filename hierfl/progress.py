@@ -25,6 +25,7 @@ _QUIET_SECONDS = 2.0
 _COSTLY_SECONDS = 20.0
 _WATCHED_SECONDS, _WATCHED_PARTS = 2.0, 3  # before an estimate: a part may be the compilation of yet another program
 _SLOW_SECONDS = 0.2  # a question that took as long is watched when it is asked again
+_WIDTH_OF_A_LOG = 400
 _REDRAWN_SECONDS = 0.5  # in a notebook
 
 
@@ -33,7 +34,10 @@ def _console() -> Console:
     """Where all bars are shown: on stderr, so that what a program prints is its own."""
     from rich.console import Console
 
-    return Console(stderr=True)
+    console = Console(stderr=True)
+    if not (console.is_terminal or console.is_jupyter):
+        console.width = _WIDTH_OF_A_LOG  # nothing is cut, or broken, where no window has a width
+    return console
 
 
 class _InNotebook:

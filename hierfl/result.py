@@ -323,6 +323,7 @@ class Result(Shown):
         check: bool = True,
         progress: bool = True,
         time_budget: float = 30.0,
+        overwrite: bool = False,
     ) -> Path:
         """Write everything about this run to one HTML file, which needs no network; returns its path.
 
@@ -333,7 +334,7 @@ class Result(Shown):
         Parameters
         ----------
         path
-            The file; overwritten.
+            The file.
         radius
             Half the length of the line's window; by default all iterates are as near to x.
         smoothing
@@ -346,18 +347,20 @@ class Result(Shown):
             Show progress bars for what takes long.
         time_budget
             Seconds. The smoothings by default, exact slopes and the search for kinks are left out where one would take longer; a note says so.
+        overwrite
+            Whether a file that is there already is written over.
 
         Raises
         ------
         SettingError
-            If the result was loaded without its problem, for a path that cannot be written, or a setting out of range.
+            If the result was loaded without its problem, for a path that cannot be written or is there already, or a setting out of range.
         MissingPackageError
             If plotly is not installed.
         """
         from hierfl.inspect.report.slice_part import ReportSettings
         from hierfl.inspect.report.write import write_report
 
-        settings = ReportSettings(radius, smoothing, points, samples, seed, check, progress, time_budget)
+        settings = ReportSettings(radius, smoothing, points, samples, seed, check, progress, time_budget, overwrite)
         return write_report(self, None, path, settings)
 
     def save(self, path: str | Path) -> None:

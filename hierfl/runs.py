@@ -211,6 +211,7 @@ class Runs(Shown):
         check: bool = True,
         progress: bool = True,
         time_budget: float = 30.0,
+        overwrite: bool = False,
     ) -> Path:
         """Write everything about these runs to one HTML file: the best run, and convergence with bands over the seeds.
 
@@ -219,7 +220,7 @@ class Runs(Shown):
         from hierfl.inspect.report.slice_part import ReportSettings
         from hierfl.inspect.report.write import write_report
 
-        settings = ReportSettings(radius, smoothing, points, samples, seed, check, progress, time_budget)
+        settings = ReportSettings(radius, smoothing, points, samples, seed, check, progress, time_budget, overwrite)
         return write_report(self.best, self, path, settings)
 
     def _card(self) -> Card:
@@ -229,7 +230,7 @@ class Runs(Shown):
         rounds = sorted({int(result.settings["rounds_done"]) for result in self.results})
         rows = [
             *values,
-            ("best", f"{best.value:.8g}, seed {best.settings['seed']}, x = {brief(best.x)}"),
+            (".best", f"{best.value:.8g}, seed {best.settings['seed']}, x = {brief(best.x)}"),
             ("how sure", str(best.certificate)),
             ("ended", ", ".join(f"{status} ({count})" for status, count in counts.items())),
             ("rounds", f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"),
@@ -250,8 +251,8 @@ class Runs(Shown):
 
     def _summary(self) -> str:
         if self.over == "starts":  # no sample of anything: no interval
-            return f"{self.solver}: {len(self)} starts, best f(x) = {self.best.value:.6g} (seed {self.best.settings['seed']})\n{self.table()}"
-        return f"{self.solver}: {len(self)} seeds, f(x) = {summary(self)}\n{self.table()}"
+            return f"{self.solver}: {len(self)} starts, best f(x) = {self.best.value:.6g} (.best, seed {self.best.settings['seed']})\n{self.table()}"
+        return f"{self.solver}: {len(self)} seeds, f(x) = {summary(self)}; .best is that of seed {self.best.settings['seed']}\n{self.table()}"
 
 
 def half_width(values: np.ndarray, level: float = 0.95) -> Any:

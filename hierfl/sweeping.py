@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
+from hierfl.atoms.writing.latex_pen import escaped
 from hierfl.checkpoint import Checkpoint
 from hierfl.errors import DivergedError, SettingError
 from hierfl.jaxtools.interruption import INTERRUPTED
@@ -57,11 +58,21 @@ class Sweep(Shown):
 
     def table(self) -> str:
         """Write one line for each solver: final f(x) as mean and half-width (95%), scalars sent by a run, seconds of all runs."""
+        return aligned(self._cells())
+
+    def _cells(self) -> list[list[str]]:
+        """The table, its head first."""
         rows = [
             [name, summary(runs), f"{_mean_scalars(runs):,.0f}", f"{self.seconds[name]:.1f}"]
             for name, runs in self.runs.items()
         ]
-        return aligned([["solver", "f(x)", "scalars", "seconds"], *rows])
+        return [["solver", "f(x)", "scalars", "seconds"], *rows]
+
+    def latex(self) -> str:
+        """The table as LaTeX: a ``tabular`` with the rules of the package booktabs."""
+        head, *rows = self._cells()
+        lines = [" & ".join(escaped(cell).replace("±", r"$\pm$") for cell in row) + r" \\" for row in (head, *rows)]
+        return "\n".join([rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}"])
 
     def to_pandas(self) -> pd.DataFrame:
         """Give one row for each solver and seed: status, rounds, values, scalars. Needs pandas."""

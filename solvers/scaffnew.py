@@ -70,6 +70,8 @@ class Scaffnew:
 
     def __post_init__(self) -> None:
         if self.step_size != "auto":
+            if isinstance(self.step_size, str):
+                require_choice(self.step_size, "step_size", ("auto",))
             require_number(self.step_size, "step_size", 0, np.inf)
         if isinstance(self.probability, str):
             require_choice(self.probability, "probability", ("theory",))

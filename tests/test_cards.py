@@ -111,12 +111,25 @@ def test_results_print_the_settings_given_and_keep_them_all(tmp_path) -> None:
         assert "participation=1.0" in one.settings["solver"] and "participation=1.0" in one._repr_html_()
 
 
-def test_a_check_opens_with_what_is_known_what_follows_and_what_to_do() -> None:
+def test_a_check_is_a_page_of_what_holds_what_does_not_what_it_means_and_what_to_do() -> None:
     report = small().check(progress=False)
-    counted, answer, to_do = str(report).splitlines()[:3]
-    assert counted == "16 hypotheses: 13 proved, 1 violated, 2 unknown"
-    assert answer.startswith("[2S] Theorem 1 gives no numbers: not proved are f Lipschitz in x")
-    assert to_do.startswith("to do: f Lipschitz in x is violated: ") and report.summary == (counted, answer, to_do)
+    page = str(report).splitlines()
+    assert [line for line in page[1:-1] if line and not line.startswith(" ")] == ["holds", "does not hold", "not known", "it means", "to do"]
+    assert len(page) <= 40 and max(map(len, page)) <= WIDTH and "[2S] Assumption" not in str(report)
+    assert any(line.startswith("  f Lipschitz in x: 0.5") or line.startswith("  f Lipschitz in x: sum_squares") for line in page)
+    assert report.page["to do"] == ("nothing is known to bound x, y on the declared sets: add constraints that do",)
+    assert "no theorem is known to cover runs of FedRZO here: [2S] Theorem 1 asks for 3 things more" in report.page["it means"][-1]
+
+
+def test_what_a_theorem_prescribes_is_on_the_page_and_its_gaps_are_among_the_details() -> None:
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    lower = hf.ArgMin(y, cp.sum_squares(y - x), [y >= 0, y <= 2])
+    report = hf.Problem(hf.Minimize(clients=0.5 * cp.sum_squares(x + 1 - y)), lower, [cp.abs(x) <= 2]).check(progress=False)
+    (theorem,) = report.theorems
+    assert theorem.predicted is not None and not theorem.practical
+    assert "more rounds than anybody runs" in report.page["it means"][-1] and "does not hold" not in report.page
+    for said in (*(finding.reason for finding in report), *theorem.gaps, *map(str, report.constants.values())):
+        assert said in report.details
 
 
 def test_many_seeds_warn_once_and_name_the_setting() -> None:

@@ -246,3 +246,16 @@ def test_what_a_program_prints_is_its_own(monkeypatch: pytest.MonkeyPatch, capsy
         print("mine")
     shown = capsys.readouterr()
     assert shown.out == "mine\n" and "7/7 rounds" in shown.err
+
+
+def test_a_log_has_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody looks a line is as long as what it says."""
+    written = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", written)
+    monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.0)
+    progress._console.cache_clear()
+    note = "the objective is now " + "9" * 100
+    with RunProgress(10, "a label of a run that is long", True) as bar:
+        bar.update(10, note)
+    progress._console.cache_clear()
+    assert any(note in line and "10/10 rounds" in line for line in written.getvalue().splitlines())

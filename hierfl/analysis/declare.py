@@ -6,7 +6,7 @@ about points outside X, once without (``convex_on_x_only``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import cvxpy as cp
@@ -201,21 +201,42 @@ def _require_kinds(objective: Any, levels: Sequence[Any], federation: Any) -> No
     """Each part is one of hierfl's own."""
     if not isinstance(objective, Objective):
         raise DeclarationError(
-            f"the objective must be hf.Minimize(clients=..., server=...) or hf.Maximize(...), not {type(objective).__name__}"
-            f"{' of cvxpy' if isinstance(objective, (cp.Minimize, cp.Maximize)) else ''}."
+            f"the objective must be hf.Minimize(clients=..., server=...) or hf.Maximize(...), not {_called(objective)}."
+            f"{_as_objective(objective)}"
         )
     wrong = [one for one in levels if not isinstance(one, LowerLevel)]
     if wrong:
         raise DeclarationError(
             f"lower must be an hf.ArgMin, hf.ArgMax, hf.Equilibrium or hf.Nash, or a list of several (several variables go into one level as a "
-            f"list), not {type(wrong[0]).__name__}.{_meant(levels)}"
+            f"list), not {_called(wrong[0])}.{_meant(levels)}"
         )
     if federation is not None and not isinstance(federation, Federation):
         raise DeclarationError(f"federation must be a hf.Federation, not {type(federation).__name__}.")
 
 
+def _called(given: Any) -> str:
+    """What stands where a part of a problem was expected: an expression by its text, whatever CVXPY made of it."""
+    if isinstance(given, cp.Expression):
+        return f"the expression {expression_text(given)}"
+    if isinstance(given, cp.problems.objective.Objective):
+        return f"cp.{type(given).__name__}({expression_text(given.args[0])})"
+    return f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
+
+
+def _as_objective(given: Any) -> str:
+    """What to write for an objective that is no objective of hierfl."""
+    kind, term = ("Minimize", given) if isinstance(given, cp.Expression) else (type(given).__name__, None)
+    if isinstance(given, cp.problems.objective.Objective):
+        term = given.args[0]
+    if term is None:
+        return ""
+    return f" Write hf.{kind}(clients={expression_text(term)}) for a term of every client, server=... for one of the server."
+
+
 def _meant(given: Sequence[Any]) -> str:
     """What to write for what stands where a lower level was expected."""
+    if isinstance(given[0], cp.Expression):
+        return f" Write hf.ArgMin(y, {expression_text(given[0])}), with the variables y that it decides."
     if isinstance(given[0], Federation):
         return " A federation is given by name, federation=...."
     if all(isinstance(one, cp.constraints.constraint.Constraint) for one in given):
@@ -259,25 +280,43 @@ def _require_holders(roles: Roles, federation: Federation | None) -> None:
         for sample in client_samples:
             if not client.holds(sample):
                 raise DataError(
-                    f"{client.called(index)} holds no data for sample {sample.name()!r}; add it to Client(samples=...)."
+                    f"{client.called(index)} holds no data for sample {sample.name()!r}; "
+                    f"{_namesake(sample, client.samples) or 'add it to Client(samples=...).'}"
                 )
         for table in roles.client_tables:
             require_paired(client, table, client.called(index))
         for parameter in roles.client_parameters:
             if parameter not in client.parameters:
                 raise DataError(
-                    f"{client.called(index)} has no value for client parameter {parameter.name()!r}; add it to "
-                    f"Client(parameters=...) or Federation.split(parameters=...)."
+                    f"{client.called(index)} has no value for client parameter {parameter.name()!r}; "
+                    + (
+                        _namesake(parameter, client.parameters)
+                        or "add it to Client(parameters=...) or Federation.split(parameters=...)."
+                    )
                 )
     for sample in server_samples:
         if federation.server is None or not federation.server.holds(sample):
             raise DataError(
-                f"the server holds no data for sample {sample.name()!r}: give Federation(server=hf.Client(...)) or "
-                f"split(server_fraction=...)."
+                f"the server holds no data for sample {sample.name()!r}: "
+                + (
+                    _namesake(sample, federation.server.samples if federation.server else ())
+                    or "give Federation(server=hf.Client(...)) or split(server_fraction=...)."
+                )
             )
     if federation.server is not None:
         for table in roles.server_tables:
             require_paired(federation.server, table, "the server")
+
+
+def _namesake(leaf: Any, held: Iterable[Any]) -> str:
+    """What to write where somebody holds another sample, or parameter, of the same name; empty where nobody does."""
+    if not any(other.name() == leaf.name() for other in held):
+        return ""
+    kind = type(leaf).__name__
+    return (
+        f"what is held is for another {kind} of that name: the name does not tell them apart, the object does. Make one "
+        f"{leaf.name()} = hf.{kind}(...), and use it in the expressions and as the key of the data (after it is made anew, both are to be)."
+    )
 
 
 def _require_measurable(declaration: Declaration) -> None:

@@ -116,9 +116,11 @@ def _solve(chosen: argparse.Namespace) -> None:
     from hierfl.inspect.argument_checks import writable, writable_picture
     from hierfl.runs import Runs
 
-    for path, require in ((chosen.save, writable), (chosen.plot, writable_picture), (chosen.report, writable)):
+    for path, require in ((chosen.save, writable), (chosen.plot, writable_picture)):
         if path is not None:
             require(path)
+    if chosen.report is not None:
+        writable(chosen.report, chosen.overwrite)
     solver = None if chosen.solver is None else load_solver(chosen.solver)
     problem = load_problem(chosen.problem)
     result = problem.solve(
@@ -139,7 +141,7 @@ def _solve(chosen: argparse.Namespace) -> None:
     if chosen.plot is not None:
         _save(result.plot(), chosen.plot)
     if chosen.report is not None:
-        print(f"wrote {result.report(chosen.report, progress=not chosen.quiet)}")
+        print(f"wrote {result.report(chosen.report, progress=not chosen.quiet, overwrite=chosen.overwrite)}")
 
 
 def _report(chosen: argparse.Namespace) -> None:
@@ -147,9 +149,9 @@ def _report(chosen: argparse.Namespace) -> None:
     from hierfl.result import Result
 
     path = chosen.out or chosen.result.with_suffix(".html")
-    writable(path)
+    writable(path, chosen.overwrite)
     result = Result.load(chosen.result, problem=load_problem(chosen.problem))
-    print(f"wrote {result.report(path, check=chosen.check, progress=not chosen.quiet)}")
+    print(f"wrote {result.report(path, check=chosen.check, progress=not chosen.quiet, overwrite=chosen.overwrite)}")
 
 
 def _models(chosen: argparse.Namespace) -> None:
@@ -175,6 +177,12 @@ def _demo(chosen: argparse.Namespace) -> None:
     demo(chosen)
 
 
+def _docs(chosen: argparse.Namespace) -> None:
+    from hierfl.command.troubleshooting import entry
+
+    print(entry(chosen.topic))
+
+
 def _save(figure: Figure, path: Path) -> None:
     figure.savefig(path, dpi=150, bbox_inches="tight")
     print(f"saved {path}")
@@ -196,6 +204,7 @@ def _flower(chosen: argparse.Namespace) -> None:
 
 ACTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "demo": _demo,
+    "docs": _docs,
     "show": _show,
     "check": _check,
     "explain": _explain,

@@ -17,6 +17,7 @@ EPILOG = """examples:
   hierfl demo
   hierfl show hierfl.models:coupled_minimax
   hierfl models
+  hierfl docs LowerLevelError
   hierfl check game.py
   hierfl inspect hierfl.models:nonsmooth_toy --center "[0, 0]" --direction "[1, 0]" --slice slice.png
   hierfl solve game.py --save run.npz
@@ -44,6 +45,8 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     problem = argparse.ArgumentParser(add_help=False)
     problem.add_argument("problem", help=PLACE)
     _add_demo(commands)
+    docs = commands.add_parser("docs", allow_abbrev=False, help="what an error or a warning means, and what to do about it")
+    docs.add_argument("topic", nargs="?", help="such as DataError; all there are if left out")
     for add in (_add_show, _add_check, _add_explain, _add_inspect, _add_solve, _add_report):
         add(commands, problem)
     _add_scheduler(commands)
@@ -127,6 +130,7 @@ def _add_solve(commands: Commands, problem: argparse.ArgumentParser) -> None:
     solve.add_argument("--save", type=Path, metavar="NPZ", help="save the (best) result")
     solve.add_argument("--plot", type=Path, metavar="FILE", help="save the figure of the convergence (png, pdf, svg)")
     solve.add_argument("--report", type=Path, metavar="HTML", help="write everything about the run to one file")
+    solve.add_argument("--overwrite", action="store_true", help="write over a report that is there already")
     solve.add_argument("--quiet", action="store_true", help="no progress bars")
 
 
@@ -137,6 +141,7 @@ def _add_report(commands: Commands, problem: argparse.ArgumentParser) -> None:
     report.add_argument("result", type=Path, metavar="NPZ", help="as saved by solve --save, or by result.save")
     report.add_argument("problem", help=f"the problem that it belongs to: {PLACE}")
     report.add_argument("--out", type=Path, metavar="HTML", help="the file (beside the result, .html)")
+    report.add_argument("--overwrite", action="store_true", help="write over a file that is there already")
     report.add_argument("--no-check", dest="check", action="store_false", help="leave out which assumptions hold")
     report.add_argument("--quiet", action="store_true", help="no progress bars")
 

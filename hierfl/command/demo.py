@@ -65,7 +65,7 @@ def demo(chosen: argparse.Namespace) -> None:
             outcomes.append(_outcome(data, seed, chosen.rounds))
             bar.update(seed + 1, f"seed {seed}")
         _draw(outcomes, picture)
-        outcomes[0].result.report(page, points=11, check=False, smoothing=(), progress=False)
+        outcomes[0].result.report(page, points=11, check=False, smoothing=(), progress=False, overwrite=True)
         bar.update(chosen.seeds + 1, "report")
     print(f"WHAT IT GIVES\n\n{headline(outcomes)}\n\n{table(outcomes)}\n")
     print(f"WHERE TO LOOK\n\nfigure  {picture}\nreport  {page}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from textwrap import shorten
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,9 @@ from hierfl.language.coupled import CLIENT, CLIENTS_MEAN, FEDERATION, ROW, ROWS_
 from hierfl.language.printing.card import Card, Shown
 from hierfl.language.printing.stating import selection_words
 from hierfl.language.sample import Sample
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 IN_BRIEF = ("x", "X", "y", "Y(x)", "lower level", "clients", "data")  # the pieces on the card of an explanation
 
@@ -76,6 +79,12 @@ class Explanation(Shown):
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.pieces))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The pieces as a table: ``piece``, ``how``, ``cost``, ``advice``. Needs pandas."""
+        import pandas as pd
+
+        return pd.DataFrame([vars(lowered) for lowered in self.pieces])
 
 
 @double_precision

@@ -14,6 +14,7 @@ import numpy as np
 from hierfl.errors import DataError
 from hierfl.language.federation.given_arrays import in_given_order
 from hierfl.language.sample import OneForEach
+from hierfl.near_names import near_names
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Layout:
             known = {v.id for v in every} | {v.name() for v in every}
             for key in by_id:
                 if key not in known:
-                    raise DataError(f"{what} names {labels[key]!r}, which is none of {names}.")
+                    raise DataError(_not_among(what, labels[key], [v.name() for v in every]))
             missing = [v.name() for v in self.declared if v.id not in by_id and v.name() not in by_name]
             if missing:
                 raise DataError(f"{what} has no value for {', '.join(missing)}: give {{variable: array}} for {names}.")
@@ -122,3 +123,10 @@ class Layout:
         if not np.isfinite(array).all():
             raise DataError(f"{what} for {variable.name()!r} contains NaN or infinity.")
         return array.ravel()
+
+
+def _not_among(what: str, name: Any, known: list[str]) -> str:
+    """What is said of a value for a variable that this level has not, by name or as an object."""
+    if name in known:  # a variable of another problem, or one that was made anew
+        return f"{what} is given for a variable named {name!r} that is not the {name!r} of this problem: give that one, or the name as a string."
+    return f"{what} is given for {name!r}, which is none of its variables: {near_names(name, known)}"

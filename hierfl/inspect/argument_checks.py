@@ -35,8 +35,8 @@ def require_whole(name: str, value: Any, least: int) -> int:
     return int(value)
 
 
-def writable(path: Any) -> Path:
-    """Require the name of a file that can be written; returns its path.
+def writable(path: Any, overwrite: bool = True) -> Path:
+    """Require the name of a file that can be written, of none that is there unless it may be overwritten; returns its path.
 
     Raises ``SettingError``, saying why it cannot.
     """
@@ -49,6 +49,8 @@ def writable(path: Any) -> Path:
         )
     if not target.parent.is_dir():
         raise SettingError(f"path={str(path)!r}: there is no folder {str(target.parent)!r}; make it first.")
+    if target.exists() and not overwrite:
+        raise SettingError(f"path={str(path)!r} is there already: write overwrite=True (--overwrite in a shell), or give another name.")
     if not os.access(target if target.exists() else target.parent, os.W_OK):
         raise SettingError(f"path={str(path)!r} may not be written: its permissions do not allow it.")
     return target

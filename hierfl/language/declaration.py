@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import pickle
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -381,6 +382,36 @@ class Declaration:
         return tuple(one.of or one for one in levels)
 
     @cached_property
+    def strays(self) -> tuple[cp.Variable, ...]:
+        """Variables that stand in one term of the upper objective, beside a lower level, and nowhere else: likely mistaken for another one.
+
+        Nothing bounds such a variable, and no y answers it.
+        """
+        if self.lower_level is None:
+            return ()
+        terms = [term for part in self.objective.terms for term in _added(part)]
+        parts = [*self.constraints, *(one.constraint for one in self.coupled)]
+        for level in self.lower:
+            parts += [*level.declared, *level.constraints]
+        elsewhere = {v.id for part in parts for v in part.variables()}
+        mentions = Counter(v.id for term in terms for v in {v.id: v for v in term.variables()}.values())
+        return tuple(
+            v
+            for v in self.upper_variables
+            if v.id not in elsewhere and mentions[v.id] == 1 and not v.domain and not any(v.attributes[kind] for kind in _BINDING)
+        )
+
+    @property
+    def strays_text(self) -> str:
+        """A line that asks about them; empty where there are none."""
+        names = ", ".join(v.name() for v in self.strays)
+        several = len(self.strays) > 1
+        return names and (
+            f"likely astray: {names} stand{'' if several else 's'} in one term of the upper objective and nowhere else, and nothing bounds "
+            f"{'them' if several else 'it'}: is another variable meant?"
+        )
+
+    @cached_property
     def client_weights(self) -> np.ndarray:
         """The clients' weights w_i, ``(m,)``: 1/m, by samples of the lower-level table (else the upper), or explicit.
 
@@ -419,6 +450,14 @@ class Declaration:
                     )
                 counts[index] += count
         return counts
+
+
+_BINDING = ("boolean", "integer", "diag", "symmetric")  # attributes that are no constraints in CVXPY's v.domain
+
+
+def _added(part: Any) -> list[Any]:
+    """The terms of a sum."""
+    return [term for one in part.args for term in _added(one)] if isinstance(part, AddExpression) else [part]
 
 
 class _Copier(pickle.Pickler):

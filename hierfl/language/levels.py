@@ -16,12 +16,13 @@ from cvxpy.expressions.leaf import Leaf
 from hierfl.errors import DeclarationError
 from hierfl.language.declared_arguments import constraint_tuple, samples_among, scalar_expression, variable_tuple
 from hierfl.language.expectation import averages_of, bare_samples
+from hierfl.language.printing.card import Card, Shown
 from hierfl.language.printing.text import expression_text
 from hierfl.near_names import near_names, suggests_names
 
 
 @suggests_names
-class Objective:
+class Objective(Shown):
     """Base of ``Minimize`` and ``Maximize``.
 
     The objective is ``f(x) = server term + sum over clients i of w_i * clients term``, the weights being the
@@ -65,10 +66,9 @@ class Objective:
         """The sign that makes the objective one to minimise: +1 for ``Minimize``, -1 for ``Maximize``."""
         return 1.0 if self.sense == "minimize" else -1.0
 
-    def __repr__(self) -> str:
+    def _card(self) -> Card:
         given = {"clients": self.clients, "server": self.server}
-        parts = ", ".join(f"{name}={term}" for name, term in given.items() if term is not None)
-        return f"{type(self).__name__}({parts})"
+        return Card(self.sense, [(whose, expression_text(term)) for whose, term in given.items() if term is not None])
 
 
 class Minimize(Objective):

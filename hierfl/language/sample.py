@@ -6,13 +6,19 @@ The former are CVXPY parameters without a value: their values belong to whoever 
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any, NoReturn
 
 import cvxpy as cp
+import numpy as np
 from cvxpy.atoms.affine.binary_operators import MulExpression
 from cvxpy.expressions.expression import Expression
+from cvxpy.expressions.leaf import Leaf
 
 from hierfl.errors import DeclarationError
+from hierfl.near_names import require_names
+
+_ATTRIBUTES = tuple(name for name in signature(Leaf.__init__).parameters if name not in ("self", "shape", "value"))
 
 
 class _Private(cp.Parameter):
@@ -21,6 +27,18 @@ class _Private(cp.Parameter):
     _holder = "a party"
 
     def __init__(self, shape: int | tuple[int, ...] = (), name: str | None = None, **attributes: Any) -> None:
+        kind = type(self).__name__
+        if isinstance(shape, str):
+            raise DeclarationError(f"{kind}({shape!r}): the shape comes first; write {kind}(name={shape!r}) for a number, {kind}(5, {shape!r}) for 5 of them.")
+        entries = shape if isinstance(shape, (tuple, list)) else (shape,)
+        if not all(isinstance(entry, (int, np.integer)) and not isinstance(entry, bool) and entry > 0 for entry in entries):
+            given = f"an array of shape {np.shape(shape)}" if isinstance(shape, np.ndarray) else repr(shape)
+            raise DeclarationError(
+                f"the shape of {kind} is {given}: give () for a number, n, or a tuple of positive whole numbers; data are given in a Federation."
+            )
+        if name is not None and not isinstance(name, str):
+            raise DeclarationError(f"the name of {kind} is {name!r} ({type(name).__name__}): give a string.")
+        require_names(attributes, (*_ATTRIBUTES, "value"), kind)
         if "value" in attributes:
             self._refuse("takes no value")
         for kind in ("complex", "imag", "hermitian"):
@@ -38,6 +56,10 @@ class _Private(cp.Parameter):
 
     def save_value(self, val: Any, sparse_path: bool = False) -> None:
         self._refuse("takes no value")
+
+    def __repr__(self) -> str:
+        kinds = [f"{kind}=True" for kind, value in self.attributes.items() if value is True]
+        return f"{type(self).__name__}({', '.join([str(self.shape), f'name={self.name()!r}', *kinds])})"
 
     def get_data(self) -> list[Any]:
         # what CVXPY takes to identify a leaf; no value is among it

@@ -58,7 +58,7 @@ def theorem_2(solver: Any, steps: Any, lower: Any, problem: CompiledProblem, rep
         _errors_summable(power, lower),
     )
     statement = f"liminf |grad f^eta(x_r)| = 0 almost surely, eta = {solver.smoothing:g}, gamma_r = {_said(steps)}"
-    return Theorem(NAME, statement, (*report.theorems[0].hypotheses, *on_steps), (GAP,))
+    return Theorem(NAME, statement, (*report.theorems[0].hypotheses, *on_steps), (GAP,), solver="ZOHFL")
 
 
 def _limit(smoothing: float, problem: CompiledProblem, report: CheckReport) -> float:

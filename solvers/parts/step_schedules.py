@@ -198,7 +198,7 @@ def require_schedule(schedule: Any, what: str, *, counts: bool = False, auto: bo
         raise SettingError(
             f"{what}={schedule!r} is no schedule: write a callable of the round, such as lambda r: values[min(r, len(values) - 1)]."
         )
-    number = _number(schedule, what)
+    number = _number(schedule, what, auto)
     if not np.isfinite(number) or number < 0 or (number == 0 and not counts):
         why = "a step of 0 moves nothing" if number == 0 else "it must be finite and not negative"
         raise SettingError(
@@ -267,12 +267,13 @@ def steps_of(table: np.ndarray | Array, r: Array | int, clients: Array | int) ->
     return own[clients]
 
 
-def _number(value: Any, what: str) -> float:
+def _number(value: Any, what: str, auto: bool = False) -> float:
     if type(value) is float:
         return value
     number = isinstance(value, (Real, np.number, np.ndarray, jax.Array)) and not isinstance(value, bool)
     if not number or np.ndim(value) != 0 or not np.isreal(value):
-        raise SettingError(f"{what} must be a number, Decay(c, p), or a callable of the round; got {value!r}.")
+        automatic = '"auto", ' if auto else ""
+        raise SettingError(f"{what} must be a number, Decay(c, p), {automatic}or a callable of the round; got {value!r}.")
     return float(value)
 
 

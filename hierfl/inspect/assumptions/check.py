@@ -114,7 +114,7 @@ def _server(study: Study) -> tuple[float, float]:
 def _bounded(study: Study, name: str, value: float, assumption: str) -> Finding:
     if np.isfinite(value):
         return Finding(name, "proved", f"at most {value:.6g}", assumption)
-    return Finding(name, "unknown", f"no bound on the declared sets{study.unbounded}", assumption)
+    return Finding(name, "unknown", "no bound on the declared sets", assumption, advice=study.unbounded)
 
 
 def _prescribed(
@@ -329,7 +329,8 @@ def _theorem(
     hypotheses = [findings[n] for n in (*renamed, *(f.name for f in _form_of_declaration(study)))]
     hypotheses.append(_bounded_below(study, kind, constants))
     statement = f"{STATEMENT.format(eta=study.smoothing, epsilon=epsilon)}; {PROJECTED}"
-    without_numbers = Theorem(name, statement, tuple(hypotheses), GAPS[kind])
+    solver = "ZOHFL" if kind == "hfl" else "FedRZO"
+    without_numbers = Theorem(name, statement, tuple(hypotheses), GAPS[kind], solver=solver)
     if not without_numbers.applies:
         return without_numbers
     numbers = _theorem_constants(study, constants)
@@ -425,8 +426,13 @@ def check(
         findings, constants = marked(study, findings), _marked_constants(study, constants)
         by_name = {c.name: c for c in constants}
         result = stage("theorem", lambda: _theorem(study, {f.name: f for f in findings}, by_name, epsilon))
-    title = f"{_TITLES[study.problem_class]}; n = {study.compiled.upper.size}, m = {study.compiled.num_clients}"
-    return CheckReport(title, tuple(findings), by_name, (result,))
+    title = f"{_TITLES[study.problem_class]}; {_counted(study.compiled.upper.size, 'decision')}, {_counted(study.compiled.num_clients, 'client')}"
+    remarks = tuple(filter(None, [compiled.declaration.strays_text]))
+    return CheckReport(title, tuple(findings), by_name, (result,), remarks)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 class _Stages:

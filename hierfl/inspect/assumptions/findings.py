@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from hierfl.analysis.theorems import Prescription
-from hierfl.language.printing.card import Card, Shown
+from hierfl.language.printing.card import WIDTH, Card, Shown
 from hierfl.language.printing.text import point_text
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 Status = Literal["proved", "asserted", "sampled", "violated", "not covered", "unknown"]
 
 
-_STANDS = {"violated": "violated", "not covered": "not covered", "unknown": "not known", "sampled": "only sampled"}
+_OPEN: dict[str, Status] = {"does not hold": "violated", "not covered": "not covered", "not known": "unknown", "only sampled": "sampled"}
+MANY_ROUNDS = 1e8
+_KNOWN = ("proved", "asserted")
 WIDEST = max(map(len, get_args(Status)))
 INDENT = " " * (WIDEST + 1)
 
@@ -53,6 +55,8 @@ class Finding:
         Number of sampled points and the worst value there; None if nothing was sampled.
     witness
         For a violation: the point (``x``, ``y``, ``client``, ``direction``, ...), as arrays and labels.
+    advice
+        What to write so that it could be known; empty where there is nothing to write.
 
     Examples
     --------
@@ -68,6 +72,7 @@ class Finding:
     points: int | None = None
     worst: float | None = None
     witness: Mapping[str, Any] | None = None
+    advice: str = ""
 
     def __post_init__(self) -> None:
         if self.witness is not None:
@@ -75,7 +80,8 @@ class Finding:
 
     def __str__(self) -> str:
         source = f"  {self.assumption}" if self.assumption else ""
-        lines = [f"{self.status:<{WIDEST}} {self.name}{source}", f"{INDENT}{self.reason}"]
+        advice = f" ({self.advice})" if self.advice else ""
+        lines = [f"{self.status:<{WIDEST}} {self.name}{source}", f"{INDENT}{self.reason}{advice}"]
         if self.points is not None:
             lines.append(f"{INDENT}{self.points} points, worst value {_number(self.worst)}")
         if self.witness is not None:
@@ -129,6 +135,8 @@ class Theorem:
         Known gaps of the published statement.
     fall, start
         A bound on f^eta(x_0) - inf f^eta, and for which x_0; None unless all hypotheses hold.
+    solver
+        The solver whose runs it is about.
 
     Examples
     --------
@@ -144,6 +152,7 @@ class Theorem:
     printed: Prescription | None = None
     fall: float | None = None
     start: str = ""
+    solver: str = ""
 
     @property
     def applies(self) -> bool:
@@ -156,14 +165,26 @@ class Theorem:
         return tuple(h.name for h in self.hypotheses if h.status != "proved")
 
     @property
-    def answer(self) -> str:
-        """What it says of this problem, in a line."""
+    def meaning(self) -> str:
+        """What follows from it for a run on this problem, in a sentence or two."""
         name = self.name.split(":")[0]
         if not self.applies:
-            return f"{name} gives no numbers: not proved are {', '.join(self.missing)}"
+            count = len(self.missing)
+            return (
+                f"no theorem is known to cover runs of {self.solver} here: {name} asks for {'one thing' if count == 1 else f'{count} things'} more. "
+                f"Every solver runs all the same, and values, certificates and reference() do not rest on it"
+            )
         if self.predicted is None:
-            return f"{name} applies, but gives no numbers" + ("" if self.fall is None else f": {self._fall_in_words}")
-        return f"{name} applies: {_in_words(self.predicted)}"
+            return f"{name} covers runs of {self.solver}, but gives no numbers" + (
+                "" if self.fall is None else f"; f(x_0) - inf f: {self._fall_in_words}"
+            )
+        much = "" if self.practical else ": it bounds the worst case, and asks for more rounds than anybody runs"
+        return f"{name} covers runs of {self.solver}, and prescribes {_in_words(self.predicted)}{much}"
+
+    @property
+    def practical(self) -> bool:
+        """Whether somebody may run what it prescribes."""
+        return self.predicted is not None and self.predicted.rounds <= MANY_ROUNDS
 
     @property
     def _fall_in_words(self) -> str:
@@ -178,8 +199,7 @@ class Theorem:
             f"  hypotheses: {', '.join(h.name + ('' if h.status == 'proved' else f' ({h.status})') for h in self.hypotheses)}"
         )
         if not self.applies:
-            lines.append(f"  no numbers: not proved are {', '.join(self.missing)}")
-            return "\n".join(lines)
+            return "\n".join([*lines, "  no numbers: they need every hypothesis proved"])
         if self.fall is not None:
             lines.append(f"  f^eta(x_0) - inf f^eta: {self._fall_in_words}, for {self.start}")
         for label, prescription in (("prescribed", self.predicted), ("as printed", self.printed)):
@@ -191,9 +211,18 @@ class Theorem:
 
 @dataclass(frozen=True, repr=False)
 class CheckReport(Shown):
-    """Everything that ``problem.check()`` found; prints as text that opens with ``summary``.
+    """Everything that ``problem.check()`` found; prints as a page: what holds, what does not, what it means, what to do.
 
-    ``report["strong convexity"]`` is a finding, ``report.constants["mu_h"]`` a constant.
+    ``report["strong convexity"]`` is a finding, ``report.constants["mu_h"]`` a constant; ``print(report.details)`` says how each is known.
+
+    Attributes
+    ----------
+    title
+        The class of the problem.
+    findings, constants, theorems
+        All properties, the theory's constants by name, and the theorems for the class.
+    remarks
+        What else there is to look at in the declaration.
 
     Examples
     --------
@@ -206,6 +235,7 @@ class CheckReport(Shown):
     findings: tuple[Finding, ...]
     constants: Mapping[str, Constant] = field(default_factory=dict)
     theorems: tuple[Theorem, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Finding:
         for finding in self.findings:
@@ -222,42 +252,63 @@ class CheckReport(Shown):
         return tuple({h.name: h for theorem in self.theorems for h in theorem.hypotheses}.values()) or self.findings
 
     @property
-    def summary(self) -> tuple[str, str, str]:
-        """In three lines, how many hypotheses are known to hold, what the theorem answers, what to do."""
-        counts = Counter(h.status for h in self.hypotheses)
-        told = ", ".join(f"{counts[status]} {status}" for status in get_args(Status) if counts[status])
-        answers = "; ".join(theorem.answer for theorem in self.theorems) or "no theorem for this class"
-        return f"{len(self.hypotheses)} hypotheses: {told}", answers, f"to do: {self._to_do}"
+    def page(self) -> dict[str, tuple[str, ...]]:
+        """What ``print`` shows, by its headings: lines on what holds and what is open, what it means for this problem, and what to do."""
+        every = {f.name: f for f in (*self.findings, *self.hypotheses)}.values()
+        told: dict[str, tuple[str, ...]] = {}
+        told["holds"] = ("; ".join(f.name + (" (as asserted)" if f.status == "asserted" else "") for f in every if f.status in _KNOWN),)
+        for heading, status in _OPEN.items():  # what no theorem asks for is told if it fails, and else by what it means
+            of = every if status == "violated" else self.hypotheses
+            told[heading] = tuple(
+                f"{f.name}: {f.reason}" + (f"; witness: {f.witness}" if f.witness is not None else "") for f in of if f.status == status
+            )
+        told["it means"] = (*self._of_the_response, *(theorem.meaning for theorem in self.theorems))
+        told["to do"] = (*self.remarks, *self._to_do)
+        return {heading: lines for heading, lines in told.items() if any(lines)}
 
     @property
-    def _open(self) -> list[Finding]:
-        """The hypotheses that are not known to hold, those that are violated first."""
-        return [h for status in _STANDS for h in self.hypotheses if h.status == status]
+    def _of_the_response(self) -> tuple[str, ...]:
+        """What is known of f by y(x): where it is defined, whether it may jump, whether it may have kinks."""
+        known = {f.name: f for f in self.findings}
+        if "y(x) unique" not in known:
+            return ()
+        unique, smooth = known["y(x) unique"].status, known["y(x) differentiable"]
+        missing = [f for f in (known["Y(x) nonempty"], known["lower level has a solution"]) if f.status == "violated"]
+        if missing:
+            return (f"f is not defined on all of X: {missing[0].reason}",)
+        if unique not in (*_KNOWN, "sampled"):
+            return ("y(x) may be one of several answers, and f may jump where it is; implicit.certificate(x).unique tells for an x",)
+        one = "f(x) is one number at every x of X, for y(x) is the only answer" + (" as far as was tried" if unique == "sampled" else "")
+        return one, "y(x) has no kinks" if smooth.status in _KNOWN else "f may have kinks; implicit.slice() finds those of a line, and their causes"
 
     @property
-    def _to_do(self) -> str:
-        if self._open:
-            h = self._open[0]
-            return f"{h.name} is {_STANDS[h.status]}: {h.reason}; without it {self._without(h)}"
-        if all(theorem.predicted is None for theorem in self.theorems):
-            return "give check(x0=...), or bound f below, for numbers"
-        return 'nothing; a solver\'s schedule="theory" takes these numbers'
-
-    def _without(self, hypothesis: Finding) -> str:
-        """What a run loses that does not meet a hypothesis."""
-        of = [theorem.name.split(":")[0] for theorem in self.theorems if hypothesis in theorem.hypotheses]
-        alone = len(of) == len(self.theorems)
-        return "a run has no theorem behind it" if alone else f"{' and '.join(of)} says nothing of a run"
+    def _to_do(self) -> tuple[str, ...]:
+        """What would make more known: what is violated, then what is to be written, each said once."""
+        still = [h for status in _OPEN.values() for h in self.hypotheses if h.status == status]
+        if not still:
+            if all(theorem.predicted is None for theorem in self.theorems):
+                return ("give check(x0=...), or bound f below, for numbers",)
+            practical = any(theorem.practical for theorem in self.theorems)
+            return ('nothing: schedule="theory" takes these numbers' if practical else 'nothing: step_size="auto" finds a step that does well here',)
+        advice = tuple(dict.fromkeys(h.advice for h in still if h.advice))
+        if advice:
+            return advice
+        mendable = [h for h in still if h.status != "not covered"]
+        return (f"for a theorem begin with: {mendable[0].name}",) if mendable else ("nothing: no theorem is stated for problems of this form",)
 
     def _card(self) -> Card:
-        counted, answer, to_do = self.summary
-        others = [(h.status, f"{h.name}: {h.reason}") for h in self._open[1:3]]
-        more = [("", f"and {len(self._open) - 3} more that are open; print() shows all")] if self._open[3:] else []
-        rows = [("known", counted), ("theorem", answer), ("to do", to_do.removeprefix("to do: ")), *others, *more]
-        return Card(self.title, rows, [("every finding", str(self))])
+        return Card(self.title, [(heading, "; ".join(lines)) for heading, lines in self.page.items()], [("details", self.details)])
 
     def __str__(self) -> str:
-        parts = [*self.summary, "", self.title, "", *map(str, self.findings)]
+        parts = [self.title]
+        for heading, lines in self.page.items():
+            parts += ["", heading, *(fill(line, WIDTH, initial_indent="  ", subsequent_indent="    ") for line in lines)]
+        return "\n".join([*parts, "", "print(check.details) says how each is known, with the constants and the theorem in full."])
+
+    @property
+    def details(self) -> str:
+        """Every finding with its status, reason and source, the constants, and the theorems with their gaps, as text."""
+        parts = [self.title, "", *map(str, self.findings)]
         if self.constants:
             parts += ["", "Constants, on the declared sets", *(f"  {c}" for c in self.constants.values())]
         for theorem in self.theorems:

@@ -414,5 +414,6 @@ def _gradient_constant(name: str, value: float, who: str, each: tuple[float, ...
 def _bound_finding(study: Study, name: str, value: float, how: str, assumption: str, proved: bool = True) -> Finding:
     if np.isfinite(value):
         return Finding(name, "proved" if proved else "sampled", f"constant at most {value:.6g}, by {how}", assumption)
-    reason = how if how.startswith("unknown: ") else f"no bound on {how} over the declared sets{study.unbounded}"
-    return Finding(name, "unknown", reason.removeprefix("unknown: "), assumption)
+    if how.startswith("unknown: "):
+        return Finding(name, "unknown", how.removeprefix("unknown: "), assumption)
+    return Finding(name, "unknown", f"no bound on {how} over the declared sets", assumption, advice=study.unbounded)

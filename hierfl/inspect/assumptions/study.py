@@ -370,7 +370,7 @@ class Study:
 
     @cached_property
     def unbounded(self) -> str:
-        """Which variables nothing is known to bound on X and Y(x), as a remark on a bound that is missing; empty where all are."""
+        """Which variables nothing is known to bound on X and Y(x), as advice where a bound is missing; empty where all are."""
         below = () if self.level is None else self.level.variables
         known = [holder.known for holder in self.holders.clients]
         free = [
@@ -378,7 +378,7 @@ class Study:
             for v in (*self.compiled.upper.variables, *below)
             if not all(v.id in k and np.isfinite([*k[v.id].lo.flat, *k[v.id].hi.flat]).all() for k in known)
         ]
-        return f" (nothing is known to bound {', '.join(free)} there: add constraints that do)" if free else ""
+        return f"nothing is known to bound {', '.join(free)} on the declared sets: add constraints that do" if free else ""
 
     def project_x(self, z: np.ndarray) -> np.ndarray:
         """Project on the public X."""

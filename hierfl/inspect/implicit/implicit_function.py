@@ -19,6 +19,8 @@ from hierfl.compiler.violations import Violations
 from hierfl.errors import FeasibilityWarning
 from hierfl.jaxtools.precision import computing, double_precision
 from hierfl.language.function import uses_black_box
+from hierfl.language.printing.card import Card, Shown
+from hierfl.language.printing.text import domain_text
 from hierfl.near_names import suggests_names
 from hierfl.progress import Waits
 from hierfl.value_certificate import Certificate
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from hierfl.inspect.pictures.slice import Slice
     from hierfl.inspect.pictures.surface import Surface
     from hierfl.inspect.symbolic.derivation import SymbolicView
+    from hierfl.language.declaration import Declaration
 
 
 LATEST = 64  # points
@@ -68,7 +71,7 @@ def _terms(compiled: CompiledProblem) -> list[Any]:
     return [*upper, *(level.expressions if level else ())]
 
 
-class ImplicitFunction:
+class ImplicitFunction(Shown):
     """f(x) = f_1(x) + sum_i w_i f_i(x, y_i(x)) with the lower level solved exactly.
 
     ``x`` is an array for one upper variable, else ``{variable: array}``.
@@ -80,8 +83,17 @@ class ImplicitFunction:
     (0.5, array([0. , 0.5]), array([0., 0.]))
     """
 
-    def __init__(self, compiled: Callable[..., CompiledProblem]) -> None:
-        self._compiled_when_asked, self._waits = compiled, Waits()
+    def __init__(self, compiled: Callable[..., CompiledProblem], declaration: Declaration) -> None:
+        self._compiled_when_asked, self._declaration, self._waits = compiled, declaration, Waits()
+
+    def _card(self) -> Card:
+        of_x = ", ".join(f"{v.name()} in {domain_text(v.shape)}" for v in self._declaration.upper_variables)
+        levels = [("y(x)", f"{', '.join(v.name() for v in level.decided)} by {level.kind}, one for {'the' if level.scope == 'federation' else 'each'} {level.scope}") for level in self._declaration.lower]
+        asks = [("look", "slice(), surface(), stationarity(x, eta), convexity(), symbolic()")]
+        return Card(
+            "f(x), the implicit function: call it for a value",
+            [("x", of_x), *levels, ("at an x", "response(x), gradient(x), multipliers(x), violation(x), certificate(x), smoothed(x, eta)"), *asks],
+        )
 
     def __call__(self, x: Any) -> float:
         """Evaluate f(x); an ``hf.FeasibilityWarning`` names the upper constraints that its answer y(x) violates, if any mention y.

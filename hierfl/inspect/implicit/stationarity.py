@@ -39,6 +39,7 @@ from hierfl.inspect.argument_checks import require_positive, require_tolerance, 
 from hierfl.inspect.implicit.points import OUTSIDE, Points, shown
 from hierfl.inspect.implicit.smoothing import ball_points, rounding, smoothed_gradient
 from hierfl.jaxtools.precision import double_precision
+from hierfl.language.printing.card import Card, Shown
 
 PASSES = 12
 FALL = 0.9  # another pass while it shortens by more than a tenth
@@ -322,8 +323,8 @@ PAIRS = 4  # of values for the gradient of f^eta, for each gradient
 HALVED = 2  # gradients taken for each sampled one, where f is piecewise smooth, to see whether it jumps
 
 
-@dataclass(frozen=True)
-class Stationarity:
+@dataclass(frozen=True, repr=False)
+class Stationarity(Shown):
     """The picture of f within eta of x.
 
     Attributes
@@ -362,6 +363,17 @@ class Stationarity:
             f"{self.verdict}\n||grad f^eta|| = {self.smoothed_norm:.3g}, 95% interval [{low:.3g}, {high:.3g}], "
             f"eta = {self.eta:g}, {len(self.gradients)} gradients"
         )
+
+    def _card(self) -> Card:
+        low, high = self.smoothed_interval
+        verdict, _, why = self.verdict.partition(": ")
+        rows = [
+            ("because", why),
+            ("distance", f"{self.distance:.3g} at most, of 0 from the slopes of f within {self.eta:g} of x"),
+            ("f^eta", f"slope {self.smoothed_norm:.3g}, 95% interval [{low:.3g}, {high:.3g}], eta = {self.eta:g}"),
+            ("from", f"{len(self.gradients)} gradients" + ("" if self.jump is None else f"; f jumps: {self.jump}")),
+        ]
+        return Card(verdict, rows, [("in words", str(self))])
 
 
 @double_precision

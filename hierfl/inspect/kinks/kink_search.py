@@ -306,6 +306,7 @@ class KinkSearch:
         directions = np.broadcast_to(self.line.direction, (len(at), self.line.direction.size))
         seen = judge(eye, self.line.at(at), directions, self.line.radius, widths, reach)
         at = at + seen.shift
+        at = np.where(np.abs(at) <= BRACKET * self.line.radius, 0.0, at)  # as exactly as places are known
         kinks = [self._kink(places[i], float(at[i]), seen.sides, int(i)) for i in np.flatnonzero(seen.kinks)]
         jumps = [self._jump(places[i], float(at[i]), seen.sides, int(i)) for i in np.flatnonzero(seen.jumps)]
         return kinks, jumps

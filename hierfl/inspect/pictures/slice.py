@@ -44,6 +44,7 @@ from hierfl.language.printing.card import Card, Shown
 from hierfl.result import Result
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -234,6 +235,15 @@ class Slice(Shown):
         more = len(self.ties) - len(ties)
         ties += [f"and {more} more such {'stretch' if more == 1 else 'stretches'} of t"] if more else []
         return "\n".join([where, span, *gaps, *ties, str(self.kinks)])
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The points of the line as a table: ``t``, every scalar of x by its name, ``f``, and ``f^eta`` for each eta. NaN where f has no value. Needs pandas."""
+        import pandas as pd
+
+        x = self.line.at(self.t)
+        names = entries(self.compiled.upper)
+        smoothed = {f"f^{s.eta:g}": s.value for s in self.smoothed}
+        return pd.DataFrame({"t": self.t, **{name: x[:, place] for place, name in enumerate(names)}, "f": self.value, **smoothed})
 
     def _card(self) -> Card:
         lines = str(self).splitlines()

@@ -353,6 +353,7 @@ class ReportSettings(NamedTuple):
     check: bool
     progress: bool
     time_budget: float
+    overwrite: bool
 
 
 ASIDE = 1e-3  # of a step

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -52,6 +53,7 @@ from hierfl.inspect.report.slice_part import ReportSettings, kinks_table, line_s
 from hierfl.inspect.window import require_window
 from hierfl.language.declaration import Declaration
 from hierfl.language.printing.render import problem_latex, problem_text
+from hierfl.language.printing.text import expression_text
 from hierfl.result import OWN_VALUE_TOLERANCE
 from hierfl.runs import scalars, summary
 from hierfl.runtime.in_process.schedule import how_clients_run
@@ -198,7 +200,7 @@ def findings(report: CheckReport) -> Html:
             element("span", f.status, class_=f.status.replace(" ", "-")),
             f.name,
             f.assumption,
-            f.reason + _sampled(f.points, f.worst),
+            f.reason + (f" ({f.advice})" if f.advice else "") + _sampled(f.points, f.worst),
         ]
         for f in report.findings
     ]
@@ -216,7 +218,7 @@ def findings(report: CheckReport) -> Html:
         ]
     for theorem in report.theorems:
         parts += [element("h3", theorem.name), preformatted(theorem, wrapped=True)]
-    said = [paragraph(report.title), *map(paragraph, report.summary)]
+    said = [paragraph(report.title), facts(((heading, joined(map(paragraph, lines))) for heading, lines in report.page.items()), "check-page")]
     return joined(
         [*said, folded(f"All {len(report.findings)} findings, the constants and the theorems", joined(parts))]
     )
@@ -361,7 +363,7 @@ def _warnings_of(result: Result, own_value_matters: bool) -> list[Html]:
 
 def write_report(result: Result, runs: Runs | None, path: str | Path, settings: ReportSettings) -> Path:
     """Write the file; arguments and errors as for ``Result.report``."""
-    target = writable(path)
+    target = writable(path, settings.overwrite)
     plotly()
     compiled = result.require_problem("a report").compile(progress=settings.progress)
     require_window(1.0 if settings.radius is None else settings.radius, settings.points)
@@ -379,7 +381,8 @@ def write_report(result: Result, runs: Runs | None, path: str | Path, settings: 
         Section("settings", "Settings and seeds", _settings(result, runs, settings.seed)),
         Section("environment", "Environment", _environment()),
     ]
-    written = page(_title(result), _summary(result, runs), sections)
+    title = _title(compiled.declaration)
+    written = page(title, _summary(title, result, runs), sections)
     target.write_text(written, encoding="utf-8")
     return target
 
@@ -387,14 +390,17 @@ def write_report(result: Result, runs: Runs | None, path: str | Path, settings: 
 # --- the head of the page ---------------------------------------------------------------------------------------------
 
 
-def _title(result: Result) -> str:
-    return f"{str(result.settings.get('solver', 'run')).split('(')[0]}: {result.status}"
+def _title(declaration: Declaration) -> str:
+    """The problem in a line."""
+    objective = " + ".join(map(expression_text, declaration.objective.terms))
+    over = ", ".join(v.name() for v in declaration.upper_variables)
+    return f"{declaration.objective.sense} {shorten(objective, 80, placeholder=' ...')} over {shorten(over, 40, placeholder=' ...')}"
 
 
-def _summary(result: Result, runs: Runs | None) -> Html:
+def _summary(problem: str, result: Result, runs: Runs | None) -> Html:
     """Put together the title, what is shown, warnings, and the main numbers."""
     done = result.settings.get("rounds_done", 0)
-    subtitle = f"{result.settings.get('solver_given', result.settings.get('solver', ''))}, {done:,} rounds, seed {result.settings.get('seed')}"
+    subtitle = f"{str(result.settings.get('solver', 'run')).split('(')[0]}: {result.status}. {result.settings.get('solver_given', result.settings.get('solver', ''))}, {done:,} rounds, seed {result.settings.get('seed')}"
     if runs is not None:
         subtitle = f"The best of {len(runs)} seeds. {subtitle}"
     numbers: list[tuple[str, Any]] = [("f(x), lower level solved", number(result.value))]
@@ -409,7 +415,7 @@ def _summary(result: Result, runs: Runs | None) -> Html:
     boxes = (element("div", joined([element("dt", name), element("dd", value)])) for name, value in numbers)
     return joined(
         [
-            element("h1", _title(result)),
+            element("h1", problem),
             element("p", subtitle, class_="subtitle"),
             *_warnings_of(result, _differs(result)),
             element("dl", joined(boxes), class_="numbers"),

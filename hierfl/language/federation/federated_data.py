@@ -15,6 +15,7 @@ from hierfl.language.federation.moments import Moments
 from hierfl.language.federation.partition_schemes import Scheme, split_data
 from hierfl.language.federation.sample_values import is_frozen_distribution, pickled, unpickled
 from hierfl.language.federation.schema import Schema
+from hierfl.language.printing.card import Card, Shown
 from hierfl.language.sample import ClientParameter, Sample
 from hierfl.near_names import near_names, suggests_names
 
@@ -24,12 +25,13 @@ if TYPE_CHECKING:
 
 POINTS, LEAST_POINTS, MOST_POINTS = 1024, 64, 2**20
 SUM_TOLERANCE = 1e-6
+FEW = 8  # clients that a notebook lists
 WEIGHTS = ("uniform", "samples")
 
 
 @suggests_names
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class Federation:
+class Federation(Shown):
     """The clients, the server's own data if any, and the clients' weights; immutable.
 
     Parameters
@@ -262,6 +264,13 @@ class Federation:
         parts += [f"server {server}"] if server else []
         parts += [f"test {len(next(iter(self.test.values())))}"] if self.test else []
         return f"Federation({'; '.join([*parts, f'weights {self.weights_label}'])})"
+
+    def _card(self) -> Card:
+        shown = [(client.called(place), _amounts([client])) for place, client in enumerate(self.clients[:FEW])]
+        more = self.num_clients - len(shown)
+        shown += [("", f"and {more:,} more clients")] if more else []
+        shown += [("server", _amounts([self.server]))] if self.server else []
+        return Card(str(self), shown)
 
     def _check_names(self) -> None:
         """Check that names tell the clients, and the server, apart."""

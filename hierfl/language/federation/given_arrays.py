@@ -156,10 +156,12 @@ def given_array(value: Any, what: str, instead: str = "") -> GivenArray:
         return GivenArray(numbers_as_given(frame, what), (row_labels(value),))
     if isinstance(value, (list, tuple)) and any(as_frame(entry, what) is not None for entry in value):
         return _of_several(value, what)
+    if getattr(value, "requires_grad", False):
+        raise DataError(f"{what} is a {type(value).__name__} that requires grad, and hierfl takes numbers: give value.detach().numpy().")
     try:
         array = value if isinstance(value, np.memmap) else np.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{what} is not an array: {error}.") from error
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: tensors on a device
+        raise DataError(f"{what} is not an array: {str(error).rstrip('.')}.") from error
     if array.ndim == 0 and array.dtype == object:
         raise DataError(f"{what} is a {type(value).__name__}; give an array{instead}.")
     require_real(array, what)

@@ -383,7 +383,7 @@ def test_private_sets_have_a_bounded_dissimilarity():
 def test_the_report_is_an_object_that_prints(pair):
     report = check(bilevel(pair))
     assert report["strong convexity"].assumption == "[2S] Assumption 2 (ii)"
-    text = str(report)
+    text = report.details
     assert "proved      strong convexity" in text and "mu_h >= 2" in text
     frame = report.to_pandas()
     assert list(frame["name"]) == [f.name for f in report] and set(frame["status"]) <= {

@@ -1,0 +1,120 @@
+"""Mistakes that new users make, each answered by an error of hierfl's own that says what to write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.solvers import ZOHFL, Exact, FedAvg, Scaffnew
+
+x, y, w = (cp.Variable(2, name=name) for name in "xyw")
+age = hf.Sample(2, name="age")
+
+
+class Tensor:
+    """As PyTorch's: no array while a gradient is recorded."""
+
+    requires_grad = True
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+
+
+def below() -> hf.ArgMin:
+    return hf.ArgMin(y, cp.sum_squares(y - x), [y >= 0])
+
+
+def problem(term: Any = 0.0) -> hf.Problem:
+    return hf.Problem(hf.Minimize(clients=cp.sum_squares(x - y) + term), lower=below())
+
+
+def with_rows(sample: hf.Sample, held: hf.Sample) -> hf.Problem:
+    federation = hf.Federation([hf.Client({held: np.ones((3, 2))})])
+    return hf.Problem(hf.Minimize(clients=hf.E(cp.sum_squares(x - sample)) + cp.sum_squares(y)), lower=below(), federation=federation)
+
+
+MISTAKES: dict[str, tuple[Callable[[], Any], type[hf.HierflError], str]] = {
+    "an expression as objective": (
+        lambda: hf.Problem(cp.sum_squares(x - y), lower=below()),
+        hf.DeclarationError,
+        r"not the expression sum_squares\(x - y\)\. Write hf\.Minimize\(clients=sum_squares\(x - y\)\)",
+    ),
+    "CVXPY's objective": (
+        lambda: hf.Problem(cp.Maximize(-cp.sum_squares(x - y)), lower=below()),
+        hf.DeclarationError,
+        r"not cp\.Maximize\(.*Write hf\.Maximize\(clients=",
+    ),
+    "an expression as lower level": (
+        lambda: hf.Problem(hf.Minimize(clients=cp.sum_squares(x - y)), lower=cp.sum_squares(y - x)),
+        hf.DeclarationError,
+        r"not the expression sum_squares\(y - x\).*Write hf\.ArgMin\(y, sum_squares\(y - x\)\)",
+    ),
+    "a sample of the same name": (
+        lambda: with_rows(age, hf.Sample(2, name="age")),
+        hf.DataError,
+        r"client 0 holds no data for sample 'age'; what is held is for another Sample of that name",
+    ),
+    "a value for what is no decision": (
+        lambda: problem(cp.sum_squares(w)).implicit({"z": np.ones(2)}),
+        hf.DataError,
+        r"x is given for 'z', which is none of its variables: there are 'x', 'w'\.",
+    ),
+    "a value for a namesake": (
+        lambda: problem(cp.sum_squares(w)).implicit({cp.Variable(2, name="x"): np.ones(2), w: np.ones(2)}),
+        hf.DataError,
+        r"x is given for a variable named 'x' that is not the 'x' of this problem",
+    ),
+    "a step of the wrong case": (lambda: ZOHFL(step_size="Auto"), hf.SettingError, r'"auto".*got \'Auto\''),
+    "a step that is misspelt": (lambda: FedAvg(step_size="automatic"), hf.SettingError, r'"auto".*got \'automatic\''),
+    "a step of the wrong case, of a solver that takes one": (lambda: Scaffnew(step_size="Auto"), hf.SettingError, "'auto'"),
+    "a name for a shape": (lambda: hf.Sample("age"), hf.DeclarationError, r"Sample\('age'\): the shape comes first; write Sample\(name='age'\)"),
+    "data for a shape": (lambda: hf.ClientParameter(np.ones((3, 2))), hf.DeclarationError, r"shape of ClientParameter is an array of shape \(3, 2\)"),
+    "half an entry": (lambda: hf.Sample(2.5), hf.DeclarationError, "shape of Sample is 2.5"),
+    "no entry": (lambda: hf.Sample((2, 0)), hf.DeclarationError, r"shape of Sample is \(2, 0\)"),
+    "a number for a name": (lambda: hf.Sample(2, name=3), hf.DeclarationError, r"name of Sample is 3 \(int\)"),
+    "an attribute that there is not": (lambda: hf.Sample(2, nonnegative=True), hf.UnknownNameError, "did you mean 'nonneg'"),
+    "a tensor as data": (lambda: hf.Client({age: Tensor()}), hf.DataError, r"is a Tensor that requires grad.*value\.detach\(\)\.numpy\(\)"),
+    "a tensor as x": (lambda: problem().implicit(Tensor()), hf.DataError, r"is a Tensor that requires grad.*value\.detach\(\)\.numpy\(\)"),
+    "a solver's class": (lambda: problem().solve(ZOHFL, rounds=2), hf.SettingError, r"an instance .* such as ZOHFL\(\)"),
+    "a lower-level solver's class": (lambda: ZOHFL(lower=Exact), hf.SettingError, r"such as Exact\(\)"),
+    "an unbounded lower level": (
+        lambda: hf.Problem(hf.Minimize(clients=cp.sum(y)), lower=hf.ArgMin(y, cp.sum(y) + cp.sum(x))).implicit(np.zeros(2)),
+        hf.LowerLevelError,
+        r"its objective is unbounded below on Y\(x\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_answered_with_what_to_write(mistake: str) -> None:
+    made, kind, said = MISTAKES[mistake]
+    with pytest.raises(kind, match=said) as caught:
+        made()
+    assert "quad_over_lin" not in str(caught.value) and "AddExpression" not in str(caught.value)
+
+
+def test_a_variable_that_only_one_term_mentions_is_asked_about() -> None:
+    stray = problem(cp.sum(w))
+    said = "likely astray: w stands in one term of the upper objective and nowhere else, and nothing bounds it"
+    assert said in str(stray) and stray.check(progress=False).remarks[0].startswith(said)
+    assert "likely astray: w stands in one" in " ".join(str(stray.check(progress=False)).split())
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda: problem(),
+        lambda: problem(cp.sum(w) + cp.sum_squares(w)),
+        lambda: hf.Problem(hf.Minimize(clients=cp.sum_squares(x - y) + cp.sum(w)), below(), [w >= -1]),
+        lambda: problem(cp.sum(cp.Variable(2, name="v", nonneg=True))),
+        lambda: hf.Problem(hf.Minimize(clients=cp.sum_squares(w - 1))),
+        lambda: hf.Problem(hf.Minimize(clients=cp.sum(y)), hf.ArgMin(y, cp.sum_squares(y - x - w), [y >= 0])),
+    ],
+)  # fmt: skip
+def test_no_other_variable_is(of: Callable[[], hf.Problem]) -> None:
+    assert not of().declaration.strays and "astray" not in str(of())
