@@ -70,7 +70,6 @@ class RunProtocol:
 
     @classmethod
     def of(cls, problem: CompiledProblem, algorithm: Any, x0: np.ndarray) -> RunProtocol:
-        """That of a bound algorithm."""
         with computing(double=True):
             parts = []
             for everybody in (False, True):
