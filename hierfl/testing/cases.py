@@ -167,15 +167,15 @@ class Case:
             owners = np.concatenate(answers)
             values = [np.mean(np.sum((y - own.u) ** 2, axis=1)) for own, y in zip(held, answers)]
         else:
-            together = {"client": [[own] for own in held], "federation": [held], None: []}[self.scope]
+            together: Any = {"client": [[own] for own in held], "federation": [held], None: []}[self.scope]
             owners = np.array([self._response(x, group) for group in together]).reshape(-1, SIZE)
-            each = {"client": owners, "federation": [*owners] * len(held), None: [x] * len(held)}[self.scope]
+            each: Any = {"client": owners, "federation": [*owners] * len(held), None: [x] * len(held)}[self.scope]
             values = [losses.above(y, own, np.mean) for own, y in zip(held, each)]
         return CaseAnswer(float(np.mean(values) + 0.1 * np.sum((x - 1) ** 2)), owners)
 
     def _response(self, x: np.ndarray, group: Collection[_Held]) -> np.ndarray:
         """y(x) of those who hold these data together."""
-        h, q = _quadratic(lambda y: np.mean([LOSSES[self.holds].below(y, own, np.mean) for own in group]))
+        h, q = _below(self, group)
         h, q = h + 2 * np.eye(SIZE), q - 2 * x
         if self.kind == "equilibrium":
             return _between(lambda y: (h + SKEW) @ y + q, 0.05, 0.6)
@@ -238,8 +238,12 @@ def _held(place: int) -> _Held:
     return _Held(u, b, v, d, c, law, law.mean() + law.std() * np.array([-1.0, 1.0]))
 
 
-def _quadratic(loss: Callable[[np.ndarray], float]) -> tuple[np.ndarray, np.ndarray]:
-    """H and q of a quadratic y'Hy / 2 + q'y + c, by its values."""
+def _below(case: Case, group: Collection[_Held]) -> tuple[np.ndarray, np.ndarray]:
+    """H and q of the quadratic y'Hy / 2 + q'y + c that these data make of the lower objective, by its values."""
+
+    def loss(y: np.ndarray) -> float:
+        return float(np.mean([LOSSES[case.holds].below(y, own, np.mean) for own in group]))
+
     units, none = np.eye(SIZE), np.zeros(SIZE)
     at, alone = loss(none), np.array([loss(unit) for unit in units])
     h = np.array([[loss(one + other) for other in units] for one in units]) - alone[:, None] - alone + at

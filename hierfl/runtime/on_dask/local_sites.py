@@ -68,8 +68,8 @@ def serve_pipe(connection: socket.socket) -> None:
         try:
             if kind == HANDED:
                 name, declaration, held = pickle.loads(content)
-                rules, own = SiteRules(shared_seeds=True), {"memories": "handed back", "read_solver": unpickled_solver}
-                site, answer = Site(name, declaration, held, rules, **own), HANDED
+                given = name, declaration, held, SiteRules(shared_seeds=True)
+                site, answer = Site(*given, memories="handed back", read_solver=unpickled_solver), HANDED
             elif kind == ASKED and site is not None:
                 answer = site.answer(content)
             else:

@@ -254,9 +254,8 @@ def asked_of(letter: Letter, steps: Mapping[tuple[str, str], list[Any]]) -> Aske
     arrays = dict(letter.arrays)
     found = _fields(letter, arrays, Asked)
     for broadcast, each in steps.get((found["kind"], found["step"]), ()):
-        if by_name(broadcast=broadcast, each=each).keys() == arrays.keys():
-            sent, own = (_filled(tree, arrays, name) for tree, name in ((broadcast, "broadcast"), (each, "each")))
-            return Asked(**found, broadcast=sent, each=own)
+        if (trees := _filled(arrays, broadcast=broadcast, each=each)) is not None:
+            return Asked(**found, **trees)
     listed = ", ".join(f"{name} {array.shape} {array.dtype}" for name, array in arrays.items())
     raise SiteError(
         f"{found['kind']} {found['step']!r} with {listed or 'no arrays'}: no message of this run's algorithm."
@@ -271,11 +270,12 @@ def _reply_of(letter: Letter, expected: Any) -> Any:
     if kind is not Answered:
         return message_of(letter, kind)
     payload, monitor = expected
-    names, arrays = list(by_name(payload=payload, monitor=monitor)), dict(letter.arrays)
+    arrays = dict(letter.arrays)
     fields = _fields(letter, arrays, Answered)
-    if set(names) != arrays.keys():
-        raise SiteError(f"the arrays {', '.join(arrays)}, not {', '.join(names)}.")
-    return Answered(_filled(payload, arrays, "payload"), _filled(monitor, arrays, "monitor"), **fields)
+    trees = _filled(arrays, payload=payload, monitor=monitor)
+    if trees is None:
+        raise SiteError(f"the arrays {', '.join(arrays)}, not {', '.join(by_name(payload=payload, monitor=monitor))}.")
+    return Answered(**trees, **fields)
 
 
 def by_name(**trees: Any) -> dict[str, Any]:
@@ -287,12 +287,16 @@ def by_name(**trees: Any) -> dict[str, Any]:
     }
 
 
-def _filled(tree: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
-    """Arrays in the places of a tree."""
-    names = [f"{name}{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
-    types = [np.dtype(leaf.dtype) for leaf in jax.tree.leaves(tree)]
-    filled = [
-        arrays[path].astype(wanted) if {arrays[path].dtype.kind, wanted.kind} <= set("iu") else arrays[path]
-        for path, wanted in zip(names, types)
-    ]
-    return jax.tree.unflatten(jax.tree.structure(tree), filled)
+def _filled(arrays: Mapping[str, np.ndarray], **trees: Any) -> dict[str, Any] | None:
+    """Arrays in the places of trees, by the trees' names; None where there are others, or some are missing."""
+    left, filled = dict(arrays), {}
+    for name, tree in trees.items():
+        leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+        placed = []
+        for path, leaf in leaves:
+            array, wanted = left.pop(f"{name}{jax.tree_util.keystr(path)}", None), np.dtype(leaf.dtype)
+            if array is None:
+                return None
+            placed.append(array.astype(wanted) if {array.dtype.kind, wanted.kind} <= set("iu") else array)
+        filled[name] = jax.tree.unflatten(structure, placed)
+    return None if left else filled

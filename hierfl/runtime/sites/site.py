@@ -14,7 +14,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
@@ -66,9 +66,8 @@ from hierfl.runtime.sites.parcels import (
     declaration_mark,
     declared_text,
     digest_of,
-    leaves_by_path,
 )
-from hierfl.runtime.sites.protocol import RunProtocol
+from hierfl.runtime.sites.protocol import RunProtocol, fitted, require_alike
 from hierfl.version import VERSION
 
 LOG = logging.getLogger("hierfl.site")
@@ -148,7 +147,7 @@ class Site:
     def answer(self, parcel: bytes, server: str = "") -> bytes:
         """Answer one letter by another; ``server`` tells apart who asks, where the letter does not."""
 
-        def read() -> bytes:
+        def read() -> Any:
             letter = Letter.from_bytes(parcel)
             asking = server or str(letter.words.get(SERVER, ""))
             message = self._message(letter, asking)
@@ -564,32 +563,6 @@ class SiteRun:
             self.programs[key] = jax.jit(_stepper(self.algorithm, kind, step, together))
         program: Callable[..., Any] = self.programs[key]
         return program
-
-
-def fitted(tables: Mapping[str, np.ndarray], own: Any) -> Any:
-    """The server's tables in the places of one's own.
-
-    Raises ``SiteError`` if they are not the tables of the same algorithm, by their names and shapes.
-    """
-    kinds = {name: (table.shape, table.dtype.kind) for name, table in leaves_by_path(own).items()}
-    sent = {name: (np.shape(table), np.asarray(table).dtype.kind) for name, table in tables.items()}
-    if kinds != sent:
-        raise SiteError(f"the server's tables are {sent}, those of the same solver here are {kinds}.")
-    return jax.tree.unflatten(jax.tree.structure(own), [tables[name] for name in leaves_by_path(own)])
-
-
-def require_alike(algorithm: Any, sent: Mapping[str, np.ndarray]) -> None:
-    """Require that the clients of a sum do alike, by the tables of the solver as it was sent: a client that does more is most of the sum.
-
-    Raises ``SiteError``, naming the table that is another one, or by which they do not.
-    """
-    for name, own in leaves_by_path(algorithm.tables).items():
-        if not np.array_equal(own, sent[name]):
-            raise SiteError(f"under masks the server's table {name} has to be that of the solver as it was sent")
-    for field in fields(algorithm):
-        table = getattr(algorithm, field.name)
-        if isinstance(table, np.ndarray | jax.Array) and table.ndim == 2 and not (np.all(table > 0) and np.all(table == table[:, :1])):
-            raise SiteError(f"by the table {field.name} clients do not alike, and one that does more than others is most of a sum")
 
 
 def _stepper(algorithm: Any, kind: str, name: str, together: bool) -> Callable[..., Any]:
