@@ -25,19 +25,6 @@ if TYPE_CHECKING:
 
 FINAL = ("value", "own_value")
 OF_BEST = ("x", "y", "value", "status", "ended", "rest", "certificate", "gap", "save")
-OF_ONE = (
-    "x0",
-    "iterate",
-    "distances",
-    "own_value",
-    "history",
-    "metrics",
-    "communication",
-    "settings",
-    "standing",
-    "trajectory",
-    "where",
-)
 
 
 @dataclass(frozen=True, repr=False)
@@ -107,7 +94,8 @@ class Runs(Shown):
         """The best run's x, y, value, status, ...; what else a single result has is an error that names ``best``."""
         if name in OF_BEST:
             return getattr(self.best, name)
-        advice = f": runs.best.{name} is that of the best run" if name in OF_ONE else ""
+        one = next(iter(vars(self).get("results", ())), None)
+        advice = f": runs.best.{name} is that of the best run" if name[0] != "_" and hasattr(one, name) else ""
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{advice}")
 
     def values(self, name: str = "value") -> np.ndarray:

@@ -74,11 +74,9 @@ class BoundBranchAndBound(BoundSearch):
     slope_of: ClassVar[str] = ""
 
     def descends(self, rounds: int) -> bool:
-        """It takes no gradient steps."""
         return False
 
     def gradient_at_most(self, before: Any, after: Any, history: History, first: int) -> float:
-        """Nothing is known of gradients."""
         return float("inf")
 
     def visits(self, start: Float[np.ndarray, " n"], seed: int, answers: Answers) -> Iterator[Visit]:

@@ -174,7 +174,6 @@ class BoundFedAvg(LocalSteps):
 
     @property
     def epochs(self) -> int | None:
-        """E, where clients make passes over their rows."""
         epochs: int | None = self.settings.epochs
         return epochs
 
@@ -197,7 +196,6 @@ class BoundFedAvg(LocalSteps):
         return jnp.zeros_like(point)
 
     def round(self, clients: Clients, state: Array, key: Array) -> tuple[Array, dict[str, Array]]:
-        """One communication round."""
         problem, x = self.problem, state
         move, value, weight, fault = jnp.zeros_like(x), jnp.zeros((), x.dtype), 0.0, jnp.full((), -1)
         if problem.client_program is not None:

@@ -66,7 +66,6 @@ class BoundFedMSPP(BoundFedAvg):
     tabulated: ClassVar[tuple[str, ...]] = (*BoundFedAvg.tabulated, "proximal_step")
 
     def pull(self, point: Array, start: Array, r: Array) -> Array:
-        """The gradient of the proximal term."""
         return (point - start) / row(self.proximal_steps, r)
 
     def sample_key(self, key: Array, t: Array) -> Array:

@@ -270,18 +270,35 @@ class BoundFedNest(Bound):
     def inner_move(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """FedInn, Algorithm 4 of the source: the client's local steps on y."""
         (x, y, q), r = received.broadcast, received.round
-        size = row(self.inner_sizes, r)
+        count = steps_of(self.inner_counts, r, party.index)
+
+        def slopes(at: Array, rows: Rows) -> Array:
+            force: Array = self.problem.operator(x, at, party.environment, rows)
+            return force
+
+        return memory, self._corrected(party, slopes, self.problem.lower_samples, y, q, row(self.inner_sizes, r), count, key)
+
+    def _corrected(
+        self,
+        party: Party,
+        slope: Callable[[Array, Rows], Array],
+        samples: tuple[int, ...],
+        start: Array,
+        shared: Array,
+        size: Array,
+        count: Array,
+        key: Array,
+    ) -> Message:
+        """The move of so many steps z <- z - size (slope(z) - slope(start) + shared), both slopes on the same minibatch."""
 
         def step(t: Array, own: Array) -> Array:
             def slopes(rows: Rows) -> tuple[Array, Array]:
-                now, then = (self.problem.operator(x, at, party.environment, rows) for at in (own, y))
-                return now, then
+                return slope(own, rows), slope(start, rows)
 
-            now, then = party.estimate(slopes, self.problem.lower_samples, key, self.settings.batch_size, t)
-            return own - size * (now - then + q)
+            now, then = party.estimate(slopes, samples, key, self.settings.batch_size, t)
+            return own - size * (now - then + shared)
 
-        end = jax.lax.fori_loop(0, steps_of(self.inner_counts, r, party.index), step, y)
-        return memory, Message(end - y, {})
+        return Message(jax.lax.fori_loop(0, count, step, start) - start, {})
 
     def answer_slope(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """grad_y f_i(x, y)."""
@@ -318,18 +335,12 @@ class BoundFedNest(Bound):
     def outer_move(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """FedOut, Algorithm 2 of the source: the client's local steps on x."""
         (x, y, h), r = received.broadcast, received.round
-        size = row(self.sizes, r)
+        count = steps_of(self.counts, r, party.index)
 
-        def step(t: Array, own: Array) -> Array:
-            def slopes(rows: Rows) -> tuple[Array, Array]:
-                now, then = (self._value_and_slope(at, y, party, rows)[1] for at in (own, x))
-                return now, then
+        def slope(at: Array, rows: Rows) -> Array:
+            return self._value_and_slope(at, y, party, rows)[1]
 
-            now, then = party.estimate(slopes, self.problem.upper_samples, key, self.settings.batch_size, t)
-            return own - size * (now - then + h)
-
-        end = jax.lax.fori_loop(0, steps_of(self.counts, r, party.index), step, x)
-        return memory, Message(end - x, {})
+        return memory, self._corrected(party, slope, self.problem.upper_samples, x, h, row(self.sizes, r), count, key)
 
     def _value_and_slope(self, x: Array, y: Array, party: Party, rows: Rows) -> tuple[Array, Array]:
         """f_i and its gradient in x."""

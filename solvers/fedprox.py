@@ -52,6 +52,5 @@ class BoundFedProx(BoundFedAvg):
     averages_gradients: ClassVar[bool] = False
 
     def pull(self, point: Array, start: Array, r: Array) -> Array:
-        """The gradient of the proximal term."""
         gradient: Array = self.settings.proximal * (point - start)
         return gradient

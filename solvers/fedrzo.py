@@ -171,9 +171,7 @@ class FedRZO(PublishedSettings):
     control_variate
         Keep a sketch of the gradient at each client and estimate the difference from it only. Not for federation scope.
     participation
-        Who takes part in a round: a fraction of the clients (ceil(fraction * m) of them, drawn by chance); a callable of the round that
-        returns the indices of clients; or an array of booleans (rounds, clients), the papers' S_r. Lower levels of federation scope are
-        solved by all.
+        Who takes part in a round, as for :class:`FedAvg`. Lower levels of federation scope are solved by all.
     absent
         How the absent count: ``"unbiased"`` (participants' moves times m/|S|), ``"renormalise"``, ``"zero"``.
     batch_size

@@ -97,7 +97,6 @@ class BoundImplicitBundle(BoundSearch):
     slope_of: ClassVar[str] = "of its model of f on X"
 
     def descends(self, rounds: int) -> bool:
-        """Every round has a gradient."""
         return True
 
     def gradient_at_most(self, before: Any, after: Any, history: History, first: int) -> float:

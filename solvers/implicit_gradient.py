@@ -54,8 +54,7 @@ class ImplicitGradient:
     lower
         A lower-level solver; default ``Exact()``. With an inexact one the gradient is that of the formula at its y.
     participation
-        Who takes part in a round: a fraction of the clients (ceil(fraction * m) of them, drawn by chance); a callable of the round that
-        returns the indices of clients; or an array of booleans (rounds, clients), the papers' S_r.
+        Who takes part in a round, as for :class:`FedAvg`.
     absent
         How the absent count: ``"unbiased"``, ``"renormalise"``, ``"zero"``.
     batch_size
@@ -115,7 +114,6 @@ class BoundImplicitGradient(Bound):
     tabulated: ClassVar[tuple[str, ...]] = ("step_size",)
 
     def round(self, clients: Clients, state: SharedState, key: Array) -> tuple[SharedState, dict[str, Array]]:
-        """One gradient step."""
         problem, (x, y), size = self.problem, state, row(self.sizes, clients.round)
         at, monitor = self.oracle.query(x, clients.public), RoundMonitor.quiet(x)
         in_x, in_y = jnp.zeros_like(x), jnp.zeros_like(y)  # gradients of the terms, in the federation's y too

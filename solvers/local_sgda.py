@@ -127,7 +127,6 @@ class BoundLocalSGDA(BoundFedAvg):
         return SharedState(*Bound.init(self, x0))
 
     def round(self, clients: Clients, state: SharedState, key: Array) -> tuple[SharedState, dict[str, Array]]:  # type: ignore[override]
-        """One communication round."""
         problem, public, weight = self.problem, clients.public, self.problem.total_weight
         state = SharedState(state.x, problem.project_lower(state.x, state.y, public))
         messages = clients.map(self.local_steps, state)

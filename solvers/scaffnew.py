@@ -122,7 +122,6 @@ class BoundScaffnew(LocalSteps):
         return rate
 
     def init(self, x0: Array) -> CorrectedState:
-        """The server begins at x0, with no control variate."""
         return CorrectedState(x0, jnp.zeros_like(x0))
 
     def memory(self, x0: Array) -> ScaffnewMemory:

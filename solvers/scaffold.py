@@ -46,8 +46,7 @@ class SCAFFOLD:
     server_step
         gamma_g > 0.
     participation
-        Who takes part in a round: a fraction of the clients (ceil(fraction * m) of them, drawn by chance); a callable of the round that
-        returns the indices of clients; or an array of booleans (rounds, clients), the papers' S_r.
+        Who takes part in a round, as for :class:`FedAvg`.
     batch_size
         Rows of the minibatches; None uses all.
     option
@@ -103,11 +102,9 @@ class BoundSCAFFOLD(BoundFedAvg):
     absent = "unbiased"
 
     def init(self, x0: Array) -> CorrectedState:
-        """The server begins at x0, with no control variate."""
         return CorrectedState(x0, jnp.zeros_like(x0))
 
     def memory(self, x0: Array) -> Array:
-        """A client begins with no control variate."""
         return jnp.zeros_like(x0)
 
     def anew(self, state: CorrectedState, forgotten: bool) -> CorrectedState | None:
@@ -115,7 +112,6 @@ class BoundSCAFFOLD(BoundFedAvg):
         return self.init(state.x) if forgotten else None
 
     def round(self, clients: Clients, state: CorrectedState, key: Array) -> tuple[CorrectedState, dict[str, Array]]:  # type: ignore[override]
-        """One communication round."""
         messages = clients.map(self.local_steps, state)
         moves, changes = messages.payload
         move = self.settings.server_step * clients.mean(moves) / self.problem.total_weight

@@ -70,8 +70,7 @@ class ZOHFL(PublishedSettings):
     directions, direction_kind
         q directions for each client and round, averaged; ``"independent"`` or ``"orthonormal"``.
     participation
-        Who takes part in a round: a fraction of the clients (ceil(fraction * m) of them, drawn by chance); a callable of the round that
-        returns the indices of clients; or an array of booleans (rounds, clients), the papers' S_r.
+        Who takes part in a round, as for :class:`FedAvg`.
     absent
         How the absent count: ``"unbiased"`` (participants' terms times m/|S|), ``"renormalise"``, ``"zero"``.
     batch_size
@@ -337,5 +336,4 @@ class BoundZOHFL(Bound):
         return self.problem.client_term_is_public and self.oracle.alone and self.uplink.vectors
 
     def init(self, x0: Array) -> ZOHFLState:
-        """The server begins at x0; clients know it."""
         return ZOHFLState(x0, Ledger.new(self.problem))

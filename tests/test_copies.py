@@ -20,7 +20,7 @@ from hierfl.compiler.data.storage import stacked
 from hierfl.language.federation.given_arrays import MappedRows
 from hierfl.runtime.checkpoints.run_identity import RunSettings, differences, identity_of, stored_identity
 from hierfl.solvers import FedAvg
-from tests.runtime.processes.test_process_runtime import CASES, EVERYBODY
+from tests.runtime.sites.test_same_path import CASES, EVERYBODY
 
 WAYS: dict[str, Callable[[Any], Any]] = {
     "pickled": lambda value: pickle.loads(pickle.dumps(value)),

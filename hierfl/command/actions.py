@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,21 +42,20 @@ def serve_site(chosen: argparse.Namespace) -> None:
     if chosen.ledger is not None:  # which is to be closed
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with nullcontext() if chosen.ledger is None else PrivacyLedger(chosen.ledger, chosen.ledger_key) as ledger:
-        _answer(Site(name, declaration, held, rules, memories=memories, ledger=ledger), chosen)
+        _answer(Site(name, declaration, held, rules, memories=memories, ledger=ledger, read_solver=load_solver), chosen)
 
 
 def _answer(site: Site, chosen: argparse.Namespace) -> None:
     """Answer whoever asks by the way that was chosen, until it ends."""
     if chosen.socket is not None:
         from hierfl.runtime.on_flower.socket_door import serve_socket
-        from hierfl.runtime.sites.letter_desk import LetterDesk
 
-        serve_socket(LetterDesk(site, load_solver).answer, chosen.socket, chosen.parent_pid)
+        serve_socket(site.answer, chosen.socket, chosen.parent_pid)
         return
     from hierfl.runtime.on_dask.site_process import TLSFiles, run_site
 
     files = TLSFiles(chosen.tls_ca, chosen.tls_cert, chosen.tls_key)
-    run_site(site, chosen.scheduler, files, load_solver, chosen.host, chosen.port, chosen.insecure)
+    run_site(site, chosen.scheduler, files, chosen.host, chosen.port, chosen.insecure)
 
 
 def _scheduler(chosen: argparse.Namespace) -> None:
@@ -75,14 +75,6 @@ def _show(chosen: argparse.Namespace) -> None:
         print(declaration_mark(problem.declaration))
         return
     print(problem.latex() if chosen.latex else problem)
-
-
-def _check(chosen: argparse.Namespace) -> None:
-    print(load_problem(chosen.problem).check(smoothing=chosen.smoothing, epsilon=chosen.accuracy))
-
-
-def _explain(chosen: argparse.Namespace) -> None:
-    print(load_problem(chosen.problem).explain())
 
 
 def _inspect(chosen: argparse.Namespace) -> None:
@@ -171,18 +163,6 @@ def _models(chosen: argparse.Namespace) -> None:
     print("\nOne that needs data is called in a file of your own: problem = hierfl.models.relu_network(data).")
 
 
-def _demo(chosen: argparse.Namespace) -> None:
-    from hierfl.command.demo import demo
-
-    demo(chosen)
-
-
-def _docs(chosen: argparse.Namespace) -> None:
-    from hierfl.command.troubleshooting import entry
-
-    print(entry(chosen.topic))
-
-
 def _save(figure: Figure, path: Path) -> None:
     figure.savefig(path, dpi=150, bbox_inches="tight")
     print(f"saved {path}")
@@ -196,18 +176,12 @@ def _text(x: Any) -> str:
     return np.array2string(np.asarray(x), precision=6, threshold=20)
 
 
-def _flower(chosen: argparse.Namespace) -> None:
-    from hierfl.command.flower_app import write_app
-
-    print(write_app(chosen.problem, chosen.folder))
-
-
 ACTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
-    "demo": _demo,
-    "docs": _docs,
+    "demo": lambda chosen: import_module("hierfl.command.demo").demo(chosen),
+    "docs": lambda chosen: print(import_module("hierfl.command.troubleshooting").entry(chosen.topic)),
     "show": _show,
-    "check": _check,
-    "explain": _explain,
+    "check": lambda chosen: print(load_problem(chosen.problem).check(smoothing=chosen.smoothing, epsilon=chosen.accuracy)),
+    "explain": lambda chosen: print(load_problem(chosen.problem).explain()),
     "inspect": _inspect,
     "solve": _solve,
     "report": _report,
@@ -217,5 +191,5 @@ ACTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "site check": site_check,
     "site log": site_log,
     "ledger": ledger_show,
-    "flower": _flower,
+    "flower": lambda chosen: print(import_module("hierfl.command.flower_app").write_app(chosen.problem, chosen.folder)),
 }

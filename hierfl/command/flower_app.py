@@ -10,6 +10,7 @@ from hierfl.command.loading import load_problem
 from hierfl.errors import SettingError
 from hierfl.problem import Problem
 from hierfl.runtime.on_flower import site_frames
+from hierfl.runtime.sites import letter_bytes
 
 CONFIGURATION = """\
 [project]
@@ -74,10 +75,12 @@ def write_app(place: str, folder: Path) -> str:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise SettingError(f"{folder} is there already: name a folder that is not, or an empty one.")
     folder.mkdir(parents=True, exist_ok=True)
-    frames = Path(site_frames.__file__)
-    shutil.copy(frames, folder)
-    relay = frames.with_name("relay.py").read_text()  # which needs flwr to be imported
-    (folder / "client_app.py").write_text(relay.replace(site_frames.__name__, frames.stem))
+    relay = Path(site_frames.__file__).with_name("relay.py").read_text()  # which needs flwr to be imported
+    for module in (site_frames, letter_bytes):
+        copied = Path(str(module.__file__))
+        shutil.copy(copied, folder)
+        relay = relay.replace(module.__name__, copied.stem)
+    (folder / "client_app.py").write_text(relay)
     where, _, name = place.partition(":")
     written, imports = repr(place), ""
     if where.endswith(".py"):

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 END, WIDE_END = b"PK\5\6", b"PK\6\7"  # the last record, and the one before it in archives of more than 4 GB
+KINDS = "biufcU"  # of entries
 DIRECTORY = 1 << 24  # bytes of names and sizes: some two hundred thousand arrays
 
 
@@ -23,9 +24,7 @@ class TooLargeError(BadArchiveError):
     """What a file unpacks to is more than was allowed."""
 
 
-def read_arrays(
-    stream: BinaryIO, largest: int | None = None, kinds: str = "biufcU", directory: int = DIRECTORY
-) -> dict[str, np.ndarray]:
+def read_arrays(stream: BinaryIO, largest: int | None = None) -> dict[str, np.ndarray]:
     """The arrays, by name; nothing is unpickled.
 
     Members are as large as their headers say, which are as large as their bytes; none stands twice. Packed ones are read where ``largest``
@@ -35,7 +34,7 @@ def read_arrays(
     """
     try:
         size = stream.seek(0, os.SEEK_END)
-        _require_small_directory(stream, size, directory)
+        _require_small_directory(stream, size)
         with ZipFile(stream) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             if len(members) != len(archive.infolist()) or not all(
@@ -43,7 +42,7 @@ def read_arrays(
             ):
                 raise BadArchiveError("members that are no arrays, or two of one name")
             _require_sound_sizes(members.values(), size, largest)
-            return {name: _array(archive, info, kinds) for name, info in members.items()}
+            return {name: _array(archive, info) for name, info in members.items()}
     except BadArchiveError:
         raise
     except Exception as error:  # what is no archive can raise anything
@@ -74,7 +73,7 @@ def read_note(arrays: dict[str, np.ndarray], number: int) -> dict[str, Any]:
     return dict(note)
 
 
-def _require_small_directory(stream: BinaryIO, size: int, directory: int) -> None:
+def _require_small_directory(stream: BinaryIO, size: int) -> None:
     """The list of members is made into objects as soon as it is looked at: some twenty times its bytes."""
     stream.seek(max(0, size - 98))
     tail = stream.read(98)
@@ -83,7 +82,7 @@ def _require_small_directory(stream: BinaryIO, size: int, directory: int) -> Non
     told = int.from_bytes(tail[-10:-6], "little")
     if tail[-42:-38] == WIDE_END:
         told = max(told, int.from_bytes(tail[40:48], "little"))
-    if told > directory:
+    if told > DIRECTORY:
         raise BadArchiveError(f"a list of members of {told:,} bytes")
 
 
@@ -101,7 +100,7 @@ def _require_sound_sizes(members: Any, size: int, largest: int | None) -> None:
         raise TooLargeError(f"it unpacks to {unpacked:,} bytes, more than largest={int(largest):,}")
 
 
-def _array(archive: ZipFile, info: ZipInfo, kinds: str) -> np.ndarray:
+def _array(archive: ZipFile, info: ZipInfo) -> np.ndarray:
     """One member, whose header is believed when it is what its bytes are."""
     with archive.open(info) as member:
         version = npy.read_magic(member)
@@ -110,7 +109,7 @@ def _array(archive: ZipFile, info: ZipInfo, kinds: str) -> np.ndarray:
         read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, _, dtype = read_header(member)
         begin = member.tell()
-    if dtype.kind not in kinds or dtype.itemsize == 0:
+    if dtype.kind not in KINDS or dtype.itemsize == 0:
         raise BadArchiveError(f"an array of type {str(dtype)[:40]}")
     if prod(shape) * dtype.itemsize != info.file_size - begin or any(length < 0 for length in shape):
         raise BadArchiveError(

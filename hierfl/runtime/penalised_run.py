@@ -33,7 +33,7 @@ from hierfl.run_settings import RunSettings
 from hierfl.run_standing import not_feasible
 from hierfl.runs import Runs
 from hierfl.runtime.records import Limits
-from hierfl.runtime.run import LATE, QUICKLY, assigned, gathered_runs, run
+from hierfl.runtime.run import LATE, QUICKLY, assigned, gathered_runs, go_on, run
 from hierfl.runtime.step_search import FIRST, wants_step
 from hierfl.value_certificate import Certificate
 
@@ -267,7 +267,6 @@ class _Rounds:
         return ended.excess <= 1.0 or ended.violations.worst <= self.slack
 
     def _nearest(self) -> Ended:
-        """The run that ended nearest to what is feasible."""
         return min(self.made, key=lambda one: (not one.usable, one.excess))
 
     def _enough(self, ended: Ended) -> float:
@@ -331,7 +330,6 @@ class _Rounds:
         return Measured(float("nan"), Violations(unknown), None)
 
     def _seen(self, x: np.ndarray, required: bool) -> Measured:
-        """What f and the conditions are at x."""
         try:
             evaluation = self.compiled.exact.at(x)
         except HierflError:
@@ -349,7 +347,7 @@ class _Rounds:
         x, block = np.asarray(self.compiled.upper.flatten(result.x, "x"), float), self.settings.evaluate_every
         for weights in ((0.0, 1.0), (1.0, 0.0)):
             self.penalty.weigh(*weights)
-            outcome = self.settings.runtime.execute(self.goal, algorithm, x, 1, self.settings.seed, block, _go_on)
+            outcome = self.settings.runtime.execute(self.goal, algorithm, x, 1, self.settings.seed, block, go_on)
             word = outcome.own_value
             told.append(float("nan") if word is None else float(word(jnp.asarray(x)).value))
         texts = [one.text for one in self.compiled.coupled.conditions]
@@ -389,10 +387,6 @@ class _Rounds:
                 "certificate": Certificate.of(compiled, ended.x, ended.evaluation),
             }
         return replace(result, **own)
-
-
-def _go_on(*_: Any) -> None:
-    """End no run at the end of a block."""
 
 
 def _warn(result: Result, among: int = 1) -> None:

@@ -56,16 +56,13 @@ class CountedClients:
         return self.data.clients.public
 
     def share(self, values: Any) -> Known:
-        """Count values once: later maps of the round refer to them at no cost."""
         self._note("scalars_down", self.count * _scalars(values))
         return Known(values)
 
     def charge(self, way: str, scalars: Any) -> None:
-        """Count scalars that are not sent."""
         self._note(f"scalars_{way}", scalars)
 
     def server(self, step: Callable[[Party, Received, Array], Any], broadcast: Any) -> Any:
-        """Run a step on the server's own data; nothing is transmitted."""
         received = Received(broadcast, None, self.round)
         return step(self.data.server_party, received, fold_in(self.key, SERVER_STREAM))
 
@@ -93,6 +90,11 @@ class CountedClients:
             present = jnp.sum(weights)  # 0 where only clients of no weight take part: then nothing moves
             weights = weights * (total / jnp.where(present > 0, present, 1.0))
         return jax.tree.map(lambda v: jnp.tensordot(weights, v, axes=1), values)
+
+
+def as_tables(tables: Any) -> Any:
+    """An algorithm's tables as programs take them."""
+    return jax.tree.map(lambda table: jnp.asarray(table, float if table.dtype.kind == "f" else int), tables)
 
 
 def _scalars(arrays: Any) -> int:
@@ -158,7 +160,6 @@ class Limits:
 
     @property
     def until(self) -> float:
-        """When the time limit has passed, by ``time.perf_counter``."""
         return math.inf if self.seconds is None else self.began + self.seconds
 
     def affordable(self, spent: float, history: History) -> int:

@@ -261,7 +261,7 @@ def _executed(
         if why is not None and watch.ending is None and outcome.ended is None and made < rounds:
             watch.status = why
         if watch.ending is not None and made > watch.ending.rounds:
-            outcome = execute(lane, watch.ending.rounds, _go_on)  # a runtime that cannot go back
+            outcome = execute(lane, watch.ending.rounds, go_on)  # a runtime that cannot go back
             made = watch.ending.rounds
         outcomes[lane] = outcome if keeper is None else outcome._replace(history=watch.history(made))
     return outcomes
@@ -296,7 +296,7 @@ def _inside(compiled: CompiledProblem, start: np.ndarray) -> np.ndarray:
     return start if np.linalg.norm(projected - start) <= INSIDE * (1 + np.linalg.norm(start)) else projected
 
 
-def _go_on(*_: Any) -> None:
+def go_on(*_: Any) -> None:
     """End no run at the end of a block."""
 
 

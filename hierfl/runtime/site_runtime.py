@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -9,7 +10,7 @@ from uuid import uuid4
 import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.errors import SettingError
+from hierfl.errors import SettingError, SiteError
 from hierfl.jaxtools.precision import computing
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.privacy.gaussian_noise import GaussianNoise, orders_of
@@ -20,17 +21,13 @@ from hierfl.runtime.sites.buffered_rounds import BufferedRounds, Buffering
 from hierfl.runtime.sites.exchange import Exchange, exchange_for
 from hierfl.runtime.sites.parcels import (
     KeptMark,
-    Links,
-    Packing,
-    Pickling,
-    declaration_mark,
-    declared_text,
+    Start,
     pickled_solver,
     require_known,
     starting,
 )
-from hierfl.runtime.sites.rounds import Attendance, SiteRounds, opened, scalars_remembered
-from hierfl.version import VERSION
+from hierfl.runtime.sites.rounds import Attendance, SiteRounds, require_begun, scalars_remembered
+from hierfl.runtime.sites.solver_text import solver_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +48,9 @@ class MessageTreatment:
         Raises ``SettingError``, naming the two that exclude each other; for a buffer, or weights of old moves, out of range.
         """
         name, asynchronous = type(self).__name__, getattr(self, "asynchronous", False)
-        buffer, staleness = getattr(self, "buffer", 1), getattr(self, "staleness", 0.0)
-        if buffer < 1 or not staleness >= 0:
-            raise SettingError(f"{name}(buffer={buffer!r}, staleness={staleness!r}): at least 1, and at least 0.")
+        buffering = self._buffering
+        if buffering.buffer < 1 or not buffering.staleness >= 0:
+            raise SettingError(f"{name}(buffer={buffering.buffer!r}, staleness={buffering.staleness!r}): at least 1, and at least 0.")
         if self.rule is not None and asynchronous:
             raise SettingError(
                 f"{name}(aggregation=..., asynchronous=True): a robust aggregate is one of a round's messages; choose one of the two."
@@ -74,10 +71,33 @@ class MessageTreatment:
         """The robust aggregate, if one was asked for."""
         return None if self.aggregation is None else Aggregation(self.aggregation, self.adversaries)
 
+    @property
+    def _buffering(self) -> Buffering:
+        return Buffering(getattr(self, "buffer", 1), getattr(self, "staleness", 0.0))
+
+    def _start(self, problem: CompiledProblem, algorithm: Algorithm, x0: np.ndarray, rounds: int, seed: int, **told: Any) -> Start:
+        """What sites are told of a run."""
+        noise, masks = orders_of(self.noise, self.masks, problem, algorithm, rounds, seed)
+        return starting(problem, algorithm, rounds, x0, noise=noise, masks=masks, **told)
+
+    def _rounds(
+        self,
+        problem: CompiledProblem,
+        algorithm: Algorithm,
+        exchange: Exchange,
+        attendance: Attendance,
+        seed: int,
+        clock: Callable[[], float] | None = None,
+    ) -> SiteRounds:
+        """What makes the rounds, by its ``run``; of a simulation its clock is recorded."""
+        if getattr(self, "asynchronous", False):
+            return BufferedRounds(problem, algorithm, exchange, self._buffering, attendance.patience, seed)
+        return SiteRounds(problem, algorithm, exchange, attendance, seed, clock, self.rule)
+
 
 @dataclass(frozen=True, kw_only=True)
 class SiteRuntime(MessageTreatment):
-    """A runtime whose clients are at sites of others; an engine says how to reach them (``_links``), and what it packs messages as.
+    """A runtime whose clients are at sites of others; an engine says how to reach them (``_links``).
 
     Its settings are those of :class:`hierfl.runtime.Dask` by the same names, where they are explained.
     """
@@ -120,35 +140,17 @@ class SiteRuntime(MessageTreatment):
         with computing(double=True):
             links = self._links(problem)
             clients_of = require_known(links.held(), problem.num_clients)
-            mark, text = declaration_mark(problem.declaration), declared_text(problem.declaration)
-            noise, masks = orders_of(self.noise, self.masks, problem, algorithm, rounds, seed)
-            start = starting(
-                algorithm,
-                mark,
-                text,
-                rounds,
-                x0,
-                VERSION,
-                largest=self.largest,
-                noise=noise,
-                masks=masks,
-                solver_as=self._sent_solver,
-                shared_seeds=self._shares_seeds,
-                penalty=None if problem.declaration.penalty is None else problem.declaration.penalty.weights,
-            )
-            exchange = exchange_for(problem, links, start, clients_of, self.timeout, self.watcher, self.packing)
+            seeds, solver = self.shared_seeds or self._hands_data, algorithm.settings
+            text = pickled_solver(solver) if self._hands_data else solver_text(solver)
+            told = {"largest": self.largest, "shared_seeds": seeds, "solver": text}
+            start = self._start(problem, algorithm, x0, rounds, seed, **told)
+            exchange = exchange_for(problem, links, start, clients_of, self.timeout, self.watcher)
             self._latest.begin(exchange, scalars_remembered(algorithm, x0), begun)
-            attendance = Attendance(self.minimum, self.patience)
-            self._open(problem, exchange, links, attendance)
-            making = self._rounds(problem, algorithm, exchange, links, attendance, seed)
+            self._open(problem, exchange, links)
+            patience = self.timeout if self.asynchronous else self.patience
+            making = self._rounds(problem, algorithm, exchange, Attendance(self.minimum, patience), seed)
             making.told["wire"] = self._wire
-            outcome: Outcome = making.run(x0, rounds, block, at_end, begun)
-            return outcome
-
-    @property
-    def packing(self) -> Packing:
-        """What messages are as bytes: pickled, where the sites' code and data are this side's own."""
-        return Pickling()
+            return making.run(x0, rounds, block, at_end, begun)
 
     @property
     def resumes(self) -> bool:
@@ -168,38 +170,23 @@ class SiteRuntime(MessageTreatment):
         return "between processes of this machine"
 
     @property
-    def _shares_seeds(self) -> bool:
-        """Whether sites draw the rows that the run's seed says."""
-        return self.shared_seeds
+    def _hands_data(self) -> bool:
+        """Whether the sites' code and data are this side's own: it may know what rows they draw, and they unpickle a solver."""
+        return False
 
     def _links(self, problem: CompiledProblem) -> Any:
         """The ways to the sites that have a problem."""
         raise NotImplementedError
 
-    def _sent_solver(self, settings: Any) -> Any:
-        """The solver as sites are told of it."""
-        return pickled_solver(settings)
-
-    def _open(self, problem: CompiledProblem, exchange: Exchange, links: Links, attendance: Attendance) -> None:
-        """Wait for the sites."""
+    def _open(self, problem: CompiledProblem, exchange: Exchange, links: Any) -> None:
+        """Wait for the sites of a run, and require that it can begin."""
         federation = problem.declaration.federation
         names = [client.name for client in federation.clients] if federation else [None]
-        opened(exchange, problem.num_clients, names, attendance)
-
-    def _rounds(
-        self,
-        problem: CompiledProblem,
-        algorithm: Algorithm,
-        exchange: Exchange,
-        links: Any,
-        attendance: Attendance,
-        seed: int,
-    ) -> Any:
-        """What makes the rounds, by its ``run``."""
-        if self.asynchronous:
-            buffering = Buffering(self.buffer, self.staleness)
-            return BufferedRounds(problem, algorithm, exchange, links, buffering, self.timeout, seed)
-        return SiteRounds(problem, algorithm, exchange, attendance, seed, aggregation=self.rule)
+        try:
+            require_begun(exchange, names, Attendance(self.minimum, self.patience))
+        except SiteError as error:
+            said = "".join(f"\n{who}: {reason}" for who, reason in links.refusals.items())
+            raise SiteError(f"{error}{said}") from None
 
 
 class _LatestRun:

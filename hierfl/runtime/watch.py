@@ -119,7 +119,6 @@ class Watch:
         self.progress.update(done, "")
 
     def history(self, rounds: int) -> History:
-        """The records of the first rounds."""
         self.blocks = [_joined(self.blocks)] if len(self.blocks) > 1 else self.blocks
         return {name: values[:rounds] for name, values in _joined([*self.blocks, self.cut]).items()}
 
@@ -139,7 +138,6 @@ class Watch:
 
     @property
     def trajectory(self) -> dict[str, np.ndarray]:
-        """The kept iterates and their rounds."""
         return {"round": np.array(list(self.path)), "x": np.array(list(self.path.values()))}
 
     def measure(self, done: int, state: Any, memory: Any) -> None:
@@ -174,7 +172,6 @@ class Watch:
         return self.compiled.upper.unflatten(np.asarray(self.algorithm.decision(state))), shown
 
     def _require_answers(self, first: int, x: np.ndarray, history: History) -> None:
-        """Require that Y(x) was nowhere empty."""
         level = self.compiled.declaration.lower_level
         for place, client in enumerate(history["empty"]):
             if client >= 0:
@@ -187,7 +184,6 @@ class Watch:
                 )
 
     def _divergence(self, index: int, history: History, place: int) -> DivergedError:
-        """Write the error for a failing round."""
         client, size = int(history["fault"][place]), float(history["step_size"][place])
         if client < 0 and self.compiled.num_clients == 1 and self.compiled.server_program is None:
             client = 0  # there is nobody else

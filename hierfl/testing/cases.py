@@ -23,9 +23,7 @@ import hierfl as hf
 ROWS = (1, 2, 40)  # of the first table; of the second in reverse
 SIZE = 2
 SKEW = np.array([[0.0, 0.5], [-0.5, 0.0]])  # what makes a map of an equilibrium or a game no gradient
-SHARE = 1.0 / len(ROWS)
 TIGHT = {"tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11, "tol_ktratio": 1e-10}
-Objective = tuple[np.ndarray, np.ndarray, float]  # y'Hy / 2 + q'y + c
 
 
 class CaseAnswer(NamedTuple):
@@ -58,6 +56,33 @@ KINDS = {
     "equilibrium": Kind(limits=lambda x, y: [y >= 0.05, y <= 0.6]),
     "game": Kind(),
 }
+
+
+class Losses(NamedTuple):
+    """What a client's data make of the lower and the upper objective, of y, the data and a mean: over samples hierfl's, over rows NumPy's."""
+
+    below: Callable[[Any, Any, Callable[[Any], Any]], Any]
+    above: Callable[[Any, Any, Callable[[Any], Any]], Any]
+
+
+LOSSES = {
+    "samples": Losses(lambda y, h, mean: mean((h.u @ y - h.b) ** 2), lambda y, h, mean: mean((h.u @ y + h.b) ** 2)),
+    "parameters": Losses(lambda y, h, mean: _squares(y - h.c), lambda y, h, mean: _squares(y - 2 * h.c)),
+    "both": Losses(
+        lambda y, h, mean: mean((h.u @ (y - h.c) - h.b) ** 2), lambda y, h, mean: mean((h.u @ (y + h.c) - h.b) ** 2)
+    ),
+    "tables": Losses(
+        lambda y, h, mean: mean((h.u @ y - h.b) ** 2) + mean((h.v @ y - h.d) ** 2),
+        lambda y, h, mean: mean((h.v @ y + h.d) ** 2),
+    ),
+    "law": Losses(
+        lambda y, h, mean: mean((h.s * y[0] - 1) ** 2) + y[1] ** 2, lambda y, h, mean: mean((h.s * y[1] - y[0]) ** 2)
+    ),
+}
+
+
+def _squares(vector: Any) -> Any:
+    return cp.sum_squares(vector) if isinstance(vector, cp.Expression) else np.sum(vector**2)
 
 
 @dataclass(frozen=True)
@@ -126,21 +151,12 @@ class Case:
         return hf.ArgMin(y, objective, kind.limits(x, y), scope=scope)
 
     def _below(self, y: Any, leaves: _Leaves) -> Any:
-        """What a client's data make of the lower objective."""
-        u, b, v, d, c, s = leaves
-        if self.scope == "sample":
-            return cp.square(u @ y - b) if self.holds == "samples" else cp.square(u @ (y - c) - b)
-        return {
-            "samples": lambda: hf.E(cp.square(u @ y - b)),
-            "parameters": lambda: cp.sum_squares(y - c),
-            "both": lambda: hf.E(cp.square(u @ (y - c) - b)),
-            "tables": lambda: hf.E(cp.square(u @ y - b)) + hf.E(cp.square(v @ y - d)),
-            "law": lambda: hf.E(cp.square(s * y[0] - 1)) + cp.square(y[1]),
-        }[self.holds]()
+        """What a client's data make of the lower objective; of a sample's by itself there is no mean."""
+        return LOSSES[self.holds].below(y, leaves, (lambda term: term) if self.scope == "sample" else hf.E)
 
     def _map(self, y: Any, leaves: _Leaves) -> Any:
         """The gradient of that in y."""
-        u, b, _, _, c, _ = leaves
+        u, b, c = leaves.u, leaves.b, leaves.c
         if self.holds == "parameters":
             return 2 * (y - c)
         shift = c if self.holds == "both" else np.zeros(SIZE)
@@ -149,41 +165,30 @@ class Case:
 
     def _above(self, y: Any, leaves: _Leaves) -> Any:
         """What a client's data make of the upper objective."""
-        u, b, v, d, c, s = leaves
-        if self.scope == "sample":
-            return hf.E(cp.sum_squares(y - u))
-        return {
-            "samples": lambda: hf.E(cp.square(u @ y + b)),
-            "parameters": lambda: cp.sum_squares(y - 2 * c),
-            "both": lambda: hf.E(cp.square(u @ (y + c) - b)),
-            "tables": lambda: hf.E(cp.square(v @ y + d)),
-            "law": lambda: hf.E(cp.square(s * y[1] - y[0])),
-        }[self.holds]()
+        return hf.E(cp.sum_squares(y - leaves.u)) if self.scope == "sample" else LOSSES[self.holds].above(y, leaves, hf.E)
 
     # --- and without it ------------------------------------------------------------------------------------------------
 
     def answer(self, x: np.ndarray) -> CaseAnswer:
         """f and y at an x."""
         x = np.asarray(x, float)
-        below, above = [_below(self, k) for k in range(len(ROWS))], [_above(self, k) for k in range(len(ROWS))]
-        if self.scope is None:
-            owners, values = np.zeros((0, SIZE)), [_at(one, x) for one in above]
-        elif self.scope == "federation":
-            shared = self._response(x, _mean(below))
-            owners, values = shared[None], [_at(one, shared) for one in above]
-        elif self.scope == "client":
-            owners = np.stack([self._response(x, one) for one in below])
-            values = [_at(one, y) for one, y in zip(above, owners)]
-        else:
-            rows = [_row_objectives(self, k) for k in range(len(ROWS))]
-            answers = [np.stack([self._response(x, one) for one in client]) for client in rows]
+        held, losses = [_held(k) for k in range(len(ROWS))], LOSSES[self.holds]
+        values = []
+        if self.scope == "sample":
+            answers = [np.stack([self._response(x, [row]) for row in own.rows()]) for own in held]
             owners = np.concatenate(answers)
-            values = [float(np.mean(np.sum((y - _held(k).u) ** 2, axis=1))) for k, y in enumerate(answers)]
+            values = [np.mean(np.sum((y - own.u) ** 2, axis=1)) for own, y in zip(held, answers)]
+        else:
+            together: Any = {"client": [[own] for own in held], "federation": [held], None: []}[self.scope]
+            owners = np.array([self._response(x, group) for group in together]).reshape(-1, SIZE)
+            each: Any = {"client": owners, "federation": [*owners] * len(held), None: [x] * len(held)}[self.scope]
+            values = [losses.above(y, own, np.mean) for own, y in zip(held, each)]
         return CaseAnswer(float(np.mean(values) + 0.1 * np.sum((x - 1) ** 2)), owners)
 
-    def _response(self, x: np.ndarray, objective: Objective) -> np.ndarray:
-        """y(x) of an owner whose data make this quadratic."""
-        h, q = objective[0] + 2 * np.eye(SIZE), objective[1] - 2 * x
+    def _response(self, x: np.ndarray, group: Collection[_Held]) -> np.ndarray:
+        """y(x) of those who hold these data together."""
+        h, q = _below(self, group)
+        h, q = h + 2 * np.eye(SIZE), q - 2 * x
         if self.kind == "equilibrium":
             return _between(lambda y: (h + SKEW) @ y + q, 0.05, 0.6)
         if self.kind == "smooth":
@@ -207,9 +212,6 @@ class _Leaves:
         self.v, self.d = hf.Sample(SIZE, name="v"), hf.Sample(name="d")
         self.c, self.s = hf.ClientParameter(SIZE, name="c"), hf.Sample(name="s")
 
-    def __iter__(self) -> Any:
-        return iter((self.u, self.b, self.v, self.d, self.c, self.s))
-
     def client(self, holds: str, place: int, here: bool) -> hf.Client:
         """A client with its data, or with their numbers of rows."""
         own = _held(place)
@@ -232,6 +234,11 @@ class _Held(NamedTuple):
     d: np.ndarray
     c: np.ndarray
     law: Any
+    s: np.ndarray  # two equal masses with the mean and the variance of the law, which are all that squares see
+
+    def rows(self) -> list[_Held]:
+        """Each row of the first table by itself."""
+        return [self._replace(u=self.u[k : k + 1], b=self.b[k : k + 1]) for k in range(len(self.u))]
 
 
 def _held(place: int) -> _Held:
@@ -239,62 +246,20 @@ def _held(place: int) -> _Held:
     rng, (first, second) = np.random.default_rng(place), (ROWS[place], ROWS[-1 - place])
     u, v = 0.7 * rng.standard_normal((first, SIZE)), 0.7 * rng.standard_normal((second, SIZE))
     b, d, c = rng.standard_normal(first), rng.standard_normal(second), rng.uniform(0.0, 0.5, SIZE)
-    return _Held(u, b, v, d, c, scipy.stats.norm(0.5 + 0.3 * place, 0.4))
+    law = scipy.stats.norm(0.5 + 0.3 * place, 0.4)
+    return _Held(u, b, v, d, c, law, law.mean() + law.std() * np.array([-1.0, 1.0]))
 
 
-def _squares(rows: np.ndarray, right: np.ndarray) -> Objective:
-    """The mean of (row'y - right)^2."""
-    n = len(rows)
-    return 2 * rows.T @ rows / n, -2 * rows.T @ right / n, float(right @ right / n)
+def _below(case: Case, group: Collection[_Held]) -> tuple[np.ndarray, np.ndarray]:
+    """H and q of the quadratic y'Hy / 2 + q'y + c that these data make of the lower objective, by its values."""
 
+    def loss(y: np.ndarray) -> float:
+        return float(np.mean([LOSSES[case.holds].below(y, own, np.mean) for own in group]))
 
-def _below(case: Case, place: int) -> Objective:
-    own = _held(place)
-    if case.holds == "samples":
-        return _squares(own.u, own.b)
-    if case.holds == "parameters":
-        return 2 * np.eye(SIZE), -2 * own.c, float(own.c @ own.c)
-    if case.holds == "both":
-        return _squares(own.u, own.b + own.u @ own.c)
-    if case.holds == "tables":
-        return _sum(_squares(own.u, own.b), _squares(own.v, own.d))
-    mean, second = own.law.mean(), own.law.var() + own.law.mean() ** 2
-    return np.diag([2 * second, 2.0]), np.array([-2 * mean, 0.0]), 1.0
-
-
-def _above(case: Case, place: int) -> Objective:
-    own = _held(place)
-    if case.holds == "samples":
-        return _squares(own.u, -own.b)
-    if case.holds == "parameters":
-        return 2 * np.eye(SIZE), -4 * own.c, float(4 * own.c @ own.c)
-    if case.holds == "both":
-        return _squares(own.u, own.b - own.u @ own.c)
-    if case.holds == "tables":
-        return _squares(own.v, -own.d)
-    mean, second = own.law.mean(), own.law.var() + own.law.mean() ** 2
-    return 2 * np.array([[1.0, -mean], [-mean, second]]), np.zeros(SIZE), 0.0
-
-
-def _row_objectives(case: Case, place: int) -> list[Objective]:
-    own = _held(place)
-    shift = own.u @ own.c if case.holds == "both" else np.zeros(len(own.u))
-    return [_squares(own.u[k : k + 1], (own.b + shift)[k : k + 1]) for k in range(len(own.u))]
-
-
-def _sum(*parts: Objective) -> Objective:
-    h, q, c = zip(*parts)
-    return np.sum(h, axis=0), np.sum(q, axis=0), float(np.sum(c))
-
-
-def _mean(parts: list[Objective]) -> Objective:
-    h, q, c = _sum(*parts)
-    return SHARE * h, SHARE * q, SHARE * c
-
-
-def _at(objective: Objective, y: np.ndarray) -> float:
-    h, q, c = objective
-    return float(0.5 * y @ h @ y + q @ y + c)
+    units, none = np.eye(SIZE), np.zeros(SIZE)
+    at, alone = loss(none), np.array([loss(unit) for unit in units])
+    h = np.array([[loss(one + other) for other in units] for one in units]) - alone[:, None] - alone + at
+    return h, alone - at - np.diag(h) / 2
 
 
 def _between(force: Callable[[np.ndarray], np.ndarray], low: float, high: float) -> np.ndarray:

@@ -99,12 +99,10 @@ class BoundExact(Tabulated):
         )
 
     def client(self, x: Array, party: Party, start: Array, clock: Clock, key: Array) -> tuple[Array, Array]:
-        """(y, natural residual) of a client-scope y."""
         exact = self.exact
         return self._checked(exact.solve(x, exact.client_owner(x, party), start, self.settings.tolerance))
 
     def sample(self, x: Array, party: Party, row: dict[int, Array], start: Array, clock: Clock) -> tuple[Array, Array]:
-        """(y, natural residual) of one sample's y."""
         exact = self.exact
         owner = exact.sample_owner(x, {**party.environment, **row})
         return self._checked(exact.solve(x, owner, start, self.settings.tolerance))

@@ -286,21 +286,12 @@ class LFD(LocalDescent):
 
     Parameters
     ----------
-    rounds
-        Lower rounds in one round of the upper level: number or schedule of the round.
-    steps
-        Local steps of a client in a lower round: number or schedule of the round.
-    step_size
-        Number or schedule of the local step t, counted over the lower rounds of one call.
-    batch_size
-        Rows of a minibatch; None uses all rows in every step.
+    rounds, steps, step_size, batch_size, start
+        As for :class:`LocalSGD`; by default the step is 0.1 and all rows are used in every step.
     schedule
         ``"practical"`` uses the settings above; ``"certified"`` has certified constants choose them: the steps 1/(mu a_r) and the
         T = 2 a_r ln(a_r) local steps of Algorithm 3 of [2S], as :class:`LocalSGD`, in lower rounds of m^(-1/3) T^(2/3) each,
         the order that [2S] quotes of the source's Theorem 4.2.
-    start
-        Where y begins in every round of the upper level: ``"warm"`` where it ended at the last x, or ``"zero"``. The papers leave
-        y_{0,r} to the server.
 
     Raises
     ------
@@ -365,8 +356,7 @@ class FedAC:
     batch_size
         Rows of a minibatch; None uses all rows in every step.
     start
-        Where y begins in every round of the upper level: ``"warm"`` where it ended at the last x, or ``"zero"``. The papers leave
-        y_{0,r} to the server.
+        As for :class:`LocalSGD`.
 
     Raises
     ------

@@ -138,7 +138,6 @@ class BoundProjectedSGD(Tabulated):
         return y, jnp.linalg.norm(y - problem.project_lower(x, y - last, own))
 
     def sample(self, x: Array, party: Party, row: dict[int, Array], start: Array, clock: Clock) -> tuple[Array, Array]:
-        """(y, natural residual) of one sample's y."""
         problem, own = self.problem, {**party.environment, **row}
         sizes, count = jnp.asarray(self.sizes, x.dtype), steps_of(self.counts, clock.round, party.index)
 
@@ -289,7 +288,6 @@ class BoundProjections(Tabulated):
         return self._advance(x, party.environment, force, start, clock)
 
     def sample(self, x: Array, party: Party, row: dict[int, Array], start: Array, clock: Clock) -> tuple[Array, Array]:
-        """(y, natural residual) of one sample's y."""
         own = {**party.environment, **row}
         return self._advance(x, own, lambda y: self.problem.operator(x, y, own, NO_ROWS), start, clock)
 

@@ -68,11 +68,15 @@ def _limit(smoothing: float, problem: CompiledProblem, report: CheckReport) -> f
     return 0.0 if not np.isfinite(below) else smoothing / below if below > 0 else inf
 
 
+def _finding(name: str, verdict: str, reason: str) -> Finding:
+    return _finding(name, verdict, reason)
+
+
 def _everybody(participation: Any) -> Finding:
     name = "all clients take part"
     if not callable(participation) and not np.ndim(participation) and participation == 1:
-        return Finding(name, "proved", "participation=1", NAME)
-    return Finding(name, "not covered", "the theorem's mean is over all clients in every round: participation=1", NAME)
+        return _finding(name, "proved", "participation=1")
+    return _finding(name, "not covered", "the theorem's mean is over all clients in every round: participation=1")
 
 
 def _nonsummable(power: Power | None) -> Finding:
@@ -80,8 +84,8 @@ def _nonsummable(power: Power | None) -> Finding:
     if power is None:
         return _unknown(name, "whether the steps sum to infinity")
     if power.p <= 1:
-        return Finding(name, "proved", f"sum of {_power(power)} is infinite, as p <= 1", NAME)
-    return Finding(name, "violated", f"sum of {_power(power)} is finite, as p > 1: x cannot move far", NAME)
+        return _finding(name, "proved", f"sum of {_power(power)} is infinite, as p <= 1")
+    return _finding(name, "violated", f"sum of {_power(power)} is finite, as p > 1: x cannot move far")
 
 
 def _square_summable(power: Power | None) -> Finding:
@@ -89,10 +93,10 @@ def _square_summable(power: Power | None) -> Finding:
     if power is None:
         return _unknown(name, "whether the squares of the steps have a finite sum")
     if power.p > 0.5:
-        return Finding(name, "proved", f"sum of the squares of {_power(power)} is finite, as p > 1/2", NAME)
+        return _finding(name, "proved", f"sum of the squares of {_power(power)} is finite, as p > 1/2")
     own = f"; {EXPERIMENTS}" if power.p == 0.5 else ""
     reason = f"the squares of {_power(power)} sum to infinity, as p <= 1/2: take Decay({power.c:g}, p) with p in (1/2, 1]{own}"
-    return Finding(name, "violated", reason, NAME)
+    return _finding(name, "violated", reason)
 
 
 def _small_enough(power: Power | None, limit: float) -> Finding:
@@ -100,41 +104,32 @@ def _small_enough(power: Power | None, limit: float) -> Finding:
     if power is None:
         return _unknown(name, "whether every step is below the limit")
     if limit == 0:
-        return Finding(name, "unknown", "L_1^{f_1} or L0_imp is not bounded on the declared sets", NAME)
-    if power.p >= 0 and power.c <= limit:
-        return Finding(
-            name,
-            "proved",
-            f"the first step, {power.c:g}, is at most eta / (4 (eta L_1 + L0_imp sqrt(n))) = {limit:.4g}",
-            NAME,
-        )
+        return _finding(name, "unknown", "L_1^{f_1} or L0_imp is not bounded on the declared sets")
     if power.p < 0:
-        return Finding(name, "violated", f"{_power(power)} grows, and the limit is {limit:.4g}", NAME)
-    return Finding(
-        name,
-        "violated",
-        f"the first step, {power.c:g}, is above eta / (4 (eta L_1 + L0_imp sqrt(n))) = {limit!r}",
-        NAME,
-    )
+        return _finding(name, "violated", f"{_power(power)} grows, and the limit is {limit:.4g}")
+    first, bound = f"the first step, {power.c:g}, is", "eta / (4 (eta L_1 + L0_imp sqrt(n)))"
+    if power.c <= limit:
+        return _finding(name, "proved", f"{first} at most {bound} = {limit:.4g}")
+    return _finding(name, "violated", f"{first} above {bound} = {limit!r}")
 
 
 def _errors_summable(power: Power | None, lower: Any) -> Finding:
     """sum gamma_r eps_r, where eps_r falls with the lower solver's steps."""
     name = "lower errors summable with the steps"
     if isinstance(lower, Exact):
-        return Finding(name, "proved", "the lower level is solved exactly, to a certified error", NAME)
+        return _finding(name, "proved", "the lower level is solved exactly, to a certified error")
     rate = _error_rate(lower)
     if rate is None:
         reason = (
             f"no rate is proved for {lower}: take Exact(), or ProjectedSGD(steps=Decay(tau, -q), schedule='theory')"
         )
-        return Finding(name, "unknown", reason, NAME)
+        return _finding(name, "unknown", reason)
     if power is None:
         return _unknown(name, "the sum of steps times errors")
     if power.p + rate > 1:
-        return Finding(name, "proved", f"errors of order (r + 1)^-{rate:g} (Proposition 1), and p + {rate:g} > 1", NAME)
+        return _finding(name, "proved", f"errors of order (r + 1)^-{rate:g} (Proposition 1), and p + {rate:g} > 1")
     reason = f"errors of order (r + 1)^-{rate:g} (Proposition 1), and p + {rate:g} <= 1: more local steps, as ceil(tau (r + 1)^q) with q > {1 - power.p:g}"
-    return Finding(name, "unknown", reason, NAME)
+    return _finding(name, "unknown", reason)
 
 
 def _error_rate(lower: Any) -> float | None:
@@ -149,7 +144,7 @@ def _error_rate(lower: Any) -> float | None:
 
 
 def _unknown(name: str, what: str) -> Finding:
-    return Finding(name, "unknown", f"{what} is not known of this schedule: give a number or Decay(c, p)", NAME)
+    return _finding(name, "unknown", f"{what} is not known of this schedule: give a number or Decay(c, p)")
 
 
 def _power(power: Power) -> str:

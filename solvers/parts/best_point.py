@@ -31,29 +31,23 @@ class BoundSearch:
 
     @property
     def cohorts(self) -> DrawnCohorts:
-        """Every round asks all clients."""
         return DrawnCohorts(self.problem.num_clients, self.problem.num_clients)
 
     def init(self, x0: Any) -> BestPoint:
-        """The start."""
         return BestPoint(np.asarray(x0, float), None)
 
     def memory(self, x0: Any) -> Float[np.ndarray, " 0"]:
-        """Clients remember nothing."""
         return np.zeros(0)
 
     def decision(self, state: BestPoint) -> Float[np.ndarray, " n"]:
-        """The best point so far."""
         return state.x
 
     def response(self, state: BestPoint, memory: Any) -> Float[np.ndarray, "owners size"] | None:
-        """y at the best point."""
         if state.y is not None or not self.problem.lower.size:
             return state.y
         return np.asarray(self.problem.exact.at(state.x).solution.y)  # type: ignore[union-attr]
 
     def caveat(self, rounds: int) -> str | None:
-        """It claims no theorem."""
         return None
 
     def sent(self) -> dict[str, int]:

@@ -54,7 +54,6 @@ class Bound(Tabulated):
         return self.oracle.first_answer(x0)
 
     def decision(self, state: Any) -> Array:
-        """The server's x."""
         x: Array = getattr(state, "x", state)
         return x
 
@@ -79,12 +78,10 @@ class Bound(Tabulated):
 
     @property
     def lower(self) -> Any:
-        """The bound lower-level solver, or None."""
         return self.oracle.lower
 
     @property
     def queries(self) -> str:
-        """The word on queried points that it was bound with."""
         return self.oracle.queries
 
     @property
@@ -122,13 +119,11 @@ class Bound(Tabulated):
 
     @property
     def absent(self) -> str:
-        """How absent clients count: one of ``ABSENT``."""
         absent: str = self.settings.absent
         return absent
 
     @property
     def work(self) -> Work:
-        """What a step of a client costs, for the choice of a schedule."""
         lower, settings = self.lower, self.settings
         at_once = isinstance(lower, BoundExact) and lower.exact.method is not None and lower.exact.method.at_once
         level: Any = getattr(lower, "settings", None)
@@ -148,7 +143,6 @@ class Bound(Tabulated):
         return np.ones(last - first) if everyone_counts else None
 
     def descends(self, rounds: int) -> bool:
-        """Whether the moves of all rounds are gradient steps."""
         return self.gradient_steps(0, rounds) is not None
 
     def gradient_at_most(self, before: np.ndarray, after: np.ndarray, history: History, first: int) -> float | None:
@@ -158,5 +152,4 @@ class Bound(Tabulated):
 
     @property
     def federated(self) -> bool:
-        """Whether all clients share one y."""
         return self.problem.scope == "federation"

@@ -217,7 +217,6 @@ class ClientOracle(Tabulated):
         return value, jax.tree.map(lambda of_rows: jnp.max(jnp.where(counts, of_rows, 0.0)), found)
 
     def server_value(self, party: Party, received: Received, key: Array) -> Array:
-        """The server's term on all its data."""
         x, y = received.broadcast
         value: Array = party.mean(lambda rows: self.problem.server_value(x, y, party.environment, rows))
         return value

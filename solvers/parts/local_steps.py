@@ -75,16 +75,13 @@ class LocalSteps(Bound):
 
     @property
     def client_term(self) -> Term:
-        """The value of a client's f_i on a minibatch."""
         return Term(self.problem.client_value, self.problem.upper_samples)
 
     @property
     def server_term(self) -> Term:
-        """The value of the server's f_1 on a minibatch."""
         return Term(self.problem.server_value, self.problem.server_samples)
 
     def size(self, r: Array) -> Array:
-        """The step size of a round."""
         return row(self.sizes, r)
 
     def gradient(self, term: Term, x: Array, party: Party, key: Array, t: Array) -> tuple[Array, Array]:

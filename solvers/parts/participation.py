@@ -85,15 +85,12 @@ class DrawnCohorts(Tabulated):
 
     @property
     def everybody(self) -> bool:
-        """Whether all clients take part in every round."""
         return self.size == self.clients
 
     def of(self, round_key: Array, index: Array) -> Cohort:
-        """A round's participants; traceable."""
         return Cohort(draw_participants(round_key, self.size, self.clients), self.size)
 
     def counts(self, rounds: int) -> np.ndarray:
-        """How many take part in the first rounds, ``(rounds,)``."""
         return np.full(rounds, self.size)
 
 
@@ -112,15 +109,12 @@ class ScriptedCohorts(Tabulated):
 
     @property
     def size(self) -> int:
-        """The most clients in a round."""
         return self.members.shape[1]
 
     def of(self, round_key: Array, index: Array) -> Cohort:
-        """A round's participants; traceable."""
         return Cohort(row(self.members, index), self.size if self.even else row(self.numbers, index))
 
     def counts(self, rounds: int) -> np.ndarray:
-        """How many take part in the first rounds, ``(rounds,)``."""
         return rows(self.numbers, 0, rounds)
 
 

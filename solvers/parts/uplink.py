@@ -86,11 +86,9 @@ class SeededSteps(Tabulated):
         return replace(self, counts=counts)
 
     def size(self, r: Int[Array, ""]) -> Float[Array, ""]:
-        """The step size gamma of a round."""
         return row(self.sizes, r)
 
     def count(self, r: Int[Array, ""], clients: Int[Array, ...]) -> Int[Array, ...]:
-        """The local steps H of a client in a round, or of several clients."""
         return steps_of(self.counts, r, clients)
 
     def clock(self, r: Int[Array, ""], t: Int[Array, ""] | int = 0) -> Clock:
@@ -102,7 +100,6 @@ class SeededSteps(Tabulated):
         return jax.vmap(lambda t: split(fold_in(key, t)))(jnp.arange(self.most))
 
     def draw(self, key: Array) -> Directions:
-        """The directions v_j of one step."""
         return Directions.draw(key, self.directions, self.problem.upper.size, self.direction_kind)
 
     def update(
@@ -246,7 +243,6 @@ class SlopeUplink(ScalarUplink):
         return jnp.zeros((steps.most, steps.directions), x.dtype)
 
     def noted(self, kept: Float[Array, "most q"], t: Int[Array, ""], slopes: Float[Array, " q"]) -> Array:
-        """The slopes kept after local step t."""
         return kept.at[t].set(slopes)
 
     def payload(self, move: Float[Array, " n"], kept: Float[Array, "most q"]) -> Array | Known:
@@ -267,8 +263,6 @@ class SlopeUplink(ScalarUplink):
     def moves(
         self, clients: Clients, steps: SeededSteps, x: Array, payload: Array | Known, v: Directions | None
     ) -> Float[Array, "participants n"]:
-        """Every participant's move, replayed; ``v`` are the round's directions, None where every step draws its own."""
-
         def replayed(job: tuple[Array, Array]) -> Array:
             client, slopes = job
             return steps.replayed(clients, x, client, slopes, v)
@@ -290,6 +284,5 @@ class SlopeSumUplink(SlopeUplink):
     def moves(
         self, clients: Clients, steps: SeededSteps, x: Array, payload: Array | Known, v: Directions | None
     ) -> Float[Array, "participants n"]:
-        """Every participant's move: minus gamma n / q times the sum of its slopes along the directions."""
         assert v is not None
         return -steps.size(clients.round) * x.size / v.count * jax.vmap(v.combination)(arrived(payload))

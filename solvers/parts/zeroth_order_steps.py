@@ -85,7 +85,6 @@ class ZerothOrderSteps(Bound):
     tabulated: ClassVar[tuple[str, ...]] = ("step_size", "local_steps", "smoothing", "accuracy")
 
     def cut_short(self, last: int, steps: int) -> Self:
-        """The same with so many local steps in round ``last``."""
         return replace(self, steps=self.steps.cut_short(last, steps))
 
     def gradient_steps(self, first: int, last: int) -> np.ndarray | None:
@@ -103,7 +102,6 @@ class ZerothOrderSteps(Bound):
         return FedRZOMemory(super().memory(x0), first_control(x0, self.settings.control_variate))
 
     def clock(self, r: Array) -> Clock:
-        """The first local step of a round, of all that are counted."""
         return self.steps.clock(r)
 
     # --- a participant ---------------------------------------------------------------------------------------------

@@ -23,9 +23,10 @@ from hierfl.runtime.on_dask import site_process
 from hierfl.runtime.on_flower.relay import OPTIONS
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
 from hierfl.runtime.privacy.ledger import PrivacyLedger
+from hierfl.runtime.sites.letters import packed, reply_of
 from hierfl.runtime.sites.owner.site_rules import SiteRules, read_rules
-from hierfl.runtime.sites.parcels import Asked, Start, packed, starting, unpacked
-from hierfl.runtime.sites.site import Site
+from hierfl.runtime.sites.parcels import Asked, Start, starting
+from hierfl.runtime.sites.solver_text import solver_text
 from hierfl.solvers import FedAvg
 
 STUDY = """
@@ -200,8 +201,7 @@ def start_of(declared: hf.Problem, noise: NoiseOrder | None = None) -> Start:
     compiled = declared.compile()
     with computing(double=True):
         algorithm = FedAvg(0.001, local_steps=1, batch_size=16).bind(compiled, 20)
-        mark = Site("", compiled.declaration, {}, SiteRules()).mark
-        return starting(algorithm, mark, "", 20, np.zeros(2), noise=noise)
+        return starting(compiled, algorithm, 20, np.zeros(2), noise=noise, solver=solver_text(algorithm.settings))
 
 
 def asked(turn: int) -> bytes:
@@ -222,7 +222,7 @@ def test_a_log_and_a_ledger_say_what_was_sent(study: Path, served: list[Any], ca
         printed(capsys, *serving)
         site = served.pop()
         site.ledger = PrivacyLedger(study / "ledger")
-        assert unpacked(site.answer(packed(start_of(declared, noise)), "a server")).clients == (0,)
+        assert reply_of(site.answer(packed(start_of(declared, noise)), "a server"), None).clients == (0,)
         for turn in range(3 + place_):
             site.answer(asked(turn), "a server")
         site.ledger.__exit__()

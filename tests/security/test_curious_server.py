@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
+from hierfl.command.loading import load_solver
 from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.jaxtools.precision import computing
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
@@ -23,7 +24,6 @@ from hierfl.runtime.sites.parcels import (
     Start,
     Unmask,
     Welcome,
-    declaration_mark,
     starting,
 )
 from hierfl.runtime.sites.site import Site, SiteRules
@@ -50,14 +50,14 @@ def declared() -> hf.Problem:
 def site(declared: hf.Problem, rules: SiteRules, client: int = 0) -> Site:
     declaration = declared.compile().declaration
     assert declaration.federation is not None
-    return Site(f"site {client}", declaration, {client: declaration.federation.clients[client]}, rules)
+    return Site(f"site {client}", declaration, {client: declaration.federation.clients[client]}, rules, read_solver=load_solver)
 
 
 def start(declared: hf.Problem, solver: Any = None, masks: MaskOrder | None = None, **given: Any) -> Start:
     compiled = declared.compile()
     with computing(double=True):
         algorithm = (solver or FedAvg(STEP, local_steps=1, batch_size=BATCH)).bind(compiled, ROUNDS)
-        own = starting(algorithm, declaration_mark(compiled.declaration), "", ROUNDS, np.zeros(2), masks=masks, **given)
+        own = starting(compiled, algorithm, ROUNDS, np.zeros(2), masks=masks, **given)
         return own
 
 

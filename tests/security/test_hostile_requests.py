@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.command.loading import load_solver
 from hierfl.runtime.privacy.pairwise_masks import Masking
-from hierfl.runtime.sites.letter_desk import LetterDesk
-from hierfl.runtime.sites.letters import Letters
-from hierfl.runtime.sites.parcels import Answered, Keep, Pickling, Refusal, Settled, Unmask, Welcome, digest_of
-from hierfl.runtime.sites.site import Site, SiteRules
+from hierfl.runtime.sites.letters import packed, reply_of
+from hierfl.runtime.sites.parcels import Answered, Keep, Refusal, Settled, Unmask, Welcome, digest_of
+from hierfl.runtime.sites.site import SiteRules
 from hierfl.runtime.sites.solver_text import solver_text
 from hierfl.solvers import FedAvg, FedRZO
 from tests.security.test_curious_server import ROUNDS, STEP, TABLES, asked, problem, site, start
@@ -63,40 +60,29 @@ def hostile(rng: np.random.Generator, number: int) -> Any:
     return others[int(rng.integers(4))] if rng.random() < 0.1 else message
 
 
-def by_letters(own: Site) -> tuple[Callable[[Any, str], bytes], Any]:
-    desk, packing = LetterDesk(own, load_solver), Letters()
-    return lambda message, server: desk.answer(packing.packed(message), server), packing
-
-
-def by_pickles(own: Site) -> tuple[Callable[[Any, str], bytes], Any]:
-    return lambda message, server: own.answer(Pickling().packed(message), server), Pickling()
-
-
-@pytest.mark.parametrize("way", [by_letters, by_pickles])
-def test_two_hundred_hostile_requests(declared: hf.Problem, way: Any) -> None:
+def test_two_hundred_hostile_requests(declared: hf.Problem) -> None:
     rng, own = np.random.default_rng(11), site(declared, SiteRules(min_samples=len(TABLES[0]), max_messages=ALLOWED))
-    answer, packing = way(own)
-    letters = isinstance(packing, Letters)
-    whole = start(declared, FedAvg(STEP, local_steps=1, batch_size=None), **({"solver_as": solver_text} if letters else {}))
+    solver = FedAvg(STEP, local_steps=1, batch_size=None)
+    whole = start(declared, solver)._replace(solver=solver_text(solver))
     expected = (np.zeros(2), {"value": np.zeros(())})
-    assert isinstance(packing.unpacked(answer(whole, "a"), None), Welcome)
+    assert isinstance(reply_of(own.answer(packed(whole), "a"), None), Welcome)
     sent = []
     for number in range(REQUESTS):
         server = str(rng.choice(["a", "a", "a", "b", ""]))
         if number % 40 == 7:
             order: Any = whole._replace(rounds=int(rng.choice([-1, 2**40])), queries=str(rng.choice(["raw", "none"])))
-            assert isinstance(packing.unpacked(answer(order, server), None), Refusal)
-        sent.append(answer(hostile(rng, number), server))
-    told = [packing.unpacked(reply, expected) for reply in sent]
+            assert isinstance(reply_of(own.answer(packed(order), server), None), Refusal)
+        sent.append(own.answer(packed(hostile(rng, number)), server))
+    told = [reply_of(reply, expected) for reply in sent]
     answered = [reply for reply in told if isinstance(reply, Answered)]
     assert 0 < own.messages <= ALLOWED and len(answered) < REQUESTS / 2
     for row in TABLES[0]:
         for part in (row.tobytes(), *(number.tobytes() for number in row), *(repr(float(number)).encode() for number in row)):
             assert not any(part in reply for reply in sent)
-    last = packing.unpacked(answer(whole, "a"), None)
+    last = reply_of(own.answer(packed(whole), "a"), None)
     assert isinstance(last, Welcome if own.messages < ALLOWED else Refusal)
     if own.messages < ALLOWED:
-        right = packing.unpacked(answer(asked(0, np.zeros(2)), "a"), expected)  # of the run that has just begun
+        right = reply_of(own.answer(packed(asked(0, np.zeros(2))), "a"), expected)  # of the run that has just begun
         move = 2 * STEP * TABLES[0][:, :2].T @ TABLES[0][:, 2] / len(TABLES[0])
         np.testing.assert_allclose(right.payload[0], move, atol=1e-12)
 

@@ -27,8 +27,9 @@ from hierfl.runtime.privacy import ledger as ledger_module
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
 from hierfl.runtime.privacy.ledger import LedgerRun, PrivacyLedger, read_ledger
 from hierfl.runtime.privacy.pairwise_masks import MaskOrder
+from hierfl.runtime.sites.letters import packed, reply_of
 from hierfl.runtime.sites.owner.site_rules import SiteRules
-from hierfl.runtime.sites.parcels import Answered, Refusal, Start, Welcome, packed, unpacked
+from hierfl.runtime.sites.parcels import Answered, Refusal, Start, Welcome, pickled_solver
 from hierfl.runtime.sites.site import Site
 from tests.runtime.privacy.test_limits_of_sites import X0, asked, beginning, problem
 
@@ -411,13 +412,15 @@ import sys
 from pathlib import Path
 from hierfl.command.loading import load_problem
 from hierfl.runtime.privacy.ledger import PrivacyLedger
+from hierfl.runtime.sites.parcels import unpickled_solver
 from hierfl.runtime.sites.site import Site
 from hierfl.runtime.sites.owner.site_rules import read_rules
 
 folder = Path(sys.argv[1])
 declaration = load_problem(f"{folder / 'killed_study.py'}:declared").declaration
 held = dict(enumerate(declaration.federation.clients))
-site = Site("killed", declaration, held, read_rules(folder / "site.toml"), ledger=PrivacyLedger(folder / "ledger"))
+ledger = PrivacyLedger(folder / "ledger")
+site = Site("killed", declaration, held, read_rules(folder / "site.toml"), ledger=ledger, read_solver=unpickled_solver)
 while True:
     size = int(sys.stdin.buffer.readline())
     reply = site.answer(sys.stdin.buffer.read(size), "server")
@@ -440,17 +443,21 @@ def test_a_site_that_is_killed_and_started_again_has_spent_what_it_has(problem: 
     (tmp_path / "killed_study.py").write_text(STUDY)
     (tmp_path / "site.toml").write_text("epsilon = 9.0\nmax_rounds = 18")
 
+    expected = (np.zeros(2), {"value": np.zeros(())})
+
     def talk(process: Any, message: Any) -> Any:
         parcel = packed(message)
         process.stdin.write(b"%d\n" % len(parcel) + parcel)
         process.stdin.flush()
-        return unpacked(process.stdout.read(int(process.stdout.readline())))
+        reply = process.stdout.read(int(process.stdout.readline()))
+        return reply_of(reply, None if isinstance(message, Start) else expected)
 
     plans, got = [("first", 8.0, 20, 12), ("second", 8.0, 20, 12), ("third", 8.0, 40, 0)], []
     for name, multiplier, releases, rounds in plans:
         command = [sys.executable, "-c", SITE, str(tmp_path)]
+        begun = start(problem, order(name, multiplier, releases))
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-            replies = [talk(process, start(problem, order(name, multiplier, releases)))]
+            replies = [talk(process, begun._replace(solver=pickled_solver(begun.solver)))]
             replies += [talk(process, asked(turn, X0 + turn)) for turn in range(rounds)]
             process.send_signal(signal.SIGKILL)
         got.append((type(replies[0]).__name__, sum(isinstance(reply, Answered) for reply in replies)))

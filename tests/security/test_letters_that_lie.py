@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import tracemalloc
 from typing import Any
@@ -12,20 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
-from hierfl.command.loading import load_solver
 from hierfl.runtime.sites.letters import Letter, letter_of, start_of
 from tests.runtime.sites.test_letters import Correspondence
-from tests.security.noise import (
-    MANY,
-    archive,
-    array,
-    header,
-    much_directory,
-    mutated,
-    overlapping,
-    with_size,
-    words,
-)
+from tests.security.noise import MANY, mutated
 
 SLACK = 32 << 20  # bytes, beside four times a letter's own
 HUGE = 10**12
@@ -33,40 +23,43 @@ NUMBERS = np.arange(8.0)
 WHOLE = Letter({"message": "Asked", "round": 3}, {"x": NUMBERS, "clients": np.arange(2)}).as_bytes()
 
 
-def bomb(count: int) -> bytes:
-    return archive({"words.npy": words(), "array x.npy": array(np.zeros(count))}, packed=True)
+def listed(arrays: Any, content: bytes = b"", words: Any = None, length: int | None = None) -> bytes:
+    """A letter whose list claims these arrays; ``length`` is what it says of the list itself."""
+    told = json.dumps({"words": words or {"message": "Hello"}, "arrays": arrays}).encode()
+    return (len(told) if length is None else length).to_bytes(8, "little") + told + content
+
+
+def of_list(told: bytes) -> bytes:
+    return len(told).to_bytes(8, "little") + told
 
 
 LIES: dict[str, Any] = {
-    "a header of 10^12 entries": lambda: archive({"words.npy": words(), "array x.npy": header((HUGE,)) + bytes(80)}),
-    "a header of 4e8 entries": lambda: archive({"words.npy": words(), "array x.npy": header((400_000_000,))}),
-    "a shape whose product wraps around": lambda: archive({"array x.npy": header((2**33, 2**33)) + bytes(8)}),
-    "a shape below zero": lambda: archive({"words.npy": words(), "array x.npy": header((-1, -1)) + bytes(8)}),
-    "entries without bytes": lambda: archive({"words.npy": words(), "array x.npy": header((HUGE,), "<U0")}),
-    "a header that is deep": lambda: archive(
-        {"array x.npy": header((1,)).replace(b"(1,)", b"(" * 9 + b"1" + b")" * 9)}
-    ),
-    "a header that is long": lambda: archive({"words.npy": words(), "array x.npy": header((1,) * 9000)}),
-    "a header of objects": lambda: archive({"words.npy": words(), "array x.npy": header((1,), "|O") + bytes(8)}),
-    "a header in another format": lambda: archive({"words.npy": words().replace(b"NUMPY\1", b"NUMPY\3")}),
-    "fewer bytes than claimed": lambda: with_size(archive({"words.npy": words()}), 0x7FFFFFF0),
-    "one name twice": lambda: archive(
-        [("words.npy", words()), ("array x.npy", array(1.0)), ("array x.npy", array(2.0))]
-    ),
-    "one name in two ways": lambda: archive([("words.npy", words()), ("array x", b""), ("array x.npy", array(2.0))]),
-    "overlapping members": lambda: overlapping(26, 1_000_000),
-    "a million of one member": lambda: overlapping(20_000, 100),
-    "nothing but a directory": lambda: much_directory(8 << 20),
-    "packed members": lambda: bomb(20_000_000),
-    "an archive within": lambda: archive({"words.npy": archive({"words.npy": words()})}),
-    "deep words": lambda: archive({"words.npy": words(b'{"a":' + b"[" * 500_000 + b"]" * 500_000 + b"}")}),
-    "many words": lambda: archive({"words.npy": words(b'{"a":[' + b"{}," * 3_000_000 + b"{}]}")}),
-    "a number of many digits": lambda: archive({"words.npy": words(b'{"a":' + b"9" * 100_000 + b"}")}),
-    "words that are no text": lambda: archive({"words.npy": words(b'\xff\xfe{"a"')}),
-    "no words": lambda: archive({"array x.npy": array(1.0)}),
+    "10^12 entries": lambda: listed({"x": ["<f8", [HUGE]]}, bytes(80)),
+    "4e8 entries": lambda: listed({"x": ["<f8", [400_000_000]]}),
+    "a shape whose product wraps around": lambda: listed({"x": ["<f8", [2**33, 2**33]]}, bytes(8)),
+    "a shape below zero": lambda: listed({"x": ["<f8", [-1, -1]]}, bytes(8)),
+    "a shape of fractions": lambda: listed({"x": ["<f8", [1.0]]}, bytes(8)),
+    "a shape of a million axes": lambda: listed({"x": ["<f8", [1] * 300_000]}, bytes(8)),
+    "axes without entries": lambda: listed({"x": ["<f8", [0, 2**62, 2**62]]}),
+    "entries without bytes": lambda: listed({"x": ["<U0", [HUGE]]}),
+    "objects": lambda: listed({"x": ["|O", [1]]}, bytes(8)),
+    "a type of several": lambda: listed({"x": ["<f8,<f8", [1]]}, bytes(16)),
+    "no type": lambda: listed({"x": [None, [1]]}, bytes(8)),
+    "a list of types": lambda: listed({"x": [["<f8"], [1]]}, bytes(8)),
+    "fewer bytes than claimed": lambda: listed({"x": ["<f8", [3]]}, bytes(16)),
+    "more bytes than claimed": lambda: listed({"x": ["<f8", [3]]}, bytes(32)),
+    "one name twice": lambda: of_list(b'{"words":{},"arrays":{"x":["<f8",[1]],"x":["<f8",[1]]}}') + bytes(16),
+    "a list longer than the letter": lambda: listed({}, length=2**63),
+    "a list longer than may be": lambda: of_list(b" " * (2 << 20)),
+    "deep words": lambda: of_list(b'{"words":{"a":' + b"[" * 500_000 + b"]" * 500_000 + b'},"arrays":{}}'),
+    "many words": lambda: of_list(b'{"words":{"a":[' + b"{}," * 300_000 + b'{}]},"arrays":{}}'),
+    "a number of many digits": lambda: of_list(b'{"words":{"a":' + b"9" * 100_000 + b'},"arrays":{}}'),
+    "words that are no text": lambda: of_list(b'{"words":{"\xff\xfe":1},"arrays":{}}'),
+    "words in a list": lambda: listed({}, words=[["a", [1]]]),
+    "no words": lambda: of_list(b'{"arrays":{}}'),
+    "a list that is none": lambda: of_list(b"[]"),
     "nothing": lambda: b"",
-    "an end alone": lambda: b"PK\5\6" + bytes(18),
-    "an end that points elsewhere": lambda: b"PK\5\6" + b"\xff" * 16 + b"\0\0",
+    "a length alone": lambda: bytes(8),
 }
 
 
@@ -125,8 +118,8 @@ def test_rounds_that_would_make_tables_of_gigabytes_are_refused_before_they_are_
     tracemalloc.start()
     try:
         with pytest.raises(hf.SiteError, match="a start of 300,000,000 rounds, more than its tables have"):
-            start_of(letter, load_solver)
-        reply = Letter.from_bytes(here.desk.answer(letter.as_bytes()))
+            start_of(letter)
+        reply = Letter.from_bytes(here.site.answer(letter.as_bytes()))
         assert tracemalloc.get_traced_memory()[1] < SLACK
     finally:
         tracemalloc.stop()
@@ -138,7 +131,7 @@ def test_rounds_that_would_make_tables_of_gigabytes_are_refused_before_they_are_
 )
 def test_a_solver_that_is_deep_or_long_is_refused(text: str) -> None:
     here = Correspondence()
-    reply = Letter.from_bytes(here.desk.answer(letter_of(here.start._replace(solver=text)).as_bytes()))
+    reply = Letter.from_bytes(here.site.answer(letter_of(here.start._replace(solver=text)).as_bytes()))
     assert reply.words["message"] == "Refusal"
 
 

@@ -18,14 +18,12 @@ import pytest
 
 import hierfl as hf
 from hierfl.command.loading import load_solver
-from hierfl.runtime.on_flower.flower_runtime import solver_text
-from hierfl.runtime.sites.letter_desk import LetterDesk
 from hierfl.runtime.sites.letters import Letter, letter_of
 from hierfl.runtime.sites.owner.site_log import OwnersLine, start_log
-from hierfl.runtime.sites.parcels import Asked, declaration_mark, starting, without_data
+from hierfl.runtime.sites.parcels import Asked, starting, without_data
 from hierfl.runtime.sites.site import Site, SiteRules
+from hierfl.runtime.sites.solver_text import solver_text
 from hierfl.solvers import ZOHFL
-from hierfl.version import VERSION
 
 ROW = 7041.25
 
@@ -135,18 +133,16 @@ def black_box() -> hf.Problem:
     return hf.Problem(hf.Minimize(clients=hf.E(hf.BlackBox(quoting, x, u))), federation=hf.Federation(clients))
 
 
-def desk_of(problem: hf.Problem) -> LetterDesk:
+def desk_of(problem: hf.Problem) -> Site:
     federation = problem.declaration.federation
     assert federation is not None
-    return LetterDesk(
-        Site("here", without_data(problem.declaration), {0: federation.clients[0]}, SiteRules()), load_solver
-    )
+    bare, held = without_data(problem.declaration), {0: federation.clients[0]}
+    return Site("here", bare, held, SiteRules(), read_solver=load_solver)
 
 
 def start(problem: hf.Problem, **changes: object) -> Letter:
-    algorithm = ZOHFL(smoothing=0.1).bind(problem.compile(), 10)
-    mark = declaration_mark(problem.declaration)
-    begun = starting(algorithm, mark, "declared", 10, np.zeros(2), VERSION, 1e15, solver_as=solver_text)
+    solver, compiled = ZOHFL(smoothing=0.1), problem.compile()
+    begun = starting(compiled, solver.bind(compiled, 10), 10, np.zeros(2), solver=solver_text(solver))
     return letter_of(begun._replace(**changes))
 
 
@@ -154,7 +150,7 @@ def test_an_error_that_quotes_a_row_is_told_without_its_words(capfd: pytest.Capt
     problem, stream = black_box(), logged()
     desk = desk_of(problem)
     assert Letter.from_bytes(desk.answer(start(problem).as_bytes())).words["message"] == "Welcome"
-    run = desk.site.run("")
+    run = desk.run("")
     assert run is not None
     replies = []
     for (kind, step), shapes in run.protocol.shapes.items():

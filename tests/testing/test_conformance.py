@@ -19,7 +19,6 @@ import pytest
 
 import hierfl as hf
 from hierfl.compiler.data.tables import Party, Population
-from hierfl.runtime.processes.process_runtime import Processes, ProcessPool
 from hierfl.solvers import (
     SCAFFOLD,
     ZOHFL,
@@ -38,7 +37,7 @@ from hierfl.solvers import (
 )
 from hierfl.testing import CASES, Case, conform, conform_lower, gradient_steps
 from hierfl.testing.cases import ROWS
-from tests.runtime.on_flower.loopback import LoopbackGrid, desks
+from tests.runtime.on_flower.loopback import LoopbackGrid, desks, each_alone
 
 FULL = bool(os.environ.get("CONFORMANCE"))
 STEP = 0.1
@@ -64,7 +63,7 @@ SOLVERS: dict[str, tuple[Any, list[Case]]] = {
     "Scaffnew": (Scaffnew(step_size=STEP), ALONE),
 }
 REPLAYED = ("ImplicitGradient", "FedAvg", "SCAFFOLD")  # whose rounds on all data are projected gradient steps
-RUNTIMES = ("processes", "Dask, one site", "Dask, three sites", "Flower", "delays", "a buffer")
+RUNTIMES = ("sites of one", "Dask, one site", "Dask, three sites", "Flower", "delays", "a buffer")
 
 
 def covering() -> list[tuple[str, Case, tuple[str, ...]]]:
@@ -85,22 +84,15 @@ def places() -> Iterator[dict[str, Any]]:
         one.__exit__(None, None, None)
 
 
-def declared(name: str, holder: int) -> tuple[hf.Problem, Any]:
-    """What a process of one client declares: nobody else's data are there."""
-    case, solver = name.split("|")
-    return CASES[int(case)].problem([holder]), SOLVERS[solver][0]
-
-
 def runtime_of(name: str, solver: str, places: dict[str, Any]) -> Any:
     def kept(key: str, make: Any) -> Any:
         if key not in places:
             places[key] = make().__enter__()
         return places[key]
 
-    if name == "processes":
-        pool = kept(name, lambda: ProcessPool(len(ROWS)))
-        return lambda case, problem: Processes(
-            pool, "tests.testing.test_conformance:declared", f"{CASES.index(case)}|{solver}"
+    if name == "sites of one":
+        return lambda case, problem: hf.runtime.Flower(
+            LoopbackGrid(each_alone(lambda holder: case.problem([holder]))), shared_seeds=True
         )
     if name.startswith("Dask"):
         return kept(name, lambda: hf.runtime.Dask(sites=1 if "one" in name else 3, timeout=120.0))

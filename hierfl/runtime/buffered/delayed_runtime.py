@@ -14,14 +14,12 @@ from hierfl.errors import SettingError
 from hierfl.jaxtools.precision import computing
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Algorithm
-from hierfl.runtime.privacy.gaussian_noise import orders_of
 from hierfl.runtime.records import BlockEnd, Outcome
 from hierfl.runtime.site_runtime import MessageTreatment
-from hierfl.runtime.sites.buffered_rounds import BufferedRounds, Buffering
 from hierfl.runtime.sites.exchange import exchange_for
 from hierfl.runtime.sites.owner.site_rules import SiteRules
-from hierfl.runtime.sites.parcels import Lost, declaration_mark, starting
-from hierfl.runtime.sites.rounds import Attendance, SiteRounds
+from hierfl.runtime.sites.parcels import Lost, pickled_solver, unpickled_solver
+from hierfl.runtime.sites.rounds import Attendance
 from hierfl.runtime.sites.site import Site
 
 STREAM = 77
@@ -85,18 +83,9 @@ class Delayed(MessageTreatment):
             raise SettingError(f"Delayed(delays=...): {len(self.delays)} of them for {problem.num_clients} clients.")
         with computing(double=True):
             links = _DelayedLinks(problem, np.asarray(self.delays, float), self.spread, seed)
-            mark = declaration_mark(problem.declaration)
-            noise, masks = orders_of(self.noise, self.masks, problem, algorithm, rounds, seed)
-            penalty = problem.declaration.penalty
-            weights = None if penalty is None else penalty.weights
-            start = starting(algorithm, mark, "", rounds, x0, noise=noise, masks=masks, shared_seeds=True, penalty=weights)
+            start = self._start(problem, algorithm, x0, rounds, seed, shared_seeds=True, solver=pickled_solver(algorithm.settings))
             exchange = exchange_for(problem, links, start, links.held(), float("inf"))
-            buffering, own = Buffering(self.buffer, self.staleness), (problem, algorithm, exchange)
-            making = (
-                BufferedRounds(*own, links, buffering, 0.0, seed)
-                if self.asynchronous
-                else SiteRounds(*own, Attendance(1, 0.0), seed, lambda: links.clock, self.rule)
-            )
+            making = self._rounds(problem, algorithm, exchange, Attendance(1, 0.0), seed, lambda: links.clock)
             return making.run(x0, rounds, block, at_end, None)
 
 
@@ -109,7 +98,7 @@ class _DelayedLinks:
         programs: dict[Any, Any] = problem.programs.keep("simulated sites", dict)
         rules = SiteRules(shared_seeds=True)
         given = declaration, clients, rules, problem, programs
-        self.sites = {str(i): Site(str(i), *given, own=frozenset({i})) for i in clients}
+        self.sites = {str(i): Site(str(i), *given, own=frozenset({i}), read_solver=unpickled_solver) for i in clients}
         self.delays, self.spread, self.clock = delays, spread, 0.0
         self.draws = [np.random.default_rng([STREAM, seed, i]) for i in range(len(delays))]
         self.waiting: list[tuple[float, str, bytes]] = []

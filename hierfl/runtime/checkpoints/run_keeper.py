@@ -88,7 +88,6 @@ class CheckpointFolder:
 
     @property
     def begun(self) -> bool:
-        """Whether there is a checkpoint."""
         return bool(self._files())
 
     def read(self) -> CheckpointContent | None:

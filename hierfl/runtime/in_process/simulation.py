@@ -39,7 +39,7 @@ from hierfl.runtime.contract import (
     Step,
 )
 from hierfl.runtime.in_process.schedule import Schedule, choose_schedule
-from hierfl.runtime.records import CountedClients, motion
+from hierfl.runtime.records import CountedClients, as_tables, motion
 
 
 class RoundSetting(NamedTuple):
@@ -77,7 +77,6 @@ class InProcessClients(CountedClients):
         return replace(self, cohort=Cohort(jnp.arange(clients.size), clients.size), chosen=clients, level="lower_")
 
     def map(self, step: Step, broadcast: Any, each: Any = None, key: Array | None = None) -> Message:
-        """Run a step at every participant; see the contract."""
         seed = self.key if key is None else key
 
         def one(job: tuple[Array, Any, Any]) -> tuple[Any, Message]:
@@ -93,11 +92,9 @@ class InProcessClients(CountedClients):
         return messages
 
     def query(self, question: Question, broadcast: Any) -> Any:
-        """Ask every participant; see the contract."""
         return self._run(lambda place: question(self.chosen.party(place), broadcast), self._places)
 
     def mean(self, values: Any) -> Any:
-        """Aggregate the participants' values by weight: by default unbiased for sum_i w_i v_i over all clients."""
         problem = self.setting.problem
         own, absent = self.chosen.weights, self.setting.absent
         return self._aggregate(values, own, absent, problem.num_clients, problem.total_weight)
@@ -153,19 +150,14 @@ class Simulation:
 
     @property
     def cohort(self) -> int:
-        """How many clients take part in a round, at most."""
         return self.algorithm.cohorts.size
 
     @property
     def schedule(self) -> Schedule:
-        """How a round's clients are computed."""
         return choose_schedule(self.problem, self.cohort, self.asked, self.algorithm.work)
 
     def tables(self) -> Tables:
-        """The algorithm's tables as programs take them."""
-        tables: Tables = jax.tree.map(
-            lambda table: jnp.asarray(table, float if table.dtype.kind == "f" else int), self.algorithm.tables
-        )
+        tables: Tables = as_tables(self.algorithm.tables)
         return tables
 
     def start(self, lanes: int | None) -> Callable[..., Any]:
@@ -388,7 +380,6 @@ class _RoundPart:
             self._group, self.working = grouped.run, served.working + groups * grouped.working
 
     def run(self, pool: ThreadPoolExecutor, values: Values) -> None:
-        """Add what this part makes to the values."""
         given = [values[v] for v in self._asked]
         double = jnp.result_type(float) == jnp.float64  # a setting of the thread
 

@@ -20,11 +20,6 @@ from hierfl.near_names import suggests_names
 from hierfl.runtime.on_dask.local_sites import LocalSites, parts_of
 from hierfl.runtime.on_dask.remote_sites import RemoteSites
 from hierfl.runtime.site_runtime import SiteRuntime
-from hierfl.runtime.sites.exchange import Exchange
-from hierfl.runtime.sites.letters import Letters
-from hierfl.runtime.sites.parcels import Packing
-from hierfl.runtime.sites.rounds import Attendance
-from hierfl.runtime.sites.solver_text import solver_text
 
 LOCAL_SITES = 3
 
@@ -110,26 +105,11 @@ class Dask(SiteRuntime):
         return "TLS, both sides with certificates" if self.scheduler.startswith("tls://") else "in the clear: whoever is on the way reads it"
 
     @property
-    def _shares_seeds(self) -> bool:
-        return self.shared_seeds or self.scheduler is None  # where the server handed the data over, it may know what is drawn
-
-    @property
-    def packing(self) -> Packing:
-        """Messages are letters where the sites are others'."""
-        return super().packing if self.scheduler is None else Letters()
+    def _hands_data(self) -> bool:
+        return self.scheduler is None
 
     def _links(self, problem: CompiledProblem) -> Any:
         return self._session.links(self, problem)
-
-    def _sent_solver(self, settings: Any) -> Any:
-        return super()._sent_solver(settings) if self.scheduler is None else solver_text(settings)
-
-    def _open(self, problem: CompiledProblem, exchange: Exchange, links: Any, attendance: Attendance) -> None:
-        try:
-            super()._open(problem, exchange, links, attendance)
-        except SiteError as error:
-            said = "".join(f"\nsite {site!r}: {reason}" for site, reason in links.refusals.items())
-            raise SiteError(f"{error}{said}") from None
 
     def close(self) -> None:
         """End the connections, and the processes that were started here. The next run starts again."""
@@ -152,7 +132,6 @@ class _Session:
         weakref.finalize(self, self._open.close)
 
     def links(self, runtime: Dask, problem: CompiledProblem) -> LocalSites | RemoteSites:
-        """The ways to the sites that have a problem."""
         if runtime.scheduler is not None:
             return self._at_scheduler(runtime.scheduler, runtime.security)
         sites = self._here()
@@ -185,7 +164,6 @@ class _Session:
         return self._links
 
     def close(self) -> None:
-        """End them."""
         self._of = self._links = None
         self._open.close()
 

@@ -53,7 +53,6 @@ class SiteLine:
         self._heard = bytearray()
 
     def fileno(self) -> int:
-        """The socket's, for selectors."""
         return self.socket.fileno()
 
     def send(self, content: bytes, timeout: float) -> None:
@@ -87,7 +86,6 @@ class SiteLine:
         return HEADER.size + (length_of(header) if len(header) == HEADER.size else CHUNK)
 
     def close(self) -> None:
-        """End it."""
         self.socket.close()
 
 
@@ -138,15 +136,12 @@ class LineLinks:
         return frozenset(site for site, line in self.lines.items() if site in self._open or not line.waits)
 
     def held(self) -> dict[str, tuple[int, ...]]:
-        """Whose data each site holds."""
         return {site: self._held[site] for site in self.lines}
 
     def born(self, site: str) -> int:
-        """How many processes this site has had."""
         return self._births.get(site, 0)
 
     def exchange(self, parcels: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Lost]:
-        """Ask them all at once."""
         until, found = time.monotonic() + timeout, dict[str, bytes | Lost]()
         for site, parcel in parcels.items():
             found |= self._asked(site, parcel, until - time.monotonic())
@@ -159,12 +154,10 @@ class LineLinks:
         return found | dict.fromkeys(waiting, Lost(f"no answer within {timeout:g} s"))
 
     def send(self, site: str, parcel: bytes) -> None:
-        """Ask one site, and do not wait."""
         self._open.add(site)
         self._asked(site, parcel, LOOK)
 
     def arrival(self, timeout: float) -> tuple[str, bytes | Lost] | None:
-        """The next answer of those that were sent for, or None."""
         if not self._arrived:
             waiting = {site: line for site, line in self.lines.items() if site in self._open and line.waits}
             self._arrived = dict.fromkeys(self._open - waiting.keys(), GONE) or heard(waiting, timeout)
@@ -179,11 +172,9 @@ class LineLinks:
 
     @property
     def clock(self) -> float:
-        """Seconds."""
         return time.monotonic()
 
     def close(self) -> None:
-        """End all lines."""
         self._forget(list(self.lines))
 
     def _asked(self, site: str, parcel: bytes, timeout: float) -> dict[str, bytes | Lost]:

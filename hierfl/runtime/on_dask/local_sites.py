@@ -1,6 +1,6 @@
 """Sites that are simulated on this machine: processes that are handed their data, and reached by pipes of their own, so that no port is open.
 
-What goes to them is pickled: their code and their data are this side's. Each imports the user's script again, and must not run it.
+What they are handed is pickled: their code and their data are this side's. Each imports the user's script again, and must not run it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from hierfl.runtime.on_dask.lines import (
     heard,
     length_of,
 )
+from hierfl.runtime.sites.letters import packed, reply_of
 from hierfl.runtime.sites.owner.site_rules import SiteRules
-from hierfl.runtime.sites.parcels import Lost, Refusal, packed, without_data
+from hierfl.runtime.sites.parcels import Lost, Refusal, unpickled_solver, without_data
 from hierfl.runtime.sites.site import Site
 
 JOINING = 120.0  # seconds for the processes to be there, on a busy machine
@@ -67,7 +68,8 @@ def serve_pipe(connection: socket.socket) -> None:
         try:
             if kind == HANDED:
                 name, declaration, held = pickle.loads(content)
-                site, answer = Site(name, declaration, held, SiteRules(shared_seeds=True), memories="handed back"), HANDED
+                given = name, declaration, held, SiteRules(shared_seeds=True)
+                site, answer = Site(*given, memories="handed back", read_solver=unpickled_solver), HANDED
             elif kind == ASKED and site is not None:
                 answer = site.answer(content)
             else:
@@ -123,7 +125,7 @@ class LocalSites(LineLinks):
         while self._begin() or self._coming:
             for site, reply in heard(self._coming, LOOK).items():
                 if not self._met(site, reply):
-                    said = pickle.loads(reply).reason if isinstance(reply, bytes) else "its output says why"
+                    said = reply_of(reply, None).reason if isinstance(reply, bytes) else "its output says why"
                     raise SiteError(f"the process of site {site} on this machine ended before it had begun: {said}")
             if time.monotonic() > until:
                 raise SiteError(f"the sites' processes on this machine have not begun within {JOINING:g} s.")
@@ -136,7 +138,6 @@ class LocalSites(LineLinks):
         return super().ready()
 
     def close(self) -> None:
-        """End the processes."""
         for line in (*self._coming.values(), *self._spare.values()):
             line.close()
         super().close()
@@ -157,7 +158,6 @@ class LocalSites(LineLinks):
         return bool(missing)
 
     def _started(self, site: str) -> SiteLine:
-        """A line to a new process."""
         if site in self.processes:
             self.processes[site].kill()
             self.processes[site].join()

@@ -76,14 +76,12 @@ class RemoteSites(LineLinks):
         self._take_in()
 
     def ready(self) -> frozenset[str]:
-        """The sites that can be asked."""
         self._take_in()
         if self._listing is None and time.monotonic() - self._looked >= LOOK:
             self._listing = self._threads.submit(self._listed, 0.0)
         return super().ready()
 
     def close(self) -> None:
-        """End all lines."""
         super().close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 

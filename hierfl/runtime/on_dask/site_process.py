@@ -8,14 +8,12 @@ import logging
 import socket
 import ssl
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from hierfl.errors import MissingPackageError, SettingError, SiteError
 from hierfl.near_names import suggests_names
-from hierfl.runtime.sites.letter_desk import LetterDesk
 from hierfl.runtime.sites.site import Site
 
 LOG = logging.getLogger("hierfl.site")
@@ -155,7 +153,6 @@ def run_site(
     site: Site,
     scheduler: str,
     files: TLSFiles,
-    read_solver: Callable[[str], Any],
     host: str | None = None,
     port: int | None = None,
     insecure: bool = False,
@@ -171,8 +168,6 @@ def run_site(
         The address, ``tcp://...`` or ``tls://...``.
     files
         This site's certificate, for ``tls://``.
-    read_solver
-        Makes a solver of its text, and runs nothing else.
     host, port
         Where it listens, and the server reaches it; by default at the interface that reaches the scheduler, and any free port.
     insecure
@@ -194,15 +189,14 @@ def run_site(
         import distributed  # noqa: F401
     except ImportError as error:
         raise MissingPackageError("hierfl site needs the package distributed: pip install 'hierfl[dask]'.") from error
-    desk = LetterDesk(site, read_solver)
     with tempfile.TemporaryDirectory(
         prefix="hierfl-site-"
     ) as folder:  # Dask's own is shared with the machine's other users
-        asyncio.run(_serve(desk, scheduler, files.security(), place, joining, folder))
+        asyncio.run(_serve(site, scheduler, files.security(), place, joining, folder))
 
 
 async def _serve(
-    desk: LetterDesk, scheduler: str, security: Any, place: tuple[str, int], joining: float, folder: str
+    site: Site, scheduler: str, security: Any, place: tuple[str, int], joining: float, folder: str
 ) -> None:
     from distributed import Security
 
@@ -210,14 +204,14 @@ async def _serve(
     from hierfl.runtime.on_dask.site_worker import SiteWorker
 
     read_plainly()
-    site, trusted = desk.site, security or Security()
+    trusted = security or Security()
     try:
         comm = await connected(scheduler, trusted.get_connection_args("worker"), joining)
         await comm.close()
     except (TimeoutError, OSError) as error:
         raise SiteError(f"cannot join {scheduler}: {last_cause(error)}") from error
     settings: dict[str, Any] = {"death_timeout": joining, "silence_logs": logging.ERROR, "local_directory": folder}
-    worker = SiteWorker(desk, scheduler, *place, security=trusted, **settings)
+    worker = SiteWorker(site, scheduler, *place, security=trusted, **settings)
     try:
         await worker
     except (TimeoutError, OSError, ValueError, RuntimeError) as error:

@@ -20,8 +20,8 @@ from distributed.core import Status
 from hierfl.runtime.on_dask.lines import ASKED, HEADER, HELLO, framed, length_of
 from hierfl.runtime.on_dask.roles import SERVER, name_of, unlike
 from hierfl.runtime.on_dask.stripped import Stripped
-from hierfl.runtime.sites.letter_desk import LetterDesk
-from hierfl.runtime.sites.letters import Introduction, letter_of
+from hierfl.runtime.sites.letters import Introduction, packed
+from hierfl.runtime.sites.site import Site
 
 LOG = logging.getLogger("hierfl.site")
 HANDSHAKE = 10.0  # seconds
@@ -36,17 +36,17 @@ class Door:
 
     Parameters
     ----------
-    desk
+    site
         Answers letters.
     security
         The context of ``ssl`` that asks for certificates; None in the clear.
     """
 
-    def __init__(self, desk: LetterDesk, security: ssl.SSLContext | None) -> None:
-        self.desk, self.security, self.prefix = desk, security, "tcp://" if security is None else "tls://"
+    def __init__(self, site: Site, security: ssl.SSLContext | None) -> None:
+        self.site, self.security, self.prefix = site, security, "tcp://" if security is None else "tls://"
         self._thread = ThreadPoolExecutor(1)  # answers one after another, while heartbeats go on
-        introduction = Introduction(desk.site.name, tuple(desk.site.held))
-        self._hello = uuid4().hex.encode() + letter_of(introduction).as_bytes()  # the process, and who it is
+        introduction = Introduction(site.name, tuple(site.held))
+        self._hello = uuid4().hex.encode() + packed(introduction)  # the process, and who it is
         self._guests: set[asyncio.StreamWriter] = set()
         self._arriving = 0  # bytes
         self._server: asyncio.Server | None = None
@@ -69,7 +69,7 @@ class Door:
 
     async def _met(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one guest until it leaves, or says what is no question."""
-        who = f"{self.desk.site.name}: whoever called from {writer.get_extra_info('peername')}"
+        who = f"{self.site.name}: whoever called from {writer.get_extra_info('peername')}"
         self._guests.add(writer)
         try:
             certificate = writer.get_extra_info("peercert")
@@ -110,8 +110,8 @@ class Door:
 
     def _answer(self, content: bytes, server: str, name: str | None) -> bytes:
         """Answer a server whose certificate has a name."""
-        self.desk.site.callers = {} if name is None else {server: name}
-        return self.desk.answer(content, server)
+        self.site.callers = {} if name is None else {server: name}
+        return self.site.answer(content, server)
 
 
 async def _header(reader: asyncio.StreamReader) -> bytes:
@@ -129,16 +129,16 @@ class SiteWorker(Stripped, Worker):
 
     Parameters
     ----------
-    desk
-        Answers letters for the site.
+    site
+        Answers letters.
     host, port
         Where it listens.
     settings
         As :class:`distributed.Worker` takes them.
     """
 
-    def __init__(self, desk: LetterDesk, scheduler: str, host: str, port: int, **settings: Any) -> None:
-        self._desk, self._place = desk, (host, port)
+    def __init__(self, site: Site, scheduler: str, host: str, port: int, **settings: Any) -> None:
+        self._site, self._place = site, (host, port)
         bare: dict[str, Any] = {
             "metrics": {},
             "startup_information": {},
@@ -146,12 +146,12 @@ class SiteWorker(Stripped, Worker):
             "preload": [],
             "services": {},
         }
-        super().__init__(scheduler, name=desk.site.name, nthreads=1, host=host, memory_limit=0, **bare, **settings)
+        super().__init__(scheduler, name=site.name, nthreads=1, host=host, memory_limit=0, **bare, **settings)
         self.strip({}, {"close": self._leave})
 
     async def listen(self, port_or_addr: Any = None, allow_offload: bool = True, **settings: Any) -> None:
         """Open the door for hierfl's messages, and none of Dask's."""
-        door = Door(self._desk, settings.get("ssl_context"))
+        door = Door(self._site, settings.get("ssl_context"))
         await door.open(*self._place)
         self.listeners.append(door)
 

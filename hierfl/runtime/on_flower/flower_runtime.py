@@ -9,14 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.errors import MissingPackageError, SettingError, SiteError
+from hierfl.errors import MissingPackageError, SettingError
 from hierfl.near_names import suggests_names
 from hierfl.runtime.site_runtime import SiteRuntime
-from hierfl.runtime.sites.exchange import Exchange
-from hierfl.runtime.sites.letters import Letters
-from hierfl.runtime.sites.parcels import Packing
-from hierfl.runtime.sites.rounds import Attendance
-from hierfl.runtime.sites.solver_text import solver_text
 
 
 @suggests_names
@@ -32,24 +27,10 @@ class Flower(SiteRuntime):
     ----------
     grid
         The ``flwr.serverapp.Grid`` that a ServerApp is given.
-    timeout
-        Seconds that a site may take to answer. One that takes longer is left out until it has answered.
-    minimum
-        The fewest clients that a round is made with (of those drawn for it). With fewer the run ends, as ``"paused: ..."``.
-    patience
-        Seconds to wait at the start for everybody, and at the beginning of a round for that many to be there.
-    largest
-        The largest entry of a message that is believed.
-    shared_seeds
-        Whether sites draw minibatches by the run's seed, as a run in process does, so that iterates are the same; their owners have to
-        allow it (``hierfl site --shared-seeds``), since the server then knows which rows are behind every number. Else every site draws under
-        a secret of its own.
-    watcher
-        Called with a ``hierfl.runtime.sites.site_reports.Crossing`` for everything that is sent and received.
-    asynchronous, buffer, staleness
-        Without rounds, as in ``hf.runtime.Dask``.
-    aggregation, adversaries
-        A robust aggregate in place of the weighted mean of what clients send, as in ``hf.runtime.Dask``.
+    timeout, minimum, patience, largest, shared_seeds, watcher
+        As in ``hf.runtime.Dask``, where a site has ten minutes to answer, and two are waited for those that are missing (seconds).
+    asynchronous, buffer, staleness, aggregation, adversaries
+        Without rounds, and a robust aggregate in place of the weighted mean, as in ``hf.runtime.Dask``.
     noise, masks
         A :class:`GaussianNoise`, and :class:`PairwiseMasks`, as in ``hf.runtime.Dask``; masks take a second exchange in every round.
 
@@ -70,7 +51,7 @@ class Flower(SiteRuntime):
     grid: Any = field(repr=False)
     timeout: float = field(default=600.0, kw_only=True)
     patience: float = field(default=120.0, kw_only=True)
-    _session: _GridSession = field(default_factory=lambda: _GridSession(), init=False, repr=False, compare=False)
+    _kept: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)  # what is known of the nodes, from run to run
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,40 +65,14 @@ class Flower(SiteRuntime):
     def _wire(self) -> str:
         return "Flower's, as its SuperLink was started"
 
-    @property
-    def packing(self) -> Packing:
-        """Messages are letters."""
-        return Letters()
-
     def _links(self, problem: CompiledProblem) -> Any:
-        return self._session.links(self)
-
-    def _sent_solver(self, settings: Any) -> Any:
-        return solver_text(settings)
-
-    def _open(self, problem: CompiledProblem, exchange: Exchange, links: Any, attendance: Attendance) -> None:
-        try:
-            super()._open(problem, exchange, links, attendance)
-        except SiteError as error:
-            said = "".join(f"\nnode {node}: {reason}" for node, reason in links.refusals.items())
-            raise SiteError(f"{error}{said}") from None
-
-
-class _GridSession:
-    """What is known of the nodes, kept from run to run."""
-
-    def __init__(self) -> None:
-        self._links: Any = None
-
-    def links(self, runtime: Flower) -> Any:
-        """The ways to the sites."""
-        if self._links is None:
+        if not self._kept:
             try:
                 from hierfl.runtime.on_flower.grid_links import GridLinks
             except ImportError as error:
                 raise MissingPackageError(
                     "hf.runtime.Flower needs the package flwr: pip install 'hierfl[flower]'."
                 ) from error
-            self._links = GridLinks(runtime.grid, runtime.timeout)
-        self._links.look()
-        return self._links
+            self._kept.append(GridLinks(self.grid, self.timeout))
+        self._kept[0].look()
+        return self._kept[0]

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Message, RecordDict
 
 from hierfl.errors import SiteError
 from hierfl.jaxtools.interruption import overdue
-from hierfl.runtime.sites.letters import SERVER, Hello, Introduction, Letter, letter_of, message_of
+from hierfl.runtime.on_flower.relay import as_bytes, as_content
+from hierfl.runtime.sites.letters import SERVER, Hello, Introduction, Letter, message_of, packed
 from hierfl.runtime.sites.parcels import Lost
 
 PULL = 0.2  # seconds between looks for replies
@@ -38,7 +39,7 @@ class GridLinks:
 
     def __init__(self, grid: Any, timeout: float) -> None:
         self.grid, self.timeout, self._mark = grid, timeout, uuid4().hex
-        self.refusals: dict[str, str] = {}  # by node: why it is no site
+        self.refusals: dict[str, str] = {}  # of nodes: why each is no site
         self._nodes: dict[str, int] = {}
         self._held: dict[str, tuple[int, ...]] = {}
         self._hellos: dict[int, str] = {}  # nodes that were asked who they are, and the messages
@@ -52,7 +53,6 @@ class GridLinks:
         self._looked = -LOOK
 
     def ready(self) -> frozenset[str]:
-        """The sites that can be asked."""
         self.look()
         if self._late:
             arrived = self._pulled(set(self._late.values()))
@@ -65,7 +65,7 @@ class GridLinks:
             patient = {node for node, said in self._siteless.items() if self._looked - said < AGAIN}
             strangers = self._online - (self._hellos.keys() - (self._siteless.keys() - patient))
             if strangers:
-                self._hellos |= self._pushed(dict.fromkeys(strangers, letter_of(Hello())), self.timeout)
+                self._hellos |= self._pushed(dict.fromkeys(strangers, packed(Hello())), self.timeout)
         waited = {message: node for node, message in self._hellos.items() if message}
         if waited:
             for message, reply in self._pulled(set(waited)).items():
@@ -80,7 +80,6 @@ class GridLinks:
         return True
 
     def held(self) -> dict[str, tuple[int, ...]]:
-        """Whose data each site holds."""
         return dict(self._held)
 
     def born(self, site: str) -> int:
@@ -89,8 +88,7 @@ class GridLinks:
 
     def exchange(self, parcels: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Lost]:
         """Ask them all at once; a node that is gone is not waited for, and one that has become slow not for long."""
-        letters = {self._nodes[site]: Letter.from_bytes(parcel) for site, parcel in parcels.items()}
-        messages = self._pushed(letters, timeout)
+        messages = self._pushed({self._nodes[site]: parcel for site, parcel in parcels.items()}, timeout)
         waiting = {messages[self._nodes[site]]: site for site in parcels}
         found: dict[str, bytes | Lost] = {}
         began, others = time.monotonic(), 0.0
@@ -125,12 +123,10 @@ class GridLinks:
     # --- messages whose answers come one by one ------------------------------------------------------------------------
 
     def send(self, site: str, parcel: bytes) -> None:
-        """Ask one site, and do not wait."""
-        (message,) = self._pushed({self._nodes[site]: Letter.from_bytes(parcel)}, self.timeout).values()
+        (message,) = self._pushed({self._nodes[site]: parcel}, self.timeout).values()
         self._open[message] = site, time.monotonic()
 
     def arrival(self, timeout: float) -> tuple[str, bytes | Lost] | None:
-        """The next answer of those that were sent for, or None."""
         until = time.monotonic() + timeout
         while True:
             self._arrived |= self._pulled(self._open.keys() - self._arrived.keys())  # the SuperLink gives each only once
@@ -150,13 +146,15 @@ class GridLinks:
 
     @property
     def clock(self) -> float:
-        """Seconds."""
         return time.monotonic()
 
-    def _pushed(self, letters: Mapping[int, Letter], timeout: float) -> dict[int, str]:
-        """Send letters to nodes; the messages' identities, by node."""
-        content = {node: _content(letter, self._mark) for node, letter in letters.items()}
-        messages = [Message(content[node], node, "query", ttl=timeout) for node in letters]
+    def _pushed(self, letters: Mapping[int, bytes], timeout: float) -> dict[int, str]:
+        """Send letters to nodes, with whom they are from; the messages' identities, by node."""
+        messages = []
+        for node, letter in letters.items():
+            content = as_content(letter)
+            content.config_records["words"][SERVER] = self._mark
+            messages.append(Message(content, node, "query", ttl=timeout))
         sent = list(self.grid.push_messages(messages))
         if len(sent) != len(messages) or not all(sent):
             raise SiteError("the SuperLink did not take a message: its log says why.")
@@ -177,26 +175,18 @@ class GridLinks:
                 raise SiteError(reply.reason)
             who = message_of(Letter.from_bytes(reply), Introduction)
         except SiteError as error:
-            self.refusals[str(node)], self._siteless[node] = str(error), time.monotonic()
+            self.refusals[f"node {node}"], self._siteless[node] = str(error), time.monotonic()
             return
-        self.refusals.pop(str(node), None)
+        self.refusals.pop(f"node {node}", None)
         self._siteless.pop(node, None)
         before = self._nodes.get(who.name)
         name = who.name if before is None or before not in self._online else f"{who.name} ({node})"
         self._nodes[name], self._held[name], self._births[name] = node, who.clients, self._births.get(name, 0) + 1
 
 
-def _content(letter: Letter, server: str) -> RecordDict:
-    """A letter as Flower's records, with whom it is from."""
-    arrays = {name: Array(array) for name, array in letter.arrays.items()}
-    return RecordDict({"words": ConfigRecord(letter.words | {SERVER: server}), "arrays": ArrayRecord(arrays)})
-
-
 def _bytes(content: RecordDict) -> bytes | Lost:
     """Flower's records as a letter's bytes; what they are is seen when these are read."""
     try:
-        words: Any = content.get("words", {})
-        arrays: Any = content.get("arrays", {})
-        return Letter(dict(words.items()), {name: array.numpy() for name, array in arrays.items()}).as_bytes()
+        return as_bytes(content)
     except Exception as error:  # what a site has made up can raise anything
         return Lost(f"sent what cannot be read ({type(error).__name__})")

@@ -7,8 +7,6 @@ owner runs ``hierfl site --socket``; with ``problem`` and ``data`` beside it the
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import socket
 import subprocess
@@ -17,11 +15,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from hierfl.runtime.on_flower.site_frames import dial, receive_frame, send_frame
+from hierfl.runtime.sites.letter_bytes import letter_bytes, read_letter
 
 OPTIONS = (
     "problem",
@@ -41,7 +39,6 @@ OPTIONS = (
     "log",
 )  # of hierfl site
 STARTING = 120.0  # seconds that a site's process may take until it listens
-MEMBER = "array "
 
 app = ClientApp()
 
@@ -86,19 +83,13 @@ def connected(config: Mapping[str, Any]) -> socket.socket:
 
 
 def as_bytes(content: RecordDict) -> bytes:
-    """Flower's records as the bytes of a letter (``hierfl.runtime.sites.letters``)."""
+    """Flower's records as the bytes of a letter."""
     words, arrays = content["words"], content["arrays"]
-    stream, members = io.BytesIO(), {f"{MEMBER}{name}": array.numpy() for name, array in arrays.items()}
-    told = np.frombuffer(json.dumps(dict(words.items())).encode(), np.uint8)
-    np.savez(stream, allow_pickle=False, words=told, **members)
-    return stream.getvalue()
+    return letter_bytes(dict(words.items()), {name: array.numpy() for name, array in arrays.items()})
 
 
 def as_content(letter: bytes) -> RecordDict:
     """The bytes of a letter as Flower's records."""
-    with np.load(io.BytesIO(letter), allow_pickle=False) as members:
-        words = json.loads(members["words"].tobytes())
-        arrays = {
-            name.removeprefix(MEMBER): Array(np.asarray(members[name])) for name in members.files if name != "words"
-        }
-    return RecordDict({"words": ConfigRecord(words), "arrays": ArrayRecord(arrays)})
+    words, arrays = read_letter(letter)
+    named = ArrayRecord({name: Array(array) for name, array in arrays.items()})
+    return RecordDict({"words": ConfigRecord(words), "arrays": named})

@@ -99,7 +99,6 @@ class SocketDoor(ThreadingMixIn, UnixStreamServer):
         super().process_request(request, client_address)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """Read a letter, and send its answer."""
         length = receive_length(request, SECONDS)
         letter, waiting = receive_bytes(request, length, partial(self._hold, request)), Answer()
         with self._guard:
@@ -122,7 +121,6 @@ class SocketDoor(ThreadingMixIn, UnixStreamServer):
         LOG.warning("a caller was not answered, who %s", told)
 
     def shutdown_request(self, request: Any) -> None:
-        """End a connection."""
         with self._guard:
             known = self._held.pop(request, None)
             self._whole.discard(request)

@@ -209,24 +209,18 @@ def require_one_run(noise: GaussianNoise | None, solver: Any, settings: Any) -> 
     if noise is None:
         return
     step = getattr(solver, "step_size", None)
-    refused = {
-        "rounds=None has no number of messages before it ends, and looks at objectives, which are withheld: give rounds": settings.rounds
-        is None,
-        "tolerance=... compares moves with gradient steps, and clipped ones are none: leave it out": settings.tolerance
-        is not None,
-        "a run that goes on from a checkpoint asks for messages of the same rounds again: leave checkpoint out": settings.checkpoint
-        is not None,
-        "each of several runs has an epsilon of its own, and they add up: solve one by one, and compose them": settings.several,
-        'step_size="auto" makes trial runs: give a step, such as one found on data that are no secret': isinstance(
-            step, str
-        )
-        and step == "auto",
-        'the iterate of a theorem takes a second run: write schedule="practical", with the same numbers': getattr(
-            solver, "schedule", "practical"
-        )
-        != "practical",
-    }
-    for reason, refuse in refused.items():
+    refused = (
+        (settings.rounds is None, "rounds=None has no number of messages before it ends, and looks at objectives, which are withheld: give rounds"),
+        (settings.tolerance is not None, "tolerance=... compares moves with gradient steps, and clipped ones are none: leave it out"),
+        (settings.checkpoint is not None, "a run that goes on from a checkpoint asks for messages of the same rounds again: leave checkpoint out"),
+        (settings.several, "each of several runs has an epsilon of its own, and they add up: solve one by one, and compose them"),
+        (isinstance(step, str), 'step_size="auto" makes trial runs: give a step, such as one found on data that are no secret'),
+        (
+            getattr(solver, "schedule", "practical") != "practical",
+            'the iterate of a theorem takes a second run: write schedule="practical", with the same numbers',
+        ),
+    )
+    for refuse, reason in refused:
         if refuse:
             raise SettingError(f"noise=...: {reason}.")
 
@@ -288,13 +282,8 @@ class NoisedMessages:
 
         Raises ``SiteError`` if a client has sent all that the run may ask of it.
         """
-        new = self.releases.count(clients, questions)
-        if new is None:
-            raise SiteError(
-                f"clients of this site have sent the {self.releases.most} messages of a run with this noise"
-            )
+        new, rows = self._new(clients, questions), rows_of(payload, len(clients))
         leaves, tree = jax.tree.flatten(payload)
-        rows = np.concatenate([np.asarray(leaf, float).reshape(len(clients), -1) for leaf in leaves], axis=1)
         for row, client in enumerate(clients):
             if client in new:
                 self._sent[client] = noised(clipped(rows[row], self.order.clip), self.grid, self.scale)
@@ -302,6 +291,17 @@ class NoisedMessages:
         ends = np.cumsum([math.prod(np.shape(leaf)[1:]) for leaf in leaves])[:-1]
         parts = [part.reshape(np.shape(leaf)) for part, leaf in zip(np.split(rows, ends, axis=1), leaves)]
         return jax.tree.unflatten(tree, parts)
+
+    def _new(self, clients: Sequence[int], questions: Sequence[Hashable]) -> list[int]:
+        new = self.releases.count(clients, questions)
+        if new is None:
+            raise SiteError(f"clients of this site have sent the {self.releases.most} messages of a run with this noise")
+        return new
+
+
+def rows_of(payload: Any, clients: int) -> Float[np.ndarray, "clients d"]:
+    """The numbers of each client's message."""
+    return np.concatenate([np.asarray(leaf, float).reshape(clients, -1) for leaf in jax.tree.leaves(payload)], axis=1)
 
 
 def clipped(message: Float[np.ndarray, " d"], clip: float) -> Float[np.ndarray, " d"]:
@@ -415,12 +415,8 @@ class SharedNoise(NoisedMessages):
 
         Raises ``SiteError`` if a client has sent all that the run may ask of it.
         """
-        if self.releases.count(clients, questions) is None:
-            raise SiteError(
-                f"clients of this site have sent the {self.releases.most} messages of a run with this noise"
-            )
-        leaves = jax.tree.leaves(payload)
-        rows = np.concatenate([np.asarray(leaf, float).reshape(len(clients), -1) for leaf in leaves], axis=1)
+        self._new(clients, questions)
+        rows = rows_of(payload, len(clients))
         total = np.zeros(rows.shape[1], np.int64)
         for row, client in zip(rows, clients):
             total += in_whole(clipped(row, self.order.clip), float(self.shares[client]), self.bits)

@@ -83,7 +83,6 @@ class LedgerContent:
     messages: int = 0
 
     def run(self, mark: str) -> LedgerRun | None:
-        """The one of this mark."""
         return next((run for run in self.runs if run.mark == mark), None)
 
     def epsilon(self, delta: float, beginning: LedgerRun | None = None, ending: LedgerRun | None = None) -> float:
@@ -92,7 +91,6 @@ class LedgerContent:
         return epsilon_together([*(run for run in self.runs if all(run.mark != one.mark for one in begun)), *begun], delta, ending)
 
     def take(self, what: str, entry: dict[str, Any]) -> None:
-        """Take an entry in."""
         self.closed = what == "closed"
         if what == "begun":
             told = LedgerRun(**entry["run"], time=entry["time"])

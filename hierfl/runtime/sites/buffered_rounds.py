@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,8 @@ from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.records import TRAFFIC, Begun, BlockEnd, Outcome
 from hierfl.runtime.sites.exchange import Exchange, Shapes, misshapen, said_by, wild
-from hierfl.runtime.sites.parcels import Answered, Asked, Links, Lost, Refusal, Settled
+from hierfl.runtime.sites.letters import packed, reply_of
+from hierfl.runtime.sites.parcels import Answered, Asked, Lost, Refusal, Settled
 from hierfl.runtime.sites.rounds import Attendance, SiteRounds, TooFewError, present_in
 
 
@@ -46,7 +47,6 @@ class Conversation:
     _place: int = 0
 
     def again(self) -> None:
-        """Run from the beginning."""
         self._place, self.pending = 0, None
 
     def ask(
@@ -68,20 +68,6 @@ LOOK = 0.5  # seconds between looks whether the run is to end
 SOLVERS = ("FedAvg", "FedRZO", "ZOHFL")
 SUMMED = (*TRAFFIC, "lower_solves")
 LARGEST = ("fault", "empty")
-
-
-class Arrivals(Links, Protocol):
-    """Links whose answers come one by one."""
-
-    def send(self, site: str, parcel: bytes) -> None:
-        """Send, and do not wait."""
-
-    def arrival(self, timeout: float) -> tuple[str, bytes | Lost] | None:
-        """The next answer, or None if none came in time."""
-
-    @property
-    def clock(self) -> float:
-        """Seconds, of the world or of a simulation."""
 
 
 @dataclass(frozen=True)
@@ -121,21 +107,19 @@ class BufferedRounds(SiteRounds):
         problem: CompiledProblem,
         algorithm: Algorithm,
         exchange: Exchange,
-        links: Arrivals,
         buffering: Buffering,
         patience: float,
         seed: int,
     ) -> None:
         require_buffered(problem, algorithm)
         super().__init__(problem, algorithm, exchange, Attendance(1, patience), seed)
-        self.links, self.buffering = links, buffering
+        self.links, self.buffering = exchange.links, buffering
         self.size = max(map(len, exchange.clients_of.values()))
         self.talking: dict[str, Conversation] = {}
         self.last: dict[str, Settled] = {}
         self.turns = 0
 
-    def run(self, x0: np.ndarray, rounds: int, block: int, at_end: BlockEnd, begun: Begun | None = None) -> Outcome:
-        """Make them, from their start."""
+    def run(self, x0: np.ndarray, rounds: int, block: int, at_end: BlockEnd, begun: Begun | None) -> Outcome:
         if begun is not None:
             raise SettingError("asynchronous=True: a run without rounds does not go on from a checkpoint.")
         if self.buffering.buffer > len(self.exchange.clients_of):
@@ -151,7 +135,6 @@ class BufferedRounds(SiteRounds):
         return after, self._record(state, after, index, moves, began)
 
     def tell(self) -> dict[str, Any]:
-        """What the run tells of each site."""
         self.told["sites"] = {site: report.told for site, report in self.exchange.reports.items()}
         return self.told
 
@@ -225,7 +208,7 @@ class BufferedRounds(SiteRounds):
         with unbroken():
             after, record = jax.block_until_ready(program(*given))
         if conversation.pending is not None:
-            parcel = self.exchange.packing.packed(conversation.pending)
+            parcel = packed(conversation.pending)
             self.exchange.note_sent(conversation.site, conversation.step, parcel)
             self.links.send(conversation.site, parcel)
         return after, record
@@ -237,7 +220,7 @@ class BufferedRounds(SiteRounds):
         if isinstance(reply, Lost):
             problem = reply.reason
         else:
-            message = exchange.packing.unpacked(reply, conversation.expected)
+            message = reply_of(reply, conversation.expected)
             exchange.note_received(site, conversation.step, message, reply)
             if isinstance(message, Answered):
                 problem = misshapen(message, len(conversation.clients), conversation.expected)

@@ -25,6 +25,7 @@ from hierfl.runtime.privacy.pairwise_masks import (
     key_from,
     opened,
 )
+from hierfl.runtime.sites.letters import items_in, packed, reply_of
 from hierfl.runtime.sites.parcels import (
     Answered,
     Asked,
@@ -33,8 +34,6 @@ from hierfl.runtime.sites.parcels import (
     KeptMark,
     Links,
     Lost,
-    Packing,
-    Pickling,
     Refusal,
     Settled,
     Start,
@@ -67,7 +66,6 @@ class Exchange:
     clients_of: dict[str, tuple[int, ...]]
     timeout: float
     watcher: Callable[[Crossing], None] | None = None
-    packing: Packing = field(default_factory=Pickling)
     reports: dict[str, SiteReport] = field(default_factory=dict)
     kept: dict[str, KeptMark] = field(default_factory=dict)  # what each site's clients last kept of their memories
     lost: dict[int, str] = field(default_factory=dict)  # clients that do not count in this turn
@@ -106,7 +104,7 @@ class Exchange:
         strangers = [site for site in strangers if self._may_ask_again(site)]
         if not strangers:
             return
-        parcels = {site: self.packing.packed(self.start._replace(kept=self.kept.get(site))) for site in strangers}
+        parcels = {site: packed(self.start._replace(kept=self.kept.get(site))) for site in strangers}
         for site, reply in self._sent(parcels, "start", None).items():
             if isinstance(reply, Welcome):
                 self._began[site] = self.links.born(site)
@@ -145,7 +143,6 @@ class Exchange:
             self.with_earlier_runs = welcome.epsilon
 
     def tell(self) -> dict[str, Any]:
-        """What the run tells of its messages."""
         told: dict[str, Any] = {"rows_drawn_by": "the run's seed" if self.start.shared_seeds else "secrets of the sites"}
         if self.start.noise is not None and self.releases is not None:
             told["privacy"] = self.start.noise.told(self.releases.largest, self.numbers, self.with_earlier_runs)
@@ -172,7 +169,6 @@ class Exchange:
     # --- a turn ---------------------------------------------------------------------------------------------------------
 
     def open(self, round_index: int) -> None:
-        """Begin a round."""
         self.turn, self.round, self.lost, self._asked = self.turn + 1, round_index, {}, set()
         self._calls = {site: [] for site in self.clients_of}
         self._turns = dict.fromkeys(self.clients_of, self.turn)
@@ -205,18 +201,9 @@ class Exchange:
         zeros = jax.tree.map(lambda s: np.zeros((len(clients), *s.shape), s.dtype), expected)
         if self.failed:
             return zeros
-        asked, rows = {}, {}
-        for site, own in self.clients_of.items():
-            mine = np.flatnonzero(np.isin(clients, own))
-            if mine.size:
-                part = jax.tree.map(lambda a, mine=mine: a[mine], each)
-                settled = self._settled.get(site)
-                place = self._place_of(site)
-                asked[site] = Asked(
-                    self._turns[site], self.round, place, settled, kind, step, clients[mine], seed, broadcast, part
-                )
-                rows[site] = mine
-        answers = self._answers(asked, step, expected)
+        rows = self._rows(clients)
+        parts = self._parts(rows, kind, step, clients, broadcast, each, seed)
+        answers = self._answers(parts, step, expected)
         for site, answer in answers.items():
             problem = None if answer is None else misshapen(answer, rows[site].size, expected)
             if answer is None or problem is not None:
@@ -234,10 +221,30 @@ class Exchange:
         told = [(answer.payload, answer.monitor) for answer in answers.values() if answer is not None]
         return jax.tree.map(joined, zeros, *told)
 
-    def _place_of(self, site: str) -> int:
-        """That of the next question to a site: not every site takes part in all that a round asks."""
-        self._places[site] += 1
-        return self._places[site] - 1
+    def _rows(self, clients: np.ndarray) -> dict[str, np.ndarray]:
+        """Where a site's clients are among these, of those that have some."""
+        rows = {site: np.flatnonzero(np.isin(clients, own)) for site, own in self.clients_of.items()}
+        return {site: mine for site, mine in rows.items() if mine.size}
+
+    def _parts(
+        self,
+        rows: dict[str, np.ndarray],
+        kind: str,
+        step: str,
+        clients: np.ndarray,
+        broadcast: Any,
+        each: Any,
+        seed: np.ndarray,
+        masking: Masking | None = None,
+    ) -> dict[str, Asked]:
+        """What each site is asked; ``place`` counts its questions, since not every site takes part in all that a round asks."""
+        parts = {}
+        for site, mine in rows.items():
+            own, settled = jax.tree.map(lambda a, mine=mine: a[mine], each), self._settled.get(site)
+            at = self._turns[site], self.round, self._places[site]
+            parts[site] = Asked(*at, settled, kind, step, clients[mine], seed, broadcast, own, masking)
+            self._places[site] += 1
+        return parts
 
     def _answers(
         self, asked: dict[str, Asked], step: str, expected: Shapes, anew: bool = False
@@ -254,7 +261,7 @@ class Exchange:
                 found[site] = before[0].answer
         fresh = {site: message for site, message in asked.items() if site not in found}
         silent = self._without_releases(fresh)
-        parcels = {site: self.packing.packed(message) for site, message in fresh.items() if site not in silent}
+        parcels = {site: packed(message) for site, message in fresh.items() if site not in silent}
         found |= silent | (self._sent(parcels, step, expected) if parcels else {})
         for site, reply in found.items():
             if isinstance(reply, Answered):
@@ -271,7 +278,7 @@ class Exchange:
         self.turn += 1
         self._turns[site] = self.turn
         for call in self._calls[site][: message.place]:
-            self._sent({site: self.packing.packed(call.message._replace(turn=self.turn))}, call.message.step, None)
+            self._sent({site: packed(call.message._replace(turn=self.turn))}, call.message.step, None)
         return message._replace(turn=self.turn)
 
     def _without_releases(self, asked: dict[str, Asked]) -> dict[str, Lost]:
@@ -298,7 +305,7 @@ class Exchange:
             if isinstance(reply, Lost):
                 replies[site] = reply
                 continue
-            replies[site] = self.packing.unpacked(reply, expected)
+            replies[site] = reply_of(reply, expected)
             self.note_received(site, step, replies[site], reply)
         return replies
 
@@ -328,7 +335,7 @@ class Exchange:
         """
         ready = self.links.ready()
         here = [site for site in self.clients_of if site in ready and self._began.get(site) == self.links.born(site)]
-        parcels = {site: self.packing.packed(Keep(run, number, self._settled.get(site))) for site in here}
+        parcels = {site: packed(Keep(run, number, self._settled.get(site))) for site in here}
         for site, reply in self._sent(parcels, "keep", None).items():
             if not isinstance(reply, Kept):
                 self._fault(
@@ -354,12 +361,11 @@ class Exchange:
             )
 
     def forget(self, site: str) -> None:
-        """Take it that a site knows of no run."""
         self._began.pop(site, None)
 
     def _watch(self, site: str, way: str, step: str, parcel: bytes) -> None:
         if self.watcher is not None:
-            self.watcher(Crossing(site, way, step, self.packing.items(parcel), len(parcel)))
+            self.watcher(Crossing(site, way, step, items_in(parcel), len(parcel)))
 
     # --- what is not believed -------------------------------------------------------------------------------------------
 
@@ -438,7 +444,6 @@ class MaskedExchange(Exchange):
         return self.start.masks
 
     def tell(self) -> dict[str, Any]:
-        """What the run tells of its masks."""
         return super().tell() | {"masks": self.order.told(self.sums, self.error)}
 
     def _welcomed(self, site: str, welcome: Welcome) -> None:
@@ -452,8 +457,7 @@ class MaskedExchange(Exchange):
         means = jax.tree.map(lambda s: np.zeros((len(clients), *s.shape), s.dtype), expected)
         if self.failed:
             return means
-        rows = {site: np.flatnonzero(np.isin(clients, own)) for site, own in self.clients_of.items()}
-        rows = {site: mine for site, mine in rows.items() if mine.size}
+        rows = self._rows(clients)
         if len(rows) < self.order.least:
             return self._end(
                 f"PairwiseMasks(least={self.order.least}) sums over as many sites at least, and {len(rows)} could be asked",
@@ -462,14 +466,7 @@ class MaskedExchange(Exchange):
         self._attempt += 1
         keys = tuple(sorted(self._keys[site] for site in rows))
         masking = Masking(self._attempt, keys, tuple(np.sort(clients).tolist()))
-        parts = {}
-        for site, mine in rows.items():
-            part = jax.tree.map(lambda a, mine=mine: a[mine], each)
-            settled = self._settled.get(site)
-            place = self._place_of(site)
-            parts[site] = Asked(
-                self._turns[site], self.round, place, settled, kind, step, clients[mine], seed, broadcast, part, masking
-            )
+        parts = self._parts(rows, kind, step, clients, broadcast, each, seed, masking)
         count = CHECKS + sum(math.prod(shape.shape) for shape in summed_shapes(expected))
         answers = self._answers(parts, step, (jax.ShapeDtypeStruct((count,), np.uint64), {}), anew=True)
         for site, answer in answers.items():
@@ -504,7 +501,7 @@ class MaskedExchange(Exchange):
 
     def _own_masks(self, answers: dict[str, Answered]) -> list[bytes] | str:
         """The keys of the sites' own masks, of those that have gone by the others' shares; or why the sum stays closed."""
-        replies = self._sent(dict.fromkeys(answers, self.packing.packed(Unmask(self._attempt))), "unmask", None)
+        replies = self._sent(dict.fromkeys(answers, packed(Unmask(self._attempt))), "unmask", None)
         own = {site: reply.key for site, reply in replies.items() if isinstance(reply, Unmasked) and len(reply.key) == KEY}
         for site in [site for site in answers if site not in own]:
             self._fault(site, getattr(replies[site], "reason", "told no key"))
@@ -524,7 +521,7 @@ class MaskedExchange(Exchange):
         for site in there if sealed else ():
             place = places[self._keys[site]]
             own = sealed[SEALED * place : SEALED * (place + 1)]
-            parcels[site] = self.packing.packed(Unmask(self._attempt, key, own))
+            parcels[site] = packed(Unmask(self._attempt, key, own))
         shares = {}
         for site, reply in (self._sent(parcels, "share", None) if len(parcels) >= least else {}).items():
             if isinstance(reply, Unmasked) and len(reply.key) == SHARE:
@@ -544,15 +541,13 @@ def exchange_for(
     clients_of: dict[str, tuple[int, ...]],
     timeout: float,
     watcher: Callable[[Crossing], None] | None = None,
-    packing: Packing | None = None,
 ) -> Exchange:
     """The exchange of a run, with masks where it has some."""
-    packing = packing or Pickling()
     if start.masks is None:
-        return Exchange(links, start, clients_of, timeout, watcher, packing=packing)
+        return Exchange(links, start, clients_of, timeout, watcher)
     weights = problem.declaration.client_weights
     shares = weights / np.sum(weights)
-    return MaskedExchange(links, start, clients_of, timeout, watcher, packing=packing, weights=shares)
+    return MaskedExchange(links, start, clients_of, timeout, watcher, weights=shares)
 
 
 def summed_shapes(expected: Shapes) -> list[Any]:

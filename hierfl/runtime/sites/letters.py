@@ -1,4 +1,4 @@
-"""The messages of a run as letters, which cross where nothing is pickled: named arrays and a few words, as bytes in NumPy's own format.
+"""The messages of a run as letters, which cross where nothing is pickled: named arrays and a few words, as bytes.
 
 ``FORMS`` says of every kind of message, and of every part of one, which of its fields are words and which are arrays; both directions
 read it. Trees of arrays (tables, what a step is sent and tells) are written by their paths. Whatever else arrives is refused.
@@ -6,8 +6,6 @@ read it. Trees of arrays (tables, what a step is sent and tells) are written by 
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -17,10 +15,10 @@ import jax
 import numpy as np
 
 from hierfl.errors import SiteError
-from hierfl.jaxtools.checked_arrays import BadArchiveError, read_arrays
 from hierfl.language.coupled import PenaltyWeights
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
 from hierfl.runtime.privacy.pairwise_masks import KEY, Masking, MaskOrder
+from hierfl.runtime.sites.letter_bytes import letter_bytes, read_letter
 from hierfl.runtime.sites.parcels import (
     Answered,
     Asked,
@@ -35,11 +33,6 @@ from hierfl.runtime.sites.parcels import (
     Unmasked,
     Welcome,
 )
-from hierfl.runtime.sites.protocol import of_type
-
-WORDS, ARRAY = "words", "array "  # the names of members: the words as JSON, and what stands before the name of an array
-KINDS = "biuf"  # of numbers that a letter may hold
-LONGEST, DIRECTORY = 1 << 20, 1 << 20  # bytes of a letter's words, and of the list of its members
 
 
 @dataclass(frozen=True)
@@ -50,12 +43,8 @@ class Letter:
     arrays: dict[str, np.ndarray]
 
     def as_bytes(self) -> bytes:
-        """The letter as an uncompressed ``.npz`` file; the same letter is the same bytes."""
-        stream = io.BytesIO()
-        words = np.frombuffer(json.dumps(self.words).encode(), np.uint8)
-        members = {WORDS: words} | {f"{ARRAY}{name}": array for name, array in self.arrays.items()}
-        np.savez(stream, allow_pickle=False, **members)
-        return stream.getvalue()
+        """The same letter is the same bytes."""
+        return letter_bytes(self.words, self.arrays)
 
     @classmethod
     def from_bytes(cls, parcel: bytes) -> Letter:
@@ -64,18 +53,9 @@ class Letter:
         Raises ``SiteError`` for anything but the bytes of a letter.
         """
         try:
-            read = read_arrays(io.BytesIO(parcel), kinds=KINDS, directory=DIRECTORY)
-            told = read.pop(WORDS)
-            if told.nbytes > LONGEST:
-                raise BadArchiveError(f"words of {told.nbytes:,} bytes")
-            words: Any = json.loads(told.tobytes())
-        except (BadArchiveError, KeyError, ValueError, RecursionError) as error:
-            raise SiteError(f"a message that is no letter of named arrays: {type(error).__name__}: {error}") from error
-        if not isinstance(words, dict) or not all(isinstance(word, str | int | float) for word in words.values()):
-            raise SiteError("a message whose words are not strings and numbers.")
-        if not all(name.startswith(ARRAY) for name in read):
-            raise SiteError("a message with members that are no arrays of numbers.")
-        return cls(words, {name.removeprefix(ARRAY): array for name, array in read.items()})
+            return cls(*read_letter(parcel))
+        except ValueError as error:
+            raise SiteError(f"a message that is no letter of named arrays: {error}") from error
 
 
 SERVER = "server"  # the word by which a site tells apart who asks
@@ -96,11 +76,12 @@ class Introduction(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """A field that is an array of one axis in a letter: its type, and the ways there and back."""
+    """A field that is an array of one axis in a letter: its type, the ways there and back, and whether it is left out where it is empty."""
 
     dtype: Any
     there: Callable[[Any], Any] = lambda field: field
     back: Callable[[np.ndarray], Any] = lambda array: array
+    optional: bool = False
 
 
 def _keys(array: np.ndarray) -> tuple[bytes, ...]:
@@ -112,14 +93,15 @@ def _keys(array: np.ndarray) -> tuple[bytes, ...]:
 MOST_CLIENTS = 1_000_000  # in a message
 
 
-def _clients(array: np.ndarray) -> tuple[int, ...]:
+def _few(array: np.ndarray) -> np.ndarray:
     if array.size > MOST_CLIENTS:
         raise SiteError(f"a message with {array.size:,} clients, more than {MOST_CLIENTS:,}.")
-    return tuple(array.tolist())
+    return array
 
 
-CLIENTS = Numbers(np.int64, back=_clients)
-PUBLIC_KEY = Numbers(np.uint8, lambda key: np.frombuffer(key, np.uint8), lambda array: array.tobytes())
+CLIENTS = Numbers(np.int64, back=lambda array: tuple(_few(array).tolist()))
+TEXT = Numbers(np.uint8, lambda text: np.frombuffer(text.encode(), np.uint8), lambda array: array.tobytes().decode(errors="replace"))
+BYTES = Numbers(np.uint8, lambda content: np.frombuffer(content, np.uint8), lambda array: array.tobytes(), optional=True)
 PUBLIC_KEYS = Numbers(np.uint8, lambda keys: np.frombuffer(b"".join(keys), np.uint8), _keys)
 NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -132,7 +114,7 @@ class Form(NamedTuple):
     parts: Mapping[str, type] = NONE
 
 
-_TEXTS = dict.fromkeys(("version", "mark", "declared", "algorithm", "solver", "queries"), str)
+_TEXTS = dict.fromkeys(("version", "mark", "declared", "algorithm", "queries"), str)
 _PRIVACY = {"clip": float, "multiplier": float, "delta": float, "releases": int, "shared": bool, "colluding": int}
 _PLACE = {"turn": int, "round": int, "place": int, "kind": str, "step": str}
 _KEPT = {"run": str, "number": int}
@@ -142,48 +124,54 @@ FORMS: dict[type, Form] = {
     Introduction: Form({"name": str}, {"clients": CLIENTS}),
     Start: Form(
         _TEXTS | {"rounds": int, "largest": float, "shared_seeds": bool},
-        {"x0": Numbers(np.float64)},
+        {"x0": Numbers(np.float64), "solver": TEXT},
         {"noise": NoiseOrder, "masks": MaskOrder, "kept": KeptMark, "penalty": PenaltyWeights},
     ),
     NoiseOrder: Form(_PRIVACY | {"run": str}),
     MaskOrder: Form({"least": int, "bits": int, "run": str}),
-    KeptMark: Form(_KEPT),
+    KeptMark: Form(_KEPT, {"content": BYTES}),
     PenaltyWeights: Form({"rho": float, "objective": float}),
-    Welcome: Form({"epsilon": float}, {"clients": CLIENTS, "key": PUBLIC_KEY}),
+    Welcome: Form({"epsilon": float}, {"clients": CLIENTS, "key": BYTES}),
     Asked: Form(
         _PLACE,
-        {"clients": Numbers(np.int64), "seed": Numbers(np.uint32)},
+        {"clients": Numbers(np.int64, back=_few), "seed": Numbers(np.uint32)},
         {"settled": Settled, "masking": Masking},
     ),
     Settled: Form({"turn": int, "kept": bool}),
     Masking: Form({"attempt": int}, {"keys": PUBLIC_KEYS, "clients": CLIENTS}),
-    Answered: Form({"seconds": float}, {"shares": PUBLIC_KEY}),
-    Unmask: Form({"attempt": int}, {"other": PUBLIC_KEY, "sealed": PUBLIC_KEY}),
-    Unmasked: Form(arrays={"key": PUBLIC_KEY}),
+    Answered: Form({"seconds": float}, {"shares": BYTES}),
+    Unmask: Form({"attempt": int}, {"other": BYTES, "sealed": BYTES}),
+    Unmasked: Form(arrays={"key": BYTES}),
     Keep: Form(_KEPT, parts={"settled": Settled}),
-    Kept: Form({"kept": bool}),  # nothing is handed back where sites have their own data
+    Kept: Form({"kept": bool}, {"content": BYTES}),
     Refusal: Form({"reason": str, "failed": bool}),
 }
 
 
-class Letters:
-    """The packing of a run's messages on the server's side."""
+def packed(message: Any) -> bytes:
+    """A message as the bytes of a letter."""
+    return letter_of(message).as_bytes()
 
-    def packed(self, message: Any) -> bytes:
-        """The message as the bytes of a letter."""
-        return letter_of(message).as_bytes()
 
-    def unpacked(self, reply: bytes, expected: Any) -> Any:
-        """A site's answer, whose arrays are those that are expected; anything else is a Refusal that says so."""
-        try:
-            return _reply_of(Letter.from_bytes(reply), expected)
-        except SiteError as error:
-            return Refusal(f"sent {error}", failed=True)
+def reply_of(reply: bytes, expected: Any) -> Any:
+    """A site's answer; ``expected`` is the tree of shapes of one client's (payload, monitor), or None. What cannot be is a Refusal."""
+    try:
+        return _reply_of(Letter.from_bytes(reply), expected)
+    except SiteError as error:
+        return Refusal(f"sent {error}", failed=True)
 
-    def items(self, parcel: bytes) -> tuple[Item, ...]:
-        """The arrays of a letter."""
-        arrays = Letter.from_bytes(parcel).arrays
-        return tuple(Item(name, array.shape, array.dtype.str, array.nbytes) for name, array in arrays.items())
+
+def items_of(arrays: Mapping[str, np.ndarray]) -> tuple[Item, ...]:
+    """Named arrays, by what they are called and their sizes."""
+    return tuple(Item(name, array.shape, array.dtype.str, array.nbytes) for name, array in arrays.items())
+
+
+def items_in(parcel: bytes) -> tuple[Item, ...]:
+    """The arrays of a letter; none of what is no letter."""
+    try:
+        return items_of(Letter.from_bytes(parcel).arrays)
+    except SiteError:
+        return ()
 
 
 def letter_of(message: Any) -> Letter:
@@ -193,11 +181,9 @@ def letter_of(message: Any) -> Letter:
     if isinstance(message, Start):
         letter.arrays.update({f"{TABLES}{path}": table for path, table in message.tables.items()})
     if isinstance(message, Asked):
-        letter.arrays.update(_sent(message.broadcast, message.each))
+        letter.arrays.update(by_name(broadcast=message.broadcast, each=message.each))
     if isinstance(message, Answered):
-        letter.arrays.update(_told(message.payload, message.monitor))
-        if not message.shares:
-            del letter.arrays["shares"]
+        letter.arrays.update(by_name(payload=message.payload, monitor=message.monitor))
     return letter
 
 
@@ -206,7 +192,9 @@ def _write(letter: Letter, message: Any, prefix: str = "") -> None:
     form = FORMS[type(message)]
     letter.words.update({f"{prefix}{name}": getattr(message, name) for name in form.words})
     for name, numbers in form.arrays.items():
-        letter.arrays[f"{prefix}{name}"] = np.asarray(numbers.there(getattr(message, name)), numbers.dtype)
+        array = np.asarray(numbers.there(getattr(message, name)), numbers.dtype)
+        if array.size or not numbers.optional:
+            letter.arrays[f"{prefix}{name}"] = array
     for name in form.parts:
         if (part := getattr(message, name)) is not None:
             _write(letter, part, f"{name}_")
@@ -223,7 +211,7 @@ def _fields(letter: Letter, arrays: dict[str, np.ndarray], kind: type, prefix: s
             raise SiteError(f"a message without the word {prefix + name!r} of {kind.__name__}.")
         found[name] = word
     for name, numbers in form.arrays.items():
-        array = arrays.pop(f"{prefix}{name}", None)
+        array = arrays.pop(f"{prefix}{name}", np.zeros(0, numbers.dtype) if numbers.optional else None)
         if array is None or array.dtype != numbers.dtype or array.ndim != 1:
             raise SiteError(f"a message without the array {prefix + name!r}.")
         found[name] = numbers.back(array)
@@ -241,41 +229,33 @@ def message_of(letter: Letter, kind: type[Message]) -> Message:
     return kind(**_fields(letter, dict(letter.arrays), kind))
 
 
-def start_of(letter: Letter, read_solver: Callable[[str], Any]) -> Start:
-    """The beginning of a run; ``read_solver`` makes a solver of its text.
+def start_of(letter: Letter) -> Start:
+    """The beginning of a run.
 
     Raises ``SiteError`` for a letter that is no such message.
     """
-    arrays, x0 = dict(letter.arrays), letter.arrays.get("x0", np.zeros(()))
-    if x0.ndim != 1 or x0.dtype != float or not all(name == "x0" or name.startswith(TABLES) for name in arrays):
-        raise SiteError("a start of a run whose arrays are not its x0 and its tables.")
+    arrays = dict(letter.arrays)
     found = _fields(letter, arrays, Start)
-    solver = read_solver(found["solver"])
-    if type(solver).__name__ != found["algorithm"]:  # which is what the owner's rules are about
-        raise SiteError(f"a start of {found['algorithm']!r} whose solver is {type(solver).__name__}.")
+    if not all(name.startswith(TABLES) for name in arrays):
+        raise SiteError("a start of a run whose arrays are not its x0 and its tables.")
     tables = {name.removeprefix(TABLES): array for name, array in arrays.items()}
     if found["rounds"] > max(
         [FEW, *(len(table) for table in tables.values() if table.ndim)]
     ):  # the site's own would be as long
         raise SiteError(f"a start of {found['rounds']:,} rounds, more than its tables have.")
-    return Start(**found | {"solver": solver, "tables": tables})
+    return Start(**found, tables=tables)
 
 
-def asked_of(letter: Letter, steps: Mapping[tuple[str, str], list[Any]], held: set[int]) -> Asked:
-    """A step that is asked for; its arrays are those of one of the algorithm's ``steps``, its clients are among those ``held`` here.
+def asked_of(letter: Letter, steps: Mapping[tuple[str, str], list[Any]]) -> Asked:
+    """A step that is asked for; its arrays are named as those of one of the algorithm's ``steps``, which :class:`RunProtocol` looks at.
 
-    Raises ``SiteError``, saying which of the two is not so.
+    Raises ``SiteError`` for others.
     """
     arrays = dict(letter.arrays)
     found = _fields(letter, arrays, Asked)
-    count = len(found["clients"])
-    clients = found["clients"][: len(held) + 1].tolist()
-    if found["seed"].shape != (2,) or not count or not set(clients) <= held or len(set(clients)) != count:
-        raise SiteError(f"a message for clients {clients[:8]}, of whom not all are here, or with no seed.")
     for broadcast, each in steps.get((found["kind"], found["step"]), ()):
-        if _fit(arrays, _sent(broadcast, each), {"each": count}):
-            sent, own = (_filled(tree, arrays, name) for tree, name in ((broadcast, "broadcast"), (each, "each")))
-            return Asked(**found, broadcast=sent, each=own)
+        if (trees := _filled(arrays, broadcast=broadcast, each=each)) is not None:
+            return Asked(**found, **trees)
     listed = ", ".join(f"{name} {array.shape} {array.dtype}" for name, array in arrays.items())
     raise SiteError(
         f"{found['kind']} {found['step']!r} with {listed or 'no arrays'}: no message of this run's algorithm."
@@ -289,25 +269,17 @@ def _reply_of(letter: Letter, expected: Any) -> Any:
         raise SiteError("a message of another kind than is due.")
     if kind is not Answered:
         return message_of(letter, kind)
-    names, arrays = list(_told(*expected)), {"shares": np.zeros(0, np.uint8)} | letter.arrays
+    payload, monitor = expected
+    arrays = dict(letter.arrays)
     fields = _fields(letter, arrays, Answered)
-    if set(names) != arrays.keys():
-        raise SiteError(f"the arrays {', '.join(arrays)}, not {', '.join(names)}.")
-    payload, monitor = (_filled(tree, arrays, name) for tree, name in zip(expected, ("payload", "monitor")))
-    return Answered(payload, monitor, **fields)
+    trees = _filled(arrays, payload=payload, monitor=monitor)
+    if trees is None:
+        raise SiteError(f"the arrays {', '.join(arrays)}, not {', '.join(by_name(payload=payload, monitor=monitor))}.")
+    return Answered(**trees, **fields)
 
 
-def _sent(broadcast: Any, each: Any) -> dict[str, Any]:
-    """What a step is sent, arrays or their shapes, by name."""
-    return _by_name(broadcast=broadcast, each=each)
-
-
-def _told(payload: Any, monitor: Any) -> dict[str, Any]:
-    """What a step tells, arrays or their shapes, by name."""
-    return _by_name(payload=payload, monitor=monitor)
-
-
-def _by_name(**trees: Any) -> dict[str, Any]:
+def by_name(**trees: Any) -> dict[str, Any]:
+    """The arrays of trees, or their shapes, by where they stand."""
     return {
         f"{name}{jax.tree_util.keystr(path)}": leaf if isinstance(leaf, jax.ShapeDtypeStruct) else np.asarray(leaf)
         for name, tree in trees.items()
@@ -315,23 +287,16 @@ def _by_name(**trees: Any) -> dict[str, Any]:
     }
 
 
-def _fit(arrays: dict[str, np.ndarray], shapes: dict[str, Any], leading: dict[str, int]) -> bool:
-    """Whether arrays are those of the shapes; parts of which each client has its own have a leading axis of clients."""
-    if arrays.keys() != shapes.keys():
-        return False
-    for name, shape in shapes.items():
-        axes = (leading["each"], *shape.shape[1:]) if name.startswith("each") else shape.shape
-        if arrays[name].shape != axes or not of_type(arrays[name].dtype, np.dtype(shape.dtype)):
-            return False
-    return True
-
-
-def _filled(tree: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
-    """Arrays in the places of a tree."""
-    names = [f"{name}{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
-    types = [np.dtype(leaf.dtype) for leaf in jax.tree.leaves(tree)]
-    filled = [
-        arrays[path].astype(wanted) if {arrays[path].dtype.kind, wanted.kind} <= set("iu") else arrays[path]
-        for path, wanted in zip(names, types)
-    ]
-    return jax.tree.unflatten(jax.tree.structure(tree), filled)
+def _filled(arrays: Mapping[str, np.ndarray], **trees: Any) -> dict[str, Any] | None:
+    """Arrays in the places of trees, by the trees' names; None where there are others, or some are missing."""
+    left, filled = dict(arrays), {}
+    for name, tree in trees.items():
+        leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+        placed = []
+        for path, leaf in leaves:
+            array, wanted = left.pop(f"{name}{jax.tree_util.keystr(path)}", None), np.dtype(leaf.dtype)
+            if array is None:
+                return None
+            placed.append(array.astype(wanted) if {array.dtype.kind, wanted.kind} <= set("iu") else array)
+        filled[name] = jax.tree.unflatten(structure, placed)
+    return None if left else filled

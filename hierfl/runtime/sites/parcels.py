@@ -1,4 +1,4 @@
-"""What crosses between the server and a site: a few kinds of messages, each packed as bytes, and what is asked of whatever carries them.
+"""What crosses between the server and a site: a few kinds of messages, and what is asked of whatever carries them, as bytes.
 
 Both sides have the same declaration, the site a copy without anybody's data; a mark tells whether theirs are the same. A step of an
 algorithm is named so that the other side finds it.
@@ -7,17 +7,18 @@ algorithm is named so that the other side finds it.
 from __future__ import annotations
 
 import pickle
+from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from hashlib import sha256
 from typing import Any, NamedTuple, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from hierfl.analysis.declare import declare
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.content_marks import Leaves, content_mark
 from hierfl.errors import SiteError
 from hierfl.language.coupled import PenaltyWeights
@@ -55,6 +56,16 @@ class Links(Protocol):
     def born(self, site: str) -> int:
         """A number that is another one when the site's process is another one: a new process knows of no run."""
 
+    def send(self, site: str, parcel: bytes) -> None:
+        """Send to one site, and do not wait."""
+
+    def arrival(self, timeout: float) -> tuple[str, bytes | Lost] | None:
+        """The next answer of those that were sent for, or None if none came in time."""
+
+    @property
+    def clock(self) -> float:
+        """Seconds, of the world or of a simulation."""
+
 
 def require_known(held: dict[str, tuple[int, ...]], clients: int) -> dict[str, tuple[int, ...]]:
     """Whose data the sites hold, each client's at one site.
@@ -76,22 +87,6 @@ def require_known(held: dict[str, tuple[int, ...]], clients: int) -> dict[str, t
     return held
 
 
-def require_everybody(clients: int, site_of: dict[int, str], names: Sequence[str | None]) -> None:
-    """Require that somebody holds each client's data.
-
-    Raises ``SiteError``, naming the clients of whom nobody does.
-    """
-    missing = [str(names[client] or client) for client in range(clients) if client not in site_of]
-    if missing:
-        raise SiteError(
-            f"no site holds the data of {', '.join(missing[:8])}{', ...' if len(missing) > 8 else ''}: start one for each client, "
-            f"hierfl site --problem ... --data ... --scheduler ...."
-        )
-
-
-PROTOCOL = 5
-
-
 class Settled(NamedTuple):
     """What became of the last turn in which a site was asked: whether its clients remember it."""
 
@@ -110,7 +105,7 @@ class KeptMark(NamedTuple):
 class Start(NamedTuple):
     """What a run tells a site before its first round, or before the next, where it goes on from what was ``kept``.
 
-    ``mark`` is that of the declaration; ``solver`` is the solver, pickled where it travels so; ``tables`` are its arrays by their paths.
+    ``mark`` is that of the declaration; ``solver`` is the solver, or its text; ``tables`` are its arrays by their paths.
     With ``shared_seeds`` a site draws the rows that the server would. A ``penalty`` says that the objective is that of the declaration's
     upper constraints on y as well, and what they weigh.
     """
@@ -124,7 +119,7 @@ class Start(NamedTuple):
     rounds: int
     queries: str
     x0: np.ndarray
-    largest: float
+    largest: float = float("inf")
     noise: NoiseOrder | None = None
     masks: MaskOrder | None = None
     kept: KeptMark | None = None
@@ -244,9 +239,6 @@ class Unmasked(NamedTuple):
     key: bytes
 
 
-REPLIES = (Welcome, Refusal, Answered, Kept, Unmasked)
-
-
 class Item(NamedTuple):
     """One array of a message: what it is called, and its size."""
 
@@ -256,105 +248,41 @@ class Item(NamedTuple):
     bytes: int
 
 
-class Packing(Protocol):
-    """How the server's messages become bytes, and the sites' bytes messages again."""
-
-    def packed(self, message: Any) -> bytes:
-        """The message as bytes, the same for the same message."""
-
-    def unpacked(self, reply: bytes, expected: Any) -> Any:
-        """A site's answer; ``expected`` is the tree of shapes of one client's (payload, monitor), or None. One that cannot be is a Refusal."""
-
-    def items(self, parcel: bytes) -> tuple[Item, ...]:
-        """The arrays of a parcel, sent or received."""
-
-
-class Pickling:
-    """Messages are pickled. Whoever can send one can run code where it arrives: see the threat model in docs/real_federations.md."""
-
-    def packed(self, message: Any) -> bytes:
-        """The message as bytes."""
-        return packed(message)
-
-    def unpacked(self, reply: bytes, expected: Any) -> Any:
-        """The message again."""
-        message = _read(reply)
-        if not isinstance(message, REPLIES):
-            return Refusal(f"sent {type(message).__name__}, which is no message", failed=True)
-        if isinstance(message, Answered) and not isinstance(message.seconds, float):
-            return Refusal("sent seconds that are no number", failed=True)
-        return message
-
-    def items(self, parcel: bytes) -> tuple[Item, ...]:
-        """Arrays and numbers."""
-        message = _read(parcel)
-        return tuple(items_of(message._asdict() if hasattr(message, "_asdict") else message))
-
-
-def _read(parcel: bytes) -> Any:
-    """The message, or a refusal of what cannot be read."""
-    try:
-        return unpacked(parcel)
-    except Exception as error:  # what is no pickle can raise anything
-        return Refusal(f"sent what cannot be read ({type(error).__name__})", failed=True)
-
-
-def packed(message: Any) -> bytes:
-    """The message, pickled."""
-    return pickle.dumps(message, PROTOCOL)
-
-
-def unpacked(parcel: bytes) -> Any:
-    """The message again."""
-    return pickle.loads(parcel)
-
-
-def items_of(message: Any) -> list[Item]:
-    """The arrays and numbers of a message, by where they stand in it."""
-    listed = []
-    for path, leaf in jax.tree_util.tree_flatten_with_path(message)[0]:
-        if isinstance(leaf, str | bytes | None):
-            continue
-        array, name = np.asarray(leaf), jax.tree_util.keystr(path)
-        listed.append(Item(name.removeprefix("['").replace("']", "", 1), array.shape, array.dtype.str, array.nbytes))
-    return listed
-
-
 def leaves_by_path(tree: Any, name: str = "") -> dict[str, np.ndarray]:
     """The arrays of a tree by where they stand in it."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return {f"{name}{jax.tree_util.keystr(path)}": np.asarray(leaf) for path, leaf in leaves}
 
 
-def pickled_solver(settings: Any) -> bytes:
-    """A solver's settings as they travel where messages are pickled."""
+def pickled_solver(settings: Any) -> str:
+    """A solver's settings as they travel to sites whose code and data are this side's own: see :func:`unpickled_solver`."""
     try:
         import cloudpickle as pickler  # schedules may be functions of the user's own
     except ImportError:
         pickler = pickle  # and then have to be importable
-    solver: bytes = pickler.dumps(settings)
-    return solver
+    return b64encode(pickler.dumps(settings)).decode()
 
 
-def starting(
-    algorithm: Any,
-    mark: str,
-    declared: str,
-    rounds: int,
-    x0: np.ndarray,
-    version: str = VERSION,
-    largest: float = float("inf"),
-    noise: NoiseOrder | None = None,
-    masks: MaskOrder | None = None,
-    solver_as: Callable[[Any], Any] = pickled_solver,
-    shared_seeds: bool = False,
-    penalty: PenaltyWeights | None = None,
-) -> Start:
-    """What a site is told of a run of a bound algorithm."""
-    tables, name = leaves_by_path(algorithm.tables), type(algorithm.settings).__name__
-    solver = solver_as(algorithm.settings)
-    start = Start(version, mark, declared, name, solver, tables, rounds, algorithm.queries, np.asarray(x0), largest)
-    return start._replace(noise=noise, masks=masks, shared_seeds=shared_seeds, penalty=penalty)
+def unpickled_solver(text: str) -> Any:
+    """The settings again. Whoever can send them can run code: for sites of one's own alone."""
+    return pickle.loads(b64decode(text))
+
+
+def starting(problem: CompiledProblem, algorithm: Any, rounds: int, x0: np.ndarray, **told: Any) -> Start:
+    """What a site is told of a run of a bound algorithm; ``told`` are further fields, the solver as it travels among them."""
+    settings, penalty = algorithm.settings, problem.declaration.penalty
+    given: dict[str, Any] = {"solver": settings, "penalty": None if penalty is None else penalty.weights, **told}
+    return Start(
+        VERSION,
+        declaration_mark(problem.declaration),
+        declared_text(problem.declaration),
+        type(settings).__name__,
+        tables=leaves_by_path(algorithm.tables),
+        rounds=rounds,
+        queries=algorithm.queries,
+        x0=np.asarray(x0),
+        **given,
+    )
 
 
 def declaration_mark(declaration: Declaration) -> str:
@@ -435,7 +363,3 @@ def as_numpy(tree: Any) -> Any:
     """The arrays of a message as NumPy's, which any process can unpickle."""
     return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
 
-
-def as_tables(tables: Any) -> Any:
-    """An algorithm's tables as programs take them."""
-    return jax.tree.map(lambda table: jnp.asarray(table, float if table.dtype.kind == "f" else int), tables)

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ from hierfl.compiler.data.tables import Drawn
 from hierfl.errors import SiteError
 from hierfl.jaxtools.keyed_random import key_of
 from hierfl.jaxtools.precision import computing
-from hierfl.runtime.sites.parcels import Asked
+from hierfl.runtime.sites.parcels import Asked, leaves_by_path
 from hierfl.runtime.sites.rounds import present_in
 from hierfl.runtime.sites.site_programs import SitePrograms, Wire
 
@@ -70,7 +70,6 @@ class RunProtocol:
 
     @classmethod
     def of(cls, problem: CompiledProblem, algorithm: Any, x0: np.ndarray) -> RunProtocol:
-        """That of a bound algorithm."""
         with computing(double=True):
             parts = []
             for everybody in (False, True):
@@ -130,3 +129,29 @@ def _fit(asked: Asked, broadcast: Any, each: Any) -> bool:
 def of_type(sent: np.dtype, wanted: np.dtype) -> bool:
     """Whether numbers are of a type; whole ones come out of a compiled program as words of 32 bits, whose sign says nothing."""
     return sent == wanted or (sent.kind in "iu" and wanted.kind in "iu" and sent.itemsize <= wanted.itemsize)
+
+
+def fitted(tables: Mapping[str, np.ndarray], own: Any) -> Any:
+    """The server's tables in the places of one's own.
+
+    Raises ``SiteError`` if they are not the tables of the same algorithm, by their names and shapes.
+    """
+    kinds = {name: (table.shape, table.dtype.kind) for name, table in leaves_by_path(own).items()}
+    sent = {name: (np.shape(table), np.asarray(table).dtype.kind) for name, table in tables.items()}
+    if kinds != sent:
+        raise SiteError(f"the server's tables are {sent}, those of the same solver here are {kinds}.")
+    return jax.tree.unflatten(jax.tree.structure(own), [tables[name] for name in leaves_by_path(own)])
+
+
+def require_alike(algorithm: Any, sent: Mapping[str, np.ndarray]) -> None:
+    """Require that the clients of a sum do alike, by the tables of the solver as it was sent: a client that does more is most of the sum.
+
+    Raises ``SiteError``, naming the table that is another one, or by which they do not.
+    """
+    for name, own in leaves_by_path(algorithm.tables).items():
+        if not np.array_equal(own, sent[name]):
+            raise SiteError(f"under masks the server's table {name} has to be that of the solver as it was sent")
+    for field in fields(algorithm):
+        table = getattr(algorithm, field.name)
+        if isinstance(table, np.ndarray | jax.Array) and table.ndim == 2 and not (np.all(table > 0) and np.all(table == table[:, :1])):
+            raise SiteError(f"by the table {field.name} clients do not alike, and one that does more than others is most of a sum")

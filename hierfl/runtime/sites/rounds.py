@@ -21,7 +21,6 @@ from hierfl.runtime.contract import Algorithm, Cohort, OwnValue
 from hierfl.runtime.records import WITHHELD, Begun, BlockEnd, History, Outcome
 from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.exchange import Exchange
-from hierfl.runtime.sites.parcels import require_everybody
 from hierfl.runtime.sites.site_programs import SitePrograms
 from hierfl.runtime.sites.site_reports import RollCall
 
@@ -69,7 +68,6 @@ class SiteRounds:
         self.key, self.tables, self.data = key_of(seed), self.programs.tables, problem.laid_out()
 
     def run(self, x0: np.ndarray, rounds: int, block: int, at_end: BlockEnd, begun: Begun | None) -> Outcome:
-        """Make them."""
         state = self.algorithm.init(jnp.asarray(x0))
         records: list[dict[str, Any]] = []
         first = done = 0
@@ -174,7 +172,6 @@ class SiteRounds:
         """See to what is left to do before the sites are asked for f."""
 
     def tell(self) -> dict[str, Any]:
-        """What the run tells of each site; what its value asks of them is added."""
         self.told["sites"] = {site: report.told for site, report in self.exchange.reports.items()}
         self.told |= self.roll.told | self.exchange.tell()
         return self.told
@@ -249,43 +246,32 @@ def _too_few(answered: int, wanted: int, index: int, minimum: int, exchange: Exc
     return f"{answered} of {wanted} clients answered in round {index}, fewer than minimum={minimum}{because}"
 
 
-def wait_for_everybody(exchange: Exchange, num_clients: int, patience: float) -> np.ndarray:
-    """Wait for sites that are still to come, or to answer; those that refuse do not. The clients that are there."""
-    until = time.monotonic() + patience
-    while True:
-        there = exchange.present()
-        decided = len(there) + sum(len(exchange.clients_of[site]) for site in exchange.unwilling)
-        if decided >= num_clients or time.monotonic() >= until:
-            return there
-        heed()
-        time.sleep(LOOK)
-
-
-def require_answers(exchange: Exchange, there: np.ndarray, num_clients: int, minimum: int) -> None:
-    """Require that a run can begin with the clients that are there.
-
-    Raises ``SiteError``: with what each site that is missing said.
-    """
-    if len(there) >= min(minimum, num_clients):
-        return
-    said = [f"{site}: {report.faults[-1][1]}" for site, report in exchange.reports.items() if report.faults]
-    raise SiteError(
-        f"{len(there)} of {num_clients} clients can take part, fewer than minimum={minimum}. " + "\n".join(said)
-    )
-
-
-def opened(exchange: Exchange, num_clients: int, names: Sequence[str | None], attendance: Attendance) -> Exchange:
-    """Wait for the sites of a run, and require that it can begin.
+def require_begun(exchange: Exchange, names: Sequence[str | None], attendance: Attendance) -> None:
+    """Wait for the sites of a run that are still to come, or to answer (those that refuse do not), and require that it can begin.
 
     Raises ``SiteError`` if too few are there, with what each said, if one does not go on with what its clients
     remembered, or if nobody holds a client's data and all clients are needed.
     """
-    there = wait_for_everybody(exchange, num_clients, attendance.patience)
+    until, clients = time.monotonic() + attendance.patience, len(names)
+    while True:
+        there = exchange.present()
+        decided = len(there) + sum(len(exchange.clients_of[site]) for site in exchange.unwilling)
+        if decided >= clients or time.monotonic() >= until:
+            break
+        heed()
+        time.sleep(LOOK)
     exchange.require_memories()
-    if attendance.minimum >= num_clients or not exchange.clients_of:
-        require_everybody(num_clients, exchange.site_of, names)
-    require_answers(exchange, there, num_clients, attendance.minimum)
-    return exchange
+    missing = [str(name or client) for client, name in enumerate(names) if client not in exchange.site_of]
+    if missing and (attendance.minimum >= clients or not exchange.clients_of):
+        raise SiteError(
+            f"no site holds the data of {', '.join(missing[:8])}{', ...' if len(missing) > 8 else ''}: start one for each client, "
+            f"hierfl site --problem ... --data ... --scheduler ...."
+        )
+    if len(there) < min(attendance.minimum, clients):
+        said = [f"{site}: {report.faults[-1][1]}" for site, report in exchange.reports.items() if report.faults]
+        raise SiteError(
+            f"{len(there)} of {clients} clients can take part, fewer than minimum={attendance.minimum}. " + "\n".join(said)
+        )
 
 
 def scalars_remembered(algorithm: Algorithm, x0: np.ndarray) -> int:

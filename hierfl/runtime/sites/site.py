@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import hmac
 import logging
-import pickle
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
@@ -36,6 +35,19 @@ from hierfl.runtime.in_process.schedule import choose_schedule
 from hierfl.runtime.privacy.gaussian_noise import NoisedMessages, SharedNoise, require_covered
 from hierfl.runtime.privacy.ledger import LedgerRun, PrivacyLedger
 from hierfl.runtime.privacy.pairwise_masks import SiteMasks, require_means
+from hierfl.runtime.records import as_tables
+from hierfl.runtime.sites.letters import (
+    SERVER,
+    Hello,
+    Introduction,
+    Letter,
+    asked_of,
+    by_name,
+    items_of,
+    letter_of,
+    message_of,
+    start_of,
+)
 from hierfl.runtime.sites.memory_folder import MemoryFolder, memory_bytes, memory_of
 from hierfl.runtime.sites.owner.site_rules import SiteRules
 from hierfl.runtime.sites.parcels import (
@@ -51,16 +63,11 @@ from hierfl.runtime.sites.parcels import (
     Unmasked,
     Welcome,
     as_numpy,
-    as_tables,
     declaration_mark,
     declared_text,
     digest_of,
-    items_of,
-    leaves_by_path,
-    packed,
-    unpacked,
 )
-from hierfl.runtime.sites.protocol import RunProtocol
+from hierfl.runtime.sites.protocol import RunProtocol, fitted, require_alike
 from hierfl.version import VERSION
 
 LOG = logging.getLogger("hierfl.site")
@@ -69,6 +76,11 @@ SERVERS = 4  # that have a run here at once; of one more the run that was asked 
 ALGORITHMS = 8  # whose programs are kept
 MOST_DRAWN = 1_000_000  # rows at once
 MOST_ROUNDS = 1_000_000  # of one run: an algorithm's tables have a row for each
+
+
+def reads_nothing(text: str) -> Any:
+    """Make no solver. Raises ``SiteError``."""
+    raise SiteError("this site was given no way to read a solver")
 
 
 class Site:
@@ -93,6 +105,8 @@ class Site:
         by it; None keeps nothing.
     ledger
         Where all that is answered is written before it leaves, and counted from; None counts in memory.
+    read_solver
+        Makes a solver of its text, and runs nothing else.
 
     Raises
     ------
@@ -111,11 +125,12 @@ class Site:
         memories: MemoryFolder | Literal["handed back"] | None = None,
         own: frozenset[int] | None = None,
         ledger: PrivacyLedger | None = None,
+        read_solver: Callable[[str], Any] = reads_nothing,
     ) -> None:
         if rules.epsilon is not None and ledger is None:
             raise SettingError("a budget of epsilon over all runs is kept by a ledger: hierfl site --ledger FILE.")
         self.callers: dict[str, str] = {}  # the names of servers, where a runtime is sure of them
-        self.ledger, self.now = ledger, datetime.now
+        self.ledger, self.read_solver, self.now = ledger, read_solver, datetime.now
         self.memories, self.own = memories, frozenset(held) if own is None else own
         self.name, self.declaration, self.held, self.rules = name, declaration, dict(sorted(held.items())), rules
         self.mark = declaration_mark(declaration)
@@ -130,40 +145,66 @@ class Site:
         self._noised: dict[Any, NoisedMessages] = {}  # of each run with noise, which may begin here more than once
 
     def answer(self, parcel: bytes, server: str = "") -> bytes:
-        """Answer one pickled message of a server."""
-        reply = self.respond(unpacked(parcel), server)
-        sent = packed(reply)
+        """Answer one letter by another; ``server`` tells apart who asks, where the letter does not."""
+
+        def read() -> Any:
+            letter = Letter.from_bytes(parcel)
+            asking = server or str(letter.words.get(SERVER, ""))
+            message = self._message(letter, asking)
+            return message if isinstance(message, Refusal | Introduction) else self.respond(message, asking)
+
+        reply = self._said(read, failed=True)
+        sent = letter_of(reply).as_bytes()
         self.tell(reply, len(sent))
         return sent
 
-    def respond(
-        self, message: Start | Asked | Unmask | Keep, server: str = ""
-    ) -> Welcome | Answered | Unmasked | Kept | Refusal:
-        """Answer one message; whatever goes wrong is told by its kind, and by its kind and place in this site's own log.
+    def _message(self, letter: Letter, server: str) -> Any:
+        """What a letter asks, or what is to be said of it at once."""
+        kind = letter.words.get("message")
+        if kind == Hello.__name__:
+            return Introduction(self.name, tuple(self.held))
+        if kind == Start.__name__:
+            return start_of(letter)
+        if kind == Asked.__name__:
+            run = self.run(server)
+            return NO_RUN if run is None else asked_of(letter, run.protocol.shapes)
+        for other in (Keep, Unmask):
+            if kind == other.__name__:
+                return message_of(letter, other)
+        raise SiteError(f"a message of the kind {kind!r}, which no run sends.")
 
-        What a server began is its own: another may have a run here at the same time.
-        """
+    def _said(self, answer: Callable[[], Any], failed: bool = False) -> Any:
+        """An answer, or why there is none; whatever goes wrong is told by its kind, and by its kind and place in this site's own log."""
         try:
-            reason = self.rules.against_now(self.now()) or self.rules.against_server(self.callers.get(server))
-            if reason is not None:
-                LOG.warning("%s: refused: %s", self.name, reason)
-                return Refusal(reason)
-            with computing(double=True):
-                if isinstance(message, Start):
-                    return self._begin(message, server)
-                run = self.run(server)
-                if run is None:
-                    return NO_RUN
-                return self._keep(message, run) if isinstance(message, Keep) else self._step(message, run)
+            return answer()
         except HierflError as error:
             LOG.warning("%s: refused: %s", self.name, error)
-            return Refusal(str(error))
+            return Refusal(str(error), failed)
         except Exception as error:
             LOG.exception("%s: failed", self.name)
             return Refusal(f"{type(error).__name__}, of which the site's own log has the kind and the place", failed=True)
 
+    def respond(
+        self, message: Start | Asked | Unmask | Keep, server: str = ""
+    ) -> Welcome | Answered | Unmasked | Kept | Refusal:
+        """Answer one message. What a server began is its own: another may have a run here at the same time."""
+        reply: Welcome | Answered | Unmasked | Kept | Refusal = self._said(lambda: self._answered(message, server))
+        return reply
+
+    def _answered(self, message: Start | Asked | Unmask | Keep, server: str) -> Any:
+        reason = self.rules.against_now(self.now()) or self.rules.against_server(self.callers.get(server))
+        if reason is not None:
+            LOG.warning("%s: refused: %s", self.name, reason)
+            return Refusal(reason)
+        with computing(double=True):
+            if isinstance(message, Start):
+                return self._begin(message, server)
+            run = self.run(server)
+            if run is None:
+                return NO_RUN
+            return self._keep(message, run) if isinstance(message, Keep) else self._step(message, run)
+
     def run(self, server: str = "") -> SiteRun | None:
-        """The run of a server that it takes part in."""
         self._asked_last = run = self._runs.pop(server, None)
         if run is not None:
             self._runs[server] = run
@@ -185,7 +226,9 @@ class Site:
             problem.declaration.penalty.weigh(*start.penalty)
         if np.shape(start.x0) != (problem.upper.size,):
             raise SiteError(f"x0 has the shape {np.shape(start.x0)}, not {(problem.upper.size,)}")
-        solver = pickle.loads(start.solver) if isinstance(start.solver, bytes) else start.solver
+        solver = self.read_solver(start.solver) if isinstance(start.solver, str) else start.solver
+        if type(solver).__name__ != start.algorithm:  # which is what the owner's rules are about
+            raise SiteError(f"a start of {start.algorithm!r} whose solver is {type(solver).__name__}.")
         algorithm = solver.bind(problem, start.rounds, start.queries)
         self._make_room(algorithm.program_key)
         protocol = self._kept_program(("protocol", algorithm.program_key, start.penalty is None), lambda: RunProtocol.of(problem, algorithm, start.x0))
@@ -336,7 +379,7 @@ class Site:
         run, self._asked_last = self._asked_last, None
         who = self.name if run is None else f"{self.name}: run {run.number}"
         if isinstance(reply, Answered):
-            for item in items_of({"payload": reply.payload, "monitor": reply.monitor}):
+            for item in items_of(by_name(payload=reply.payload, monitor=reply.monitor)):
                 LOG.info("%s: sent %s %s %s, %d bytes", who, item.name, item.shape, item.dtype, item.bytes)
         LOG.info("%s: sent %s, %d bytes in all", who, type(reply).__name__, size)
 
@@ -398,8 +441,8 @@ class SiteRun:
         Raises ``SiteError`` for a question out of turn, of another place than is due, and what is no message of the run's algorithm.
         """
         clients = asked.clients.tolist()
-        if not clients or len(set(clients)) < len(clients) or not set(clients) <= self.own:
-            raise SiteError(f"a message for clients {clients[:8]}, of whom not all are here, or one is there twice")
+        if not clients or len(set(clients)) < len(clients) or not set(clients) <= self.own or asked.seed.shape != (2,):
+            raise SiteError(f"a message for clients {clients[:8]}, of whom not all are here, or one is there twice, or with no seed")
         if asked.turn < max(self.turn, 0) or not max(self.round, 0) <= asked.round <= self.rounds:
             raise SiteError(f"turn {asked.turn} of round {asked.round}: those up to {self.turn} and {self.round} are over, or the run has no such")
         self._begin(asked)
@@ -498,7 +541,6 @@ class SiteRun:
         return memory_bytes(self.memory, self.places)
 
     def remember(self, content: bytes) -> None:
-        """Begin with what was kept."""
         self.memory = memory_of(content, self.memory, self.places)
 
     def _settle(self, settled: Settled | None) -> bool:
@@ -521,32 +563,6 @@ class SiteRun:
             self.programs[key] = jax.jit(_stepper(self.algorithm, kind, step, together))
         program: Callable[..., Any] = self.programs[key]
         return program
-
-
-def fitted(tables: Mapping[str, np.ndarray], own: Any) -> Any:
-    """The server's tables in the places of one's own.
-
-    Raises ``SiteError`` if they are not the tables of the same algorithm, by their names and shapes.
-    """
-    kinds = {name: (table.shape, table.dtype.kind) for name, table in leaves_by_path(own).items()}
-    sent = {name: (np.shape(table), np.asarray(table).dtype.kind) for name, table in tables.items()}
-    if kinds != sent:
-        raise SiteError(f"the server's tables are {sent}, those of the same solver here are {kinds}.")
-    return jax.tree.unflatten(jax.tree.structure(own), [tables[name] for name in leaves_by_path(own)])
-
-
-def require_alike(algorithm: Any, sent: Mapping[str, np.ndarray]) -> None:
-    """Require that the clients of a sum do alike, by the tables of the solver as it was sent: a client that does more is most of the sum.
-
-    Raises ``SiteError``, naming the table that is another one, or by which they do not.
-    """
-    for name, own in leaves_by_path(algorithm.tables).items():
-        if not np.array_equal(own, sent[name]):
-            raise SiteError(f"under masks the server's table {name} has to be that of the solver as it was sent")
-    for field in fields(algorithm):
-        table = getattr(algorithm, field.name)
-        if isinstance(table, np.ndarray | jax.Array) and table.ndim == 2 and not (np.all(table > 0) and np.all(table == table[:, :1])):
-            raise SiteError(f"by the table {field.name} clients do not alike, and one that does more than others is most of a sum")
 
 
 def _stepper(algorithm: Any, kind: str, name: str, together: bool) -> Callable[..., Any]:

@@ -28,10 +28,10 @@ from hierfl.runtime.contract import (
     Received,
     Step,
 )
-from hierfl.runtime.records import CountedClients, motion
+from hierfl.runtime.records import CountedClients, as_tables, motion
 from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.exchange import Shapes
-from hierfl.runtime.sites.parcels import as_tables, step_name
+from hierfl.runtime.sites.parcels import step_name
 
 
 class Answering(Protocol):
@@ -95,7 +95,6 @@ class SiteClients(CountedClients):
         return replace(self, cohort=self.setting.all_present, level="lower_")
 
     def map(self, step: Step, broadcast: Any, each: Any = None, key: Array | None = None) -> Message:
-        """Run a step at every participant; see the contract."""
         setting, seed = self.setting, self.key if key is None else key
         own = None if each is None else jax.tree.map(lambda a: a[0], each)
 

@@ -18,7 +18,7 @@ from hierfl.jaxtools import interruption
 from hierfl.runtime.in_process import execution
 from hierfl.solvers import SCAFFOLD, FedAvg, FedMSPP, FedProx, FedRZO, FedZO
 from tests.runtime.checkpoints.resumed import by_and_by, outcome, require_same, stored_arrays, total
-from tests.runtime.processes.test_process_runtime import CASES, DESCENT, EVERYBODY, SEED, START, Case, flat
+from tests.runtime.sites.test_same_path import CASES, DESCENT, EVERYBODY, SEED, START, Case, flat
 from tests.small_declarations import quartic
 from tests.solvers.test_baselines import least_squares
 

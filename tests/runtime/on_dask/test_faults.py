@@ -12,20 +12,20 @@ from contextlib import contextmanager
 from typing import Any
 
 import cvxpy as cp
-import jax
 import numpy as np
 import pytest
 
 import hierfl as hf
 from hierfl.runtime.on_dask.lines import HANDED, heard
-from hierfl.runtime.sites.parcels import Answered, Welcome, packed, unpacked
+from hierfl.runtime.sites.letters import Letter, packed, reply_of
+from hierfl.runtime.sites.parcels import Welcome
 from hierfl.runtime.sites.site import Site
 from hierfl.solvers import SCAFFOLD, FedAvg
 from tests.runtime.on_dask.test_dask_runtime import START, clients_alone
 
 ROUNDS, TIMEOUT = 8, 1.0
 PLAIN = Site.answer
-NONSENSE = {"no pickle": b"hello", "no message": packed("hello"), "another kind": packed(Welcome((3,)))}
+NONSENSE = {"no letter": b"hello", "no message": Letter({}, {}).as_bytes(), "another kind": packed(Welcome((3,)))}
 HELD = {"0": [0, 1], "1": [2], "2": [3]}
 SOLVER = SCAFFOLD(step_size=0.1, local_steps=3)  # its clients remember, and must not remember what did not count
 
@@ -34,11 +34,12 @@ def spoil(kind: str, rounds: Any) -> None:
     """In a site's process: answer wrongly in some rounds, or late by so many seconds in all."""
 
     def answer(site: Site, parcel: bytes, server: str = "") -> bytes:
-        asked, reply = unpacked(parcel), PLAIN(site, parcel, server)
-        message = unpacked(reply)
-        if kind == "lagging" and isinstance(message, Answered):
+        asked, reply = Letter.from_bytes(parcel).words, PLAIN(site, parcel, server)
+        letter = Letter.from_bytes(reply)
+        answered = letter.words["message"] == "Answered"
+        if kind == "lagging" and answered:
             time.sleep(rounds)
-        if not isinstance(message, Answered) or kind == "lagging" or asked.round not in rounds:
+        if not answered or kind == "lagging" or asked["round"] not in rounds:
             return reply
         if kind == "slow":
             time.sleep(2.5 * TIMEOUT)
@@ -48,7 +49,8 @@ def spoil(kind: str, rounds: Any) -> None:
         if kind in NONSENSE:
             return NONSENSE[kind]
         changed = {"NaN": lambda a: a * np.nan, "1e30": lambda a: a + 1e30, "shape": lambda a: a[..., :1]}[kind]
-        return packed(message._replace(payload=jax.tree.map(changed, message.payload)))
+        arrays = {name: changed(array) if name.startswith("payload") else array for name, array in letter.arrays.items()}
+        return Letter(letter.words, arrays).as_bytes()
 
     Site.answer = answer
 
@@ -75,7 +77,7 @@ def called(cluster: hf.runtime.Dask, site: str, call: Call) -> None:
     while site not in links.ready() and time.monotonic() < until:
         time.sleep(0.05)
     links.lines[site].send(HANDED + pickle.dumps(call), 60)
-    assert "cannot unpack" in unpacked(heard({site: links.lines[site]}, 60)[site]).reason
+    assert "cannot unpack" in reply_of(heard({site: links.lines[site]}, 60)[site], None).reason
 
 
 @contextmanager
@@ -127,9 +129,9 @@ def spans(rounds: list[int]) -> list[list[int]]:
         ("1e30", "client 3 sent NaN"),
         ("shape", "of shape .1, 1."),
         ("failing", "RuntimeError"),
-        ("no pickle", "sent what cannot be read"),
-        ("no message", "sent str, which is no message"),
-        ("another kind", "sent Welcome, another kind of message"),
+        ("no letter", "sent a message that is no letter"),
+        ("no message", "sent a message of another kind than is due"),
+        ("another kind", "sent a message of another kind than is due"),
     ],
 )
 def test_what_cannot_be_is_refused_and_told(kind: str, said: str, cluster: Any, problem: Any) -> None:

@@ -16,7 +16,6 @@ from flwr.supercore.task_identity import TaskIdentity
 import hierfl as hf
 from hierfl.command.loading import load_solver
 from hierfl.runtime.on_flower.relay import as_bytes, as_content
-from hierfl.runtime.sites.letter_desk import LetterDesk
 from hierfl.runtime.sites.memory_folder import MemoryFolder
 from hierfl.runtime.sites.parcels import without_data
 from hierfl.runtime.sites.site import Site, SiteRules
@@ -77,7 +76,21 @@ def desks(
     shares = np.array_split(np.arange(len(federation.clients)), sites)
     held = [{int(place): federation.clients[place] for place in share} for share in shares]
     kept = [None if memories is None else MemoryFolder(memories / str(n)) for n in range(sites)]
+    allowed = rules or SiteRules(shared_seeds=True)
     return {
-        100 + n: LetterDesk(Site(f"site {n}", bare, own, rules or SiteRules(shared_seeds=True), memories=kept[n]), load_solver).answer
+        100 + n: Site(f"site {n}", bare, own, allowed, memories=kept[n], read_solver=load_solver).answer
         for n, own in enumerate(held)
     }
+
+
+def each_alone(declared: Callable[[int], hf.Problem], clients: int = 3) -> dict[int, Answer]:
+    """A site for each client, with the declaration as that one's owner made it, and nobody else's data."""
+    answers = {}
+    for place in range(clients):
+        compiled = declared(place).compile()
+        federation = compiled.declaration.federation
+        assert federation is not None
+        held, rules = {place: federation.clients[place]}, SiteRules(shared_seeds=True)
+        site = Site(f"client {place}", compiled.declaration, held, rules, compiled, read_solver=load_solver)
+        answers[100 + place] = site.answer
+    return answers

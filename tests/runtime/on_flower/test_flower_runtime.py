@@ -40,9 +40,7 @@ def test_nothing_but_named_arrays_and_words_crosses() -> None:
     }
     up = {item.name for c in crossed if c.way == "up" for item in c.items}
     monitored = {f"monitor['{name}']" for name in ("value", "residual", "gap", "solves", "error_bound")}
-    assert up == {"clients", "key", "payload", *monitored}
-    keys = [item for c in crossed for item in c.items if item.name == "key"]
-    assert all(key.bytes == 0 for key in keys)  # that of masks, which there are none of
+    assert up == {"clients", "payload", *monitored}
     records = [(type(record).__name__, name) for _, message in grid.crossed for name, record in message.content.items()]
     assert set(records) == {("ArrayRecord", "arrays"), ("ConfigRecord", "words")}
     assert {a.stype for _, message in grid.crossed for a in message.content["arrays"].values()} == {"numpy.ndarray"}

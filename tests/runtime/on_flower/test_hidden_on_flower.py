@@ -10,7 +10,7 @@ import pytest
 import hierfl as hf
 from hierfl.runtime import GaussianNoise, PairwiseMasks
 from hierfl.runtime.privacy.pairwise_masks import Masking
-from hierfl.runtime.sites.letters import Letter, letter_of
+from hierfl.runtime.sites.letters import Letter, letter_of, reply_of
 from hierfl.runtime.sites.parcels import Refusal, Unmask
 from hierfl.runtime.sites.site import SiteRules
 from hierfl.solvers import FedAvg
@@ -69,7 +69,7 @@ def test_orders_that_are_none_are_refused() -> None:
         assert isinstance(reply, Refusal) and said in reply.reason, reply
     letter = letter_of(desk.start._replace(noise=order))
     words_ = {name: word for name, word in letter.words.items() if name != "noise_clip"}
-    reply = desk.packing.unpacked(desk.desk.answer(Letter(words_, letter.arrays).as_bytes()), None)
+    reply = reply_of(desk.site.answer(Letter(words_, letter.arrays).as_bytes()), None)
     assert isinstance(reply, Refusal) and "without the word 'noise_clip'" in reply.reason
 
 

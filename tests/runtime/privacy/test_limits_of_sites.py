@@ -20,10 +20,9 @@ from hierfl.runtime.sites.parcels import (
     Lost,
     Refusal,
     Start,
-    declaration_mark,
-    packed,
+    pickled_solver,
     starting,
-    unpacked,
+    unpickled_solver,
 )
 from hierfl.runtime.sites.site import Site, SiteRules
 from hierfl.solvers import FedAvg
@@ -42,7 +41,7 @@ def beginning(problem: hf.Problem, noise: NoiseOrder | None, masks: MaskOrder | 
     compiled = problem.compile()
     with computing(double=True):
         algorithm = FedAvg(step_size=0.05, batch_size=None).bind(compiled, ROUNDS)
-        return starting(algorithm, declaration_mark(compiled.declaration), "", ROUNDS, X0, noise=noise, masks=masks)
+        return starting(compiled, algorithm, ROUNDS, X0, noise=noise, masks=masks)
 
 
 def a_start() -> Start:
@@ -53,7 +52,7 @@ def a_start() -> Start:
 def site(problem: hf.Problem, rules: SiteRules, clients: int = CLIENTS) -> Site:
     declaration = problem.compile().declaration
     assert declaration.federation is not None
-    return Site("s", declaration, dict(enumerate(declaration.federation.clients[:clients])), rules)
+    return Site("s", declaration, dict(enumerate(declaration.federation.clients[:clients])), rules, read_solver=unpickled_solver)
 
 
 def asked(turn: int, x: np.ndarray, masking: Masking | None = None, clients: tuple[int, ...] = (0,)) -> Asked:
@@ -106,13 +105,14 @@ class OneSite:
         return self.births
 
     def exchange(self, parcels: dict[str, bytes], timeout: float) -> dict[str, bytes | Lost]:
-        return {name: packed(self.site.respond(unpacked(parcel))) for name, parcel in parcels.items()}
+        return {name: self.site.answer(parcel) for name, parcel in parcels.items()}
 
 
 def test_a_new_process_is_taken_to_send_a_second_message(problem: hf.Problem) -> None:
     """What it sent before it ended may have been seen, by the scheduler for one, though it never came to the server."""
     links: Any = OneSite(site(problem, SiteRules(), 1))
-    exchange = exchange_for(problem.compile(), links, beginning(problem, local(problem)), links.held(), 60.0)
+    begun = beginning(problem, local(problem))
+    exchange = exchange_for(problem.compile(), links, begun._replace(solver=pickled_solver(begun.solver)), links.held(), 60.0)
     assert exchange.releases is not None
     counts = []
     for births in (1, 1, 2, 2):

@@ -14,7 +14,8 @@ from hierfl.runtime import Delayed, GaussianNoise, PairwiseMasks
 from hierfl.runtime.buffered.delayed_runtime import _DelayedLinks
 from hierfl.runtime.privacy.pairwise_masks import MaskOrder, opened, whole
 from hierfl.runtime.sites.exchange import Exchange
-from hierfl.runtime.sites.parcels import Answered, Asked, Lost, Unmask, Unmasked, unpacked
+from hierfl.runtime.sites.letters import Letter
+from hierfl.runtime.sites.parcels import Answered, Lost, Unmasked
 from hierfl.runtime.sites.site import SiteRules
 from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedProx, FedRZO
 from tests.runtime.on_dask.test_dask_runtime import common
@@ -54,15 +55,15 @@ def received(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     return heard
 
 
-def losing(monkeypatch: pytest.MonkeyPatch, lost: Callable[[str, Any], bool]) -> list[tuple[str, Any]]:
+def losing(monkeypatch: pytest.MonkeyPatch, lost: Callable[[str, Any], bool]) -> list[Letter]:
     """The answers of sites that are lost, as they are when they come too late."""
-    late, exchange = list[tuple[str, Any]](), _DelayedLinks.exchange
+    late, exchange = list[Letter](), _DelayedLinks.exchange
 
     def lossy(links: _DelayedLinks, parcels: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Lost]:
         answers = exchange(links, parcels, timeout)
         for site, parcel in parcels.items():
-            if lost(site, unpacked(parcel)):
-                late.append((site, unpacked(answers[site])))
+            if lost(site, Letter.from_bytes(parcel).words):
+                late.append(Letter.from_bytes(answers[site]))  # type: ignore[arg-type]
                 answers[site] = Lost("no answer")
         return answers
 
@@ -114,7 +115,7 @@ def test_the_server_sees_the_sum_and_no_message(problem: hf.Problem, received: l
 def test_a_site_that_is_lost_before_its_message_is_left_out(
     problem: hf.Problem, received: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    late = losing(monkeypatch, lambda site, asked: isinstance(asked, Asked) and site == "2" and asked.round in (1, 4))
+    late = losing(monkeypatch, lambda site, asked: asked["message"] == "Asked" and site == "2" and asked["round"] in (1, 4))
     found = problem.solve(SCAFFOLD(0.05, **LOCAL), runtime=masked(), **SETTINGS)
     monkeypatch.undo()
 
@@ -130,7 +131,7 @@ def test_a_site_that_is_lost_before_its_message_is_left_out(
     given_up, made_again = sums[6:11], sums[11:16]
     told = keys[6:11]  # five sites in round 1, whose first attempt nobody opened
     assert np.abs(opened(made_again, told, 2, 40)).max() < 1e2
-    assert np.abs(opened([*given_up, late[0][1].payload], told, 1, 40)).max() > 1e3
+    assert np.abs(opened([*given_up, late[0].arrays["payload"]], told, 1, 40)).max() > 1e3
     assert not set(np.concatenate(given_up).tolist()) & set(np.concatenate(made_again).tolist())
 
 
@@ -140,7 +141,7 @@ def test_a_site_that_is_lost_before_its_mask_costs_the_round_nothing(
 ) -> None:
     """Its message is in the sum, whose mask the others open by their shares of its key: four of six are enough."""
     expected = problem.solve(FedAvg(0.05, **LOCAL), **SETTINGS)
-    losing(monkeypatch, lambda site, asked: isinstance(asked, Unmask) and site in gone and asked.attempt == 3)
+    losing(monkeypatch, lambda site, asked: asked["message"] == "Unmask" and site in gone and asked["attempt"] == 3)
     found = problem.solve(FedAvg(0.05, **LOCAL), runtime=masked(), **SETTINGS)
     np.testing.assert_allclose(found.trajectory["x"], expected.trajectory["x"], rtol=0, atol=1e-10)
     assert found.history["answered"].tolist() == [6] * 6 and found.settings["masks"]["sums"] == 6
@@ -150,7 +151,7 @@ def test_a_site_that_is_lost_before_its_mask_costs_the_round_nothing(
 def test_a_sum_stays_closed_where_too_few_have_shares(
     problem: hf.Problem, received: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    losing(monkeypatch, lambda site, asked: isinstance(asked, Unmask) and site in ("0", "2", "5") and asked.attempt == 3)
+    losing(monkeypatch, lambda site, asked: asked["message"] == "Unmask" and site in ("0", "2", "5") and asked["attempt"] == 3)
     found = problem.solve(FedAvg(0.05), runtime=masked(), **SETTINGS)
     assert found.status.startswith("paused: site '0' was lost between its message and its mask, and fewer than 4 of the sum's 6")
     assert found.settings["rounds_done"] == found.settings["masks"]["sums"] == 3
@@ -167,7 +168,7 @@ def test_too_few_sites(problem: hf.Problem, monkeypatch: pytest.MonkeyPatch) -> 
         hf.SiteError, match=r"PairwiseMasks\(least=7\) sums over as many sites at least, and 6 could be asked"
     ):
         problem.solve(FedAvg(0.05), runtime=masked(7), **SETTINGS)
-    losing(monkeypatch, lambda site, asked: isinstance(asked, Asked) and asked.round == 2 and site != "4")
+    losing(monkeypatch, lambda site, asked: asked["message"] == "Asked" and asked["round"] == 2 and site != "4")
     found = problem.solve(FedAvg(0.05), runtime=masked(2), **SETTINGS)
     assert found.status.startswith("paused: ") and found.settings["rounds_done"] == 2
 
@@ -175,7 +176,7 @@ def test_too_few_sites(problem: hf.Problem, monkeypatch: pytest.MonkeyPatch) -> 
 def test_noise_under_masks_is_counted_once_where_a_round_is_made_again(
     problem: hf.Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    losing(monkeypatch, lambda site, asked: isinstance(asked, Asked) and site == "2" and asked.round == 1)
+    losing(monkeypatch, lambda site, asked: asked["message"] == "Asked" and site == "2" and asked["round"] == 1)
     runtime = masked(noise=GaussianNoise(5.0, 1e-3))
     found = problem.solve(FedAvg(0.05, **LOCAL), runtime=runtime, **SETTINGS)
     assert found.settings["privacy"]["released"] == 6 == found.settings["rounds_done"]

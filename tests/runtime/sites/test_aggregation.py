@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 import hierfl as hf
 from hierfl.runtime import Delayed
 from hierfl.runtime.sites.aggregation import RULES, Aggregation
-from hierfl.runtime.sites.parcels import Answered, packed, unpacked
+from hierfl.runtime.sites.letters import Letter
 from hierfl.runtime.sites.site import Site
 from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg
 
@@ -57,10 +57,10 @@ def test_a_fifth_of_the_clients_lies(digits: hf.Problem, monkeypatch: pytest.Mon
     answer = Site.answer
 
     def lying(site: Site, parcel: bytes) -> bytes:
-        message = unpacked(answer(site, parcel))
-        if isinstance(message, Answered) and site.name in ("3", "8"):
-            message = message._replace(payload=-8.0 * np.asarray(message.payload))
-        return packed(message)
+        letter = Letter.from_bytes(answer(site, parcel))
+        if letter.words["message"] == "Answered" and site.name in ("3", "8"):
+            letter.arrays["payload"] *= -8.0
+        return letter.as_bytes()
 
     monkeypatch.setattr(Site, "answer", lying)
     believed = digits.solve(solver, runtime=Delayed([1.0] * 10), **settings)

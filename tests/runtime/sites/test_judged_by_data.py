@@ -15,7 +15,7 @@ from hierfl.errors import IncompatibleSolverError, LowerLevelWarning
 from hierfl.solvers import ZOHFL, Exact, FedRZO, ImplicitGradient, LocalSGD, ProjectedSGD
 from hierfl.solvers.lower.exact import BoundExact
 from hierfl.testing import Case
-from hierfl.testing.cases import KINDS, TIGHT, _below, _mean
+from hierfl.testing.cases import KINDS, TIGHT, _below, _held
 from tests.runtime.on_flower.loopback import LoopbackGrid, desks
 
 SMOOTHED: dict[str, Any] = {"smoothing": 0.05, "step_size": 0.05}
@@ -34,7 +34,7 @@ def at_sites(
     return problem.solve(solver, runtime=runtime, rounds=2, seed=0, x0=case.start, progress=False)
 
 
-def residual(case: Case, x: np.ndarray, y: np.ndarray, below: tuple[np.ndarray, np.ndarray, float]) -> float:
+def residual(case: Case, x: np.ndarray, y: np.ndarray, below: tuple[np.ndarray, np.ndarray]) -> float:
     """||y - P(y - F(y))||, where there is no formula for it ||y - prox(y)||, by CVXPY."""
     h, q = below[0] + 2 * np.eye(2), below[1] - 2 * x
     kind, z = KINDS[case.kind], cp.Variable(2)
@@ -59,7 +59,8 @@ def test_a_wrong_y_has_the_residual_of_the_data_and_a_bound_that_holds(scope: st
     if kind == "box":
         moved = np.clip(moved, 0.05, 0.6)
     anew = exact.judged_anew(x, found._replace(solution=found.solution._replace(y=moved)))
-    below = [_below(case, k) for k in range(3)] if scope == "client" else [_mean([_below(case, k) for k in range(3)])]
+    held = [_held(k) for k in range(3)]
+    below = [_below(case, group) for group in ([[own] for own in held] if scope == "client" else [held])]
     expected = [residual(case, x, y, own) for y, own in zip(moved, below)]
     np.testing.assert_allclose(anew.residual, expected, atol=1e-6)
     assert (anew.error_bound >= np.linalg.norm(moved - told.y, axis=1)).all()
@@ -83,7 +84,7 @@ def test_a_method_that_answers_by_another_clients_rows_is_denied(case: Case, mon
     assert result.history["lower_residual"].max() < 1e-9  # what the method says
     y = case.answer(x).y
     if case.kind == "box":
-        each = [residual(case, x, y[2], _below(case, k)) for k in range(3)]
+        each = [residual(case, x, y[2], _below(case, [_held(k)])) for k in range(3)]
         np.testing.assert_allclose(certificate.lower_residual, max(each), rtol=1e-5)
         assert certificate.worst == f"client 'client {int(np.argmax(each))}'" and each[2] < 1e-9
     assert certificate.lower_residual > 1e-2 and certificate.worst in str(certificate)

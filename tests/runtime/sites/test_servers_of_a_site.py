@@ -9,7 +9,7 @@ import pytest
 
 import hierfl as hf
 from hierfl.jaxtools.precision import computing
-from hierfl.runtime.sites.parcels import Answered, Settled, Start, Welcome, declaration_mark, starting
+from hierfl.runtime.sites.parcels import Answered, Settled, Start, Welcome, starting
 from hierfl.runtime.sites.site import NO_RUN, SERVERS, SiteRules
 from hierfl.solvers import SCAFFOLD, FedAvg
 from hierfl.solvers.parts.local_steps import CorrectedState
@@ -21,7 +21,7 @@ __all__ = ["problem"]  # a fixture
 def started(problem: hf.Problem, solver: Any) -> Start:
     compiled = problem.compile()
     with computing(double=True):
-        return starting(solver.bind(compiled, 9), declaration_mark(compiled.declaration), "", 9, X0)
+        return starting(compiled, solver.bind(compiled, 9), 9, X0)
 
 
 def talk(own: Any, server: str, turn: int) -> np.ndarray:

@@ -15,8 +15,9 @@ from hierfl.jaxtools.precision import computing
 from hierfl.language.declaration import Declaration
 from hierfl.language.federation.client import Client
 from hierfl.runtime.privacy.gaussian_noise import GaussianNoise
+from hierfl.runtime.sites.letters import by_name, items_of, packed
 from hierfl.runtime.sites.owner.site_rules import SiteRules
-from hierfl.runtime.sites.parcels import Answered, Asked, Item, Start, declaration_mark, items_of, packed, starting
+from hierfl.runtime.sites.parcels import Answered, Asked, Item, Start, starting
 from hierfl.runtime.sites.site import Site
 
 
@@ -50,8 +51,7 @@ def rehearsed(declaration: Declaration, held: Mapping[int, Client], solver: Any,
         problem = compile_problem(declaration)
         algorithm = solver.bind(problem, rounds)
         order = None if noise is None else noise.order(problem, algorithm, rounds, 0)
-        mark, x0 = declaration_mark(declaration), np.zeros(problem.upper.size)
-        start = starting(algorithm, mark, "", rounds, x0, noise=order, shared_seeds=True)
+        start = starting(problem, algorithm, rounds, np.zeros(problem.upper.size), noise=order, shared_seeds=True)
     site = Site("here", declaration, held, SiteRules(shared_seeds=True), compiled=problem)
     begun = site.respond(start)
     if (run := site.run()) is None:
@@ -69,5 +69,5 @@ def rehearsed(declaration: Declaration, held: Mapping[int, Client], solver: Any,
             packed(reply)
             often, rows = run.protocol.often[kind, step], run.fewest_rows((kind, step))
             seconds, place = seconds + (time.perf_counter() - began) * (1.0 if np.isinf(often) else often), place + 1
-            leaving += [Leaving(step, item, often, rows) for item in items_of({"payload": reply.payload, "monitor": reply.monitor})]
+            leaving += [Leaving(step, item, often, rows) for item in items_of(by_name(payload=reply.payload, monitor=reply.monitor))]
     return Rehearsed(start._replace(shared_seeds=False), leaving, run.protocol.numbers, run.fewest_rows(), seconds)

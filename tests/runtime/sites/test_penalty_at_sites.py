@@ -1,7 +1,8 @@
-"""Upper constraints that mention y where clients' data are in processes of their own: the server hears means, and no answer."""
+"""Upper constraints that mention y where clients' data are at sites of their own: the server hears means, and no answer."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cvxpy as cp
@@ -9,10 +10,10 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.runtime.processes.process_runtime import Processes, ProcessPool
+from hierfl.runtime import Flower
 from hierfl.solvers import FedRZO, ImplicitBundle
+from tests.runtime.on_flower.loopback import LoopbackGrid, each_alone
 
-ADDRESS = f"{__name__}:declare"
 EVERYBODY = -2
 DEMANDS, CAPS = (4.0, 5.0, 6.0), (1.0, 2.0, 0.8)
 SOLVER = FedRZO(smoothing=0.05, step_size=0.005)
@@ -41,19 +42,18 @@ def chain(holder: int) -> hf.Problem:
     return hf.Problem(hf.Minimize(clients=cp.square(x) + cp.square(z)), [first, second], [x <= 10], hf.Federation(held))
 
 
-def declare(case: str, holder: int) -> tuple[hf.Problem, Any]:
-    return chain(holder) if case == "chain" else market(holder, capped=case == "capped"), SOLVER
+def at_sites(declared: Callable[[int], hf.Problem]) -> Flower:
+    return Flower(LoopbackGrid(each_alone(declared)), shared_seeds=True)
 
 
 @pytest.mark.slow
 def test_the_server_hears_what_is_violated_together() -> None:
     """The same path as with all data here; of the violation the weighted mean alone. Who has not declared the constraint refuses."""
     here, there = market(EVERYBODY), market(-1)
-    with ProcessPool(3) as pool:
-        with pytest.warns(hf.FeasibilityWarning, match="violated by .* at all clients together"):
-            far = there.solve(SOLVER, runtime=Processes(pool, ADDRESS, "capped"), penalty=1.0, **SETTINGS)
-        with pytest.raises(hf.SiteError, match="another problem is declared here"):
-            there.solve(SOLVER, runtime=Processes(pool, ADDRESS, "free"), penalty=1.0, **SETTINGS)
+    with pytest.warns(hf.FeasibilityWarning, match="violated by .* at all clients together"):
+        far = there.solve(SOLVER, runtime=at_sites(market), penalty=1.0, **SETTINGS)
+    with pytest.raises(hf.SiteError, match="another problem is declared here"):
+        there.solve(SOLVER, runtime=at_sites(lambda holder: market(holder, capped=False)), penalty=1.0, **SETTINGS)
     violated = np.mean(np.maximum(0, np.maximum(0, np.array(DEMANDS) - far.x) - CAPS))
     assert far.violation.worst == pytest.approx(violated, rel=1e-9)
     assert far.value == pytest.approx(float(far.x) ** 2, rel=1e-12)
@@ -67,8 +67,7 @@ def test_the_server_hears_what_is_violated_together() -> None:
 @pytest.mark.slow
 def test_clients_solve_their_levels_in_sequence() -> None:
     """The same path as with all data here: y and z stay where they are."""
-    with ProcessPool(3) as pool:
-        far = chain(-1).solve(SOLVER, runtime=Processes(pool, ADDRESS, "chain"), **SETTINGS)
+    far = chain(-1).solve(SOLVER, runtime=at_sites(chain), **SETTINGS)
     same = chain(EVERYBODY).solve(SOLVER, **SETTINGS)
     np.testing.assert_allclose(far.x, same.x, rtol=0, atol=1e-10)
     assert far.value == pytest.approx(same.value, rel=1e-10)

@@ -1,16 +1,14 @@
 """The solver contract: clients that know nothing but their own data and the algorithm's messages take the same path.
 
-Every solver on every class of problem runs twice: in this process, and with each client in a process of its own. There, a
+Every solver on every class of problem runs twice: with all data at hand, and with each client at a site of its own. There, a
 holder of data knows its own rows and constants; everybody else's, of which the numbers of rows alone are public, are
 elsewhere (``hf.Elsewhere``), laws invented, differently by each holder. Whatever reads them leaves the path.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import cvxpy as cp
@@ -21,8 +19,7 @@ import scipy.stats
 
 import hierfl as hf
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.runtime import InProcess
-from hierfl.runtime.processes.process_runtime import Processes, ProcessPool, declared
+from hierfl.runtime import Flower, InProcess
 from hierfl.runtime.records import TRAFFIC
 from hierfl.runtime.sites.parcels import step_name
 from hierfl.solvers import (
@@ -40,9 +37,8 @@ from hierfl.solvers import (
     ProjectionMethod,
     Scaffnew,
 )
-from tests.runtime.checkpoints.resumed import by_and_by, outcome, require_same
+from tests.runtime.on_flower.loopback import LoopbackGrid, each_alone
 
-ADDRESS = f"{__name__}:declare"
 SIZES, STEPS, ROUNDS, SEED = (4, 7, 1), [3, 1, 2], 3, 5
 START = np.array([0.3, -0.4])
 EVERYBODY, SERVER = -2, -1  # holders of data, beside the clients 0, 1, 2
@@ -202,7 +198,7 @@ class Case(NamedTuple):
 
 
 HALF = {"participation": 0.5}  # two of three clients in a round
-SCRIPT = {"participation": lambda r: [[1], [2, 0], [0, 1, 2]][r % 3]}
+SCRIPT = {"participation": np.tile([[False, True, False], [True, False, True], [True] * 3], (4, 1))}
 LOCAL = {"smoothing": 0.1, "step_size": 0.02, "local_steps": STEPS, "batch_size": 2}
 DESCENT = {"step_size": 0.1, "local_steps": STEPS, "batch_size": 2}
 BY_PROJECTION = {"steps": 4, "step_size": 0.1}
@@ -242,9 +238,9 @@ CASES = {
 }
 
 
-def declare(case: str, holder: int) -> tuple[hf.Problem, Any]:
-    """What every process declares for itself."""
-    return CASES[case].problem(holder), CASES[case].solver
+def at_sites(case: str) -> Flower:
+    """A runtime whose sites each declare the problem for themselves."""
+    return Flower(LoopbackGrid(each_alone(CASES[case].problem)), shared_seeds=True)
 
 
 # --- the same path -----------------------------------------------------------------------------------------------------
@@ -260,9 +256,8 @@ class Run(NamedTuple):
 
 
 def bound(case: str, holder: int) -> tuple[CompiledProblem, Any]:
-    problem, solver = declared(ADDRESS, case, holder)
-    compiled = problem.compile()
-    return compiled, solver.bind(compiled, ROUNDS)
+    compiled = CASES[case].problem(holder).compile()
+    return compiled, CASES[case].solver.bind(compiled, ROUNDS)
 
 
 def run(runtime: Any, problem: CompiledProblem, algorithm: Any, with_value: bool = False) -> Run:
@@ -278,40 +273,16 @@ def run(runtime: Any, problem: CompiledProblem, algorithm: Any, with_value: bool
     return Run(np.stack(path), outcome.history["objective"], sent, own_value)
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[ProcessPool]:
-    with ProcessPool(3) as processes:
-        yield processes
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("case", list(CASES))
-def test_processes_of_their_own_take_the_same_path(case: str, pool: ProcessPool, x64: None) -> None:
+def test_sites_of_their_own_take_the_same_path(case: str, x64: None) -> None:
     here, there, with_value = bound(case, EVERYBODY), bound(case, SERVER), CASES[case].with_value
-    with ThreadPoolExecutor(1) as beside:
-        expected = beside.submit(run, InProcess(), *here, with_value)
-        found = run(Processes(pool, ADDRESS, case), *there, with_value)
-    wanted = expected.result()
+    wanted, found = run(InProcess(), *here, with_value), run(at_sites(case), *there, with_value)
     assert np.abs(np.diff(wanted.path, axis=0)).max() > 1e-6  # it goes somewhere
     np.testing.assert_allclose(found.path, wanted.path, rtol=0, atol=1e-10)
     np.testing.assert_allclose(found.objective, wanted.objective, rtol=0, atol=1e-10)
     np.testing.assert_allclose(found.own_value, wanted.own_value, rtol=0, atol=1e-10)
     assert found.sent == wanted.sent
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_with_what_the_clients_remember(pool: ProcessPool, tmp_path: Path) -> None:
-    """The checkpoint has it: in the pool's processes nothing is left of the run that was stopped."""
-    problem, solver = CASES["SCAFFOLD"].problem(SERVER), CASES["SCAFFOLD"].solver
-    settings = {"x0": START, "seed": SEED, "rounds": 10, "evaluate_every": 2}
-    settings["runtime"] = Processes(pool, ADDRESS, "SCAFFOLD")
-    found, stopped = by_and_by(problem, solver, tmp_path, 2, **settings)
-    assert stopped == 2
-    wanted = outcome(problem, solver, **settings)
-    told = [{name: result.settings.pop(name) for name in ("sites", "answered", "missed")} for result in (found, wanted)]
-    resumed, alone = (sum(site["rounds_answered"] for site in one["sites"].values()) for one in told)
-    assert resumed < alone == 2 * 10  # of its sites a run tells what came since it was resumed; two of three answer in a round
-    require_same(found, wanted)
 
 
 @pytest.mark.parametrize("holder", [0, SERVER])
@@ -323,16 +294,16 @@ def test_rows_elsewhere_are_no_data_of_this_process(holder: int, x64: None) -> N
 
 
 @pytest.mark.slow
-def test_the_value_of_a_run_is_what_the_clients_say_it_is(pool: ProcessPool) -> None:
-    """Without a lower level that is f(x): the processes evaluate all rows, of which the server has none but its own."""
+def test_the_value_of_a_run_is_what_the_clients_say_it_is() -> None:
+    """Without a lower level that is f(x): the sites evaluate all rows, of which the server has none but its own."""
     solver, settings = CASES["FedAvg, server"].solver, {"x0": START, "rounds": 2, "progress": False}
-    runtime = Processes(pool, ADDRESS, "FedAvg, server")
+    runtime = at_sites("FedAvg, server")
     found = flat_with_server(SERVER).solve(solver, runtime=runtime, **settings)
     assert found.value == pytest.approx(flat_with_server(EVERYBODY).implicit(found.x), rel=1e-10)
     assert str(found.certificate) == "no lower level"
     below = public_term(SERVER).solve(
         FedRZO(**LOCAL, lower=ProjectedSGD(steps=3)),
-        runtime=Processes(pool, ADDRESS, "FedRZO, client scope"),
+        runtime=at_sites("FedRZO, client scope"),
         **settings,
     )
     assert below.value == below.own_value and 0 < below.certificate.error_bound < 1
@@ -344,9 +315,3 @@ def test_a_step_is_a_method_of_the_algorithm(x64: None) -> None:
     assert step_name(algorithm.lower.local_round, algorithm) == "oracle.lower.local_round"
     with pytest.raises(TypeError, match="no method of BoundFedRZO"):
         step_name(lambda party, memory, received, key: (memory, None), algorithm)
-
-
-def test_a_client_that_fails_says_why_and_goes_on(pool: ProcessPool, x64: None) -> None:
-    with pytest.raises(RuntimeError, match="client 1 failed in 'declare'(.|\n)*KeyError: 'no such case'"):
-        pool.ask("declare", {1: (ADDRESS, "no such case")})
-    pool.ask("declare", {1: (ADDRESS, "FedAvg")})
