@@ -14,7 +14,6 @@ from hierfl.compiler.lower_level.methods.method import INEXACT_TOLERANCE, ExactM
 from hierfl.compiler.lower_level.structure import LowerStructure
 
 
-
 def _short_of(solution: LowerSolution, owner: int) -> str:
     """Why a formula's y is none."""
     return (
