@@ -300,7 +300,7 @@ class Result(Shown):
         """
         from hierfl.inspect.inference import inference
 
-        return inference(self.require_problem("inference"), self, level=level, kind=kind, of=of, small_sample=small_sample)
+        return inference(self, level=level, kind=kind, of=of, small_sample=small_sample)
 
     @suggests_names
     def plot(

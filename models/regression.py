@@ -209,7 +209,7 @@ def _with_rows_held_back(
         raise SettingError(f"held_out={share!r}: the share of a client's rows that is held back, between 0 and 1.")
     parties = []
     for place, client in enumerate(federation.clients):
-        columns = {name: client.samples.get(sample) for name, sample in known.items()}
+        columns: dict[str, Any] = {name: client.samples.get(sample) for name, sample in known.items()}
         if any(not isinstance(column, np.ndarray) for column in columns.values()):
             raise DataError(f"{client.called(place)}: rows can be held back where they are here, as arrays: give the client two tables yourself.")
         count = len(columns["features"])

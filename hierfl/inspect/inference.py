@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import cvxpy as cp
 import jax
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from hierfl.problem import Problem
     from hierfl.result import Result
 
 KINDS = ("model", "robust", "clustered")
@@ -162,7 +161,7 @@ class Inference(Shown):
             if ax is None:
                 figure, (axes,) = panels(1, 6.0, 1.0 + 0.32 * len(self.names), style)
             else:
-                figure, axes = ax.get_figure(root=True), ax
+                figure, axes = cast("Figure", ax.get_figure(root=True)), ax
             places = np.arange(len(self.names))
             axes.errorbar(middle, places, xerr=[middle - low, high - middle], fmt="o", capsize=3, markersize=4)
             axes.axvline(1.0 if exponentiate else 0.0, color="0.5", linewidth=0.8)
@@ -192,7 +191,6 @@ class Inference(Shown):
 
 
 def inference(
-    problem: Problem,
     result: Result,
     *,
     level: float = 0.95,
@@ -205,7 +203,7 @@ def inference(
         raise SettingError(f"inference(kind={kind!r}): {near_names(kind, KINDS)}")
     if not 0.0 < level < 1.0:
         raise SettingError(f"inference(level={level!r}): a confidence level lies between 0 and 1, such as 0.95.")
-    estimator = _Estimator.of(problem, result, of)
+    estimator = _Estimator.of(result, of)
     estimator.require_regular()
     sums = estimator.sums()
     if estimator.scope == "client":
@@ -240,7 +238,8 @@ class _Estimator:
     x: np.ndarray
 
     @classmethod
-    def of(cls, problem: Problem, result: Result, of: cp.Variable | None) -> _Estimator:
+    def of(cls, result: Result, of: cp.Variable | None) -> _Estimator:
+        problem = result.require_problem("inference")
         compiled = problem.compile()
         compiled.require_all_here("inference")
         declaration, level = compiled.declaration, compiled.declaration.lower_level
