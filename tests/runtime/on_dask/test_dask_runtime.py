@@ -160,7 +160,7 @@ def test_nothing_but_named_messages_crosses(cluster: hf.runtime.Dask, monkeypatc
     assert steps == {(way, step) for way in ("down", "up") for step in ("start", "answer", "oracle.full_value")}
     up = {item.name for c in crossed if c.way == "up" for item in c.items}
     monitored = {f"monitor['{name}']" for name in ("value", "residual", "gap", "solves", "error_bound")}
-    assert up == {"clients[0]", "clients[1]", "epsilon", "payload", "seconds", *monitored}
+    assert up == {"clients", "payload", *monitored}
 
     secret = [
         word
