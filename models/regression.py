@@ -209,16 +209,16 @@ def _with_rows_held_back(
         raise SettingError(f"held_out={share!r}: the share of a client's rows that is held back, between 0 and 1.")
     parties = []
     for place, client in enumerate(federation.clients):
-        columns: dict[str, Any] = {name: client.samples.get(sample) for name, sample in known.items()}
-        if any(not isinstance(column, np.ndarray) for column in columns.values()):
+        counts = {client.num_samples(sample) for sample in known.values()}
+        if None in counts or any(not isinstance(client.samples[sample], np.ndarray) for sample in known.values()):
             raise DataError(f"{client.called(place)}: rows can be held back where they are here, as arrays: give the client two tables yourself.")
-        count = len(columns["features"])
+        count = int(max(n for n in counts if n is not None))
         if count < 2:
             raise DataError(f"{client.called(place)} has {count} row, and one to learn from and one to hold back are needed.")
         order = np.random.default_rng([seed, place]).permutation(count)
         back = min(count - 1, max(1, round(share * count)))
         tables = [
-            {sample: columns[name][rows] for name, sample in own.items()}
+            {sample: client.given(known[name]).taken(rows) for name, sample in own.items()}
             for own, rows in ((known, np.sort(order[back:])), (unseen, np.sort(order[:back])))
         ]
         parties.append(hf.Client(tables, client.parameters, name=client.name))

@@ -55,10 +55,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     asked = config.getoption("nightly")
     if asked == "with":
         return
-    listed = set((Path(__file__).parent / "nightly.txt").read_text().splitlines())
-    left = [item for item in items if (item.nodeid in listed) != (asked == "only")]
-    config.hook.pytest_deselected(items=left)
-    items[:] = [item for item in items if (item.nodeid in listed) == (asked == "only")]
+    lines = (Path(__file__).parent / "nightly.txt").read_text().splitlines()
+    every = {line.split()[0]: int(line.split(" 1/")[1]) for line in lines if " 1/" in line}
+    listed, cases = set(lines), Counter[str]()
+
+    def is_nightly(item: pytest.Item) -> bool:
+        path, of = item.nodeid.split("::")[0], item.nodeid.split("[")[0]
+        cases[of] += 1
+        return item.nodeid in listed or (cases[of] - 1) % every.get(path, 1) != 0
+
+    nightly = [is_nightly(item) for item in items]
+    config.hook.pytest_deselected(items=[item for item, late in zip(items, nightly) if late != (asked == "only")])
+    items[:] = [item for item, late in zip(items, nightly) if late == (asked == "only")]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -9,14 +9,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import cvxpy as cp
 import numpy as np
+from cvxpy.expressions.expression import Expression
 
 from hierfl.atoms.intervals import Interval
 from hierfl.atoms.loaded_late import jax, jnp
 from hierfl.atoms.row import AtomRow
 from hierfl.atoms.writing.spelling import Spelling
 from hierfl.errors import DataError, DeclarationError
-from hierfl.language.expectation import RowAggregate
+from hierfl.language.expectation import E, RowAggregate, averages_of, total
 from hierfl.language.printing.text import expression_text
 from hierfl.near_names import near_names
 
@@ -175,6 +177,10 @@ class Worst(RowAggregate):
         """It never falls."""
         return False
 
+    def above(self, bound: Any) -> Any:
+        """An expression whose least value over ``bound`` is this (Rockafellar and Uryasev, 2000), in means and totals."""
+        return bound + total(cp.pos(self.args[0] - bound))
+
     def reduce(self, values: Any, columns: Sequence[Any], weights: Any, count: Any) -> Any:
         return jnp.max(jnp.where(weights > 0, values, -jnp.inf))
 
@@ -217,9 +223,30 @@ class CVaR(Worst):
         self.level = float(level)
         super().__init__(loss)
 
+    def above(self, bound: Any) -> Any:
+        return bound + E(cp.pos(self.args[0] - bound)) / (1.0 - self.level)
+
     def reduce(self, values: Any, columns: Sequence[Any], weights: Any, count: Any) -> Any:
         order = jnp.argsort(jnp.where(weights > 0, -values, jnp.inf))
         share = weights[order]
         room = (1.0 - self.level) - (jnp.cumsum(share) - share)
         taken = jax.lax.stop_gradient(jnp.clip(room, 0.0, share))
         return jnp.sum(jnp.where(taken > 0, taken * values[order], 0.0)) / (1.0 - self.level)
+
+
+def tails_of(part: Any) -> list[Worst]:
+    """The aggregates of a tail of the rows in an expression."""
+    return [one for one in averages_of(part) if isinstance(one, Worst)]
+
+
+def without_tails(expression: Expression, bounds: Sequence[Any]) -> Expression:
+    """An expression whose least value over the ``bounds``, one for each aggregate of a tail, is that of the expression."""
+    over = dict(zip(map(id, tails_of(expression)), bounds))
+
+    def replaced(part: Any) -> Any:
+        if id(part) in over:
+            return part.above(over[id(part)])
+        return part.copy([replaced(one) for one in part.args]) if tails_of(part) else part
+
+    found: Expression = replaced(expression)
+    return found

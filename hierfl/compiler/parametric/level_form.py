@@ -84,22 +84,22 @@ def _is_scaled(term: Any) -> bool:
     return scales and len(holders) == 1 and _is_scaled(holders[0])
 
 
-def _distributed(expression: Any) -> list[Any]:
+def distributed(expression: Any) -> list[Any]:
     """The addends of an expression, those under a scalar factor too."""
     parts = addends(expression)
     if len(parts) > 1:
-        return [each for part in parts for each in _distributed(part)]
+        return [each for part in parts for each in distributed(part)]
     (term,) = parts
     if not isinstance(term, (NegExpression, DivExpression)) and not row_of(term).product:
         return [term]
-    sums = [k for k, argument in enumerate(term.args) if argument.shape == () and len(_distributed(argument)) > 1]
+    sums = [k for k, argument in enumerate(term.args) if argument.shape == () and len(distributed(argument)) > 1]
     if len(sums) != 1 or term.shape != () or (isinstance(term, DivExpression) and sums[0] == 1):
         return [term]
     (k,) = sums
     return [
         each
-        for part in _distributed(term.args[k])
-        for each in _distributed(term.copy([part if at == k else argument for at, argument in enumerate(term.args)]))
+        for part in distributed(term.args[k])
+        for each in distributed(term.copy([part if at == k else argument for at, argument in enumerate(term.args)]))
     ]
 
 
@@ -154,6 +154,7 @@ class LevelForm:
     base: LevelTemplate
     groups: tuple[RowGroup, ...]
     is_map: bool = False  # P is that of an affine map that is no gradient
+    hidden: int = 0  # scalars behind y that nobody declared, of which what is said of a tail of the rows is the least value
     stairs: str = ""  # why y moves in steps with x, as no law asks for; else empty
     asks_for_map: ClassVar[bool] = (
         False  # whether theta ends with a map at a y, which is asked for at one after another
@@ -168,19 +169,21 @@ class LevelForm:
         whole: bool,
         known: Known = NOTHING_KNOWN,
         priced: Collection[int] = (),
+        hidden: Sequence[cp.Variable] = (),
     ) -> LevelForm:
         """Of costs, each with a factor and the parties whose data it averages over (the second one's are the server's).
 
         A sequence of expressions, one for each variable, is an affine mapping in place of a gradient.
 
         ``whole`` says that y is the federation's: clients' constants differ within the cost. Constraints at the places in ``priced`` have a row
-        for each entry.
+        for each entry. ``hidden`` variables are no part of y.
 
         Raises
         ------
         NoStandardFormError
             Where CVXPY cannot bring it to rows and the cones that are known here.
         """
+        variables = (*variables, *hidden)
         ids = {v.id for v in variables}
         mapped = any(not isinstance(cost, Expression) for cost, _, _ in costs)
         parts: dict[tuple[int | None, bool, bool] | None, dict[int, list[Expression]]] = {None: {}}
@@ -221,12 +224,12 @@ class LevelForm:
             groups.append(RowGroup(template(own, (), _copies(table, parties, whole)), *key))
             if table is not None:
                 stairs = _stairs_of(groups[-1], parties, whole) or stairs
-        return cls(base, tuple(groups), stairs=stairs)
+        return cls(base, tuple(groups), hidden=sum(v.size for v in hidden), stairs=stairs)
 
     @property
     def size(self) -> int:
         """How many scalars y has."""
-        return self.base.size
+        return self.base.size - self.hidden
 
     @property
     def polyhedral(self) -> bool:
@@ -346,7 +349,7 @@ def _parts(term: Expression) -> Iterator[tuple[Expression, type | None]]:
         yield term, None
         return
     kind, expression = _per_sample(term)
-    for part in _distributed(expression):
+    for part in distributed(expression):
         if kind is E and not any(isinstance(p, Sample) for p in part.parameters()):
             yield part, None
         else:

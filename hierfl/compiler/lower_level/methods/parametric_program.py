@@ -376,9 +376,17 @@ def _made(structure: LowerStructure) -> LevelSolver:
         base = LevelTemplate.of(None, constraints, level.variables, known)
         return LevelSolver(LinearisedForm(base, (), True), structure.strict, mapping=True)
     cost = list(level.expressions[: len(level.decided)]) if mapping else level.expression
+    hidden = list[cp.Variable]()
+    if not mapping and (tails := tails_of(cost)):
+        if level.prices:
+            raise NoStandardFormError(f"prices of a level that has {tails[0].symbol} are not known")
+        own = oracles.declaration.own_place
+        hidden = [cp.Variable(() if own is None else own.shape) for _ in tails]
+        bounds = hidden if own is None else [own @ every for every in hidden]
+        cost = sum(distributed(without_tails(cost, bounds)))
     prices = {id(price.constraint) for price in level.prices}
     priced = [k for k, one in enumerate(constraints) if id(one) in prices]
-    form = LevelForm.of([(cost, 1.0 if mapping else level.sign, clients)], constraints, level.decided, whole, known, priced)
+    form = LevelForm.of([(cost, 1.0 if mapping else level.sign, clients)], constraints, level.decided, whole, known, priced, hidden)
     form = replace(form, is_map=mapping and not structure.pattern.symmetric)
     if level.prices:
         form, mapping = _priced(form, level, constraints), True
