@@ -8,7 +8,6 @@ F is the upper objective, or the length of y where nobody chooses.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
@@ -66,18 +65,10 @@ class ChosenResponse:
         else:
             wide = widened(cost, width, total)
         force = beside([level.p, nothing(width, extra, rows), -rows[strong].T])
-        others = beside([rows[self._order], nothing(len(level.b), extra + held, rows)])
-        a = stacked([force, others, wide.a])
-        b = np.concatenate([level.q, level.b[self._order], wide.b])
-        curved = [cone for cone, _ in level.curved_cones]
-        cones = rows_of(width + held, int(level.loose[~strong].sum()), [*curved, *wide.cones])
-        return replace(wide, a=a, b=b, cones=cones, size=level.size)
-
-    @cached_property
-    def _order(self) -> np.ndarray:
-        """The level's rows: those that all solutions hold, the other inequalities, those of curved cones."""
-        strong, loose = self.several.strong, self.several.program.loose
-        return np.concatenate([np.flatnonzero(some) for some in (strong, loose & ~strong, ~(strong | loose))])
+        others = [beside([rows[some], nothing(int(some.sum()), extra + held, rows)]) for some in (strong, ~strong)]
+        a = stacked([force, *others, wide.a])
+        b = np.concatenate([level.q, level.b[strong], level.b[~strong], wide.b])
+        return replace(wide, a=a, b=b, cones=rows_of(width + held, len(level.b) - held, wide.cones), size=level.size)
 
     def _guess(self, program: ConvexProgram, chosen: ProgramSolution) -> ProgramSolution | None:
         """What is chosen as a solution of those conditions, with multipliers."""
@@ -110,7 +101,7 @@ class ChosenResponse:
 
         def of_rows(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             out = np.zeros(len(strong))
-            out[self._order] = part[width:ends]
+            out[np.append(np.flatnonzero(strong), np.flatnonzero(~strong))] = part[width:ends]
             return part[:width], out
 
         def multipliers(part: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,6 +21,7 @@ from cvxpy.atoms.affine.unary_operators import NegExpression
 from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
 from jax import Array
+from jaxtyping import Bool, Float
 
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.atoms.algebra import addends
@@ -28,7 +29,7 @@ from hierfl.atoms.table import row_of
 from hierfl.compiler.data.tables import Population
 from hierfl.compiler.parametric.row_block import RowBlock
 from hierfl.compiler.parametric.template import LevelTemplate
-from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, NoStandardFormError
+from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, NoStandardFormError, blocks, distance, middles
 from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.response import Adjoint
 from hierfl.compiler.programs.saddle import Saddles
@@ -390,3 +391,42 @@ def _stairs_of(group: RowGroup, parties: Population, whole: bool) -> str:
 def _gathered(parts: Sequence[tuple[np.ndarray, ...]], shape: tuple[int, int], dense: bool) -> Matrix:
     rows, columns, values = (np.concatenate(each) for each in zip(*parts))
     return from_entries(rows, columns, values, shape, dense)
+
+
+INSIDE = 1e-6  # of a cone's size, that its slack is away from the boundary
+
+
+@dataclass(frozen=True, eq=False)
+class WithoutCones(LevelForm):
+    """The level without the curved cones that hold nothing where its solution is: near it the other rows are the whole of it."""
+
+    kept: Bool[np.ndarray, " rows"] = field(kw_only=True)
+
+    @classmethod
+    def at(cls, form: LevelForm, program: ConvexProgram, u: Float[np.ndarray, " width"]) -> WithoutCones | None:
+        """That of a solution u; None where a curved cone is at its boundary."""
+        kept = np.ones(len(program.b), bool)
+        slack, sizes = program.slack(u), program.row_sizes(u)
+        for cone, place in program.curved_cones:
+            inner = INSIDE * float(sizes[place].max()) * middles([cone], np.ones(cone.size))
+            if distance([cone], slack[place] - inner) > 0:
+                return None
+            kept[place] = False
+        return cls(**{each.name: getattr(form, each.name) for each in fields(LevelForm)}, kept=kept)
+
+    def program(self, thetas: Thetas) -> ConvexProgram:
+        whole = super().program(thetas)
+        cones = [cone for cone, place in blocks(whole.cones) if self.kept[place].all()]
+        return replace(whole, a=whole.a[self.kept], b=whole.b[self.kept], cones=cones)
+
+    def push(self, thetas: Thetas, tangent: Thetas, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        force, slack = super().push(thetas, tangent, u, self._spread(z))
+        return force, slack[self.kept]
+
+    def pull(self, thetas: Thetas, pair: Adjoint, u: np.ndarray) -> Thetas:
+        return super().pull(thetas, Adjoint(pair.a, self._spread(pair.b), self._spread(pair.z)), u)
+
+    def _spread(self, of_kept: np.ndarray) -> np.ndarray:
+        out = np.zeros(len(self.kept))
+        out[self.kept] = of_kept
+        return out

@@ -18,7 +18,7 @@ import cvxpy as cp
 import numpy as np
 
 from hierfl.compiler.parametric.chosen_response import ChosenResponse, widened
-from hierfl.compiler.parametric.level_form import LevelForm, Thetas
+from hierfl.compiler.parametric.level_form import LevelForm, Thetas, WithoutCones
 from hierfl.compiler.parametric.many_programs import FamilyAnswers, ManyPrograms, pulled_together, solved_together
 from hierfl.compiler.parametric.priced_form import PricedForm
 from hierfl.compiler.programs.all_solutions import AllSolutions, settled, value_at
@@ -256,11 +256,11 @@ class LevelSolver:
             return self._told(self._response(answer, thetas, alone).adjoint(seed, below), alone, thetas, of_upper)
         if isinstance(self.form, PricedForm) and self.selection is not None:
             return self._pull_of_prices(self.form, answer, thetas, of_upper, seed, below)
+        if not answer.program.polyhedral:
+            near = self._near(answer, thetas, of_upper)
+            return None if near is None else near.pull(thetas, of_upper, seed, tangents)
         middle = self._middle(answer)  # where the fewest rows hold: what differs may not concern the seed
-        response = self._response(answer, thetas, middle)
-        if not response.rows_alone_hold:
-            return None
-        pair = response.adjoint(seed, below, True)
+        pair = self._response(answer, thetas, middle).adjoint(seed, below, True)
         stays = self.selection is None or bool(seed.any())  # else what is chosen may leap between equals
         if pair is not None and stays:
             return self._told(pair, middle, thetas, of_upper)
@@ -323,6 +323,15 @@ class LevelSolver:
         if pair is None:
             return None
         return [*self.form.pull(thetas, pair, at.u), *map(np.zeros_like, of_upper)]
+
+    def _near(self, answer: LevelAnswer, thetas: Thetas, of_upper: Thetas) -> LevelSolver | None:
+        """The same without curved cones, which hold nothing near what was chosen; None where some do."""
+        form = WithoutCones.at(self.form, answer.program, answer.chosen.u[: answer.program.width])
+        if form is None:
+            return None
+        near = LevelSolver(form, self.strict, self.selection, self.upper, self.mapping)
+        y = near.answer(thetas, of_upper).y
+        return near if np.abs(y - answer.y).max(initial=0.0) <= AMONG * (1.0 + np.abs(y).max(initial=0.0)) else None
 
     @staticmethod
     def _middle(answer: LevelAnswer) -> ProgramSolution:

@@ -1,6 +1,6 @@
 """Many small programs of one shape: those that hold the same rows are one linear system, the others are systems side by side.
 
-What holds is guessed: what held last time, or what DAQP finds for each. An answer is taken where it meets the
+What holds is guessed: what held last time, what holds for some of them, what DAQP finds for each. An answer is taken where it meets the
 conditions of its own program to rounding and is the only one beyond doubt; what is left is for others to solve, one after another.
 """
 
@@ -26,7 +26,7 @@ TAKEN = 1e-13  # the relative error of the conditions up to which an answer is
 STRICT = 1e-9  # relative: how far a multiplier or a slack is from zero where what holds is beyond doubt
 REGULAR = 1e-10  # of the largest eigenvalue of P, scaled, from which the least makes it definite
 SINGULAR = 1e12  # entries of an inverse, from which a system has none
-ALIKE = 3  # programs that hold the same rows, from which their system is inverted
+ALIKE, SOME = 3, 64  # programs that hold the same rows, from which their system is inverted; programs that are asked what may hold
 MODERATE = 1e6  # of a seed, up to which its adjoint depends on nothing that rounding decides
 SCALARS = 30_000_000  # that programs looked at at once may have in all, and
 LARGEST = 20_000  # entries of a program's linear system, of which many are solved side by side
@@ -133,9 +133,26 @@ class ManyPrograms:
         """(programs, rows that may hold for each) until all have an answer; ``error`` says how those before fared."""
         if held is not None and held.shape == self.b.shape:
             yield np.arange(len(self)), held
+        if self.shared and len(self) >= SOME * ALIKE:
+            yield from self._guesses_of_some(error)
         left = np.flatnonzero(error > TAKEN)
         if len(left):
             yield left, self.among(left)._held_by_daqp()
+
+    def _guesses_of_some(self, error: np.ndarray) -> Iterator[tuple[np.ndarray, Rows]]:
+        """What holds in some of the programs may hold in many: the sets of rows that most of them hold come first."""
+        left = np.flatnonzero(error > TAKEN)
+        if len(left) < SOME * ALIKE:
+            return
+        some = left[np.linspace(0, len(left) - 1, SOME).astype(int)]
+        found = self.among(some)._held_by_daqp()
+        first, which = _patterns(found)
+        counts = np.bincount(which)
+        for at in np.argsort(-counts, kind="stable"):
+            left = np.flatnonzero(error > TAKEN)
+            if counts[at] < 2 or not len(left):
+                return
+            yield left, np.broadcast_to(found[first[at]], (len(left), len(self.equal)))
 
     def _held_by_daqp(self) -> Rows:
         """The rows that hold by DAQP, asked about each program by itself."""

@@ -18,8 +18,9 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.linalg import svd
 
-from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, Cone, blocks, face_left, rows_of
+from hierfl.compiler.programs.cones import NONNEGATIVE, OF_THREE, ZERO, Cone, blocks, rays_left, rows_of
 from hierfl.compiler.programs.convex_program import SOLVED, ConvexProgram, ProgramSolution
+from hierfl.compiler.programs.critical_cone import critical_part
 from hierfl.compiler.programs.saddle import Saddle
 from hierfl.compiler.programs.small_and_sparse import (
     Matrix,
@@ -312,6 +313,7 @@ def _widened(rows: Matrix, width: int) -> Matrix:
 # --- the face of K in which the slacks of all solutions are ----------------------------------------------------------
 
 FAINT_PULL = 1e-9  # of the largest multiplier, and of the forces, below which a cone's counts as none
+ON_BOUNDARY = 1e-7  # of a multiplier, up to which it is on the boundary of its cone
 
 Rows = Float[np.ndarray, " rows"]
 Map = Float[np.ndarray, "k rows"]
@@ -339,11 +341,15 @@ class SolutionFace:
                 loose.append(own[~held])
             elif np.linalg.norm(z[rows]) <= FAINT_PULL * largest:
                 curved.append((cone, own))
+            elif cone.kind in OF_THREE:
+                rays = np.reshape(rays_left(cone.share, z[rows]), (-1, 3))
+                loose.append(np.linalg.pinv(rays.T) @ own)
+                tight.append(np.linalg.svd(rays)[2][len(rays) :] @ own)
             else:
-                vanishing, inner, kind = face_left(cone, z[rows])
-                tight.append(vanishing @ own)
-                if kind is not None and kind.kind == NONNEGATIVE:
-                    loose.append(inner @ own)
-                elif kind is not None:
-                    curved.append((kind, inner @ own))
+                found, _, _ = critical_part(cone, np.zeros(cone.size), z[rows] / np.linalg.norm(z[rows]), ON_BOUNDARY)
+                for kind, some in found:
+                    if kind.kind in (ZERO, NONNEGATIVE):
+                        (tight if kind.kind == ZERO else loose).append(some @ own)
+                    else:
+                        curved.append((kind, some @ own))
         return cls(np.vstack(tight), np.vstack(loose), tuple(curved))

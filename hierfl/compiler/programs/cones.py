@@ -20,6 +20,7 @@ from scipy.optimize import brentq
 
 ZERO, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE = "zero", "nonnegative", "second order", "semidefinite"
 EXPONENTIAL, POWER = OF_THREE = "exponential", "power"
+KINDS = (ZERO, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE)  # in the order of rows of critical cones
 
 Rows = Float[np.ndarray, " rows"]
 
@@ -102,47 +103,6 @@ def dual_slope(cones: Sequence[Cone], v: Rows) -> Float[np.ndarray, "rows rows"]
     return out
 
 
-def on_edges(cones: Sequence[Cone], v: Rows, near: float) -> bool:
-    """Whether ``project_dual`` has another derivative within ``near`` of v."""
-    for cone, rows in blocks(cones):
-        own = v[rows]
-        if cone.kind == NONNEGATIVE:
-            least = np.abs(own).min()
-        elif cone.kind == SECOND_ORDER:
-            least = abs(abs(own[0]) - np.linalg.norm(own[1:]))
-        elif cone.kind == SEMIDEFINITE:
-            least = np.abs(np.linalg.eigvalsh(_matrix(own, cone.order))).min()
-        elif cone.kind in OF_THREE:
-            sides = ([nearest_of_three(cone, -own + sign * way)[1] for sign in (1, -1)] for way in near * np.eye(3))
-            least = 0.0 if any(np.abs(one - other).max() > TURNS for one, other in sides) else np.inf
-        else:
-            continue
-        if least <= near:
-            return True
-    return False
-
-
-def face_left(cone: Cone, z: Rows) -> tuple[np.ndarray, np.ndarray, Cone | None]:
-    """Of a cone's rows e in K with z'e = 0, z in K* and not 0: (maps of e that vanish, maps of e in a smaller cone, that cone)."""
-    z = z / np.linalg.norm(z)
-    if cone.kind in OF_THREE or cone.kind == SECOND_ORDER:
-        rays = np.reshape(rays_left(cone, z), (-1, cone.size))
-        inner = np.linalg.pinv(rays.T)
-        return np.linalg.svd(rays)[2][len(rays) :], inner, Cone(NONNEGATIVE, len(rays)) if len(rays) else None
-    values, vectors = np.linalg.eigh(_matrix(z, cone.order))
-    free = values <= NEAR
-    held = [(i, j) for i in np.flatnonzero(~free) for j in range(cone.order) if free[j] or j <= i]
-    entries = np.einsum("ai,bj->ijab", vectors, vectors).reshape(cone.order, cone.order, -1) @ triangle(cone.order).T
-    tight = np.array([entries[pair] for pair in held]).reshape(len(held), cone.size)
-    order = int(free.sum())
-    if not order:
-        return tight, tight[:0], None
-    small = triangle(order)
-    inner = small @ entries[np.ix_(free, free)].reshape(order**2, -1)
-    kind = Cone(NONNEGATIVE, 1) if order == 1 else Cone(SEMIDEFINITE, len(small), order)
-    return tight, inner, kind
-
-
 def distance(cones: Sequence[Cone], e: Rows) -> float:
     """How far e is from K."""
     return float(np.linalg.norm(project_dual(cones, -e))) if len(e) else 0.0
@@ -210,7 +170,6 @@ def _semidefinite_slope(v: Rows, order: int) -> Float[np.ndarray, "rows rows"]:
 # --- exponential and power cones -------------------------------------------------------------------------------------
 
 NEAR = 1e-7  # of a multiplier and of a ray, up to which they are orthogonal
-TURNS = 1e-2  # by which the derivative of a projection differs where there is none
 LEAST, MOST = 1e-300, 1e150  # of the number that is looked for
 
 Three = Float[np.ndarray, "3"]
@@ -300,19 +259,17 @@ def _beyond(at: Any, rising: Any, sign: float) -> float:
     return float(at(step))
 
 
-def rays_left(cone: Cone, z: Rows) -> list[Rows]:
-    """The rays that span the face of a second-order, exponential or power cone on which a multiplier z, not 0, vanishes."""
-    if cone.kind == SECOND_ORDER:
-        size = np.linalg.norm(z[1:])
-        return [] if z[0] - size > NEAR * float(np.linalg.norm(z)) else [np.concatenate([[1.0], -z[1:] / size]) / np.sqrt(2.0)]
-    first, second, third = np.eye(3)
-    edges, inner, share = [-first, third] if cone.share is None else [first, second], list[Rows](), cone.share
-    if share is None and z[0] < 0 < z[2]:
+def rays_left(kind_share: float | None, z: Three) -> list[Three]:
+    """The rays that span the face of the cone on which a multiplier z, not 0, vanishes; of a power cone where a share is given."""
+    first, second = np.eye(3)[:2]
+    edges = [-first, np.eye(3)[2]] if kind_share is None else [first, second]
+    inner: list[Three] = []
+    if kind_share is None and z[0] < 0 < z[2]:
         rho = float(np.log(-z[0] / z[2]))
         inner.append(np.array([rho, 1.0, np.exp(rho)]))
-    if share is not None and z[0] > 0 < z[1]:
-        x, y = share / z[0], (1 - share) / z[1]
-        inner.append(np.array([x, y, -np.sign(z[2]) * x**share * y ** (1 - share)]))
+    if kind_share is not None and z[0] > 0 < z[1]:
+        x, y = kind_share / z[0], (1 - kind_share) / z[1]
+        inner.append(np.array([x, y, -np.sign(z[2]) * x**kind_share * y ** (1 - kind_share)]))
     for some in ([ray / np.linalg.norm(ray) for ray in inner], edges):
         found = [ray for ray in some if float(z @ ray) <= NEAR * float(np.linalg.norm(z))]
         if found:

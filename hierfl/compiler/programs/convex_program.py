@@ -160,7 +160,7 @@ class ConvexProgram:
     @property
     def cone_sizes(self) -> Rows:
         """The length of each row, one for all rows of a curved cone."""
-        return self.cone_scale(self.sizes)
+        return self._cone_scale(self.sizes)
 
     @cached_property
     def seen(self) -> Bool[np.ndarray, " rows"]:
@@ -282,7 +282,7 @@ class ConvexProgram:
         worst = float(left.max(initial=0.0)) / size  # NaN where it is not defined
         if not len(self.b):
             return worst
-        rows, sizes = self.cone_scale(self.row_sizes(u)), self.cone_scale(self.sizes)
+        rows, sizes = self._cone_scale(self.row_sizes(u)), self._cone_scale(self.sizes)
         e, dual = self.slack(u) / rows, z * sizes / size
         simple = self.equal | self.loose
         inside = np.where(self.equal, np.abs(e), np.maximum(-e, 0.0))[simple]
@@ -299,7 +299,7 @@ class ConvexProgram:
         """The cones that are no rows."""
         return [(cone, rows) for cone, rows in blocks(self.cones) if cone.kind not in (ZERO, NONNEGATIVE)]
 
-    def cone_scale(self, rows: Rows) -> Rows:
+    def _cone_scale(self, rows: Rows) -> Rows:
         """The size of each row; one size for all rows of a cone that is no product of rows."""
         scale = np.array(rows)
         for _, place in self.curved_cones:

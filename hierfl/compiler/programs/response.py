@@ -16,24 +16,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hierfl.compiler.programs.all_solutions import AllSolutions, unpriced
-from hierfl.compiler.programs.cones import Cone, distance, dual_slope, middles, on_edges, rows_of
-from hierfl.compiler.programs.convex_program import EMPTY, UNBOUNDED, ConvexProgram, ProgramSolution
+from hierfl.compiler.programs.cones import Cone, dual_slope, rows_of
+from hierfl.compiler.programs.convex_program import EMPTY, UNBOUNDED, ConvexProgram, ProgramSolution, merged
+from hierfl.compiler.programs.critical_cone import NOTHING, CriticalCone
 from hierfl.compiler.programs.saddle import Saddle, Saddles
 from hierfl.compiler.programs.small_and_sparse import Matrix, as_array, diagonal, largest, stacked
-from hierfl.compiler.programs.solve_program import solve_program
+from hierfl.compiler.programs.solve_program import innermost, solve_program
 
 CONSISTENT = 1e-7  # of a right side, that may be left of a system that has a solution
 UNMOVED = 1e-4  # of how far u would go without rows: what it moves by less than 1e-9 of that is none
 TIGHT_ALONG = 1e-9  # of a row's change, up to which it goes on holding
 ROUNDING = 1e-10  # of u, that it may seem to move by
-FURTHER, ROUGHLY, NEARLY = 1e-4, 1e-2, 1e-3  # a step along a direction, and how near a slope is there, relative; where it may be of another piece
+FURTHER, ROUGHLY = 1e-4, 1e-2  # a step along a direction, and how near a slope is there, relative
 ALIKE = 1e-6  # of two derivatives that are the same
 STEP = 1e-3  # of theta's size, in differences of what is a polynomial of degree 3 at most: two of them make it exact
 STILL = 1e-9  # of a vector of length 1, up to which an entry does not move along it
 CANCELLED = 1e6  # how much larger than the slope forces are, from which that is lost in them
 NEAR, NEAREST = 1e3, 1e-12  # how much larger than the error of the conditions what is none may be, and its least size
-NOTHING = 1e-7  # of a block's size, and of the forces, below which e and z count as zero: where both are, solvers come no nearer
-INSIDE = 1e-6  # of a cone's size, that its slack is away from the boundary
 OPEN = 1e-7  # of a vector, and of the forces, from which it moves a cone's slack, and a cone has a multiplier
 LARGEST = 2_000  # unknowns of the conditions over curved cones, which are dense
 
@@ -95,10 +94,8 @@ class ProgramResponse:
             followed = not leaps or all(self._stays(self.moved(tangent)) for tangent in tangents)
             zero = np.zeros(self.program.width), np.zeros(len(self.program.b))
             return Adjoint(*zero, self.answer.z) if followed else None
-        if not self.program.polyhedral and unpriced(self.program).any():
-            return None
-        if not self.rows_alone_hold:
-            return self._over_cones(seed, tangents)
+        if not self.program.polyhedral:
+            return None if unpriced(self.program).any() else self._over_cones(seed, tangents)
         if not self.solutions.weak.any():
             pair = self._at(self.solutions.strong, seed)
             regular = self._saddle(self.solutions.strong).is_regular
@@ -211,16 +208,6 @@ class ProgramResponse:
         held = self.solutions.strong | self.solutions.weak
         equal, loose = np.flatnonzero(held & self.program.equal), np.flatnonzero(held & self.program.loose)
         return np.append(equal, loose), rows_of(len(equal), len(loose))
-
-    @cached_property
-    def rows_alone_hold(self) -> bool:
-        """Whether all curved cones have room: near the solution rows are the whole of the program."""
-        program, u = self.program, self.answer.u
-        slack, sizes = program.slack(u), INSIDE * program.row_sizes(u)
-        return all(
-            distance([cone], slack[place] - float(sizes[place].max()) * middles([cone], np.ones(cone.size))) == 0
-            for cone, place in program.curved_cones
-        )
 
     # --- rows ----------------------------------------------------------------------------------------------------
 
@@ -343,7 +330,7 @@ class ProgramResponse:
     # --- cones ---------------------------------------------------------------------------------------------------
 
     def _over_cones(self, seed: np.ndarray, tangents: Sequence[Thetas]) -> Adjoint | None:
-        """From a derivative of z = Proj(z - scale (A u + b)); where it is one of several, a solution a little further has to agree."""
+        """From the derivative of z = Proj(z - scale (A u + b)); where it has none, from programs over the critical cone."""
         program, u, z = self.program, self.answer.u, self.answer.z
         forces = program.force_size(u, z), program.force_size(u, np.zeros_like(z))
         if (
@@ -351,12 +338,28 @@ class ProgramResponse:
         ):  # multipliers without bound tell nothing
             return None
         ways = [[sign * part for part in tangent] for tangent in tangents for sign in (1.0, -1.0)]
-        pair, (system, rank) = self._of_projection(seed, z - self._scale * program.slack(u))
-        determined = rank == len(system) or self._leaves_little_open(system, rank)
-        sure, near = determined and not self._bends_are_open, ROUGHLY
-        if self._is_on_edges:
-            sure, near = False, NEARLY
-        return pair if pair is None or sure or all(self._is_slope(pair, seed, way, near) for way in ways) else None
+        if not self._critical.vague:
+            pair, (system, rank) = self._of_projection(seed, z - self._scale * program.slack(u))
+            determined = rank == len(system) or self._leaves_little_open(system, rank)
+            told = pair is None or (determined and not self._bends_are_open) or all(self._is_slope(pair, seed, way) for way in ways)
+            return pair if told else None
+        moves = [self.moved(way) for way in ways]
+        looks = [self._along_cones(*way) for way in moves] if self._critical.known else []
+        if not looks or not all(moved.solved for _, moved in looks):
+            return None
+        for inner, moved in looks:
+            pair = self._of_critical(inner, moved, seed)
+            if pair is not None and all(self._agrees(pair, seed, way, other) for way, (_, other) in zip(moves, looks)):
+                sure = (self._has_inside and not self._bends_are_open) or all(self._is_slope(pair, seed, way) for way in ways)
+                return pair if sure else None
+        return None
+
+    @cached_property
+    def _has_inside(self) -> bool:
+        """Whether some u is inside of all cones, as linear models of these ask for (Robinson's condition)."""
+        program = self.program
+        found = innermost(replace(program, b=program.slack(self.answer.u)), np.zeros(program.size))
+        return bool(found.solved and found.u[-1] > OPEN)
 
     @cached_property
     def _bends_are_open(self) -> bool:
@@ -372,13 +375,30 @@ class ProgramResponse:
         )
         return any(float(np.abs(change[rows]).max()) > OPEN for rows in pulled)
 
-    @property
-    def _is_on_edges(self) -> bool:
-        """Whether the projection has another derivative nearby: some slack and its multiplier are both on the boundary."""
-        program, u, z = self.program, self.answer.u, self.answer.z
-        slack = program.slack(u) / program.cone_scale(program.row_sizes(u))
+    @cached_property
+    def _critical(self) -> CriticalCone:
         nothing = float(np.clip(NEAR * self.answer.error, NEAREST, NOTHING))
-        return on_edges(program.cones, z * program.cone_sizes / program.force_size(u, z) - slack, nothing)
+        return CriticalCone.of(self.program, self.answer.u, self.answer.z, nothing)
+
+    def _along_cones(self, force: np.ndarray, slack: np.ndarray) -> tuple[ConvexProgram, ProgramSolution]:
+        """The program over the critical cone for the derivative of u along a direction, and its solution."""
+        critical, a = self._critical, as_array(self.program.a)
+        bent = a.T @ critical.bend
+        curvature = as_array(self._curvature) + bent @ a
+        rows, offset = critical.select @ a, critical.select @ slack
+        cones = merged(list(critical.cones))
+        inner = ConvexProgram.of(curvature, force + bent @ slack, rows, offset, cones, self.program.size)
+        inner = replace(inner, is_map=self.program.is_map)
+        return inner, solve_program(inner)
+
+    def _of_critical(self, inner: ConvexProgram, moved: ProgramSolution, seed: np.ndarray) -> Adjoint | None:
+        """The adjoint of the piece of the critical cone that a direction leads into."""
+        look = ProgramResponse(lambda thetas: inner, [], inner, moved)
+        found, critical = look.piece(seed), self._critical
+        if not np.isfinite(found.a).all():
+            return None
+        b = critical.select.T @ found.b + critical.bend @ (as_array(self.program.a) @ found.a)
+        return Adjoint(found.a, b, self.answer.z)
 
     def _of_projection(self, seed: np.ndarray, v: np.ndarray) -> tuple[Adjoint | None, tuple[np.ndarray, int]]:
         """(the adjoint for the derivative of the projection at v, None where that leaves the seed open; the system and its rank)."""
@@ -399,8 +419,8 @@ class ProgramResponse:
         others[self.program.width :] = ~(self.program.equal | self.program.loose)
         return float(np.abs(loose[:, others]).max(initial=0.0)) <= STILL
 
-    def _is_slope(self, pair: Adjoint, seed: np.ndarray, way: Thetas, near: float) -> bool:
-        """Whether seed'u moves along a direction as the adjoint says, or nearly: by the solution a little further."""
+    def _is_slope(self, pair: Adjoint, seed: np.ndarray, way: Thetas) -> bool:
+        """Whether seed'u moves along a direction as the adjoint says: by the solution a little further."""
         force, slack = self.moved(way)
         said, u = -float(pair.a @ force + pair.b @ slack), self.answer.u
         size = max((float(np.abs(part).max(initial=0.0)) for part in way), default=0.0)
@@ -412,7 +432,7 @@ class ProgramResponse:
             return False
         moves = (there.u - u) / step
         least = float(np.linalg.norm(seed)) * max(float(np.linalg.norm(moves[seed != 0])), size)
-        return abs(float(seed @ moves) - said) <= near * least
+        return abs(float(seed @ moves) - said) <= ROUGHLY * least
 
     @property
     def _scale(self) -> float:
