@@ -293,10 +293,6 @@ class Result(Shown):
         A. W. van der Vaart, "Asymptotic Statistics" (1998), section 5.3; D. Y. Lin and L. J. Wei, "The robust inference for the Cox
         proportional hazards model", JASA 84 (1989).
 
-        Examples
-        --------
-        >>> table = problem.solve().inference(kind="robust")
-        >>> table.to_pandas(), table.latex(), table.contrast({"dose": 1, "age": -1})
         """
         from hierfl.inspect.inference import inference
 

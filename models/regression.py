@@ -52,8 +52,8 @@ class Regression(hf.Problem):
 
     Examples
     --------
-    >>> model = hf.models.LogisticRegression(federation, schema)
-    >>> print(model.solve().inference(kind="robust"))
+    >>> issubclass(hf.models.LogisticRegression, hf.models.regression.Regression)
+    True
     """
 
     def __init__(
@@ -123,21 +123,48 @@ class Regression(hf.Problem):
 
 
 class LinearRegression(Regression):
-    """Least squares: the loss is (outcome - score)^2 / 2. Parameters, errors and example as of :class:`Regression`."""
+    """Least squares: the loss is (outcome - score)^2 / 2. Parameters and errors as of :class:`Regression`.
+
+    Examples
+    --------
+    >>> dose, answer = hf.Sample(1, name="dose"), hf.Sample(name="answer")
+    >>> client = hf.Client({dose: [[0.0], [1.0], [2.0], [3.0]], answer: [1.0, 3.1, 4.9, 7.0]})
+    >>> model = hf.models.LinearRegression(hf.Federation([client]), dose, answer)
+    >>> model.solve(progress=False).inference().estimate.round(2)
+    array([1.03, 1.98])
+    """
 
     def _loss(self, score: cp.Expression, **others: Any) -> cp.Expression:
         return hf.E(0.5 * cp.square(others["outcome"] - score))
 
 
 class LogisticRegression(Regression):
-    """The outcome is 0 or 1: the loss is log(1 + exp(score)) - outcome score. Parameters, errors and example as of :class:`Regression`."""
+    """The outcome is 0 or 1: the loss is log(1 + exp(score)) - outcome score. Parameters and errors as of :class:`Regression`.
+
+    Examples
+    --------
+    >>> dose, answer = hf.Sample(1, name="dose"), hf.Sample(name="answer")
+    >>> client = hf.Client({dose: [[0.0], [1.0], [2.0], [3.0]], answer: [0.0, 1.0, 0.0, 1.0]})
+    >>> model = hf.models.LogisticRegression(hf.Federation([client]), dose, answer)
+    >>> model.solve(progress=False).inference().estimate.round(2)
+    array([-1.36,  0.91])
+    """
 
     def _loss(self, score: cp.Expression, **others: Any) -> cp.Expression:
         return hf.E(cp.logistic(score) - others["outcome"] * score)
 
 
 class PoissonRegression(Regression):
-    """The outcome is a count: the loss is exp(score) - outcome score. Parameters, errors and example as of :class:`Regression`."""
+    """The outcome is a count: the loss is exp(score) - outcome score. Parameters and errors as of :class:`Regression`.
+
+    Examples
+    --------
+    >>> dose, answer = hf.Sample(1, name="dose"), hf.Sample(name="answer")
+    >>> client = hf.Client({dose: [[0.0], [1.0], [2.0], [3.0]], answer: [1.0, 1.0, 3.0, 5.0]})
+    >>> model = hf.models.PoissonRegression(hf.Federation([client]), dose, answer)
+    >>> model.solve(progress=False).inference().estimate.round(2)
+    array([-0.24,  0.62])
+    """
 
     def _loss(self, score: cp.Expression, **others: Any) -> cp.Expression:
         return hf.E(cp.exp(score) - others["outcome"] * score)
@@ -157,8 +184,11 @@ class CoxRegression(Regression):
 
     Examples
     --------
-    >>> schema = hf.Schema(["week", "arrest"], numeric=["age", "prio"])
-    >>> model = hf.models.CoxRegression(federation, schema, time="week", event="arrest")
+    >>> age, week, arrest = hf.Sample(1, name="age"), hf.Sample(name="week"), hf.Sample(name="arrest")
+    >>> client = hf.Client({age: [[20.0], [30.0], [25.0], [40.0]], week: [3.0, 8.0, 9.0, 12.0], arrest: [1.0, 1.0, 1.0, 0.0]})
+    >>> model = hf.models.CoxRegression(hf.Federation([client]), age, time=week, event=arrest)
+    >>> model.solve(progress=False).inference().estimate.round(2)
+    array([-0.2])
     """
 
     def __init__(

@@ -92,6 +92,8 @@ def _data(declaration: Declaration) -> Data:
     clients = population(
         parties, roles.client_tables, roles.client_parameters, weights, declaration.client_called, points, roles.aggregates
     )
+    if declaration.own_place is not None:
+        clients = replace(clients, parameters={**clients.parameters, declaration.own_place.id: np.eye(len(parties))})
     if declaration.penalty is not None:
         prices = declaration.penalty.any_prices(len(parties))
         clients = replace(clients, parameters={**clients.parameters, **prices})

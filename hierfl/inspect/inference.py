@@ -77,6 +77,14 @@ class Inference(Shown):
         N, how many rows the estimate rests on.
     notes
         What the numbers rest on, where that is not a matter of course.
+
+    Examples
+    --------
+    >>> dose, answer = hf.Sample(1, name="dose"), hf.Sample(name="answer")
+    >>> client = hf.Client({dose: [[0.0], [1.0], [2.0], [3.0]], answer: [1.0, 3.1, 4.9, 7.0]})
+    >>> table = hf.models.LinearRegression(hf.Federation([client]), dose, answer).solve(progress=False).inference()
+    >>> table.names, table.standard_error.round(3)
+    (('intercept', 'coefficients[0]'), array([0.079, 0.042]))
     """
 
     names: tuple[str, ...]
@@ -167,6 +175,9 @@ class Inference(Shown):
             axes.axvline(1.0 if exponentiate else 0.0, color="0.5", linewidth=0.8)
             if exponentiate:
                 axes.set_xscale("log")
+                axes.margins(x=0.1)
+                for write in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
+                    write(lambda value, _: f"{value:g}")
             axes.set_yticks(places, self.names)
             axes.invert_yaxis()
             axes.set_xlabel(f"{'ratio' if exponentiate else 'estimate'}, {100 * self.level:g} % interval ({self.kind})")

@@ -29,6 +29,7 @@ from cvxpy.expressions.leaf import Leaf
 from scipy.sparse import issparse
 
 from hierfl.errors import DataError, DeclarationError
+from hierfl.language.aggregates import tails_of
 from hierfl.language.coupled import CoupledCondition, Penalty, rows_of
 from hierfl.language.declared_arguments import reserve_ids, samples_among, unique_leaves
 from hierfl.language.expectation import (
@@ -380,6 +381,14 @@ class Declaration:
         level = self.lower_level
         levels = level.levels if isinstance(level, Followers) else (level,) if level else ()
         return tuple(one.of or one for one in levels)
+
+    @cached_property
+    def own_place(self) -> ClientParameter | None:
+        """Each client's unit vector, where a shared y is of aggregates of a tail of every client's own rows; None where it need not be known."""
+        level, clients = self.lower_level, self.federation.num_clients if self.federation else 1
+        if level is None or level.scope != "federation" or clients == 1 or not any(map(tails_of, level.expressions)):
+            return None
+        return ClientParameter(clients, name="own place")
 
     @cached_property
     def strays(self) -> tuple[cp.Variable, ...]:

@@ -84,6 +84,42 @@ def test_worst_and_cvar_are_minimised_as_cvxpy_does(made: Any, of_rows: Any) -> 
     assert problem.solve(progress=False).value == pytest.approx(best, abs=1e-6)
 
 
+@pytest.mark.parametrize("scope", ["federation", "client"])
+@pytest.mark.parametrize(
+    ("made", "of_rows"),
+    [
+        (hf.Worst, cp.max),
+        (lambda loss: 2 * hf.CVaR(loss, 0.5) + hf.E(cp.square(loss)), lambda rows: 2 * _cvar(rows) + cp.sum_squares(rows) / rows.size),
+    ],
+)
+def test_they_are_minimised_below_as_well(made: Any, of_rows: Any, scope: str) -> None:
+    lam, weights = cp.Variable(name="lam"), np.array([0.2, 0.3, 0.5])
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(cp.square(a @ w - number)) + 0 * lam),
+        lower=hf.ArgMin(w, made(cp.abs(a @ w - number)) + (0.1 + lam) * cp.sum_squares(w), scope=scope),
+        constraints=[lam >= 0],
+        federation=hf.Federation(FEDERATION.clients, weights=list(weights)),
+    )
+
+    def answers(at: float) -> list[np.ndarray]:
+        v = [cp.Variable(2) for _ in ROWS] if scope == "client" else [cp.Variable(2)] * len(ROWS)
+        costs = [of_rows(cp.abs(x @ own - b)) + (0.1 + at) * cp.sum_squares(own) for own, (x, b) in zip(v, ROWS)]
+        cp.Problem(cp.Minimize(weights @ cp.hstack(costs))).solve(solver=cp.CLARABEL, tol_gap_abs=1e-11, tol_gap_rel=1e-11)
+        return [own.value for own in v]
+
+    def value(at: float) -> float:
+        return float(sum(k * np.mean((x @ y - b) ** 2) for k, (x, b), y in zip(weights, ROWS, answers(at))))
+
+    expected = np.array(answers(0.3)) if scope == "client" else answers(0.3)[0]
+    np.testing.assert_allclose(problem.implicit.response(0.3), expected, atol=1e-7)
+    slope = (value(0.3 + 1e-4) - value(0.3 - 1e-4)) / 2e-4
+    assert problem.implicit.gradient(0.3) == pytest.approx(slope, abs=1e-5)
+
+
+def _cvar(rows: Any) -> Any:
+    return cp.cvar(rows, 0.5) if rows.size > 1 else cp.sum(rows)
+
+
 def test_the_worst_answer_of_a_sample_scope_level() -> None:
     lam, y = cp.Variable(name="lam"), cp.Variable(2, name="y")
     level = hf.ArgMin(y, cp.sum_squares(y - a) + lam * cp.sum(y), scope="sample")

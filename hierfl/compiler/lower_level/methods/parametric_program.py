@@ -21,7 +21,7 @@ from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Ve
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.structure import LowerStructure
 from hierfl.compiler.oracles import Oracles
-from hierfl.compiler.parametric.level_form import LevelForm, RowGroup, Thetas
+from hierfl.compiler.parametric.level_form import LevelForm, RowGroup, Thetas, distributed
 from hierfl.compiler.parametric.level_solver import LevelAnswer, LevelSolver, Upper
 from hierfl.compiler.parametric.linearised_form import LinearisedForm
 from hierfl.compiler.parametric.many_programs import ManyPrograms
@@ -31,6 +31,7 @@ from hierfl.compiler.party_constraints import lower_constraints
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.programs.convex_program import ALIKE, EMPTY, ONE, SEVERAL, SOLVED, UNBOUNDED
 from hierfl.jaxtools.host_callback import Batch, call_on_host, for_each
+from hierfl.language.aggregates import tails_of, without_tails
 from hierfl.language.coupled import chosen_by
 from hierfl.language.expectation import SampleAverage, averages_of
 from hierfl.language.levels import LowerLevel
