@@ -78,7 +78,8 @@ def _show(chosen: argparse.Namespace) -> None:
 
 
 def _check(chosen: argparse.Namespace) -> None:
-    print(load_problem(chosen.problem).check(smoothing=chosen.smoothing, epsilon=chosen.accuracy))
+    report = load_problem(chosen.problem).check(smoothing=chosen.smoothing, epsilon=chosen.accuracy)
+    print(report.details if chosen.details else report)
 
 
 def _explain(chosen: argparse.Namespace) -> None:
