@@ -204,7 +204,8 @@ class Problem:
         Returns
         -------
         CheckReport
-            Prints as text; ``report["strong convexity"]``, ``report.constants["mu_h"]``, ``report.theorems``.
+            Prints as a page of what holds, what does not, what it means and what to do; ``print(report.details)`` says how each is known.
+            ``report["strong convexity"]``, ``report.constants["mu_h"]``, ``report.theorems``.
 
         Raises
         ------

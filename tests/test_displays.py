@@ -76,11 +76,13 @@ def test_slices_and_explanations_are_tables() -> None:
     assert list(explained.columns) == ["piece", "how", "cost", "advice"] and "Y(x)" in set(explained["piece"])
 
 
-def test_a_kink_at_the_centre_is_at_zero() -> None:
-    """y >= 0.1 x binds from x = 0 on: 0.1 is no number of binary digits, and neither is the place that is found."""
+@pytest.mark.parametrize("centre", [1 / 3, 0.7, 0.123456])
+def test_a_kink_at_the_centre_is_at_zero(centre: float) -> None:
+    """y(x) = min(x^2, c^2) has its kink at c, which a search finds to rounding only."""
     x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    level = hf.ArgMin(y, cp.square(y), [y >= 0.1 * x, y >= 0.7 * x - 0.06 * x])
-    shown = hf.Problem(hf.Minimize(clients=y + cp.square(x - 1)), level).implicit.slice(np.zeros(()), direction=np.ones(()), points=101, progress=False)
+    level = hf.ArgMin(y, cp.square(y - cp.square(x)), [y <= centre**2])
+    problem = hf.Problem(hf.Minimize(clients=y + cp.square(x - 1)), level, [x >= 0])
+    shown = problem.implicit.slice(np.array(centre), direction=np.ones(()), radius=centre / 2, points=101, progress=False)
     assert [kink.t for kink in shown.kinks] == [0.0]
 
 

@@ -77,6 +77,11 @@ def _show(chosen: argparse.Namespace) -> None:
     print(problem.latex() if chosen.latex else problem)
 
 
+def _check(chosen: argparse.Namespace) -> None:
+    report = load_problem(chosen.problem).check(smoothing=chosen.smoothing, epsilon=chosen.accuracy)
+    print(report.details if chosen.details else report)
+
+
 def _inspect(chosen: argparse.Namespace) -> None:
     from hierfl.inspect.argument_checks import writable_picture
     from hierfl.result import Result
@@ -180,7 +185,7 @@ ACTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "demo": lambda chosen: import_module("hierfl.command.demo").demo(chosen),
     "docs": lambda chosen: print(import_module("hierfl.command.troubleshooting").entry(chosen.topic)),
     "show": _show,
-    "check": lambda chosen: print(load_problem(chosen.problem).check(smoothing=chosen.smoothing, epsilon=chosen.accuracy)),
+    "check": _check,
     "explain": lambda chosen: print(load_problem(chosen.problem).explain()),
     "inspect": _inspect,
     "solve": _solve,

@@ -82,6 +82,7 @@ def _add_check(commands: Commands, problem: argparse.ArgumentParser) -> None:
         parents=[problem],
         help="print which assumptions hold, and what the theorems prescribe",
     )
+    check.add_argument("--details", action="store_true", help="how each property is known, the constants, and the theorem in full")
     check.add_argument("--smoothing", type=float, default=0.1, metavar="ETA", help="radius of the smoothing (0.1)")
     check.add_argument("--accuracy", type=float, default=1e-2, metavar="EPS", help="bound on E|grad f^eta|^2 (0.01)")
 

@@ -75,7 +75,8 @@ def test_several_runs_and_a_report(toy: str, tmp_path: Path, capsys: pytest.Capt
     [
         (["show"], "minimize"),
         (["show", "--latex"], r"\underset{x"),
-        (["check"], "proved"),
+        (["check"], "it means"),
+        (["check", "--details"], "proved "),
         (["explain"], "lower level"),
     ],
 )

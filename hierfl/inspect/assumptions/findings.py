@@ -316,10 +316,10 @@ class CheckReport(Shown):
         return "\n".join(parts)
 
     def to_pandas(self) -> pd.DataFrame:
-        """The findings as a table."""
+        """The findings as a table. Needs pandas."""
         import pandas as pd
 
-        columns = ("name", "assumption", "status", "reason", "points", "worst")
+        columns = ("name", "assumption", "status", "reason", "advice", "points", "worst")
         return pd.DataFrame([{column: getattr(f, column) for column in columns} for f in self.findings])
 
 

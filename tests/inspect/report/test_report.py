@@ -128,7 +128,7 @@ def decoded(values: Any) -> np.ndarray:
 
 
 def written(result: Any, tmp_path: Path, **settings: Any) -> Page:
-    path = result.report(tmp_path / "run.html", **{**QUICK, **settings})
+    path = result.report(tmp_path / "run.html", **{**QUICK, "overwrite": True, **settings})
     assert path == tmp_path / "run.html"
     page = Page(path)
     assert not page.open and len(page.ids) == len(set(page.ids))
@@ -389,7 +389,7 @@ def test_what_there_is_no_time_for_is_said_and_what_was_asked_for_is_made(tmp_pa
     assert [trace for trace in page.figure("line-figure") if trace.get("meta") == "smoothed"]
     assert not [trace for trace in page.figure("line-figure") if trace.get("meta") == "kinks"]
     with pytest.raises(hf.SettingError, match="time_budget='long'"):
-        toy_run().report(tmp_path / "run.html", time_budget="long")
+        toy_run().report(tmp_path / "other.html", time_budget="long")
 
 
 def test_times_are_those_of_the_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:

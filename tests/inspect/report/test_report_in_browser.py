@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import pytest
+from matplotlib import image
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
@@ -248,7 +250,7 @@ def test_figures_and_buttons_have_names_and_buttons_can_be_pressed(page: webdriv
 def test_check_and_lowering_are_folded_until_a_link_or_paper_opens_them(page: webdriver.Chrome) -> None:
     opened = "return Array.from(document.querySelectorAll('#check details, #lowering details')).map(e => e.open)"
     assert page.execute_script(opened) == [False, False]
-    assert "proved" in page.find_element(By.ID, "check").text  # what it came to is not folded
+    assert "it means" in page.find_element(By.ID, "check").text  # what it came to is not folded
     page.find_element(By.CSS_SELECTOR, "nav a[href='#check']").click()
     until(page, opened + "[0]")
     assert page.execute_script(opened) == [True, False]
@@ -259,3 +261,37 @@ def test_check_and_lowering_are_folded_until_a_link_or_paper_opens_them(page: we
     until(page, "return window.seen !== null")
     assert page.execute_script("return window.seen") == [True, True]
     assert page.execute_script(opened) == [True, False]
+
+
+def test_figures_follow_a_dark_theme(page: webdriver.Chrome) -> None:
+    """What a figure is drawn on is as dark as the page, within a few levels of grey."""
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]})
+    try:
+        plot = page.find_element(By.ID, "line-figure")
+        page.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", plot)
+        pixels = image.imread(io.BytesIO(plot.screenshot_as_png))[..., :3]
+        around = image.imread(io.BytesIO(page.find_element(By.TAG_NAME, "nav").screenshot_as_png))[..., :3]
+        paper = np.median(around, axis=(0, 1))
+        assert paper.max() < 0.15 and np.abs(np.median(pixels, axis=(0, 1)) - paper).max() < 0.05
+        assert pixels.max() > 0.6  # and what is drawn on it is light
+    finally:
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_printing_waits_for_the_figures(page: webdriver.Chrome) -> None:
+    """Asked to print before they are drawn, the page keeps the browser from it, and prints when they are."""
+    early = """
+        window.printed = null;
+        window.print = () => { printed = document.querySelectorAll(".js-plotly-plot .main-svg").length > 0; };
+        addEventListener("DOMContentLoaded", () => {
+          const asked = new KeyboardEvent("keydown", {key: "p", ctrlKey: true, cancelable: true});
+          window.kept = !window.dispatchEvent(asked);
+        });
+    """
+    added = page.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": early})
+    try:
+        page.refresh()
+        until(page, "return window.printed !== null")
+        assert page.execute_script("return [kept, printed]") == [True, True]
+    finally:
+        page.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", {"identifier": added["identifier"]})
