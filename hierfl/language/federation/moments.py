@@ -36,7 +36,9 @@ class Moments:
 
     Examples
     --------
-    ``hf.Moments(count={"age": 120}, mean={"age": 61.5}, sd={"age": 9.2})``
+    >>> two_sites = [hf.Moments({"age": n}, {"age": mean}, {"age": 0.0}) for n, mean in ((1, 60.0), (3, 64.0))]
+    >>> hf.Moments.pooled(two_sites).mean["age"]
+    63.0
     """
 
     count: Mapping[str, int]

@@ -92,7 +92,11 @@ class Schema:
     >>> schema = hf.Schema("relapse", numeric=["age"], categorical={"ward": ["A", "B", "C"]})
     >>> schema.columns
     ('age', 'ward=B', 'ward=C')
-    >>> client = hf.Client.from_frame(patients, schema, name="north")
+    >>> import pandas
+    >>> patients = pandas.DataFrame({"ward": ["C", "A"], "age": [61, 47], "relapse": [True, False]})
+    >>> hf.Client.from_frame(patients, schema, name="north").samples[schema.features]
+    array([[61.,  0.,  1.],
+           [47.,  0.,  0.]])
     """
 
     features: Sample
