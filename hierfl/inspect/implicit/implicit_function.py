@@ -105,7 +105,7 @@ class ImplicitFunction(Shown):
         EmptyLowerSetError, LowerLevelError, DataError
             If Y(x) is empty, the lower level cannot be solved, or x has the wrong shape.
         """
-        value = self._compiled.sign * float(self._evaluate(x).value)
+        value = self._compiled.sign * float(self._evaluate(x).value) + 0.0  # no -0
         if self._compiled.coupled.conditions and (violated := self.violation(x).violated):
             told = "; ".join(map(str, violated))
             warnings.warn(f"x is not feasible: {told}. f is the objective alone.", FeasibilityWarning, stacklevel=2)

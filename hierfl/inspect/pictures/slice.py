@@ -230,7 +230,7 @@ class Slice(Shown):
         if not (self.sampled.reason == 0).any():
             return "\n".join([where, *gaps])
         best = int(np.nanargmin(self.value))
-        span = f"from {np.nanmin(self.value):.6g} (t = {self.t[best]:.4g}) to {np.nanmax(self.value):.6g}"
+        span = f"from {np.nanmin(self.value) + 0.0:.6g} (t = {self.t[best]:.4g}) to {np.nanmax(self.value) + 0.0:.6g}"
         ties = list(map(str, self.ties[:TIES_SHOWN]))
         more = len(self.ties) - len(ties)
         ties += [f"and {more} more such {'stretch' if more == 1 else 'stretches'} of t"] if more else []
