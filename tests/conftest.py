@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     asked = config.getoption("nightly")
     if asked == "with":
         return
-    lines = (Path(__file__).parent / "nightly.txt").read_text().splitlines()
+    lines = [line for line in (Path(__file__).parent / "nightly.txt").read_text().splitlines() if not line.startswith("#")]
     every = {line.split()[0]: int(line.split(" 1/")[1]) for line in lines if " 1/" in line}
     listed, cases = set(lines), Counter[str]()
 
