@@ -309,8 +309,7 @@ class _Estimator:
         """
         if not self.averages:
             raise SettingError("inference: the level contains no E, total or aggregate of rows, so that nothing is estimated from data.")
-        clients = self.oracles.static_data.clients
-        if any(table.weights is not None for table in clients.tables if set(table.samples) & set(self.samples)):
+        if any(table.weights is not None for table in self._tables):
             raise SettingError("inference: clients hold distributions, of which there are no rows to learn from.")
         ids = {v.id for v in self.layout.variables}
         rough = nonsmooth_atom(self.expressions, ids, Enclosure(self.oracles.declaration.known_bounds))
@@ -392,6 +391,8 @@ class _Estimator:
         """c phi H^-1."""
         weights = np.asarray(self.oracles.static_data.clients.weights) if client is None else np.ones(1)
         summed = {isinstance(one, total) for one in self.averages}
+        if len(self._tables) > 1:
+            raise SettingError("inference(kind='model'): the loss is of several tables, whose rows weigh differently: take kind='robust'.")
         if len(summed) > 1:
             raise SettingError("inference(kind='model'): the loss has means beside totals, so that rows weigh differently: take kind='robust'.")
         shares = weights * self._factors(client) / (1.0 if summed.pop() else counts)
@@ -462,8 +463,11 @@ class _Estimator:
     @property
     def _counts(self) -> np.ndarray:
         """How many rows every client has."""
-        tables = [t for t in self.oracles.static_data.clients.tables if set(t.samples) & set(self.samples)]
-        return np.sum([np.asarray(table.counts) for table in tables], axis=0)
+        return np.sum([np.asarray(table.counts) for table in self._tables], axis=0)
+
+    @property
+    def _tables(self) -> list[Any]:
+        return [table for table in self.oracles.static_data.clients.tables if set(table.samples) & set(self.samples)]
 
     def _names(self) -> str:
         return ", ".join(v.name() for v in self.layout.variables)
