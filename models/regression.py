@@ -83,11 +83,19 @@ class Regression(hf.Problem):
         seed: int,
     ) -> None:
         """Declare the problem; ``others`` are the samples beside the features that the loss is of."""
+        name = type(self).__name__
+        if not isinstance(federation, hf.Federation):
+            raise SettingError(f"{name}: the first argument is a hf.Federation, not {type(federation).__name__}.")
+        if federation.server is not None:
+            raise SettingError(f"{name}: the federation's server holds rows, and the model is of clients' rows: make the server a client.")
+        _require_number(name, "penalty", penalty if penalty != HELD_OUT else 0.0)
+        _require_number(name, "l1_ratio", l1_ratio)
+        self._require_outcomes(federation, others)
         if not isinstance(features, hf.Sample) or len(features.shape) != 1:
             raise SettingError(f"{type(self).__name__}: features are a hf.Sample of shape (p,), or a hf.Schema, not {features!r}.")
         if not 0.0 <= l1_ratio <= 1.0:
             raise SettingError(f"{type(self).__name__}(l1_ratio={l1_ratio!r}): a share, between 0 and 1.")
-        if penalty != HELD_OUT and (isinstance(penalty, str) or not penalty >= 0):
+        if penalty != HELD_OUT and not float(penalty) >= 0:
             raise SettingError(f"{type(self).__name__}(penalty={penalty!r}): a number, at least 0, or {HELD_OUT!r}.")
         self.coefficients = cp.Variable(features.shape[0], name="coefficients")
         self.intercept = cp.Variable(name="intercept") if intercept else None
@@ -113,6 +121,17 @@ class Regression(hf.Problem):
             constraints=[self.penalty >= RANGE[0], self.penalty <= RANGE[1]],
             federation=hf.Federation(parties, weights="samples", test=federation.test),
         )
+
+    _outcomes = ("", lambda values: np.ones(len(values), bool))  # what they are, and which are
+
+    def _require_outcomes(self, federation: hf.Federation, others: Mapping[str, hf.Sample | None]) -> None:
+        """Every client's outcomes are such as the model is of."""
+        what, are = type(self)._outcomes
+        outcome = others.get("outcome")
+        for place, client in enumerate(federation.clients):
+            held = client.samples.get(outcome) if outcome is not None else None
+            if isinstance(held, np.ndarray) and not (right := are(held)).all():
+                raise DataError(f"sample {outcome.name()!r} of {client.called(place)} has {held[~right][0]:g}: the outcome of a {type(self).__name__} is {what}.")
 
     def _score(self, features: hf.Sample) -> cp.Expression:
         score = features @ self.coefficients
@@ -150,6 +169,8 @@ class LogisticRegression(Regression):
     array([-1.36,  0.91])
     """
 
+    _outcomes = ("0 or 1", lambda values: (values == 0) | (values == 1))
+
     def _loss(self, score: cp.Expression, **others: Any) -> cp.Expression:
         return hf.E(cp.logistic(score) - others["outcome"] * score)
 
@@ -165,6 +186,8 @@ class PoissonRegression(Regression):
     >>> model.solve(progress=False).inference().estimate.round(2)
     array([-0.24,  0.62])
     """
+
+    _outcomes = ("a number of events, at least 0", lambda values: values >= 0)
 
     def _loss(self, score: cp.Expression, **others: Any) -> cp.Expression:
         return hf.E(cp.exp(score) - others["outcome"] * score)
@@ -211,6 +234,11 @@ class CoxRegression(Regression):
 
     def _loss(self, score: cp.Expression, **others: Any) -> cp.Expression:
         return hf.Cox(score, **others, ties=self.ties)
+
+
+def _require_number(model: str, name: str, value: Any) -> None:
+    if not isinstance(value, int | float | np.number):
+        raise SettingError(f"{model}({name}={value!r}): a number" + (f", or {HELD_OUT!r}." if name == "penalty" else ", between 0 and 1."))
 
 
 def _outcome_of(features: Any, outcome: Any) -> Any:

@@ -157,10 +157,11 @@ def _models(chosen: argparse.Namespace) -> None:
     import sys
 
     from hierfl import models
+    from hierfl.problem import Problem
 
     made = {name: getattr(models, name) for name in models.__all__}
     for name, function in made.items():
-        if not signatures.isfunction(function):
+        if not (signatures.isfunction(function) or issubclass(function, Problem)):
             continue
         needs = [p.name for p in signatures.signature(function).parameters.values() if p.default is p.empty]
         told = (sys.modules[function.__module__].__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")

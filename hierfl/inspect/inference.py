@@ -14,7 +14,7 @@ Clients are asked for sums over their rows alone: gradient, Hessian, sum of psi 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -22,8 +22,9 @@ import cvxpy as cp
 import jax
 import jax.numpy as jnp
 import numpy as np
-from cvxpy.atoms.affine.binary_operators import MulExpression
-from cvxpy.constraints import Inequality
+from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression
+from cvxpy.atoms.elementwise.power import Power, PowerApprox
+from cvxpy.constraints import Equality, Inequality
 from scipy import stats
 
 from hierfl.analysis.enclosure import Enclosure
@@ -38,6 +39,7 @@ from hierfl.errors import NoGradientError, SettingError
 from hierfl.house_style import house_style, panels, require_axes
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
+from hierfl.language.aggregates import Cox
 from hierfl.language.expectation import RowAggregate, averages_of, total
 from hierfl.language.printing.card import Card, Shown
 from hierfl.language.printing.text import expression_text
@@ -53,6 +55,9 @@ if TYPE_CHECKING:
 
 KINDS = ("model", "robust", "clustered")
 FAR = 0.05  # standard errors from the estimator, at which a point is none
+SINGULAR = 1e-11  # the least eigenvalue of a Hessian of unit diagonal, below which entries are not told apart
+RUN_OFF = (0.05, 5.0)  # the greatest |z| and the least |estimate| of an entry that looks as if it ran off
+FEW = 30  # clusters, below which the sandwich is rough
 BINDS = 1e-7  # of the size of a constraint's sides
 SHOWN = 40  # rows of a printed table
 
@@ -251,6 +256,8 @@ class _Estimator:
     @classmethod
     def of(cls, result: Result, of: cp.Variable | None) -> _Estimator:
         problem = result.require_problem("inference")
+        if of is not None and not isinstance(of, cp.Variable):
+            raise SettingError(f"inference(of={of!r}): a cp.Variable of the problem, such as {problem.upper_variables[0].name()}.")
         compiled = problem.compile()
         compiled.require_all_here("inference")
         declaration, level = compiled.declaration, compiled.declaration.lower_level
@@ -366,10 +373,15 @@ class _Estimator:
         estimate = self.point[0 if client is None else client]
         hessian = sums.hessian.sum(axis=0)
         whose = "" if client is None else f" of {self.oracles.declaration.client_called(client)}"
-        if not np.linalg.eigvalsh(hessian)[0] > 1e-12 * np.abs(hessian).max():
+        size = np.sqrt(np.abs(np.diag(hessian)))
+        scaled = hessian / np.where(size > 0, size, 1.0) / np.where(size > 0, size, 1.0)[:, None]  # units are no matter
+        values, vectors = np.linalg.eigh(scaled)
+        names = self._entry_names()
+        if not values[0] > SINGULAR:
+            together = [name for name, part in zip(names, vectors[:, 0]) if abs(part) > 0.1]
             raise NoGradientError(
-                f"inference: the Hessian of the loss{whose} is singular at the estimate: its rows do not identify {self._names()}. Leave out columns that "
-                f"are constant or follow from others, or add a ridge penalty."
+                f"inference: the Hessian of the loss{whose} is singular at the estimate: its rows do not tell {', '.join(together)} apart, or their likelihood has no "
+                f"maximum (separation, no events). Leave out a column that is constant or follows from others, or add a ridge penalty."
             )
         inverse = np.linalg.inv(hessian)
         if kind == "model":
@@ -383,9 +395,18 @@ class _Estimator:
                 score = score * (groups / (groups - 1) * (rows - 1) / (rows - p) if kind == "clustered" else rows / (rows - p))
             covariance, notes = inverse @ score @ inverse, []
         self._require_estimate(sums, inverse, covariance, whose, client)
+        if kind == "clustered":
+            notes.append(f"{len(counts)} clusters" + (": so few make these errors rough" if len(counts) < FEW else ""))
+        spread = np.sqrt(np.diag(covariance))
+        off = [n for n, b, se in zip(names, estimate, spread) if abs(b) < RUN_OFF[0] * se and abs(b) > RUN_OFF[1]]
+        if off:
+            notes.append(f"{', '.join(off)}: so large beside a z so small may mean that the likelihood has no maximum (separation): look at the rows, or add a ridge penalty")
+        federation = self.oracles.declaration.federation
+        if federation is not None and getattr(federation, "moments", None) is not None:
+            notes.append("numeric columns are standardised: their numbers are per standard deviation (federation.moments)")
         if np.abs(sums.without).max() > 1e-12 * (1.0 + np.abs(sums.gradient).max()):
             notes.append("penalised: estimates are drawn towards the penalty's, and the intervals do not count that")
-        return Inference(self._entry_names(), estimate, 0.5 * (covariance + covariance.T), kind, level, rows, tuple(notes))
+        return Inference(names, estimate, 0.5 * (covariance + covariance.T), kind, level, rows, tuple(notes))
 
     def _model(self, sums: _Sums, inverse: np.ndarray, counts: np.ndarray, client: int | None) -> tuple[np.ndarray, list[str]]:
         """c phi H^-1."""
@@ -402,13 +423,22 @@ class _Estimator:
                 "Federation(weights='samples'), or kind='robust'."
             )
         rows, p = counts.sum(), self.layout.size
-        curved = [one.per_sample for one in self.averages if not isinstance(one, RowAggregate) and not one.per_sample.is_affine()]
-        if len(curved) == len(self.averages) and all(one.is_quadratic() for one in curved):
-            if rows <= p:
-                raise SettingError(f"inference: {rows} rows are not enough for a dispersion beside {p} estimates.")
-            dispersion = 2.0 * sums.loss.sum() / shares[0] / (rows - p)
-            return shares[0] * dispersion * inverse, [f"dispersion {dispersion:.6g}, from {rows - p} degrees of freedom"]
-        return shares[0] * inverse, []
+        inner = [one.per_sample for one in self.averages if not isinstance(one, RowAggregate)]
+        if inner and all(one.is_quadratic() and not any(isinstance(a, cp.huber) for a in _atoms(one)) for one in inner):  # to CVXPY huber is
+            residuals = _residuals_of(inner[0]) if len(self.averages) == 1 else None
+            if residuals is None:
+                raise SettingError(
+                    f"inference(kind='model'): {expression_text(inner[0])} is quadratic, and no square of residuals, of which a dispersion could be "
+                    f"estimated: write hf.E(cp.square(outcome - score)), penalties outside of hf.E, or take kind='robust'."
+                )
+            freedom = int(rows) * residuals - p
+            if freedom <= 0:
+                whose = "" if client is None else f" of {self.oracles.declaration.client_called(client)}"
+                raise SettingError(f"inference: {rows} rows{whose} are not enough for a dispersion beside {p} estimates: take kind='robust'.")
+            dispersion = 2.0 * sums.loss.sum() / shares[0] / freedom
+            return shares[0] * dispersion * inverse, [f"dispersion {dispersion:.6g}, from {freedom} degrees of freedom"]
+        likely = all(isinstance(one, Cox) for one in self.averages) or any(isinstance(a, cp.logistic | cp.exp) for one in inner for a in _atoms(one))
+        return shares[0] * inverse, [] if likely else ["the loss is taken for the negative logarithm of a likelihood; kind='robust' need not be"]
 
     @double_precision
     def _factors(self, client: int | None) -> np.ndarray:
@@ -444,7 +474,8 @@ class _Estimator:
         binding = ", ".join(self._binding(client))
         raise NoGradientError(
             f"inference: the estimate{whose} is {away:.2g} standard errors from where the gradient of the loss vanishes"
-            + (f", since {binding} binds: there is no normal law at the edge of a constraint." if binding else ": the run ended before the answer. Go on, or take problem.solve().")
+            + (f", since {binding} binds: there is no normal law at the edge of a constraint." if binding else ": the run ended before the answer. Go on with more rounds; columns of very different "
+              "sizes are best standardised (Federation.from_frames(..., standardise=True)).")
         )
 
     def _binding(self, client: int | None) -> list[str]:
@@ -458,6 +489,8 @@ class _Estimator:
                 left, right = (np.asarray(side.value) for side in fixed.args)
                 if not np.all(right - left > BINDS * (1.0 + np.abs(left) + np.abs(right))):
                     names.append(expression_text(one))
+            elif isinstance(fixed, Equality):
+                names.append(expression_text(one))
         return names
 
     @property
@@ -503,6 +536,22 @@ def _columns_at(part: Any, variable: cp.Variable, columns: Mapping[Any, Any]) ->
         if (found_below := _columns_at(argument, variable, columns)) is not None:
             return found_below
     return None
+
+
+def _residuals_of(loss: Any) -> int | None:
+    """How many residuals of one row a loss is the sum of squares of, up to a factor; None where it is not that."""
+    while isinstance(loss, cp.multiply | MulExpression | DivExpression) and any(one.is_constant() and not one.parameters() for one in loss.args):
+        loss = next(one for one in loss.args if not one.is_constant() or one.parameters())
+    square = isinstance(loss, Power | PowerApprox) and float(loss.p.value) == 2.0
+    if not (square or isinstance(loss, cp.quad_over_lin)) or not loss.args[0].is_affine() or loss.shape not in ((), (1,)):
+        return None
+    return int(loss.args[0].size)
+
+
+def _atoms(part: Any) -> Iterator[Any]:
+    yield part
+    for one in getattr(part, "args", ()):
+        yield from _atoms(one)
 
 
 def _by_client(y: Any, clients: int) -> list[Any]:

@@ -23,6 +23,7 @@ from hierfl.language.printing.text import expression_text
 from hierfl.near_names import near_names
 
 TIES = ("efron", "breslow")
+CANCELLED = 1e-7  # of all hazards up to a time: what is left below it, after those who enter later are taken out, is rounding
 
 
 def _is_smooth(*_: Any) -> bool:
@@ -129,9 +130,11 @@ class Cox(RowAggregate):
             started = jnp.where(present, -entry[0][falling], jnp.inf)
             order = jnp.argsort(started)
             later = jnp.concatenate([jnp.zeros(1, values.dtype), jnp.cumsum(hazard[order])])
-            at_risk = at_risk - later[jnp.searchsorted(started[order], below, side="right")]
+            left = at_risk - later[jnp.searchsorted(started[order], below, side="right")]
+            at_risk = jnp.where(left > CANCELLED * at_risk, left, jnp.nan)
         real = event > 0
-        at_risk = jnp.where(real, at_risk, 1.0)
+        # scores so far apart that rounding decides who is at risk have no value, rather than a wrong one
+        at_risk = jnp.where(real, jnp.where(at_risk > jnp.finfo(values.dtype).tiny, at_risk, jnp.nan), 1.0)
         if self.ties == "breslow":
             return jnp.sum(case * event * (jnp.log(at_risk) + highest - score)) / count
         rows = len(values)

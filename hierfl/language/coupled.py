@@ -26,6 +26,7 @@ from hierfl.language.declared_arguments import samples_among
 from hierfl.language.expectation import (
     E,
     Part,
+    RowAggregate,
     SampleAverage,
     averages_of,
     bare_samples,
@@ -184,16 +185,16 @@ def _kind(constraint: Constraint, level: LowerLevel) -> str:
     return ROW if rows else CLIENT if clients else FEDERATION
 
 
-def _outermost(part: Part) -> list[SampleAverage]:
-    """The averages that stand in no other."""
-    if isinstance(part, SampleAverage):
+def _outermost(part: Part) -> list[SampleAverage | RowAggregate]:
+    """The averages and aggregates of rows that stand in no other."""
+    if isinstance(part, SampleAverage | RowAggregate):
         return [part]
     return [one for argument in getattr(part, "args", ()) for one in _outermost(argument)]
 
 
-def _over_clients(average: SampleAverage, level: LowerLevel) -> bool:
+def _over_clients(average: SampleAverage | RowAggregate, level: LowerLevel) -> bool:
     """Whether an average is over clients: nothing outside its own averages differs by row."""
-    return not _of_each_row(average.per_sample, level)
+    return isinstance(average, SampleAverage) and not _of_each_row(average.per_sample, level)
 
 
 def _of_each_row(part: Part, level: LowerLevel) -> str:
@@ -218,7 +219,7 @@ def _own_variable(part: Part, level: LowerLevel) -> str:
 
 
 def _bare_client_parameter(part: Part) -> ClientParameter | None:
-    if isinstance(part, SampleAverage):
+    if isinstance(part, SampleAverage | RowAggregate):
         return None
     if isinstance(part, ClientParameter):
         return part

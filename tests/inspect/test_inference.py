@@ -153,6 +153,39 @@ def test_a_contrast_a_table_and_a_forest_plot() -> None:
         table.contrast({"doze": 1})
 
 
+def test_a_dispersion_is_that_of_residuals() -> None:
+    y, asked = OUTCOMES["linear"], {"match": "no square of residuals"}
+    expected = sm.OLS(y, X).fit().bse
+
+    def inference(loss: Any, where: hf.Federation) -> Any:
+        return hf.Problem(hf.Minimize(clients=hf.E(loss)), federation=where).solve(progress=False).inference()
+
+    score = features @ beta
+    np.testing.assert_allclose(inference(0.5 * cp.square(score - outcome), federation(y)).standard_error, expected, rtol=1e-5)
+    for loss in (0.5 * cp.square(score) - outcome * score, cp.square(score - outcome) + 5, cp.square(score - outcome) + 0.5 * cp.sum_squares(beta)):
+        with pytest.raises(hf.SettingError, **asked):
+            inference(loss, federation(y))
+    assert "is taken for" in str(inference(cp.huber(score - outcome), federation(y)))
+    pair, both = hf.Sample(2, name="pair"), cp.Variable((P, 2), name="both")
+    pairs = np.column_stack([y, 2 * y + rng.normal(size=N)])
+    told = inference(cp.sum_squares(features @ both - pair), hf.Federation([hf.Client({features: X, pair: pairs})])).standard_error
+    residuals = pairs - X @ np.linalg.lstsq(X, pairs)[0]
+    scale = np.sqrt(np.sum(residuals**2) / (2 * N - 2 * P))
+    np.testing.assert_allclose(told.reshape(P, 2)[:, 0], scale * np.sqrt(np.diag(np.linalg.inv(X.T @ X))), rtol=1e-5)
+
+
+def test_separation_is_told_and_units_do_not_matter() -> None:
+    side = (X[:, 1] > 0.2) * 1.0
+    problem = hf.Problem(hf.Minimize(clients=hf.E(LOSSES["logistic"])), federation=federation(side))
+    assert "separation" in str(problem.solve(progress=False).inference(kind="model"))
+    y, scale = OUTCOMES["linear"], np.array([1.0, 1e6, 1e-5])
+    lam = cp.Variable(name="lam")
+    level = hf.ArgMin(beta, hf.E(LOSSES["linear"]))
+    rows = hf.Federation([hf.Client({features: X * scale, outcome: y})])
+    table = hf.Problem(hf.Minimize(clients=cp.square(lam) + 0 * cp.sum(beta)), lower=level, federation=rows).solve(progress=False).inference()
+    np.testing.assert_allclose(table.standard_error * scale, sm.OLS(y, X).fit().bse, rtol=1e-5)
+
+
 def test_what_has_no_normal_law_is_refused_by_name() -> None:
     y = OUTCOMES["linear"]
 
@@ -169,8 +202,12 @@ def test_what_has_no_normal_law_is_refused_by_name() -> None:
     with pytest.raises(hf.SettingError, match="weights='samples'"):
         solved(hf.E(LOSSES["linear"]), weights="uniform").inference()
     assert solved(hf.E(LOSSES["linear"]), weights="uniform").inference(kind="robust").rows == N
-    with pytest.raises(hf.NoGradientError, match="do not identify"):
+    with pytest.raises(hf.NoGradientError, match=r"beta\[0\], beta\[1\]"):
         solved(hf.E(cp.square(outcome - features[0] * (beta[0] + beta[1]))) + 0 * beta[2]).inference()
     assert "penalised" in str(solved(hf.E(LOSSES["linear"]) + 0.1 * cp.sum_squares(beta)).inference())
+    with pytest.raises(hf.NoGradientError, match=r"beta\[1\] == 0.1 binds"):
+        solved(hf.E(LOSSES["linear"]), beta[1] == 0.1).inference()
+    with pytest.raises(hf.SettingError, match="a cp.Variable of the problem"):
+        solved(hf.E(LOSSES["linear"])).inference(of="beta")
     with pytest.raises(hf.SettingError, match="did you mean 'robust'"):
         solved(hf.E(LOSSES["linear"])).inference(kind="robsut")

@@ -130,6 +130,29 @@ def test_the_worst_answer_of_a_sample_scope_level() -> None:
     assert problem.implicit(0.3) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize("scope", ["client", "federation", "sample"])
+def test_a_condition_on_one_is_every_client_s(scope: str) -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    level = hf.ArgMin(y, cp.square(y - x) + (0 * number if scope == "sample" else 0), scope=scope)
+    federation = hf.Federation([hf.Client({number: [0.0, 1.0, 2.0]}), hf.Client({number: [0.0, 1.0]})])
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.square(x - 3)), level, [2 * hf.Worst(cp.abs(y - number)) <= 3], federation=federation
+    )
+    assert problem.implicit.violation(10.0).worst == pytest.approx(17.0)
+    assert problem.implicit.violation(1.0).feasible
+    if scope == "client":
+        assert problem.solve(progress=False).x == pytest.approx(1.5, abs=1e-6)
+
+
+def test_scores_that_rounding_cannot_tell_apart_have_no_value() -> None:
+    rows = {a: [[0.0, 0], [1, 0], [2, 0], [3, 0]], time: [4.0, 3, 2, 1], event: np.ones(4), entry: [0.0, 0, 1, 0]}
+    federation = hf.Federation([hf.Client(rows)])
+    for term in (hf.Cox(a @ w, time=time, event=event), hf.Cox(a @ w, time=time, event=event, entry=entry)):
+        problem = hf.Problem(hf.Minimize(clients=term), federation=federation)
+        with pytest.raises(hf.DivergedError, match="NaN"):
+            problem.implicit(np.array([300.0, 0.0]))
+
+
 def test_they_are_printed_with_their_settings() -> None:
     assert "CVaR(abs(a @ w - number), level=0.7)" in str(
         hf.Problem(hf.Minimize(clients=hf.CVaR(cp.abs(a @ w - number), 0.7)), federation=FEDERATION)

@@ -85,6 +85,12 @@ def test_mistakes_are_named() -> None:
         hf.models.LinearRegression(federation(y), features, outcome, penalty=1.0, l1_ratio=2.0)
     with pytest.raises(hf.SettingError, match="the outcome is"):
         hf.models.LinearRegression(federation(y), features)
+    with pytest.raises(hf.DataError, match="client 0 has .*: the outcome of a LogisticRegression is 0 or 1"):
+        hf.models.LogisticRegression(federation(y), features, outcome)
+    with pytest.raises(hf.SettingError, match="not list"):
+        hf.models.LinearRegression(list(federation(y).clients), features, outcome)
+    with pytest.raises(hf.SettingError, match="penalty=None"):
+        hf.models.LinearRegression(federation(y), features, outcome, penalty=None)
     one = hf.Federation([hf.Client({features: X[:1], outcome: y[:1]}, name="small")])
     with pytest.raises(hf.DataError, match="client 'small' has 1 row"):
         hf.models.LinearRegression(one, features, outcome, penalty="held-out")

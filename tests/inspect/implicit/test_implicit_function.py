@@ -250,7 +250,7 @@ def test_a_value_for_another_variable_is_named() -> None:
     x, y = cp.Variable(name="x"), cp.Variable(name="other")
     problem = hf.Problem(hf.Minimize(clients=cp.square(x)), federation=hf.Federation([hf.Client()]))
     for key in (y, "other"):
-        with pytest.raises(hf.DataError, match="x names 'other', which is none of x"):
+        with pytest.raises(hf.DataError, match="x is given for 'other', which is none of its variables"):
             problem.implicit({key: 1.0})
 
 
