@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     def is_nightly(item: pytest.Item) -> bool:
         path, of = item.nodeid.split("::")[0], item.nodeid.split("[")[0]
         cases[of] += 1
-        return item.nodeid in listed or (cases[of] - 1) % every.get(path, 1) != 0
+        return item.nodeid in listed or (cases[of] - 1) % every.get(path, every.get("*", 1)) != 0
 
     nightly = [is_nightly(item) for item in items]
     config.hook.pytest_deselected(items=[item for item, late in zip(items, nightly) if late != (asked == "only")])

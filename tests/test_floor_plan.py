@@ -216,7 +216,7 @@ def test_nightly_tests_exist() -> None:
     """By file and function: pytest itself has no parameter of this name otherwise, and leaves nothing out."""
     lines = (ROOT / "tests/nightly.txt").read_text().splitlines()
     lines = [line for line in lines if line and not line.startswith("#")]
-    gone = [line for line in lines if " 1/" in line and not (ROOT / line.split()[0]).is_file()]
+    gone = [line for line in lines if " 1/" in line and line.split()[0] != "*" and not (ROOT / line.split()[0]).is_file()]
     assert not gone, listing(gone)
     named = [line.partition("[")[0].split("::") for line in lines if " 1/" not in line]
     lost = [f"{file}::{name}" for file, name in named if f"def {name}(" not in (ROOT / file).read_text()]

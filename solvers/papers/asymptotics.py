@@ -15,7 +15,7 @@ import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
-from hierfl.inspect.assumptions.findings import CheckReport, Finding, Theorem
+from hierfl.inspect.assumptions.findings import CheckReport, Finding, Status, Theorem
 from hierfl.solvers.lower import Exact, ProjectedSGD
 from hierfl.solvers.parts.step_schedules import Decay
 
@@ -68,8 +68,8 @@ def _limit(smoothing: float, problem: CompiledProblem, report: CheckReport) -> f
     return 0.0 if not np.isfinite(below) else smoothing / below if below > 0 else inf
 
 
-def _finding(name: str, verdict: str, reason: str) -> Finding:
-    return _finding(name, verdict, reason)
+def _finding(name: str, verdict: Status, reason: str) -> Finding:
+    return Finding(name, verdict, reason, NAME)
 
 
 def _everybody(participation: Any) -> Finding:
