@@ -191,4 +191,4 @@ def test_what_theorem_2_is_not_about(checked: tuple[Any, Any]) -> None:
     for other in (FedRZO(), ZOHFL, 3):
         with pytest.raises(hf.SettingError, match="an instance of ZOHFL"):
             distance().check(solver=other)
-    assert "p = 1/2, do not meet" in str(checked[1])
+    assert "p = 1/2, do not meet" in checked[1].details
