@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
+from cvxpy.atoms.atom import Atom
 from cvxpy.expressions.expression import Expression
 
 from hierfl.atoms.intervals import Interval
@@ -168,6 +169,29 @@ class AtomRow:
     def kinked(self) -> bool:
         """Whether it has points without a gradient: where it changes its branch, unless it is smooth there as well."""
         return (self.switches is not None or self.opaque) and self.smooth is None
+
+
+class OnlyCompiled(Atom):
+    """Base of atoms that CVXPY can neither evaluate nor solve: whatever asks for a number is refused, in words of the atom's own."""
+
+    @property
+    def value(self) -> Any:
+        """Refused."""
+        return self._refuse()
+
+    def numeric(self, values: Any) -> Any:
+        """Refused."""
+        return self._refuse()
+
+    def canonicalize(self) -> Any:
+        """Refused."""
+        return self._refuse()
+
+    def _grad(self, values: Any) -> Any:
+        return self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise NotImplementedError
 
 
 PLAIN = AtomRow()

@@ -25,12 +25,13 @@ import numpy as np
 from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression
 from cvxpy.atoms.elementwise.power import Power, PowerApprox
 from cvxpy.constraints import Equality, Inequality
+from jax import Array
 from scipy import stats
 
 from hierfl.analysis.enclosure import Enclosure
 from hierfl.analysis.hoist import instantiate
 from hierfl.analysis.variable_bounds import attribute_constraints
-from hierfl.compiler.data.tables import Party
+from hierfl.compiler.data.tables import Data, Party
 from hierfl.compiler.expressions.program import NO_ROWS, Program, Rows
 from hierfl.compiler.layout import Layout
 from hierfl.compiler.lower_level.structure import nonsmooth_atom
@@ -329,42 +330,43 @@ class _Estimator:
     @double_precision
     def sums(self) -> _Sums:
         """Of every client."""
-        oracles, x = self.oracles, jnp.asarray(self.x)
+        oracles = self.oracles
         points = jnp.asarray(np.broadcast_to(self.point, (self.size, self.layout.size)))
-
-        def of_client(party: Party, b: Any) -> Any:
-            def of_rows(rows: Rows) -> Any:
-                whose = {leaf: place for place, table in enumerate(party.tables) for leaf in table.samples if leaf in rows.values}
-                more = {place: jnp.zeros(rows.values[leaf].shape[0]) for leaf, place in whose.items()}
-
-                def slope(b: Any, more: Any) -> Any:
-                    weights = {leaf: weight * (1.0 + more[whose[leaf]]) for leaf, weight in rows.weights.items()}
-                    return jax.grad(self.value)(b, party, rows._replace(weights=weights), x)
-
-                influence = list(jax.jacrev(slope, argnums=1)(b, more).values()) if more else []
-                none = jnp.zeros((b.size, b.size))
-                return (
-                    slope(b, more),
-                    jax.jacfwd(slope)(b, more),
-                    sum((each @ each.T for each in influence), start=none),
-                    sum((each.sum(axis=1) for each in influence), start=none[0]),
-                    self.value(b, party, rows, x),
-                )
-
-            without = of_rows(NO_ROWS)
-            found = party.mean(of_rows, self.samples)
-            return *found[:4], found[4] - without[4], without[0]
-
-        def program(data: Any, points: Any) -> Any:
-            clients = data.clients
-            return clients.one_by_one(lambda place: of_client(clients.party(place), points[place]))
-
-        found = quick_jit(program)(oracles.data(), points)
+        # kept with the problem: another kind of error, or another point, is the same program
+        program = oracles.programs.keep(("inference", self.layout is oracles.lower), lambda: quick_jit(self._of_clients))
+        found = program(oracles.data(), points, jnp.asarray(self.x))
         weights = np.asarray(oracles.static_data.clients.weights) if self.scope == "federation" else np.ones(self.size)
         powers = (1, 1, 2, 1, 1, 1)
         return _Sums(
             *(np.asarray(part) * np.reshape(weights**power, (-1, *(1,) * (part.ndim - 1))) for part, power in zip(found, powers))
         )
+
+    def _of_clients(self, data: Data, points: Array, x: Array) -> Any:
+        """The parts of ``_Sums`` without the clients' weights; pure."""
+        clients = data.clients
+        return clients.one_by_one(lambda place: self._of_client(clients.party(place), points[place], x))
+
+    def _of_client(self, party: Party, b: Array, x: Array) -> Any:
+        def of_rows(rows: Rows) -> Any:
+            whose = {leaf: place for place, table in enumerate(party.tables) for leaf in table.samples if leaf in rows.values}
+            more = {place: jnp.zeros(rows.values[leaf].shape[0]) for leaf, place in whose.items()}
+
+            def slope(b: Array, more: Any) -> Any:
+                weights = {leaf: weight * (1.0 + more[whose[leaf]]) for leaf, weight in rows.weights.items()}
+                return jax.grad(self.value)(b, party, rows._replace(weights=weights), x)
+
+            influence = list(jax.jacrev(slope, argnums=1)(b, more).values()) if more else []
+            none = jnp.zeros((b.size, b.size))
+            return (
+                slope(b, more),
+                jax.jacfwd(slope)(b, more),
+                sum((each @ each.T for each in influence), start=none),
+                sum((each.sum(axis=1) for each in influence), start=none[0]),
+                self.value(b, party, rows, x),
+            )
+
+        without, found = of_rows(NO_ROWS), party.mean(of_rows, self.samples)
+        return *found[:4], found[4] - without[4], without[0]
 
     def told(self, sums: _Sums, kind: str, level: float, small_sample: bool, client: int | None) -> Inference:
         """The table, from the sums of all clients, or of the one that has a copy of its own."""

@@ -20,7 +20,7 @@ from cvxpy.atoms.atom import Atom
 from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
 
-from hierfl.atoms.row import AtomRow
+from hierfl.atoms.row import AtomRow, OnlyCompiled
 from hierfl.atoms.table import row_of
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Reader
@@ -40,7 +40,26 @@ def _read(reader: Reader, average: SampleAverage) -> Phrase:
     )
 
 
-class SampleAverage(AffAtom):
+class OfSamples(OnlyCompiled):
+    """What is said of a holder's samples; ``args[0]`` is the expression of one of them."""
+
+    @property
+    def per_sample(self) -> Any:
+        """The expression of one sample."""
+        return self.args[0]
+
+    def is_constant(self) -> bool:
+        """Constant when the per-sample expression has no variable."""
+        return bool(self.args[0].is_constant())
+
+    def _refuse(self) -> NoReturn:
+        raise DeclarationError(
+            f"{expression_text(self)} is of private samples: CVXPY can neither evaluate nor solve it. "
+            f"Put it into hf.Problem(hf.Minimize(...)) with a Federation that holds the data."
+        )
+
+
+class SampleAverage(OfSamples, AffAtom):
     """Base of ``E`` and ``total``; ``args[0]`` is the per-sample expression.
 
     No function of its arguments: what evaluates, bounds or differentiates trees treats it as a node of its own kind.
@@ -57,11 +76,6 @@ class SampleAverage(AffAtom):
                 f"Write the expression itself, or declare its data with hf.Sample."
             )
 
-    @property
-    def per_sample(self) -> Any:
-        """The expression under the mean."""
-        return self.args[0]
-
     def shape_from_args(self) -> tuple[int, ...]:
         return tuple(self.args[0].shape)
 
@@ -72,32 +86,6 @@ class SampleAverage(AffAtom):
     def is_decr(self, idx: int) -> bool:
         """A mean is never decreasing."""
         return False
-
-    def is_constant(self) -> bool:
-        """Constant when the per-sample expression has no variable."""
-        return bool(self.args[0].is_constant())
-
-    @property
-    def value(self) -> Any:
-        """Refused: CVXPY does not know the data."""
-        return self._refuse()
-
-    def numeric(self, values: Any) -> Any:
-        """Refused: CVXPY does not know the data."""
-        return self._refuse()
-
-    def canonicalize(self) -> Any:
-        """Refused: CVXPY cannot solve a problem over private data."""
-        return self._refuse()
-
-    def _grad(self, values: Any) -> Any:
-        return self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise DeclarationError(
-            f"{expression_text(self)} is a mean over private samples: CVXPY can neither evaluate nor solve it. "
-            f"Put it into hf.Problem(hf.Minimize(...)) with a Federation that holds the data."
-        )
 
 
 class E(SampleAverage):
@@ -146,7 +134,7 @@ class total(SampleAverage):  # noqa: N801 - lower case as the operation it is, b
         return f"total[{self.args[0].name()}]"
 
 
-class RowAggregate(Atom):
+class RowAggregate(OfSamples):
     """A convex function of a per-sample scalar at all of a holder's rows at once, which no minibatch estimates.
 
     ``args[0]`` is the per-sample expression, the others are samples that go with it. ``reduce`` is the function, in JAX.
@@ -179,11 +167,6 @@ class RowAggregate(Atom):
     def get_data(self) -> list[Any]:
         return [getattr(self, name) for name in self.settings]
 
-    @property
-    def per_sample(self) -> Any:
-        """The expression of one sample."""
-        return self.args[0]
-
     def reduce(self, values: Any, columns: Sequence[Any], weights: Any, count: Any) -> Any:
         """Its value from those of the rows, (B,) each; rows of weight 0 are none, and the others' weights sum to one."""
         raise NotImplementedError
@@ -201,32 +184,6 @@ class RowAggregate(Atom):
     def is_atom_concave(self) -> bool:
         """None of them is."""
         return False
-
-    def is_constant(self) -> bool:
-        """Constant when the per-sample expression has no variable."""
-        return bool(self.args[0].is_constant())
-
-    @property
-    def value(self) -> Any:
-        """Refused: CVXPY does not know the data."""
-        return self._refuse()
-
-    def numeric(self, values: Any) -> Any:
-        """Refused: CVXPY does not know the data."""
-        return self._refuse()
-
-    def canonicalize(self) -> Any:
-        """Refused: CVXPY cannot solve a problem over private data."""
-        return self._refuse()
-
-    def _grad(self, values: Any) -> Any:
-        return self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise DeclarationError(
-            f"{expression_text(self)} is of private samples: CVXPY can neither evaluate nor solve it. Put it into "
-            f"hf.Problem(hf.Minimize(...)) with a Federation that holds the data."
-        )
 
 
 Part: TypeAlias = Expression | Constraint  # of a declaration

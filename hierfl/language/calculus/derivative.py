@@ -36,7 +36,7 @@ from hierfl.atoms.families.rearrangements import keeps_first_axis
 from hierfl.atoms.table import is_entrywise, row_of
 from hierfl.errors import DeclarationError
 from hierfl.language.calculus.jax_derivative import OwnGradient, Pullback, leaves_of
-from hierfl.language.expectation import SampleAverage, averages_of, total
+from hierfl.language.expectation import RowAggregate, SampleAverage, averages_of, total
 from hierfl.language.function import BlackBox
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import Sample
@@ -151,6 +151,11 @@ def _ordered(root: Any, wanted: set[int]) -> list[Any]:
 
 
 def _mean_terms(node: Any, adjoint: Expression, variables: Variables) -> Gradients | None:
+    if isinstance(node, RowAggregate):
+        raise DeclarationError(
+            f"{expression_text(node)} is of all rows at once, and its gradient is no expression, as a player's mapping has to be: it may stand in "
+            f"hf.Minimize, hf.ArgMin and hf.ArgMax."
+        )
     if not isinstance(node, SampleAverage):
         return None
     return _mean_of(node, adjoint, variables, lambda inner: gradient(inner, variables, adjoint))

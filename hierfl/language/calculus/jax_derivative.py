@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any, ClassVar, NoReturn
 
 import cvxpy as cp
-from cvxpy.atoms.atom import Atom
 
-from hierfl.atoms.row import AtomRow
+from hierfl.atoms.row import AtomRow, OnlyCompiled
 from hierfl.errors import NotConvexError
 from hierfl.language.printing.text import expression_text
 
 
-class JaxDerivative(Atom):
+class JaxDerivative(OnlyCompiled):
     """Base of the derivatives: of unknown sign and monotonicity, and beyond CVXPY's reach.
 
     Each holds another expression, so that what evaluates or bounds trees treats it as a node of its own kind.
@@ -35,22 +34,6 @@ class JaxDerivative(Atom):
 
     def is_decr(self, idx: int) -> bool:
         return False
-
-    @property
-    def value(self) -> Any:
-        """Refused: only the compiled problem evaluates it."""
-        return self._refuse()
-
-    def numeric(self, values: Any) -> Any:
-        """Refused: only the compiled problem evaluates it."""
-        return self._refuse()
-
-    def canonicalize(self) -> Any:
-        """Refused: no conic form is known."""
-        return self._refuse()
-
-    def _grad(self, values: Any) -> Any:
-        return self._refuse()
 
     def _refuse(self) -> NoReturn:
         raise NotConvexError(f"the {self.name()} is computed by JAX: CVXPY can neither evaluate nor solve it.")
