@@ -27,6 +27,7 @@ def test_an_app_is_written_with_the_declaration(tmp_path: Path, capsys: pytest.C
         "client_app.py",
         "pyproject.toml",
         "server_app.py",
+        "letter_bytes.py",
         "site_frames.py",
         "study.py",
     }

@@ -38,4 +38,4 @@ def test_what_crosses_is_masked(cluster: hf.runtime.Dask, monkeypatch: pytest.Mo
     assert not [word for word in words(secret) if word in raw]
     assert {c.step for c in crossed} == {"start", "local_steps", "unmask"}
     up = {item.name for c in crossed if c.way == "up" for item in c.items}
-    assert up == {"clients[0]", "clients[1]", "payload", "seconds", "epsilon"} and found.settings["masks"]["sums"] == 5
+    assert up == {"clients", "key", "payload", "shares"} and found.settings["masks"]["sums"] == 5

@@ -19,9 +19,9 @@ from distributed import LocalCluster
 
 import hierfl as hf
 from hierfl.command.loading import load_problem
-from hierfl.runtime import site_runtime
 from hierfl.runtime.on_dask.site_process import TLSFiles
 from hierfl.runtime.privacy.ledger import read_ledger
+from hierfl.runtime.sites import parcels
 from hierfl.runtime.sites.owner.site_data import held_of
 from hierfl.solvers import SCAFFOLD, FedAvg
 from tests.runtime.on_dask.certificates import DAY, Authority
@@ -174,7 +174,7 @@ def test_refusals_are_told_on_both_sides(runtime: Any, study: Study, monkeypatch
         monkeypatch.context() as patch,
         pytest.raises(hf.SiteError, match="the server runs hierfl 9.9.9, this site hierfl"),
     ):
-        patch.setattr(site_runtime, "VERSION", "9.9.9")
+        patch.setattr(parcels, "VERSION", "9.9.9")
         study.problem.solve(SOLVER, runtime=runtime, **SETTINGS)
     assert "the server runs hierfl 9.9.9" in study.log("north")
     paused = study.problem.solve(SOLVER, runtime=runtime, **{**SETTINGS, "rounds": 60})

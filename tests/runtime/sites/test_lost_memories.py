@@ -139,7 +139,7 @@ def test_clients_that_are_at_other_sites_when_the_run_goes_on_have_lost_what_the
     def runtime(sites: int) -> hf.runtime.Flower:
         nodes = desks(unlike_clients(), sites, memories=tmp_path / str(sites))
         for answer in nodes.values():
-            answer.__self__.site.name += f" of {sites}"  # type: ignore[attr-defined]
+            answer.__self__.name += f" of {sites}"  # type: ignore[attr-defined]
         return hf.runtime.Flower(LoopbackGrid(nodes), shared_seeds=True)
 
     solver, kept = SOLVERS["SCAFFOLD"], {"checkpoint": hf.Checkpoint(tmp_path / "run", every_rounds=20)}
