@@ -60,9 +60,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     listed, cases = set(lines), Counter[str]()
 
     def is_nightly(item: pytest.Item) -> bool:
-        path, of = item.nodeid.split("::")[0], item.nodeid.split("[")[0]
+        of = item.nodeid.split("[")[0]
+        path = of.split("::")[0]
         cases[of] += 1
-        return item.nodeid in listed or (cases[of] - 1) % every.get(path, every.get("*", 1)) != 0
+        return item.nodeid in listed or of in listed or (cases[of] - 1) % every.get(path, every.get("*", 1)) != 0
 
     nightly = [is_nightly(item) for item in items]
     config.hook.pytest_deselected(items=[item for item, late in zip(items, nightly) if late != (asked == "only")])
