@@ -10,7 +10,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem, penalised_problem
 from hierfl.compiler.starting_points import box_around, on_upper_set, sobol_points, start_point
 from hierfl.descent.implicit_oracle import ImplicitOracle
 from hierfl.descent.shared_best import shared_best
-from hierfl.errors import HierflError, IncompatibleSolverError, NoGradientError
+from hierfl.errors import HierflError, IncompatibleSolverError, NoGradientError, SettingError
 from hierfl.jaxtools.interruption import CutShort, impatient
 from hierfl.jaxtools.precision import double_precision
 from hierfl.run_settings import RunSettings
@@ -18,9 +18,11 @@ from hierfl.runtime.in_process.execution import InProcess
 from hierfl.solvers.branch_and_bound import BranchAndBound
 from hierfl.solvers.fedrzo import FedRZO
 from hierfl.solvers.implicit_bundle import ImplicitBundle
+from hierfl.solvers.newton import Newton
 from hierfl.solvers.zohfl import ZOHFL
 
 STARTS = 32  # points of X that are looked at where f is flat at the first
+FEW = 200  # variables, whose Hessians clients send unasked
 FLAT, BETTER = 1e-12, 1e-9  # of 1 + |f|: the slope of a plateau, and by what another point has to be better
 
 
@@ -28,11 +30,13 @@ FLAT, BETTER = 1e-12, 1e-9  # of 1 + |f|: the slope of a plateau, and by what an
 def choose_solver(compiled: CompiledProblem, settings: RunSettings) -> tuple[Any, str, Any]:
     """(a solver, the reason for it in a line, another x to begin at where there is one).
 
-    It is the bundle method where f has gradients and all data are here, whatever its size; else the papers' algorithm, with a step
+    It is Newton's where a smooth convex loss is fitted to rows, wherever they are. Else it is the bundle method where f has gradients and all data are here, whatever its size; else the papers' algorithm, with a step
     that it finds: ZO-HFL for client scope, FedRZO for others and private X_i. Whole numbers among x are branched on.
     """
     if compiled.upper.whole.any():
         return BranchAndBound(), "x has whole numbers, and its optimum is proved", None
+    if _fits_newton(compiled, settings):
+        return Newton(), "f is convex and smooth in free variables, and averages rows, of which each client sends sums of derivatives", None
     if compiled.coupled.conditions and compiled.declaration.penalty is None:
         compiled = penalised_problem(compiled)  # whose objective the run descends on
     try:
@@ -51,6 +55,19 @@ def choose_solver(compiled: CompiledProblem, settings: RunSettings) -> tuple[Any
     if compiled.scope == "client" and compiled.private_set is None:
         return ZOHFL(step_size="auto"), f"it is the papers' algorithm for client scope, and {against}", None
     return FedRZO(step_size="auto"), f"it is the papers' algorithm, and {against}", None
+
+
+def _fits_newton(compiled: CompiledProblem, settings: RunSettings) -> bool:
+    """Whether f is a smooth convex loss of rows, in few variables, by the rules of the calculus."""
+    objective = compiled.declaration.objective
+    convex = all(term.is_convex() if objective.sign > 0 else term.is_concave() for term in objective.terms)
+    if not convex or not (compiled.upper_samples or compiled.server_samples) or getattr(settings.runtime, "noise", None) is not None:
+        return False
+    try:
+        Newton().bind(compiled, settings.most_rounds, settings.queries)
+    except (IncompatibleSolverError, SettingError):
+        return False
+    return compiled.upper.size <= FEW
 
 
 def _another_start(compiled: CompiledProblem, settings: RunSettings) -> tuple[Any, str]:

@@ -258,8 +258,8 @@ class Problem:
         Parameters
         ----------
         solver
-            One of ``hierfl.solvers``. None picks ``ImplicitBundle``, which needs no settings, where f has gradients, is small and all
-            data are here, else the papers' algorithm for the declared class with a step that it finds; the result says which and why.
+            One of ``hierfl.solvers``. None picks ``Newton`` where a smooth convex loss is fitted to rows without a lower level;
+            ``ImplicitBundle``, which needs no settings, where f has gradients and all data are here; else the papers' algorithm for the declared class with a step that it finds; the result says which and why.
         rounds
             Communication rounds; None goes on until ``tolerance`` is reached, the method is at rest or the objective stagnates.
         seed
@@ -416,6 +416,12 @@ class Problem:
         if certificate is not None:
             raise SettingError(f"unknown certificate {certificate!r} of reference: {near_names(str(certificate), ('global',))} None proves nothing.")
         return feasible_reference(self.compile(progress=progress), restarts=restarts, seed=seed, x0=x0, progress=progress)
+
+    def sums_at(self, x: Any, runtime: Any) -> Any:
+        """What all clients say of their rows at a flat x, for standard errors, asked of them where they are."""
+        from hierfl.solvers.standard_errors import sums_at as asked
+
+        return asked(self.compile(), x, runtime)
 
     def _rest_of(self, result: Result) -> Rest:
         from hierfl.inspect.implicit.rest import rest_of as told

@@ -262,6 +262,7 @@ class Result(Shown):
         kind: str = "model",
         of: cp.Variable | None = None,
         small_sample: bool = False,
+        runtime: Any = None,
     ) -> Inference | tuple[Inference, ...]:
         """Give standard errors, intervals and tests of what this run estimated from clients' rows.
 
@@ -280,6 +281,9 @@ class Result(Shown):
             A variable of the level that is meant; None: y where there is a lower level, else x.
         small_sample
             Whether sandwiches are multiplied by N / (N - p), those by cluster by m / (m - 1) (N - 1) / (N - p).
+        runtime
+            Where clients hold their data elsewhere, the runtime that reaches them, as for ``solve``: they are asked for sums over their rows in
+            one more round (``hf.solvers.StandardErrors``).
 
         Raises
         ------
@@ -296,7 +300,7 @@ class Result(Shown):
         """
         from hierfl.inspect.inference import inference
 
-        return inference(self, level=level, kind=kind, of=of, small_sample=small_sample)
+        return inference(self, level=level, kind=kind, of=of, small_sample=small_sample, runtime=runtime)
 
     @suggests_names
     def plot(

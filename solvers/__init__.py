@@ -14,9 +14,11 @@ from hierfl.solvers.implicit_bundle import ImplicitBundle
 from hierfl.solvers.implicit_gradient import ImplicitGradient
 from hierfl.solvers.local_sgda import LocalSGDA
 from hierfl.solvers.lower import LFD, Exact, Extragradient, FedAC, LocalSGD, ProjectedSGD, ProjectionMethod
+from hierfl.solvers.newton import Newton
 from hierfl.solvers.parts.step_schedules import Decay, LogGrowth
 from hierfl.solvers.scaffnew import Scaffnew
 from hierfl.solvers.scaffold import SCAFFOLD
+from hierfl.solvers.standard_errors import StandardErrors
 from hierfl.solvers.zohfl import ZOHFL
 
 __all__ = [
@@ -39,9 +41,11 @@ __all__ = [
     "LocalSGD",
     "LocalSGDA",
     "LogGrowth",
+    "Newton",
     "ProjectedSGD",
     "ProjectionMethod",
     "Scaffnew",
+    "StandardErrors",
 ]
 
 if not TYPE_CHECKING:  # type-checkers know the names above

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import cvxpy as cp
 import jax
@@ -31,17 +31,17 @@ from scipy import stats
 from hierfl.analysis.enclosure import Enclosure
 from hierfl.analysis.hoist import instantiate
 from hierfl.analysis.variable_bounds import attribute_constraints
-from hierfl.compiler.data.tables import Data, Party
-from hierfl.compiler.expressions.program import NO_ROWS, Program, Rows
+from hierfl.compiler.data.tables import Data
 from hierfl.compiler.layout import Layout
 from hierfl.compiler.lower_level.structure import nonsmooth_atom
 from hierfl.compiler.oracles import Oracles
-from hierfl.errors import NoGradientError, SettingError
+from hierfl.compiler.row_sums import POWERS, RowLoss, RowSums
+from hierfl.errors import DataError, NoGradientError, SettingError
 from hierfl.house_style import house_style, panels, require_axes
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.aggregates import Cox
-from hierfl.language.expectation import RowAggregate, averages_of, total
+from hierfl.language.expectation import RowAggregate, total
 from hierfl.language.printing.card import Card, Shown
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import Sample
@@ -214,13 +214,14 @@ def inference(
     kind: str = "model",
     of: cp.Variable | None = None,
     small_sample: bool = False,
+    runtime: Any = None,
 ) -> Inference | tuple[Inference, ...]:
     """What :meth:`hierfl.Result.inference` gives."""
     if kind not in KINDS:
         raise SettingError(f"inference(kind={kind!r}): {near_names(kind, KINDS)}")
     if not 0.0 < level < 1.0:
         raise SettingError(f"inference(level={level!r}): a confidence level lies between 0 and 1, such as 0.95.")
-    estimator = _Estimator.of(result, of)
+    estimator = _Estimator.of(result, of, runtime)
     estimator.require_regular()
     sums = estimator.sums()
     if estimator.scope == "client":
@@ -229,38 +230,27 @@ def inference(
     return estimator.told(sums, kind, level, small_sample, None)
 
 
-class _Sums(NamedTuple):
-    """What clients say of their rows at the estimate, one after another; all but ``rows`` and ``plain`` weighted as in the objective."""
-
-    gradient: np.ndarray  # (m, p)
-    hessian: np.ndarray  # (m, p, p)
-    outer: np.ndarray  # (m, p, p), the sum over rows of psi psi'
-    influence: np.ndarray  # (m, p), that of psi
-    loss: np.ndarray  # (m,)
-    without: np.ndarray  # (m, p), the gradient of no rows: of what is added to the loss
-
-
 @dataclass(frozen=True, eq=False)
 class _Estimator:
-    """The M-estimator that one level is: its flat value, its objective for one party, and who has a copy."""
+    """The M-estimator that one level is: its loss, its flat value, and who has a copy. ``runtime`` says where its rows are asked for."""
 
     oracles: Oracles
     layout: Layout
     point: np.ndarray  # (owners, p)
-    expressions: tuple[Any, ...]
     constraints: tuple[Any, ...]
-    samples: tuple[int, ...]
+    loss: RowLoss
     scope: str
-    value: Callable[[Any, Party, Rows, Any], Any]  # (b, party, rows, x)
     x: np.ndarray
+    ask: Callable[[np.ndarray], RowSums] | None  # at a point, of clients elsewhere
 
     @classmethod
-    def of(cls, result: Result, of: cp.Variable | None) -> _Estimator:
+    def of(cls, result: Result, of: cp.Variable | None, runtime: Any) -> _Estimator:
         problem = result.require_problem("inference")
         if of is not None and not isinstance(of, cp.Variable):
             raise SettingError(f"inference(of={of!r}): a cp.Variable of the problem, such as {problem.upper_variables[0].name()}.")
         compiled = problem.compile()
-        compiled.require_all_here("inference")
+        if compiled.elsewhere and runtime is None:
+            raise DataError("inference: clients hold their data elsewhere. Name the runtime that reaches them: result.inference(runtime=hf.runtime.Dask(...)).")
         declaration, level = compiled.declaration, compiled.declaration.lower_level
         x = compiled.upper.flatten(result.x, "x")
         lower = level is not None if of is None else any(of is v for v in (level.variables if level else ()))
@@ -275,11 +265,10 @@ class _Estimator:
             if declaration.objective.server is not None:
                 raise SettingError("inference: the server's own term is no client's; put its rows into a client.")
 
-            def above(b: Any, party: Party, rows: Rows, x: Any) -> Any:
-                return compiled.client_value(b, None, party.environment, rows)
-
-            terms = (declaration.objective.clients,)
-            return cls(compiled, compiled.upper, x[None], terms, declaration.constraints, compiled.upper_samples, "federation", above, x)
+            ask = None if runtime is None else lambda point: problem.sums_at(point, runtime)
+            return cls(compiled, compiled.upper, x[None], declaration.constraints, RowLoss.above(compiled), "federation", x, ask)
+        if runtime is not None:
+            raise SettingError("inference(runtime=...): sites are asked about x, the variables of a problem without a lower level; leave it out.")
         assert level is not None
         if level.kind not in ("argmin", "argmax") or level.scope == "sample" or compiled.several:
             raise SettingError(
@@ -290,13 +279,8 @@ class _Estimator:
         parts = [y] if compiled.scope == "federation" or compiled.num_clients == 1 else _by_client(y, compiled.num_clients)
         point = np.stack([compiled.lower.flatten(part, "y") for part in parts])
 
-        def below(b: Any, party: Party, rows: Rows, x: Any) -> Any:
-            assert compiled.lower_program is not None
-            value = compiled.lower_program({**compiled.environment(x, None, party.environment), **compiled.lower.split(b)}, rows)[0]
-            return level.sign * jnp.reshape(value, ())
-
         scope = level.scope if compiled.num_clients > 1 else "federation"
-        return cls(compiled, compiled.lower, point, level.expressions, level.constraints, compiled.lower_samples, scope, below, x)
+        return cls(compiled, compiled.lower, point, level.constraints, RowLoss.below(compiled), scope, x, None)
 
     @property
     def size(self) -> int:
@@ -305,7 +289,7 @@ class _Estimator:
 
     @property
     def averages(self) -> list[Any]:
-        return [one for expression in self.expressions for one in averages_of(expression)]
+        return self.loss.averages
 
     def require_regular(self) -> None:
         """Rows, not laws; and a loss with a second derivative.
@@ -320,7 +304,7 @@ class _Estimator:
         if any(table.weights is not None for table in self._tables):
             raise SettingError("inference: clients hold distributions, of which there are no rows to learn from.")
         ids = {v.id for v in self.layout.variables}
-        rough = nonsmooth_atom(self.expressions, ids, Enclosure(self.oracles.declaration.known_bounds))
+        rough = nonsmooth_atom([self.loss.expression], ids, Enclosure(self.oracles.declaration.known_bounds))
         if rough is not None:
             raise NoGradientError(
                 f"inference: {expression_text(rough)} has kinks in {', '.join(v.name() for v in self.layout.variables)}, where an estimate has no "
@@ -328,47 +312,25 @@ class _Estimator:
             )
 
     @double_precision
-    def sums(self) -> _Sums:
-        """Of every client."""
+    def sums(self) -> RowSums:
+        """Of every client, weighted as in the objective."""
         oracles = self.oracles
-        points = jnp.asarray(np.broadcast_to(self.point, (self.size, self.layout.size)))
-        # kept with the problem: another kind of error, or another point, is the same program
-        program = oracles.programs.keep(("inference", self.layout is oracles.lower), lambda: quick_jit(self._of_clients))
-        found = program(oracles.data(), points, jnp.asarray(self.x))
+        if self.ask is None:
+            points = jnp.asarray(np.broadcast_to(self.point, (self.size, self.layout.size)))
+            # kept with the problem: another kind of error, or another point, is the same program
+            program = oracles.programs.keep(("inference", self.layout is oracles.lower), lambda: quick_jit(self._of_clients))
+            found = program(oracles.data(), points, jnp.asarray(self.x))
+        else:
+            found = self.ask(self.point[0])
         weights = np.asarray(oracles.static_data.clients.weights) if self.scope == "federation" else np.ones(self.size)
-        powers = (1, 1, 2, 1, 1, 1)
-        return _Sums(
-            *(np.asarray(part) * np.reshape(weights**power, (-1, *(1,) * (part.ndim - 1))) for part, power in zip(found, powers))
-        )
+        return RowSums(*(np.asarray(part) * np.reshape(weights**power, (-1, *(1,) * (part.ndim - 1))) for part, power in zip(found, POWERS)))
 
     def _of_clients(self, data: Data, points: Array, x: Array) -> Any:
-        """The parts of ``_Sums`` without the clients' weights; pure."""
+        """What they say; pure."""
         clients = data.clients
-        return clients.one_by_one(lambda place: self._of_client(clients.party(place), points[place], x))
+        return clients.one_by_one(lambda place: self.loss.sums(clients.party(place), points[place], x))
 
-    def _of_client(self, party: Party, b: Array, x: Array) -> Any:
-        def of_rows(rows: Rows) -> Any:
-            whose = {leaf: place for place, table in enumerate(party.tables) for leaf in table.samples if leaf in rows.values}
-            more = {place: jnp.zeros(rows.values[leaf].shape[0]) for leaf, place in whose.items()}
-
-            def slope(b: Array, more: Any) -> Any:
-                weights = {leaf: weight * (1.0 + more[whose[leaf]]) for leaf, weight in rows.weights.items()}
-                return jax.grad(self.value)(b, party, rows._replace(weights=weights), x)
-
-            influence = list(jax.jacrev(slope, argnums=1)(b, more).values()) if more else []
-            none = jnp.zeros((b.size, b.size))
-            return (
-                slope(b, more),
-                jax.jacfwd(slope)(b, more),
-                sum((each @ each.T for each in influence), start=none),
-                sum((each.sum(axis=1) for each in influence), start=none[0]),
-                self.value(b, party, rows, x),
-            )
-
-        without, found = of_rows(NO_ROWS), party.mean(of_rows, self.samples)
-        return *found[:4], found[4] - without[4], without[0]
-
-    def told(self, sums: _Sums, kind: str, level: float, small_sample: bool, client: int | None) -> Inference:
+    def told(self, sums: RowSums, kind: str, level: float, small_sample: bool, client: int | None) -> Inference:
         """The table, from the sums of all clients, or of the one that has a copy of its own."""
         counts = self._counts if client is None else self._counts[client : client + 1]
         rows, p = int(counts.sum()), self.layout.size
@@ -410,7 +372,7 @@ class _Estimator:
             notes.append("penalised: estimates are drawn towards the penalty's, and the intervals do not count that")
         return Inference(names, estimate, 0.5 * (covariance + covariance.T), kind, level, rows, tuple(notes))
 
-    def _model(self, sums: _Sums, inverse: np.ndarray, counts: np.ndarray, client: int | None) -> tuple[np.ndarray, list[str]]:
+    def _model(self, sums: RowSums, inverse: np.ndarray, counts: np.ndarray, client: int | None) -> tuple[np.ndarray, list[str]]:
         """c phi H^-1."""
         weights = np.asarray(self.oracles.static_data.clients.weights) if client is None else np.ones(1)
         summed = {isinstance(one, total) for one in self.averages}
@@ -418,7 +380,7 @@ class _Estimator:
             raise SettingError("inference(kind='model'): the loss is of several tables, whose rows weigh differently: take kind='robust'.")
         if len(summed) > 1:
             raise SettingError("inference(kind='model'): the loss has means beside totals, so that rows weigh differently: take kind='robust'.")
-        shares = weights * self._factors(client) / (1.0 if summed.pop() else counts)
+        shares = weights * self._factors(sums) / (1.0 if summed.pop() else counts)
         if np.ptp(shares) > 1e-9 * shares.max():
             raise SettingError(
                 "inference(kind='model'): rows of different clients weigh differently, and the loss is no log-likelihood of all rows. Take "
@@ -442,31 +404,14 @@ class _Estimator:
         likely = all(isinstance(one, Cox) for one in self.averages) or any(isinstance(a, cp.logistic | cp.exp) for one in inner for a in _atoms(one))
         return shares[0] * inverse, [] if likely else ["the loss is taken for the negative logarithm of a likelihood; kind='robust' need not be"]
 
-    @double_precision
-    def _factors(self, client: int | None) -> np.ndarray:
+    @staticmethod
+    def _factors(sums: RowSums) -> np.ndarray:
         """By what every client's objective multiplies what is of its rows, ``2`` in ``2 * hf.E(loss)``."""
-        stands = {id(one): cp.Variable(one.shape) for one in self.averages}
-
-        def without(part: Any) -> Any:
-            if id(part) in stands:
-                return stands[id(part)]
-            return part.copy([without(one) for one in part.args]) if any(averages_of(part)) else part
-
-        (expression,) = self.expressions
-        program, clients = Program([without(expression)]), self.oracles.data().clients
-        owners = range(self.size) if client is None else (client,)
-        factors = []
-        for place in owners:
-            own = clients.party(place).environment
-            known = self.oracles.environment(jnp.asarray(self.x), None, own) | self.layout.split(jnp.asarray(self.point[0 if client is None else client]))
-            start = {one.id: jnp.zeros(one.shape) for one in stands.values()}
-            slopes = jax.grad(lambda of, known=known: jnp.reshape(program({**known, **of})[0], ()))(start)
-            factors.append(np.unique(np.abs(np.concatenate([np.ravel(slope) for slope in slopes.values()]))))
-        if any(len(of_client) > 1 for of_client in factors):
+        if np.any(np.ptp(sums.factors, axis=1) > 1e-12 * sums.factors[:, 1]):
             raise SettingError("inference(kind='model'): several losses are added with different factors: take kind='robust'.")
-        return np.concatenate(factors)
+        return np.asarray(sums.factors[:, 1])
 
-    def _require_estimate(self, sums: _Sums, inverse: np.ndarray, covariance: np.ndarray, whose: str, client: int | None) -> None:
+    def _require_estimate(self, sums: RowSums, inverse: np.ndarray, covariance: np.ndarray, whose: str, client: int | None) -> None:
         """The point is where the gradient vanishes, to a small part of a standard error."""
         step = inverse @ sums.gradient.sum(axis=0)
         spread = np.sqrt(np.diag(covariance))
@@ -502,7 +447,7 @@ class _Estimator:
 
     @property
     def _tables(self) -> list[Any]:
-        return [table for table in self.oracles.static_data.clients.tables if set(table.samples) & set(self.samples)]
+        return [table for table in self.oracles.static_data.clients.tables if set(table.samples) & set(self.loss.samples)]
 
     def _names(self) -> str:
         return ", ".join(v.name() for v in self.layout.variables)
@@ -512,7 +457,7 @@ class _Estimator:
         federation, names = self.oracles.declaration.federation, []
         columns = federation.columns if federation else {}
         for variable in self.layout.variables:
-            known = next((of for of in (_columns_at(e, variable, columns) for e in self.expressions) if of), None)
+            known = next((of for of in (_columns_at(e, variable, columns) for e in [self.loss.expression]) if of), None)
             if variable.ndim == 0:
                 names.append(variable.name())
             elif known is not None and variable.ndim == 1:

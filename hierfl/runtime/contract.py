@@ -255,6 +255,9 @@ class Method(Protocol):
     def caveat(self, rounds: int) -> str | None:
         """Say what keeps the method's theory from holding in a run of so many rounds."""
 
+    def rests(self, state: Any) -> bool:
+        """Whether by the method's own word nothing is left to gain, so that its run ends with the block."""
+
     def descends(self, rounds: int) -> bool:
         """Whether its moves in so many rounds can be compared with gradient steps, and a tolerance with them."""
 

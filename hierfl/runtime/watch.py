@@ -17,7 +17,7 @@ from hierfl.jaxtools.interruption import reason
 from hierfl.language.printing.text import expression_text
 from hierfl.progress import RunProgress
 from hierfl.run_settings import RunSettings
-from hierfl.run_standing import still_improving
+from hierfl.run_standing import AT_REST, still_improving
 from hierfl.runtime.contract import Ending, Method
 from hierfl.runtime.records import WITHHELD, History, Limits, scalars_sent
 
@@ -98,6 +98,8 @@ class Watch:
             self.gradient_at_most = bound
             if self.gradient_at_most <= self.limits.tolerance:
                 return self._end("gradient tolerance reached", done)
+        if self.algorithm.rests(state):
+            return self._end(AT_REST, done)
         if self.settings.rounds is None and self._stagnates(done):
             return self._end("stagnated", done)
         if done == self.settings.most_rounds:

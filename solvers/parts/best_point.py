@@ -47,6 +47,10 @@ class BoundSearch:
             return state.y
         return np.asarray(self.problem.exact.at(state.x).solution.y)  # type: ignore[union-attr]
 
+    def rests(self, state: BestPoint) -> bool:
+        """Its last visit says so."""
+        return False
+
     def caveat(self, rounds: int) -> str | None:
         return None
 

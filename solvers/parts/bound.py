@@ -142,6 +142,10 @@ class Bound(Tabulated):
         everyone_counts = self.cohorts.everybody or (self.cohorts.by_chance and self.absent == "unbiased")
         return np.ones(last - first) if everyone_counts else None
 
+    def rests(self, state: Any) -> bool:
+        """Most methods do not know when they are at rest."""
+        return False
+
     def descends(self, rounds: int) -> bool:
         return self.gradient_steps(0, rounds) is not None
 

@@ -239,9 +239,8 @@ def start_of(letter: Letter) -> Start:
     if not all(name.startswith(TABLES) for name in arrays):
         raise SiteError("a start of a run whose arrays are not its x0 and its tables.")
     tables = {name.removeprefix(TABLES): array for name, array in arrays.items()}
-    if found["rounds"] > max(
-        [FEW, *(len(table) for table in tables.values() if table.ndim)]
-    ):  # the site's own would be as long
+    long = [len(table) for table in tables.values() if table.ndim]
+    if long and found["rounds"] > max([FEW, *long]):  # the site's own would be as long
         raise SiteError(f"a start of {found['rounds']:,} rounds, more than its tables have.")
     return Start(**found, tables=tables)
 
