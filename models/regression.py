@@ -112,14 +112,15 @@ class Regression(hf.Problem):
         self.penalty = cp.Variable(nonneg=True, name="penalty")
         known = {"features": features, **{name: one for name, one in others.items() if one is not None}}
         unseen = {name: hf.Sample(one.shape, name=f"{one.name()} held out") for name, one in known.items()}
-        parties = _with_rows_held_back(federation, known, unseen, held_out, seed)
+        learnt, judged = (hf.ClientParameter(nonneg=True, name=f"share of rows {what}") for what in ("learnt from", "held out"))
+        parties = _with_rows_held_back(federation, known, unseen, (learnt, judged), held_out, seed)
         features_unseen = unseen.pop("features")
         above = self._loss(self._score(features_unseen), **{name: unseen.get(name) for name in others})
         super().__init__(
-            hf.Minimize(clients=above),
-            lower=hf.ArgMin(decisions, rows + self.penalty * spread),
+            hf.Minimize(clients=judged * above),
+            lower=hf.ArgMin(decisions, learnt * rows + self.penalty * spread),
             constraints=[self.penalty >= RANGE[0], self.penalty <= RANGE[1]],
-            federation=hf.Federation(parties, weights="samples", test=federation.test),
+            federation=hf.Federation(parties, test=federation.test),
         )
 
     _outcomes = ("", lambda values: np.ones(len(values), bool))  # what they are, and which are
@@ -262,12 +263,18 @@ def _column_of(features: Any, given: Any, name: str) -> Any:
 
 
 def _with_rows_held_back(
-    federation: hf.Federation, known: Mapping[str, hf.Sample], unseen: Mapping[str, hf.Sample], share: float, seed: int
+    federation: hf.Federation,
+    known: Mapping[str, hf.Sample],
+    unseen: Mapping[str, hf.Sample],
+    shares: tuple[hf.ClientParameter, hf.ClientParameter],
+    share: float,
+    seed: int,
 ) -> list[hf.Client]:
-    """The clients with two tables: the rows that are learnt from, and others of the same kind."""
+    """The clients with two tables, the rows that are learnt from and others of the same kind, and their shares of all rows of each kind, by which clients that weigh
+    alike count as their rows do."""
     if not 0.0 < share < 1.0:
         raise SettingError(f"held_out={share!r}: the share of a client's rows that is held back, between 0 and 1.")
-    parties = []
+    parts = []
     for place, client in enumerate(federation.clients):
         counts = {client.num_samples(sample) for sample in known.values()}
         if None in counts or any(not isinstance(client.samples[sample], np.ndarray) for sample in known.values()):
@@ -277,9 +284,14 @@ def _with_rows_held_back(
             raise DataError(f"{client.called(place)} has {count} row, and one to learn from and one to hold back are needed.")
         order = np.random.default_rng([seed, place]).permutation(count)
         back = min(count - 1, max(1, round(share * count)))
+        parts.append((np.sort(order[back:]), np.sort(order[:back])))
+    totals = [sum(len(own[kind]) for own in parts) for kind in (0, 1)]
+    parties = []
+    for client, chosen in zip(federation.clients, parts):
         tables = [
             {sample: client.given(known[name]).taken(rows) for name, sample in own.items()}
-            for own, rows in ((known, np.sort(order[back:])), (unseen, np.sort(order[:back])))
+            for own, rows in zip((known, unseen), chosen)
         ]
-        parties.append(hf.Client(tables, client.parameters, name=client.name))
+        own_shares = {of: len(parts) * len(rows) / total for of, rows, total in zip(shares, chosen, totals)}
+        parties.append(hf.Client(tables, {**client.parameters, **own_shares}, name=client.name))
     return parties

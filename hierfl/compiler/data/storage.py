@@ -43,10 +43,11 @@ def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 def gathered(column: Any, rows: Any) -> Any:
     """Some rows of a column as floating-point numbers: NumPy's outside compiled programs, JAX's inside."""
+    traced = isinstance(column, jax.core.Tracer) or isinstance(rows, jax.core.Tracer)
+    if not traced and isinstance(column, jax.Array):
+        column = np.asarray(column)  # of one shape after another, each of which JAX would compile a program for
     chosen = column[rows]
-    if isinstance(chosen, jax.Array):
-        return chosen.astype(float)
-    return np.asarray(chosen, dtype=float)
+    return chosen.astype(float) if isinstance(chosen, jax.Array) else np.asarray(chosen, dtype=float)
 
 
 @jax.tree_util.register_dataclass

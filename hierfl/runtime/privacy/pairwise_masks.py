@@ -24,7 +24,7 @@ from hierfl.errors import IncompatibleSolverError, MissingPackageError, SettingE
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Algorithm
 
-SOLVERS = ("FedAvg", "FedProx", "FedRZO", "SCAFFOLD")
+SOLVERS = ("FedAvg", "FedProx", "FedRZO", "Newton", "SCAFFOLD")
 MOST_BITS = 56
 
 
@@ -59,7 +59,7 @@ class MaskOrder(NamedTuple):
 class PairwiseMasks:
     """The server sees weighted sums over sites, and no single site's messages, for ``hf.runtime.Dask(masks=...)`` and ``Delayed(masks=...)``.
 
-    For FedAvg, FedProx, SCAFFOLD and FedRZO (``communication="full"``) without a lower level, whose servers need nothing but means. A site
+    For FedAvg, FedProx, SCAFFOLD, Newton and FedRZO (``communication="full"``) without a lower level, whose servers need nothing but means. A site
     weighs and sums its own clients' messages, rounds the sum to whole multiples of 2^-bits, and adds masks that cancel over the sites of the
     round; the objective's estimates travel in the same sum. Every round takes a second exchange, in which masks of the sites' own are told.
 

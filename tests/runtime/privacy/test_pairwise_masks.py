@@ -17,7 +17,7 @@ from hierfl.runtime.sites.exchange import Exchange
 from hierfl.runtime.sites.letters import Letter
 from hierfl.runtime.sites.parcels import Answered, Lost, Unmasked
 from hierfl.runtime.sites.site import SiteRules
-from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedProx, FedRZO
+from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedProx, FedRZO, Newton
 from tests.runtime.on_dask.test_dask_runtime import common
 from tests.runtime.privacy.test_limits_of_sites import a_start
 
@@ -78,6 +78,7 @@ def losing(monkeypatch: pytest.MonkeyPatch, lost: Callable[[str, Any], bool]) ->
         FedProx(0.05, **LOCAL, participation=0.7, absent="renormalise"),
         SCAFFOLD(0.05, **LOCAL, participation=0.5),
         FedRZO(step_size=0.01, **LOCAL),
+        Newton(),
     ],
     ids=lambda solver: type(solver).__name__,
 )

@@ -33,10 +33,12 @@ from hierfl.solvers import (
     ImplicitGradient,
     LocalSGD,
     LocalSGDA,
+    Newton,
     ProjectedSGD,
     ProjectionMethod,
     Scaffnew,
 )
+from hierfl.solvers.standard_errors import sums_at
 from tests.runtime.on_flower.loopback import LoopbackGrid, each_alone
 
 SIZES, STEPS, ROUNDS, SEED = (4, 7, 1), [3, 1, 2], 3, 5
@@ -79,6 +81,13 @@ def flat(holder: int) -> hf.Problem:
     x, _, u = leaves()
     term = hf.E(0.5 * cp.square(u @ x - 1))
     return hf.Problem(hf.Minimize(clients=term), constraints=[cp.abs(x) <= 0.5], federation=federation(holder, u))
+
+
+@cache
+def smooth(holder: int) -> hf.Problem:
+    x, _, u = leaves()
+    objective = hf.Minimize(clients=hf.E(cp.logistic(u @ x) - 0.3 * u @ x), server=hf.E(cp.square(u @ x)))
+    return hf.Problem(objective, federation=federation(holder, u))
 
 
 @cache
@@ -234,6 +243,7 @@ CASES = {
     "Scaffnew": Case(flat, Scaffnew(step_size=0.1, probability=0.5, batch_size=2)),
     "ZOHFL, a script": Case(private_term, ZOHFL(**SCRIPT, directions=2, direction_kind="orthonormal", local_steps=2)),
     "FedRZO, a script": Case(flat, FedRZO(**LOCAL, **SCRIPT, communication="scalars", absent="renormalise")),
+    "Newton": Case(smooth, Newton()),
     "LocalSGDA": Case(game, LocalSGDA(**DESCENT, **HALF), True),
 }
 
@@ -283,6 +293,20 @@ def test_sites_of_their_own_take_the_same_path(case: str, x64: None) -> None:
     np.testing.assert_allclose(found.objective, wanted.objective, rtol=0, atol=1e-10)
     np.testing.assert_allclose(found.own_value, wanted.own_value, rtol=0, atol=1e-10)
     assert found.sent == wanted.sent
+
+
+def test_sites_say_of_their_rows_what_the_rows_say(x64: None) -> None:
+    """The sums of standard errors, asked of sites of their own."""
+    x, u = np.array([0.3, -0.2]), leaves()[2]
+    found = sums_at(bound("Newton", SERVER)[0], x, at_sites("Newton"))
+    for place in range(3):
+        held = client(place, EVERYBODY, u).samples[u]
+        mean = 1 / (1 + np.exp(-held @ x))
+        psi = held * (mean - 0.3)[:, None] / len(held)
+        np.testing.assert_allclose(found.gradient[place], psi.sum(axis=0), atol=1e-14)
+        np.testing.assert_allclose(found.outer[place], psi.T @ psi, atol=1e-14)
+        np.testing.assert_allclose(found.influence[place], psi.sum(axis=0), atol=1e-14)
+        np.testing.assert_allclose(found.hessian[place], (held.T * (mean * (1 - mean))) @ held / len(held), atol=1e-14)
 
 
 @pytest.mark.parametrize("holder", [0, SERVER])
