@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import cvxpy as cp
@@ -78,7 +79,7 @@ def test_the_rounds_are_those_of_a_transcription() -> None:
             t /= 4.0
         path.append(x)
     np.testing.assert_allclose(result.trajectory["x"][1:], path, rtol=1e-9, atol=1e-12)
-    assert result.ended == "at rest" and any((one == two).all() for one, two in zip(path, path[1:]))  # a step was cut
+    assert result.ended == "at rest" and any((one == two).all() for one, two in pairwise(path))  # a step was cut
 
 
 def test_columns_in_any_units_are_fitted_as_the_pooled_rows() -> None:
