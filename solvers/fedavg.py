@@ -7,8 +7,8 @@ gradient of f_i on a minibatch; the server takes x <- P_X [ mean of the x_i ].
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -38,6 +38,10 @@ from hierfl.solvers.parts.step_schedules import (
 )
 
 
+SMALL, BATCH = 10_000, 32  # rows of a client that are taken all at once, and of the minibatches of more
+MANY, LAST_PHASE, LATEST = 5, 0.75, 200  # local steps, and where the phase of one begins: of the rounds, and at the latest
+
+
 @suggests_names
 @dataclass(frozen=True)
 class FedAvg:
@@ -51,14 +55,15 @@ class FedAvg:
     step_size
         gamma: a number, ``Decay(c, p)``, a callable of the round, or ``"auto"``, a step that short trial runs find.
     local_steps
-        H: number, schedule, or one per client.
+        H: number, schedule, or one per client. ``"auto"``: 5, and 1 in the last quarter of the rounds, from round 200 on at the latest: with
+        more than one the limit is near the optimum only, where clients differ.
     participation
         Who takes part in a round: a fraction of the clients (ceil(fraction * m) of them, drawn by chance); a callable of the round that
         returns the indices of clients; or an array of booleans (rounds, clients), the papers' S_r.
     absent
         How the absent count: ``"unbiased"`` (participants' moves times m/|S|), ``"renormalise"``, ``"zero"``.
     batch_size
-        Rows of the minibatches; None uses all.
+        Rows of the minibatches; None uses all. ``"auto"``: all, where no client has more than 10,000, else 32.
     epochs
         E, in place of ``local_steps``: passes over a client's own rows in batches of ``batch_size`` without replacement, shuffled anew
         for each, so that client k takes E ceil(n_k / batch_size) steps, as in the source.
@@ -83,11 +88,11 @@ class FedAvg:
     array([1., 1.])
     """
 
-    step_size: Schedule = 0.01
-    local_steps: StepCounts = 5
+    step_size: Schedule = "auto"
+    local_steps: StepCounts | Literal["auto"] = "auto"
     participation: Participation = 1.0
     absent: str = "unbiased"
-    batch_size: int | None = 32
+    batch_size: int | None | Literal["auto"] = "auto"
     epochs: int | None = field(default=None, kw_only=True)
     takes_epochs: ClassVar[bool] = True
 
@@ -136,6 +141,20 @@ def batches_of_a_pass(population: Population | None, samples: Sequence[int], bat
     return np.ones(population.size, int) if batch_size is None else -(-rows[0] // batch_size)
 
 
+def batches_of_small_tables(problem: CompiledProblem) -> int | None:
+    """What ``batch_size="auto"`` is: None, all rows, where tables are small."""
+    wanted = {*problem.upper_samples, *problem.server_samples}
+    sides = [problem.static_data.clients, *([] if problem.static_data.server is None else [problem.static_data.server])]
+    counts = [np.max(table.counts) for side in sides for table in side.tables if wanted & set(table.samples)]
+    return None if max(counts, default=0) <= SMALL else BATCH
+
+
+def _in_phases(rounds: int) -> Callable[[int], int]:
+    """What ``local_steps="auto"`` is."""
+    last = min(LAST_PHASE * rounds, LATEST)
+    return lambda r: MANY if r < last else 1
+
+
 def require_first_order(solver: object, problem: CompiledProblem) -> None:
     """Check what local gradient steps need: one level, gradients, and an X that the server knows.
 
@@ -157,16 +176,20 @@ class BoundFedAvg(LocalSteps):
     @classmethod
     def of(cls, settings: Any, problem: CompiledProblem, rounds: int, queries: str, **own: Any) -> Self:
         """The algorithm with its schedules tabulated; ``own`` are the fields that a subclass adds."""
+        if settings.batch_size == "auto":
+            settings = replace(settings, batch_size=batches_of_small_tables(problem))
         sizes = tabulate(settings.step_size, rounds, "step_size")
-        counts = constant(tabulate_steps(cls.counted(settings, problem), rounds, problem.num_clients))
+        counts = constant(tabulate_steps(cls.counted(settings, problem, rounds), rounds, problem.num_clients))
         oracle = ClientOracle(problem, None, settings.batch_size, queries, alone=False)
         cohorts = cohorts_of(settings, problem, rounds)
         return cls(problem, settings, oracle, sizes, counts, **own, cohorts=cohorts)
 
     @staticmethod
-    def counted(settings: Any, problem: CompiledProblem) -> StepCounts:
+    def counted(settings: Any, problem: CompiledProblem, rounds: int) -> StepCounts:
         """H as the settings say it, or as many steps for each client as their epochs take."""
         counts: StepCounts = settings.local_steps
+        if counts == "auto":
+            counts = _in_phases(rounds)
         if settings.epochs is not None:
             clients, samples = problem.static_data.clients, problem.upper_samples
             counts = settings.epochs * batches_of_a_pass(clients, samples, settings.batch_size)

@@ -124,7 +124,7 @@ class NewtonState(NamedTuple):
     complete: Bool[Array, ""]  # whether all clients took part in what the state knows
 
 
-class Curvature(NamedTuple):
+class Derivatives(NamedTuple):
     """A term at a trial, of one party or of all: value, gradient, upper triangle of the Hessian, and whether any of them was too large."""
 
     value: Float[Array, ""]
@@ -194,11 +194,11 @@ class BoundNewton(Bound):
         nothing = jnp.zeros(())
         return memory, Message(found, LocalMonitor(found.value, nothing, nothing - 1.0, jnp.zeros((), int))._asdict())
 
-    def server_curvature(self, party: Party, received: Received, key: Array) -> Curvature:
+    def server_curvature(self, party: Party, received: Received, key: Array) -> Derivatives:
         """The server's term at the trial."""
         return self._curvature(Term(self.problem.server_value, self.problem.server_samples), party, received.broadcast)
 
-    def _curvature(self, term: Term, party: Party, x: Array) -> Curvature:
+    def _curvature(self, term: Term, party: Party, x: Array) -> Derivatives:
         def of_rows(rows: Rows) -> tuple[Array, Array, Array]:
             def value(z: Array) -> tuple[Array, Array]:
                 found = term.value(z, None, party.environment, rows)
@@ -211,9 +211,9 @@ class BoundNewton(Bound):
         found = party.mean(of_rows, term.samples)
         too_large = ~jnp.all(jnp.stack([jnp.all(jnp.abs(part) <= LARGEST) for part in found]))  # NaN is
         told = [jnp.where(too_large, 0.0, part) for part in found]
-        return Curvature(*told, too_large.astype(x.dtype))
+        return Derivatives(*told, too_large.astype(x.dtype))
 
-    def _direction(self, found: Curvature) -> tuple[Array, Array]:
+    def _direction(self, found: Derivatives) -> tuple[Array, Array]:
         """The Newton step and the squared decrement, in units of H's diagonal."""
         n = found.gradient.size
         upper = jnp.zeros((n, n), found.gradient.dtype).at[jnp.triu_indices(n)].set(found.triangle)

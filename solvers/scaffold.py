@@ -10,7 +10,7 @@ Control variates c_i, one at each client, and their mean c at the server correct
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +48,7 @@ class SCAFFOLD:
     participation
         Who takes part in a round, as for :class:`FedAvg`.
     batch_size
-        Rows of the minibatches; None uses all.
+        Rows of the minibatches; None uses all. ``"auto"``: all, where no client has more than 10,000, else 32.
     option
         ``"II"``: the new c_i is the mean of the gradients that the client's steps have used; ``"I"``: the gradient of f_i at the server's
         x, for which a client makes one more pass over all its data.
@@ -68,11 +68,11 @@ class SCAFFOLD:
     array([1., 1.])
     """
 
-    step_size: Schedule = 0.01
+    step_size: Schedule = "auto"
     local_steps: StepCounts = 5
     server_step: float = 1.0
     participation: Participation = 1.0
-    batch_size: int | None = 32
+    batch_size: int | None | Literal["auto"] = "auto"
     option: str = "II"
     epochs: ClassVar[None] = None
 

@@ -55,7 +55,7 @@ class StandardErrors:
         return BoundStandardErrors(problem, self, oracle, cohorts=everybody)
 
 
-class Told(NamedTuple):
+class RowsTold(NamedTuple):
     """The server's state: x, what each participant said, and who they were."""
 
     x: Array
@@ -70,19 +70,19 @@ class BoundStandardErrors(Bound):
 
     absent: ClassVar[str] = "zero"
 
-    def init(self, x0: Array) -> Told:
+    def init(self, x0: Array) -> RowsTold:
         m, p = self.problem.num_clients, self.problem.upper.size
         shapes = RowSums((p,), (p, p), (p, p), (p,), (), (p,), (2,))  # type: ignore[arg-type]
         nothing = RowSums(*(jnp.zeros((m, *shape)) for shape in shapes))
-        return Told(x0, nothing, jnp.zeros(m, int), jnp.zeros(m, bool))
+        return RowsTold(x0, nothing, jnp.zeros(m, int), jnp.zeros(m, bool))
 
-    def round(self, clients: Clients, state: Told, key: Array) -> tuple[Told, dict[str, Array]]:
+    def round(self, clients: Clients, state: RowsTold, key: Array) -> tuple[RowsTold, dict[str, Array]]:
         messages = clients.map(self.client_sums, state.x)
         finite = jnp.stack([jnp.isfinite(leaf).reshape(len(leaf), -1).all(axis=1) for leaf in messages.payload]).all(axis=0)
         monitor = RoundMonitor.quiet(state.x).with_clients(clients, finite, messages.monitor)
         zero = jnp.zeros_like(state.x)
         record = monitor.record(self.problem.sign, zero[0], jnp.linalg.norm(clients.mean(messages.payload.gradient)))
-        return Told(state.x, messages.payload, clients.participants, clients.present), record
+        return RowsTold(state.x, messages.payload, clients.participants, clients.present), record
 
     def client_sums(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """What a client says."""

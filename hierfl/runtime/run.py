@@ -183,6 +183,7 @@ def _found_step(
     if keeper is not None and keeper.found is not None:
         return FoundStep.of_stored(keeper.found)
     require_nonempty(compiled)
+    replace(solver, step_size=FIRST).bind(compiled, settings.most_rounds, settings.queries)  # what is wrong with it is said before any trial
     found = find_step(compiled, solver, settings, _inside(compiled, _starts(compiled, settings)[0]))
     if keeper is not None:
         keeper.found = found.stored

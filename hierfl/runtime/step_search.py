@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,8 @@ class _Trials:
     """Short runs that differ in the step; ``rounds`` counts them all."""
 
     def __init__(self, compiled: CompiledProblem, solver: Any, settings: RunSettings, start: np.ndarray) -> None:
+        if not isinstance(getattr(solver, "participation", 1.0), Real):
+            solver = replace(solver, participation=1.0)  # a script is of the run's rounds; trials have others
         self.compiled, self.solver, self.settings, self.start = compiled, solver, settings, start
         self.runtime = settings.runtime or InProcess()
         self.rounds = 0

@@ -47,5 +47,7 @@ def require_common(settings: Any) -> None:
     Raises ``SettingError``, naming the setting and what to write instead.
     """
     for field in fields(settings):
-        if field.name in CHECKS:
-            CHECKS[field.name](getattr(settings, field.name), field.name)
+        value = getattr(settings, field.name)
+        chosen = isinstance(value, str) and value == field.default == "auto"  # by the solver itself, as where nothing is said
+        if field.name in CHECKS and not chosen:
+            CHECKS[field.name](value, field.name)

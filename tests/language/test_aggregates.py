@@ -168,7 +168,7 @@ def test_they_are_printed_with_their_settings() -> None:
 def test_minibatches_are_refused_by_name() -> None:
     problem = hf.Problem(hf.Minimize(clients=hf.Worst(cp.abs(a @ w - number))), federation=FEDERATION)
     with pytest.raises(hf.IncompatibleSolverError, match=r"Worst\(abs\(a @ w - number\)\).*take batch_size=None"):
-        problem.solve(FedAvg(), rounds=1, progress=False)
+        problem.solve(FedAvg(batch_size=2), rounds=1, progress=False)
     assert problem.solve(FedAvg(batch_size=None), rounds=3, progress=False).status != "diverged"
 
 

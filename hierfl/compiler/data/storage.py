@@ -43,10 +43,10 @@ def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 def gathered(column: Any, rows: Any) -> Any:
     """Some rows of a column as floating-point numbers: NumPy's outside compiled programs, JAX's inside."""
-    traced = isinstance(column, jax.core.Tracer) or isinstance(rows, jax.core.Tracer)
-    if not traced and isinstance(column, jax.Array):
-        column = np.asarray(column)  # of one shape after another, each of which JAX would compile a program for
-    chosen = column[rows]
+    if isinstance(column, jax.Array) and not isinstance(column, jax.core.Tracer) and not isinstance(rows, jax.core.Tracer):
+        chosen = jnp.asarray(np.asarray(column)[rows])  # JAX would compile a program for every number of rows
+    else:
+        chosen = column[rows]
     return chosen.astype(float) if isinstance(chosen, jax.Array) else np.asarray(chosen, dtype=float)
 
 
