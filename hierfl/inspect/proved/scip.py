@@ -73,7 +73,13 @@ def _searched(
     program: SingleLevel, start: np.ndarray | None, gap: float, until: float, show: bool, sign: float, floor: float | None
 ) -> Search:
     """The same for the largest of the value and a floor, if there is one."""
-    model, variables = _written(program, floor)
+    try:
+        with _without_notes():
+            model, variables = _written(program, floor)
+    except MissingPackageError:
+        raise
+    except Exception as failure:  # as pyscipopt raises for coefficients from 1e20 on, which are infinite to SCIP
+        return Search(None, math.inf, -math.inf, f"SCIP failed: {failure}", 0)
     told = _Told()
     _listened_to(model, told)
     model.setParam("limits/gap", gap)
