@@ -154,6 +154,14 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[hf.HierflError], str]] = {
         r"numbers beyond 1e\+150, whose squares are infinite, in 1 of 2 rows, first in row 1, entry 0\.",
     ),
     "a constant whose square is no number": (lambda: alone(cp.square(1e200 * q - level)), hf.DeclarationError, r"a constant beyond 1e\+150"),
+    "a name as what a mean is of": (lambda: hf.E("age"), hf.DeclarationError, "what E is of must be a CVXPY expression, not the text 'age'"),
+    "a name as what code is called with": (
+        lambda: hf.Function(abs, "x"),
+        hf.DeclarationError,
+        "an argument of Function 'abs' must be a CVXPY expression, not the text 'x'",
+    ),
+    "no code": (lambda: hf.Function(x, x), hf.DeclarationError, "Function takes a callable first"),
+    "a callback of x alone": (lambda: problem().solve(callback=lambda x: True), hf.SettingError, r"a function \(round, x, y\)"),
     "f without a bound, maximised": (
         lambda: hf.Problem(hf.Maximize(clients=level + q), below_one()).reference(progress=False),
         hf.DivergedError,
@@ -165,6 +173,10 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[hf.HierflError], str]] = {
 def test_a_maximum_without_a_bound_is_above() -> None:
     result = hf.Problem(hf.Maximize(clients=level + q), below_one()).solve(progress=False)
     assert result.status == "f seems unbounded above" and "below" not in repr(result)
+
+
+def test_a_mean_is_printed_as_it_was_written() -> None:
+    assert str(hf.E(cp.sum_squares(age - x))) == "E[sum_squares(age - x)]"
 
 
 def test_a_value_of_nothing_has_no_sign() -> None:
