@@ -12,6 +12,7 @@ from cvxpy.expressions.leaf import Leaf
 from cvxpy.lin_ops import lin_utils
 
 from hierfl.errors import DeclarationError
+from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import Sample
 
 
@@ -59,7 +60,7 @@ def scalar_expression(expression: Any, what: str) -> Expression:
     expression = as_expression(expression, what)
     if expression.size != 1:
         raise DeclarationError(
-            f"{what} must be a scalar, but {expression} has shape {expression.shape}; write cp.sum(...) of it?"
+            f"{what} must be a scalar, but {expression_text(expression)} has shape {expression.shape}; write cp.sum(...) of it?"
         )
     if expression.is_complex():
         raise DeclarationError(f"{what} is complex; hierfl treats real problems only.")

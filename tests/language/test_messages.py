@@ -160,6 +160,11 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[hf.HierflError], str]] = {
         hf.DeclarationError,
         "an argument of Function 'abs' must be a CVXPY expression, not the text 'x'",
     ),
+    "as many objectives as answers": (
+        lambda: hf.ArgMin(y, y - x),
+        hf.DeclarationError,
+        r"must be a scalar, but y - x has shape \(2,\); write cp\.sum",
+    ),
     "no code": (lambda: hf.Function(x, x), hf.DeclarationError, "Function takes a callable first"),
     "a callback of x alone": (lambda: problem().solve(callback=lambda x: True), hf.SettingError, r"a function \(round, x, y\)"),
     "f without a bound, maximised": (
