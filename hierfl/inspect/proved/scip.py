@@ -76,10 +76,10 @@ def _searched(
     try:
         with _without_notes():
             model, variables = _written(program, floor)
-    except MissingPackageError:
-        raise
-    except Exception as failure:  # as pyscipopt raises for coefficients from 1e20 on, which are infinite to SCIP
-        return Search(None, math.inf, -math.inf, f"SCIP failed: {failure}", 0)
+    except Exception as error:
+        if type(error) is not Exception:  # which pyscipopt raises for coefficients from 1e20 on, infinite to SCIP
+            raise
+        return Search(None, math.inf, -math.inf, f"SCIP failed: {error}", 0)
     told = _Told()
     _listened_to(model, told)
     model.setParam("limits/gap", gap)
