@@ -112,6 +112,11 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[hf.HierflError], str]] = {
     "a logarithm that rises": (lambda: alone(cp.log(q), kind=hf.ArgMax).implicit(0.0), hf.LowerLevelError, "is unbounded above"),
     "an exponential that falls": (lambda: alone(cp.exp(level - q)).implicit(0.0), hf.LowerLevelError, UNATTAINED),
     "a fraction that falls": (lambda: alone(cp.inv_pos(q), [q >= 1]).implicit(0.0), hf.LowerLevelError, UNATTAINED),
+    "a fraction that falls too slowly to tell": (
+        lambda: alone(cp.power(q, -0.3), [q >= 1]).implicit(0.0),
+        hf.LowerLevelError,
+        "no y was found. It may not attain its infimum, or is badly scaled",
+    ),
     "a cone's edge": (lambda: alone(cp.norm(cp.hstack([q, 1])) - q).implicit(0.0), hf.LowerLevelError, UNATTAINED),
     "a utility that saturates": (
         lambda: alone(1 - cp.exp(-q), [q >= 0], hf.ArgMax).implicit(0.0),
