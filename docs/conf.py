@@ -17,7 +17,10 @@ os.environ["HIERFL_PROGRESS"] = "off"
 # what kernels say of their transport is about other machines; here both ends are on this one
 PROFILE = HERE / "_build" / "ipython" / "profile_default"
 PROFILE.mkdir(parents=True, exist_ok=True)
-(PROFILE / "ipython_kernel_config.py").write_text("c.IPKernelApp.log_level = 40\n")
+WARNED = "warnings.formatwarning = lambda message, kind, *where, **more: f'{kind.__name__}: {message}\\n'"  # no file of this machine's
+(PROFILE / "ipython_kernel_config.py").write_text(
+    f"c.IPKernelApp.log_level = 40\nc.IPKernelApp.exec_lines = {['import warnings', WARNED]!r}\n"
+)
 os.environ["IPYTHONDIR"] = str(PROFILE.parent)
 
 from hierfl.version import VERSION  # noqa: E402
@@ -41,6 +44,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
+    "aligned_outputs",
     "code_tables",
     "gallery",
     "mathml",

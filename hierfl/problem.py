@@ -397,7 +397,7 @@ class Problem:
         LowerLevelError
             If f cannot be evaluated at any point tried, or at none of X.
         DivergedError
-            If f seems unbounded below on X.
+            If f seems unbounded on X.
         IncompatibleSolverError
             If the problem is no program that SCIP takes; names what is not, and what to write.
         MissingPackageError

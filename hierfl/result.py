@@ -60,7 +60,7 @@ class Result(Shown):
         What ended the run: ``"completed"`` (its rounds were made), ``"stopped by callback"``, ``"gradient tolerance reached"``,
         ``"time limit reached"``, ``"interrupted"`` (by Ctrl-C), ``"communication limit reached"``, ``"diverged"`` (in ``DivergedError.result``); with
         ``rounds=None`` also ``"stagnated"``; of ``ImplicitBundle`` ``"at rest"`` (nothing more to gain by its model and by gradients
-        nearby), ``"at the edge of where f has values"``, ``"no descent found"`` and ``"f seems unbounded below"``.
+        nearby), ``"at the edge of where f has values"``, ``"no descent found"`` and ``"f seems unbounded below"`` (``status`` says above where f is maximised).
     rest
         Where the run stands, and how far from an optimum, as far as that is proved or seen: a ``Rest``. None for a run that diverged.
     history
@@ -111,6 +111,9 @@ class Result(Shown):
     violation: Violations = field(default_factory=Violations)
     problem: Problem | None = field(default=None, repr=False, compare=False)
     _parameters: Any = field(default=None, repr=False, compare=False)  # the problem's, when it was solved
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", self.value + 0.0)  # no -0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Result:
         """Arrays are copied; the problem and its variables, by which they are found, are what they are."""
@@ -212,7 +215,9 @@ class Result(Shown):
         """
         if not self.violation.feasible and self.ended != "diverged":
             return INFEASIBLE
-        return self.rest.verdict if self.rest is not None and self.ended in (COMPLETED, AT_REST) else self.ended
+        if self.rest is not None and self.ended in (COMPLETED, AT_REST):
+            return self.rest.verdict
+        return self.ended.replace("below", "above") if self.settings.get("sense") == "maximize" else self.ended
 
     @property
     def standing(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from inspect import Parameter, Signature
+from inspect import Parameter, Signature, signature
 from numbers import Real
 from typing import Any, TypedDict
 
@@ -178,6 +178,17 @@ def _require_numbers(settings: RunSettings) -> None:
         )
 
 
+def _takes(function: Callable[..., Any], count: int) -> bool:
+    """Whether a function can be called with so many arguments, as far as its signature is known."""
+    try:
+        signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # of functions written in C
+        return True
+    return True
+
+
 def _require_callables(settings: RunSettings) -> None:
     metrics, callback, runtime = settings.metrics, settings.callback, settings.runtime
     if metrics is not None and not (isinstance(metrics, Mapping) and all(callable(m) for m in metrics.values())):
@@ -185,7 +196,7 @@ def _require_callables(settings: RunSettings) -> None:
     taken = HISTORY_COLUMNS & set(metrics or ())
     if taken:
         raise SettingError(f"metric name {min(taken)!r} is a column of the history; choose another name.")
-    if callback is not None and not callable(callback):
+    if callback is not None and not (callable(callback) and _takes(callback, 3)):
         raise SettingError(f"callback={callback!r}: a function (round, x, y).")
     if runtime is not None and (isinstance(runtime, type) or not hasattr(runtime, "execute")):
         raise SettingError(f"runtime={runtime!r}: a runtime such as hierfl.runtime.InProcess().")

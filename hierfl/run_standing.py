@@ -33,7 +33,7 @@ WHY_STUCK = (
 UNKNOWN = float("nan")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Rest:
     """Where a run stands, and how far from rest. Bounds are proved, everything else is an estimate; infinite, or NaN: not known.
 
@@ -75,6 +75,8 @@ class Rest:
 
     def __str__(self) -> str:
         return f"{self.verdict}: {self.words}"
+
+    __repr__ = __str__
 
 
 def standing(ended: str, rest: Rest | None, folder: str | None) -> str:

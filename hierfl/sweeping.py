@@ -110,7 +110,7 @@ class Sweep(Shown):
         rows = [(name, f"f(x) = {summary(runs)}, {self.seconds[name]:.1f} s") for name, runs in best_first]
         seeds = len(next(iter(self.runs.values()))) if self.runs else 0
         every = "\n\n".join(f"{name}\n{runs.table()}" for name, runs in self.runs.items())
-        title = f"{len(self)} solvers, {seeds} seeds each, the best first: mean f(x) and its 95% interval"
+        title = f"{len(self)} solver{'s' * (len(self) != 1)}, {seeds} seed{'s' * (seeds != 1)} each, the best first: mean f(x) and its 95% interval"
         return Card(title, rows, [("side by side", self.table()), ("every seed", every)])
 
     def __str__(self) -> str:

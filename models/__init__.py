@@ -8,6 +8,7 @@ from hierfl.models.heterogeneous_classification import ClassificationData, heter
 from hierfl.models.hyperparameter_learning import hyperparameter_learning
 from hierfl.models.nonsmooth_toy import nonsmooth_toy
 from hierfl.models.regression import CoxRegression, LinearRegression, LogisticRegression, PoissonRegression
+from hierfl.models.regression import Regression as Regression
 from hierfl.models.relu_network import relu_network
 from hierfl.models.road_network import RoadNetwork
 from hierfl.models.stackelberg_cournot import stackelberg_cournot, stackelberg_cournot_game

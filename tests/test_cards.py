@@ -90,7 +90,7 @@ def test_points_are_abbreviated() -> None:
     x = cp.Variable(2, name="x")
     assert brief(np.array([1.0, -2.0])) == "[ 1. -2.]"
     assert brief(np.arange(12.0).reshape(3, 4)) == "in R^(3 x 4), entries from 0 to 11"
-    assert brief({x: np.zeros(2)}) == "x = [0. 0.]"
+    assert brief({x: np.zeros(2)}) == "x = [0. 0.]" and brief(np.full(9, -0.0)) == "in R^9, entries from 0 to 0"
     assert brief([np.zeros((3, 2)), np.zeros((1, 2))]) == "2 arrays of 8 scalars together"
 
 
@@ -136,3 +136,13 @@ def test_many_seeds_warn_once_and_name_the_setting() -> None:
     with pytest.warns(hf.LowerLevelWarning, match=r"25 of 25 runs.*lower=") as caught:
         large().solve(LOOSE, seeds=25, rounds=3, progress=False)
     assert len(caught) == 1
+
+
+def test_what_a_notebook_shows_of_parts_is_in_words() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    problem = hf.Problem(hf.Minimize(clients=cp.square(x + 1 - y)), hf.ArgMin(y, cp.square(y - x), [y >= 0]))
+    (kink,) = problem.implicit.slice(0.0, 1.0, points=41, progress=False).kinks
+    rest = problem.solve(progress=False).rest
+    for part in (kink, rest, problem.implicit.symbolic()):
+        assert repr(part) == str(part) and not repr(part).startswith(type(part).__name__)
+    assert repr(kink) == "t = 0: slope 2 to 0, bends down; y >= 0"

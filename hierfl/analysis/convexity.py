@@ -151,7 +151,7 @@ def _proof(player: Player) -> str | None:
     if hoisted.is_concave():
         raise NotConvexError(
             f"the objective {expression_text(player.objective)} of player {player.label!r} must be {wanted} in {player.label}, but it is "
-            f"{'concave' if wanted == 'convex' else 'convex'}: a stationary point would be the player's worst choice."
+            f"{'concave' if wanted == 'convex' else 'convex'}: a stationary point would be the player's worst choice.{_turned(player)}"
         )
     second = _own_second_derivative(player)
     if second is None:
@@ -160,7 +160,7 @@ def _proof(player: Player) -> str | None:
     if value is not None and value.min() < 0:
         raise NotConvexError(
             f"the objective {expression_text(player.objective)} of player {player.label!r} must be {wanted} in {player.label} given the others', "
-            f"but its second derivative there is {value.min() if wanted == 'convex' else -value.min():.6g}."
+            f"but its second derivative there is {value.min() if wanted == 'convex' else -value.min():.6g}.{_turned(player) if value.max() <= 0 else ''}"
         )
     if value is not None:
         return f"its own second derivative is constant, at least {value.min():.6g}"
@@ -195,6 +195,12 @@ def _require_defined(player: Player, enclosure: Enclosure) -> None:
             visit(argument)
 
     visit(player.cost)
+
+
+def _turned(player: Player) -> str:
+    """What to write where the other sense is meant."""
+    other = "maximize" if player.sense == "minimize" else "minimize"
+    return f" If it is to be {other}d, write hf.Player({player.label}, {other}=...)."
 
 
 def _own_second_derivative(player: Player) -> Expression | None:

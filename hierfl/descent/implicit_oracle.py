@@ -10,6 +10,7 @@ from jaxtyping import Float
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.implicit_differentiation import evaluated_with_gradient
 from hierfl.compiler.lower_level.certificate import Evaluation
+from hierfl.compiler.lower_level.diagnosis import require_defined
 from hierfl.compiler.starting_points import on_upper_set
 from hierfl.descent.answers import FAILURES, VALUE, Answers, OracleAnswer, random_words, set_random_words
 from hierfl.errors import DivergedError, EmptyLowerSetError, HierflError, LowerLevelError, NoGradientError
@@ -124,22 +125,32 @@ class ImplicitOracle:
         if method is not None and method.iterative and solution is not None and np.isfinite(solution.y).all():
             self._latest = np.asarray(solution.y)
         if not abs(float(evaluation.value)) <= LARGEST:
-            raise DivergedError(f"f is {float(evaluation.value):.3g} at x = {np.array2string(x, threshold=8)}.")
+            require_defined(x, evaluation)
+            raise DivergedError(
+                f"f is {self.problem.sign * float(evaluation.value):.3g} at x = {np.array2string(x, threshold=8)}, too large to descend on: "
+                f"give x0, bound X, or write it in other units."
+            )
         if not np.isfinite(slope).all():
             slope = self._slope_nearby(x)
         return KnownPoint(x, float(evaluation.value), slope, evaluation)
 
     def _slope_nearby(self, x: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         """The gradient next to a kink: almost every point has one."""
+        failures: list[LowerLevelError] = []
         for radius in NEARBY:
             near = np.mean([self.around(x, radius) for _ in range(AVERAGED)], axis=0)  # off the bounds that x is on
             self.asked += 1
             try:
                 slope = evaluated_with_gradient(self.problem, near)[1]
-            except (EmptyLowerSetError, LowerLevelError):
+            except EmptyLowerSetError:
+                continue
+            except LowerLevelError as error:
+                failures.append(error)
                 continue
             if np.isfinite(slope).all():
                 return slope
+        if len(failures) == len(NEARBY):  # f has no value there either
+            raise failures[-1]
         raise NoGradientError(f"f has no gradient at x = {np.array2string(x, threshold=8)}, nor next to it.")
 
     def around(self, x: Float[np.ndarray, " n"], radius: float) -> Float[np.ndarray, " n"]:

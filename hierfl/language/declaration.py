@@ -42,6 +42,7 @@ from hierfl.language.expectation import (
 )
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.federated_data import Federation
+from hierfl.language.federation.sample_values import LARGEST
 from hierfl.language.followers import Followers
 from hierfl.language.function import UserAtom
 from hierfl.language.levels import LowerLevel, Objective
@@ -94,10 +95,14 @@ def _check_constants(part: Part) -> None:
     ]
     if any(np.isnan(value).any() for value in values):
         raise DeclarationError(f"{expression_text(part)} has a constant that is nan.")
+    if not isinstance(part, (Inequality, Equality)):
+        if any((np.abs(value) > LARGEST).any() for value in values):
+            raise DeclarationError(
+                f"{expression_text(part)} has a constant beyond {LARGEST:.0e}, whose square is infinite: that is no number to compute with."
+            )
+        return
     if not any(np.isinf(value).any() for value in values):
         return
-    if not isinstance(part, (Inequality, Equality)):
-        raise DeclarationError(f"{expression_text(part)} has an infinite constant: that is no number to compute with.")
     least, most = (arg.value if arg.is_constant() and not arg.parameters() else None for arg in part.args)
     never = (least is not None and np.isposinf(least).any()) or (most is not None and np.isneginf(most).any())
     if never or isinstance(part, Equality):

@@ -12,6 +12,7 @@ from cvxpy.expressions.leaf import Leaf
 from cvxpy.lin_ops import lin_utils
 
 from hierfl.errors import DeclarationError
+from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import Sample
 
 
@@ -56,18 +57,28 @@ def scalar_expression(expression: Any, what: str) -> Expression:
     """
     if isinstance(expression, (cp.Minimize, cp.Maximize)):
         raise DeclarationError(f"{what} is a cvxpy {type(expression).__name__}; give the expression inside it.")
-    if not isinstance(expression, Expression):
-        try:
-            expression = cp.Constant(expression)
-        except (TypeError, ValueError) as error:
-            raise DeclarationError(f"{what} must be a CVXPY expression, not {type(expression).__name__}.") from error
+    expression = as_expression(expression, what)
     if expression.size != 1:
         raise DeclarationError(
-            f"{what} must be a scalar, but {expression} has shape {expression.shape}; write cp.sum(...) of it?"
+            f"{what} must be a scalar, but {expression_text(expression)} has shape {expression.shape}; write cp.sum(...) of it?"
         )
     if expression.is_complex():
         raise DeclarationError(f"{what} is complex; hierfl treats real problems only.")
     return expression
+
+
+def as_expression(given: Any, what: str) -> Expression:
+    """A CVXPY expression, or a number or an array as one.
+
+    Raises ``DeclarationError``, naming ``what``, for all else.
+    """
+    if isinstance(given, Expression):
+        return given
+    try:
+        return cp.Constant(given)
+    except (TypeError, ValueError) as error:
+        own = f"the text {given!r}" if isinstance(given, str) else type(given).__name__
+        raise DeclarationError(f"{what} must be a CVXPY expression, not {own}.") from error
 
 
 AnyLeaf = TypeVar("AnyLeaf", bound=Leaf)

@@ -25,6 +25,7 @@ from hierfl.atoms.table import row_of
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Reader
 from hierfl.errors import DataError, DeclarationError
+from hierfl.language.declared_arguments import as_expression
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import Sample
 
@@ -69,7 +70,7 @@ class SampleAverage(OfSamples, AffAtom):
     symbol = "E"
 
     def __init__(self, expr: Any) -> None:
-        super().__init__(expr)
+        super().__init__(as_expression(expr, f"what {self.symbol} is of"))
         if not self.args[0].variables() and not any(isinstance(p, Sample) for p in self.args[0].parameters()):
             raise DeclarationError(
                 f"{self.symbol}({self.args[0]}) contains no Sample: there is nothing to average over. "
@@ -86,6 +87,9 @@ class SampleAverage(OfSamples, AffAtom):
     def is_decr(self, idx: int) -> bool:
         """A mean is never decreasing."""
         return False
+
+    def name(self) -> str:
+        return f"{self.symbol}[{expression_text(self.per_sample)}]"
 
 
 class E(SampleAverage):
@@ -111,9 +115,6 @@ class E(SampleAverage):
     3.0
     """
 
-    def name(self) -> str:
-        return f"E[{self.args[0].name()}]"
-
 
 class total(SampleAverage):  # noqa: N801 - lower case as the operation it is, beside cp.sum
     """Sum of a per-sample expression over the holder's samples; refused for distributions.
@@ -130,9 +131,6 @@ class total(SampleAverage):  # noqa: N801 - lower case as the operation it is, b
 
     symbol = "total"
 
-    def name(self) -> str:
-        return f"total[{self.args[0].name()}]"
-
 
 class RowAggregate(OfSamples):
     """A convex function of a per-sample scalar at all of a holder's rows at once, which no minibatch estimates.
@@ -144,7 +142,7 @@ class RowAggregate(OfSamples):
     settings: ClassVar[tuple[str, ...]] = ()  # attributes beside the arguments
 
     def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+        super().__init__(*(as_expression(one, f"what {self.symbol} is of") for one in args))
         scalar, *columns = self.args
         if scalar.shape not in ((), (1,)):
             raise DeclarationError(f"{self.symbol} takes a number for each sample, not an array of shape {scalar.shape}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -15,6 +16,7 @@ from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Reader
 from hierfl.errors import DeclarationError, DivergedError, HierflError, NotConvexError
 from hierfl.jaxtools.lazy_module import LazyModule
+from hierfl.language.declared_arguments import as_expression
 
 if TYPE_CHECKING:
     import jax.numpy as jnp
@@ -116,11 +118,13 @@ class UserAtom(Atom):
     ) -> None:
         if not args:
             raise DeclarationError(f"{type(self).__name__} needs at least one argument besides its callable.")
+        if not builtins.callable(callable):
+            raise DeclarationError(f"{type(self).__name__} takes a callable first, then its arguments, not {callable!r}.")
         self.callable = callable
         self.declared_shape = (shape,) if isinstance(shape, int) else tuple(shape)
         self.asserted_convex = convex
         self.label_name = name or getattr(callable, "__name__", type(callable).__name__)
-        super().__init__(*args)
+        super().__init__(*(as_expression(one, f"an argument of {type(self).__name__} {self.label_name!r}") for one in args))
 
     def shape_from_args(self) -> tuple[int, ...]:
         """The declared shape, which is compared with that of the callable's result when the problem is compiled."""

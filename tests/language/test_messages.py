@@ -13,7 +13,15 @@ import hierfl as hf
 from hierfl.solvers import ZOHFL, Exact, FedAvg, Scaffnew
 
 x, y, w = (cp.Variable(2, name=name) for name in "xyw")
+q, r, level = (cp.Variable(name=name) for name in ("q", "r", "level"))
 age = hf.Sample(2, name="age")
+
+
+UNATTAINED = r"seems to have a finite infimum on Y\(x\) and to attain it at no y: it falls"
+
+
+def below_one() -> hf.ArgMin:
+    return hf.ArgMin(q, cp.square(q - level))
 
 
 class Tensor:
@@ -31,6 +39,15 @@ def below() -> hf.ArgMin:
 
 def problem(term: Any = 0.0) -> hf.Problem:
     return hf.Problem(hf.Minimize(clients=cp.sum_squares(x - y) + term), lower=below())
+
+
+def alone(objective: Any, constraints: Any = (), kind: Any = hf.ArgMin) -> hf.Problem:
+    """One y below, and a price above."""
+    return hf.Problem(hf.Minimize(clients=cp.square(level - 1) + cp.square(q)), kind(q, objective, list(constraints)))
+
+
+def duel(**own: Any) -> hf.Problem:
+    return hf.Problem(hf.Minimize(clients=cp.square(level)), hf.Nash(hf.Player(q, **own), hf.Player(r, cp.square(r - q - level))))
 
 
 def with_rows(sample: hf.Sample, held: hf.Sample) -> hf.Problem:
@@ -87,7 +104,101 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[hf.HierflError], str]] = {
         hf.LowerLevelError,
         r"its objective is unbounded below on Y\(x\)",
     ),
+    "an unbounded lower level next to the start": (
+        lambda: alone(level * q).solve(progress=False),
+        hf.LowerLevelError,
+        r"its objective is unbounded below on Y\(x\)",
+    ),
+    "a logarithm that rises": (lambda: alone(cp.log(q), kind=hf.ArgMax).implicit(0.0), hf.LowerLevelError, "is unbounded above"),
+    "an exponential that falls": (lambda: alone(cp.exp(level - q)).implicit(0.0), hf.LowerLevelError, UNATTAINED),
+    "a fraction that falls": (lambda: alone(cp.inv_pos(q), [q >= 1]).implicit(0.0), hf.LowerLevelError, UNATTAINED),
+    "a fraction that falls too slowly to tell": (
+        lambda: alone(cp.power(q, -0.3), [q >= 1]).implicit(0.0),
+        hf.LowerLevelError,
+        "no y was found. It may not attain its infimum, or is badly scaled",
+    ),
+    "a cone's edge": (lambda: alone(cp.norm(cp.hstack([q, 1])) - q).implicit(0.0), hf.LowerLevelError, UNATTAINED),
+    "a utility that saturates": (
+        lambda: alone(1 - cp.exp(-q), [q >= 0], hf.ArgMax).implicit(0.0),
+        hf.LowerLevelError,
+        r"a finite supremum on Y\(x\) and to attain it at no y: it rises.*Add a strongly concave term",
+    ),
+    "a fit of rows that a plane parts": (
+        lambda: hf.Problem(
+            hf.Minimize(clients=cp.sum_squares(x - y)),
+            hf.ArgMin(y, hf.E(cp.logistic(-age @ y)), scope="client"),
+            federation=hf.Federation([hf.Client({age: np.array([[1.0, 0.5], [2.0, -1.0], [0.5, 3.0]])}, name="Mercy")]),
+        ).implicit(np.zeros(2)),
+        hf.LowerLevelError,
+        "client 'Mercy'.*" + UNATTAINED,
+    ),
+    "a profit that is minimised": (
+        lambda: duel(objective=(10 - q - r) * q),
+        hf.NotConvexError,
+        r"second derivative there is -2\. If it is to be maximized, write hf\.Player\(q, maximize=\.\.\.\)",
+    ),
+    "a cost that is maximised": (
+        lambda: duel(maximize=cp.square(q)),
+        hf.NotConvexError,
+        r"worst choice\. If it is to be minimized, write hf\.Player\(q, minimize=\.\.\.\)",
+    ),
+    "a term outside its domain at the start": (
+        lambda: hf.Problem(hf.Minimize(clients=cp.sqrt(level - 5) + cp.square(q)), below_one()).solve(progress=False),
+        hf.DivergedError,
+        r"f is not defined \(NaN\) at x = \[0\.\]: a term is outside its domain",
+    ),
+    "a start that is far too large": (lambda: alone(cp.square(q - level)).solve(progress=False, x0=1e30), hf.DivergedError, "bound X, or write it in"),
+    "rows without a number": (
+        lambda: hf.Client({age: np.array([[1.0, 2.0], [3.0, np.nan]])}, name="Mercy"),
+        hf.DataError,
+        r"'age' of client 'Mercy' contains NaN or infinity in 1 of 2 rows, first in row 1, entry 1\.",
+    ),
+    "rows whose squares are no numbers": (
+        lambda: hf.Client({age: np.array([[1.0, 2.0], [-1e200, 1.0]])}, name="Mercy"),
+        hf.DataError,
+        r"numbers beyond 1e\+150, whose squares are infinite, in 1 of 2 rows, first in row 1, entry 0\.",
+    ),
+    "a constant whose square is no number": (lambda: alone(cp.square(1e200 * q - level)), hf.DeclarationError, r"a constant beyond 1e\+150"),
+    "a name as what a mean is of": (lambda: hf.E("age"), hf.DeclarationError, "what E is of must be a CVXPY expression, not the text 'age'"),
+    "a name as what code is called with": (
+        lambda: hf.Function(abs, "x"),
+        hf.DeclarationError,
+        "an argument of Function 'abs' must be a CVXPY expression, not the text 'x'",
+    ),
+    "as many objectives as answers": (
+        lambda: hf.ArgMin(y, y - x),
+        hf.DeclarationError,
+        r"must be a scalar, but y - x has shape \(2,\); write cp\.sum",
+    ),
+    "no code": (lambda: hf.Function(x, x), hf.DeclarationError, "Function takes a callable first"),
+    "a callback of x alone": (lambda: problem().solve(callback=lambda x: True), hf.SettingError, r"a function \(round, x, y\)"),
+    "f without a bound, maximised": (
+        lambda: hf.Problem(hf.Maximize(clients=level + q), below_one()).reference(progress=False),
+        hf.DivergedError,
+        "f seems unbounded above on X",
+    ),
 }
+
+
+def test_a_maximum_without_a_bound_is_above() -> None:
+    result = hf.Problem(hf.Maximize(clients=level + q), below_one()).solve(progress=False)
+    assert result.status == "f seems unbounded above" and "below" not in repr(result)
+
+
+def test_a_mean_is_printed_as_it_was_written() -> None:
+    assert str(hf.E(cp.sum_squares(age - x))) == "E[sum_squares(age - x)]"
+
+
+def test_a_value_of_nothing_has_no_sign() -> None:
+    result = hf.Problem(hf.Maximize(clients=-cp.square(level) + 0 * q), below_one()).solve(progress=False)
+    assert "f(x) = 0\n" in str(result) and str(result.value) == "0.0"
+
+
+def test_what_branch_and_bound_cannot_read_is_said(capfd: pytest.CaptureFixture[str]) -> None:
+    level_ = hf.ArgMin(q, cp.square(q - level), [1e30 * q + 1e-30 * level <= 1])
+    problem = hf.Problem(hf.Minimize(clients=cp.square(q - 1) + cp.square(level)), level_, [level >= -1, level <= 1])
+    answer = problem.reference(certificate="global", progress=False)
+    assert "SCIP failed" in str(answer) and "ERROR" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

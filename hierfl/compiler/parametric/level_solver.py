@@ -37,6 +37,7 @@ from hierfl.compiler.programs.saddle import KEPT as SYSTEMS
 from hierfl.compiler.programs.saddle import Saddle, Saddles
 from hierfl.compiler.programs.small_and_sparse import is_dense, on_one_thread
 from hierfl.compiler.programs.solve_program import solve_program
+from hierfl.compiler.programs.unattained import why_unsolved
 from hierfl.compiler.programs.variational_inequality import gap_program, gap_solution, solution_of_gap
 from hierfl.errors import LowerLevelError, NotConvexError
 
@@ -149,6 +150,8 @@ class LevelSolver:
     def _answer(self, thetas: Thetas, of_upper: Thetas) -> LevelAnswer:
         program = self.form.program(thetas)
         first = self.form.solution(thetas, program, self._known)
+        if not first.solved:
+            first = replace(first, status=why_unsolved(program, first))
         if first.solved and self.mapping and not self.form.is_monotone(program):
             return LevelAnswer(program, first, first, TWISTED)
         if not first.solved or self.strict or self.form.asks_for_map:

@@ -27,7 +27,7 @@ from hierfl.compiler.programs.small_and_sparse import (
 )
 from hierfl.compiler.programs.smooth_atoms import SmoothSum
 
-SOLVED, EMPTY, UNBOUNDED, FAILED = 0, 1, 2, 3
+SOLVED, EMPTY, UNBOUNDED, FAILED, UNATTAINED = 0, 1, 2, 3, 4
 
 # whether y has no other value: several (and the upper objective tells them apart), one, alike (it does not), unknown, or twisted:
 # the conditions are those of a map that is not monotone, and others far away may hold as well

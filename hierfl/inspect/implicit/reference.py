@@ -298,7 +298,7 @@ def _searched(compiled: CompiledProblem, restarts: int, seed: int, x0: Any, prog
         )
     if not ends[0].value > UNBOUNDED:
         raise DivergedError(
-            f"f seems unbounded below on X: the search met the value {compiled.sign * ends[0].value:.3g}. Bound X."
+            f"f seems unbounded {'below' if compiled.sign > 0 else 'above'} on X: the search met the value {compiled.sign * ends[0].value:.3g}. Bound X."
         )
     skipped = int(np.sum(~np.isfinite(values)))
     gaps = f" ({skipped:,} of them left out: f has no value there)" if skipped else ""

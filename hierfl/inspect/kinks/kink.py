@@ -60,7 +60,7 @@ NAMED = 3  # causes that are written out
 ROUNDING = 1e-13  # of the larger slope at a kink: less is written as none
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Kink:
     """f has two slopes at ``t``: ``left_slope`` before it and ``right_slope`` after, along the line, possibly infinite.
 
@@ -100,6 +100,8 @@ class Kink:
         size = max((abs(slope) for slope in sides if np.isfinite(slope)), default=0.0)
         left, right = (0.0 if abs(slope) <= ROUNDING * size else slope for slope in sides)
         return f"t = {round(self.t, 9) + 0.0:.6g}: slope {left:.6g} to {right:.6g}, {bend}; {self.cause}"
+
+    __repr__ = __str__
 
 
 @dataclass(frozen=True)

@@ -395,7 +395,10 @@ def _draw_response(panel: Axes, shown: Slice) -> None:
     import matplotlib as mpl
 
     owners, size = shown.answers.shape[1:]
-    names = list(entries(shown.compiled.lower))
+    names, declaration = list(entries(shown.compiled.lower)), shown.compiled.declaration
+    called = [str(owner) for owner in range(owners)]
+    if shown.compiled.scope == "client" and declaration.federation is not None:
+        called = [client.name or number for client, number in zip(declaration.federation.clients, called, strict=True)]
     ends: dict[str, tuple[float, str]] = {}
     for owner in range(owners):
         for place in range(size):
@@ -403,7 +406,7 @@ def _draw_response(panel: Axes, shown: Slice) -> None:
             alone = size == 1
             colour = READABLE[(owner if alone else place) % len(READABLE)]
             look: dict[str, Any] = {"color": colour, "linestyle": "-" if alone else LINES[owner % len(LINES)]}
-            label = names[place] if owners == 1 else f"{names[place]}, {owner}"
+            label = names[place] if owners == 1 else f"{names[place]}, {called[owner]}"
             panel.plot(t, values, label=label, linewidth=0.9 * mpl.rcParams["lines.linewidth"], **look)
             finite = np.flatnonzero(np.isfinite(values))
             if len(finite):

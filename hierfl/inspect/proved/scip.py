@@ -73,7 +73,13 @@ def _searched(
     program: SingleLevel, start: np.ndarray | None, gap: float, until: float, show: bool, sign: float, floor: float | None
 ) -> Search:
     """The same for the largest of the value and a floor, if there is one."""
-    model, variables = _written(program, floor)
+    try:
+        with _without_notes():
+            model, variables = _written(program, floor)
+    except Exception as error:
+        if type(error) is not Exception:  # which pyscipopt raises for coefficients from 1e20 on, infinite to SCIP
+            raise
+        return Search(None, math.inf, -math.inf, f"SCIP failed: {error}", 0)
     told = _Told()
     _listened_to(model, told)
     model.setParam("limits/gap", gap)

@@ -49,7 +49,7 @@ from hierfl.language.printing.latex import expression_latex
 from hierfl.language.printing.text import expression_text
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SymbolicView:
     """The implicit function as SymPy formulas, valid on X.
 
@@ -131,6 +131,8 @@ class SymbolicView:
         rows += [] if self.kinks or self.unknown else ["no kinks"]
         rows += [f"where {self.domain}"] if self.domain != sympy.true else []
         return "\n".join([*rows, f"agrees with problem.implicit at {self.verified} random points"])
+
+    __repr__ = __str__
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from hierfl.language.federation.given_arrays import (
 from hierfl.language.sample import ClientParameter, Sample
 
 _BLOCK = 1_000_000
+LARGEST = 1e150  # of a number, beyond which its square is none
 
 
 def is_frozen_distribution(value: Any) -> bool:
@@ -59,16 +60,19 @@ def _check_array(array: np.ndarray | MappedRows, what: str) -> None:
         if not np.isfinite(array):
             raise DataError(f"{what} is {float(np.asarray(array))}; expected a finite number.")
         return
-    rows = _rows_at_once(array)
+    rows, most = _rows_at_once(array), min(LARGEST, float(np.finfo(array.dtype).max))
     blocks = ((start, array[start : start + rows]) for start in range(0, len(array), rows))
     broken = [
-        start + np.flatnonzero(~np.isfinite(block).reshape(len(block), -1).all(axis=1)) for start, block in blocks
+        start + np.flatnonzero(~(np.abs(block) <= most).reshape(len(block), -1).all(axis=1)) for start, block in blocks
     ]
     broken_rows = np.concatenate(broken) if broken else np.zeros(0, int)
     if broken_rows.size:
-        raise DataError(
-            f"{what} contains NaN or infinity in {broken_rows.size} of {len(array)} rows, first in row {int(broken_rows[0])}."
-        )
+        first = int(broken_rows[0])
+        entries = np.asarray(array[first])
+        place = np.argwhere(~(np.abs(entries) <= most))[0]
+        entry = f", entry {', '.join(map(str, place))}" if place.size else ""
+        found = "NaN or infinity" if not np.isfinite(entries).all() else f"numbers beyond {LARGEST:.0e}, whose squares are infinite,"
+        raise DataError(f"{what} contains {found} in {broken_rows.size} of {len(array)} rows, first in row {first}{entry}.")
 
 
 def _check_attributes(leaf: cp.Parameter, array: np.ndarray | MappedRows, what: str) -> None:

@@ -79,7 +79,7 @@ def brief(value: Any) -> str:
     if isinstance(value, list):
         sizes = sum(np.size(part) for part in value)
         return f"{len(value)} arrays of {sizes:,} scalars together"
-    array = np.asarray(value, dtype=float)
+    array = np.asarray(value, dtype=float) + 0.0  # no -0
     if array.size <= SHORT:
         return point_text(array)
     return f"in {domain_text(array.shape)}, entries from {np.min(array):.4g} to {np.max(array):.4g}"

@@ -269,7 +269,7 @@ def test_interior_points_on_the_way_to_infinity_are_no_answer(falling: Any) -> N
     """1 / y has no minimum: a y of 40,000 has a slope of 6e-10, which is no proof of one."""
     x, y = cp.Variable(name="x"), cp.Variable(name="y")
     problem = hf.Problem(hf.Minimize(clients=cp.square(x) + y), hf.ArgMin(y, falling(y), [y >= x]))
-    with pytest.raises(hf.LowerLevelError, match="attain its infimum|infimum may not be attained|unbounded below"):
+    with pytest.raises(hf.LowerLevelError, match="a finite infimum on .* and to attain it at no y"):
         problem.implicit(1.0)
     kept = hf.ArgMin(y, cp.inv_pos(y) + 1e-8 * y + 0 * x, [y >= 0])  # a minimum as far away
     assert hf.Problem(hf.Minimize(clients=y), kept).implicit.response(1.0) == pytest.approx(1e4, rel=1e-6)

@@ -29,7 +29,7 @@ from hierfl.compiler.parametric.priced_form import PricedForm
 from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.party_constraints import lower_constraints
 from hierfl.compiler.programs.cones import NoStandardFormError
-from hierfl.compiler.programs.convex_program import ALIKE, EMPTY, ONE, SEVERAL, SOLVED, UNBOUNDED
+from hierfl.compiler.programs.convex_program import ALIKE, EMPTY, ONE, SEVERAL, SOLVED, UNATTAINED, UNBOUNDED
 from hierfl.jaxtools.host_callback import Batch, call_on_host, for_each
 from hierfl.language.aggregates import tails_of, without_tails
 from hierfl.language.coupled import chosen_by
@@ -306,13 +306,21 @@ class ParametricProgram(ExactMethod):
 
     def unsolved(self, solution: LowerSolution, owner: int) -> str:
         kind = self.structure.level.kind
-        what, convex, none = "objective", "convex", "It may not attain its infimum"
+        best, moves = ("supremum", "rises") if kind == "argmax" else ("infimum", "falls")
+        what, convex, none = "objective", "convex", f"It may not attain its {best}"
+        if kind == "argmax":
+            convex = "concave"
         if kind == "equilibrium":
             what, convex, none = "mapping", "monotone", "It may have no solution"
         add = f"dd a strongly {convex} term or a bounded set"
         if int(solution.iterations[owner]) == UNBOUNDED:
             far = {"argmin": "is unbounded below", "argmax": "is unbounded above"}.get(kind, "pulls y to infinity")
             return f"its {what} {far} on Y(x). A{add}."
+        if int(solution.iterations[owner]) == UNATTAINED:
+            return (
+                f"its {what} seems to have a finite {best} on Y(x) and to attain it at no y: it {moves} ever less, and on and on, as y goes to "
+                f"infinity. A{add}."
+            )
         error = float(solution.residual[owner])
         tried = (
             f"its optimality conditions hold with a relative error of {error:.1e} only"
