@@ -124,13 +124,19 @@ class Regression(hf.Problem):
         )
 
     _outcomes = ("", lambda values: np.ones(len(values), bool))  # what they are, and which are
+    _judged, _at_end = "outcome", frozenset[float]()  # the column that is looked at, and values that alone say nothing
 
     def _require_outcomes(self, federation: hf.Federation, others: Mapping[str, hf.Sample | None]) -> None:
-        """Every client's outcomes are such as the model is of."""
-        what, are = type(self)._outcomes
-        outcome = others.get("outcome")
+        """Every client's outcomes are such as the model is of, and not all of them at its end, where a likelihood has no maximum."""
+        (what, are), at_end = type(self)._outcomes, type(self)._at_end
+        outcome = others.get(type(self)._judged)
         if outcome is None:
             return
+        seen = [client.samples.get(outcome) for client in federation.clients]
+        if all(isinstance(held, np.ndarray) for held in seen):
+            different = np.unique(np.concatenate(seen))
+            if different.size == 1 and different[0] in at_end:
+                raise DataError(f"sample {outcome.name()!r} is {different[0]:g} in every row: a {type(self).__name__} of it has no estimate.")
         for place, client in enumerate(federation.clients):
             held = client.samples.get(outcome)
             if isinstance(held, np.ndarray) and not (right := are(held)).all():
@@ -173,6 +179,7 @@ class LogisticRegression(Regression):
     """
 
     _outcomes = ("0 or 1", lambda values: (values == 0) | (values == 1))
+    _at_end = frozenset({0.0, 1.0})
 
     def _loss(self, score: cp.Expression, **others: Any) -> cp.Expression:
         return hf.E(cp.logistic(score) - others["outcome"] * score)
@@ -191,6 +198,7 @@ class PoissonRegression(Regression):
     """
 
     _outcomes = ("a number of events, at least 0", lambda values: values >= 0)
+    _at_end = frozenset({0.0})
 
     def _loss(self, score: cp.Expression, **others: Any) -> cp.Expression:
         return hf.E(cp.exp(score) - others["outcome"] * score)
@@ -216,6 +224,9 @@ class CoxRegression(Regression):
     >>> model.solve(progress=False).inference().estimate.round(2)
     array([-0.2])
     """
+
+    _outcomes = ("an event, 1, or a censored time, 0", lambda values: (values == 0) | (values == 1))
+    _judged, _at_end = "event", frozenset({0.0})
 
     def __init__(
         self,

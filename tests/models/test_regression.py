@@ -86,6 +86,9 @@ def test_mistakes_are_named() -> None:
         hf.models.LinearRegression(federation(y), features)
     with pytest.raises(hf.DataError, match="client 0 has .*: the outcome of a LogisticRegression is 0 or 1"):
         hf.models.LogisticRegression(federation(y), features, outcome)
+    for model, value in ((hf.models.LogisticRegression, 1.0), (hf.models.PoissonRegression, 0.0)):
+        with pytest.raises(hf.DataError, match=f"is {value:g} in every row: a {model.__name__} of it has no estimate"):
+            model(federation(np.full(N, value)), features, outcome)
     with pytest.raises(hf.SettingError, match="not list"):
         hf.models.LinearRegression(list(federation(y).clients), features, outcome)
     with pytest.raises(hf.SettingError, match="penalty=None"):
