@@ -37,7 +37,6 @@ from hierfl.solvers.parts.step_schedules import (
     tabulate_steps,
 )
 
-
 SMALL, BATCH = 10_000, 32  # rows of a client that are taken all at once, and of the minibatches of more
 MANY, LAST_PHASE, LATEST = 5, 0.75, 200  # local steps, and where the phase of one begins: of the rounds, and at the latest
 
@@ -92,7 +91,7 @@ class FedAvg:
     local_steps: StepCounts | Literal["auto"] = "auto"
     participation: Participation = 1.0
     absent: str = "unbiased"
-    batch_size: int | None | Literal["auto"] = "auto"
+    batch_size: int | Literal["auto"] | None = "auto"
     epochs: int | None = field(default=None, kw_only=True)
     takes_epochs: ClassVar[bool] = True
 

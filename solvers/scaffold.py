@@ -72,7 +72,7 @@ class SCAFFOLD:
     local_steps: StepCounts = 5
     server_step: float = 1.0
     participation: Participation = 1.0
-    batch_size: int | None | Literal["auto"] = "auto"
+    batch_size: int | Literal["auto"] | None = "auto"
     option: str = "II"
     epochs: ClassVar[None] = None
 
