@@ -23,6 +23,7 @@ from hierfl.compiler.lower_level.exact_lower import LARGE
 from hierfl.jaxtools.keyed_random import fold_in, split
 from hierfl.runtime.contract import Clients, Message, OwnValue, Received
 from hierfl.solvers.lower.lower_solver import Clock
+from hierfl.solvers.parts.mean_prices import MeanPrices
 from hierfl.solvers.parts.step_schedules import Tabulated
 
 Jobs = TypeVar("Jobs")
@@ -41,7 +42,7 @@ class Evaluated(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class ClientOracle(Tabulated):
+class ClientOracle(Tabulated, MeanPrices):
     """f_i(x, y_i(x)) on minibatches.
 
     ``lower`` is a bound lower-level solver or None; ``alone`` says that each client answers by itself (client scope, or
@@ -158,7 +159,7 @@ class ClientOracle(Tabulated):
 
         Whoever holds the data judges y by them anew: each client its own, all together the one that they share, of which they send F.
         """
-        messages = clients.map(self.full_value, (x, y, clock), key=key)
+        messages = clients.map(self.full_value, self.with_prices(clients, x, y, clock, (x, y, clock), key), key=key)
         shared = y is not None and not self.problem.several
         values, forces = messages.payload if shared else (messages.payload, None)
         total = clients.mean(values)
@@ -178,6 +179,7 @@ class ClientOracle(Tabulated):
 
     def full_value(self, party: Party, memory: Memory, received: Received, key: Array) -> tuple[Memory, Message]:
         """One client's term on all its data, and what these say of y; a client that keeps a y has it as its memory, or first in it."""
+        party, received = self.at_prices(party, memory, received, key)
         x, y, clock = received.broadcast
         problem, force, found = self.problem, None, {}
         if problem.scope == "sample":
