@@ -418,3 +418,13 @@ def test_check_and_explain_say_what_is_not_covered() -> None:
     problem = taxed(lambda x, y, cap: y <= cap)
     assert problem.check(progress=False)["constraints on x alone"].status == "not covered"
     assert "y <= cap: one for each client" in str(problem.explain())
+
+
+def test_a_reference_where_f_falls_faster_than_a_penalty_grows() -> None:
+    """-x^3 beside x / 2 - 1: 2 is the best that is feasible; without an end of what is feasible there is no best."""
+    bounded = on_a_line(lambda x, y: y <= 1, lambda x, y: x >= -5, objective=lambda x, y: hf.Minimize(server=-cp.power(x, 3)))
+    found = bounded.reference(progress=False)
+    assert found.x == pytest.approx(2.0, abs=1e-5) and found.value == pytest.approx(-8.0, abs=1e-4)
+    assert "faster than a penalty grows" in found.guarantee
+    with pytest.raises(hf.DivergedError, match="unbounded below where the upper constraints on y hold"):
+        on_a_line(lambda x, y: y >= 1, objective=lambda x, y: hf.Minimize(server=-cp.power(x, 3))).reference(progress=False)
