@@ -18,7 +18,7 @@ ROUNDING = 8 * np.finfo(float).eps  # of a matrix, in its size times its largest
 
 def as_squares(one: Polynomial, unknowns: Unknowns, sign: float) -> Polynomial:
     """The same number with every part of its quadratic form that is ``sign`` times a convex one as squares; others as they were."""
-    pairs = {places: value for places, value in one.terms.items() if len(places) == 2}
+    pairs: dict[tuple[int, ...], float] = {places: value for places, value in one.terms.items() if len(places) == 2}
     cubic = {place for places in one.terms if len(places) > 2 for place in places}
     mixed = [places for places in pairs if places[0] != places[1]]
     if not mixed:
@@ -31,7 +31,7 @@ def as_squares(one: Polynomial, unknowns: Unknowns, sign: float) -> Polynomial:
     for part in range(count):
         own = [place for place, of in zip(ends, label) if of == part]
         if 1 < len(own) <= LARGEST and not cubic & set(own):
-            form = {places: value for places, value in pairs.items() if places[0] in set(own)}
+            form: dict[tuple[int, ...], float] = {places: value for places, value in pairs.items() if places[0] in set(own)}
             squares = _squares(form, own, unknowns, sign)
             found = found if squares is None else Polynomial.sum_of([(1.0, found), (-1.0, Polynomial(form)), (sign, squares)])
     return found
