@@ -17,7 +17,7 @@ and the server averages the x_i. The classes differ in the y at which f_i is eva
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import jax.numpy as jnp
 from jax import Array
@@ -69,6 +69,8 @@ class BoundFedRZO2s(ZerothOrderSteps):
     ) -> tuple[FedRZOMemory, Message]:
         """Lines 4 to 8 of one client, for k = T_r, ..., T_{r+1} - 1."""
 
+        party, received = self.oracle.at_prices(party, memory, received, key)
+
         def local_gradient(x: Array, memory: FedRZOMemory, clock: Clock, keys: Array) -> LocalGradient:
             v_key, sample_key = keys
             v = self.steps.draw(v_key)  # line 5: eta v; the key of the samples is that of xi
@@ -106,7 +108,8 @@ class BoundFedRZObl(ZerothOrderSteps):
         ledger = self.uplink.charge(clients, ledger, self.steps)
         delayed = DelayedAnswers(Known((x, v)), answers.y)  # line 5
         monitor = RoundMonitor.quiet(x).with_federation(answers.residual, answers.gap)
-        x, record = self.averaged(clients, x, delayed, monitor, v)  # lines 6 to 11
+        y = answers.y[0] if self.settings.estimator == "forward" else jnp.mean(answers.y, axis=0)
+        x, record = self.averaged(clients, x, delayed, monitor, v, y)  # lines 6 to 11
         return FedRZOState(x, answers.y[0], ledger), record
 
     def _answers(self, clients: Clients, x: Array, v: Directions, start: Array, key: Array) -> LowerAnswer:
@@ -127,6 +130,7 @@ class BoundFedRZObl(ZerothOrderSteps):
         self, party: Party, memory: FedRZOMemory, received: Received, key: Array
     ) -> tuple[FedRZOMemory, Message]:
         """Lines 6 to 10 of one client, for k = T_r, ..., T_{r+1} - 1."""
+        party, received = self.oracle.at_prices(party, memory, received, key)
         delayed: DelayedAnswers = received.broadcast
         start, v = delayed.known.values
 
@@ -223,6 +227,7 @@ class FedRZO(PublishedSettings):
     accuracy: float = 1e-2
     starts: Starts | None = field(default=None, repr=False)
     published_as: PaperMode | None = field(default=None, repr=False, compare=False, kw_only=True)
+    prices_means: ClassVar[bool] = True  # those that upper constraints are on, by a question in every round
 
     @classmethod
     def published(cls, kind: str, followers: int | None = None, **given: Any) -> Self:

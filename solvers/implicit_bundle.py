@@ -64,7 +64,7 @@ class ImplicitBundle:
     """
 
     accuracy: float = 1e-9
-    sees_all: ClassVar[bool] = True  # data, so that it knows means over clients at every point
+    prices_means: ClassVar[bool] = True  # which all data at hand tell at every point
 
     def __post_init__(self) -> None:
         require_number(self.accuracy, "accuracy", 0, 1)

@@ -79,6 +79,7 @@ class ImplicitGradient:
     participation: Participation = 1.0
     absent: str = "unbiased"
     batch_size: int | None = None
+    prices_means: ClassVar[bool] = True  # those that upper constraints are on, by a question in every round
 
     def __post_init__(self) -> None:
         require_common(self)
@@ -121,7 +122,7 @@ class BoundImplicitGradient(Bound):
             answer = self.lower.federation(clients.everyone, Known(at[None]), y, self.clock(clients.round), key)
             y, monitor = answer.y[0], monitor.with_federation(answer.residual, answer.gap)
         if problem.client_program is not None:
-            messages = clients.map(self.client_gradient, (at, y))
+            messages = clients.map(self.client_gradient, self.with_prices(clients, at, y, (at, y)))
             in_x, in_y = clients.mean(messages.payload)
             finite = jnp.isfinite(messages.monitor["value"]) & jnp.isfinite(messages.payload[0]).all(axis=1)
             monitor = monitor.with_clients(clients, finite, messages.monitor)
@@ -137,6 +138,7 @@ class BoundImplicitGradient(Bound):
 
     def client_gradient(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """One client's gradient in x, and in federation scope in y."""
+        party, received = self.oracle.at_prices(party, memory, received, key)
         problem, (x, y) = self.problem, received.broadcast
         lower_key, upper_key = split(key)
         clock = self.clock(received.round)

@@ -118,6 +118,7 @@ class ZOHFL(PublishedSettings):
     accuracy: float = 1e-2
     starts: Starts | None = field(default=None, repr=False)
     published_as: PaperMode | None = field(default=None, repr=False, compare=False, kw_only=True)
+    prices_means: ClassVar[bool] = True  # those that upper constraints are on, by a question in every round
 
     @classmethod
     def published(cls, tau: float = 20, start: str = "query", **given: Any) -> Self:
@@ -248,9 +249,8 @@ class BoundZOHFL(Bound):
         if problem.client_program is not None:
             v = self._directions(clients, key)  # line 3
             ledger = self._announce(clients, v, ledger)
-            messages = clients.map(
-                self.answer, self.uplink.announced(x), each=Known(v.parts(clients.participants.size))
-            )
+            told = self.with_prices(clients, x, None, self.uplink.announced(x))
+            messages = clients.map(self.answer, told, each=Known(v.parts(clients.participants.size)))
             differences = self._differences(x, v, messages.payload, clients.public)  # line 7: f_2 at (x +- eta v, y+-)
             gradient = self._client_gradient(clients, v, differences)
             monitor = monitor.with_clients(clients, jnp.isfinite(differences).all(axis=1), messages.monitor)
@@ -262,6 +262,7 @@ class BoundZOHFL(Bound):
 
     def answer(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """Line 5 of one client: y+ and y- by Algorithm 2, for each of its directions, and f_2 there."""
+        party, received = self.oracle.at_prices(party, memory, received, key)
         x, v = arrived(received.broadcast), received.own.values
         lengths = self.smoothing * jnp.array([1.0, -1.0])
 

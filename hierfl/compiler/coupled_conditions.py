@@ -74,13 +74,26 @@ class CoupledPrograms:
                 continue
             own = at.of_owners(one, program)
             excess = _met(own, one, at.clients).excess
-            slope = rho * (jnp.sign(excess) if one.equality else jnp.where(excess > 0, 1.0, 0.0))
+            slope = rho * slope_of(one, excess)
             if one.kind == CLIENTS_MEAN:
                 weights = jnp.asarray(at.clients.weights)
                 share = self.shares(one, at.clients) / weights
                 slope = share.reshape(-1, *(1,) * (slope.ndim - 1)) * slope
             prices[penalty.prices[one].id] = slope
         return prices
+
+
+def slope_of(one: CoupledCondition, excess: Array) -> Array:
+    """The slope of what is violated, by what left exceeds right by."""
+    return jnp.sign(excess) if one.equality else jnp.where(excess > 0, 1.0, 0.0)
+
+
+class PricedMeans(NamedTuple):
+    """The conditions on means that an objective has a penalty for, with their programs, and the leaves of their prices and of the penalty's weight."""
+
+    programs: tuple[tuple[CoupledCondition, Program], ...]
+    leaves: dict[CoupledCondition, int]
+    rho: int
 
 
 class _At(NamedTuple):

@@ -128,8 +128,8 @@ WHOSE = {
     FEDERATION: ("one condition", "in one of the terms"),
     CLIENT: ("one for each client", "in the clients' terms"),
     ROW: ("one for each row", "in the clients' terms, as a mean over rows"),
-    ROWS_MEAN: ("one for each client, of its mean over rows", "by a price that whoever has all data sets: ImplicitBundle"),
-    CLIENTS_MEAN: ("one, of all clients together", "by a price that whoever has all data sets: ImplicitBundle"),
+    ROWS_MEAN: ("one for each client, of its mean over rows", "by a price that each client sets"),
+    CLIENTS_MEAN: ("one, of all clients together", "by a price, which all clients are asked for in every round"),
 }
 
 

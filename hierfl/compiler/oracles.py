@@ -20,7 +20,7 @@ from jaxtyping import Float
 from scipy.sparse import issparse
 
 from hierfl.analysis.declare import convex_on_x_only
-from hierfl.compiler.coupled_conditions import CoupledPrograms
+from hierfl.compiler.coupled_conditions import CoupledPrograms, PricedMeans
 from hierfl.compiler.data.held_elsewhere import any_elsewhere, require_all_here, require_as_declared
 from hierfl.compiler.data.tables import Data, Party, Population, population
 from hierfl.compiler.expressions.program import NO_ROWS, Program, Rows
@@ -31,6 +31,7 @@ from hierfl.errors import DataError, DeclarationError, IncompatibleSolverError
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import is_double, renewed
 from hierfl.jaxtools.program_cache import ProgramCache
+from hierfl.language.coupled import CLIENTS_MEAN
 from hierfl.language.declaration import Declaration
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.federated_data import POINTS
@@ -162,6 +163,20 @@ class Oracles:
         """The conditions on the answers: those that the objective has a penalty for, if it has one."""
         penalty = self.declaration.penalty
         return CoupledPrograms.of(self.declaration.coupled if penalty is None else penalty.of.coupled)
+
+    @cached_property
+    def means(self) -> PricedMeans | None:
+        """The conditions on means that the objective has a penalty for; None where there are none."""
+        penalty = self.declaration.penalty
+        if penalty is None or not penalty.prices:
+            return None
+        programs = tuple(pair for pair in zip(self.coupled.conditions, self.coupled.programs) if pair[0].is_mean)
+        return PricedMeans(programs, {one: price.id for one, price in penalty.prices.items()}, penalty.rho.id)
+
+    @property
+    def asks_all(self) -> bool:
+        """Whether all clients are asked in every round: a mean over them has a penalty."""
+        return self.means is not None and any(one.kind == CLIENTS_MEAN for one, _ in self.means.programs)
 
     def priced(self, x: Upper, answers: Array | None, data: Data) -> Data:
         """The data with the prices of violated means at x and the owners' y, where the objective has a penalty for any."""
@@ -299,15 +314,16 @@ class Oracles:
         """A client's upper term on these rows; in sample scope y is ``(B, size)``, one answer per row."""
         if self.client_program is None:
             return jnp.zeros(())
-        if self.scope == "sample" and y is not None:
-            if not rows.values:
-                rows_with_y = rows
-            else:
-                rows_with_y = self._with_answers(rows, y)
-            value = self.client_program(self.environment(x, None, own), rows_with_y)[0]
-        else:
-            value = self.client_program(self.environment(x, y, own), rows)[0]
+        value = self.client_program(*self.answered(x, y, own, rows))[0]
         return self.sign * jnp.reshape(value, ())
+
+    def answered(
+        self, x: Upper, y: Lower | Float[Array, "rows size"] | None, own: Environment, rows: Rows
+    ) -> tuple[dict[int, Any], Rows]:
+        """What a client's program is given: y among the constants, or, in sample scope, among the rows."""
+        if self.scope != "sample" or y is None:
+            return self.environment(x, y, own), rows
+        return self.environment(x, None, own), self._with_answers(rows, y) if rows.values else rows
 
     def _with_answers(self, rows: Rows, y: Array) -> Rows:
         """The rows with y (B, size) as further columns, weighted as the sample's own table is."""

@@ -160,10 +160,11 @@ def _require_supported(compiled: CompiledProblem, solver: Any, settings: RunSett
             f"penalty, such as penalty=100, which makes it one."
         )
     means = [one for one in compiled.coupled.conditions if one.is_mean]
-    if means and not getattr(solver, "sees_all", False):
+    if means and not getattr(solver, "prices_means", False):
         raise IncompatibleSolverError(
             f"the constraint {means[0].text} is one on a mean, and what it violates is no sum over rows or clients, which {type(solver).__name__} adds up: "
-            f"use ImplicitBundle, which has all data in this process, or give each row, or client, a condition of its own."
+            f"use ImplicitBundle, which has all data in this process, FedRZO, ZOHFL or ImplicitGradient, which ask for means first, or give each row, or "
+            f"client, a condition of its own."
         )
 
 

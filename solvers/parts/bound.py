@@ -76,6 +76,10 @@ class Bound(Tabulated):
                 y = self.lower.federation(clients, Known(x[None]), y, clock, key).y[0]
         return self.oracle.own_value(clients, x, y, clock, key)
 
+    def with_prices(self, clients: Clients, x: Array, y: Array | None, told: Any) -> Any:
+        """A round's broadcast with the prices of violated means, where upper constraints are on any: see ``MeanPrices``."""
+        return self.oracle.with_prices(clients, x, y, self.clock(clients.round), told, clients.key)
+
     @property
     def lower(self) -> Any:
         return self.oracle.lower

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party, added
-from hierfl.compiler.expressions.program import Environment, Rows
+from hierfl.compiler.expressions.program import Rows
 from hierfl.compiler.lower_level.certificate import Judgement
 from hierfl.compiler.lower_level.exact_lower import LARGE
 from hierfl.jaxtools.keyed_random import fold_in, split
 from hierfl.runtime.contract import Clients, Message, OwnValue, Received
 from hierfl.solvers.lower.lower_solver import Clock
-from hierfl.solvers.parts.step_schedules import Tabulated
+from hierfl.solvers.parts.mean_prices import Answers, MeanPrices
 
 Jobs = TypeVar("Jobs")
 Memory = TypeVar("Memory")
@@ -41,18 +40,12 @@ class Evaluated(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class ClientOracle(Tabulated):
+class ClientOracle(MeanPrices):
     """f_i(x, y_i(x)) on minibatches.
 
     ``lower`` is a bound lower-level solver or None; ``alone`` says that each client answers by itself (client scope, or
     the only client of a federation), so that it keeps a y of its own.
     """
-
-    problem: CompiledProblem
-    lower: Any
-    batch_size: int | None
-    queries: str
-    alone: bool
 
     def first_answer(self, x0: Float[Array, " n"]) -> Float[Array, " size"]:
         """A client's warm start at round 0: x0 where y has x's shapes, else 0; empty where clients keep no y."""
@@ -61,10 +54,6 @@ class ClientOracle(Tabulated):
             return jnp.zeros(0, x0.dtype)
         alike = [v.shape for v in problem.upper.variables] == [v.shape for v in problem.lower.variables]
         return x0 if alike else jnp.zeros(problem.lower.size, x0.dtype)
-
-    def query(self, point: Float[Array, " n"], own: Environment) -> Float[Array, " n"]:
-        """The point itself, or its projection on the public part of X (``queries='projected'``)."""
-        return point if self.queries == "raw" else self.problem.project_upper(point, own)
 
     def at(
         self,
@@ -117,16 +106,16 @@ class ClientOracle(Tabulated):
 
     def _answered(self, x: Array, party: Party, clock: Clock, rows: Rows) -> tuple[Array, Array, Array]:
         """(value, weighted residual, weighted gap) of rows with their answers."""
-        y, residuals, gaps = self._answers(x, party, clock, rows)
+        y, residuals, gaps = self.answers(x, party, clock, rows)
         value = self.problem.client_value(x, y, party.environment, rows)
         if y is None or residuals is None or gaps is None:
             return value, jnp.zeros(()), jnp.zeros(())
         weight = rows.weights[self.problem.row_samples[0]]
         return value, weight @ residuals, weight @ jnp.maximum(gaps, 0.0)
 
-    def _answers(
+    def answers(
         self, x: Array, party: Party, clock: Clock, rows: Rows
-    ) -> tuple[Array, Array, Array] | tuple[None, None, None]:
+    ) -> Answers:
         """(y, natural residual, gap) of each row; None where the rows are not those of the lower level's table."""
         problem = self.problem
         table, zero = problem.row_samples, jnp.zeros(problem.lower.size, x.dtype)
@@ -158,7 +147,7 @@ class ClientOracle(Tabulated):
 
         Whoever holds the data judges y by them anew: each client its own, all together the one that they share, of which they send F.
         """
-        messages = clients.map(self.full_value, (x, y, clock), key=key)
+        messages = clients.map(self.full_value, self.with_prices(clients, x, y, clock, (x, y, clock), key), key=key)
         shared = y is not None and not self.problem.several
         values, forces = messages.payload if shared else (messages.payload, None)
         total = clients.mean(values)
@@ -178,6 +167,7 @@ class ClientOracle(Tabulated):
 
     def full_value(self, party: Party, memory: Memory, received: Received, key: Array) -> tuple[Memory, Message]:
         """One client's term on all its data, and what these say of y; a client that keeps a y has it as its memory, or first in it."""
+        party, received = self.at_prices(party, memory, received, key)
         x, y, clock = received.broadcast
         problem, force, found = self.problem, None, {}
         if problem.scope == "sample":
@@ -203,7 +193,7 @@ class ClientOracle(Tabulated):
 
     def _judged(self, x: Array, party: Party, clock: Clock, rows: Rows) -> tuple[Array, Judgement]:
         """The value of rows with their answers, and the largest residual and error bound of these."""
-        y, exact, table = self._answers(x, party, clock, rows)[0], self.problem.exact, self.problem.row_samples
+        y, exact, table = self.answers(x, party, clock, rows)[0], self.problem.exact, self.problem.row_samples
         value = self.problem.client_value(x, y, party.environment, rows)
         if y is None:
             return value, Judgement(jnp.zeros(()), jnp.zeros(()))

@@ -184,11 +184,12 @@ class ZerothOrderSteps(Bound):
         broadcast: object,
         monitor: RoundMonitor,
         v: Directions | None = None,
+        y: Array | None = None,
     ) -> tuple[Float[Array, " n"], dict[str, Array]]:
-        """The new x, after everybody's local steps from x, and the round's record; ``v`` are the round's directions, if it has some."""
+        """The new x, after everybody's local steps from x, and the round's record; ``v`` are the round's directions, if it has some, and y is the federation's."""
         problem, move, size = self.problem, jnp.zeros_like(x), self.steps.size(clients.round)
         if problem.client_program is not None:
-            messages = clients.map(self.local_steps, broadcast)
+            messages = clients.map(self.local_steps, self.with_prices(clients, x, y, broadcast))
             moves, told = self.uplink.moves(clients, self.steps, x, messages.payload, v), messages.monitor
             move = clients.mean(moves)
             finite = jnp.isfinite(moves).all(axis=1) & jnp.isfinite(told["value"])

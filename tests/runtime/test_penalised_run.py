@@ -14,7 +14,7 @@ import scipy.optimize
 import hierfl as hf
 from hierfl.compiler.compiled_problem import penalised_problem
 from hierfl.result import Result
-from hierfl.solvers import ZOHFL, FedRZO, ImplicitBundle, ImplicitGradient
+from hierfl.solvers import ZOHFL, FedNest, FedRZO, ImplicitBundle, ImplicitGradient
 
 QUIET: dict[str, Any] = {"progress": False}
 BUNDLE = ImplicitBundle()
@@ -238,10 +238,43 @@ def test_implicit_gradient_comes_near() -> None:
     assert result.x == pytest.approx(5.2, abs=0.1)
 
 
-@pytest.mark.parametrize("solver", [ZOHFL(step_size=0.01), FedRZO(step_size=0.01), ImplicitGradient()])
-def test_means_are_refused_by_name_where_they_are_added_up(solver: Any) -> None:
-    with pytest.raises(hf.IncompatibleSolverError, match=rf"E\[y\] <= 1 is one on a mean.*{type(solver).__name__}.*ImplicitBundle"):
-        taxed(lambda x, y, cap: hf.E(y) <= 1).solve(solver, rounds=5, **QUIET)
+@pytest.mark.parametrize(
+    "solver", [ZOHFL(smoothing=0.05, step_size=0.002), FedRZO(smoothing=0.05, step_size=0.002), ImplicitGradient(step_size=0.002)]
+)
+@pytest.mark.parametrize(
+    ("constraint", "x"),
+    [
+        (lambda x, y, cap: hf.E(y) <= 1, 3.7),  # 0.5 (4 - x) + 0.3 (5 - x) + 0.2 (6 - x) = 1
+        (lambda x, y, cap: hf.total(y) <= 3, 4.0),
+    ],
+)
+def test_means_over_clients_have_prices_in_rounds(solver: Any, constraint: Any, x: float) -> None:
+    """Near the x of the bundle method, which is held to the same formulas above; over the edge by a step at most."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hf.FeasibilityWarning)
+        result = taxed(constraint).solve(solver, rounds=300, x0=3.0, penalty=40.0, **QUIET)
+    assert result.x == pytest.approx(x, abs=0.12)
+    assert result.violation.worst <= 0.1
+    assert result.value == pytest.approx(float(result.x) ** 2, rel=1e-9)
+
+
+@pytest.mark.parametrize("solver", [ZOHFL(smoothing=0.02, step_size=0.002), FedRZO(smoothing=0.02, step_size=0.002)])
+def test_a_client_prices_the_mean_of_its_own_rows(solver: Any) -> None:
+    """z = max(0, u - x) for every row: the second client's mean is (5 - x) / 2 from x = 2 on; that of both clients is 0.75 at 2.4."""
+    u, x, z = hf.Sample(name="u"), cp.Variable(name="x"), cp.Variable(name="z")
+    lower = hf.ArgMin(z, 0.5 * cp.square(z - u + x), [z >= 0], scope="sample")
+    federation = hf.Federation([hf.Client({u: np.array(own)}) for own in ([1.0, 2.0, 3.0], [2.0, 5.0])])
+    for constraint, wanted in ((hf.E(z) <= 1, 3.0), (hf.E(hf.E(z)) <= 0.75, 2.4)):
+        problem = hf.Problem(hf.Minimize(clients=cp.square(x) + 0 * hf.E(z)), lower, [x <= 10, constraint], federation)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", hf.FeasibilityWarning)
+            result = problem.solve(solver, rounds=300, x0=2.0, penalty=40.0, **QUIET)
+        assert result.x == pytest.approx(wanted, abs=0.12)
+
+
+def test_means_are_refused_by_name_where_nobody_asks_for_them() -> None:
+    with pytest.raises(hf.IncompatibleSolverError, match=r"E\[y\] <= 1 is one on a mean.*FedNest.*ImplicitBundle.*FedRZO"):
+        taxed(lambda x, y, cap: hf.E(y) <= 1).solve(FedNest(), rounds=5, **QUIET)
 
 
 # --- infeasible ones, and what a run keeps -------------------------------------------------------------------------------
@@ -385,3 +418,13 @@ def test_check_and_explain_say_what_is_not_covered() -> None:
     problem = taxed(lambda x, y, cap: y <= cap)
     assert problem.check(progress=False)["constraints on x alone"].status == "not covered"
     assert "y <= cap: one for each client" in str(problem.explain())
+
+
+def test_a_reference_where_f_falls_faster_than_a_penalty_grows() -> None:
+    """-x^3 beside x / 2 - 1: 2 is the best that is feasible; without an end of what is feasible there is no best."""
+    bounded = on_a_line(lambda x, y: y <= 1, lambda x, y: x >= -5, objective=lambda x, y: hf.Minimize(server=-cp.power(x, 3)))
+    found = bounded.reference(progress=False)
+    assert found.x == pytest.approx(2.0, abs=1e-5) and found.value == pytest.approx(-8.0, abs=1e-4)
+    assert "faster than a penalty grows" in found.guarantee
+    with pytest.raises(hf.DivergedError, match="unbounded below where the upper constraints on y hold"):
+        on_a_line(lambda x, y: y >= 1, objective=lambda x, y: hf.Minimize(server=-cp.power(x, 3))).reference(progress=False)

@@ -68,7 +68,8 @@ AGREES = 1e-6  # relative to 1 + |f|: how far f with the lower level solved agai
 SHARE = 0.5  # of the gap that is asked for, that the search itself is asked for
 INSIDE = 1e-8  # relative: how far a point of the search may be outside X, onto which it is put
 FIRST, SECONDS = 16, 2.0  # points that the local search is begun from, and how long it may take
-QUICK, BOUNDING = 3.0, 60.0  # seconds of a search without bounds of multipliers, and, at most, that these may take
+QUICK, AT_ONCE = 3.0, 1.0  # seconds of a search from any point, where only complementarity is curved, and of one without bounds of multipliers
+BOUNDING = 60.0  # seconds that these may take at most
 COMBINATIONS = 1_000  # of whole numbers, up to which they are looked through
 NOT_PROVED = "not proved"
 FEW, MOMENT, GAP = 40, 1.0, 1e-6  # scalars of x, and of all y, up to which a proof is tried when a result is printed; seconds that it may take
@@ -161,7 +162,7 @@ class _Proof:
         first: Found | None = None
         start: np.ndarray | None = None
         with Waiting("a first point", self.show), suppress(CutShort):  # the search then tells that it has no time
-            first = self._found_at(self.given) if self.from_there and self.given is not None else self._first()
+            first = self._found_at(self.given) if self.from_there and self.given is not None else self._first(polish=not self.program.is_linear)
             start = None if first is None else self._all_values(first)
         search = self._searched(start)
         rest()  # what is left to do ends by itself
@@ -182,24 +183,35 @@ class _Proof:
         return self._judged(search, first)
 
     def _searched(self, start: np.ndarray | None) -> Search:
-        """The search; where it is not quick, and more than complementarity is curved, once more with bounds of slacks and multipliers."""
+        """The search; where it is not quick, once more: with bounds of slacks and multipliers, if more than complementarity is curved, else from a better point."""
         program, gap, sign = self.program, SHARE * self.gap, self.compiled.sign
-        if program.is_linear:
-            return searched(program, start, gap, self.until, self.show, sign)
-        search = searched(program, start, gap, min(self.until, time.perf_counter() + QUICK), self.show, sign)
+        quick = QUICK if program.is_linear else AT_ONCE
+        search = searched(program, start, gap, min(self.until, time.perf_counter() + quick), self.show, sign)
         left = self.until - time.perf_counter()
         if search.ended != LIMIT or over() or left <= 0:
             return search
-        with Waiting("bounds of multipliers", self.show):
-            bound_pairs(program, time.perf_counter() + min(BOUNDING, 0.3 * left))
-        again = searched(program, start if search.values is None else search.values, gap, self.until, self.show, sign)
+        start = start if search.values is None else search.values
+        if program.is_linear:
+            start = self._better(start, search.value)
+        else:
+            with Waiting("bounds of multipliers", self.show):
+                bound_pairs(program, time.perf_counter() + min(BOUNDING, 0.3 * left))
+        again = searched(program, start, gap, self.until, self.show, sign)
         best = search if again.values is None else again
         return again._replace(values=best.values, value=best.value, bound=max(search.bound, again.bound), nodes=search.nodes + again.nodes)
 
+    def _better(self, start: np.ndarray | None, value: float) -> np.ndarray | None:
+        """All values at the end of a local search, where that is better than what is known."""
+        with Waiting("a better point", self.show), suppress(CutShort):
+            found = self._first()
+            if found is not None and found.value < value:
+                return self._all_values(found)
+        return start
+
     # --- before ------------------------------------------------------------------------------------------------------
 
-    def _first(self) -> Found | None:
-        """The best point of a short local search; None where f has no value at any that was tried."""
+    def _first(self, polish: bool = True) -> Found | None:
+        """The best point of a short local search, or of a few points that are not polished; None where f has no value at any that was tried."""
         compiled, limit = self.compiled, min(self.until, time.perf_counter() + SECONDS)
         best: list[np.ndarray] = []
         with suppress(CutShort, HierflError), heeded(limit), impatient():
@@ -212,7 +224,7 @@ class _Proof:
             values = search.values(points)
             order = [k for k in np.argsort(values, kind="stable") if np.isfinite(values[k])]
             best += [points[k] for k in order[:1]]
-            if best and not whole.any():
+            if best and polish and not whole.any():
                 best.insert(0, search.polish(best[0]).x)
         found = (self._found_at(x) for x in best)
         return next((one for one in found if one is not None and one.satisfies(compiled)), None)

@@ -33,6 +33,7 @@ from hierfl.compiler.starting_points import on_upper_set
 from hierfl.errors import IncompatibleSolverError
 from hierfl.inspect.implicit.multipliers import owners_of
 from hierfl.inspect.proved.polynomials import Entries, Environment, Polynomial, Translator, Unknowns
+from hierfl.inspect.proved.squares import as_squares
 from hierfl.language.coupled import CLIENTS_MEAN, FEDERATION, ROW, CoupledCondition
 from hierfl.language.expectation import SampleAverage, total
 from hierfl.language.printing.text import expression_text
@@ -191,6 +192,16 @@ class _Level:
                 parts[column].append((2.0, value * pull))
         return list(map(Polynomial.sum_of, parts))
 
+    def duality(self, u: Any, z: Any) -> Polynomial:
+        """u'(P u + q) + b'z, squares included: 0 at a solution, where u'A'z is -b'z, row by row."""
+        parts = [(1.0, value * u[i] * u[j]) for i, j, value in self.quadratic]
+        parts += [(1.0, value * u[i]) for i, value in self.linear]
+        parts += [(1.0, value * z[i]) for i, value in self.offset]
+        for square in self.squares:
+            pull = square.weight * square.inner(u)
+            parts += [(2.0, value * pull * u[column]) for column, value in square.form]
+        return Polynomial.sum_of(parts)
+
     def slack(self, u: Any, height: int) -> list[Polynomial]:
         """A u + b."""
         parts: list[list[tuple[float, Any]]] = [[] for _ in range(height)]
@@ -207,6 +218,7 @@ class _Writer:
 
     compiled: CompiledProblem
     program: SingleLevel = field(default_factory=SingleLevel)
+    dualities: list[Polynomial] = field(default_factory=list)  # 0 by the conditions of the lower level
 
     @cached_property
     def translator(self) -> Translator:
@@ -228,8 +240,22 @@ class _Writer:
         for one in compiled.coupled.conditions:
             self._on_answers(one, x, answers)
         program.objective = Polynomial.sum_of((compiled.sign * w, value) for w, value in self._terms(x, answers))
+        program.objective = as_squares(self._plainer(program.objective), unknowns, 1.0)
+        program.inequalities = [as_squares(self._plainer(one), unknowns, -1.0) for one in program.inequalities]
         program.inequalities += unknowns.inequalities
         return program
+
+    def _plainer(self, one: Polynomial) -> Polynomial:
+        """The same number at solutions of the lower level, without products that its duality says in fewer: tolls times flows are the prices of
+        demands, less the costs of flows.
+        """
+        for duality in self.dualities:
+            products, shared = _products(duality), _products(one) & _products(duality)
+            if products and shared == products:
+                product = min(products)
+                other = Polynomial.sum_of([(1.0, one), (-one.terms[product] / duality.terms[product], duality)])
+                one = other if _products(other) < _products(one) else one
+        return one
 
     # --- constraints on x ------------------------------------------------------------------------------------------
 
@@ -378,6 +404,7 @@ class _Writer:
             seen[block.heights[:, block.template.matrix.rows]] = True
         z = unknowns.array(np.where(loose | ~seen, 0.0, -np.inf), np.where(seen, np.inf, 0.0))
         program.equations += [total for total in level.force(u, z) if total.terms]
+        self.dualities.append(level.duality(u, z))
         if others:
             own_cost = level.cost(u)
             program.inequalities += [Polynomial.sum_of([(1.0, level.cost(other)), (-1.0, own_cost)]) for other in others]
@@ -520,6 +547,11 @@ def _entries(entries: AffineEntries, theta: list[Any]) -> Iterator[tuple[int, in
             value = value if value.constant is None else value.constant
         if isinstance(value, Polynomial) or value != 0.0:
             yield int(row), int(column), value
+
+
+def _products(one: Polynomial) -> set[tuple[int, ...]]:
+    """The products of several unknowns in a sum."""
+    return {places for places in one.terms if len(places) > 1}
 
 
 def _place(one: Polynomial) -> int:

@@ -179,6 +179,11 @@ def require_covered(problem: CompiledProblem, algorithm: Algorithm) -> str:
         raise IncompatibleSolverError(
             f"noise=...: the messages by which clients solve their common lower level would leave without noise; {covered}."
         )
+    if problem.asks_all:
+        raise IncompatibleSolverError(
+            "noise=...: the clients' parts in the mean that an upper constraint is on would leave without noise. Give each client, or row, a condition "
+            "of its own."
+        )
     if getattr(algorithm, "sends_answers", False):
         raise IncompatibleSolverError(
             "noise=...: ZOHFL sends the lower level's answers here, not differences, and clipped answers are no answers. Write "

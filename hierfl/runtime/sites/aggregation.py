@@ -53,10 +53,11 @@ class Aggregation:
         Raises ``IncompatibleSolverError``, naming those that do.
         """
         name = type(algorithm.settings).__name__
-        if name not in SOLVERS or problem.scope == "federation":
+        if name not in SOLVERS or problem.scope == "federation" or problem.asks_all:
             what = "with a lower level of the federation" if name in SOLVERS else "forms no average of moves"
+            what = "with an upper constraint on a mean over clients" if problem.asks_all else what
             raise IncompatibleSolverError(
-                f"aggregation={self.rule!r}: {name} {what}; it is for {', '.join(SOLVERS)} without a lower level that all answer together."
+                f"aggregation={self.rule!r}: {name} {what}; it is for {', '.join(SOLVERS)} without a lower level, or a condition, that all answer together."
             )
 
     def of(self, values: Any, present: Bool[Array, " S"]) -> Any:

@@ -89,6 +89,8 @@ def require_buffered(problem: CompiledProblem, algorithm: Algorithm) -> None:
         against = f"is about clients that answer together; {', '.join(SOLVERS)} can do without"
     elif problem.scope == "federation":
         against = "solves a lower level that all clients answer together"
+    elif problem.asks_all:
+        against = "asks all clients, in every round, for their part in a mean that an upper constraint is on"
     elif getattr(algorithm.settings, "communication", "full") != "full":
         against = "with communication='scalars' has clients rebuild x from everybody's scalars in their order"
     elif not algorithm.cohorts.everybody:

@@ -10,8 +10,12 @@ import numpy as np
 import pytest
 
 import hierfl as hf
+from hierfl.compiler.compiled_problem import penalised_problem
 from hierfl.runtime import Flower
-from hierfl.solvers import FedRZO, ImplicitBundle
+from hierfl.runtime.privacy.gaussian_noise import require_covered
+from hierfl.runtime.sites.aggregation import Aggregation
+from hierfl.runtime.sites.buffered_rounds import require_buffered
+from hierfl.solvers import ZOHFL, FedRZO, ImplicitBundle, ImplicitGradient
 from tests.runtime.on_flower.loopback import LoopbackGrid, each_alone
 
 EVERYBODY = -2
@@ -20,7 +24,7 @@ SOLVER = FedRZO(smoothing=0.05, step_size=0.005)
 SETTINGS: dict[str, Any] = {"rounds": 5, "x0": 5.0, "seed": 3, "progress": False}
 
 
-def market(holder: int, *, capped: bool = True) -> hf.Problem:
+def market(holder: int, *, capped: bool = True, together: bool = False) -> hf.Problem:
     """y_i = max(0, d_i - x) is at most a cap that only client i knows: x = 5.2 is the least."""
     x, y = cp.Variable(name="x"), cp.Variable(name="y")
     demand, cap = hf.ClientParameter(name="demand"), hf.ClientParameter(name="cap")
@@ -29,8 +33,13 @@ def market(holder: int, *, capped: bool = True) -> hf.Problem:
         for k, (d, c) in enumerate(zip(DEMANDS, CAPS))
     ]
     lower = hf.ArgMin(y, 0.5 * cp.square(y - demand + x), [y >= 0], scope="client")
-    given = [y <= cap] if capped else []
+    given = [hf.E(y) <= 1 if together else y <= cap] if capped else []
     return hf.Problem(hf.Minimize(clients=cp.square(x)), lower, [x <= 10, *given], hf.Federation(clients))
+
+
+def capped_together(holder: int) -> hf.Problem:
+    """The mean over the clients is at most 1: x = 4 is the least."""
+    return market(holder, together=True)
 
 
 def chain(holder: int) -> hf.Problem:
@@ -62,6 +71,29 @@ def test_the_server_hears_what_is_violated_together() -> None:
     np.testing.assert_allclose(far.x, same.x, rtol=0, atol=1e-10)
     with pytest.raises(hf.HierflError, match="elsewhere"):
         there.solve(ImplicitBundle(), **SETTINGS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", [SOLVER, ZOHFL(smoothing=0.05, step_size=0.005), ImplicitGradient(step_size=0.005)])
+def test_a_mean_over_clients_is_told_by_its_parts(solver: Any) -> None:
+    """The same path as with all data here; all that is sent in a round beyond the plain problem's is a number of each client, its part in the mean."""
+    settings = SETTINGS | {"x0": 3.5}
+    with pytest.warns(hf.FeasibilityWarning):
+        far = capped_together(-1).solve(solver, runtime=at_sites(capped_together), penalty=10.0, **settings)
+        same = capped_together(EVERYBODY).solve(solver, penalty=10.0, **settings)
+    np.testing.assert_allclose(far.x, same.x, rtol=0, atol=1e-10)
+    assert far.violation.worst == pytest.approx(np.mean(np.maximum(0, np.array(DEMANDS) - far.x)) - 1, rel=1e-9)
+    plain = market(EVERYBODY, capped=False).solve(solver, **settings)
+    assert far.x > plain.x + 0.01  # the price has moved it
+    assert far.communication["lower_scalars_up"] == 3 * SETTINGS["rounds"]
+
+
+def test_what_would_hide_messages_is_refused_beside_a_mean_over_clients() -> None:
+    problem = penalised_problem(capped_together(EVERYBODY).compile())
+    algorithm = SOLVER.bind(problem, 5)
+    for require in (require_covered, require_buffered, Aggregation("median", 0.1).require_fitting):
+        with pytest.raises(hf.IncompatibleSolverError, match="mean"):
+            require(problem, algorithm)
 
 
 @pytest.mark.slow
