@@ -22,7 +22,6 @@ from hierfl.solvers.newton import Newton
 from hierfl.solvers.zohfl import ZOHFL
 
 STARTS = 32  # points of X that are looked at where f is flat at the first
-FEW = 200  # variables, whose Hessians clients send unasked
 FLAT, BETTER = 1e-12, 1e-9  # of 1 + |f|: the slope of a plateau, and by what another point has to be better
 
 
@@ -67,7 +66,7 @@ def _fits_newton(compiled: CompiledProblem, settings: RunSettings) -> bool:
         Newton().bind(compiled, settings.most_rounds, settings.queries)
     except (IncompatibleSolverError, SettingError):
         return False
-    return compiled.upper.size <= FEW
+    return True
 
 
 def _another_start(compiled: CompiledProblem, settings: RunSettings) -> tuple[Any, str]:

@@ -283,7 +283,7 @@ class Result(Shown):
             ``E``); a quadratic loss has its dispersion estimated. ``"robust"``: the sandwich. ``"clustered"``: the sandwich with each client's
             rows as one cluster.
         of
-            A variable of the level that is meant; None: y where there is a lower level, else x.
+            A variable, whose entries are told, with what the others' estimates take from them; None: all of y where there is a lower level, else of x.
         small_sample
             Whether sandwiches are multiplied by N / (N - p), those by cluster by m / (m - 1) (N - 1) / (N - p).
         runtime

@@ -18,8 +18,11 @@ import numpy as np
 
 import hierfl as hf
 from hierfl.errors import DataError, SettingError
+from hierfl.language.hazard_loss import HazardLoss
+from hierfl.near_names import near_names
 
 HELD_OUT = "held-out"
+BASELINES = ("site", "shared")
 RANGE = (1e-6, 1e2)  # of a penalty that is looked for
 
 
@@ -205,7 +208,11 @@ class PoissonRegression(Regression):
 
 
 class CoxRegression(Regression):
-    """Proportional hazards, stratified by client: the loss is :class:`hierfl.Cox`.
+    """Proportional hazards, with a baseline hazard of each client (stratified), or one that all share (pooled).
+
+    Stratified, the loss is :class:`hierfl.Cox`. Pooled, the logarithms of the baseline's jumps at the times of events are decisions beside
+    the coefficients, ``model.baseline``, and the fit is Breslow's of the pooled rows; what sites send are then sums over who is at risk at
+    each time (``result.inference(of=model.coefficients)`` leaves the jumps out of the table).
 
     Parameters
     ----------
@@ -214,7 +221,11 @@ class CoxRegression(Regression):
     time, event, entry
         Scalar ``hf.Sample``; with a schema the names of its outcome columns. ``entry`` may be None.
     ties
-        As of :class:`hierfl.Cox`.
+        As of :class:`hierfl.Cox`: by default ``"efron"``, and ``"breslow"`` of a pooled model, which has no other.
+    baseline
+        ``"site"``, or ``"shared"``.
+    times
+        (K,): of a shared baseline, when events may happen, such as all days of a study; None: when they happened, where all rows are here.
 
     Examples
     --------
@@ -236,18 +247,52 @@ class CoxRegression(Regression):
         time: Any,
         event: Any,
         entry: Any = None,
-        ties: str = "efron",
+        ties: str | None = None,
+        baseline: str = "site",
+        times: Any = None,
         penalty: float | str = 0.0,
         l1_ratio: float = 0.0,
         held_out: float = 0.25,
         seed: int = 0,
     ) -> None:
-        self.ties = ties
+        if baseline not in BASELINES:
+            raise SettingError(f"CoxRegression(baseline={baseline!r}): {near_names(baseline, BASELINES)}")
         own = {name: _column_of(features, one, name) for name, one in (("time", time), ("event", event), ("entry", entry))}
+        self.times, self.baseline = None, None
+        if baseline == "shared":
+            if ties not in (None, "breslow"):
+                raise SettingError(f"CoxRegression(ties={ties!r}, baseline='shared'): events at one time are counted by Breslow's rule there; leave ties out.")
+            if penalty == HELD_OUT:
+                raise SettingError("CoxRegression(penalty='held-out', baseline='shared'): rows that are held back have events when others have none. Give a number.")
+            self.times = _event_times(federation, own["time"], own["event"], times)
+            self.baseline = cp.Variable(len(self.times), name="log_baseline")
+        elif times is not None:
+            raise SettingError("CoxRegression(times=...) is about a shared baseline: write baseline='shared' too.")
+        self.ties = ties or ("efron" if self.baseline is None else "breslow")
         self._fit(federation, getattr(features, "features", features), own, False, penalty, l1_ratio, held_out, seed)
 
     def _loss(self, score: cp.Expression, **others: Any) -> cp.Expression:
-        return hf.Cox(score, **others, ties=self.ties)
+        if self.baseline is None:
+            return hf.Cox(score, **others, ties=self.ties)
+        entry = [] if others.get("entry") is None else [others["entry"]]
+        return hf.E(HazardLoss(score + self.baseline, self.times, others["time"], others["event"], *entry))
+
+
+def _event_times(federation: hf.Federation, time: hf.Sample, event: hf.Sample, given: Any) -> np.ndarray:
+    """When a shared baseline jumps: at the times given, where all events that are known of have to be, or when they happened."""
+    if not isinstance(federation, hf.Federation):
+        raise SettingError(f"CoxRegression: the first argument is a hf.Federation, not {type(federation).__name__}.")
+    held = [(client.samples.get(time), client.samples.get(event)) for client in federation.clients]
+    here = [when[has == 1] if isinstance(when, np.ndarray) and isinstance(has, np.ndarray) else None for when, has in held]
+    if given is None:
+        if any(events is None for events in here):
+            raise DataError("CoxRegression(baseline='shared'): rows are elsewhere, and when they have events is not known here. Give times=, when events may happen.")
+        return np.unique(np.concatenate([events for events in here if events is not None]))
+    times = np.unique(np.asarray(given, float))
+    for place, (client, events) in enumerate(zip(federation.clients, here)):
+        if events is not None and (off := events[~np.isin(events, times)]).size:
+            raise DataError(f"sample {time.name()!r} of {client.called(place)} has an event at {off[0]:g}, which is none of times=.")
+    return times
 
 
 def _require_number(model: str, name: str, value: Any) -> None:

@@ -26,6 +26,7 @@ from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import Rows
 from hierfl.compiler.lower_level.structure import nonsmooth_atom
 from hierfl.compiler.party_constraints import upper_constraints
+from hierfl.compiler.row_sums import derivative_by_columns
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.language.printing.text import expression_text
 from hierfl.near_names import suggests_names
@@ -43,6 +44,7 @@ SHORTER = 0.25  # a step after one that did not
 SHORTEST = 1e-7  # a step, after which the values that it was compared with are asked for anew: others may have taken part then
 FLAT = 1e-10  # of the largest eigenvalue of H in units of its diagonal: the least that is divided by
 ROUNDING = 1e-13  # of |f|, which two values may differ by
+NEARLY = 1e-12  # of |f| and its fall: a gain that rounding may hold up
 LARGEST = 1e12  # what a client sends: a trial where anything is larger is none
 MOST = 500  # variables, whose Hessian is sent and factorised
 
@@ -57,7 +59,8 @@ class Newton:
     Parameters
     ----------
     accuracy
-        The run is at rest when half the squared Newton decrement is no more than this, relative to |f| and to its fall.
+        The run is at rest when half the squared Newton decrement is no more than this, relative to |f| and to its fall; or near it, when
+        rounding keeps the decrement from falling further.
 
     Raises
     ------
@@ -74,7 +77,7 @@ class Newton:
     array([1., 1.])
     """
 
-    accuracy: float = 1e-12
+    accuracy: float = 1e-18
 
     def __post_init__(self) -> None:
         require_number(self.accuracy, "accuracy", 0, 1)
@@ -119,6 +122,7 @@ class NewtonState(NamedTuple):
     value: Float[Array, ""]
     direction: Float[Array, " n"]
     decrement: Float[Array, ""]  # squared, lambda^2
+    before: Float[Array, ""]  # lambda^2 at the point before
     step: Float[Array, ""]  # t
     first: Float[Array, ""]  # f at the start
     complete: Bool[Array, ""]  # whether all clients took part in what the state knows
@@ -143,13 +147,15 @@ class BoundNewton(Bound):
 
     def init(self, x0: Array) -> NewtonState:
         nothing = jnp.zeros((), x0.dtype)
-        return NewtonState(x0, nothing + jnp.inf, jnp.zeros_like(x0), nothing, nothing, nothing + jnp.inf, jnp.zeros((), bool))
+        return NewtonState(x0, nothing + jnp.inf, jnp.zeros_like(x0), nothing, nothing + jnp.inf, nothing, nothing + jnp.inf, jnp.zeros((), bool))
 
     def rests(self, state: NewtonState) -> bool:
         """Whether the quadratic model at x promises nothing, by the word of all clients."""
         fall = abs(float(state.first - state.value))
         size = max(abs(float(state.value)), fall if fall < float("inf") else 0.0)
-        return bool(state.complete) and 0.5 * float(state.decrement) <= self.settings.accuracy * size
+        gain, last = 0.5 * float(state.decrement), 0.5 * float(state.before)
+        stuck = gain <= NEARLY * size and not gain < last
+        return bool(state.complete) and (gain <= self.settings.accuracy * size or stuck)
 
     def gradient_steps(self, first: int, last: int) -> None:
         return None
@@ -182,7 +188,7 @@ class BoundNewton(Bound):
         anew = shorter < SHORTEST
         kept = state._replace(step=jnp.where(anew, 0.0, shorter), value=jnp.where(anew, jnp.inf, state.value))
         whole = jnp.sum(clients.present) == problem.num_clients
-        moved = NewtonState(trial, found.value, direction, decrement, jnp.ones_like(state.step), jnp.where(jnp.isfinite(state.first), state.first, found.value), whole)
+        moved = NewtonState(trial, found.value, direction, decrement, state.decrement, jnp.ones_like(state.step), jnp.where(jnp.isfinite(state.first), state.first, found.value), whole)
         after: NewtonState = jax.tree.map(lambda new, old: jnp.where(taken, new, old), moved, kept)
         # a trial that leaves the domain is no fault, a start or a point that was there before is
         monitor = monitor._replace(value=jnp.where(begins, monitor.value, jnp.minimum(monitor.value, state.value)), fault=jnp.where(begins, monitor.fault, -1))
@@ -200,13 +206,11 @@ class BoundNewton(Bound):
 
     def _curvature(self, term: Term, party: Party, x: Array) -> Derivatives:
         def of_rows(rows: Rows) -> tuple[Array, Array, Array]:
-            def value(z: Array) -> tuple[Array, Array]:
-                found = term.value(z, None, party.environment, rows)
-                return found, found
+            def value(z: Array) -> Array:
+                return term.value(z, None, party.environment, rows)
 
-            slope = jax.grad(value, has_aux=True)
-            hessian, (gradient, found) = jax.jacfwd(lambda z: (slope(z)[0], slope(z)), has_aux=True)(x)
-            return found, gradient, hessian[jnp.triu_indices(x.size)]
+            found, gradient = jax.value_and_grad(value)(x)
+            return found, gradient, derivative_by_columns(jax.grad(value), x)[jnp.triu_indices(x.size)]
 
         found = party.mean(of_rows, term.samples)
         too_large = ~jnp.all(jnp.stack([jnp.all(jnp.abs(part) <= LARGEST) for part in found]))  # NaN is

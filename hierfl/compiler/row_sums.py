@@ -22,6 +22,15 @@ from hierfl.compiler.oracles import Oracles
 from hierfl.language.expectation import averages_of
 
 
+def derivative_by_columns(function: Callable[[Array], Array], at: Array) -> Array:
+    """The matrix of a symmetric derivative, a product after another: side by side, XLA 0.10 on CPUs computes products of wide rows wrongly.
+
+    (It fuses the product of a matrix with all directions into a loop over a third axis, and reads it wrongly where there are many of them;
+    tests/jaxtools/test_derivatives_by_columns.py has the program.)
+    """
+    return jax.lax.map(lambda direction: jax.jvp(function, (at,), (direction,))[1], jnp.eye(at.size, dtype=at.dtype))
+
+
 class RowSums(NamedTuple):
     """Of one client, or with a leading axis of several; without the client's weight in the objective."""
 
@@ -90,11 +99,12 @@ class RowLoss:
                 weights = {leaf: weight * (1.0 + more[whose[leaf]]) for leaf, weight in rows.weights.items()}
                 return jax.grad(self.value)(b, party, rows._replace(weights=weights), x)
 
-            influence = list(jax.jacrev(slope, argnums=1)(b, more).values()) if more else []
+            found, pull = jax.vjp(lambda more: slope(b, more), more)
+            influence = list(jax.lax.map(lambda row: pull(row)[0], jnp.eye(b.size)).values()) if more else []
             none = jnp.zeros((b.size, b.size))
             return (
-                slope(b, more),
-                jax.jacfwd(slope)(b, more),
+                found,
+                derivative_by_columns(lambda b: slope(b, more), b),
                 sum((each @ each.T for each in influence), start=none),
                 sum((each.sum(axis=1) for each in influence), start=none[0]),
                 self.value(b, party, rows, x),

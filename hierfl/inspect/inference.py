@@ -42,6 +42,7 @@ from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.aggregates import Cox
 from hierfl.language.expectation import RowAggregate, total
+from hierfl.language.hazard_loss import HazardLoss
 from hierfl.language.printing.card import Card, Shown
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import Sample
@@ -242,6 +243,7 @@ class _Estimator:
     scope: str
     x: np.ndarray
     ask: Callable[[np.ndarray], RowSums] | None  # at a point, of clients elsewhere
+    of: cp.Variable | None  # whose entries are told; None: all
 
     @classmethod
     def of(cls, result: Result, of: cp.Variable | None, runtime: Any) -> _Estimator:
@@ -266,7 +268,7 @@ class _Estimator:
                 raise SettingError("inference: the server's own term is no client's; put its rows into a client.")
 
             ask = None if runtime is None else lambda point: problem.sums_at(point, runtime)
-            return cls(compiled, compiled.upper, x[None], declaration.constraints, RowLoss.above(compiled), "federation", x, ask)
+            return cls(compiled, compiled.upper, x[None], declaration.constraints, RowLoss.above(compiled), "federation", x, ask, of)
         if runtime is not None:
             raise SettingError("inference(runtime=...): sites are asked about x, the variables of a problem without a lower level; leave it out.")
         assert level is not None
@@ -280,7 +282,7 @@ class _Estimator:
         point = np.stack([compiled.lower.flatten(part, "y") for part in parts])
 
         scope = level.scope if compiled.num_clients > 1 else "federation"
-        return cls(compiled, compiled.lower, point, level.constraints, RowLoss.below(compiled), scope, x, None)
+        return cls(compiled, compiled.lower, point, level.constraints, RowLoss.below(compiled), scope, x, None, of)
 
     @property
     def size(self) -> int:
@@ -370,7 +372,14 @@ class _Estimator:
             notes.append("numeric columns are standardised: their numbers are per standard deviation (federation.moments)")
         if np.abs(sums.without).max() > 1e-12 * (1.0 + np.abs(sums.gradient).max()):
             notes.append("penalised: estimates are drawn towards the penalty's, and the intervals do not count that")
+        asked = self._entries_of()
+        names, estimate, covariance = tuple(names[place] for place in asked), estimate[asked], covariance[np.ix_(asked, asked)]
         return Inference(names, estimate, 0.5 * (covariance + covariance.T), kind, level, rows, tuple(notes))
+
+    def _entries_of(self) -> np.ndarray:
+        """The places of the entries that were asked for: of one variable, or of all."""
+        ends = np.cumsum([0, *(v.size for v in self.layout.variables)])
+        return np.concatenate([np.arange(low, high) for v, low, high in zip(self.layout.variables, ends, ends[1:]) if self.of is None or v is self.of])
 
     def _model(self, sums: RowSums, inverse: np.ndarray, counts: np.ndarray, client: int | None) -> tuple[np.ndarray, list[str]]:
         """c phi H^-1."""
@@ -401,7 +410,7 @@ class _Estimator:
                 raise SettingError(f"inference: {rows} rows{whose} are not enough for a dispersion beside {p} estimates: take kind='robust'.")
             dispersion = 2.0 * sums.loss.sum() / shares[0] / freedom
             return shares[0] * dispersion * inverse, [f"dispersion {dispersion:.6g}, from {freedom} degrees of freedom"]
-        likely = all(isinstance(one, Cox) for one in self.averages) or any(isinstance(a, cp.logistic | cp.exp) for one in inner for a in _atoms(one))
+        likely = all(isinstance(one, Cox) for one in self.averages) or any(isinstance(a, cp.logistic | cp.exp | HazardLoss) for one in inner for a in _atoms(one))
         return shares[0] * inverse, [] if likely else ["the loss is taken for the negative logarithm of a likelihood; kind='robust' need not be"]
 
     @staticmethod

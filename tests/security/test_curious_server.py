@@ -129,7 +129,7 @@ def test_the_same_seed_draws_the_same_rows_within_a_round_and_others_elsewhere(d
     assert (run._secrets(message) != other._secrets(message)).any()
 
 
-@pytest.mark.parametrize("solver", [FedAvg(STEP), FedAvg(STEP, batch_size=1), FedProx(STEP, batch_size=7), SCAFFOLD(STEP, batch_size=7)])
+@pytest.mark.parametrize("solver", [FedAvg(STEP, batch_size=32), FedAvg(STEP, batch_size=1), FedProx(STEP, batch_size=7), SCAFFOLD(STEP, batch_size=7)])
 def test_no_number_is_over_fewer_rows_than_the_owner_says(declared: hf.Problem, solver: Any) -> None:
     reply = site(declared, SiteRules(min_samples=ROWS)).respond(start(declared, solver))
     assert isinstance(reply, Refusal) and f"fewer than the {ROWS} that this site asks for" in reply.reason
