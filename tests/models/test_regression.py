@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import scipy.optimize
@@ -96,3 +98,64 @@ def test_mistakes_are_named() -> None:
     one = hf.Federation([hf.Client({features: X[:1], outcome: y[:1]}, name="small")])
     with pytest.raises(hf.DataError, match="client 'small' has 1 row"):
         hf.models.LinearRegression(one, features, outcome, penalty="held-out")
+
+
+def pooled_cox(design: np.ndarray, time: np.ndarray, event: np.ndarray, entry: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Breslow's fit of pooled rows and its standard errors, by Newton's method on the partial likelihood."""
+    b = np.zeros(design.shape[1])
+    for _ in range(30):
+        hazard, slope, second = np.exp(design @ b), np.zeros_like(b), np.zeros((b.size, b.size))
+        for when in np.unique(time[event == 1]):
+            risk, dead = (time >= when) & (entry < when), (time == when) & (event == 1)
+            total, first = hazard[risk].sum(), design[risk].T @ hazard[risk]
+            slope += dead.sum() * first / total - design[dead].sum(axis=0)
+            second += dead.sum() * ((design[risk].T * hazard[risk]) @ design[risk] / total - np.outer(first, first) / total**2)
+        b -= np.linalg.solve(second, slope)
+    return b, np.sqrt(np.diag(np.linalg.inv(second)))
+
+
+def test_a_baseline_that_all_sites_share_is_the_pooled_fit() -> None:
+    """With ties, late entries, a site of three rows, and one without events; at sites too."""
+    r = np.random.default_rng(4)
+    design = r.normal(size=(90, 2)) * [1.0, 40.0]
+    time = np.ceil(10 * r.exponential(np.exp(-design @ [0.5, 0.01]))) + 2.0
+    entry = np.where(r.random(90) < 0.3, np.minimum(time - 1.0, r.integers(0, 4, 90)), 0.0)
+    event = (r.random(90) < 0.7) * 1.0
+    event[3:20] = 0.0
+    columns = hf.Sample(2, name="columns"), hf.Sample(name="time"), hf.Sample(name="event"), hf.Sample(name="entry")
+    parts = np.split(np.arange(90), [3, 20, 50])
+    clients = [hf.Client(dict(zip(columns, (design[own], time[own], event[own], entry[own])))) for own in parts]
+    settings = {"time": columns[1], "event": columns[2], "entry": columns[3], "baseline": "shared"}
+    model = hf.models.CoxRegression(hf.Federation(clients), columns[0], **settings)
+    b, errors = pooled_cox(design, time, event, entry)
+    runtime = hf.runtime.Delayed([1.0] * len(parts))
+    for given in ({}, {"runtime": runtime}):
+        result = model.solve(progress=False, **given)
+        table = result.inference(of=model.coefficients, **given)
+        np.testing.assert_allclose(table.estimate, b, rtol=1e-7)
+        np.testing.assert_allclose(table.standard_error, errors, rtol=1e-7)
+        assert len(table.names) == 2 and result.ended == "at rest"
+    twice = hf.models.CoxRegression(hf.Federation(clients), columns[0], **settings, times=np.unique(time[event == 1]))
+    np.testing.assert_array_equal(twice.times, model.times)
+
+
+def test_what_a_shared_baseline_cannot_be_is_named() -> None:
+    columns = hf.Sample(1, name="dose"), hf.Sample(name="time"), hf.Sample(name="event")
+    here = hf.Client({columns[0]: [[0.0], [1.0], [2.0]], columns[1]: [1.0, 2.0, 3.0], columns[2]: [1.0, 1.0, 0.0]}, name="north")
+    away = hf.Client({column: hf.Elsewhere(5) for column in columns})
+
+    def model(*clients: hf.Client, **given: Any) -> Any:
+        return hf.models.CoxRegression(hf.Federation(list(clients)), columns[0], time=columns[1], event=columns[2], **{"baseline": "shared", **given})
+
+    for given, error, words in (
+        ({"baseline": "shraed"}, hf.SettingError, "did you mean 'shared'"),
+        ({"ties": "efron"}, hf.SettingError, "Breslow's rule"),
+        ({"penalty": "held-out"}, hf.SettingError, "Give a number"),
+        ({"baseline": "site", "times": [1.0]}, hf.SettingError, "baseline='shared' too"),
+        ({"times": [1.0, 3.0]}, hf.DataError, "'north' has an event at 2, which is none of times"),
+    ):
+        with pytest.raises(error, match=words):
+            model(here, **given)
+    with pytest.raises(hf.DataError, match="Give times=, when events may happen"):
+        model(here, away)
+    assert model(here, away, times=[1.0, 2.0, 3.0]).baseline.shape == (3,)
