@@ -135,9 +135,9 @@ class Regression(hf.Problem):
         outcome = others.get(type(self)._judged)
         if outcome is None:
             return
-        seen = [client.samples.get(outcome) for client in federation.clients]
-        if all(isinstance(held, np.ndarray) for held in seen):
-            different = np.unique(np.concatenate(seen))
+        seen = [held for client in federation.clients if isinstance(held := client.samples.get(outcome), np.ndarray)]
+        if len(seen) == len(federation.clients):
+            different: np.ndarray = np.unique(np.concatenate(seen))
             if different.size == 1 and different[0] in at_end:
                 raise DataError(f"sample {outcome.name()!r} is {different[0]:g} in every row: a {type(self).__name__} of it has no estimate.")
         for place, client in enumerate(federation.clients):

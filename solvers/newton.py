@@ -214,8 +214,8 @@ class BoundNewton(Bound):
 
         found = party.mean(of_rows, term.samples)
         too_large = ~jnp.all(jnp.stack([jnp.all(jnp.abs(part) <= LARGEST) for part in found]))  # NaN is
-        told = [jnp.where(too_large, 0.0, part) for part in found]
-        return Derivatives(*told, too_large.astype(x.dtype))
+        value, gradient, triangle = (jnp.where(too_large, 0.0, part) for part in found)
+        return Derivatives(value, gradient, triangle, too_large.astype(x.dtype))
 
     def _direction(self, found: Derivatives) -> tuple[Array, Array]:
         """The Newton step and the squared decrement, in units of H's diagonal."""

@@ -72,7 +72,7 @@ class BoundStandardErrors(Bound):
 
     def init(self, x0: Array) -> RowsTold:
         m, p = self.problem.num_clients, self.problem.upper.size
-        shapes = RowSums((p,), (p, p), (p, p), (p,), (), (p,), (2,))  # type: ignore[arg-type]
+        shapes = RowSums((p,), (p, p), (p, p), (p,), (), (p,), (2,))
         nothing = RowSums(*(jnp.zeros((m, *shape)) for shape in shapes))
         return RowsTold(x0, nothing, jnp.zeros(m, int), jnp.zeros(m, bool))
 

@@ -14,7 +14,6 @@ import cvxpy as cp
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float
 
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import NO_ROWS, Program, Rows
@@ -34,16 +33,16 @@ def derivative_by_columns(function: Callable[[Array], Array], at: Array) -> Arra
 class RowSums(NamedTuple):
     """Of one client, or with a leading axis of several; without the client's weight in the objective."""
 
-    gradient: Float[Array, " p"]
-    hessian: Float[Array, "p p"]
-    outer: Float[Array, "p p"]  # the sum over rows of psi psi'
-    influence: Float[Array, " p"]  # that of psi
-    loss: Float[Array, ""]
-    without: Float[Array, " p"]  # the gradient of no rows: of what is added to the loss
-    factors: Float[Array, " 2"]  # the least and the largest number by which the objective multiplies what is of its rows
+    gradient: Any  # (p,)
+    hessian: Any  # (p, p)
+    outer: Any  # (p, p), the sum over rows of psi psi'
+    influence: Any  # (p,), that of psi
+    loss: Any  # ()
+    without: Any  # (p,), the gradient of no rows: of what is added to the loss
+    factors: Any  # (2,), the least and the largest number by which the objective multiplies what is of its rows
 
 
-POWERS = RowSums(1, 1, 2, 1, 1, 1, 0)  # of a client's weight, by which they count in the objective  # type: ignore[arg-type]
+POWERS = RowSums(1, 1, 2, 1, 1, 1, 0)  # of a client's weight, by which they count in the objective
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +110,8 @@ class RowLoss:
             )
 
         without, found = of_rows(NO_ROWS), party.mean(of_rows, self.samples)
-        return RowSums(*found[:4], found[4] - without[4], without[0], self._factors(party, b, x))
+        gradient, hessian, outer, influence, loss = found
+        return RowSums(gradient, hessian, outer, influence, loss - without[4], without[0], self._factors(party, b, x))
 
     def _factors(self, party: Party, b: Array, x: Array) -> Array:
         """1 and 1 in ``hf.E(loss) + penalty``, 2 and 2 in ``2 * hf.E(loss)``."""

@@ -243,7 +243,7 @@ class _Estimator:
     scope: str
     x: np.ndarray
     ask: Callable[[np.ndarray], RowSums] | None  # at a point, of clients elsewhere
-    of: cp.Variable | None  # whose entries are told; None: all
+    only: cp.Variable | None  # whose entries are told; None: all
 
     @classmethod
     def of(cls, result: Result, of: cp.Variable | None, runtime: Any) -> _Estimator:
@@ -379,7 +379,7 @@ class _Estimator:
     def _entries_of(self) -> np.ndarray:
         """The places of the entries that were asked for: of one variable, or of all."""
         ends = np.cumsum([0, *(v.size for v in self.layout.variables)])
-        return np.concatenate([np.arange(low, high) for v, low, high in zip(self.layout.variables, ends, ends[1:]) if self.of is None or v is self.of])
+        return np.concatenate([np.arange(low, high) for v, low, high in zip(self.layout.variables, ends, ends[1:]) if self.only is None or v is self.only])
 
     def _model(self, sums: RowSums, inverse: np.ndarray, counts: np.ndarray, client: int | None) -> tuple[np.ndarray, list[str]]:
         """c phi H^-1."""
