@@ -117,9 +117,9 @@ def run_all(data: ClassificationData, options: argparse.Namespace) -> tuple[list
 def baselines(step: float) -> dict[str, Any]:
     """The methods that the paper compares with, with equal steps and equally many of them (Scaffnew: on average)."""
     return {
-        "FedAvg": FedAvg(step_size=step, local_steps=COMPARED_STEPS),
-        "FedProx": FedProx(step_size=step, local_steps=COMPARED_STEPS, proximal=1.0),
-        "FedMSPP": FedMSPP(step_size=step, local_steps=COMPARED_STEPS, proximal_step=1.0),
+        "FedAvg": FedAvg(step_size=step, batch_size=32, local_steps=COMPARED_STEPS),
+        "FedProx": FedProx(step_size=step, batch_size=32, local_steps=COMPARED_STEPS, proximal=1.0),
+        "FedMSPP": FedMSPP(step_size=step, batch_size=32, local_steps=COMPARED_STEPS, proximal_step=1.0),
         "Scaffnew": Scaffnew(step_size=step, probability=1 / COMPARED_STEPS),
     }
 

@@ -41,9 +41,9 @@ ROUNDS = (200, 1000)  # small, and in full
 SMOOTHING, STEPS, NEURONS = (0.1, 0.01, 0.001), (1, 5, 10, 20), (4, 20, 100)
 SHARPNESS = (1.0, 5.0, 10.0, 50.0)
 BASELINES: dict[str, tuple[Callable[[int], Any], Any]] = {  # by local steps, and the look of the line: curves may coincide
-    "FedAvg": (lambda steps: FedAvg(step_size=STEP, local_steps=steps), "--"),
-    "FedProx": (lambda steps: FedProx(step_size=STEP, local_steps=steps, proximal=1.0), (3, (3, 3))),
-    "FedMSPP": (lambda steps: FedMSPP(step_size=STEP, local_steps=steps, proximal_step=1.0), ":"),
+    "FedAvg": (lambda steps: FedAvg(step_size=STEP, batch_size=32, local_steps=steps), "--"),
+    "FedProx": (lambda steps: FedProx(step_size=STEP, batch_size=32, local_steps=steps, proximal=1.0), (3, (3, 3))),
+    "FedMSPP": (lambda steps: FedMSPP(step_size=STEP, batch_size=32, local_steps=steps, proximal_step=1.0), ":"),
     "Scaffnew": (lambda steps: Scaffnew(step_size=STEP, probability=1 / steps), "-."),
 }
 PRINTS_CURVES = "The paper prints curves and no numbers; what it says of them stands in the caption."

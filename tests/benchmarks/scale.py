@@ -35,7 +35,7 @@ def round_seconds(clients: int) -> tuple[float, float]:
     began = time.perf_counter()
     problem = declared(clients).compile()
     ready = time.perf_counter() - began
-    solver = FedAvg(local_steps=5, batch_size=5, participation=COHORT / clients)
+    solver = FedAvg(0.01, local_steps=5, batch_size=5, participation=COHORT / clients)
     seconds: list[float] = []
     with hf_double():
         InProcess().execute(
