@@ -225,7 +225,8 @@ class CoxRegression(Regression):
     baseline
         ``"site"``, or ``"shared"``.
     times
-        (K,): of a shared baseline, when events may happen, such as all days of a study; None: when they happened, where all rows are here.
+        (K,): of a shared baseline, when events happened at any site; None: as seen, where all rows are here. A time without an event has no estimate of its
+        jump, and the table then says that rows do not tell it.
 
     Examples
     --------
@@ -265,6 +266,7 @@ class CoxRegression(Regression):
             if penalty == HELD_OUT:
                 raise SettingError("CoxRegression(penalty='held-out', baseline='shared'): rows that are held back have events when others have none. Give a number.")
             self.times = _event_times(federation, own["time"], own["event"], times)
+            _require_entries_before(federation, own["time"], own["entry"])
             self.baseline = cp.Variable(len(self.times), name="log_baseline")
         elif times is not None:
             raise SettingError("CoxRegression(times=...) is about a shared baseline: write baseline='shared' too.")
@@ -286,13 +288,24 @@ def _event_times(federation: hf.Federation, time: hf.Sample, event: hf.Sample, g
     here = [when[has == 1] if isinstance(when, np.ndarray) and isinstance(has, np.ndarray) else None for when, has in held]
     if given is None:
         if any(events is None for events in here):
-            raise DataError("CoxRegression(baseline='shared'): rows are elsewhere, and when they have events is not known here. Give times=, when events may happen.")
+            raise DataError("CoxRegression(baseline='shared'): rows are elsewhere, and when they have events is not known here. Give times=, when events happened at any site.")
         return np.unique(np.concatenate([events for events in here if events is not None]))
     times = np.unique(np.asarray(given, float))
     for place, (client, events) in enumerate(zip(federation.clients, here)):
         if events is not None and (off := events[~np.isin(events, times)]).size:
             raise DataError(f"sample {time.name()!r} of {client.called(place)} has an event at {off[0]:g}, which is none of times=.")
     return times
+
+
+def _require_entries_before(federation: hf.Federation, time: hf.Sample, entry: hf.Sample | None) -> None:
+    if entry is None:
+        return
+    for place, client in enumerate(federation.clients):
+        since, until = client.samples.get(entry), client.samples.get(time)
+        if isinstance(since, np.ndarray) and isinstance(until, np.ndarray) and (late := np.flatnonzero(since >= until)).size:
+            raise DataError(
+                f"sample {entry.name()!r} of {client.called(place)}, row {late[0]}: the entry {since[late[0]]:g} is not before the time {until[late[0]]:g}."
+            )
 
 
 def _require_number(model: str, name: str, value: Any) -> None:

@@ -25,8 +25,11 @@ def _lower(atom: Any, hazard: Any, times: Any, time: Any, event: Any, *entry: An
     if entry:
         at_risk &= entry[0] < times
     jumps = times == time
-    at_event = jnp.where(jumps.any() | (event == 0), jnp.sum(jnp.where(jumps, hazard, 0.0)), jnp.nan)
-    return jnp.sum(jnp.where(at_risk, jnp.exp(hazard), 0.0)) - event * at_event
+    right = (event == 0) | ((event == 1) & jumps.any())
+    if entry:
+        right &= entry[0] < time
+    at_event = jnp.where(right, jnp.sum(jnp.where(jumps, hazard, 0.0)), jnp.nan)
+    return jnp.where(right, jnp.sum(jnp.where(at_risk, jnp.exp(hazard), 0.0)) - event * at_event, jnp.nan)
 
 
 class HazardLoss(Atom):
@@ -39,7 +42,8 @@ class HazardLoss(Atom):
     times
         (K,): when the baseline jumps, increasing; constants that everybody knows.
     time, event, entry
-        As of :class:`hierfl.Cox`; a row with an event that is at none of the times has no value (NaN).
+        As of :class:`hierfl.Cox`; a row with an event that is neither 0 nor 1 or at none of the times,
+        or an entry that is not before its time, has no value (NaN).
 
     Raises
     ------
@@ -82,8 +86,9 @@ class HazardLoss(Atom):
         hazard, times, time, event, *entry = map(np.asarray, values)
         at_risk = (times <= time) & (entry[0] < times if entry else True)
         jumps = times == time
-        at_event = np.sum(hazard[jumps]) if jumps.any() or event == 0 else np.nan
-        return np.asarray(np.sum(np.exp(hazard)[at_risk]) - event * at_event)
+        right = (event == 0 or (event == 1 and jumps.any())) and (not entry or entry[0] < time)
+        at_event = np.sum(hazard[jumps]) if right else np.nan
+        return np.asarray(np.sum(np.exp(hazard)[at_risk]) - (event * at_event if right else np.nan))
 
     def canonicalize(self) -> NoReturn:
         raise NotConvexError(f"{self.name()}: hierfl compiles it, and CVXPY has no conic form of it.")

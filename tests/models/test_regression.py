@@ -156,6 +156,10 @@ def test_what_a_shared_baseline_cannot_be_is_named() -> None:
     ):
         with pytest.raises(error, match=words):
             model(here, **given)
-    with pytest.raises(hf.DataError, match="Give times=, when events may happen"):
+    late = hf.Sample(name="entry")
+    entered = hf.Client({**here.samples, late: [0.0, 2.0, 1.0]}, name="north")
+    with pytest.raises(hf.DataError, match="'north', row 1: the entry 2 is not before the time 2"):
+        model(entered, entry=late)
+    with pytest.raises(hf.DataError, match="Give times=, when events happened"):
         model(here, away)
     assert model(here, away, times=[1.0, 2.0, 3.0]).baseline.shape == (3,)
