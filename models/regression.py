@@ -10,7 +10,8 @@ mixture is that of glmnet: Friedman, Hastie and Tibshirani, 2010).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import cvxpy as cp
@@ -106,6 +107,10 @@ class Regression(hf.Problem):
         spread = l1_ratio * cp.norm1(self.coefficients) if l1_ratio else 0.0
         spread = spread + (0.5 * (1.0 - l1_ratio) * cp.sum_squares(self.coefficients) if l1_ratio < 1.0 else 0.0)
         rows = self._loss(self._score(features), **others)
+        for place, client in enumerate(federation.clients):  # what sites hold they look at themselves
+            held = [client.samples.get(one) for one in getattr(rows, "judged", ())]
+            if held and all(isinstance(column, np.ndarray) for column in held):
+                rows.require_rows(held, client.called(place))
         if penalty != HELD_OUT:
             self.penalty = float(penalty)
             objective = rows + self.penalty * spread if penalty else rows
@@ -130,8 +135,8 @@ class Regression(hf.Problem):
     _judged, _at_end = "outcome", frozenset[float]()  # the column that is looked at, and values that alone say nothing
 
     def _require_outcomes(self, federation: hf.Federation, others: Mapping[str, hf.Sample | None]) -> None:
-        """Every client's outcomes are such as the model is of, and not all of them at its end, where a likelihood has no maximum."""
-        (what, are), at_end = type(self)._outcomes, type(self)._at_end
+        """Outcomes are not all of them at the end of what they may be, where a likelihood has no maximum."""
+        at_end = type(self)._at_end
         outcome = others.get(type(self)._judged)
         if outcome is None:
             return
@@ -140,10 +145,12 @@ class Regression(hf.Problem):
             different: np.ndarray = np.unique(np.concatenate(seen))
             if different.size == 1 and different[0] in at_end:
                 raise DataError(f"sample {outcome.name()!r} is {different[0]:g} in every row: a {type(self).__name__} of it has no estimate.")
-        for place, client in enumerate(federation.clients):
-            held = client.samples.get(outcome)
-            if isinstance(held, np.ndarray) and not (right := are(held)).all():
-                raise DataError(f"sample {outcome.name()!r} of {client.called(place)} has {held[~right][0]:g}: the outcome of a {type(self).__name__} is {what}.")
+
+    def _judged_mean(self, loss: cp.Expression, outcome: hf.Sample) -> cp.Expression:
+        """The mean of a loss whose outcome has to be such as the model is of, at sites too, which look at their rows themselves."""
+        mean = hf.E(loss)
+        mean.judged, mean.judge = (outcome,), partial(_require_outcome, type(self), outcome.name())
+        return mean
 
     def _score(self, features: hf.Sample) -> cp.Expression:
         score = features @ self.coefficients
@@ -185,7 +192,7 @@ class LogisticRegression(Regression):
     _at_end = frozenset({0.0, 1.0})
 
     def _loss(self, score: cp.Expression, **others: Any) -> cp.Expression:
-        return hf.E(cp.logistic(score) - others["outcome"] * score)
+        return self._judged_mean(cp.logistic(score) - others["outcome"] * score, others["outcome"])
 
 
 class PoissonRegression(Regression):
@@ -204,7 +211,7 @@ class PoissonRegression(Regression):
     _at_end = frozenset({0.0})
 
     def _loss(self, score: cp.Expression, **others: Any) -> cp.Expression:
-        return hf.E(cp.exp(score) - others["outcome"] * score)
+        return self._judged_mean(cp.exp(score) - others["outcome"] * score, others["outcome"])
 
 
 class CoxRegression(Regression):
@@ -266,7 +273,6 @@ class CoxRegression(Regression):
             if penalty == HELD_OUT:
                 raise SettingError("CoxRegression(penalty='held-out', baseline='shared'): rows that are held back have events when others have none. Give a number.")
             self.times = _event_times(federation, own["time"], own["event"], times)
-            _require_entries_before(federation, own["time"], own["entry"])
             self.baseline = cp.Variable(len(self.times), name="log_baseline")
         elif times is not None:
             raise SettingError("CoxRegression(times=...) is about a shared baseline: write baseline='shared' too.")
@@ -277,11 +283,30 @@ class CoxRegression(Regression):
         if self.baseline is None:
             return hf.Cox(score, **others, ties=self.ties)
         entry = [] if others.get("entry") is None else [others["entry"]]
-        return hf.E(HazardLoss(score + self.baseline, self.times, others["time"], others["event"], *entry))
+        mean = hf.E(HazardLoss(score + self.baseline, self.times, others["time"], others["event"], *entry))
+        mean.judged = (others["time"], others["event"], *entry)
+        mean.judge = partial(_require_events, [one.name() for one in mean.judged], self.times)
+        return mean
+
+
+def _require_outcome(model: type[Regression], name: str, held: Any, whose: str) -> None:
+    what, are = model._outcomes
+    if not (right := are(held[0])).all():
+        raise DataError(f"sample {name!r} of {whose} has {held[0][~right][0]:g}: the outcome of a {model.__name__} is {what}.")
+
+
+def _require_events(names: Sequence[str], times: Any, held: Any, whose: str) -> None:
+    when, has, *entry = held
+    if (wrong := has[(has != 0) & (has != 1)]).size:
+        raise DataError(f"sample {names[1]!r} of {whose} has {wrong[0]:g}: an event is 1, a censored time 0.")
+    if (off := when[(has == 1) & ~np.isin(when, times)]).size:
+        raise DataError(f"sample {names[0]!r} of {whose} has an event at {float(off[0])!r}, which is none of times=.")
+    if entry and (late := np.flatnonzero(entry[0] >= when)).size:
+        raise DataError(f"sample {names[2]!r} of {whose}, row {late[0]}: the entry {entry[0][late[0]]:g} is not before the time {when[late[0]]:g}.")
 
 
 def _event_times(federation: hf.Federation, time: hf.Sample, event: hf.Sample, given: Any) -> np.ndarray:
-    """When a shared baseline jumps: at the times given, where all events that are known of have to be, or when they happened."""
+    """When a shared baseline jumps: at the times given, or when events happened."""
     if not isinstance(federation, hf.Federation):
         raise SettingError(f"CoxRegression: the first argument is a hf.Federation, not {type(federation).__name__}.")
     held = [(client.samples.get(time), client.samples.get(event)) for client in federation.clients]
@@ -290,22 +315,7 @@ def _event_times(federation: hf.Federation, time: hf.Sample, event: hf.Sample, g
         if any(events is None for events in here):
             raise DataError("CoxRegression(baseline='shared'): rows are elsewhere, and when they have events is not known here. Give times=, when events happened at any site.")
         return np.unique(np.concatenate([events for events in here if events is not None]))
-    times = np.unique(np.asarray(given, float))
-    for place, (client, events) in enumerate(zip(federation.clients, here)):
-        if events is not None and (off := events[~np.isin(events, times)]).size:
-            raise DataError(f"sample {time.name()!r} of {client.called(place)} has an event at {off[0]:g}, which is none of times=.")
-    return times
-
-
-def _require_entries_before(federation: hf.Federation, time: hf.Sample, entry: hf.Sample | None) -> None:
-    if entry is None:
-        return
-    for place, client in enumerate(federation.clients):
-        since, until = client.samples.get(entry), client.samples.get(time)
-        if isinstance(since, np.ndarray) and isinstance(until, np.ndarray) and (late := np.flatnonzero(since >= until)).size:
-            raise DataError(
-                f"sample {entry.name()!r} of {client.called(place)}, row {late[0]}: the entry {since[late[0]]:g} is not before the time {until[late[0]]:g}."
-            )
+    return np.unique(np.asarray(given, float))
 
 
 def _require_number(model: str, name: str, value: Any) -> None:

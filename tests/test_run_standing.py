@@ -196,7 +196,7 @@ def poisson(rng: Any) -> tuple[Any, Any]:
     return hf.Problem(hf.Minimize(clients=term), federation=federation), best
 
 
-@pytest.mark.parametrize("solver", [FedAvg(), SCAFFOLD(), FedAvg(step_size=0.1, local_steps=20)])
+@pytest.mark.parametrize("solver", [FedAvg(0.01, 5, batch_size=32), SCAFFOLD(0.01, batch_size=32), FedAvg(step_size=0.1, local_steps=20)])
 def test_a_poisson_regression_beside_its_optimum_says_how_far(solver: Any) -> None:
     problem, best = poisson(np.random.default_rng(0))
     result = problem.solve(solver, progress=False)

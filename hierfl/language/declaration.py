@@ -35,6 +35,7 @@ from hierfl.language.declared_arguments import reserve_ids, samples_among, uniqu
 from hierfl.language.expectation import (
     Part,
     RowAggregate,
+    SampleAverage,
     averages_of,
     bare_samples,
     require_affine_in_averages,
@@ -248,7 +249,7 @@ class Roles:
     lower_samples: tuple[Sample, ...]
     client_parameters: tuple[ClientParameter, ...]
     parameters: tuple[cp.Parameter, ...]
-    aggregates: tuple[RowAggregate, ...]
+    aggregates: tuple[RowAggregate | SampleAverage, ...]
 
     @classmethod
     def of(
@@ -279,7 +280,7 @@ class Roles:
             lower_samples=samples_among(p for part in below for p in part.parameters()),
             client_parameters=tuple(p for p in parameters if isinstance(p, ClientParameter)),
             parameters=tuple(p for p in parameters if not isinstance(p, (Sample, ClientParameter))),
-            aggregates=tuple(one for part in parts for one in averages_of(part) if isinstance(one, RowAggregate)),
+            aggregates=tuple(one for part in parts for one in averages_of(part) if isinstance(one, RowAggregate) or one.judged),
         )
 
 

@@ -9,7 +9,7 @@ were a mean put through a function that is not affine, minibatches would bias th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NoReturn, TypeAlias
 
 import cvxpy as cp
@@ -68,6 +68,13 @@ class SampleAverage(OfSamples, AffAtom):
 
     atom_row: ClassVar[AtomRow] = AtomRow(read=_read)
     symbol = "E"
+    judged: Sequence[Sample] = ()  # columns that have to be such as a model is of, wherever they are
+    judge: Callable[[Sequence[np.ndarray], str], None] | None = None  # raises DataError for those of a holder that are not
+
+    def require_rows(self, held: Sequence[np.ndarray], whose: str) -> None:
+        """Raise ``DataError`` where the judged columns of a holder have values that mean nothing."""
+        if self.judge is not None:
+            self.judge(held, whose)
 
     def __init__(self, expr: Any) -> None:
         super().__init__(as_expression(expr, f"what {self.symbol} is of"))
@@ -140,6 +147,11 @@ class RowAggregate(OfSamples):
 
     symbol: ClassVar[str]
     settings: ClassVar[tuple[str, ...]] = ()  # attributes beside the arguments
+
+    @property
+    def judged(self) -> Sequence[Sample]:
+        """The samples that go with the expression."""
+        return self.args[1:]
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*(as_expression(one, f"what {self.symbol} is of") for one in args))

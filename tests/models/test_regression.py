@@ -152,7 +152,7 @@ def test_what_a_shared_baseline_cannot_be_is_named() -> None:
         ({"ties": "efron"}, hf.SettingError, "Breslow's rule"),
         ({"penalty": "held-out"}, hf.SettingError, "Give a number"),
         ({"baseline": "site", "times": [1.0]}, hf.SettingError, "baseline='shared' too"),
-        ({"times": [1.0, 3.0]}, hf.DataError, "'north' has an event at 2, which is none of times"),
+        ({"times": [1.0, 3.0]}, hf.DataError, "'north' has an event at 2.0, which is none of times"),
     ):
         with pytest.raises(error, match=words):
             model(here, **given)

@@ -26,7 +26,7 @@ from hierfl.compiler.expressions.law_integrals import LawIntegrals
 from hierfl.compiler.expressions.program import NO_ROWS, Rows
 from hierfl.errors import DataError, IncompatibleSolverError
 from hierfl.jaxtools.keyed_random import fold_in, keyed_permutation, row_numbers
-from hierfl.language.expectation import RowAggregate
+from hierfl.language.expectation import RowAggregate, SampleAverage
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.federation.paired_rows import mixed_kinds, require_paired
@@ -369,7 +369,7 @@ def population(
     weights: Sequence[float] | np.ndarray,
     label: Callable[[int], str],
     points: int,
-    aggregates: Sequence[RowAggregate] = (),
+    aggregates: Sequence[RowAggregate | SampleAverage] = (),
 ) -> Population:
     """Lay out the data of one side; up to ``points`` nodes stand for the distributions of a table. ``aggregates`` are of its rows.
 
@@ -394,7 +394,7 @@ def _table(
     label: Callable[[int], str],
     points: int,
     place: int,
-    aggregates: Sequence[RowAggregate],
+    aggregates: Sequence[RowAggregate | SampleAverage],
 ) -> Table:
     distributed = [party.is_distribution(sample) for party in parties for sample in samples]
     if any(distributed) and not all(distributed):
@@ -412,7 +412,7 @@ def _table(
         quantiles, weights, roles, integrals = None, None, None, None
         for one in aggregates:
             for index, party in enumerate(parties):
-                held = [party.samples[sample] for sample in one.args[1:]]
+                held = [party.samples[sample] for sample in one.judged]
                 if not any(isinstance(column, Elsewhere) for column in held):
                     one.require_rows([np.asarray(column) for column in held], label(index))
     counts = np.array([len(next(iter(block.values()))) for block in blocks])
@@ -422,7 +422,7 @@ def _table(
         values[sample.id] = stacked([b[sample.id] for b in blocks], sample.name()) if away is None else away
     typical, longest = -(-int(counts.sum()) // counts.size), int(counts.max())
     offsets = np.concatenate([[0], np.cumsum(counts)[:-1]])
-    whole = expression_text(aggregates[0]) if aggregates else ""
+    whole = next((expression_text(one) for one in aggregates if isinstance(one, RowAggregate)), "")
     return Table(values, offsets, counts, quantiles, typical, longest, weights, roles, integrals, whole)
 
 

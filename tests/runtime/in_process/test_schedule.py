@@ -204,8 +204,8 @@ def test_clients_with_many_directions_are_computed_one_after_another() -> None:
 @pytest.mark.parametrize(
     ("solver", "batch"),
     [
-        (FedAvg(batch_size=7), 7),
-        (FedAvg(batch_size=None), None),
+        (FedAvg(0.01, batch_size=7), 7),
+        (FedAvg(0.01, batch_size=None), None),
         (ZOHFL(batch_size=9, lower=ProjectedSGD(steps=2, batch_size=40)), 40),
         (ZOHFL(batch_size=9, lower=ProjectedSGD(steps=2, batch_size=None)), None),
         (ImplicitGradient(), None),
