@@ -13,10 +13,9 @@ from __future__ import annotations
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
-from cvxpy.atoms.atom import Atom
 
 from hierfl.atoms.loaded_late import jnp
-from hierfl.atoms.row import AtomRow
+from hierfl.atoms.row import AtomRow, OnlyCompiled
 from hierfl.errors import DeclarationError, NotConvexError
 
 
@@ -32,7 +31,7 @@ def _lower(atom: Any, hazard: Any, times: Any, time: Any, event: Any, *entry: An
     return jnp.where(right, jnp.sum(jnp.where(at_risk, jnp.exp(hazard), 0.0)) - event * at_event, jnp.nan)
 
 
-class HazardLoss(Atom):
+class HazardLoss(OnlyCompiled):
     """Minus the log-likelihood of a row; scalar.
 
     Parameters
@@ -82,16 +81,5 @@ class HazardLoss(Atom):
     def is_decr(self, idx: int) -> bool:
         return False
 
-    def numeric(self, values: Any) -> np.ndarray:
-        hazard, times, time, event, *entry = map(np.asarray, values)
-        at_risk = (times <= time) & (entry[0] < times if entry else True)
-        jumps = times == time
-        right = (event == 0 or (event == 1 and jumps.any())) and (not entry or entry[0] < time)
-        at_event = np.sum(hazard[jumps]) if right else np.nan
-        return np.asarray(np.sum(np.exp(hazard)[at_risk]) - (event * at_event if right else np.nan))
-
-    def canonicalize(self) -> NoReturn:
-        raise NotConvexError(f"{self.name()}: hierfl compiles it, and CVXPY has no conic form of it.")
-
-    def _grad(self, values: Any) -> NoReturn:
-        raise NotImplementedError
+    def _refuse(self) -> NoReturn:
+        raise NotConvexError(f"{self.name()}: hierfl compiles it; CVXPY can neither evaluate nor solve it.")
