@@ -2,12 +2,13 @@
 
 Round r: the server broadcasts a trial z; every client sends f_i(z), grad f_i(z) and the upper triangle of its Hessian, sums over its rows
 as for any model that is fitted to pooled rows (Wu, Jiang, Kim and Ohno-Machado, 2012, for logistic regression). With f, g and H their
-weighted sums, z becomes x if f(z) <= f(x) - c t lambda^2, and then
+weighted sums, z becomes x if f(z) <= f(x) - c t lambda^2 and no derivative of a client is far larger than they were at x, and then
 
     d = - H^+ g,   lambda^2 = g' H^+ g,   t = 1;   else t is divided by 4;   the next trial is x + t d.
 
 H^+ takes absolute eigenvalues, in units in which H has a unit diagonal: d descends where f is not convex too, and units of the variables
-are no matter. The method is at rest where half the squared decrement lambda^2, what a quadratic model still gains, is nothing beside f.
+are no matter. Nor are they to the messages: clients say how large their curvature is first, in a round of its own, and send derivatives in the
+powers of two that it makes, which sums under masks can carry as well. The method is at rest where half the squared decrement lambda^2, what a quadratic model still gains, is nothing beside f.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ SHORTEST = 1e-7  # a step, after which the values that it was compared with are 
 FLAT = 1e-10  # of the largest eigenvalue of H in units of its diagonal: the least that is divided by
 ROUNDING = 1e-13  # of |f|, which two values may differ by
 NEARLY = 1e-12  # of |f| and its fall: a gain that rounding may hold up
-LARGEST = 1e12  # what a client sends: a trial where anything is larger is none
+LARGEST = 1e12  # what a client's first derivatives may be, in units of all clients' curvature
+FAR = 1e5  # of the largest derivative at x, in these units: a trial where a client's are larger is none
+ROOT = 0.25  # the power of a curvature that clients send: 1e-40 to 1e40 are then numbers which any sum can carry
 MOST = 500  # variables, whose Hessian is sent and factorised
 
 
@@ -54,7 +57,7 @@ MOST = 500  # variables, whose Hessian is sent and factorised
 class Newton:
     """Settings of Newton's method.
 
-    Every client sends its value, gradient and Hessian at a point: n (n + 3) / 2 + 2 numbers in a round, sums over its rows. All clients take part.
+    Every client sends its value, gradient and Hessian at a point: n (n + 5) / 2 + 2 numbers in a round, sums over its rows. All clients take part.
 
     Parameters
     ----------
@@ -126,14 +129,26 @@ class NewtonState(NamedTuple):
     step: Float[Array, ""]  # t
     first: Float[Array, ""]  # f at the start
     complete: Bool[Array, ""]  # whether all clients took part in what the state knows
+    units: Float[Array, " n"]  # in which derivatives are sent; 0 before they are known
+    limit: Float[Array, ""]  # of these
+
+
+class Question(NamedTuple):
+    """What clients are asked: derivatives at a trial, in these units, none beyond the limit."""
+
+    trial: Float[Array, " n"]
+    units: Float[Array, " n"]
+    limit: Float[Array, ""]
 
 
 class Derivatives(NamedTuple):
-    """A term at a trial, of one party or of all: value, gradient, upper triangle of the Hessian, and whether any of them was too large."""
+    """A term at a trial, of one party or of all: value, gradient and upper triangle of the Hessian in units, sizes of the Hessian's diagonal, and
+    whether any of them was too large."""
 
     value: Float[Array, ""]
     gradient: Float[Array, " n"]
     triangle: Float[Array, " n_n_1_2"]
+    sizes: Float[Array, " n"]
     too_large: Float[Array, ""]
 
 
@@ -147,7 +162,8 @@ class BoundNewton(Bound):
 
     def init(self, x0: Array) -> NewtonState:
         nothing = jnp.zeros((), x0.dtype)
-        return NewtonState(x0, nothing + jnp.inf, jnp.zeros_like(x0), nothing, nothing + jnp.inf, nothing, nothing + jnp.inf, jnp.zeros((), bool))
+        infinite, none = nothing + jnp.inf, jnp.zeros_like(x0)
+        return NewtonState(x0, infinite, none, nothing, infinite, nothing, infinite, jnp.zeros((), bool), none, infinite)
 
     def rests(self, state: NewtonState) -> bool:
         """Whether the quadratic model at x promises nothing, by the word of all clients."""
@@ -168,31 +184,45 @@ class BoundNewton(Bound):
         return float(history["gradient_norm"][-1])
 
     def round(self, clients: Clients, state: NewtonState, key: Array) -> tuple[NewtonState, dict[str, Array]]:
-        problem, trial = self.problem, state.x + state.step * state.direction
-        parts, monitor = [], RoundMonitor.quiet(trial)
+        problem = self.problem
+        question = Question(state.x + state.step * state.direction, state.units, state.limit)
+        parts, monitor = [], RoundMonitor.quiet(question.trial)
         if problem.client_program is not None:
-            messages = clients.map(self.client_curvature, trial)
+            messages = clients.map(self.client_curvature, question)
             parts.append(clients.mean(messages.payload))
             monitor = monitor.with_clients(clients, messages.payload.too_large == 0, messages.monitor)
         if problem.server_program is not None:
-            own = clients.server(self.server_curvature, trial)
+            own = clients.server(self.server_curvature, question)
             parts.append(own)
             monitor = monitor.with_server(own.value)
         found = jax.tree.map(lambda *each: sum(each), *parts)
-        slack = ROUNDING * jnp.abs(state.value)
-        begins = ~jnp.isfinite(state.value)  # whatever f is there, it is where the run stands
-        descends = found.value <= state.value - DESCENT * state.step * state.decrement + jnp.where(begins, 0.0, slack)
-        taken = (found.too_large == 0) & (descends | begins)
-        direction, decrement = self._direction(found)
+        begins, known = ~jnp.isfinite(state.value), jnp.all(state.units > 0)  # whatever f is at the start, it is where the run stands
+        slack = jnp.where(begins, 0.0, ROUNDING * jnp.abs(state.value))
+        descends = found.value <= state.value - DESCENT * state.step * state.decrement + slack
+        taken = known & (found.too_large == 0) & (descends | begins)
+        curvature = jnp.where(found.sizes > 0, found.sizes, 1.0) ** (1 / ROOT)
+        units = 2.0 ** jnp.round(0.5 * jnp.log2(curvature))
+        direction, decrement = self._direction(found, state.units)
         shorter = SHORTER * state.step
         anew = shorter < SHORTEST
-        kept = state._replace(step=jnp.where(anew, 0.0, shorter), value=jnp.where(anew, jnp.inf, state.value))
+        kept = state._replace(
+            step=jnp.where(anew, 0.0, shorter),
+            value=jnp.where(anew, jnp.inf, state.value),
+            units=jnp.where(known, state.units, units),
+            limit=jnp.where(known, state.limit, LARGEST),
+        )
         whole = jnp.sum(clients.present) == problem.num_clients
-        moved = NewtonState(trial, found.value, direction, decrement, state.decrement, jnp.ones_like(state.step), jnp.where(jnp.isfinite(state.first), state.first, found.value), whole)
+        first = jnp.where(jnp.isfinite(state.first), state.first, found.value)
+        ratio = state.units / units
+        largest = jnp.maximum(jnp.max(jnp.abs(found.gradient) * ratio), jnp.max(jnp.abs(found.triangle) * triangle_of(ratio)))
+        limit = FAR * jnp.maximum(1.0, largest)
+        moved = NewtonState(
+            question.trial, found.value, direction, decrement, state.decrement, jnp.ones_like(state.step), first, whole, units, limit
+        )
         after: NewtonState = jax.tree.map(lambda new, old: jnp.where(taken, new, old), moved, kept)
         # a trial that leaves the domain is no fault, a start or a point that was there before is
         monitor = monitor._replace(value=jnp.where(begins, monitor.value, jnp.minimum(monitor.value, state.value)), fault=jnp.where(begins, monitor.fault, -1))
-        return after, monitor.record(problem.sign, state.step, jnp.linalg.norm(found.gradient))
+        return after, monitor.record(problem.sign, state.step, jnp.linalg.norm(found.gradient * state.units))
 
     def client_curvature(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """What a client sends of its term at the trial."""
@@ -204,20 +234,26 @@ class BoundNewton(Bound):
         """The server's term at the trial."""
         return self._curvature(Term(self.problem.server_value, self.problem.server_samples), party, received.broadcast)
 
-    def _curvature(self, term: Term, party: Party, x: Array) -> Derivatives:
+    def _curvature(self, term: Term, party: Party, question: Question) -> Derivatives:
+        x = question.trial
+
         def of_rows(rows: Rows) -> tuple[Array, Array, Array]:
             def value(z: Array) -> Array:
                 return term.value(z, None, party.environment, rows)
 
             found, gradient = jax.value_and_grad(value)(x)
-            return found, gradient, derivative_by_columns(jax.grad(value), x)[jnp.triu_indices(x.size)]
+            return found, gradient, derivative_by_columns(jax.grad(value), x)
 
-        found = party.mean(of_rows, term.samples)
-        too_large = ~jnp.all(jnp.stack([jnp.all(jnp.abs(part) <= LARGEST) for part in found]))  # NaN is
-        value, gradient, triangle = (jnp.where(too_large, 0.0, part) for part in found)
-        return Derivatives(value, gradient, triangle, too_large.astype(x.dtype))
+        value, gradient, hessian = party.mean(of_rows, term.samples)
+        inverse = jnp.where(question.units > 0, 1.0 / question.units, 0.0)
+        sent = value, gradient * inverse, hessian[jnp.triu_indices(x.size)] * triangle_of(inverse)
+        fits = [jnp.isfinite(part).all() for part in (value, gradient, hessian)] + [(jnp.abs(part) <= question.limit).all() for part in sent[1:]]
+        too_large = ~jnp.stack(fits).all()
+        sizes = jnp.abs(jnp.diag(hessian)) ** ROOT
+        value, gradient, triangle, sizes = (jnp.where(too_large, 0.0, part) for part in (*sent, sizes))
+        return Derivatives(value, gradient, triangle, sizes, too_large.astype(x.dtype))
 
-    def _direction(self, found: Derivatives) -> tuple[Array, Array]:
+    def _direction(self, found: Derivatives, units: Array) -> tuple[Array, Array]:
         """The Newton step and the squared decrement, in units of H's diagonal."""
         n = found.gradient.size
         upper = jnp.zeros((n, n), found.gradient.dtype).at[jnp.triu_indices(n)].set(found.triangle)
@@ -229,4 +265,9 @@ class BoundNewton(Bound):
         along = vectors.T @ (found.gradient / size)
         bent = jnp.maximum(bent, FLAT * jnp.max(bent))
         scaled = along / jnp.where(bent > 0, bent, 1.0)
-        return -(vectors @ scaled) / size, along @ scaled
+        return -(vectors @ scaled) / size / jnp.where(units > 0, units, 1.0), along @ scaled
+
+
+def triangle_of(sizes: Array) -> Array:
+    """The upper triangle of the products of a vector's entries."""
+    return jnp.outer(sizes, sizes)[jnp.triu_indices(sizes.size)]

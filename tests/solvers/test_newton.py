@@ -66,8 +66,9 @@ def test_the_rounds_are_those_of_a_transcription() -> None:
             second = second + weight * (features[part].T * mean) @ features[part] / len(part)
         return float(value), slope, second
 
-    x, best, d, fall, t, path = np.array(START), np.inf, np.zeros(3), 0.0, 0.0, []
-    for _ in range(len(result.history["objective"])):
+    x, best, d, fall, t = np.array(START), np.inf, np.zeros(3), 0.0, 0.0
+    path = [x]  # in the first round clients say how large their curvature is
+    for _ in range(len(result.history["objective"]) - 1):
         value, slope, second = at(x + t * d)
         if value <= best - 1e-4 * t * fall + (1e-13 * abs(best) if np.isfinite(best) else 0.0):
             x, best, t = x + t * d, value, 1.0
@@ -89,6 +90,18 @@ def test_columns_in_any_units_are_fitted_as_the_pooled_rows() -> None:
     assert np.abs((found - expected.params) / expected.bse).max() < 1e-6
     assert result.ended == "at rest" and result.settings["chosen"].startswith("f is convex and smooth")
     np.testing.assert_allclose(result.inference().standard_error, expected.bse, rtol=1e-6)
+
+
+def test_units_are_no_matter_to_sums_under_masks() -> None:
+    """Columns of 1e7 and 1e-6, whose squares no sum of 62 bits can carry beside one another."""
+    features, score, own = rows()
+    features = features / UNITS * np.array([1e7, 1.0, 1e-6])
+    outcome = np.random.default_rng(1).poisson(np.exp(score + 1.0)).astype(float)
+    model = hf.models.PoissonRegression(*federation(features, outcome, own))
+    masked = hf.runtime.Delayed([1.0] * len(SIZES), masks=hf.runtime.PairwiseMasks())
+    result, expected = model.solve(runtime=masked, progress=False), pooled(sm.add_constant(features), outcome)
+    found = np.r_[result.x[model.intercept], result.x[model.coefficients]]
+    assert result.ended == "at rest" and np.abs((found - expected.params) / expected.bse).max() < 1e-6
 
 
 def test_columns_that_say_the_same_have_a_fit_too() -> None:

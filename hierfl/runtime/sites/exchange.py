@@ -77,6 +77,7 @@ class Exchange:
     round: int = 0
     away: set[str] = field(default_factory=set)  # the sites that cannot be asked in this round
     failed: bool = False
+    unfit: dict[str, str] = field(default_factory=dict)  # what is wrong with a site's data, as it says
     stuck: str | None = None  # why the round cannot be made again without those who were lost
     numbers: int = 0  # of a client's largest message
     with_earlier_runs: float | None = None  # the largest epsilon of all runs that a site tells of
@@ -108,6 +109,7 @@ class Exchange:
         for site, reply in self._sent(parcels, "start", None).items():
             if isinstance(reply, Welcome):
                 self._began[site] = self.links.born(site)
+                self.unfit.pop(site, None)
                 self._welcomes[site] += 1
                 self._welcomed(site, reply)
                 if site in self.changed or any(self.kept_by.get(own, site) != site for own in self.clients_of[site]):
@@ -117,6 +119,8 @@ class Exchange:
                 self._settled.pop(site, None)
             else:
                 self._fault(site, said_by(reply))
+                if getattr(reply, "unfit", False):
+                    self.unfit[site] = said_by(reply)
                 if isinstance(reply, Lost) and site not in self.links.ready():
                     continue  # it is slow to begin, and is asked again once its late answer is there
                 self._refused[site] = self.links.born(site), self.round

@@ -144,7 +144,7 @@ FORMS: dict[type, Form] = {
     Unmasked: Form(arrays={"key": BYTES}),
     Keep: Form(_KEPT, parts={"settled": Settled}),
     Kept: Form({"kept": bool}, {"content": BYTES}),
-    Refusal: Form({"reason": str, "failed": bool}),
+    Refusal: Form({"reason": str, "failed": bool, "unfit": bool}),
 }
 
 

@@ -143,10 +143,11 @@ class Welcome(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """A site's word that it will not do what was asked, and why; ``failed`` if it tried."""
+    """A site's word that it will not do what was asked, and why; ``failed`` if it tried, ``unfit`` if its data are not what the problem declares."""
 
     reason: str
     failed: bool = False
+    unfit: bool = False
 
 
 class Asked(NamedTuple):

@@ -250,17 +250,24 @@ def require_begun(exchange: Exchange, names: Sequence[str | None], attendance: A
     """Wait for the sites of a run that are still to come, or to answer (those that refuse do not), and require that it can begin.
 
     Raises ``SiteError`` if too few are there, with what each said, if one does not go on with what its clients
-    remembered, or if nobody holds a client's data and all clients are needed.
+    remembered, if one's data are not what the problem declares (who left it out would answer another question than was asked), or if nobody
+    holds a client's data and all clients are needed.
     """
     until, clients = time.monotonic() + attendance.patience, len(names)
     while True:
         there = exchange.present()
         decided = len(there) + sum(len(exchange.clients_of[site]) for site in exchange.unwilling)
-        if decided >= clients or time.monotonic() >= until:
+        if decided >= clients or exchange.unfit or time.monotonic() >= until:
             break
         heed()
         time.sleep(LOOK)
     exchange.require_memories()
+    if exchange.unfit:
+        said = "\n".join(f"{site}: {reason}" for site, reason in exchange.unfit.items())
+        raise SiteError(
+            f"no run begins while a site's data are not what the problem declares: have its owner mend them, or leave its clients out of the "
+            f"federation.\n{said}"
+        )
     missing = [str(name or client) for client, name in enumerate(names) if client not in exchange.site_of]
     if missing and (attendance.minimum >= clients or not exchange.clients_of):
         raise SiteError(

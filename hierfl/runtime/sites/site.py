@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import UInt32
 
 from hierfl.compiler.compiled_problem import CompiledProblem, compile_problem, penalised_problem
-from hierfl.errors import HierflError, SettingError, SiteError
+from hierfl.errors import DataError, HierflError, SettingError, SiteError
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.jaxtools.precision import computing
 from hierfl.language.declaration import Declaration
@@ -179,7 +179,7 @@ class Site:
             return answer()
         except HierflError as error:
             LOG.warning("%s: refused: %s", self.name, error)
-            return Refusal(str(error), failed)
+            return Refusal(str(error), failed, unfit=isinstance(error, DataError))
         except Exception as error:
             LOG.exception("%s: failed", self.name)
             return Refusal(f"{type(error).__name__}, of which the site's own log has the kind and the place", failed=True)

@@ -210,6 +210,20 @@ def test_refusals_say_why(problem: hf.Problem) -> None:
         hf.runtime.Flower("127.0.0.1:8000")
 
 
+def test_no_run_begins_while_a_sites_data_are_not_what_is_declared() -> None:
+    u, b = hf.Sample(2, name="u"), hf.Sample(name="b")
+    rows = {u: np.eye(4)[:, :2], b: np.array([0.0, 1.0, 1.0, 0.0])}
+    there = hf.models.LogisticRegression(hf.Federation([hf.Client(rows, name=n) for n in ("north", "south")]), u, b)
+    nodes = desks(there, 2)
+    sites: Any = nodes[101].__self__  # type: ignore[attr-defined]
+    sites.held[1].samples[b][:] = [1.0, 2.0, 2.0, 1.0]  # as other software codes them
+    away = hf.Federation([hf.Client({u: hf.Elsewhere(4), b: hf.Elsewhere(4)}, name=n) for n in ("north", "south")])
+    grid = LoopbackGrid(nodes)
+    with pytest.raises(hf.SiteError, match=r"(?s)no run begins.*site 1: sample 'b' of client 'south' has 2") as caught:
+        hf.models.LogisticRegression(away, u, b).solve(runtime=hf.runtime.Flower(grid, shared_seeds=True), progress=False)
+    assert "north" not in str(caught.value)
+
+
 def test_a_site_that_is_slow_to_begin_is_waited_for(problem: hf.Problem) -> None:
     nodes = desks(problem)
     grid, starts, plain = LoopbackGrid(nodes), list[float](), nodes[101]
