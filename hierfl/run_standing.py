@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ FEWEST = 8  # rounds in it
 SURE = 3.0  # standard errors
 WORTH = 1e-2  # of the objective's fall so far, from which more of it is to be had
 FAR = 1e3  # times as far as it began, from which x runs away
+MOVES, AS_EVER = 1e-3, 0.5  # of 1 + |entry| in the latest rounds, and of its pace in those before, from which an entry grows without end
 NEAR = 1e-5  # of 1 + |x|: how far from an optimum x is at rest
 FLAT = 1e-8  # of |f| and its fall: how far from the optimum f is at rest
 
@@ -43,7 +44,7 @@ class Rest:
         ``"at rest"``: x is within 1e-5 (1 + |x|) of an optimum, or f(x) within 1e-8 of |f(x)| and its fall since the start, by the
         strongest evidence there is, which ``words`` names: a proof, a model, or the method's own word. ``"still descending"``: not at
         rest, or not known to be, and the objective still improves. ``"stalled"``: not at rest, and it no longer does. ``"runs away"``:
-        x grows without end. ``"out of rounds"``: none of these shows.
+        x grows without end, also where f has come to rest, as where its infimum is attained nowhere. ``"out of rounds"``: none of these shows.
     value_bound, distance_bound
         |f(x) - f*| and |x - x*| at most: by strong convexity with ``modulus``, or f alone by convexity on a bounded X.
     modulus
@@ -180,6 +181,24 @@ def running_away(trajectory: Mapping[str, np.ndarray]) -> str:
         ""
         if away is None
         else f"|x| = {away:.3g} and growing, so that f may be unbounded along it, or least far from the start"
+    )
+
+
+def growing(trajectory: Mapping[str, np.ndarray], names: Sequence[str]) -> str:
+    """Name entries of x that grow as they did before where f has come to rest, if any: the infimum is attained nowhere along them, or f is flat."""
+    points, rounds = np.asarray(trajectory.get("x", ()), float), np.asarray(trajectory.get("round", ()), float)
+    if len(points) < 4:
+        return ""
+    moves, made = np.diff(points[-3:], axis=0), np.diff(rounds[-3:])
+    before, pace = moves / made[:, None]
+    outwards = pace * np.sign(points[-1])
+    found = (outwards * made[-1] > MOVES * (1.0 + np.abs(points[-1]))) & (outwards >= AS_EVER * np.abs(before))
+    if not found.any():
+        return ""
+    which = ", ".join(np.array(names)[found][:8])
+    return (
+        f"f is at rest, but {which} still grow{'s' if found.sum() == 1 else ''}, by {np.max(outwards[found]):.2g} in the last round: f is least nowhere along "
+        f"{'it' if found.sum() == 1 else 'them'} (separation or no events, where f is a likelihood), or flat"
     )
 
 

@@ -92,14 +92,20 @@ class Regression(hf.Problem):
             raise SettingError(f"{name}: the first argument is a hf.Federation, not {type(federation).__name__}.")
         if federation.server is not None:
             raise SettingError(f"{name}: the federation's server holds rows, and the model is of clients' rows: make the server a client.")
-        _require_number(name, "penalty", penalty if penalty != HELD_OUT else 0.0)
+        chosen = isinstance(penalty, str) and penalty == HELD_OUT
+        _require_number(name, "penalty", 0.0 if chosen else penalty)
         _require_number(name, "l1_ratio", l1_ratio)
+        _require_number(name, "held_out", held_out)
+        if not isinstance(intercept, bool):
+            raise SettingError(f"{name}(intercept={intercept!r}): True or False.")
+        if not isinstance(seed, int | np.integer) or seed < 0:
+            raise SettingError(f"{name}(seed={seed!r}): a whole number, at least 0.")
         self._require_outcomes(federation, others)
         if not isinstance(features, hf.Sample) or len(features.shape) != 1:
             raise SettingError(f"{type(self).__name__}: features are a hf.Sample of shape (p,), or a hf.Schema, not {features!r}.")
         if not 0.0 <= l1_ratio <= 1.0:
             raise SettingError(f"{type(self).__name__}(l1_ratio={l1_ratio!r}): a share, between 0 and 1.")
-        if penalty != HELD_OUT and not float(penalty) >= 0:
+        if not (chosen or 0 <= float(penalty) < np.inf):
             raise SettingError(f"{type(self).__name__}(penalty={penalty!r}): a number, at least 0, or {HELD_OUT!r}.")
         self.coefficients = cp.Variable(features.shape[0], name="coefficients")
         self.intercept = cp.Variable(name="intercept") if intercept else None
@@ -111,7 +117,7 @@ class Regression(hf.Problem):
             held = [client.samples.get(one) for one in getattr(rows, "judged", ())]
             if held and all(isinstance(column, np.ndarray) for column in held):
                 rows.require_rows(held, client.called(place))
-        if penalty != HELD_OUT:
+        if not chosen:
             self.penalty = float(penalty)
             objective = rows + self.penalty * spread if penalty else rows
             pooled = hf.Federation(federation.clients, weights="samples", test=federation.test)
@@ -232,8 +238,8 @@ class CoxRegression(Regression):
     baseline
         ``"site"``, or ``"shared"``.
     times
-        (K,): of a shared baseline, when events happened at any site; None: as seen, where all rows are here. A time without an event has no estimate of its
-        jump, and the table then says that rows do not tell it.
+        (K,): of a shared baseline, when events happened at any site; None: as seen, where all rows are here. Where a time has no event, the least f has no
+        such jump: its logarithm falls without end, the run says so ("runs away"), and the coefficients and their table are as without that time.
 
     Examples
     --------
@@ -270,7 +276,7 @@ class CoxRegression(Regression):
         if baseline == "shared":
             if ties not in (None, "breslow"):
                 raise SettingError(f"CoxRegression(ties={ties!r}, baseline='shared'): events at one time are counted by Breslow's rule there; leave ties out.")
-            if penalty == HELD_OUT:
+            if isinstance(penalty, str) and penalty == HELD_OUT:
                 raise SettingError("CoxRegression(penalty='held-out', baseline='shared'): rows that are held back have events when others have none. Give a number.")
             self.times = _event_times(federation, own["time"], own["event"], times)
             self.baseline = cp.Variable(len(self.times), name="log_baseline")
@@ -315,11 +321,17 @@ def _event_times(federation: hf.Federation, time: hf.Sample, event: hf.Sample, g
         if any(events is None for events in here):
             raise DataError("CoxRegression(baseline='shared'): rows are elsewhere, and when they have events is not known here. Give times=, when events happened at any site.")
         return np.unique(np.concatenate([events for events in here if events is not None]))
-    return np.unique(np.asarray(given, float))
+    try:
+        times = np.unique(np.asarray(given, float).ravel())
+    except (TypeError, ValueError):
+        times = np.full(1, np.nan)
+    if not (times.size and np.isfinite(times).all()):
+        raise SettingError(f"CoxRegression(times={given!r}): finite numbers, in the unit of {time.name()!r}, when events happened.")
+    return times
 
 
 def _require_number(model: str, name: str, value: Any) -> None:
-    if not isinstance(value, int | float | np.number):
+    if not isinstance(value, int | float | np.number) or isinstance(value, bool):
         raise SettingError(f"{model}({name}={value!r}): a number" + (f", or {HELD_OUT!r}." if name == "penalty" else ", between 0 and 1."))
 
 
@@ -333,8 +345,10 @@ def _outcome_of(features: Any, outcome: Any) -> Any:
 
 def _column_of(features: Any, given: Any, name: str) -> Any:
     """A sample, or a schema's by the name of its column."""
-    if not isinstance(given, str):
+    if isinstance(given, hf.Sample) or (given is None and name == "entry"):
         return given
+    if not isinstance(given, str):
+        raise SettingError(f"CoxRegression({name}={given!r}): a scalar hf.Sample, or with a hf.Schema the name of an outcome's column.")
     outcomes = getattr(features, "outcomes", {})
     if given not in outcomes:
         raise SettingError(f"CoxRegression({name}={given!r}): the schema's outcomes are {', '.join(map(repr, outcomes)) or 'none'}.")

@@ -45,6 +45,12 @@ class Layout:
         marks = [np.full(v.size, bool(v.attributes["boolean"] or v.attributes["integer"])) for v in self.variables]
         return np.concatenate([np.zeros(0, bool), *marks])
 
+    @property
+    def entries(self) -> list[str]:
+        """What the entries of a flat decision are called: ``x`` or ``x[0]``, ``x[0, 1]``."""
+        places = [(v.name(), place) for v in self.variables for place in np.ndindex(v.shape)]
+        return [f"{name}[{', '.join(map(str, place))}]" if place else name for name, place in places]
+
     def split(self, flat: Any) -> dict[int, Any]:
         """Flat vector -> leaf id -> array of the variable's shape; works on traced arrays.
 

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 KINDS = ("model", "robust", "clustered")
 FAR = 0.05  # standard errors from the estimator, at which a point is none
 SINGULAR = 1e-11  # the least eigenvalue of a Hessian of unit diagonal, below which entries are not told apart
+ESTIMABLE = 1e-6  # of a direction that the rows do not tell, the most that an entry which they tell has
 RUN_OFF = (0.05, 5.0)  # the greatest |z| and the least |estimate| of an entry that looks as if it ran off
 FEW = 30  # clusters, below which the sandwich is rough
 BINDS = 1e-7  # of the size of a constraint's sides
@@ -133,14 +134,16 @@ class Inference(Shown):
         Raises
         ------
         SettingError
-            For a name that no entry has, or an array of another length.
+            For a name that no entry has, what is no number, or an array of another length.
         """
         if isinstance(weights, Mapping):
             for unknown in weights.keys() - set(self.names):
                 raise SettingError(f"contrast: {unknown!r} is no entry's name. {near_names(str(unknown), self.names)}")
-            row = np.array([float(weights.get(entry, 0.0)) for entry in self.names])
-        else:
+            weights = [weights.get(entry, 0.0) for entry in self.names]
+        try:
             row = np.asarray(weights, float)
+        except (TypeError, ValueError):
+            raise SettingError(f"contrast: weights are numbers, {{name: weight}} or one for each entry, not {weights!r}.") from None
         if row.shape != self.estimate.shape:
             raise SettingError(f"contrast: {row.shape} weights for {self.estimate.size} entries.")
         moved, spread = np.atleast_1d(row @ self.estimate), np.atleast_2d(row @ self.covariance @ row)
@@ -220,7 +223,9 @@ def inference(
     """What :meth:`hierfl.Result.inference` gives."""
     if kind not in KINDS:
         raise SettingError(f"inference(kind={kind!r}): {near_names(kind, KINDS)}")
-    if not 0.0 < level < 1.0:
+    if not isinstance(small_sample, bool):
+        raise SettingError(f"inference(small_sample={small_sample!r}): True or False.")
+    if not isinstance(level, int | float | np.number) or not 0.0 < level < 1.0:
         raise SettingError(f"inference(level={level!r}): a confidence level lies between 0 and 1, such as 0.95.")
     estimator = _Estimator.of(result, of, runtime)
     estimator.require_regular()
@@ -335,23 +340,27 @@ class _Estimator:
     def told(self, sums: RowSums, kind: str, level: float, small_sample: bool, client: int | None) -> Inference:
         """The table, from the sums of all clients, or of the one that has a copy of its own."""
         counts = self._counts if client is None else self._counts[client : client + 1]
-        rows, p = int(counts.sum()), self.layout.size
+        rows = int(counts.sum())
         estimate = self.point[0 if client is None else client]
         hessian = sums.hessian.sum(axis=0)
         whose = "" if client is None else f" of {self.oracles.declaration.client_called(client)}"
         size = np.sqrt(np.abs(np.diag(hessian)))
         scaled = hessian / np.where(size > 0, size, 1.0) / np.where(size > 0, size, 1.0)[:, None]  # units are no matter
         values, vectors = np.linalg.eigh(scaled)
-        names = self._entry_names()
-        if not values[0] > SINGULAR:
-            together = [name for name, part in zip(names, vectors[:, 0]) if abs(part) > 0.1]
+        names, asked = self._entry_names(), self._entries_of()
+        told = values > SINGULAR
+        p = int(told.sum())
+        if values[0] < -SINGULAR or np.any(np.abs(vectors[np.ix_(asked, ~told)]) > ESTIMABLE):
+            flat = np.abs(vectors[:, ~told]).max(axis=1)
+            together = [name for name, part in zip(names, flat) if part > 0.1]
             raise NoGradientError(
                 f"inference: the Hessian of the loss{whose} is singular at the estimate: its rows do not tell {', '.join(together)} apart, or their likelihood has no "
                 f"maximum (separation, no events). Leave out a column that is constant or follows from others, or add a ridge penalty."
             )
-        inverse = np.linalg.inv(hessian)
+        # of entries that no row tells of, such as a baseline's jump when nobody is at risk, nothing is said; the others are as without them
+        inverse = (vectors[:, told] / values[told]) @ vectors[:, told].T / np.where(size > 0, size, 1.0) / np.where(size > 0, size, 1.0)[:, None]
         if kind == "model":
-            covariance, notes = self._model(sums, inverse, counts, client)
+            covariance, notes = self._model(sums, inverse, counts, p, client)
         elif kind == "clustered" and len(counts) < 2:
             raise SettingError(f"inference(kind='clustered'): a client's rows are one cluster, and there is one only{whose}: take kind='robust'.")
         else:
@@ -363,8 +372,9 @@ class _Estimator:
         self._require_estimate(sums, inverse, covariance, whose, client)
         if kind == "clustered":
             notes.append(f"{len(counts)} clusters" + (": so few make these errors rough" if len(counts) < FEW else ""))
+        names = tuple(names[place] for place in asked)
         spread = np.sqrt(np.diag(covariance))
-        off = [n for n, b, se in zip(names, estimate, spread) if abs(b) < RUN_OFF[0] * se and abs(b) > RUN_OFF[1]]
+        off = [n for n, b, se in zip(names, estimate[asked], spread[asked]) if abs(b) < RUN_OFF[0] * se and abs(b) > RUN_OFF[1]]
         if off:
             notes.append(f"{', '.join(off)}: so large beside a z so small may mean that the likelihood has no maximum (separation): look at the rows, or add a ridge penalty")
         federation = self.oracles.declaration.federation
@@ -372,8 +382,7 @@ class _Estimator:
             notes.append("numeric columns are standardised: their numbers are per standard deviation (federation.moments)")
         if np.abs(sums.without).max() > 1e-12 * (1.0 + np.abs(sums.gradient).max()):
             notes.append("penalised: estimates are drawn towards the penalty's, and the intervals do not count that")
-        asked = self._entries_of()
-        names, estimate, covariance = tuple(names[place] for place in asked), estimate[asked], covariance[np.ix_(asked, asked)]
+        estimate, covariance = estimate[asked], covariance[np.ix_(asked, asked)]
         return Inference(names, estimate, 0.5 * (covariance + covariance.T), kind, level, rows, tuple(notes))
 
     def _entries_of(self) -> np.ndarray:
@@ -381,8 +390,8 @@ class _Estimator:
         ends = np.cumsum([0, *(v.size for v in self.layout.variables)])
         return np.concatenate([np.arange(low, high) for v, low, high in zip(self.layout.variables, ends, ends[1:]) if self.only is None or v is self.only])
 
-    def _model(self, sums: RowSums, inverse: np.ndarray, counts: np.ndarray, client: int | None) -> tuple[np.ndarray, list[str]]:
-        """c phi H^-1."""
+    def _model(self, sums: RowSums, inverse: np.ndarray, counts: np.ndarray, p: int, client: int | None) -> tuple[np.ndarray, list[str]]:
+        """c phi H^-1; of the entries ``p`` are told apart."""
         weights = np.asarray(self.oracles.static_data.clients.weights) if client is None else np.ones(1)
         summed = {isinstance(one, total) for one in self.averages}
         if len(self._tables) > 1:
@@ -395,7 +404,7 @@ class _Estimator:
                 "inference(kind='model'): rows of different clients weigh differently, and the loss is no log-likelihood of all rows. Take "
                 "Federation(weights='samples'), or kind='robust'."
             )
-        rows, p = counts.sum(), self.layout.size
+        rows = counts.sum()
         inner = [one.per_sample for one in self.averages if not isinstance(one, RowAggregate)]
         if inner and all(one.is_quadratic() and not any(isinstance(a, cp.huber) for a in _atoms(one)) for one in inner):  # to CVXPY huber is
             residuals = _residuals_of(inner[0]) if len(self.averages) == 1 else None

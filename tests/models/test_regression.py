@@ -95,6 +95,21 @@ def test_mistakes_are_named() -> None:
         hf.models.LinearRegression(list(federation(y).clients), features, outcome)
     with pytest.raises(hf.SettingError, match="penalty=None"):
         hf.models.LinearRegression(federation(y), features, outcome, penalty=None)
+    for given, words in (
+        ({"penalty": np.ones(3)}, "penalty=.*a number"),
+        ({"l1_ratio": "half"}, "l1_ratio='half'"),
+        ({"seed": "a"}, "seed='a'"),
+        ({"intercept": "no"}, "True or False"),
+    ):
+        with pytest.raises(hf.SettingError, match=words):
+            hf.models.LinearRegression(federation(y), features, outcome, **given)
+    table = hf.models.LinearRegression(federation(y + rng.normal(size=N)), features, outcome).solve(progress=False)
+    for asked, words in (({"level": "95%"}, "level='95%'"), ({"small_sample": "yes"}, "True or False")):
+        with pytest.raises(hf.SettingError, match=words):
+            table.inference(**asked)
+    for weights in ({"intercept": "a lot"}, "intercept"):
+        with pytest.raises(hf.SettingError, match="weights are numbers"):
+            table.inference().contrast(weights)  # type: ignore[arg-type]
     one = hf.Federation([hf.Client({features: X[:1], outcome: y[:1]}, name="small")])
     with pytest.raises(hf.DataError, match="client 'small' has 1 row"):
         hf.models.LinearRegression(one, features, outcome, penalty="held-out")
@@ -139,19 +154,51 @@ def test_a_baseline_that_all_sites_share_is_the_pooled_fit() -> None:
     np.testing.assert_array_equal(twice.times, model.times)
 
 
+def test_a_time_without_events_is_named_and_moves_nothing_else() -> None:
+    """Between events, and after everybody has left."""
+    r = np.random.default_rng(5)
+    design, time = r.normal(size=(60, 2)), np.ceil(10 * r.random(60))
+    event = ((r.random(60) < 0.7) & (time != 4.0)) * 1.0
+    columns = hf.Sample(2, name="columns"), hf.Sample(name="time"), hf.Sample(name="event")
+    clients = [hf.Client(dict(zip(columns, (design[own], time[own], event[own])))) for own in np.split(np.arange(60), [25])]
+    model = hf.models.CoxRegression(
+        hf.Federation(clients), columns[0], time=columns[1], event=columns[2], baseline="shared", times=np.arange(1.0, 14.0)
+    )
+    result, (b, errors) = model.solve(progress=False), pooled_cox(design, time, event, np.zeros(60))
+    assert result.status == "runs away" and "log_baseline[3] still grows" in result.standing
+    table = result.inference(of=model.coefficients)
+    np.testing.assert_allclose(table.estimate, b, rtol=1e-7)
+    np.testing.assert_allclose(table.standard_error, errors, rtol=1e-7)
+    with pytest.raises(hf.NoGradientError, match=r"do not tell log_baseline\[10\], log_baseline\[11\], log_baseline\[12\] apart"):
+        result.inference()
+
+
+def test_a_category_with_one_outcome_alone_has_no_least_loss() -> None:
+    """Its coefficient grows without end, where f has long come to rest."""
+    r = np.random.default_rng(3)
+    design = np.column_stack([r.normal(size=90), np.arange(90) % 9 == 0]).astype(float)
+    seen = np.where(design[:, 1] == 1, 1.0, r.random(90) < 0.5)
+    u, v = hf.Sample(2, name="u"), hf.Sample(name="v")
+    result = hf.models.LogisticRegression(hf.Federation([hf.Client({u: design, v: seen})]), u, v).solve(progress=False)
+    assert result.status == "runs away" and "coefficients[1] still grows" in result.standing
+
+
 def test_what_a_shared_baseline_cannot_be_is_named() -> None:
     columns = hf.Sample(1, name="dose"), hf.Sample(name="time"), hf.Sample(name="event")
     here = hf.Client({columns[0]: [[0.0], [1.0], [2.0]], columns[1]: [1.0, 2.0, 3.0], columns[2]: [1.0, 1.0, 0.0]}, name="north")
     away = hf.Client({column: hf.Elsewhere(5) for column in columns})
 
     def model(*clients: hf.Client, **given: Any) -> Any:
-        return hf.models.CoxRegression(hf.Federation(list(clients)), columns[0], time=columns[1], event=columns[2], **{"baseline": "shared", **given})
+        return hf.models.CoxRegression(hf.Federation(list(clients)), columns[0], **{"time": columns[1], "event": columns[2], "baseline": "shared", **given})
 
     for given, error, words in (
         ({"baseline": "shraed"}, hf.SettingError, "did you mean 'shared'"),
         ({"ties": "efron"}, hf.SettingError, "Breslow's rule"),
         ({"penalty": "held-out"}, hf.SettingError, "Give a number"),
         ({"baseline": "site", "times": [1.0]}, hf.SettingError, "baseline='shared' too"),
+        ({"times": ["january"]}, hf.SettingError, "finite numbers, in the unit of 'time'"),
+        ({"times": [1.0, np.nan]}, hf.SettingError, "finite numbers"),
+        ({"event": None}, hf.SettingError, "a scalar hf.Sample"),
         ({"times": [1.0, 3.0]}, hf.DataError, "'north' has an event at 2.0, which is none of times"),
     ):
         with pytest.raises(error, match=words):

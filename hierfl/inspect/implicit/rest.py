@@ -59,6 +59,7 @@ from hierfl.run_standing import (
     UNKNOWN,
     Drift,
     Rest,
+    growing,
     running_away,
     words_of,
 )
@@ -174,6 +175,8 @@ def rest_of(compiled: CompiledProblem, result: Result) -> Rest:
     first = objective[0] if objective.size and np.isfinite(objective[0]) else result.value
     small = FLAT * (abs(value) + abs(float(first) - result.value))
     verdict = RUNS_AWAY if away else _verdict(result, near, NEAR * (1.0 + float(np.linalg.norm(x))), small, drift)
+    if verdict == AT_REST and not near.distance_bound < np.inf and (away := growing(result.trajectory, compiled.upper.entries)):
+        verdict, near = RUNS_AWAY, near._replace(distance_estimate=UNKNOWN)
     gained, error = (UNKNOWN, UNKNOWN) if drift is None else drift[:2]
     rest = Rest(verdict, *near[:-1], gained, error)
     return replace(rest, words=words_of(rest, objective.size, near.why_not, result.ended == AT_REST, away))

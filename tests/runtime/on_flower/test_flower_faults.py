@@ -216,7 +216,7 @@ def test_no_run_begins_while_a_sites_data_are_not_what_is_declared() -> None:
     there = hf.models.LogisticRegression(hf.Federation([hf.Client(rows, name=n) for n in ("north", "south")]), u, b)
     nodes = desks(there, 2)
     sites: Any = nodes[101].__self__  # type: ignore[attr-defined]
-    sites.held[1].samples[b][:] = [1.0, 2.0, 2.0, 1.0]  # as other software codes them
+    sites.held = {1: hf.Client({**rows, b: np.array([1.0, 2.0, 2.0, 1.0])}, name="south")}  # as other software codes them
     away = hf.Federation([hf.Client({u: hf.Elsewhere(4), b: hf.Elsewhere(4)}, name=n) for n in ("north", "south")])
     grid = LoopbackGrid(nodes)
     with pytest.raises(hf.SiteError, match=r"(?s)no run begins.*site 1: sample 'b' of client 'south' has 2") as caught:
