@@ -27,7 +27,7 @@ from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import Rows
 from hierfl.compiler.lower_level.structure import nonsmooth_atom
 from hierfl.compiler.party_constraints import upper_constraints
-from hierfl.compiler.row_sums import derivative_by_columns
+from hierfl.compiler.row_sums import by_columns
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.language.printing.text import expression_text
 from hierfl.near_names import suggests_names
@@ -241,8 +241,8 @@ class BoundNewton(Bound):
             def value(z: Array) -> Array:
                 return term.value(z, None, party.environment, rows)
 
-            found, gradient = jax.value_and_grad(value)(x)
-            return found, gradient, derivative_by_columns(jax.grad(value), x)
+            (found, gradient), moved = jax.linearize(jax.value_and_grad(value), x)
+            return found, gradient, by_columns(lambda direction: moved(direction)[1], x)
 
         value, gradient, hessian = party.mean(of_rows, term.samples)
         inverse = jnp.where(question.units > 0, 1.0 / question.units, 0.0)

@@ -21,13 +21,13 @@ from hierfl.compiler.oracles import Oracles
 from hierfl.language.expectation import averages_of
 
 
-def derivative_by_columns(function: Callable[[Array], Array], at: Array) -> Array:
-    """The matrix of a symmetric derivative, a product after another: side by side, XLA 0.10 on CPUs computes products of wide rows wrongly.
+def by_columns(product: Callable[[Array], Array], at: Array) -> Array:
+    """The matrix of a symmetric linear map, a product after another: side by side, XLA 0.10 on CPUs computes products of wide rows wrongly.
 
     (It fuses the product of a matrix with all directions into a loop over a third axis, and reads it wrongly where there are many of them;
     tests/jaxtools/test_derivatives_by_columns.py has the program.)
     """
-    return jax.lax.map(lambda direction: jax.jvp(function, (at,), (direction,))[1], jnp.eye(at.size, dtype=at.dtype))
+    return jax.lax.map(product, jnp.eye(at.size, dtype=at.dtype))
 
 
 class RowSums(NamedTuple):
@@ -103,7 +103,7 @@ class RowLoss:
             none = jnp.zeros((b.size, b.size))
             return (
                 found,
-                derivative_by_columns(lambda b: slope(b, more), b),
+                by_columns(jax.linearize(lambda b: slope(b, more), b)[1], b),
                 sum((each @ each.T for each in influence), start=none),
                 sum((each.sum(axis=1) for each in influence), start=none[0]),
                 self.value(b, party, rows, x),
