@@ -42,7 +42,22 @@ class DeclarationError(HierflError):
 
 
 class DataError(HierflError):
-    """The data of a party do not fit the declaration: missing, misshapen, empty or not finite."""
+    """The data of a party do not fit the declaration: missing, misshapen, empty, not finite, or such as its model is not of.
+
+    Attributes
+    ----------
+    without_values
+        The message for those who do not hold the data, where it has a value of theirs in it: what sites tell of their refusals.
+    """
+
+    def __init__(self, message: str = "", without_values: str | None = None) -> None:
+        super().__init__(message)
+        self.without_values = message if without_values is None else without_values
+
+    @classmethod
+    def unfit(cls, column: str, value: str, rule: str) -> DataError:
+        """Of a column with a value that a rule forbids."""
+        return cls(f"{column} {value}: {rule}", f"{column} has a value against the rule: {rule}")
 
 
 class AbsentDataError(DataError):

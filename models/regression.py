@@ -19,6 +19,7 @@ import numpy as np
 
 import hierfl as hf
 from hierfl.errors import DataError, SettingError
+from hierfl.language.aggregates import require_spells
 from hierfl.language.hazard_loss import HazardLoss
 from hierfl.near_names import near_names
 
@@ -298,17 +299,13 @@ class CoxRegression(Regression):
 def _require_outcome(model: type[Regression], name: str, held: Any, whose: str) -> None:
     what, are = model._outcomes
     if not (right := are(held[0])).all():
-        raise DataError(f"sample {name!r} of {whose} has {held[0][~right][0]:g}: the outcome of a {model.__name__} is {what}.")
+        raise DataError.unfit(f"sample {name!r} of {whose}", f"has {held[0][~right][0]:g}", f"the outcome of a {model.__name__} is {what}.")
 
 
 def _require_events(names: Sequence[str], times: Any, held: Any, whose: str) -> None:
-    when, has, *entry = held
-    if (wrong := has[(has != 0) & (has != 1)]).size:
-        raise DataError(f"sample {names[1]!r} of {whose} has {wrong[0]:g}: an event is 1, a censored time 0.")
-    if (off := when[(has == 1) & ~np.isin(when, times)]).size:
-        raise DataError(f"sample {names[0]!r} of {whose} has an event at {float(off[0])!r}, which is none of times=.")
-    if entry and (late := np.flatnonzero(entry[0] >= when)).size:
-        raise DataError(f"sample {names[2]!r} of {whose}, row {late[0]}: the entry {entry[0][late[0]]:g} is not before the time {when[late[0]]:g}.")
+    require_spells(names, held, whose)
+    if (off := held[0][(held[1] == 1) & ~np.isin(held[0], times)]).size:
+        raise DataError.unfit(f"sample {names[0]!r} of {whose}", f"has an event at {float(off[0])!r}", "events happen at one of times=.")
 
 
 def _event_times(federation: hf.Federation, time: hf.Sample, event: hf.Sample, given: Any) -> np.ndarray:

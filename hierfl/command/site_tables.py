@@ -86,10 +86,21 @@ def site_check(chosen: argparse.Namespace) -> None:
     own = [(one.name, getattr(rules, one.name)) for one in fields(rules) if getattr(rules, one.name) != one.default]
     print(f"rules: {', '.join(f'{name} = {value}' for name, value in own) or 'none'}")
     if chosen.solver is None:
-        reasons = [rules.against_rows(held), rules.against_more(ledger.rounds, ledger.messages)]
+        reasons = [_unfit(declaration, held), rules.against_rows(held), rules.against_more(ledger.rounds, ledger.messages)]
         print(_verdict("the data", reasons) + "\na run is rehearsed with --solver, as in --solver 'FedAvg(step_size=0.05)'")
         return
     print("\n".join(_rehearsal(chosen, rules, ledger, declaration, held)))
+
+
+def _unfit(declaration: Declaration, held: Mapping[int, Client]) -> str | None:
+    """What is wrong with the data, as a run would say it."""
+    from hierfl.compiler.compiled_problem import compile_problem
+
+    try:
+        compile_problem(declaration).population_of(held)
+    except DataError as error:
+        return str(error)
+    return None
 
 
 def _schema(declaration: Declaration, held: Mapping[int, Client]) -> Iterator[str]:

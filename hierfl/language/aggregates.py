@@ -30,6 +30,17 @@ def _is_smooth(*_: Any) -> bool:
     return True
 
 
+def require_spells(names: Sequence[str], held: Sequence[np.ndarray], whose: str) -> None:
+    """Raise ``DataError`` where times, events and, if there are any, entries of a holder are none, by the samples' names."""
+    time, event, *entry = held
+    of_event = f"sample {names[1]!r} of {whose}"
+    if (wrong := event[(event != 0) & (event != 1)]).size:
+        raise DataError.unfit(of_event, f"has {wrong[0]:g}", "an event is 1, a censored time 0.")
+    if entry and (late := np.flatnonzero(entry[0] >= time)).size:
+        row = f"has in row {late[0]} the entry {entry[0][late[0]]:g} beside the time {time[late[0]]:g}"
+        raise DataError.unfit(f"sample {names[2]!r} of {whose}", row, "entries are before times.")
+
+
 class Cox(RowAggregate):
     """The negative log partial likelihood of a proportional hazards model, divided by the number of rows, as ``E`` is.
 
@@ -105,15 +116,7 @@ class Cox(RowAggregate):
         return False
 
     def require_rows(self, held: Sequence[np.ndarray], whose: str) -> None:
-        time, event, *entry = held
-        name = self.args[2].name()
-        if wrong := [float(value) for value in np.unique(event) if value not in (0.0, 1.0)]:
-            raise DataError(f"sample {name!r} of {whose} has {wrong[0]:g}: an event is 1, a censored time 0.")
-        if entry and (late := np.flatnonzero(entry[0] >= time)).size:
-            raise DataError(
-                f"sample {self.args[3].name()!r} of {whose}, row {late[0]}: the entry {entry[0][late[0]]:g} is not before the time "
-                f"{time[late[0]]:g}."
-            )
+        require_spells([one.name() for one in self.args[1:]], held, whose)
 
     def reduce(self, values: Any, columns: Sequence[Any], weights: Any, count: Any) -> Any:
         time, event, *entry = columns

@@ -190,6 +190,9 @@ def test_a_rehearsal_says_what_speaks_against_a_run(study: Path, capsys: pytest.
     assert "the data: refused: client 'north' has groups of fewer rows than the 9 that this site asks for, in a column of 'u'" in told
     (study / "cells.toml").write_text("min_cell = 8")
     assert "refused" not in printed(capsys, "site", "check", *place(study, "grouped"), "--rules", study / "cells.toml")
+    (study / "site_tables_study.py").write_text(STUDY.replace("hf.Problem(hf.Minimize(clients=hf.E(cp.square(u @ x - b))), federation=hf.Federation(clients))", "hf.models.LogisticRegression(hf.Federation(clients), u, b)"))
+    told = printed(capsys, "site", "check", *place(study, "grouped"))
+    assert "the data: refused: sample 'b' of client 'north' has" in told and "the outcome of a LogisticRegression is 0 or 1" in told
     said = refused(capsys, "site", "check", *place(study, "broken"))
     assert "ValueError at" in said and "77.125" not in said
 

@@ -199,13 +199,13 @@ def test_what_a_shared_baseline_cannot_be_is_named() -> None:
         ({"times": ["january"]}, hf.SettingError, "finite numbers, in the unit of 'time'"),
         ({"times": [1.0, np.nan]}, hf.SettingError, "finite numbers"),
         ({"event": None}, hf.SettingError, "a scalar hf.Sample"),
-        ({"times": [1.0, 3.0]}, hf.DataError, "'north' has an event at 2.0, which is none of times"),
+        ({"times": [1.0, 3.0]}, hf.DataError, "'north' has an event at 2.0: events happen at one of times"),
     ):
         with pytest.raises(error, match=words):
             model(here, **given)
     late = hf.Sample(name="entry")
     entered = hf.Client({**here.samples, late: [0.0, 2.0, 1.0]}, name="north")
-    with pytest.raises(hf.DataError, match="'north', row 1: the entry 2 is not before the time 2"):
+    with pytest.raises(hf.DataError, match="'north' has in row 1 the entry 2 beside the time 2"):
         model(entered, entry=late)
     with pytest.raises(hf.DataError, match="Give times=, when events happened"):
         model(here, away)

@@ -177,9 +177,12 @@ class Site:
         """An answer, or why there is none; whatever goes wrong is told by its kind, and by its kind and place in this site's own log."""
         try:
             return answer()
+        except DataError as error:
+            LOG.warning("%s: refused: %s", self.name, error)
+            return Refusal(error.without_values, failed, unfit=True)
         except HierflError as error:
             LOG.warning("%s: refused: %s", self.name, error)
-            return Refusal(str(error), failed, unfit=isinstance(error, DataError))
+            return Refusal(str(error), failed)
         except Exception as error:
             LOG.exception("%s: failed", self.name)
             return Refusal(f"{type(error).__name__}, of which the site's own log has the kind and the place", failed=True)
