@@ -230,7 +230,7 @@ class Problem:
         )
         if solver is None:
             return report
-        return replace(report, theorems=(*report.theorems, solver.asymptotics(compiled, report)))
+        return replace(report, theorems=(*report.theorems, *solver.asymptotics(compiled, report)))
 
     @overload
     def solve(

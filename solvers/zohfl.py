@@ -33,7 +33,7 @@ from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.lower import Exact, ProjectedSGD
 from hierfl.solvers.lower.lower_solver import LowerSolver, bind_lower
-from hierfl.solvers.papers.asymptotics import theorem_2
+from hierfl.solvers.papers.asymptotics import proposition_1, theorem_2
 from hierfl.solvers.papers.published import PaperMode, PublishedSettings, hfl_mode
 from hierfl.solvers.papers.theory import Starts, prescription, require_covered, require_left_out
 from hierfl.solvers.papers.theory_lower import theory_lower
@@ -178,8 +178,9 @@ class ZOHFL(PublishedSettings):
         """What the theorem prescribes, with ``schedule="theory"``."""
         return None if self.schedule == "practical" else prescription(self, problem)
 
-    def asymptotics(self, problem: CompiledProblem, report: CheckReport) -> Theorem:
-        """[HFL] Theorem 2 for these settings, on a problem that was checked: what ``problem.check(solver=...)`` adds.
+    def asymptotics(self, problem: CompiledProblem, report: CheckReport) -> tuple[Theorem, ...]:
+        """[HFL] Theorem 2 for these settings, and Proposition 1 (ii) for a ``ProjectedSGD``, on a problem that was checked: what
+        ``problem.check(solver=...)`` adds.
 
         Raises
         ------
@@ -188,7 +189,9 @@ class ZOHFL(PublishedSettings):
         """
         prescribed = self.prescribed(problem)
         steps = self.step_size if prescribed is None else Decay(prescribed.step, 0.5)
-        return theorem_2(self, steps, self._lower(problem, prescribed, 1), problem, report)
+        lower = self._lower(problem, prescribed, 1)
+        below = proposition_1(lower, report)
+        return (theorem_2(self, steps, lower, problem, report), *(() if below is None else (below,)))
 
     def _lower(self, problem: CompiledProblem, prescribed: Prescription | None, rounds: int) -> LowerSolver:
         if prescribed is not None:

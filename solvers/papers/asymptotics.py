@@ -1,8 +1,9 @@
-"""[HFL] Theorem 2 for a given schedule: which of its conditions on the steps hold, and why.
+"""[HFL] Theorem 2 for a given schedule, and Proposition 1 (ii) for the lower solver's: which of their conditions on the steps hold, and why.
 
 liminf |grad f^eta(x_r)| = 0 almost surely, where sum gamma_r = inf, sum gamma_r^2 < inf, gamma_r <= eta / (4 (eta L_1 + L_0^imp sqrt(n))),
 and sum gamma_r (mean over i of eps_{i,r}) < inf, eps_{i,r} bounding E|y_i - y_i(x)|^2. For gamma_r = c / (r + 1)^p that is p in (1/2, 1],
-and for eps_{i,r} of order (r + 1)^-q it is p + q > 1 (Remark 3).
+and for eps_{i,r} of order (r + 1)^-q it is p + q > 1 (Remark 3). A client's projected SGD at one x comes to y_i(x) almost surely where its own steps
+are nonsummable and square-summable (Proposition 1 (ii)): the same p in (1/2, 1], of the local step t.
 """
 
 from __future__ import annotations
@@ -19,8 +20,16 @@ from hierfl.inspect.assumptions.findings import CheckReport, Finding, Status, Th
 from hierfl.solvers.lower import Exact, ProjectedSGD
 from hierfl.solvers.parts.step_schedules import Decay
 
-NAME = "[HFL] Theorem 2"
+NAME, BELOW = "[HFL] Theorem 2", "[HFL] Proposition 1 (ii)"
 EXPERIMENTS = "the paper's own experiments have p = 1/2 too"
+LOWER = (
+    "strong convexity",
+    "smoothness",
+    "lower gradient Lipschitz in x",
+    "unbiased samples",
+    "bounded variance of the lower gradient",
+    "Y(x) closed and convex",
+)  # Assumption 1 (ii), (iv)
 GAP = "the paper's own experiments, with gamma_r = 0.01 / sqrt(r + 1), do not meet it: p = 1/2 is not in (1/2, 1]."
 
 
@@ -29,6 +38,18 @@ class Power(NamedTuple):
 
     c: float
     p: float
+
+
+def proposition_1(lower: Any, report: CheckReport) -> Theorem | None:
+    """Proposition 1 (ii) for a lower solver: of projected SGD alone, None of others; about the steps of a client that never ends them."""
+    if not isinstance(lower, ProjectedSGD):
+        return None
+    power = Power(1.0, 1.0) if lower.schedule == "theory" else power_of(lower.step_size)
+    own = "" if lower.schedule != "theory" else " (Proposition 1 (i)'s)"
+    asked = [one for one in report.theorems[0].hypotheses if one.name in LOWER]
+    steps = (_nonsummable(power, "t", BELOW), _square_summable(power, "t", BELOW))
+    said = "as given" if power is None else _power(power, "t")
+    return Theorem(BELOW, f"y_t -> y_i(x) almost surely as t grows, at every x, steps {said}{own}", (*asked, *steps), (), solver="ProjectedSGD")
 
 
 def power_of(schedule: Any) -> Power | None:
@@ -68,8 +89,8 @@ def _limit(smoothing: float, problem: CompiledProblem, report: CheckReport) -> f
     return 0.0 if not np.isfinite(below) else smoothing / below if below > 0 else inf
 
 
-def _finding(name: str, verdict: Status, reason: str) -> Finding:
-    return Finding(name, verdict, reason, NAME)
+def _finding(name: str, verdict: Status, reason: str, of: str = NAME) -> Finding:
+    return Finding(name, verdict, reason, of)
 
 
 def _everybody(participation: Any) -> Finding:
@@ -79,24 +100,25 @@ def _everybody(participation: Any) -> Finding:
     return _finding(name, "not covered", "the theorem's mean is over all clients in every round: participation=1")
 
 
-def _nonsummable(power: Power | None) -> Finding:
-    name = "steps nonsummable"
+def _nonsummable(power: Power | None, index: str = "r", of: str = NAME) -> Finding:
+    name = "steps nonsummable" if of == NAME else "lower steps nonsummable"
     if power is None:
-        return _unknown(name, "whether the steps sum to infinity")
+        return _unknown(name, "whether the steps sum to infinity", of)
     if power.p <= 1:
-        return _finding(name, "proved", f"sum of {_power(power)} is infinite, as p <= 1")
-    return _finding(name, "violated", f"sum of {_power(power)} is finite, as p > 1: x cannot move far")
+        return _finding(name, "proved", f"sum of {_power(power, index)} is infinite, as p <= 1", of)
+    where = "x cannot move far" if of == NAME else "y cannot move far"
+    return _finding(name, "violated", f"sum of {_power(power, index)} is finite, as p > 1: {where}", of)
 
 
-def _square_summable(power: Power | None) -> Finding:
-    name = "steps square-summable"
+def _square_summable(power: Power | None, index: str = "r", of: str = NAME) -> Finding:
+    name = "steps square-summable" if of == NAME else "lower steps square-summable"
     if power is None:
-        return _unknown(name, "whether the squares of the steps have a finite sum")
+        return _unknown(name, "whether the squares of the steps have a finite sum", of)
     if power.p > 0.5:
-        return _finding(name, "proved", f"sum of the squares of {_power(power)} is finite, as p > 1/2")
-    own = f"; {EXPERIMENTS}" if power.p == 0.5 else ""
-    reason = f"the squares of {_power(power)} sum to infinity, as p <= 1/2: take Decay({power.c:g}, p) with p in (1/2, 1]{own}"
-    return _finding(name, "violated", reason)
+        return _finding(name, "proved", f"sum of the squares of {_power(power, index)} is finite, as p > 1/2", of)
+    own = f"; {EXPERIMENTS}" if power.p == 0.5 and of == NAME else ""
+    reason = f"the squares of {_power(power, index)} sum to infinity, as p <= 1/2: take Decay({power.c:g}, p) with p in (1/2, 1]{own}"
+    return _finding(name, "violated", reason, of)
 
 
 def _small_enough(power: Power | None, limit: float) -> Finding:
@@ -143,12 +165,12 @@ def _error_rate(lower: Any) -> float | None:
     return min(known) if len(known) == len(powers) else None
 
 
-def _unknown(name: str, what: str) -> Finding:
-    return _finding(name, "unknown", f"{what} is not known of this schedule: give a number or Decay(c, p)")
+def _unknown(name: str, what: str, of: str = NAME) -> Finding:
+    return _finding(name, "unknown", f"{what} is not known of this schedule: give a number or Decay(c, p)", of)
 
 
-def _power(power: Power) -> str:
-    return f"{power.c:g}" if power.p == 0 else f"{power.c:g} / (r + 1)^{power.p:g}"
+def _power(power: Power, index: str = "r") -> str:
+    return f"{power.c:g}" if power.p == 0 else f"{power.c:g} / ({index} + 1)^{power.p:g}"
 
 
 def _said(steps: Any) -> str:

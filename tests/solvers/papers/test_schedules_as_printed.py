@@ -164,7 +164,7 @@ def checked() -> tuple[Any, Any]:
     ],
 )
 def test_the_conditions_of_theorem_2(solver: ZOHFL, told: str, checked: tuple[Any, Any]) -> None:
-    theorem = solver.asymptotics(*checked)
+    theorem, *_ = solver.asymptotics(*checked)
     assert theorem.name == "[HFL] Theorem 2"
     found = {h.name: h for h in theorem.hypotheses}
     names = (
@@ -178,6 +178,18 @@ def test_the_conditions_of_theorem_2(solver: ZOHFL, told: str, checked: tuple[An
     assert theorem.applies == (told == "pppp")
     if told[1] == "v" and "p = 1/2" in found["steps square-summable"].reason:
         assert "the paper's own experiments" in found["steps square-summable"].reason
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),  # nonsummable, square-summable
+    [(Decay(0.1, 1.0), "pp"), (Decay(0.1, 0.6), "pp"), (Decay(0.1, 0.5), "pv"), (0.1, "pv"), (Decay(0.1, 1.5), "vp"), (lambda t: 0.1, "uu")],
+)
+def test_the_conditions_of_proposition_1(steps: Any, told: str, checked: tuple[Any, Any]) -> None:
+    _, below = ZOHFL(lower=ProjectedSGD(step_size=steps)).asymptotics(*checked)
+    found = {h.name: h.status for h in below.hypotheses}
+    assert below.name == "[HFL] Proposition 1 (ii)" and below.applies == (told == "pp")
+    assert "".join(found[f"lower steps {name}"][0] for name in ("nonsummable", "square-summable")) == told
+    assert ZOHFL(lower=Exact()).asymptotics(*checked)[1:] == ()
 
 
 def test_what_theorem_2_is_not_about(checked: tuple[Any, Any]) -> None:
