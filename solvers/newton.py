@@ -27,8 +27,8 @@ from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import Rows
 from hierfl.compiler.lower_level.structure import nonsmooth_atom
 from hierfl.compiler.party_constraints import upper_constraints
-from hierfl.compiler.row_sums import by_columns
 from hierfl.errors import IncompatibleSolverError, SettingError
+from hierfl.jaxtools.columns import by_columns
 from hierfl.language.printing.text import expression_text
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Message, Received

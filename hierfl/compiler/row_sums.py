@@ -18,16 +18,8 @@ from jax import Array
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import NO_ROWS, Program, Rows
 from hierfl.compiler.oracles import Oracles
+from hierfl.jaxtools.columns import by_columns
 from hierfl.language.expectation import averages_of
-
-
-def by_columns(product: Callable[[Array], Array], at: Array) -> Array:
-    """The matrix of a symmetric linear map, a product after another: side by side, XLA 0.10 on CPUs computes products of wide rows wrongly.
-
-    (It fuses the product of a matrix with all directions into a loop over a third axis, and reads it wrongly where there are many of them;
-    tests/jaxtools/test_derivatives_by_columns.py has the program.)
-    """
-    return jax.lax.map(product, jnp.eye(at.size, dtype=at.dtype))
 
 
 class RowSums(NamedTuple):

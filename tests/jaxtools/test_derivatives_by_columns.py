@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.compiler.row_sums import by_columns
+from hierfl.jaxtools.columns import jacobian_by_columns
 
 
 def test_a_sum_over_pairs_of_rows_and_entries(x64: None) -> None:
@@ -20,5 +20,5 @@ def test_a_sum_over_pairs_of_rows_and_entries(x64: None) -> None:
 
     weights = np.exp((u @ z[:few])[:, None] + z[few:])
     expected = np.block([[(u.T * weights.sum(axis=1)) @ u, u.T @ weights], [weights.T @ u, np.diag(weights.sum(axis=0))]])
-    found = jax.jit(lambda z: by_columns(jax.linearize(jax.grad(value), z)[1], z))(z)
+    found = jax.jit(lambda z: jacobian_by_columns(jax.grad(value), z))(z)
     np.testing.assert_allclose(found, expected, rtol=1e-11)

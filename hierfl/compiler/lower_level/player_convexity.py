@@ -18,6 +18,7 @@ from hierfl.compiler.lower_level.exact_lower import ExactLower
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.oracles import Oracles
 from hierfl.errors import NotConvexError
+from hierfl.jaxtools.columns import jacobian_by_columns
 from hierfl.language.calculus.jax_derivative import Pullback
 from hierfl.language.player import Nash, Player
 
@@ -107,7 +108,7 @@ def _own_hessian(exact: ExactLower) -> Callable[..., Array]:
         def mapping(part: Array) -> Array:
             return _owner(exact, x, data, index).operator(y.at[places].set(part))[places]
 
-        return jax.jacfwd(mapping)(y[places])
+        return jacobian_by_columns(mapping, y[places])
 
     return hessian
 
