@@ -56,7 +56,7 @@ class FedNest:
     step_size
         alpha of a local step on x: a number, ``Decay(c, p)`` or a callable of the round. The source's theorems divide it by the local steps.
     inner_step
-        beta of a local step on y, likewise.
+        beta of a local step on y, likewise; None is 1 / l, l certified.
     local_steps, inner_steps
         tau: local steps of a client on x, and on y in each call of FedInn: number, schedule, or one per client.
     inner_rounds
@@ -87,7 +87,7 @@ class FedNest:
     """
 
     step_size: Schedule = 0.01
-    inner_step: Schedule = 0.01
+    inner_step: Schedule | None = 0.01
     local_steps: StepCounts = 1
     inner_steps: StepCounts = 5
     inner_rounds: int = 1
