@@ -172,9 +172,7 @@ class BoundFedAvg(LocalSteps):
     @staticmethod
     def counted(settings: Any, problem: CompiledProblem, rounds: int) -> StepCounts:
         """H as the settings say it, or as many steps for each client as their epochs take."""
-        counts: StepCounts = settings.local_steps
-        if counts == "auto":
-            counts = in_phases(rounds)
+        counts = in_phases(settings.local_steps, rounds)
         if settings.epochs is not None:
             clients, samples = problem.static_data.clients, problem.upper_samples
             counts = settings.epochs * batches_of_a_pass(clients, samples, settings.batch_size)

@@ -124,7 +124,7 @@ class BoundFedBiO(BoundNested):
         if settings.batch_size == "auto":
             samples = {*problem.upper_samples, *problem.lower_samples}
             settings = replace(settings, batch_size=batches_of_small_tables(problem, samples))
-        counts = in_phases(rounds) if settings.local_steps == "auto" else settings.local_steps
+        counts = tabulate_steps(in_phases(settings.local_steps, rounds), rounds, problem.num_clients)
         inner, linear = tabulate_lower_step(settings, problem, rounds), settings.linear_step
         return cls(
             problem,
@@ -133,7 +133,7 @@ class BoundFedBiO(BoundNested):
             tabulate(settings.step_size, rounds, "step_size"),
             inner,
             inner if linear is None else tabulate(linear, rounds, "linear_step"),
-            constant(tabulate_steps(counts, rounds, problem.num_clients)),
+            constant(counts),
             cohorts=cohorts_of(settings, problem, rounds),
         )
 

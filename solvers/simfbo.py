@@ -45,7 +45,7 @@ class SimFBO(FedBiO):
     ----------
     step_size, inner_step, linear_step, local_steps, participation, batch_size
         As for :class:`FedBiO`.
-    server_step
+    server_steps
         gamma / eta, how long the server's steps are, in the clients' steps: a number, or three, for x, y and v. 1 takes the mean of the
         clients' ends, where all make as many steps.
     normalise
@@ -62,20 +62,20 @@ class SimFBO(FedBiO):
     --------
     >>> from hierfl.solvers import SimFBO
     >>> free = hf.Problem(hf.Minimize(clients=cp.sum_squares(x + y - 2)), hf.ArgMin(y, cp.sum_squares(y - x)))
-    >>> free.solve(SimFBO(step_size=0.05, server_step=1.5), rounds=50, progress=False).x.round(1)
+    >>> free.solve(SimFBO(step_size=0.05, server_steps=1.5), rounds=50, progress=False).x.round(1)
     array([1., 1.])
     """
 
-    server_step: float | Sequence[float] = 1.0
+    server_steps: float | Sequence[float] = 1.0
     normalise: bool = False
     radius: float | None = None
 
     def __post_init__(self) -> None:
-        steps = self.server_step
+        steps = self.server_steps
         if np.ndim(steps) and np.shape(steps) != (3,):
-            raise SettingError(f"server_step={steps!r}: a number, or three, for x, y and v.")
+            raise SettingError(f"server_steps={steps!r}: a number, or three, for x, y and v.")
         for step in np.atleast_1d(steps).tolist():
-            require_number(step, "server_step", 0, np.inf)
+            require_number(step, "server_steps", 0, np.inf)
         super().__post_init__()
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundSimFBO:
@@ -99,7 +99,7 @@ class BoundSimFBO(BoundFedBiO):
         return NestedPoint(x, y, v), record
 
     def move(self, clients: Clients, moves: NestedPoint) -> NestedPoint:
-        steps = NestedPoint(*np.broadcast_to(self.settings.server_step, 3).tolist())
+        steps = NestedPoint(*np.broadcast_to(self.settings.server_steps, 3).tolist())
         if self.settings.normalise:
             counts = steps_of(self.counts, clients.round, clients.participants)
             each = 1.0 / jnp.maximum(counts, 1)

@@ -250,8 +250,10 @@ def tabulate_steps(steps: StepCounts, rounds: int, clients: int, what: str = "lo
     return table
 
 
-def in_phases(rounds: int) -> Callable[[int], int]:
-    """What ``local_steps="auto"`` is: several, and single ones at last, for with several the limit is near the optimum only."""
+def in_phases(steps: StepCounts, rounds: int) -> StepCounts:
+    """Local steps as given; ``"auto"`` stands for several, and single ones at last, for with several the limit is near the optimum only."""
+    if not isinstance(steps, str) or steps != "auto":
+        return steps
     last = min(LAST_PHASE * rounds, LATEST)
     return lambda r: MANY if r < last else 1
 
