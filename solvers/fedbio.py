@@ -16,7 +16,7 @@ with steps that do not shrink.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 import jax
@@ -29,21 +29,10 @@ from hierfl.compiler.data.tables import Party
 from hierfl.jaxtools.keyed_random import split
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Message, Received
-from hierfl.solvers.parts.bound import Bound, batches_of_small_tables
-from hierfl.solvers.parts.client_oracle import ClientOracle
 from hierfl.solvers.parts.common_settings import require_common
 from hierfl.solvers.parts.nested import BoundNested, NestedPoint, require_nested, tabulate_lower_step
-from hierfl.solvers.parts.participation import Participation, cohorts_of
-from hierfl.solvers.parts.step_schedules import (
-    Schedule,
-    StepCounts,
-    constant,
-    in_phases,
-    row,
-    steps_of,
-    tabulate,
-    tabulate_steps,
-)
+from hierfl.solvers.parts.participation import Participation
+from hierfl.solvers.parts.step_schedules import Schedule, StepCounts, constant, in_phases, row, steps_of, tabulate_steps
 
 
 @suggests_names
@@ -119,28 +108,16 @@ class BoundFedBiO(BoundNested):
     tabulated: ClassVar[tuple[str, ...]] = ("step_size", "inner_step", "linear_step", "local_steps")
 
     @classmethod
-    def of(cls, settings: Any, problem: CompiledProblem, rounds: int, queries: str) -> Self:
+    def of(cls, settings: Any, problem: CompiledProblem, rounds: int, queries: str, **own: Any) -> Self:
         """The algorithm with its schedules tabulated."""
-        if settings.batch_size == "auto":
-            samples = {*problem.upper_samples, *problem.lower_samples}
-            settings = replace(settings, batch_size=batches_of_small_tables(problem, samples))
         counts = tabulate_steps(in_phases(settings.local_steps, rounds), rounds, problem.num_clients)
-        inner, linear = tabulate_lower_step(settings, problem, rounds), settings.linear_step
-        return cls(
-            problem,
-            settings,
-            ClientOracle(problem, None, settings.batch_size, queries, alone=False),
-            tabulate(settings.step_size, rounds, "step_size"),
-            inner,
-            inner if linear is None else tabulate(linear, rounds, "linear_step"),
-            constant(counts),
-            cohorts=cohorts_of(settings, problem, rounds),
-        )
+        linear = tabulate_lower_step(settings, problem, rounds, "linear_step")
+        return super().of(settings, problem, rounds, queries, **own, linear_sizes=linear, counts=constant(counts))
 
     def init(self, x0: Array) -> NestedPoint:
         """The server begins at x0, y = 0 and u = 0."""
-        start = Bound.init(self, x0)
-        return NestedPoint(*start, jnp.zeros_like(start.y))
+        nothing = jnp.zeros(self.problem.lower.size, x0.dtype)
+        return NestedPoint(x0, nothing, nothing)
 
     def round(self, clients: Clients, state: NestedPoint, key: Array) -> tuple[NestedPoint, dict[str, Array]]:
         messages = clients.map(self.local_steps, state)

@@ -19,7 +19,7 @@ n w_i g_i stand for f_i and g_i in paths, and l grows to the largest n w_i l if 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import jax.numpy as jnp
@@ -31,19 +31,17 @@ from hierfl.compiler.data.tables import Party
 from hierfl.jaxtools.keyed_random import fold_in, row_numbers, split, words
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Known, Message, Received
-from hierfl.solvers.parts.bound import SharedState, batches_of_small_tables
-from hierfl.solvers.parts.client_oracle import ClientOracle
+from hierfl.solvers.parts.bound import SharedState
 from hierfl.solvers.parts.common_settings import require_common
 from hierfl.solvers.parts.nested import (
     BoundNested,
     NestedPoint,
     certified_smoothness,
     require_nested,
-    tabulate_lower_step,
     too_small,
 )
-from hierfl.solvers.parts.participation import Participation, cohorts_of, present_weights
-from hierfl.solvers.parts.step_schedules import Schedule, row, tabulate
+from hierfl.solvers.parts.participation import Participation, present_weights
+from hierfl.solvers.parts.step_schedules import Schedule, row
 
 
 @suggests_names
@@ -106,19 +104,8 @@ class FedMBO:
             Naming what the solver needs and what the problem has.
         """
         require_nested(self, problem)
-        settings = self
-        if self.batch_size == "auto":
-            samples = {*problem.upper_samples, *problem.lower_samples}
-            settings = replace(self, batch_size=batches_of_small_tables(problem, samples))
-        return BoundFedMBO(
-            problem,
-            settings,
-            ClientOracle(problem, None, settings.batch_size, queries, alone=False),
-            tabulate(self.step_size, rounds, "step_size"),
-            tabulate_lower_step(self, problem, rounds),
-            np.array(self.lipschitz or certified_smoothness(self, problem), float),
-            cohorts=cohorts_of(self, problem, rounds),
-        )
+        smooth = self.lipschitz or certified_smoothness(self, problem)
+        return BoundFedMBO.of(self, problem, rounds, queries, smooth=np.array(smooth, float))
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,14 +167,16 @@ class BoundFedMBO(BoundNested):
 
     def answer_slope(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """grad_y f_i(x, y)."""
-        return memory, Message(self.upper_gradient_in_y(*received.broadcast.values, party, key), {})
+        x, y = received.broadcast.values
+        return memory, Message(self.upper_gradient_in_y(x, y, party, key), {})
 
     def curved(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """grad_yy g_i(x, y) p_j, of the path that the client is dealt."""
-        return memory, Message(self.hessian_product(*received.broadcast.values, received.own, party, key), {})
+        x, y = received.broadcast.values
+        return memory, Message(self.hessian_product(x, y, received.own, party, key), {})
 
     def hyper_slope(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """grad_x f_i(x, y) - grad_xy g_i(x, y) p_j."""
-        at, (hyper_key, lower_key) = NestedPoint(*received.broadcast.values, received.own), split(key)
-        value, slope = self.hypergradient(at, party, hyper_key)
-        return memory, Message(slope, {"value": value, "slope": self.lower_gradient(at.x, at.y, party, lower_key)})
+        (x, y), (hyper_key, lower_key) = received.broadcast.values, split(key)
+        value, slope = self.hypergradient(NestedPoint(x, y, received.own), party, hyper_key)
+        return memory, Message(slope, {"value": value, "slope": self.lower_gradient(x, y, party, lower_key)})

@@ -28,19 +28,17 @@ from hierfl.jaxtools.keyed_random import fold_in, row_numbers, split
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.parts.bound import SharedState
-from hierfl.solvers.parts.client_oracle import ClientOracle
 from hierfl.solvers.parts.common_settings import require_common
 from hierfl.solvers.parts.nested import (
     BoundNested,
     NestedPoint,
     certified_smoothness,
     require_nested,
-    tabulate_lower_step,
     too_small,
 )
-from hierfl.solvers.parts.participation import Participation, cohorts_of
+from hierfl.solvers.parts.participation import Participation
 from hierfl.solvers.parts.requirements import is_opposed
-from hierfl.solvers.parts.step_schedules import Schedule, StepCounts, constant, row, steps_of, tabulate, tabulate_steps
+from hierfl.solvers.parts.step_schedules import Schedule, StepCounts, constant, row, steps_of, tabulate_steps
 
 
 @suggests_names
@@ -111,17 +109,15 @@ class FedNest:
         m = problem.num_clients
         minimax = is_opposed(problem)
         smooth = 1.0 if minimax else self.lipschitz or certified_smoothness(self, problem)
-        return BoundFedNest(
-            problem,
+        return BoundFedNest.of(
             self,
-            ClientOracle(problem, None, self.batch_size, queries, alone=False),
-            tabulate(self.step_size, rounds, "step_size"),
-            tabulate_lower_step(self, problem, rounds),
-            constant(tabulate_steps(self.local_steps, rounds, m)),
-            constant(tabulate_steps(self.inner_steps, rounds, m, "inner_steps")),
-            np.array(smooth, float),
-            minimax,
-            cohorts=cohorts_of(self, problem, rounds),
+            problem,
+            rounds,
+            queries,
+            counts=constant(tabulate_steps(self.local_steps, rounds, m)),
+            inner_counts=constant(tabulate_steps(self.inner_steps, rounds, m, "inner_steps")),
+            smooth=np.array(smooth, float),
+            minimax=minimax,
         )
 
 
@@ -207,7 +203,8 @@ class BoundFedNest(BoundNested):
 
     def curved(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """grad_yy g_i(x, y) p."""
-        return memory, Message(self.hessian_product(*received.broadcast, party, key), {})
+        x, y, p = received.broadcast
+        return memory, Message(self.hessian_product(x, y, p, party, key), {})
 
     def outer_slope(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """Line 8 of Algorithm 2 of the source: grad_x f_i(x, y) - grad_xy g_i(x, y) p."""

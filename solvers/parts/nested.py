@@ -10,8 +10,8 @@ all at (x, y(x)) and as means over clients. A client needs its own gradients, an
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,9 @@ from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.jaxtools.keyed_random import split
 from hierfl.runtime.contract import Clients, Message
 from hierfl.solvers.papers.theory import lower_constants
-from hierfl.solvers.parts.bound import Bound
+from hierfl.solvers.parts.bound import Bound, batches_of_small_tables
+from hierfl.solvers.parts.client_oracle import ClientOracle
+from hierfl.solvers.parts.participation import cohorts_of
 from hierfl.solvers.parts.requirements import require_gradients, require_public_set
 from hierfl.solvers.parts.round_monitor import RoundMonitor, first_fault, move_rate
 from hierfl.solvers.parts.step_schedules import Schedule, row, tabulate
@@ -83,19 +85,22 @@ def certified_smoothness(solver: object, problem: CompiledProblem, setting: str 
             raise
         raise SettingError(
             f"{name} needs l, at least the Lipschitz constant of grad_y g_i in y, of a strongly convex lower level, and it could not be "
-            f"proved: give {setting}=..., if the lower level is smooth and strongly convex, or use FedRZO."
+            f"proved: give {setting}=..., if the lower level is smooth and strongly convex, bound X where its curvature grows with x, or use "
+            f"FedRZO."
         ) from error
 
 
-def tabulate_lower_step(solver: Any, problem: CompiledProblem, rounds: int) -> np.ndarray:
-    """``inner_step`` by round, ``(rounds,)``; None stands for 1 / l, l certified.
+def tabulate_lower_step(solver: Any, problem: CompiledProblem, rounds: int, name: str = "inner_step") -> np.ndarray:
+    """``inner_step`` by round, ``(rounds,)``, or another step that is the same where it is None; None stands for 1 / l, l certified.
 
     Raises ``SettingError`` for a schedule that is none, or an l that could not be proved.
     """
-    given: Schedule | None = solver.inner_step
+    given: Schedule | None = getattr(solver, name)
+    if given is None:
+        name, given = "inner_step", solver.inner_step
     if given is None:
         given = 1.0 / certified_smoothness(solver, problem, "inner_step")
-    return tabulate(given, rounds, "inner_step")
+    return tabulate(given, rounds, name)
 
 
 def too_small(lipschitz: float, certified: float) -> str | None:
@@ -116,6 +121,16 @@ class BoundNested(Bound):
     inner_sizes: np.ndarray
     absent = "renormalise"
     advice: ClassVar[str] = "Take more steps on y in a round, or a larger inner_step."
+
+    @classmethod
+    def of(cls, settings: Any, problem: CompiledProblem, rounds: int, queries: str, **own: Any) -> Self:
+        """The method with its schedules tabulated, for settings that have FedBiO's names; ``own`` are the fields that a subclass adds."""
+        if settings.batch_size == "auto":
+            samples = {*problem.upper_samples, *problem.lower_samples}
+            settings = replace(settings, batch_size=batches_of_small_tables(problem, samples))
+        oracle = ClientOracle(problem, None, settings.batch_size, queries, alone=False)
+        sizes, inner_sizes = tabulate(settings.step_size, rounds, "step_size"), tabulate_lower_step(settings, problem, rounds)
+        return cls(problem, settings, oracle, sizes, inner_sizes, **own, cohorts=cohorts_of(settings, problem, rounds))
 
     def caveat(self, rounds: int) -> str | None:
         """The methods, and their theorems, are about a smooth and strongly convex lower level."""

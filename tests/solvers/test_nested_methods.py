@@ -303,7 +303,7 @@ def test_what_is_not_proved_is_told() -> None:
         declared("rough").solve(FedBiO(0.01, 0.05), rounds=1, progress=False)
 
 
-@pytest.mark.parametrize("make", [lambda l: FedMBO(0.01, lipschitz=l), lambda l: FedNest(lipschitz=l)])
+@pytest.mark.parametrize("make", [lambda given: FedMBO(0.01, lipschitz=given), lambda given: FedNest(lipschitz=given)])
 def test_a_lipschitz_constant_below_the_certified_one_is_told(make: Any) -> None:
     """That of the client whose mean of u u' is largest, plus one of |y|^2 / 2."""
     largest = max(np.linalg.norm(matrix, 2) for matrix in MATRICES) + 1

@@ -445,6 +445,8 @@ def _checked_edges(edges: Mapping[str, Sequence[int]], clients: int) -> dict[str
     for name, own in edges.items():
         if not len(own):
             raise DataError(f"edge {name!r} has no clients: leave it out, or give it one.")
+        if np.ndim(own) != 1 or np.asarray(own).dtype.kind not in "iu":
+            raise DataError(f"edge {name!r} has {own!r}: the indices of its clients, such as [0, 2].")
     times = Counter(int(place) for own in edges.values() for place in own)
     wrong = [place for place in {*times, *range(clients)} if times[place] != 1 or not 0 <= place < clients]
     if wrong:
