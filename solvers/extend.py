@@ -16,6 +16,7 @@ from hierfl.solvers.parts.local_steps import LocalSteps
 from hierfl.solvers.parts.nested import (
     BoundNested,
     NestedPoint,
+    NestedSettings,
     certified_smoothness,
     require_nested,
     tabulate_lower_step,
@@ -52,6 +53,7 @@ __all__ = [
     "LocalSteps",
     "Message",
     "NestedPoint",
+    "NestedSettings",
     "Participation",
     "Party",
     "Received",

@@ -30,14 +30,14 @@ from hierfl.jaxtools.keyed_random import split
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.parts.common_settings import require_common
-from hierfl.solvers.parts.nested import BoundNested, NestedPoint, require_nested, tabulate_lower_step
+from hierfl.solvers.parts.nested import BoundNested, NestedPoint, NestedSettings, require_nested, tabulate_lower_step
 from hierfl.solvers.parts.participation import Participation
 from hierfl.solvers.parts.step_schedules import Schedule, StepCounts, constant, in_phases, row, steps_of, tabulate_steps
 
 
 @suggests_names
 @dataclass(frozen=True)
-class FedBiO:
+class FedBiO(NestedSettings):
     """Settings of FedBiO.
 
     The means are over the round's participants, with the clients' weights made to sum to one. x is projected on X by the server, which
@@ -48,7 +48,8 @@ class FedBiO:
     step_size
         eta of a step on x: a number, ``Decay(c, p)``, a callable of the round, or ``"auto"``, a step that short trial runs find.
     inner_step
-        gamma of a step on y: a number or schedule; None is 1 / l, for l that is certified to be the Lipschitz constant of every grad_y g_i in y.
+        gamma of a step on y: a number or schedule; None is 1 / l, for an l that is certified to be at least the Lipschitz constant of every
+        grad_y g_i in y, or, where none can be, for twice the largest curvature at the start, which a warning tells.
     linear_step
         tau of a step on u, likewise; None is the step on y, for the same l bounds both.
     local_steps

@@ -36,6 +36,7 @@ from hierfl.solvers.parts.common_settings import require_common
 from hierfl.solvers.parts.nested import (
     BoundNested,
     NestedPoint,
+    NestedSettings,
     certified_smoothness,
     require_nested,
     too_small,
@@ -46,7 +47,7 @@ from hierfl.solvers.parts.step_schedules import Schedule, row
 
 @suggests_names
 @dataclass(frozen=True)
-class FedMBO:
+class FedMBO(NestedSettings):
     """Settings of FedMBO.
 
     x is projected on X by the server, which the source, without constraints, does not treat.
@@ -62,7 +63,8 @@ class FedMBO:
     neumann
         N: the terms of the Neumann series that a path is in the mean, N - 1 messages of each participant at most.
     lipschitz
-        l >= the Lipschitz constant of grad_y g_i in y; None is a certified one. The series diverges for a smaller one.
+        l >= the Lipschitz constant of grad_y g_i in y; None is a certified one, or, where there is none, twice the largest curvature at the
+        start, which a warning tells. The series diverges for a smaller one.
     participation
         Who takes part in a round: a fraction of the clients, a callable of the round, or an array (rounds, clients).
     batch_size

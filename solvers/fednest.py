@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,7 @@ from hierfl.solvers.parts.common_settings import require_common
 from hierfl.solvers.parts.nested import (
     BoundNested,
     NestedPoint,
+    NestedSettings,
     certified_smoothness,
     require_nested,
     too_small,
@@ -43,7 +44,7 @@ from hierfl.solvers.parts.step_schedules import Schedule, StepCounts, constant, 
 
 @suggests_names
 @dataclass(frozen=True)
-class FedNest:
+class FedNest(NestedSettings):
     """Settings of FedNest.
 
     The means are over the round's participants, with the clients' weights made to sum to one. x is projected on X by the server, which
@@ -62,7 +63,8 @@ class FedNest:
     neumann
         N: the terms of the Neumann series that p is in the mean.
     lipschitz
-        l >= the Lipschitz constant of grad_y g_i in y; None is a certified one. The series diverges for a smaller one.
+        l >= the Lipschitz constant of grad_y g_i in y; None is a certified one, or, where there is none, twice the largest curvature at the
+        start, which a warning tells. The series diverges for a smaller one; a minimax problem has none.
     participation
         Who takes part in a round: a fraction of the clients, a callable of the round, or an array (rounds, clients).
     batch_size
@@ -96,6 +98,10 @@ class FedNest:
 
     def __post_init__(self) -> None:
         require_common(self)
+
+    def settled(self, problem: CompiledProblem, starts: np.ndarray) -> Self:
+        require_nested(self, problem)
+        return self if self.inner_step is not None and is_opposed(problem) else super().settled(problem, starts)
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundFedNest:
         """The algorithm for one problem, schedules tabulated.

@@ -9,6 +9,7 @@ all at (x, y(x)) and as means over clients. A client needs its own gradients, an
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self
@@ -20,9 +21,10 @@ from jax import Array
 from jaxtyping import Float
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.data.tables import Party
+from hierfl.compiler.data.tables import Party, Population
 from hierfl.compiler.expressions.program import Rows
-from hierfl.errors import IncompatibleSolverError, SettingError
+from hierfl.errors import IncompatibleSolverError, SettingError, TheoryWarning
+from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.keyed_random import split
 from hierfl.runtime.contract import Clients, Message
 from hierfl.solvers.papers.theory import lower_constants
@@ -32,6 +34,9 @@ from hierfl.solvers.parts.participation import cohorts_of
 from hierfl.solvers.parts.requirements import require_gradients, require_public_set
 from hierfl.solvers.parts.round_monitor import RoundMonitor, first_fault, move_rate
 from hierfl.solvers.parts.step_schedules import Schedule, row, tabulate
+
+
+POWER = 40  # products with a Hessian that its largest eigenvalue is found by
 
 
 class NestedPoint(NamedTuple):
@@ -88,6 +93,60 @@ def certified_smoothness(solver: object, problem: CompiledProblem, setting: str 
             f"proved: give {setting}=..., if the lower level is smooth and strongly convex, bound X where its curvature grows with x, or use "
             f"FedRZO."
         ) from error
+
+
+def measured_smoothness(problem: CompiledProblem, starts: np.ndarray) -> float:
+    """The largest curvature of a client's g_i in y that is seen at the starts ``(k, n)`` and y = 0, by power iteration."""
+
+    def largest(clients: Population, index: Array, x: Array) -> Array:
+        party, zero = clients.party(index), jnp.zeros(problem.lower.size, x.dtype)
+
+        def product(rows: Rows, p: Array) -> Array:
+            out: Array = jax.jvp(lambda y: problem.operator(x, y, party.environment, rows), (zero,), (p,))[1]
+            return out
+
+        def step(_: Any, own: tuple[Array, Array]) -> tuple[Array, Array]:
+            p, _ = own
+            q = party.estimate(lambda rows: product(rows, p), problem.lower_samples, jax.random.key(0), None)
+            length = jnp.linalg.norm(q)
+            return q / jnp.where(length > 0, length, 1.0), length
+
+        first = jax.random.normal(jax.random.key(0), zero.shape, zero.dtype)
+        return jax.lax.fori_loop(0, POWER, step, (first / jnp.linalg.norm(first), jnp.zeros((), x.dtype)))[1]
+
+    program = problem.programs.keep("largest curvature below", lambda: quick_jit(jax.vmap(largest, (None, 0, None))))
+    every = jnp.arange(problem.num_clients)
+    return max(float(np.max(program(problem.laid_out().clients, every, x))) for x in np.unique(starts, axis=0))
+
+
+class NestedSettings:
+    """What settings of nested methods have in common: numbers that they leave to the run."""
+
+    def settled(self, problem: CompiledProblem, starts: np.ndarray) -> Self:
+        """The settings with numbers in place of None: by l, certified, or else half as long as what is measured at the run's starts allows.
+
+        Raises ``IncompatibleSolverError`` as ``bind`` does.
+        """
+        require_nested(self, problem)
+        left = [name for name in ("inner_step", "lipschitz") if getattr(self, name, 0.0) is None]
+        if not left or problem.elsewhere:  # of data that are elsewhere nothing is known: bind says what to give
+            return self
+        name = type(self).__name__
+        try:
+            smooth = lower_constants(problem, name, of_each=True)[1]
+        except SettingError:
+            smooth = 2.0 * measured_smoothness(problem, starts)
+            if not 0 < smooth < np.inf:
+                return self
+            warnings.warn(
+                f"{name}: l, the Lipschitz constant of grad_y g_i in y, is not proved; it is taken to be {smooth:.3g}, twice the largest curvature "
+                f"at the start. Give {' and '.join(f'{one}=...' for one in left)} where it grows along the run.",
+                TheoryWarning,
+                stacklevel=5,
+            )
+        given: Any = {one: smooth if one == "lipschitz" else 1.0 / smooth for one in left}
+        settled: Self = replace(self, **given)  # type: ignore[type-var]
+        return settled
 
 
 def tabulate_lower_step(solver: Any, problem: CompiledProblem, rounds: int, name: str = "inner_step") -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -286,21 +288,30 @@ def test_other_problems_are_refused(solver: Any, kind: str, said: str) -> None:
         declared(kind).solve(solver, rounds=1, progress=False)
 
 
+def test_what_is_not_proved_is_measured_and_told() -> None:
+    """At x = 0 and y = 0 the lower level, sum exp(y - x) + |y - x - u|^2, has the Hessian 3 I."""
+    said = {"FedBiO: l, .* is not proved; it is taken to be 6, .* inner_step=", "FedBiO: the lower level is not proved smooth"}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", TheoryWarning)
+        result = declared("rough").solve(FedBiO(0.01), rounds=1, progress=False)
+    told = [str(one.message) for one in caught if issubclass(one.category, TheoryWarning)]
+    assert len(told) == 2 and all(any(re.match(pattern, one) for one in told) for pattern in said)
+    given = declared("rough").solve(FedBiO(0.01, 1 / 6), rounds=1, progress=False)
+    np.testing.assert_allclose(result.y, given.y, rtol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("solver", "instead"),
     [(FedMBO(0.01, 0.05), "lipschitz="), (FedBiO(0.01), "inner_step="), (FedNest(), "lipschitz=")],
     ids=lambda part: type(part).__name__,
 )
-def test_what_cannot_be_certified_is_asked_for(solver: Any, instead: str) -> None:
-    with pytest.raises(SettingError, match=f"{type(solver).__name__} needs l.*give {instead}"):
-        declared("rough").solve(solver, rounds=1, progress=False)
-
-
-@pytest.mark.filterwarnings("ignore::hierfl.errors.LowerLevelWarning")
-def test_what_is_not_proved_is_told() -> None:
-    said = "FedBiO: the lower level is not proved smooth and strongly convex"
-    with pytest.warns(TheoryWarning, match=said):
-        declared("rough").solve(FedBiO(0.01, 0.05), rounds=1, progress=False)
+def test_of_data_elsewhere_l_is_asked_for(solver: Any, instead: str) -> None:
+    x, y, u = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="u")
+    level = hf.ArgMin(y, hf.E(cp.sum_squares(y - x - u)))
+    holders = hf.Federation([hf.Client({u: hf.Elsewhere(4)})])
+    problem = hf.Problem(hf.Minimize(clients=hf.E(cp.sum_squares(y - u))), level, federation=holders)
+    with pytest.raises(SettingError, match=f"{type(solver).__name__} needs .*give {instead}"):
+        solver.bind(problem.compile(), 1)
 
 
 @pytest.mark.parametrize("make", [lambda given: FedMBO(0.01, lipschitz=given), lambda given: FedNest(lipschitz=given)])
