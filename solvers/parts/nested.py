@@ -35,7 +35,6 @@ from hierfl.solvers.parts.requirements import require_gradients, require_public_
 from hierfl.solvers.parts.round_monitor import RoundMonitor, first_fault, move_rate
 from hierfl.solvers.parts.step_schedules import Schedule, row, tabulate
 
-
 POWER = 40  # products with a Hessian that its largest eigenvalue is found by
 
 

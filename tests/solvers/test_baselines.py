@@ -225,7 +225,10 @@ def test_hierfavg_agrees_with_its_paper(participation: float, x64: None) -> None
         iterates.append(x)
         tiers += [3 * 2 * len(present), 2 * len(there)]
     solver = HierFAVG(Decay(0.3, 0.5), STEPS, 3, participation, batch_size=BATCH)
-    sent = agrees(least_squares(0.35, weights=WEIGHTS, edges=EDGES), solver, iterates).communication
+    result = agrees(least_squares(0.35, weights=WEIGHTS, edges=EDGES), solver, iterates)
+    assert f"between edges and the cloud {tiers[1]} down, {tiers[1]} up" in str(result)
+    sent = result.communication
+    assert result.history["scalars"].sum() == 2 * tiers.sum()
     assert [sent["scalars_down"], sent["cloud_scalars_down"]] == tiers.tolist()
     assert [sent["scalars_up"], sent["cloud_scalars_up"]] == tiers.tolist()
 
