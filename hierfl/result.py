@@ -70,7 +70,9 @@ class Result(Shown):
     metrics
         ``round`` and one array per user metric.
     communication
-        Scalars sent per round and in total; ``monitor`` numbers (history, error codes) are counted apart.
+        Scalars sent per round and in total, by level and tier: ``scalars_down`` from the server (or their edge) to the clients, ``scalars_up``
+        back; ``lower_...`` for the lower level's solver; ``cloud_...`` between edges and the cloud, of a federation that is a tree;
+        ``monitor`` numbers (history, error codes) are counted apart.
     settings
         Solver with all its settings, ``solver_given`` with those alone that differ from its defaults; rounds, seed, queries; ``chosen``, why the solver was where none was named; ``auto``, the step that ``step_size="auto"``
         found and the rounds that its trials took; ``checkpoint``, the folder that has it; ``smoothing`` of a solver that has one; ``slope``, a bound
@@ -245,7 +247,9 @@ class Result(Shown):
         sent = self.communication
         text = f"communication: {sent.get('scalars_down', 0):,} scalars down, {sent.get('scalars_up', 0):,} up"
         lower = sent.get("lower_scalars_down", 0), sent.get("lower_scalars_up", 0)
-        return text + (f"; for the lower level {lower[0]:,} down, {lower[1]:,} up" if any(lower) else "")
+        cloud = sent.get("cloud_scalars_down", 0), sent.get("cloud_scalars_up", 0)
+        text += f"; for the lower level {lower[0]:,} down, {lower[1]:,} up" if any(lower) else ""
+        return text + (f"; between edges and the cloud {cloud[0]:,} down, {cloud[1]:,} up" if any(cloud) else "")
 
     def to_pandas(self) -> pd.DataFrame:
         """Give the history as a DataFrame, one row per round; metrics are NaN between evaluations. Needs pandas."""

@@ -259,8 +259,8 @@ def half_width(values: np.ndarray, level: float = 0.95) -> Any:
 
 
 def scalars(result: Result) -> int:
-    """Count all scalars that a run sent down and up, those of the lower level's solver included."""
-    ways = (level + way for level in ("", "lower_") for way in ("scalars_down", "scalars_up"))
+    """Count all scalars that a run sent down and up, those of the lower level's solver and between edges and the cloud included."""
+    ways = (level + way for level in ("", "lower_", "cloud_") for way in ("scalars_down", "scalars_up"))
     return int(sum(result.communication.get(way, 0) for way in ways))
 
 

@@ -5,11 +5,14 @@ from typing import TYPE_CHECKING
 from hierfl.near_names import no_such_name
 from hierfl.solvers.branch_and_bound import BranchAndBound
 from hierfl.solvers.fedavg import FedAvg
+from hierfl.solvers.fedbio import FedBiO
+from hierfl.solvers.fedmbo import FedMBO
 from hierfl.solvers.fedmspp import FedMSPP
 from hierfl.solvers.fednest import FedNest
 from hierfl.solvers.fedprox import FedProx
 from hierfl.solvers.fedrzo import FedRZO
 from hierfl.solvers.fedzo import FedZO
+from hierfl.solvers.hierfavg import HierFAVG
 from hierfl.solvers.implicit_bundle import ImplicitBundle
 from hierfl.solvers.implicit_gradient import ImplicitGradient
 from hierfl.solvers.local_sgda import LocalSGDA
@@ -18,6 +21,7 @@ from hierfl.solvers.newton import Newton
 from hierfl.solvers.parts.step_schedules import Decay, LogGrowth
 from hierfl.solvers.scaffnew import Scaffnew
 from hierfl.solvers.scaffold import SCAFFOLD
+from hierfl.solvers.simfbo import SimFBO
 from hierfl.solvers.standard_errors import StandardErrors
 from hierfl.solvers.zohfl import ZOHFL
 
@@ -31,11 +35,14 @@ __all__ = [
     "Extragradient",
     "FedAC",
     "FedAvg",
+    "FedBiO",
+    "FedMBO",
     "FedMSPP",
     "FedNest",
     "FedProx",
     "FedRZO",
     "FedZO",
+    "HierFAVG",
     "ImplicitBundle",
     "ImplicitGradient",
     "LocalSGD",
@@ -45,6 +52,7 @@ __all__ = [
     "ProjectedSGD",
     "ProjectionMethod",
     "Scaffnew",
+    "SimFBO",
     "StandardErrors",
 ]
 

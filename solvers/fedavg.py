@@ -20,6 +20,7 @@ from hierfl.compiler.expressions.program import Rows
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Message, Received
+from hierfl.solvers.parts.bound import batches_of_small_tables
 from hierfl.solvers.parts.client_oracle import ClientOracle
 from hierfl.solvers.parts.common_settings import require_common
 from hierfl.solvers.parts.local_steps import LocalSteps, Term, Value
@@ -30,15 +31,13 @@ from hierfl.solvers.parts.step_schedules import (
     Schedule,
     StepCounts,
     constant,
+    in_phases,
     row,
     rows,
     steps_of,
     tabulate,
     tabulate_steps,
 )
-
-SMALL, BATCH = 10_000, 32  # rows of a client that are taken all at once, and of the minibatches of more
-MANY, LAST_PHASE, LATEST = 5, 0.75, 200  # local steps, and where the phase of one begins: of the rounds, and at the latest
 
 
 @suggests_names
@@ -140,20 +139,6 @@ def batches_of_a_pass(population: Population | None, samples: Sequence[int], bat
     return np.ones(population.size, int) if batch_size is None else -(-rows[0] // batch_size)
 
 
-def batches_of_small_tables(problem: CompiledProblem) -> int | None:
-    """What ``batch_size="auto"`` is: None, all rows, where tables are small."""
-    wanted = {*problem.upper_samples, *problem.server_samples}
-    sides = [problem.static_data.clients, *([] if problem.static_data.server is None else [problem.static_data.server])]
-    counts = [np.max(table.counts) for side in sides for table in side.tables if wanted & set(table.samples)]
-    return None if max(counts, default=0) <= SMALL else BATCH
-
-
-def _in_phases(rounds: int) -> Callable[[int], int]:
-    """What ``local_steps="auto"`` is."""
-    last = min(LAST_PHASE * rounds, LATEST)
-    return lambda r: MANY if r < last else 1
-
-
 def require_first_order(solver: object, problem: CompiledProblem) -> None:
     """Check what local gradient steps need: one level, gradients, and an X that the server knows.
 
@@ -176,7 +161,8 @@ class BoundFedAvg(LocalSteps):
     def of(cls, settings: Any, problem: CompiledProblem, rounds: int, queries: str, **own: Any) -> Self:
         """The algorithm with its schedules tabulated; ``own`` are the fields that a subclass adds."""
         if settings.batch_size == "auto":
-            settings = replace(settings, batch_size=batches_of_small_tables(problem))
+            samples = {*problem.upper_samples, *problem.server_samples}
+            settings = replace(settings, batch_size=batches_of_small_tables(problem, samples))
         sizes = tabulate(settings.step_size, rounds, "step_size")
         counts = constant(tabulate_steps(cls.counted(settings, problem, rounds), rounds, problem.num_clients))
         oracle = ClientOracle(problem, None, settings.batch_size, queries, alone=False)
@@ -186,9 +172,7 @@ class BoundFedAvg(LocalSteps):
     @staticmethod
     def counted(settings: Any, problem: CompiledProblem, rounds: int) -> StepCounts:
         """H as the settings say it, or as many steps for each client as their epochs take."""
-        counts: StepCounts = settings.local_steps
-        if counts == "auto":
-            counts = _in_phases(rounds)
+        counts = in_phases(settings.local_steps, rounds)
         if settings.epochs is not None:
             clients, samples = problem.static_data.clients, problem.upper_samples
             counts = settings.epochs * batches_of_a_pass(clients, samples, settings.batch_size)

@@ -14,6 +14,7 @@ import hierfl
 import hierfl.models
 import hierfl.solvers
 import hierfl.testing
+from hierfl.solvers import extend
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = [path for path in sorted(DOCS.rglob("*")) if path.suffix in (".md", ".rst") and "_build" not in path.parts]
@@ -74,6 +75,18 @@ SHOWN = {  # what public calls return, and runtimes: documented under the names 
     "Violation",
     "Violations",
 }
+
+
+def test_what_solvers_are_written_of_is_told() -> None:
+    """Every name of ``hierfl.solvers.extend`` is in the page's table, and two solvers of ours need no others."""
+    table = (DOCS / "extend" / "solver.md").read_text().split("## What there is to write one of")[1]
+    told = {name for row in re.findall(r"^\| (`[^|]*) \|", table, flags=re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    assert told == {*extend.__all__}
+    for ours in ("fedbio.py", "simfbo.py"):
+        tree = ast.parse((DOCS.parent / "solvers" / ours).read_text())
+        froms = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hierfl.")]
+        names = {alias.name for node in froms if node.module != "hierfl.errors" for alias in node.names}
+        assert names - {"BoundFedBiO", "FedBiO"} <= told
 
 
 def test_every_class_of_error_and_warning_has_an_entry() -> None:

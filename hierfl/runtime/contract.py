@@ -168,8 +168,11 @@ class Clients(Protocol):
     def share(self, values: Any) -> Known:
         """Send values to every participant once; later maps of the round refer to them at no cost."""
 
-    def charge(self, way: str, scalars: Any) -> None:
-        """Count scalars (``way`` is ``"down"`` or ``"up"``) that a real run would send where the simulation shares arrays."""
+    def charge(self, way: str, scalars: Any, tier: str = "") -> None:
+        """Count scalars (``way`` is ``"down"`` or ``"up"``) that a real run would send where the simulation shares arrays.
+
+        With the tier ``"cloud_"`` they pass between edges and the cloud.
+        """
 
     def query(self, question: Question, broadcast: Any) -> Any:
         """Ask ``question(party, broadcast)`` of every participant, and stack the answers: no memory, no randomness, not counted.

@@ -25,7 +25,7 @@ from hierfl.result import Result
 from hierfl.run_settings import RunSettings
 from hierfl.runtime.contract import Algorithm, Visitor
 from hierfl.runtime.in_process.execution import InProcess
-from hierfl.runtime.records import MOTION, TRAFFIC, Outcome, scalars_sent
+from hierfl.runtime.records import CLOUD, MOTION, TRAFFIC, Outcome, scalars_sent
 from hierfl.runtime.watch import Watch, response_of
 from hierfl.value_certificate import Certificate
 
@@ -192,6 +192,7 @@ def _communication(history: dict[str, np.ndarray], participants: np.ndarray) -> 
     """Count the scalars sent, and the participants of each round: totals and means per round; those of federation-scope lower solvers apart."""
     rounds = participants.size
     totals = {name: int(np.sum(history.get(name, 0))) for name in TRAFFIC}
+    totals = {name: total for name, total in totals.items() if total or not name.startswith(CLOUD)}
     per_round = {f"{name}_per_round": _exact_mean(total, rounds) for name, total in totals.items()}
     cohort = _exact_mean(int(participants.sum()), rounds)
     return {"rounds": rounds, "participants_per_round": cohort, **totals, **per_round}

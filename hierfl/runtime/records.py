@@ -18,7 +18,9 @@ from hierfl.errors import SettingError
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.contract import SERVER_STREAM, Algorithm, Cohort, Ending, Known, OwnValue, Received
 
-TRAFFIC = tuple(level + way for level in ("", "lower_") for way in ("scalars_down", "scalars_up", "monitor_scalars"))
+CLOUD = "cloud_"  # what edges and the cloud exchange
+SENT = tuple(level + way for level in ("", "lower_", CLOUD) for way in ("scalars_down", "scalars_up"))
+TRAFFIC = (*SENT, "monitor_scalars", "lower_monitor_scalars")
 History = dict[str, np.ndarray]
 BlockEnd = Callable[[int, Any, Any, History], Ending | None]
 MOTION = ("move", "extent")
@@ -59,8 +61,8 @@ class CountedClients:
         self._note("scalars_down", self.count * _scalars(values))
         return Known(values)
 
-    def charge(self, way: str, scalars: Any) -> None:
-        self._note(f"scalars_{way}", scalars)
+    def charge(self, way: str, scalars: Any, tier: str = "") -> None:
+        self.traffic[f"{tier or self.level}scalars_{way}"] += scalars
 
     def server(self, step: Callable[[Party, Received, Array], Any], broadcast: Any) -> Any:
         received = Received(broadcast, None, self.round)
@@ -146,7 +148,6 @@ def motion(algorithm: Algorithm, before: Any, after: Any) -> dict[str, Array]:
 
 
 CONFIDENCE = 0.95
-SENT = tuple(name for name in TRAFFIC if not name.endswith("monitor_scalars"))
 
 
 @dataclass(frozen=True)

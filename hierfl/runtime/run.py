@@ -65,6 +65,9 @@ def run(
         compiled.require_all_here("a run in this process")
     if getattr(solver, "schedule", "practical") != "practical" and hasattr(solver, "starts"):
         solver = _from_its_starts(compiled, solver, settings)
+    if hasattr(solver, "settled"):
+        require_nonempty(compiled)
+        solver = solver.settled(compiled, _starts(compiled, settings))
     with heeded(limits.until) as wish, keeping(compiled, asked, settings) as keeper:
         try:
             with impatient():

@@ -87,7 +87,7 @@ def _squares(vector: Any) -> Any:
 
 @dataclass(frozen=True)
 class Case:
-    """A problem, and its answer by other means.
+    """A problem, and its answer by other means; two of its clients hang at one edge, the third at another.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ class Case:
         elif self.scope is not None:
             level = self._level(x, y, leaves)
         objective = self._above(x if self.scope is None else y, leaves) + 0.1 * cp.sum_squares(x - 1)
-        constraints, federation = [cp.abs(x) <= 1], hf.Federation(clients)
+        constraints, federation = [cp.abs(x) <= 1], hf.Federation.tree({"near": clients[:2], "far": clients[2:]})
         return hf.Problem(hf.Minimize(clients=objective), level, constraints=constraints, federation=federation)
 
     def _game(self, x: Any, players: tuple[Any, Any], leaves: _Leaves) -> Any:

@@ -24,6 +24,14 @@ from hierfl.solvers.parts.participation import DrawnCohorts, ScriptedCohorts
 from hierfl.solvers.parts.step_schedules import Tabulated
 
 ABSENT = ("unbiased", "renormalise", "zero")
+SMALL, BATCH = 10_000, 32  # rows of a client that are taken all at once, and of the minibatches of more
+
+
+def batches_of_small_tables(problem: CompiledProblem, samples: set[int]) -> int | None:
+    """What ``batch_size="auto"`` is: None, all rows, where the tables that hold these samples are small."""
+    sides = [problem.static_data.clients, *([] if problem.static_data.server is None else [problem.static_data.server])]
+    counts = [np.max(table.counts) for side in sides for table in side.tables if samples & set(table.samples)]
+    return None if max(counts, default=0) <= SMALL else BATCH
 
 
 class SharedState(NamedTuple):

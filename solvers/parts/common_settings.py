@@ -17,8 +17,8 @@ from hierfl.solvers.parts.step_schedules import require_schedule
 from hierfl.solvers.parts.uplink import COMMUNICATIONS
 
 POSITIVE = ("smoothing", "accuracy", "proximal", "server_step")
-COUNTS = ("directions", "inner_rounds", "neumann")
-FLAGS = ("control_variate", "common_random_numbers")
+COUNTS = ("directions", "inner_rounds", "neumann", "edge_rounds")
+FLAGS = ("control_variate", "common_random_numbers", "normalise")
 WORDS = {
     "estimator": ESTIMATORS,
     "direction_kind": KINDS,
@@ -26,7 +26,9 @@ WORDS = {
     "communication": COMMUNICATIONS,
     "schedule": UPPER_SCHEDULES,
 }
-STEPS = ("inner_step", "proximal_step", "ascent_step")
+STEPS = ("proximal_step", "ascent_step")
+STEPS_OR_NONE = ("inner_step", "linear_step")  # None: one that fits the lower level
+NUMBERS_OR_NONE = ("lipschitz", "radius")
 
 CHECKS: dict[str, Callable[[Any, str], None]] = {
     "step_size": lambda value, name: require_schedule(value, name, auto=True),
@@ -38,6 +40,8 @@ CHECKS: dict[str, Callable[[Any, str], None]] = {
     **dict.fromkeys(FLAGS, require_flag),
     **dict.fromkeys(WORDS, lambda value, name: require_choice(value, name, WORDS[name])),
     **dict.fromkeys(STEPS, require_schedule),
+    **dict.fromkeys(STEPS_OR_NONE, lambda value, name: None if value is None else require_schedule(value, name)),
+    **dict.fromkeys(NUMBERS_OR_NONE, lambda value, name: None if value is None else require_number(value, name, 0, np.inf)),
 }
 
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, ClassVar
 
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
-from hierfl.runtime.contract import Cohort, cohort_size, draw_participants
+from hierfl.runtime.contract import Clients, Cohort, cohort_size, draw_participants
 from hierfl.solvers.parts.requirements import require_number
 from hierfl.solvers.parts.step_schedules import Tabulated, constant, require_one_argument, row, rows
 
@@ -116,6 +117,14 @@ class ScriptedCohorts(Tabulated):
 
     def counts(self, rounds: int) -> np.ndarray:
         return rows(self.numbers, 0, rounds)
+
+
+def present_weights(problem: CompiledProblem, clients: Clients) -> Array:
+    """The weights of the participants as they stand, made to sum to one, ``(S,)``; 0 in places of nobody."""
+    own = jnp.asarray(problem.declaration.client_weights)[clients.participants]
+    weights = jnp.where(clients.present, own, 0.0)
+    together = jnp.sum(weights)
+    return weights / jnp.where(together > 0, together, 1.0)
 
 
 def _members(given: Any, r: int, clients: int) -> np.ndarray:

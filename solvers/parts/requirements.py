@@ -145,8 +145,7 @@ def require_clients_alone(solver: object, problem: CompiledProblem) -> None:
     """
     if problem.server_program is not None:
         raise IncompatibleSolverError(
-            f"{type(solver).__name__} corrects the clients' steps by control variates and has no place for a term of the "
-            f"server: use FedAvg or FedProx, or give the server's data to a client."
+            f"{type(solver).__name__} has no place for a term of the server: use FedAvg or FedProx, or give the server's data to a client."
         )
 
 

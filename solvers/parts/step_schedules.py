@@ -125,6 +125,7 @@ def _padded(table: np.ndarray) -> np.ndarray:
 
 
 MOST = 10_000_000  # steps between two messages
+MANY, LAST_PHASE, LATEST = 5, 0.75, 200  # local steps, and where the phase of one begins: of the rounds, and at the latest
 Schedule = (
     float | Callable[[int], float] | Literal["auto"]
 )  # "auto" where a run finds a step: hierfl.runtime.step_search
@@ -247,6 +248,14 @@ def tabulate_steps(steps: StepCounts, rounds: int, clients: int, what: str = "lo
     if table.size and not table.any():
         raise SettingError(f"{what} is 0 for every client at every round: nobody would ever answer.")
     return table
+
+
+def in_phases(steps: StepCounts, rounds: int) -> StepCounts:
+    """Local steps as given; ``"auto"`` stands for several, and single ones at last, for with several the limit is near the optimum only."""
+    if not isinstance(steps, str) or steps != "auto":
+        return steps
+    last = min(LAST_PHASE * rounds, LATEST)
+    return lambda r: MANY if r < last else 1
 
 
 def whole(values: np.ndarray, what: str) -> np.ndarray:

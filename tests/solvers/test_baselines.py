@@ -12,7 +12,7 @@ import pytest
 import scipy.stats
 
 import hierfl as hf
-from hierfl.solvers import SCAFFOLD, Decay, FedAvg, FedMSPP, FedProx, FedZO, Scaffnew
+from hierfl.solvers import SCAFFOLD, Decay, FedAvg, FedMSPP, FedProx, FedZO, HierFAVG, Scaffnew
 from tests.draws import chosen, directions, row_numbers, split, tosses
 from tests.draws import fold_in as fold
 
@@ -200,6 +200,47 @@ def test_scaffold_agrees_with_its_paper(participation: float, x64: None) -> None
     assert sent_per_client(result) == (4, 4)
 
 
+EDGES = {"north": [0, 2], "south": [1]}
+
+
+@participations
+def test_hierfavg_agrees_with_its_paper(participation: float, x64: None) -> None:
+    """Liu et al. (2020), Algorithm 1; where an edge has nobody in a round, it has no part in it."""
+    x, iterates, tiers = START, [START], np.zeros(2, int)
+    for r in range(ROUNDS):
+        present = cohort(r, participation)
+        there = {name: [i for i in own if i in present] for name, own in EDGES.items() if {*own} & {*present}}
+        models = dict.fromkeys(there, x)
+        for t in range(3):  # edge rounds
+            key = fold(fold(round_key(r), 2**31 - 1), t)
+            for name, own in there.items():
+                ends = []
+                for i in own:
+                    w = models[name]
+                    for k in range(STEPS[i]):
+                        w = w - 0.3 / np.sqrt(r + 1) * gradient(w, minibatch(fold(fold(key, i), k), i))
+                    ends.append(w)
+                models[name] = np.average(ends, axis=0, weights=WEIGHTS[own])
+        x = project(np.average(list(models.values()), axis=0, weights=[WEIGHTS[own].sum() for own in there.values()]))
+        iterates.append(x)
+        tiers += [3 * 2 * len(present), 2 * len(there)]
+    solver = HierFAVG(Decay(0.3, 0.5), STEPS, 3, participation, batch_size=BATCH)
+    result = agrees(least_squares(0.35, weights=WEIGHTS, edges=EDGES), solver, iterates)
+    assert f"between edges and the cloud {tiers[1]} down, {tiers[1]} up" in str(result)
+    sent = result.communication
+    assert result.history["scalars"].sum() == 2 * tiers.sum()
+    assert [sent["scalars_down"], sent["cloud_scalars_down"]] == tiers.tolist()
+    assert [sent["scalars_up"], sent["cloud_scalars_up"]] == tiers.tolist()
+
+
+def test_hierfavg_with_one_edge_round_is_fedavg(x64: None) -> None:
+    """The mean of means is the mean; an edge whose clients weigh nothing has no say."""
+    weights = [0.5, 0.0, 0.5]
+    tree, settings = least_squares(weights=weights, edges=EDGES), {"local_steps": 4, "batch_size": None}
+    found = solve(tree, HierFAVG(0.2, edge_rounds=1, **settings))
+    np.testing.assert_allclose(found.x, solve(least_squares(weights=weights), FedAvg(0.2, **settings)).x, atol=1e-14)
+
+
 @pytest.mark.parametrize("bound", [None, 0.35])
 def test_scaffnew_agrees_with_its_paper(bound: float | None, x64: None) -> None:
     """Mishchenko et al. (2022), Algorithm 2, coin by coin; with constraints Algorithm 1 and its proximal operator."""
@@ -349,7 +390,7 @@ def test_clients_that_make_no_steps_keep_their_control_variates() -> None:
 
 # --- refusals and settings --------------------------------------------------------------------------------------------
 
-FIRST_ORDER = [FedAvg(), FedProx(), FedMSPP(), SCAFFOLD(), Scaffnew()]
+FIRST_ORDER = [FedAvg(), FedProx(), FedMSPP(), SCAFFOLD(), Scaffnew(), HierFAVG()]
 every = pytest.mark.parametrize("solver", [*FIRST_ORDER, FedZO()], ids=lambda s: type(s).__name__)
 first_order = pytest.mark.parametrize("solver", FIRST_ORDER, ids=lambda s: type(s).__name__)
 
@@ -393,8 +434,13 @@ def test_private_constraints_are_refused(solver: Any) -> None:
         solve(problem, solver)
 
 
-@pytest.mark.parametrize("solver", [SCAFFOLD(), Scaffnew()], ids=lambda s: type(s).__name__)
-def test_control_variates_leave_no_place_for_a_server_term(solver: Any) -> None:
+def test_hierfavg_needs_edges() -> None:
+    with pytest.raises(hf.IncompatibleSolverError, match="HierFAVG averages at edges.*Federation.tree"):
+        solve(least_squares(), HierFAVG())
+
+
+@pytest.mark.parametrize("solver", [SCAFFOLD(), Scaffnew(), HierFAVG()], ids=lambda s: type(s).__name__)
+def test_some_methods_have_no_place_for_a_server_term(solver: Any) -> None:
     x = cp.Variable(2, name="x")
     problem = hf.Problem(hf.Minimize(server=cp.sum_squares(x), clients=cp.sum_squares(x - 1)))
     with pytest.raises(hf.IncompatibleSolverError, match="server.*FedAvg"):
@@ -416,6 +462,7 @@ def test_control_variates_leave_no_place_for_a_server_term(solver: Any) -> None:
         (lambda: SCAFFOLD(batch_size=1.5), "batch_size"),
         (lambda: Scaffnew(step_size=Decay(0.1)), "step_size"),
         (lambda: Scaffnew(probability=1.5), "probability"),
+        (lambda: HierFAVG(edge_rounds=0), "edge_rounds"),
         (lambda: Scaffnew(batch_size=-1), "batch_size"),
         (lambda: FedAvg(step_size=-1), "step_size=-1"),
         (lambda: FedMSPP(proximal_step=0), "proximal_step=0"),
@@ -431,6 +478,7 @@ def test_settings_out_of_range_are_named(make: Callable[[], Any], named: str) ->
     ("solver", "named"),
     [
         (FedAvg(local_steps=[1, 2]), "local_steps has 2 entries for 3 clients"),
+        (FedAvg(local_steps=np.array([1, 2])), "local_steps has 2 entries for 3 clients"),
         (FedAvg(local_steps=0), "local_steps is 0"),
         (FedAvg(step_size=lambda r: -1), "step_size is -1"),
         (SCAFFOLD(step_size=lambda r: np.nan), "step_size is nan"),

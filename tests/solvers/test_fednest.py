@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.errors import IncompatibleSolverError, SettingError, TheoryWarning
 from hierfl.solvers import FedNest
 from tests.draws import chosen, row_numbers, split
 from tests.draws import fold_in as fold
@@ -132,51 +131,3 @@ def test_drift_does_not_bias_clients_that_differ() -> None:
     assert result.history["lower_residual"][-1] < 1e-8
     # q up, moves of y up, h and the moves of x: no p in a minimax problem
     assert result.communication["scalars_up_per_round"] == 5 * (4 * (3 + 3) + 3 + 3)
-
-
-def test_other_problems_are_refused() -> None:
-    x, y, u = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="u")
-    federation = hf.Federation([hf.Client({u: DATA[0]})], hf.Client({u: DATA[1]}))
-    square, term = hf.E(cp.sum_squares(y - x - u)), hf.E(cp.sum_squares(y - u))
-    cases = [
-        (hf.Problem(hf.Minimize(clients=hf.E(cp.sum_squares(x - u))), federation=federation), "no lower level.*FedAvg"),
-        (
-            hf.Problem(
-                hf.Minimize(clients=cp.sum_squares(y)), hf.ArgMin(y, square, scope="client"), federation=federation
-            ),
-            "client scope.*ZOHFL",
-        ),
-        (
-            hf.Problem(
-                hf.Minimize(clients=hf.E(cp.sum_squares(y - x))),
-                hf.ArgMin(y, cp.sum_squares(y - u), scope="sample"),
-                federation=federation,
-            ),
-            "sample scope.*FedRZO",
-        ),
-        (hf.Problem(hf.Minimize(clients=term), hf.ArgMin(y, square, [y >= 0]), federation=federation), "constraints"),
-        (
-            hf.Problem(
-                hf.Minimize(clients=term, server=cp.sum_squares(x)), hf.ArgMin(y, square), federation=federation
-            ),
-            "clients alone",
-        ),
-        (hf.Problem(hf.Minimize(clients=term), hf.Equilibrium(y, 2 * y - x), federation=federation), "equilibrium"),
-    ]
-    for problem, said in cases:
-        with pytest.raises(IncompatibleSolverError, match=said):
-            problem.solve(FedNest(), rounds=1, progress=False)
-    with pytest.raises(SettingError, match="neumann"):
-        FedNest(neumann=0)
-    rough = hf.Problem(hf.Minimize(clients=term), hf.ArgMin(y, cp.sum(cp.exp(y - x)) + square), federation=federation)
-    with pytest.raises(SettingError, match="lipschitz="):
-        rough.solve(FedNest(), rounds=1, progress=False)
-    with pytest.warns(TheoryWarning, match="FedNest: the lower level is not proved smooth and strongly convex"):
-        rough.solve(FedNest(lipschitz=10.0), rounds=1, progress=False)
-
-
-def test_a_lipschitz_constant_below_the_certified_one_is_told() -> None:
-    """That of the client whose mean of u u' is largest, plus one of |y - x|^2 / 2."""
-    largest = max(np.linalg.norm(rows.T @ rows / len(rows), 2) for rows in DATA) + 1
-    with pytest.warns(TheoryWarning, match=f"lipschitz={0.9 * largest:g} is less than the certified {largest:.3g}"):
-        solve(ridge(), FedNest(lipschitz=0.9 * largest), rounds=1)

@@ -1,7 +1,7 @@
 """Every solver on every runtime, and every exact method, against answers that hierfl had no part in; by ``hierfl.testing``.
 
 The suite runs a covering: each solver on two of the runtimes in turn, with a case of its own. ``make conformance`` runs all solvers on all
-runtimes and all their cases: 79 pairs, each in process and on six runtimes, about an hour in one process.
+runtimes and all their cases: 84 pairs, each in process and on six runtimes, about an hour in one process.
 """
 
 from __future__ import annotations
@@ -24,16 +24,20 @@ from hierfl.solvers import (
     ZOHFL,
     Exact,
     FedAvg,
+    FedBiO,
+    FedMBO,
     FedMSPP,
     FedNest,
     FedProx,
     FedRZO,
     FedZO,
+    HierFAVG,
     ImplicitBundle,
     ImplicitGradient,
     LocalSGD,
     ProjectedSGD,
     Scaffnew,
+    SimFBO,
 )
 from hierfl.testing import CASES, Case, conform, conform_lower, gradient_steps
 from hierfl.testing.cases import ROWS
@@ -45,17 +49,19 @@ SMOOTHED: dict[str, Any] = {"smoothing": 0.05, "step_size": 0.05}
 ALONE, OF_CLIENTS, SHARED, OF_SAMPLES = (
     [case for case in CASES if case.scope == scope] for scope in (None, "client", "federation", "sample")
 )
+FREE = [case for case in SHARED if case.kind == "free"]
 SOLVERS: dict[str, tuple[Any, list[Case]]] = {
     "ImplicitGradient": (ImplicitGradient(step_size=STEP), [*OF_CLIENTS, *SHARED]),
     "ZO-HFL, exact": (ZOHFL(**SMOOTHED, lower=Exact()), [*OF_CLIENTS, *OF_SAMPLES]),
     "ZO-HFL": (ZOHFL(**SMOOTHED, lower=ProjectedSGD(steps=2)), OF_CLIENTS),
     "FedRZO, exact": (FedRZO(**SMOOTHED, lower=Exact()), [*OF_CLIENTS, *SHARED, *OF_SAMPLES]),
     "FedRZO": (FedRZO(**SMOOTHED, lower=LocalSGD(rounds=2, steps=2)), SHARED),
-    "FedNest": (
-        FedNest(step_size=STEP, inner_step=0.1, batch_size=None, lipschitz=6.0),
-        [case for case in SHARED if case.kind == "free"],
-    ),
+    "FedNest": (FedNest(step_size=STEP, inner_step=0.1, batch_size=None, lipschitz=6.0), FREE),
+    "FedBiO": (FedBiO(step_size=STEP, inner_step=0.1, local_steps=2), FREE),
+    "SimFBO": (SimFBO(step_size=STEP, inner_step=0.1, local_steps=[1, 3, 2], server_steps=0.8, normalise=True, radius=5.0), FREE),
+    "FedMBO": (FedMBO(step_size=STEP, inner_step=0.1, lipschitz=6.0), FREE),
     "FedAvg": (FedAvg(step_size=STEP, local_steps=1, batch_size=None), ALONE),
+    "HierFAVG": (HierFAVG(step_size=STEP, local_steps=[1, 3, 2], batch_size=None), ALONE),
     "SCAFFOLD": (SCAFFOLD(step_size=STEP, local_steps=1, batch_size=None), ALONE),
     "FedProx": (FedProx(step_size=STEP, local_steps=2, batch_size=None), ALONE),
     "FedZO": (FedZO(**SMOOTHED), ALONE),

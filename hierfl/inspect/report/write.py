@@ -273,6 +273,8 @@ DIRECTIONS = {
     "scalars_up": "scalars from the clients to the server",
     "lower_scalars_down": "for the lower level, down",
     "lower_scalars_up": "for the lower level, up",
+    "cloud_scalars_down": "from the cloud to the edges",
+    "cloud_scalars_up": "from the edges to the cloud",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -48,11 +49,13 @@ class Federation(Shown):
     points
         How many points at most stand for a party's distributions wherever a value is exact, a power of two from 64 on:
         more of them take longer and err less. The certificate of a value says by how much it errs.
+    edges
+        ``{edge: indices of its clients}``, where clients hang at edge servers between them and the server: :meth:`tree` makes them.
 
     Raises
     ------
     DataError
-        For no clients, clients that hold different samples or parameters, or tables of different columns, wrong weights, wrong test
+        For no clients, a client that is not at exactly one edge, clients that hold different samples or parameters, or tables of different columns, wrong weights, wrong test
         data or wrong points.
 
     Examples
@@ -68,6 +71,7 @@ class Federation(Shown):
     weights: str | np.ndarray
     test: Mapping[Sample, Any] | None
     points: int
+    edges: Mapping[str, tuple[int, ...]] | None
 
     def __init__(
         self,
@@ -76,6 +80,7 @@ class Federation(Shown):
         weights: str | Sequence[float] = "uniform",
         test: Mapping[Sample, Any] | None = None,
         points: int = POINTS,
+        edges: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         if not isinstance(clients, Sequence):
             raise DataError(f"Federation(clients=...) takes a list of hf.Client, not {type(clients).__name__}.")
@@ -98,6 +103,7 @@ class Federation(Shown):
             held_out = held_out.with_columns(self.columns, "the test data")
         object.__setattr__(self, "test", None if held_out is None else held_out.samples)
         object.__setattr__(self, "points", _checked_points(points))
+        object.__setattr__(self, "edges", None if edges is None else _checked_edges(edges, len(self.clients)))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "test": None if self.test is None else pickled(self.test)}
@@ -214,6 +220,47 @@ class Federation(Shown):
         clients = [Client(table, name=who) for who, table in zip(frames, read)]
         return cls(clients, weights=weights, test=None if test is None else read[0].schema.encoded(test, "test"))
 
+    @classmethod
+    @suggests_names
+    def tree(
+        cls,
+        edges: Mapping[str, Sequence[Client]],
+        server: Client | None = None,
+        weights: str | Sequence[float] = "uniform",
+        test: Mapping[Sample, Any] | None = None,
+        points: int = POINTS,
+    ) -> Federation:
+        """Clients at edge servers, which are at one server (the cloud): for :class:`hierfl.solvers.HierFAVG`.
+
+        The objective is that of the same clients without edges. Other solvers, whose server talks to clients itself, take the federation
+        as one without.
+
+        Parameters
+        ----------
+        edges
+            ``{edge's name: its clients}``, at least one client each; clients are numbered in this order.
+        server, weights, test, points
+            As for :class:`Federation`.
+
+        Raises
+        ------
+        DataError
+            For no edges or an edge without clients; as :class:`Federation`.
+
+        Examples
+        --------
+        >>> a = hf.Sample(2, name="a")
+        >>> dealt = hf.Federation.split({a: np.ones((40, 2))}, clients=4).clients
+        >>> hf.Federation.tree({"north": dealt[:3], "south": dealt[3:]}, weights="samples")
+        Federation(4 clients at 2 edges, 10 samples of a; weights by samples)
+        """
+        if not isinstance(edges, Mapping) or not all(isinstance(own, Sequence) for own in edges.values()):
+            raise DataError("Federation.tree(edges=...) takes a mapping {edge's name: list of hf.Client}.")
+        ends = np.cumsum([0, *map(len, edges.values())])
+        places = {name: range(first, last) for name, first, last in zip(edges, ends, ends[1:])}
+        clients = [client for own in edges.values() for client in own]
+        return cls(clients, server=server, weights=weights, test=test, points=points, edges=places)
+
     @property
     def schema(self) -> Schema | None:
         """The schema by which the clients' tables were read, the first where they have several; None for arrays."""
@@ -260,7 +307,8 @@ class Federation(Shown):
     def __repr__(self) -> str:
         held = _amounts(self.clients)
         server = _amounts([self.server]) if self.server else ""
-        parts = [f"{self.num_clients} client{'s' if self.num_clients > 1 else ''}{', ' if held else ''}{held}"]
+        at = "" if self.edges is None else f" at {len(self.edges)} edge{'s' if len(self.edges) > 1 else ''}"
+        parts = [f"{self.num_clients} client{'s' if self.num_clients > 1 else ''}{at}{', ' if held else ''}{held}"]
         parts += [f"server {server}"] if server else []
         parts += [f"test {len(next(iter(self.test.values())))}"] if self.test else []
         return f"Federation({'; '.join([*parts, f'weights {self.weights_label}'])})"
@@ -385,6 +433,26 @@ def _checked_points(points: Any) -> int:
             f"Federation(points={points}): a power of two from {LEAST_POINTS} to {MOST_POINTS:,}; the nearest is {nearest}."
         )
     return int(points)
+
+
+def _checked_edges(edges: Mapping[str, Sequence[int]], clients: int) -> dict[str, tuple[int, ...]]:
+    """The clients of each edge by index.
+
+    Raises ``DataError`` for no edges, an edge without clients, or a client that is not at exactly one; names it.
+    """
+    if not isinstance(edges, Mapping) or not edges or not all(isinstance(name, str) for name in edges):
+        raise DataError("edges are a mapping {edge's name: its clients}, of one or more.")
+    for name, own in edges.items():
+        if not len(own):
+            raise DataError(f"edge {name!r} has no clients: leave it out, or give it one.")
+        if np.ndim(own) != 1 or np.asarray(own).dtype.kind not in "iu":
+            raise DataError(f"edge {name!r} has {own!r}: the indices of its clients, such as [0, 2].")
+    times = Counter(int(place) for own in edges.values() for place in own)
+    wrong = [place for place in {*times, *range(clients)} if times[place] != 1 or not 0 <= place < clients]
+    if wrong:
+        of = f"at {times[wrong[0]]} edges" if 0 <= wrong[0] < clients else f"none of the {clients} clients"
+        raise DataError(f"client {wrong[0]} is {of}: every client hangs at exactly one.")
+    return {name: tuple(int(place) for place in own) for name, own in edges.items()}
 
 
 def _amounts(parties: Sequence[Client]) -> str:

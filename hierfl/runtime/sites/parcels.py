@@ -315,7 +315,7 @@ def without_data(declaration: Declaration) -> Declaration:
         return declaration
     clients, server = [_bare(client) for client in federation.clients], federation.server
     weights: Any = federation.weights
-    bare = Federation(clients, None if server is None else _bare(server), weights, points=federation.points)
+    bare = Federation(clients, None if server is None else _bare(server), weights, points=federation.points, edges=federation.edges)
     objective, level = declaration.objective, declaration.lower_level
     on_answers = [one.constraint for one in declaration.coupled]
     return declare(objective, level, [*declaration.constraints, *on_answers], bare)

@@ -145,3 +145,26 @@ def test_weights_that_do_not_sum_to_one_are_told_by_their_sum() -> None:
     assert "weights explicit, of sum 4" in repr(doubled) and "weights explicit)" in repr(meant)
     x = cp.Variable(2, name="x")
     assert "of sum 4" in str(hf.Problem(hf.Minimize(clients=cp.sum_squares(x)), federation=doubled))
+
+
+@pytest.mark.parametrize(
+    ("edges", "said"),
+    [
+        ({}, "of one or more"),
+        ({"north": [0, 1, 2], "south": []}, "edge 'south' has no clients"),
+        ({"north": [0, 1]}, "client 2 is at 0 edges"),
+        ({"north": [0, 1], "south": [1, 2]}, "client 1 is at 2 edges"),
+        ({"north": [0, 1, 2, 3]}, "client 3 is none of the 3 clients"),
+        ({"north": ["a", "b", "c"]}, "edge 'north' has .*indices"),
+    ],
+)
+def test_every_client_hangs_at_one_edge(edges: dict[str, list[int]], said: str) -> None:
+    with pytest.raises(hf.DataError, match=said):
+        hf.Federation([hf.Client()] * 3, edges=edges)
+
+
+def test_a_tree_is_made_of_clients() -> None:
+    with pytest.raises(hf.DataError, match="list of hf.Client"):
+        hf.Federation.tree({"north": hf.Client()})
+    with pytest.raises(hf.DataError, match=r"clients\[1\] is int"):
+        hf.Federation.tree({"north": [hf.Client()], "south": [3]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from itertools import permutations
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 import hierfl as hf
 from hierfl.language.federation import sample_values
 from hierfl.language.federation.given_arrays import MappedRows
+from hierfl.runtime.sites.parcels import without_data
 
 SCHEMES: dict[str, Callable[[np.ndarray], object]] = {
     "iid": lambda labels: hf.IID(),
@@ -398,3 +400,18 @@ def test_samples_of_several_tables_in_any_order_of_their_terms(order: tuple[int,
     )
     expected = np.mean((own[b] - 1) ** 2) + np.mean((own[a] - 1) ** 2) + np.mean(own[a] ** 2)
     assert problem.implicit(1.0) == pytest.approx(expected)
+
+
+def test_a_tree_is_the_federation_of_its_clients() -> None:
+    """In the order of the edges, with the same weights; it stays a tree where it is copied and without data."""
+    u = hf.Sample(name="u")
+    clients = [hf.Client({u: np.arange(rows)}) for rows in (3, 1, 2)]
+    tree = hf.Federation.tree({"north": clients[:2], "south": clients[2:]}, weights="samples")
+    assert tree.edges == {"north": (0, 1), "south": (2,)} and tree.clients == tuple(clients)
+    assert repr(tree) == "Federation(3 clients at 2 edges, 1..3 samples of u; weights by samples)"
+    assert pickle.loads(pickle.dumps(tree)).edges == tree.edges
+    x = cp.Variable(name="x")
+    problem = hf.Problem(hf.Minimize(clients=hf.E(cp.square(x - u))), federation=tree)
+    assert without_data(problem.compile().declaration).federation.edges == tree.edges
+    plain = hf.Problem(hf.Minimize(clients=hf.E(cp.square(x - u))), federation=hf.Federation(clients, weights="samples"))
+    assert problem.implicit(0.3) == plain.implicit(0.3)
