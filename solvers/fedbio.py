@@ -9,7 +9,7 @@ three problems are federated, and solved together: in a round a client begins at
 at its own (x_i, y_i); each of the five terms has a minibatch of its own. Then x, y and u are the means of the clients' ends. The source's
 H is its I, steps between two averages.
 
-As it is read here: all three steps are from the same point (x does not wait for the new y); the source's variant for lower levels of the
+The source's full text was not at hand when this was written; compare it before citing numbers as its. As it is read here: all three steps are from the same point (x does not wait for the new y); the source's variant for lower levels of the
 clients' own, and the momentum of its FedBiOAcc, are not here. Clients that differ end beside the optimum when they make several local steps
 with steps that do not shrink.
 """

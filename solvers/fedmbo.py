@@ -12,7 +12,7 @@ product only if its factors are drawn apart. One client works on one path at a t
 of one path's variance, that of their lengths N_j included: the linear speed-up, also where clients differ. FedNest has one path of
 the means over S.
 
-As it is read here: the source draws a new S for every step of its paths; here that is the round's, dealt anew. The path lengths are drawn for
+The source's full text was not at hand when this was written; compare it before citing numbers as its. As it is read here: the source draws a new S for every step of its paths; here that is the round's, dealt anew. The path lengths are drawn for
 each path by itself, without which their variance would not fall with n. Clients of unequal weights w_i (made to sum to one): n w_i f_i and
 n w_i g_i stand for f_i and g_i in paths, and l grows to the largest n w_i l if that is more.
 """

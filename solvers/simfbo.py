@@ -13,7 +13,7 @@ It sends q_i, the sums of its tau_i directions, for each of the three. With p_i 
 and keeps v in a ball, v <- min(1, R / |v|) v. Sums weigh clients by their numbers of steps: where these differ, SimFBO ends at the optimum
 of another mean of clients, and ShroFBO does not.
 
-As it is read here: the source's coefficients a_i of a client's steps are 1, plain SGD's; every direction has minibatches of its own.
+The source's full text was not at hand when this was written; compare it before citing numbers as its. As it is read here: the source's coefficients a_i of a client's steps are 1, plain SGD's; every direction has minibatches of its own.
 """
 
 from __future__ import annotations
