@@ -133,10 +133,10 @@ class NewtonState(NamedTuple):
     limit: Float[Array, ""]  # of these
 
 
-class Question(NamedTuple):
+class Trial(NamedTuple):
     """What clients are asked: derivatives at a trial, in these units, none beyond the limit."""
 
-    trial: Float[Array, " n"]
+    x: Float[Array, " n"]
     units: Float[Array, " n"]
     limit: Float[Array, ""]
 
@@ -185,14 +185,14 @@ class BoundNewton(Bound):
 
     def round(self, clients: Clients, state: NewtonState, key: Array) -> tuple[NewtonState, dict[str, Array]]:
         problem = self.problem
-        question = Question(state.x + state.step * state.direction, state.units, state.limit)
-        parts, monitor = [], RoundMonitor.quiet(question.trial)
+        trial = Trial(state.x + state.step * state.direction, state.units, state.limit)
+        parts, monitor = [], RoundMonitor.quiet(trial.x)
         if problem.client_program is not None:
-            messages = clients.map(self.client_curvature, question)
+            messages = clients.map(self.client_curvature, trial)
             parts.append(clients.mean(messages.payload))
             monitor = monitor.with_clients(clients, messages.payload.too_large == 0, messages.monitor)
         if problem.server_program is not None:
-            own = clients.server(self.server_curvature, question)
+            own = clients.server(self.server_curvature, trial)
             parts.append(own)
             monitor = monitor.with_server(own.value)
         found = jax.tree.map(lambda *each: sum(each), *parts)
@@ -217,7 +217,7 @@ class BoundNewton(Bound):
         largest = jnp.maximum(jnp.max(jnp.abs(found.gradient) * ratio), jnp.max(jnp.abs(found.triangle) * triangle_of(ratio)))
         limit = FAR * jnp.maximum(1.0, largest)
         moved = NewtonState(
-            question.trial, found.value, direction, decrement, state.decrement, jnp.ones_like(state.step), first, whole, units, limit
+            trial.x, found.value, direction, decrement, state.decrement, jnp.ones_like(state.step), first, whole, units, limit
         )
         after: NewtonState = jax.tree.map(lambda new, old: jnp.where(taken, new, old), moved, kept)
         # a trial that leaves the domain is no fault, a start or a point that was there before is
@@ -234,8 +234,8 @@ class BoundNewton(Bound):
         """The server's term at the trial."""
         return self._curvature(Term(self.problem.server_value, self.problem.server_samples), party, received.broadcast)
 
-    def _curvature(self, term: Term, party: Party, question: Question) -> Derivatives:
-        x = question.trial
+    def _curvature(self, term: Term, party: Party, trial: Trial) -> Derivatives:
+        x = trial.x
 
         def of_rows(rows: Rows) -> tuple[Array, Array, Array]:
             def value(z: Array) -> Array:
@@ -245,9 +245,9 @@ class BoundNewton(Bound):
             return found, gradient, by_columns(lambda direction: moved(direction)[1], x)
 
         value, gradient, hessian = party.mean(of_rows, term.samples)
-        inverse = jnp.where(question.units > 0, 1.0 / question.units, 0.0)
+        inverse = jnp.where(trial.units > 0, 1.0 / trial.units, 0.0)
         sent = value, gradient * inverse, hessian[jnp.triu_indices(x.size)] * triangle_of(inverse)
-        fits = [jnp.isfinite(part).all() for part in (value, gradient, hessian)] + [(jnp.abs(part) <= question.limit).all() for part in sent[1:]]
+        fits = [jnp.isfinite(part).all() for part in (value, gradient, hessian)] + [(jnp.abs(part) <= trial.limit).all() for part in sent[1:]]
         too_large = ~jnp.stack(fits).all()
         sizes = jnp.abs(jnp.diag(hessian)) ** ROOT
         value, gradient, triangle, sizes = (jnp.where(too_large, 0.0, part) for part in (*sent, sizes))
