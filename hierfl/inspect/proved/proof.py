@@ -266,6 +266,8 @@ class _Proof:
         """What a search has found, with the lower level solved again."""
         again = None if search.values is None else self._again(search)
         agrees = again is not None and abs(again.value - search.value) <= AGREES * (1.0 + abs(search.value))
+        if search.values is not None and not agrees and first is None:
+            first, _ = self._with_values(self._first)
         found = min((one for one in (again, first) if one is not None), key=lambda one: one.value, default=None)
         if found is None and search.values is None:
             raise LowerLevelError(f"no x was found at which f has a value ({search.ended}). Give x0, or a longer time_limit.")
