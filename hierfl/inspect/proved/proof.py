@@ -68,7 +68,7 @@ AGREES = 1e-6  # relative to 1 + |f|: how far f with the lower level solved agai
 SHARE = 0.5  # of the gap that is asked for, that the search itself is asked for
 INSIDE = 1e-8  # relative: how far a point of the search may be outside X, onto which it is put
 FIRST, SECONDS = 16, 2.0  # points that the local search is begun from, and how long it may take
-AT_ONCE = 1.0  # seconds of a search from nowhere
+QUICK, AT_ONCE = 3.0, 1.0  # seconds of a search from nowhere, where only complementarity is curved, and elsewhere
 BOUNDING = 60.0  # seconds that these may take at most
 COMBINATIONS = 1_000  # of whole numbers, up to which they are looked through
 NOT_PROVED = "not proved"
@@ -186,7 +186,7 @@ class _Proof:
         """
         program, gap, sign = self.program, SHARE * self.gap, self.compiled.sign
         first, start = (None, None) if self.given is None else self._with_values(self._found_at, self.given)
-        search = searched(program, start, gap, min(self.until, time.perf_counter() + AT_ONCE), self.show, sign)
+        search = searched(program, start, gap, min(self.until, time.perf_counter() + (QUICK if program.is_linear else AT_ONCE)), self.show, sign)
         if search.ended == BOUNDED or over() or self.from_there:
             return search, first
         found, values = self._with_values(self._first)

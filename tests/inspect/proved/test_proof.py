@@ -18,6 +18,8 @@ from scipy.optimize import linprog
 import hierfl as hf
 from hierfl.inspect.implicit.reference import Reference
 from hierfl.inspect.proved import proof
+from tests.benchmarks.bolib import declared
+from tests.benchmarks.bolib_linear import LINEAR
 
 
 def proved(problem: hf.Problem, **settings: object) -> Reference:
@@ -312,6 +314,22 @@ def test_unbounded_and_empty_problems_by_name() -> None:
     z = cp.Variable(2, name="z")
     relaxed = hf.ArgMin(z, z[0] + z[1], [z[0] + 2 * z[1] >= x, z >= 0])  # bounded by complementarity alone
     assert proved(hf.Problem(hf.Minimize(server=-cp.sum(z)), relaxed, [x >= 0, x <= 4])).value == pytest.approx(-2)
+
+
+def test_an_unbounded_problem_of_large_numbers_is_told() -> None:
+    """Tuy, Migdalas and Hoai-Phuong (2007), example 3: a value is published, and along one basis of the lower level f falls without end."""
+    published = next(one for one in LINEAR if one.name == "TuyEtal2007Ex3")
+    (x, d), (y, e) = (cp.Variable(10), cp.Variable(10)), (cp.Variable(6), cp.Variable(6))
+    near, far = published.levels(x, y), published.levels(x + d, y + e)
+    held = [level.rows[k].expr[rows] == 0 for level in (near, far) for k, rows in enumerate(([2, 4], [0, 2, 4, 5]))]
+    allowed = [*near.rows, *far.rows, *near.constraints, *far.constraints, *held, d >= 0, cp.sum(d) == 1000]
+    cp.Problem(cp.Minimize(far.upper - near.upper), [*allowed, x <= 100]).solve(solver=cp.HIGHS)
+    problem = declared(published)
+    for level, at in ((near, x.value), (far, x.value + d.value)):
+        assert problem.implicit(np.maximum(at, 0.0)) == pytest.approx(level.upper.value, rel=1e-6)
+    assert far.upper.value < near.upper.value - 5000.0
+    with pytest.raises(hf.DivergedError, match="unbounded below"):
+        problem.reference(certificate="global", progress=False, time_limit=30)
 
 
 def test_what_is_no_program_over_rows_is_refused_by_name() -> None:
