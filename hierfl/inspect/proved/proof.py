@@ -162,8 +162,7 @@ class _Proof:
         search, first = self._searched()
         rest()  # what is left to do ends by itself
         if search.values is None and first is None and search.ended not in (NO_POINT, UNBOUNDED):
-            first = self._found_at(start_point(compiled, self.given))
-            first = first if first is not None and first.satisfies(compiled) else None
+            first = self._feasible_at(start_point(compiled, self.given))
         if search.ended == UNBOUNDED:
             raise unbounded(-compiled.sign)
         if search.ended == NO_POINT and first is None:
@@ -185,7 +184,7 @@ class _Proof:
         with bounds of slacks and multipliers if more than complementarity is curved.
         """
         program, gap, sign = self.program, SHARE * self.gap, self.compiled.sign
-        first, start = (None, None) if self.given is None else self._with_values(self._found_at, self.given)
+        first, start = (None, None) if self.given is None else self._with_values(self._feasible_at, self.given)
         search = searched(program, start, gap, min(self.until, time.perf_counter() + (QUICK if program.is_linear else AT_ONCE)), self.show, sign)
         if search.ended == BOUNDED or over() or self.from_there:
             return search, first
@@ -229,8 +228,7 @@ class _Proof:
             best += [points[k] for k in order[:1]]
             if best and not whole.any():
                 best.insert(0, search.polish(best[0]).x)
-        found = (self._found_at(x) for x in best)
-        return next((one for one in found if one is not None and one.satisfies(compiled)), None)
+        return next((one for one in map(self._feasible_at, best) if one is not None), None)
 
     @cached_property
     def _searched_for(self) -> CompiledProblem:
@@ -246,6 +244,11 @@ class _Proof:
         """f at x, None where it has no value."""
         evaluation = evaluated(self.compiled, x)
         return None if evaluation is None else Found(x, evaluation, False)
+
+    def _feasible_at(self, x: np.ndarray) -> Found | None:
+        """The same where the answer is as upper constraints ask; None elsewhere."""
+        found = self._found_at(x)
+        return found if found is not None and found.satisfies(self.compiled) else None
 
     def _all_values(self, found: Found) -> np.ndarray:
         """The values of all unknowns at a point."""

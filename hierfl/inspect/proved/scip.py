@@ -26,7 +26,8 @@ FEASIBILITY = 1e-9  # of rows, bounds and definitions: absolute, or relative whe
 LISTEN = 0.05  # seconds between two looks at whether it is to end
 ROUGH, SHORT, MARGIN = 1e-2, 0.2, 1e-6  # of a bound: the gap, seconds, and what is added to it
 PARTS = 100  # of the digits of the gap, as the bar counts them
-LOWEST = 1e9  # of 1 + |f| at the start: no least value is called that
+LOW, LOWEST = 1e6, 1e9  # of 1 + |f| at the start: few least values are so low, and none is called that
+HIGHEST = 1e7  # a multiplier or slack from which none is called bounded
 BOUNDED, NO_POINT, UNBOUNDED, LIMIT, FAILED = "gap reached", "no point", "unbounded", "time limit reached", "SCIP failed"
 OTHER_UNITS = {"lp/scaling": 2, "numerics/feastol": 1e-8, "numerics/dualfeastol": 1e-8}
 USUAL = {"numerics/feastol": 1e-6, "numerics/dualfeastol": 1e-7}
@@ -60,9 +61,10 @@ class _Told:
 def searched(program: SingleLevel, start: np.ndarray | None, gap: float, until: float, show: bool, sign: float = 1.0) -> Search:
     """The least value of a program, from known values of all unknowns (None: from nowhere).
 
-    Without complementarity a program may be unbounded that is not with it: such a one is searched once more for the least of its value and of one
-    that nobody would call bounded, which the usual tolerance tells where linear programs with such numbers are not solved to ours. Where they are not
-    solved anywhere they are tried in other units; of what is found then, that there is no point is not believed.
+    Without complementarity a program may be unbounded that is not with it, of which SCIP then says anything. So where the box does not bound the value
+    the larger one of that and of a floor is searched for; where that is met, of one that nobody would call bounded, which the usual tolerance tells
+    where linear programs with such numbers are not solved to ours. Where they are not solved anywhere they are tried in other units; of what is found
+    then, that there is no point is not believed.
 
     Raises
     ------
@@ -70,20 +72,27 @@ def searched(program: SingleLevel, start: np.ndarray | None, gap: float, until: 
         Without the package pyscipopt.
     """
 
-
     def search(floor: float | None, **settings: float) -> Search:
         return _searched(program, start, gap, until, show, sign, floor, settings)
 
-    found = search(None)
-    if found.failed:
-        again = search(None, **OTHER_UNITS)
-        found = found if again.failed or again.ended == NO_POINT else again
-    if found.ended != UNBOUNDED:
-        return found
-    floor = -LOWEST * (1.0 + (0.0 if start is None else abs(program.objective.at(start))))
+    size = 1.0 + (0.0 if start is None else abs(program.objective.at(start)))
+    floor = None if _is_bounded(program) else -LOW * size
     found = search(floor)
-    least = search(floor, **USUAL).value if found.failed else found.value
-    return found._replace(ended=UNBOUNDED) if least <= (1.0 - gap) * floor else found
+    if found.failed:
+        again = search(floor, **OTHER_UNITS)
+        found = found if again.failed or again.ended == NO_POINT else again
+    met = found.ended == UNBOUNDED if floor is None else found.value <= (1.0 - gap) * floor
+    if found.failed or not met:
+        return found
+    found = search(-LOWEST * size)
+    least = search(-LOWEST * size, **USUAL).value if found.failed else found.value
+    return found._replace(ended=UNBOUNDED) if least <= -(1.0 - gap) * LOWEST * size else found
+
+
+def _is_bounded(program: SingleLevel) -> bool:
+    """Whether bounds of the unknowns alone bound the objective below."""
+    ends, terms = np.stack([program.unknowns.low, program.unknowns.high]), program.objective.terms.items()
+    return all(np.isfinite(ends[int(value < 0), places[0]] if len(places) == 1 else ends[:, list(places)]).all() for places, value in terms if places)
 
 
 def _searched(
@@ -118,7 +127,7 @@ def _searched(
             model.setSolVal(solution, variables[-1], max(program.objective.at(start), -math.inf if floor is None else floor))
         model.addSol(solution)
     if (failure := _run(model, told, until, show, sign, gap)) is not None:
-        return Search(None, math.inf, told.bound if abs(told.bound) < model.infinity() else -math.inf, f"{FAILED}: {failure}", told.nodes)
+        return Search(None, math.inf, -math.inf if floor is not None or abs(told.bound) >= model.infinity() else told.bound, f"{FAILED}: {failure}", told.nodes)
     status, best = model.getStatus(), model.getBestSol() if model.getNSols() else None
     if status in ("unbounded", "inforunbd"):
         return Search(None, -math.inf, -math.inf, UNBOUNDED, model.getNNodes())
@@ -126,7 +135,7 @@ def _searched(
         return Search(None, math.inf, math.inf, NO_POINT, model.getNNodes())
     ended = {"optimal": BOUNDED, "gaplimit": BOUNDED, "timelimit": LIMIT}.get(status, reason() or status)
     bound = model.getDualbound()
-    bound = bound if abs(bound) < model.infinity() else -math.inf
+    bound = bound if abs(bound) < model.infinity() and (floor is None or bound > (1.0 - gap) * floor) else -math.inf
     if best is None:
         return Search(None, math.inf, bound, ended, model.getNNodes())
     values = np.array([model.getSolVal(best, v) for v in variables[: len(program.unknowns.low)]])
@@ -147,11 +156,13 @@ def bound_pairs(program: SingleLevel, until: float) -> None:
             if over() or time.perf_counter() >= until:
                 return
             try:
+                model.chgVarUb(variables[place], HIGHEST)
                 most = _most(model, variables[place])
+                model.chgVarUb(variables[place], None)
             except Exception:  # as pyscipopt raises where linear programs are not solved: this one stays without a bound
                 model, variables = _written(alone, None)
                 continue
-            if most < model.infinity():
+            if most < 0.9 * HIGHEST:
                 unknowns.high[place] = max(most, 0.0) * (1.0 + MARGIN) + MARGIN
 
 
