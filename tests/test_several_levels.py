@@ -333,3 +333,16 @@ def test_what_is_no_order_of_levels_is_refused(levels, said):
     z = cp.Variable(name="w")
     with pytest.raises(hf.DeclarationError, match=said):
         hf.Problem(hf.Minimize(server=cp.square(z)), lower=levels)
+
+
+def test_a_later_level_is_given_a_price_by_its_own_leaf_and_refuses_cvxpys_by_name() -> None:
+    """min y^2 over y >= x has the multiplier 2 x: so has the household's z."""
+    x, y, z = (cp.Variable(name=name) for name in "xyz")
+    row = y >= x
+    price = hf.Dual(row)
+    first = hf.ArgMin(y, cp.square(y), [row])
+    problem = hf.Problem(hf.Minimize(server=cp.square(z - 3)), [first, hf.ArgMin(z, cp.square(z - price))], [x >= 0, x <= 5])
+    assert problem.implicit(1.0) == pytest.approx(1.0)
+    assert float(problem.reference(progress=False).x) == pytest.approx(1.5, abs=1e-6)
+    with pytest.raises(hf.DeclarationError, match=r"CVXPY's dual variable of x <= y, of lower level 1: .* hf\.Dual\(constraint\)"):
+        hf.Problem(hf.Minimize(server=z), [first, hf.ArgMin(z, cp.square(z - row.dual_variables[0]))], [x >= 0, x <= 5])

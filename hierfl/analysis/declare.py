@@ -186,8 +186,8 @@ def _prices_below(levels: Sequence[LowerLevel], owners: dict[int, tuple[Constrai
                     found.append(variable)
                 elif variable.id in owners and owners[variable.id][1] < place:
                     raise DeclarationError(
-                        f"{expression_text(part)} of {type(level).__name__} mentions {variable.name()}, a dual variable of CVXPY: keep the price in a "
-                        f"variable, price = hf.Dual(constraint), and write that one in all places."
+                        f"{expression_text(part)} of {type(level).__name__} mentions CVXPY's dual variable of {expression_text(owners[variable.id][0])}, of "
+                        f"lower level {owners[variable.id][1] + 1}: keep the price in a variable, price = hf.Dual(constraint), and write that one in all places."
                     )
                 elif isinstance(variable, Price) or variable.id in owners:
                     raise DeclarationError(

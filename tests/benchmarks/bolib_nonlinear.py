@@ -246,7 +246,13 @@ QUADRATIC = (
         (3, 3),
         lambda x, y: (_near(x, 0.5, 0.5, 0) - np.array([3, 3, 6]) @ y, [], x @ y, [cp.sum(y) <= 2, y[0] >= y[1], y >= 0]),
     ),
-    problem_of("DesignCentringP4", None, (4, 6), _design_4),
+    problem_of(
+        "DesignCentringP4",
+        None,
+        (4, 6),
+        _design_4,
+        by_hand="unbounded below: at x = (-t, (3 + t)/4, -(t/4 - 1)^2, t/4 - 1), and y from it, f = -7/4 ((t/4 - 1)^2 - t) for large t",
+    ),
     problem_of(
         "FalkLiu1995",
         -2.1962,

@@ -156,6 +156,8 @@ class LevelSolver:
             return LevelAnswer(program, first, first, TWISTED)
         if not first.solved or self.strict or self.form.asks_for_map:
             return LevelAnswer(program, first, first, ONE if self.strict else UNKNOWN)
+        if self._is_isolated(program, first):
+            return LevelAnswer(program, first, first, ONE)
         several = self._all_solutions(program, first)
         if several.is_one is not False:
             return LevelAnswer(program, first, first, ONE if several.is_one else UNKNOWN)
@@ -167,6 +169,13 @@ class LevelSolver:
         if isinstance(self.form, PricedForm):
             chosen, *ends = (self.form.within_signs(one) for one in (chosen, *ends))
         return LevelAnswer(program, first, chosen, SEVERAL, tuple(ends))
+
+    def _is_isolated(self, program: ConvexProgram, answer: ProgramSolution) -> bool:
+        """Whether a regular system of rows that all hold with multipliers leaves no other pair nearby: then there is none, as all solutions are a convex set."""
+        if not program.polyhedral or program.smooth is not None or not (program.units == 1.0).all():
+            return False
+        there = AllSolutions(program, answer)
+        return not there.weak.any() and self._known.at(program.p, program.a, there.strong, not program.is_map).is_regular
 
     def _require_one_y(self, form: PricedForm, thetas: Thetas) -> None:
         """Prices are chosen at the y that there is."""

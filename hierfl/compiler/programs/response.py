@@ -219,12 +219,8 @@ class ProgramResponse:
         """The system of the conditions, or its transpose, which differs for a map alone."""
         if not self.program.is_map:
             return self.known.at(self._curvature, self.program.a, held)
-        of, p = (self._turned, self._curvature.T) if turned else (self.known, self._curvature)
-        return of.at(p, self.program.a, held, False)
-
-    @cached_property
-    def _turned(self) -> Saddles:
-        return Saddles()
+        saddle = self.known.at(self._curvature, self.program.a, held, False)
+        return saddle.turned if turned else saddle
 
     def _at(self, held: np.ndarray, seed: np.ndarray) -> Adjoint | None:
         """The adjoint where these rows hold; None where they leave the seed undetermined."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from copy import copy
 from functools import cached_property
 from threading import Lock
 from typing import Any, TypeVar
@@ -19,7 +20,7 @@ import numpy as np
 import scipy.sparse as sp
 from jaxtyping import Float
 from scipy.linalg import svd
-from scipy.linalg.lapack import dsycon, dsytrf, dsytrs
+from scipy.linalg.lapack import dgecon, dgetrf, dgetrs, dsycon, dsytrf, dsytrs
 from scipy.sparse.linalg import splu
 
 from hierfl.compiler.programs.small_and_sparse import (
@@ -35,7 +36,7 @@ from hierfl.jaxtools.interruption import heed
 
 DENSE = 400  # unknowns up to which a system is decomposed; up to
 FILLED, FULL = 4_000, 0.15  # so many where it has as many entries, a share of all
-UNCERTAIN = 1e-11  # the inverse of a condition number, from which a null space is looked for
+UNCERTAIN, OF_MAPS = 1e-11, 1e-8  # the inverse of a condition number, from which a null space is looked for; of maps, whose pivots leave more
 FAINT = 1e-12  # of the largest eigenvalue, from which one counts as none
 FIRM = ((1e-6, 0.0), (1e-10, 1.0))  # d, where the system's entries are about 1, and the threshold for pivots
 FULL_FACTORS = 5_000_000  # entries of factors beyond which no pivots are tried
@@ -126,9 +127,7 @@ class Saddle:
     @cached_property
     def is_regular(self) -> bool:
         """Whether it has one solution for every right side, as far as a generic one tells."""
-        if not self._symmetric or self._is_small:
-            return self._is_small and self._pivoted is not None
-        return self.comes_back
+        return self._pivoted is not None if self._is_small else self.comes_back
 
     @cached_property
     def comes_back(self) -> bool:
@@ -195,21 +194,24 @@ class Saddle:
 
     def _by_vectors(self, wanted: np.ndarray) -> np.ndarray:
         if self._pivoted is not None:
-            return np.asarray(dsytrs(*self._pivoted, wanted)[0])
+            return self._pivoted(wanted)
         left, values, right = self._decomposed
         return np.asarray(right @ ((left.T @ wanted) / values))
 
     @cached_property
-    def _pivoted(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """A factorisation with pivots (Bunch and Kaufman, 1977); None where the system is singular, or nearly."""
+    def _pivoted(self) -> Callable[..., np.ndarray] | None:
+        """What solves it, or its transpose (1), by a factorisation with pivots (Bunch and Kaufman, 1977, or LU); None where it is singular, or nearly."""
         system = as_array(self._system)
-        if not (self._symmetric and len(system) and np.isfinite(system).all()):
+        if not (len(system) and np.isfinite(system).all()):
             return None
-        factor, pivots, failed = dsytrf(system, lwork=64 * len(system))
-        if failed:
-            return None
-        certain, _ = dsycon(factor, pivots, float(np.abs(system).sum(axis=0).max()))
-        return (factor, pivots) if certain > UNCERTAIN else None
+        size = float(np.abs(system).sum(axis=0).max())
+        if self._symmetric:
+            factor, pivots, failed = dsytrf(system, lwork=64 * len(system))
+            certain = not failed and dsycon(factor, pivots, size)[0] > UNCERTAIN
+            return (lambda wanted: np.asarray(dsytrs(factor, pivots, wanted)[0])) if certain else None
+        factor, pivots, failed = dgetrf(system)
+        certain = not failed and dgecon(factor, size)[0] > OF_MAPS
+        return (lambda wanted, turned=0: np.asarray(dgetrs(factor, pivots, wanted, turned)[0])) if certain else None
 
     @cached_property
     def _decomposed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -223,6 +225,20 @@ class Saddle:
             right = rows.T
         kept = np.abs(values) > FAINT * np.abs(values).max(initial=0.0)
         return left[:, kept], values[kept], right[:, kept]
+
+    @cached_property
+    def turned(self) -> Saddle:
+        """That of P', by the same factors."""
+        if self._symmetric:
+            return self
+        other = copy(self)
+        other._p, other._system, other._factors = self._p.T, self._system.T, {}
+        if self._is_small:
+            pivoted = self._pivoted
+            other._pivoted = None if pivoted is None else lambda wanted: pivoted(wanted, 1)
+            if pivoted is None:
+                other._decomposed = self._decomposed[::-1]
+        return other
 
     def _by_factor(self, wanted: np.ndarray, firm: float, pivots: float) -> np.ndarray:
         if firm not in self._factors:

@@ -121,13 +121,15 @@ def _drifts(program: ConvexProgram, answer: ProgramSolution) -> bool:
     return bool(generic @ (program.p @ generic) <= FLAT * float(np.abs(program.slope(answer.u) @ answer.u) + 1e-300))
 
 
-def _quadratic(program: ConvexProgram, near: ProgramSolution | None, good: float = 0.0) -> ProgramSolution:
-    """The solution of a program without smooth functions, with an error of ``good`` at most, or of rounding."""
+def _quadratic(
+    program: ConvexProgram, near: ProgramSolution | None, good: float = 0.0, known: Saddles | None = None
+) -> ProgramSolution:
+    """The solution of a program without smooth functions, with an error of ``good`` at most, or of rounding; ``known`` are systems over rows."""
     good = max(good, program.good)
     held = program.linear or program.is_held or (not program.polyhedral and len(program.b) > 500)
     held = held or (near is not None and program.has_prices(near.u, near.z, FAINT))
     nothing_held = np.zeros(program.width), np.zeros(len(program.b)), program.equal
-    free = None if held else _at_rows(program, *nothing_held)  # the solution if inequalities do not hold with equality
+    free = None if held else _at_rows(program, *nothing_held, _system_of(program, program.equal, known))  # the solution if inequalities do not hold with equality
     if free is not None and free.error <= EXACT * 100:
         return free
     if near is not None:
@@ -144,7 +146,7 @@ def _quadratic(program: ConvexProgram, near: ProgramSolution | None, good: float
             if reason != FAILED:
                 break
             continue
-        answer = polished(program, found.u, found.z, found.work)
+        answer = polished(program, found.u, found.z, found.work, known=known)
         if best is None or answer.error < best.error:
             best = answer
         if best.error <= good:
@@ -383,7 +385,7 @@ def _by_rows(program: ConvexProgram, known: Saddles) -> ProgramSolution:
     pair = told_by(known.held if known.held is not None and known.held.shape == program.b.shape else None)
     if pair is not None:
         return pair
-    answer = _quadratic(program, None)
+    answer = _quadratic(program, None, known=known)
     pair = told_by(_held(program, answer.u, answer.z)) if answer.solved else None
     return answer if pair is None else pair
 
@@ -403,8 +405,13 @@ def _at_rows(
     return program.judged(u, z, 1)
 
 
+def _system_of(program: ConvexProgram, held: Bool[np.ndarray, " rows"], known: Saddles | None) -> Saddle | None:
+    """The system of these rows where such systems are kept."""
+    return None if known is None else known.at(program.p, program.a, held)
+
+
 def polished(
-    program: ConvexProgram, u: np.ndarray, z: np.ndarray, work: int = 0, steps: int = STEPS
+    program: ConvexProgram, u: np.ndarray, z: np.ndarray, work: int = 0, steps: int = STEPS, known: Saddles | None = None
 ) -> ProgramSolution:
     """What some steps of a semismooth Newton method on the conditions make of a pair; the best of them."""
     best = program.judged(u, z, work)
@@ -419,7 +426,7 @@ def polished(
             ):
                 break
             seen.add(held.tobytes())
-            answer = _at_rows(program, answer.u, answer.z, held)
+            answer = _at_rows(program, answer.u, answer.z, held, _system_of(program, held, known))
         else:
             answer = _newton_step(program, answer.u, answer.z)
         if not np.isfinite(answer.error):

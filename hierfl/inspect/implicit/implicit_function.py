@@ -186,6 +186,7 @@ class ImplicitFunction(Shown):
         seed: int = 0,
         tolerance: float = TOLERANCE,
         progress: bool = True,
+        time_limit: float | None = None,
     ) -> Slice:
         """f(center + t direction) for t in [-radius, radius], the lower level solved exactly at every point.
 
@@ -208,6 +209,9 @@ class ImplicitFunction(Shown):
             To what the lower level is solved; a looser one makes costly slices faster, and kinks coarser.
         progress
             Show a progress bar if it takes long.
+        time_limit
+            Seconds that the search for kinks may take, which begins when they are first asked for (default: no limit). Where it is not enough
+            the slice has no kinks, and says so; its values are complete.
 
         Returns
         -------
@@ -217,7 +221,7 @@ class ImplicitFunction(Shown):
         Raises
         ------
         SettingError
-            For a centre outside X, a direction that is zero, a radius or tolerance that is not positive, a seed that is no
+            For a centre outside X, a direction that is zero, a radius, tolerance or time_limit that is not positive, a seed that is no
             whole number, a result of another problem.
         DataError
             For arrays of the wrong shape.
@@ -226,7 +230,7 @@ class ImplicitFunction(Shown):
 
         compiled, settings = self._moving("a slice", progress), {"samples": samples, "seed": seed}
         line = (center, direction, radius, points, smoothing)
-        return slice_of(compiled, *line, **settings, tolerance=tolerance, progress=progress)
+        return slice_of(compiled, *line, **settings, tolerance=tolerance, progress=progress, time_limit=time_limit)
 
     @suggests_names
     def surface(

@@ -168,13 +168,21 @@ class Resolution(NamedTuple):
 
 
 class Kinks(Sequence[Kink]):
-    """The kinks of a slice in order, with its jumps, and what was aggregated or could not be resolved."""
+    """The kinks of a slice in order, with its jumps, and what was aggregated or could not be resolved.
+
+    ``unknown`` says why nothing is known of them; empty where they were looked for to the end.
+    """
 
     def __init__(
-        self, kinks: Sequence[Kink], jumps: Sequence[Jump], sampled: SampledKinks | None, resolution: Resolution
+        self, kinks: Sequence[Kink], jumps: Sequence[Jump], sampled: SampledKinks | None, resolution: Resolution, unknown: str = ""
     ) -> None:
         self._kinks = tuple(kinks)
-        self.jumps, self.sampled, self.resolution = tuple(jumps), sampled, resolution
+        self.jumps, self.sampled, self.resolution, self.unknown = tuple(jumps), sampled, resolution, unknown
+
+    @classmethod
+    def none(cls, why: str) -> Kinks:
+        """None that are known, and why."""
+        return cls((), (), None, Resolution(np.inf, np.inf, np.inf, np.inf, ()), why)
 
     def __len__(self) -> int:
         return len(self._kinks)
@@ -183,8 +191,8 @@ class Kinks(Sequence[Kink]):
         return self._kinks[place]
 
     def __str__(self) -> str:
-        if np.isinf(self.resolution.slope_jump):
-            return "kinks were not looked for"
+        if self.unknown:
+            return self.unknown
         lines = [*map(str, self._kinks), *map(str, self.jumps)] or ["no kinks"]
         if self.sampled is not None:
             lines.append(str(self.sampled))

@@ -8,9 +8,11 @@ curves broken at jumps, and the words along the axis.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import cvxpy as cp
@@ -39,6 +41,7 @@ from hierfl.inspect.pictures.stretches import (
     violated_between,
 )
 from hierfl.inspect.window import Line, centre_of, direction_of, require_window, run_of
+from hierfl.jaxtools.interruption import PATIENCE, CutShort, heeded
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import Card, Shown
 from hierfl.result import Result
@@ -79,6 +82,8 @@ class Slice(Shown):
         owners of a y.
     progress
         Whether a search for kinks shows a progress bar if it takes long.
+    time_limit
+        Seconds that a search for kinks may take.
     centre, direction, chosen
         The line: x at t = 0 and a unit vector, flat, and how the direction was chosen.
     smoothed
@@ -103,6 +108,7 @@ class Slice(Shown):
     tolerance: float
     branches: Branches | None
     progress: bool = False
+    time_limit: float | None = None
 
     @property
     def value(self) -> np.ndarray:
@@ -140,11 +146,18 @@ class Slice(Shown):
     @cached_property
     @double_precision
     def kinks(self) -> Kinks:
-        """The kinks in the window, in order; see :class:`hierfl.inspect.kinks.kink.Kinks`. Computed when first asked for."""
-        with shown(effort(self.t, self.sampled), "kinks", self.progress) as bar:
+        """The kinks in the window, in order; see :class:`hierfl.inspect.kinks.kink.Kinks`. Computed when first asked for.
+
+        None are told where the search is cut short, by the slice's ``time_limit`` or by Ctrl-C; ``str`` says so.
+        """
+        until = math.inf if self.time_limit is None else perf_counter() + self.time_limit
+        with shown(effort(self.t, self.sampled), "kinks", self.progress) as bar, heeded(until, PATIENCE) as wish:
             points = Points(self.compiled, self.tolerance, bar)
             branches = None if self.branches is None else replace(self.branches, points=points)
-            return KinkSearch(points, self.line, branches).find(self.t, self.sampled)
+            try:
+                return KinkSearch(points, self.line, branches).find(self.t, self.sampled)
+            except CutShort:
+                return Kinks.none(f"the search for kinks was given up: {wish.reason}; take fewer points, a smaller window, or a longer time_limit")
 
     @cached_property
     @double_precision
@@ -256,7 +269,7 @@ class Slice(Shown):
             *(("several y", str(tie)) for tie in self.ties[:2]),
             *(("kink" if " slope " in line else "jump", line) for line in kinks),
             *([("", f"and {more} more kinks and jumps")] if more else []),
-            *([] if kinks else [("kinks", "none" if self.kinks.sampled is None else str(self.kinks.sampled))]),
+            *([] if kinks else [("kinks", self.kinks.unknown or str(self.kinks.sampled or "none"))]),
         ]
         return Card(lines[0], rows, [("all kinks", str(self))])
 
@@ -274,10 +287,13 @@ def slice_of(
     seed: int = 0,
     tolerance: float = TOLERANCE,
     progress: bool = True,
+    time_limit: float | None = None,
 ) -> Slice:
     """Sample f along a line; arguments and errors as for ``ImplicitFunction.slice``."""
     require_whole("seed", seed, 0)
     require_positive("tolerance", tolerance)
+    if time_limit is not None:
+        require_positive("time_limit", time_limit)
     run = run_of(compiled, center)
     require_window(radius, points)
     etas = radii(smoothing, samples)
@@ -292,7 +308,7 @@ def slice_of(
         inside = np.where(sampled.reason == 1, np.nan, 1.0)
         means = [smoothed_values(evaluate, line.at(t), eta, samples, seed) for eta in etas]
         smoothed = tuple(Smoothed(eta, inside * mean, half) for eta, (mean, half) in zip(etas, means))
-    return Slice(compiled, line, chosen, t, sampled, smoothed, _iterates_along(line, run), tolerance, branches, progress)
+    return Slice(compiled, line, chosen, t, sampled, smoothed, _iterates_along(line, run), tolerance, branches, progress, time_limit)
 
 
 def _iterates_along(line: Line, run: Result | None) -> np.ndarray:

@@ -1,6 +1,6 @@
 """``problem.reference(certificate="global")``: an optimum with a bound, and the lower level solved again where it is.
 
-Branch and bound goes over the single-level program, from a point that a short local search has found. What it ends with is no answer yet: what
+Branch and bound goes over the single-level program, where it does not end at once from a point that a short local search has found. What it ends with is no answer yet: what
 holds there is met to rounding, the problem's own exact solver is asked for y at that x, and f computed from it. Where the lower level is tied, y
 is the solution next to the program's. Only if that f is the program's is its bound called proved.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -68,7 +68,7 @@ AGREES = 1e-6  # relative to 1 + |f|: how far f with the lower level solved agai
 SHARE = 0.5  # of the gap that is asked for, that the search itself is asked for
 INSIDE = 1e-8  # relative: how far a point of the search may be outside X, onto which it is put
 FIRST, SECONDS = 16, 2.0  # points that the local search is begun from, and how long it may take
-QUICK, AT_ONCE = 3.0, 1.0  # seconds of a search from any point, where only complementarity is curved, and of one without bounds of multipliers
+QUICK, AT_ONCE = 3.0, 1.0  # seconds of a search from nowhere, where only complementarity is curved, and elsewhere
 BOUNDING = 60.0  # seconds that these may take at most
 COMBINATIONS = 1_000  # of whole numbers, up to which they are looked through
 NOT_PROVED = "not proved"
@@ -159,13 +159,10 @@ class _Proof:
         compiled.require_all_here("an optimum that is proved")
         with Waiting("the problem as one program", self.show):
             self.program = SingleLevel.of(compiled)
-        first: Found | None = None
-        start: np.ndarray | None = None
-        with Waiting("a first point", self.show), suppress(CutShort):  # the search then tells that it has no time
-            first = self._found_at(self.given) if self.from_there and self.given is not None else self._first(polish=not self.program.is_linear)
-            start = None if first is None else self._all_values(first)
-        search = self._searched(start)
+        search, first = self._searched()
         rest()  # what is left to do ends by itself
+        if search.values is None and first is None and search.ended not in (NO_POINT, UNBOUNDED):
+            first = self._feasible_at(start_point(compiled, self.given))
         if search.ended == UNBOUNDED:
             raise unbounded(-compiled.sign)
         if search.ended == NO_POINT and first is None:
@@ -182,36 +179,41 @@ class _Proof:
             )
         return self._judged(search, first)
 
-    def _searched(self, start: np.ndarray | None) -> Search:
-        """The search; where it is not quick, once more: with bounds of slacks and multipliers, if more than complementarity is curved, else from a better point."""
+    def _searched(self) -> tuple[Search, Found | None]:
+        """(the search, a point that is known besides): from what is given, or from nowhere; where it does not end at once, from the end of a local search,
+        with bounds of slacks and multipliers if more than complementarity is curved.
+        """
         program, gap, sign = self.program, SHARE * self.gap, self.compiled.sign
-        quick = QUICK if program.is_linear else AT_ONCE
-        search = searched(program, start, gap, min(self.until, time.perf_counter() + quick), self.show, sign)
-        left = self.until - time.perf_counter()
-        if search.ended != LIMIT or over() or left <= 0:
-            return search
-        start = start if search.values is None else search.values
-        if program.is_linear:
-            start = self._better(start, search.value)
-        else:
+        first, start = (None, None) if self.given is None else self._with_values(self._feasible_at, self.given)
+        search = searched(program, start, gap, min(self.until, time.perf_counter() + (QUICK if program.is_linear else AT_ONCE)), self.show, sign)
+        if search.ended == BOUNDED or over() or self.from_there:
+            return search, first
+        found, values = self._with_values(self._first)
+        if found is not None and (first is None or found.value < first.value):
+            first, start = found, values
+        if search.ended == UNBOUNDED or (search.ended == NO_POINT and first is None) or over() or time.perf_counter() >= self.until:
+            return search, first
+        if first is None or search.value < first.value:
+            start = search.values
+        if not program.is_linear:
             with Waiting("bounds of multipliers", self.show):
-                bound_pairs(program, time.perf_counter() + min(BOUNDING, 0.3 * left))
+                bound_pairs(program, time.perf_counter() + min(BOUNDING, 0.3 * (self.until - time.perf_counter())))
         again = searched(program, start, gap, self.until, self.show, sign)
         best = search if again.values is None else again
-        return again._replace(values=best.values, value=best.value, bound=max(search.bound, again.bound), nodes=search.nodes + again.nodes)
+        again = again._replace(values=best.values, value=best.value, nodes=search.nodes + again.nodes)
+        return (again if search.ended == NO_POINT else again._replace(bound=max(search.bound, again.bound))), first
 
-    def _better(self, start: np.ndarray | None, value: float) -> np.ndarray | None:
-        """All values at the end of a local search, where that is better than what is known."""
-        with Waiting("a better point", self.show), suppress(CutShort):
-            found = self._first()
-            if found is not None and found.value < value:
-                return self._all_values(found)
-        return start
+    def _with_values(self, find: Callable[..., Found | None], *given: np.ndarray) -> tuple[Found | None, np.ndarray | None]:
+        """(a point, the values of all unknowns there), None where none is found, or there is no time; the search then tells that."""
+        with Waiting("a first point", self.show), suppress(CutShort):
+            found = find(*given)
+            return found, None if found is None else self._all_values(found)
+        return None, None
 
     # --- before ------------------------------------------------------------------------------------------------------
 
-    def _first(self, polish: bool = True) -> Found | None:
-        """The best point of a short local search, or of a few points that are not polished; None where f has no value at any that was tried."""
+    def _first(self) -> Found | None:
+        """The best point of a short local search; None where f has no value at any that was tried."""
         compiled, limit = self.compiled, min(self.until, time.perf_counter() + SECONDS)
         best: list[np.ndarray] = []
         with suppress(CutShort, HierflError), heeded(limit), impatient():
@@ -224,10 +226,9 @@ class _Proof:
             values = search.values(points)
             order = [k for k in np.argsort(values, kind="stable") if np.isfinite(values[k])]
             best += [points[k] for k in order[:1]]
-            if best and polish and not whole.any():
+            if best and not whole.any():
                 best.insert(0, search.polish(best[0]).x)
-        found = (self._found_at(x) for x in best)
-        return next((one for one in found if one is not None and one.satisfies(compiled)), None)
+        return next((one for one in map(self._feasible_at, best) if one is not None), None)
 
     @cached_property
     def _searched_for(self) -> CompiledProblem:
@@ -243,6 +244,11 @@ class _Proof:
         """f at x, None where it has no value."""
         evaluation = evaluated(self.compiled, x)
         return None if evaluation is None else Found(x, evaluation, False)
+
+    def _feasible_at(self, x: np.ndarray) -> Found | None:
+        """The same where the answer is as upper constraints ask; None elsewhere."""
+        found = self._found_at(x)
+        return found if found is not None and found.satisfies(self.compiled) else None
 
     def _all_values(self, found: Found) -> np.ndarray:
         """The values of all unknowns at a point."""
@@ -263,6 +269,8 @@ class _Proof:
         """What a search has found, with the lower level solved again."""
         again = None if search.values is None else self._again(search)
         agrees = again is not None and abs(again.value - search.value) <= AGREES * (1.0 + abs(search.value))
+        if search.values is not None and not agrees and first is None:
+            first, _ = self._with_values(self._first)
         found = min((one for one in (again, first) if one is not None), key=lambda one: one.value, default=None)
         if found is None and search.values is None:
             raise LowerLevelError(f"no x was found at which f has a value ({search.ended}). Give x0, or a longer time_limit.")

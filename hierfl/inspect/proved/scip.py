@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -26,8 +26,11 @@ FEASIBILITY = 1e-9  # of rows, bounds and definitions: absolute, or relative whe
 LISTEN = 0.05  # seconds between two looks at whether it is to end
 ROUGH, SHORT, MARGIN = 1e-2, 0.2, 1e-6  # of a bound: the gap, seconds, and what is added to it
 PARTS = 100  # of the digits of the gap, as the bar counts them
-LOWEST = 1e9  # of 1 + |f| at the start: no least value is called that
-BOUNDED, NO_POINT, UNBOUNDED, LIMIT = "gap reached", "no point", "unbounded", "time limit reached"
+LOW, LOWEST = 1e6, 1e9  # of 1 + |f| at the start: few least values are so low, and none is called that
+HIGHEST = 1e7  # a multiplier or slack from which none is called bounded
+BOUNDED, NO_POINT, UNBOUNDED, LIMIT, FAILED = "gap reached", "no point", "unbounded", "time limit reached", "SCIP failed"
+OTHER_UNITS = {"lp/scaling": 2, "numerics/feastol": 1e-8, "numerics/dualfeastol": 1e-8}
+USUAL = {"numerics/feastol": 1e-6, "numerics/dualfeastol": 1e-7}
 
 
 class Search(NamedTuple):
@@ -38,6 +41,11 @@ class Search(NamedTuple):
     bound: float
     ended: str
     nodes: int
+
+    @property
+    def failed(self) -> bool:
+        """Whether SCIP gave up."""
+        return self.ended.startswith(FAILED)
 
 
 class _Told:
@@ -53,33 +61,60 @@ class _Told:
 def searched(program: SingleLevel, start: np.ndarray | None, gap: float, until: float, show: bool, sign: float = 1.0) -> Search:
     """The least value of a program, from known values of all unknowns (None: from nowhere).
 
-    Without complementarity a program may be unbounded that is not with it: such a one is searched once more for the least of its value and of one
-    that nobody would call bounded.
+    Without complementarity a program may be unbounded that is not with it, of which SCIP then says anything. So where the box does not bound the value
+    the larger one of that and of a floor is searched for; where that is met, of one that nobody would call bounded, which the usual tolerance tells
+    where linear programs with such numbers are not solved to ours. Where they are not solved anywhere they are tried in other units; of what is found
+    then, that there is no point is not believed.
 
     Raises
     ------
     MissingPackageError
         Without the package pyscipopt.
     """
-    search = _searched(program, start, gap, until, show, sign, None)
-    if search.ended != UNBOUNDED:
-        return search
-    floor = -LOWEST * (1.0 + (0.0 if start is None else abs(program.objective.at(start))))
-    search = _searched(program, start, gap, until, show, sign, floor)
-    return search._replace(ended=UNBOUNDED) if search.value <= (1.0 - gap) * floor else search
+
+    def search(floor: float | None, **settings: float) -> Search:
+        return _searched(program, start, gap, until, show, sign, floor, settings)
+
+    size = 1.0 + (0.0 if start is None else abs(program.objective.at(start)))
+    floor = None if _is_bounded(program) else -LOW * size
+    found = search(floor)
+    if found.failed:
+        again = search(floor, **OTHER_UNITS)
+        found = found if again.failed or again.ended == NO_POINT else again
+    met = found.ended == UNBOUNDED if floor is None else found.value <= (1.0 - gap) * floor
+    if found.failed or not met:
+        return found
+    found = search(-LOWEST * size)
+    least = search(-LOWEST * size, **USUAL).value if found.failed else found.value
+    return found._replace(ended=UNBOUNDED) if least <= -(1.0 - gap) * LOWEST * size else found
+
+
+def _is_bounded(program: SingleLevel) -> bool:
+    """Whether bounds of the unknowns alone bound the objective below."""
+    ends, terms = np.stack([program.unknowns.low, program.unknowns.high]), program.objective.terms.items()
+    return all(np.isfinite(ends[int(value < 0), places[0]] if len(places) == 1 else ends[:, list(places)]).all() for places, value in terms if places)
 
 
 def _searched(
-    program: SingleLevel, start: np.ndarray | None, gap: float, until: float, show: bool, sign: float, floor: float | None
+    program: SingleLevel,
+    start: np.ndarray | None,
+    gap: float,
+    until: float,
+    show: bool,
+    sign: float,
+    floor: float | None,
+    settings: Mapping[str, float],
 ) -> Search:
-    """The same for the largest of the value and a floor, if there is one."""
+    """The same for the largest of the value and a floor, if there is one, with some of SCIP's settings."""
     try:
         with _without_notes():
             model, variables = _written(program, floor)
     except Exception as error:
         if type(error) is not Exception:  # which pyscipopt raises for coefficients from 1e20 on, infinite to SCIP
             raise
-        return Search(None, math.inf, -math.inf, f"SCIP failed: {error}", 0)
+        return Search(None, math.inf, -math.inf, f"{FAILED}: {error}", 0)
+    for name, value in settings.items():
+        model.setParam(name, value)
     told = _Told()
     _listened_to(model, told)
     model.setParam("limits/gap", gap)
@@ -92,7 +127,7 @@ def _searched(
             model.setSolVal(solution, variables[-1], max(program.objective.at(start), -math.inf if floor is None else floor))
         model.addSol(solution)
     if (failure := _run(model, told, until, show, sign, gap)) is not None:
-        return Search(None, math.inf, told.bound if abs(told.bound) < model.infinity() else -math.inf, f"SCIP failed: {failure}", told.nodes)
+        return Search(None, math.inf, -math.inf if floor is not None or abs(told.bound) >= model.infinity() else told.bound, f"{FAILED}: {failure}", told.nodes)
     status, best = model.getStatus(), model.getBestSol() if model.getNSols() else None
     if status in ("unbounded", "inforunbd"):
         return Search(None, -math.inf, -math.inf, UNBOUNDED, model.getNNodes())
@@ -100,7 +135,7 @@ def _searched(
         return Search(None, math.inf, math.inf, NO_POINT, model.getNNodes())
     ended = {"optimal": BOUNDED, "gaplimit": BOUNDED, "timelimit": LIMIT}.get(status, reason() or status)
     bound = model.getDualbound()
-    bound = bound if abs(bound) < model.infinity() else -math.inf
+    bound = bound if abs(bound) < model.infinity() and (floor is None or bound > (1.0 - gap) * floor) else -math.inf
     if best is None:
         return Search(None, math.inf, bound, ended, model.getNNodes())
     values = np.array([model.getSolVal(best, v) for v in variables[: len(program.unknowns.low)]])
@@ -121,11 +156,13 @@ def bound_pairs(program: SingleLevel, until: float) -> None:
             if over() or time.perf_counter() >= until:
                 return
             try:
+                model.chgVarUb(variables[place], HIGHEST)
                 most = _most(model, variables[place])
+                model.chgVarUb(variables[place], None)
             except Exception:  # as pyscipopt raises where linear programs are not solved: this one stays without a bound
                 model, variables = _written(alone, None)
                 continue
-            if most < model.infinity():
+            if most < 0.9 * HIGHEST:
                 unknowns.high[place] = max(most, 0.0) * (1.0 + MARGIN) + MARGIN
 
 

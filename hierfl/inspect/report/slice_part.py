@@ -20,7 +20,7 @@ import numpy as np
 
 from hierfl.house_style import COLOURS
 from hierfl.inspect.implicit.points import KEPT_LIMIT, REASONS, Points, owner_called
-from hierfl.inspect.kinks.kink import Kinks, Resolution
+from hierfl.inspect.kinks.kink import Kinks
 from hierfl.inspect.kinks.kink_search import effort
 from hierfl.inspect.pictures.slice import BrokenCurve, Slice, broken, curve, entries, line_label
 from hierfl.inspect.report.convergence_part import faint, outline, styled
@@ -422,8 +422,7 @@ class SliceWithoutKinks(Slice):
 
     @property
     def kinks(self) -> Kinks:
-        nothing = Resolution(np.inf, np.inf, np.inf, np.inf, ())
-        return Kinks((), (), None, nothing)
+        return Kinks.none("kinks were not looked for")
 
 
 class ReportedLine(NamedTuple):

@@ -259,6 +259,9 @@ def test_an_investment_that_makes_the_price() -> None:
     assert float(generation("pessimistic")[0].implicit(50.0)) == pytest.approx(-190_000 + 8760 * 50 * 3, rel=1e-12)
     found = problem.solve(progress=False)
     assert found.value == pytest.approx(-190_000, rel=1e-6) and found.x == pytest.approx(50.0, rel=1e-6)
+    pytest.importorskip("pyscipopt")
+    best = problem.reference(certificate="global", progress=False)
+    assert best.status == "proved" and best.value == pytest.approx(-190_000, rel=1e-6)
 
 
 def test_a_bid_that_makes_the_price() -> None:
@@ -270,6 +273,9 @@ def test_a_bid_that_makes_the_price() -> None:
     assert float(problem.implicit(20.0)) == pytest.approx(20_000, rel=1e-12)
     found = problem.solve(progress=False)
     assert found.value == pytest.approx(20_000, rel=1e-6) and found.x == pytest.approx(20.0, rel=1e-6)
+    pytest.importorskip("pyscipopt")
+    best = problem.reference(certificate="global", progress=False)
+    assert best.status == "proved" and best.value == pytest.approx(20_000, rel=1e-6)
 
 
 def test_prices_are_chosen_where_y_is_one() -> None:

@@ -115,3 +115,23 @@ def test_large_systems_are_factorised_once_where_nothing_is_to_be_gained(
     row = sp.csr_array(np.eye(width)[[1, 1]] + np.eye(width)[[2, 2]])
     Saddle(sp.csr_array(flat), row).solve(right, np.zeros(2), noise)
     assert len(made) == 1
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("regular", [True, False])
+def test_the_transpose_of_a_map_is_solved_by_the_same_factors(regular: bool, sparse: bool) -> None:
+    rng = np.random.default_rng(7)
+    p, a = rng.normal(size=(7, 7)), rng.normal(size=(3, 7))
+    if not regular:
+        p, a = flat(rng, 7, 3, 2, 1)
+        p = p + np.outer(p[0], p[1])
+    whole = system(p, a)
+    known = Saddle(*((sp.csr_array(p), sp.csr_array(a)) if sparse else (p, a)), symmetric=False)
+    assert known.is_regular == regular
+    for matrix, one in ((whole, known), (whole.T, known.turned)):
+        right = matrix @ rng.normal(size=10)
+        v, w, left = one.solve(right[:7], right[7:])
+        assert left < 1e-12
+        np.testing.assert_allclose(matrix @ np.concatenate([v, w]), right, atol=1e-10 * np.abs(right).max())
+        if regular:
+            np.testing.assert_allclose(np.concatenate([v, w]), np.linalg.solve(matrix, right), atol=1e-9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -316,3 +317,20 @@ def test_a_tie_at_a_single_point_of_a_slice_is_told_and_none_that_f_does_not_see
     assert tie.low == tie.high == 0.0
     assert "t = 0: the lower level of the federation has several solutions" in str(along(y))
     assert not along(cp.square(x) + 0 * y).ties
+
+
+def test_a_search_for_kinks_that_takes_too_long_is_given_up_and_says_so() -> None:
+    """300 units with different costs, each with its own kink of the price: minutes of kinks in a moment's limit."""
+    rng = np.random.default_rng(0)
+    x, y = cp.Variable(name="x"), cp.Variable(300, nonneg=True, name="y")
+    served = cp.sum(y) == 20 + x
+    level = hf.ArgMin(y, rng.uniform(1, 2, 300) @ y + cp.sum_squares(y), [served, y <= rng.uniform(0.1, 0.3, 300)])
+    problem = hf.Problem(hf.Minimize(server=hf.ShadowPrice(served)), level, [x >= -10, x <= 10])
+    shown = problem.implicit.slice(0.0, radius=9.0, points=21, progress=False, time_limit=0.2)
+    began = time.perf_counter()
+    text = str(shown)
+    assert time.perf_counter() - began < 5.0  # on a busy machine
+    assert "the search for kinks was given up: time limit reached" in text and len(shown.kinks) == 0 and shown.kinks.unknown
+    assert np.isfinite(shown.value).all() and shown.plot(response=False) is not None
+    with pytest.raises(hf.SettingError, match="time_limit"):
+        problem.implicit.slice(0.0, time_limit=0.0)

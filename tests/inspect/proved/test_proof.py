@@ -18,6 +18,10 @@ from scipy.optimize import linprog
 import hierfl as hf
 from hierfl.inspect.implicit.reference import Reference
 from hierfl.inspect.proved import proof
+from hierfl.inspect.proved.scip import bound_pairs
+from hierfl.inspect.proved.single_level import SingleLevel
+from tests.benchmarks.bolib import declared
+from tests.benchmarks.bolib_linear import LINEAR
 
 
 def proved(problem: hf.Problem, **settings: object) -> Reference:
@@ -312,6 +316,35 @@ def test_unbounded_and_empty_problems_by_name() -> None:
     z = cp.Variable(2, name="z")
     relaxed = hf.ArgMin(z, z[0] + z[1], [z[0] + 2 * z[1] >= x, z >= 0])  # bounded by complementarity alone
     assert proved(hf.Problem(hf.Minimize(server=-cp.sum(z)), relaxed, [x >= 0, x <= 4])).value == pytest.approx(-2)
+
+
+@pytest.mark.parametrize("bend", [0.0, 1e-3])
+def test_a_program_that_is_unbounded_in_each_choice_is_not_called_proved(bend: float) -> None:
+    """y(x) = min(x, 1) for x >= 0: y - x falls without end, and x - y, a slack, has no bound; SCIP itself calls 0 the least value."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    level = hf.ArgMin(y, x - y + 0.5 * cp.square(y), [y >= 0, x - y >= 0])
+    with pytest.raises(hf.DivergedError, match="unbounded below"):
+        hf.Problem(hf.Minimize(server=y - x + bend * cp.square(y)), level).reference(certificate="global", progress=False)
+    program = SingleLevel.of(hf.Problem(hf.Minimize(server=cp.square(y - x + 2) + cp.square(y - 2)), level).compile())
+    bound_pairs(program, time.perf_counter() + 10.0)
+    slacks = program.followers[0].slack
+    assert program.unknowns.high[slacks[0]] == pytest.approx(1.0, rel=1e-2) and program.unknowns.high[slacks[1]] == np.inf
+
+
+def test_an_unbounded_problem_of_large_numbers_is_told() -> None:
+    """Tuy, Migdalas and Hoai-Phuong (2007), example 3: a value is published, and along one basis of the lower level f falls without end."""
+    published = next(one for one in LINEAR if one.name == "TuyEtal2007Ex3")
+    (x, d), (y, e) = (cp.Variable(10), cp.Variable(10)), (cp.Variable(6), cp.Variable(6))
+    near, far = published.levels(x, y), published.levels(x + d, y + e)
+    held = [level.rows[k].expr[rows] == 0 for level in (near, far) for k, rows in enumerate(([2, 4], [0, 2, 4, 5]))]
+    allowed = [*near.rows, *far.rows, *near.constraints, *far.constraints, *held, d >= 0, cp.sum(d) == 1000]
+    cp.Problem(cp.Minimize(far.upper - near.upper), [*allowed, x <= 100]).solve(solver=cp.HIGHS)
+    problem = declared(published)
+    for level, at in ((near, x.value), (far, x.value + d.value)):
+        assert problem.implicit(np.maximum(at, 0.0)) == pytest.approx(level.upper.value, rel=1e-6)
+    assert far.upper.value < near.upper.value - 5000.0
+    with pytest.raises(hf.DivergedError, match="unbounded below"):
+        problem.reference(certificate="global", progress=False, time_limit=30)
 
 
 def test_what_is_no_program_over_rows_is_refused_by_name() -> None:
