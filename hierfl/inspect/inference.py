@@ -139,9 +139,9 @@ class Inference(Shown):
         if isinstance(weights, Mapping):
             for unknown in weights.keys() - set(self.names):
                 raise SettingError(f"contrast: {unknown!r} is no entry's name. {near_names(str(unknown), self.names)}")
-            weights = [weights.get(entry, 0.0) for entry in self.names]
+        asked = [weights.get(entry, 0.0) for entry in self.names] if isinstance(weights, Mapping) else weights
         try:
-            row = np.asarray(weights, float)
+            row = np.asarray(asked, float)
         except (TypeError, ValueError):
             raise SettingError(f"contrast: weights are numbers, {{name: weight}} or one for each entry, not {weights!r}.") from None
         if row.shape != self.estimate.shape:

@@ -263,10 +263,10 @@ def require_begun(exchange: Exchange, names: Sequence[str | None], attendance: A
         time.sleep(LOOK)
     exchange.require_memories()
     if exchange.unfit:
-        said = "\n".join(f"{site}: {reason}" for site, reason in exchange.unfit.items())
+        told = "\n".join(f"{site}: {reason}" for site, reason in exchange.unfit.items())
         raise SiteError(
             f"no run begins while a site's data are not what the problem declares: have its owner mend them, or leave its clients out of the "
-            f"federation.\n{said}"
+            f"federation.\n{told}"
         )
     missing = [str(name or client) for client, name in enumerate(names) if client not in exchange.site_of]
     if missing and (attendance.minimum >= clients or not exchange.clients_of):
