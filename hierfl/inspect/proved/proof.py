@@ -47,7 +47,6 @@ from hierfl.inspect.proved.refined import refined
 from hierfl.inspect.proved.scip import (
     BOUNDED,
     FEASIBILITY,
-    LIMIT,
     NO_POINT,
     UNBOUNDED,
     Search,
