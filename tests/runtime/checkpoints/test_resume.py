@@ -48,7 +48,7 @@ def test_every_solver_goes_on_bit_for_bit(case: str, tmp_path: Path) -> None:
     problem, solver = ALL[case].problem(EVERYBODY), ALL[case].solver
     settings = {"rounds": 10, "evaluate_every": 2, "x0": START, "seed": SEED}
     found, stopped = by_and_by(problem, solver, tmp_path, 2, **settings)
-    assert stopped == 2
+    assert stopped == 2 or (stopped and found.ended == "at rest")  # Newton's method ends before
     require_same(found, outcome(problem, solver, **settings))
 
 
