@@ -179,18 +179,20 @@ class _Proof:
         return self._judged(search, first)
 
     def _searched(self) -> tuple[Search, Found | None]:
-        """(the search, a point that is known besides): from what is given, or from nowhere; where it does not end at once, from the end of a local search,
-        with bounds of slacks and multipliers if more than complementarity is curved.
+        """(the search, a point that is known besides): from what is given, or from nowhere; where it does not end at once, or a local search contradicts it, from the end
+        of that, with bounds of slacks and multipliers if more than complementarity is curved.
         """
         program, gap, sign = self.program, SHARE * self.gap, self.compiled.sign
         first, start = (None, None) if self.given is None else self._with_values(self._feasible_at, self.given)
         search = searched(program, start, gap, min(self.until, time.perf_counter() + (QUICK if program.is_linear else AT_ONCE)), self.show, sign)
-        if search.ended == BOUNDED or over() or self.from_there:
+        curved = any(row.degree > 1 for row in (*program.equations, *program.inequalities))  # products with multipliers that nothing bounds
+        if (search.ended == BOUNDED and not curved) or over() or self.from_there:
             return search, first
         found, values = self._with_values(self._first)
         if found is not None and (first is None or found.value < first.value):
             first, start = found, values
-        if search.ended == UNBOUNDED or (search.ended == NO_POINT and first is None) or over() or time.perf_counter() >= self.until:
+        better = first is not None and first.value < search.value - AGREES * (1.0 + abs(search.value))
+        if (search.ended == BOUNDED and not better) or search.ended == UNBOUNDED or (search.ended == NO_POINT and first is None) or over() or time.perf_counter() >= self.until:
             return search, first
         if first is None or search.value < first.value:
             start = search.values
@@ -200,7 +202,7 @@ class _Proof:
         again = searched(program, start, gap, self.until, self.show, sign)
         best = search if again.values is None else again
         again = again._replace(values=best.values, value=best.value, nodes=search.nodes + again.nodes)
-        return (again if search.ended == NO_POINT else again._replace(bound=max(search.bound, again.bound))), first
+        return (again if search.ended in (NO_POINT, BOUNDED) else again._replace(bound=max(search.bound, again.bound))), first
 
     def _with_values(self, find: Callable[..., Found | None], *given: np.ndarray) -> tuple[Found | None, np.ndarray | None]:
         """(a point, the values of all unknowns there), None where none is found, or there is no time; the search then tells that."""
