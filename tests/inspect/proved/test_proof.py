@@ -105,7 +105,7 @@ def test_quadratic_levels_and_equilibria_that_are_no_gradients(kind: str) -> Non
             level = hf.ArgMax(y, -cost, [a @ y + b @ x >= h]) if kind == "argmax" else hf.Equilibrium(y, q @ y + r @ x, [a @ y + b @ x >= h])
         problem = hf.Problem(hf.Minimize(server=c @ x + d @ y), level, [cp.norm_inf(x) <= 1])
         expected = best_pattern(q, r, a, b, h, c, d)
-        assert proved(problem).value == pytest.approx(expected, rel=1e-7, abs=1e-7), seed
+        assert proved(problem).value == pytest.approx(expected, rel=1e-6, abs=1e-6), seed  # the gap that is asked for
 
 
 def test_an_optimum_that_other_formulations_miss() -> None:
