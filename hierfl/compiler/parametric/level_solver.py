@@ -83,6 +83,7 @@ class LevelSolver:
     selection: str | None = None
     upper: Upper | None = None
     mapping: bool = False  # P is a map's, and need not be the curvature of anything convex
+    has_edges: bool = True  # where nothing is feasible is outside of the domain: derivatives are those within
     _known: Saddles = field(default_factory=Saddles)
     _kept: OrderedDict[bytes, LevelAnswer] = field(default_factory=OrderedDict)
     _families: OrderedDict[bytes, FamilyAnswers] = field(default_factory=OrderedDict)
@@ -313,13 +314,15 @@ class LevelSolver:
         answer = self.answer(thetas, of_upper)
         if not answer.chosen.solved or answer.unique in (SEVERAL, TWISTED):
             return None
+        if not any(np.any(part) for part in tangent):  # as where a batch asks about some of its points only
+            return np.zeros(answer.program.width)
         return self._response(answer, thetas, settled(answer.program, answer.chosen)).rate(tangent)
 
     def _response(self, answer: LevelAnswer, thetas: Thetas, at: ProgramSolution) -> ProgramResponse:
         """How one of its solutions moves."""
         program = answer.program
         known = self._known if (program.units == 1.0).all() else Saddles()  # else those are in other units
-        return ProgramResponse(self.form.program, thetas, program, at, self.form.push, known=known)
+        return ProgramResponse(self.form.program, thetas, program, at, self.form.push, self.has_edges, known)
 
     def _told(self, pair: Adjoint | None, at: ProgramSolution, thetas: Thetas, of_upper: Thetas) -> Thetas | None:
         """The gradient in both thetas that an adjoint at a solution tells; None without one."""
@@ -332,7 +335,7 @@ class LevelSolver:
         form = WithoutCones.at(self.form, answer.program, answer.chosen.u[: answer.program.width])
         if form is None:
             return None
-        near = LevelSolver(form, self.strict, self.selection, self.upper, self.mapping)
+        near = LevelSolver(form, self.strict, self.selection, self.upper, self.mapping, self.has_edges)
         y = near.answer(thetas, of_upper).y
         return near if np.abs(y - answer.y).max(initial=0.0) <= AMONG * (1.0 + np.abs(y).max(initial=0.0)) else None
 

@@ -56,10 +56,12 @@ TOLD_APART = 1e-7  # of f's size, from which values at two solutions differ
 class ParametricProgram(ExactMethod):
     """The method for convex levels of rows and cones, of any size, with one solution or several.
 
-    ``bounds`` says whether it bounds the error of y, which takes as long as a solution.
+    ``bounds`` says whether it bounds the error of y, which takes as long as a solution; ``has_edges`` whether x at the end of where there is a y
+    has the derivative within, as a point of a domain, or none.
     """
 
     bounds: bool = False
+    has_edges: bool = True
 
     name: ClassVar[str] = "parametric program"
     cost: ClassVar[str] = "a sparse convex program on the host, for each owner of a y"
@@ -115,7 +117,8 @@ class ParametricProgram(ExactMethod):
     @cached_property
     def solver(self) -> LevelSolver:
         """What solves it."""
-        return level_solver(self.structure)
+        solver = level_solver(self.structure)
+        return solver if self.has_edges else replace(solver, has_edges=False)
 
     def answer(self, question: Question) -> LowerSolution:
         raise AssertionError("solved on the host, not from a question")
