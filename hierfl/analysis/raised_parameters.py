@@ -11,6 +11,7 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
+from cvxpy.expressions.leaf import Leaf
 
 from hierfl.analysis.declare import declare
 from hierfl.analysis.hoist import instantiate, leaf_attributes
@@ -63,13 +64,14 @@ def raised(declaration: Declaration, parameters: Sequence[cp.Parameter]) -> tupl
     except (NotConvexError, DeclarationError) as error:
         names = ", ".join(p.name() for p in parameters)
         raise type(error)(
-            f"{error} In a layer this has to hold for all values of {names}: say what they are, as in cp.Parameter(..., nonneg=True), or leave "
-            f"one that stays as it is out of jax(...)."
+            f"{error.args[0]} In a layer this has to hold for all values of {names} together with x: say what they are, as in "
+            f"cp.Parameter(..., nonneg=True), or leave one that stays as it is out of jax(...)."
         ) from error
     return made, variables
 
 
 def _require_parameters(declaration: Declaration, parameters: Sequence[Any]) -> None:
+    """Each is a parameter of the problem, given once."""
     roles = declaration.roles
     known = [*roles.parameters, *roles.client_parameters]
     for parameter in parameters:
@@ -80,7 +82,8 @@ def _require_parameters(declaration: Declaration, parameters: Sequence[Any]) -> 
             )
         if not any(parameter is one for one in known):
             names = ", ".join(one.name() for one in known) or "none"
-            raise SettingError(f"{getattr(parameter, 'name', lambda: repr(parameter))()!r} is no parameter of the problem, which has {names}.")
+            given = parameter.name() if isinstance(parameter, Leaf) else parameter
+            raise SettingError(f"{given!r} is no parameter of the problem, which has {names}.")
     if len({id(parameter) for parameter in parameters}) < len(parameters):
         raise SettingError("a parameter is given twice.")
 
@@ -105,6 +108,7 @@ def _read(parameter: cp.Parameter, variable: cp.Variable, own: ClientParameter) 
 
 
 def _with(level: LowerLevel, meant: dict[Any, Any]) -> LowerLevel:
+    """The level with what is meant in place of the parameters."""
     new = copy(level)
     new.expressions = tuple(instantiate(level.expressions, meant))
     new.constraints = tuple(instantiate(level.constraints, meant))

@@ -215,6 +215,7 @@ def holding(client: Client, own: ClientParameter, unit: np.ndarray) -> Client:
 
 
 def with_clients(federation: Federation | None, clients: Sequence[Client]) -> Federation:
+    """The federation, or one, of these clients."""
     if federation is None:
         return Federation(clients)
     new = copy(federation)

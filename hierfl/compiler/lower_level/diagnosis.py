@@ -236,4 +236,5 @@ def owner_name(oracles: Oracles, owner: int) -> str:
 
 
 def short(x: np.ndarray) -> str:
+    """A point in a message."""
     return np.array2string(np.asarray(x), threshold=8, precision=6)

@@ -40,6 +40,7 @@ from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import ClientParameter
 
 Shapes = dict[cp.Variable, tuple[int, ...]]  # as they are given
+TOGETHER = 100_000  # entries of the linear system of one of a batch, up to which it is solved together
 AT_ZERO = 1e-9  # of 1 + the largest: a switch that is at zero as far as y is known
 SINGLE = 1e-5  # how far rounding to single precision may put a point outside X
 
@@ -80,12 +81,13 @@ class ImplicitLayer:
 
     Examples
     --------
+    >>> import jax
     >>> layer = problem.implicit.jax()
-    >>> points = np.array([[-1.0, 0.5], [-1.0, 2.0]])
-    >>> jax.vmap(layer.y)(points).round(3).tolist()
-    [[0.0, 0.5], [0.0, 2.0]]
-    >>> jax.grad(layer.f)(np.array([1.0, 0.5])).round(3).tolist()
-    [0.0, 0.0]
+    >>> points = np.array([[-1.0, 0.5], [-2.0, 2.0]])
+    >>> jax.vmap(layer.f)(points).tolist()
+    [0.5, 1.0]
+    >>> abs(jax.vmap(jax.grad(layer.f))(points)).tolist()
+    [[0.0, 0.0], [1.0, 0.0]]
     """
 
     problem: CompiledProblem
@@ -113,7 +115,7 @@ class ImplicitLayer:
                 f"a layer needs a lower level that is a program of rows, cones and smooth terms, whose kinks are told: {stairs or 'this one has too many rows of data'}. "
                 f"implicit(x) and implicit.gradient(x) answer at one x."
             )
-        method = ParametricProgram(structure, "it tells where y has a derivative", has_edges=False)
+        method = ParametricProgram(structure, "it tells where y has a derivative", has_edges=False, together=TOGETHER)
         _require_told(problem)
         return cls(replace(problem, exact=replace(problem.exact, method=method, method_in_rounds=method)), decided, shapes, problem.data())
 
@@ -333,9 +335,18 @@ class ImplicitLayer:
     def _flat(self, x: Any, theta: Any) -> Array:
         """(x, theta) as the raised problem has it."""
         parts = {**_by_variable(self.decided, x, "x"), **_by_variable(self.given, theta, "theta")}
-        dtype = jnp.result_type(*parts.values(), float)
-        flat: Array = jnp.concatenate([jnp.ravel(parts[v.id]).astype(dtype) for v in self.problem.upper.variables])
+        flat: Array = self._joined([parts[v.id] for v in self.problem.upper.variables])
         return flat
+
+    @cached_property
+    def _joined(self) -> Any:
+        """Arrays as one, compiled once."""
+
+        def joined(parts: list[Array]) -> Array:
+            dtype = jnp.result_type(*parts, float)
+            return jnp.concatenate([jnp.ravel(part).astype(dtype) for part in parts])
+
+        return jax.jit(joined)
 
     def _as_declared(self, answers: Float[Array, "owners size"]) -> Any:
         """The owners' y in the shapes of results, by name where there are several variables."""
