@@ -59,7 +59,7 @@ def hoist(parts: Sequence[Tree], keep: Sequence[cp.Variable], known: Known = NOT
         Bounds of other leaves by id, as from ``bounds_of``: hoisted subtrees get the sign that follows.
     """
     kept = {v.id for v in keep}
-    twins = {v: cp.Variable(v.shape, name=v.name(), **_attributes(v)) for v in keep}
+    twins = {v: cp.Variable(v.shape, name=v.name(), **leaf_attributes(v)) for v in keep}
     by_id = {v.id: twin for v, twin in twins.items()}
     parameters: dict[cp.Parameter, Expression] = {}
 
@@ -134,7 +134,7 @@ def _stand_in(node: Expression, known: Known) -> cp.Parameter:
     """A parameter with the sign, definiteness and shape that are known of a subtree."""
     enclosure = Enclosure(known)
     if isinstance(node, Leaf):
-        attributes = _attributes(node)
+        attributes = leaf_attributes(node)
     else:
         attributes = _properties(node) if enclosure.defined(node) else {}
     if known and not any(name in attributes for name in _SIGNED):
@@ -158,7 +158,7 @@ def _properties(node: Expression) -> dict[str, Any]:
     return {"nonpos": True} if node.is_nonpos() else {}
 
 
-def _attributes(leaf: Leaf) -> dict[str, Any]:
+def leaf_attributes(leaf: Leaf) -> dict[str, Any]:
     """What a twin or stand-in inherits, whole numbers aside; bounds that are expressions are left to ``attribute_constraints``."""
     return {
         name: value

@@ -135,12 +135,12 @@ def of_one_scope(
             f"their answers are weighed together. Give it a weight, or leave it out of the federation."
         )
     own = ClientParameter(len(clients), name="own place")
-    units = [_holding(client, own, unit) for client, unit in zip(clients, np.eye(len(clients)))]
+    units = [holding(client, own, unit) for client, unit in zip(clients, np.eye(len(clients)))]
     rows = {v: OneForEach(v, len(clients)) for level in levels if level.scope == "client" for v in level.decided}
     meant = {v: row.row(own) for v, row in rows.items()}
     together = _OverClients(clients, rows, weights)
     levels = tuple(together.level(level) if level.scope == "federation" else level for level in levels)
-    return tuple(_shared(level, rows, meant) for level in levels), _with_clients(federation, units), meant
+    return tuple(_shared(level, rows, meant) for level in levels), with_clients(federation, units), meant
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def _shared(
     return new
 
 
-def _holding(client: Client, own: ClientParameter, unit: np.ndarray) -> Client:
+def holding(client: Client, own: ClientParameter, unit: np.ndarray) -> Client:
     """The client with its unit vector."""
     new = object.__new__(Client)
     for name, value in vars(client).items():
@@ -214,7 +214,8 @@ def _holding(client: Client, own: ClientParameter, unit: np.ndarray) -> Client:
     return new
 
 
-def _with_clients(federation: Federation | None, clients: Sequence[Client]) -> Federation:
+def with_clients(federation: Federation | None, clients: Sequence[Client]) -> Federation:
+    """The federation, or one, of these clients."""
     if federation is None:
         return Federation(clients)
     new = copy(federation)

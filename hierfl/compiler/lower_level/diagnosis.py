@@ -26,7 +26,7 @@ def require_in_x(oracles: Oracles, x: np.ndarray) -> None:
     away = float(np.linalg.norm(x - np.asarray(oracles.upper_projection(x, oracles.laid_out().clients.public))))
     if away > OUTSIDE_TOLERANCE * (1.0 + float(np.linalg.norm(x))):
         raise LowerLevelError(
-            f"x = {_short(x)} is {away:.2g} outside X, and the lower level is convex only by what the constraints and "
+            f"x = {short(x)} is {away:.2g} outside X, and the lower level is convex only by what the constraints and "
             f"attributes say of x. Ask for a point of X."
         )
 
@@ -39,7 +39,7 @@ def require_solved(oracles: Oracles, method: ExactMethod | None, x: np.ndarray, 
     if not inhabited.all():
         owner = int(np.flatnonzero(~inhabited)[0])
         assert method is not None
-        raise EmptyLowerSetError(method.empty(evaluation.solution, owner, _short(x)) or _empty_message(oracles, x, owner))
+        raise EmptyLowerSetError(method.empty(evaluation.solution, owner, short(x)) or _empty_message(oracles, x, owner))
     solution = evaluation.solution
     good = np.asarray(solution.converged) & np.isfinite(solution.y).all(axis=1)
     if not good.all():
@@ -63,13 +63,15 @@ def require_attained(
     away = np.flatnonzero(doubtful & ~(moved <= 0.1 * (1.0 + np.linalg.norm(solution.y, axis=1))))
     if away.size:
         raise LowerLevelError(
-            f"the lower level of {owner_name(oracles, int(away[0]))} does not seem to attain its infimum at x = {_short(x)}: y moves "
+            f"the lower level of {owner_name(oracles, int(away[0]))} does not seem to attain its infimum at x = {short(x)}: y moves "
             f"on by {moved[away[0]]:.2g} when the residual is asked to shrink. Add a strongly convex term or a bounded set."
         )
 
 
-def require_gradient(oracles: Oracles, x: np.ndarray, evaluation: Evaluation, gradient: np.ndarray) -> None:
-    """The gradient is a vector of numbers."""
+def require_gradient(
+    oracles: Oracles, x: np.ndarray, evaluation: Evaluation, gradient: np.ndarray, what: str = "f has no gradient"
+) -> None:
+    """The gradient is a vector of numbers; ``what`` is said where it is not."""
     if np.isfinite(gradient).all():
         return
     steep = not np.isnan(gradient).any()
@@ -91,7 +93,7 @@ def require_gradient(oracles: Oracles, x: np.ndarray, evaluation: Evaluation, gr
         else "y(x) is not differentiable there, or a term is not"
     )
     raise NoGradientError(
-        f"f has no gradient at x = {_short(x)}: {why}; values, slices and FedRZO or ZOHFL do without one."
+        f"{what} at x = {short(x)}: {why}; values, slices and FedRZO or ZOHFL do without one."
     )
 
 
@@ -190,7 +192,7 @@ def _warn_once(oracles: Oracles, owners: np.ndarray, words: str, told: str = "")
 def require_defined(x: np.ndarray, evaluation: Evaluation) -> None:
     """The value is a number."""
     if np.isnan(evaluation.value):
-        raise DivergedError(f"f is not defined (NaN) at x = {_short(x)}: a term is outside its domain there.")
+        raise DivergedError(f"f is not defined (NaN) at x = {short(x)}: a term is outside its domain there.")
 
 
 def _diagnose(oracles: Oracles, method: ExactMethod, x: np.ndarray, solution: LowerSolution, owner: int) -> None:
@@ -199,7 +201,7 @@ def _diagnose(oracles: Oracles, method: ExactMethod, x: np.ndarray, solution: Lo
         if float(oracles.lower_set.gap(oracles.environment(jnp.asarray(x), None, own))) > 0:
             raise EmptyLowerSetError(_empty_message(oracles, x, owner))
     raise LowerLevelError(
-        f"the lower level of {owner_name(oracles, owner)} was not solved at x = {_short(x)}: {method.unsolved(solution, owner)}"
+        f"the lower level of {owner_name(oracles, owner)} was not solved at x = {short(x)}: {method.unsolved(solution, owner)}"
     )
 
 
@@ -210,9 +212,9 @@ def _empty_message(oracles: Oracles, x: np.ndarray, owner: int) -> str:
         own = oracles.data().clients.party(owner if oracles.scope == "client" else 0).environment
         broken = lower_set.broken_conditions(oracles.environment(jnp.asarray(x), None, own))
         if broken:
-            return f"Y(x) of {owner_name(oracles, owner)} is empty at x = {_short(x)}: x itself does not satisfy {broken}."
+            return f"Y(x) of {owner_name(oracles, owner)} is empty at x = {short(x)}: x itself does not satisfy {broken}."
     constraints = ", ".join(map(expression_text, level.constraints)) if level else ""
-    return f"Y(x) of {owner_name(oracles, owner)} is empty at x = {_short(x)}: no y satisfies {constraints}."
+    return f"Y(x) of {owner_name(oracles, owner)} is empty at x = {short(x)}: no y satisfies {constraints}."
 
 
 def owner_name(oracles: Oracles, owner: int) -> str:
@@ -229,9 +231,10 @@ def owner_name(oracles: Oracles, owner: int) -> str:
     name = oracles.declaration.client_called(client)
     if table.roles is None:
         return f"{name}, sample {owner - int(offsets[client])}"
-    values = ", ".join(f"{sample.name()} = {_short(table.values[sample.id][owner])}" for sample in samples)
+    values = ", ".join(f"{sample.name()} = {short(table.values[sample.id][owner])}" for sample in samples)
     return f"{name}, at {values} in its distribution,"
 
 
-def _short(x: np.ndarray) -> str:
+def short(x: np.ndarray) -> str:
+    """A point in a message."""
     return np.array2string(np.asarray(x), threshold=8, precision=6)

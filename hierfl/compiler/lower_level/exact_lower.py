@@ -171,7 +171,7 @@ class ExactLower:
             solution = self.solve(x, owner, zero if start is None else start, tolerance)
             return solution, self.gap_of(solution, x, owner.own)
 
-        found: tuple[LowerSolution, Array] = self._of_each_owner(solved, x, data, warm)
+        found: tuple[LowerSolution, Array] = self.of_each_owner(solved, x, data, warm)
         return found
 
     def branches(
@@ -180,7 +180,7 @@ class ExactLower:
         """(how all owners' y move along a direction, how far back and ahead the same holds below); see ``ExactMethod.branch``."""
         assert self.method is not None
         method, size = self.method, self.oracles.lower.size
-        told = self._of_each_owner(lambda owner, y: method.branch(x, owner, y, way), x, data, answers)
+        told = self.of_each_owner(lambda owner, y: method.branch(x, owner, y, way), x, data, answers)
         return told[:, :size], told[:, size], told[:, size + 1]
 
     def pulled(
@@ -193,10 +193,10 @@ class ExactLower:
         def of_owner(owner: Owner, given: Float[Array, "2 size"]) -> Array:
             return method.pull(x, owner, given[0], given[1], ways)
 
-        moved: Array = self._of_each_owner(of_owner, x, data, jnp.stack([answers, seeds], axis=1))
+        moved: Array = self.of_each_owner(of_owner, x, data, jnp.stack([answers, seeds], axis=1))
         return moved
 
-    def _of_each_owner(self, function: Callable[[Owner, Any], Any], x: Array, data: Data, given: Array | None) -> Any:
+    def of_each_owner(self, function: Callable[[Owner, Any], Any], x: Array, data: Data, given: Array | None) -> Any:
         """A function of each owner and of its row of what is given (None of nothing), stacked."""
         oracles, clients = self.oracles, data.clients
         if oracles.scope == "federation":
@@ -274,7 +274,7 @@ class ExactLower:
     def _compiled_conditions(self) -> Callable[..., Judgement]:
         """The conditions of all owners as one program of (x, data, y)."""
         return quick_jit(
-            lambda x, data, y: self._of_each_owner(lambda owner, own: self.conditions(x, owner, own), x, data, y)
+            lambda x, data, y: self.of_each_owner(lambda owner, own: self.conditions(x, owner, own), x, data, y)
         )
 
     def gap_of(self, solution: LowerSolution, x: Array, own: dict[int, Array]) -> Array:

@@ -19,7 +19,13 @@ import numpy as np
 
 from hierfl.compiler.parametric.chosen_response import ChosenResponse, widened
 from hierfl.compiler.parametric.level_form import LevelForm, Thetas, WithoutCones
-from hierfl.compiler.parametric.many_programs import FamilyAnswers, ManyPrograms, pulled_together, solved_together
+from hierfl.compiler.parametric.many_programs import (
+    LARGEST,
+    FamilyAnswers,
+    ManyPrograms,
+    pulled_together,
+    solved_together,
+)
 from hierfl.compiler.parametric.priced_form import PricedForm
 from hierfl.compiler.programs.all_solutions import AllSolutions, settled, value_at
 from hierfl.compiler.programs.convex_program import (
@@ -83,6 +89,8 @@ class LevelSolver:
     selection: str | None = None
     upper: Upper | None = None
     mapping: bool = False  # P is a map's, and need not be the curvature of anything convex
+    has_edges: bool = True  # where nothing is feasible is outside of the domain: derivatives are those within
+    together: int = LARGEST  # entries of a linear system, up to which those of many owners are solved together
     _known: Saddles = field(default_factory=Saddles)
     _kept: OrderedDict[bytes, LevelAnswer] = field(default_factory=OrderedDict)
     _families: OrderedDict[bytes, FamilyAnswers] = field(default_factory=OrderedDict)
@@ -107,7 +115,7 @@ class LevelSolver:
     @cached_property
     def has_families(self) -> bool:
         """Whether the programs of many owners are solved together."""
-        return ManyPrograms.treats(self.form) and not self.mapping
+        return ManyPrograms.treats(self.form, self.together) and not self.mapping
 
     def answers(self, thetas: Thetas, of_upper: Thetas) -> tuple[FamilyAnswers, Iterator[tuple[int, LevelAnswer]]]:
         """At thetas with a leading axis: (those beyond doubt together, the number and the answer of each of the others)."""
@@ -128,11 +136,15 @@ class LevelSolver:
                 self._families.popitem(last=False)
         return family
 
+    @on_one_thread
+    def _pulled_together(self, thetas: Thetas, seeds: np.ndarray) -> tuple[np.ndarray, Thetas]:
+        return pulled_together(self.form, thetas, self._family(thetas), seeds)
+
     def pulls(
         self, thetas: Thetas, of_upper: Thetas, seeds: np.ndarray, tangents: list[Thetas]
     ) -> Iterator[tuple[np.ndarray, Thetas | None]]:
         """(numbers, gradients of seed'y in both thetas, one below another) for thetas and seeds with a leading axis; None where there is none."""
-        sure, found = pulled_together(self.form, thetas, self._family(thetas), seeds)
+        sure, found = self._pulled_together(thetas, seeds)
         yield np.flatnonzero(sure), [*found, *(np.zeros_like(part[sure]) for part in of_upper)]
         for k in np.flatnonzero(~sure):
             below, above, *moves = ([part[k] for part in each] for each in (thetas, of_upper, *tangents))
@@ -318,7 +330,9 @@ class LevelSolver:
         return self._response(answer, thetas, settled(answer.program, answer.chosen)).branch(tangent)
 
     def rate(self, thetas: Thetas, of_upper: Thetas, tangent: Thetas) -> np.ndarray | None:
-        """By what the solution moves ahead along a direction of theta; None where that is not told."""
+        """By what the solution moves ahead along a direction of theta; None where that is not told. Along zero it stays, whatever it is."""
+        if not any(np.any(part) for part in tangent):  # as where a batch asks about some of its points only
+            return np.zeros(self.form.size)
         answer = self.answer(thetas, of_upper)
         if not answer.chosen.solved or answer.unique in (SEVERAL, TWISTED):
             return None
@@ -328,7 +342,7 @@ class LevelSolver:
         """How one of its solutions moves."""
         program = answer.program
         known = self._known if (program.units == 1.0).all() else Saddles()  # else those are in other units
-        return ProgramResponse(self.form.program, thetas, program, at, self.form.push, known=known)
+        return ProgramResponse(self.form.program, thetas, program, at, self.form.push, self.has_edges, known)
 
     def _told(self, pair: Adjoint | None, at: ProgramSolution, thetas: Thetas, of_upper: Thetas) -> Thetas | None:
         """The gradient in both thetas that an adjoint at a solution tells; None without one."""
@@ -341,7 +355,7 @@ class LevelSolver:
         form = WithoutCones.at(self.form, answer.program, answer.chosen.u[: answer.program.width])
         if form is None:
             return None
-        near = LevelSolver(form, self.strict, self.selection, self.upper, self.mapping)
+        near = LevelSolver(form, self.strict, self.selection, self.upper, self.mapping, self.has_edges, self.together)
         y = near.answer(thetas, of_upper).y
         return near if np.abs(y - answer.y).max(initial=0.0) <= AMONG * (1.0 + np.abs(y).max(initial=0.0)) else None
 

@@ -29,7 +29,7 @@ SINGULAR = 1e12  # entries of an inverse, from which a system has none
 ALIKE, SOME = 3, 64  # programs that hold the same rows, from which their system is inverted; programs that are asked what may hold
 MODERATE = 1e6  # of a seed, up to which its adjoint depends on nothing that rounding decides
 SCALARS = 30_000_000  # that programs looked at at once may have in all, and
-LARGEST = 20_000  # entries of a program's linear system, of which many are solved side by side
+LARGEST = 20_000  # entries of a program's linear system, of which many are solved side by side unless somebody says otherwise
 
 Stack = Float[np.ndarray, "k *shape"]
 Rows = Bool[np.ndarray, "k rows"]
@@ -56,12 +56,12 @@ class ManyPrograms:
     equal: Bool[np.ndarray, " rows"]
 
     @staticmethod
-    def treats(form: LevelForm) -> bool:
+    def treats(form: LevelForm, largest: int = LARGEST) -> bool:
         """Whether it can answer a level: quadratic programs over rows, of one shape whatever the owner."""
         templates = [form.base, *(group.template for group in form.groups)]
         quadratic = all(part.atom is SQUARE for template in templates for part in template.smooth)
         own = any(t.width > t.size or t.height for t in templates[1:])
-        return form.polyhedral and quadratic and not own and (form.base.width + form.base.height) ** 2 <= LARGEST
+        return form.polyhedral and quadratic and not own and (form.base.width + form.base.height) ** 2 <= largest
 
     @classmethod
     def of(cls, form: LevelForm, thetas: Thetas) -> ManyPrograms:

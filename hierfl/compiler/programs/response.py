@@ -91,8 +91,8 @@ class ProgramResponse:
         """
         seed = self._whole(seed)
         if not seed.any():
-            followed = not leaps or all(self._stays(self.moved(tangent)) for tangent in tangents)
             zero = np.zeros(self.program.width), np.zeros(len(self.program.b))
+            followed = (self.has_edges and not leaps) or self._goes_on(tangents)
             return Adjoint(*zero, self.answer.z) if followed else None
         if not self.program.polyhedral:
             return None if unpriced(self.program).any() else self._over_cones(seed, tangents)
@@ -258,6 +258,12 @@ class ProgramResponse:
 
         (f1, s1), (b1, t1), (f2, s2), (b2, t2) = at(1.0), at(-1.0), at(2.0), at(-2.0)
         return (8 * (f1 - b1) - (f2 - b2)) / (12 * step), (8 * (s1 - t1) - (s2 - t2)) / (12 * step)
+
+    def _goes_on(self, tangents: Sequence[Thetas]) -> bool:
+        """Whether there is a solution, near this one, in these directions and back; over cones whether all of it has a derivative."""
+        if self.program.polyhedral:
+            return all(self._stays(self.moved(tangent)) for tangent in tangents)
+        return self.adjoint(np.cos(np.arange(1, self.program.size + 1) ** 2), tangents) is not None
 
     def _stays(self, moved: tuple[np.ndarray, np.ndarray]) -> bool:
         """Whether u has a derivative along a direction, there and back."""

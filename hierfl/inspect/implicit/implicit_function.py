@@ -28,6 +28,7 @@ from hierfl.value_certificate import Certificate
 if TYPE_CHECKING:
     from hierfl.compiler.compiled_problem import CompiledProblem
     from hierfl.compiler.lower_level.certificate import Evaluation
+    from hierfl.inspect.implicit.layer import ImplicitLayer
     from hierfl.inspect.implicit.midpoints import Midpoints
     from hierfl.inspect.implicit.stationarity import Stationarity
     from hierfl.inspect.pictures.slice import Slice
@@ -172,6 +173,42 @@ class ImplicitFunction(Shown):
         compiled, flat = self._moving("a gradient"), self._point_of_x(x, "gradient of f(x)")
         with self._waits.at("gradient of f(x)"):
             return compiled.upper.unflatten(compiled.sign * gradient_beside(compiled, flat))
+
+    def jax(self, *parameters: Any) -> ImplicitLayer:
+        """y and f as differentiable JAX functions of x and of these parameters: a layer.
+
+        Parameters
+        ----------
+        *parameters
+            Each a ``cp.Parameter`` or an ``hf.ClientParameter`` of the problem, given as an input at every call; it needs no value. The others
+            keep the values that they have now. A lower level is convex for all values of an input: attributes such as ``nonneg=True`` say what they are.
+
+        Returns
+        -------
+        ImplicitLayer
+            ``f(x, theta)``, ``y(x, theta)`` and ``status(x, theta)``, for ``jax.jit``, ``jax.vmap`` and ``jax.grad``.
+
+        Raises
+        ------
+        SettingError
+            For what is no parameter of the problem, and x of whole numbers.
+        NotConvexError
+            If the lower level is convex for some values of a parameter only.
+        IncompatibleSolverError
+            Without a lower level, for games, prices and several levels; where kinks of y or of a term cannot be told.
+
+        Source: Amos and Kolter, OptNet, 2017; Agrawal et al., Differentiable convex optimization layers, 2019.
+
+        Examples
+        --------
+        >>> layer = problem.implicit.jax()
+        >>> float(layer.f(np.array([-2.0, 0.5])))
+        1.0
+        """
+        from hierfl.inspect.implicit.layer import ImplicitLayer
+
+        with self._waits.at("a layer"):
+            return ImplicitLayer.of(self._declaration, parameters)
 
     @suggests_names
     def slice(

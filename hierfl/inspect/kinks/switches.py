@@ -226,6 +226,11 @@ class Switches:
         return self._flags(lambda group, switch: switch.is_slack)
 
     @cached_property
+    def of_level(self) -> np.ndarray:
+        """Which entries are of the lower level, (entries,)."""
+        return self._flags(lambda group, switch: group.side == "lower")
+
+    @cached_property
     def of_answers(self) -> np.ndarray:
         """Which entries are of the lower level and move with y, (entries,)."""
         lower = {variable.id for variable in self.compiled.lower.variables}

@@ -24,7 +24,7 @@ from hierfl.compiler.oracles import Oracles
 from hierfl.compiler.parametric.level_form import LevelForm, RowGroup, Thetas, distributed
 from hierfl.compiler.parametric.level_solver import LevelAnswer, LevelSolver, Upper
 from hierfl.compiler.parametric.linearised_form import LinearisedForm
-from hierfl.compiler.parametric.many_programs import ManyPrograms
+from hierfl.compiler.parametric.many_programs import LARGEST, ManyPrograms
 from hierfl.compiler.parametric.priced_form import PricedForm
 from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.party_constraints import lower_constraints
@@ -56,10 +56,13 @@ TOLD_APART = 1e-7  # of f's size, from which values at two solutions differ
 class ParametricProgram(ExactMethod):
     """The method for convex levels of rows and cones, of any size, with one solution or several.
 
-    ``bounds`` says whether it bounds the error of y, which takes as long as a solution.
+    ``bounds`` says whether it bounds the error of y, which takes as long as a solution; ``has_edges`` whether x at the end of where there is a y
+    has the derivative within, as a point of a domain, or none; ``together`` up to which size many programs are solved together.
     """
 
     bounds: bool = False
+    has_edges: bool = True
+    together: int = LARGEST
 
     name: ClassVar[str] = "parametric program"
     cost: ClassVar[str] = "a sparse convex program on the host, for each owner of a y"
@@ -115,7 +118,9 @@ class ParametricProgram(ExactMethod):
     @cached_property
     def solver(self) -> LevelSolver:
         """What solves it."""
-        return level_solver(self.structure)
+        solver = level_solver(self.structure)
+        same = (self.has_edges, self.together) == (solver.has_edges, solver.together)
+        return solver if same else replace(solver, has_edges=self.has_edges, together=self.together)
 
     def answer(self, question: Question) -> LowerSolution:
         raise AssertionError("solved on the host, not from a question")

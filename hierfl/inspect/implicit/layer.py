@@ -1,0 +1,407 @@
+"""y(x, theta) and f(x, theta) as functions that JAX compiles, batches and differentiates; theta are parameters of the problem.
+
+Parameters become upper variables (``hierfl.analysis.raised_parameters``), so that values, adjoints, and where there is none, are those of the
+implicit function itself. All is computed in double precision, whatever the precision around it; batches are asked at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import cvxpy as cp
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Bool, Float, Int
+
+from hierfl.analysis.raised_parameters import raised
+from hierfl.analysis.variable_bounds import require_continuous
+from hierfl.compiler.compiled_problem import CompiledProblem, compile_problem
+from hierfl.compiler.data.tables import Data
+from hierfl.compiler.implicit_differentiation import STEEP, Hypergradient, gradient_at
+from hierfl.compiler.lower_level.certificate import Evaluation
+from hierfl.compiler.lower_level.diagnosis import require_gradient, require_solved, short
+from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, generic_ways, level_solver
+from hierfl.compiler.lower_level.owner import Owner
+from hierfl.compiler.programs.cones import NoStandardFormError
+from hierfl.compiler.programs.convex_program import ALIKE, SEVERAL, TWISTED
+from hierfl.compiler.starting_points import AS_GIVEN, project_on_all, require_in_upper_set
+from hierfl.errors import DataError, IncompatibleSolverError, NoGradientError
+from hierfl.inspect.kinks.switches import Switches, is_opaque, nodes_of
+from hierfl.jaxtools.cheap_jit import quick_jit
+from hierfl.jaxtools.precision import computing, double_precision
+from hierfl.language.declaration import Declaration
+from hierfl.language.printing.text import expression_text
+from hierfl.language.sample import ClientParameter
+
+Shapes = dict[cp.Variable, tuple[int, ...]]  # as they are given
+TOGETHER = 100_000  # entries of the linear system of one of a batch, up to which it is solved together
+AT_ZERO = 1e-9  # of 1 + the largest: a switch that is at zero as far as y is known
+SINGLE = 1e-5  # how far rounding to single precision may put a point outside X
+
+
+class DerivativeStatus(IntEnum):
+    """What is known of a derivative at a point, as :meth:`ImplicitLayer.status` tells it: ``UNIQUE`` is 2, ``ONE_SIDED`` 1, ``REFUSED`` 0.
+
+    Examples
+    --------
+    >>> layer = problem.implicit.jax()
+    >>> int(layer.status(np.array([-1.0, 0.5])).y)
+    2
+    """
+
+    UNIQUE = 2  # there is one
+    ONE_SIDED = 1  # there is one along each direction, and no gradient: a kink
+    REFUSED = 0  # none is told: several solutions, none, or x outside X
+
+
+class Statuses(NamedTuple):
+    """A ``DerivativeStatus`` of f and one of y; integers, so that they are traced and batched."""
+
+    f: Int[Array, ""]
+    y: Int[Array, ""]
+
+
+@dataclass(frozen=True, eq=False)
+class ImplicitLayer:
+    """f(x, theta) and y(x, theta) as JAX functions, made by ``problem.implicit.jax(...)``.
+
+    ``x``, and ``theta``, is an array where there is one variable, or parameter, else ``{name: array}``; a ``hf.ClientParameter`` is an array
+    ``(m, *shape)``, a row for each client. ``jax.jit``, ``jax.vmap``, ``jax.grad``, ``jax.vjp`` and ``jax.jacrev`` apply, second derivatives
+    and forward mode do not. Under ``jax.vmap`` the batch is one call of the solvers on the host.
+
+    A derivative that there is not is never a number: asked for outside of ``jit`` and ``vmap`` it raises a ``NoGradientError`` that says why,
+    within them, where nothing can be raised, all its entries are NaN, and :meth:`status` says why beside the value. Values that there are
+    not (an empty Y, an x outside X) are errors and NaN in the same way.
+
+    Examples
+    --------
+    >>> import jax
+    >>> layer = problem.implicit.jax()
+    >>> points = np.array([[-1.0, 0.5], [-2.0, 2.0]])
+    >>> jax.vmap(layer.f)(points).tolist()
+    [0.5, 1.0]
+    >>> abs(jax.vmap(jax.grad(layer.f))(points)).tolist()
+    [[0.0, 0.0], [1.0, 0.0]]
+    """
+
+    problem: CompiledProblem
+    decided: Shapes
+    given: Shapes
+    data: Data
+
+    @classmethod
+    @double_precision
+    def of(cls, declaration: Declaration, parameters: Sequence[cp.Parameter]) -> ImplicitLayer:
+        """Of a declared problem; errors as for ``ImplicitFunction.jax``."""
+        require_continuous(declaration.upper_variables, "a layer")
+        wider, given = raised(declaration, parameters)
+        problem = compile_problem(wider)
+        decided = {v: v.shape for v in declaration.upper_variables}
+        shapes = {v: (*v.shape[: isinstance(p, ClientParameter)], *p.shape) for p, v in zip(parameters, given)}
+        structure = problem.exact.method.structure if problem.exact.method is not None else None
+        assert structure is not None
+        try:
+            stairs = level_solver(structure).form.stairs
+        except NoStandardFormError as reason:
+            stairs = str(reason)
+        if stairs or not ParametricProgram.treats(structure):
+            raise IncompatibleSolverError(
+                f"a layer needs a lower level that is a program of rows, cones and smooth terms, whose kinks are told: {stairs or 'this one has too many rows of data'}. "
+                f"implicit(x) and implicit.gradient(x) answer at one x."
+            )
+        method = ParametricProgram(structure, "it tells where y has a derivative", has_edges=False, together=TOGETHER)
+        _require_told(problem)
+        return cls(replace(problem, exact=replace(problem.exact, method=method, method_in_rounds=method)), decided, shapes, problem.data())
+
+    # --- what is asked -------------------------------------------------------------------------------------------
+
+    def f(self, x: Any, theta: Any = None) -> Array:
+        """f(x, theta), a scalar.
+
+        Raises
+        ------
+        DataError
+            For arrays of the wrong shape, and names that are none.
+        SettingError, EmptyLowerSetError, LowerLevelError
+            Outside of ``jit`` and ``vmap``, as for ``problem.implicit(x)``; NaN within them.
+        NoGradientError
+            Where a derivative is asked for outside of them and there is none.
+        """
+        value: Array = self._value(self._flat(x, theta))
+        return value
+
+    def y(self, x: Any, theta: Any = None) -> Any:
+        """y(x, theta), in the shapes of ``problem.implicit.response(x)``, with names in place of variables; errors as for ``f``."""
+        return self._as_declared(self._answers(self._flat(x, theta)))
+
+    def status(self, x: Any, theta: Any = None) -> Statuses:
+        """What is known of the derivatives of f and of y at a point, each the least ``DerivativeStatus`` of all entries; traceable.
+
+        Of f it is that of what f sees: y may have a kink, or several values, that f has not. Where a term or a coefficient is itself at a kink,
+        such as ``cp.abs(x)`` at 0, it is not ``UNIQUE`` even if kinks cancel. Errors as for ``f``.
+        """
+        flat = jax.lax.stop_gradient(self._flat(x, theta))
+        with computing(double=True):
+            return Statuses(*map(jnp.asarray, self._told(flat.astype(jnp.float64), self.data)))
+
+    # --- flat, in double precision -------------------------------------------------------------------------------
+
+    @cached_property
+    def _value(self) -> Any:
+        """f of the flat (x, theta), in its own precision."""
+
+        def value(flat: Array) -> Array:
+            return self._evaluated(flat)[0].astype(flat.dtype)
+
+        def pull(flat: Array, seed: Array) -> tuple[Array]:
+            self._require_switches()
+            with computing(double=True):
+                evaluation, gradient = self._gradient(flat.astype(jnp.float64), self.data)
+                self._require(True, flat, evaluation, gradient)
+                return ((self.problem.sign * seed * gradient).astype(flat.dtype),)
+
+        call = jax.custom_vjp(value)
+        call.defvjp(lambda flat: (value(flat), flat), pull)
+        return call
+
+    @cached_property
+    def _answers(self) -> Any:
+        """The owners' y (owners, size) of the flat (x, theta)."""
+
+        def answers(flat: Array) -> Array:
+            return self._evaluated(flat)[1].astype(flat.dtype)
+
+        def pull(flat: Array, seeds: Array) -> tuple[Array]:
+            with computing(double=True):
+                point = flat.astype(jnp.float64)
+                evaluation, gradient = self._pulled(point, seeds.astype(jnp.float64), self.data)
+                self._require(False, flat, evaluation, gradient)
+                return (gradient.astype(flat.dtype),)
+
+        call = jax.custom_vjp(answers)
+        call.defvjp(lambda flat: (answers(flat), flat), pull)
+        return call
+
+    def _evaluated(self, flat: Array) -> tuple[Array, Array]:
+        """(f, the owners' y), NaN where there are none: an error where that can be raised."""
+        with computing(double=True):
+            evaluation, good = self._evaluation(flat.astype(jnp.float64), self.data)
+            if not isinstance(good, jax.core.Tracer) and not bool(good):
+                self._refuse(np.asarray(flat, float), jax.tree.map(np.asarray, evaluation), _slack(flat))
+            value = self.problem.sign * jnp.where(good, evaluation.value, jnp.nan)
+            return value, jnp.where(good, evaluation.solution.y, jnp.nan)
+
+    def _refuse(self, flat: np.ndarray, evaluation: Evaluation, slack: float) -> None:
+        """Raise what is wrong at a point that has no value."""
+        require_in_upper_set(self.problem, flat, slack)
+        require_solved(self.problem, self.problem.exact.method, flat, evaluation)
+
+    def _require(self, of_f: bool, flat: Array, evaluation: Evaluation, gradient: Array) -> None:
+        """Raise where a derivative is not one, unless it is traced."""
+        if isinstance(gradient, jax.core.Tracer):
+            return
+        point, what = np.asarray(flat), "f has no gradient" if of_f else "y has no derivative"
+        if not bool(self._is_meant(evaluation, of_f)):
+            raise NoGradientError(
+                f"{what} at {short(point)}: the lower level has several solutions there, and the problem does not say which is meant. Add a strongly "
+                f'convex term to the lower level, or choose with selection="optimistic".'
+            )
+        require_gradient(self.problem, point, jax.tree.map(np.asarray, evaluation), np.asarray(gradient), what)
+
+    @cached_property
+    def _evaluation(self) -> Any:
+        """(the evaluation, whether it is one) as a program of (flat, data)."""
+
+        def evaluate(flat: Array, data: Data) -> tuple[Evaluation, Array]:
+            evaluation = self.problem.exact.evaluate(flat, data)
+            return evaluation, self._is_good(flat, data, evaluation)
+
+        return quick_jit(evaluate)
+
+    @cached_property
+    def _gradient(self) -> Any:
+        """(the evaluation, the gradient of f, oriented for minimisation) as a program of (flat, data)."""
+        hyper = Hypergradient(self.problem, self.problem.exact, False)
+
+        def gradient(flat: Array, data: Data) -> tuple[Evaluation, Array]:
+            evaluation, slopes = gradient_at(hyper, flat, data)
+            sure = self._is_sure(flat, data, evaluation, True)
+            return evaluation, jnp.where(sure & (jnp.abs(slopes) < STEEP).all(), slopes, jnp.nan)
+
+        return quick_jit(gradient)
+
+    @cached_property
+    def _pulled(self) -> Any:
+        """(the evaluation, the gradient of what the owners' y are worth by seeds) as a program of (flat, seeds, data)."""
+
+        def pulled(flat: Array, seeds: Array, data: Data) -> tuple[Evaluation, Array]:
+            evaluation = self.problem.exact.evaluate(flat, data)
+            assert evaluation.solution is not None
+            slopes = self.problem.exact.pulled(flat, evaluation.solution.y, seeds, None, data).sum(axis=0)
+            sure = self._is_sure(flat, data, evaluation, False)
+            return evaluation, jnp.where(sure & (jnp.abs(slopes) < STEEP).all(), slopes, jnp.nan)
+
+        return quick_jit(pulled)
+
+    @cached_property
+    def _told(self) -> Any:
+        """The statuses of f and y as a program of (flat, data)."""
+
+        def told(flat: Array, data: Data) -> tuple[Array, Array]:
+            evaluation, of_f = self._gradient.function(flat, data)
+            assert evaluation.solution is not None
+            y = evaluation.solution.y
+            seeds = generic_ways(y.ravel())[0].reshape(y.shape)
+            of_y = self._pulled.function(flat, seeds, data)[1]
+            unique = jnp.isfinite(of_f).all() & (not self._untold), jnp.isfinite(of_y).all()
+            # a direction of length zero costs the host nothing
+            way = jnp.where(unique[0] & unique[1], 0.0, generic_ways(flat)[0])
+            moves = self._moves(flat, y, way, data) & self._is_good(flat, data, evaluation)
+            otherwise = jnp.where(moves, DerivativeStatus.ONE_SIDED, DerivativeStatus.REFUSED)
+            f, of_answers = (jnp.where(one, DerivativeStatus.UNIQUE, otherwise).astype(jnp.int32) for one in unique)
+            return f, of_answers
+
+        return quick_jit(told)
+
+    def _moves(self, flat: Array, y: Float[Array, "owners size"], way: Array, data: Data) -> Bool[Array, ""]:
+        """Whether all owners' y have a derivative along a direction, and one back."""
+        method = self.problem.exact.method
+        assert isinstance(method, ParametricProgram)
+
+        def told(owner: Owner, _: Array) -> Array:
+            return jnp.stack([jnp.isfinite(method.rate(flat, owner, sign * way)).all() for sign in (1.0, -1.0)])
+
+        return self.problem.exact.of_each_owner(told, flat, data, y).all()
+
+    # --- what is judged ------------------------------------------------------------------------------------------
+
+    def _is_good(self, flat: Array, data: Data, evaluation: Evaluation) -> Bool[Array, ""]:
+        """Whether a point is in X, and its evaluation a solution."""
+        solution, problem = evaluation.solution, self.problem
+        assert solution is not None
+        good = solution.converged.all() & (evaluation.gap <= 0).all() & jnp.isfinite(solution.y).all()
+        if problem.upper_set.kind == "free" and problem.private_set is None:
+            return good
+        away = jnp.linalg.norm(project_on_all(problem, flat, data) - flat)
+        return good & (away <= SINGLE * (1.0 + jnp.linalg.norm(flat)))
+
+    def _is_sure(self, flat: Array, data: Data, evaluation: Evaluation, of_f: bool) -> Bool[Array, ""]:
+        """Whether an adjoint is the derivative, if it is one of y's."""
+        good = self._is_good(flat, data, evaluation) & self._is_meant(evaluation, of_f)
+        return good & self._is_smooth(flat, data, evaluation, of_f)
+
+    def _is_meant(self, evaluation: Evaluation, of_f: bool) -> Bool[Array, ""]:
+        """Whether there is one solution, or a selection among them; f may be the same at all."""
+        assert evaluation.solution is not None and self.problem.declaration.lower_level is not None
+        unique = jnp.asarray(evaluation.solution.unique)
+        if self.problem.declaration.lower_level.selection is not None:
+            return jnp.asarray(True)
+        return ~((unique == SEVERAL) | ((unique == ALIKE) & (not of_f)) | (unique == TWISTED)).any()
+
+    def _is_smooth(self, flat: Array, data: Data, evaluation: Evaluation, of_f: bool) -> Bool[Array, ""]:
+        """Whether no term of x and theta, or of f, is at a kink of its own; those of y are told by its method."""
+        assert evaluation.solution is not None
+        switches = self._switches
+        asked = ~switches.of_answers if of_f else switches.of_level & ~switches.of_answers
+        if not asked.any():
+            return jnp.asarray(True)
+        values = jnp.abs(switches.values(flat, evaluation.solution.y, data))
+        return ~(values[asked] <= AT_ZERO * (1.0 + values.max(initial=0.0))).any()
+
+    @cached_property
+    def _switches(self) -> Switches:
+        """Of all terms."""
+        return Switches.of(self.problem)
+
+    @cached_property
+    def _untold(self) -> list[str]:
+        """The upper terms' atoms whose kinks cannot be told."""
+        return [expression_text(node) for term in self.problem.declaration.objective.terms for node in nodes_of(term) if is_opaque(node)]
+
+    def _require_switches(self) -> None:
+        if self._untold:
+            raise IncompatibleSolverError(
+                f"f has no derivative here: kinks of {self._untold[0]} in the upper objective cannot be told. Take layer.y, and write that term in JAX."
+            )
+
+    # --- shapes --------------------------------------------------------------------------------------------------
+
+    def _flat(self, x: Any, theta: Any) -> Array:
+        """(x, theta) as the raised problem has it."""
+        parts = {**_by_variable(self.decided, x, "x"), **_by_variable(self.given, theta, "theta")}
+        flat: Array = self._joined([parts[v.id] for v in self.problem.upper.variables])
+        return flat
+
+    @cached_property
+    def _joined(self) -> Any:
+        """Arrays as one, compiled once."""
+
+        def joined(parts: list[Array]) -> Array:
+            dtype = jnp.result_type(*parts, float)
+            return jnp.concatenate([jnp.ravel(part).astype(dtype) for part in parts])
+
+        return jax.jit(joined)
+
+    def _as_declared(self, answers: Float[Array, "owners size"]) -> Any:
+        """The owners' y in the shapes of results, by name where there are several variables."""
+        problem = self.problem
+        if problem.scope == "federation" or (problem.scope == "client" and problem.num_clients == 1):
+            return self._named(answers[0])
+        if problem.scope == "client":
+            return self._named(answers)
+        clients = problem.static_data.clients
+        ends = np.asarray(clients.tables[problem.row_table(clients)].offsets)[1:-1]
+        return [self._named(piece) for piece in jnp.split(answers, ends)]
+
+    def _named(self, flat: Array) -> Any:
+        pieces = self.problem.lower.split(flat)
+        named = {v.name(): pieces[v.id] for v in self.problem.lower.variables}
+        return next(iter(named.values())) if len(named) == 1 else named
+
+
+def _require_told(problem: CompiledProblem) -> None:
+    """The lower level's kinks that y does not tell, of terms of x and theta, are told by switches."""
+    level, lower = problem.declaration.lower_level, {v.id for v in problem.lower.variables}
+    assert level is not None
+    for part in (*level.expressions, *level.constraints):
+        for node in nodes_of(part):
+            if is_opaque(node) and node.variables() and not any(v.id in lower for v in node.variables()):
+                raise IncompatibleSolverError(
+                    f"kinks of {expression_text(node)} cannot be told, so a layer might differentiate where there is no derivative: give its "
+                    f"values as a cp.Parameter, and compute them in JAX before the layer."
+                )
+
+
+def _slack(flat: Array) -> float:
+    """How far rounding may put a point of this precision outside X."""
+    return AS_GIVEN if flat.dtype == jnp.float64 else SINGLE
+
+
+def _by_variable(variables: Shapes, value: Any, what: str) -> dict[int, Array]:
+    """Arrays by leaf id, of what is given as an array or by name."""
+    names = ", ".join(v.name() for v in variables)
+    if not variables:
+        if value is not None:
+            raise DataError(f"{what} is given, and the layer was made without parameters: name them, problem.implicit.jax(parameter, ...).")
+        return {}
+    if isinstance(value, Mapping):
+        if set(value) != {v.name() for v in variables}:
+            raise DataError(f"{what} has {', '.join(map(str, value))}; expected {{name: array}} for {names}.")
+        arrays = [value[v.name()] for v in variables]
+    elif len(variables) > 1 or value is None:
+        raise DataError(f"{what} must be {{name: array}} for {names}, or an array where there is one.")
+    else:
+        arrays = [value]
+    found = {}
+    for (variable, shape), given in zip(variables.items(), arrays):
+        array = jnp.asarray(given)
+        if array.shape != shape:
+            raise DataError(f"{what} for {variable.name()!r} has shape {array.shape}; expected {shape}. A batch goes through jax.vmap.")
+        found[variable.id] = array
+    return found
