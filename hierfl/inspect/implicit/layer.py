@@ -1,6 +1,6 @@
 """y(x, theta) and f(x, theta) as functions that JAX compiles, batches and differentiates; theta are parameters of the problem.
 
-Parameters become upper variables (``hierfl.analysis.raised_parameters``), so that values, adjoints, and where there is none, are those of the
+Parameters become upper variables (``hierfl.inspect.implicit.raised_parameters``), so that values, adjoints, and where there is none, are those of the
 implicit function itself. All is computed in double precision, whatever the precision around it; batches are asked at once.
 """
 
@@ -19,7 +19,6 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from hierfl.analysis.raised_parameters import raised
 from hierfl.analysis.variable_bounds import require_continuous
 from hierfl.compiler.compiled_problem import CompiledProblem, compile_problem
 from hierfl.compiler.data.tables import Data
@@ -32,6 +31,7 @@ from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.programs.convex_program import ALIKE, SEVERAL, TWISTED
 from hierfl.compiler.starting_points import AS_GIVEN, project_on_all, require_in_upper_set
 from hierfl.errors import DataError, IncompatibleSolverError, NoGradientError
+from hierfl.inspect.implicit.raised_parameters import raised
 from hierfl.inspect.kinks.switches import Switches, is_opaque, nodes_of
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import computing, double_precision
@@ -56,8 +56,8 @@ class DerivativeStatus(IntEnum):
     """
 
     UNIQUE = 2  # there is one
-    ONE_SIDED = 1  # there is one along each direction, and no gradient: a kink
-    REFUSED = 0  # none is told: several solutions, none, or x outside X
+    ONE_SIDED = 1  # there is one along a generic direction, and one back, and no gradient: a kink
+    REFUSED = 0  # none is told: several solutions, none, none beside it, or x outside X
 
 
 class Statuses(NamedTuple):
