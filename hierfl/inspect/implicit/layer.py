@@ -56,8 +56,8 @@ class DerivativeStatus(IntEnum):
     """
 
     UNIQUE = 2  # there is one
-    ONE_SIDED = 1  # there is one along each direction, and no gradient: a kink
-    REFUSED = 0  # none is told: several solutions, none, or x outside X
+    ONE_SIDED = 1  # there is one along a generic direction, and one back, and no gradient: a kink
+    REFUSED = 0  # none is told: several solutions, none, none beside it, or x outside X
 
 
 class Statuses(NamedTuple):
