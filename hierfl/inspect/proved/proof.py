@@ -196,7 +196,7 @@ class _Proof:
             return search, first
         if first is None or search.value < first.value:
             start = search.values
-        if not program.is_linear:
+        if not (program.is_linear or search.failed):
             with Waiting("bounds of multipliers", self.show):
                 bound_pairs(program, time.perf_counter() + min(BOUNDING, 0.3 * (self.until - time.perf_counter())))
         again = searched(program, start, gap, self.until, self.show, sign)
