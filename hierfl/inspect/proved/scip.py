@@ -159,7 +159,9 @@ def bound_pairs(program: SingleLevel, until: float) -> None:
                 model.chgVarUb(variables[place], HIGHEST)
                 most = _most(model, variables[place])
                 model.chgVarUb(variables[place], None)
-            except Exception:  # as pyscipopt raises where linear programs are not solved: this one stays without a bound
+            except Exception as error:
+                if type(error) is not Exception:  # which pyscipopt raises where linear programs are not solved: this one stays without a bound
+                    raise
                 model, variables = _written(alone, None)
                 continue
             if most < 0.9 * HIGHEST:
