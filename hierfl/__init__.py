@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hierfl import errors
+from hierfl.budget import Budget
 from hierfl.checkpoint import Checkpoint
 from hierfl.errors import (
     AbsentDataError,
@@ -67,6 +68,7 @@ __all__ = [
     "ArgMax",
     "ArgMin",
     "BlackBox",
+    "Budget",
     "ByGroup",
     "CVaR",
     "Checkpoint",
@@ -116,6 +118,7 @@ __all__ = [
     "ShadowPrice",
     "Shards",
     "SiteError",
+    "Study",
     "Sweep",
     "SymbolicError",
     "TheoryWarning",
@@ -130,18 +133,21 @@ __all__ = [
 
 if TYPE_CHECKING:
     from hierfl.complexities import complexity as complexity
+    from hierfl.study import Study as Study
+
+LATER = {"Study": "hierfl.study", "complexity": "hierfl.complexities"}  # what import more than ``import hierfl`` need wait for
 
 if not TYPE_CHECKING:  # type-checkers know the names above
 
     def __getattr__(name: str) -> Any:
-        """``hf.solvers``, ``hf.runtime``, ``hf.models`` and ``hf.testing`` without an import of their own; the nearest name for a misspelt one."""
-        if name in ("models", "runtime", "solvers", "testing"):
+        """``hf.solvers``, ``hf.runtime``, ``hf.models``, ``hf.study`` and ``hf.testing`` without an import of their own; the nearest name for a misspelt one."""
+        if name in ("models", "runtime", "solvers", "study", "testing"):
             return import_module(f"hierfl.{name}")
-        if name == "complexity":  # imports all solvers, which ``import hierfl`` need not wait for
-            return import_module("hierfl.complexities").complexity
+        if name in LATER:
+            return getattr(import_module(LATER[name]), name)
         elsewhere = () if name.startswith("_") else import_module("hierfl.solvers").__all__
         raise no_such_name(
             "hierfl",
             name,
-            [*__all__, "models", "runtime", "solvers", "testing", *(f"solvers.{one}" for one in elsewhere)],
+            [*__all__, "models", "runtime", "solvers", "study", "testing", *(f"solvers.{one}" for one in elsewhere)],
         )

@@ -291,7 +291,9 @@ class Problem:
         time_limit
             Seconds, compilation included; kept within two by runs in the main thread: a round that takes longer is given up.
         communication_limit
-            Scalars down and up, those of the lower level's solver included; never exceeded.
+            Scalars down and up, those of the lower level's solver included; never exceeded. Short for ``budget=hf.Budget(floats=...)``.
+        budget
+            ``hf.Budget``: what the run may take of values, gradients, lower gradients and others that are counted.
         penalty
             Where upper constraints mention y: the weight rho of what is violated, beside f, for one run. None begins with a guess and raises it,
             each run from where the one before ended, until the constraints hold.
@@ -327,7 +329,7 @@ class Problem:
         from hierfl.runtime.run import run
 
         asked, why = RunSettings.of(settings), None
-        limits = Limits(asked.tolerance, asked.time_limit, asked.communication_limit)
+        limits = Limits.of(asked)
         try:
             with heeded():
                 with impatient():

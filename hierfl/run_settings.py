@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
+from hierfl.budget import Budget
 from hierfl.checkpoint import Checkpoint
 from hierfl.errors import SettingError
 from hierfl.near_names import near_names, require_names
@@ -22,6 +23,11 @@ HISTORY_COLUMNS = {
     "objective",
     "gradient_norm",
     "lower_residual",
+    "values",
+    "gradients",
+    "products",
+    "projections",
+    "lower_gradients",
     "lower_solves",
     "step_size",
     "seconds",
@@ -44,6 +50,7 @@ class SolveSettings(TypedDict, total=False):
     tolerance: float | None
     time_limit: float | None
     communication_limit: float | None
+    budget: Budget | None
     penalty: float | None
     checkpoint: Any
     resume: bool
@@ -73,6 +80,7 @@ class RunSettings:
     tolerance: float | None = None
     time_limit: float | None = None
     communication_limit: float | None = None
+    budget: Budget | None = None
     penalty: float | None = None
     checkpoint: Any = None
     resume: bool = False
@@ -125,7 +133,8 @@ class RunSettings:
             )
         # whole numbers of NumPy become Python's
         object.__setattr__(self, "evaluate_every", int(self.evaluate_every))
-        object.__setattr__(self, "rounds", None if self.rounds is None else int(self.rounds))
+        within = [rounds for rounds in (self.rounds, None if self.budget is None else self.budget.rounds) if rounds is not None]
+        object.__setattr__(self, "rounds", int(min(within)) if within else None)
         object.__setattr__(self, "most_rounds", OPEN_ENDED if self.rounds is None else self.rounds)
 
     @property
@@ -163,6 +172,11 @@ def _require_limits(settings: RunSettings) -> None:
         value = getattr(settings, name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, Real) or not float(value) > 0):
             raise SettingError(f"{name}={value!r}: a positive number, or None.")
+    budget = settings.budget
+    if budget is not None and not isinstance(budget, Budget):
+        raise SettingError(f"budget={budget!r}: a hf.Budget, such as hf.Budget(values=1000).")
+    if budget is not None and budget.floats is not None and settings.communication_limit is not None:
+        raise SettingError("communication_limit and Budget(floats=...) are the same: give one of them.")
 
 
 def _require_numbers(settings: RunSettings) -> None:

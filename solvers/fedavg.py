@@ -204,15 +204,17 @@ class BoundFedAvg(LocalSteps):
     def round(self, clients: Clients, state: Array, key: Array) -> tuple[Array, dict[str, Array]]:
         problem, x = self.problem, state
         move, value, weight, fault = jnp.zeros_like(x), jnp.zeros((), x.dtype), 0.0, jnp.full((), -1)
+        steps = jnp.zeros((), int)
         if problem.client_program is not None:
             messages = clients.map(self.local_steps, x)
             move, value = clients.mean((messages.payload, messages.monitor["value"]))
-            weight, fault = self.problem.total_weight, first_fault(clients, messages)
+            weight, fault, steps = self.problem.total_weight, first_fault(clients, messages), self.made(clients)
         if problem.server_program is not None:
             server_move, server_value = clients.server(self.server_steps, x)
             move, value, weight = move + server_move, value + server_value, weight + 1.0
+            steps = steps + jnp.maximum(self.server_count(clients.round), 1)
         move = move / weight
-        return problem.project_upper(x + move, clients.public), self.record(clients, move, value, fault)
+        return problem.project_upper(x + move, clients.public), self.record(clients, move, value, fault, steps)
 
     def local_steps(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """A participant's H local steps; it sends its move."""
@@ -222,12 +224,18 @@ class BoundFedAvg(LocalSteps):
 
     def server_steps(self, party: Party, received: Received, key: Array) -> tuple[Array, Array]:
         """The server's own local steps on f_1: as many epochs as the clients make, or steps as the busiest client."""
-        count = jnp.max(row(self.counts, received.round))
-        if self.epochs is not None:
-            population, samples = self.problem.static_data.server, self.problem.server_samples
-            own = batches_of_a_pass(population, samples, self.settings.batch_size)
-            count = jnp.asarray(self.epochs * int(own[0]))
-        return self._move(self.server_term, party, received, count, key)
+        return self._move(self.server_term, party, received, self.server_count(received.round), key)
+
+    def made(self, clients: Clients) -> Array:
+        """The local steps of all participants; a client without any still takes one gradient, with whose value it tells f_i."""
+        return self.of_present(clients, jnp.maximum(steps_of(self.counts, clients.round, clients.participants), 1))
+
+    def server_count(self, r: Array) -> Array:
+        """The server's local steps in a round."""
+        if self.epochs is None:
+            return jnp.max(row(self.counts, r))
+        population, samples = self.problem.static_data.server, self.problem.server_samples
+        return jnp.asarray(self.epochs * int(batches_of_a_pass(population, samples, self.settings.batch_size)[0]))
 
     def _move(self, term: Term, party: Party, received: Received, count: Array, key: Array) -> tuple[Array, Array]:
         start, r = received.broadcast, received.round

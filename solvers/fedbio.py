@@ -124,7 +124,8 @@ class BoundFedBiO(BoundNested):
         messages = clients.map(self.local_steps, state)
         x, y, u = jax.tree.map(jnp.add, state, self.move(clients, messages.payload))
         after = NestedPoint(self.problem.project_upper(x, clients.public), y, u)
-        return after, self.record(clients, x - state.x, messages)
+        steps = self.of_present(clients, jnp.maximum(steps_of(self.counts, clients.round, clients.participants), 1))
+        return after, self.record(clients, x - state.x, messages, gradients=2 * steps, products=2 * steps, lower_gradients=steps)
 
     def move(self, clients: Clients, moves: NestedPoint) -> NestedPoint:
         """The server's move by the participants'."""

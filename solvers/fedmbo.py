@@ -130,14 +130,15 @@ class BoundFedMBO(BoundNested):
 
         y = clients.loop(self.settings.inner_rounds, inner, state.y)
         shared = Known((x.values, clients.share(y).values))
-        paths, deal = self._paths(clients, shared, path_key)
+        paths, deal, longest = self._paths(clients, shared, path_key)
         messages = clients.map(self.hyper_slope, shared, each=paths[deal], key=last_key)
         move = -row(self.sizes, clients.round) * self.mean(clients, messages.payload)
         after = SharedState(self.problem.project_upper(state.x + move, clients.public), y)
-        return after, self.record(clients, move, messages)
+        each = {"gradients": 2, "products": longest + 1, "lower_gradients": self.settings.inner_rounds + 1}
+        return after, self.record(clients, move, messages, **{name: clients.count * one for name, one in each.items()})
 
-    def _paths(self, clients: Clients, shared: Known, key: Array) -> tuple[Array, Array]:
-        """p_j (participants, size) of all paths, and which of them each participant is dealt at last, ``(participants,)``."""
+    def _paths(self, clients: Clients, shared: Known, key: Array) -> tuple[Array, Array, Array]:
+        """p_j (participants, size) of all paths, which of them each participant is dealt at last, ``(participants,)``, and the length of the longest."""
         first, steps, drawn, dealt = split(key, 4)
         places, terms = clients.participants.shape[0], self.settings.neumann
         weights = clients.count * present_weights(self.problem, clients)  # n w_i
@@ -153,7 +154,7 @@ class BoundFedMBO(BoundNested):
 
         most = jnp.max(jnp.where(clients.present, lengths, 0))
         paths: Array = clients.loop(most, step, (terms / lipschitz) * weights[:, None] * slopes)
-        return paths, self._dealt(clients, fold_in(dealt, terms))
+        return paths, self._dealt(clients, fold_in(dealt, terms)), most
 
     def _dealt(self, clients: Clients, key: Array) -> Array:
         """A path for each participant: a keyed order of those present, and after them the places of nobody."""

@@ -162,16 +162,22 @@ class BoundFedNest(BoundNested):
             return y + self.mean(clients, moves)
 
         y = clients.loop(self.settings.inner_rounds, inner, state.y)
-        p = jnp.zeros_like(y) if self.minimax else self._series(clients, x, y, series_key)
+        p, cut = (jnp.zeros_like(y), 0) if self.minimax else self._series(clients, x, y, series_key)
         slopes = clients.map(self.outer_slope, NestedPoint(x, y, nothing if self.minimax else p), key=slope_key)
         h = self.mean(clients, slopes.payload)
         messages = clients.map(self.outer_move, NestedPoint(x, y, h), key=step_key)
         move = self.mean(clients, messages.payload)
         x = self.problem.project_upper(x + move, clients.public)
-        return SharedState(x, y), self.record(clients, move, slopes, messages)
+        above, below = (self.of_present(clients, 2 * steps_of(counts, clients.round, clients.participants)) for counts in (self.counts, self.inner_counts))
+        work = {
+            "gradients": above + clients.count * (1 if self.minimax else 2),
+            "products": clients.count * (0 if self.minimax else cut + 1),
+            "lower_gradients": self.settings.inner_rounds * (below + clients.count) + clients.count,
+        }
+        return SharedState(x, y), self.record(clients, move, slopes, messages, **work)
 
-    def _series(self, clients: Clients, x: Array, y: Array, key: Array) -> Array:
-        """FedIHGP: Algorithm 3 of the source."""
+    def _series(self, clients: Clients, x: Array, y: Array, key: Array) -> tuple[Array, Array]:
+        """FedIHGP: Algorithm 3 of the source; with the factors of its product."""
         first, other, drawn = split(key, 3)
         terms, nothing = self.settings.neumann, jnp.zeros(0, x.dtype)
         slope = self.mean(clients, clients.map(self.answer_slope, NestedPoint(x, y, nothing), key=first).payload)
@@ -181,8 +187,7 @@ class BoundFedNest(BoundNested):
             return p - self.mean(clients, products) / self.smooth
 
         cut = row_numbers(drawn, 0, 0, 1, jnp.asarray(terms))[0]
-        p: Array = clients.loop(cut, factor, terms / self.smooth * slope)
-        return p
+        return clients.loop(cut, factor, terms / self.smooth * slope), cut
 
     # --- a participant -----------------------------------------------------------------------------------------------
 

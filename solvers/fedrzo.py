@@ -31,6 +31,7 @@ from hierfl.jaxtools.keyed_random import split
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.lower import Exact, LocalSGD, ProjectedSGD
+from hierfl.solvers.lower.exact import BoundExact
 from hierfl.solvers.lower.lower_solver import Clock, LowerAnswer, LowerSolver, bind_lower, require_federated
 from hierfl.solvers.papers.published import PaperMode, PublishedSettings, fedrzo_mode
 from hierfl.solvers.papers.theory import Starts, prescription, require_covered, require_left_out
@@ -61,7 +62,7 @@ class BoundFedRZO2s(ZerothOrderSteps):
         """Lines 3 to 9: the server broadcasts x, the participants answer and step by themselves, the server averages."""
         ledger = self.uplink.charge(clients, state.ledger, self.steps)
         broadcast = self.uplink.announced(state.x)  # line 3
-        x, record = self.averaged(clients, state.x, broadcast, RoundMonitor.quiet(state.x))  # lines 4 to 9
+        x, record = self.averaged(clients, state.x, broadcast, RoundMonitor.quiet(state.x, self.lower))  # lines 4 to 9
         return FedRZOState(x, state.y, ledger), record
 
     def local_steps(
@@ -104,10 +105,12 @@ class BoundFedRZObl(ZerothOrderSteps):
         """Lines 3 to 11: the server draws v, all clients answer at x + eta v and x, the participants step, the server averages."""
         (x, y, ledger), (v_key, y_key) = state, split(key)
         v = self.steps.draw(v_key)  # line 3
+        if isinstance(self.lower, BoundExact):
+            self.charge_pooled(clients)
         answers = self._answers(clients, x, v, y, y_key)  # line 4
         ledger = self.uplink.charge(clients, ledger, self.steps)
         delayed = DelayedAnswers(Known((x, v)), answers.y)  # line 5
-        monitor = RoundMonitor.quiet(x).with_federation(answers.residual, answers.gap)
+        monitor = RoundMonitor.quiet(x, self.lower).with_federation(answers, self.lower, self.clock(clients.round))
         y = answers.y[0] if self.settings.estimator == "forward" else jnp.mean(answers.y, axis=0)
         x, record = self.averaged(clients, x, delayed, monitor, v, y)  # lines 6 to 11
         return FedRZOState(x, answers.y[0], ledger), record

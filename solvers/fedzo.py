@@ -8,7 +8,7 @@ Every local step draws b1 samples and b2 directions v_n, uniform on the unit sph
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from jax import Array
@@ -65,6 +65,10 @@ class BoundFedZO(BoundFedAvg):
 
     smoothing: np.ndarray
     tabulated: ClassVar[tuple[str, ...]] = (*BoundFedAvg.tabulated, "smoothing")
+
+    def steps_work(self, steps: Any) -> dict[str, Any]:
+        values = steps * (1 + self.settings.directions)
+        return {"values": values, "projections": self.above(1, values)}
 
     def gradient(self, term: Term, x: Array, party: Party, key: Array, t: Array) -> tuple[Array, Array]:
         """Value and estimated gradient of a term at x: the same b1 samples at all points."""

@@ -135,8 +135,9 @@ class BoundHierFAVG(BoundFedAvg):
         taking_part = jax.ops.segment_sum(clients.present.astype(int), edge, self.edges) > 0
         for way in ("down", "up"):
             clients.charge(way, jnp.sum(taking_part) * state.size, tier="cloud_")
+        steps = self.settings.edge_rounds * self.made(clients)
         move = of_edges @ models - state * jnp.sum(of_edges)
-        return self.problem.project_upper(state + move, clients.public), self.record(clients, move, value, fault)
+        return self.problem.project_upper(state + move, clients.public), self.record(clients, move, value, fault, steps)
 
     def edge_steps(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """A participant's local steps from its edge's x; it sends its move to the edge."""

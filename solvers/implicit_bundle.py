@@ -131,14 +131,14 @@ class BoundImplicitBundle(BoundSearch):
                     descent = Descent(oracle, rows, descent.best, accuracy)
                     asks, answer = descent.asks(), None
                     continue
-                yield self._visit(descent, end.value, oracle.asked - told)
+                yield self._visit(descent, end.value, oracle.asked - told, told == 0)
                 return
-            yield self._visit(descent, None, oracle.asked - told)
+            yield self._visit(descent, None, oracle.asked - told, told == 0)
             told = oracle.asked
             answer = oracle(x)
 
-    def _visit(self, descent: Descent | LimitedDescent, ended: str | None, asked: int) -> Visit:
-        """What the latest answer has come to, for which the lower level was solved at so many points."""
+    def _visit(self, descent: Descent | LimitedDescent, ended: str | None, asked: int, first: bool) -> Visit:
+        """What the latest answer has come to, for which the lower level was solved at so many points; ``first`` before there was any visit."""
         best, problem = descent.best, self.problem
         if descent.oracle.answers is not None and descent.oracle.answers.replaying:
             return Visit(BestPoint(best.x, None), {}, ended)
@@ -150,6 +150,8 @@ class BoundImplicitBundle(BoundSearch):
             "step_size": descent.share,
             "lower_residual": 0.0 if solution is None else float(np.max(solution.residual)),
             "lower_solves": 0 if solution is None else asked * np.size(solution.residual),
-            **self.sent(),
+            "gradients": asked * (problem.num_clients * (problem.client_program is not None) + (problem.server_program is not None)),
+            **self.sent(asked),
+            "lower_scalars_up": problem.lower_scalars if first and problem.scope == "federation" else 0,  # the data, once, of a y that clients share
         }
         return Visit(state, record, ended)

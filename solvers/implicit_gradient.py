@@ -4,7 +4,7 @@ Where the lower level is smooth and its set has a differentiable projection, one
 evaluations that a zeroth-order method needs to see as much (Grazzi et al., 2020, for unconstrained lower levels; the
 formulas for sets, moving ones included, are in ``hierfl.compiler.implicit_differentiation``). A client solves its lower level and the
 adjoint system by itself and sends one vector. In federation scope the lower level and the adjoint system are solved by the
-simulation, whose questions to the clients are not counted. At kinks of f the gradient is a heuristic.
+simulation: they are counted as the data that they are made of, sent once. At kinks of f the gradient is a heuristic.
 """
 
 from __future__ import annotations
@@ -116,11 +116,13 @@ class BoundImplicitGradient(Bound):
 
     def round(self, clients: Clients, state: SharedState, key: Array) -> tuple[SharedState, dict[str, Array]]:
         problem, (x, y), size = self.problem, state, row(self.sizes, clients.round)
-        at, monitor = self.oracle.query(x, clients.public), RoundMonitor.quiet(x)
+        at, monitor = self.oracle.query(x, clients.public), RoundMonitor.quiet(x, self.lower)
         in_x, in_y = jnp.zeros_like(x), jnp.zeros_like(y)  # gradients of the terms, in the federation's y too
         if self.federated:
+            if isinstance(self.lower, BoundExact) or not self.hyper.envelope:
+                self.charge_pooled(clients)
             answer = self.lower.federation(clients.everyone, Known(at[None]), y, self.clock(clients.round), key)
-            y, monitor = answer.y[0], monitor.with_federation(answer.residual, answer.gap)
+            y, monitor = answer.y[0], monitor.with_federation(answer, self.lower, self.clock(clients.round))
         if problem.client_program is not None:
             messages = clients.map(self.client_gradient, self.with_prices(clients, at, y, (at, y)))
             in_x, in_y = clients.mean(messages.payload)
@@ -133,7 +135,9 @@ class BoundImplicitGradient(Bound):
         gradient = in_x
         if self.federated:
             gradient = self._federated(clients.everyone, at, in_x, in_y, y)
-        record = monitor.record(problem.sign, size, jnp.linalg.norm(gradient))
+        sides = (clients.count if problem.client_program is not None else 0) + (problem.server_program is not None)
+        own = {"gradients": sides, "projections": self.above(1, 1 + sides) + self.below(monitor)}
+        record = monitor.record(problem.sign, size, jnp.linalg.norm(gradient), **own)
         return SharedState(problem.project_upper(x - size * gradient, clients.public), y), record
 
     def client_gradient(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
@@ -168,7 +172,7 @@ class BoundImplicitGradient(Bound):
                 memory, residual = self.lower.client(x, party, memory, clock, lower_key)
                 gap = problem.lower_gap(x, party.environment)
             value, gradient = self.hyper.client(x, memory, party, mean)
-        return memory, Message((gradient, in_y), LocalMonitor(value, residual, gap, solves)._asdict())
+        return memory, Message((gradient, in_y), LocalMonitor.told(value, residual, gap, *self.oracle.worked(solves, party, clock)))
 
     def server_gradient(self, party: Party, received: Received, key: Array) -> tuple[Array, Array, Array]:
         """(value, gradient in x, gradient in the federation's y) of the server's term."""

@@ -142,7 +142,13 @@ class BoundLocalSGDA(BoundFedAvg):
         fault, everyone = first_fault(clients, messages), jnp.broadcast_to(~(gap <= 0), clients.participants.shape)
         empty = first_flagged(clients.participants, everyone)
         watched = RoundMonitor(value, jnp.linalg.norm(state.y - nearest), gap, fault, empty)
-        return SharedState(x, y), watched.record(problem.sign, size, move_rate(move, size))
+        steps = self.made(clients)
+        bounded = problem.lower_set is not None and problem.lower_set.kind != "free"
+        own = {"lower_gradients": steps, "projections": self.above(1) + bounded * (steps + 3)}
+        if problem.server_program is not None:
+            steps = steps + jnp.maximum(self.server_count(clients.round), 1)
+        own["gradients"] = steps
+        return SharedState(x, y), watched.record(problem.sign, size, move_rate(move, size), **own)
 
     def local_steps(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """A participant's H simultaneous steps in x and y; it sends both moves."""

@@ -222,13 +222,15 @@ class BoundNewton(Bound):
         after: NewtonState = jax.tree.map(lambda new, old: jnp.where(taken, new, old), moved, kept)
         # a trial that leaves the domain is no fault, a start or a point that was there before is
         monitor = monitor._replace(value=jnp.where(begins, monitor.value, jnp.minimum(monitor.value, state.value)), fault=jnp.where(begins, monitor.fault, -1))
-        return after, monitor.record(problem.sign, state.step, jnp.linalg.norm(found.gradient * state.units))
+        sides = clients.count * (problem.client_program is not None) + (problem.server_program is not None)
+        own = {"gradients": sides, "products": sides * trial.x.size}
+        return after, monitor.record(problem.sign, state.step, jnp.linalg.norm(found.gradient * state.units), **own)
 
     def client_curvature(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """What a client sends of its term at the trial."""
         found = self._curvature(Term(self.problem.client_value, self.problem.upper_samples), party, received.broadcast)
         nothing = jnp.zeros(())
-        return memory, Message(found, LocalMonitor(found.value, nothing, nothing - 1.0, jnp.zeros((), int))._asdict())
+        return memory, Message(found, LocalMonitor.told(found.value, nothing, nothing - 1.0))
 
     def server_curvature(self, party: Party, received: Received, key: Array) -> Derivatives:
         """The server's term at the trial."""

@@ -138,9 +138,8 @@ class BoundScaffnew(LocalSteps):
         messages = clients.map(self.local_steps, (state.x, count))
         mean = state.x + clients.mean(messages.payload) / self.problem.total_weight
         x = self.problem.project_upper(mean - state.control / self.rate, clients.public)
-        record = self.record(
-            clients, mean - state.x, clients.mean(messages.monitor["value"]), first_fault(clients, messages)
-        )
+        told = clients.mean(messages.monitor["value"]), first_fault(clients, messages)
+        record = self.record(clients, mean - state.x, *told, clients.count * count)
         return CorrectedState(x, state.control + self.rate * (x - mean)), record
 
     def local_steps(

@@ -87,7 +87,7 @@ class BoundStandardErrors(Bound):
     def client_sums(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """What a client says."""
         found, nothing = RowLoss.above(self.problem).sums(party, received.broadcast, received.broadcast), jnp.zeros(())
-        return memory, Message(found, LocalMonitor(found.loss, nothing, nothing - 1.0, jnp.zeros((), int))._asdict())
+        return memory, Message(found, LocalMonitor.told(found.loss, nothing, nothing - 1.0))
 
 
 def sums_at(problem: CompiledProblem, x: np.ndarray, runtime: Any) -> RowSums:

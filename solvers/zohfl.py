@@ -248,7 +248,7 @@ class BoundZOHFL(Bound):
     def round(self, clients: Clients, state: ZOHFLState, key: Array) -> tuple[ZOHFLState, dict[str, Array]]:
         """Lines 3 to 8 of Algorithm 1."""
         problem, (x, ledger) = self.problem, state
-        gradient, monitor, step = jnp.zeros_like(x), RoundMonitor.quiet(x), row(self.step_sizes, clients.round)
+        gradient, monitor, step = jnp.zeros_like(x), RoundMonitor.quiet(x, self.lower), row(self.step_sizes, clients.round)
         if problem.client_program is not None:
             v = self._directions(clients, key)  # line 3
             ledger = self._announce(clients, v, ledger)
@@ -260,7 +260,9 @@ class BoundZOHFL(Bound):
         if problem.server_program is not None:
             value, server_gradient = clients.server(self.server_gradient, x)  # line 7: grad f_1(x; xi)
             gradient, monitor = server_gradient + gradient, monitor.with_server(value)
-        record = monitor.record(problem.sign, step, jnp.linalg.norm(gradient))
+        values = 2 * self.settings.directions * clients.count if problem.client_program is not None else 0
+        own = {"values": values, "gradients": int(problem.server_program is not None), "projections": self.above(1, values) + self.below(monitor)}
+        record = monitor.record(problem.sign, step, jnp.linalg.norm(gradient), **own)
         return ZOHFLState(problem.project_upper(x - step * gradient, clients.public), ledger), record  # line 8
 
     def answer(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
@@ -280,7 +282,8 @@ class BoundZOHFL(Bound):
 
         pairs: Evaluated = v.each(pair, range(v.count), split(key, v.count))  # leading axes (q, 2)
         warm_start = jnp.mean(pairs.y, axis=(0, 1)) if memory.size else memory
-        seen = LocalMonitor(jnp.mean(pairs.value), jnp.max(pairs.residual), jnp.max(pairs.gap), jnp.sum(pairs.solves))
+        counted = jnp.sum(pairs.solves), jnp.sum(pairs.evaluations)
+        seen = LocalMonitor(jnp.mean(pairs.value), jnp.max(pairs.residual), jnp.max(pairs.gap), *counted)
         payload = pairs.y if self.sends_answers else pairs.value[:, 0] - pairs.value[:, 1]
         return warm_start, Message(payload, seen._asdict())
 

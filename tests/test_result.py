@@ -42,13 +42,13 @@ def test_values_are_set_on_upper_variables_and_shapes_are_public() -> None:
 
 def test_history_has_a_row_per_round_and_metrics_per_evaluation() -> None:
     result = solved(metrics={"distance": lambda x, y: sum(float(np.sum(v**2)) for v in x.values())}, evaluate_every=25)
-    assert {"objective", "gradient_norm", "lower_residual", "lower_solves", "step_size", "seconds", "scalars"} == set(
+    assert {"objective", "gradient_norm", "lower_residual", "lower_solves", "values", "step_size", "seconds", "scalars"} == set(
         result.history
     )
     assert all(len(values) == 60 for values in result.history.values())
     np.testing.assert_array_equal(result.metrics["round"], [0, 25, 50, 60])
     frame = result.to_pandas()
-    assert frame.shape == (60, 8)
+    assert frame.shape == (60, 9)
     assert frame["distance"].notna().sum() == 3
 
 

@@ -7,6 +7,7 @@ Objectives are oriented so that everything is minimised: a ``Maximize`` is negat
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -113,6 +114,14 @@ class Oracles:
             bool(self.lower_samples)
             or any(isinstance(p, ClientParameter) for e in level.expressions for p in e.parameters())
         )
+
+    @cached_property
+    def lower_scalars(self) -> int:
+        """How many numbers of the clients the lower level is made of: rows of its samples, and constants."""
+        clients, levels = self.static_data.clients, self.declaration.lower
+        columns = [values for table in clients.tables for sample, values in table.values.items() if sample in self.lower_samples]
+        own = {p.id: p.size for level in levels for e in level.expressions for p in e.parameters() if isinstance(p, ClientParameter)}
+        return sum(math.prod(column.shape) for column in columns) + clients.size * sum(own.values())
 
     @cached_property
     def server_samples(self) -> tuple[int, ...]:

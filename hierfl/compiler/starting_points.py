@@ -19,6 +19,7 @@ from hierfl.language.printing.text import expression_text
 
 INSIDE = 1e-9  # relative: how far rounding may put a point outside X
 AS_GIVEN = 1e-7  # relative: the same of points that users give, such as answers of other solvers, rounded
+AGAIN = 1000  # projections of a point, each of which leaves less
 SCALE = 10.0  # half the width of the box where X is unbounded
 
 
@@ -114,6 +115,23 @@ def require_in_upper_set(compiled: CompiledProblem, x: np.ndarray, tolerance: fl
     if away > tolerance * (1 + np.linalg.norm(x)):
         shown = np.array2string(nearest, threshold=8, precision=8)
         raise SettingError(f"x is {away:.3g} outside X, on which f is declared: the nearest point of X is {shown}.")
+
+
+@double_precision
+def nearest_in_upper_set(compiled: CompiledProblem, x: np.ndarray) -> np.ndarray:
+    """The nearest point of X to a flat x, which X's own check takes: iterative projections are repeated until it does.
+
+    Raises ``SettingError`` where X has no such point within rounding.
+    """
+    public, known = compiled.laid_out().clients.public, compiled.known_upper_set
+    if known.kind == "free":
+        return x
+    for _ in range(AGAIN):
+        nearest = known.point_near(x, public)
+        if np.linalg.norm(nearest - x) <= INSIDE * (1 + np.linalg.norm(x)):
+            return nearest
+        x = nearest
+    raise SettingError(f"no point of X was found near {np.array2string(x, threshold=8)}: projections do not settle on one.")
 
 
 def start_points(compiled: CompiledProblem, x0: Any, count: int, seed: int) -> np.ndarray:

@@ -25,7 +25,7 @@ from hierfl.result import Result
 from hierfl.run_settings import RunSettings
 from hierfl.runtime.contract import Algorithm, Visitor
 from hierfl.runtime.in_process.execution import InProcess
-from hierfl.runtime.records import CLOUD, MOTION, TRAFFIC, Outcome, scalars_sent
+from hierfl.runtime.records import CLOUD, MOTION, TRAFFIC, WORK, Outcome, scalars_sent
 from hierfl.runtime.watch import Watch, response_of
 from hierfl.value_certificate import Certificate
 
@@ -183,8 +183,8 @@ def _distances(compiled: CompiledProblem, iterate: np.ndarray) -> np.ndarray:
 
 def _shown(compiled: CompiledProblem, history: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The columns of a result's history."""
-    hidden = ("fault", "empty", *TRAFFIC, *MOTION, *(() if compiled.lower.size else ("lower_solves",)))
-    kept = {name: values for name, values in history.items() if name not in hidden}
+    hidden = ("fault", "empty", *TRAFFIC, *MOTION)
+    kept = {name: values for name, values in history.items() if name not in hidden and (name not in WORK or np.any(values))}
     return kept | {"scalars": scalars_sent(history)}
 
 

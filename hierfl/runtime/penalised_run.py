@@ -355,11 +355,8 @@ class _Rounds:
         return Measured(told[0], Violations.of_all(texts, told[1]), None)
 
     def _limits(self) -> Limits:
-        """What is left of the scalars that may be sent; the clock goes on."""
-        if self.limits.communication is None:
-            return self.limits
-        spent = sum(np.sum(one.result.history.get("scalars", 0)) for one in self.made)
-        return replace(self.limits, communication=max(1.0, self.limits.communication - float(spent)))
+        """What is left of what may be spent; the clock goes on."""
+        return self.limits.less({name: sum(np.sum(one.result.history.get(name, 0)) for one in self.made) for name in self.limits.counts})
 
     def _told(self, ended: Ended, gave_up: bool) -> Result:
         """The result: f and what is violated where it ended, said aloud if anything is."""

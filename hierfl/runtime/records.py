@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -16,11 +16,17 @@ from jax import Array
 from hierfl.compiler.data.tables import Data, Party
 from hierfl.errors import SettingError
 from hierfl.jaxtools.keyed_random import fold_in
+from hierfl.run_settings import RunSettings
 from hierfl.runtime.contract import SERVER_STREAM, Algorithm, Cohort, Ending, Known, OwnValue, Received
 
 CLOUD = "cloud_"  # what edges and the cloud exchange
 SENT = tuple(level + way for level in ("", "lower_", CLOUD) for way in ("scalars_down", "scalars_up"))
 TRAFFIC = (*SENT, "monitor_scalars", "lower_monitor_scalars")
+# what the parties did in a round, all together: terms f_i evaluated at a point, gradients of them in x (their values with them), products of second
+# derivatives with a vector, projections on X, X_i and Y(x), evaluations of the lower level's F, and lower levels solved, one y at one point each
+WORK = ("values", "gradients", "products", "projections", "lower_gradients", "lower_solves")
+SCALARS = "scalars"  # sent, down and up
+ANSWERED = WORK[-2:]  # those of which the clients tell, where lower levels are theirs
 History = dict[str, np.ndarray]
 BlockEnd = Callable[[int, Any, Any, History], Ending | None]
 MOTION = ("move", "extent")
@@ -152,21 +158,73 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits that ``solve`` was given; None where there is none. ``began`` is when the clock started."""
+    """The limits that ``solve`` was given; None where there is none, ``counts`` by column. ``began`` is when the clock started."""
 
     tolerance: float | None = None
     seconds: float | None = None
-    communication: float | None = None
+    counts: Mapping[str, float] = field(default_factory=dict)
     began: float = field(default_factory=time.perf_counter)
+
+    @classmethod
+    def of(cls, settings: RunSettings) -> Limits:
+        """Those of ``solve``'s settings."""
+        budget, floats = settings.budget, settings.communication_limit
+        counts = {**({} if budget is None else budget.counts), **({} if floats is None else {SCALARS: float(floats)})}
+        seconds = [one for one in (settings.time_limit, None if budget is None else budget.seconds) if one is not None]
+        return cls(settings.tolerance, min(seconds, default=None), counts)
 
     @property
     def until(self) -> float:
         return math.inf if self.seconds is None else self.began + self.seconds
 
-    def affordable(self, spent: float, history: History) -> int:
-        """Count how many rounds of a block the communication limit allows when ``spent`` scalars have been sent before it."""
-        sent = scalars_sent(history)
-        return len(sent) if self.communication is None else int(np.sum(spent + np.cumsum(sent) <= self.communication))
+    def affordable(self, spent: Mapping[str, float], history: History) -> tuple[int, str]:
+        """How many rounds of a block the limits allow when so much of each column was spent before it, and by which of them.
+
+        Raises ``SettingError`` for a column that the run does not count, naming those that it does.
+        """
+        kept, by = len(history["objective"]), ""
+        for name, limit in self.counts.items():
+            fitting = int(np.sum(spent.get(name, 0) + np.cumsum(counted(history, name)) <= limit))
+            if fitting < kept:
+                kept, by = fitting, name
+        return kept, by
+
+    def require_counted(self, history: History) -> None:
+        """A run counts all that is limited. Raises ``SettingError`` as :func:`counted`."""
+        for name in self.counts:
+            counted(history, name)
+
+    def exhausted(self, spent: Mapping[str, float]) -> str:
+        """The column whose limit is met exactly, "" for none."""
+        return next((name for name, limit in self.counts.items() if spent.get(name, 0) == limit), "")
+
+    def less(self, spent: Mapping[str, float]) -> Limits:
+        """What is left of the limits when so much of each column was spent; never nothing."""
+        return replace(self, counts={name: max(1.0, limit - spent.get(name, 0)) for name, limit in self.counts.items()})
+
+
+def counted(history: History, name: str) -> np.ndarray:
+    """A column by round: scalars sent, or work.
+
+    Raises ``SettingError`` for a column that the run does not count, naming those that it does.
+    """
+    if name == SCALARS:
+        return scalars_sent(history)
+    if name not in history:
+        known = ", ".join([*(column for column in WORK if column in history), "floats", "rounds", "seconds"])
+        exact = ": the lower level is answered exactly" if name == "lower_gradients" and "lower_solves" in history else ""
+        raise SettingError(f"budget: this solver does not count {name}{exact}; it counts {known}.")
+    return np.asarray(history[name])
+
+
+def spending(history: History) -> dict[str, int]:
+    """What rounds took, by column."""
+    return {name: int(np.sum(counted(history, name))) for name in (SCALARS, *WORK) if name == SCALARS or name in history}
+
+
+def together(*spent: Mapping[str, int]) -> dict[str, int]:
+    """Sums by column."""
+    return {name: sum(one.get(name, 0) for one in spent) for name in dict.fromkeys(name for one in spent for name in one)}
 
 
 def scalars_sent(history: History) -> np.ndarray:

@@ -28,7 +28,7 @@ from hierfl.runtime.in_process.execution import InProcess, execute_visits, requi
 from hierfl.runtime.outcome import DrawnStep, RunEnd, evaluations_at, result_of, theorem_point
 from hierfl.runtime.privacy.gaussian_noise import require_one_run
 from hierfl.runtime.records import Begun, BlockEnd, Limits, Outcome
-from hierfl.runtime.step_search import FIRST, FoundStep, find_step, wants_step
+from hierfl.runtime.step_search import FIRST, FoundStep, find_step, require_left, wants_step
 from hierfl.runtime.watch import Watch
 from hierfl.value_certificate import AS_GOOD
 
@@ -73,6 +73,8 @@ def run(
             with impatient():
                 heed()
                 found = _found_step(compiled, solver, settings, keeper)
+                if found is not None:
+                    require_left(found, limits)
                 algorithm, starts = _prepared(compiled, solver, found, settings)
         except CutShort:  # it ends where it would have begun
             rest()
@@ -81,7 +83,8 @@ def run(
         if (caveat := algorithm.caveat(rounds)) is not None:
             warnings.warn(f"{type(solver).__name__}: {caveat}", TheoryWarning, stacklevel=4)
         bar = RunProgress(rounds, type(solver).__name__, settings.progress)
-        watches = [Watch(compiled, asked, algorithm, settings, limits, bar, start) for start in starts]
+        took = {} if found is None else found.took
+        watches = [Watch(compiled, asked, algorithm, settings, limits, bar, start, trials=took) for start in starts]
         with bar, nullcontext() if keeper is None else keeper.begin(algorithm, watches, starts):
             outcomes = _executed(algorithm, watches, starts, settings, keeper)
         early = wish.since if wish.reason else None

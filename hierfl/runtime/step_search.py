@@ -21,7 +21,7 @@ from hierfl.jaxtools.interruption import heed
 from hierfl.progress import Waiting
 from hierfl.run_settings import RunSettings
 from hierfl.runtime.in_process.execution import InProcess
-from hierfl.runtime.records import History
+from hierfl.runtime.records import SCALARS, History, Limits, spending, together
 
 AUTO = "auto"
 TRIAL = 20  # rounds
@@ -46,33 +46,48 @@ class Settling:
 
 @dataclass(frozen=True)
 class FoundStep:
-    """A step and how it was found: the schedule that it is used in, and the rounds that were spent on trials."""
+    """A step and how it was found: the schedule that it is used in, the rounds that were spent on trials, and what these took, by column."""
 
     step: float
     schedule: float | Settling
     rounds: int
+    took: dict[str, int]
 
     @property
     def stored(self) -> list[Any]:
         """What a checkpoint keeps of it."""
-        return [self.step, self.schedule.hold if isinstance(self.schedule, Settling) else None, self.rounds]
+        return [self.step, self.schedule.hold if isinstance(self.schedule, Settling) else None, self.rounds, self.took]
 
     @classmethod
     def of_stored(cls, stored: Any) -> FoundStep:
         """The same again."""
-        step, hold, rounds = stored
-        return cls(step, step if hold is None else Settling(step, hold), rounds)
+        step, hold, rounds, took = stored
+        return cls(step, step if hold is None else Settling(step, hold), rounds, took)
 
     @property
     def told(self) -> dict[str, Any]:
         """What a result keeps of it."""
-        return {"step_size": self.step, "trial_rounds": self.rounds}
+        return {"step_size": self.step, "trial_rounds": self.rounds, "took": self.took}
 
 
 def wants_step(solver: object) -> bool:
     """Whether the solver's step is to be found."""
     step = getattr(solver, "step_size", None)
     return isinstance(step, str) and step == AUTO
+
+
+def require_left(found: FoundStep, limits: Limits) -> None:
+    """Something is left to be spent after the trials.
+
+    Raises ``SettingError``, naming what they took.
+    """
+    for name, limit in limits.counts.items():
+        if (took := found.took.get(name, 0)) >= limit:
+            what = "floats" if name == SCALARS else name
+            raise SettingError(
+                f"step_size='auto': its trial runs took {took:,} {what}, and the limit is {limit:,.0f}, trials included: give step_size=..., such as "
+                f"{found.step:.3g}, which they found, or a larger limit."
+            )
 
 
 def find_step(compiled: CompiledProblem, solver: Any, settings: RunSettings, start: np.ndarray) -> FoundStep:
@@ -86,18 +101,18 @@ def find_step(compiled: CompiledProblem, solver: Any, settings: RunSettings, sta
         noisy = trials.differs_between_seeds(best)
     constant = getattr(type(solver), "constant_step", False) or not noisy
     hold = max(TRIAL, (HELD if settings.rounds is None else settings.rounds) // 5)
-    return FoundStep(best, best if constant else Settling(best, hold), trials.rounds)
+    return FoundStep(best, best if constant else Settling(best, hold), trials.rounds, trials.took)
 
 
 class _Trials:
-    """Short runs that differ in the step; ``rounds`` counts them all."""
+    """Short runs that differ in the step; ``rounds`` and ``took`` count them all."""
 
     def __init__(self, compiled: CompiledProblem, solver: Any, settings: RunSettings, start: np.ndarray) -> None:
         if not isinstance(getattr(solver, "participation", 1.0), Real):
             solver = replace(solver, participation=1.0)  # a script is of the run's rounds; trials have others
         self.compiled, self.solver, self.settings, self.start = compiled, solver, settings, start
         self.runtime = settings.runtime or InProcess()
-        self.rounds = 0
+        self.rounds, self.took = 0, dict[str, int]()
 
     def search(self) -> float:
         """The best step that was tried."""
@@ -153,4 +168,5 @@ class _Trials:
         self.rounds += rounds
         outcome = self.runtime.execute(self.compiled, algorithm, self.start, rounds, seed, block, lambda *_: None)
         heed()  # a trial that was cut short is none
+        self.took = together(self.took, spending(outcome.history))
         return outcome.history, np.asarray(algorithm.decision(outcome.state), float)

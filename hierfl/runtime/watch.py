@@ -19,7 +19,7 @@ from hierfl.progress import RunProgress
 from hierfl.run_settings import RunSettings
 from hierfl.run_standing import AT_REST, still_improving
 from hierfl.runtime.contract import Ending, Method
-from hierfl.runtime.records import WITHHELD, History, Limits, scalars_sent
+from hierfl.runtime.records import SCALARS, WITHHELD, History, Limits, spending, together
 
 TOO_LARGE = 1e50
 FIRST_LOOK = 256  # rounds
@@ -53,7 +53,8 @@ class Watch:
     status: str = "completed"
     ending: Ending | None = None
     error: DivergedError | None = None
-    spent: int = 0
+    spent: dict[str, int] = field(default_factory=dict)  # by column, with what trials took
+    trials: dict[str, int] = field(default_factory=dict)
     gradient_at_most: float = float("inf")
     measured: dict[str, list[float]] = field(default_factory=dict)
     path: dict[int, np.ndarray] = field(default_factory=dict)
@@ -75,14 +76,14 @@ class Watch:
         count, before = len(history["objective"]), self.start
         first, x = done - count, np.asarray(self.algorithm.decision(state))
         self._require_answers(first, x, history)
-        kept = self.limits.affordable(self.spent, history)
+        kept, by = self.limits.affordable(self.spent or self.trials, history)
         failing = _failing(history, x)
         if failing is not None and failing < kept:
             self.error = self._divergence(first + failing, history, failing)
             return self._end("diverged", first + failing)
-        spent = self.spent + int(np.sum(scalars_sent(history)))
-        if kept < count or (spent == self.limits.communication and done < self.settings.most_rounds):
-            return self._end("communication limit reached", max(first + kept, self.begun))
+        spent = together(self.spent or self.trials, spending(history))
+        if kept < count or ((by := self.limits.exhausted(spent)) and done < self.settings.most_rounds):
+            return self._end(self._spent_on(by), max(first + kept, self.begun))
         self.latest = done, state, memory
         if done % self.settings.evaluate_every and done < self.settings.most_rounds and (why := reason()) is not None:
             return self._end(why, done)
@@ -117,7 +118,7 @@ class Watch:
         self.path, self.next_look, self.gradient_at_most, self.looked, self.start = seen
         before = {name: values[: self.looked] for name, values in history.items()}
         self.cut = {name: values[self.looked :] for name, values in history.items()} if self.looked < done else {}
-        self.blocks, self.spent = [before], int(np.sum(scalars_sent(before)))
+        self.blocks, self.spent = [before], together(self.trials, spending(before) if before else {})
         self.progress.update(done, "")
 
     def history(self, rounds: int) -> History:
@@ -163,6 +164,11 @@ class Watch:
             if not number or np.asarray(value).dtype.kind not in "biuf":
                 raise SettingError(f"metric {name!r} returned {type(value).__name__}; expected one number.")
             self.measured.setdefault(name, []).append(float(value))
+
+    def _spent_on(self, name: str) -> str:
+        """The status of a run that a limit of its counts ended."""
+        floats = name == SCALARS
+        return "communication limit reached" if floats and self.settings.communication_limit is not None else f"budget spent: {'floats' if floats else name}"
 
     def _end(self, status: str, rounds: int) -> Ending:
         self.status, self.ending = status, Ending(rounds)

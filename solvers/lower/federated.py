@@ -99,9 +99,13 @@ class BoundFederated(Tabulated):
 
     def effort(self, r: int, k: int = 0, client: int = 0) -> Effort:
         """A call's in round r of the upper level, by the tables: every local step projects each sequence that a client carries."""
-        m, rounds = self.problem.num_clients, int(rows(self.lower_rounds, r, r + 1)[0])
-        steps = m * rounds * int(rows(self.local_steps, r, r + 1)[0])
-        return Effort(steps + m, steps * self.rule.sequences + 2, rounds)
+        m, rounds, evaluations = self.problem.num_clients, int(rows(self.lower_rounds, r, r + 1)[0]), int(self.evaluations(Clock(r, k)))
+        return Effort(evaluations, (evaluations - m) * self.rule.sequences + 2, rounds)
+
+    def evaluations(self, clock: Clock, client: Array | int = 0) -> Array:
+        """Of F by all clients: at every local step, and once for the residual."""
+        steps: Array = row(self.lower_rounds, clock.round) * row(self.local_steps, clock.round) + 1
+        return self.problem.num_clients * steps
 
     def rounds_of(self, scalars_up: int, points: int) -> int:
         """The lower rounds in which all clients sent so many scalars up, for y at so many points."""

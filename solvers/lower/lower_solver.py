@@ -17,8 +17,8 @@ from hierfl.solvers.parts.step_schedules import Tabulated, settings_key
 class Clock(NamedTuple):
     """When an answer is asked for: the round, and the local step counted over all rounds. Schedules run on it."""
 
-    round: Int[Array, ""]
-    step: Int[Array, ""]
+    round: Int[Array, ""] | int
+    step: Int[Array, ""] | int
 
 
 class LowerAnswer(NamedTuple):
@@ -50,6 +50,9 @@ class LowerSolver(Protocol):
 
 class BoundLower(Protocol):
     """Pure functions for traced code. A solver offers those of its scopes."""
+
+    def evaluations(self, clock: Clock, client: Int[Array, ""] | int) -> Int[Array, ""]:
+        """Of F, in one call by one client (in federation scope of all): those of the look at the residual too. Only where it is known beforehand."""
 
     def client(
         self, x: Float[Array, " n"], party: Party, start: Float[Array, " size"], clock: Clock, key: Array

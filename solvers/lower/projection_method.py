@@ -34,7 +34,6 @@ from hierfl.solvers.parts.step_schedules import (
     constant,
     require_schedule,
     row,
-    rows,
     steps_of,
     tabulate,
     tabulate_steps,
@@ -149,9 +148,12 @@ class BoundProjectedSGD(Tabulated):
 
     def effort(self, r: int, k: int, client: int) -> Effort:
         """A call's of one client in round r."""
-        own = rows(self.counts, r, r + 1)[0]
-        steps = int(own[0] if own.shape == (1,) else own[client])
-        return Effort(steps + 1, steps + 2)
+        evaluations = int(self.evaluations(Clock(r, k), client))
+        return Effort(evaluations, evaluations + 1)
+
+    def evaluations(self, clock: Clock, client: Array | int) -> Array:
+        """Of F by a client: in every step, and once for the residual."""
+        return steps_of(self.counts, clock.round, client) + 1
 
     def _first(self, x: Array, start: Array, own: Environment) -> Array:
         """Where the steps begin, in Y(x)."""
@@ -293,8 +295,12 @@ class BoundProjections(Tabulated):
 
     def effort(self, r: int, k: int, client: int = 0) -> Effort:
         """A call's at local step k, counted over all rounds."""
-        steps = int(rows(self.counts, k, k + 1)[0]) * self.settings.evaluations
-        return Effort(steps + 1, steps + 2)
+        evaluations = int(self.evaluations(Clock(r, k), client))
+        return Effort(evaluations, evaluations + 1)
+
+    def evaluations(self, clock: Clock, client: Array | int) -> Array:
+        """Of F: in every step, and once for the residual."""
+        return row(self.counts, clock.step) * self.settings.evaluations + 1
 
     def _advance(self, x: Array, own: Environment, force: Mapping, start: Array, clock: Clock) -> tuple[Array, Array]:
         def project(z: Array) -> Array:

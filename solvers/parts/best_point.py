@@ -54,7 +54,7 @@ class BoundSearch:
     def caveat(self, rounds: int) -> str | None:
         return None
 
-    def sent(self) -> dict[str, int]:
-        """What a question to all clients sends: x down; their value and its gradient up."""
-        clients, size = self.problem.num_clients, self.problem.upper.size
+    def sent(self, asked: int = 1) -> dict[str, int]:
+        """What so many questions to all clients send: x down; their value and its gradient up."""
+        clients, size = asked * self.problem.num_clients, self.problem.upper.size
         return {"scalars_down": clients * size, "scalars_up": clients * (size + 1), "monitor_scalars": clients}

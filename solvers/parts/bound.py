@@ -21,6 +21,7 @@ from hierfl.solvers.lower.exact import BoundExact
 from hierfl.solvers.lower.lower_solver import Clock
 from hierfl.solvers.parts.client_oracle import ClientOracle
 from hierfl.solvers.parts.participation import DrawnCohorts, ScriptedCohorts
+from hierfl.solvers.parts.round_monitor import RoundMonitor
 from hierfl.solvers.parts.step_schedules import Tabulated
 
 ABSENT = ("unbiased", "renormalise", "zero")
@@ -169,3 +170,26 @@ class Bound(Tabulated):
     @property
     def federated(self) -> bool:
         return self.problem.scope == "federation"
+
+    def charge_pooled(self, clients: Clients) -> None:
+        """Count what an exact answer that clients share, or an adjoint, would have them send: the data that it is made of, once."""
+        clients.everyone.charge("up", jnp.where(clients.round == 0, self.problem.lower_scalars, 0))
+
+    # --- what a round took, for its record -------------------------------------------------------------------------
+
+    def of_present(self, clients: Clients, counts: Array) -> Array:
+        """The sum of numbers of the participants, ``(participants,)``."""
+        return jnp.sum(jnp.where(clients.present, counts, 0))
+
+    def above(self, projections: Any, points: Any = 0) -> Any:
+        """Projections on X: those that a method makes, and of the points that it asks for, if these are projected."""
+        if self.problem.upper_set.kind == "free" and self.problem.private_set is None:
+            return 0
+        return projections + (points if self.queries == "projected" else 0)
+
+    def below(self, monitor: RoundMonitor) -> Any:
+        """Projections on Y(x) by a lower solver of client or sample scope, one more in every call than evaluations of F; 0 by others."""
+        lower_set = self.problem.lower_set
+        if monitor.evaluations is None or self.federated or lower_set is None or lower_set.kind == "free":
+            return 0
+        return monitor.evaluations + monitor.solves

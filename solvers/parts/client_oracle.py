@@ -30,13 +30,15 @@ Value = TypeVar("Value")
 
 
 class Evaluated(NamedTuple):
-    """A client's answer y (empty where it keeps none), its value, how well the lower level was solved, and how often by the client."""
+    """A client's answer y (empty where it keeps none), its value, how well the lower level was solved, how often by the client, and with how many
+    evaluations of F."""
 
     y: Float[Array, " size"]
     value: Float[Array, ""]
     residual: Float[Array, ""]
     gap: Float[Array, ""]
     solves: Int[Array, ""]
+    evaluations: Int[Array, ""]
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +87,12 @@ class ClientOracle(MeanPrices):
             upper_key,
             self.batch_size,
         )
-        return Evaluated(kept, value, residual, gap, jnp.full((), int(self.alone)))
+        return Evaluated(kept, value, residual, gap, *self.worked(jnp.full((), int(self.alone)), party, clock))
+
+    def worked(self, solves: Array, party: Party, clock: Clock) -> tuple[Array, Array]:
+        """(lower levels solved, evaluations of F in them), 0 where nobody knows."""
+        each = getattr(self.lower, "evaluations", lambda *_: 0)
+        return solves, solves * each(clock, party.index)
 
     def _at_samples(self, x: Array, party: Party, clock: Clock, key: Array) -> Evaluated:
         """f_i with y(x, sample) answered for each drawn sample."""
@@ -95,7 +102,7 @@ class ClientOracle(MeanPrices):
             key,
             self.batch_size,
         )
-        return Evaluated(jnp.zeros(0), value, residual, gap, solves)
+        return Evaluated(jnp.zeros(0), value, residual, gap, *self.worked(solves, party, clock))
 
     def answers_of(self, rows: Rows) -> Int[Array, ""]:
         """How many y(x, sample) rows ask for: one each, where they are of the lower level's table; what fills up a piece has no weight."""

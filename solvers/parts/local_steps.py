@@ -125,7 +125,11 @@ class LocalSteps(Bound):
         end, value = jax.lax.fori_loop(0, jnp.maximum(count, 1), step, (start, jnp.zeros((), start.dtype)))
         return end, value
 
-    def record(self, clients: Clients, move: Array, value: Array, fault: Array) -> dict[str, Array]:
-        """The round's record; the gradient's norm is the move's over the step size, for all local steps together."""
+    def record(self, clients: Clients, move: Array, value: Array, fault: Array, steps: Any) -> dict[str, Array]:
+        """The round's record, of all parties' local steps; the gradient's norm is the move's over the step size, for all of these together."""
         size, monitor = self.size(clients.round), RoundMonitor.quiet(move)._replace(value=value, fault=fault)
-        return monitor.record(self.problem.sign, size, move_rate(move, size))
+        return monitor.record(self.problem.sign, size, move_rate(move, size), **self.steps_work(steps))
+
+    def steps_work(self, steps: Any) -> dict[str, Any]:
+        """What so many local steps take, and the server's projection."""
+        return {"gradients": steps, "projections": self.above(1)}

@@ -215,13 +215,15 @@ class BoundNested(Bound):
         """The weighted mean over the round's participants: their weights sum to one."""
         return jax.tree.map(lambda value: value / self.problem.total_weight, clients.mean(values))
 
-    def record(self, clients: Clients, move: Array, told: Message, last: Message | None = None) -> dict[str, Array]:
-        """The round's record, of x's move and of what the clients' messages tell: ``value`` f_i, and ``slope`` grad_y g_i."""
+    def record(self, clients: Clients, move: Array, told: Message, last: Message | None = None, **work: Any) -> dict[str, Array]:
+        """The round's record, of x's move and of what the clients' messages tell: ``value`` f_i, and ``slope`` grad_y g_i. ``work`` counts what the
+        clients below evaluated, by the names of the history: gradients of f_i in x or in y, products, lower_gradients.
+        """
         size, nobody = row(self.sizes, clients.round), jnp.full((), -1)
         slope = jnp.linalg.norm(self.mean(clients, told.monitor["slope"]))
         fault = first_fault(clients, told if last is None else last)
         watched = RoundMonitor(clients.mean(told.monitor["value"]), slope, jnp.zeros(()), fault, nobody)
-        return watched.record(self.problem.sign, size, move_rate(move, size))
+        return watched.record(self.problem.sign, size, move_rate(move, size), projections=self.above(1), **work)
 
     # --- a client's derivatives, on a minibatch or on all rows ---------------------------------------------------------
 

@@ -6,7 +6,7 @@ all of them, which becomes the round's record.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,27 +14,35 @@ from jax import Array
 from jaxtyping import Bool, Float, Int
 
 from hierfl.runtime.contract import Clients, Message
+from hierfl.solvers.lower.lower_solver import Clock, LowerAnswer
 
 
 class LocalMonitor(NamedTuple):
-    """A client's value of f_i where it began, the largest natural residual and gap of Y(x) in its lower levels, and how many it solved."""
+    """A client's value of f_i where it began, the largest natural residual and gap of Y(x) in its lower levels, how many it solved, and how often
+    it evaluated F for them."""
 
     value: Float[Array, ""]
     residual: Float[Array, ""]
     gap: Float[Array, ""]
     solves: Int[Array, ""]
+    evaluations: Int[Array, ""]
+
+    @classmethod
+    def told(cls, value: Array, residual: Array, gap: Array, solves: Any = 0, evaluations: Any = 0) -> dict[str, Array]:
+        """A message's monitor."""
+        return cls(value, residual, gap, jnp.asarray(solves, int), jnp.asarray(evaluations, int))._asdict()
 
     @classmethod
     def before_steps(cls, x: Float[Array, " n"]) -> LocalMonitor:
         """Nothing has been evaluated yet."""
         zero = jnp.zeros((), x.dtype)
-        return cls(zero, zero, zero - jnp.inf, jnp.zeros((), int))
+        return cls(zero, zero, zero - jnp.inf, *(jnp.zeros((), int) for _ in range(2)))
 
     def after(self, t: Int[Array, ""], now: LocalMonitor) -> LocalMonitor:
         """The monitor with what local step t saw; the value is that of step 0."""
         value = jnp.where(t == 0, now.value, self.value)
         worst = jnp.maximum(self.residual, now.residual), jnp.maximum(self.gap, now.gap)
-        return LocalMonitor(value, *worst, self.solves + now.solves)
+        return LocalMonitor(value, *worst, self.solves + now.solves, self.evaluations + now.evaluations)
 
 
 class RoundMonitor(NamedTuple):
@@ -43,7 +51,7 @@ class RoundMonitor(NamedTuple):
     ``value`` estimates the objective; ``residual`` is the largest natural residual of a lower level; ``gap`` is positive where
     the federation's own Y(x) is empty; ``fault`` and ``empty`` are the first participant whose message is not finite, and whose
     Y(x) is empty, or -1. ``solves`` counts the lower levels that were solved, one y at one point each; None where a method moves y
-    along with x and solves none.
+    along with x and solves none. ``evaluations`` counts those of F in them; None where nobody knows, of exact answers.
     """
 
     value: Float[Array, ""]
@@ -52,28 +60,35 @@ class RoundMonitor(NamedTuple):
     fault: Int[Array, ""]
     empty: Int[Array, ""]
     solves: Int[Array, ""] | None = None
+    evaluations: Int[Array, ""] | None = None
 
     @classmethod
-    def quiet(cls, x: Float[Array, " n"]) -> RoundMonitor:
-        """There is nothing to report yet."""
-        nobody = jnp.full((), -1)
-        return cls(jnp.zeros((), x.dtype), jnp.zeros(()), jnp.zeros(()), nobody, nobody, jnp.zeros((), int))
+    def quiet(cls, x: Float[Array, " n"], lower: Any = None) -> RoundMonitor:
+        """There is nothing to report yet; ``lower`` is the bound lower solver, if there is one."""
+        nobody, none = jnp.full((), -1), jnp.zeros((), int)
+        counted = None if lower is None else none, none if hasattr(lower, "evaluations") else None
+        return cls(jnp.zeros((), x.dtype), jnp.zeros(()), jnp.zeros(()), nobody, nobody, *counted)
 
-    def with_federation(self, residual: Float[Array, " points"], gap: Float[Array, " points"]) -> RoundMonitor:
+    def with_federation(self, answer: LowerAnswer, lower: Any, clock: Clock) -> RoundMonitor:
         """The monitor with how well all clients together have solved their common lower level, at each of some points."""
-        return self._replace(residual=jnp.max(residual), gap=jnp.max(gap), solves=jnp.full((), residual.size))
+        solves = answer.residual.size
+        evaluations = None if self.evaluations is None else jnp.asarray(solves * lower.evaluations(clock, 0), int)
+        return self._replace(
+            residual=jnp.max(answer.residual), gap=jnp.max(answer.gap), solves=jnp.full((), solves), evaluations=evaluations
+        )
 
     def with_clients(
         self, clients: Clients, finite: Bool[Array, " participants"], told: dict[str, Array]
     ) -> RoundMonitor:
         """The monitor with what the participants told (their ``LocalMonitor`` as a dictionary), and whose messages are ``finite``."""
-        solves = jnp.sum(jnp.where(clients.present, told["solves"], 0))
+        solves, evaluations = (jnp.sum(jnp.where(clients.present, told[name], 0)) for name in ("solves", "evaluations"))
         return self._replace(
             value=clients.mean(told["value"]),
             residual=jnp.maximum(self.residual, jnp.max(told["residual"])),
             fault=first_flagged(clients.participants, ~finite),
             empty=first_flagged(clients.participants, ~(jnp.maximum(told["gap"], self.gap) <= 0)),
-            solves=solves if self.solves is None else self.solves + solves,
+            solves=None if self.solves is None else self.solves + solves,
+            evaluations=None if self.evaluations is None else self.evaluations + evaluations,
         )
 
     def with_server(self, value: Float[Array, ""]) -> RoundMonitor:
@@ -81,15 +96,15 @@ class RoundMonitor(NamedTuple):
         empty = jnp.where(self.gap > 0, jnp.maximum(self.empty, 0), self.empty)
         return self._replace(value=self.value + value, empty=empty)
 
-    def record(self, sign: float, step_size: Array, gradient_norm: Array) -> dict[str, Array]:
-        """The round's record; ``sign`` is -1 where the declaration maximises."""
-        counted = {} if self.solves is None else {"lower_solves": self.solves}
+    def record(self, sign: float, step_size: Array, gradient_norm: Array, **work: Any) -> dict[str, Array]:
+        """The round's record; ``sign`` is -1 where the declaration maximises, ``work`` what the method says of its own (see ``WORK`` of the records)."""
+        counted = {"lower_solves": self.solves, "lower_gradients": self.evaluations} | work
         return {
             "objective": sign * self.value,
             "gradient_norm": gradient_norm,
             "step_size": step_size,
             "lower_residual": self.residual,
-            **counted,
+            **{name: jnp.asarray(count, int) for name, count in counted.items() if count is not None},
             "fault": self.fault,
             "empty": self.empty,
         }

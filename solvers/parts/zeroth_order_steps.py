@@ -136,7 +136,8 @@ class ZerothOrderSteps(Bound):
         measured = slopes(values, self.steps.smoothing, settings.estimator)
         gradient, control = estimate(v, measured, memory.control, settings.direction_kind)
         value = central_value(values, settings.estimator)
-        seen = LocalMonitor(value, jnp.max(evaluated.residual), jnp.max(evaluated.gap), jnp.sum(evaluated.solves))
+        counted = jnp.sum(evaluated.solves), jnp.sum(evaluated.evaluations)
+        seen = LocalMonitor(value, jnp.max(evaluated.residual), jnp.max(evaluated.gap), *counted)
         return LocalGradient(gradient, measured, memory._replace(control=control), seen)
 
     def descend(
@@ -188,16 +189,21 @@ class ZerothOrderSteps(Bound):
     ) -> tuple[Float[Array, " n"], dict[str, Array]]:
         """The new x, after everybody's local steps from x, and the round's record; ``v`` are the round's directions, if it has some, and y is the federation's."""
         problem, move, size = self.problem, jnp.zeros_like(x), self.steps.size(clients.round)
+        counts, steps = self.steps.count(clients.round, clients.participants), jnp.zeros((), int)
         if problem.client_program is not None:
             messages = clients.map(self.local_steps, self.with_prices(clients, x, y, broadcast))
             moves, told = self.uplink.moves(clients, self.steps, x, messages.payload, v), messages.monitor
             move = clients.mean(moves)
             finite = jnp.isfinite(moves).all(axis=1) & jnp.isfinite(told["value"])
             monitor = monitor.with_clients(clients, finite, told)
+            steps = self.of_present(clients, jnp.maximum(counts, 1))
         if problem.server_program is not None:
             server_move, value = clients.server(self.server_steps, broadcast)
             move, monitor = move + server_move, monitor.with_server(value)
-        return x + move, monitor.record(problem.sign, size, move_rate(move, size))
+            steps = steps + jnp.maximum(jnp.max(row(self.steps.counts, clients.round)), 1)
+        values = steps * len(shifts_of(self.steps.directions, self.steps.smoothing, self.settings.estimator)[0])
+        projections = self.above(steps, values) + self.below(monitor)
+        return x + move, monitor.record(problem.sign, size, move_rate(move, size), values=values, projections=projections)
 
     def server_steps(self, party: Party, received: Received, key: Array) -> tuple[Array, Array]:
         """The server's own local steps on f_1, directions of its own in each; (its move, f_1 at x)."""

@@ -13,7 +13,7 @@ import pytest
 import hierfl as hf
 from hierfl.runtime import InProcess
 from hierfl.runtime.records import gradient_bound
-from hierfl.solvers import ZOHFL, Exact, FedAvg, FedRZO, ImplicitGradient, LocalSGD
+from hierfl.solvers import ZOHFL, Exact, FedAvg, FedRZO, ImplicitGradient, LocalSGD, ProjectedSGD
 from tests.small_declarations import quartic
 
 START = np.ones(2)
@@ -145,22 +145,55 @@ def test_at_a_constraint_the_gradient_mapping_counts() -> None:
 
 def test_the_communication_limit_is_never_exceeded_and_fully_used() -> None:
     problem = quadratic(federation=hf.Federation([hf.Client(), hf.Client()]))
-    result = solve(problem, FedAvg(), communication_limit=100, metrics={"m": lambda x, y: float(x[0])})
+    result = solve(problem, FedAvg(0.1, 1), communication_limit=100, metrics={"m": lambda x, y: float(x[0])})
     sent = result.communication["scalars_down"] + result.communication["scalars_up"]
     assert (
         result.status == "communication limit reached" and sent == 96
     )  # 8 a round: 12 rounds, within the second block
     assert result.settings["rounds_done"] == 12
     np.testing.assert_array_equal(result.metrics["round"], [0, 10, 12])
-    np.testing.assert_array_equal(result.iterate, solve(problem, FedAvg(), rounds=12).iterate)
-    assert solve(problem, FedAvg(), communication_limit=5).settings["rounds_done"] == 0
-    assert solve(problem, FedAvg(), communication_limit=1e9).ended == "completed"
+    np.testing.assert_array_equal(result.iterate, solve(problem, FedAvg(0.1, 1), rounds=12).iterate)
+    assert solve(problem, FedAvg(0.1, 1), communication_limit=5).settings["rounds_done"] == 0
+    assert solve(problem, FedAvg(0.1, 1), communication_limit=1e9).ended == "completed"
 
 
 def test_a_limit_met_by_the_last_round_is_no_limit() -> None:
     problem = quadratic(federation=hf.Federation([hf.Client(), hf.Client()]))
-    assert solve(problem, FedAvg(), rounds=12, communication_limit=96).ended == "completed"
-    assert solve(problem, FedAvg(), rounds=13, communication_limit=96).status == "communication limit reached"
+    assert solve(problem, FedAvg(0.1, 1), rounds=12, communication_limit=96).ended == "completed"
+    assert solve(problem, FedAvg(0.1, 1), rounds=13, communication_limit=96).status == "communication limit reached"
+
+
+def test_trial_runs_are_counted_and_may_leave_nothing() -> None:
+    """A round sends 8 scalars, a trial has 20; what trials took is told, and a run has what is left."""
+    problem = quadratic(federation=hf.Federation([hf.Client(), hf.Client()]))
+    took = solve(problem, FedAvg(), rounds=1).settings["auto"]["took"]["scalars"]
+    assert took % 160 == 0 and took >= 3 * 160
+    limited = solve(problem, FedAvg(), rounds=500, budget=hf.Budget(floats=took + 80))
+    assert limited.settings["rounds_done"] == 10 and limited.status == "budget spent: floats"
+    with pytest.raises(hf.SettingError, match=f"its trial runs took {took:,} floats, and the limit is 100"):
+        solve(problem, FedAvg(), communication_limit=100)
+
+
+@pytest.mark.parametrize(
+    ("unit", "each"), [("values", 2 * 2), ("lower_solves", 2 * 2), ("lower_gradients", 2 * 2 * 21), ("floats", 2 * 2 * 2 + 0)]
+)
+def test_a_budget_ends_a_run_within_it(unit: str, each: int) -> None:
+    """Two clients, x and x + eta v, 20 steps of ProjectedSGD and a look; 2 scalars down and up."""
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(y)), hf.ArgMin(y, cp.sum_squares(y - x), scope="client"), federation=hf.Federation([hf.Client()] * 2))
+    result = solve(problem, FedRZO(lower=ProjectedSGD(steps=20)), rounds=100, budget=hf.Budget(**{unit: 5.5 * each}))
+    assert result.status == f"budget spent: {unit}" and result.settings["rounds_done"] == 5
+    assert result.history["scalars" if unit == "floats" else unit].sum() == 5 * each
+
+
+def test_what_a_solver_does_not_count_is_no_budget_for_it() -> None:
+    with pytest.raises(hf.SettingError, match="does not count lower_gradients; it counts values, projections, floats"):
+        solve(quadratic(), FedRZO(), budget=hf.Budget(lower_gradients=10))
+    with pytest.raises(hf.SettingError, match="give a limit, such as"):
+        hf.Budget()
+    with pytest.raises(hf.SettingError, match="are the same"):
+        solve(quadratic(), FedRZO(), budget=hf.Budget(floats=10), communication_limit=10)
+    assert solve(quadratic(), FedRZO(), rounds=50, budget=hf.Budget(rounds=7)).settings["rounds_done"] == 7
 
 
 def test_a_start_outside_the_set_is_projected_on_it() -> None:

@@ -152,6 +152,21 @@ class ImplicitFunction(Shown):
         with self._waits.at("multipliers"):
             return multipliers_at(self._compiled, flat)
 
+    def project(self, x: Any) -> Any:
+        """The nearest point of X, in the shapes of x: f can be asked there.
+
+        Raises ``DataError`` for arrays of the wrong shape, ``SettingError`` for whole numbers and where no projection settles.
+
+        Examples
+        --------
+        >>> problem.implicit.project(np.array([-7.0, 0.5]))
+        array([-2. ,  0.5])
+        """
+        from hierfl.compiler.starting_points import nearest_in_upper_set
+
+        compiled = self._moving("a projection")
+        return compiled.upper.unflatten(nearest_in_upper_set(compiled, compiled.upper.flatten(x, "x")))
+
     @double_precision
     def gradient(self, x: Any) -> Any:
         """The gradient of f at x by implicit differentiation, in the shapes of x.

@@ -23,7 +23,7 @@ from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.jaxtools.interruption import heed, reason, unbroken
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.contract import Algorithm
-from hierfl.runtime.records import TRAFFIC, Begun, BlockEnd, Outcome
+from hierfl.runtime.records import TRAFFIC, WORK, Begun, BlockEnd, Outcome
 from hierfl.runtime.sites.exchange import Exchange, Shapes, misshapen, said_by, wild
 from hierfl.runtime.sites.letters import packed, reply_of
 from hierfl.runtime.sites.parcels import Answered, Asked, Lost, Refusal, Settled
@@ -66,7 +66,7 @@ class Conversation:
 
 LOOK = 0.5  # seconds between looks whether the run is to end
 SOLVERS = ("FedAvg", "FedRZO", "ZOHFL")
-SUMMED = (*TRAFFIC, "lower_solves")
+SUMMED = (*TRAFFIC, *WORK)
 LARGEST = ("fault", "empty")
 
 

@@ -18,7 +18,7 @@ from hierfl.jaxtools.interruption import CutShort, heed, over, unbroken
 from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.jaxtools.precision import computing
 from hierfl.runtime.contract import Algorithm, Cohort, OwnValue
-from hierfl.runtime.records import WITHHELD, Begun, BlockEnd, History, Outcome
+from hierfl.runtime.records import ANSWERED, WITHHELD, Begun, BlockEnd, History, Outcome
 from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.exchange import Exchange
 from hierfl.runtime.sites.site_programs import SitePrograms
@@ -226,7 +226,7 @@ def seen(history: History) -> History:
         return history
     nothing = np.full(len(history[WITHHELD]), np.nan)
     kept = {name: values for name, values in history.items() if name != WITHHELD}
-    return kept | {name: nothing for name in ("objective", "lower_residual", "lower_solves") if name in history}
+    return kept | {name: nothing for name in ("objective", "lower_residual", *ANSWERED) if name in history}
 
 
 def present_in(clients: np.ndarray, size: int) -> Cohort:

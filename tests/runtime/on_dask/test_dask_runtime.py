@@ -159,7 +159,7 @@ def test_nothing_but_named_messages_crosses(cluster: hf.runtime.Dask, monkeypatc
     steps = {(c.way, c.step) for c in crossed}
     assert steps == {(way, step) for way in ("down", "up") for step in ("start", "answer", "oracle.full_value")}
     up = {item.name for c in crossed if c.way == "up" for item in c.items}
-    monitored = {f"monitor['{name}']" for name in ("value", "residual", "gap", "solves", "error_bound")}
+    monitored = {f"monitor['{name}']" for name in ("value", "residual", "gap", "solves", "evaluations", "error_bound")}
     assert up == {"clients", "payload", *monitored}
 
     secret = [

@@ -39,7 +39,7 @@ def test_nothing_but_named_arrays_and_words_crosses() -> None:
         (way, step) for way in ("down", "up") for step in ("start", "answer", "oracle.full_value")
     }
     up = {item.name for c in crossed if c.way == "up" for item in c.items}
-    monitored = {f"monitor['{name}']" for name in ("value", "residual", "gap", "solves", "error_bound")}
+    monitored = {f"monitor['{name}']" for name in ("value", "residual", "gap", "solves", "evaluations", "error_bound")}
     assert up == {"clients", "payload", *monitored}
     records = [(type(record).__name__, name) for _, message in grid.crossed for name, record in message.content.items()]
     assert set(records) == {("ArrayRecord", "arrays"), ("ConfigRecord", "words")}

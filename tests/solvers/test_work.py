@@ -1,31 +1,41 @@
-"""The lower levels that a run solved: its history's count is what arithmetic says, and what a count of every call of F says."""
+"""What a run's history counts of its work is what arithmetic says, and what a host hears that counts every evaluation."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import cvxpy as cp
+import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
 import hierfl as hf
 from hierfl.compiler.counted_problem import CountedProblem
+from hierfl.compiler.expressions.program import NO_ROWS
+from hierfl.jaxtools.interruption import whole
 from hierfl.run_settings import RunSettings
 from hierfl.runtime.in_process.execution import InProcess
-from hierfl.runtime.records import Limits
+from hierfl.runtime.records import WORK, Limits
 from hierfl.runtime.run import run
 from hierfl.solvers import (
+    SCAFFOLD,
     ZOHFL,
     Exact,
+    Extragradient,
     FedAvg,
+    FedBiO,
+    FedMBO,
     FedNest,
     FedRZO,
+    FedZO,
     ImplicitBundle,
     ImplicitGradient,
     LocalSGD,
+    LogGrowth,
     ProjectedSGD,
     ProjectionMethod,
+    Scaffnew,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::hierfl.LowerLevelWarning")  # few steps, for counting
@@ -71,9 +81,41 @@ def test_a_round_solves_as_many_as_arithmetic_says(scope: str, solver: Any, expe
     np.testing.assert_array_equal(result.history["lower_solves"], [expected] * 3)
 
 
-def test_each_solve_evaluates_f_as_often_as_its_steps_say() -> None:
-    """A call of ProjectedSGD(steps=5) evaluates F 5 times, and once more for the residual: the host heard every evaluation."""
-    counted, heard = CountedProblem.of(problem("client").compile()), {}
+class Heard(CountedProblem):
+    """It hears evaluations of the clients' terms as well, those of gradients among them."""
+
+    def client_value(self, x: Any, y: Any, own: Any, rows: Any = NO_ROWS) -> Any:
+        told = [table.samples[0] for table in self.static_data.clients.tables if table.samples[0] in rows.weights]
+        self._count("terms", jnp.sum(rows.weights[told[0]]) if told else 1.0, x, own)
+        return super().client_value(x, y, own, rows)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {**super().counts, "terms": round(self.tally["terms"])}
+
+
+HEARD = [  # of each kind of method: what the host hears of two rounds is what the history says
+    ("client", FedRZO(directions=2, lower=ProjectedSGD(steps=5), batch_size=None)),
+    ("client", FedRZO(local_steps=[1, 2, 3, 0], estimator="central", lower=ProjectedSGD(steps=[1, 2, 3, 4]))),
+    ("client", FedRZO(local_steps=2, lower=ProjectionMethod(steps=LogGrowth(3.0)), participation=0.5)),
+    ("client", FedRZO(lower=Extragradient(steps=3))),
+    ("sample", ZOHFL(batch_size=3, lower=ProjectionMethod(steps=2))),
+    ("federation", FedRZO(directions=3, local_steps=2, lower=LocalSGD(rounds=2, steps=3))),
+    ("federation", FedNest(local_steps=2, inner_steps=2, inner_rounds=2, neumann=3)),
+    ("federation", FedBiO(0.05, local_steps=3, inner_step=0.1, linear_step=0.1)),
+    ("federation", FedMBO(0.05, inner_rounds=2, neumann=3, inner_step=0.1, lipschitz=4.0)),
+    (None, FedAvg(0.05, [1, 2, 3, 0])),
+    (None, FedAvg(0.05, 2, participation=0.5)),
+    (None, SCAFFOLD(0.05, 2, option="I")),
+    (None, FedZO(0.05, 2, directions=3)),
+    (None, Scaffnew(0.05)),
+]
+
+
+@pytest.mark.filterwarnings("ignore::hierfl.TheoryWarning")
+@pytest.mark.parametrize(("scope", "solver"), HEARD, ids=[f"{scope}-{type(solver).__name__}-{place}" for place, (scope, solver) in enumerate(HEARD)])
+def test_the_host_hears_as_many_evaluations_as_the_history_counts(scope: str | None, solver: Any) -> None:
+    counted, heard = Heard.of(problem(scope).compile()), {}
     settings = RunSettings.of(
         {
             "rounds": 2,
@@ -83,8 +125,35 @@ def test_each_solve_evaluates_f_as_often_as_its_steps_say() -> None:
             "callback": lambda *_: heard.update(counted.counts),
         }
     )
-    result = run(counted, FedRZO(directions=2, lower=ProjectedSGD(steps=5)), settings, Limits())
-    assert heard["gradients"] == 6 * result.history["lower_solves"].sum()  # type: ignore[union-attr]
+    with whole():
+        result = run(counted, solver, settings, Limits())
+    told = {name: int(np.sum(result.history.get(name, 0))) for name in WORK}
+    if scope == "federation" and isinstance(solver, FedBiO | FedMBO | FedNest):
+        # a gradient in x or in y evaluates f_i once, a product with second derivatives F once
+        assert heard == {"terms": told["gradients"], "gradients": told["lower_gradients"] + told["products"], "projections": 0}
+    else:
+        assert heard["terms"] == told["values"] + told["gradients"] > 0
+        assert heard["gradients"] == told["lower_gradients"]
+
+
+def test_projections_are_those_on_x_and_those_on_y_of_x() -> None:
+    """A queried point is projected on X, and x after a step; ProjectionMethod(steps=2) projects its start, its steps and for the residual."""
+    own = problem("sample").solve(ZOHFL(batch_size=3, lower=ProjectionMethod(steps=2)), rounds=2, progress=False)
+    answers = M * 2 * 3
+    np.testing.assert_array_equal(own.history["lower_solves"], answers)
+    np.testing.assert_array_equal(own.history["lower_gradients"], answers * 3)
+    np.testing.assert_array_equal(own.history["projections"], answers * 4 + M * 2 + 1)
+
+
+def test_what_an_exact_answer_or_an_adjoint_of_all_clients_takes_is_their_data_once() -> None:
+    """16 rows of two numbers; [c] of every client beside; of levels of each client nothing is sent."""
+    data = 2 * sum(ROWS)
+    for solver in (FedRZO(lower=Exact()), ImplicitGradient(), ImplicitBundle(), ImplicitGradient(lower=LocalSGD())):
+        result = problem("federation").solve(solver, rounds=3, progress=False)
+        exact = not isinstance(getattr(solver, "lower", None), LocalSGD)
+        lower = result.communication["lower_scalars_up"] if exact else result.history["scalars"][0] - result.history["scalars"][1]
+        assert lower == data, solver
+    assert problem("client").solve(ImplicitGradient(), rounds=3, progress=False).communication["lower_scalars_up"] == 0
 
 
 def test_the_bundle_method_solves_every_clients_lower_level_at_every_point_it_asks_for(monkeypatch: Any) -> None:

@@ -1,0 +1,388 @@
+"""What a study gave: tables with intervals, curves over anything that was counted, performance and data profiles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+from hierfl.budget import Budget
+from hierfl.errors import SettingError
+from hierfl.language.printing.card import Card, Shown
+from hierfl.near_names import near_names, suggests_names
+from hierfl.runs import aligned
+from hierfl.study.curve import AXES, Curve
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+RESAMPLES, LEVEL = 10_000, 0.95
+UNITS = {"floats": "scalars sent", "rounds": "rounds", "seconds": "seconds"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One solver on one problem: a curve for each seed, or why it does not fit; ``notes`` are the warnings of its runs, each once."""
+
+    curves: tuple[Curve, ...]
+    refused: str = ""
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"curves": [curve.to_json() for curve in self.curves], "refused": self.refused, "notes": list(self.notes)}
+
+    @classmethod
+    def of_json(cls, told: Mapping[str, Any]) -> Cell:
+        return cls(tuple(map(Curve.of_json, told["curves"])), told["refused"], tuple(told["notes"]))
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison(Shown):
+    """The runs of a study.
+
+    Attributes
+    ----------
+    cells
+        ``{(problem, solver): Cell}``.
+    budget
+        What each run might take.
+    seeds
+        Of the runs, alike for all pairs.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import FedRZO
+    >>> compared = hf.Study(problem, {"one": FedRZO(step_size=0.1), "other": FedRZO(step_size=0.01)}, seeds=4, budget=hf.Budget(values=200)).run(progress=False)
+    >>> bool(compared.difference("one", "other").median < 0)
+    True
+    """
+
+    cells: Mapping[tuple[str, str], Cell]
+    budget: Budget
+    seeds: tuple[int, ...]
+    senses: Mapping[str, str]
+    sizes: Mapping[str, tuple[int, int]]
+
+    # --- what there is -----------------------------------------------------------------------------------------------
+
+    @property
+    def problems(self) -> list[str]:
+        """Their names."""
+        return list(dict.fromkeys(problem for problem, _ in self.cells))
+
+    @property
+    def solvers(self) -> list[str]:
+        """Their names."""
+        return list(dict.fromkeys(solver for _, solver in self.cells))
+
+    @property
+    def unit(self) -> str:
+        """What the budget counts."""
+        return next(iter(self.budget.limits))
+
+    @property
+    def notes(self) -> list[str]:
+        """Who did not fit, and what runs warned of, a line each."""
+        return [
+            f"{solver} on {problem}: {text}"
+            for (problem, solver), cell in self.cells.items()
+            for text in ([f"does not fit: {cell.refused}"] if cell.refused else cell.notes)
+        ]
+
+    def final(self, problem: str | None = None, *, name: str) -> Float[np.ndarray, " seeds"]:
+        """f at the answers of a solver's runs, by seed; NaN for a run without one, and where no answer is feasible."""
+        cell = self._cell(self._problem(problem), name)
+        return np.array([curve.final for curve in cell.curves]) if cell.curves else np.full(len(self.seeds), np.nan)
+
+    def difference(self, one: str, other: str, problem: str | None = None) -> Difference:
+        """How much larger f is at the answers of ``one`` than at those of ``other``, seed by seed: the median, and its bootstrap interval (95%).
+
+        Runs without an answer are left out, in pairs, and counted.
+        """
+        named = self._problem(problem)
+        gaps = self.final(named, name=one) - self.final(named, name=other)
+        known = gaps[np.isfinite(gaps)]
+        if not len(known):
+            return Difference(math.nan, math.nan, math.nan, 0, len(gaps))
+        random = np.random.default_rng(0)
+        drawn = np.median(known[random.integers(len(known), size=(RESAMPLES, len(known)))], axis=1)
+        low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) if len(known) > 1 else (math.nan, math.nan)
+        return Difference(float(np.median(known)), float(low), float(high), len(known), len(gaps))
+
+    # --- tables ------------------------------------------------------------------------------------------------------
+
+    def table(self, problem: str | None = None, *, against: str | None = None) -> str:
+        """Write a line for each solver: median and quartiles of f at the runs' answers, the paired difference to ``against``, what was taken.
+
+        ``against`` is a solver's name, by default the one with the best median. With several problems there is a table for each, unless one is named.
+        """
+        named = self.problems if problem is None else [self._problem(problem)]
+        parts = []
+        for one in named:
+            head = [f"{one}:"] if len(self.problems) > 1 else []
+            parts.append("\n".join([*head, aligned(self._rows(one, against))]))
+        return "\n\n".join(parts)
+
+    def latex(self, problem: str | None = None, *, against: str | None = None) -> str:
+        """The same as LaTeX: a ``tabular`` with the rules of the package booktabs; several problems stand below each other."""
+        named = self.problems if problem is None else [self._problem(problem)]
+        lines: list[str] = []
+        head: list[str] = []
+        for one in named:
+            head, *rows = self._rows(one, against)
+            if len(named) > 1:
+                lines += [rf"\multicolumn{{{len(head)}}}{{l}}{{{_tex(one)}}} \\"]
+            lines += [" & ".join(map(_tex, row)) + r" \\" for row in rows]
+            lines.append(r"\midrule")
+        start = [rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule", " & ".join(map(_tex, head)) + r" \\", r"\midrule"]
+        return "\n".join([*start, *lines[:-1], r"\bottomrule", r"\end{tabular}"])
+
+    def _rows(self, problem: str, against: str | None) -> list[list[str]]:
+        sign = self._sign(problem)
+        if against is None:
+            medians = {name: _median(sign * self.final(problem, name=name)) for name in self.solvers}
+            against = min(medians, key=lambda name: (math.isnan(medians[name]), medians[name]))
+        else:
+            self._require_solver(against)
+        rows = [["solver", "median f(x)", "quartiles", f"minus {against}, 95% interval", self.unit, "ended"]]
+        for name in self.solvers:
+            cell, values = self._cell(problem, name), self.final(problem, name=name)
+            known = values[np.isfinite(values)]
+            if not len(known):
+                rows.append([name, "none", "", "", "", "does not fit" if cell.refused else _ended(cell)])
+                continue
+            low, middle, high = np.quantile(known, [0.25, 0.5, 0.75])
+            gap = "" if name == against else str(self.difference(name, against, problem))
+            taken = float(np.median([curve.counts[AXES[self.unit]][-1] for curve in cell.curves if AXES[self.unit] in curve.counts] or [math.nan]))
+            rows.append([name, f"{middle:.6g}", f"[{low:.6g}, {high:.6g}]", gap, f"{taken:,.0f}" if self.unit != "seconds" else f"{taken:.2f}", _ended(cell)])
+        return rows
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Give all points of all curves: problem, solver, seed, f, and what had been taken. Needs pandas."""
+        import pandas as pd
+
+        parts = [
+            pd.DataFrame({"problem": problem, "solver": solver, "seed": curve.seed, "value": curve.value, **curve.counts})
+            for (problem, solver), cell in self.cells.items()
+            for curve in cell.curves
+        ]
+        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+    # --- curves ------------------------------------------------------------------------------------------------------
+
+    def band(self, problem: str | None = None, *, name: str, axis: str | None = None, best: bool = False) -> Band:
+        """Median and quartiles over the seeds of f along a solver's runs, over an axis (``"values"``, ``"floats"``, ``"rounds"``, ...).
+
+        ``best`` takes the best f until then in place of f itself; methods from outside have no other.
+        """
+        named, axis = self._problem(problem), self.unit if axis is None else axis
+        if axis not in AXES:
+            raise SettingError(f"axis={axis!r}: {near_names(axis, tuple(AXES))}")
+        curves = self._cell(named, name).curves
+        if missing := [curve for curve in curves if AXES[axis] not in curve.counts]:
+            known = ", ".join(one for one, column in AXES.items() if column in missing[0].counts)
+            why = ": seeds run together have no seconds of their own, unless the budget is in seconds" if axis == "seconds" else ""
+            raise SettingError(f"axis={axis!r}: {name} has counted {known}{why}.")
+        places = [curve.counts[AXES[axis]] for curve in curves]
+        at = np.unique(np.concatenate(places)) if places else np.zeros(0)
+        rows = []
+        for curve, own in zip(curves, places):
+            values = curve.best_by(AXES[axis], self._sign(named))[1] if best else curve.value
+            found = values[np.maximum(np.searchsorted(own, at, side="right") - 1, 0)]
+            rows.append(np.where((at >= own[0]) & (at <= own[-1]), found, np.where(at > own[-1], values[-1], np.nan)))
+        with np.errstate(all="ignore"):
+            stacked = np.array(rows) if rows else np.full((1, 0), np.nan)
+            shown = np.isfinite(stacked).any(axis=0)
+            low, middle, high = np.nanquantile(stacked[:, shown], [0.25, 0.5, 0.75], axis=0) if shown.any() else np.zeros((3, 0))
+        return Band(at[shown], low, middle, high)
+
+    @suggests_names
+    def plot(
+        self, problem: str | None = None, ax: Axes | None = None, *, axis: str | None = None, scale: str = "linear", best: bool = False, style: str = "screen"
+    ) -> Figure:
+        """Draw f of every solver over what was counted: medians with quartiles. Returns the figure.
+
+        ``axis`` as for :meth:`band`; ``scale`` is ``"linear"``, ``"log"``, or ``"gap"``, the distance to the best f that any run saw, on a logarithmic
+        axis; ``style`` ``"screen"``, or ``"paper"`` for a column of 3.4 inches, which ``figure.savefig("f.pdf")`` keeps as vectors.
+        """
+        from hierfl.study.figures import plot_curves
+
+        return plot_curves(self, self._problem(problem), ax, self.unit if axis is None else axis, scale, best, style)
+
+    # --- profiles ----------------------------------------------------------------------------------------------------
+
+    def solved(self, tolerance: float = 1e-3, best: Mapping[str, float] | None = None) -> dict[str, Float[np.ndarray, "problems seeds"]]:
+        """What each solver's runs had taken when they first came to f <= f* + tolerance (f_0 - f*); infinite for those that never did. Solvers that fit no problem are left out.
+
+        f* is the best f that any run saw on a problem, or what ``best`` knows of it, f_0 the largest f at a start of the seed. Solvers by name,
+        ``(problems, seeds)`` each, in the budget's unit. (Moré and Wild, Benchmarking derivative-free optimization algorithms, 2009.)
+
+        Raises ``SettingError`` for a tolerance outside (0, 1), and for ``best`` of a problem that there is not.
+        """
+        if not 0 < tolerance < 1:
+            raise SettingError(f"tolerance={tolerance!r}: a share of the way, in (0, 1), such as 1e-3.")
+        if unknown := [name for name in best or {} if name not in self.problems]:
+            raise SettingError(f"best: there is no problem {unknown[0]!r}; there are {', '.join(self.problems)}.")
+        fitting = [name for name in self.solvers if any(not self.cells[problem, name].refused for problem in self.problems)]
+        column, took = AXES[self.unit], {name: np.full((len(self.problems), len(self.seeds)), np.inf) for name in fitting}
+        for row, problem in enumerate(self.problems):
+            sign = self._sign(problem)
+            cells = {name: self._cell(problem, name) for name in fitting}
+            seen = [np.nanmin(sign * curve.value) for cell in cells.values() for curve in cell.curves if np.isfinite(curve.value).any()]
+            least = min(seen, default=math.nan)
+            if problem in (best or {}):
+                least = min(least, sign * (best or {})[problem])
+            for place in range(len(self.seeds)):
+                own = {name: cell.curves[place] for name, cell in cells.items() if len(cell.curves) > place}
+                starts = [sign * curve.value[np.isfinite(curve.value)][0] for curve in own.values() if np.isfinite(curve.value).any()]
+                goal = least + tolerance * (max(starts, default=math.nan) - least)
+                for name, curve in own.items():
+                    there = np.flatnonzero(sign * curve.value <= goal)
+                    if len(there) and column in curve.counts:
+                        took[name][row, place] = max(curve.counts[column][there[0]], 1.0)
+        return took
+
+    def performance_profile(self, tolerance: float = 1e-3, best: Mapping[str, float] | None = None) -> dict[str, Profile]:
+        """The share of pairs of problem and seed that each solver solves within a factor of the quickest. (Dolan and Moré, 2002.)"""
+        took = self.solved(tolerance, best)
+        quickest = np.min(np.stack(list(took.values())), axis=0) if took else np.zeros(0)
+        with np.errstate(invalid="ignore"):
+            return {name: Profile.of(np.where(np.isfinite(own), own / quickest, np.inf)) for name, own in took.items()}
+
+    def data_profile(self, tolerance: float = 1e-3, best: Mapping[str, float] | None = None) -> dict[str, Profile]:
+        """The share of pairs of problem and seed that each solver solves within a budget.
+
+        In units of n + 1 values of f (m values of a client's term each) for budgets in values, of n + 1 lower solves or gradients of all clients for those,
+        and in the budget's own unit else.
+        """
+        took = self.solved(tolerance, best)
+        return {name: Profile.of(own / self.scales[:, None]) for name, own in took.items()}
+
+    @property
+    def scales(self) -> Float[np.ndarray, " problems"]:
+        """What the budget's unit is divided by in a data profile, by problem."""
+        each = {"values": lambda n, m: m * (n + 1), "gradients": lambda n, m: m * (n + 1), "floats": lambda n, m: m * (n + 1) * (n + 1)}
+        scale = each.get(self.unit, lambda n, m: 1.0)
+        return np.array([float(scale(*self.sizes[name])) for name in self.problems])
+
+    @suggests_names
+    def plot_profile(
+        self, ax: Axes | None = None, *, kind: str = "data", tolerance: float | Sequence[float] = 1e-3, best: Mapping[str, float] | None = None, style: str = "screen"
+    ) -> Figure:
+        """Draw ``data_profile`` or ``performance_profile`` (``kind="performance"``), a panel for each tolerance. Returns the figure."""
+        from hierfl.study.figures import plot_profiles
+
+        if kind not in ("data", "performance"):
+            raise SettingError(f"kind={kind!r}: 'data' or 'performance'.")
+        tolerances = [tolerance] if isinstance(tolerance, (int, float)) else list(tolerance)
+        of = self.data_profile if kind == "data" else self.performance_profile
+        return plot_profiles({one: of(one, best) for one in tolerances}, ax, kind, self.profile_unit, style)
+
+    @property
+    def profile_unit(self) -> str:
+        """What a data profile's axis counts, in words."""
+        if self.unit in ("values", "gradients", "floats"):
+            return {"values": "values of f", "gradients": "gradients of f", "floats": "what n + 1 values send"}[self.unit] + ("" if self.unit == "floats" else ", in n + 1")
+        return UNITS.get(self.unit, self.unit.replace("_", " "))
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _sign(self, problem: str) -> float:
+        return 1.0 if self.senses[problem] == "minimize" else -1.0
+
+    def _problem(self, problem: str | None) -> str:
+        if problem is None and len(self.problems) == 1:
+            return self.problems[0]
+        if problem not in self.problems:
+            raise SettingError(f"problem={problem!r}: name one of {', '.join(map(repr, self.problems))}.")
+        return str(problem)
+
+    def _require_solver(self, name: str) -> None:
+        if name not in self.solvers:
+            raise SettingError(f"there is no solver {name!r}: {near_names(name, tuple(self.solvers))}")
+
+    def _cell(self, problem: str, name: str) -> Cell:
+        self._require_solver(name)
+        return self.cells[problem, name]
+
+    def _card(self) -> Card:
+        title = f"{len(self.solvers)} solvers, {len(self.seeds)} seeds each, {self.budget}"
+        shown = [(name, self.table(name)) for name in self.problems] if len(self.problems) > 1 else [("the runs", self.table())]
+        return Card(title, [(f"{len(self.notes)} notes", "what did not fit, and warnings: .notes")] if self.notes else [], shown)
+
+    def __str__(self) -> str:
+        notes = self.notes
+        told = [f"{len(notes)} note{'s' * (len(notes) != 1)}, in .notes: {notes[0]}{' ...' if len(notes) > 1 else ''}"] if notes else []
+        return "\n".join([f"each run: {self.budget}, {len(self.seeds)} seed{'s' * (len(self.seeds) != 1)}", self.table(), *told])
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A median of paired differences with its bootstrap interval (95%), over ``pairs`` of ``seeds``."""
+
+    median: float
+    low: float
+    high: float
+    pairs: int
+    seeds: int
+
+    def __str__(self) -> str:
+        if not self.pairs:
+            return "none"
+        left_out = "" if self.pairs == self.seeds else f", {self.pairs} of {self.seeds} seeds"
+        interval = "" if math.isnan(self.low) else f" [{self.low:.2g}, {self.high:.2g}]"
+        return f"{self.median:+.2g}{interval}{left_out}"
+
+
+@dataclass(frozen=True)
+class Band:
+    """Median and quartiles, ``(points,)`` each, and where."""
+
+    at: Float[np.ndarray, " points"]
+    low: Float[np.ndarray, " points"]
+    middle: Float[np.ndarray, " points"]
+    high: Float[np.ndarray, " points"]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A step function: the share solved, ``share`` from ``at`` on, ``(steps,)`` each; 0 before the first."""
+
+    at: Float[np.ndarray, " steps"]
+    share: Float[np.ndarray, " steps"]
+
+    @classmethod
+    def of(cls, took: np.ndarray) -> Profile:
+        """Of what all runs took, infinite for those that never came there."""
+        known = np.sort(took[np.isfinite(took)])
+        return cls(known, np.arange(1, len(known) + 1) / took.size)
+
+    def __call__(self, budget: float) -> float:
+        """The share solved within a budget."""
+        return float(np.sum(self.at <= budget) / max(1, len(self.at)) * (self.share[-1] if len(self.share) else 0.0))
+
+
+def _tex(text: str) -> str:
+    """Words and numbers as LaTeX sets them as text."""
+    escaped = "".join(f"\\{c}" if c in "&%$#_{}" else {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}.get(c, c) for c in text)
+    return escaped.replace("-", "$-$") if text[:1] in "+-[" or text[:2] == "0x" else escaped
+
+
+def _median(values: np.ndarray) -> float:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else math.nan
+
+
+def _ended(cell: Cell) -> str:
+    counts: dict[str, int] = {}
+    for curve in cell.curves:
+        counts[curve.status] = counts.get(curve.status, 0) + 1
+    return ", ".join(status if len(counts) == 1 else f"{status} ({count})" for status, count in counts.items())
+
+

@@ -1,0 +1,247 @@
+"""f for methods from outside: a function of flat arrays that counts what is asked of it, and ends the method where the budget is spent."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+from jaxtyping import Float
+
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.starting_points import nearest_in_upper_set
+from hierfl.compiler.violations import Violations
+from hierfl.descent.implicit_oracle import ImplicitOracle
+from hierfl.errors import DivergedError, EmptyLowerSetError, LowerLevelError, SettingError
+from hierfl.runtime.records import SCALARS, together
+from hierfl.study.curve import Curve
+
+OUTSIDE = "method from outside"
+
+
+class BudgetSpent(BaseException):
+    """Ends a method from outside; no ``Exception``, so that nobody takes it for a failure of f."""
+
+
+class CountedFunction:
+    """f of a problem, to be made small: ``f(x)`` of flat arrays ``(n,)``, negated where the declaration maximises.
+
+    Points outside X are asked for at their projections on X, and f is infinite where it has no value, or its answer violates an upper constraint.
+    What is asked is counted as a run counts it: a value is one of every client's term and sends n + 1 numbers a client, a gradient n more. At the
+    same x it solves no lower level again.
+
+    Attributes
+    ----------
+    start
+        x0, ``(n,)``.
+    low, high
+        Known bounds of X, ``(n,)``, infinite where there are none.
+    spent
+        What was counted so far, by the names of a run's history.
+
+    Examples
+    --------
+    >>> from hierfl.study import CountedFunction
+    >>> f = CountedFunction(problem.compile(), {"values": 2}, np.array([-1.0, 0.5]))
+    >>> f([-1.0, 0.5]), f.gradient([-1.0, 0.5]), f.spent["values"], f.spent["gradients"]
+    (0.5, array([0., 0.]), 1, 1)
+    """
+
+    def __init__(self, compiled: CompiledProblem, limits: Mapping[str, float], start: Float[np.ndarray, " n"], seconds: float = math.inf, seed: int = 0) -> None:
+        from hierfl.analysis.variable_bounds import require_continuous
+
+        require_continuous(compiled.upper.variables, OUTSIDE)
+        self.start, self.spent = np.asarray(start, float), dict[str, int]()
+        self._compiled, self._limits, self._oracle = compiled, limits, ImplicitOracle(compiled, seed)
+        known = [compiled.declaration.known_bounds.get(v.id) for v in compiled.upper.variables]
+        sizes = [v.size for v in compiled.upper.variables]
+        ends = (
+            [np.full(size, end) if box is None else np.ravel(np.broadcast_to(side, size)) for box, size, side in zip(known, sizes, sides)]
+            for end, sides in ((-np.inf, [box and box.lo for box in known]), (np.inf, [box and box.hi for box in known]))
+        )
+        self.low, self.high = map(np.concatenate, ends)
+        self._began, self._seconds = time.perf_counter(), seconds
+        self._last: tuple[bytes, float] | None = None
+        self._best = math.inf, self.start
+        self._told: list[tuple[dict[str, int], float, float]] = []  # what was spent, seconds, the best value, at every better one
+
+    @property
+    def size(self) -> int:
+        """n."""
+        return self.start.size
+
+    @property
+    def bounds(self) -> list[tuple[float | None, float | None]]:
+        """``low`` and ``high`` as SciPy takes them, None for infinite ones."""
+        return [(None if low == -np.inf else low, None if high == np.inf else high) for low, high in zip(self.low.tolist(), self.high.tolist())]
+
+    @property
+    def best(self) -> tuple[float, Float[np.ndarray, " n"]]:
+        """The best value so far, and where."""
+        return self._best
+
+    def project(self, x: Any) -> Float[np.ndarray, " n"]:
+        """The nearest point of X, ``(n,)``; it costs nothing.
+
+        Raises ``SettingError`` for an array of another shape.
+        """
+        point = np.array(x, float)
+        if point.shape != self.start.shape:
+            raise SettingError(f"f was asked for x of shape {point.shape}: it is a function of flat arrays of shape {self.start.shape}.")
+        return nearest_in_upper_set(self._compiled, point) if np.isfinite(point).all() else point
+
+    def __call__(self, x: Any) -> float:
+        """f at x, or at the nearest point of X."""
+        point = self.project(x)
+        key = point.tobytes()
+        again = self._last is not None and self._last[0] == key
+        self._charge(values=self._sides, **self._sent(1), **({} if again else self._solved()))
+        value = self._value(point)
+        self._last = key, value
+        self._note(value, point)
+        return value
+
+    def gradient(self, x: Any) -> Float[np.ndarray, " n"]:
+        """The gradient there, next to a kink that of a point nearby; NaN where there is none."""
+        point = self.project(x)
+        key = point.tobytes()
+        again = self._last is not None and self._last[0] == key
+        n = self.size
+        self._charge(gradients=self._sides, scalars=self._compiled.num_clients * (n if again else 2 * n + 1), **({} if again else self._solved()))
+        known = self._oracle(point) if np.isfinite(point).all() else None
+        if known is None:
+            return np.full(n, np.nan)
+        if not again:
+            self._last = key, self._feasible(point, known.value)
+            self._note(self._last[1], point)
+        return np.array(known.slope)
+
+    # --- what it costs -----------------------------------------------------------------------------------------------
+
+    @property
+    def _sides(self) -> int:
+        problem = self._compiled
+        return problem.num_clients * (problem.client_program is not None) + (problem.server_program is not None)
+
+    def _sent(self, values: int) -> dict[str, int]:
+        return {SCALARS: values * self._compiled.num_clients * (self.size + 1)}
+
+    def _solved(self) -> dict[str, int]:
+        """Lower levels: one of the federation, one of each client, or one of each row."""
+        problem = self._compiled
+        if problem.scope is None:
+            return {}
+        owners = {"federation": 1, "client": problem.num_clients}.get(problem.scope)
+        if owners is None:
+            clients = problem.static_data.clients
+            owners = int(np.sum(clients.tables[problem.row_table(clients)].counts))
+        return {"lower_solves": owners}
+
+    def _charge(self, **cost: int) -> None:
+        """Count a question; the data of a lower level that all clients share are sent with the first.
+
+        Raises ``BudgetSpent`` where it would go beyond a limit, and for a limit in what is not counted here ``SettingError``.
+        """
+        if not self.spent and self._compiled.scope == "federation":
+            cost[SCALARS] = cost.get(SCALARS, 0) + self._compiled.lower_scalars
+        after = together(self.spent, cost)
+        for name, limit in self._limits.items():
+            if name not in (SCALARS, "values", "gradients", "lower_solves"):
+                raise SettingError(f"a method from outside has no {name} that could be counted: its budget is in values, gradients, floats, lower_solves or seconds.")
+            if after.get(name, 0) > limit:
+                raise BudgetSpent
+        if time.perf_counter() - self._began > self._seconds:
+            raise BudgetSpent
+        self.spent = after
+
+    # --- values ------------------------------------------------------------------------------------------------------
+
+    def _value(self, point: np.ndarray) -> float:
+        if not np.isfinite(point).all():
+            return math.inf
+        try:
+            evaluation = self._compiled.exact.at(point)
+        except (EmptyLowerSetError, LowerLevelError, DivergedError):
+            return math.inf
+        value = float(evaluation.value)
+        return self._feasible(point, value, evaluation.solution) if math.isfinite(value) else math.inf
+
+    def _feasible(self, point: np.ndarray, value: float, solution: Any = None) -> float:
+        if not self._compiled.coupled.conditions:
+            return value
+        solution = self._compiled.exact.at(point).solution if solution is None else solution
+        return value if Violations.at(self._compiled, point, solution.y).feasible else math.inf
+
+    def _note(self, value: float, point: np.ndarray) -> None:
+        if value < self._best[0] or not self._told:
+            self._best = min(self._best, (value, point), key=lambda pair: pair[0])
+            self._told.append((self.spent, time.perf_counter() - self._began, self._best[0]))
+
+    def curve(self, seed: int, status: str) -> Curve:
+        """What it has come to, as a curve of the best value so far."""
+        told = [*self._told, (self.spent, time.perf_counter() - self._began, self._best[0])]
+        names = sorted({name for spent, _, _ in told for name in spent})
+        counts = {name: np.array([spent.get(name, 0) for spent, _, _ in told], float) for name in names}
+        sign = self._compiled.sign
+        values = np.array([value if math.isfinite(value) else np.nan for _, _, value in told])
+        return Curve(seed, status, {**counts, "seconds": np.array([at for _, at, _ in told])}, sign * values, sign * float(values[-1]))
+
+
+Minimiser = Callable[[CountedFunction, np.ndarray, int], Any]
+
+
+@dataclass(frozen=True)
+class OutsideMethod:
+    """A method that is no solver of hierfl: ``minimise(f, x0, seed)``; what it returns is not looked at, its best point is what f saw."""
+
+    minimise: Minimiser
+    name: str
+
+    def __call__(self, f: CountedFunction, x0: np.ndarray, seed: int) -> Any:
+        """The function that was adapted."""
+        return self.minimise(f, x0, seed)
+
+    def run(self, f: CountedFunction, seed: int) -> Curve:
+        """Until it ends by itself, or the budget does."""
+        try:
+            self.minimise(f, f.start.copy(), seed)
+        except BudgetSpent:
+            return f.curve(seed, "budget spent")
+        return f.curve(seed, "ended by itself")
+
+
+@overload
+def adapter(minimise: Minimiser) -> OutsideMethod: ...
+@overload
+def adapter(*, name: str) -> Callable[[Minimiser], OutsideMethod]: ...
+def adapter(minimise: Minimiser | None = None, *, name: str | None = None) -> OutsideMethod | Callable[[Minimiser], OutsideMethod]:
+    """Let a method from outside take part in a ``hf.Study``: anything that minimises a callable.
+
+    Parameters
+    ----------
+    minimise
+        ``minimise(f, x0, seed)``: f is a ``CountedFunction`` of flat arrays ``(n,)``, with ``f.gradient``, ``f.bounds`` and ``f.project``; x0 ``(n,)`` is
+        where it begins. It may go on as long as it likes: f ends it where the budget is spent, and what it returns is not looked at.
+    name
+        What it is called in tables; by default as the function is.
+
+    Raises
+    ------
+    SettingError
+        For what cannot be called.
+
+    Examples
+    --------
+    >>> from scipy.optimize import minimize
+    >>> @hf.study.adapter
+    ... def nelder_mead(f, x0, seed):
+    ...     minimize(f, x0, method="Nelder-Mead", bounds=f.bounds)
+    """
+    if minimise is None:
+        return lambda function: OutsideMethod(function, name or function.__name__)
+    if not callable(minimise):
+        raise SettingError(f"adapter({minimise!r}): a function minimise(f, x0, seed).")
+    return OutsideMethod(minimise, name or getattr(minimise, "__name__", type(minimise).__name__))

@@ -1,0 +1,246 @@
+"""Studies: equal budgets, the same numbers when resumed, tables and profiles by hand, and functions that count for methods from outside."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import cvxpy as cp
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.stats import bootstrap
+
+import hierfl as hf
+from hierfl.solvers import ZOHFL, FedAvg, FedRZO, LocalSGD
+from hierfl.study import Comparison, CountedFunction
+from hierfl.study.comparison import Cell
+from hierfl.study.curve import Curve
+from hierfl.study.study import Job
+
+pytestmark = pytest.mark.filterwarnings("ignore::hierfl.HierflWarning")
+
+
+def declared(sense: type = hf.Minimize, clients: int = 1) -> hf.Problem:
+    """y = max(x, 0), so that f is |x + 1|^2 / 2 for x <= 0 and n / 2 for x >= 0, an entry at a time; its least value is 0."""
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    cost = 0.5 * cp.sum_squares(x + 1 - y)
+    federation = hf.Federation([hf.Client()] * clients) if clients > 1 else None
+    return hf.Problem(sense(clients=cost if sense is hf.Minimize else -cost), hf.ArgMin(y, cp.sum_squares(y - x), [y >= 0]), [x >= -2, x <= 2], federation)
+
+
+def f(x: np.ndarray) -> float:
+    return float(0.5 * np.sum((x + 1 - np.maximum(x, 0)) ** 2))
+
+
+@hf.study.adapter
+def cobyqa(f: Any, x0: np.ndarray, seed: int) -> None:
+    minimize(f, x0, method="COBYQA", bounds=f.bounds)
+
+
+@hf.study.adapter(name="random search")
+def scattered(f: Any, x0: np.ndarray, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    while True:
+        f(random.uniform(-3, 3, f.size))
+
+
+@hf.study.adapter
+def at_start(f: Any, x0: np.ndarray, seed: int) -> None:
+    f(x0)
+
+
+# --- functions that count ------------------------------------------------------------------------------------------
+
+
+def test_f_counts_what_it_is_asked_and_knows_the_best() -> None:
+    counted = CountedFunction(declared(clients=3).compile(), {}, np.zeros(2))
+    for x in ([-0.5, 1.0], [-1.5, -1.5], [0.3, -7.0]):  # the last is outside X, and asked for at (.3, -2)
+        assert counted(x) == pytest.approx(f(np.clip(x, -2, 2)), abs=1e-12)
+    np.testing.assert_allclose(counted.gradient([0.3, -2.0]), [0.0, -1.0], atol=1e-9)
+    np.testing.assert_allclose(counted.gradient([-0.5, -0.5]), [0.5, 0.5], atol=1e-9)
+    # 3 clients: 4 + 1 numbers... x is sent down (2) and a value up (1) for each client; a gradient 2 more, alone with its value
+    assert counted.spent == {"values": 9, "gradients": 6, "lower_solves": 4, "scalars": 3 * (3 * 3 + 2 + 5)}
+    assert counted.best[0] == pytest.approx(0.25) and counted.bounds == [(-2.0, 2.0)] * 2
+    with pytest.raises(hf.SettingError, match=r"of shape \(3,\): it is a function of flat arrays of shape \(2,\)"):
+        counted(np.zeros(3))
+
+
+def test_f_is_infinite_where_it_has_no_value_or_its_answer_is_not_feasible() -> None:
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    level = hf.ArgMin(y, cp.sum_squares(y - x), [y >= 0, cp.sum(y) <= x[0] + x[1]])
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x)), level, [cp.abs(x) <= 1, y[0] >= 0.25])
+    counted = CountedFunction(problem.compile(), {}, np.zeros(2))
+    assert counted([-1.0, -1.0]) == math.inf  # Y(x) is empty
+    assert counted([0.1, 0.5]) == math.inf  # y = x
+    assert counted([0.3, 0.5]) == pytest.approx(0.34) and counted([np.nan, 0.0]) == math.inf
+
+
+def test_x_is_projected_to_a_point_that_f_takes() -> None:
+    """The nearest point of a ball beyond a row, by CVXPY; f is asked there."""
+    x = cp.Variable(3, name="x")
+    rows = [cp.norm(x) <= 1, cp.sum(x) <= 0.5, cp.sum_squares(x - 0.3) <= 0.81]
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - 2)), constraints=rows)
+    for point in np.random.default_rng(0).normal(0, 2, (5, 3)):
+        near = problem.implicit.project(point)
+        z = cp.Variable(3)
+        cp.Problem(cp.Minimize(cp.sum_squares(z - point)), [cp.norm(z) <= 1, cp.sum(z) <= 0.5, cp.sum_squares(z - 0.3) <= 0.81]).solve(solver="CLARABEL")
+        np.testing.assert_allclose(near, z.value, atol=1e-4)
+        assert problem.implicit(near) == pytest.approx(float(np.sum((near - 2) ** 2)))
+
+
+# --- studies -------------------------------------------------------------------------------------------------------
+
+
+def study(**given: Any) -> hf.Study:
+    solvers = [FedRZO(smoothing=0.1, step_size=0.05), ZOHFL(smoothing=0.1, step_size=0.05), cobyqa, scattered]
+    return hf.Study(declared(), **{"solvers": solvers, "seeds": 3, "budget": hf.Budget(values=60), **given})
+
+
+@pytest.fixture(scope="module")
+def compared() -> Comparison:
+    return study().run(progress=False)
+
+
+def test_every_run_takes_what_the_budget_gives(compared: Comparison) -> None:
+    for name in compared.solvers:
+        for curve in compared.cells["the problem", name].curves:
+            took = curve.counts["values"]
+            assert (np.diff(took) >= 0).all() and took[-1] <= 60
+            assert took[-1] == 60 or name == "cobyqa", name  # which ends by itself
+    assert all(status == "budget spent" for status in (c.status for c in compared.cells["the problem", "random search"].curves))
+    x = np.random.default_rng(1).uniform(-3, 3, (60, 2))
+    assert compared.final(name="random search")[1] == pytest.approx(min(f(np.clip(one, -2, 2)) for one in x), abs=1e-12)
+
+
+def test_curves_are_f_at_the_iterates(compared: Comparison) -> None:
+    """ZO-HFL takes two values a round: its curve is that of a run of 30 rounds."""
+    problem = declared()
+    result = problem.solve(ZOHFL(smoothing=0.1, step_size=0.05), rounds=30, seeds=[2], evaluate_every=1, progress=False)[0]
+    (curve,) = [c for c in compared.cells["the problem", compared.solvers[1]].curves if c.seed == 2]
+    places = (curve.counts["values"] / 2).astype(int)
+    np.testing.assert_allclose(curve.value, [f(result.trajectory["x"][r]) for r in places], atol=1e-12)
+    assert curve.final == pytest.approx(result.value, abs=1e-14)
+
+
+class Stop(KeyboardInterrupt):
+    """Ctrl-C at a moment of the test's choice."""
+
+
+def test_an_interrupted_study_goes_on_to_the_same_table(compared: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, run = [], Job._run
+
+    def until_the_third(job: Job) -> Cell:
+        made.append(job)
+        if len(made) == 3:
+            raise Stop
+        return run(job)
+
+    monkeypatch.setattr(Job, "_run", until_the_third)
+    with pytest.raises(Stop):
+        study().run(tmp_path, progress=False)
+    resumed = study().run(tmp_path, progress=False)
+    assert len(made) == 5  # two, the interrupted one, and two more
+    assert resumed.table() == compared.table() and str(resumed) == str(compared)
+    assert study().run(tmp_path, progress=False).latex() == compared.latex() and len(made) == 5
+    with pytest.raises(hf.CheckpointError, match=r"of another study: the budget and the starts \(Budget\(values=60\).*Take another folder"):
+        study(budget=hf.Budget(values=61)).run(tmp_path, progress=False)
+
+
+def test_several_problems_maximised_too_with_starts_of_their_own() -> None:
+    problems = {"down": declared(), "up": declared(hf.Maximize)}
+    found = hf.Study(problems, {"r": scattered, "z": ZOHFL(smoothing=0.1, step_size=0.05), "c": at_start}, seeds=4, budget=hf.Budget(values=30), starts="spread").run(progress=False)
+    np.testing.assert_allclose(found.final("up", name="r"), -found.final("down", name="r"), atol=1e-12)
+    np.testing.assert_allclose(found.final("up", name="z"), -found.final("down", name="z"), atol=1e-9)
+    begun = [{round(curve.value[0], 9) for curve in found.cells["down", name].curves} for name in ("z", "c")]
+    assert begun[0] == begun[1] and len(begun[0]) > 1 and 1.0 in begun[0]  # f(0), and others
+    assert found.table().count("median f(x)") == 2 and r"\multicolumn{6}{l}{up}" in found.latex()
+    assert "down:" in str(found) and found.scales.tolist() == [3.0, 3.0]
+
+
+def test_who_does_not_fit_or_does_not_count_is_named() -> None:
+    found = study(solvers=[FedAvg(), cobyqa]).run(progress=False)
+    assert "does not fit" in found.table() and found.notes[0].startswith("FedAvg() on the problem: does not fit: FedAvg needs")
+    assert set(found.data_profile()) == {"cobyqa"}
+    with pytest.raises(hf.SettingError, match="does not count lower_gradients: the lower level is answered exactly"):
+        study(solvers=[FedRZO()], budget=hf.Budget(lower_gradients=100)).run(progress=False)
+    with pytest.raises(hf.SettingError, match="a method from outside has no projections"):
+        study(solvers=[cobyqa], budget=hf.Budget(projections=100)).run(progress=False)
+    equal = study(solvers=[FedRZO(lower=LocalSGD(rounds=2, steps=3)), FedRZO(lower=LocalSGD(rounds=1, steps=3))], budget=hf.Budget(lower_gradients=200), seeds=1)
+    for cell in equal.run(progress=False).cells.values():  # two points a round, 7 or 4 evaluations for each
+        assert cell.curves[0].counts["lower_gradients"][-1] == 14 * (200 // 14) or cell.curves[0].counts["lower_gradients"][-1] == 200
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"budget": hf.Budget(values=1, floats=2)}, "with one limit"),
+        ({"solvers": [FedRZO]}, "an instance of a solver"),
+        ({"solvers": [minimize]}, r"hf.study.adapter\(minimize\)"),
+        ({"solvers": [cobyqa, cobyqa]}, "cobyqa is there twice"),
+        ({"solvers": {}}, "at least one"),
+        ({"starts": "random"}, "'same' or 'spread'"),
+        ({"settings": {"rounds": 3}}, "'rounds' is the study's own"),
+        ({"settings": {"quries": "raw"}}, "queries"),
+        ({"seeds": 0}, "at least one"),
+    ],
+)
+def test_what_is_no_study_is_said(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(hf.HierflError, match=told):
+        study(**given)
+
+
+# --- tables and profiles by hand -----------------------------------------------------------------------------------
+
+
+def by_hand() -> Comparison:
+    """Two solvers, two problems, three seeds: what each had taken at f = 1, .1, .001."""
+    times = {("p", "a"): [(1, 10, 20), (1, 10, 40), (1, 10, 80)], ("p", "b"): [(1, 20, 30), (1, 5, 30), (1, 50, None)]}
+    times |= {("q", "a"): [(1, 9, 100)] * 3, ("q", "b"): [(1, 9, 50)] * 3}
+    levels = np.array([1.0, 0.1, 0.0])
+
+    def curve(seed: int, taken: tuple[int | None, ...]) -> Curve:
+        known = [t for t in taken if t is not None]
+        values = levels[: len(known)]
+        return Curve(seed, "completed", {"values": np.array(known, float)}, values, float(values[-1]))
+
+    cells = {pair: Cell(tuple(curve(seed, taken) for seed, taken in enumerate(own))) for pair, own in times.items()}
+    return Comparison(cells, hf.Budget(values=100), (0, 1, 2), {"p": "minimize", "q": "minimize"}, {"p": (1, 1), "q": (4, 2)})
+
+
+def test_profiles_count_first_times() -> None:
+    found = by_hand()
+    np.testing.assert_array_equal(found.solved(0.5)["b"], [[20, 5, 50], [9, 9, 9]])
+    np.testing.assert_array_equal(found.solved(1e-3)["b"], [[30, 30, np.inf], [50, 50, 50]])
+    data = found.data_profile(1e-3)["a"]  # p in 2 values, q in 2 * 5
+    np.testing.assert_allclose(data.at, [10, 10, 10, 10, 20, 40])
+    assert [data(9.9), data(10), data(25), data(40)] == pytest.approx([0.0, 4 / 6, 5 / 6, 1.0])
+    ratios = found.performance_profile(1e-3)
+    assert [ratios["b"](1), ratios["a"](1), ratios["a"](1.34), ratios["a"](2), ratios["b"](100)] == pytest.approx([4 / 6, 2 / 6, 3 / 6, 1.0, 5 / 6])
+    assert found.solved(1e-3, best={"p": -1.0})["a"][0].tolist() == [np.inf] * 3  # nobody comes to within 1e-3 of what is known
+    plt.close(found.plot_profile(tolerance=[0.5, 1e-3]))
+    plt.close(found.plot("p", scale="gap", style="paper"))
+    with pytest.raises(hf.SettingError, match="axis='secnds': did you mean 'seconds'"):
+        found.plot("p", axis="secnds")
+    with pytest.raises(hf.SettingError, match="unless the budget is in seconds"):
+        found.plot("p", axis="seconds")
+
+
+def test_differences_are_paired_with_bootstrap_intervals() -> None:
+    random = np.random.default_rng(3)
+    base, noise = random.normal(size=40) * 5, random.normal(0.3, 0.2, 40)
+
+    def cell(values: np.ndarray) -> Cell:
+        return Cell(tuple(Curve(seed, "completed", {"values": np.ones(1)}, np.array([v]), float(v)) for seed, v in enumerate(values)))
+
+    found = Comparison({("p", "a"): cell(base + noise), ("p", "b"): cell(base)}, hf.Budget(values=1), tuple(range(40)), {"p": "minimize"}, {"p": (1, 1)})
+    gap = found.difference("a", "b")
+    theirs = bootstrap((noise,), np.median, method="percentile", n_resamples=20_000, rng=1).confidence_interval
+    assert gap.median == pytest.approx(np.median(noise)) and gap.pairs == 40
+    np.testing.assert_allclose([gap.low, gap.high], theirs, atol=0.02)
+    low, middle, high = np.quantile(base, [0.25, 0.5, 0.75])
+    assert f"{middle:.6g}" in found.table() and f"[{low:.6g}, {high:.6g}]" in found.table(against="b")
+    frame = found.to_pandas()
+    assert len(frame) == 80 and set(frame["solver"]) == {"a", "b"}
