@@ -65,8 +65,8 @@ class Result(Shown):
         Where the run stands, and how far from an optimum, as far as that is proved or seen: a ``Rest``. None for a run that diverged.
     history
         Per round: objective (an estimate), gradient_norm (of the estimator), lower_residual, step_size, seconds, scalars (sent); of
-        methods that solve lower levels lower_solves, each of one y at one point: in client scope for one client, in sample scope for
-        one sample, in federation scope by all clients together.
+        what the method does of it values, gradients, products, projections, lower_gradients and lower_solves, as :class:`hierfl.Budget` says: a lower
+        solve is of one y at one point, in client scope of one client, in sample scope of one sample, in federation scope of all clients together.
     metrics
         ``round`` and one array per user metric.
     communication

@@ -177,6 +177,7 @@ def test_who_does_not_fit_or_does_not_count_is_named() -> None:
     ("given", "told"),
     [
         ({"budget": hf.Budget(values=1, floats=2)}, "with one limit"),
+        ({"budget": {"another": hf.Budget(values=1)}}, "one for every problem"),
         ({"solvers": [FedRZO]}, "an instance of a solver"),
         ({"solvers": [minimize]}, r"hf.study.adapter\(minimize\)"),
         ({"solvers": [cobyqa, cobyqa]}, "cobyqa is there twice"),
@@ -207,7 +208,7 @@ def by_hand() -> Comparison:
         return Curve(seed, "completed", {"values": np.array(known, float)}, values, float(values[-1]))
 
     cells = {pair: Cell(tuple(curve(seed, taken) for seed, taken in enumerate(own))) for pair, own in times.items()}
-    return Comparison(cells, hf.Budget(values=100), (0, 1, 2), {"p": "minimize", "q": "minimize"}, {"p": (1, 1), "q": (4, 2)})
+    return Comparison(cells, dict.fromkeys("pq", hf.Budget(values=100)), (0, 1, 2), {"p": "minimize", "q": "minimize"}, {"p": (1, 1), "q": (4, 2)})
 
 
 def test_profiles_count_first_times() -> None:
@@ -235,7 +236,7 @@ def test_differences_are_paired_with_bootstrap_intervals() -> None:
     def cell(values: np.ndarray) -> Cell:
         return Cell(tuple(Curve(seed, "completed", {"values": np.ones(1)}, np.array([v]), float(v)) for seed, v in enumerate(values)))
 
-    found = Comparison({("p", "a"): cell(base + noise), ("p", "b"): cell(base)}, hf.Budget(values=1), tuple(range(40)), {"p": "minimize"}, {"p": (1, 1)})
+    found = Comparison({("p", "a"): cell(base + noise), ("p", "b"): cell(base)}, {"p": hf.Budget(values=1)}, tuple(range(40)), {"p": "minimize"}, {"p": (1, 1)})
     gap = found.difference("a", "b")
     theirs = bootstrap((noise,), np.median, method="percentile", n_resamples=20_000, rng=1).confidence_interval
     assert gap.median == pytest.approx(np.median(noise)) and gap.pairs == 40

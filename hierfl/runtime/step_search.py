@@ -76,15 +76,19 @@ def wants_step(solver: object) -> bool:
     return isinstance(step, str) and step == AUTO
 
 
+class SpentOnTrialsError(SettingError):
+    """Trial runs took all that the run might take."""
+
+
 def require_left(found: FoundStep, limits: Limits) -> None:
     """Something is left to be spent after the trials.
 
-    Raises ``SettingError``, naming what they took.
+    Raises ``SpentOnTrialsError``, naming what they took.
     """
     for name, limit in limits.counts.items():
         if (took := found.took.get(name, 0)) >= limit:
             what = "floats" if name == SCALARS else name
-            raise SettingError(
+            raise SpentOnTrialsError(
                 f"step_size='auto': its trial runs took {took:,} {what}, and the limit is {limit:,.0f}, trials included: give step_size=..., such as "
                 f"{found.step:.3g}, which they found, or a larger limit."
             )

@@ -50,8 +50,8 @@ class Comparison(Shown):
     ----------
     cells
         ``{(problem, solver): Cell}``.
-    budget
-        What each run might take.
+    budgets
+        What each run might take, by problem.
     seeds
         Of the runs, alike for all pairs.
 
@@ -64,7 +64,7 @@ class Comparison(Shown):
     """
 
     cells: Mapping[tuple[str, str], Cell]
-    budget: Budget
+    budgets: Mapping[str, Budget]
     seeds: tuple[int, ...]
     senses: Mapping[str, str]
     sizes: Mapping[str, tuple[int, int]]
@@ -84,7 +84,7 @@ class Comparison(Shown):
     @property
     def unit(self) -> str:
         """What the budget counts."""
-        return next(iter(self.budget.limits))
+        return next(iter(next(iter(self.budgets.values())).limits))
 
     @property
     def notes(self) -> list[str]:
@@ -293,6 +293,12 @@ class Comparison(Shown):
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
+    @property
+    def _limits(self) -> str:
+        """The budgets, in words."""
+        told = list(dict.fromkeys(map(str, self.budgets.values())))
+        return told[0] if len(told) == 1 else f"{told[0]} to {max(told, key=len)}, by problem"
+
     def _sign(self, problem: str) -> float:
         return 1.0 if self.senses[problem] == "minimize" else -1.0
 
@@ -312,14 +318,14 @@ class Comparison(Shown):
         return self.cells[problem, name]
 
     def _card(self) -> Card:
-        title = f"{len(self.solvers)} solvers, {len(self.seeds)} seeds each, {self.budget}"
+        title = f"{len(self.solvers)} solvers, {len(self.seeds)} seeds each, {self._limits}"
         shown = [(name, self.table(name)) for name in self.problems] if len(self.problems) > 1 else [("the runs", self.table())]
         return Card(title, [(f"{len(self.notes)} notes", "what did not fit, and warnings: .notes")] if self.notes else [], shown)
 
     def __str__(self) -> str:
         notes = self.notes
         told = [f"{len(notes)} note{'s' * (len(notes) != 1)}, in .notes: {notes[0]}{' ...' if len(notes) > 1 else ''}"] if notes else []
-        return "\n".join([f"each run: {self.budget}, {len(self.seeds)} seed{'s' * (len(self.seeds) != 1)}", self.table(), *told])
+        return "\n".join([f"each run: {self._limits}, {len(self.seeds)} seed{'s' * (len(self.seeds) != 1)}", self.table(), *told])
 
 
 @dataclass(frozen=True)

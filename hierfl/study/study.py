@@ -30,6 +30,7 @@ from hierfl.run_settings import RunSettings
 from hierfl.runs import Runs
 from hierfl.runtime.checkpoints.run_identity import differences, identity_of, stored_identity
 from hierfl.runtime.records import Limits
+from hierfl.runtime.step_search import SpentOnTrialsError
 from hierfl.study.comparison import Cell, Comparison
 from hierfl.study.counted_function import CountedFunction, OutsideMethod
 from hierfl.study.curve import Curve
@@ -56,7 +57,7 @@ class Study(Shown):
     seeds
         How many runs of each solver on each problem, with seeds 0, 1, ..., or a sequence of seeds.
     budget
-        ``hf.Budget`` with one limit: what every run may take.
+        ``hf.Budget`` with one limit, what every run may take; or ``{name of problem: budget}``, all in one unit.
     starts
         ``"same"``: all runs begin at the projection of 0 on X, or at ``x0``. ``"spread"``: each seed has a start of its own, the same for all
         solvers: that one, then points spread over the known bounds of X.
@@ -89,18 +90,22 @@ class Study(Shown):
         solvers: Mapping[str, Any] | Sequence[Any],
         *,
         seeds: int | Sequence[int] = 10,
-        budget: Budget,
+        budget: Budget | Mapping[str, Budget],
         starts: str = "same",
         x0: Any = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.problems = _named_problems(problems)
         self.solvers = _named_solvers(solvers)
-        if not isinstance(budget, Budget) or len(budget.limits) != 1:
-            raise SettingError(f"budget={budget}: a hf.Budget with one limit, such as hf.Budget(floats=1e6), which is what curves are drawn over.")
+        self.budgets = dict(budget) if isinstance(budget, Mapping) else dict.fromkeys(self.problems, budget)
+        units = [one.limits for one in self.budgets.values() if isinstance(one, Budget) and len(one.limits) == 1]
+        if len(units) != len(self.problems) or set(self.budgets) != set(self.problems) or len({next(iter(unit)) for unit in units}) != 1:
+            raise SettingError(
+                f"budget={budget}: a hf.Budget with one limit, such as hf.Budget(floats=1e6), which is what curves are drawn over; or one for every problem, in one unit."
+            )
         if starts not in STARTS:
             raise SettingError(f"starts={starts!r}: {' or '.join(map(repr, STARTS))}.")
-        self.budget, self.starts = budget, starts
+        self.starts = starts
         given = {"seeds": seeds, **(settings or {})}
         taken = {"budget", "communication_limit", "time_limit", "rounds", "evaluate_every", "checkpoint", "resume", "progress", "x0", "restarts", "seed"} & set(given)
         if taken:
@@ -154,10 +159,10 @@ class Study(Shown):
         ordered = {pair: cells[pair] for pair in jobs}
         senses = {name: problem.objective.sense for name, problem in self.problems.items()}
         sizes = {name: (problem.compile(progress=False).upper.size, problem.compile(progress=False).num_clients) for name, problem in self.problems.items()}
-        return Comparison(ordered, self.budget, self.seeds, senses, sizes)
+        return Comparison(ordered, self.budgets, self.seeds, senses, sizes)
 
     def _job(self, problem: str, solver: str, home: Path | None) -> Job:
-        asked = Job(self.problems[problem], self.solvers[solver], self.budget, self.starts, self.x0.get(problem), dict(self.settings), None)
+        asked = Job(self.problems[problem], self.solvers[solver], self.budgets[problem], self.starts, self.x0.get(problem), dict(self.settings), None)
         return asked if home is None else replace(asked, kept=home / f"{_plain(problem)}--{_plain(solver)}")
 
     @staticmethod
@@ -176,7 +181,7 @@ class Study(Shown):
                 raise
 
     def _card(self) -> Card:
-        rows = [("problems", ", ".join(self.problems)), ("solvers", ", ".join(self.solvers)), ("seeds", str(len(self.seeds))), ("each run", str(self.budget))]
+        rows = [("problems", ", ".join(self.problems)), ("solvers", ", ".join(self.solvers)), ("seeds", str(len(self.seeds))), ("each run", " or ".join(dict.fromkeys(map(str, self.budgets.values()))))]
         return Card("A study: run() makes the runs", rows)
 
 
@@ -217,16 +222,16 @@ class Job:
         return found | {"study": replace(found["rounds"], name="the budget and the starts", shown=beside, mark=beside, key="study")}
 
     def _starts(self) -> np.ndarray:
-        count = len(RunSettings.of(self.settings).all_seeds)
-        points = start_points(self.problem.compile(progress=False), self.x0, count if self.starts == "spread" else 1, 0)
-        return np.broadcast_to(points, (count, points.shape[1]))
+        seeds = RunSettings.of(self.settings).all_seeds
+        points = start_points(self.problem.compile(progress=False), self.x0, len(seeds) if self.starts == "spread" else 1, seeds[0])
+        return np.broadcast_to(points, (len(seeds), points.shape[1]))
 
     def _run(self) -> Cell:
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
             try:
                 curves = self._outside() if isinstance(self.solver, OutsideMethod) else self._own()
-            except IncompatibleSolverError as error:
+            except (IncompatibleSolverError, SpentOnTrialsError) as error:
                 return Cell((), refused=str(error).split("\n")[0])
         return Cell(tuple(curves), notes=tuple(dict.fromkeys(str(one.message).split("\n")[0] for one in heard)))
 
@@ -245,9 +250,9 @@ class Job:
     def _own(self) -> list[Curve]:
         compiled, seeds = self.problem.compile(progress=False), RunSettings.of(self.settings).all_seeds
         compiled.require_all_here("a study, which looks at f along the runs")
-        apart = self.starts == "spread" or self.budget.seconds is not None
+        in_turn = list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
         groups: list[tuple[Sequence[int], Any]] = [(seeds, self.x0)]
-        if apart:
+        if self.budget.seconds is not None or (self.starts == "spread" and not in_turn):
             groups = [([seed], compiled.upper.unflatten(start)) for seed, start in zip(seeds, self._starts())]
         rounds, curves = self._rounds(*groups[0]), []
         for own, start in groups:
@@ -262,7 +267,7 @@ class Job:
 
     def _solved(self, rounds: int, seeds: Sequence[int], x0: Any) -> Runs:
         kept = {} if self.kept is None else {"checkpoint": Checkpoint(self.kept / f"{seeds[0]}-{rounds}"), "resume": True}
-        asked = {**self.settings, "seeds": list(seeds), "x0": x0, "rounds": rounds, "budget": self.budget, "evaluate_every": max(1, math.ceil(rounds / LOOKS))}
+        asked = {**self._runs(seeds), "x0": x0, "rounds": rounds, "budget": self.budget, "evaluate_every": max(1, math.ceil(rounds / LOOKS))}
         try:
             runs = self.problem.solve(self.solver, progress=False, **asked, **kept)
         except DivergedError as error:
@@ -272,6 +277,12 @@ class Job:
         if any(run.status == INTERRUPTED for run in runs):
             raise KeyboardInterrupt
         return runs
+
+    def _runs(self, seeds: Sequence[int]) -> dict[str, Any]:
+        """The settings by which these seeds run together, each from its start."""
+        spread = self.starts == "spread" and len(seeds) > 1
+        beside = {name: value for name, value in self.settings.items() if name != "seeds"}
+        return beside | ({"restarts": len(seeds), "seed": seeds[0]} if spread else {"seeds": list(seeds)})
 
     def _share(self, run: Any) -> float:
         """Of the budget that a run has spent."""
@@ -288,7 +299,7 @@ class Job:
         """How many rounds the budget pays for, as the first few say, of the runs that will be made: their program is compiled once."""
         if self.budget.rounds is not None:
             return self.budget.rounds
-        asked = {**self.settings, "seeds": list(seeds), "x0": x0, "rounds": PILOT, "evaluate_every": PILOT, "progress": False}
+        asked = {**self._runs(seeds), "x0": x0, "rounds": PILOT, "evaluate_every": PILOT, "progress": False}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:

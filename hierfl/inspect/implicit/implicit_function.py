@@ -159,8 +159,9 @@ class ImplicitFunction(Shown):
 
         Examples
         --------
-        >>> problem.implicit.project(np.array([-7.0, 0.5]))
-        array([-2. ,  0.5])
+        >>> ball = hf.Problem(hf.Minimize(clients=cp.sum(x)), constraints=[cp.norm(x) <= 1])
+        >>> ball.implicit.project(np.array([3.0, 4.0])).round(9)
+        array([0.6, 0.8])
         """
         from hierfl.compiler.starting_points import nearest_in_upper_set
 
