@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hierfl.jaxtools.host_callback import call_on_host
-from hierfl.jaxtools.one_thread import why_alone
+from hierfl.jaxtools.thread_pool import why_alone
 
 MATRIX = jnp.eye(3)
 FACTORISING: dict[str, Callable] = {

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.compiler.counted_problem import CountedProblem
+from hierfl.compiler.compiled_problem import CountedProblem
 from hierfl.run_settings import RunSettings
 from hierfl.runtime.in_process.execution import InProcess
 from hierfl.runtime.records import Limits

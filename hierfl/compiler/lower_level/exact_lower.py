@@ -40,9 +40,8 @@ from hierfl.compiler.oracles import Oracles
 from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.cheap_jit import TracedOnce, quick_jit
 from hierfl.jaxtools.host_callback import call_on_host
-from hierfl.jaxtools.one_thread import why_alone
 from hierfl.jaxtools.precision import double_precision
-from hierfl.jaxtools.thread_pool import core_count, on_cores
+from hierfl.jaxtools.thread_pool import core_count, on_cores, why_alone
 
 LARGE = 64  # scalars of a sample's y from which it is solved for alone
 BESIDE = 4_000  # scalars of smaller ones that are solved for side by side, so that they stay in cache

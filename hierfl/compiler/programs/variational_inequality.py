@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hierfl.compiler.programs.backends.daqp_backend import daqp_pairs
+from hierfl.compiler.programs.backends import daqp_pairs
 from hierfl.compiler.programs.cones import ZERO, Cone
 from hierfl.compiler.programs.convex_program import EMPTY, FAILED, UNBOUNDED, ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.small_and_sparse import as_array, beside, diagonal, is_monotone, largest, nothing, stacked

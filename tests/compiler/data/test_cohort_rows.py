@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 import hierfl as hf
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.data.cohort_rows import FEW_BYTES, Extent, Pieces, gathered_clients
-from hierfl.compiler.data.tables import Data, Population, chunk_size
+from hierfl.compiler.data.tables import FEW_BYTES, Data, Extent, Pieces, Population, chunk_size, gathered_clients
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.contract import draw_participants
 from hierfl.runtime.in_process.execution import InProcess

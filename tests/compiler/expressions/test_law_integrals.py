@@ -13,7 +13,7 @@ import scipy.stats as stats
 from scipy.integrate import quad
 
 from hierfl.compiler.data.evaluation_nodes import evaluation_nodes
-from hierfl.compiler.expressions.law_integrals import LawIntegrals, excess
+from hierfl.compiler.expressions.law_kinks import LawIntegrals, excess
 from hierfl.language.sample import Sample
 
 LAWS: dict[str, tuple[Any, float]] = {  # with the error that 1,024 nodes are to keep

@@ -11,10 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 from hierfl.compiler.programs import solve_program as module
-from hierfl.compiler.programs.backends import Backend, backends_for
-from hierfl.compiler.programs.backends.clarabel_backend import Clarabel
-from hierfl.compiler.programs.backends.daqp_backend import Daqp
-from hierfl.compiler.programs.backends.highs_backend import Highs
+from hierfl.compiler.programs.backends import Backend, Clarabel, Daqp, Highs, backends_for
 from hierfl.compiler.programs.cones import NONNEGATIVE, SECOND_ORDER, ZERO, Cone
 from hierfl.compiler.programs.convex_program import EMPTY, FAILED, SOLVED, UNBOUNDED, ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.solve_program import solve_program

@@ -18,8 +18,7 @@ from jaxtyping import Float
 from hierfl.compiler.lower_level.certificate import LowerSolution
 from hierfl.compiler.lower_level.jacobian import RankOne
 from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict
-from hierfl.compiler.lower_level.methods.semismooth_newton import newton_from
-from hierfl.compiler.lower_level.methods.walk import POWER_STEPS
+from hierfl.compiler.lower_level.methods.walk import POWER_STEPS, newton_from
 from hierfl.compiler.lower_level.structure import LowerStructure
 
 STEEP = 1e4  # rounding errors of theta that reach v'y are then up to 1e-12 of it

@@ -20,14 +20,13 @@ from hierfl.compiler.lower_level.certificate import LowerSolution
 from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.structure import LowerStructure
-from hierfl.compiler.oracles import Oracles
+from hierfl.compiler.oracles import Oracles, lower_constraints
 from hierfl.compiler.parametric.level_form import LevelForm, RowGroup, Thetas, distributed
 from hierfl.compiler.parametric.level_solver import LevelAnswer, LevelSolver, Upper
 from hierfl.compiler.parametric.linearised_form import LinearisedForm
 from hierfl.compiler.parametric.many_programs import LARGEST, ManyPrograms
 from hierfl.compiler.parametric.priced_form import PricedForm
 from hierfl.compiler.parametric.template import LevelTemplate
-from hierfl.compiler.party_constraints import lower_constraints
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.programs.convex_program import ALIKE, EMPTY, ONE, SEVERAL, SOLVED, UNATTAINED, UNBOUNDED
 from hierfl.jaxtools.host_callback import Batch, call_on_host, for_each
