@@ -216,29 +216,6 @@ def test_a_lower_mean_over_a_distribution(scope: str) -> None:
     assert 0 < certificate.expectation_error < 1e-7 and certificate.expectation_rule == "quadrature"
 
 
-def test_the_error_of_a_lower_mean_of_two_scalars() -> None:
-    x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(2, name="d")
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.square(y - x)),
-        lower=hf.ArgMin(y, hf.E(cp.square(y - cp.abs(cp.sum(d)))), scope="client"),
-        federation=hf.Federation([hf.Client({d: stats.norm([0.5, 0.0])})]),
-    )
-    mean = 2 * loss(0.5, np.sqrt(2), 0) - 0.5
-    certificate = problem.implicit.certificate(0.2)
-    assert 1e-6 < abs(problem.implicit(0.2) - (mean - 0.2) ** 2) <= 4 * certificate.expectation_error < 0.1
-
-
-def test_a_heavy_tail_below() -> None:
-    x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="d")
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.square(y - x)),
-        lower=hf.ArgMin(y, hf.E(cp.square(y) - y * cp.square(d)), scope="client"),
-        federation=hf.Federation([hf.Client({d: stats.t(2)})]),
-    )
-    with pytest.warns(hf.ExpectationWarning, match="the tails of d"):
-        problem.implicit(0.2)
-
-
 @pytest.mark.parametrize("scope", ["client", "federation"])
 @pytest.mark.parametrize("loss", ["logistic", "hinge"])
 def test_a_lower_mean_on_the_host(loss: str, scope: str) -> None:
@@ -284,29 +261,6 @@ def test_tables_of_both_sides_and_several_samples() -> None:
     assert certificate.expectation_rule == "quadrature" and certificate.expectation_points == 1024
 
 
-def test_clients_of_different_rules() -> None:
-    x, d = cp.Variable(name="x"), hf.Sample(name="d")
-    laws = [stats.poisson(2), stats.norm(1, 1), stats.bernoulli(0.5)]
-    problem = hf.Problem(
-        hf.Minimize(clients=hf.E(cp.square(x - d))),
-        federation=hf.Federation([hf.Client({d: law}) for law in laws], weights=[0.2, 0.3, 0.5]),
-    )
-    expected = 0.2 * (1 + 2) + 0.3 * 1 + 0.5 * (0.25 + 0.25)
-    assert problem.implicit(1.0) == pytest.approx(expected, abs=1e-11)
-    assert problem.implicit.certificate(1.0).expectation_rule == "summation and quadrature"
-
-
-def test_a_lower_level_for_cvxpy_weighs_its_nodes() -> None:
-    """The median of an exponential law."""
-    x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="d")
-    problem = hf.Problem(
-        hf.Minimize(clients=y + cp.square(x)),
-        lower=hf.ArgMin(y, hf.E(cp.abs(y - d)) + 0 * x, [y >= 0], scope="client"),
-        federation=hf.Federation([hf.Client({d: stats.expon()})], points=256),
-    )
-    assert problem.implicit(0.0) == pytest.approx(np.log(2), abs=0.02)
-
-
 def test_a_run_certifies_its_value_and_a_saved_result_keeps_it(tmp_path: Path) -> None:
     problem = mean_of(lambda d: cp.abs(d - 0.3), stats.norm())
     result = problem.solve(ZOHFL(smoothing=0.1), rounds=3, progress=False)
@@ -328,18 +282,3 @@ def test_an_empty_set_far_out_names_the_place_in_the_law() -> None:
     problem = hf.Problem(hf.Minimize(clients=hf.E(y) + 0 * x), lower=level, federation=federation)
     with pytest.raises(hf.errors.EmptyLowerSetError, match=r"client 0, at d = 8\.0\d* in its distribution, is empty"):
         problem.implicit(0.0)
-
-
-def test_data_have_no_such_error() -> None:
-    x, d = cp.Variable(name="x"), hf.Sample(name="d")
-    problem = hf.Problem(
-        hf.Minimize(clients=hf.E(cp.square(x - d))), federation=hf.Federation([hf.Client({d: np.arange(3.0)})])
-    )
-    certificate = problem.implicit.certificate(0.0)
-    assert (certificate.expectation_error, certificate.expectation_rule, certificate.expectation) == (0.0, "", "")
-    assert str(certificate) == "no lower level"
-
-
-def test_explain_names_the_rules() -> None:
-    (data,) = mean_of(cp.square, stats.poisson(5)).explain()["data"]
-    assert "E over d by summation, on at most 33 points of each holder" in data.how

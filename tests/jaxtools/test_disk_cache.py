@@ -166,14 +166,6 @@ def test_the_least_recently_used_are_dropped(tmp_path: Path) -> None:
     assert cache.get("too large") is None
 
 
-def test_several_processes_stay_near_the_limit(tmp_path: Path) -> None:
-    limit = 100 * HEADROOM
-    caches = [DiskCache(tmp_path, limit) for _ in range(4)]
-    for k in range(400):
-        caches[k % 4].put(str(k), bytes(40))
-        assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= limit * (HEADROOM + 3) / HEADROOM
-
-
 def test_what_an_ended_process_left_is_removed(tmp_path: Path) -> None:
     old, new = tmp_path / "old.part", tmp_path / "new.part"
     for file in (old, new):

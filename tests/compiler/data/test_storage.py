@@ -141,17 +141,3 @@ def test_constants_are_not_copied_for_every_client() -> None:
     assert problem.implicit([1.0, 0.0]) == pytest.approx(4.0)
     target.value = np.array([1.0, 0.0])
     assert problem.implicit([1.0, 0.0]) == pytest.approx(0.0)
-
-
-def test_a_file_that_shrank_before_anything_was_read_is_named(tmp_path: Path) -> None:
-    path, u = tmp_path / "u.bin", hf.Sample(2, name="u")
-    mapping = mapped(path, np.random.default_rng(0).standard_normal((4096, 2)))
-    mixed = least_squares([mapping, np.ones((3, 2))])
-    os.truncate(path, 800)
-    for use in (
-        lambda: hf.Client({u: mapping}),
-        lambda: hf.Federation.split({u: mapping}, clients=2),
-        lambda: mixed.compile(),
-    ):
-        with pytest.raises(hf.DataError, match=r"'u' is memory-mapped from .*u\.bin, which has 800 bytes now"):
-            use()

@@ -162,22 +162,6 @@ def test_objectives_over_private_data_are_means_over_the_clients() -> None:
     np.testing.assert_allclose([answer[u], answer[v]], expected, atol=1e-8)
 
 
-def test_many_players_over_private_data_answer_the_mean_demand() -> None:
-    rng = np.random.default_rng(8)
-    tables = [rng.uniform(5, 9, 15 + 5 * i) for i in range(3)]
-    s, firms, upper = hf.Sample(name="s"), cp.Variable(4, name="q"), cp.Variable(name="x")
-    cost = np.linspace(0.5, 1.0, 4)
-    paid = hf.E(0.5 * cp.multiply(cost, cp.square(firms)) - cp.multiply(firms, s - cp.sum(firms))) + upper * firms
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.sum(firms) + cp.square(upper)),
-        hf.Nash(hf.Player(firms, paid)),
-        federation=hf.Federation([hf.Client({s: t}) for t in tables]),
-    )
-    demand = np.mean([t.mean() for t in tables])
-    expected = np.linalg.solve(np.diag(cost + 1) + 1, np.full(4, demand - 0.5))
-    np.testing.assert_allclose(problem.implicit.response(np.array(0.5)), expected, atol=1e-8)
-
-
 def test_a_total_counts_the_samples_of_terms_that_no_sample_changes() -> None:
     s, u, upper = hf.Sample(name="s"), cp.Variable(name="u"), cp.Variable(name="x")
     problem = hf.Problem(
@@ -275,15 +259,3 @@ def test_a_player_whose_kinks_are_flattened(name: str) -> None:
     for at in (-0.5, 0.5, 3.0):
         by_differences = (answer(at + 1e-5) - answer(at - 1e-5)) / 2e-5 + 2 * at
         assert float(problem.implicit.gradient(at)) == pytest.approx(by_differences, rel=1e-6)
-
-
-def test_players_as_rows_whose_kinks_are_flattened() -> None:
-    cap, cost = np.array([0.2, 0.5, 0.9]), np.array([0.1, 0.4, 0.2])
-    x, y = cp.Variable(name="x"), cp.Variable(3, name="y")
-    profit = cp.multiply(y, x - cp.sum(y)) - cp.multiply(cost, y) - 3 * cp.square(cp.pos(y - cap))
-    problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), hf.Nash(hf.Player(y, maximize=profit)))
-    for at in (0.5, 2.0, 5.0):
-        marginal = scipy.optimize.root(
-            lambda t, at=at: t.sum() + t + cost - at + 6 * np.maximum(t - cap, 0), np.zeros(3), tol=1e-13
-        )
-        np.testing.assert_allclose(problem.implicit.response(at), marginal.x, atol=1e-8)

@@ -152,59 +152,6 @@ def test_the_geometric_median(count: int) -> None:
     np.testing.assert_allclose(problem.implicit.gradient(at), gradient_by_differences(of, at, 1e-4), atol=1e-8)
 
 
-def test_a_client_at_its_only_row() -> None:
-    """The answer is the row itself, at a kink of every loss: it does not move with x."""
-    x, y, a = cp.Variable(SIZE, name="x"), cp.Variable(SIZE, name="y"), hf.Sample(SIZE, name="a")
-    row = np.array([[0.2, 0.5, -0.1]])
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.sum_squares(y) + cp.sum(x)),
-        hf.ArgMin(y, hf.E(cp.norm1(y - a)) + SAME * cp.sum_squares(y - x), scope="client"),
-        federation=hf.Federation([hf.Client({a: row})]),
-    )
-    at = np.array([0.3, 0.1, 0.4])
-    assert problem.implicit(at) == pytest.approx(float(np.sum(row**2) + at.sum()), abs=1e-14)
-    np.testing.assert_allclose(problem.implicit.gradient(at), np.ones(SIZE), atol=1e-14)
-
-
-def test_least_absolute_deviations_without_anything_else() -> None:
-    """A linear program below, whose answer is a median of the data: x moves the data."""
-    x, y, b = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="b")
-    values = np.array([0.3, -1.0, 4.0, 2.0, 0.9])
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.square(y)),
-        hf.ArgMin(y, hf.total(cp.abs(y - b - 2 * x)), scope="client"),
-        federation=hf.Federation([hf.Client({b: values})]),
-    )
-    assert problem.implicit(0.5) == pytest.approx((np.median(values) + 1) ** 2, abs=1e-12)
-    assert problem.implicit.gradient(0.5) == pytest.approx(4 * (np.median(values) + 1), abs=1e-12)
-
-
-def test_kinks_of_a_support_vector_machine() -> None:
-    """Along its regularisation weight the response bends where a row reaches or leaves its margin."""
-    weight, y = cp.Variable(name="weight"), cp.Variable(name="y")
-    a = hf.Sample(name="a")
-    rows = np.array([1.0, 2.0, 4.0])
-    problem = hf.Problem(
-        hf.Minimize(clients=y),
-        hf.ArgMin(y, hf.total(cp.pos(1 - a * y)) + 0.5 * cp.multiply(weight, cp.square(y)), scope="client"),
-        constraints=[weight >= 0.5, weight <= 40],
-        federation=hf.Federation([hf.Client({a: rows})]),
-    )
-
-    def answer(at: float) -> float:  # the pull of rows short of their margin, or the margin of one of them
-        for margin, short in ((1.0, 1.0), (0.5, 3.0), (0.25, 7.0)):
-            if short / at >= margin:
-                return margin
-            if short / at > (margin / 2 if margin > 0.25 else 0.0):
-                return short / at
-        raise AssertionError
-
-    for at in (0.7, 1.5, 4.0, 8.0, 20.0, 35.0):
-        assert problem.implicit(at) == pytest.approx(answer(at), abs=1e-12)
-    kinks = problem.implicit.slice(15.0, 1.0, 14.4, 91, progress=False).kinks
-    np.testing.assert_allclose([15.0 + kink.t for kink in kinks], [1.0, 2.0, 6.0, 12.0, 28.0], atol=1e-9)
-
-
 WAYS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "an addend that is the same for all": lambda x, y, a: hf.E(cp.pos(1 - a @ y) + 0.2 * cp.exp(y[1]) + cp.norm1(y)),
     "an addend with x": lambda x, y, a: hf.E(cp.pos(1 - a @ y) + cp.exp(x[0] - y[1])),

@@ -104,15 +104,6 @@ def test_a_kink_of_them_is_found_with_its_slopes() -> None:
     assert not shown.gaps
 
 
-def test_what_falls_without_end_is_refused() -> None:
-    """exp(max(y, 0)) - x y falls for x < 0 as y does; from a start at y = 100, whose force is 1e43, 0 was told."""
-    x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    found = hf.Problem(hf.Minimize(clients=y), hf.ArgMin(y, cp.exp(cp.maximum(y, 0)) - x * y)).implicit
-    assert found(3.0) == pytest.approx(np.log(3.0), rel=1e-12)
-    with pytest.raises(hf.LowerLevelError):
-        found(-1.0)
-
-
 def test_limits_that_move_with_x_and_constraints_beside_them() -> None:
     x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
     term = cp.exp(cp.maximum(y[0] - x, y[1])) + cp.sum_squares(y)

@@ -11,7 +11,6 @@ import pytest
 from scipy.optimize import brentq
 
 import hierfl as hf
-from hierfl.compiler.programs.convex_program import ConvexProgram
 from hierfl.compiler.programs.smooth_atoms import (
     ENTROPY,
     EXP,
@@ -21,8 +20,6 @@ from hierfl.compiler.programs.smooth_atoms import (
     RELATIVE_ENTROPY,
     SQUARE,
     SmoothAtom,
-    SmoothSum,
-    SmoothTerm,
     smooth_atom_of,
 )
 
@@ -60,26 +57,6 @@ def test_large_arguments_do_not_overflow(at: float) -> None:
         assert LOGISTIC.value(z[:, :1])[0] == pytest.approx(max(at, 0.0), abs=1e-300)
         assert LOG_SUM_EXP.value(z)[0] == pytest.approx(800.0)
         assert np.isfinite(LOG_SUM_EXP.curvature(z)).all() and np.isfinite(LOGISTIC.slope(z[:, :1])).all()
-
-
-def test_sums_add_up_with_their_weights_and_skip_what_has_none() -> None:
-    form = RNG.normal(size=(4, 3))
-    undefined = SmoothTerm(LOG, 1, np.eye(3), np.full(3, -100.0), np.zeros(3))
-    total = SmoothSum([SmoothTerm(EXP, 1, form, np.ones(4), np.arange(4.0)), undefined])
-    u = RNG.normal(size=3)
-    assert total.value(u) == pytest.approx(float(np.arange(4) @ np.exp(form @ u + 1)))
-    for k, e in enumerate(1e-6 * np.eye(3)):
-        assert total.gradient(u)[k] == pytest.approx((total.value(u + e) - total.value(u - e)) / 2e-6, rel=1e-6)
-        slope = (total.gradient(u + e) - total.gradient(u - e)) / 2e-6
-        np.testing.assert_allclose(np.asarray(total.hessian(u))[k], slope, rtol=1e-6)
-
-
-def test_steps_end_before_a_barrier() -> None:
-    total = SmoothSum([SmoothTerm(LOG, 1, np.eye(2), np.zeros(2), -np.ones(2))])
-    length = total.reach(np.array([1.0, 2.0]), np.array([-4.0, -1.0]))
-    assert 0.2 < length < 0.25
-    given = ConvexProgram(np.zeros((2, 2)), np.ones(2), np.zeros((0, 2)), np.zeros(0), [], 2, np.zeros((0, 2)), total)
-    assert given.cost(np.array([-1.0, 1.0])) == np.inf
 
 
 # --- levels ----------------------------------------------------------------------------------------------------------
@@ -126,18 +103,6 @@ def test_levels_with_smooth_terms_are_solved_and_differentiated(name: str) -> No
 
     slopes = [(8 * (f(at + e) - f(at - e)) - (f(at + 2 * e) - f(at - 2 * e))) / 12e-3 for e in ways]
     np.testing.assert_allclose(problem.implicit.gradient(at), slopes, rtol=1e-6, atol=1e-7)
-
-
-def test_a_soft_choice_is_the_softmax() -> None:
-    """min x'y - sum entr(y) over the simplex; 70 entries, some with shares of 1e-20."""
-    rng = np.random.default_rng(2)
-    at = np.r_[rng.normal(size=68), 45.0, 46.0]
-    x, y = cp.Variable(70, name="x"), cp.Variable(70, name="y")
-    target = rng.normal(size=70)
-    problem = hf.Problem(hf.Minimize(clients=target @ y), hf.ArgMin(y, x @ y - cp.sum(cp.entr(y)), [cp.sum(y) == 1]))
-    share = np.exp(-at) / np.exp(-at).sum()
-    np.testing.assert_allclose(problem.implicit.response(at), share, rtol=1e-7, atol=1e-14)
-    np.testing.assert_allclose(problem.implicit.gradient(at), -share * (target - target @ share), atol=1e-10)
 
 
 # --- traffic ---------------------------------------------------------------------------------------------------------

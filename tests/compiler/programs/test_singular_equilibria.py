@@ -144,18 +144,6 @@ def test_small_whole_numbers(of: ConvexProgram) -> None:
         assert_known(of)
 
 
-@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
-@pytest.mark.parametrize("force", [1e-6, 1.0, 1e6])
-def test_units_do_not_matter(size: float, force: float) -> None:
-    for seed in range(5):
-        draw = draws(np.random.default_rng(seed), False)
-        h, g, (rows, b) = monotone(draw, 5, 0), draw(5), box(5)
-        u = solve_program(program(h * force, g * force * size, rows, b * size))
-        assert u.status == SOLVED
-        y = u.u / size
-        assert (h @ y + g) @ y - linear(h @ y + g, program(h, g, rows, b))[1] <= 1e-9
-
-
 def test_bilinear_games_are_solved() -> None:
     """A saddle point of p'B q over two simplices, whose matrix is skew."""
     b = np.random.default_rng(0).normal(size=(4, 6))
