@@ -30,7 +30,7 @@ from hierfl.compiler.oracles import (
     upper_constraints,
 )
 from hierfl.compiler.sets import compile_set
-from hierfl.compiler.sets.verify import verify
+from hierfl.compiler.sets.compiled_set import verify
 from hierfl.errors import DeclarationError
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.coupled import penalised

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from hierfl.compiler.lower_level.methods.diagonal_plus_rank_one import DiagonalPlusRankOne
-from hierfl.compiler.lower_level.methods.direct_methods import ClosedForm, LinearSystem, ProjectedSolution
+from hierfl.compiler.lower_level.methods.direct_methods import (
+    ClosedForm,
+    DiagonalPlusRankOne,
+    LinearSystem,
+    ProjectedSolution,
+)
 from hierfl.compiler.lower_level.methods.method import ExactMethod, NoMethod
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, level_solver
 from hierfl.compiler.lower_level.methods.walk import AcceleratedGradient, SemismoothNewton

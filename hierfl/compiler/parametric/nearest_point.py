@@ -20,7 +20,7 @@ from hierfl.compiler.parametric.level_form import LevelForm
 from hierfl.compiler.parametric.level_solver import LevelSolver
 from hierfl.compiler.programs.convex_program import EMPTY, ProgramSolution
 from hierfl.compiler.programs.response import ProgramResponse
-from hierfl.jaxtools.host_callback import Batch, call_on_host, for_each
+from hierfl.jaxtools.host_callback import numbers_on_host
 
 Environment = Mapping[int, Any]
 
@@ -86,19 +86,16 @@ class NearestPoint:
         size = self.size
 
         def found(z: np.ndarray, theta: np.ndarray, inside: np.ndarray) -> np.ndarray:
-            return self._nearest_each(z[None], theta[None], inside[None])[0]
-
-        def found_each(batch: Batch) -> np.ndarray:
-            return self._nearest_each(*(for_each(batch.count, part) for part in batch.arrays))
+            return self._nearest_each(1, z[None], theta[None], inside[None])[0]
 
         @jax.custom_jvp
         def nearest(theta: Array, z: Array, inside: Array) -> Array:
-            return call_on_host(found, (size,), z.dtype, z, theta, inside, many=found_each)
+            return numbers_on_host(found, (size,), z.dtype, z, theta, inside, many=self._nearest_each)
 
         @nearest.defjvp
         def moved(primals: Any, tangents: Any) -> tuple[Array, Array]:
             theta = primals[0]
-            matrix = call_on_host(self.slope, (size, theta.size), theta.dtype, theta)
+            matrix = numbers_on_host(self.slope, (size, theta.size), theta.dtype, theta)
             return nearest(*primals), matrix @ tangents[0]
 
         fixed = jax.lax.stop_gradient(z)
@@ -110,7 +107,7 @@ class NearestPoint:
         def gap(theta: np.ndarray) -> np.ndarray:
             return np.asarray(1.0 if self.solver.answer([theta]).chosen.status == EMPTY else -1.0)
 
-        return call_on_host(gap, (), jnp.zeros(0).dtype, self.theta(jnp.zeros(self.size), environment))
+        return numbers_on_host(gap, (), jnp.zeros(0).dtype, self.theta(jnp.zeros(self.size), environment))
 
     def nearest(self, z: Float[np.ndarray, " size"], environment: Environment) -> ProgramSolution:
         """The program's solution at one point; the nearest point is the start of its u."""
@@ -120,13 +117,14 @@ class NearestPoint:
 
     def _nearest_each(
         self,
-        points: Float[np.ndarray, "k size"],
-        thetas: Float[np.ndarray, "k theta"],
-        inside: Float[np.ndarray, " k"],
-    ) -> Float[np.ndarray, "k size"]:
+        count: int,
+        points: Float[np.ndarray, "count size"],
+        thetas: Float[np.ndarray, "count theta"],
+        inside: Float[np.ndarray, " count"],
+    ) -> Float[np.ndarray, "count size"]:
         """The nearest points of many, NaN where there is none: themselves where they are in the set."""
-        nearest, outside = np.array(points, float), np.flatnonzero(inside == 0)
-        nearest[outside] = self._solved(np.asarray(thetas, float)[outside])
+        nearest, outside = np.array(points), np.flatnonzero(inside == 0)
+        nearest[outside] = self._solved(thetas[outside])
         return nearest
 
     def _solved(self, thetas: Float[np.ndarray, "k theta"]) -> Float[np.ndarray, "k size"]:
@@ -148,7 +146,6 @@ class NearestPoint:
 
     def slope(self, theta: Float[np.ndarray, " theta"]) -> Float[np.ndarray, "size theta"]:
         """The derivative in theta; at a kink that of one of the pieces."""
-        theta = np.asarray(theta, float)
         answer = self.solver.answer([theta])
         if not answer.chosen.solved:
             return np.full((self.size, theta.size), np.nan)
