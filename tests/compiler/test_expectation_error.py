@@ -89,19 +89,6 @@ def test_what_may_be_infinite_is_said_once_and_never_averaged_away(term: Term, l
     assert "may be infinite" in str(certificate) and "estimated" not in str(certificate)
 
 
-def test_more_points_err_less() -> None:
-    term = lambda d: cp.abs(d[0] - 0.2) + cp.exp(0.5 * d[1])  # noqa: E731
-    law, expected = stats.norm([0.0, 1.0]), 2 * loss(0, 1, 0.2) + 0.2 + np.exp(0.5 + 0.125)
-    stated = []
-    for points in (64, 1024, 16_384):
-        problem = mean_of(term, law, 2, points)
-        certificate = problem.implicit.certificate(0.0)
-        assert certificate.expectation_points == points
-        assert abs(problem.implicit(0.0) - expected) <= 4 * certificate.expectation_error
-        stated.append(certificate.expectation_error)
-    assert stated[0] > 5 * stated[1] > 25 * stated[2]
-
-
 # --- how often the stated error holds ------------------------------------------------------------------------------------
 
 
@@ -163,40 +150,6 @@ def test_standard_errors_of_sobol_sequences_hold_nearly_always() -> None:
 
 
 # --- where distributions stand -------------------------------------------------------------------------------------------
-
-
-def test_kinks_of_a_response_to_each_sample() -> None:
-    """y(x, d) = max(0, d - x): E y is the loss of a normal law."""
-    x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="d")
-    problem = hf.Problem(
-        hf.Minimize(clients=hf.E(y) + 0.1 * x),
-        lower=hf.ArgMin(y, cp.square(y - d + x), [y >= 0], scope="sample"),
-        federation=hf.Federation([hf.Client({d: stats.norm(1, 2)})]),
-    )
-    for point in np.random.default_rng(0).uniform(-3, 4, 20):
-        stated = problem.implicit.certificate(point).expectation_error
-        assert abs(problem.implicit(point) - loss(1, 2, point) - 0.1 * point) <= 4 * stated <= 4e-4
-
-
-def test_a_leader_above_a_follower_with_random_demand() -> None:
-    """Cournot: the follower answers y = clip((a - x / 2) / 1.5, 0, 4), whose mean over a uniform law is piecewise quadratic."""
-    x, y, a = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="a")
-    price = a - 0.5 * (x + y)
-    problem = hf.Problem(
-        hf.Minimize(clients=hf.E(0.05 * cp.square(x) - x * price)),
-        lower=hf.Equilibrium(y, 0.5 * y + 0.5 * y - price, [y >= 0, y <= 4], scope="sample"),
-        federation=hf.Federation([hf.Client({a: stats.uniform(0, 9)}) for _ in range(2)]),
-    )
-
-    def integral(z: float) -> float:
-        return 0.5 * np.clip(z, 0, 4) ** 2 + 4 * max(0.0, z - 4)
-
-    for point in (0.5, 2.0, 5.0, 9.0):
-        low, high = -0.5 * point / 1.5, (9 - 0.5 * point) / 1.5
-        answer = (integral(high) - integral(low)) / (high - low)
-        expected = 0.05 * point**2 - point * (4.5 - 0.5 * point - 0.5 * answer)
-        stated = problem.implicit.certificate(point).expectation_error
-        assert abs(problem.implicit(point) - expected) <= 4 * stated <= 2e-4
 
 
 @pytest.mark.parametrize("scope", ["client", "federation"])

@@ -125,17 +125,6 @@ def test_a_users_own_cache_of_jax_stays_theirs(tmp_path: Path, monkeypatch: pyte
     assert list(own.iterdir()) and not ours.exists()
 
 
-def test_jax_is_as_it_was_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: None) -> None:
-    monkeypatch.setenv(SETTING, str(tmp_path))
-    with pytest.raises(KeyError), kept_on_disk(), computing(double=True):
-        assert jax.config.jax_compilation_cache_dir is None
-        compiled(2.5)
-        raise KeyError
-    assert compilation_cache._cache is None
-    compiled(3.5)
-    assert len(list(tmp_path.iterdir())) == 1
-
-
 def test_threads_enter_and_leave_as_they_like(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: None) -> None:
     monkeypatch.setenv(SETTING, str(tmp_path))
 

@@ -65,11 +65,6 @@ def test_equal_the_transcription(seed: int, count: int, table: int, step: int) -
     assert (np.asarray(found) >= 0).all() and (np.asarray(found) < count).all()
 
 
-def independent(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether pairs of numbers below 16 are as likely as each other."""
-    return scipy.stats.chisquare(np.bincount(one * 16 + other, minlength=256)).pvalue > FALSE_ALARM
-
-
 @pytest.mark.parametrize("double", [True, False])
 def test_uniforms(double: bool) -> None:
     with jax.enable_x64(double):

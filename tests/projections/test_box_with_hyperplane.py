@@ -1,14 +1,13 @@
 """Boxes cut by a strip against sorting, and what characterises a projection."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hierfl.projections import box_with_hyperplane
-from tests.projections.reference import check_derivatives, check_projection
+from tests.projections.reference import check_projection
 
 pytestmark = pytest.mark.usefixtures("x64")
 PROJECT, GAP = jax.jit(box_with_hyperplane.project), jax.jit(box_with_hyperplane.gap)
@@ -127,42 +126,3 @@ def test_a_vanishing_normal_leaves_the_box(low, high):
 def test_an_empty_set_has_a_positive_gap_and_a_finite_point(bounds):
     assert float(GAP(*bounds)) > 0
     assert np.isfinite(PROJECT(np.linspace(-1, 1, N), *bounds)).all()
-
-
-def test_a_single_point():
-    ones = np.ones(N)
-    z = np.linspace(-1, 1, N)
-    np.testing.assert_array_equal(PROJECT(z, ones, 0.0, 0.0, 0 * ones, ones), 0 * ones)
-    np.testing.assert_allclose(PROJECT(z, 0.1 * ones, 0.8, 0.8, 0 * ones, ones), ones, rtol=1e-15)
-    np.testing.assert_array_equal(PROJECT(z, ones, -np.inf, np.inf, ones, ones), ones)
-    assert float(GAP(0.1 * ones, 0.1 * ones.sum(), np.inf, 0 * ones, ones)) <= 0
-
-
-def on_hyperplane(z, a, b, lower, upper):
-    return box_with_hyperplane.project(z, a, b, b, lower, upper)
-
-
-def in_halfspace(z, a, b, lower, upper):
-    return box_with_hyperplane.project(z, a, -np.inf, b, lower, upper)
-
-
-def with_pins(z, a, low, high, lower, upper):
-    """Pinned entries keep their two bounds together when these move."""
-    return box_with_hyperplane.project(z, a, low, high, lower, jnp.where(np.arange(N) < 3, lower, upper))
-
-
-@pytest.mark.parametrize(
-    ("kind", "function"),
-    [
-        ("slab", box_with_hyperplane.project),
-        ("pinned slab", with_pins),
-        ("hyperplane", on_hyperplane),
-        ("halfspace", in_halfspace),
-    ],
-)
-def test_derivatives(kind, function):
-    rng = np.random.default_rng(5)
-    for seed in range(5):
-        a, low, high, lower, upper = example(rng, kind)
-        values = (high,) if kind in ("hyperplane", "halfspace") else (low, high)
-        check_derivatives(function, 3 * rng.standard_normal(N), a, *values, lower, upper, seed=seed)

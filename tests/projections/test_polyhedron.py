@@ -151,16 +151,3 @@ def test_an_empty_set_has_a_positive_gap_a_residual_and_a_finite_point(bounds):
     assert float(GAP(*bounds)) > 0
     p, residual = PROJECT(np.linspace(-1, 1, N), *bounds)
     assert np.isfinite(p).all() and float(residual) > 1e-9
-
-
-def test_single_points():
-    matrix = np.concatenate([np.ones((1, N)), np.eye(N)[:2]])
-    nothing = (matrix, np.zeros(3), np.zeros(3), np.zeros(N), np.full(N, np.inf))
-    pinned = (matrix, np.full(3, -np.inf), np.full(3, np.inf), np.ones(N), np.ones(N))
-    equations = (np.eye(N), np.arange(N), np.arange(N), np.full(N, -np.inf), np.full(N, np.inf))
-    z = np.linspace(-2, 2, N)
-    for bounds, point in ((nothing, 0.0), (pinned, 1.0), (equations, np.arange(N))):
-        p, residual = PROJECT(z, *map(lambda array: np.asarray(array, float), bounds))
-        np.testing.assert_allclose(p, np.broadcast_to(point, N), atol=1e-13)
-        assert float(residual) <= 1e-13
-        assert float(GAP(*map(lambda array: np.asarray(array, float), bounds))) <= 1e-12

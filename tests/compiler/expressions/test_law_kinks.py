@@ -178,27 +178,6 @@ def test_kinks_at_one_place_keep_their_own_slopes(apart: float) -> None:
     np.testing.assert_allclose(problem.implicit.gradient(at), [1.0, 2.0] * (2 * law.cdf(at) - 1), atol=1e-10)
 
 
-@pytest.mark.parametrize("apart", [0.0, 1e-4, 4e-3])
-def test_squares_of_kinks_near_each_other_keep_their_own_curvatures(apart: float) -> None:
-    """Each entry solves y - x = 2 E(d - y)+ by itself."""
-    x, y, d = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(name="d")
-    cost = 0.5 * cp.sum_squares(y - x) + hf.E(cp.sum(cp.square(cp.pos(d - y))))
-    below = hf.ArgMin(y, cost, [cp.abs(y) <= 9])
-    problem = hf.Problem(hf.Minimize(clients=[1.0, 2.0] @ y), below, federation=hf.Federation([hf.Client({d: NORMAL})]))
-    at = np.array([0.4, 0.4 + apart])
-    expected = [brentq(lambda v, q=q: v - q - 2 * (NORMAL.pdf(v) - v * NORMAL.sf(v)), -5, 5, xtol=1e-14) for q in at]
-    np.testing.assert_allclose(problem.implicit.response(at), expected, atol=1e-12)
-    np.testing.assert_allclose(problem.implicit.gradient(at), [1, 2] / (1 + 2 * NORMAL.sf(expected)), atol=1e-10)
-
-
-def test_a_root_of_a_kink_is_averaged_over_the_nodes() -> None:
-    """What is infinitely steep at the kink makes no jump of it: E sqrt((d - x)+) = exp(-x) sqrt(pi) / 2 for an exponential law."""
-    x, d = cp.Variable(name="x"), hf.Sample(name="d")
-    term = hf.E(cp.sqrt(cp.pos(d - x)))
-    problem = hf.Problem(hf.Maximize(clients=term), federation=hf.Federation([hf.Client({d: stats.expon()})]))
-    assert problem.implicit(0.4) == pytest.approx(np.exp(-0.4) * np.sqrt(np.pi) / 2, abs=1e-4)
-
-
 @pytest.mark.parametrize("middle", [0.0, 5.0, 1000.0])
 def test_single_precision_sees_kinks_of_laws_far_from_zero(middle: float) -> None:
     x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="d")

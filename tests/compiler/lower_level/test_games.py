@@ -13,7 +13,7 @@ import scipy.optimize
 import scipy.stats
 
 import hierfl as hf
-from hierfl.compiler.lower_level.player_convexity import derivative_text, player_evidence
+from hierfl.compiler.lower_level.player_convexity import player_evidence
 from hierfl.errors import NotConvexError
 from hierfl.models import stackelberg_cournot, stackelberg_cournot_game
 
@@ -95,31 +95,6 @@ def test_a_saddle_point_is_a_game_of_two() -> None:
     )
     np.testing.assert_allclose(answer[u], w.value, atol=1e-6)
     np.testing.assert_allclose(answer[v], np.maximum(matrix.T @ np.asarray(w.value), 0), atol=1e-6)
-
-
-def test_a_game_of_log_sum_exp_costs_meets_scipys_root() -> None:
-    rng = np.random.default_rng(6)
-    first, second = rng.standard_normal((2, 4, 2)), rng.standard_normal((2, 4, 3))
-    u, v, upper = cp.Variable(2, name="u"), cp.Variable(3, name="v"), cp.Variable(2, name="x")
-    costs = [
-        cp.log_sum_exp(first[0] @ u + second[0] @ v) + cp.sum_squares(u - upper),
-        cp.log_sum_exp(first[1] @ u + second[1] @ v) + cp.sum_squares(v) + 0.1 * cp.sum(v) * cp.sum(u),
-    ]
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.sum_squares(u) + cp.sum_squares(v) + cp.sum_squares(upper)),
-        hf.Nash(hf.Player(u, costs[0]), hf.Player(v, costs[1])),
-    )
-    assert "log_sum_exp" in derivative_text(problem.lower_level.players[0])
-    point = np.array([0.7, -0.2])
-    answer = problem.implicit.response(point)
-
-    def stationarity(z: np.ndarray) -> np.ndarray:
-        p, q = (scipy.special.softmax(first[k] @ z[:2] + second[k] @ z[2:]) for k in (0, 1))
-        mine = first[0].T @ p + 2 * (z[:2] - point)
-        return np.concatenate([mine, second[1].T @ q + 2 * z[2:] + 0.1 * z[:2].sum()])
-
-    root = scipy.optimize.root(stationarity, np.zeros(5), tol=1e-13).x
-    np.testing.assert_allclose(np.concatenate([answer[u], answer[v]]), root, atol=1e-7)
 
 
 def test_a_contest_of_many_meets_scipys_best_responses() -> None:
@@ -205,13 +180,6 @@ def test_a_player_that_turns_out_concave_is_refused_with_a_witness() -> None:
     )
     with pytest.raises(NotConvexError, match=r"player 'u' must be convex in u.*curvature there is -2 at x = .*u, v = "):
         problem.compile()
-
-
-@pytest.mark.slow
-def test_a_leader_above_a_game_runs_an_algorithm() -> None:
-    result = stackelberg_cournot_game(followers=3, clients=2).solve(rounds=3, seed=0, progress=False)
-    twin = stackelberg_cournot(followers=3, clients=2).solve(rounds=3, seed=0, progress=False)
-    np.testing.assert_allclose(result.x, twin.x, atol=1e-8)
 
 
 def test_a_product_with_itself_is_accepted_on_evidence() -> None:

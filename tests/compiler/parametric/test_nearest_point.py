@@ -65,6 +65,20 @@ def test_points_outside_of_the_domain_are_not_in_the_set() -> None:
     np.testing.assert_array_equal(projection.project(jnp.array([1.0, 2.0, 1.0]), {}), [1.0, 2.0, 1.0])
 
 
+@pytest.mark.parametrize("size", [1e-8, 1e4, 1e8])
+def test_units_change_nothing(size: float) -> None:
+    x = cp.Variable(3)
+    for rows in (
+        lambda s: [cp.norm(x) <= s, x >= 0],
+        lambda s: [cp.norm(cp.multiply(np.arange(1, 4), x)) <= s],
+        lambda s: [cp.norm(x) <= s, cp.sum(x) == 0.1 * s],
+    ):
+        unit, scaled = NearestPoint.on(rows(1.0), [x]), NearestPoint.on(rows(size), [x])
+        for z in 2 * np.random.default_rng(0).standard_normal((4, 3)):
+            expected = size * np.asarray(unit.project(jnp.asarray(z), {}))
+            np.testing.assert_allclose(scaled.project(jnp.asarray(size * z), {}), expected, atol=1e-8 * size)
+
+
 def test_an_empty_set_has_no_nearest_point() -> None:
     x = cp.Variable(2)
     projection = NearestPoint.on([x >= 1, cp.sum(x) <= 1], [x])

@@ -11,6 +11,7 @@ import pytest
 from scipy.optimize import brentq
 
 import hierfl as hf
+from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.programs.smooth_atoms import (
     ENTROPY,
     EXP,
@@ -167,3 +168,11 @@ def test_traces_of_interior_points_hold_no_row() -> None:
     problem = hf.Problem(hf.Minimize(clients=cp.square(y - 1) + 0.1 * x), lower, federation=data)
     for at in np.linspace(2.05, 3.95, 39):  # y = x - 1 there
         assert float(problem.implicit.gradient(at)) == pytest.approx(2 * (at - 2) + 0.1, rel=1e-9)
+
+
+def test_a_square_of_a_positive_part_needs_no_bound_at_zero() -> None:
+    """Such a bound would hold wherever the part is zero, with a multiplier of zero: the corner of every squared hinge."""
+    y, rows = cp.Variable(3), np.arange(12.0).reshape(4, 3)
+    for of in (cp.sum_squares, lambda e: cp.sum(cp.square(e))):
+        assert LevelTemplate.of(of(cp.pos(rows @ y - 1)) + cp.sum_squares(y), [], [y]).height == 4
+    assert LevelTemplate.of(cp.sum(cp.power(cp.pos(rows @ y - 1), 3)), [], [y]).height > 4  # a cube has no other side

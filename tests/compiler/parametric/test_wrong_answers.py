@@ -70,14 +70,6 @@ def test_an_envelope_has_no_kinks(engine: Engine) -> None:
             near(value, x @ y - 0.5 * y @ y)
 
 
-@pytest.mark.every_engine
-def test_an_envelope_has_the_gradient_of_danskin(engine: Engine) -> None:
-    problem = engine(envelope())
-    for x in np.random.default_rng(1).standard_normal((6, 4)):
-        near(problem.implicit.response(x), envelope_response(x))
-        near(problem.implicit.gradient(x), envelope_response(x))
-
-
 def test_an_envelope_has_a_gradient_where_y_is_not_differentiable(engine: Engine) -> None:
     """f = min over y >= 0 of y^2 / 2 - x y is -max(x, 0)^2 / 2: C1 at x = 0, where y bends."""
     x, y = cp.Variable(name="x"), cp.Variable(name="y")

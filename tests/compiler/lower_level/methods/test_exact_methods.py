@@ -96,21 +96,6 @@ def test_monotone_maps_that_are_no_gradients(name: str) -> None:
     assert problem.implicit.certificate(np.zeros(N)).error_bound <= 1e-7
 
 
-def test_leaders_that_move_followers_apart() -> None:
-    n = 12
-    x, y = cp.Variable(n, name="x"), cp.Variable(n, name="y")
-    level = hf.Equilibrium(
-        y, cp.multiply(np.linspace(1, 2, n), y) - x + 0.5 * cp.sum(y), [y >= 0, y <= 0.4 + cp.abs(x[0])]
-    )
-    problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower=level)
-    assert "diagonal plus rank one" in problem.explain()["lower level"][0].how
-    for seed in range(5):
-        point = 3 * np.random.default_rng(seed).standard_normal(n)
-        found = problem.implicit.response(point)
-        force = np.linspace(1, 2, n) * found - point + 0.5 * found.sum()
-        np.testing.assert_allclose(np.clip(found - force, 0, 0.4 + abs(point[0])), found, atol=1e-10)
-
-
 EQUAL = np.ones(16)
 DIFFICULT = {
     "a player without own costs": np.diag([*np.linspace(1, 2, 15), 0.0]) + 0.7,
