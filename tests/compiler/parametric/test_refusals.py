@@ -219,7 +219,7 @@ def test_newtons_method_begins_where_the_objective_is_defined(
     assert problem.implicit.response(at) == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("falling", [cp.inv_pos, lambda y: cp.power(y, -2)])
+@pytest.mark.parametrize("falling", [cp.inv_pos, lambda y: cp.power(y, -2), lambda y: cp.quad_over_lin(cp.Constant([1.0]), y)])
 def test_interior_points_on_the_way_to_infinity_are_no_answer(falling: Any) -> None:
     """1 / y has no minimum: a y of 40,000 has a slope of 6e-10, which is no proof of one."""
     x, y = cp.Variable(name="x"), cp.Variable(name="y")

@@ -12,6 +12,7 @@ from scipy.optimize import brentq
 
 import hierfl as hf
 from hierfl.compiler.parametric.template import LevelTemplate
+from hierfl.compiler.programs.convex_program import ConvexProgram
 from hierfl.compiler.programs.smooth_atoms import (
     ENTROPY,
     EXP,
@@ -21,6 +22,8 @@ from hierfl.compiler.programs.smooth_atoms import (
     RELATIVE_ENTROPY,
     SQUARE,
     SmoothAtom,
+    SmoothSum,
+    SmoothTerm,
     smooth_atom_of,
 )
 
@@ -58,6 +61,14 @@ def test_large_arguments_do_not_overflow(at: float) -> None:
         assert LOGISTIC.value(z[:, :1])[0] == pytest.approx(max(at, 0.0), abs=1e-300)
         assert LOG_SUM_EXP.value(z)[0] == pytest.approx(800.0)
         assert np.isfinite(LOG_SUM_EXP.curvature(z)).all() and np.isfinite(LOGISTIC.slope(z[:, :1])).all()
+
+
+def test_steps_end_before_a_barrier() -> None:
+    total = SmoothSum([SmoothTerm(LOG, 1, np.eye(2), np.zeros(2), -np.ones(2))])
+    length = total.reach(np.array([1.0, 2.0]), np.array([-4.0, -1.0]))
+    assert 0.2 < length < 0.25
+    given = ConvexProgram(np.zeros((2, 2)), np.ones(2), np.zeros((0, 2)), np.zeros(0), [], 2, np.zeros((0, 2)), total)
+    assert given.cost(np.array([-1.0, 1.0])) == np.inf
 
 
 # --- levels ----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import ClassVar
 import cvxpy as cp
 import numpy as np
 import pytest
+from scipy.optimize import linprog
 
 from hierfl.compiler.programs import solve_program as module
 from hierfl.compiler.programs.backends import Backend, Clarabel, Daqp
@@ -66,6 +67,18 @@ def test_empty_sets_are_told(name: str, curved: float) -> None:
     a, b, cones = EMPTY_SETS[name]
     given = program([[curved]], [1.0], a, b, cones)
     assert solve_program(given).status == EMPTY
+
+
+@pytest.mark.parametrize("seed", range(1, 40, 2))
+def test_rows_of_all_sizes_that_miss_each_other_are_told(seed: int) -> None:
+    """Interior points end without a word where bounds are far from 1; HiGHS says whether some u meets the rows."""
+    rng = np.random.default_rng(seed)
+    width, rows = int(rng.integers(1, 6)), int(rng.integers(2, 9))
+    a, b = rng.normal(size=(rows, width)) * 10 ** rng.uniform(-3, 3, size=(rows, 1)), rng.normal(size=rows) * 10 ** rng.uniform(-3, 5)
+    root = rng.normal(size=(width, width))
+    found = solve_program(program(root @ root.T, rng.normal(size=width), a, b, [Cone(NONNEGATIVE, rows)]))
+    empty = linprog(np.zeros(width), A_ub=-a, b_ub=b, bounds=(None, None)).status == 2
+    assert (found.status == EMPTY) == empty and (empty or found.solved)
 
 
 @pytest.mark.parametrize(
