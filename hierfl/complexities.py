@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hierfl.compiler.counted_problem import GRADIENTS, PROJECTIONS, CountedProblem
+from hierfl.compiler.compiled_problem import GRADIENTS, PROJECTIONS, CountedProblem
 from hierfl.errors import LowerLevelWarning, SettingError
 from hierfl.jaxtools.interruption import whole
 from hierfl.language.printing.card import Card, Shown, call_text

@@ -26,7 +26,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import Rows
 from hierfl.compiler.lower_level.structure import nonsmooth_atom
-from hierfl.compiler.party_constraints import upper_constraints
+from hierfl.compiler.oracles import upper_constraints
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.jaxtools.columns import by_columns
 from hierfl.language.printing.text import expression_text

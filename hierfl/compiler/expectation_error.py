@@ -5,7 +5,7 @@ rule is a rule too: f is computed with the weights of one part at a time, and th
 error. Divided by the root of their number for Sobol sequences, that is the standard error of the mean of independent replicates,
 and the parts, which fill each other's gaps, do no worse. In one dimension the parts are interleaved: the error of a jump or a
 kink falls at least as their number, by which the spread is divided there. What the tails would add beyond the outermost
-nodes is extrapolated as a geometric series. Where kinks take the integrals of a law (``hierfl.compiler.expressions.law_integrals``), what
+nodes is extrapolated as a geometric series. Where kinks take the integrals of a law (``hierfl.compiler.expressions.law_kinks``), what
 those were seen to miss is added, by its effect on f. All of this is estimated, none of it proved.
 """
 

@@ -2,13 +2,14 @@
 
 Decisions are flat vectors (``Layout``); a party's own constants come as an environment, its samples as ``Rows``.
 Objectives are oriented so that everything is minimised: a ``Maximize`` is negated here and turned back in results.
+Constraints are public, or a client's own; here is what they are together.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -16,28 +17,88 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from cvxpy.lin_ops.lin_utils import get_id
 from jax import Array
 from jaxtyping import Float
 from scipy.sparse import issparse
 
 from hierfl.analysis.declare import convex_on_x_only
+from hierfl.analysis.hoist import instantiate
+from hierfl.analysis.variable_bounds import attribute_constraints
 from hierfl.compiler.coupled_conditions import CoupledPrograms, PricedMeans
-from hierfl.compiler.data.held_elsewhere import any_elsewhere, require_all_here, require_as_declared
+from hierfl.compiler.data.storage import any_elsewhere, require_all_here, require_as_declared
 from hierfl.compiler.data.tables import Data, Party, Population, population
 from hierfl.compiler.expressions.program import NO_ROWS, Program, Rows
 from hierfl.compiler.layout import Layout
-from hierfl.compiler.party_constraints import constraints_of_all_clients
 from hierfl.compiler.sets import CompiledSet, compile_set
 from hierfl.errors import DataError, DeclarationError, IncompatibleSolverError
 from hierfl.jaxtools.cheap_jit import quick_jit
+from hierfl.jaxtools.disk_cache import ProgramCache
 from hierfl.jaxtools.precision import is_double, renewed
-from hierfl.jaxtools.program_cache import ProgramCache
 from hierfl.language.coupled import CLIENTS_MEAN
 from hierfl.language.declaration import Declaration
 from hierfl.language.federation.client import Client
+from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.federation.federated_data import POINTS
 from hierfl.language.followers import Followers
 from hierfl.language.sample import ClientParameter, Sample
+
+MOST_INTERSECTED = 1000  # clients whose private parts of a federation-scope Y(x) are compiled into one set
+
+
+def split_constraints(constraints: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """(public, private): private ones mention a client parameter."""
+    private = [c for c in constraints if any(isinstance(p, ClientParameter) for p in c.parameters())]
+    return [c for c in constraints if not any(c is p for p in private)], private
+
+
+def upper_constraints(declaration: Declaration) -> list[Any]:
+    """The constraints on x, with those that the variables' attributes make."""
+    return [*declaration.constraints, *attribute_constraints(declaration.roles.upper)]
+
+
+def constraints_of_all_clients(declaration: Declaration) -> list[Any]:
+    """X as the intersection of all X_i, each private constraint written once for every client."""
+    public, private = split_constraints(upper_constraints(declaration))
+    clients = declaration.federation.clients if declaration.federation else ()
+    return [*public, *(c for client in clients for c in instantiate(private, client.parameters))]
+
+
+def lower_constraints(declaration: Declaration) -> list[Any]:
+    """Y(x); in federation scope a client parameter means the intersection over the clients.
+
+    Raises
+    ------
+    DeclarationError
+        If that intersection is one of too many sets.
+    """
+    level, federation = declaration.lower_level, declaration.federation
+    if level is None:
+        return []
+    constraints = [*level.constraints, *attribute_constraints(level.variables)]
+    if level.scope != "federation" or federation is None:
+        return constraints
+    shared, private = split_constraints(constraints)
+    if len(federation.clients) > MOST_INTERSECTED and private:
+        raise DeclarationError(
+            f"{private[0]} holds for every one of {len(federation.clients)} clients in federation scope: the intersection of "
+            f"so many sets is not compiled. Give the binding bound as one number."
+        )
+    named = [p for constraint in private for p in constraint.parameters() if isinstance(p, ClientParameter)]
+    away = [p for p in named if any(isinstance(client.parameters.get(p), Elsewhere) for client in federation.clients)]
+    if away:
+        raise DeclarationError(
+            f"{private[0]} holds for all clients' values of {away[0].name()!r} in federation scope, and these are elsewhere (hf.Elsewhere): "
+            f"who solves for the one y has to know them. Give the numbers, or declare scope='client'."
+        )
+    return shared + [_told_apart(c) for client in federation.clients for c in instantiate(private, client.parameters)]
+
+
+def _told_apart(constraint: Any) -> Any:
+    """A client's copy of a constraint, which by CVXPY's rules has the number of the original: as one of its own."""
+    constraint.constr_id = get_id()
+    return constraint
+
 
 Environment = Mapping[int, Any]
 Upper = Float[Array, " n"]  # x, flat
@@ -437,3 +498,18 @@ class Oracles:
 
 def _sample_ids(term: Any) -> tuple[int, ...]:
     return () if term is None else tuple(dict.fromkeys(p.id for p in term.parameters() if isinstance(p, Sample)))
+
+
+def public_response(oracles: Oracles, y: Any) -> Any:
+    """The owners' flat y (owners, size) in the public shapes of ``Result.y``."""
+    if oracles.scope == "federation" or (oracles.scope == "client" and oracles.num_clients == 1):
+        return oracles.lower.unflatten(np.asarray(y)[0])
+    if oracles.scope == "client":
+        return oracles.lower.unflatten(y)
+    clients = oracles.static_data.clients
+    table = clients.tables[oracles.row_table(clients)]
+    pieces = np.split(np.asarray(y), np.asarray(table.offsets)[1:])
+    per_client = [oracles.lower.unflatten(piece) for piece in pieces]
+    if len(oracles.lower.variables) == 1:
+        return per_client
+    return {variable: [piece[variable] for piece in per_client] for variable in per_client[0]}

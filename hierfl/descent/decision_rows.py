@@ -13,9 +13,9 @@ from jaxtyping import Float
 
 from hierfl.analysis.hoist import instantiate
 from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.oracles import constraints_of_all_clients, lower_constraints
 from hierfl.compiler.parametric.level_form import LevelForm
 from hierfl.compiler.parametric.template import LevelTemplate
-from hierfl.compiler.party_constraints import constraints_of_all_clients, lower_constraints
 from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, Cone, NoStandardFormError
 from hierfl.compiler.programs.convex_program import ConvexProgram
 from hierfl.compiler.programs.small_and_sparse import as_array

@@ -17,10 +17,10 @@ import scipy.sparse as sp
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram
+from hierfl.compiler.oracles import constraints_of_all_clients, lower_constraints
 from hierfl.compiler.parametric.level_form import LevelForm, RowGroup
 from hierfl.compiler.parametric.template import LevelTemplate
-from hierfl.compiler.party_constraints import constraints_of_all_clients, lower_constraints
-from hierfl.compiler.programs.backends.clarabel_backend import Clarabel
+from hierfl.compiler.programs.backends import Clarabel
 from hierfl.compiler.programs.cones import ZERO, Cone, NoStandardFormError, blocks
 from hierfl.compiler.programs.convex_program import SOLVED, ConvexProgram
 from hierfl.compiler.programs.small_and_sparse import on_one_thread, stacked

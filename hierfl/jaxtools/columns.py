@@ -1,7 +1,7 @@
 """Derivatives as matrices, a direction after another: side by side, XLA 0.10 on CPUs computes those of wide rows wrongly.
 
 It fuses the product of a matrix with all directions into a loop over a third axis, and reads it wrongly where there are many of them;
-tests/jaxtools/test_derivatives_by_columns.py has the program.
+tests/jaxtools/test_cheap_jit.py has the program.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ meanwhile is kept there as well.) JAX's own folder would serve every program of 
 asks for a lock at every look; here files are replaced as a whole, so that processes need none.
 
 ``HIERFL_CACHE`` in the environment names another folder, or is ``off``; it is looked at whenever hierfl begins to compute.
+
+``ProgramCache`` keeps programs, and what else takes long to find out, for one compiled problem. Keys belong to the callers, who must put into a key all that the thing depends on.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from threading import Lock, local
+from typing import Any, TypeVar
 
 import jax
 import jaxlib
@@ -190,3 +194,69 @@ def _cache_at(setting: str) -> DiskCache:
 
 def _digest(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=DIGEST).digest()
+
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False, repr=False)
+class ProgramCache:
+    """Things by key, each made when first asked for."""
+
+    _kept: dict[Hashable, Any] = field(default_factory=dict)
+    _of_runs: set[Hashable] = field(default_factory=set)
+    _used: set[Hashable] = field(default_factory=set)  # since they were last cleared
+
+    def keep(self, key: Any, make: Callable[[], T], *, of_run: bool = False) -> T:
+        """Make once and keep: a second solve with the same settings compiles nothing. Unhashable keys are not kept.
+
+        Parameters
+        ----------
+        key
+            All that the thing depends on.
+        make
+            Makes it.
+        of_run
+            Whether it serves runs of one algorithm alone, and may be forgotten when another one is tried.
+        """
+        try:
+            hash(key)
+        except TypeError:
+            return make()
+        if key not in self._kept:
+            self._kept[key] = make()
+        if of_run:
+            self._of_runs.add(key)
+        self._used.add(key)
+        kept: T = self._kept[key]
+        return kept
+
+    def kept(self, key: Hashable) -> Any:
+        """What is kept under a key; None where it was not made yet."""
+        return self._kept.get(key)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter(self._kept)
+
+    def __getitem__(self, key: Hashable) -> Any:
+        return self._kept[key]
+
+    @contextmanager
+    def forgetting_runs(self) -> Iterator[Callable[[], None]]:
+        """Forget on leaving the programs that runs within have kept, and at every call those that no run since the last has used."""
+        before = set(self._kept)
+
+        def forget(used: set[Hashable]) -> None:
+            for key in (set(self._kept) - before - used) & self._of_runs:
+                del self._kept[key]
+                self._of_runs.discard(key)
+            self._used.clear()
+
+        self._used.clear()
+        try:
+            yield lambda: forget(set(self._used))
+        finally:
+            forget(set())

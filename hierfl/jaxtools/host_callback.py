@@ -62,6 +62,28 @@ def call_on_host(
     return call(*map(jnp.asarray, arguments))
 
 
+def numbers_on_host(
+    function: Callable[..., np.ndarray],
+    shape: tuple[int, ...],
+    dtype: Any,
+    *trees: Any,
+    many: Callable[..., Sequence[np.ndarray] | np.ndarray] | None = None,
+) -> jax.Array:
+    """``call_on_host`` of a function of trees of arrays, which arrive in double precision; ``many`` is called with the count of the calls
+    before trees whose arrays have an entry for each.
+    """
+    leaves, form = jax.tree.flatten(trees)
+
+    def one(*arrays: np.ndarray) -> np.ndarray:
+        return function(*jax.tree.unflatten(form, [np.asarray(array, float) for array in arrays]))
+
+    def each(batch: Batch) -> Sequence[np.ndarray] | np.ndarray:
+        assert many is not None
+        return many(batch.count, *jax.tree.unflatten(form, [for_each(batch.count, array) for array in batch.arrays]))
+
+    return call_on_host(one, shape, dtype, *leaves, many=None if many is None else each)
+
+
 @dataclass(frozen=True)
 class Batch:
     """The arguments of ``count`` calls: arrays with a leading axis, of an entry for each call or of one for all."""

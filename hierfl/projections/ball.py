@@ -1,4 +1,4 @@
-"""Euclidean (Frobenius) balls {y : ||y - centre|| <= radius}."""
+"""Euclidean (Frobenius) balls {y : ||y|| <= radius}."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
-def project(
-    z: Float[Array, "*shape"], centre: Float[Array, "*shape"], radius: Float[Array, ""]
-) -> Float[Array, "*shape"]:
-    """centre + (z - centre) min(1, radius / ||z - centre||); differentiable off the sphere, radius 0 and inf included."""
-    shift = z - centre
-    square = jnp.sum(shift * shift)
+def project(z: Float[Array, "*shape"], radius: Float[Array, ""]) -> Float[Array, "*shape"]:
+    """z min(1, radius / ||z||); differentiable off the sphere, radius 0 and inf included."""
+    square = jnp.sum(z * z)
     outside = square > radius * radius
     length = jnp.sqrt(jnp.where(outside, square, 1.0))
-    inside = jnp.where(radius > 0, z, centre)  # a ball of radius 0 moves with its centre alone, at whatever z
+    inside = jnp.where(radius > 0, z, 0.0)  # a ball of radius 0 does not move, at whatever z
     # where z is inside, neither branch may see an infinite radius: 0 * inf is NaN in derivatives
-    return jnp.where(outside, centre + shift * (jnp.where(outside, radius, 1.0) / length), inside)
+    return jnp.where(outside, z * (jnp.where(outside, radius, 1.0) / length), inside)

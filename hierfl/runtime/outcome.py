@@ -15,7 +15,7 @@ import numpy as np
 from hierfl.analysis.theorems import Prescription, TheoremPoint
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.lower_level.certificate import Evaluation
-from hierfl.compiler.public_response import public_response
+from hierfl.compiler.oracles import public_response
 from hierfl.compiler.starting_points import on_upper_set
 from hierfl.errors import HierflError
 from hierfl.jaxtools.cheap_jit import quick_jit

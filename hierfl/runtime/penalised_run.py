@@ -20,7 +20,7 @@ import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem, penalised_problem
 from hierfl.compiler.lower_level.certificate import Evaluation
-from hierfl.compiler.public_response import public_response
+from hierfl.compiler.oracles import public_response
 from hierfl.compiler.starting_points import box_around, on_upper_set, sobol_points, start_points
 from hierfl.compiler.violations import ALLOWED, Violation, Violations, sides_at
 from hierfl.errors import DivergedError, FeasibilityWarning, HierflError, IncompatibleSolverError, SettingError

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.public_response import public_response
+from hierfl.compiler.oracles import public_response
 from hierfl.errors import DivergedError, EmptyLowerSetError, SettingError
 from hierfl.jaxtools.interruption import reason
 from hierfl.language.printing.text import expression_text

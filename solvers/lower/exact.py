@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.data.held_elsewhere import any_elsewhere
+from hierfl.compiler.data.storage import any_elsewhere
 from hierfl.compiler.data.tables import Data, Party
 from hierfl.compiler.lower_level.certificate import TOLERANCE, LowerSolution
 from hierfl.compiler.lower_level.choice import METHODS

@@ -62,24 +62,6 @@ def test_a_radius_that_is_a_sample_is_better_a_client_parameter() -> None:
     assert "because of radius" in ball.advice and "hf.ClientParameter" in ball.advice
 
 
-def test_what_costs_no_arithmetic_says_so() -> None:
-    """XLA leaves out kinds of operations of which there are none: the derivative of (x - 0.3) y by y is x - 0.3."""
-    x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    lower = hf.ArgMin(y, (x - 0.3) * y, [y >= -1, y <= 1])
-    explanation = hf.Problem(hf.Minimize(clients=cp.sum(x)), lower=lower).explain()
-    assert "nan" not in str(explanation)
-    assert explanation["clients term"][0].cost == "no arithmetic"
-    (exponentials,) = hf.Problem(hf.Minimize(clients=cp.sum(cp.exp(X)))).explain()["clients term"]
-    assert exponentials.cost == "about 7 floating-point operations"  # 4 exponentials and 3 sums
-
-
-def test_a_selection_among_lower_solutions_is_named() -> None:
-    x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    level = hf.ArgMin(y, cp.square(y - x), [y >= 0], selection="pessimistic")
-    (how,) = (piece.how for piece in hf.Problem(hf.Minimize(clients=y + x), lower=level).explain()["lower level"])
-    assert how.endswith("pessimistic: of several solutions, the y that maximises the upper objective")
-
-
 def test_how_a_projection_is_found_is_said_by_what_finds_it() -> None:
     """Thresholds are found by Newton's method, not by sorting; a chain is a polyhedron."""
     for constraints, how, cost in (
@@ -89,20 +71,6 @@ def test_how_a_projection_is_found_is_said_by_what_finds_it() -> None:
     ):
         (piece,) = declared(constraints).explain()["Y(x)"]
         assert how in piece.how and cost in piece.cost and "sorting" not in piece.how + piece.cost
-
-
-def test_a_projection_that_is_searched_is_no_closed_form() -> None:
-    """y(x) over a simplex, a polyhedron or an intersection takes iterations; over a box or a ball a formula."""
-    for constraints, method in (
-        ([Y >= 0, Y <= 1], "closed form: the unconstrained solution, clipped to the bounds"),
-        ([], "closed form: the unconstrained solution: the Jacobian"),
-        ([cp.sum_squares(Y) <= 1], "projection: of the unconstrained solution on Y(x): the Jacobian"),
-        ([Y[1:] >= Y[:-1]], "parametric program: its matrices"),
-    ):
-        problem = declared(constraints)
-        (piece,) = problem.explain()["lower level"]
-        assert f"solved exactly by {method}" in piece.how, piece.how
-        assert problem.implicit.certificate(np.ones(problem.compile().upper.size)).method == method.split(":")[0]
 
 
 def test_what_is_searched_is_left_to_the_host_where_questions_are_few() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 
 import cvxpy as cp
@@ -89,17 +88,6 @@ def test_a_bound_that_meets_a_clients_own(low: float) -> None:
         problem.implicit.gradient(1.0)
     assert problem.implicit.gradient(1.1) == pytest.approx(0.5, abs=1e-12)
     assert problem.implicit.gradient(0.9) == pytest.approx(0.0 if low else 1.0, abs=1e-12)
-
-
-@pytest.mark.parametrize("make", [cp.norm, cp.sum_squares])
-def test_a_ball_of_radius_zero(make: Callable) -> None:
-    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
-    centre = np.array([1.0, 2.0])
-    for moved, slope in ((centre, 0.0), (2 * x - centre, 2.0)):
-        lower = hf.ArgMin(y, cp.sum_squares(y - x), [make(y - moved) <= 0])
-        problem = hf.Problem(hf.Minimize(clients=np.array([1.0, -3.0]) @ y), lower)
-        with contextlib.suppress(hf.NoGradientError):  # no point is inside, so that multipliers say nothing
-            np.testing.assert_allclose(problem.implicit.gradient(centre), slope * np.array([1.0, -3.0]), atol=1e-9)
 
 
 TOGETHER = {  # rows that leave y one point, (1, 2), only together

@@ -5,12 +5,11 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
-from hierfl.jaxtools.traced import Traced, as_matrices
+from hierfl.jaxtools.traced import as_matrices
 
 
 def products(program: ClosedJaxpr | Jaxpr) -> list[tuple[tuple[int, ...], ...]]:
@@ -72,21 +71,6 @@ def test_batched_models_times_rows_become_two_matrices_in_loops_and_branches_too
         np.testing.assert_allclose(found, run(models, flag), rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("left", "right", "dimensions"),
-    [
-        ((5, 7), (7, 3), (((1,), (0,)), ((), ()))),  # two matrices already
-        ((2, 5, 7), (7,), (((2,), (0,)), ((), ()))),  # a vector
-        ((4, 5, 7), (4, 7, 3), (((2,), (1,)), ((0,), (0,)))),  # a batch of products
-        ((5, 7, 2), (7, 3), (((1,), (0,)), ((), ()))),  # the summed dimension amid the rows
-        ((2, 5, 7), (3, 5, 7), (((1, 2), (1, 2)), ((), ()))),  # two summed dimensions
-    ],
-)
-def test_other_products_stay_as_they_are(left: tuple, right: tuple, dimensions: tuple) -> None:
-    program = jax.make_jaxpr(lambda a, b: jax.lax.dot_general(a, b, dimensions))(np.ones(left), np.ones(right))
-    assert as_matrices(program).jaxpr is program.jaxpr
-
-
 def test_double_precision_within_a_program_in_single_precision() -> None:
     models, rows = np.ones((2, 5, 7), np.float32), np.ones((3, 1, 7), np.float32)
 
@@ -98,20 +82,3 @@ def test_double_precision_within_a_program_in_single_precision() -> None:
     program = as_matrices(jax.make_jaxpr(run)(models, rows))
     assert products(program) == [((10, 7), (3, 7))]
     np.testing.assert_array_equal(jax.jit(jaxpr_as_fun(program))(models, rows)[0], np.full((2, 5, 3, 1), 7.0))
-
-
-def test_a_function_that_occurs_twice_is_still_one() -> None:
-    once = jax.jit(lambda w: jnp.einsum("ijk,lk->ijl", w, jnp.ones((3, 7))))
-    program = as_matrices(jax.make_jaxpr(lambda w: once(w) + once(2 * w))(np.ones((2, 5, 7))))
-    inner = [equation.params["jaxpr"].jaxpr for equation in program.eqns if "jaxpr" in equation.params]
-    assert len(inner) == 2 and inner[0] is inner[1] and products(inner[0]) == [((10, 7), (3, 7))]
-
-
-def test_a_traced_function_takes_and_gives_trees() -> None:
-    def function(state: dict, scale: float) -> dict:
-        return {"sum": state["a"] + state["b"], "product": scale * state["a"]}
-
-    traced = Traced.of(function, {"a": 1.0, "b": 2.0}, 3.0)
-    assert traced.result["sum"].shape == ()
-    for run in (traced, jax.jit(traced)):
-        assert run({"a": 2.0, "b": 5.0}, 4.0) == {"sum": 7.0, "product": 8.0}

@@ -1,42 +1,12 @@
-"""Independent answers for projections: CVXPY with Clarabel, central differences, the variational inequality."""
+"""What every projection has: the variational inequality, and derivatives that are central differences."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
-import cvxpy as cp
 import jax
 import numpy as np
-
-Constraints = Callable[[cp.Variable], list[cp.Constraint]]
-
-
-def nearest(z: np.ndarray, constraints: Constraints, **attributes: Any) -> np.ndarray:
-    """The projection of ``z`` by Clarabel at tight tolerances; ``constraints`` maps a variable of z's shape to its set."""
-    z = np.asarray(z, dtype=float)
-    y = cp.Variable(z.shape, **attributes)
-    problem = cp.Problem(cp.Minimize(cp.sum_squares(y - z)), constraints(y))
-    for tolerance in (
-        1e-13,
-        1e-11,
-        1e-9,
-        1e-7,
-    ):  # rarely reached: what the last steps attain is accepted if it is good to 1e-8
-        names = ("gap_abs", "gap_rel", "feas")
-        limits = {f"tol_{name}": tolerance for name in names} | {
-            f"reduced_tol_{name}": max(1e-8, 10 * tolerance) for name in names
-        }
-        with suppress(cp.SolverError), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            problem.solve(solver=cp.CLARABEL, max_iter=500, **limits)
-        if problem.status in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE):
-            break
-    assert problem.status in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE), problem.status
-    assert y.value is not None
-    return np.asarray(y.value)
 
 
 def check_derivatives(
@@ -64,22 +34,18 @@ def check_derivatives(
     np.testing.assert_allclose(pulled, float(np.sum(cotangent * expected)), atol=tolerance * size)
 
 
-def variational_excess(z: np.ndarray, p: np.ndarray, feasible: np.ndarray) -> float:
-    """The largest (z - p)'(q - p) over the rows q of ``feasible``; a projection has it at most zero, up to rounding."""
-    z, p = np.asarray(z, dtype=float).ravel(), np.asarray(p, dtype=float).ravel()
-    return float(np.max((np.asarray(feasible, dtype=float).reshape(len(feasible), -1) - p) @ (z - p)))
-
-
 def check_projection(
     project: Callable[[Any], Any],
     violation: Callable[[np.ndarray], float],
     points: np.ndarray,
     tolerance: float = 1e-10,
+    of_polar: Callable[[np.ndarray], float] | None = None,
 ) -> np.ndarray:
     """The projections of ``points`` (count, ...), checked for all that makes them projections on one convex set.
 
     Feasibility (``violation``, a distance or an excess, at most 0 inside), the variational inequality with every other projected
-    point, idempotence and nonexpansiveness, all to ``tolerance`` relative to 1 + ||z|| + ||p||.
+    point, idempotence and nonexpansiveness, all to ``tolerance`` relative to 1 + ||z|| + ||p||. For a cone, where the violation
+    ``of_polar`` is known, also Moreau's decomposition, relative to ||z||: p in it, z - p in its polar and orthogonal to p.
     """
     points = np.asarray(points)
     count = len(points)
@@ -91,6 +57,10 @@ def check_projection(
     for point, size in zip(projected, sizes):
         assert violation(point) <= tolerance * size
     assert (np.linalg.norm(again.reshape(count, -1) - p, axis=1) <= tolerance * sizes).all()
+    for point, at in zip(points, projected) if of_polar is not None else ():
+        size = np.linalg.norm(point)
+        assert max(violation(at), of_polar(point - at)) <= tolerance * size
+        assert abs(np.vdot(at, point - at)) <= tolerance * size * size
     largest = sizes.max()
     for i in range(count):
         assert ((p - p[i]) @ (z[i] - p[i])).max() <= tolerance * largest * largest

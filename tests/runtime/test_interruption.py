@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.compiler.programs.backends import clarabel_backend
+from hierfl.compiler.programs import backends
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.host_callback import call_on_host
 from hierfl.jaxtools.interruption import CutShort, heed, heeded, impatient, over, reason
@@ -318,7 +318,7 @@ def test_a_value_is_given_up_within_an_interior_point_method(
             signal.raise_signal(signal.SIGINT)
         return over()
 
-    monkeypatch.setattr(clarabel_backend, "over", press_and_look)
+    monkeypatch.setattr(backends, "over", press_and_look)
     x, y = cp.Variable(2, name="x"), cp.Variable(40, name="y")
     lower = hf.ArgMin(y, cp.sum_squares(y - np.ones((40, 2)) @ x) + cp.norm1(y), [cp.norm(y) <= 1])
     with pytest.raises(KeyboardInterrupt):

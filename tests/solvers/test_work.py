@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.compiler.counted_problem import CountedProblem
+from hierfl.compiler.compiled_problem import CountedProblem
 from hierfl.compiler.expressions.program import NO_ROWS
 from hierfl.jaxtools.interruption import whole
 from hierfl.run_settings import RunSettings

@@ -3,6 +3,7 @@
 Users write ``w @ image`` twice and XLA does not merge the backward passes, so common subexpressions are
 merged here, structurally. A program is evaluated on an environment (leaf id -> array, one value each) and
 on ``Rows`` (leaf id -> a batch of values), over which ``E`` and ``total`` average.
+Derivatives of atoms are JAX's where a game's gradients have no symbolic rule.
 """
 
 from __future__ import annotations
@@ -21,10 +22,9 @@ from cvxpy.expressions.leaf import Leaf
 from jax import Array
 
 from hierfl.atoms.table import arguments_of, lowering_of, row_of
-from hierfl.compiler.expressions.derivatives import own_gradient_of, pullback_of
 from hierfl.compiler.expressions.law_kinks import LawKinks
-from hierfl.errors import DeclarationError
-from hierfl.language.calculus.jax_derivative import OwnGradient, Pullback
+from hierfl.errors import DeclarationError, UnsupportedAtomError
+from hierfl.language.calculus.jax_derivative import OwnGradient, Pullback, leaves_of
 from hierfl.language.expectation import RowAggregate, SampleAverage, total
 
 Environment = Mapping[int, Any]
@@ -289,3 +289,46 @@ def _hashable(data: Any, owner: Any) -> Any:
     if callable(data):
         return id(data)
     return id(owner)
+
+
+
+def pullback_of(atom: Pullback, function: Callable[..., Array]) -> Callable[..., Array]:
+    """The adjoint of the node's argument, given the node's JAX function.
+
+    Raises
+    ------
+    UnsupportedAtomError
+        For an atom that holds expressions beside its arguments.
+    """
+    node, place = atom.node, atom.index
+    if len(arguments_of(node)) != len(node.args):
+        raise UnsupportedAtomError(f"hierfl has no derivative of {node.name()} in a player's objective.")
+
+    def pullback(adjoint: Array, *values: Array) -> Array:
+        point = list(values) or [jnp.zeros(argument.shape, adjoint.dtype) for argument in node.args]
+
+        def of_argument(value: Array) -> Array:
+            return jnp.reshape(function(*point[:place], value, *point[place + 1 :]), node.shape)
+
+        return jax.vjp(of_argument, point[place])[1](jnp.reshape(adjoint, node.shape))[0]
+
+    return pullback
+
+
+def own_gradient_of(atom: OwnGradient, cost: Callable[[dict[int, Any]], Array]) -> Callable[..., Array]:
+    """Each player's derivative of its own cost, given the costs as a function of an environment."""
+    leaves = [leaf.id for leaf in leaves_of(atom.cost)]
+
+    def own_gradient(*values: Array) -> Array:
+        environment = dict(zip(leaves, values))
+        variable = environment[atom.variable.id]
+
+        def of_player(player: Array) -> Array:
+            def of_row(row: Array) -> Array:
+                return cost({**environment, atom.variable.id: variable.at[player].set(row)})[player]
+
+            return jax.grad(of_row)(variable[player])
+
+        return jax.vmap(of_player)(jnp.arange(variable.shape[0]))
+
+    return own_gradient

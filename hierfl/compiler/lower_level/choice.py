@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from hierfl.compiler.lower_level.methods.diagonal_plus_rank_one import DiagonalPlusRankOne
-from hierfl.compiler.lower_level.methods.direct_methods import ClosedForm, LinearSystem, ProjectedSolution
-from hierfl.compiler.lower_level.methods.first_order_steps import AcceleratedGradient
+from hierfl.compiler.lower_level.methods.direct_methods import (
+    ClosedForm,
+    DiagonalPlusRankOne,
+    LinearSystem,
+    ProjectedSolution,
+)
 from hierfl.compiler.lower_level.methods.method import ExactMethod, NoMethod
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, level_solver
-from hierfl.compiler.lower_level.methods.semismooth_newton import SemismoothNewton
+from hierfl.compiler.lower_level.methods.walk import AcceleratedGradient, SemismoothNewton
 from hierfl.compiler.lower_level.structure import LowerStructure
 from hierfl.errors import IncompatibleSolverError
 from hierfl.near_names import near_names

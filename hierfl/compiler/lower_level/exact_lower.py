@@ -39,10 +39,9 @@ from hierfl.compiler.lower_level.structure import LowerStructure
 from hierfl.compiler.oracles import Oracles
 from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.cheap_jit import TracedOnce, quick_jit
-from hierfl.jaxtools.host_callback import call_on_host
-from hierfl.jaxtools.one_thread import why_alone
+from hierfl.jaxtools.host_callback import numbers_on_host
 from hierfl.jaxtools.precision import double_precision
-from hierfl.jaxtools.thread_pool import core_count, on_cores
+from hierfl.jaxtools.thread_pool import core_count, on_cores, why_alone
 
 LARGE = 64  # scalars of a sample's y from which it is solved for alone
 BESIDE = 4_000  # scalars of smaller ones that are solved for side by side, so that they stay in cache
@@ -239,11 +238,10 @@ class ExactLower:
             form = level_solver(structure).form
             thetas = form.thetas(self.oracles.environment(x, None, owner.own), owner.gather)
 
-            def on_host(y: np.ndarray, *parts: np.ndarray) -> np.ndarray:
-                given = [np.asarray(part, float) for part in parts]
-                return proximal_step(form.program(given), np.asarray(y, float))
+            def on_host(y: np.ndarray, thetas: list[np.ndarray]) -> np.ndarray:
+                return proximal_step(form.program(thetas), y)
 
-            return Judgement.of_proximal_step(y, call_on_host(on_host, y.shape, y.dtype, y, *thetas), mu)
+            return Judgement.of_proximal_step(y, numbers_on_host(on_host, y.shape, y.dtype, y, thetas), mu)
         if structure.rough is not None:
             return Judgement.known(jnp.full((), jnp.nan, y.dtype))
         exact = structure.exact_projection

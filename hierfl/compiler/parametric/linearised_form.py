@@ -24,7 +24,7 @@ from hierfl.compiler.programs.response import Adjoint
 from hierfl.compiler.programs.saddle import Saddles
 from hierfl.compiler.programs.small_and_sparse import is_dense, largest, on_one_thread, placed
 from hierfl.compiler.programs.solve_program import innermost, polished, solve_program
-from hierfl.jaxtools.host_callback import call_on_host
+from hierfl.jaxtools.host_callback import numbers_on_host
 
 ON_ITS_WAY = -1  # a status
 MODELS = 100  # at most
@@ -128,16 +128,13 @@ class LinearisedForm(LevelForm):
         good, exact = (max(least, DIGITS * float(jnp.finfo(dtype).eps)) for least in (GOOD, EXACT))
         length = Journey.length(self.base.width, self.base.height, size)
 
-        def on_host(vector: np.ndarray, force: Any, jacobian: Any, old_force: Any, old: Any, *own: Any) -> np.ndarray:
-            journey = Journey.of(np.asarray(vector, float), pair, size)
-            slopes = Slope(np.asarray(force, float), np.asarray(jacobian, float)), Slope(old_force, old)
-            return self.onward(list(own), journey, *slopes, good, exact).vector
+        def on_host(vector: np.ndarray, now: Slope, before: Slope, own: Thetas) -> np.ndarray:
+            return self.onward(own, Journey.of(vector, pair, size), now, before, good, exact).vector
 
         def trip(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             vector, old_force, old = state
             _, force, jacobian = self.at(mapping, vector[:size])
-            given = vector, force, jacobian, old_force, old, *own
-            vector = call_on_host(on_host, (length,), dtype, *given)
+            vector = numbers_on_host(on_host, (length,), dtype, vector, Slope(force, jacobian), Slope(old_force, old), own)
             took = vector[-1] > 0
             return vector, jnp.where(took, force, old_force), jnp.where(took, jacobian, old)
 

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 
 from hierfl.compiler.parametric.level_form import LevelForm, Thetas
 from hierfl.compiler.parametric.row_block import SeparateBlock
-from hierfl.compiler.programs.backends.daqp_backend import daqp_pairs
+from hierfl.compiler.programs.backends import daqp_pairs
 from hierfl.compiler.programs.cones import ZERO
 from hierfl.compiler.programs.response import Adjoint
 from hierfl.compiler.programs.small_and_sparse import as_array

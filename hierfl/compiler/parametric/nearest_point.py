@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import cvxpy as cp
@@ -20,11 +20,9 @@ from hierfl.compiler.parametric.level_form import LevelForm
 from hierfl.compiler.parametric.level_solver import LevelSolver
 from hierfl.compiler.programs.convex_program import EMPTY, ProgramSolution
 from hierfl.compiler.programs.response import ProgramResponse
-from hierfl.jaxtools.by_numpy.numpy_program import NumpyProgram
-from hierfl.jaxtools.host_callback import Batch, call_on_host, for_each
+from hierfl.jaxtools.host_callback import numbers_on_host
 
 Environment = Mapping[int, Any]
-COUNTS = (1, 8, 64, 512, 4096)  # of points that are looked at by one program
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +55,6 @@ class NearestPoint:
     solver: LevelSolver
     targets: tuple[cp.Parameter, ...]
     inequalities: Inequalities | None  # that say what is in the set, where there are no other constraints
-    _programs: dict[Any, NumpyProgram] = field(default_factory=dict)
 
     @classmethod
     def on(cls, constraints: Sequence[Constraint], variables: Sequence[cp.Variable]) -> NearestPoint:
@@ -86,29 +83,23 @@ class NearestPoint:
 
     def project(self, z: Float[Array, " size"], environment: Environment) -> Float[Array, " size"]:
         """The nearest point, NaN where there is none; traceable, and differentiable in z and in what the set depends on."""
-        leaves, size = tuple(environment), self.size
+        size = self.size
 
-        def found(z: np.ndarray, theta: np.ndarray, *values: np.ndarray) -> np.ndarray:
-            return self._nearest_each(z[None], theta[None], dict(zip(leaves, values)))[0]
-
-        def found_each(batch: Batch) -> np.ndarray:
-            if any(len(value) > 1 for value in batch.arrays[2:]):
-                return np.stack([found(*call) for call in batch.calls()])
-            points, thetas = (for_each(batch.count, part) for part in batch.arrays[:2])
-            return self._nearest_each(points, thetas, {k: v[0] for k, v in zip(leaves, batch.arrays[2:])})
+        def found(z: np.ndarray, theta: np.ndarray, inside: np.ndarray) -> np.ndarray:
+            return self._nearest_each(1, z[None], theta[None], inside[None])[0]
 
         @jax.custom_jvp
-        def nearest(theta: Array, z: Array, *values: Array) -> Array:
-            return call_on_host(found, (size,), z.dtype, z, theta, *values, many=found_each)
+        def nearest(theta: Array, z: Array, inside: Array) -> Array:
+            return numbers_on_host(found, (size,), z.dtype, z, theta, inside, many=self._nearest_each)
 
         @nearest.defjvp
         def moved(primals: Any, tangents: Any) -> tuple[Array, Array]:
             theta = primals[0]
-            matrix = call_on_host(self.slope, (size, theta.size), theta.dtype, theta)
+            matrix = numbers_on_host(self.slope, (size, theta.size), theta.dtype, theta)
             return nearest(*primals), matrix @ tangents[0]
 
-        given = (jax.lax.stop_gradient(jnp.asarray(environment[leaf])) for leaf in leaves)
-        return nearest(self.theta(z, environment), jax.lax.stop_gradient(z), *given)
+        fixed = jax.lax.stop_gradient(z)
+        return nearest(self.theta(z, environment), fixed, self._contains(fixed, environment).astype(z.dtype))
 
     def gap(self, environment: Environment) -> Float[Array, ""]:
         """Positive where the set is empty; traceable."""
@@ -116,7 +107,7 @@ class NearestPoint:
         def gap(theta: np.ndarray) -> np.ndarray:
             return np.asarray(1.0 if self.solver.answer([theta]).chosen.status == EMPTY else -1.0)
 
-        return call_on_host(gap, (), jnp.zeros(0).dtype, self.theta(jnp.zeros(self.size), environment))
+        return numbers_on_host(gap, (), jnp.zeros(0).dtype, self.theta(jnp.zeros(self.size), environment))
 
     def nearest(self, z: Float[np.ndarray, " size"], environment: Environment) -> ProgramSolution:
         """The program's solution at one point; the nearest point is the start of its u."""
@@ -126,14 +117,14 @@ class NearestPoint:
 
     def _nearest_each(
         self,
-        points: Float[np.ndarray, "k size"],
-        thetas: Float[np.ndarray, "k theta"],
-        environment: Environment,
-    ) -> Float[np.ndarray, "k size"]:
+        count: int,
+        points: Float[np.ndarray, "count size"],
+        thetas: Float[np.ndarray, "count theta"],
+        inside: Float[np.ndarray, " count"],
+    ) -> Float[np.ndarray, "count size"]:
         """The nearest points of many, NaN where there is none: themselves where they are in the set."""
-        nearest = np.array(points, float)
-        outside = np.flatnonzero(~self._contains(nearest, environment))
-        nearest[outside] = self._solved(np.asarray(thetas, float)[outside])
+        nearest, outside = np.array(points), np.flatnonzero(inside == 0)
+        nearest[outside] = self._solved(thetas[outside])
         return nearest
 
     def _solved(self, thetas: Float[np.ndarray, "k theta"]) -> Float[np.ndarray, "k size"]:
@@ -147,22 +138,14 @@ class NearestPoint:
             found[k] = one.chosen.u[: self.size]
         return found
 
-    def _contains(self, points: Float[np.ndarray, "k size"], environment: Environment) -> Bool[np.ndarray, " k"]:
-        """Which points are in the set for sure; those that no row holds are found to the bit where rows say it all."""
+    def _contains(self, z: Float[Array, " size"], environment: Environment) -> Bool[Array, ""]:
+        """Whether a point is in the set for sure; one that no row holds is found to the bit where rows say it all."""
         if self.solver.form.base.width == self.size or self.inequalities is None:
-            return np.zeros(len(points), bool)
-        count = next((size for size in COUNTS if size >= len(points)), len(points))
-        padded = points[np.minimum(np.arange(count), len(points) - 1)]
-        if count not in self._programs:
-            with jax.enable_x64(True):
-                each = jax.vmap(self.inequalities.hold, (0, None))
-                self._programs[count] = NumpyProgram(each, padded, dict(environment))
-        held: np.ndarray = self._programs[count](padded, dict(environment))
-        return held[: len(points)]
+            return jnp.zeros((), bool)
+        return self.inequalities.hold(z, {leaf: jax.lax.stop_gradient(value) for leaf, value in environment.items()})
 
     def slope(self, theta: Float[np.ndarray, " theta"]) -> Float[np.ndarray, "size theta"]:
         """The derivative in theta; at a kink that of one of the pieces."""
-        theta = np.asarray(theta, float)
         answer = self.solver.answer([theta])
         if not answer.chosen.solved:
             return np.full((self.size, theta.size), np.nan)

@@ -259,25 +259,22 @@ def value_at(cost: ConvexProgram, y: np.ndarray) -> float:
 
 
 def settled(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution:
-    """The solution with those bounds of convex terms that have no cost where they say most.
+    """The solution over rows with the bounds of terms whose weight is zero at these terms, as they are where the weight moves.
 
-    A term whose weight is zero has a bound that may be anywhere above it: where the weight moves, the bound is at the term. A bound that
-    only a constraint mentions may be anywhere between the term and the limit: in the middle it holds nothing.
+    Such a bound may be anywhere above its term, and so may those of constraints alone that it is made of.
     """
-    lowered, centred = np.flatnonzero(unpriced(program)), np.flatnonzero(_idle(program) & ~program.priced)
-    if len(lowered):  # with what they are made of
-        every = np.union1d(lowered, centred)
-        costs = np.isin(every, lowered).astype(float)
-        return _moved(program, answer, every, costs) if program.polyhedral else answer
-    if len(centred):
-        lowest, highest = (_moved(program, answer, centred, way * np.ones(len(centred))) for way in (1.0, -1.0))
-        if lowest is not answer:  # without a limit they are anywhere above, and far from it
-            above = highest.u if highest is not answer else lowest.u + np.isin(np.arange(program.width), centred)
-            middle = program.judged(
-                (lowest.u + above + answer.u) / 3.0, answer.z
-            )  # interior points are inside of rows between bounds
-            return middle if middle.solved else answer
-    return answer
+    idle, lowered = _idle(program), unpriced(program)
+    if not (lowered.any() and program.polyhedral):
+        return answer
+    rest = answer.u.copy()
+    rest[idle] = 0.0
+    low = ConvexProgram.flat(lowered[idle] * 1.0, program.a[:, idle], program.slack(rest), program.cones)
+    found = solve_program(low)
+    if not found.solved:
+        return answer
+    rest[idle] = found.u
+    moved = program.judged(rest, answer.z)
+    return moved if moved.solved else answer
 
 
 def _idle(program: ConvexProgram) -> np.ndarray:
@@ -290,18 +287,6 @@ def _idle(program: ConvexProgram) -> np.ndarray:
 def unpriced(program: ConvexProgram) -> np.ndarray:
     """Which entries of u are bounds of terms whose weight is zero here."""
     return _idle(program) & program.priced
-
-
-def _moved(program: ConvexProgram, answer: ProgramSolution, entries: np.ndarray, costs: np.ndarray) -> ProgramSolution:
-    """The solution with these entries where they cost least; itself where there is no such place."""
-    rest = answer.u.copy()
-    rest[entries] = 0.0
-    found = solve_program(ConvexProgram.flat(costs, program.a[:, entries], program.slack(rest), program.cones))
-    if not found.solved:
-        return answer
-    rest[entries] = found.u
-    moved = program.judged(rest, answer.z)
-    return moved if moved.solved else answer
 
 
 def _widened(rows: Matrix, width: int) -> Matrix:

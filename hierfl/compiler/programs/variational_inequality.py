@@ -5,8 +5,8 @@ it is to be better than (Cottle, Pang and Stone, 1992, section 3.1), at a minimu
 
     minimise  u' P u + q' u + b' z   subject to   P u + q = A' z,  A u + b in K,  z in K*.
 
-The solutions of that program are all there are, so that its solution set is theirs. Maps that are not monotone are looked at by
-complementary pivots (Lemke, 1965), which find one solution or none.
+The solutions of that program are all there are, so that its solution set is theirs. Of maps that are not monotone the active sets find
+one solution, or none.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from hierfl.compiler.programs.backends.daqp_backend import daqp_pairs
+from hierfl.compiler.programs.backends import daqp_pairs
 from hierfl.compiler.programs.cones import ZERO, Cone
 from hierfl.compiler.programs.convex_program import EMPTY, FAILED, UNBOUNDED, ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.small_and_sparse import as_array, beside, diagonal, is_monotone, largest, nothing, stacked
 
 SMALL = 400  # scalars of u, and rows, up to which matrices are dense
 FAR = 1e8  # of its units, from which u may be a point on the way to infinity
-PIVOTS = 50  # for each row
-TOLERANCE = 1e-11
 
 Solve = Callable[[ConvexProgram], ProgramSolution]
 Polish = Callable[[ConvexProgram, np.ndarray, np.ndarray], ProgramSolution]
@@ -33,13 +31,9 @@ Polish = Callable[[ConvexProgram, np.ndarray, np.ndarray], ProgramSolution]
 def solve_map(program: ConvexProgram, solve: Solve, polish: Polish) -> ProgramSolution:
     """A solution, or why there is none; ``solve`` solves programs with a cost, ``polish`` betters a pair."""
     weight, unit = _units(program)
-    best, small = program.none(FAILED), max(program.width, len(program.b)) <= SMALL and program.polyhedral
-    for look in (_by_active_sets, _by_pivots) if small else ():
-        pair = look(program)
-        if pair is not None:
-            best = min(best, polish(program, *pair), key=lambda one: one.error)
-        if best.solved:
-            break
+    small = max(program.width, len(program.b)) <= SMALL and program.polyhedral
+    pair = _by_active_sets(program) if small else None
+    best = program.none(FAILED) if pair is None else polish(program, *pair)
     stiff = largest(program.p) or weight / unit
     if best.solved and float(np.abs(best.u).max(initial=0.0)) <= FAR * weight / stiff:
         return best
@@ -98,68 +92,3 @@ def _by_active_sets(program: ConvexProgram) -> tuple[np.ndarray, np.ndarray] | N
     u, pulls, _ = daqp_pairs(p, program.q[None], a, program.b[None, felt], program.equal[felt], is_map=True)
     z[felt] = pulls[0]
     return (u[0], z) if np.isfinite(u).all() and np.isfinite(z).all() else None
-
-
-# --- pivots ----------------------------------------------------------------------------------------------------------
-
-
-def _by_pivots(program: ConvexProgram) -> tuple[np.ndarray, np.ndarray] | None:
-    """Lemke's (u, z), once the equations and a P that is definite on them are solved for u; in the program's own units."""
-    p, rows, equal = as_array(program.p), as_array(program.a) / program.sizes[:, None], program.equal
-    b, width, count = program.b / program.sizes, program.width, int(equal.sum())
-    block = np.block([[p, -rows[equal].T], [rows[equal], np.zeros((count, count))]])
-    moves = np.vstack([rows[~equal].T, np.zeros((count, int((~equal).sum())))])
-    right = np.hstack([np.concatenate([-program.q, -b[equal]])[:, None], moves])
-    answers = np.linalg.lstsq(block, right, rcond=1e-13)[0]
-    free, moved = answers[:, 0], answers[:, 1:]
-    z = _lemke(rows[~equal] @ moved[:width], rows[~equal] @ free[:width] + b[~equal])
-    if z is None:
-        return None
-    u, multipliers = free + moved @ z, np.zeros(len(b))
-    multipliers[equal], multipliers[~equal] = u[width:], z
-    return u[:width], multipliers / program.sizes
-
-
-def _lemke(m: np.ndarray, q: np.ndarray) -> np.ndarray | None:
-    """z >= 0 with w = M z + q >= 0 and z'w = 0; None where a ray shows that there is none (M positive semidefinite)."""
-    count = len(q)
-    if not count or (q >= 0).all():
-        return np.zeros(count)
-    # columns: w, z, the artificial variable, the right-hand side and, to break ties, a perturbation of it
-    table = np.hstack([np.eye(count), -m, -np.ones((count, 1)), q[:, None], np.eye(count)])
-    artificial, right = 2 * count, 2 * count + 1
-    basis = np.arange(count)
-    row, entering = int(np.argmin(q)), artificial
-    for _ in range(PIVOTS * (count + 1)):
-        leaving = basis[row]
-        table[row] /= table[row, entering]
-        others = np.arange(count) != row
-        table[others] -= np.outer(table[others, entering], table[row])
-        basis[row] = entering
-        if leaving == artificial:
-            z = np.zeros(2 * count + 1)
-            z[basis] = table[:, right]
-            return np.maximum(z[count : 2 * count], 0.0)
-        entering = leaving + count if leaving < count else leaving - count
-        column = table[:, entering]
-        able = np.flatnonzero(column > TOLERANCE * np.abs(table[:, : 2 * count]).max())
-        if not len(able):
-            return None
-        row = _first(table, able, column, right, basis, artificial)
-    return None
-
-
-def _first(
-    table: np.ndarray, able: np.ndarray, column: np.ndarray, right: int, basis: np.ndarray, artificial: int
-) -> int:
-    """The row of the least ratio, ties broken by the perturbation; the artificial variable leaves first."""
-    ratios = table[able, right] / column[able]
-    tied = able[ratios <= ratios.min() + TOLERANCE * (1.0 + abs(ratios.min()))]
-    if artificial in basis[tied]:
-        return int(tied[np.flatnonzero(basis[tied] == artificial)[0]])
-    for place in range(right + 1, table.shape[1]):
-        if len(tied) == 1:
-            break
-        ratios = table[tied, place] / column[tied]
-        tied = tied[ratios <= ratios.min() + TOLERANCE]
-    return int(tied[0])

@@ -1,8 +1,12 @@
-"""``CompiledSet``: the projection on a convex set of flat vectors that may move with x, a client or a sample."""
+"""``CompiledSet``: the projection on a convex set of flat vectors that may move with x, a client or a sample.
+
+``compile_set`` makes it of convex constraints: recognise the pieces, compile their numbers, choose a projection for each part.
+``verify`` holds it against CVXPY: its own evaluation of the constraints, and its own projection.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,15 +15,48 @@ from typing import Any
 import cvxpy as cp
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse as sp
 from cvxpy.constraints.constraint import Constraint
+from cvxpy.expressions.expression import Expression
 from jaxtyping import Array, Float
 
+from hierfl.analysis.bounded_terms import AffineRows, Other, terms_of
+from hierfl.analysis.conic_solving import status_of
+from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
+from hierfl.analysis.hoist import hoist, instantiate
 from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.parametric.nearest_point import NearestPoint
 from hierfl.compiler.programs.cones import NoStandardFormError
-from hierfl.compiler.sets.blocks import AffineBlock, Block, BoxBlock, ConditionBlock, PolyhedronBlock, ProgramBlock
-from hierfl.compiler.sets.members import Values, constraints_text
+from hierfl.compiler.sets.blocks import (
+    AffineBlock,
+    Block,
+    BoxBlock,
+    ConditionBlock,
+    PolyhedronBlock,
+    ProgramBlock,
+    choose,
+)
+from hierfl.compiler.sets.components import Member, bands
+from hierfl.compiler.sets.families import Membership, membership
+from hierfl.compiler.sets.members import (
+    AffineMap,
+    CompiledMembership,
+    CompiledRows,
+    Draw,
+    EntryBounds,
+    Opaque,
+    Origin,
+    Side,
+    Values,
+    coefficients,
+    constraints_text,
+    product,
+    random_draw,
+)
+from hierfl.errors import HierflError
+from hierfl.jaxtools.by_numpy.numpy_program import NumpyProgram
 from hierfl.jaxtools.cheap_jit import quick_jit, traced_for_numpy
+from hierfl.language.printing.text import expression_text
 
 ITERATING = (PolyhedronBlock, ProgramBlock)
 HOST_LIMIT = 120  # scalars, for whose matrices the host engine takes about a millisecond
@@ -180,3 +217,218 @@ class CompiledSet:
         if not self.blocks:
             return "free (no constraints)"
         return "\n".join(block.explain() for block in self.blocks)
+
+
+def compile_set(
+    constraints: Sequence[Constraint], variables: Sequence[cp.Variable], *, label: str, known: Known = NOTHING_KNOWN
+) -> CompiledSet:
+    """Compile convex constraints on ``variables`` (checked convex before) into a projection.
+
+    Parameters
+    ----------
+    constraints
+        CVXPY constraints; attributes of the variables must be among them explicitly.
+    variables
+        The decision; its flat vector is each variable in C order, side by side.
+    label
+        Name of the set in messages.
+    known
+        Bounds of other leaves, by id.
+    """
+    hoisted = hoist(constraints, variables, known)
+    twins = [hoisted.twins[v] for v in variables]
+    parameters = tuple(hoisted.parameters)
+    trees = [hoisted.parameters[p] for p in parameters]
+    program = Program(trees)
+    draws = random_draw(trees, parameters, program, 11), random_draw(trees, parameters, program, 12)
+    builder = _Builder(twins, parameters, draws)
+    for written, constraint in zip(constraints, hoisted.expressions):
+        builder.add(Origin(written, constraint))
+    return CompiledSet(
+        label,
+        builder.size,
+        tuple(builder.blocks()),
+        parameters,
+        program,
+        frozenset(leaf.id for tree in trees for leaf in [*tree.variables(), *tree.parameters()]),
+        tuple(constraints),
+        tuple(variables),
+    )
+
+
+class _Builder:
+    """Collects the members of a set, constraint by constraint."""
+
+    def __init__(
+        self, twins: Sequence[cp.Variable], parameters: Sequence[cp.Parameter], draws: tuple[Draw, Draw]
+    ) -> None:
+        self.twins, self.parameters, self.draws = twins, parameters, draws
+        self.size = sum(twin.size for twin in twins)
+        self.conditions: list[Block] = []
+        self.bounds: list[EntryBounds] = []
+        self.sides: list[Side] = []
+        self.others: list[Member] = []
+
+    def add(self, origin: Origin) -> None:
+        """Take the pieces of one constraint apart."""
+        for said in terms_of(origin.hoisted):
+            if isinstance(said, AffineRows):
+                self._add_rows(origin, said)
+            elif isinstance(said, Other):
+                self._add_opaque(origin, said.reason)
+            elif (piece := membership(said)) is not None:
+                self._add_membership(origin, piece)
+            else:
+                self._add_opaque(origin, said.function.refusal)
+
+    def blocks(self) -> list[Block]:
+        """The projections; what no rule covers is a program on the host."""
+        chosen, left = choose([*bands(self.sides), *self.others], self.bounds)
+        return [*self.conditions, *chosen, *([ProgramBlock.of(left, self.twins, self.parameters)] if left else [])]
+
+    def _map(self, expression: Expression, coordinates: sp.csr_array | None = None) -> AffineMap:
+        matrix = coefficients(expression, self.twins, self.parameters, self.draws)
+        evaluate = _evaluation(expression, self.twins)
+        fixed = None if expression.parameters() else _constant(expression, self.twins)
+        if coordinates is None:
+            return AffineMap(evaluate, matrix, fixed)
+        return AffineMap(
+            lambda values, y=None: product(coordinates, evaluate(values, y)),
+            matrix.mapped(coordinates),
+            None if fixed is None else coordinates @ fixed,
+        )
+
+    def _add_rows(self, origin: Origin, piece: AffineRows) -> None:
+        source = self._map(piece.expression)
+        counts = np.diff(source.coefficients.matrix.indptr)
+        empty = np.flatnonzero(counts == 0)
+        if empty.size and source.fixed is not None:  # conditions that always hold are left out
+            b = np.asarray(CompiledRows(source, empty).offsets({}))
+            empty = empty[(b != 0) if piece.equality else (b > 0)]
+        if empty.size:
+            self.conditions.append(ConditionBlock(origin, CompiledRows(source, empty), piece.equality))
+        if (counts == 1).any():
+            self.bounds.append(EntryBounds(origin, CompiledRows(source, np.flatnonzero(counts == 1)), piece.equality))
+        for row in np.flatnonzero(counts > 1):
+            self.sides.append(Side(origin, CompiledRows(source, np.array([row])), 1.0, piece.equality))
+
+    def _add_membership(self, origin: Origin, piece: Membership) -> None:
+        source = self._map(piece.argument, piece.coordinates)
+        radius = None if piece.radius is None else _radius(piece)
+        for group, index in enumerate(piece.groups):
+            rows = CompiledRows(source, index)
+            if not rows.pattern.nnz:
+                self._add_opaque(origin, "a norm that y drops out of")
+                continue
+            self.others.append(CompiledMembership(origin, piece.family, rows, radius, group, piece.squared))
+
+    def _add_opaque(self, origin: Origin, reason: str) -> None:
+        mentioned = {v.id for v in origin.hoisted.variables()}
+        starts = np.cumsum([0, *(t.size for t in self.twins)])
+        parts = [np.arange(a, b) for t, a, b in zip(self.twins, starts, starts[1:]) if t.id in mentioned]
+        self.others.append(Opaque.on(origin, reason, np.concatenate(parts), self.size))
+
+
+def _evaluation(expression: Expression, twins: Sequence[cp.Variable]) -> Callable[..., Array]:
+    """``(values of the parameters, y) -> expression`` raveled in Fortran order, CVXPY's own; y None is 0."""
+    program = Program([expression])
+    starts = np.cumsum([0, *(t.size for t in twins)])
+
+    def evaluate(values: Values, y: Float[Array, " size"] | None = None) -> Float[Array, " rows"]:
+        flat = jnp.zeros(int(starts[-1])) if y is None else y
+        decision = {t.id: flat[start:stop].reshape(t.shape) for t, start, stop in zip(twins, starts, starts[1:])}
+        return jnp.ravel(program({**values, **decision})[0], order="F")
+
+    return evaluate
+
+
+def _constant(expression: Expression, twins: Sequence[cp.Variable]) -> Float[np.ndarray, " rows"]:
+    """The expression at y = 0, by CVXPY: there may be a thousand of them, and to compile one takes 20 ms."""
+    for twin in twins:
+        twin.save_value(np.zeros(twin.shape))
+    value = expression.value
+    return np.ravel(value.toarray() if sp.issparse(value) else np.asarray(value, float), order="F")
+
+
+def _radius(piece: Membership) -> Callable[[Values], Array]:
+    """The bound of each group over the scale; a scale of 0 leaves y free, or nothing at all if the bound is negative."""
+    program = Program([piece.radius, *([] if piece.scale is None else [piece.scale])])
+    count = len(piece.groups)
+
+    def evaluate(values: Values) -> Float[Array, " groups"]:
+        radius, *scales = (jnp.broadcast_to(jnp.ravel(value, order="F"), (count,)) for value in program(values))
+        if not scales:
+            return radius
+        scale = scales[0]
+        without = jnp.where(radius >= 0, jnp.inf, -jnp.inf)
+        return jnp.where(scale > 0, radius / jnp.where(scale > 0, scale, 1.0), without)
+
+    return evaluate
+
+
+_COMPARE_LIMIT = 100
+_POINTS = 2
+_CONDITION_LIMIT = 1e6  # beyond it the reference, feasible to 1e-8, may be far from the set
+
+
+def verify(compiled: CompiledSet, environment: Mapping[int, Any], seed: int = 0) -> None:
+    """Compare with CVXPY at random points of this environment (small sets) or check the constraints there.
+
+    Raises
+    ------
+    HierflError
+        If they disagree: a defect of hierfl, named with the constraints.
+    """
+    if not compiled.blocks or not compiled.is_exact:
+        return
+    if not float(NumpyProgram(compiled.traced_gap, environment)(environment)) <= 0:
+        return
+    comparable = compiled.size <= _COMPARE_LIMIT
+    comparable = comparable and float(NumpyProgram(compiled.condition, environment)(environment)) <= _CONDITION_LIMIT
+    project = NumpyProgram(compiled.traced_projection, np.zeros(compiled.size), environment)
+    rng = np.random.default_rng(seed)
+    for _ in range(_POINTS):
+        z = 3 * rng.standard_normal(compiled.size)
+        p = np.asarray(project(z, environment))
+        error = violation(compiled, p, environment) if np.isfinite(p).all() else np.inf
+        if comparable:
+            other = reference_projection(compiled, z, environment)
+            if other is not None:
+                error = max(error, float(np.linalg.norm(z - p) - np.linalg.norm(z - other)))
+        if not error <= 1e-5 * (1.0 + float(np.linalg.norm(z)) + float(np.linalg.norm(p))):
+            raise HierflError(
+                f"internal error: the {compiled.kind} projection on {compiled.label} "
+                f"({', '.join(map(expression_text, compiled.constraints))}) is off by {error:.1e}. Please report it."
+            )
+
+
+def reference_projection(
+    compiled: CompiledSet, z: Float[np.ndarray, " size"], environment: Mapping[int, Any]
+) -> Float[np.ndarray, " size"] | None:
+    """The projection by CVXPY on freshly instantiated constraints; None where it does not solve."""
+    constraints, twins = _instantiated(compiled, environment)
+    flat = cp.hstack([cp.reshape(t, (t.size,), order="C") for t in twins])
+    problem = cp.Problem(cp.Minimize(cp.sum_squares(flat - z)), constraints)
+    return None if status_of(problem) != cp.OPTIMAL else np.asarray(flat.value)
+
+
+def violation(compiled: CompiledSet, point: Float[np.ndarray, " size"], environment: Mapping[int, Any]) -> float:
+    """The largest violation of the constraints at a point, by CVXPY's own evaluation."""
+    constraints, twins = _instantiated(compiled, environment)
+    start = 0
+    for twin in twins:
+        twin.save_value(point[start : start + twin.size].reshape(twin.shape))
+        start += twin.size
+    with np.errstate(all="ignore"):  # outside a domain the violation is NaN, which counts as infinite
+        violations = [float(np.max(c.violation())) for c in constraints]
+    return max((np.inf if np.isnan(v) else v for v in violations), default=0.0)
+
+
+def _instantiated(compiled: CompiledSet, environment: Mapping[int, Any]) -> tuple[list[Constraint], list[cp.Variable]]:
+    """The constraints without x or data, and their variables."""
+    variables = list(compiled.variables)
+    hoisted = hoist(compiled.constraints, variables)
+    values = NumpyProgram(compiled.values, environment)(environment)  # JAX would compile each of its operations
+    given = {p: np.asarray(values[q.id]) for p, q in zip(hoisted.parameters, compiled.parameters)}
+    constraints = instantiate(hoisted.expressions, given)
+    return [c for c in constraints if c.variables()], [hoisted.twins[v] for v in variables]

@@ -73,7 +73,7 @@ class L2Ball(Family):
 
     def project(self, v: Float[Array, " k"], d: Float[Array, " k"], radius: Float[Array, ""]) -> Float[Array, " k"]:
         """Scale the vector."""
-        return ball.project(v, jnp.zeros_like(v), radius / d[0])
+        return ball.project(v, radius / d[0])
 
 
 class L1Ball(Family):
@@ -92,7 +92,7 @@ class L1Ball(Family):
 
     def project(self, v: Float[Array, " k"], d: Float[Array, " k"], radius: Float[Array, ""]) -> Float[Array, " k"]:
         """Threshold softly at the multiplier."""
-        return l1_ball.project(v, jnp.zeros_like(v), d, radius)
+        return l1_ball.project(v, d, radius)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.implicit_differentiation import evaluated_with_gradient, unchecked_gradient
 from hierfl.compiler.lower_level.certificate import Evaluation
 from hierfl.compiler.lower_level.diagnosis import require_gradient, warn_of_several
-from hierfl.compiler.party_constraints import lower_constraints
+from hierfl.compiler.oracles import lower_constraints
 from hierfl.inspect.implicit.points import KEPT_LIMIT, Points
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision

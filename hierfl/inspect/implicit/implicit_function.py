@@ -14,7 +14,7 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.expectation_error import warn_of_doubts
 from hierfl.compiler.lower_level.certificate import TOLERANCE, Evaluation
-from hierfl.compiler.public_response import public_response
+from hierfl.compiler.oracles import public_response
 from hierfl.compiler.violations import Violations
 from hierfl.errors import FeasibilityWarning
 from hierfl.jaxtools.precision import computing, double_precision

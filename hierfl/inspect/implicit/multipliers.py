@@ -15,10 +15,10 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.lower_level.certificate import Evaluation
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, level_solver
 from hierfl.compiler.lower_level.owner import Owner
+from hierfl.compiler.oracles import lower_constraints
 from hierfl.compiler.parametric.level_solver import LevelAnswer
 from hierfl.compiler.parametric.priced_form import PricedForm
 from hierfl.compiler.parametric.template import LevelTemplate
-from hierfl.compiler.party_constraints import lower_constraints
 from hierfl.compiler.programs.cones import NoStandardFormError, triangle
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.jaxtools.precision import double_precision

@@ -22,8 +22,8 @@ from hierfl.analysis.variable_bounds import require_continuous
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
 from hierfl.compiler.lower_level.certificate import TOLERANCE, Evaluation
+from hierfl.compiler.oracles import public_response
 from hierfl.compiler.programs.cones import NoStandardFormError
-from hierfl.compiler.public_response import public_response
 from hierfl.compiler.starting_points import box_around, on_upper_set, project_on_all, sobol_points
 from hierfl.descent.decision_rows import DecisionRows
 from hierfl.descent.implicit_oracle import ImplicitOracle

@@ -23,12 +23,12 @@ import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem, penalised_problem
 from hierfl.compiler.lower_level.certificate import Evaluation
+from hierfl.compiler.oracles import public_response
 from hierfl.compiler.parametric.level_solver import LevelAnswer
 from hierfl.compiler.programs.all_solutions import AllSolutions
 from hierfl.compiler.programs.convex_program import SEVERAL
 from hierfl.compiler.programs.small_and_sparse import diagonal
 from hierfl.compiler.programs.solve_program import polished, solve_program
-from hierfl.compiler.public_response import public_response
 from hierfl.compiler.starting_points import box_around, on_upper_set, require_nonempty, sobol_points, start_point
 from hierfl.compiler.violations import Violations
 from hierfl.errors import (

@@ -23,10 +23,10 @@ from hierfl.compiler.layout import Layout
 from hierfl.compiler.lower_level.exact_lower import ExactLower
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, level_solver
 from hierfl.compiler.lower_level.owner import Owner
+from hierfl.compiler.oracles import constraints_of_all_clients, lower_constraints
 from hierfl.compiler.parametric.level_form import LevelForm
 from hierfl.compiler.parametric.row_block import RowBlock
 from hierfl.compiler.parametric.template import AffineEntries, LevelTemplate
-from hierfl.compiler.party_constraints import constraints_of_all_clients, lower_constraints
 from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, NoStandardFormError
 from hierfl.compiler.programs.smooth_atoms import SQUARE
 from hierfl.compiler.starting_points import on_upper_set

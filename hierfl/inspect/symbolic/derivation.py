@@ -27,7 +27,7 @@ from hierfl.atoms.formulas import Expr, Scalars, as_array, exact, exact_array
 from hierfl.atoms.row import NoAnswerError
 from hierfl.atoms.table import row_of
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.public_response import public_response
+from hierfl.compiler.oracles import public_response
 from hierfl.compiler.starting_points import on_upper_set
 from hierfl.errors import DeclarationError, DivergedError, HierflError, SettingError, SymbolicError
 from hierfl.inspect.symbolic.answer_formula import AnswerFormula, answer_formula, inequalities_of

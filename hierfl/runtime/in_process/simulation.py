@@ -19,13 +19,11 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as
 from jax.extend.core.primitives import scan_p
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.data.cohort_rows import Extent, gathered_clients
-from hierfl.compiler.data.tables import Data, Population
+from hierfl.compiler.data.tables import Data, Extent, Population, gathered_clients
 from hierfl.errors import SettingError
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.keyed_random import fold_in
-from hierfl.jaxtools.one_thread import why_alone
-from hierfl.jaxtools.thread_pool import core_count
+from hierfl.jaxtools.thread_pool import core_count, why_alone
 from hierfl.jaxtools.traced import Ahead, Traced, size_of
 from hierfl.runtime.contract import (
     ROUND_STREAM,

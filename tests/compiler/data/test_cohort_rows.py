@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 import hierfl as hf
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.data.cohort_rows import FEW_BYTES, Extent, Pieces, gathered_clients
-from hierfl.compiler.data.tables import Data, Population, chunk_size
+from hierfl.compiler.data.tables import Extent, Population, gathered_clients
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.runtime.contract import draw_participants
 from hierfl.runtime.in_process.execution import InProcess
@@ -65,14 +64,6 @@ def test_every_participant_keeps_its_rows_its_parameters_and_its_place(data: st.
         assert drawn <= {tuple(row) for row in rows[client].astype(float)}
 
 
-def test_few_rows_are_brought_and_many_stay_where_they_are() -> None:
-    few, many = FEW_BYTES // 32, FEW_BYTES // 32 + 1  # of four doubles
-    for counts, brought in (([few, 2], True), ([few, few], True), ([2, many], False)):
-        problem, _, _ = declared(counts)
-        table = gathered(problem, [1]).tables[0]
-        assert all(isinstance(column, Pieces) == brought for column in table.values.values())
-
-
 def test_rows_on_disk_and_distributions(tmp_path: Path) -> None:
     x, u, z = cp.Variable(2, name="x"), hf.Sample(2, name="u"), hf.Sample(name="z")
     clients, rows = [], []
@@ -109,28 +100,3 @@ def test_a_round_is_the_participants_gradient_step(schedule: str, precision: str
     expected = 1.0 + np.mean(moves, axis=0)
     found = np.asarray(solver.bind(compiled, 1).decision(outcome.state))
     np.testing.assert_allclose(found, expected, rtol=1e-12 if precision == "double" else 1e-5)
-
-
-def test_a_pass_over_a_large_client_is_no_longer_among_few() -> None:
-    """The pieces of a full pass are those of an average client, of all clients, whoever takes part."""
-    problem, _, _ = declared([100] * 50, width=4)
-    (whole,), (few,) = problem.static_data.clients.tables, gathered(problem, [3, 1]).tables
-    assert chunk_size(whole) == chunk_size(few) == 100
-
-
-@pytest.mark.parametrize(("counts", "loops"), [([3, 1, 4], False), ([4000, 4000], False), ([20000, 10, 10], True)])
-def test_what_is_one_piece_for_every_client_is_averaged_without_a_loop(counts: list[int], loops: bool) -> None:
-    problem, rows, _ = declared(counts)
-    wide = next(s for s, column in problem.static_data.clients.tables[0].values.items() if column.ndim == 2)
-
-    def average(data: Data, client: jax.Array) -> jax.Array:
-        return data.clients.party(client).mean(
-            lambda rows: rows.weights[wide] @ rows.values[wide] if rows.values else jnp.zeros(3)
-        )
-
-    with jax.enable_x64(True):
-        program = jax.make_jaxpr(average)(problem.data(), jnp.asarray(0))
-        assert ("while" in str(program) or "scan" in str(program)) == loops
-        for client, block in enumerate(rows):
-            found = jax.jit(average)(problem.data(), jnp.asarray(client))
-            np.testing.assert_allclose(found, block.mean(axis=0), rtol=1e-12)

@@ -9,7 +9,7 @@ import pytest
 import scipy.stats as stats
 
 import hierfl as hf
-from hierfl.compiler.data.evaluation_nodes import PARTS, QUADRATURE, SOBOL, SUM, EvaluationNodes, evaluation_nodes
+from hierfl.compiler.data.evaluation_nodes import QUADRATURE, SOBOL, SUM, EvaluationNodes, evaluation_nodes
 
 A, B, PAIR, ONE = hf.Sample(name="a"), hf.Sample(name="b"), hf.Sample(2, name="pair"), hf.Sample(1, name="one")
 LISTED = stats.rv_discrete(values=([7.0, 0.5, 1.5], [0.5, 0.2, 0.3]))
@@ -74,28 +74,12 @@ def test_moments_of_one_scalar_are_integrated_to_rounding(law: Any, points: int)
         assert found.weights @ values**power == pytest.approx(law.moment(power), rel=1e-9 if points < 1024 else 1e-11)
 
 
-def test_parts_are_rules_themselves() -> None:
-    for laws in ({A: stats.norm(1, 2)}, {A: stats.norm(1, 2), B: stats.uniform()}):
-        found = nodes(laws)
-        for part in range(PARTS):
-            own = found.weights * (found.part == part)
-            assert own.sum() == pytest.approx(1 / PARTS, rel=0.01)
-            assert own @ found.values[A.id] / own.sum() == pytest.approx(1, abs=0.05)
-
-
 def test_parties_and_tables_have_scrambles_of_their_own_and_always_the_same() -> None:
     laws = {PAIR: stats.norm([0.0, 1.0], 1.0)}
     first, again = nodes(laws).values[PAIR.id], nodes(laws).values[PAIR.id]
     np.testing.assert_array_equal(first, again)
     for other in (nodes(laws, holder="client 1"), nodes(laws, holder="the server"), nodes(laws, table=1)):
         assert np.abs(other.values[PAIR.id] - first).min() > 0
-
-
-def test_tails_are_marked_only_where_values_are_left_out() -> None:
-    assert not nodes({A: stats.binom(5, 0.3)}).band.any()
-    assert set(nodes({A: stats.poisson(5)}).band) == {0, 1, 2}
-    assert set(nodes({A: stats.norm()}).band) == {-2, -1, 0, 1, 2}
-    assert not nodes({A: stats.norm(), B: stats.norm()}).band.any()
 
 
 def test_a_singular_covariance() -> None:

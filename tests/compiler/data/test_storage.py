@@ -128,30 +128,3 @@ def test_a_split_of_a_mapped_array_stays_on_disk(tmp_path: Path) -> None:
     os.truncate(path, 100)
     with pytest.raises(hf.DataError, match=r"'u' is memory-mapped from .*u\.bin, which has 100 bytes now"):
         on_disk.implicit([0.5, 1.0])
-
-
-def test_constants_are_not_copied_for_every_client() -> None:
-    x, u, target = cp.Variable(2, name="x"), hf.Sample(2, name="u"), cp.Parameter(2, name="target")
-    target.value = np.array([1.0, 2.0])
-    problem = hf.Problem(
-        hf.Minimize(clients=hf.E(cp.square(u @ x)) + cp.sum_squares(x - target)),
-        federation=hf.Federation([hf.Client({u: np.zeros((1, 2))})] * 3),
-    )
-    assert problem.compile().data().clients.public[target.id].shape == (2,)
-    assert problem.implicit([1.0, 0.0]) == pytest.approx(4.0)
-    target.value = np.array([1.0, 0.0])
-    assert problem.implicit([1.0, 0.0]) == pytest.approx(0.0)
-
-
-def test_a_file_that_shrank_before_anything_was_read_is_named(tmp_path: Path) -> None:
-    path, u = tmp_path / "u.bin", hf.Sample(2, name="u")
-    mapping = mapped(path, np.random.default_rng(0).standard_normal((4096, 2)))
-    mixed = least_squares([mapping, np.ones((3, 2))])
-    os.truncate(path, 800)
-    for use in (
-        lambda: hf.Client({u: mapping}),
-        lambda: hf.Federation.split({u: mapping}, clients=2),
-        lambda: mixed.compile(),
-    ):
-        with pytest.raises(hf.DataError, match=r"'u' is memory-mapped from .*u\.bin, which has 800 bytes now"):
-            use()

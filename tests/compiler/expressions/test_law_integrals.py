@@ -13,7 +13,7 @@ import scipy.stats as stats
 from scipy.integrate import quad
 
 from hierfl.compiler.data.evaluation_nodes import evaluation_nodes
-from hierfl.compiler.expressions.law_integrals import LawIntegrals, excess
+from hierfl.compiler.expressions.law_kinks import LawIntegrals, excess
 from hierfl.language.sample import Sample
 
 LAWS: dict[str, tuple[Any, float]] = {  # with the error that 1,024 nodes are to keep
@@ -64,30 +64,6 @@ def test_the_excess_is_the_law_s(name: str, x64: None) -> None:
     np.testing.assert_allclose(first, [by_scipy(law, p) for p in r], atol=error * scale)
     if name != "heavy tails":  # of their second moment a part lies beyond the nodes
         np.testing.assert_allclose(second, [by_scipy(law, p, 2) for p in r], atol=10 * error * scale**2, rtol=1e-11)
-
-
-@pytest.mark.parametrize("name", ["normal", "exponential", "t", "lognormal"])
-def test_its_derivatives_are_the_probability_and_the_density(name: str, x64: None) -> None:
-    law, _ = LAWS[name]
-    of = whole(integrals(law))
-    r = jnp.asarray(law.ppf(PROBABILITIES[1:]))
-
-    def mean(at: jax.Array) -> jax.Array:
-        return excess(of, at[None])[0][0]
-
-    np.testing.assert_allclose(jax.vmap(jax.grad(mean))(r), -law.sf(np.asarray(r)), atol=1e-12)
-    np.testing.assert_allclose(jax.vmap(jax.grad(jax.grad(mean)))(r), law.pdf(np.asarray(r)), rtol=1e-8)
-    half_square = jax.grad(lambda at: excess(of, at[None])[1][0])
-    np.testing.assert_allclose(jax.vmap(half_square)(r), -excess(of, r)[0], atol=1e-12)
-
-
-def test_rows_in_pieces_tell_as_much_as_all(x64: None) -> None:
-    law = stats.norm()
-    r, of = jnp.asarray([-50.0, -0.3, 0.0, 2.0, 50.0]), integrals(law)
-    pieces = [excess(whole(of)[np.minimum(np.arange(k, k + 300), 1023)], r) for k in range(0, 1024, 300)]
-    for part, all_of_it in zip(zip(*pieces), excess(whole(of), r)):
-        np.testing.assert_allclose(sum(part), all_of_it, rtol=1e-14, atol=1e-15)
-    assert float(excess(whole(of), r)[0][-1]) == 0.0
 
 
 @pytest.mark.parametrize("name", ["normal", "t", "a kink of the density", "lognormal"])

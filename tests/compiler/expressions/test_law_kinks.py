@@ -10,8 +10,6 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import scipy.stats as stats
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.optimize import brentq
 
@@ -41,15 +39,6 @@ def test_a_newsvendor_orders_a_quantile_and_its_slope_has_the_density(points: in
         certificate = problem.implicit.certificate(x)
         assert abs(problem.implicit(x) - (x - y) ** 2) <= 4 * certificate.expectation_error + 1e-9
         assert certificate.expectation_error < 10 * error
-
-
-def test_each_client_has_the_quantile_of_its_own_law() -> None:
-    d, laws = hf.Sample(1, name="d"), [stats.norm(0, 1), stats.expon(scale=2), stats.t(5), stats.uniform(-1, 3)]
-    federation = hf.Federation([hf.Client({d: law}) for law in laws])
-    answers = newsvendor(federation, d, scope="client").implicit.response(0.3)
-    np.testing.assert_allclose(np.ravel(answers), [law.ppf(1.7 / 3) for law in laws], atol=1e-9)
-    together = newsvendor(federation, d).implicit.response(0.3)
-    assert np.mean([law.cdf(float(together)) for law in laws]) == pytest.approx(1.7 / 3, abs=1e-9)
 
 
 def test_the_value_at_risk_below_and_the_risk_above() -> None:
@@ -113,26 +102,6 @@ def test_means_and_answers_are_the_law_s(name: str, law: Any) -> None:
     np.testing.assert_allclose(problem.implicit(0.4), mean(0.4) + answer, atol=1e-8)
     curvature = (slope(answer + 1e-2) - slope(answer - 1e-2)) / 2e-2
     np.testing.assert_allclose(problem.implicit.gradient(0.4), slope(0.4) + 1 / (1 + curvature), rtol=2e-3)
-
-
-@settings(max_examples=40)
-@given(
-    shifts=st.lists(st.floats(-2, 2), min_size=1, max_size=3),
-    slopes=st.lists(st.sampled_from([-2.0, -1.0, 0.5, 1.0, 3.0]), min_size=3, max_size=3),
-    at=st.floats(-3, 3),
-)
-def test_sums_of_kinks_wherever_they_are(shifts: list[float], slopes: list[float], at: float) -> None:
-    """E|s d + x - c| = 2 |s| (density-weighted) in closed form for a normal d, also where kinks fall together."""
-    x, d = cp.Variable(name="x"), hf.Sample(name="d")
-    terms = [cp.abs(slope * d + x - shift) for slope, shift in zip(slopes, shifts)]
-    problem = hf.Problem(
-        hf.Minimize(clients=hf.E(sum(terms[1:], start=terms[0]))), federation=hf.Federation([hf.Client({d: NORMAL})])
-    )
-    pairs = [((at - shift) / abs(slope), abs(slope)) for slope, shift in zip(slopes, shifts)]
-    value = sum(size * (2 * NORMAL.pdf(m) + m * (2 * NORMAL.cdf(m) - 1)) for m, size in pairs)
-    slope = sum(2 * NORMAL.cdf(m) - 1 for m, _ in pairs)
-    np.testing.assert_allclose(problem.implicit(at), value, rtol=1e-11)
-    np.testing.assert_allclose(problem.implicit.gradient(at), slope, atol=1e-9)
 
 
 def test_a_slice_has_the_law_s_kinks_and_no_others() -> None:
@@ -209,45 +178,6 @@ def test_kinks_at_one_place_keep_their_own_slopes(apart: float) -> None:
     np.testing.assert_allclose(problem.implicit.gradient(at), [1.0, 2.0] * (2 * law.cdf(at) - 1), atol=1e-10)
 
 
-@pytest.mark.parametrize("method", ["semismooth Newton", "accelerated gradient"])
-def test_rounds_in_single_precision_end_where_those_in_double_do(method: str) -> None:
-    x, y, d = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(name="d")
-    cost = 0.5 * cp.sum_squares(y - x) + hf.E(cp.sum(cp.pos(d - y)) + cp.sum(cp.square(cp.pos(y - d))))
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.sum_squares(y - x)),
-        hf.ArgMin(y, cost, [cp.abs(y) <= 5], scope="client"),
-        constraints=[cp.abs(x) <= 3],
-        federation=hf.Federation([hf.Client({d: law}) for law in (NORMAL, stats.gamma(2.0))]),
-    )
-    solver = hf.solvers.ImplicitGradient(lower=hf.solvers.Exact(method=method))
-    ends = [
-        problem.solve(solver, rounds=3, runtime=hf.runtime.InProcess(precision=precision), progress=False).x
-        for precision in ("double", "single")
-    ]
-    np.testing.assert_allclose(ends[1], ends[0], atol=1e-5)
-
-
-@pytest.mark.parametrize("apart", [0.0, 1e-4, 4e-3])
-def test_squares_of_kinks_near_each_other_keep_their_own_curvatures(apart: float) -> None:
-    """Each entry solves y - x = 2 E(d - y)+ by itself."""
-    x, y, d = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(name="d")
-    cost = 0.5 * cp.sum_squares(y - x) + hf.E(cp.sum(cp.square(cp.pos(d - y))))
-    below = hf.ArgMin(y, cost, [cp.abs(y) <= 9])
-    problem = hf.Problem(hf.Minimize(clients=[1.0, 2.0] @ y), below, federation=hf.Federation([hf.Client({d: NORMAL})]))
-    at = np.array([0.4, 0.4 + apart])
-    expected = [brentq(lambda v, q=q: v - q - 2 * (NORMAL.pdf(v) - v * NORMAL.sf(v)), -5, 5, xtol=1e-14) for q in at]
-    np.testing.assert_allclose(problem.implicit.response(at), expected, atol=1e-12)
-    np.testing.assert_allclose(problem.implicit.gradient(at), [1, 2] / (1 + 2 * NORMAL.sf(expected)), atol=1e-10)
-
-
-def test_a_root_of_a_kink_is_averaged_over_the_nodes() -> None:
-    """What is infinitely steep at the kink makes no jump of it: E sqrt((d - x)+) = exp(-x) sqrt(pi) / 2 for an exponential law."""
-    x, d = cp.Variable(name="x"), hf.Sample(name="d")
-    term = hf.E(cp.sqrt(cp.pos(d - x)))
-    problem = hf.Problem(hf.Maximize(clients=term), federation=hf.Federation([hf.Client({d: stats.expon()})]))
-    assert problem.implicit(0.4) == pytest.approx(np.exp(-0.4) * np.sqrt(np.pi) / 2, abs=1e-4)
-
-
 @pytest.mark.parametrize("middle", [0.0, 5.0, 1000.0])
 def test_single_precision_sees_kinks_of_laws_far_from_zero(middle: float) -> None:
     x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="d")
@@ -301,19 +231,3 @@ def test_atoms_of_several_entries_are_averaged_by_the_law(name: str, law: Any) -
     assert problem.implicit.certificate(0.4).expectation_error < 1e-10
     slope = (mean(0.401) - mean(0.399)) / 0.002
     assert problem.implicit.gradient(0.4) == pytest.approx(slope, abs=3e-6)
-
-
-def test_the_largest_of_several_below_has_a_gradient() -> None:
-    """The newsvendor's cost as the largest of a vector: the quantile, as with a sum of kinks."""
-    d = hf.Sample(name="d")
-    x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    cost = x * y + hf.E(cp.max(cp.hstack([2 * (d - y), y - d])))
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.square(x - y)),
-        hf.ArgMin(y, cost, [y >= -9, y <= 9]),
-        federation=hf.Federation([hf.Client({d: NORMAL})]),
-    )
-    y_star = NORMAL.ppf((2 - 0.3) / 3)
-    assert problem.implicit.response(0.3) == pytest.approx(y_star, abs=1e-12)
-    slope = -1 / (3 * NORMAL.pdf(y_star))
-    assert problem.implicit.gradient(0.3) == pytest.approx(2 * (0.3 - y_star) * (1 - slope), rel=1e-9)

@@ -110,19 +110,6 @@ def test_random_expressions_agree_with_cvxpy_and_finite_differences(data: Any) -
     assert slope == pytest.approx(float(ahead - behind) / (2 * h), rel=1e-4, abs=1e-4)
 
 
-def test_equal_subexpressions_run_once() -> None:
-    w, image = cp.Variable((3, 4)), hf.Sample(4)
-    scores, again = w @ image, w @ image
-    assert len(Program([cp.log_sum_exp(scores) + cp.sum(again)])) == len(
-        Program([cp.log_sum_exp(scores) + cp.sum(scores)])
-    )
-    assert len(Program([scores, again])) == 3
-    assert len(Program([cp.sum(w), cp.sum(w, axis=0), cp.sum(w, axis=1), cp.sum(w, axis=0)])) == 4
-    assert len(Program([cp.huber(w), cp.huber(w, 1), cp.huber(w, 2)])) == 5
-    assert len(Program([w[0:2], w[0:2], w[1:2]])) == 3
-    assert len(Program([hf.E(cp.sum(scores)), hf.E(cp.sum(again))])) == len(Program([hf.E(cp.sum(scores))]))
-
-
 def test_different_functions_of_equal_arguments_stay_apart() -> None:
     x, t = cp.Variable(), cp.Variable(nonneg=True)
     point = {x.id: 2.0, t.id: 1.0}

@@ -13,7 +13,7 @@ import scipy.optimize
 import scipy.stats
 
 import hierfl as hf
-from hierfl.compiler.lower_level.player_convexity import derivative_text, player_evidence
+from hierfl.compiler.lower_level.player_convexity import player_evidence
 from hierfl.errors import NotConvexError
 from hierfl.models import stackelberg_cournot, stackelberg_cournot_game
 
@@ -97,31 +97,6 @@ def test_a_saddle_point_is_a_game_of_two() -> None:
     np.testing.assert_allclose(answer[v], np.maximum(matrix.T @ np.asarray(w.value), 0), atol=1e-6)
 
 
-def test_a_game_of_log_sum_exp_costs_meets_scipys_root() -> None:
-    rng = np.random.default_rng(6)
-    first, second = rng.standard_normal((2, 4, 2)), rng.standard_normal((2, 4, 3))
-    u, v, upper = cp.Variable(2, name="u"), cp.Variable(3, name="v"), cp.Variable(2, name="x")
-    costs = [
-        cp.log_sum_exp(first[0] @ u + second[0] @ v) + cp.sum_squares(u - upper),
-        cp.log_sum_exp(first[1] @ u + second[1] @ v) + cp.sum_squares(v) + 0.1 * cp.sum(v) * cp.sum(u),
-    ]
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.sum_squares(u) + cp.sum_squares(v) + cp.sum_squares(upper)),
-        hf.Nash(hf.Player(u, costs[0]), hf.Player(v, costs[1])),
-    )
-    assert "log_sum_exp" in derivative_text(problem.lower_level.players[0])
-    point = np.array([0.7, -0.2])
-    answer = problem.implicit.response(point)
-
-    def stationarity(z: np.ndarray) -> np.ndarray:
-        p, q = (scipy.special.softmax(first[k] @ z[:2] + second[k] @ z[2:]) for k in (0, 1))
-        mine = first[0].T @ p + 2 * (z[:2] - point)
-        return np.concatenate([mine, second[1].T @ q + 2 * z[2:] + 0.1 * z[:2].sum()])
-
-    root = scipy.optimize.root(stationarity, np.zeros(5), tol=1e-13).x
-    np.testing.assert_allclose(np.concatenate([answer[u], answer[v]]), root, atol=1e-7)
-
-
 def test_a_contest_of_many_meets_scipys_best_responses() -> None:
     count, value = 6, 4.0
     cost = np.linspace(1.0, 1.2, count)
@@ -160,22 +135,6 @@ def test_objectives_over_private_data_are_means_over_the_clients() -> None:
     mean = np.mean([t.mean() for t in tables])
     expected = np.linalg.solve([[2, 0.5], [1, 2]], [2 * mean, 2 * mean])
     np.testing.assert_allclose([answer[u], answer[v]], expected, atol=1e-8)
-
-
-def test_many_players_over_private_data_answer_the_mean_demand() -> None:
-    rng = np.random.default_rng(8)
-    tables = [rng.uniform(5, 9, 15 + 5 * i) for i in range(3)]
-    s, firms, upper = hf.Sample(name="s"), cp.Variable(4, name="q"), cp.Variable(name="x")
-    cost = np.linspace(0.5, 1.0, 4)
-    paid = hf.E(0.5 * cp.multiply(cost, cp.square(firms)) - cp.multiply(firms, s - cp.sum(firms))) + upper * firms
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.sum(firms) + cp.square(upper)),
-        hf.Nash(hf.Player(firms, paid)),
-        federation=hf.Federation([hf.Client({s: t}) for t in tables]),
-    )
-    demand = np.mean([t.mean() for t in tables])
-    expected = np.linalg.solve(np.diag(cost + 1) + 1, np.full(4, demand - 0.5))
-    np.testing.assert_allclose(problem.implicit.response(np.array(0.5)), expected, atol=1e-8)
 
 
 def test_a_total_counts_the_samples_of_terms_that_no_sample_changes() -> None:
@@ -223,13 +182,6 @@ def test_a_player_that_turns_out_concave_is_refused_with_a_witness() -> None:
         problem.compile()
 
 
-@pytest.mark.slow
-def test_a_leader_above_a_game_runs_an_algorithm() -> None:
-    result = stackelberg_cournot_game(followers=3, clients=2).solve(rounds=3, seed=0, progress=False)
-    twin = stackelberg_cournot(followers=3, clients=2).solve(rounds=3, seed=0, progress=False)
-    np.testing.assert_allclose(result.x, twin.x, atol=1e-8)
-
-
 def test_a_product_with_itself_is_accepted_on_evidence() -> None:
     u, upper = cp.Variable(2, name="u"), cp.Variable(2, name="x")
     matrix = np.array([[2.0, 1.0], [0.0, 3.0]])
@@ -275,15 +227,3 @@ def test_a_player_whose_kinks_are_flattened(name: str) -> None:
     for at in (-0.5, 0.5, 3.0):
         by_differences = (answer(at + 1e-5) - answer(at - 1e-5)) / 2e-5 + 2 * at
         assert float(problem.implicit.gradient(at)) == pytest.approx(by_differences, rel=1e-6)
-
-
-def test_players_as_rows_whose_kinks_are_flattened() -> None:
-    cap, cost = np.array([0.2, 0.5, 0.9]), np.array([0.1, 0.4, 0.2])
-    x, y = cp.Variable(name="x"), cp.Variable(3, name="y")
-    profit = cp.multiply(y, x - cp.sum(y)) - cp.multiply(cost, y) - 3 * cp.square(cp.pos(y - cap))
-    problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), hf.Nash(hf.Player(y, maximize=profit)))
-    for at in (0.5, 2.0, 5.0):
-        marginal = scipy.optimize.root(
-            lambda t, at=at: t.sum() + t + cost - at + 6 * np.maximum(t - cap, 0), np.zeros(3), tol=1e-13
-        )
-        np.testing.assert_allclose(problem.implicit.response(at), marginal.x, atol=1e-8)

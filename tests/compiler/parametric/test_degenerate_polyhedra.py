@@ -220,18 +220,3 @@ def test_one_sided_slopes_at_kinks(seed: int, engine: Engine) -> None:
     for kink in kinks:
         assert abs(kink.t) <= 1e-11  # rounding, of a centre and a slack of size 1 and more, differs by machine
         near((kink.left_slope, kink.right_slope), (left, right), 1e-8)
-
-
-def test_the_family_is_degenerate() -> None:
-    """Every kind of degeneracy occurs often, and y(x) has bends to be tested on most lines."""
-    family = [polyhedron(seed) for seed in SEEDS]
-    assert sum(len(of.totals) > 0 for of in family) > 60
-    assert sum(not np.abs(of.rows).max(axis=1).all() for of in family) > 60
-    assert sum(of.turns for of in family) > 60
-    assert all(len(np.unique(np.round(normalised(of), 9), axis=0)) < len(of.rows) for of in family)
-
-
-def normalised(of: Polyhedron) -> np.ndarray:
-    """Rows with their limits, made unit vectors, so that copies are equal."""
-    together = np.column_stack([of.rows, of.rows_of_x, of.limits])
-    return together / np.maximum(np.linalg.norm(together, axis=1, keepdims=True), 1e-300)

@@ -111,12 +111,6 @@ def test_rows_at_one_client_and_a_law_at_another_are_told_whose_they_are() -> No
         problem.implicit(0.0)
 
 
-def test_a_value_of_no_share_is_no_tail() -> None:
-    law = stats.rv_discrete(values=([-2, 0, 7], [0.0, 0.5, 0.5]))()
-    certificate = problem([law], "federation", cp.abs).implicit.certificate(1.0)
-    assert certificate.expectation_error < 1e-9 and not certificate.expectation_doubt
-
-
 def test_a_law_whose_quantiles_are_not_found_is_refused_at_once() -> None:
     with pytest.raises(hf.DataError, match=r"sample 'd' of .*zipf step by step.*rvs\(size=1000\)"):
         problem([stats.zipf(3.0)], "federation", cp.abs).implicit(1.0)

@@ -136,28 +136,6 @@ def test_every_owner_is_answered_by_its_data(scope: str, name: str) -> None:
     np.testing.assert_allclose(problem.implicit.gradient(AT), gradient_by_differences(f, AT), atol=1e-7)
 
 
-def test_a_game_over_an_ellipse_is_where_best_responses_stay() -> None:
-    across, bend = np.array([[0.3, -0.2], [0.1, 0.2]]), np.array([[1.5, 0.3], [0.3, 1.2]])
-    x, y, z = cp.Variable(name="x"), cp.Variable(2, name="y"), cp.Variable(2, name="z")
-
-    def first(y: Any, x: Any) -> Any:
-        return cp.sum_squares(y - 1.5 - x) + 0.3 * cp.sum(cp.exp(0.5 * y))
-
-    def inside(y: Any) -> list[Any]:
-        return [cp.quad_form(y - 0.2, bend) <= 1, np.array([1.0, -0.5]) @ y <= 0.4]
-
-    one = hf.Player(y, minimize=first(y, x) + y @ across @ z, constraints=inside(y))
-    other = hf.Player(z, minimize=cp.sum_squares(z - x) - z @ across @ y, constraints=[z >= -1])
-    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(y - 1) + cp.sum(z)), hf.Nash(one, other))
-    for at in (0.0, 0.6):
-        own, others = cp.Variable(2), np.zeros(2)
-        for _ in range(40):
-            cost = first(own, at) + own @ (across @ others)
-            cp.Problem(cp.Minimize(cost), inside(own)).solve(cp.CLARABEL, tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
-            others = np.maximum(at + 0.5 * across @ own.value, -1)
-        assert problem.implicit(at) == pytest.approx(np.sum((own.value - 1) ** 2) + others.sum(), abs=1e-7)
-
-
 def test_kinks_of_the_map_and_of_the_set_are_told() -> None:
     """y = x where x <= 0, and x / 2 or 0 beyond, by the player's own cost or by exp(y) + y - 1 - x over y <= 0."""
     x, y, z = cp.Variable(name="x"), cp.Variable(name="y"), cp.Variable(name="z")
@@ -212,11 +190,6 @@ def test_a_map_that_ends_at_the_edge_of_the_set_is_begun_inside() -> None:
     problem = only(lambda y, x: cp.hstack([y[1] - 1 / y[0], cp.log(y[1]) - y[0] + x]), lambda y: [y >= 0])
     first = brentq(lambda v: -np.log(v) - v + 0.5, 1e-6, 9, xtol=1e-15)
     np.testing.assert_allclose(problem.implicit.response(0.5), [first, 1 / first], atol=1e-9)
-
-
-def test_where_the_slope_vanishes_at_the_solution_newtons_method_still_gets_there() -> None:
-    problem = only(lambda y, x: cp.hstack([cp.power(y[0], 3) - x, cp.power(y[1], 3)]), lambda y: [y >= -2, y <= 2])
-    np.testing.assert_allclose(problem.implicit.response(0.5), [0.5 ** (1 / 3), 0.0], atol=1e-5)
 
 
 def test_a_search_by_gradients_ends_at_rest() -> None:

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.compiler.parametric.many_programs import ManyPrograms
 
 A = np.random.default_rng(5).uniform(0.2, 1.0, size=(3, 4))
 COST = np.array([1.0, 1.7, 1.2, 2.3])
@@ -66,32 +65,3 @@ def test_many_clients_hold_rows_of_their_own() -> None:
     ways = 1e-6 * np.eye(2)
     slopes = [(float(problem.implicit(at + way)) - float(problem.implicit(at - way))) / 2e-6 for way in ways]
     np.testing.assert_allclose(problem.implicit.gradient(at), slopes, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("curved", [True, False])
-def test_programs_side_by_side_meet_their_conditions(shared: bool, curved: bool) -> None:
-    rng = np.random.default_rng(3)
-    count, width = 400, 4
-    shape = (1 if shared else count, width, width)
-    p = np.zeros(shape)
-    if curved:
-        root = rng.normal(size=shape)
-        p = root @ root.swapaxes(1, 2) + 0.1 * np.eye(width)
-    boxes = np.broadcast_to(np.vstack([np.eye(width), -np.eye(width)]), (shape[0], 2 * width, width))
-    a = np.concatenate([np.ones((shape[0], 1, width)), boxes], axis=1)
-    q, b = (
-        2 * rng.normal(size=(count, width)),
-        np.hstack([rng.normal(size=(count, 1)) / 5, np.ones((count, 2 * width))]),
-    )
-    equal = np.arange(1 + 2 * width) < 1
-    answers = ManyPrograms(p, q, a, b, equal).solve()
-    assert answers.taken.mean() > 0.99
-    for k in rng.integers(count, size=12):
-        own_p, own_a = (part[0 if shared else k] for part in (p, a))
-        u = cp.Variable(width)
-        cost = q[k] @ u + (0.5 * cp.quad_form(u, cp.psd_wrap(own_p)) if curved else 0.0)
-        least = cp.Problem(cp.Minimize(cost), [own_a[:1] @ u + b[k, :1] == 0, own_a[1:] @ u + b[k, 1:] >= 0])
-        least.solve(cp.CLARABEL)
-        value = q[k] @ answers.u[k] + 0.5 * answers.u[k] @ own_p @ answers.u[k]
-        assert value == pytest.approx(least.value, abs=1e-6)

@@ -18,7 +18,6 @@ from tests.bilevel_catalogue import CATALOGUE
 from tests.compiler.parametric.engines import Engine, near
 from tests.compiler.parametric.test_catalogue import problem_of
 from tests.compiler.parametric.test_degenerate_polyhedra import polyhedron
-from tests.compiler.parametric.test_wrong_answers import NETWORK, SENT, flows, network
 
 SMOOTH = [case for case in CATALOGUE if case.data is None and case.level is hf.ArgMin and case.signs is None]
 
@@ -73,17 +72,6 @@ def test_over_degenerate_polyhedra(seed: int, engine: Engine) -> None:
             return 0.5 * cp.quad_form(z, of.hessian) + (of.linear + of.linear_of_x @ x) @ z
 
         require_optimal(cost, lambda z, x=x: of.constraints(x, z), duals_of(problem, x), of.answer(x))
-
-
-def test_over_a_network_with_forced_zeros(engine: Engine) -> None:
-    problem = engine(network(lambda x, y: cp.sum_squares(y)))
-    for x in np.random.default_rng(0).standard_normal((12, 5)):
-        require_optimal(
-            lambda z, x=x: 0.5 * cp.sum_squares(z) + x @ z,
-            lambda z: [NETWORK @ z == SENT, z >= 0],
-            duals_of(problem, x),
-            flows(x),
-        )
 
 
 def test_attributes_have_multipliers_and_all_are_shown_as_they_were_written() -> None:

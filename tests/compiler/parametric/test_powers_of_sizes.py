@@ -99,38 +99,6 @@ def test_on_both_sides_of_zero(term: Any, below_zero: Any) -> None:
     assert np.ravel(slopes) == pytest.approx(np.ravel(expected), abs=1e-6) and not shown.kinks.jumps and not shown.gaps
 
 
-def test_the_residual_of_an_answer_that_is_nearly_zero_is_small() -> None:
-    x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    lower = hf.ArgMax(y, x * y - cp.power(cp.abs(y), 1.5), [cp.norm(cp.hstack([y, y])) <= 1])
-    implicit = hf.Problem(hf.Maximize(clients=y - 0.5 * cp.square(x)), lower).implicit
-    for at in (0.0, 1e-16, -1e-13, 1e-3):
-        assert float(implicit.response(at)) == pytest.approx(np.sign(at) * (at / 1.5) ** 2, rel=1e-9, abs=1e-11)
-        assert implicit.certificate(at).lower_residual <= 1e-12
-
-
-def test_a_level_starts_where_a_term_has_its_corner() -> None:
-    """The warm start is y = 0, which is w = 1 for one term and the corner of the other, whose derivative is infinite there."""
-    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
-    cost = cp.power(cp.abs(y[0]), 1.2) + cp.power(cp.abs(y[1] + 1), 1.2) + 0.5 * cp.sum_squares(y) - x @ y
-    implicit = hf.Problem(hf.Minimize(clients=cp.sum(y)), hf.ArgMin(y, cost)).implicit
-    want = np.array([1e-5, -1.3])
-    at = slope(want - np.array([0.0, -1.0]), 1.2) + want
-    assert np.ravel(implicit.response(at)) == pytest.approx(want, rel=1e-9)
-
-
-def test_an_average_of_them() -> None:
-    rng = np.random.default_rng(0)
-    x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="d")
-    values = rng.normal(size=9)
-    lower = hf.ArgMin(y, hf.E(cp.power(cp.abs(y - d), 1.5)) + 0.05 * cp.square(y) - x * y)
-    problem = hf.Problem(hf.Minimize(clients=y), lower, federation=hf.Federation([hf.Client({d: values})]))
-    want = 0.3
-    at = np.mean(slope(want - values, 1.5)) + 0.1 * want
-    assert float(problem.implicit.response(at)) == pytest.approx(want, rel=1e-11)
-    stiff = np.mean(0.75 / np.sqrt(np.abs(want - values))) + 0.1
-    assert problem.implicit.gradient(at) == pytest.approx(1 / stiff, rel=1e-9)
-
-
 def test_averages_over_a_law() -> None:
     """A cube's second derivative is a law's mean distance; that of |y - d|^1.5 is infinite at every node: there are values alone."""
     x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="d")
@@ -191,14 +159,6 @@ def test_steps_that_end_at_a_corner(exponent: float, corner: float, kind: str) -
         assert (1.0 + kink.t, kink.left_slope, kink.right_slope) == pytest.approx((0.5 * corner, 2.0, 0.0), abs=1e-5)
 
 
-def test_what_falls_without_end_beside_a_corner_is_refused() -> None:
-    x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    problem = hf.Problem(hf.Minimize(clients=y), hf.ArgMin(y, cp.power(cp.pos(y), 3) - x * y))
-    assert float(problem.implicit.response(3.0)) == pytest.approx(1.0)
-    with pytest.raises(hf.LowerLevelError, match="unbounded below"):
-        problem.implicit.response(-1.0)
-
-
 # y in two entries; the power of each, as |.|^p of what
 POWERS: dict[str, tuple[Any, float, str]] = {
     "square": (lambda y: cp.power(cp.square(y[0]), 1.5), 3.0, "first"),
@@ -249,13 +209,3 @@ def test_a_power_of_two_slopes_stays_at_its_corner() -> None:
         s = (-1.5 * steep**1.5 + np.sqrt(2.25 * steep**3 + 4 * abs(at))) / 2  # s^2 + 1.5 steep^1.5 s = |x|
         assert float(implicit.response(at)) == pytest.approx(np.sign(at) * s**2, rel=1e-9)
         assert implicit.gradient(at) == pytest.approx(2 * s / (2 * s + 1.5 * steep**1.5), rel=1e-7)
-
-
-def test_a_number_beside_zeros_is_as_many_numbers() -> None:
-    """max(y, (0, 0, 0))^1.5 adds up to three powers of one y; and -min(y, 0)^1.5 is one of -y."""
-    x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    cost = cp.sum(cp.power(cp.maximum(y, np.zeros(3)), 1.5)) + cp.power(cp.neg(y), 1.5) + 0.5 * cp.square(y - x)
-    implicit = hf.Problem(hf.Minimize(clients=y), hf.ArgMin(y, cost)).implicit
-    for at, weight in ((2.0, 3.0), (-2.0, 1.0)):
-        s = (-1.5 * weight + np.sqrt(2.25 * weight**2 + 4 * abs(at))) / 2
-        assert float(implicit.response(at)) == pytest.approx(np.sign(at) * s**2, rel=1e-9)

@@ -221,49 +221,6 @@ def test_rows_that_say_the_same_everywhere(selection: str | None, x: float, valu
     assert np.isfinite(rooted.implicit(np.array([2.0, 1.0])))  # no price of an inequality is below 0, not by rounding either
 
 
-def test_every_name_of_a_price_has_its_value() -> None:
-    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
-    demand = cp.sum(y) == x
-    shadow, dual = hf.ShadowPrice(demand, name="worth"), hf.Dual(demand)
-    problem = hf.Problem(hf.Minimize(server=dual + 2 * shadow + demand.dual_variables[0] + cp.square(x)), hf.ArgMin(y, cp.sum_squares(y), [demand]))
-    assert "worth" in str(problem)
-    found = problem.solve(progress=False)
-    np.testing.assert_allclose([found.y[shadow], found.y[dual], found.y[demand.dual_variables[0]]], [found.x, -found.x, -found.x], atol=1e-12)
-    assert demand.dual_value == pytest.approx(float(dual.value)) == pytest.approx(-float(shadow.value))
-
-
-def test_they_are_told_in_text_and_latex() -> None:
-    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
-    demand = cp.sum(y) == x
-    named = hf.Problem(hf.Minimize(server=hf.ShadowPrice(demand, name="price") * x), hf.ArgMin(y, cp.sum_squares(y), [demand]))
-    assert "where y = y(x) solves" in str(named) and "(price: the shadow price of sum(y) == x)" in str(named)
-    assert r"\mathrm{price} \, x" in named.latex() and "shadow price" in named.latex()
-    assert "Dual(sum(y) == x) * x" in str(hf.Problem(hf.Minimize(server=hf.Dual(demand) * x), hf.ArgMin(y, cp.sum_squares(y), [demand])))
-    assert "no prices" in str(named.check(progress=False))
-
-
-def generation(selection: str | None) -> tuple[hf.Problem, Any, Any]:
-    """Investment in the cheapest of three plants (Conejo et al., 2016): at 50 the price is anything from 12 to 15."""
-    x, y = cp.Variable(name="x"), cp.Variable(3, name="y", nonneg=True)
-    balance = cp.sum(y) == 200
-    price = hf.ShadowPrice(balance, name="price")
-    level = hf.ArgMin(y, np.array([10.0, 12.0, 15.0]) @ y, [balance, y[0] <= x, y[1] <= 150, y[2] <= 100], selection=selection)
-    upper = hf.Minimize(server=40_000 * x + 8760 * (10 * y[0] - price * y[0]))
-    return hf.Problem(upper, level, constraints=[x >= 0, x <= 250]), x, price
-
-
-def test_an_investment_that_makes_the_price() -> None:
-    problem, _, price = generation("optimistic")
-    assert float(problem.implicit(50.0)) == pytest.approx(-190_000, rel=1e-12)
-    assert problem.implicit.multipliers(50.0)[price.constraint] == pytest.approx(-15.0, rel=1e-12)
-    assert float(generation("pessimistic")[0].implicit(50.0)) == pytest.approx(-190_000 + 8760 * 50 * 3, rel=1e-12)
-    found = problem.solve(progress=False)
-    assert found.value == pytest.approx(-190_000, rel=1e-6) and found.x == pytest.approx(50.0, rel=1e-6)
-    pytest.importorskip("pyscipopt")
-    best = problem.reference(certificate="global", progress=False)
-    assert best.status == "proved" and best.value == pytest.approx(-190_000, rel=1e-6)
-
-
 def test_a_bid_that_makes_the_price() -> None:
     """Strategic bidding (Fanzeres, 2017): to offer a little less leaves the dearest plant to set the price."""
     x, y = cp.Variable(name="x"), cp.Variable(4, name="y", nonneg=True)

@@ -111,13 +111,6 @@ def test_an_unbounded_lower_level_is_named(name: str, engine: Engine) -> None:
             ask(0.5)
 
 
-def test_an_unbounded_set_with_a_least_point(engine: Engine) -> None:
-    problem = engine(declared(lambda x, y: y[0] + 2 * y[1] + 0 * x, lambda x, y: [y >= x, y[0] + y[1] >= 1]))
-    near(problem.implicit.response(0.25), [0.75, 0.25])
-    near(problem.implicit.gradient(0.25), 0.25)
-    near(problem.implicit.response(2.0), [2, 2])
-
-
 # --- scales ----------------------------------------------------------------------------------------------------------------
 
 
@@ -156,37 +149,6 @@ def test_rows_of_different_sizes(small: float, engine: Engine) -> None:
         near(problem.implicit.response(at), least_of_two(at))
     near(problem.implicit.gradient(0.2), 3 + 0.2)
     near(problem.implicit.gradient(0.6), 0.6)
-
-
-@pytest.mark.every_engine
-@pytest.mark.parametrize("size", [1e-8, 1e-4, 1e4, 1e8])
-def test_objectives_of_any_size(size: float, engine: Engine) -> None:
-    def below(x: cp.Variable, y: cp.Variable) -> cp.Expression:
-        return size * (cp.square(y[0] - x) + cp.square(y[1] - 2 * x))
-
-    problem = engine(declared(below, lambda x, y: [y[0] + y[1] <= 1, y >= 0]))
-    for at in (-0.3, 0.2, 0.6, 2.0):
-        near(problem.implicit.response(at), least_of_two(at))
-
-
-@pytest.mark.parametrize("ratio", [1e4, 1e8])
-def test_a_hessian_of_any_condition(ratio: float, engine: Engine) -> None:
-    """ratio (y_1 - x)^2 + (y_2 - 2 x)^2 / ratio over y_1 + y_2 <= 1: what is too much is taken from y_2."""
-
-    def below(x: cp.Variable, y: cp.Variable) -> cp.Expression:
-        return ratio * cp.square(y[0] - x) + cp.square(y[1] - 2 * x) / ratio
-
-    problem = engine(declared(below, lambda x, y: [y[0] + y[1] <= 1]))
-    for at in (0.2, 0.6, 2.0):
-        over = max(0.0, 3 * at - 1)
-        share = ratio**-2 / (1 + ratio**-2)
-        near(problem.implicit.response(at), [at - over * share, 2 * at - over * (1 - share)])
-
-
-@pytest.mark.parametrize("far", [1e4, 1e8])
-def test_answers_far_away(far: float, engine: Engine) -> None:
-    problem = engine(declared(lambda x, y: cp.sum_squares(y - far - x), lambda x, y: [y[0] - y[1] == 1, y >= 0]))
-    near(problem.implicit.response(0.3), [far + 0.8, far - 0.2])
 
 
 # --- rows written twice ----------------------------------------------------------------------------------------------------
@@ -230,13 +192,6 @@ def test_points_that_are_no_numbers_are_refused(x: float, engine: Engine) -> Non
         assert not finite_or_named(lambda ask=ask: ask(x)), "an answer at a point that is no number"
 
 
-@pytest.mark.parametrize("x", [1e10, -1e10, 1e-300])
-def test_points_of_any_size_are_answered_or_refused(x: float, engine: Engine) -> None:
-    problem = engine(declared(distance, lambda x, y: [y[0] + y[1] <= 1, y >= 0]))
-    for ask in (problem.implicit.response, problem.implicit.gradient):
-        finite_or_named(lambda ask=ask: ask(x))
-
-
 def test_a_users_function_in_a_constraint_is_no_row() -> None:
     """sum(z^4) <= 4 was taken for its tangent at 0, which is no constraint at all."""
     x, z = cp.Variable(2, name="x"), cp.Variable(2, name="z")
@@ -264,7 +219,7 @@ def test_newtons_method_begins_where_the_objective_is_defined(
     assert problem.implicit.response(at) == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("falling", [cp.inv_pos, lambda y: cp.power(y, -2)])
+@pytest.mark.parametrize("falling", [cp.inv_pos, lambda y: cp.power(y, -2), lambda y: cp.quad_over_lin(cp.Constant([1.0]), y)])
 def test_interior_points_on_the_way_to_infinity_are_no_answer(falling: Any) -> None:
     """1 / y has no minimum: a y of 40,000 has a slope of 6e-10, which is no proof of one."""
     x, y = cp.Variable(name="x"), cp.Variable(name="y")

@@ -56,14 +56,6 @@ def test_value_and_gradient_are_those_of_the_constraints_matrix(cost: str, order
     np.testing.assert_allclose(problem.implicit.gradient(at), slopes, atol=1e-6)
 
 
-@pytest.mark.parametrize("order", [2, 3])
-def test_the_multiplier_is_positive_definite(order: int) -> None:
-    """Of the trace it is I."""
-    problem, above = declared("trace", order, "default")
-    multiplier = problem.implicit.multipliers(np.array([0.8, 1.3]))[above]
-    np.testing.assert_allclose(np.reshape(multiplier, (order, order)), np.eye(order), atol=1e-7)
-
-
 def test_a_slice_past_vertices_has_no_kinks() -> None:
     problem, _ = declared("trace", 2, "default")
     found = problem.implicit.slice(np.array([0.8, 1.3]), np.array([1.0, 0.5]), radius=0.5, points=21, progress=False)

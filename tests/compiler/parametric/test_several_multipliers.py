@@ -1,8 +1,10 @@
-"""Vertices at which more rows meet than y has scalars: of their many multipliers none may decide which way y moves."""
+"""Vertices at which more rows meet than y has scalars, sets that have shrunk to a point: the slope within, or none, by name."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -71,3 +73,78 @@ def test_a_direction_has_its_own_multipliers() -> None:
     step = 1e-7
     here = float(within([0.0, 0.3]))
     assert within.gradient([0.0, 0.3])[0] == pytest.approx((float(within([step, 0.3])) - here) / step, rel=1e-5)
+
+
+X, Y = cp.Variable(name="x"), cp.Variable(2, name="y")
+
+SETS: dict[str, list[Any]] = {
+    "ball": [cp.norm(Y) <= X],
+    "sum of sizes": [cp.norm1(Y) <= X],
+    "ellipsoid": [cp.norm(np.diag([1.0, 2.0]) @ Y) <= X],
+    "ball and row": [cp.norm(Y - X) <= 2 * X, Y[0] >= X],
+    "box": [Y >= 0, Y <= X],
+}
+
+
+@pytest.mark.parametrize("constraints", SETS.values(), ids=SETS)
+def test_the_slope_from_within_where_a_set_opens(constraints: list[Any]) -> None:
+    lower = hf.ArgMin(Y, cp.sum_squares(Y - 1) + 0.3 * Y[0], constraints)
+    implicit = hf.Problem(hf.Minimize(clients=cp.sum(Y)), lower).implicit
+    step = 1e-6
+    within = (implicit(step) - implicit(0.0)) / step
+    with contextlib.suppress(hf.NoGradientError):  # balls have no multiplier there that is the only one
+        assert implicit.gradient(0.0) == pytest.approx(within, rel=1e-5)
+
+
+W = cp.Variable(3, name="W")
+SHARED: dict[str, list[Any]] = {
+    "ball and row": [cp.norm(W) <= 3 * X, W[0] <= X],
+    "ball and plane": [cp.norm(W) <= X, cp.sum(W) == 0],
+    "ball in the orthant": [cp.norm(W) <= X, W >= 0],
+}
+
+
+@pytest.mark.parametrize("constraints", SHARED.values(), ids=SHARED)
+def test_what_several_constraints_shrink_to_a_point_has_the_slope_within_or_none(constraints: list[Any]) -> None:
+    """Multipliers are not determined there, and the slope by some of them was printed: 4.09 for 3.83."""
+    cost = cp.sum_squares(W - np.array([5.0, 1.0, -2.0]))
+    upper = hf.Minimize(clients=np.array([3.0, 4.0, 1.0]) @ W)
+    implicit = hf.Problem(upper, hf.ArgMin(W, cost, constraints)).implicit
+    step = 1e-5
+    within = (implicit(step) - implicit(0.0)) / step
+    try:
+        assert implicit.gradient(0.0) == pytest.approx(within, rel=1e-4)
+    except hf.NoGradientError as error:
+        assert "x = [0.]" in str(error)
+    assert implicit.gradient(0.1) == pytest.approx((implicit(0.1 + step) - implicit(0.1 - step)) / (2 * step), rel=1e-6)
+
+
+def test_a_cone_whose_answer_is_its_apex_for_a_pull_on_the_edge_of_the_dual() -> None:
+    """To the right of x the answer moves along the cone, to the left it stays: there is no gradient."""
+    x, y = cp.Variable(3, name="x"), cp.Variable(3, name="y")
+    lower = hf.ArgMin(y, 0.5 * cp.sum_squares(y - x), [cp.norm(y[1:]) <= y[0], cp.norm(y) <= 5])
+    implicit = hf.Problem(hf.Minimize(clients=np.array([1.0, 2.0, 3.0]) @ y), lower).implicit
+    at, step = np.array([-5.0, 3.0, 4.0]), 1e-6
+    right, left = (np.array([(implicit(at + h * e) - implicit(at)) / h for e in np.eye(3)]) for h in (step, -step))
+    assert np.abs(right - left).max() > 0.1
+    with pytest.raises(hf.NoGradientError):
+        implicit.gradient(at)
+
+
+@pytest.mark.parametrize("constraint", [cp.sum_squares(Y) <= X, cp.sum(cp.square(Y)) <= 2 * X], ids=["ball", "sum"])
+def test_a_ball_opens_infinitely_fast_where_its_square_is_bounded(constraint: Any) -> None:
+    implicit = hf.Problem(hf.Minimize(clients=cp.sum(Y)), hf.ArgMin(Y, cp.sum_squares(Y - 1), [constraint])).implicit
+    with pytest.raises(hf.NoGradientError, match=r"x = \[0\.\]"):
+        implicit.gradient(0.0)
+
+
+def test_an_infinite_slope_is_refused_by_name_and_left_by_a_run() -> None:
+    z, w = cp.Variable(name="z"), cp.Variable(name="w")
+    problem = hf.Problem(
+        hf.Minimize(clients=-cp.sqrt(z) + cp.square(w)), hf.ArgMin(w, cp.square(w - z)), constraints=[z >= 0]
+    )
+    assert problem.implicit(0.0) == 0.0
+    with pytest.raises(hf.NoGradientError, match=r"x = \[0\.\]: a term has an infinite slope there"):
+        problem.implicit.gradient(0.0)
+    result = problem.solve(progress=False)
+    assert result.x == pytest.approx(0.25 ** (2 / 3), rel=1e-6)

@@ -11,6 +11,7 @@ import pytest
 from scipy.optimize import brentq
 
 import hierfl as hf
+from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.programs.convex_program import ConvexProgram
 from hierfl.compiler.programs.smooth_atoms import (
     ENTROPY,
@@ -60,18 +61,6 @@ def test_large_arguments_do_not_overflow(at: float) -> None:
         assert LOGISTIC.value(z[:, :1])[0] == pytest.approx(max(at, 0.0), abs=1e-300)
         assert LOG_SUM_EXP.value(z)[0] == pytest.approx(800.0)
         assert np.isfinite(LOG_SUM_EXP.curvature(z)).all() and np.isfinite(LOGISTIC.slope(z[:, :1])).all()
-
-
-def test_sums_add_up_with_their_weights_and_skip_what_has_none() -> None:
-    form = RNG.normal(size=(4, 3))
-    undefined = SmoothTerm(LOG, 1, np.eye(3), np.full(3, -100.0), np.zeros(3))
-    total = SmoothSum([SmoothTerm(EXP, 1, form, np.ones(4), np.arange(4.0)), undefined])
-    u = RNG.normal(size=3)
-    assert total.value(u) == pytest.approx(float(np.arange(4) @ np.exp(form @ u + 1)))
-    for k, e in enumerate(1e-6 * np.eye(3)):
-        assert total.gradient(u)[k] == pytest.approx((total.value(u + e) - total.value(u - e)) / 2e-6, rel=1e-6)
-        slope = (total.gradient(u + e) - total.gradient(u - e)) / 2e-6
-        np.testing.assert_allclose(np.asarray(total.hessian(u))[k], slope, rtol=1e-6)
 
 
 def test_steps_end_before_a_barrier() -> None:
@@ -126,18 +115,6 @@ def test_levels_with_smooth_terms_are_solved_and_differentiated(name: str) -> No
 
     slopes = [(8 * (f(at + e) - f(at - e)) - (f(at + 2 * e) - f(at - 2 * e))) / 12e-3 for e in ways]
     np.testing.assert_allclose(problem.implicit.gradient(at), slopes, rtol=1e-6, atol=1e-7)
-
-
-def test_a_soft_choice_is_the_softmax() -> None:
-    """min x'y - sum entr(y) over the simplex; 70 entries, some with shares of 1e-20."""
-    rng = np.random.default_rng(2)
-    at = np.r_[rng.normal(size=68), 45.0, 46.0]
-    x, y = cp.Variable(70, name="x"), cp.Variable(70, name="y")
-    target = rng.normal(size=70)
-    problem = hf.Problem(hf.Minimize(clients=target @ y), hf.ArgMin(y, x @ y - cp.sum(cp.entr(y)), [cp.sum(y) == 1]))
-    share = np.exp(-at) / np.exp(-at).sum()
-    np.testing.assert_allclose(problem.implicit.response(at), share, rtol=1e-7, atol=1e-14)
-    np.testing.assert_allclose(problem.implicit.gradient(at), -share * (target - target @ share), atol=1e-10)
 
 
 # --- traffic ---------------------------------------------------------------------------------------------------------
@@ -202,3 +179,11 @@ def test_traces_of_interior_points_hold_no_row() -> None:
     problem = hf.Problem(hf.Minimize(clients=cp.square(y - 1) + 0.1 * x), lower, federation=data)
     for at in np.linspace(2.05, 3.95, 39):  # y = x - 1 there
         assert float(problem.implicit.gradient(at)) == pytest.approx(2 * (at - 2) + 0.1, rel=1e-9)
+
+
+def test_a_square_of_a_positive_part_needs_no_bound_at_zero() -> None:
+    """Such a bound would hold wherever the part is zero, with a multiplier of zero: the corner of every squared hinge."""
+    y, rows = cp.Variable(3), np.arange(12.0).reshape(4, 3)
+    for of in (cp.sum_squares, lambda e: cp.sum(cp.square(e))):
+        assert LevelTemplate.of(of(cp.pos(rows @ y - 1)) + cp.sum_squares(y), [], [y]).height == 4
+    assert LevelTemplate.of(cp.sum(cp.power(cp.pos(rows @ y - 1), 3)), [], [y]).height > 4  # a cube has no other side

@@ -12,7 +12,6 @@ import pytest
 import hierfl as hf
 from hierfl.solvers import ImplicitGradient
 from tests.bilevel_answers import quadratic_answer
-from tests.bilevel_case import one_sided_slopes
 from tests.bilevel_catalogue import CATALOGUE
 from tests.bilevel_models import incidence
 from tests.compiler.parametric.engines import Engine, near
@@ -21,7 +20,6 @@ from tests.compiler.parametric.engines import Engine, near
 
 NETWORK = incidence((("0", "1"), ("0", "2"), ("1", "2"), ("1", "3"), ("2", "3")), "0123")
 SENT = np.array([0.0, 1, 0, -1])
-WEIGHTS = np.array([1.0, -2, 0.5, 1.5, -1])
 
 
 def network(upper: Callable[[cp.Variable, cp.Variable], cp.Expression]) -> hf.Problem:
@@ -29,10 +27,6 @@ def network(upper: Callable[[cp.Variable, cp.Variable], cp.Expression]) -> hf.Pr
     x, y = cp.Variable(5, name="x"), cp.Variable(5, name="y")
     below = hf.ArgMin(y, 0.5 * cp.sum_squares(y) + x @ y, [NETWORK @ y == SENT, y >= 0])
     return hf.Problem(hf.Minimize(clients=upper(x, y)), lower=below)
-
-
-def weighted(x: cp.Variable, y: cp.Variable) -> cp.Expression:
-    return cp.sum_squares(y) + WEIGHTS @ y
 
 
 def through(x: np.ndarray) -> float:
@@ -43,48 +37,6 @@ def through(x: np.ndarray) -> float:
 def flows(x: np.ndarray) -> np.ndarray:
     part = through(x)
     return np.array([0, 0, part, 1 - part, part])
-
-
-def weighted_value(x: np.ndarray) -> float:
-    return float(np.sum(flows(x) ** 2) + WEIGHTS @ flows(x))
-
-
-def weighted_gradient(x: np.ndarray) -> np.ndarray:
-    part = through(x)
-    slope = 6 * part - 2 + WEIGHTS[2] - WEIGHTS[3] + WEIGHTS[4]
-    return slope * (0 < part < 1) * np.array([0, 0, -1, 1, -1]) / 3
-
-
-@pytest.mark.every_engine
-def test_gradients_over_a_network_with_forced_zeros(engine: Engine) -> None:
-    problem, rng = engine(network(weighted)), np.random.default_rng(0)
-    for x in rng.standard_normal((12, 5)):
-        near(problem.implicit.response(x), flows(x))
-        near(problem.implicit(x), weighted_value(x))
-        near(problem.implicit.gradient(x), weighted_gradient(x))
-
-
-def test_slopes_at_the_kinks_of_a_network_with_forced_zeros(engine: Engine) -> None:
-    """Along (0, 0, 1, -1, 1) what goes through node 2 is 1 until t = -2 / sqrt(3), and 0 from t = 1 / sqrt(3) on."""
-    along = np.array([0, 0, 1.0, -1, 1]) / np.sqrt(3)
-    problem = engine(network(weighted))
-    for centre in (np.zeros(5), np.array([0.1257, -0.1321, 0, 0, 0])):
-        kinks = problem.implicit.slice(centre, along, radius=2, points=101, progress=False).kinks
-        assert len(kinks) == 2, str(kinks)
-        for kink, t in zip(kinks, (-2 / np.sqrt(3), 1 / np.sqrt(3))):
-            near(kink.t, t, 1e-12)
-            expected = one_sided_slopes(lambda s, t=t: weighted_value((t + s) * along), 0.0)
-            near((kink.left_slope, kink.right_slope), expected)
-            assert {cause.entry for cause in kink.causes} <= {(2,), (3,), (4,)}, "an arc out of 0 never changes"
-
-
-def test_a_run_over_a_network_with_forced_zeros_ends_where_it_should(engine: Engine) -> None:
-    """f = 10 (part - 0.4)^2 + |x - wish|^2 / 2 is least at a multiple of (0, 0, 1, -1, 1) from wish, found by hand."""
-    wish, along = np.array([0.1257, -0.1321, 0.6404, 0.1049, -0.5357]), np.array([0, 0, 1, -1, 1])
-    problem = engine(network(lambda x, y: 10 * cp.square(y[2] - 0.4) + 0.5 * cp.sum_squares(x - wish)))
-    start = wish + np.array([0.03, -0.02, 0.04, 0.01, 0.02])
-    found = problem.solve(ImplicitGradient(step_size=0.1), rounds=300, x0=start, progress=False)
-    near(found.x, wish + 20 * (through(wish) - 0.4) / 23 * along)
 
 
 # --- envelopes -----------------------------------------------------------------------------------------------------------
@@ -116,14 +68,6 @@ def test_an_envelope_has_no_kinks(engine: Engine) -> None:
             x = shown.centre + t * shown.direction
             y = envelope_response(x)
             near(value, x @ y - 0.5 * y @ y)
-
-
-@pytest.mark.every_engine
-def test_an_envelope_has_the_gradient_of_danskin(engine: Engine) -> None:
-    problem = engine(envelope())
-    for x in np.random.default_rng(1).standard_normal((6, 4)):
-        near(problem.implicit.response(x), envelope_response(x))
-        near(problem.implicit.gradient(x), envelope_response(x))
 
 
 def test_an_envelope_has_a_gradient_where_y_is_not_differentiable(engine: Engine) -> None:

@@ -10,10 +10,8 @@ from hierfl.compiler.programs.cones import (
     POWER,
     Cone,
     dual_slope,
-    middles,
     nearest_of_three,
     project_dual,
-    rays_left,
 )
 
 CONES = {
@@ -59,18 +57,3 @@ def test_derivatives_are_those_of_differences(name: str) -> None:
         if np.abs(dual_slope(cones, v + 1e-5) - said).max() < 1e-2:  # no kink nearby
             np.testing.assert_allclose(np.transpose(slopes), said, atol=1e-5)
         np.testing.assert_allclose(said, said.T, atol=1e-9)
-
-
-@pytest.mark.parametrize("name", CONES)
-def test_faces(name: str) -> None:
-    cone, rng = CONES[name], np.random.default_rng(2)
-    inner = middles([cone], np.ones(3))
-    assert missed(cone, inner) < 0
-    assert rays_left(cone.share, inner + np.array([0.0, 1.0, 2.0]) * (cone.share is None)) == []
-    for _ in range(50):
-        v = rng.standard_normal(3)
-        near, _ = nearest_of_three(cone, v)
-        pull = near - v
-        if min(np.linalg.norm(near), np.linalg.norm(pull)) > 0.1 and missed(cone, near) > -1e-9:
-            (ray, *others) = rays_left(cone.share, pull)
-            assert not others and abs(ray @ near) == pytest.approx(np.linalg.norm(near), rel=1e-6)

@@ -144,31 +144,10 @@ def test_semidefinite_cones(seed: int, degenerate: bool) -> None:
         assert distance(answer.u, solution) <= bound + slack and bound <= 1e-8 * (1 + np.linalg.norm(s))
 
 
-@pytest.mark.parametrize("at", [0.1, 0.7, 3.0, -2.0, 50.0])
-def test_terms_that_are_cones(at: float) -> None:
-    """CVXPY writes |y|^1.5 as three second-order cones beside y: 1.5 sqrt(s) + 2 s = |x| at y = s."""
-    x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    problem = hf.Problem(hf.Minimize(clients=y), hf.ArgMin(y, cp.power(cp.abs(y), 1.5) + cp.square(y) - x * y))
-    root = (mp.sqrt(mp.mpf(9) / 4 + 8 * abs(mp.mpf(at))) - mp.mpf(3) / 2) / 4
-    found = problem.implicit.response(at)
-    bound = problem.implicit.certificate(at).error_bound
-    assert distance(found, [mp.sign(at) * root**2]) <= bound <= 1e-8 * (1 + abs(float(found)))
-
-
 def test_nothing_is_proved_without_a_modulus_and_of_rows_that_contradict_each_other() -> None:
     program = ConvexProgram.of(np.eye(1), np.zeros(1), np.ones((2, 1)), np.array([0.0, -1e-9]), [Cone(ZERO, 2)])
     assert distance_bound(program, np.zeros(1), np.zeros(2), 0.0) == np.inf
     assert distance_bound(program, np.zeros(1), np.zeros(2), 1.0) == np.inf
-
-
-def test_a_slice_tells_it_where_it_is_asked() -> None:
-    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
-    lower = hf.ArgMin(y, cp.sum_squares(y - x), [cp.norm(y - 1) <= 1, y[0] + y[1] <= 1.5, y[0] >= 0.2])
-    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(y)), lower)
-    line = problem.implicit.slice(np.array([0.5, 0.5]), direction=np.array([1.0, 0.0]), points=41)
-    asked = [problem.implicit.certificate(np.array([0.5 + t, 0.5])).error_bound for t in line.t[::10]]
-    assert line.error_bound.shape == (41,) and line.error_bound[::10] == pytest.approx(asked, rel=1e-12)
-    assert 0 < line.error_bound.max() < 1e-12
 
 
 @pytest.mark.parametrize("cap", [10.0, 0.2])

@@ -11,8 +11,6 @@ from dataclasses import replace
 import cvxpy as cp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import hierfl as hf
@@ -120,52 +118,6 @@ def test_inequalities_over_equations_and_unbounded_sets_are_solved_or_have_no_so
         ):
             if not (of.p == of.p.T).all():
                 assert_known(of)
-
-
-@st.composite
-def small_inequalities(draw: st.DrawFn) -> ConvexProgram:
-    size, rank = draw(st.integers(2, 4)), draw(st.integers(0, 1))
-    entries = st.integers(-2, 2)
-
-    def array(*shape: int) -> np.ndarray:
-        count = int(np.prod(shape))
-        return np.array(draw(st.lists(entries, min_size=count, max_size=count)), float).reshape(shape)
-
-    h, extra, equations = monotone(array, size, rank), draw(st.integers(0, 3)), draw(st.integers(0, 2))
-    bounds = box(size, -1, draw(st.integers(0, 2))) if draw(st.booleans()) else (np.zeros((0, size)), np.zeros(0))
-    rows = np.vstack([array(equations, size), array(extra, size), bounds[0]])
-    return program(h, array(size), rows, np.concatenate([array(equations), array(extra), bounds[1]]), equations)
-
-
-@given(small_inequalities())
-@settings(max_examples=300, deadline=None)
-def test_small_whole_numbers(of: ConvexProgram) -> None:
-    if not (of.p == of.p.T).all():
-        assert_known(of)
-
-
-@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
-@pytest.mark.parametrize("force", [1e-6, 1.0, 1e6])
-def test_units_do_not_matter(size: float, force: float) -> None:
-    for seed in range(5):
-        draw = draws(np.random.default_rng(seed), False)
-        h, g, (rows, b) = monotone(draw, 5, 0), draw(5), box(5)
-        u = solve_program(program(h * force, g * force * size, rows, b * size))
-        assert u.status == SOLVED
-        y = u.u / size
-        assert (h @ y + g) @ y - linear(h @ y + g, program(h, g, rows, b))[1] <= 1e-9
-
-
-def test_bilinear_games_are_solved() -> None:
-    """A saddle point of p'B q over two simplices, whose matrix is skew."""
-    b = np.random.default_rng(0).normal(size=(4, 6))
-    h = np.block([[np.zeros((4, 4)), b], [-b.T, np.zeros((6, 6))]])
-    sums = np.zeros((2, 10))
-    sums[0, :4] = sums[1, 4:] = 1.0
-    of = program(h, np.zeros(10), np.vstack([sums, np.eye(10)]), np.concatenate([[-1, -1], np.zeros(10)]), 2)
-    assert_solved(of)
-    u = solve_program(of).u
-    assert (b @ u[4:]).min() == pytest.approx((u[:4] @ b).max(), abs=1e-12)
 
 
 SKEW = np.array([[0.0, -3, 0], [3, 0, 1], [0, -1, 0]])

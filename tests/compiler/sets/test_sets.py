@@ -19,8 +19,8 @@ from hierfl.analysis.hoist import hoist, instantiate
 from hierfl.analysis.variable_bounds import attribute_constraints
 from hierfl.compiler.sets import CompiledSet, compile_set
 from hierfl.compiler.sets.blocks import KINDS, ImageBlock
+from hierfl.compiler.sets.compiled_set import verify
 from hierfl.compiler.sets.families import FAMILIES
-from hierfl.compiler.sets.verify import verify
 from hierfl.errors import HierflError
 from tests.compiler.sets.set_specs import BY_PROGRAM, SPECS, A, N, Spec
 
@@ -299,7 +299,7 @@ def test_a_wrong_projection_is_an_error_of_ours_that_names_the_constraint(monkey
     from hierfl.projections import ball
 
     case = Case.of(Spec("", lambda y, x, r, c: [cp.norm(y - x) <= r], ""))
-    monkeypatch.setattr(ball, "project", lambda z, centre, radius: z * 0.9)
+    monkeypatch.setattr(ball, "project", lambda z, radius: z * 0.9)
     with pytest.raises(HierflError, match=r"internal error: the ball projection on Y .*norm"):
         verify(case.compiled_set, case.environment)
 

@@ -137,28 +137,6 @@ def test_windows_anywhere_are_taken_and_put_as_by_jax(data: Any) -> None:
                 np.testing.assert_allclose(ours, theirs, rtol=1e-14)
 
 
-def test_what_is_written_twice_is_done_once() -> None:
-    called = []
-
-    def noted(z: np.ndarray) -> np.ndarray:
-        called.append(1)
-        return 2 * z
-
-    def bounds(x: Any) -> Any:
-        return jnp.sqrt(jnp.abs(x)) * VECTOR
-
-    with jax.enable_x64(True):
-        program = NumpyProgram(
-            lambda x: bounds(x).sum() + bounds(x).max() + call_on_host(noted, (5,), float, x).sum(), VECTOR
-        )
-        once = NumpyProgram(lambda x: bounds(x).sum() + call_on_host(noted, (5,), float, x).sum(), VECTOR)
-        steps = [_code_lines(made) for made in (program, once)]
-        assert steps[0] <= steps[1] + 3  # the maximum, and a sum
-        program(VECTOR)
-        program(VECTOR)
-        assert len(called) == 2  # what is asked of the host is asked again
-
-
 def _code_lines(program: NumpyProgram) -> int:
     return len({line for *_, line in program._run.__code__.co_lines()})
 

@@ -20,17 +20,16 @@ from hierfl.compiler.lower_level.certificate import LowerSolution
 from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.structure import LowerStructure
-from hierfl.compiler.oracles import Oracles
+from hierfl.compiler.oracles import Oracles, lower_constraints
 from hierfl.compiler.parametric.level_form import LevelForm, RowGroup, Thetas, distributed
 from hierfl.compiler.parametric.level_solver import LevelAnswer, LevelSolver, Upper
 from hierfl.compiler.parametric.linearised_form import LinearisedForm
 from hierfl.compiler.parametric.many_programs import LARGEST, ManyPrograms
 from hierfl.compiler.parametric.priced_form import PricedForm
 from hierfl.compiler.parametric.template import LevelTemplate
-from hierfl.compiler.party_constraints import lower_constraints
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.programs.convex_program import ALIKE, EMPTY, ONE, SEVERAL, SOLVED, UNATTAINED, UNBOUNDED
-from hierfl.jaxtools.host_callback import Batch, call_on_host, for_each
+from hierfl.jaxtools.host_callback import numbers_on_host
 from hierfl.language.aggregates import tails_of, without_tails
 from hierfl.language.coupled import chosen_by
 from hierfl.language.expectation import SampleAverage, averages_of
@@ -147,12 +146,8 @@ class ParametricProgram(ExactMethod):
         return below, upper.form.thetas(environment, owner.gather)
 
     def _unselected(self, below: Thetas, dtype: Any) -> Array:
-        solver, size = self.solver.unselected, self.structure.size
-
-        def on_host(*parts: np.ndarray) -> np.ndarray:
-            return solver.answer([np.asarray(part, float) for part in parts]).y
-
-        return call_on_host(on_host, (size,), dtype, *below)
+        solver = self.solver.unselected
+        return numbers_on_host(lambda below: solver.answer(below).y, (self.structure.size,), dtype, below)
 
     def numbers(self, x: Array, owner: Owner, y: Array) -> tuple[Thetas, Thetas]:
         """The same as arrays of NumPy's."""
@@ -167,16 +162,14 @@ class ParametricProgram(ExactMethod):
         below, above = self._own(x, owner)
         if isinstance(self.solver.form, LinearisedForm):
             below = [*below, *self.solver.form.found(below, partial(owner.mapping, x), warm)]
-        count, solver = len(below), self.solver  # compiled programs keep what they call: the solver, not the problem
+        solver = self.solver  # compiled programs keep what they call: the solver, not the problem
 
-        def on_host(*parts: np.ndarray) -> np.ndarray:
-            given = [np.asarray(part, float) for part in parts]
-            return _told(solver.answer(given[:count], given[count:]), size)
+        def on_host(below: Thetas, above: Thetas) -> np.ndarray:
+            return _told(solver.answer(below, above), size)
 
-        def many(batch: Batch) -> np.ndarray:
-            given = [for_each(batch.count, part) for part in batch.arrays]
-            family, others = solver.answers(given[:count], given[count:])
-            told = np.full((batch.count, 3 * size + 3), np.nan)
+        def many(count: int, below: Thetas, above: Thetas) -> np.ndarray:
+            family, others = solver.answers(below, above)
+            told = np.full((count, 3 * size + 3), np.nan)
             told[:, :size], told[:, size] = family.u[:, :size], family.error
             told[:, size + 1], told[:, size + 2] = SOLVED, ONE
             for k, answer in others:
@@ -184,7 +177,7 @@ class ParametricProgram(ExactMethod):
             return told
 
         together = many if solver.has_families else None
-        told = call_on_host(on_host, (3 * size + 3,), x.dtype, *below, *above, many=together)
+        told = numbers_on_host(on_host, (3 * size + 3,), x.dtype, below, above, many=together)
         y, (residual, status, unique) = told[:size], told[size : size + 3]
         unique = self._told_apart(unique, y, told[size + 3 :].reshape(2, size), owner)
         solved = status == SOLVED
@@ -196,13 +189,12 @@ class ParametricProgram(ExactMethod):
 
     def _bound(self, mu: Array, below: Thetas, above: Thetas, dtype: Any) -> Float[Array, ""]:
         """A bound on the error of one owner's y, from the solution that is kept."""
-        count, solver = len(below), self.solver
+        solver = self.solver
 
-        def on_host(mu: np.ndarray, *parts: np.ndarray) -> np.ndarray:
-            given = [np.asarray(part, float) for part in parts]
-            return np.asarray(solver.error_bound(given[:count], given[count:], float(mu)))
+        def on_host(mu: np.ndarray, below: Thetas, above: Thetas) -> np.ndarray:
+            return np.asarray(solver.error_bound(below, above, float(mu)))
 
-        return call_on_host(on_host, (), dtype, mu, *below, *above)
+        return numbers_on_host(on_host, (), dtype, mu, below, above)
 
     def _told_apart(self, unique: Array, y: Array, ends: Array, owner: Owner) -> Array:
         """``SEVERAL`` where the upper objective has other values at other solutions, else ``ALIKE``."""
@@ -231,30 +223,24 @@ class ParametricProgram(ExactMethod):
 
         thetas, back = jax.vjp(both, x)
         moves = [jax.jvp(both, (x,), (way,))[1] for way in (generic_ways(x) if ways is None else ways)]
-        count, shapes, solver = len(self.thetas(x, owner, y)[0]), [jnp.shape(part) for part in thetas], self.solver
+        first, shapes, solver = len(self.thetas(x, owner, y)[0]), [jnp.shape(part) for part in thetas], self.solver
         sizes = [int(np.prod(shape)) for shape in shapes]
 
-        def asked(seed: np.ndarray, *given: np.ndarray) -> tuple[Thetas, Thetas, np.ndarray, list[Thetas]]:
-            here, *tangents = ([*given[k : k + len(shapes)]] for k in range(0, len(given), len(shapes)))
-            return here[:count], here[count:], seed, tangents
-
-        def on_host(*parts: np.ndarray) -> np.ndarray:
-            found = solver.pull(*asked(*(np.asarray(part, float) for part in parts)))
+        def on_host(below: Thetas, above: Thetas, seed: np.ndarray, moves: list[Thetas]) -> np.ndarray:
+            found = solver.pull(below, above, seed, moves)
             if found is None:
                 return np.full(sum(sizes), np.nan)
             return np.concatenate([np.zeros(0), *map(np.ravel, found)])
 
-        def many(batch: Batch) -> np.ndarray:
-            told = np.full((batch.count, sum(sizes)), np.nan)
-            given = (for_each(batch.count, part) for part in batch.arrays)
-            for numbers, found in solver.pulls(*asked(*given)):
+        def many(count: int, below: Thetas, above: Thetas, seeds: np.ndarray, moves: list[Thetas]) -> np.ndarray:
+            told = np.full((count, sum(sizes)), np.nan)
+            for numbers, found in solver.pulls(below, above, seeds, moves):
                 if len(numbers) and found is not None:
                     told[numbers] = np.hstack([part.reshape(len(numbers), -1) for part in found])
             return told
 
-        given = (part for move in moves for part in move)
-        together = many if solver.has_families else None
-        flat = call_on_host(on_host, (sum(sizes),), x.dtype, seed, *thetas, *given, many=together)
+        together, given = many if solver.has_families else None, (thetas[:first], thetas[first:], seed, moves)
+        flat = numbers_on_host(on_host, (sum(sizes),), x.dtype, *given, many=together)
         ends = np.cumsum([0, *sizes])
         slopes = [flat[a:b].reshape(shape) for a, b, shape in zip(ends, ends[1:], shapes)]
         pulled: Array = back([slope.astype(part.dtype) for slope, part in zip(slopes, thetas)])[0]
@@ -295,19 +281,8 @@ class ParametricProgram(ExactMethod):
         self, told: Callable[[Thetas, Thetas, Thetas], np.ndarray], size: int, x: Array, owner: Owner, way: Array
     ) -> Array:
         """What the host tells of a direction, from theta of both objectives and how that of the level moves."""
-        parts = len(self._own(x, owner)[0])
-
-        def both(x: Array) -> Thetas:
-            below, above = self._own(x, owner)
-            return [*below, *above]
-
-        thetas, tangent = jax.jvp(both, (x,), (way,))
-
-        def on_host(*given: np.ndarray) -> np.ndarray:
-            every = [np.asarray(part, float) for part in given]
-            return told(every[:parts], every[parts : len(thetas)], every[len(thetas) : len(thetas) + parts])
-
-        return call_on_host(on_host, (size,), x.dtype, *thetas, *tangent)
+        (below, above), (moves, _) = jax.jvp(lambda x: self._own(x, owner), (x,), (way,))
+        return numbers_on_host(told, (size,), x.dtype, below, above, moves)
 
     def unsolved(self, solution: LowerSolution, owner: int) -> str:
         kind = self.structure.level.kind

@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 
 import hierfl as hf
 from hierfl.compiler.lower_level.certificate import Evidence, LowerSolution, Wanted, certify_direct
-from hierfl.compiler.lower_level.jacobian import Skeleton
-from hierfl.compiler.lower_level.methods.diagonal_plus_rank_one import solve_box
 from hierfl.runtime import InProcess
 from hierfl.solvers import ZOHFL, FedRZO
 from hierfl.solvers.lower import Exact
@@ -62,21 +60,6 @@ def test_quadratics_over_every_kind_of_set_agree_with_cvxpy(name: str) -> None:
     assert certificate.error_bound <= 1e-7 and certificate.strong_convexity == pytest.approx(1.0, rel=1e-8)
 
 
-@pytest.mark.parametrize("condition", [1.0, 1e4])
-def test_ill_conditioned_boxes_are_solved(condition: float) -> None:
-    rng = np.random.default_rng(1)
-    h, b = quadratic(rng, N, condition), rng.standard_normal(N)
-    problem = lower_problem(
-        lambda x, y: hf.ArgMin(y, 0.5 * cp.quad_form(y, cp.psd_wrap(h)) - b @ y + 0 * cp.sum(x), SETS["box"](y))
-    )
-    y = problem.implicit.response(np.zeros(N))
-    free = (y > -0.1 + 1e-9) & (y < 0.3 - 1e-9)  # the optimality conditions, entry by entry
-    force = h @ y - b
-    scale = 1e-9 * condition + 1e-8
-    assert np.abs(force[free]).max(initial=0.0) <= scale
-    assert (force[y <= -0.1 + 1e-9] >= -scale).all() and (force[y >= 0.3 - 1e-9] <= scale).all()
-
-
 def test_newton_agrees_with_scipy_on_a_softmax_regression() -> None:
     rng = np.random.default_rng(2)
     features, labels = rng.standard_normal((60, 5)), np.eye(3)[rng.integers(0, 3, 60)]
@@ -113,47 +96,6 @@ def test_monotone_maps_that_are_no_gradients(name: str) -> None:
     assert problem.implicit.certificate(np.zeros(N)).error_bound <= 1e-7
 
 
-SOLVE_BOX = jax.jit(solve_box)
-
-
-def products(matrix: np.ndarray) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """With the matrix and with its transpose."""
-    return lambda w: jnp.asarray(matrix) @ w, lambda w: jnp.asarray(matrix).T @ w
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 10_000), st.booleans(), st.floats(-4.0, 0.0))
-def test_diagonal_plus_rank_one_maps(seed: int, symmetric: bool, cost: float) -> None:
-    rng, n = np.random.default_rng(seed), 30
-    u = rng.standard_normal(n)
-    v = u * (1.0 if symmetric else rng.uniform(0.5, 2, n))
-    j, q = np.diag(rng.uniform(1, 3, n) * 10.0**cost) + np.outer(u, v), rng.standard_normal(n)
-    with jax.enable_x64(True):
-        skeleton = Skeleton.of(products(j)[0], n)
-        assert skeleton is not None
-        parts = skeleton.decompose(*products(j), n)
-        assert float(parts.modulus()) <= max(np.linalg.eigvalsh(0.5 * (j + j.T))[0], 0.0) + 1e-9
-        assert float(parts.size()) >= np.linalg.norm(j, 2) - 1e-9
-        y, _ = SOLVE_BOX(parts, jnp.asarray(q), jnp.full(n, -0.2), jnp.full(n, 0.3), jnp.zeros(()))
-    force = j @ np.asarray(y) + q
-    np.testing.assert_allclose(np.clip(y - force / np.linalg.norm(j, 2), -0.2, 0.3), y, atol=1e-9)
-
-
-def test_leaders_that_move_followers_apart() -> None:
-    n = 12
-    x, y = cp.Variable(n, name="x"), cp.Variable(n, name="y")
-    level = hf.Equilibrium(
-        y, cp.multiply(np.linspace(1, 2, n), y) - x + 0.5 * cp.sum(y), [y >= 0, y <= 0.4 + cp.abs(x[0])]
-    )
-    problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower=level)
-    assert "diagonal plus rank one" in problem.explain()["lower level"][0].how
-    for seed in range(5):
-        point = 3 * np.random.default_rng(seed).standard_normal(n)
-        found = problem.implicit.response(point)
-        force = np.linspace(1, 2, n) * found - point + 0.5 * found.sum()
-        np.testing.assert_allclose(np.clip(found - force, 0, 0.4 + abs(point[0])), found, atol=1e-10)
-
-
 EQUAL = np.ones(16)
 DIFFICULT = {
     "a player without own costs": np.diag([*np.linspace(1, 2, 15), 0.0]) + 0.7,
@@ -184,21 +126,6 @@ def test_private_costs_in_single_precision() -> None:
     solver, start = FedRZO(0.1, 0.01, 3, batch_size=2), {"x0": 0.5, "rounds": 3, "progress": False}
     double, single = (problem.solve(solver, runtime=InProcess(precision=p), **start) for p in ("double", "single"))
     np.testing.assert_allclose(single.x, double.x, atol=1e-4)
-
-
-def test_a_dense_map_is_not_taken_for_rank_one() -> None:
-    with jax.enable_x64(True):
-        assert Skeleton.of(products(quadratic(np.random.default_rng(0), 40, 10.0))[0], 40) is None
-        almost = np.diag(np.linspace(1, 2, 40)) + np.ones((40, 40))
-        skeleton = Skeleton.of(products(almost)[0], 40)
-        assert skeleton is not None and all(skeleton.fits(*products(almost), 40))
-        almost[3, 17] += 1e-6
-        assert not skeleton.fits(*products(almost), 40)[0]
-        almost[3, 17] -= 1e-6
-        almost[5, 5] = 1.0  # singular once the coupling is taken away
-        assert [bool(found) for found in skeleton.fits(*products(almost), 40)] == [True, False]
-        almost[7, 7] = np.nan
-        assert not any(skeleton.fits(*products(almost), 40))
 
 
 @pytest.mark.parametrize("n", [1000, 10_000])  # of 10,000 the Jacobian is never formed

@@ -45,18 +45,6 @@ def test_a_mean_of_clients_with_couplings_of_their_own() -> None:
     assert 0 < problem.implicit.certificate([1.0]).strong_convexity <= np.linalg.eigvalsh(matrix)[0]
 
 
-def test_couplings_that_are_sparse_at_a_point() -> None:
-    rng = np.random.default_rng(1)
-    x, y = cp.Variable(12, name="x"), cp.Variable(12, name="y")
-    problem = declared(x, y, 0.5 * cp.square(x @ y) + 0.5 * cp.sum_squares(y) - cp.sum(y), -0.5, 0.5)
-    assert method(problem) == "diagonal plus rank one"
-    for _ in range(10):
-        point = np.zeros(12)
-        point[rng.choice(12, 2, replace=False)] = 3 * rng.standard_normal(2)
-        expected = on_box(np.eye(12) + np.outer(point, point), -np.ones(12), -0.5, 0.5)
-        np.testing.assert_allclose(problem.implicit.response(point), expected, atol=1e-8)
-
-
 def test_a_client_that_holds_more_rows_than_those_looked_at() -> None:
     rng = np.random.default_rng(2)
     x, y, a = cp.Variable(12, name="x"), cp.Variable(12, name="y"), hf.Sample(12, name="a")
@@ -88,16 +76,3 @@ def test_a_cost_that_vanishes(cost: float) -> None:
     lower = 0.5 * x[0] * cp.square(y[0]) + 0.5 * cp.sum_squares(y[1:]) + 0.5 * cp.square(cp.sum(y)) - c @ y
     expected = on_box(np.diag([cost] + [1.0] * 11) + 1, -c, -1.0, 1.0)
     np.testing.assert_allclose(declared(x, y, lower, -1.0, 1.0).implicit.response([cost]), expected, atol=1e-8)
-
-
-def test_couplings_without_a_potential() -> None:
-    """J = D + U U' - w w', positive definite."""
-    rng = np.random.default_rng(3)
-    x, y = cp.Variable(30, name="x"), cp.Variable(30, name="y")
-    tall, w = rng.standard_normal((30, 3)), rng.standard_normal(30)
-    matrix = np.diag(1e-2 * (1 + rng.random(30))) + tall @ tall.T
-    matrix -= 0.5 * np.outer(w, w) / (w @ np.linalg.solve(matrix, w))
-    problem = declared(x, y, 0.5 * cp.quad_form(y, cp.psd_wrap(matrix)) + x @ y, -0.7, 0.5)
-    for _ in range(60):
-        q = rng.standard_normal(30)
-        np.testing.assert_allclose(problem.implicit.response(q), on_box(matrix, q, -0.7, 0.5), atol=1e-7)

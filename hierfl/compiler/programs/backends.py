@@ -1,0 +1,234 @@
+"""Solvers of convex programs: ``solve(program) -> ProgramSolution``, as rough as it comes; ``Backend`` says what is asked.
+
+HiGHS's simplex method (Huangfu and Hall, 2018): linear programs, with a basis, so that vertices are exact.
+DAQP's dual active sets (Arnstrom, Bemporad and Axehill, 2022): dense strictly convex quadratic programs over rows, to rounding.
+Clarabel's interior points (Goulart and Chen, 2024): sparse quadratic programs, and cones.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from functools import cache
+from typing import Any, ClassVar
+
+import clarabel
+import daqp
+import numpy as np
+import scipy.sparse as sp
+
+from hierfl.compiler.programs.cones import EXPONENTIAL, NONNEGATIVE, SECOND_ORDER, ZERO, Cone
+from hierfl.compiler.programs.convex_program import EMPTY, FAILED, SOLVED, UNBOUNDED, ConvexProgram, ProgramSolution
+from hierfl.compiler.programs.small_and_sparse import as_array, is_dense
+from hierfl.jaxtools.interruption import heed, heeded_unless_within, over, unbroken
+
+
+class Backend(ABC):
+    """A solver: what it says is polished and judged by the conditions, so that it need not be exact.
+
+    A new one is a class here and an entry of ``BACKENDS``.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def applies(self, program: ConvexProgram) -> bool:
+        """Whether it can solve this program, and is quick at it."""
+
+    @abstractmethod
+    def solve(self, program: ConvexProgram) -> ProgramSolution:
+        """A pair to polish, or the reason why there is none.
+
+        ``EMPTY`` and ``UNBOUNDED`` are told only with a proof that has been checked, else ``FAILED``.
+        """
+
+
+class Highs(Backend):
+    """For linear programs."""
+
+    name: ClassVar[str] = "HiGHS"
+
+    def applies(self, program: ConvexProgram) -> bool:
+        return program.linear
+
+    def solve(self, program: ConvexProgram) -> ProgramSolution:
+        highspy = _highspy()
+        solver = highspy.Highs()
+        solver.silent()
+        solver.setOptionValue("threads", 1)
+        solver.setOptionValue("primal_feasibility_tolerance", 1e-10)
+        solver.setOptionValue("dual_feasibility_tolerance", 1e-10)
+        solver.passModel(_model(program))
+        solver.run()
+        status = solver.getModelStatus()
+        if status == highspy.HighsModelStatus.kInfeasible:
+            return program.none(EMPTY)
+        if status != highspy.HighsModelStatus.kOptimal:
+            return program.none(FAILED)  # another solver has a direction to show
+        solution = solver.getSolution()
+        u, z = np.array(solution.col_value), np.array(solution.row_dual)
+        return ProgramSolution(u, z, np.inf, SOLVED, int(solver.getInfo().simplex_iteration_count))
+
+
+@cache
+def _highspy() -> Any:
+    """The package, after its first solver: that one greets on the process's own output, whatever it is told."""
+    import highspy
+
+    output = os.dup(1)
+    silence = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(silence, 1)
+        highspy.Highs()
+    finally:
+        os.dup2(output, 1)
+        os.close(output)
+        os.close(silence)
+    return highspy
+
+
+def _model(program: ConvexProgram) -> Any:
+    highspy = _highspy()
+    width, rows = program.width, len(program.b)
+    a = sp.csc_matrix(program.a)
+    model = highspy.HighsLp()
+    model.num_col_, model.num_row_ = width, rows
+    model.col_cost_ = program.q
+    model.col_lower_, model.col_upper_ = np.full(width, -highspy.kHighsInf), np.full(width, highspy.kHighsInf)
+    model.row_lower_, model.row_upper_ = -program.b, np.where(program.equal, -program.b, highspy.kHighsInf)
+    model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    model.a_matrix_.start_, model.a_matrix_.index_, model.a_matrix_.value_ = a.indptr, a.indices, a.data
+    return model
+
+
+LARGEST = 1_000  # scalars of u: 0.04 s for 500 dense rows
+FILLED = 0.1  # of A's entries, from which many of them are dense
+FEW = 100  # scalars up to which everything is
+STRICT = 1e-10  # of the largest curvature, that the smallest has to be
+INFINITE = 1e30
+FIRMER = 1e-6  # the curvature that flat programs get, whose numbers are about 1
+
+
+class Daqp(Backend):
+    """For programs over rows that are dense, and strictly convex."""
+
+    name: ClassVar[str] = "DAQP"
+
+    def applies(self, program: ConvexProgram) -> bool:
+        width, rows = program.width, len(program.b)
+        if not program.polyhedral or width > LARGEST or rows > 4 * LARGEST or program.linear:
+            return False
+        if width > FEW and not is_dense(program.a) and program.a.nnz < FILLED * width * rows:
+            return False
+        p = as_array(program.p)
+        try:
+            np.linalg.cholesky(p - STRICT * np.abs(p).max() * np.eye(width))
+        except np.linalg.LinAlgError:
+            return False
+        return True
+
+    def solve(self, program: ConvexProgram) -> ProgramSolution:
+        p, a = as_array(program.p)[None], as_array(program.a)[None]
+        u, z, work = daqp_pairs(p, program.q[None], a, program.b[None], program.equal)
+        if not np.isfinite(u).all():  # another solver tells why
+            return program.none(FAILED)
+        return ProgramSolution(u[0], z[0], np.inf, SOLVED, int(work[0]))
+
+
+def daqp_pairs(
+    p: np.ndarray,
+    q: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    equal: np.ndarray,
+    firmer: bool = False,
+    is_map: bool = False,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(u, z, iterations) of dense programs, P (k or 1, width, width), q (k, width), A (k or 1, rows, width), b (k, rows); NaN where none is found.
+
+    ``firmer`` adds a little curvature, without which DAQP cannot treat what is flat: the rows that hold are mostly the same.
+    With ``is_map`` P need not be symmetric.
+    """
+    count = len(q)
+    sizes = np.sqrt(np.einsum("kij,kij->ki", a, a))
+    sizes = np.where(sizes > 0, sizes, 1.0)
+    bounds = -b / sizes
+    unit = np.maximum(1.0, np.abs(bounds).max(axis=1, initial=0.0))
+    stiff = np.abs(p).max(axis=(1, 2), initial=0.0)
+    weight = np.maximum(stiff * unit, np.abs(q).max(axis=1, initial=0.0))
+    weight = np.where(weight > 0, weight, 1.0)
+    scaled = np.ascontiguousarray(p * (unit / weight)[:, None, None] + (FIRMER * np.eye(q.shape[1]) if firmer else 0.0))
+    rows = np.ascontiguousarray(a / sizes[..., None])
+    low = np.ascontiguousarray(bounds / unit[:, None])
+    high, sense = np.where(equal, low, INFINITE), np.where(equal, 5, 0).astype(np.int32)
+    costs = np.ascontiguousarray(q / weight[:, None])
+    u, z, work = np.full(q.shape, np.nan), np.full(b.shape, np.nan), np.zeros(count, int)
+    for k in range(count):
+        given = scaled[k], costs[k], rows[0 if len(rows) == 1 else k], high[k], low[k], sense
+        found, _, flag, info = daqp.solve(*given, is_avi=is_map, primal_tol=1e-12)
+        if flag > 0:  # what is returned else may be whatever was in memory
+            u[k], z[k], work[k] = found, info["lam"], info["iterations"]
+    return u * unit[:, None], -z * weight[:, None] / sizes, work
+
+
+LARGE = 10_000  # rows from which one program is worth all cores
+
+
+class Clarabel(Backend):
+    """For every program."""
+
+    name: ClassVar[str] = "Clarabel"
+
+    def applies(self, program: ConvexProgram) -> bool:
+        return True
+
+    def solve(self, program: ConvexProgram) -> ProgramSolution:
+        cones = [_of_clarabel(cone) for cone in program.cones]
+        upper, rows = sp.csc_matrix(sp.triu(program.p)), -sp.csc_matrix(program.a)
+        try:
+            solver = clarabel.DefaultSolver(upper, program.q, rows, program.b, cones, _settings(len(program.b)))
+            solver.set_termination_callback(lambda _: over())
+            with heeded_unless_within(), unbroken():  # what is raised in a callback is lost
+                result = solver.solve()
+                heed()
+        except BaseException as panic:  # Clarabel's own, of eigenvalues that it does not find, is no Exception
+            if type(panic).__name__ != "PanicException":
+                raise
+            return program.none(FAILED)
+        status, u, z = str(result.status), np.array(result.x), np.array(result.z)
+        if "PrimalInfeasible" in status:
+            return program.none(EMPTY if program.proves_empty(z) else FAILED)
+        if "DualInfeasible" in status:
+            return program.none(UNBOUNDED if program.proves_unbounded(u) else FAILED)
+        finite = np.isfinite(u).all() and np.isfinite(z).all()
+        return ProgramSolution(u, z, np.inf, SOLVED if finite else FAILED, int(result.iterations))
+
+
+def _settings(rows: int) -> clarabel.DefaultSettings:
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    settings.presolve_enable = False
+    settings.max_threads = 1 if rows <= LARGE else 0  # all
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-12
+    settings.tol_ktratio = 1e-8
+    return settings
+
+
+def _of_clarabel(cone: Cone) -> object:
+    if cone.kind == ZERO:
+        return clarabel.ZeroConeT(cone.size)
+    if cone.kind == NONNEGATIVE:
+        return clarabel.NonnegativeConeT(cone.size)
+    if cone.kind == EXPONENTIAL:
+        return clarabel.ExponentialConeT()
+    if cone.share is not None:
+        return clarabel.PowerConeT(cone.share)
+    return clarabel.SecondOrderConeT(cone.size) if cone.kind == SECOND_ORDER else clarabel.PSDTriangleConeT(cone.order)
+
+
+BACKENDS: tuple[Backend, ...] = (Highs(), Daqp(), Clarabel())  # in the order in which they are asked
+
+
+def backends_for(program: ConvexProgram) -> list[Backend]:
+    """Those that can solve a program, the most suitable first."""
+    return [backend for backend in BACKENDS if backend.applies(program)]

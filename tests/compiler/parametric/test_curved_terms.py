@@ -1,0 +1,245 @@
+"""Levels of curved terms beside closed forms, SciPy and CVXPY: shares, determinants, terms that end, exponential and power cones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from scipy.optimize import brentq, minimize, minimize_scalar
+from scipy.special import softmax
+
+import hierfl as hf
+from tests.compiler.parametric.engines import near
+
+
+def shares(costs: np.ndarray) -> hf.Problem:
+    n = len(costs)
+    x, y = cp.Variable(name="x"), cp.Variable(n, name="y")
+    lower = hf.ArgMin(y, -cp.sum(cp.entr(y)) + x * (costs @ y), [cp.sum(y) == 1])
+    return hf.Problem(hf.Minimize(clients=np.arange(1.0, n + 1) @ y), lower)
+
+
+@given(st.lists(st.floats(-15, 15), min_size=1, max_size=6))
+@example(
+    [10.546875, 9.5390625, 11.544207356678484, 14.75, -14.653636535829756]
+)  # a cut last step left 6% of a share of 4e-12
+def test_shares_are_softmax(costs: list[float]) -> None:
+    found = shares(np.array(costs)).implicit.response(1.0)
+    np.testing.assert_allclose(np.ravel(found), softmax(-np.array(costs)), rtol=1e-7, atol=1e-13)
+
+
+@pytest.mark.parametrize("spread", [1.0, 10.0, 30.0])
+def test_their_gradient_is_a_covariance(spread: float) -> None:
+    costs = spread * np.array([0.3, -0.2, 0.5, -0.6])
+    weights, p = np.arange(1.0, 5.0), softmax(-costs)
+    slope = (weights @ p) * (costs @ p) - weights @ (p * costs)
+    assert shares(costs).implicit.gradient(1.0) == pytest.approx(slope, rel=1e-8, abs=1e-12)
+
+
+def test_shares_below_all_numbers_are_solved_or_refused_never_wrong() -> None:
+    """exp(-1000) is no number: beside a cap the others may still be told."""
+    x, y = cp.Variable(name="x"), cp.Variable(3, name="y")
+    lower = hf.ArgMin(y, -cp.sum(cp.entr(y)) + x * (np.array([0.0, 500.0, 1000.0]) @ y), [cp.sum(y) == 1, y <= 0.6])
+    implicit = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower).implicit
+    try:
+        found = np.ravel(implicit.response(1.0))
+    except hf.LowerLevelError:
+        return
+    np.testing.assert_allclose(found, [0.6, 0.4, 0.0], atol=1e-9)
+
+
+KINDS = {
+    "attribute": (lambda n: cp.Variable((n, n), PSD=True), lambda s: []),
+    "constraint": (lambda n: cp.Variable((n, n), symmetric=True), lambda s: [s >> 0]),
+    "only its own domain": (lambda n: cp.Variable((n, n), symmetric=True), lambda s: []),
+}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_proximal_point_of_a_determinant(kind: str, seed: int) -> None:
+    """argmin |S - T|^2 / 2 - c log det S has T's eigenvectors and the eigenvalues (w + sqrt(w^2 + 4 c)) / 2."""
+    rng = np.random.default_rng(seed)
+    n = 1 + seed
+    t, d, w = (part + part.T for part in rng.normal(size=(3, n, n)))
+    make, constraints = KINDS[kind]
+    x, s = cp.Variable(name="x"), make(n)
+    lower = hf.ArgMin(s, cp.sum_squares(s - t - x * d) / 2 - 0.3 * cp.log_det(s), constraints(s))
+    implicit = hf.Problem(hf.Minimize(clients=cp.trace(w @ s)), lower).implicit
+
+    def value(at: float) -> float:
+        values, vectors = np.linalg.eigh(t + at * d)
+        return float(np.trace(w @ (vectors * (values + np.sqrt(values**2 + 1.2)) / 2) @ vectors.T))
+
+    assert implicit(0.4) == pytest.approx(value(0.4), abs=1e-9)
+    assert implicit.gradient(0.4) == pytest.approx((value(0.401) - value(0.399)) / 0.002, abs=1e-4)
+
+
+def test_an_inverse_is_the_answer_without_a_quadratic_term() -> None:
+    x, s = cp.Variable(name="x"), cp.Variable((2, 2), PSD=True)
+    lower = hf.ArgMin(s, x * cp.trace(s) - cp.log_det(s))
+    implicit = hf.Problem(hf.Minimize(clients=cp.trace(s)), lower).implicit
+    assert implicit(2.0) == pytest.approx(1.0, abs=1e-9)
+    assert implicit.gradient(2.0) == pytest.approx(-0.5, abs=1e-6)
+
+
+END = np.log(4.0)
+
+# the term, itself as a function of a number, where its domain ends, and whether that is above
+TERMS: dict[str, tuple[Callable[[Any], Any], Callable[[float], float], float, bool]] = {
+    "reciprocal": (lambda y: cp.inv_pos(4 - cp.exp(y)), lambda y: 1 / (4 - np.exp(y)), END, True),
+    "odd power": (lambda y: cp.power(4 - cp.exp(y), -3), lambda y: (4 - np.exp(y)) ** -3.0, END, True),
+    "even power": (lambda y: cp.power(4 - cp.exp(y), -2), lambda y: (4 - np.exp(y)) ** -2.0, END, True),
+    "quotient": (
+        lambda y: cp.quad_over_lin(cp.exp(y), 4 - cp.exp(y)),
+        lambda y: np.exp(2 * y) / (4 - np.exp(y)),
+        END,
+        True,
+    ),
+    "affine": (lambda y: cp.inv_pos(4 - y), lambda y: 1 / (4 - y), 4.0, True),
+    "entropy": (lambda y: -cp.entr(y), lambda y: y * np.log(y) if y > 0 else 0.0, 0.0, False),
+    "relative entropy": (lambda y: cp.rel_entr(y, 2.0), lambda y: y * np.log(y / 2) if y > 0 else 0.0, 0.0, False),
+}
+
+
+@pytest.mark.parametrize("name", TERMS)
+@pytest.mark.parametrize("scope", ["federation", "client"])
+def test_beside_a_square(name: str, scope: str) -> None:
+    term, value, end, above = TERMS[name]
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    lower = hf.ArgMin(y, term(y) + cp.square(y - x), scope=scope)  # type: ignore[arg-type]
+    implicit = hf.Problem(hf.Minimize(clients=y), lower).implicit
+    low, high = (end - 40, end - 1e-12) if above else (end, end + 40)
+    for at in (-1.0, 0.3, 1.0, 5.0, 10.0):
+        truth = minimize_scalar(
+            lambda v, at=at: value(v) + (v - at) ** 2, bounds=(low, high), method="bounded", options={"xatol": 1e-11}
+        ).x
+        assert implicit(at) == pytest.approx(truth, abs=1e-6)
+        step = 1e-6
+        slope = (implicit(at + step) - implicit(at - step)) / (2 * step)
+        assert implicit.gradient(at) == pytest.approx(slope, abs=1e-6)
+
+
+def test_delays_on_average() -> None:
+    """1 / (d - y) over rows d: a queue's delay, which ends at the least row."""
+    d = hf.Sample(name="d")
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    rows = np.array([4.0, 5.0, 6.0])
+    lower = hf.ArgMin(y, hf.E(cp.inv_pos(d - y)) + 0.5 * cp.square(y - x))
+    implicit = hf.Problem(hf.Minimize(clients=y), lower, federation=hf.Federation([hf.Client({d: rows})])).implicit
+    for at in (0.0, 3.9, 10.0, 100.0):
+        truth = brentq(lambda v, at=at: np.mean((rows - v) ** -2.0) + v - at, -50, 4 - 1e-9, xtol=1e-14)
+        assert implicit(at) == pytest.approx(truth, rel=1e-11)
+        assert implicit.gradient(at) == pytest.approx(1 / (1 + np.mean(2 * (rows - truth) ** -3.0)), rel=1e-9)
+
+
+def test_owners_do_not_share_a_bound() -> None:
+    """Rows of uneven clients, each with its own limit: 2 c (y - x) y = 1 where the limit is above, in sample scope."""
+    a, c = hf.Sample(name="a"), hf.ClientParameter(name="c", nonneg=True)
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    federation = hf.Federation(
+        [hf.Client({a: np.array([0.3, -1.0, 2.0])}, {c: 1.0}), hf.Client({a: np.array([1.0, 1.0])}, {c: 0.5})]
+    )
+    cost = -cp.log(cp.minimum(y, a + 3)) + c * cp.square(y - x)
+    lower = hf.ArgMin(y, cost, [y >= 0.1, y <= 2 + c], scope="sample")
+    implicit = hf.Problem(hf.Minimize(clients=hf.E(y)), lower, federation=federation).implicit
+    roots = [(0.7 + np.sqrt(0.49 + 2 / weight)) / 2 for weight in (1.0, 0.5)]
+    assert np.concatenate(implicit.response(0.7)) == pytest.approx([roots[0]] * 3 + [roots[1]] * 2, rel=1e-11)
+    slopes = [(1 + 0.7 / np.sqrt(0.49 + 2 / weight)) / 2 for weight in (1.0, 0.5)]
+    assert implicit.gradient(0.7) == pytest.approx(np.mean(slopes), rel=1e-9)
+
+
+def declared(cost: Callable[..., Any], rows: Callable[..., list], size: int = 2, **attributes: Any) -> hf.Problem:
+    x, y = cp.Variable(2, name="x"), cp.Variable(size, name="y", **attributes)
+    return hf.Problem(hf.Minimize(clients=np.arange(1.0, size + 1) @ y), hf.ArgMin(y, cost(x, y), rows(x, y)))
+
+
+def distance(x: Any, y: Any) -> Any:
+    return cp.sum_squares(y - x)
+
+
+def nearest(x: np.ndarray, value: Callable, slope: Callable, bound: float) -> np.ndarray:
+    """The nearest point of sum_j value(y_j) <= bound, for convex values: y + t value'(y) = x."""
+
+    def at(t: float) -> np.ndarray:
+        return np.array([brentq(lambda v, one=one: v + t * slope(v) - one, -50, 50, xtol=1e-15) for one in x])
+
+    if np.sum(value(x)) <= bound:
+        return x
+    return at(brentq(lambda t: np.sum(value(at(t))) - bound, 0, 50, xtol=1e-15))
+
+
+SETS = {
+    "exponentials": (lambda x, y: [cp.sum(cp.exp(y)) <= 4], np.exp, np.exp, 4.0),
+    "losses": (lambda x, y: [cp.sum(cp.logistic(y)) <= 1.2], lambda v: np.log1p(np.exp(v)), lambda v: 1 / (1 + np.exp(-v)), 1.2),
+    "the logarithm of their sum": (lambda x, y: [cp.log_sum_exp(y) <= np.log(4)], np.exp, np.exp, 4.0),
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_nearest_points(name: str) -> None:
+    rows, value, slope, bound = SETS[name]
+    problem = declared(distance, rows)
+    for at in (np.array([1.2, 0.8]), np.array([3.0, -1.0]), np.array([-0.5, -4.0])):
+        near(problem.implicit.response(at), nearest(at, value, slope, bound))
+        step = 1e-5 * np.eye(2)
+        differences = [
+            np.array([1.0, 2.0]) @ (nearest(at + h, value, slope, bound) - nearest(at - h, value, slope, bound)) / 2e-5
+            for h in step
+        ]
+        near(problem.implicit.gradient(at), differences, 1e-7)
+
+
+def test_a_kink_where_a_constraint_starts_to_bind() -> None:
+    """y = (x, -x) meets sum exp(y) <= 2 cosh(1) at |x| = 1, where it stops."""
+    problem = declared(lambda x, y: cp.square(y[0] - x[0]) + cp.square(y[1] + x[0]), lambda x, y: [cp.sum(cp.exp(y)) <= 2 * np.cosh(1)])
+    near(problem.implicit.response(np.array([0.9, 0.0])), [0.9, -0.9])
+    assert problem.implicit(np.array([1.0, 0.0])) == pytest.approx(-1.0, abs=1e-8)
+    with pytest.raises(hf.NoGradientError):
+        problem.implicit.gradient(np.array([1.0, 0.0]))
+    shown = problem.implicit.slice(np.array([0.9, 0.0]), np.array([1.0, 0.0]), radius=0.3, points=31, progress=False)
+    assert len(shown.kinks) == 1 and shown.kinks[0].t == pytest.approx(0.1, abs=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
+def test_a_power_cone(share: float) -> None:
+    """The least of a (y_1 + y_2) on y_1^share y_2^(1 - share) >= x_1: y_1 : y_2 = share : 1 - share."""
+    problem = declared(
+        lambda x, y: y[0] + y[1] + cp.square(y[2] - x[0]) * 50,
+        lambda x, y: [cp.PowCone3D(y[0], y[1], y[2], share), y[2] == x[0]],
+        3,
+    )
+    unit = np.array([share, 1 - share]) / (share**share * (1 - share) ** (1 - share))
+    for at in (0.5, 2.0):
+        near(problem.implicit.response(np.array([at, 0.0])), [*(at * unit), at], 1e-8)
+        near(problem.implicit.gradient(np.array([at, 0.0])), [unit @ [1.0, 2.0] + 3.0, 0.0], 1e-6)
+
+
+def test_what_is_convex_by_a_sign() -> None:
+    """(y_1^2 + y_2)^2 is convex where y_2 >= 0, and so is y e^y."""
+    problem = declared(lambda x, y: cp.square(cp.square(y[0]) + y[1]) + distance(x, y), lambda x, y: [], nonneg=True)
+    at = np.array([0.8, 0.7])
+    truth = minimize(
+        lambda v: (v[0] ** 2 + v[1]) ** 2 + np.sum((v - at) ** 2), [0.1, 0.1], bounds=[(0, None)] * 2, tol=1e-15
+    )
+    near(problem.implicit.response(at), truth.x, 1e-6)
+    product = declared(distance, lambda x, y: [cp.sum(cp.xexp(y)) <= 2], nonneg=True)
+    near(
+        product.implicit.response(np.array([2.0, 1.5])),
+        nearest(np.array([2.0, 1.5]), lambda v: v * np.exp(v), lambda v: (1 + v) * np.exp(v), 2.0),
+    )
+
+
+def test_what_no_method_solves_is_refused_by_name() -> None:
+    x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="d")
+    rows = np.linspace(-1, 1, 20_001)
+    lower = hf.ArgMin(y, hf.E(cp.abs(y - d)) + cp.square(y - x))
+    problem = hf.Problem(hf.Minimize(clients=y), lower, federation=hf.Federation([hf.Client({d: rows})]))
+    with pytest.raises(hf.LowerLevelError, match=r"20,001 rows of something that is not smooth.*cp\.huber"):
+        problem.implicit(0.0)
+    assert "no method" in str(problem.explain())
