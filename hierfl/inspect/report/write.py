@@ -12,6 +12,7 @@ not know something, the text form is shown.
 from __future__ import annotations
 
 import importlib.metadata
+import io
 import logging
 import platform
 import re
@@ -21,7 +22,7 @@ from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -60,76 +61,41 @@ from hierfl.runtime.in_process.schedule import how_clients_run
 from hierfl.version import VERSION
 
 if TYPE_CHECKING:
-    from matplotlib.path import Path as Curves
-
     from hierfl.compiler.explain import Explanation
     from hierfl.inspect.assumptions.findings import CheckReport
     from hierfl.result import Result
     from hierfl.runs import Runs
 
-SIZE = 16.0  # of the letters, in pixels
+SIZE = 12.0  # of the letters, in points
 LEADING = 0.7 * SIZE  # between two rows
-MARGIN = 2.0
 _PHANTOM = re.compile(r"\\phantom\{(\\text\{[^{}]*\})\}")
 _DELIMITED = re.compile(r"\\left(\\[vV]ert|\(|\[)((?:(?!\\left|\\right|\\frac|\\underset).)*)\\right(\\[vV]ert|\)|\])")
-_COMMANDS = {1: ("M", 1), 2: ("L", 1), 3: ("Q", 2), 4: ("C", 3), 79: ("Z", 0)}  # of matplotlib's path codes
-
-
-class _TypesetSide(NamedTuple):
-    """One side of a row, typeset: its outline (a path and the scale of its numbers), and its extent around the base line."""
-
-    path: tuple[Curves, float] | None
-    width: float
-    height: float
-    depth: float
 
 
 def mathematics_svg(latex: str, spoken: str) -> str | None:
-    """An ``aligned`` display as an ``<svg>`` element; None where mathtext cannot set it faithfully.
+    """What ``Problem.latex()`` gives, an ``aligned`` display, as an ``<svg>`` element; None where mathtext cannot set it faithfully.
 
-    Parameters
-    ----------
-    latex
-        What ``Problem.latex()`` gives.
-    spoken
-        The same as text, for screen readers.
+    ``spoken`` is the same as text, for screen readers.
     """
     inner = latex.removeprefix("\\begin{aligned}\n").removesuffix("\n\\end{aligned}")
-    sides = [(left, right) for row in inner.split(" \\\\\n") for left, _, right in (row.partition("&"),)]
+    rows = [row.partition("&")[::2] for row in inner.split(" \\\\\n")]
     try:
         with _missing_glyphs_are_errors():
-            rows = [(_typeset(left), _typeset(right)) for left, right in sides]
+            drawn = _typeset(rows)
     except (ValueError, RuntimeError):  # mathtext's parse errors; and a glyph that its fonts do not have
         return None
-    return _stacked(rows, spoken)
+    element = drawn[drawn.index("<svg") :].replace("<svg", f'<svg class="mathematics" role="img" aria-label="{escape(spoken)}" fill="currentColor"', 1)
+    return re.sub(r"<metadata>.*?</metadata>", "", element, flags=re.DOTALL)
 
 
-def _stacked(rows: list[tuple[_TypesetSide, _TypesetSide]], spoken: str) -> str:
-    """Put the rows below each other, left sides flush right, right sides flush left."""
-    column = max(left.width for left, _ in rows)
-    width = 2 * MARGIN + column + max(right.width for _, right in rows)
-    drawn, y = [], MARGIN
-    for left, right in rows:
-        y += max(left.height, right.height)
-        for piece, x in ((left, MARGIN + column - left.width), (right, MARGIN + column)):
-            if piece.path is not None:
-                drawn.append(f'<path transform="translate({x:.2f} {y:.2f}) scale(.01)" d="{_outline(piece.path)}"/>')
-        y += max(left.depth, right.depth) + LEADING
-    height = y - LEADING + MARGIN
-    return (
-        f'<svg class="mathematics" role="img" aria-label="{escape(spoken)}" width="{width:.0f}" height="{height:.0f}" '
-        f'viewBox="0 0 {width:.2f} {height:.2f}" fill="currentColor">{"".join(drawn)}</svg>'
-    )
-
-
-def _typeset(latex: str) -> _TypesetSide:
+def _typeset(rows: list[tuple[str, str]]) -> str:
+    """An SVG file of the rows below each other, left sides flush right, right sides flush left."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
     from matplotlib.font_manager import FontProperties
-    from matplotlib.path import Path as Curves
     from matplotlib.textpath import text_to_path
 
-    if not latex.strip():
-        return _TypesetSide(None, 0.0, 0.0, 0.0)
-    font = FontProperties(size=SIZE, math_fontfamily="stix")
+    font, figure, y = FontProperties(size=SIZE, math_fontfamily="stix"), Figure(figsize=(1, 1), dpi=72), 0.0
 
     def extent(inside: str) -> tuple[float, float, float]:
         return text_to_path.get_text_width_height_descent(f"${inside}$", font, ismath=True)
@@ -139,32 +105,24 @@ def _typeset(latex: str) -> _TypesetSide:
         em = extent(r"\hspace{1}")[0]
         return rf"\hspace{{{extent(phantom[1])[0] / em:.4f}}}"
 
-    visible = _PHANTOM.sub(blank, _plain_delimiters(latex.strip()))
-    vertices, codes = text_to_path.get_text_path(font, f"${visible}$", ismath=True)
-    scale = SIZE / text_to_path.FONT_SCALE
-    width, height, depth = extent(visible)
-    path = Curves(vertices, codes) if len(vertices) else None
-    return _TypesetSide(None if path is None else (path, scale), width, height - depth, depth)
+    for row in rows:
+        sides = [_PHANTOM.sub(blank, _plain_delimiters(side.strip())) for side in row]
+        extents = [extent(side) for side in sides if side]
+        y -= max(height - depth for _, height, depth in extents)
+        for side, flush in zip(sides, ("right", "left")):
+            if side:
+                figure.text(0, y / 72, f"${side}$", ha=flush, va="baseline", font=font)
+        y -= max(depth for _, _, depth in extents) + LEADING
+    written = io.StringIO()
+    with mpl.rc_context({"svg.fonttype": "path"}):  # no fonts of the reader's machine
+        figure.savefig(written, format="svg", transparent=True, bbox_inches="tight", pad_inches=0.03)
+    return written.getvalue()
 
 
 def _plain_delimiters(latex: str) -> str:
     r"""Take away the \left and \right around what is no higher than a line: mathtext makes these delimiters too small."""
     plain = _DELIMITED.sub(r"\1\2\3", latex)
     return plain if plain == latex else _plain_delimiters(plain)
-
-
-def _outline(scaled: tuple[Curves, float]) -> str:
-    """Write SVG path data, in hundredths of a pixel, each point from the one before; SVG's y axis points down."""
-    path, scale = scaled
-    parts, here, begun = [], (0, 0), (0, 0)
-    for points, code in path.iter_segments(simplify=False):
-        command, count = _COMMANDS[int(code)]
-        ends = [(round(100 * scale * x), round(-100 * scale * y)) for x, y in points[: 2 * count].reshape(-1, 2)]
-        moved = " ".join(f"{x - here[0]} {y - here[1]}" for x, y in ends)
-        parts.append(command.lower() + moved.replace(" -", "-"))
-        here = ends[-1] if ends else begun
-        begun = here if command == "M" else begun
-    return "".join(parts)
 
 
 @contextmanager
