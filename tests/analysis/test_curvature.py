@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
-from hierfl.analysis.curvature_bounds import curvature_bounds, is_quadratic, majorant
-from hierfl.analysis.spectrum import largest, perron, smallest
+from hierfl.analysis.curvature_bounds import curvature_bounds, is_quadratic, largest, majorant, perron, smallest
 from hierfl.atoms.intervals import Interval
 
 

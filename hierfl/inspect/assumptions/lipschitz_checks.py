@@ -24,11 +24,10 @@ from cvxpy.constraints import Equality, Inequality
 from cvxpy.constraints.constraint import Constraint
 from jaxtyping import Float
 
-from hierfl.analysis.curvature_bounds import is_quadratic
+from hierfl.analysis.curvature_bounds import Edge, is_quadratic
 from hierfl.analysis.enclosure import enclose
 from hierfl.analysis.hoist import hoist
 from hierfl.analysis.lipschitz import gradient_bound, mixed_bound, one_sample
-from hierfl.analysis.spectrum import Edge
 from hierfl.analysis.variable_bounds import attribute_constraints
 from hierfl.atoms.algebra import addends
 from hierfl.atoms.table import row_of

@@ -19,12 +19,27 @@ import jax.numpy as jnp
 import numpy as np
 from cvxpy.atoms.affine.add_expr import AddExpression
 
-from hierfl.analysis.curvature_bounds import CurvatureBounds, End, curvature_bounds, majorant, moves_slopes
+from hierfl.analysis.curvature_bounds import (
+    DENSE_LIMIT,
+    CurvatureBounds,
+    Edge,
+    End,
+    curvature_bounds,
+    largest,
+    majorant,
+    moves_slopes,
+    smallest,
+)
 from hierfl.analysis.enclosure import Known
 from hierfl.analysis.hoist import hoist
-from hierfl.analysis.lipschitz import ROW_LIMIT, JacobianRows
-from hierfl.analysis.monotonicity import BoundingJacobians, bounding_jacobians, largest_norm, least_eigenvalue
-from hierfl.analysis.spectrum import DENSE_LIMIT, Edge, largest, smallest
+from hierfl.analysis.lipschitz import (
+    ROW_LIMIT,
+    BoundingJacobians,
+    JacobianRows,
+    bounding_jacobians,
+    largest_norm,
+    least_eigenvalue,
+)
 from hierfl.atoms.algebra import addends
 from hierfl.atoms.intervals import EPS, Interval, interval_sum
 from hierfl.compiler.data.tables import Population

@@ -28,7 +28,7 @@ from hierfl.inspect.implicit.points import Points, Sampled, shown
 from hierfl.inspect.implicit.smoothing import radii, smoothed_values
 from hierfl.inspect.kinks.kink import Kinks
 from hierfl.inspect.kinks.kink_search import KinkSearch, effort
-from hierfl.inspect.kinks.pieces import Branches
+from hierfl.inspect.kinks.switch_changes import Branches
 from hierfl.inspect.pictures.convergence import name_curves
 from hierfl.inspect.pictures.stretches import (
     Gap,

@@ -23,17 +23,19 @@ from hierfl.inspect.implicit.points import KEPT_LIMIT, REASONS, Points, owner_ca
 from hierfl.inspect.kinks.kink import Kinks
 from hierfl.inspect.kinks.kink_search import effort
 from hierfl.inspect.pictures.slice import BrokenCurve, Slice, broken, curve, entries, line_label
-from hierfl.inspect.report.convergence_part import faint, outline, styled
 from hierfl.inspect.report.page import (
     Html,
     data,
     drawn,
     element,
     escaped,
+    faint,
     joined,
     notice,
+    outline,
     paragraph,
     plotly,
+    styled,
     table,
     void,
 )

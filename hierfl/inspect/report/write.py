@@ -1,8 +1,8 @@
 """``result.report(path)``: one HTML file with everything about a run, which opens from disk without a network.
 
 First the sections in words and tables: the declared mathematics, the check of its assumptions, how it was lowered, and the machine; warnings,
-communication, the certificate, settings and seeds. Then all sections are put in order; those of the slice and of convergence are made by
-the modules beside this one. A part that cannot be made, such as the slice of a diverged run, says why in its place.
+communication, the certificate, settings and seeds. Then all sections are put in order; those of the slice are made by the module
+beside this one. A part that cannot be made, such as the slice of a diverged run, says why in its place.
 
 The mathematics is inline SVG, set by matplotlib's mathtext: no network, no fonts of the reader's machine. Each row of ``Problem.latex()``, an
 ``aligned`` display, is set by itself; the rows are put below each other with their ``&`` in one vertical line. Where mathtext or its fonts do
@@ -22,17 +22,17 @@ from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.explain import explain
 from hierfl.errors import HierflError, SettingError
+from hierfl.house_style import COLOURS
 from hierfl.inspect.argument_checks import require_tolerance, require_whole, writable
 from hierfl.inspect.assumptions.check import check
 from hierfl.inspect.implicit.smoothing import radii
-from hierfl.inspect.report.convergence_part import convergence_figure, quantities, title
 from hierfl.inspect.report.page import (
     Html,
     Section,
@@ -40,14 +40,17 @@ from hierfl.inspect.report.page import (
     element,
     escaped,
     facts,
+    faint,
     folded,
     joined,
     notice,
     number,
+    outline,
     page,
     paragraph,
     plotly,
     preformatted,
+    styled,
     table,
 )
 from hierfl.inspect.report.slice_part import ReportSettings, kinks_table, line_section, report_slice
@@ -56,15 +59,127 @@ from hierfl.language.declaration import Declaration
 from hierfl.language.printing.render import problem_latex, problem_text
 from hierfl.language.printing.text import expression_text
 from hierfl.result import OWN_VALUE_TOLERANCE
-from hierfl.runs import scalars, summary
+from hierfl.runs import half_width, scalars, summary
 from hierfl.runtime.in_process.schedule import how_clients_run
 from hierfl.version import VERSION
 
 if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
     from hierfl.compiler.explain import Explanation
     from hierfl.inspect.assumptions.findings import CheckReport
     from hierfl.result import Result
     from hierfl.runs import Runs
+
+
+SHOWN = 1500  # points of a curve
+COLUMNS = {
+    "objective": "objective, the run's own estimates",
+    "gradient_norm": "norm of the gradient's estimate",
+    "lower_residual": "residual of the lower level in the run",
+}
+WIDE_RANGE = 1e3  # of positive numbers: above, the axis is logarithmic
+
+
+class ConvergenceCurve(NamedTuple):
+    """A quantity by round; ``half_width`` is that of the 95% band over seeds, None for a single run."""
+
+    rounds: np.ndarray
+    value: np.ndarray
+    half_width: np.ndarray | None
+    window: int
+
+
+def quantities(result: Result) -> list[str]:
+    """List the columns of the history that hold anything (a residual that is always 0 does not), and the metrics."""
+    columns = [name for name in COLUMNS if np.isfinite(result.history.get(name, np.zeros(0))).any()]
+    if not np.any(result.history.get("lower_residual", 0.0)):
+        columns = [name for name in columns if name != "lower_residual"]
+    return columns + [name for name in result.metrics if name != "round" and len(result.metrics[name])]
+
+
+def _convergence_curve(result: Result, runs: Runs | None, name: str) -> ConvergenceCurve:
+    """Follow one quantity of a run; of several runs its mean over the seeds, with the moving mean that smooths estimates."""
+    metric = name in result.metrics
+    group = runs if runs is not None and len(runs.finished) > 1 else None
+    values = np.atleast_2d(group.values(name) if group is not None else _column(result, name))
+    window = 1 if metric else max(1, values.shape[1] // 25)
+    if window > 1:
+        values = np.apply_along_axis(np.convolve, 1, values, np.full(window, 1 / window), mode="valid")
+    count = values.shape[1]
+    made = (
+        group.rounds(name) if group is not None else result.metrics["round"] if metric else np.arange(1, window + count)
+    )
+    return ConvergenceCurve(
+        made[window - 1 :], values.mean(axis=0), half_width(values) if len(values) > 1 else None, window
+    )
+
+
+def convergence_figure(result: Result, runs: Runs | None, name: str) -> Figure:
+    """Draw a quantity by round; returns Plotly's figure."""
+    go = plotly().graph_objects
+    figure, shown = go.Figure(), _convergence_curve(result, runs, name)
+    seeds = len(runs.finished) if runs is not None and shown.half_width is not None else 1
+    if shown.window > 1 and seeds == 1:
+        every = _thinned(len(_column(result, name)))
+        figure.add_trace(
+            go.Scatter(x=1 + every, y=_column(result, name)[every], name="each round", mode="lines",
+                       line={"color": faint(COLOURS[0]), "width": 1})
+        )  # fmt: skip
+    every = _thinned(len(shown.value))
+    if shown.half_width is not None:
+        low, high = shown.value - shown.half_width, shown.value + shown.half_width
+        x, y = outline(shown.rounds[every], low[every], high[every])
+        figure.add_trace(
+            go.Scatter(
+                x=x, y=y, fill="toself", mode="none", fillcolor=faint(COLOURS[0]), name="95% band", hoverinfo="skip"
+            )
+        )
+    figure.add_trace(
+        go.Scatter(x=shown.rounds[every], y=shown.value[every], name=_label(shown.window, seeds),
+                   mode="lines+markers" if len(every) < 30 else "lines", line={"color": COLOURS[0], "width": 2})
+    )  # fmt: skip
+    if name == "objective" and np.isfinite(result.value):
+        ends = [0, int(shown.rounds[-1]) if len(shown.rounds) else 1]
+        label = f"f at the end{' of the best run' if seeds > 1 else ''}: {result.value:.6g}"
+        figure.add_trace(
+            go.Scatter(
+                x=ends, y=[result.value] * 2, name=label, mode="lines", line={"color": COLOURS[1], "dash": "dash"}
+            )
+        )
+    figure.update_xaxes(title_text="round", title_standoff=8)
+    figure.update_yaxes(type="log" if _is_wide(shown.value) else "linear", exponentformat="power")
+    return styled(figure, height=360, showlegend=True)
+
+
+def title(name: str) -> str:
+    """Say what a panel shows."""
+    return escaped(COLUMNS.get(name, name))
+
+
+def _column(result: Result, name: str) -> np.ndarray:
+    return np.asarray(result.history[name] if name in result.history else result.metrics[name], dtype=float)
+
+
+def _label(window: int, seeds: int) -> str:
+    over = f"mean of {window} rounds" if window > 1 else ""
+    if seeds > 1:
+        return f"mean of {seeds} seeds" + (f", {over}" if over else "")
+    return over or "each round"
+
+
+def _thinned(count: int) -> np.ndarray:
+    return (
+        np.unique(np.linspace(0, max(0, count - 1), min(count, SHOWN)).round().astype(int))
+        if count
+        else np.zeros(0, int)
+    )
+
+
+def _is_wide(values: np.ndarray) -> bool:
+    finite = values[np.isfinite(values)]
+    return bool(finite.size and finite.min() > 0 and finite.max() > WIDE_RANGE * finite.min())
+
 
 SIZE = 12.0  # of the letters, in points
 LEADING = 0.7 * SIZE  # between two rows
