@@ -226,19 +226,6 @@ def test_a_run_without_a_lower_level(tmp_path: Path) -> None:
     assert [trace["name"] for trace in page.figure("terms-figure")] == ["client 0", "client 1"]
 
 
-def test_an_answer_for_each_sample(tmp_path: Path) -> None:
-    x, y, a = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="a")
-    data = [np.array([0.5, 1.0]), np.array([2.0, 3.0, 4.0])]
-    problem = hf.Problem(
-        hf.Minimize(clients=hf.E(cp.square(x - 1) + y)),
-        hf.ArgMin(y, cp.square(y - a * x), [y >= 0], scope="sample"),
-        federation=hf.Federation([hf.Client({a: rows}) for rows in data]),
-    )
-    result = problem.solve(FedRZO(step_size=0.05), rounds=4, x0=np.array(0.5), progress=False)
-    page = written(result, tmp_path, radius=1.0)
-    assert "y of client 1, row 0 = " in page.says("place-y") and "and 1 more" in page.says("place-y")
-
-
 def test_several_variables_and_a_gap(tmp_path: Path) -> None:
     x, z, y = cp.Variable(2, name="x"), cp.Variable(name="z"), cp.Variable(2, name="y")
     problem = hf.Problem(
@@ -395,26 +382,6 @@ def test_times_are_those_of_the_evaluations(monkeypatch: pytest.MonkeyPatch) -> 
     assert budget.smoothing(3, 128) == pytest.approx(3 * 128 * 101 * 0.01)
     assert budget.slopes() == pytest.approx(101 * 0.01)
     assert budget.kinks() >= 4 * budget.slopes()
-
-
-def test_lower_levels_that_were_solved_before_do_not_make_estimates_too_small() -> None:
-    """Solvers on the host answer a point again from memory, hundreds of times sooner than one that is new."""
-    rows = np.random.default_rng(0).normal(size=(60, 5))
-    x, y, row = cp.Variable(2, name="x"), cp.Variable(4, name="y"), hf.Sample(5, name="row")
-    problem = hf.Problem(
-        hf.Minimize(clients=hf.E(cp.square(row[:4] @ y - row[4]))),
-        hf.ArgMin(y, hf.E(cp.huber(row[:4] @ y - row[4])) + cp.sum_squares(y) * cp.exp(x[0] - x[1])),
-        [cp.abs(x) <= 2],
-        hf.Federation([hf.Client({row: rows})]),
-    )
-    shown = problem.implicit.slice(np.zeros(2), np.ones(2), points=101, progress=False)
-    budget = TimeBudget(shown, 30.0)
-    estimate = budget.smoothing(1, 4)
-    began = time.perf_counter()
-    problem.implicit.slice(
-        np.zeros(2), np.array([1.0, -0.3]), points=401, progress=False
-    )  # as many evaluations as f^eta takes
-    assert estimate > (time.perf_counter() - began) / 150  # it was a 400th; kinks are looked for besides
 
 
 def test_a_small_runs_report_is_there_soon(tmp_path: Path) -> None:
