@@ -63,6 +63,11 @@ def faint(colour: str) -> str:
     return f"rgba({red},{green},{blue},0.2)"
 
 
+def band_of(colour: str) -> dict[str, str]:
+    """How Plotly draws the band around a line of that colour, of the outline's points."""
+    return {"fill": "toself", "mode": "none", "fillcolor": faint(colour)}
+
+
 PLOT_SETTINGS = {
     "responsive": True,
     "displaylogo": False,

@@ -36,6 +36,7 @@ from hierfl.inspect.implicit.smoothing import radii
 from hierfl.inspect.report.page import (
     Html,
     Section,
+    band_of,
     drawn,
     element,
     escaped,
@@ -107,46 +108,34 @@ def _convergence_curve(result: Result, runs: Runs | None, name: str) -> Converge
     if window > 1:
         values = np.apply_along_axis(np.convolve, 1, values, np.full(window, 1 / window), mode="valid")
     count = values.shape[1]
-    made = (
-        group.rounds(name) if group is not None else result.metrics["round"] if metric else np.arange(1, window + count)
-    )
-    return ConvergenceCurve(
-        made[window - 1 :], values.mean(axis=0), half_width(values) if len(values) > 1 else None, window
-    )
+    alone = result.metrics["round"] if metric else np.arange(1, window + count)
+    made = alone if group is None else group.rounds(name)
+    band = half_width(values) if len(values) > 1 else None
+    return ConvergenceCurve(made[window - 1 :], values.mean(axis=0), band, window)
 
 
 def convergence_figure(result: Result, runs: Runs | None, name: str) -> Figure:
     """Draw a quantity by round; returns Plotly's figure."""
-    go = plotly().graph_objects
-    figure, shown = go.Figure(), _convergence_curve(result, runs, name)
+    figure, shown = plotly().graph_objects.Figure(), _convergence_curve(result, runs, name)
     seeds = len(runs.finished) if runs is not None and shown.half_width is not None else 1
     if shown.window > 1 and seeds == 1:
         every = _thinned(len(_column(result, name)))
-        figure.add_trace(
-            go.Scatter(x=1 + every, y=_column(result, name)[every], name="each round", mode="lines",
-                       line={"color": faint(COLOURS[0]), "width": 1})
-        )  # fmt: skip
+        pale = {"color": faint(COLOURS[0]), "width": 1}
+        figure.add_scatter(x=1 + every, y=_column(result, name)[every], name="each round", mode="lines", line=pale)
     every = _thinned(len(shown.value))
     if shown.half_width is not None:
         low, high = shown.value - shown.half_width, shown.value + shown.half_width
         x, y = outline(shown.rounds[every], low[every], high[every])
-        figure.add_trace(
-            go.Scatter(
-                x=x, y=y, fill="toself", mode="none", fillcolor=faint(COLOURS[0]), name="95% band", hoverinfo="skip"
-            )
-        )
-    figure.add_trace(
-        go.Scatter(x=shown.rounds[every], y=shown.value[every], name=_label(shown.window, seeds),
-                   mode="lines+markers" if len(every) < 30 else "lines", line={"color": COLOURS[0], "width": 2})
+        figure.add_scatter(x=x, y=y, **band_of(COLOURS[0]), name="95% band", hoverinfo="skip")
+    figure.add_scatter(
+        x=shown.rounds[every], y=shown.value[every], name=_label(shown.window, seeds),
+        mode="lines+markers" if len(every) < 30 else "lines", line={"color": COLOURS[0], "width": 2},
     )  # fmt: skip
     if name == "objective" and np.isfinite(result.value):
         ends = [0, int(shown.rounds[-1]) if len(shown.rounds) else 1]
         label = f"f at the end{' of the best run' if seeds > 1 else ''}: {result.value:.6g}"
-        figure.add_trace(
-            go.Scatter(
-                x=ends, y=[result.value] * 2, name=label, mode="lines", line={"color": COLOURS[1], "dash": "dash"}
-            )
-        )
+        dashed = {"color": COLOURS[1], "dash": "dash"}
+        figure.add_scatter(x=ends, y=[result.value] * 2, name=label, mode="lines", line=dashed)
     figure.update_xaxes(title_text="round", title_standoff=8)
     figure.update_yaxes(type="log" if _is_wide(shown.value) else "linear", exponentformat="power")
     return styled(figure, height=360, showlegend=True)
@@ -169,11 +158,7 @@ def _label(window: int, seeds: int) -> str:
 
 
 def _thinned(count: int) -> np.ndarray:
-    return (
-        np.unique(np.linspace(0, max(0, count - 1), min(count, SHOWN)).round().astype(int))
-        if count
-        else np.zeros(0, int)
-    )
+    return np.unique(np.linspace(0, max(0, count - 1), min(count, SHOWN)).round().astype(int))
 
 
 def _is_wide(values: np.ndarray) -> bool:
@@ -277,9 +262,7 @@ def findings(report: CheckReport) -> Html:
         ]
         for f in report.findings
     ]
-    parts = [
-        table(["status", "property", "assumption", "how it is known"], rows, "check-findings"),
-    ]
+    parts = [table(["status", "property", "assumption", "how it is known"], rows, "check-findings")]
     if report.constants:
         constants = [
             [c.name, f"{c.side} {number(c.value)}" if np.isfinite(c.value) else "unknown", c.attained_by, c.reason]
@@ -292,9 +275,8 @@ def findings(report: CheckReport) -> Html:
     for theorem in report.theorems:
         parts += [element("h3", theorem.name), preformatted(theorem, wrapped=True)]
     said = [paragraph(report.title), facts(((heading, joined(map(paragraph, lines))) for heading, lines in report.page.items()), "check-page")]
-    return joined(
-        [*said, folded(f"All {len(report.findings)} findings, the constants and the theorems", joined(parts))]
-    )
+    everything = f"All {len(report.findings)} findings, the constants and the theorems"
+    return joined([*said, folded(everything, joined(parts))])
 
 
 def _sampled(points: int | None, worst: float | None) -> str:
@@ -319,11 +301,10 @@ def _environment() -> Html:
     """Show versions and the machine; those of the report, which a loaded result need not share."""
     import jax
 
-    versions = [(package, _version(package)) for package in PACKAGES]
     rows = [
         ("Python", sys.version.split()[0]),
         ("hierfl", VERSION),
-        *versions,
+        *((package, _version(package)) for package in PACKAGES),
         ("platform", platform.platform()),
         ("JAX's backend", jax.default_backend()),
         ("precision", "double (64 bits)"),
@@ -374,21 +355,14 @@ def certificate(result: Result) -> Html:
     rows: list[tuple[str, Any]] = [("f(x), the lower level solved", result.value)]
     rows += [("distributions", known.expectation)] if known.expectation else []
     if known.method == "no lower level":
-        return joined(
-            [paragraph("There is no lower level: f(x) is evaluated as declared."), facts(rows, "certificate-facts")]
-        )
+        words = paragraph("There is no lower level: f(x) is evaluated as declared.")
+        return joined([words, facts(rows, "certificate-facts")])
     own = "the solver keeps no y of its own" if result.own_value is None else result.own_value
     rows += [
         ("the run's own objective, with its own y", own),
         ("method", known.method),
-        (
-            "natural residual of the lower level, worst owner",
-            f"{number(known.lower_residual)}{known.worst and f', {known.worst}'}",
-        ),
-        (
-            "natural residual of the run's own y, worst client",
-            f"{number(known.own_residual)}{known.own_worst and f', {known.own_worst}'}",
-        ),
+        ("natural residual of the lower level, worst owner", _of(known.lower_residual, known.worst)),
+        ("natural residual of the run's own y, worst client", _of(known.own_residual, known.own_worst)),
         ("error of y at most", known.error_bound if np.isfinite(known.error_bound) else "unknown"),
         ("proved modulus of strong convexity, smallest", known.strong_convexity or "unknown"),
         ("iterations, most", known.iterations),
@@ -397,13 +371,16 @@ def certificate(result: Result) -> Html:
     return facts(rows, "certificate-facts")
 
 
+def _of(residual: float, owner: str) -> str:
+    return f"{number(residual)}{owner and f', {owner}'}"
+
+
 def _settings(result: Result, runs: Runs | None, slice_seed: int) -> Html:
     """Show the solver with all its settings, and the seeds of the run and of this report."""
     rows: list[tuple[str, Any]] = [
-        (name.replace("_", " "), escaped(value) if isinstance(value, str) else value)
+        (name.replace("_", " "), "none" if value is None else escaped(value) if isinstance(value, str) else value)
         for name, value in result.settings.items()
     ]
-    rows = [(name, "none" if value is None else value) for name, value in rows]
     if runs is not None:
         rows.append(("all seeds", ", ".join(map(str, runs.seeds))))
     rows.append(("seed of this report (direction, draws, sampled checks)", slice_seed))
@@ -511,7 +488,6 @@ def _differs(result: Result) -> bool:
 def _check(compiled: CompiledProblem, settings: ReportSettings) -> Html:
     if not settings.check:
         return paragraph("Not run: the report was written with check=False.")
-
     try:
         return findings(check(compiled, seed=settings.seed, progress=settings.progress))
     except HierflError as error:
@@ -522,18 +498,10 @@ def _convergence(result: Result, runs: Runs | None) -> Html:
     names = quantities(result)
     if not names:
         return paragraph("The run made no round.")
-    panels = [
-        element(
-            "div",
-            joined(
-                [
-                    element("h3", title(name)),
-                    drawn(convergence_figure(result, runs, name), f"convergence-{place}", f"{title(name)} by round"),
-                ]
-            ),
-        )
-        for place, name in enumerate(names)
-    ]
+    panels = []
+    for place, name in enumerate(names):
+        shown = drawn(convergence_figure(result, runs, name), f"convergence-{place}", f"{title(name)} by round")
+        panels.append(element("div", joined([element("h3", title(name)), shown])))
     if runs is None:
         words = "One run. The objective is estimated in each round at the points the algorithm queries; f(x) is exact."
     elif len(runs.finished) < 2:

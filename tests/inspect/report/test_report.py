@@ -18,7 +18,7 @@ import pytest
 
 import hierfl as hf
 from hierfl.inspect.report.page import number
-from hierfl.inspect.report.slice_part import TimeBudget
+from hierfl.inspect.report.slice_part import TimeEstimates
 from hierfl.inspect.report.write import mathematics_svg
 from hierfl.models import coupled_minimax, nonsmooth_toy, stackelberg_cournot
 from hierfl.solvers import ZOHFL, FedAvg, FedRZO, ProjectedSGD
@@ -378,7 +378,7 @@ def test_times_are_those_of_the_evaluations(monkeypatch: pytest.MonkeyPatch) -> 
     shown = result.problem.implicit.slice(result, points=101, progress=False)
     clock = iter(np.arange(0, 100, 0.64))
     monkeypatch.setattr("hierfl.inspect.report.slice_part.perf_counter", lambda: next(clock))
-    budget = TimeBudget(shown, 30.0)
+    budget = TimeEstimates(shown)
     assert budget.smoothing(3, 128) == pytest.approx(3 * 128 * 101 * 0.01)
     assert budget.slopes() == pytest.approx(101 * 0.01)
     assert budget.kinks() >= 4 * budget.slopes()
