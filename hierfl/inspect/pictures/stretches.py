@@ -124,11 +124,12 @@ def draw_stretches(panel: Axes, gaps: Sequence[Gap], ties: Sequence[Tie], violat
     bands += [(tie.low, tie.high, "several lower solutions", {"color": COLOURS[6], "alpha": TIE_SHADE}) for tie in ties]
     for one in violated:
         number = texts.index(one.constraint)
-        look = {"hatch": HATCHES[number % len(HATCHES)], "edgecolor": COLOURS[(3 + number) % len(COLOURS)], "alpha": 0.4}
-        bands.append((one.low, one.high, f"violated: {one.constraint}", {"facecolor": "none", **look}))
+        hatch, colour = HATCHES[number % len(HATCHES)], COLOURS[(3 + number) % len(COLOURS)]
+        hatched = {"facecolor": "none", "hatch": hatch, "edgecolor": colour, "alpha": 0.4}
+        bands.append((one.low, one.high, f"violated: {one.constraint}", hatched))
     named: set[str] = set()
     for low, high, name, look in bands:
-        label = {} if name in named else {"label": name}
+        label: dict[str, Any] = {} if name in named else {"label": name}
         named.add(name)
         if high > low:
             panel.axvspan(low, high, linewidth=0, zorder=0, **look, **label)
