@@ -30,7 +30,7 @@ from hierfl.analysis.enclosure import Known
 from hierfl.analysis.hoist import hoist
 from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of
 from hierfl.atoms.intervals import Interval
-from hierfl.compiler.data.tables import Data, Population
+from hierfl.compiler.data.tables import Data, Population, Table
 from hierfl.compiler.expressions.program import NO_ROWS
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.expectation import total
@@ -153,6 +153,11 @@ class Holder:
         return next(int(t.counts[self.index]) for t in self.population.tables if samples & set(t.samples))
 
 
+def _hulls(table: Table, rows: np.ndarray) -> dict[int, Interval]:
+    """The range of every leaf over some rows of a table."""
+    return {leaf: Interval.hull(np.asarray(values)) for leaf, values in table.rows(rows).items()}
+
+
 def known_of_all(holders: Sequence[Holder]) -> Known:
     """What is known of the leaves for each of several holders."""
     every = [holder.known for holder in holders]
@@ -218,13 +223,7 @@ class Holders:
         _, table = tables[0]
         start, count = int(table.offsets[holder.index]), int(table.counts[holder.index])
         parts = np.array_split(np.arange(start, start + count), min(count, GROUPS))
-        return [
-            (
-                len(part) / count,
-                {**holder.known, **{leaf: Interval.hull(np.asarray(v)) for leaf, v in table.rows(part).items()}},
-            )
-            for part in parts
-        ]
+        return [(len(part) / count, {**holder.known, **_hulls(table, part)}) for part in parts]
 
     def _client(self, population: Population, index: int, label: str) -> Holder:
         party = population.party(index)
@@ -236,8 +235,7 @@ class Holders:
             start, count = int(table.offsets[index]), int(table.counts[index])
             rows = max(rows, count)
             if table.quantiles is None:
-                own_rows = table.rows(np.arange(start, start + count))
-                known |= {leaf: Interval.hull(np.asarray(v)) for leaf, v in own_rows.items()}
+                known |= _hulls(table, np.arange(start, start + count))
             else:
                 known |= self._supports(population, index, table.samples)
         return Holder(label, index, population, own, self._with_lower(known), rows)
@@ -261,10 +259,8 @@ class Holders:
         supports = {}
         for sample, law in party.samples.items():
             if sample.id in samples:
-                low, high = law.support() if hasattr(law, "support") else (-np.inf, np.inf)
-                supports[sample.id] = Interval(
-                    *(np.broadcast_to(np.asarray(e, float), sample.shape) for e in (low, high))
-                )
+                ends = law.support() if hasattr(law, "support") else (-np.inf, np.inf)
+                supports[sample.id] = Interval(*(np.broadcast_to(np.asarray(e, float), sample.shape) for e in ends))
         return supports
 
     def _with_lower(self, known: dict[int, Interval]) -> Known:
@@ -327,11 +323,8 @@ class MappingAtPoints:
         return jax.jit(gap) if lower_set.is_exact else gap
 
     def _sum(self, function: Callable[..., jax.Array], x: np.ndarray, y: np.ndarray, owner: Weighted) -> np.ndarray:
-        parts = [
-            weight * np.asarray(function(jnp.asarray(x), jnp.asarray(y), h.population, h.index, h.own))
-            for weight, h in owner
-        ]
-        return np.asarray(sum(parts[1:], start=parts[0]))
+        at = jnp.asarray(x), jnp.asarray(y)
+        return np.sum([weight * np.asarray(function(*at, h.population, h.index, h.own)) for weight, h in owner], axis=0)
 
     def _mapping(
         self, x: jax.Array, y: jax.Array, population: Population | None, index: int, own: dict[int, Any]
