@@ -383,8 +383,9 @@ def _times(first: float, second: float) -> float:
 
 
 def _gradient_constant(name: str, value: float, who: str, each: tuple[float, ...]) -> Constant:
+    many = len(each) > 1
     reason = "the largest gradient" if np.isfinite(value) else "the gradient is not bounded"
-    return Constant(name, value, "<=", f"{reason} on the declared sets", *((who, each) if len(each) > 1 else ("", ())))
+    return Constant(name, value, "<=", f"{reason} on the declared sets", who if many else "", each if many else ())
 
 
 def _bound_finding(study: Study, name: str, value: float, how: str, assumption: str, proved: bool = True) -> Finding:
