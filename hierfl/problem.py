@@ -407,7 +407,7 @@ class Problem:
         InfeasibleError
             If no x is found whose answers satisfy the upper constraints that mention y.
         """
-        from hierfl.inspect.implicit.feasible_reference import feasible_reference
+        from hierfl.inspect.implicit.reference import feasible_reference
         from hierfl.near_names import near_names
 
         if certificate == "global":

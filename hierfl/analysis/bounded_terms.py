@@ -59,7 +59,6 @@ class LargestEntry:
     """The largest entry of the arguments, which are broadcast against each other and against the bound."""
 
     arguments: tuple[Expression, ...]
-    refusal: str = "a largest entry"
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,13 +72,13 @@ class Unread:
 class BoundedTerm:
     """``scale * function <= bound`` with an affine bound; the y-free ``scale`` >= 0 is None for 1."""
 
-    function: Norm | LargestEigenvalue | Semidefinite | LargestEntry | Unread
+    function: Norm | LargestEigenvalue | Semidefinite | Unread
     bound: Expression
     scale: Expression | None = None
 
     def scaled(self, argument: Expression) -> Expression:
         """The argument times the scale."""
-        return argument if self.scale is None else cp.multiply(self.scale, argument)
+        return _weighted(self.scale, argument)
 
 
 @dataclass(frozen=True)
@@ -116,11 +115,11 @@ def terms_of(constraint: Constraint) -> list[Read]:
     if isinstance(constraint, NonNeg):
         return _at_most_zero(-constraint.args[0])
     if isinstance(constraint, PSD):
-        return _read_term(BoundedTerm(Semidefinite(constraint.args[0]), cp.Constant(0.0)))
+        return [BoundedTerm(Semidefinite(constraint.args[0]), cp.Constant(0.0))]
     if isinstance(constraint, SOC):
         bound, vector = constraint.args
         axis = None if bound.size == 1 else constraint.axis
-        return _read_term(BoundedTerm(Norm(2, vector, axis, refusal="several second-order cones at once"), bound))
+        return [BoundedTerm(Norm(2, vector, axis, refusal="several second-order cones at once"), bound)]
     return [Other(f"{type(constraint).__name__} constraint")]
 
 
@@ -134,35 +133,23 @@ def _at_most_zero(expression: Expression) -> list[Read]:
         return [Other("a sum of several nonlinear terms in y")]
     rest = [term for term in terms if term is not nonlinear[0]]
     bound = -sum(rest[1:], start=rest[0]) if rest else cp.Constant(np.zeros(expression.shape))
-    term = _factored(nonlinear[0])
-    if term.promoted:  # one scalar below every entry of the bound
+    atom, scale, negative, promoted = _factored(nonlinear[0])
+    if promoted:  # one scalar below every entry of the bound
         if bound.variables():
-            return [Other(f"{atom_name(term.atom)} below several entries that move with y")]
+            return [Other(f"{_called(atom)} below several entries that move with y")]
         bound = cp.min(bound)
-        if term.scale is not None and term.scale.size > 1:
-            return [Other(f"{atom_name(term.atom)} scaled entry by entry")]
-    return _read_term(read(term.atom, bound, term.scale, term.negative))
+        if scale is not None and scale.size > 1:
+            return [Other(f"{_called(atom)} scaled entry by entry")]
+    readers = _CONCAVE_READERS if negative else _READERS
+    reader = next((reader for kind, reader in readers.items() if isinstance(atom, kind)), None)
+    function, bound = (Unread(_called(atom)), bound) if reader is None else reader(atom, bound)
+    if isinstance(function, LargestEntry):
+        return [AffineRows(_weighted(scale, argument) - bound, False) for argument in function.arguments]
+    return [BoundedTerm(function, bound, scale)]
 
 
-def _read_term(term: BoundedTerm) -> list[Read]:
-    """Rows for a largest entry, else the term."""
-    if isinstance(term.function, LargestEntry):
-        return [AffineRows(term.scaled(argument) - term.bound, False) for argument in term.function.arguments]
-    return [term]
-
-
-@dataclass(frozen=True)
-class _Factored:
-    """``sign * scale * atom`` with a y-free scale >= 0 (None for 1); ``promoted`` when a scalar atom was spread over a shape."""
-
-    atom: Atom
-    scale: Expression | None = None
-    negative: bool = False
-    promoted: bool = False
-
-
-def _factored(term: Expression) -> _Factored:
-    """Peel signs, y-free factors and promotions off a term."""
+def _factored(term: Expression) -> tuple[Atom, Expression | None, bool, bool]:
+    """``sign * scale * atom`` of a term: (atom, y-free scale >= 0, None for 1, whether the sign is negative, whether a scalar was spread over a shape)."""
     scale, negative, promoted = None, False, False
     while True:
         factor = None
@@ -178,11 +165,11 @@ def _factored(term: Expression) -> _Factored:
         elif isinstance(term, DivExpression) and not term.args[1].variables():
             factor, inner = 1 / term.args[1], term.args[0]
         if factor is None or factor.variables() or not (factor.is_nonneg() or factor.is_nonpos()):
-            return _Factored(term, scale, negative, promoted)
+            return term, scale, negative, promoted
         if not factor.is_nonneg():
             factor, negative = -factor, not negative
         factor = factor.args[0] if isinstance(factor, Promote) else factor
-        scale = factor if scale is None else cp.multiply(scale, factor)
+        scale = _weighted(scale, factor)
         term = inner
 
 
@@ -193,193 +180,141 @@ def _multiplies_entries(term: Expression) -> bool:
     return isinstance(term, MulExpression) and any(int(argument.size) == 1 for argument in term.args)
 
 
-# --- atoms -----------------------------------------------------------------------------------------------------------
-
-
-_Reader = Callable[[Atom, Expression], BoundedTerm]
-
-
-def read(atom: Atom, bound: Expression, scale: Expression | None, negative: bool) -> BoundedTerm:
-    """``scale * atom <= bound``, or ``-scale * atom <= bound`` where ``negative``."""
-    readers = _CONCAVE_READERS if negative else _READERS
-    reader = next((reader for kind, reader in readers.items() if isinstance(atom, kind)), None)
-    term = _unread(bound, atom_name(atom)) if reader is None else reader(atom, bound)
-    return BoundedTerm(term.function, term.bound, scale)
-
-
-def atom_name(atom: Atom) -> str:
+def _called(atom: Atom) -> str:
     """The atom as messages name it."""
     return f"the atom {type(atom).__name__.removesuffix('Approx')}"
-
-
-def _unread(bound: Expression, refusal: str) -> BoundedTerm:
-    return BoundedTerm(Unread(refusal), bound)
 
 
 def _weighted(weights: Expression | None, argument: Expression) -> Expression:
     return argument if weights is None else cp.multiply(weights, argument)
 
 
-# --- entries -------------------------------------------------------------------------------------------------------
+# --- atoms: (the function, the bound) of ``atom <= bound`` ---------------------------------------------------------------
+
+_Function = Norm | LargestEigenvalue | LargestEntry | Unread
+_Reader = Callable[[Atom, Expression], tuple[_Function, Expression]]
 
 
-def _absolute(atom: Atom, bound: Expression) -> BoundedTerm:
-    argument = atom.args[0]
-    if not argument.is_affine():
-        return _unread(bound, "abs of a nonlinear expression")
-    return BoundedTerm(LargestEntry((argument, -argument)), bound)
+def _of_affine(refusal: str, make: Callable[[Atom], _Function]) -> _Reader:
+    """A reader of atoms whose argument has to be affine."""
+    return lambda atom, bound: (make(atom) if atom.args[0].is_affine() else Unread(refusal), bound)
 
 
-def _largest(atom: Atom, bound: Expression) -> BoundedTerm:
-    return _entries(atom, bound, atom.args)
+def _extreme(negated: bool) -> _Reader:
+    """A reader of the largest entry, of the arguments or of their negatives: -min(...) is the largest of these."""
+
+    def reader(atom: Atom, bound: Expression) -> tuple[_Function, Expression]:
+        if any(not argument.is_affine() for argument in atom.args) or getattr(atom, "axis", None) is not None:
+            return Unread(f"{_called(atom)} of a nonlinear expression or along an axis"), bound
+        return LargestEntry(tuple(-argument if negated else argument for argument in atom.args)), bound
+
+    return reader
 
 
-def _smallest(atom: Atom, bound: Expression) -> BoundedTerm:
-    """-min(...) is the largest of the negatives."""
-    return _entries(atom, bound, [-argument for argument in atom.args])
+_absolute = _of_affine("abs of a nonlinear expression", lambda atom: LargestEntry((atom.args[0], -atom.args[0])))
 
 
-def _entries(atom: Atom, bound: Expression, arguments: list[Expression]) -> BoundedTerm:
-    if any(not argument.is_affine() for argument in arguments) or getattr(atom, "axis", None) is not None:
-        return _unread(bound, f"{atom_name(atom)} of a nonlinear expression or along an axis")
-    return BoundedTerm(LargestEntry(tuple(arguments)), bound)
-
-
-def _largest_absolute(atom: Atom, bound: Expression) -> BoundedTerm:
+def _largest_absolute(atom: Atom, bound: Expression) -> tuple[_Function, Expression]:
     """Rows: two for each entry."""
-    argument = atom.args[0]
-    if atom.axis is None or not argument.is_affine():
-        return _absolute(atom, bound)
-    rows, columns = argument.shape
-    if atom.axis == 1:
-        return _absolute(atom, cp.reshape(bound, (rows, 1), order="F") @ np.ones((1, columns)))
-    return _absolute(atom, np.ones((rows, 1)) @ cp.reshape(bound, (1, columns), order="F"))
+    if atom.axis is not None and atom.args[0].is_affine():
+        rows, columns = atom.args[0].shape
+        if atom.axis == 1:
+            bound = cp.reshape(bound, (rows, 1), order="F") @ np.ones((1, columns))
+        else:
+            bound = np.ones((rows, 1)) @ cp.reshape(bound, (1, columns), order="F")
+    return _absolute(atom, bound)
 
 
-# --- norms ---------------------------------------------------------------------------------------------------------
-
-
-def _norm(order: float, argument: Expression, axis: int | None, bound: Expression) -> BoundedTerm:
-    if not argument.is_affine():
-        return _unread(bound, "a norm of a nonlinear expression")
-    return BoundedTerm(Norm(order, argument, axis), bound)
-
-
-def _euclidean(atom: Atom, bound: Expression) -> BoundedTerm:
+def _euclidean(atom: Atom, bound: Expression) -> tuple[_Function, Expression]:
     if float(atom.p) != 2:
-        return _unread(bound, f"the {float(atom.p):g}-norm")
-    return _norm(2, atom.args[0], atom.axis, bound)
+        return Unread(f"the {float(atom.p):g}-norm"), bound
+    return _of_affine("a norm of a nonlinear expression", lambda atom: Norm(2, atom.args[0], atom.axis))(atom, bound)
 
 
-def _sum_of_absolutes(atom: Atom, bound: Expression) -> BoundedTerm:
-    return _norm(1, atom.args[0], atom.axis, bound)
-
-
-def _largest_eigenvalue(atom: Atom, bound: Expression) -> BoundedTerm:
-    if not atom.args[0].is_affine():
-        return _unread(bound, "an eigenvalue of a nonlinear expression")
-    return BoundedTerm(LargestEigenvalue(atom.args[0]), bound)
-
-
-# --- sums ----------------------------------------------------------------------------------------------------------
-
-
-def _sum(atom: Atom, bound: Expression) -> BoundedTerm:
+def _sum(atom: Atom, bound: Expression) -> tuple[_Function, Expression]:
     """Sums of squares and of absolute values, with weights or without."""
     inner, weights = atom.args[0], None
     if isinstance(inner, multiply):
         weights, inner = (inner.args[0], inner.args[1]) if inner.args[1].variables() else (inner.args[1], inner.args[0])
         if weights.variables() or not weights.is_nonneg():
-            return _unread(bound, "a sum weighted by y, or with weights of unknown sign")
+            return Unread("a sum weighted by y, or with weights of unknown sign"), bound
     if atom.axis is not None:
-        return _unread(bound, "sums of nonlinear terms along an axis")
-    return _weighted_sum(inner, weights, bound)
+        return Unread("sums of nonlinear terms along an axis"), bound
+    return _weighted_sum(inner, weights), bound
 
 
-def _product(atom: Atom, bound: Expression) -> BoundedTerm:
+def _product(atom: Atom, bound: Expression) -> tuple[_Function, Expression]:
     """weights @ (vector of nonlinear terms)."""
     left, right = atom.args
     weights, inner = (right, left) if left.variables() else (left, right)
     if atom.size != 1 or inner.ndim != 1 or weights.variables() or not weights.is_nonneg():
-        return _unread(bound, "a product with a nonlinear expression")
-    return _weighted_sum(inner, weights, bound)
+        return Unread("a product with a nonlinear expression"), bound
+    return _weighted_sum(inner, weights), bound
 
 
-def _weighted_sum(inner: Expression, weights: Expression | None, bound: Expression) -> BoundedTerm:
+def _weighted_sum(inner: Expression, weights: Expression | None) -> _Function:
     if isinstance(inner, cp.abs) and inner.args[0].is_affine():
-        return BoundedTerm(Norm(1, _weighted(weights, inner.args[0])), bound)
+        return Norm(1, _weighted(weights, inner.args[0]))
     if _is_square(inner):
-        root = None if weights is None else cp.sqrt(weights)
-        return _squares(_weighted(root, inner.args[0]), bound)
-    return _unread(bound, "a sum of nonlinear terms")
+        return _squares(_weighted(None if weights is None else cp.sqrt(weights), inner.args[0]))
+    return Unread("a sum of nonlinear terms")
 
 
-# --- squares -------------------------------------------------------------------------------------------------------
-
-
-def _squares(argument: Expression, bound: Expression) -> BoundedTerm:
-    if not argument.is_affine():
-        return _unread(bound, "the square of a nonlinear expression")
-    return BoundedTerm(Norm(2, argument, squared=True), bound)
+def _squares(argument: Expression) -> _Function:
+    return Norm(2, argument, squared=True) if argument.is_affine() else Unread("the square of a nonlinear expression")
 
 
 def _is_square(atom: Expression) -> bool:
-    if not isinstance(atom, Power) or not atom.args[0].is_affine():
-        return False
-    exponent = _exponent(atom)
-    return exponent is not None and float(exponent) == 2
+    return isinstance(atom, Power) and atom.args[0].is_affine() and _exponent(atom) == 2
 
 
 def _exponent(power: Power) -> float | None:
     return power.p.value if hasattr(power.p, "value") else power.p
 
 
-def _power(atom: Atom, bound: Expression) -> BoundedTerm:
+def _power(atom: Atom, bound: Expression) -> tuple[_Function, Expression]:
     """The square of a number or of a Euclidean norm."""
     inner = atom.args[0]
     if _is_square(atom) and atom.size == 1:
-        return _squares(inner, bound)
+        return _squares(inner), bound
     of_norm = isinstance(inner, Pnorm) and float(inner.p) == 2 and inner.axis is None
     if _exponent(atom) == 2 and of_norm and atom.size == 1:
-        return _squares(inner.args[0], bound)
-    return _unread(bound, "an elementwise power")
+        return _squares(inner.args[0]), bound
+    return Unread("an elementwise power"), bound
 
 
-def _quad_over_lin(atom: Atom, bound: Expression) -> BoundedTerm:
+def _quad_over_lin(atom: Atom, bound: Expression) -> tuple[_Function, Expression]:
     argument, denominator = atom.args
     if atom.size != 1 or getattr(atom, "axis", None) is not None or denominator.variables():
-        return _unread(bound, "quad_over_lin along an axis or over what moves with y")
-    return _squares(argument, bound * denominator)
+        return Unread("quad_over_lin along an axis or over what moves with y"), bound
+    return _squares(argument), bound * denominator
 
 
-def _quadratic_form(atom: Atom, bound: Expression) -> BoundedTerm:
+def _quadratic_form(atom: Atom, bound: Expression) -> tuple[_Function, Expression]:
     """The squares of a root of the matrix times the argument."""
     argument, matrix = atom.args
     if matrix.parameters() or matrix.variables():
-        return _unread(bound, "a quadratic form whose matrix moves")
+        return Unread("a quadratic form whose matrix moves"), bound
     values, vectors = np.linalg.eigh(0.5 * (matrix.value + matrix.value.T))
     keep = values > 1e-14 * np.abs(values).max()
-    return _squares((np.sqrt(values[keep])[:, None] * vectors[:, keep].T) @ argument, bound)
+    return _squares((np.sqrt(values[keep])[:, None] * vectors[:, keep].T) @ argument), bound
 
 
 # atom <= bound
 _READERS: dict[type[Atom], _Reader] = {
     cp.abs: _absolute,
     cp.norm_inf: _largest_absolute,
-    cp.norm1: _sum_of_absolutes,
-    cp.max: _largest,
-    cp.maximum: _largest,
+    cp.norm1: _of_affine("a norm of a nonlinear expression", lambda atom: Norm(1, atom.args[0], atom.axis)),
+    cp.max: _extreme(False),
+    cp.maximum: _extreme(False),
     Pnorm: _euclidean,
     Power: _power,
     Sum: _sum,
     MulExpression: _product,
     cp.quad_over_lin: _quad_over_lin,
     cp.QuadForm: _quadratic_form,
-    cp.lambda_max: _largest_eigenvalue,
+    cp.lambda_max: _of_affine("an eigenvalue of a nonlinear expression", lambda atom: LargestEigenvalue(atom.args[0])),
 }
 
 # -atom <= bound
-_CONCAVE_READERS: dict[type[Atom], _Reader] = {
-    cp.min: _smallest,
-    cp.minimum: _smallest,
-}
+_CONCAVE_READERS: dict[type[Atom], _Reader] = {cp.min: _extreme(True), cp.minimum: _extreme(True)}

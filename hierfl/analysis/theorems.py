@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil, exp, inf, log, log1p, pi, sqrt
 from typing import Any
 
@@ -116,29 +117,23 @@ def over(above: float, below: float) -> float:
 # --- Proposition 1 of [NN] and of [2S]: without a lower level --------------------------------------------------------
 
 
-def step_limit_nn(c: Constants, steps: float) -> float:
-    """gamma <= min{eta / (4 L0 n), 1 / (4 H), eta / (12 sqrt(3) B2 (L0 n + 1) H)}."""
-    limits = [over(c.smoothing, 4 * c.lipschitz * c.n), 1 / (4 * steps)]
-    return min(*limits, over(c.smoothing, 12 * sqrt(3) * c.b2 * (c.lipschitz * c.n + 1) * steps))
+def step_limit_nn(c: Constants, steps: float, corrected: bool = False) -> float:
+    """gamma <= min{eta / (4 L0 n), 1 / (4 H), eta / (12 sqrt(3) B2 (L0 n + 1) H)}.
+
+    Corrected, also <= eta / (4 (L0 n + 1)): f^eta is (L0 n + 1) / eta-smooth, as the proof shows.
+    """
+    reach = c.lipschitz * c.n
+    limits = [over(c.smoothing, 4 * (reach + corrected)), 1 / (4 * steps)]
+    return min(*limits, over(c.smoothing, 12 * sqrt(3) * c.b2 * (reach + 1) * steps))
 
 
-def step_limit_nn_corrected(c: Constants, steps: float) -> float:
-    """With gamma <= eta / (4 (L0 n + 1)): f^eta is (L0 n + 1) / eta-smooth, as the proof shows."""
-    return min(step_limit_nn(c, steps), c.smoothing / (4 * (c.lipschitz * c.n + 1)))
+def bound_nn(c: Constants, horizon: float, step: float, steps: float, corrected: bool = False) -> float:
+    """The error bound of Proposition 1 (i) for K = ``horizon``, gamma = ``step`` and H = ``steps``.
 
-
-def bound_nn(c: Constants, horizon: float, step: float, steps: float) -> float:
-    """The error bound of Proposition 1 (i) for K = ``horizon``, gamma = ``step`` and H = ``steps``."""
-    return _bound_nn(c, horizon, step, steps, c.lipschitz * c.n)
-
-
-def bound_nn_corrected(c: Constants, horizon: float, step: float, steps: float) -> float:
-    """The same with the smoothness that the proof shows, (L0 n + 1) / eta, where it then writes L0 n / eta."""
-    return _bound_nn(c, horizon, step, steps, c.lipschitz * c.n + 1)
-
-
-def _bound_nn(c: Constants, horizon: float, step: float, steps: float, reach: float) -> float:
+    Corrected, with the smoothness that the proof shows, (L0 n + 1) / eta, where it then writes L0 n / eta.
+    """
     eta, n, lipschitz = c.smoothing, c.n, c.lipschitz
+    reach = lipschitz * n + corrected
     return (
         8 * c.gap / (step * (horizon + 1))
         + 12 * step * reach * n**2 / (eta * c.m) * (2 * c.variance / eta**2 + lipschitz**2)
@@ -153,7 +148,7 @@ def _bound_nn(c: Constants, horizon: float, step: float, steps: float, reach: fl
 
 def prescribe_nn(c: Constants, epsilon: float, corrected: bool, given: float | None = None) -> Prescription:
     """The least horizon K with gamma = sqrt(m / K), H = ceil((K / m^3)^(1/4)), or a given H, that meets the bound and its step limits."""
-    bound, limit = (bound_nn_corrected, step_limit_nn_corrected) if corrected else (bound_nn, step_limit_nn)
+    bound, limit = partial(bound_nn, corrected=corrected), partial(step_limit_nn, corrected=corrected)
     return least_horizon(c, epsilon, bound, limit, steps_given(given), lambda k: sqrt(c.m / k), {})
 
 
@@ -172,17 +167,13 @@ def thetas_2s(c: Constants) -> dict[str, float]:
     }
 
 
-def step_limit_2s(c: Constants, steps: float) -> float:
-    """gamma <= min{1 / (12 sqrt(6) H B2 sqrt(Theta_2)), eta / (16 (L n + 1))}."""
-    t = thetas_2s(c)
-    return min(
-        over(1.0, 12 * sqrt(6) * steps * c.b2 * sqrt(t["Theta_2"])), c.smoothing / (16 * (c.lipschitz * c.n + 1))
-    )
+def step_limit_2s(c: Constants, steps: float, corrected: bool = False) -> float:
+    """gamma <= min{1 / (12 sqrt(6) H B2 sqrt(Theta_2)), eta / (16 (L n + 1))}.
 
-
-def step_limit_2s_corrected(c: Constants, steps: float) -> float:
-    """With gamma <= 1 / (sqrt(24) H), which the proof uses (Lemma 13 (ii)) and the statement omits."""
-    return min(step_limit_2s(c, steps), 1 / (sqrt(24) * steps))
+    Corrected, also <= 1 / (sqrt(24) H), which the proof uses (Lemma 13 (ii)) and the statement omits.
+    """
+    printed = over(1.0, 12 * sqrt(6) * steps * c.b2 * sqrt(thetas_2s(c)["Theta_2"]))
+    return min(printed, c.smoothing / (16 * (c.lipschitz * c.n + 1)), 1 / (sqrt(24) * steps) if corrected else inf)
 
 
 def bound_2s(c: Constants, horizon: float, step: float, steps: float) -> float:
@@ -197,11 +188,6 @@ def bound_2s(c: Constants, horizon: float, step: float, steps: float) -> float:
     )
 
 
-def lower_steps_2s(c: Constants) -> dict[str, float]:
-    """alpha = mu / L^2 and the least tau = -1 / ln(1 - 1 / kappa^2) of t_k = ceil(tau ln(k + 1))."""
-    return {"alpha": c.mu / c.smooth**2, "tau": contraction_growth(c.mu, c.smooth)}
-
-
 def contraction_growth(mu: float, smooth: float) -> float:
     """The least tau of Theorem 2 (iii), -1 / ln(1 - 1 / kappa^2) with kappa = L / mu; 0 where kappa is 1."""
     ratio = (mu / smooth) ** 2
@@ -209,10 +195,10 @@ def contraction_growth(mu: float, smooth: float) -> float:
 
 
 def prescribe_2s(c: Constants, epsilon: float, corrected: bool, given: float | None = None) -> Prescription:
-    """gamma = sqrt(m / K), H = ceil((K / m^3)^(1/4)) or a given H, and the lower solver's step and number of steps."""
-    limit = step_limit_2s_corrected if corrected else step_limit_2s
+    """gamma = sqrt(m / K), H = ceil((K / m^3)^(1/4)) or a given H; alpha = mu / L^2 and the least tau of t_k = ceil(tau ln(k + 1)) lower steps."""
+    limit = partial(step_limit_2s, corrected=corrected)
     upper = least_horizon(c, epsilon, bound_2s, limit, steps_given(given), lambda k: sqrt(c.m / k), thetas_2s(c))
-    return replace(upper, extra=lower_steps_2s(c))
+    return replace(upper, extra={"alpha": c.mu / c.smooth**2, "tau": contraction_growth(c.mu, c.smooth)})
 
 
 # --- Theorem 1 of [2S]: bilevel and minimax problems -----------------------------------------------------------------
@@ -233,12 +219,7 @@ def thetas_bl(c: Constants) -> dict[str, float]:
 def step_limit_bl(c: Constants, steps: float) -> float:
     """gamma <= min{max{2, sqrt(.1 Theta_3), 4 B2 sqrt(3 Theta_2), 4 B2 sqrt(3 Theta_3)}^-1 / (4 H), eta / (24 (L n + 1))}."""
     t = thetas_bl(c)
-    largest = max(
-        2.0,
-        sqrt(0.1 * t["Theta_3"]),
-        4 * c.b2 * sqrt(3 * t["Theta_2"]),
-        4 * c.b2 * sqrt(3 * t["Theta_3"]),
-    )
+    largest = max(2.0, sqrt(0.1 * t["Theta_3"]), *(4 * c.b2 * sqrt(3 * t[name]) for name in ("Theta_2", "Theta_3")))
     return min(1 / (4 * steps * largest), c.smoothing / (24 * (c.lipschitz * c.n + 1)))
 
 
@@ -271,18 +252,9 @@ def prescribe_bl_corrected(c: Constants, epsilon: float) -> Prescription:
     ``extra["lower_error"]`` is the mean squared error of y that this half allows: 8 * 20 n^2 L_y^2 / eta^2 times it (the
     coefficient of the proof's inequality (19) before the factor that only belongs to the drift).
     """
-    half = least_horizon(
-        c,
-        epsilon / 2,
-        bound_bl_corrected,
-        step_limit_bl,
-        lambda horizon, m: 1.0,
-        lambda k: 1 / sqrt(k),
-        thetas_bl(c),
-    )
+    half = least_horizon(c, epsilon / 2, bound_bl_corrected, step_limit_bl, steps_given(1.0), lambda k: 1 / sqrt(k), thetas_bl(c))
     weight = 8 * 20 * c.n**2 / c.smoothing**2 * c.lipschitz_y**2
-    extra = {"lower_error": over(epsilon / 2, weight)}
-    return replace(half, extra=extra)
+    return replace(half, extra={"lower_error": over(epsilon / 2, weight)})
 
 
 # --- Theorem 1 of [HFL]: hierarchical problems -----------------------------------------------------------------------
@@ -305,29 +277,22 @@ def lower_settings_hfl(c: Constants) -> dict[str, float]:
     return {"step": step, "Gamma": offset, "C": numerator, "tau": float(max(1, ceil(numerator)))}
 
 
-def thetas_hfl(c: Constants) -> dict[str, float]:
-    """Theta_1..Theta_3 of [HFL] Theorem 1, as printed."""
+def thetas_hfl(c: Constants, corrected: bool = False) -> dict[str, float]:
+    """Theta_1..Theta_3 of [HFL] Theorem 1, as printed.
+
+    Corrected, Theta_1 = 16 L^f (sup f^eta - inf f^eta), since 1 / gamma_r does not telescope; Theta_3 times C / tau.
+    """
+    lower = lower_settings_hfl(c)
     return {
-        "Theta_1": 4 * smoothness_hfl(c) * (abs(c.value) + abs(c.lowest)),
+        "Theta_1": smoothness_hfl(c) * (16 * c.swing if corrected else 4 * (abs(c.value) + abs(c.lowest))),
         "Theta_2": 64 * sqrt(2 * pi) * c.lipschitz**2 * c.n + 4 * c.server_variance,
-        "Theta_3": 6 * c.n**2 / c.smoothing**2 * c.lipschitz_y**2,
-    }
-
-
-def thetas_hfl_corrected(c: Constants) -> dict[str, float]:
-    """Theta_1 = 16 L^f (sup f^eta - inf f^eta), since 1 / gamma_r does not telescope; Theta_3 times C / tau."""
-    printed, lower = thetas_hfl(c), lower_settings_hfl(c)
-    return {
-        "Theta_1": 16 * smoothness_hfl(c) * c.swing,
-        "Theta_2": printed["Theta_2"],
-        "Theta_3": printed["Theta_3"] * lower["C"] / lower["tau"],
+        "Theta_3": 6 * c.n**2 / c.smoothing**2 * c.lipschitz_y**2 * (lower["C"] / lower["tau"] if corrected else 1.0),
     }
 
 
 def prescribe_hfl(c: Constants, epsilon: float, corrected: bool) -> Prescription:
     """gamma_r = 1 / (4 L^f sqrt(r + 1)), H_r = ceil(tau sqrt(r + 1)), R = (sum of Theta / epsilon)^2."""
-    thetas = thetas_hfl_corrected(c) if corrected else thetas_hfl(c)
-    lower = lower_settings_hfl(c)
+    thetas, lower = thetas_hfl(c, corrected), lower_settings_hfl(c)
     total = sum(thetas.values())
     rounds = float(max(1, ceil((total / epsilon) ** 2))) if total / epsilon < sqrt(HORIZON_LIMIT) else inf
     return Prescription(rounds, 1 / (4 * smoothness_hfl(c)), lower["tau"], total / sqrt(rounds), thetas, None, lower)

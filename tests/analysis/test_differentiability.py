@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.analysis.differentiability import kinked_atom
+from hierfl.analysis.convexity import kinked_atom
 from hierfl.analysis.enclosure import Enclosure
 from hierfl.atoms.intervals import Interval
 

@@ -9,7 +9,6 @@ from hierfl.analysis.theorems import (
     bound_2s,
     bound_bl,
     bound_nn,
-    bound_nn_corrected,
     lower_settings_hfl,
     prescribe_2s,
     prescribe_bl,
@@ -19,7 +18,6 @@ from hierfl.analysis.theorems import (
     step_limit_2s,
     step_limit_bl,
     step_limit_nn,
-    step_limit_nn_corrected,
     thetas_hfl,
 )
 
@@ -50,9 +48,9 @@ def test_proposition_1_of_nn_corrected():
     """f^eta is (L_0 n + 1) / eta-smooth, and the descent lemma takes that where the proof then writes L_0 n / eta."""
     K, gamma, H = 1e6, 1e-4, 7
     smoothness = (L0 * N + 1) / ETA
-    assert step_limit_nn_corrected(C, H) <= 1 / (4 * smoothness)
+    assert step_limit_nn(C, H, corrected=True) <= 1 / (4 * smoothness)
     added = 12 * gamma * (smoothness - L0 * N / ETA) * N**2 / M * (2 * NU2 / ETA**2 + L0**2)
-    assert bound_nn_corrected(C, K, gamma, H) == pytest.approx(bound_nn(C, K, gamma, H) + added)
+    assert bound_nn(C, K, gamma, H, corrected=True) == pytest.approx(bound_nn(C, K, gamma, H) + added)
     assert prescribe_nn(C, 1e-2, corrected=True).rounds > prescribe_nn(C, 1e-2, corrected=False).rounds
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import TypeVar
 
 import numpy as np
@@ -45,14 +46,7 @@ def _randomness(study: Study) -> Examined:
     """Examine the samples: unbiasedness, variances, and the smoothness of the server's term."""
     clients, problem = study.holders.clients, study.compiled.declaration
     first = study.assumption("(ii)") if study.problem_class == "nn" else ""
-    findings = [
-        Finding(
-            "unbiased samples",
-            "proved",
-            "minibatches are drawn uniformly with replacement, or from the law itself",
-            first,
-        )
-    ]
+    findings = [Finding("unbiased samples", "proved", "minibatches are drawn uniformly with replacement, or from the law itself", first)]
     constants: list[Constant] = []
     if study.problem_class == "nn":
         nu = max(spread(study, problem.objective.clients, h) for h in clients)
@@ -80,12 +74,7 @@ def _of_hierarchical(study: Study) -> Examined:
         _bounded(study, "bounded variance of the lower gradient", lower, "[HFL] Assumption 1 (ii)"),
         _bounded(study, "bounded variance of the server gradient", server, "[HFL] Assumption 1 (iii)"),
         _bounded(study, "server term smooth", smooth, "[HFL] Assumption 1 (iii)"),
-        Finding(
-            "client term without samples",
-            "proved" if free else "not covered",
-            "f_2 is evaluated, not sampled, in [HFL] (1)",
-            "[HFL] (1)",
-        ),
+        Finding("client term without samples", "proved" if free else "not covered", "f_2 is evaluated, not sampled, in [HFL] (1)", "[HFL] (1)"),
     )
     return Examined(findings, constants)
 
@@ -117,21 +106,17 @@ def _bounded(study: Study, name: str, value: float, assumption: str) -> Finding:
     return Finding(name, "unknown", "no bound on the declared sets", assumption, advice=study.unbounded)
 
 
-def _prescribed(
-    kind: str, c: Constants, epsilon: float, given: float | None = None
-) -> tuple[Prescription | None, Prescription]:
+def _prescribed(kind: str, c: Constants, epsilon: float, given: float | None) -> tuple[Prescription | None, Prescription]:
     """(what the theorem prescribes with its gaps closed, what it prescribes as printed), for ``given`` local steps if they are.
 
     With its gaps closed [2S] Theorem 1 covers one local step a round alone: None for more.
     """
-    if kind == "nn":
-        return prescribe_nn(c, epsilon, True, given), prescribe_nn(c, epsilon, False, given)
     if kind == "bl":
-        corrected = prescribe_bl_corrected(c, epsilon) if given in (None, 1) else None
-        return corrected, prescribe_bl(c, epsilon, given)
-    if kind == "2s":
-        return prescribe_2s(c, epsilon, True, given), prescribe_2s(c, epsilon, False, given)
-    return prescribe_hfl(c, epsilon, corrected=True), prescribe_hfl(c, epsilon, corrected=False)
+        return prescribe_bl_corrected(c, epsilon) if given in (None, 1) else None, prescribe_bl(c, epsilon, given)
+    if kind == "hfl":
+        return prescribe_hfl(c, epsilon, corrected=True), prescribe_hfl(c, epsilon, corrected=False)
+    prescribe = prescribe_nn if kind == "nn" else prescribe_2s
+    return prescribe(c, epsilon, True, given), prescribe(c, epsilon, False, given)
 
 
 def _theorem_constants(study: Study, constants: Mapping[str, Constant]) -> Constants:
@@ -217,48 +202,16 @@ def _times(first: float, second: float) -> float:
 
 STATEMENT = "a bound on E|grad f^eta(x_k*)|^2 at a random iterate k*, eta = {eta:g}, accuracy {epsilon:g}"
 PROJECTED = "queries='projected': f is queried on X, so that constants on X suffice"
+_SETS = ("Y(x) nonempty", "Y(x) closed and convex")
+_SLOPES = ("f Lipschitz in y", "implicit function Lipschitz")
+_X = ("X nonempty, closed and convex", "set dissimilarity")
+_BELOW = ("f Lipschitz in x", *_SLOPES, "strong convexity", "smoothness", "lower gradient Lipschitz in x")
+_VARIANCES = ("bounded variance of the lower gradient", "server term smooth", "bounded variance of the server gradient", "client term without samples")
 NEEDED: dict[str, tuple[str, tuple[str, ...]]] = {
-    "nn": (
-        "[NN] Proposition 1 ([2S] Proposition 1)",
-        (
-            "f Lipschitz in x",
-            "unbiased samples",
-            "bounded variance of f",
-            "X nonempty, closed and convex",
-            "set dissimilarity",
-        ),
-    ),
-    "bl": (
-        "[2S] Theorem 1",
-        (
-            *("f Lipschitz in x", "f Lipschitz in y", "implicit function Lipschitz", "strong convexity", "smoothness"),
-            *("lower gradient Lipschitz in x", "y(x) Lipschitz", "X nonempty, closed and convex", "set dissimilarity"),
-            *("Y(x) nonempty", "Y(x) closed and convex", "unbiased samples"),
-        ),
-    ),
-    "2s": (
-        "[2S] Theorem 2",
-        (
-            *(
-                "f Lipschitz in y",
-                "implicit function Lipschitz",
-                "strong monotonicity",
-                "smoothness",
-                "unbiased samples",
-            ),
-            *("X nonempty, closed and convex", "set dissimilarity"),
-            *("Y(x) nonempty", "Y(x) closed and convex", "Y(x) bounded"),
-        ),
-    ),
-    "hfl": (
-        "[HFL] Theorem 1",
-        (
-            *("f Lipschitz in x", "f Lipschitz in y", "implicit function Lipschitz", "strong convexity", "smoothness"),
-            *("lower gradient Lipschitz in x", "unbiased samples", "bounded variance of the lower gradient"),
-            *("server term smooth", "bounded variance of the server gradient", "client term without samples"),
-            *("Y(x) nonempty", "Y(x) closed and convex", "Y(x) bounded"),
-        ),
-    ),
+    "nn": ("[NN] Proposition 1 ([2S] Proposition 1)", ("f Lipschitz in x", "unbiased samples", "bounded variance of f", *_X)),
+    "bl": ("[2S] Theorem 1", (*_BELOW, "y(x) Lipschitz", *_X, *_SETS, "unbiased samples")),
+    "2s": ("[2S] Theorem 2", (*_SLOPES, "strong monotonicity", "smoothness", "unbiased samples", *_X, *_SETS, "Y(x) bounded")),
+    "hfl": ("[HFL] Theorem 1", (*_BELOW, "unbiased samples", *_VARIANCES, *_SETS, "Y(x) bounded")),
 }
 GAPS = {
     "nn": (
@@ -296,21 +249,15 @@ def _form_of_declaration(study: Study) -> tuple[Finding, ...]:
         findings.append(Finding("constraints on x alone", "not covered", reason))
     if study.level is not None and study.problem_class != "2s":
         argmin = study.level.kind != "equilibrium"
-        reason = "the theorem is about minimisers" + (
-            "" if argmin else "; for an equilibrium of this scope none is stated"
-        )
+        reason = "the theorem is about minimisers" + ("" if argmin else "; for an equilibrium of this scope none is stated")
         findings.append(Finding("lower level is an argmin", "proved" if argmin else "not covered", reason))
     if study.problem_class == "hfl":
         free = not study.compiled.upper_set.blocks and study.compiled.private_set is None
-        reason = (
-            "as in [HFL] (1)" if free else "[HFL] (1) has no constraints on x: a projected server step is not covered"
-        )
+        reason = "as in [HFL] (1)" if free else "[HFL] (1) has no constraints on x: a projected server step is not covered"
         findings.append(Finding("x unconstrained", "proved" if free else "not covered", reason, "[HFL] (1)"))
     else:
         absent = problem.objective.server is None
-        reason = (
-            "the class has no server term" if absent else "the papers' class has no server term, this problem has one"
-        )
+        reason = "the class has no server term" if absent else "the papers' class has no server term, this problem has one"
         findings.append(Finding("no server term", "proved" if absent else "not covered", reason))
     if study.level is not None and study.level.prices:
         named = ", ".join(price.name() for price in study.level.prices)
@@ -409,7 +356,12 @@ def check(
     findings: list[Finding] = []
     constants: list[Constant] = []
     with RunProgress(6 if study.level is not None else 4, "check", progress, "stages") as bar:
-        stage = _Stages(bar)
+        done = count()
+
+        def stage(what: str, work: Callable[[], Part]) -> Part:
+            bar.update(next(done), what)
+            return work()
+
         upper = stage("X", lambda: upper_sets(study))
         findings += [*upper.findings, *_form_of_declaration(study)]
         curvature = None
@@ -423,9 +375,10 @@ def check(
         draws = stage("samples", lambda: _randomness(study))
         findings += [*slopes.findings, *draws.findings]
         constants += [*slopes.constants, *upper.constants, *draws.constants]
-        findings, constants = marked(study, findings), _marked_constants(study, constants)
+        findings, constants = _marked(study, findings, constants)
         by_name = {c.name: c for c in constants}
         result = stage("theorem", lambda: _theorem(study, {f.name: f for f in findings}, by_name, epsilon))
+        bar.update(next(done), "theorem")
     title = f"{_TITLES[study.problem_class]}; {_counted(study.compiled.upper.size, 'decision')}, {_counted(study.compiled.num_clients, 'client')}"
     remarks = tuple(filter(None, [compiled.declaration.strays_text]))
     return CheckReport(title, tuple(findings), by_name, (result,), remarks)
@@ -435,66 +388,27 @@ def _counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-class _Stages:
-    """Does one part of the check after another, and says so on a progress bar."""
-
-    def __init__(self, bar: RunProgress) -> None:
-        self._bar, self._done = bar, 0
-
-    def __call__(self, what: str, work: Callable[[], Part]) -> Part:
-        self._bar.update(self._done, what)
-        part = work()
-        self._done += 1
-        self._bar.update(self._done, what)
-        return part
-
-
-OF_X = frozenset({"X nonempty, closed and convex"})
-OF_SETS = frozenset({"Y(x) closed and convex"})
-OF_Y = frozenset(
-    {
-        *("strong convexity", "strong monotonicity", "lower level has a solution"),
-        *("y(x) Lipschitz", "implicit function Lipschitz", "y(x) unique", "y(x) differentiable"),
-    }
+_OF_Y = (
+    *("strong convexity", "strong monotonicity", "lower level has a solution"),
+    *("y(x) Lipschitz", "implicit function Lipschitz", "y(x) unique", "y(x) differentiable"),
 )
-CONSTANTS = frozenset({*("mu_h", "mu_h of the mean", "mu_F", "mu_F of the mean", "kappa_F"), *("L_y", "L0_imp", "L_f")})
+_CONSTANTS = ("mu_h", "mu_h of the mean", "mu_F", "mu_F of the mean", "kappa_F", "L_y", "L0_imp", "L_f")
 
 
-def marked(study: Study, findings: Sequence[Finding]) -> list[Finding]:
-    """The findings, those that rest on assertions with that status and the functions' names."""
-    return [_marked_finding(finding, _resting(study, finding.name)) for finding in findings]
+def _marked(study: Study, findings: Sequence[Finding], constants: Sequence[Constant]) -> tuple[list[Finding], list[Constant]]:
+    """The same, those that rest on assertions with that status and the functions' names."""
+    declared, level = study.compiled.declaration, study.level
+    resting = {"X nonempty, closed and convex": asserted_convex(declared.constraints, study.compiled.upper.variables)}
+    of_level: tuple[str, ...] = ()
+    if level is not None:
+        of_level = asserted_convex([*level.expressions, *level.constraints], level.variables)
+        resting |= {"Y(x) closed and convex": asserted_convex(level.constraints, level.variables), **dict.fromkeys(_OF_Y, of_level)}
 
+    def said(names: tuple[str, ...]) -> str:
+        return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} convex as asserted"
 
-def _marked_constants(study: Study, constants: Sequence[Constant]) -> list[Constant]:
-    """The constants, with the functions whose convexity they rest on."""
-    names = _of_lower_level(study)
-    if not names:
-        return list(constants)
-    return [replace(c, reason=f"{c.reason}; {_said(names)}") if c.name in CONSTANTS else c for c in constants]
-
-
-def _resting(study: Study, name: str) -> tuple[str, ...]:
-    """The functions that a finding of this name rests on."""
-    declared = study.compiled.declaration
-    if name in OF_X:
-        return asserted_convex(declared.constraints, study.compiled.upper.variables)
-    if study.level is None:
-        return ()
-    if name in OF_SETS:
-        return asserted_convex(study.level.constraints, study.level.variables)
-    return _of_lower_level(study) if name in OF_Y else ()
-
-
-def _of_lower_level(study: Study) -> tuple[str, ...]:
-    level = study.level
-    return () if level is None else asserted_convex([*level.expressions, *level.constraints], level.variables)
-
-
-def _marked_finding(finding: Finding, names: tuple[str, ...]) -> Finding:
-    if not names or finding.status not in ("proved", "sampled"):
-        return finding
-    return replace(finding, status="asserted", reason=f"{finding.reason}; {_said(names)}")
-
-
-def _said(names: tuple[str, ...]) -> str:
-    return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} convex as asserted"
+    told = [
+        replace(f, status="asserted", reason=f"{f.reason}; {said(names)}") if (names := resting.get(f.name)) and f.status in ("proved", "sampled") else f
+        for f in findings
+    ]
+    return told, [replace(c, reason=f"{c.reason}; {said(of_level)}") if of_level and c.name in _CONSTANTS else c for c in constants]

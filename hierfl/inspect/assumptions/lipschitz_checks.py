@@ -24,11 +24,10 @@ from cvxpy.constraints import Equality, Inequality
 from cvxpy.constraints.constraint import Constraint
 from jaxtyping import Float
 
-from hierfl.analysis.curvature_bounds import is_quadratic
+from hierfl.analysis.curvature_bounds import Edge, is_quadratic
 from hierfl.analysis.enclosure import enclose
 from hierfl.analysis.hoist import hoist
 from hierfl.analysis.lipschitz import gradient_bound, mixed_bound, one_sample
-from hierfl.analysis.spectrum import Edge
 from hierfl.analysis.variable_bounds import attribute_constraints
 from hierfl.atoms.algebra import addends
 from hierfl.atoms.table import row_of
@@ -150,10 +149,8 @@ def _response_constant(study: Study, moduli: Moduli, mixed: float) -> tuple[floa
     if not mu > 0:
         return np.inf, "unknown: no modulus of strong convexity (monotonicity)"
     if not np.isfinite(mixed):
-        return (
-            np.inf,
-            "unknown: L_{grad h,x} is not known: no bound on second derivatives in (x, y) over the declared sets",
-        )
+        why = "L_{grad h,x} is not known: no bound on second derivatives in (x, y) over the declared sets"
+        return np.inf, f"unknown: {why}"
     if study.movement.kind == "fixed":
         return mixed / mu * (1 + 1e-12), "L_{grad h,x} / mu_h ([2S] Lemma 2): Y does not move"
     along_sides = _over_moving_sides(study, moduli, mixed)
@@ -175,10 +172,8 @@ def _over_moving_sides(study: Study, moduli: Moduli, mixed: float) -> tuple[floa
     except NoShiftError as reason:
         return np.inf, f"unknown: {reason}"
     if shift is None:
-        return (
-            np.inf,
-            "unknown: Y(x) changes with x by more than a translation, and y(x) may not be Lipschitz (as for y^2 <= x)",
-        )
+        why = "Y(x) changes with x by more than a translation, and y(x) may not be Lipschitz (as for y^2 <= x)"
+        return np.inf, f"unknown: {why}"
     mu, level = moduli.own_mu, study.below
     if level.kind == "equilibrium":
         value, how = shift + (mixed + moduli.smooth * shift) / mu, "a + (L_{grad h,x} + L_h a) / mu_h"
@@ -250,10 +245,8 @@ def gradient_size(study: Study, term: cp.Expression, variables: Sequence[cp.Vari
     rough = gradient_bound(alone, variables, holder.known)
     if not np.isfinite(rough) or not samples:
         return rough
-    squares = [
-        (share, gradient_bound(alone, variables, known) ** 2) for share, known in study.holders.groups(holder, samples)
-    ]
-    return float(np.sqrt(sum(share * square for share, square in squares))) * (1 + 1e-12)
+    groups = study.holders.groups(holder, samples)
+    return float(np.sqrt(sum(share * gradient_bound(alone, variables, known) ** 2 for share, known in groups))) * (1 + 1e-12)
 
 
 def _steep_addend(study: Study, term: cp.Expression, variables: Sequence[cp.Variable]) -> cp.Expression | None:
@@ -299,16 +292,13 @@ def _mixed_constant(study: Study) -> float:
     halves = [Curvature(compiled, joint, group, study.holders.clients[0].known) for group in (upper, lower)]
     if not all(half.bounds.exact for half in halves):
         return np.inf
-    worst = 0.0
-    for holder in study.holders.clients:
-        ends = [half.spectrum(holder).high for half in halves]
-        worst = max(worst, *(np.inf if end is None else 0.0 for end in ends), _root(ends))
-    return worst
+    return max(_root([half.spectrum(holder).high for half in halves]) for holder in study.holders.clients)
 
 
 def _root(ends: Sequence[Edge | None]) -> float:
-    """The geometric mean of two ends, moved outward by the rounding."""
-    return float(np.sqrt(np.prod([max(end.value, 0.0) for end in ends if end is not None]))) * (1 + 1e-12)
+    """The geometric mean of two ends, moved outward by the rounding; infinite where one is not known."""
+    known = [max(end.value, 0.0) for end in ends if end is not None]
+    return float(np.sqrt(np.prod(known))) * (1 + 1e-12) if len(known) == len(ends) else np.inf
 
 
 def lipschitz(study: Study, moduli: Moduli | None) -> Examined:
@@ -333,26 +323,17 @@ def lipschitz(study: Study, moduli: Moduli | None) -> Examined:
         how = how.replace("L_{grad h,x}", "L_{F,x}").replace("L_h", "L_F").replace("mu_h", "mu_F")
     implicit = f_x + _times(f_y, slope)
     whole = _server_gradient(study, upper) + f_x + _times(_server_gradient(study, lower) + f_y, slope)
+    made_of = "L_{f,y} L_y + L_{f,x}" if np.isfinite(implicit) else "one of its factors is unknown"
     constants += [
         Constant("L_y", slope, "<=", how.removeprefix("unknown: ")),
-        Constant(
-            "L0_imp",
-            implicit,
-            "<=",
-            "L_{f,y} L_y + L_{f,x}" if np.isfinite(implicit) else "one of its factors is unknown",
-        ),
+        Constant("L0_imp", implicit, "<=", made_of),
         *_of_the_whole(study, whole),
     ]
+    second, of_level = "second derivatives in (x, y)", study.assumption("(ii)", "2s")
     findings = (
         in_x,
         _slope_finding(study, "y", lower, f_y, assumption),
-        _bound_finding(
-            study,
-            "lower gradient Lipschitz in x",
-            mixed,
-            "second derivatives in (x, y)",
-            study.assumption("(ii)", "2s"),
-        ),
+        _bound_finding(study, "lower gradient Lipschitz in x", mixed, second, of_level),
         _bound_finding(study, "y(x) Lipschitz", slope, how, "", moduli.proved),
         _implicit(study, implicit, whole, assumption, moduli.proved),
         _uniqueness(study, moduli),
@@ -403,12 +384,8 @@ def _times(first: float, second: float) -> float:
 
 def _gradient_constant(name: str, value: float, who: str, each: tuple[float, ...]) -> Constant:
     many = len(each) > 1
-    reason = (
-        "the largest gradient on the declared sets"
-        if np.isfinite(value)
-        else "the gradient is not bounded on the declared sets"
-    )
-    return Constant(name, value, "<=", reason, who if many else "", each if many else ())
+    reason = "the largest gradient" if np.isfinite(value) else "the gradient is not bounded"
+    return Constant(name, value, "<=", f"{reason} on the declared sets", who if many else "", each if many else ())
 
 
 def _bound_finding(study: Study, name: str, value: float, how: str, assumption: str, proved: bool = True) -> Finding:

@@ -19,12 +19,26 @@ import jax.numpy as jnp
 import numpy as np
 from cvxpy.atoms.affine.add_expr import AddExpression
 
-from hierfl.analysis.curvature_bounds import CurvatureBounds, End, curvature_bounds, majorant, moves_slopes
+from hierfl.analysis.curvature_bounds import (
+    DENSE_LIMIT,
+    CurvatureBounds,
+    Edge,
+    curvature_bounds,
+    largest,
+    majorant,
+    moves_slopes,
+    smallest,
+)
 from hierfl.analysis.enclosure import Known
 from hierfl.analysis.hoist import hoist
-from hierfl.analysis.lipschitz import ROW_LIMIT, JacobianRows
-from hierfl.analysis.monotonicity import BoundingJacobians, bounding_jacobians, largest_norm, least_eigenvalue
-from hierfl.analysis.spectrum import DENSE_LIMIT, Edge, largest, smallest
+from hierfl.analysis.lipschitz import (
+    ROW_LIMIT,
+    BoundingJacobians,
+    JacobianRows,
+    bounding_jacobians,
+    largest_norm,
+    least_eigenvalue,
+)
 from hierfl.atoms.algebra import addends
 from hierfl.atoms.intervals import EPS, Interval, interval_sum
 from hierfl.compiler.data.tables import Population
@@ -42,12 +56,11 @@ if TYPE_CHECKING:
 Products = Callable[[np.ndarray], np.ndarray]  # of the Hessian with vectors (k, size)
 
 
-@dataclass(frozen=True)
-class Spectrum:
+class Spectrum(NamedTuple):
     """mu from below and L from above of one function (None: no bound)."""
 
-    low: Edge | None
-    high: Edge | None
+    low: Edge | None = None
+    high: Edge | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,14 +90,14 @@ class Curvature:
         terms = max((holder.rows for _, holder in holders), default=1)
         low = high = None
         if self.bounds.lower is not None:
-            low = smallest(self._products("lower", holders), self.size, terms)
+            low = smallest(self._products(self.bounds.lower, holders), self.size, terms)
             if low is None and self._plain is not None:  # leaving out convex terms can only lower mu
-                low = smallest(self._products("plain", holders), self.size, terms)
+                low = smallest(self._products(self._plain, holders), self.size, terms)
             if low is None:
                 low = Edge(0.0, "convex, by CVXPY's rules")
         if self.bounds.upper is not None:
-            dominating = None if self._dominating is None else self._products("dominating", holders)
-            high = largest(self._products("upper", holders), self.size, terms, dominating)
+            dominating = None if self._dominating is None else self._products(self._dominating, holders)
+            high = largest(self._products(self.bounds.upper, holders), self.size, terms, dominating)
         return Spectrum(low, high)
 
     @cached_property
@@ -98,36 +111,24 @@ class Curvature:
     def _dominating(self) -> cp.Expression | None:
         return None if self.bounds.upper is None else majorant(self.bounds.upper, self.variables)
 
-    def _expression(self, which: str) -> cp.Expression:
-        if which in ("lower", "upper"):
-            return getattr(self.bounds, which)
-        return self._plain if which == "plain" else self._dominating
-
-    def _products(self, which: str, holders: Sequence[tuple[float, Holder]]) -> Products:
-        multiply = self._compiled_products(which)
+    def _products(self, expression: cp.Expression, holders: Sequence[tuple[float, Holder]]) -> Products:
+        if id(expression) not in self._programs:
+            self._programs[id(expression)] = self._compile(expression)
+        multiply, used = self._programs[id(expression)], {p.id for p in expression.parameters()}
 
         def products(vectors: np.ndarray) -> np.ndarray:
             result = np.zeros_like(vectors)
             for weight, holder in holders:
-                ends = {p.id: jnp.asarray(end.value(holder.known)) for p, end in self._ends(which)}
+                ends = {p.id: jnp.asarray(end.value(holder.known)) for p, end in self.bounds.ends.items() if p.id in used}
                 part = multiply(jnp.asarray(vectors), holder.population, holder.index, holder.own | ends)
                 result += weight * np.asarray(part)
             return result
 
         return products
 
-    def _ends(self, which: str) -> list[tuple[cp.Parameter, End]]:
-        used = {p.id for p in self._expression(which).parameters()}
-        return [(p, end) for p, end in self.bounds.ends.items() if p.id in used]
-
     @cached_property
-    def _programs(self) -> dict[str, Callable[..., jax.Array]]:
+    def _programs(self) -> dict[int, Callable[..., jax.Array]]:
         return {}
-
-    def _compiled_products(self, which: str) -> Callable[..., jax.Array]:
-        if which not in self._programs:
-            self._programs[which] = self._compile(self._expression(which))
-        return self._programs[which]
 
     def _compile(self, expression: cp.Expression) -> Callable[..., jax.Array]:
         program = Program([expression])
@@ -204,8 +205,7 @@ def _mapping_spectra(study: Study) -> LowerSpectra:
     if any(moves_slopes(e, ids) for e in level.expressions):
         return _by_intervals(study, "x moves the mapping's slopes")
     if study.compiled.lower.size > DENSE_LIMIT:
-        nothing = (Spectrum(None, None),) * len(study.y_holders)
-        return LowerSpectra(nothing, None, "", ("the Jacobian is too large",), False)
+        return _nothing(study, "the Jacobian is too large")
     x, y = study.project_x(np.zeros(study.compiled.upper.size)), np.zeros(study.compiled.lower.size)
     used = {leaf for e in level.expressions for leaf in _slope_parameters(e, ids)}
     matrices: dict[Hashable, np.ndarray] = {}
@@ -218,19 +218,18 @@ def _mapping_spectra(study: Study) -> LowerSpectra:
     together = None
     if study.compiled.scope == "federation":
         together = _of_matrix(np.asarray(sum(w * matrices[k] for k, (w, _) in zip(keys, study.owners[0][1]))))
-    return LowerSpectra(
-        tuple(spectra[key] for key in keys), together, "the Jacobian, which is constant", (), data_exact(study, used)
-    )
+    return LowerSpectra(tuple(spectra[key] for key in keys), together, "the Jacobian, which is constant", (), data_exact(study, used))
+
+
+def _nothing(study: Study, note: str) -> LowerSpectra:
+    return LowerSpectra((Spectrum(),) * len(study.y_holders), None, "", (note,), False)
 
 
 def _by_intervals(study: Study, moved: str) -> LowerSpectra:
     """The same for a Jacobian that moves; ``moved`` says why it does."""
     level = study.below
-    if not _can_be_bounded(study):
-        nothing = (Spectrum(None, None),) * len(study.y_holders)
-        return LowerSpectra(
-            nothing, None, "", (f"{moved}, and its Jacobian is too large for a bound entry by entry",), False
-        )
+    if study.compiled.lower.size > ROW_LIMIT:
+        return _nothing(study, f"{moved}, and its Jacobian is too large for a bound entry by entry")
     bounds = MappingBounds(study, known_of_all(study.y_holders))
     together = None
     if study.compiled.scope == "federation":
@@ -253,11 +252,8 @@ def _slope_parameters(node: cp.Expression, kept: set[int]) -> set[int]:
     """Parameters beside which the kept variables stand, in anything but a sum."""
     if not any(v.id in kept for v in node.variables()):
         return set()
-    beside = (
-        set()
-        if isinstance(node, AddExpression)
-        else {p.id for a in node.args if not any(v.id in kept for v in a.variables()) for p in a.parameters()}
-    )
+    factors = [] if isinstance(node, AddExpression) else [a for a in node.args if not any(v.id in kept for v in a.variables())]
+    beside = {p.id for a in factors for p in a.parameters()}
     return beside.union(*(_slope_parameters(argument, kept) for argument in node.args))
 
 
@@ -283,7 +279,7 @@ def upper_spectra(study: Study) -> tuple[Spectrum, ...]:
         bounds = (curvature.bounds.lower, curvature.bounds.upper)
         used = {p.id for bound in bounds if bound is not None for p in bound.parameters()}
         exact = not used & study.holders.distributed
-        spectra.append(curvature.spectrum(holder) if exact else Spectrum(None, None))
+        spectra.append(curvature.spectrum(holder) if exact else Spectrum())
     return tuple(spectra)
 
 
@@ -322,23 +318,13 @@ class MappingBounds:
             low = max(low, least_eigenvalue(lower))
             if parts.gap is not None:
                 high = min(high, largest_norm(lower, self._matrix(parts.gap, owner)))
-        return Spectrum(
-            Edge(low, RULE) if np.isfinite(low) else None,
-            Edge(high, RULE) if np.isfinite(high) else None,
-        )
+        return Spectrum(*(Edge(end, RULE) if np.isfinite(end) else None for end in (low, high)))
 
     def _matrix(self, rows: JacobianRows, owner: list[tuple[float, Hashable]]) -> Interval:
         weights: dict[Hashable, float] = {}
         for weight, key in owner:
             weights[key] = weights.get(key, 0.0) + weight
-        return interval_sum(
-            [Interval.of(np.asarray(w)) * rows.enclosed(self._known[key]) for key, w in weights.items()]
-        )
-
-
-def _can_be_bounded(study: Study) -> bool:
-    """Whether F has few enough entries to be differentiated one by one."""
-    return study.compiled.lower.size <= ROW_LIMIT
+        return interval_sum([Interval.of(np.asarray(w)) * rows.enclosed(self._known[key]) for key, w in weights.items()])
 
 
 def _key(known: Known, leaves: Sequence[int]) -> Hashable:
@@ -357,11 +343,8 @@ _QUOTIENT = "(F(y1) - F(y2))'(y1 - y2) / |y1 - y2|^2"
 def _search_monotonicity(study: Study, name: str, known: LowerSpectra, assumption: str) -> Finding:
     """Look for two points of Y(x) between which F is not strongly monotone."""
     if study.compiled.lower.size > JACOBIAN_LIMIT:
-        reason = (
-            "; ".join(known.notes)
-            or f"no positive bound, and the Hessian is too large to search ({study.compiled.lower.size})"
-        )
-        return Finding(name, "unknown", reason, assumption)
+        too_large = f"no positive bound, and the Hessian is too large to search ({study.compiled.lower.size})"
+        return Finding(name, "unknown", "; ".join(known.notes) or too_large, assumption)
     worst, points = np.inf, 0
     for base in _bases(study):
         points += 1

@@ -2,6 +2,11 @@
 
 Holders are the clients, or each of their samples, with what is known of the leaves there. Of the lower level: its mapping F and the Jacobian,
 at points, of which sampling and witnesses are made.
+
+How Y(x) moves with x: not at all, by a translation ``Y(x) = T x + C``, or otherwise.
+
+The constraints are functions of affine pieces in (x, y). If one matrix T makes every piece a function of y - T x alone
+(its slope in x is minus its slope in y times T), the set is a translated one.
 """
 
 from __future__ import annotations
@@ -11,16 +16,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import cvxpy as cp
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse as sp
+from cvxpy.atoms.affine.add_expr import AddExpression
+from cvxpy.constraints import Equality, Inequality
 from cvxpy.constraints.constraint import Constraint
+from cvxpy.expressions.expression import Expression
 
 from hierfl.analysis.enclosure import Known
-from hierfl.analysis.moving import Movement, movement
+from hierfl.analysis.hoist import hoist
 from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of
 from hierfl.atoms.intervals import Interval
-from hierfl.compiler.data.tables import Data, Population
+from hierfl.compiler.data.tables import Data, Population, Table
 from hierfl.compiler.expressions.program import NO_ROWS
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.expectation import total
@@ -28,6 +38,94 @@ from hierfl.language.expectation import total
 if TYPE_CHECKING:
     from hierfl.compiler.compiled_problem import CompiledProblem
     from hierfl.language.levels import LowerLevel
+
+
+SIZE_LIMIT = 400
+
+
+@dataclass(frozen=True)
+class Movement:
+    """``kind`` is ``"fixed"``, ``"translated"`` or ``"moving"``; ``shift`` the spectral norm of T (infinity if moving)."""
+
+    kind: str
+    shift: float
+
+
+def movement(constraints: Sequence[Constraint], lower: Sequence[cp.Variable], upper: Sequence[cp.Variable]) -> Movement:
+    """How the set that the constraints describe in the lower variables moves with the upper ones."""
+    upper_ids, lower_ids = {v.id for v in upper}, {v.id for v in lower}
+    about = [c for c in constraints if any(v.id in lower_ids for v in c.variables())]
+    if not any(v.id in upper_ids for c in constraints for v in c.variables()):
+        return Movement("fixed", 0.0)
+    hoisted = hoist(about, [*lower, *upper])
+    if hoisted.parameters and any(_multiplies(c) for c in hoisted.expressions):
+        return Movement("moving", np.inf)
+    for parameter in hoisted.parameters:
+        parameter.save_value(np.zeros(parameter.shape))
+    for twin in hoisted.twins.values():
+        twin.save_value(np.zeros(twin.shape))
+    pieces = [piece for c in hoisted.expressions for side in _sides(c) for piece in _affine_pieces(side)]
+    slopes = [(_slope(piece, lower, hoisted.twins), _slope(piece, upper, hoisted.twins)) for piece in pieces]
+    in_y, in_x = (sp.vstack([pair[side] for pair in slopes]).tocsr() for side in (0, 1))
+    return _translation(in_y, in_x)
+
+
+def _translation(in_y: sp.csr_array, in_x: sp.csr_array) -> Movement:
+    """T with ``in_x = -in_y T``: first plus or minus the identity, then the least-norm solution."""
+    if in_y.shape[1] == in_x.shape[1]:
+        for sign in (1.0, -1.0):
+            if abs(in_x + sign * in_y).max() == 0:
+                return Movement("translated", 1.0)
+    if max(in_y.shape[1], in_x.shape[1]) > SIZE_LIMIT:
+        return Movement("moving", np.inf)
+    dense_y, dense_x = in_y.toarray(), in_x.toarray()
+    shift = -np.linalg.lstsq(dense_y, dense_x, rcond=None)[0]
+    scale = np.abs(dense_x).max() + np.abs(dense_y).max() * (1.0 + np.abs(shift).max())
+    if np.abs(dense_y @ shift + dense_x).max() > 1e-10 * scale:
+        return Movement("moving", np.inf)
+    return Movement("translated", float(np.linalg.norm(shift, 2)) * (1 + 1e-9))
+
+
+def _sides(constraint: Constraint) -> list[Expression]:
+    """The expressions that a constraint is about; two sides of a comparison count through their difference."""
+    if isinstance(constraint, (Inequality, Equality)):
+        return [constraint.args[0] - constraint.args[1]]
+    return list(constraint.args)
+
+
+def _affine_pieces(node: Expression) -> list[Expression]:
+    """The maximal affine subtrees that mention a variable."""
+    if not node.variables():
+        return []
+    if node.is_affine():
+        return [node]
+    return [piece for argument in node.args for piece in _affine_pieces(argument)]
+
+
+def _multiplies(node: Expression | Constraint) -> bool:
+    """Whether a hoisted parameter is a factor of something with variables, or of unknown effect."""
+    mentions = [bool(argument.variables()) for argument in node.args]
+    constants = [a for a, with_variables in zip(node.args, mentions) if not with_variables and a.parameters()]
+    additive = isinstance(node, (Inequality, Equality, AddExpression))
+    if any(mentions) and constants and not additive:
+        return True
+    return any(_multiplies(argument) for argument in node.args)
+
+
+def _slope(piece: Expression, variables: Sequence[cp.Variable], twins: dict[cp.Variable, cp.Variable]) -> sp.csr_array:
+    """The slope of an affine piece: a row for each entry, a column for each scalar, both in CVXPY's order."""
+    slopes = piece.grad
+
+    def block(variable: cp.Variable) -> sp.csr_array:
+        slope = slopes.get(twins[variable])
+        if slope is None:
+            return sp.csr_array((piece.size, variable.size))
+        if not sp.issparse(slope):  # CVXPY gives numbers for scalars
+            slope = np.reshape(slope, (variable.size, piece.size))
+        return sp.csr_array(slope.T)
+
+    return sp.hstack([block(v) for v in variables])
+
 
 GROUPS = 64
 SAMPLE_LIMIT = 64
@@ -53,6 +151,11 @@ class Holder:
         assert self.population is not None
         samples = {p.id for p in average.parameters()}
         return next(int(t.counts[self.index]) for t in self.population.tables if samples & set(t.samples))
+
+
+def _hulls(table: Table, rows: np.ndarray) -> dict[int, Interval]:
+    """The range of every leaf over some rows of a table."""
+    return {leaf: Interval.hull(np.asarray(values)) for leaf, values in table.rows(rows).items()}
 
 
 def known_of_all(holders: Sequence[Holder]) -> Known:
@@ -120,13 +223,7 @@ class Holders:
         _, table = tables[0]
         start, count = int(table.offsets[holder.index]), int(table.counts[holder.index])
         parts = np.array_split(np.arange(start, start + count), min(count, GROUPS))
-        return [
-            (
-                len(part) / count,
-                {**holder.known, **{leaf: Interval.hull(np.asarray(v)) for leaf, v in table.rows(part).items()}},
-            )
-            for part in parts
-        ]
+        return [(len(part) / count, {**holder.known, **_hulls(table, part)}) for part in parts]
 
     def _client(self, population: Population, index: int, label: str) -> Holder:
         party = population.party(index)
@@ -138,8 +235,7 @@ class Holders:
             start, count = int(table.offsets[index]), int(table.counts[index])
             rows = max(rows, count)
             if table.quantiles is None:
-                own_rows = table.rows(np.arange(start, start + count))
-                known |= {leaf: Interval.hull(np.asarray(v)) for leaf, v in own_rows.items()}
+                known |= _hulls(table, np.arange(start, start + count))
             else:
                 known |= self._supports(population, index, table.samples)
         return Holder(label, index, population, own, self._with_lower(known), rows)
@@ -163,10 +259,8 @@ class Holders:
         supports = {}
         for sample, law in party.samples.items():
             if sample.id in samples:
-                low, high = law.support() if hasattr(law, "support") else (-np.inf, np.inf)
-                supports[sample.id] = Interval(
-                    *(np.broadcast_to(np.asarray(e, float), sample.shape) for e in (low, high))
-                )
+                ends = law.support() if hasattr(law, "support") else (-np.inf, np.inf)
+                supports[sample.id] = Interval(*(np.broadcast_to(np.asarray(e, float), sample.shape) for e in ends))
         return supports
 
     def _with_lower(self, known: dict[int, Interval]) -> Known:
@@ -229,11 +323,8 @@ class MappingAtPoints:
         return jax.jit(gap) if lower_set.is_exact else gap
 
     def _sum(self, function: Callable[..., jax.Array], x: np.ndarray, y: np.ndarray, owner: Weighted) -> np.ndarray:
-        parts = [
-            weight * np.asarray(function(jnp.asarray(x), jnp.asarray(y), h.population, h.index, h.own))
-            for weight, h in owner
-        ]
-        return np.asarray(sum(parts[1:], start=parts[0]))
+        at = jnp.asarray(x), jnp.asarray(y)
+        return np.sum([weight * np.asarray(function(*at, h.population, h.index, h.own)) for weight, h in owner], axis=0)
 
     def _mapping(
         self, x: jax.Array, y: jax.Array, population: Population | None, index: int, own: dict[int, Any]

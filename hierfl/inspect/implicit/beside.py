@@ -17,7 +17,7 @@ import cvxpy as cp
 import numpy as np
 from jaxtyping import Bool, Float
 
-from hierfl.analysis.differentiability import kinked_atom
+from hierfl.analysis.convexity import kinked_atom
 from hierfl.analysis.enclosure import Enclosure
 from hierfl.atoms.table import holds_code
 from hierfl.compiler.compiled_problem import CompiledProblem

@@ -1,12 +1,14 @@
 """y(x, theta) and f(x, theta) as functions that JAX compiles, batches and differentiates; theta are parameters of the problem.
 
-Parameters become upper variables (``hierfl.inspect.implicit.raised_parameters``), so that values, adjoints, and where there is none, are those of the
+Parameters become upper variables, so that values, adjoints, and where there is none, are those of the
 implicit function itself. All is computed in double precision, whatever the precision around it; batches are asked at once.
+All that is said of x then holds of parameters: how y moves, where it has kinks, what is refused. Convexity is proved for all of their values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
@@ -16,9 +18,13 @@ import cvxpy as cp
 import jax
 import jax.numpy as jnp
 import numpy as np
+from cvxpy.expressions.leaf import Leaf
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
+from hierfl.analysis.declare import declare
+from hierfl.analysis.hoist import instantiate, leaf_attributes
+from hierfl.analysis.several_levels import holding, with_clients
 from hierfl.analysis.variable_bounds import require_continuous
 from hierfl.compiler.compiled_problem import CompiledProblem, compile_problem
 from hierfl.compiler.data.tables import Data
@@ -30,14 +36,115 @@ from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.programs.convex_program import ALIKE, SEVERAL, TWISTED
 from hierfl.compiler.starting_points import AS_GIVEN, project_on_all, require_in_upper_set
-from hierfl.errors import DataError, IncompatibleSolverError, NoGradientError
-from hierfl.inspect.implicit.raised_parameters import raised
+from hierfl.errors import (
+    DataError,
+    DeclarationError,
+    IncompatibleSolverError,
+    NoGradientError,
+    NotConvexError,
+    SettingError,
+)
 from hierfl.inspect.kinks.switches import Switches, is_opaque, nodes_of
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import computing, double_precision
 from hierfl.language.declaration import Declaration
+from hierfl.language.federation.client import Client
+from hierfl.language.followers import Followers
+from hierfl.language.levels import LowerLevel
+from hierfl.language.player import Nash
 from hierfl.language.printing.text import expression_text
-from hierfl.language.sample import ClientParameter
+from hierfl.language.sample import ClientParameter, Sample
+
+SIGNS = ("nonneg", "nonpos", "pos", "neg")  # what a client's row has if all rows have it
+
+
+def raised(declaration: Declaration, parameters: Sequence[cp.Parameter]) -> tuple[Declaration, tuple[cp.Variable, ...]]:
+    """(the declaration, the upper variable of each parameter), a ``ClientParameter``'s with a leading axis of clients.
+
+    Raises
+    ------
+    SettingError
+        For what is no parameter of the problem.
+    NotConvexError, DeclarationError
+        Where a lower level is convex for the values only that parameters have now.
+    IncompatibleSolverError
+        For games, several levels in sequence, and prices.
+    """
+    level, federation = declaration.lower_level, declaration.federation
+    clients = federation.clients if federation else (Client(),)
+    _require_parameters(declaration, parameters)
+    if level is None or isinstance(level, (Followers, Nash)) or level.prices:
+        kind = "no lower level" if level is None else "prices" if level.prices else "a game" if isinstance(level, Nash) else "several lower levels"
+        raise IncompatibleSolverError(
+            f"a layer is made of one hf.ArgMin, hf.ArgMax or hf.Equilibrium without prices; here there is {kind}. Where only x moves, "
+            f"implicit(x) and implicit.gradient(x) answer."
+        )
+    own = ClientParameter(len(clients), name="place among the clients", nonneg=True)
+    variables = tuple(_variable(parameter, len(clients)) for parameter in parameters)
+    meant = {p: _read(p, variable, own) for p, variable in zip(parameters, variables)}
+    if any(isinstance(p, ClientParameter) for p in parameters):
+        federation = with_clients(federation, [holding(c, own, unit) for c, unit in zip(clients, np.eye(len(clients)))])
+    upper = [*declaration.constraints, *(one.constraint for one in declaration.coupled)]
+    try:
+        made = declare(
+            declaration.objective.over(lambda term: instantiate([term], meant)[0]),
+            _with(level, meant),
+            instantiate(upper, meant),
+            federation,
+        )
+    except (NotConvexError, DeclarationError) as error:
+        names = ", ".join(p.name() for p in parameters)
+        raise type(error)(
+            f"{error.args[0]} In a layer this has to hold for all values of {names} together with x: say what they are, as in "
+            f"cp.Parameter(..., nonneg=True), or leave one that stays as it is out of jax(...)."
+        ) from error
+    return made, variables
+
+
+def _require_parameters(declaration: Declaration, parameters: Sequence[Any]) -> None:
+    """Each is a parameter of the problem, given once."""
+    roles = declaration.roles
+    known = [*roles.parameters, *roles.client_parameters]
+    for parameter in parameters:
+        if isinstance(parameter, Sample):
+            raise SettingError(
+                f"{parameter.name()!r} is a Sample: rows of data are no inputs of a layer. A cp.Parameter or a hf.ClientParameter with a row for "
+                f"each of them is."
+            )
+        if not any(parameter is one for one in known):
+            names = ", ".join(one.name() for one in known) or "none"
+            given = parameter.name() if isinstance(parameter, Leaf) else parameter
+            raise SettingError(f"{given!r} is no parameter of the problem, which has {names}.")
+    if len({id(parameter) for parameter in parameters}) < len(parameters):
+        raise SettingError("a parameter is given twice.")
+
+
+def _variable(parameter: cp.Parameter, clients: int) -> cp.Variable:
+    """What is decided in its place."""
+    attributes = {name: value for name, value in leaf_attributes(parameter).items() if value is not None}
+    if not isinstance(parameter, ClientParameter):
+        return cp.Variable(parameter.shape, name=parameter.name(), **attributes)
+    other = [name for name in attributes if name not in SIGNS]
+    if other:
+        raise IncompatibleSolverError(f"{parameter.name()!r} is declared {other[0]}, which rows of a layer's input cannot be: give it as a cp.Parameter.")
+    shape = (clients, parameter.size) if parameter.ndim else (clients,)
+    return cp.Variable(shape, name=parameter.name(), **attributes)
+
+
+def _read(parameter: cp.Parameter, variable: cp.Variable, own: ClientParameter) -> Any:
+    """What stands for the parameter: a client's is its row."""
+    if not isinstance(parameter, ClientParameter):
+        return variable
+    return own @ variable if parameter.ndim < 2 else cp.reshape(own @ variable, parameter.shape, order="C")
+
+
+def _with(level: LowerLevel, meant: dict[Any, Any]) -> LowerLevel:
+    """The level with what is meant in place of the parameters."""
+    new = copy(level)
+    new.expressions = tuple(instantiate(level.expressions, meant))
+    new.constraints = tuple(instantiate(level.constraints, meant))
+    return new
+
 
 Shapes = dict[cp.Variable, tuple[int, ...]]  # as they are given
 TOGETHER = 100_000  # entries of the linear system of one of a batch, up to which it is solved together

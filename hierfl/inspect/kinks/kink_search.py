@@ -29,8 +29,7 @@ from hierfl.inspect.kinks.kink import (
     merged,
 )
 from hierfl.inspect.kinks.one_sided import LEAST_STEP, ROUGH_DISTANCES, OneSided, Sides, judge
-from hierfl.inspect.kinks.pieces import Branches
-from hierfl.inspect.kinks.switch_changes import SwitchChanges
+from hierfl.inspect.kinks.switch_changes import Branches, SwitchChanges
 from hierfl.inspect.kinks.switches import TOLERANCE, Cause
 from hierfl.inspect.window import Line
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hierfl.inspect.implicit.points import Points, Sampled
-from hierfl.inspect.kinks.pieces import Branches
+from hierfl.inspect.kinks.switch_changes import Branches
 
 MEETS = 2e-14  # of the value, relative to 1 + |value|: values that are no further apart meet
 LEAST_STEP = 1e-6  # of the value, relative to 1 + |value|

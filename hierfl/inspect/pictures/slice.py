@@ -28,14 +28,13 @@ from hierfl.inspect.implicit.points import Points, Sampled, shown
 from hierfl.inspect.implicit.smoothing import radii, smoothed_values
 from hierfl.inspect.kinks.kink import Kinks
 from hierfl.inspect.kinks.kink_search import KinkSearch, effort
-from hierfl.inspect.kinks.pieces import Branches
+from hierfl.inspect.kinks.switch_changes import Branches
+from hierfl.inspect.pictures.convergence import name_curves
 from hierfl.inspect.pictures.stretches import (
     Gap,
     Tie,
     Violated,
-    draw_gaps,
-    draw_ties,
-    draw_violated,
+    draw_stretches,
     gaps_between,
     ties_between,
     violated_between,
@@ -50,8 +49,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     from hierfl.compiler.layout import Layout
+
 
 class Smoothed(NamedTuple):
     """f^eta on the slice's points by Monte Carlo, with half the width of its 95% interval at each."""
@@ -406,8 +407,8 @@ def _shows_response(shown: Slice, asked: bool | None, own_axes: bool) -> bool:
     return not own_axes and 0 < scalars <= FEW if asked is None else asked
 
 
-def _draw_response(panel: Axes, shown: Slice) -> None:
-    """Draw the curves of all scalars of y, and their names where they are few."""
+def _draw_response(panel: Axes, shown: Slice) -> dict[str, Line2D]:
+    """Draw the curves of all scalars of y; returns those that have a value, by name."""
     import matplotlib as mpl
 
     owners, size = shown.answers.shape[1:]
@@ -415,7 +416,7 @@ def _draw_response(panel: Axes, shown: Slice) -> None:
     called = [str(owner) for owner in range(owners)]
     if shown.compiled.scope == "client" and declaration.federation is not None:
         called = [client.name or number for client, number in zip(declaration.federation.clients, called, strict=True)]
-    ends: dict[str, tuple[float, str]] = {}
+    curves: dict[str, Line2D] = {}
     for owner in range(owners):
         for place in range(size):
             t, values = broken(shown, shown.answers[:, owner, place])
@@ -423,59 +424,12 @@ def _draw_response(panel: Axes, shown: Slice) -> None:
             colour = READABLE[(owner if alone else place) % len(READABLE)]
             look: dict[str, Any] = {"color": colour, "linestyle": "-" if alone else LINES[owner % len(LINES)]}
             label = names[place] if owners == 1 else f"{names[place]}, {called[owner]}"
-            panel.plot(t, values, label=label, linewidth=0.9 * mpl.rcParams["lines.linewidth"], **look)
-            finite = np.flatnonzero(np.isfinite(values))
-            if len(finite):
-                ends[label] = (float(values[finite[-1]]), colour)
+            (line,) = panel.plot(t, values, label=label, linewidth=0.9 * mpl.rcParams["lines.linewidth"], **look)
+            if np.isfinite(values).any():
+                curves[label] = line
     panel.set_ylabel("y(x)")
     panel.margins(y=0.08)
-    if len(ends) <= NAMED:
-        _name_the_ends(panel, ends)
-
-
-def _name_the_ends(panel: Axes, ends: dict[str, tuple[float, str]]) -> None:
-    """Write each curve's name to its right, moved up or down where names would meet."""
-    import matplotlib as mpl
-
-    low, high = panel.get_ylim()
-    panel.set_ylim(low, high)
-    labels = sorted(ends, key=lambda label: ends[label][0])
-    at = apart(np.array([(ends[label][0] - low) / (high - low) for label in labels]), _line_height(panel))
-    fontsize = mpl.rcParams["legend.fontsize"]
-    for label, height in zip(labels, at):
-        panel.text(
-            1.015,
-            height,
-            label,
-            transform=panel.transAxes,
-            color=ends[label][1],
-            va="center",
-            fontsize=fontsize,
-            clip_on=False,
-        )
-
-
-def apart(places: np.ndarray, least: float) -> np.ndarray:
-    """Sorted places (k,) pushed apart by ``least``, kept around where they were, and on [0, 1] where there is room."""
-    if not len(places):
-        return places
-    pushed = places.copy()
-    for k in range(1, len(pushed)):
-        pushed[k] = max(pushed[k], pushed[k - 1] + least)
-    pushed -= np.mean(pushed - places)
-    pushed -= max(0.0, pushed[-1] - 1.0)
-    pushed += max(0.0, -pushed[0])
-    return pushed
-
-
-def _line_height(panel: Axes) -> float:
-    """What a name takes, in heights of the panel as it will be laid out: about two fifths of the figure's, less its axis."""
-    import matplotlib as mpl
-    from matplotlib.font_manager import FontProperties
-
-    points = FontProperties(size=mpl.rcParams["legend.fontsize"]).get_size_in_points()
-    figure = cast("Figure", panel.get_figure(root=True))
-    return float(1.15 * points / (72 * 0.3 * figure.get_figheight()))
+    return curves
 
 
 TANGENT = 0.08  # half the length of a tangent, in radii
@@ -514,17 +468,15 @@ def _plot_slice(
             low, high = smooth.value - smooth.half_width, smooth.value + smooth.half_width
             panel.fill_between(shown.t, low, high, color=colour, alpha=0.2, linewidth=0)
         _draw_kinks(panel, shown)
-        draw_gaps(panel, shown.gaps)
-        draw_ties(panel, shown.ties)
-        draw_violated(panel, shown.violated)
+        draw_stretches(panel, shown.gaps, shown.ties, shown.violated)
         if len(shown.iterates):
             inside = shown.iterates[np.abs(shown.iterates[:, 0]) <= shown.line.radius]
             panel.plot(inside[:, 0], np.interp(inside[:, 0], drawn.t, drawn.value), ".", color="0.45", label="iterates")
         panel.set(ylabel="f", title=_line_title(shown))
-        if below is not None:
-            _draw_response(below, shown)
         (panel if below is None else below).set_xlabel(line_label(shown))
         panel.legend(frameon=True, facecolor="white", framealpha=0.9, edgecolor="none")
+        if below is not None and 0 < len(curves := _draw_response(below, shown)) <= NAMED:
+            name_curves([below], [list(curves.values())], list(curves))
     return cast("Figure", figure)
 
 

@@ -111,33 +111,27 @@ TIE_SHADE = 0.15
 HATCHES = ("\\\\\\", "|||", "---", "+++")
 
 
-def draw_gaps(panel: Axes, gaps: Sequence[Gap]) -> None:
-    """Draw grey bands where f has no value, one grey for a reason."""
-    reasons = list(dict.fromkeys(gap.reason for gap in gaps))
-    for number, reason in enumerate(reasons):
-        grey, hatch = GAPS[number % len(GAPS)]
-        for place, gap in enumerate(gap for gap in gaps if gap.reason == reason):
-            label: dict[str, Any] = {"label": f"no value: {reason}"} if place == 0 else {}
-            panel.axvspan(
-                gap.low, gap.high, facecolor=grey, hatch=hatch, edgecolor="white", linewidth=0, zorder=0, **label
-            )
+def draw_stretches(panel: Axes, gaps: Sequence[Gap], ties: Sequence[Tie], violated: Sequence[Violated]) -> None:
+    """Draw bands behind f: grey where it has no value, shaded where it is that of one of several lower solutions, hatched where x is not feasible.
 
-
-def draw_ties(panel: Axes, ties: Sequence[Tie]) -> None:
-    """Shade where f is that of one of several lower solutions; single places are lines."""
-    for number, tie in enumerate(ties):
-        label: dict[str, Any] = {"label": "several lower solutions"} if number == 0 else {}
-        if tie.high > tie.low:
-            panel.axvspan(tie.low, tie.high, facecolor=COLOURS[6], alpha=TIE_SHADE, linewidth=0, zorder=0, **label)
+    Each reason, and each constraint, has a look of its own and a name in the legend; ties at single places are lines.
+    """
+    reasons, texts = list(dict.fromkeys(gap.reason for gap in gaps)), list(dict.fromkeys(one.constraint for one in violated))
+    bands: list[tuple[float, float, str, dict[str, Any]]] = []
+    for gap in gaps:
+        grey, hatch = GAPS[reasons.index(gap.reason) % len(GAPS)]
+        bands.append((gap.low, gap.high, f"no value: {gap.reason}", {"facecolor": grey, "hatch": hatch, "edgecolor": "white"}))
+    bands += [(tie.low, tie.high, "several lower solutions", {"color": COLOURS[6], "alpha": TIE_SHADE}) for tie in ties]
+    for one in violated:
+        number = texts.index(one.constraint)
+        hatch, colour = HATCHES[number % len(HATCHES)], COLOURS[(3 + number) % len(COLOURS)]
+        hatched = {"facecolor": "none", "hatch": hatch, "edgecolor": colour, "alpha": 0.4}
+        bands.append((one.low, one.high, f"violated: {one.constraint}", hatched))
+    named: set[str] = set()
+    for low, high, name, look in bands:
+        label: dict[str, Any] = {} if name in named else {"label": name}
+        named.add(name)
+        if high > low:
+            panel.axvspan(low, high, linewidth=0, zorder=0, **look, **label)
         else:
-            panel.axvline(tie.low, color=COLOURS[6], alpha=2 * TIE_SHADE, zorder=0, **label)
-
-
-def draw_violated(panel: Axes, stretches: Sequence[Violated]) -> None:
-    """Hatch where x is not feasible, behind f."""
-    texts = list(dict.fromkeys(one.constraint for one in stretches))
-    for number, text in enumerate(texts):
-        colour, hatch = COLOURS[(3 + number) % len(COLOURS)], HATCHES[number % len(HATCHES)]
-        for place, one in enumerate(one for one in stretches if one.constraint == text):
-            label: dict[str, Any] = {"label": f"violated: {text}"} if place == 0 else {}
-            panel.axvspan(one.low, one.high, facecolor="none", hatch=hatch, edgecolor=colour, alpha=0.4, linewidth=0, zorder=0, **label)
+            panel.axvline(low, zorder=0, **{**look, "alpha": 2 * TIE_SHADE}, **label)

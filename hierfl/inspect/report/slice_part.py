@@ -23,17 +23,19 @@ from hierfl.inspect.implicit.points import KEPT_LIMIT, REASONS, Points, owner_ca
 from hierfl.inspect.kinks.kink import Kinks
 from hierfl.inspect.kinks.kink_search import effort
 from hierfl.inspect.pictures.slice import BrokenCurve, Slice, broken, curve, entries, line_label
-from hierfl.inspect.report.convergence_part import faint, outline, styled
 from hierfl.inspect.report.page import (
     Html,
+    band_of,
     data,
     drawn,
     element,
     escaped,
     joined,
     notice,
+    outline,
     paragraph,
     plotly,
+    styled,
     table,
     void,
 )
@@ -91,11 +93,8 @@ def _slopes(shown: Slice, exact_slopes: bool) -> list[str]:
 def _answer_labels(shown: Slice) -> list[str]:
     """Name the first scalars of y, with their owners where there are several."""
     compiled, owners = shown.compiled, shown.answers.shape[1] if shown.answers.ndim == 3 else 0
-    named = ((owner, entry) for owner in range(owners) for entry in entries(compiled.lower))
-    alone = owners == 1
-    return [
-        entry if alone else f"{entry} of {owner_called(compiled, owner)}" for owner, entry in islice(named, SCALARS)
-    ]
+    of = [""] if owners == 1 else [f" of {owner_called(compiled, owner)}" for owner in range(min(owners, SCALARS))]
+    return list(islice((entry + owner for owner in of for entry in entries(compiled.lower)), SCALARS))
 
 
 def _answer(shown: Slice, labels: list[str], k: int) -> str:
@@ -133,12 +132,7 @@ def _line_sliders(shown: Slice, said: list[PointNotes]) -> Html:
     """Make the sliders, with what is said at each stop: the place begins in the middle, eta at the first f^eta."""
     stops = _slider_points(shown)
     middle = int(np.searchsorted(stops, len(shown.t) // 2))
-    low, high = _extent(shown)
-    moved = {
-        "t": [float(shown.t[k]) for k in stops],
-        "f": [finite(shown.value[k]) for k in stops],
-        "extent": [low, high],
-    }
+    moved = {"t": shown.t[stops].tolist(), "f": [finite(shown.value[k]) for k in stops], "extent": _extent(shown)}
     etas = [f"{smooth.eta:g}" for smooth in shown.smoothed]
     return joined(
         [
@@ -180,12 +174,11 @@ GAPS = ("#e7ebef", "#d3dae1", "#bec8d2", "#a9b6c3")  # of the reasons for which 
 
 def _line_figure(shown: Slice, said: Sequence[PointNotes]) -> Figure:
     """Draw f along the line with everything known about it; returns Plotly's figure."""
-    go = plotly().graph_objects
-    figure, drawn, hovers = go.Figure(), curve(shown), _hovers(shown, said)
+    figure, drawn, hovers = plotly().graph_objects.Figure(), curve(shown), _hovers(shown, said)
     _add_smoothings(figure, shown)
-    figure.add_trace(
-        go.Scatter(x=drawn.t, y=drawn.value, name="f", mode="lines", line={"color": COLOURS[0], "width": 2.2}, legendrank=1,
-                   text=[hovers[k] if k >= 0 else "" for k in drawn.point], hoverinfo="text", meta="curve")
+    figure.add_scatter(
+        x=drawn.t, y=drawn.value, name="f", mode="lines", line={"color": COLOURS[0], "width": 2.2}, legendrank=1,
+        text=[hovers[k] if k >= 0 else "" for k in drawn.point], hoverinfo="text", meta="curve",
     )  # fmt: skip
     _add_gaps(figure, shown.gaps, shown.line.radius)
     _add_ties(figure, shown.ties)
@@ -215,19 +208,21 @@ def _boxed(lines: Sequence[str]) -> str:
 
 def _add_gaps(figure: Figure, gaps: Sequence[Gap], radius: float) -> None:
     """Draw grey bands, named in the legend, and in place where the words fit in a window for telephones as well."""
-    go = plotly().graph_objects
-    reasons = list(dict.fromkeys(gap.reason for gap in gaps))
-    greys = {reason: GAPS[number % len(GAPS)] for number, reason in enumerate(reasons)}
+    greys = {reason: GAPS[k % len(GAPS)] for k, reason in enumerate(dict.fromkeys(gap.reason for gap in gaps))}
     for gap in gaps:
         label = {"text": escaped(gap.reason), "font": {"size": 12, "color": "#57606a"}, "textposition": "top center"}
         room = (gap.high - gap.low) / (2 * radius) * NARROWEST
         fits = {"label": label} if room > LETTER * (len(gap.reason) + 2) else {}
-        grey = greys[gap.reason]
-        figure.add_vrect(x0=gap.low, x1=gap.high, fillcolor=grey, opacity=1, line_width=0, layer="below", **fits)
+        band = {"fillcolor": greys[gap.reason], "opacity": 1, "line_width": 0, "layer": "below"}
+        figure.add_vrect(x0=gap.low, x1=gap.high, **band, **fits)
     for reason, grey in greys.items():
-        marker = {"symbol": "square", "size": 11, "color": grey}
-        name = escaped(f"no value: {reason}")
-        figure.add_trace(go.Scatter(x=[None], y=[None], mode="markers", name=name, marker=marker, meta="gap"))
+        _add_square(figure, escaped(f"no value: {reason}"), grey, "gap")
+
+
+def _add_square(figure: Figure, name: str, colour: str, meta: str) -> None:
+    """Name a band in the legend."""
+    marker = {"symbol": "square", "size": 11, "color": colour}
+    figure.add_scatter(x=[None], y=[None], mode="markers", name=name, marker=marker, meta=meta)
 
 
 def _add_ties(figure: Figure, ties: Sequence[Tie]) -> None:
@@ -236,27 +231,18 @@ def _add_ties(figure: Figure, ties: Sequence[Tie]) -> None:
         line = {"color": TIED, "width": 1 if tie.high == tie.low else 0}
         figure.add_vrect(x0=tie.low, x1=tie.high, fillcolor=TIED, opacity=0.5, line=line, layer="below")
     if ties:
-        marker = {"symbol": "square", "size": 11, "color": TIED}
-        trace = plotly().graph_objects.Scatter(
-            x=[None], y=[None], mode="markers", name="several lower solutions", marker=marker, meta="tie"
-        )
-        figure.add_trace(trace)
+        _add_square(figure, "several lower solutions", TIED, "tie")
 
 
 def _add_smoothings(figure: Figure, shown: Slice) -> None:
-    go = plotly().graph_objects
     for place, smooth in enumerate(shown.smoothed):
-        colour, visible = COLOURS[1 + (place + 1) % (len(COLOURS) - 2)], place == 0
+        colour, given = COLOURS[1 + (place + 1) % (len(COLOURS) - 2)], {"visible": place == 0, "hoverinfo": "skip"}
         x, y = outline(shown.t, smooth.value - smooth.half_width, smooth.value + smooth.half_width)
-        figure.add_trace(
-            go.Scatter(x=x, y=y, fill="toself", mode="none", fillcolor=faint(colour), hoverinfo="skip",
-                       name=f"95% band, η = {smooth.eta:g}", showlegend=False, visible=visible, meta="band")
-        )  # fmt: skip
-        figure.add_trace(
-            go.Scatter(x=shown.t, y=smooth.value, mode="lines", line={"color": colour, "dash": "dash", "width": 2},
-                       name=f"f<sup>η</sup>, η = {smooth.eta:g}", visible=visible, meta="smoothed",
-                       hoverinfo="skip")
-        )  # fmt: skip
+        name = f"95% band, η = {smooth.eta:g}"
+        figure.add_scatter(x=x, y=y, **band_of(colour), name=name, showlegend=False, meta="band", **given)
+        dashed = {"color": colour, "dash": "dash", "width": 2}
+        name = f"f<sup>η</sup>, η = {smooth.eta:g}"
+        figure.add_scatter(x=shown.t, y=smooth.value, mode="lines", line=dashed, name=name, meta="smoothed", **given)
 
 
 def _add_iterates(figure: Figure, shown: Slice, drawn: BrokenCurve) -> None:
@@ -264,48 +250,40 @@ def _add_iterates(figure: Figure, shown: Slice, drawn: BrokenCurve) -> None:
     if not len(near):
         return
     hover = "round %{customdata[1]:.0f}, projected on the line<br>t = %{x:.5g}, %{customdata[0]:.3g} away from the line"
-    figure.add_trace(
-        plotly().graph_objects.Scatter(
-            x=near[:, 0], y=np.interp(near[:, 0], drawn.t, drawn.value), mode="markers", name="iterates", meta="iterates",
-            marker=ITERATE, customdata=near[:, 1:], hovertemplate=hover + "<extra></extra>")
+    figure.add_scatter(
+        x=near[:, 0], y=np.interp(near[:, 0], drawn.t, drawn.value), mode="markers", name="iterates", meta="iterates",
+        marker=ITERATE, customdata=near[:, 1:], hovertemplate=hover + "<extra></extra>",
     )  # fmt: skip
 
 
 def _add_kinks(figure: Figure, shown: Slice) -> None:
-    go, kinks = plotly().graph_objects, shown.kinks
+    kinks = shown.kinks
     if len(kinks):
         words = [
             _boxed([f"kink at t = {kink.t:.6g}, f = {kink.value:.6g}",
                     f"slope {kink.left_slope:.6g} before, {kink.right_slope:.6g} after", kink.cause])
             for kink in kinks
         ]  # fmt: skip
-        figure.add_trace(
-            go.Scatter(x=[kink.t for kink in kinks], y=[kink.value for kink in kinks], mode="markers", hoverinfo="text",
-                       name=f"{len(kinks)} kink{'s' if len(kinks) > 1 else ''}", text=words, meta="kinks",
-                       marker=KINK)
+        figure.add_scatter(
+            x=[kink.t for kink in kinks], y=[kink.value for kink in kinks], mode="markers", hoverinfo="text",
+            name=f"{len(kinks)} kink{'s' if len(kinks) > 1 else ''}", text=words, meta="kinks", marker=KINK,
         )  # fmt: skip
     for number, jump in enumerate(kinks.jumps):
         words = [_boxed([f"f jumps at t = {jump.t:.6g} from {jump.left:.6g} to {jump.right:.6g}", jump.cause])] * 2
-        figure.add_trace(
-            go.Scatter(x=[jump.t, jump.t], y=[jump.left, jump.right], text=words, hoverinfo="text", name="jump",
-                       mode="lines+markers", line={"color": COLOURS[1], "dash": "dot"}, showlegend=number == 0, meta="jump")
+        figure.add_scatter(
+            x=[jump.t, jump.t], y=[jump.left, jump.right], text=words, hoverinfo="text", name="jump", meta="jump",
+            mode="lines+markers", line={"color": COLOURS[1], "dash": "dot"}, showlegend=number == 0,
         )  # fmt: skip
 
 
 def _add_marker(figure: Figure, shown: Slice) -> None:
     """Mark the place that the slider points at: a line across the figure, and a ring on the curve."""
-    go, start = plotly().graph_objects, len(shown.t) // 2
-    low, high = _extent(shown)
+    start, silent = len(shown.t) // 2, {"hoverinfo": "skip", "showlegend": False}
     t = float(shown.t[start])
     grey = {"color": "#24292f", "width": 1, "dash": "dot"}
-    figure.add_trace(
-        go.Scatter(x=[t, t], y=[low, high], mode="lines", line=grey, hoverinfo="skip", showlegend=False, meta="here")
-    )
+    figure.add_scatter(x=[t, t], y=_extent(shown), mode="lines", line=grey, meta="here", **silent)
     ring = {"color": "rgba(255,255,255,0.6)", "size": 13, "line": {"color": "#24292f", "width": 2}}
-    figure.add_trace(
-        go.Scatter(x=[t], y=[finite(shown.value[start])], mode="markers", marker=ring, hoverinfo="skip",
-                   showlegend=False, meta="place")
-    )  # fmt: skip
+    figure.add_scatter(x=[t], y=[finite(shown.value[start])], mode="markers", marker=ring, meta="place", **silent)
 
 
 SERVER = "#000000"
@@ -315,26 +293,25 @@ CLIENTS = 20  # more terms than this are shown as a band
 
 def _terms_figure(shown: Slice) -> Figure:
     """Draw the server's term and each client's own, unweighted; of many clients the median and the band of all."""
-    go = plotly().graph_objects
-    figure, clients = go.Figure(), shown.clients
+    figure, clients = plotly().graph_objects.Figure(), shown.clients
     if shown.compiled.declaration.objective.server is not None:
         t, value = broken(shown, shown.server)
-        figure.add_trace(go.Scatter(x=t, y=value, name="server", mode="lines", line={"color": SERVER, "width": 2}))
+        figure.add_scatter(x=t, y=value, name="server", mode="lines", line={"color": SERVER, "width": 2})
     if clients.shape[1] <= CLIENTS:
         for i, term in enumerate(clients.T):
             dash = ("solid", "dash", "dot")[i // len(PALETTE) % 3]
             line = {"color": PALETTE[i % len(PALETTE)], "dash": dash, "width": 1.6}
             t, value = broken(shown, term)
             name = shown.compiled.declaration.client_called(i)
-            figure.add_trace(go.Scatter(x=t, y=value, name=name, mode="lines", line=line))
+            figure.add_scatter(x=t, y=value, name=name, mode="lines", line=line)
     else:
         good = np.isfinite(clients).all(axis=1)
         t, least = broken(shown, np.where(good, clients.min(axis=1), np.nan))
         x, y = outline(t, least, broken(shown, np.where(good, clients.max(axis=1), np.nan))[1])
         name = f"all {clients.shape[1]} clients"
-        figure.add_trace(go.Scatter(x=x, y=y, name=name, fill="toself", mode="none", fillcolor=faint(COLOURS[0])))
+        figure.add_scatter(x=x, y=y, name=name, **band_of(COLOURS[0]))
         t, middle = broken(shown, np.median(clients, axis=1))
-        figure.add_trace(go.Scatter(x=t, y=middle, name="median client", mode="lines", line={"color": COLOURS[0]}))
+        figure.add_scatter(x=t, y=middle, name="median client", mode="lines", line={"color": COLOURS[0]})
     figure.update_xaxes(title_text=escaped(line_label(shown)), title_standoff=8)
     figure.update_yaxes(title_text="term, unweighted", title_standoff=4)
     styled(figure, height=460, showlegend=True)
@@ -362,11 +339,10 @@ SLOPES_FOR_KINKS = 4  # evaluations of a slope for each point of a slice, about,
 
 
 @dataclass(frozen=True)
-class TimeBudget:
-    """Estimates for a slice that has been sampled; ``seconds`` is what a part may take."""
+class TimeEstimates:
+    """What parts of a report on a slice would take, in seconds, of a slice that has been sampled."""
 
     shown: Slice
-    seconds: float
 
     def smoothing(self, etas: int, samples: int) -> float:
         """Seconds of f^eta for so many etas."""
@@ -382,15 +358,12 @@ class TimeBudget:
 
     @cached_property
     def _value(self) -> float:
-        return self._timed(self._points.values, 2 / 3)
+        return self._timed(Points(self.shown.compiled, self.shown.tolerance).values, 2 / 3)
 
     @cached_property
     def _slope(self) -> float:
-        return self._timed(self._points.gradients, 0) if self._points.differentiable else 0.0
-
-    @cached_property
-    def _points(self) -> Points:
-        return Points(self.shown.compiled, self.shown.tolerance)
+        points = Points(self.shown.compiled, self.shown.tolerance)
+        return self._timed(points.gradients, 0) if points.differentiable else 0.0
 
     @double_precision
     def _timed(self, function: Callable[[np.ndarray], Any], after: float) -> float:
@@ -443,18 +416,18 @@ def report_slice(result: Result, settings: ReportSettings) -> ReportedLine:
     shown = implicit.slice(result, smoothing=settings.smoothing, **asked)
     if not (shown.sampled.reason == 0).any():
         return ReportedLine(shown, False, (), None)
-    budget, notes = TimeBudget(shown, settings.time_budget), []
+    estimates, notes = TimeEstimates(shown), []
     if settings.smoothing is None:
         etas = _smoothing(result, radius)
-        seconds = budget.smoothing(len(etas), settings.samples)
+        seconds = estimates.smoothing(len(etas), settings.samples)
         if seconds <= settings.time_budget:
             shown = implicit.slice(result, smoothing=etas, **asked)
         else:
-            notes.append(_smoothing_note(budget, etas, settings, seconds))
-    exact = budget.slopes() <= settings.time_budget
+            notes.append(_smoothing_note(estimates.smoothing(1, 1), etas, settings, seconds))
+    exact = estimates.slopes() <= settings.time_budget
     if not exact:
-        notes.append(f"Slopes are by differences: exact ones would take about {_said_seconds(budget.slopes())}.")
-    seconds = budget.kinks()
+        notes.append(f"Slopes are by differences: exact ones would take about {_said_seconds(estimates.slopes())}.")
+    seconds = estimates.kinks()
     if seconds <= settings.time_budget:
         return ReportedLine(shown, exact, tuple(notes), None)
     without = SliceWithoutKinks(**{part.name: getattr(shown, part.name) for part in fields(shown)})
@@ -465,32 +438,25 @@ def report_slice(result: Result, settings: ReportSettings) -> ReportedLine:
     return ReportedLine(without, exact, tuple(notes), why)
 
 
-def _smoothing_note(budget: TimeBudget, etas: tuple[float, ...], settings: ReportSettings, seconds: float) -> str:
+def _smoothing_note(per_draw: float, etas: tuple[float, ...], settings: ReportSettings, seconds: float) -> str:
     """Say what f^eta would take, and what to write for as much of it as there is time for, or for all."""
-    per_draw = budget.smoothing(1, 1)
-    samples = int(settings.time_budget / per_draw) // 2 * 2
-    fits = (
-        f"smoothing={etas[0]:g}, samples={min(samples, settings.samples)} takes about "
-        f"{_said_seconds(per_draw * min(samples, settings.samples))}"
-        if samples >= LEAST_DRAWS
-        else f"smoothing={etas[0]:g}, samples={LEAST_DRAWS}, points=51 takes about "
-        f"{_said_seconds(per_draw * LEAST_DRAWS * 51 / settings.points)}"
-    )
+    samples, points, coarser = int(settings.time_budget / per_draw) // 2 * 2, settings.points, ""
+    if samples < LEAST_DRAWS:
+        samples, points, coarser = LEAST_DRAWS, 51, ", points=51"
+    else:
+        samples = min(samples, settings.samples)
     return (
-        f"f^η is left out: for η = {', '.join(f'{eta:g}' for eta in etas)} it would take about {_said_seconds(seconds)}. {fits}; "
+        f"f^η is left out: for η = {', '.join(f'{eta:g}' for eta in etas)} it would take about {_said_seconds(seconds)}. "
+        f"smoothing={etas[0]:g}, samples={samples}{coarser} takes about {_said_seconds(per_draw * samples * points / settings.points)}; "
         f"time_budget={_rounded_up(seconds)} gives all of it."
     )
 
 
 def _said_seconds(seconds: float) -> str:
     """A time to be read: ``0.4 s``, ``35 s``, ``12 minutes``."""
-    return (
-        f"{seconds:.2g} s"
-        if seconds < 100
-        else f"{seconds / 60:.2g} minutes"
-        if seconds < 6000
-        else f"{seconds / 3600:,.3g} hours"
-    )
+    if seconds < 100:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.2g} minutes" if seconds < 6000 else f"{seconds / 3600:,.3g} hours"
 
 
 def _rounded_up(seconds: float) -> int:
@@ -540,11 +506,7 @@ def line_section(line: ReportedLine) -> Html:
             element("dl", joined(listed), class_="place", id="place"),
             element("h3", "Terms along the line"),
             paragraph(f"Each party's own term, unweighted{many}. A click on a name hides or shows it."),
-            element(
-                "div",
-                drawn(_terms_figure(shown), "terms-figure", "Each party's own term along the line"),
-                class_="figure",
-            ),
+            element("div", drawn(_terms_figure(shown), "terms-figure", "Each party's own term along the line"), class_="figure"),
         ]
     )
 
@@ -577,16 +539,11 @@ ROWS = 200
 
 def kinks_table(kinks: Kinks) -> Html:
     """Show the kinks and jumps of the slice, with what could be told apart."""
-    rows = [
-        [kink.t, kink.value, kink.left_slope, kink.right_slope, kink.bend, kink.cause]
-        for kink in sorted(kinks, key=lambda kink: -kink.sharpness)[:ROWS]
-    ]
-    parts: list[Html] = []
-    if rows:
-        header = ["t", "f", "slope before", "slope after", "bends", "cause"]
-        parts.append(element("div", table(header, sorted(rows, key=lambda row: row[0]), "kink-rows"), class_="long"))
-    else:
-        parts.append(paragraph("No kinks in this window."))
+    sharpest = sorted(sorted(kinks, key=lambda kink: -kink.sharpness)[:ROWS], key=lambda kink: kink.t)
+    rows = [[k.t, k.value, k.left_slope, k.right_slope, k.bend, k.cause] for k in sharpest]
+    header = ["t", "f", "slope before", "slope after", "bends", "cause"]
+    listed = element("div", table(header, rows, "kink-rows"), class_="long")
+    parts = [listed if rows else paragraph("No kinks in this window.")]
     if len(kinks) > ROWS:
         parts.append(paragraph(f"The {ROWS} sharpest of {len(kinks):,} kinks."))
     if kinks.jumps:

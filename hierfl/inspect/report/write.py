@@ -1,8 +1,8 @@
 """``result.report(path)``: one HTML file with everything about a run, which opens from disk without a network.
 
 First the sections in words and tables: the declared mathematics, the check of its assumptions, how it was lowered, and the machine; warnings,
-communication, the certificate, settings and seeds. Then all sections are put in order; those of the slice and of convergence are made by
-the modules beside this one. A part that cannot be made, such as the slice of a diverged run, says why in its place.
+communication, the certificate, settings and seeds. Then all sections are put in order; those of the slice are made by the module
+beside this one. A part that cannot be made, such as the slice of a diverged run, says why in its place.
 
 The mathematics is inline SVG, set by matplotlib's mathtext: no network, no fonts of the reader's machine. Each row of ``Problem.latex()``, an
 ``aligned`` display, is set by itself; the rows are put below each other with their ``&`` in one vertical line. Where mathtext or its fonts do
@@ -12,6 +12,7 @@ not know something, the text form is shown.
 from __future__ import annotations
 
 import importlib.metadata
+import io
 import logging
 import platform
 import re
@@ -28,25 +29,29 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.explain import explain
 from hierfl.errors import HierflError, SettingError
+from hierfl.house_style import COLOURS
 from hierfl.inspect.argument_checks import require_tolerance, require_whole, writable
 from hierfl.inspect.assumptions.check import check
 from hierfl.inspect.implicit.smoothing import radii
-from hierfl.inspect.report.convergence_part import convergence_figure, quantities, title
 from hierfl.inspect.report.page import (
     Html,
     Section,
+    band_of,
     drawn,
     element,
     escaped,
     facts,
+    faint,
     folded,
     joined,
     notice,
     number,
+    outline,
     page,
     paragraph,
     plotly,
     preformatted,
+    styled,
     table,
 )
 from hierfl.inspect.report.slice_part import ReportSettings, kinks_table, line_section, report_slice
@@ -55,81 +60,142 @@ from hierfl.language.declaration import Declaration
 from hierfl.language.printing.render import problem_latex, problem_text
 from hierfl.language.printing.text import expression_text
 from hierfl.result import OWN_VALUE_TOLERANCE
-from hierfl.runs import scalars, summary
+from hierfl.runs import half_width, scalars, summary
 from hierfl.runtime.in_process.schedule import how_clients_run
 from hierfl.version import VERSION
 
 if TYPE_CHECKING:
-    from matplotlib.path import Path as Curves
+    from plotly.graph_objects import Figure
 
     from hierfl.compiler.explain import Explanation
     from hierfl.inspect.assumptions.findings import CheckReport
     from hierfl.result import Result
     from hierfl.runs import Runs
 
-SIZE = 16.0  # of the letters, in pixels
+
+SHOWN = 1500  # points of a curve
+COLUMNS = {
+    "objective": "objective, the run's own estimates",
+    "gradient_norm": "norm of the gradient's estimate",
+    "lower_residual": "residual of the lower level in the run",
+}
+WIDE_RANGE = 1e3  # of positive numbers: above, the axis is logarithmic
+
+
+class ConvergenceCurve(NamedTuple):
+    """A quantity by round; ``half_width`` is that of the 95% band over seeds, None for a single run."""
+
+    rounds: np.ndarray
+    value: np.ndarray
+    half_width: np.ndarray | None
+    window: int
+
+
+def quantities(result: Result) -> list[str]:
+    """List the columns of the history that hold anything (a residual that is always 0 does not), and the metrics."""
+    columns = [name for name in COLUMNS if np.isfinite(result.history.get(name, np.zeros(0))).any()]
+    if not np.any(result.history.get("lower_residual", 0.0)):
+        columns = [name for name in columns if name != "lower_residual"]
+    return columns + [name for name in result.metrics if name != "round" and len(result.metrics[name])]
+
+
+def _convergence_curve(result: Result, runs: Runs | None, name: str) -> ConvergenceCurve:
+    """Follow one quantity of a run; of several runs its mean over the seeds, with the moving mean that smooths estimates."""
+    metric = name in result.metrics
+    group = runs if runs is not None and len(runs.finished) > 1 else None
+    values = np.atleast_2d(group.values(name) if group is not None else _column(result, name))
+    window = 1 if metric else max(1, values.shape[1] // 25)
+    if window > 1:
+        values = np.apply_along_axis(np.convolve, 1, values, np.full(window, 1 / window), mode="valid")
+    count = values.shape[1]
+    alone = result.metrics["round"] if metric else np.arange(1, window + count)
+    made = alone if group is None else group.rounds(name)
+    band = half_width(values) if len(values) > 1 else None
+    return ConvergenceCurve(made[window - 1 :], values.mean(axis=0), band, window)
+
+
+def convergence_figure(result: Result, runs: Runs | None, name: str) -> Figure:
+    """Draw a quantity by round; returns Plotly's figure."""
+    figure, shown = plotly().graph_objects.Figure(), _convergence_curve(result, runs, name)
+    seeds = len(runs.finished) if runs is not None and shown.half_width is not None else 1
+    if shown.window > 1 and seeds == 1:
+        every = _thinned(len(_column(result, name)))
+        pale = {"color": faint(COLOURS[0]), "width": 1}
+        figure.add_scatter(x=1 + every, y=_column(result, name)[every], name="each round", mode="lines", line=pale)
+    every = _thinned(len(shown.value))
+    if shown.half_width is not None:
+        low, high = shown.value - shown.half_width, shown.value + shown.half_width
+        x, y = outline(shown.rounds[every], low[every], high[every])
+        figure.add_scatter(x=x, y=y, **band_of(COLOURS[0]), name="95% band", hoverinfo="skip")
+    figure.add_scatter(
+        x=shown.rounds[every], y=shown.value[every], name=_label(shown.window, seeds),
+        mode="lines+markers" if len(every) < 30 else "lines", line={"color": COLOURS[0], "width": 2},
+    )  # fmt: skip
+    if name == "objective" and np.isfinite(result.value):
+        ends = [0, int(shown.rounds[-1]) if len(shown.rounds) else 1]
+        label = f"f at the end{' of the best run' if seeds > 1 else ''}: {result.value:.6g}"
+        dashed = {"color": COLOURS[1], "dash": "dash"}
+        figure.add_scatter(x=ends, y=[result.value] * 2, name=label, mode="lines", line=dashed)
+    figure.update_xaxes(title_text="round", title_standoff=8)
+    figure.update_yaxes(type="log" if _is_wide(shown.value) else "linear", exponentformat="power")
+    return styled(figure, height=360, showlegend=True)
+
+
+def title(name: str) -> str:
+    """Say what a panel shows."""
+    return escaped(COLUMNS.get(name, name))
+
+
+def _column(result: Result, name: str) -> np.ndarray:
+    return np.asarray(result.history[name] if name in result.history else result.metrics[name], dtype=float)
+
+
+def _label(window: int, seeds: int) -> str:
+    over = f"mean of {window} rounds" if window > 1 else ""
+    if seeds > 1:
+        return f"mean of {seeds} seeds" + (f", {over}" if over else "")
+    return over or "each round"
+
+
+def _thinned(count: int) -> np.ndarray:
+    return np.unique(np.linspace(0, max(0, count - 1), min(count, SHOWN)).round().astype(int))
+
+
+def _is_wide(values: np.ndarray) -> bool:
+    finite = values[np.isfinite(values)]
+    return bool(finite.size and finite.min() > 0 and finite.max() > WIDE_RANGE * finite.min())
+
+
+SIZE = 12.0  # of the letters, in points
 LEADING = 0.7 * SIZE  # between two rows
-MARGIN = 2.0
 _PHANTOM = re.compile(r"\\phantom\{(\\text\{[^{}]*\})\}")
 _DELIMITED = re.compile(r"\\left(\\[vV]ert|\(|\[)((?:(?!\\left|\\right|\\frac|\\underset).)*)\\right(\\[vV]ert|\)|\])")
-_COMMANDS = {1: ("M", 1), 2: ("L", 1), 3: ("Q", 2), 4: ("C", 3), 79: ("Z", 0)}  # of matplotlib's path codes
-
-
-class _TypesetSide(NamedTuple):
-    """One side of a row, typeset: its outline (a path and the scale of its numbers), and its extent around the base line."""
-
-    path: tuple[Curves, float] | None
-    width: float
-    height: float
-    depth: float
 
 
 def mathematics_svg(latex: str, spoken: str) -> str | None:
-    """An ``aligned`` display as an ``<svg>`` element; None where mathtext cannot set it faithfully.
+    """What ``Problem.latex()`` gives, an ``aligned`` display, as an ``<svg>`` element; None where mathtext cannot set it faithfully.
 
-    Parameters
-    ----------
-    latex
-        What ``Problem.latex()`` gives.
-    spoken
-        The same as text, for screen readers.
+    ``spoken`` is the same as text, for screen readers.
     """
     inner = latex.removeprefix("\\begin{aligned}\n").removesuffix("\n\\end{aligned}")
-    sides = [(left, right) for row in inner.split(" \\\\\n") for left, _, right in (row.partition("&"),)]
+    rows = [row.partition("&")[::2] for row in inner.split(" \\\\\n")]
     try:
         with _missing_glyphs_are_errors():
-            rows = [(_typeset(left), _typeset(right)) for left, right in sides]
+            drawn = _typeset(rows)
     except (ValueError, RuntimeError):  # mathtext's parse errors; and a glyph that its fonts do not have
         return None
-    return _stacked(rows, spoken)
+    element = drawn[drawn.index("<svg") :].replace("<svg", f'<svg class="mathematics" role="img" aria-label="{escape(spoken)}" fill="currentColor"', 1)
+    return re.sub(r"<metadata>.*?</metadata>", "", element, flags=re.DOTALL)
 
 
-def _stacked(rows: list[tuple[_TypesetSide, _TypesetSide]], spoken: str) -> str:
-    """Put the rows below each other, left sides flush right, right sides flush left."""
-    column = max(left.width for left, _ in rows)
-    width = 2 * MARGIN + column + max(right.width for _, right in rows)
-    drawn, y = [], MARGIN
-    for left, right in rows:
-        y += max(left.height, right.height)
-        for piece, x in ((left, MARGIN + column - left.width), (right, MARGIN + column)):
-            if piece.path is not None:
-                drawn.append(f'<path transform="translate({x:.2f} {y:.2f}) scale(.01)" d="{_outline(piece.path)}"/>')
-        y += max(left.depth, right.depth) + LEADING
-    height = y - LEADING + MARGIN
-    return (
-        f'<svg class="mathematics" role="img" aria-label="{escape(spoken)}" width="{width:.0f}" height="{height:.0f}" '
-        f'viewBox="0 0 {width:.2f} {height:.2f}" fill="currentColor">{"".join(drawn)}</svg>'
-    )
-
-
-def _typeset(latex: str) -> _TypesetSide:
+def _typeset(rows: list[tuple[str, str]]) -> str:
+    """An SVG file of the rows below each other, left sides flush right, right sides flush left."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
     from matplotlib.font_manager import FontProperties
-    from matplotlib.path import Path as Curves
     from matplotlib.textpath import text_to_path
 
-    if not latex.strip():
-        return _TypesetSide(None, 0.0, 0.0, 0.0)
-    font = FontProperties(size=SIZE, math_fontfamily="stix")
+    font, figure, y = FontProperties(size=SIZE, math_fontfamily="stix"), Figure(figsize=(1, 1), dpi=72), 0.0
 
     def extent(inside: str) -> tuple[float, float, float]:
         return text_to_path.get_text_width_height_descent(f"${inside}$", font, ismath=True)
@@ -139,32 +205,24 @@ def _typeset(latex: str) -> _TypesetSide:
         em = extent(r"\hspace{1}")[0]
         return rf"\hspace{{{extent(phantom[1])[0] / em:.4f}}}"
 
-    visible = _PHANTOM.sub(blank, _plain_delimiters(latex.strip()))
-    vertices, codes = text_to_path.get_text_path(font, f"${visible}$", ismath=True)
-    scale = SIZE / text_to_path.FONT_SCALE
-    width, height, depth = extent(visible)
-    path = Curves(vertices, codes) if len(vertices) else None
-    return _TypesetSide(None if path is None else (path, scale), width, height - depth, depth)
+    for row in rows:
+        sides = [_PHANTOM.sub(blank, _plain_delimiters(side.strip())) for side in row]
+        extents = [extent(side) for side in sides if side]
+        y -= max(height - depth for _, height, depth in extents)
+        for side, flush in zip(sides, ("right", "left")):
+            if side:
+                figure.text(0, y / 72, f"${side}$", ha=flush, va="baseline", font=font)
+        y -= max(depth for _, _, depth in extents) + LEADING
+    written = io.StringIO()
+    with mpl.rc_context({"svg.fonttype": "path"}):  # no fonts of the reader's machine
+        figure.savefig(written, format="svg", transparent=True, bbox_inches="tight", pad_inches=0.03)
+    return written.getvalue()
 
 
 def _plain_delimiters(latex: str) -> str:
     r"""Take away the \left and \right around what is no higher than a line: mathtext makes these delimiters too small."""
     plain = _DELIMITED.sub(r"\1\2\3", latex)
     return plain if plain == latex else _plain_delimiters(plain)
-
-
-def _outline(scaled: tuple[Curves, float]) -> str:
-    """Write SVG path data, in hundredths of a pixel, each point from the one before; SVG's y axis points down."""
-    path, scale = scaled
-    parts, here, begun = [], (0, 0), (0, 0)
-    for points, code in path.iter_segments(simplify=False):
-        command, count = _COMMANDS[int(code)]
-        ends = [(round(100 * scale * x), round(-100 * scale * y)) for x, y in points[: 2 * count].reshape(-1, 2)]
-        moved = " ".join(f"{x - here[0]} {y - here[1]}" for x, y in ends)
-        parts.append(command.lower() + moved.replace(" -", "-"))
-        here = ends[-1] if ends else begun
-        begun = here if command == "M" else begun
-    return "".join(parts)
 
 
 @contextmanager
@@ -204,9 +262,7 @@ def findings(report: CheckReport) -> Html:
         ]
         for f in report.findings
     ]
-    parts = [
-        table(["status", "property", "assumption", "how it is known"], rows, "check-findings"),
-    ]
+    parts = [table(["status", "property", "assumption", "how it is known"], rows, "check-findings")]
     if report.constants:
         constants = [
             [c.name, f"{c.side} {number(c.value)}" if np.isfinite(c.value) else "unknown", c.attained_by, c.reason]
@@ -219,9 +275,8 @@ def findings(report: CheckReport) -> Html:
     for theorem in report.theorems:
         parts += [element("h3", theorem.name), preformatted(theorem, wrapped=True)]
     said = [paragraph(report.title), facts(((heading, joined(map(paragraph, lines))) for heading, lines in report.page.items()), "check-page")]
-    return joined(
-        [*said, folded(f"All {len(report.findings)} findings, the constants and the theorems", joined(parts))]
-    )
+    everything = f"All {len(report.findings)} findings, the constants and the theorems"
+    return joined([*said, folded(everything, joined(parts))])
 
 
 def _sampled(points: int | None, worst: float | None) -> str:
@@ -246,11 +301,10 @@ def _environment() -> Html:
     """Show versions and the machine; those of the report, which a loaded result need not share."""
     import jax
 
-    versions = [(package, _version(package)) for package in PACKAGES]
     rows = [
         ("Python", sys.version.split()[0]),
         ("hierfl", VERSION),
-        *versions,
+        *((package, _version(package)) for package in PACKAGES),
         ("platform", platform.platform()),
         ("JAX's backend", jax.default_backend()),
         ("precision", "double (64 bits)"),
@@ -301,21 +355,14 @@ def certificate(result: Result) -> Html:
     rows: list[tuple[str, Any]] = [("f(x), the lower level solved", result.value)]
     rows += [("distributions", known.expectation)] if known.expectation else []
     if known.method == "no lower level":
-        return joined(
-            [paragraph("There is no lower level: f(x) is evaluated as declared."), facts(rows, "certificate-facts")]
-        )
+        words = paragraph("There is no lower level: f(x) is evaluated as declared.")
+        return joined([words, facts(rows, "certificate-facts")])
     own = "the solver keeps no y of its own" if result.own_value is None else result.own_value
     rows += [
         ("the run's own objective, with its own y", own),
         ("method", known.method),
-        (
-            "natural residual of the lower level, worst owner",
-            f"{number(known.lower_residual)}{known.worst and f', {known.worst}'}",
-        ),
-        (
-            "natural residual of the run's own y, worst client",
-            f"{number(known.own_residual)}{known.own_worst and f', {known.own_worst}'}",
-        ),
+        ("natural residual of the lower level, worst owner", _of(known.lower_residual, known.worst)),
+        ("natural residual of the run's own y, worst client", _of(known.own_residual, known.own_worst)),
         ("error of y at most", known.error_bound if np.isfinite(known.error_bound) else "unknown"),
         ("proved modulus of strong convexity, smallest", known.strong_convexity or "unknown"),
         ("iterations, most", known.iterations),
@@ -324,13 +371,16 @@ def certificate(result: Result) -> Html:
     return facts(rows, "certificate-facts")
 
 
+def _of(residual: float, owner: str) -> str:
+    return f"{number(residual)}{owner and f', {owner}'}"
+
+
 def _settings(result: Result, runs: Runs | None, slice_seed: int) -> Html:
     """Show the solver with all its settings, and the seeds of the run and of this report."""
     rows: list[tuple[str, Any]] = [
-        (name.replace("_", " "), escaped(value) if isinstance(value, str) else value)
+        (name.replace("_", " "), "none" if value is None else escaped(value) if isinstance(value, str) else value)
         for name, value in result.settings.items()
     ]
-    rows = [(name, "none" if value is None else value) for name, value in rows]
     if runs is not None:
         rows.append(("all seeds", ", ".join(map(str, runs.seeds))))
     rows.append(("seed of this report (direction, draws, sampled checks)", slice_seed))
@@ -438,7 +488,6 @@ def _differs(result: Result) -> bool:
 def _check(compiled: CompiledProblem, settings: ReportSettings) -> Html:
     if not settings.check:
         return paragraph("Not run: the report was written with check=False.")
-
     try:
         return findings(check(compiled, seed=settings.seed, progress=settings.progress))
     except HierflError as error:
@@ -449,18 +498,10 @@ def _convergence(result: Result, runs: Runs | None) -> Html:
     names = quantities(result)
     if not names:
         return paragraph("The run made no round.")
-    panels = [
-        element(
-            "div",
-            joined(
-                [
-                    element("h3", title(name)),
-                    drawn(convergence_figure(result, runs, name), f"convergence-{place}", f"{title(name)} by round"),
-                ]
-            ),
-        )
-        for place, name in enumerate(names)
-    ]
+    panels = []
+    for place, name in enumerate(names):
+        shown = drawn(convergence_figure(result, runs, name), f"convergence-{place}", f"{title(name)} by round")
+        panels.append(element("div", joined([element("h3", title(name)), shown])))
     if runs is None:
         words = "One run. The objective is estimated in each round at the points the algorithm queries; f(x) is exact."
     elif len(runs.finished) < 2:

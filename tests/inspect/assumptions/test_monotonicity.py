@@ -39,7 +39,9 @@ def test_the_modulus_of_a_game_with_curved_costs_is_proved():
     least = np.array([[2 + np.exp(-1), 0.45], [0.45, 0.6]])
     assert report.constants["mu_F"].value == pytest.approx(np.linalg.eigvalsh(least)[0])
     most = np.array([[2 + np.e, 0.5], [0.4, 12.6]])
-    assert np.linalg.norm(most, 2) <= report.constants["L_F"].value <= 1.2 * np.linalg.norm(most, 2)
+    smooth, modulus = report.constants["L_F"].value, report.constants["mu_F"].value
+    assert np.linalg.norm(most, 2) <= smooth <= 1.2 * np.linalg.norm(most, 2)
+    assert report.constants["kappa_F"].value == pytest.approx(smooth / modulus)
 
 
 @pytest.mark.parametrize("size", [2, 4, 12])
@@ -133,10 +135,3 @@ def test_what_is_sampled_is_seen_in_the_declared_set_only():
     found = report["strong monotonicity"]
     assert found.status == "sampled" and found.worst >= 2
     assert "which is no bound" in found.reason and f"at least {found.worst:.6g}" in found.reason
-
-
-def test_what_is_maximised_below_is_said_not_to_be_concave():
-    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
-    flat = hf.ArgMax(y, -cp.square(y[0] + y[1] - x), [cp.abs(y) <= 1])
-    found = check(hf.Problem(hf.Minimize(clients=cp.sum(y)), flat))["strong convexity"]
-    assert found.status == "violated" and "concave but not strongly concave" in found.reason

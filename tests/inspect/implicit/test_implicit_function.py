@@ -9,8 +9,7 @@ import pytest
 import scipy.stats
 
 import hierfl as hf
-from hierfl.models import coupled_minimax, nonsmooth_toy, stackelberg_cournot
-from hierfl.runtime import InProcess
+from hierfl.models import nonsmooth_toy
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 7, 300])
@@ -19,20 +18,6 @@ def test_nonsmooth_toy_is_exact_in_any_dimension(dimension: int) -> None:
     for x in np.random.default_rng(dimension).standard_normal((3, dimension)) * 2:
         assert problem.implicit(x) == pytest.approx(np.where(x >= 0, 0.5, (x + 1) ** 2 / 2).sum(), abs=1e-9)
         np.testing.assert_allclose(problem.implicit.response(x), np.maximum(x, 0), atol=1e-9)
-
-
-@pytest.mark.parametrize("x", [-1.0, -0.3, 0.0, 0.25, 1.0])
-def test_coupled_minimax_is_x_squared_minus_x(x: float) -> None:
-    problem = coupled_minimax()
-    assert problem.implicit(x) == pytest.approx(x * x - x, abs=1e-9)
-    assert problem.implicit.response(x) == pytest.approx(-x, abs=1e-9)
-
-
-@pytest.mark.slow
-def test_cournot_values_and_total() -> None:
-    problem = stackelberg_cournot()
-    assert problem.implicit(2.0) == pytest.approx(-1.728881, abs=1e-4)
-    assert problem.implicit(5.0) == pytest.approx(-2.767451, abs=1e-4)
 
 
 def test_cournot_total_at_a_fixed_demand() -> None:
@@ -173,39 +158,6 @@ def test_error_bound_is_never_below_the_true_error() -> None:
         assert certificate.strong_convexity == pytest.approx(np.linalg.eigvalsh(q)[0], rel=1e-6)
 
 
-def test_nonsmooth_lower_level() -> None:
-    x, y = cp.Variable(3, name="x"), cp.Variable(3, name="y")
-    problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower=hf.ArgMin(y, 0.5 * cp.sum_squares(y - x) + cp.norm1(y)))
-    point = np.array([3.0, 0.5, -2.0])
-    np.testing.assert_allclose(problem.implicit.response(point), [2, 0, -1], atol=1e-6)
-    assert "parametric program" in str(problem.explain())
-
-
-def test_nonsmooth_lower_level_with_data() -> None:
-    rng = np.random.default_rng(0)
-    data = rng.standard_normal(9)
-    x, y, s = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="s")
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.square(y - x)),
-        lower=hf.ArgMin(y, hf.E(cp.abs(y - s)) + 0 * x, scope="client"),
-        federation=hf.Federation([hf.Client({s: data}), hf.Client({s: data[:5]})]),
-    )
-    np.testing.assert_allclose(problem.implicit.response(0.0), [np.median(data), np.median(data[:5])], atol=1e-6)
-
-
-@pytest.mark.slow
-def test_moving_polyhedron_without_a_closed_form() -> None:
-    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.sum(y)),
-        lower=hf.ArgMin(y, cp.sum_squares(y - 3), [cp.sum(y) <= x[0], y[0] - 2 * y[1] <= x[1], y >= 0]),
-    )
-    point = np.array([2.0, -1.0])
-    np.testing.assert_allclose(problem.implicit.response(point), [1, 1], atol=2e-6)  # both rows active
-    with pytest.raises(hf.EmptyLowerSetError):
-        problem.implicit(np.array([-1.0, 0.0]))
-
-
 def test_plain_parameters_are_read_at_every_evaluation() -> None:
     x, y, p = cp.Variable(name="x"), cp.Variable(name="y"), cp.Parameter(nonneg=True, name="p")
     problem = hf.Problem(hf.Minimize(clients=cp.square(y)), lower=hf.ArgMin(y, cp.square(y - p * x)))
@@ -252,13 +204,6 @@ def test_a_value_for_another_variable_is_named() -> None:
     for key in (y, "other"):
         with pytest.raises(hf.DataError, match="x is given for 'other', which is none of its variables"):
             problem.implicit({key: 1.0})
-
-
-def test_a_runtime_is_an_instance() -> None:
-    x = cp.Variable(name="x")
-    problem = hf.Problem(hf.Minimize(clients=cp.square(x)), federation=hf.Federation([hf.Client()]))
-    with pytest.raises(hf.SettingError, match=r"a runtime such as hierfl.runtime.InProcess\(\)"):
-        problem.solve(rounds=1, runtime=InProcess)
 
 
 def test_a_point_outside_x_is_refused_with_the_nearest() -> None:

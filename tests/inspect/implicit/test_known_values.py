@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import cvxpy as cp
 import numpy as np
-import pytest
 
 import hierfl as hf
-from hierfl.errors import SettingError
 
 LAST = 64
 
@@ -16,17 +14,6 @@ def declared(scale: cp.Parameter | float = 1.0) -> hf.Problem:
     x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
     below = hf.ArgMin(y, cp.sum_squares(y - x), [y >= 0, y <= 1])
     return hf.Problem(hf.Minimize(clients=scale * cp.sum(y)), lower=below, constraints=[x >= -2, x <= 2])
-
-
-def test_a_parameter_that_moves_moves_the_value() -> None:
-    scale = cp.Parameter(nonneg=True, value=1.0, name="scale")
-    problem = declared(scale)
-    x = np.array([0.25, 0.5])
-    assert problem.implicit(x) == pytest.approx(0.75, abs=1e-12)
-    scale.value = 2.0
-    assert problem.implicit(x) == pytest.approx(1.5, abs=1e-12)
-    scale.value = 1.0
-    assert problem.implicit(x) == pytest.approx(0.75, abs=1e-12)
 
 
 def test_an_answer_that_is_written_into_does_not_change_what_is_kept() -> None:
@@ -44,13 +31,6 @@ def test_more_points_than_are_kept() -> None:
     for _ in range(2):
         found = [problem.implicit(x) for x in points]
         np.testing.assert_allclose(found, np.clip(points, 0, 1).sum(axis=1), atol=1e-12)
-
-
-def test_what_is_refused_is_refused_again() -> None:
-    problem = declared()
-    for _ in range(2):
-        with pytest.raises(SettingError, match="outside X"):
-            problem.implicit(np.array([3.0, 0.0]))
 
 
 def test_a_black_box_is_asked_each_time() -> None:

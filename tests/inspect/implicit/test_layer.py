@@ -137,14 +137,6 @@ def test_a_degenerate_vertex_is_one_sided_and_what_does_not_see_it_has_a_gradien
     np.testing.assert_allclose(jax.grad(second)(b - np.array([0, 0, 0.1])), [-1, 0, 1], atol=1e-12)
 
 
-def test_a_row_that_does_not_hold_has_no_part_in_the_gradient() -> None:
-    layer = quadratic_layer(2, 2)
-    theta = {"A": np.array([[1.0, 0.0], [1.0, 1.0]]), "b": np.array([-1.0, 9.0]), "L": np.zeros((2, 2))}
-    slopes = jax.grad(layer.f, argnums=1)(np.array([0.0, -3.0]), theta)  # y = (-1, 3), f = y1^2 + (y2 - 1)^2; A12 moves y by (-3, -1)
-    np.testing.assert_allclose(slopes["b"], [-2, 0], atol=1e-12)
-    np.testing.assert_allclose(slopes["A"], [[-2, 2], [0, 0]], atol=1e-12)
-
-
 def test_a_place_beside_which_nothing_is_feasible_has_no_gradient() -> None:
     x, y, b = cp.Variable(2, name="x"), cp.Variable(2, name="y"), cp.Parameter(2, name="b")
     lower = hf.ArgMin(y, cp.sum_squares(y - x), [cp.sum(y) <= b[0], -cp.sum(y) <= b[1]])

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import cvxpy as cp
 import numpy as np
 import pytest
-import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,19 +49,6 @@ def test_any_ragged_sizes(sizes: list[int], seed: int) -> None:
     assert problem.implicit(0.7) == pytest.approx(expected, abs=1e-9)
 
 
-def test_one_sample_beside_ten_thousand() -> None:
-    rng = np.random.default_rng(1)
-    data = [rng.standard_normal((1, 2)), rng.standard_normal((10_000, 2))]
-    x, u = cp.Variable(2, name="x"), hf.Sample(2, name="u")
-    problem = hf.Problem(
-        hf.Minimize(clients=hf.E(cp.log_sum_exp(cp.multiply(u, x)))),
-        federation=hf.Federation([hf.Client({u: d}) for d in data]),
-    )
-    point = np.array([0.3, -2.0])
-    expected = np.mean([np.log(np.exp(d * point).sum(axis=1)).mean() for d in data])
-    assert problem.implicit(point) == pytest.approx(expected, abs=1e-10)
-
-
 @pytest.mark.parametrize("weights", ["uniform", "samples"])
 def test_a_sample_that_stands_only_in_the_lower_constraints(weights: str) -> None:
     demand = [np.array([0.5, 2.0, -1.0]), np.array([1.5])]
@@ -79,17 +63,6 @@ def test_a_sample_that_stands_only_in_the_lower_constraints(weights: str) -> Non
     assert problem.implicit(1.0) == pytest.approx(3 * w @ means + 1, abs=1e-8)
     kinks = problem.implicit.slice(1.0, radius=1.25).kinks
     np.testing.assert_allclose([kink.t + 1.0 for kink in kinks], [0.5, 1.5, 2.0], atol=1e-6)
-
-
-def test_memory_mapped_and_integer_arrays(tmp_path: Path) -> None:
-    values = np.arange(40, dtype=np.uint8).reshape(20, 2)
-    stored = np.memmap(tmp_path / "u.bin", dtype=np.uint8, mode="w+", shape=(20, 2))
-    stored[:] = values
-    x, u = cp.Variable(2, name="x"), hf.Sample(2, name="u")
-    problem = hf.Problem(
-        hf.Minimize(clients=hf.E(cp.sum_squares(x - u))), federation=hf.Federation([hf.Client({u: stored})])
-    )
-    assert problem.implicit(np.ones(2)) == pytest.approx(((1.0 - values) ** 2).sum(axis=1).mean())
 
 
 def test_training_and_validation_tables_of_different_lengths() -> None:
@@ -128,26 +101,6 @@ def test_federation_scope_is_the_weighted_mean_and_intersects_private_bounds() -
     )
     np.testing.assert_allclose(problem.implicit.response(1.0), np.minimum([2.5, 3.0], 2.0), atol=1e-9)
     assert problem.implicit(1.0) == pytest.approx(4.0 + 1.0 + 4.0)
-
-
-def test_distributions_by_quasi_random_sample() -> None:
-    x, s, v = cp.Variable(name="x"), hf.Sample(name="s"), hf.Sample(2, name="v")
-    clients = [
-        hf.Client({s: scipy.stats.norm(1, 2), v: scipy.stats.expon(scale=[1.0, 2.0])}),
-        hf.Client({s: scipy.stats.norm(0, 1), v: scipy.stats.expon(scale=[3.0, 1.0])}),
-    ]
-    problem = hf.Problem(hf.Minimize(clients=hf.E(cp.square(x - s) + cp.sum(v))), federation=hf.Federation(clients))
-    assert problem.implicit(0.5) == pytest.approx(((0.25 + 4 + 3) + (0.25 + 1 + 4)) / 2, abs=0.02)
-    assert problem.implicit(0.5) == problem.implicit(0.5)
-
-
-def test_multivariate_normal_sample() -> None:
-    covariance = np.array([[2.0, 0.5], [0.5, 1.0]])
-    x, v = cp.Variable(2, name="x"), hf.Sample(2, name="v")
-    law = scipy.stats.multivariate_normal([1.0, -1.0], covariance)
-    problem = hf.Problem(hf.Minimize(clients=hf.E(cp.square(v @ x))), federation=hf.Federation([hf.Client({v: law})]))
-    point = np.array([1.0, 2.0])
-    assert problem.implicit(point) == pytest.approx(point @ (covariance + np.outer([1, -1], [1, -1])) @ point, rel=1e-2)
 
 
 def test_recourse_cost_in_y_alone_may_stand_under_the_mean() -> None:

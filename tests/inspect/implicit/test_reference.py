@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.models import coupled_minimax, nonsmooth_toy
+from hierfl.models import nonsmooth_toy
 
 
 def moving_quadratics(n: int) -> tuple[hf.Problem, Callable[[np.ndarray], float]]:
@@ -66,18 +66,6 @@ def test_both_local_minima_of_a_cournot_leader() -> None:
     assert found.value == pytest.approx(-4.3772, abs=1e-4)
     near = [value for point, value in zip(found.points, found.local_minima) if abs(point - 1.905) < 5e-3]
     assert near == pytest.approx([-3.8095], abs=1e-4)
-
-
-def test_closed_forms() -> None:
-    minimax = coupled_minimax().reference()
-    assert minimax.x == pytest.approx(0.5, abs=1e-6) and minimax.value == pytest.approx(-0.25, abs=1e-10)
-    toy = nonsmooth_toy(3).reference()
-    np.testing.assert_allclose(toy.x, -1, atol=1e-6)
-    assert toy.value == pytest.approx(0, abs=1e-10)
-    x = cp.Variable(2, name="x")
-    nearest = hf.Problem(hf.Maximize(clients=-cp.norm1(x - np.array([2.0, 0.3]))), constraints=[cp.norm(x) <= 1])
-    found = nearest.reference()
-    assert found.value == pytest.approx(-(2 - np.sqrt(1 - 0.09)), abs=1e-6)
 
 
 def test_a_lower_level_over_exponential_cones_is_searched_by_gradients() -> None:

@@ -92,14 +92,6 @@ def test_zero_in_the_hull_is_found(seed: int, size: int, power: float) -> None:
     assert shortest(gradients, np.zeros((0, size))).length <= 1e-9 * 10**power
 
 
-def test_equal_and_zero_gradients() -> None:
-    none = np.zeros((0, 2))
-    assert shortest(np.zeros((3, 2)), none).length == 0
-    assert shortest(np.array([[3.0, 4.0]] * 3), none).length == pytest.approx(5, abs=1e-14)
-    along = shortest(np.array([[3.0, 4.0]]), np.array([[-1e-3, 0.0]]))
-    assert along.length == pytest.approx(4, abs=1e-14) and along.multipliers == pytest.approx([3e3])
-
-
 def test_a_failing_solver_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     def uniform(matrix: np.ndarray, _: np.ndarray, maxiter: int) -> tuple[np.ndarray, float]:
         return np.ones(matrix.shape[1]), 0.0

@@ -11,9 +11,6 @@ import scipy.optimize
 import scipy.stats
 
 import hierfl as hf
-from hierfl.inspect.implicit.points import Points
-from hierfl.inspect.implicit.smoothing import ball_points
-from hierfl.inspect.implicit.stationarity import Neighbourhood
 from hierfl.models import nonsmooth_toy
 from tests.inspect.known_functions import problem_of
 
@@ -132,21 +129,6 @@ def test_the_gradient_of_a_smoothed_jump_is_that_of_its_values() -> None:
     assert low <= 40 / np.pi <= high and high - low < 20
 
 
-def test_a_lower_level_over_exponential_cones_has_a_picture() -> None:
-    """Around 0 the answer y = max(0, |x| - 1/2) sign(x) is 0."""
-    x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    small = [cp.log_sum_exp(cp.hstack([y, 2 * y])) <= 1]
-    nonsmooth = hf.Problem(hf.Minimize(clients=y), hf.ArgMin(y, cp.square(y - x) + cp.abs(y), small))
-    low, high = nonsmooth.implicit.stationarity(0.0, 0.1, progress=False).smoothed_interval
-    assert abs(low) < 1e-9 and abs(high) < 1e-9
-
-
-def test_stationarity_refuses_what_it_cannot_do() -> None:
-    x = cp.Variable(name="x")
-    with pytest.raises(hf.SettingError, match="x is 2 outside X"):
-        picture(x, 3.0, 0.1, x <= 1)
-
-
 @pytest.mark.parametrize(
     ("asked", "named"),
     [
@@ -177,26 +159,6 @@ def test_conventions_of_derivatives_at_kinks_certify_nothing(samples: int | None
     face = 2 * cp.pos(x[0]) - cp.abs(x[0]) + x[1]  # is x_1 + x_2
     for constraints in ([x[0] >= 0], [x[0] == 0]):
         assert picture(face, np.zeros(2), 0.1, *constraints, samples=samples).distance == pytest.approx(1, abs=1e-12)
-
-
-def test_points_are_drawn_from_the_relative_interior(x64: None) -> None:
-    """The kinks of these functions hold whole faces of X: no gradient may come from one."""
-    x, eta = cp.Variable(3, name="x"), 0.1
-    sets = {
-        "orthant": ([x >= 0], np.zeros(3), lambda p: p.min(axis=1)),
-        "edge": ([x >= 0, x[0] == 0, cp.sum(x) <= 0.01], np.zeros(3), lambda p: np.minimum(p[:, 1:].min(axis=1), 0.01 - p.sum(axis=1))),
-        "ball": ([cp.norm(x) <= 1], np.array([0.6, 0.0, 0.8]), lambda p: 1 - np.linalg.norm(p, axis=1)),
-    }  # fmt: skip
-    for constraints, base, depth in sets.values():
-        near = Neighbourhood.of(Points(problem_of(cp.sum(x), *constraints).compile()), base, eta)
-        for seed in range(5):
-            rng = np.random.default_rng(seed)
-            around = base + eta * ball_points(rng, 64, 3)
-            drawn = near.generic(around, 7, rng)
-            assert len(drawn) >= 9 and depth(drawn).min() > 0
-            assert np.linalg.norm(drawn - base, axis=1).max() <= eta
-    point = Neighbourhood.of(Points(problem_of(cp.sum(x), x == 1).compile()), np.ones(3), eta)
-    np.testing.assert_allclose(point.generic(around, 7, rng), 1, atol=1e-15)
 
 
 def test_a_single_point_is_stationary() -> None:
@@ -294,12 +256,3 @@ def test_smooth_functions_tend_to_the_projected_gradient() -> None:
     bounds = [picture(cp.log_sum_exp(x) + linear @ x, at, eta, x >= 0).distance for eta in (1e-2, 1e-4, 1e-6)]
     errors = np.abs(np.array(bounds) - truth)
     assert (errors < [1e-2, 1e-4, 1e-6]).all()
-
-
-def test_an_affine_term_shifts_the_gradients() -> None:
-    x, shift = cp.Variable(2, name="x"), np.array([3.0, -4.0])
-    plain = picture(cp.norm1(x), np.array([0.05, 0.0]), 0.1)
-    moved = picture(cp.norm1(x) + shift @ x, np.array([0.05, 0.0]), 0.1)
-    np.testing.assert_allclose(moved.gradients, plain.gradients + shift, atol=1e-12)
-    assert plain.distance < 1e-12  # d|.| = [-1, 1]^2: the shortest of [2, 4] x [-5, -3] is (2, -3)
-    assert moved.distance == pytest.approx(np.hypot(2, 3), abs=1e-9)

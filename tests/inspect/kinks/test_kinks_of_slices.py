@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
-from hierfl.models import coupled_minimax, nonsmooth_toy
+from hierfl.models import nonsmooth_toy
 from tests.inspect.known_functions import cournot, places, slopes
 
 
@@ -38,13 +38,6 @@ def test_the_toy_has_a_kink_where_a_coordinate_crosses_zero(n: int) -> None:
         assert kink.right_slope == pytest.approx(slope(kink.t, direction[i] < 0), abs=1e-6)
         assert kink.causes[0].source == "y >= 0" and kink.causes[0].entry == (i,)
         assert not kink.convex  # the slope falls from 1 to 0 as the coordinate grows
-
-
-def test_a_minimax_problem_whose_kinks_cancel_is_smooth() -> None:
-    shown = coupled_minimax().implicit.slice(0.3, radius=0.6, progress=False)
-    assert len(shown.kinks) == 0
-    x = 0.3 + shown.t
-    np.testing.assert_allclose(shown.value, x**2 - x, atol=1e-9)
 
 
 def test_followers_that_leave_and_followers_at_capacity() -> None:
@@ -100,18 +93,6 @@ def test_an_answer_for_each_sample() -> None:
     assert "y >= 0 of client 0, row 0" in shown.active(0)
 
 
-def test_an_l1_regularised_lower_level() -> None:
-    """y = soft threshold of x at 1."""
-    x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.square(y - 1) + 0.1 * x), hf.ArgMin(y, 0.5 * cp.square(y - x) + cp.abs(y))
-    )
-    shown = problem.implicit.slice(0.0, radius=3, points=41, progress=False)
-    np.testing.assert_allclose(places(shown), [-1, 1], atol=1e-6)
-    np.testing.assert_allclose(slopes(shown), [[-1.9, 0.1], [0.1, -1.9]], atol=1e-3)
-    assert all(kink.cause == "abs(y)" for kink in shown.kinks)
-
-
 def test_a_linear_program_jumps_or_bends() -> None:
     x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
     simplex = [y >= 0, cp.sum(y) <= 1]
@@ -126,20 +107,6 @@ def test_a_linear_program_jumps_or_bends() -> None:
     shown = bends.implicit.slice(0.7, radius=0.7, points=41, progress=False)
     np.testing.assert_allclose(places(shown), [0.3], atol=1e-6)
     np.testing.assert_allclose(slopes(shown), [[2, 0]], atol=1e-5)
-
-
-def test_atoms_of_the_upper_level_and_their_rows() -> None:
-    """E |u'x - 1| over three samples: a kink where each sample's residual crosses zero."""
-    x, u = cp.Variable(2, name="x"), hf.Sample(2, name="u")
-    rows = np.array([[1.0, 0.5], [-2.0, 1.0], [0.5, 3.0]])
-    problem = hf.Problem(
-        hf.Minimize(clients=hf.E(cp.abs(u @ x - 1)) + cp.max(x)), federation=hf.Federation([hf.Client({u: rows})])
-    )
-    shown = problem.implicit.slice([0.2, 0.1], [1.0, 0.0], radius=2, progress=False)
-    crossing = [(1 - row @ [0.2, 0.1]) / row[0] for row in rows]
-    expected = sorted([t for t in crossing if abs(t) < 2] + [-0.1])
-    np.testing.assert_allclose(places(shown), expected, atol=1e-6)
-    assert {kink.causes[0].row for kink in shown.kinks} == {None, 0, 1, 2}
 
 
 def test_kinks_of_a_distributions_sample_are_taken_together() -> None:
@@ -166,18 +133,6 @@ def test_a_kink_across_the_line_is_not_one_of_the_slice() -> None:
     assert len(problem.implicit.slice([0.0, 0.0], [1, 0], progress=False).kinks) == 0
     (kink,) = problem.implicit.slice([0.3, 0.0], [0, 1], progress=False).kinks
     assert (kink.left_slope, kink.right_slope) == pytest.approx((-1, 1), abs=1e-6)
-
-
-def test_a_norm_that_touches_zero_and_a_function_without_switches() -> None:
-    x = cp.Variable(3, name="x")
-    centre = np.array([0.3, -0.2, 0.5])
-    norm = hf.Problem(hf.Minimize(clients=cp.norm(x - centre)))
-    (kink,) = norm.implicit.slice(centre + 0.123 * np.ones(3), np.ones(3), progress=False).kinks
-    assert kink.t == pytest.approx(-0.123 * np.sqrt(3), abs=1e-6) and kink.right_slope == pytest.approx(1, abs=1e-5)
-    inner = hf.Function(lambda x: jnp.abs(x[0] - 0.2) + x[1] ** 2, x, shape=())
-    shown = hf.Problem(hf.Minimize(clients=inner)).implicit.slice(np.zeros(3), [1, 0, 0], progress=False)
-    assert places(shown) == pytest.approx([0.2], abs=1e-6)
-    assert shown.kinks[0].causes == () and shown.kinks.resolution.opaque
 
 
 @settings(max_examples=15, deadline=None)

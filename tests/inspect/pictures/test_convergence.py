@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.house_style import COLOURS
 from hierfl.inspect.pictures.convergence import moving_mean
 from hierfl.solvers import ZOHFL, Exact, FedRZO, ProjectedSGD
 
@@ -46,13 +45,6 @@ def test_f_is_drawn_where_the_runs_own_y_is_not_exact() -> None:
 def test_a_run_with_exact_answers_needs_no_second_line() -> None:
     drawn = lines(solved(Exact()).plot())
     assert not any("own y" in name or "lower level solved" in name for name in drawn)
-    plt.close("all")
-
-
-def test_colours_are_the_librarys_on_axes_of_others() -> None:
-    _, axes = plt.subplots()
-    solved(Exact()).plot(ax=axes)
-    assert {line.get_color() for line in axes.lines} <= set(COLOURS)
     plt.close("all")
 
 

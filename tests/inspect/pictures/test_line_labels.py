@@ -13,7 +13,7 @@ import pytest
 from matplotlib.text import Annotation, Text
 
 import hierfl as hf
-from hierfl.house_style import COLOURS, house_style, panels
+from hierfl.house_style import house_style, panels
 from hierfl.inspect.pictures.convergence import name_curves
 from hierfl.solvers import FedAvg
 
@@ -74,15 +74,6 @@ def test_the_line_to_a_name_does_not_run_across_the_panel() -> None:
     assert (dot.get_xdata()[0], dot.get_ydata()[0], dot.get_color()) == (0.3, 2.0, short.get_color())
     labels = [child for child in panel.get_children() if isinstance(child, Annotation)]
     assert [label.xy for label in labels] == [(panel.get_xlim()[1], 2.0), (1.0, 3.0)]
-
-
-def test_a_name_stands_at_its_curves_end_where_nothing_is_near() -> None:
-    _, panel, labels = drawn([0.2, 0.6, 1.0])
-    for label, end in zip(labels, (0.2, 0.6, 1.0)):
-        pixels = panel.transData.transform((1, end))[1]
-        middle = (box(label).y0 + box(label).y1) / 2
-        assert abs(pixels - middle) < 2
-        assert label.arrow_patch.get_edgecolor() == plt.matplotlib.colors.to_rgba(COLOURS[labels.index(label)])
 
 
 @pytest.mark.parametrize("style", ["screen", "paper"])

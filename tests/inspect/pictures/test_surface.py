@@ -65,15 +65,6 @@ def test_directions_are_checked(directions: list, named: str) -> None:
         nonsmooth_toy(1).implicit.surface(np.zeros(1), progress=False)
 
 
-def test_iterates_can_be_read_in_the_legend() -> None:
-    x = cp.Variable(2, name="x")
-    problem = hf.Problem(hf.Minimize(clients=cp.norm1(x)))
-    run = problem.solve(FedAvg(step_size=0.02), rounds=30, x0=np.ones(2), progress=False)
-    panel = problem.implicit.surface(run, radius=2, points=11, progress=False).plot().axes[0]
-    handles = dict(zip([text.get_text() for text in panel.get_legend().get_texts()], panel.get_legend().legend_handles))
-    assert handles["iterates"].get_color() == "white" and handles["iterates"].get_path_effects()  # a dark rim
-
-
 def test_kinks_lie_on_the_surface_in_space() -> None:
     shown = nonsmooth_toy(2).implicit.surface([0.1, -0.05], radius=1.5, points=15, progress=False)
     panel = shown.plot(kind="3d").axes[0]
@@ -146,11 +137,6 @@ def test_jumps_of_a_surface() -> None:
     v = cp.Variable(2, name="v")
     found = on_the_unit_square(cp.sign(v[0] - 0.123) + cp.square(v[1]))
     np.testing.assert_allclose(found[:, 0], np.full(11, 0.123), atol=1e-8)
-
-
-def test_directions_of_any_length() -> None:
-    shown = nonsmooth_toy(2).implicit.surface(np.zeros(2), [[1e-200, 0], [0, 1e200]], points=5, progress=False)
-    np.testing.assert_array_equal(shown.plane.directions, np.eye(2))
 
 
 def test_a_plateau_at_the_maximum_is_no_gap() -> None:

@@ -184,18 +184,6 @@ def test_hovering_tells_values_constraints_and_causes(page: webdriver.Chrome) ->
         assert "norm(y - x) <= 1 of client" in text and "f = " in text
 
 
-def test_dragging_zooms(page: webdriver.Chrome) -> None:
-    width = "const r = document.getElementById('line-figure').layout.xaxis.range; return r[1] - r[0]"
-    before = page.execute_script(width)
-    pane = page.find_element(By.CSS_SELECTOR, "#line-figure .nsewdrag")
-    page.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", pane)
-    ActionChains(page).move_to_element_with_offset(pane, -60, -60).click_and_hold().move_by_offset(
-        100, 90
-    ).release().perform()
-    until(page, width + " < arguments[0]", 0.9 * before)
-    assert 0 < page.execute_script(width) < 0.9 * before
-
-
 def focused(page: webdriver.Chrome) -> dict[str, Any]:
     """What has the keyboard: its id, its name to a screen reader, and whether a ring is drawn around it."""
     found: dict[str, Any] = page.execute_script(

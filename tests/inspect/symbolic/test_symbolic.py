@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
-from hierfl.atoms.formulas import exact
+from hierfl.atoms.formulas import exact, exact_array
 from hierfl.inspect.symbolic import derivation
 from hierfl.inspect.symbolic.derivation import SymbolicView, translate
 from hierfl.models.coupled_minimax import coupled_minimax
 from hierfl.models.nonsmooth_toy import nonsmooth_toy
+from tests.atoms.atom_cases import CASES
+from tests.atoms.test_atoms import build
 
 x, y = cp.Variable(name="x"), cp.Variable(name="y")
 x2, y2 = cp.Variable(2, name="x"), cp.Variable(2, name="y")
@@ -43,23 +45,89 @@ def at(symbol: Any, value: Any) -> Any:
 # Derivations by hand
 
 
-def test_toy_in_one_dimension() -> None:
-    view = nonsmooth_toy(1).implicit.symbolic()
-    assert view.value == sympy.Piecewise(((X0 + 1) ** 2 / 2, X0 < 0), (sympy.Rational(1, 2), True))
-    (response,) = view.response.values()
-    assert response[0] == sympy.Max(0, X0)
-    assert slopes(view) == [(at(X0, 0), 1, 0)]
+def below(objective: Any, *constraints: Any, upper: Any = y, bounds: Any = ()) -> hf.Problem:
+    """The minimisation of f(y) whose lower level minimises ``objective`` over y."""
+    return hf.Problem(hf.Minimize(clients=upper), lower=hf.ArgMin(y, objective, constraints), constraints=bounds)
+
+
+Y, half = sympy.Symbol("y", real=True), sympy.Rational(1, 2)
+bounded = cp.Variable(bounds=[-1, 2], name="y")
+BY_HAND = {  # the problem, f, and the kinks of f with their one-sided slopes
+    "minimax": (coupled_minimax(), X**2 - X, []),
+    "minimax, exchanged": (coupled_minimax(reversed_order=True), Y + sympy.Max(0, Y) ** 2, []),
+    "a box that moves: y = clip(2x, x - 1, x + 1)": (
+        below(cp.square(y - 2 * x), y >= x - 1, y <= x + 1, upper=cp.square(y - 3)),
+        sympy.Piecewise(((X - 4) ** 2, X < -1), ((2 * X - 3) ** 2, X < 1), ((X - 2) ** 2, True)),
+        [(at(X, -1), -10, -20), (at(X, 1), -4, -2)],
+    ),
+    "maximisations": (
+        hf.Problem(hf.Maximize(clients=3 - cp.square(y - 1)), lower=hf.ArgMax(y, -cp.square(y - x), [y <= 0])),
+        3 - (sympy.Min(0, X) - 1) ** 2,
+        [(at(X, 0), 2, 0)],
+    ),
+    "a linear level ends at a bound": (below(2 * y, y >= cp.abs(x), y <= 10), sympy.Abs(X), [(at(X, 0), -1, 1)]),
+    "curvature that depends on x: y = min(2, 1/x)": (
+        below(0.5 * x * cp.square(y) - y, y <= 2, upper=cp.square(y), bounds=[x >= 0.1, x <= 2]),
+        sympy.Piecewise((4, half > X), (1 / X**2, True)),
+        [(at(X, half), 0, -16)],
+    ),
+    "an equilibrium": (
+        hf.Problem(hf.Minimize(clients=y), lower=hf.Equilibrium(y, 2 * y - x, [y >= 0])),
+        sympy.Max(0, X / 2),
+        [(at(X, 0), 0, half)],
+    ),
+    "a game": (
+        hf.Problem(hf.Minimize(clients=y), lower=hf.Nash(hf.Player(y, maximize=y * (x - y), constraints=[y >= 0]))),
+        sympy.Max(0, X / 2),
+        [(at(X, 0), 0, half)],
+    ),
+    "no lower level": (
+        hf.Problem(hf.Minimize(clients=cp.abs(x - 1) + cp.maximum(x, 2 * x, -3))),
+        sympy.Abs(X - 1) + sympy.Max(X, 2 * X, -3),
+        [(at(X, -3), -1, 0), (at(X, 0), 0, 1), (at(X, 1), 1, 3)],
+    ),
+    "attributes of y": (
+        hf.Problem(hf.Minimize(clients=bounded), lower=hf.ArgMin(bounded, cp.square(bounded - x))),
+        sympy.Min(2, sympy.Max(-1, X)),
+        [(at(X, -1), 0, 1), (at(X, 2), 1, 0)],
+    ),
+    "a quadratic constraint is an interval": (
+        below(cp.square(y - x), cp.square(y - 1) <= 4),
+        sympy.Min(3, sympy.Max(-1, X)),
+        [(at(X, -1), 0, 1), (at(X, 3), 1, 0)],
+    ),
+    "a set that shrinks to a point": (
+        below(-y, y >= cp.abs(x - 1), y <= cp.abs(x - 1) + cp.square(x - 1)),
+        sympy.Abs(X - 1) + (X - 1) ** 2,
+        [(at(X, 1), -1, 1)],
+    ),
+    "Y(x) = [x, 1], so that the kink at 2 is outside": (
+        below(cp.square(y + 5), y >= x, y <= 1, upper=y + cp.abs(x - 2)),
+        sympy.Piecewise((-X - 3, X < -5), (2, True)),
+        [(at(X, -5), -1, 0)],
+    ),
+    "undefined for x <= 0": (
+        hf.Problem(hf.Minimize(clients=cp.abs(x - 1) - cp.log(x))),
+        sympy.Abs(X - 1) - sympy.log(X),
+        [(at(X, 1), -2, 0)],
+    ),
+    "branches that meet smoothly": (hf.Problem(hf.Minimize(clients=cp.square(cp.pos(x)))), sympy.Max(0, X) ** 2, []),
+}
+
+
+ON = {"minimax": (-1, 1), "minimax, exchanged": (-1, 1), "undefined for x <= 0": (0.25, 4)}  # where f is defined
+ON["curvature that depends on x: y = min(2, 1/x)"] = (0.25, 2)
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_formulas_and_kinks_by_hand(name: str) -> None:
+    problem, value, kinks = BY_HAND[name]
+    view = problem.implicit.symbolic()
+    (symbol,) = value.free_symbols
+    places = [p for p in map(sympy.Rational, np.linspace(*ON.get(name, (-6, 6)), 33)) if view.domain.subs(symbol, p)]
+    assert len(places) > 4 and all(sympy.simplify((view.value - value).subs(symbol, p)) == 0 for p in places)
+    assert slopes(view) == kinks
     assert view.verified > 0
-    assert view.domain == sympy.true
-
-
-def test_toy_in_two_dimensions_is_the_sum_over_coordinates() -> None:
-    view = nonsmooth_toy(2).implicit.symbolic()
-    half = sympy.Rational(1, 2)
-    pieces = [sympy.Piecewise(((s + 1) ** 2 / 2, s < 0), (half, True)) for s in (X0, X1)]
-    assert view.value == pieces[0] + pieces[1]
-    assert slopes(view) == [(at(X0, 0), 1, 0), (at(X1, 0), 1, 0)]
-    assert next(iter(view.x.values())).tolist() == [X0, X1]
 
 
 def test_toy_in_fifty_dimensions_is_the_closed_form() -> None:
@@ -73,45 +141,6 @@ def test_toy_in_fifty_dimensions_is_the_closed_form() -> None:
         at(s, 0): (1, 0) for s in symbols
     }
     assert view.one_sided(np.zeros(50), np.ones(50)) == (50, 0)
-
-
-@pytest.mark.parametrize("dimension", [1, 2])
-def test_toy_is_the_numeric_implicit_function(dimension: int) -> None:
-    problem = nonsmooth_toy(dimension)
-    view = problem.implicit.symbolic()
-    symbols = [X0, X1][:dimension]
-    rng = np.random.default_rng(1)
-    for point in [*rng.normal(size=(20, dimension)), np.zeros(dimension)]:
-        formula = view.value.subs(dict(zip(symbols, point)))
-        assert float(formula) == pytest.approx(problem.implicit(point), rel=1e-12)
-
-
-def test_coupled_minimax_is_smooth_on_x() -> None:
-    view = coupled_minimax().implicit.symbolic()
-    assert sympy.expand(view.value) == X**2 - X
-    assert view.response == {next(iter(view.response)): -X}
-    assert view.kinks == ()
-
-
-def test_exchanged_minimax_is_smooth_with_another_function() -> None:
-    """max over y of min over x of x^2 + y, x <= -y, |x| <= 1: x(y) = min(0, -y), f = y + max(0, y)^2."""
-    view = coupled_minimax(reversed_order=True).implicit.symbolic()
-    symbol = sympy.Symbol("y", real=True)
-    inside = [sympy.Rational(k, 8) for k in range(-7, 8)]
-    expected = symbol + sympy.Max(0, symbol) ** 2
-    assert all(view.value.subs(symbol, v) == expected.subs(symbol, v) for v in inside)
-    assert view.kinks == ()
-
-
-def test_box_whose_bounds_move_with_x() -> None:
-    """y = clip(2x, x - 1, x + 1): f = (y - 3)^2 has kinks at x = -1 and 1."""
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.square(y - 3)), lower=hf.ArgMin(y, cp.square(y - 2 * x), [y >= x - 1, y <= x + 1])
-    )
-    view = problem.implicit.symbolic()
-    expected = sympy.Piecewise(((X - 4) ** 2, X < -1), ((2 * X - 3) ** 2, X < 1), ((X - 2) ** 2, True))
-    assert view.value == expected
-    assert slopes(view) == [(at(X, -1), -10, -20), (at(X, 1), -4, -2)]
 
 
 @pytest.mark.parametrize(
@@ -151,46 +180,6 @@ def test_scalar_problem_with_linear_constraints() -> None:
         view.one_sided(-2.0, 1.0)
 
 
-def test_argmax_and_maximize_keep_their_signs() -> None:
-    problem = hf.Problem(
-        hf.Maximize(clients=3 - cp.square(y - 1)), lower=hf.ArgMax(y, -cp.square(y - x), [y <= 0]), constraints=[x <= 5]
-    )
-    view = problem.implicit.symbolic()
-    assert same(view.value, 3 - (sympy.Min(0, X) - 1) ** 2)
-    assert slopes(view) == [(at(X, 0), 2, 0)]
-
-
-def test_linear_lower_level_ends_at_a_bound() -> None:
-    problem = hf.Problem(hf.Minimize(clients=y), lower=hf.ArgMin(y, 2 * y, [y >= cp.abs(x), y <= 10]))
-    view = problem.implicit.symbolic()
-    assert same(view.value, sympy.Abs(X))
-    assert slopes(view) == [(at(X, 0), -1, 1)]
-    assert view.domain != sympy.true
-
-
-def test_curvature_that_depends_on_x() -> None:
-    """min over y <= 2 of x y^2 / 2 - y: y = min(2, 1/x)."""
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.square(y)),
-        lower=hf.ArgMin(y, 0.5 * x * cp.square(y) - y, [y <= 2]),
-        constraints=[x >= 0.1, x <= 2],
-    )
-    view = problem.implicit.symbolic()
-    assert slopes(view) == [(at(X, sympy.Rational(1, 2)), 0, -16)]
-
-
-def test_equilibrium_of_one_follower() -> None:
-    problem = hf.Problem(hf.Minimize(clients=y), lower=hf.Equilibrium(y, 2 * y - x, [y >= 0]))
-    assert slopes(problem.implicit.symbolic()) == [(at(X, 0), 0, sympy.Rational(1, 2))]
-
-
-def test_game_of_one_player() -> None:
-    problem = hf.Problem(
-        hf.Minimize(clients=y), lower=hf.Nash(hf.Player(y, maximize=y * (x - y), constraints=[y >= 0]))
-    )
-    assert same(problem.implicit.symbolic().value, sympy.Max(0, X / 2))
-
-
 def test_clients_with_their_own_parameters_and_answers() -> None:
     rho, center = hf.ClientParameter(nonneg=True, name="rho"), hf.ClientParameter(name="c")
     problem = hf.Problem(
@@ -211,18 +200,6 @@ def test_clients_with_their_own_parameters_and_answers() -> None:
     assert [kink.condition.rhs for kink in view.kinks] == [-7 * third, 0, 5 * third, 2]
 
 
-def test_a_shared_answer_minimises_the_weighted_mean_over_the_intersection() -> None:
-    cap, center = hf.ClientParameter(name="cap"), hf.ClientParameter(name="c")
-    problem = hf.Problem(
-        hf.Minimize(clients=y * 2),
-        lower=hf.ArgMin(y, cp.square(y - x - center), [y <= cap]),
-        federation=hf.Federation(
-            [hf.Client(parameters={cap: 1, center: 4}), hf.Client(parameters={cap: 2, center: 0})], weights=[0.25, 0.75]
-        ),
-    )
-    assert same(problem.implicit.symbolic().value, 2 * sympy.Min(1, X + 1))
-
-
 def test_parameters_count_at_their_present_value() -> None:
     a = cp.Parameter(name="a")
     problem = hf.Problem(hf.Minimize(clients=cp.abs(x - a)))
@@ -230,19 +207,6 @@ def test_parameters_count_at_their_present_value() -> None:
         problem.implicit.symbolic()
     a.value = 0.1
     assert slopes(problem.implicit.symbolic()) == [(at(X, sympy.Rational(1, 10)), -1, 1)]
-
-
-def test_without_a_lower_level_the_objective_itself() -> None:
-    """|x - 1| + max(x, 2x, -3)."""
-    view = hf.Problem(hf.Minimize(clients=cp.abs(x - 1) + cp.maximum(x, 2 * x, -3))).implicit.symbolic()
-    assert view.response == {}
-    assert slopes(view) == [(at(X, -3), -1, 0), (at(X, 0), 0, 1), (at(X, 1), 1, 3)]
-
-
-def test_attributes_of_y_are_constraints() -> None:
-    answer = cp.Variable(bounds=[-1, 2], name="y")
-    problem = hf.Problem(hf.Minimize(clients=answer), lower=hf.ArgMin(answer, cp.square(answer - x)))
-    assert same(problem.implicit.symbolic().value, sympy.Min(2, sympy.Max(-1, X)))
 
 
 def test_several_variables_on_both_levels() -> None:
@@ -262,18 +226,6 @@ def test_several_variables_on_both_levels() -> None:
     assert view.one_sided({x: 0, u: 0}, {x: 1, u: 2}) == (5, 4)
 
 
-def test_two_clients_with_a_ball_each_have_two_spheres_of_kinks() -> None:
-    center = hf.ClientParameter(2, name="c")
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.sum(y2)),
-        lower=hf.ArgMin(y2, cp.sum_squares(y2 - center), [cp.norm(y2 - x2) <= 1], scope="client"),
-        federation=hf.Federation([hf.Client(parameters={center: [1, 2]}), hf.Client(parameters={center: [0, 0]})]),
-    )
-    view = problem.implicit.symbolic()
-    spheres = {sympy.expand(kink.condition.lhs) for kink in view.kinks}
-    assert spheres == {X0**2 + X1**2 - 1, sympy.expand((X0 - 1) ** 2 + (X1 - 2) ** 2 - 1)}
-
-
 def test_pieces_beyond_a_hole_of_the_domain() -> None:
     """y = min(x^2, max(x, -x)), and Y(x) = [-x, x^2] is empty for -1 < x < 0."""
     problem = hf.Problem(
@@ -288,38 +240,11 @@ def test_pieces_beyond_a_hole_of_the_domain() -> None:
     assert r"\text{where } & x^{2} + x \geq 0" in view.latex() and "where x**2 + x >= 0" in str(view)
 
 
-def test_pieces_outside_the_domain_are_left_out() -> None:
-    """max(x, -5) + |x - 2|, where Y(x) = [x, 1] is not empty: x <= 1, so that the kink at 2 is outside."""
-    problem = hf.Problem(hf.Minimize(clients=y + cp.abs(x - 2)), lower=hf.ArgMin(y, cp.square(y + 5), [y >= x, y <= 1]))
-    view = problem.implicit.symbolic()
-    assert view.value == sympy.Piecewise((-X - 3, X < -5), (2, True))
-    assert slopes(view) == [(at(X, -5), -1, 0)]
-
-
-def test_a_kink_where_the_lower_set_shrinks_to_a_point() -> None:
-    """y = |x - 1| + (x - 1)^2, the upper end of Y(x), which is one point at x = 1."""
-    problem = hf.Problem(
-        hf.Minimize(clients=y),
-        lower=hf.ArgMin(y, -y, [y >= cp.abs(x - 1), y <= cp.abs(x - 1) + cp.square(x - 1)]),
-    )
-    assert slopes(problem.implicit.symbolic()) == [(at(X, 1), -1, 1)]
-
-
 def test_a_shorter_form_that_disagrees_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     right = derivation.pieces
     monkeypatch.setattr(derivation, "pieces", lambda *arguments: right(*arguments) + sympy.Max(0, X - 3))
     view = hf.Problem(hf.Minimize(clients=cp.abs(x - 1))).implicit.symbolic()
     assert view.value == sympy.Abs(X - 1)
-
-
-def test_points_at_which_the_objective_is_undefined_are_left_out_of_the_comparison() -> None:
-    view = hf.Problem(hf.Minimize(clients=cp.abs(x - 1) - cp.log(x))).implicit.symbolic()
-    assert slopes(view) == [(at(X, 1), -2, 0)]
-
-
-def test_a_quadratic_constraint_on_one_entry_is_an_interval() -> None:
-    problem = hf.Problem(hf.Minimize(clients=y), lower=hf.ArgMin(y, cp.square(y - x), [cp.square(y - 1) <= 4]))
-    assert same(problem.implicit.symbolic().value, sympy.Min(3, sympy.Max(-1, X)))
 
 
 def test_slopes_are_cases_where_another_coordinate_decides() -> None:
@@ -331,10 +256,6 @@ def test_slopes_are_cases_where_another_coordinate_decides() -> None:
 
 
 # Kinks
-
-
-def test_a_smooth_meeting_of_branches_is_no_kink() -> None:
-    assert hf.Problem(hf.Minimize(clients=cp.square(cp.pos(x)))).implicit.symbolic().kinks == ()
 
 
 def test_kinks_outside_the_bounds_of_x_are_left_out() -> None:
@@ -384,13 +305,6 @@ def test_kinks_on_sets_far_smaller_than_the_bounds_are_found(radius: float, boun
     assert sympy.expand(found - circle) == 0 or sympy.expand(found + circle) == 0
 
 
-def test_a_small_sphere_away_from_zero_is_found() -> None:
-    x = cp.Variable(2, name="x")
-    (found,) = conditions(cp.pos(0.01 - cp.sum_squares(x - np.array([3, 5]))))
-    sphere = sympy.expand(100 * (X0 - 3) ** 2 + 100 * (X1 - 5) ** 2 - 1)
-    assert sympy.expand(found - sphere) == 0 or sympy.expand(found + sphere) == 0
-
-
 def test_switches_that_cancel_on_all_their_pieces_are_no_kinks() -> None:
     x = cp.Variable(2, name="x")
     assert conditions(cp.pos(x[0] - x[1]) ** 2 + cp.pos(x[0] + x[1] - 1e-3) ** 2, x >= -1000, x <= 1000) == set()
@@ -411,16 +325,6 @@ def test_a_norm_has_its_kink_at_a_point() -> None:
     (kink,) = view.kinks
     assert kink.condition == sympy.And(at(X0, 1), at(X1, 2))
     assert view.one_sided([1, 2], [3, 4]) == (-5, 5)
-
-
-def test_one_sided_derivatives_along_lines_through_a_kink() -> None:
-    view = nonsmooth_toy(2).implicit.symbolic()
-    assert view.one_sided([0, 0], [1, 1]) == (2, 0)
-    assert view.one_sided([0, 0], [1, -1]) == (1, -1)
-    assert view.one_sided([0, 0.5], [-1, 0]) == (0, -1)
-    assert view.one_sided([-0.5, 1], [1, 0]) == (sympy.Rational(1, 2), sympy.Rational(1, 2))
-    with pytest.raises(hf.DataError, match="shape"):
-        view.one_sided([0.0], [1.0])
 
 
 # Any separable quadratic over a box, against NumPy
@@ -456,91 +360,21 @@ def test_random_separable_quadratics_over_boxes(data: st.DataObject) -> None:
         assert float(view.value.subs(place)) == pytest.approx(np.sum((expected - 1) ** 2), abs=1e-12)
 
 
-# Translation
+WITHOUT = """ceil floor sign normcdf sigma_max normNuc cummax matrix_frac dotsort geo_mean exact length dist_ratio log_det
+    tr_inv von_neumann_entr quantum_rel_entr lambda_max lambda_min lambda_sum_largest lambda_sum_smallest pf_eigenvalue
+    perspective gen_lambda_max condition_number eye_minus_inv gmatmul inv_prod"""
 
-a = np.array([0.3, -1.2, 2.0])
-v, M = cp.Variable(3, name="v"), cp.Variable((2, 3), name="M")
 
-
-@pytest.mark.parametrize(
-    "expression",
-    [
-        2 * v - a,
-        v[::-1],
-        v[[0, 2]],
-        M[1, ::2],
-        cp.reshape(M, (3, 2), order="F"),
-        cp.vec(M, order="F"),
-        cp.hstack([v, M[0], 1.0]),
-        cp.vstack([v, a]),
-        cp.bmat([[M], [M]]),
-        cp.sum(M, axis=0),
-        cp.sum(M, axis=1, keepdims=True),
-        cp.mean(M),
-        cp.cumsum(M, axis=1),
-        cp.diag(v),
-        cp.trace(M @ M.T),
-        cp.kron(np.eye(2), M),
-        cp.convolve(a, v),
-        M @ a,
-        a @ v,
-        M @ v / 3,
-        v @ M.T,
-        cp.upper_tri(M.T @ M),
-        cp.outer(v, a),
-        cp.multiply(v, M[0]),
-        cp.abs(v),
-        cp.maximum(v, 0, M[0]),
-        cp.minimum(v, M[1]),
-        cp.pos(v) + cp.neg(v),
-        cp.max(M, axis=1),
-        cp.min(M),
-        cp.norm1(M),
-        cp.norm_inf(v),
-        cp.norm(v),
-        cp.norm(M, 2, axis=1),
-        cp.norm(M, "fro"),
-        cp.pnorm(v, 3),
-        cp.sum_squares(M),
-        cp.quad_over_lin(v, 4),
-        cp.square(v),
-        cp.power(v, 4),
-        cp.inv_pos(1 + cp.square(v)),
-        cp.sqrt(1 + cp.square(v)),
-        cp.exp(v),
-        cp.log(1 + cp.square(v)),
-        cp.logistic(v),
-        cp.log_sum_exp(M, axis=0),
-        cp.entr(cp.exp(v)),
-        cp.kl_div(cp.exp(v), 2),
-        cp.rel_entr(cp.exp(v), 2),
-        cp.huber(v, 0.5),
-        cp.quad_form(v, np.diag([1.0, 2, 3]) + 0.5),
-        cp.sum_largest(v, 2),
-        cp.sum_largest(v, 1.5),
-        cp.sum_smallest(v, 2),
-        cp.prod(v),
-        cp.ptp(v),
-        cp.tv(v),
-        cp.var(v),
-    ],
-    ids=str,
-)
-def test_translation_agrees_with_cvxpy(expression: Any) -> None:
-    rng = np.random.default_rng(3)
-    environment = {}
-    for variable in (v, M):
-        value = np.round(rng.normal(size=variable.shape), 2)
-        variable.value = value
-        symbols = np.array(
-            [sympy.Symbol(f"{variable.name()}{i}", real=True) for i in range(variable.size)], dtype=object
-        )
-        environment[variable.id] = symbols.reshape(variable.shape)
-    places = {s: exact(n) for u in (v, M) for s, n in zip(environment[u.id].flat, u.value.flat)}
-    found = translate(expression, environment)
-    assert found.shape == expression.shape
-    numbers = [float(sympy.N(entry.subs(places))) for entry in found.flat]
-    assert numbers == pytest.approx(np.ravel(expression.value), rel=1e-9, abs=1e-12)
+def test_atoms_have_a_formula() -> None:
+    """What it is worth is held against CVXPY with the other rules of atoms."""
+    refused = set()
+    for case in CASES:
+        expression, variables, values = build(case, 1)
+        try:
+            translate(expression, {v.id: exact_array(value) for v, value in zip(variables, values)})
+        except hf.SymbolicError:
+            refused.add(case.name.split()[0])
+    assert refused == set(WITHOUT.split())
 
 
 @pytest.mark.parametrize(
