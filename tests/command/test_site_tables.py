@@ -25,8 +25,7 @@ from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
 from hierfl.runtime.privacy.ledger import PrivacyLedger
 from hierfl.runtime.sites.letters import packed, reply_of
 from hierfl.runtime.sites.owner.site_rules import SiteRules, read_rules
-from hierfl.runtime.sites.parcels import Asked, Start, starting
-from hierfl.runtime.sites.solver_text import solver_text
+from hierfl.runtime.sites.parcels import Asked, Start, solver_text, starting
 from hierfl.solvers import FedAvg
 
 STUDY = """

@@ -23,8 +23,8 @@ from distributed.protocol.serialize import ToPickle, to_serialize
 
 import hierfl as hf
 from hierfl.command.loading import load_problem
+from hierfl.runtime.on_dask.dask_servers import connected
 from hierfl.runtime.on_dask.lines import ASKED, HEADER, HELLO, LARGEST, MARK, SiteLine, framed, heard
-from hierfl.runtime.on_dask.plain_comms import connected
 from hierfl.runtime.on_dask.site_process import TLSFiles, listening_host
 from hierfl.runtime.sites.letters import Hello, Letter, letter_of, reply_of
 from hierfl.runtime.sites.parcels import Lost, Refusal

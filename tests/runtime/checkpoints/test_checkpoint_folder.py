@@ -13,7 +13,7 @@ import pytest
 
 import hierfl as hf
 from hierfl.errors import CheckpointError, CheckpointWarning, SettingError
-from hierfl.runtime.checkpoints.run_keeper import CheckpointFolder
+from hierfl.runtime.checkpoints import CheckpointFolder
 from hierfl.solvers import FedAvg
 from tests.runtime.checkpoints.resumed import require_same
 from tests.solvers.test_baselines import least_squares
@@ -131,7 +131,7 @@ import resource, sys
 from pathlib import Path
 import numpy as np
 from hierfl.errors import CheckpointError
-from hierfl.runtime.checkpoints.run_keeper import CheckpointFolder
+from hierfl.runtime.checkpoints import CheckpointFolder
 with CheckpointFolder(Path(sys.argv[1])) as folder:
     folder.write({"number": 1}, {"small": np.zeros(10)})
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))

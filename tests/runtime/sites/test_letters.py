@@ -20,9 +20,8 @@ from hierfl.command.loading import load_solver
 from hierfl.runtime.on_flower.relay import as_bytes, as_content
 from hierfl.runtime.sites.letter_bytes import letter_bytes
 from hierfl.runtime.sites.letters import Letter, items_in, letter_of, packed, reply_of
-from hierfl.runtime.sites.parcels import Answered, Asked, Refusal, Settled, Start, Welcome, starting
+from hierfl.runtime.sites.parcels import Answered, Asked, Refusal, Settled, Start, Welcome, solver_text, starting
 from hierfl.runtime.sites.site import NO_RUN, Site, SiteRules
-from hierfl.runtime.sites.solver_text import solver_text
 from hierfl.solvers import SCAFFOLD, ZOHFL, Decay, FedAvg, FedRZO, LocalSGD, LogGrowth
 from tests.runtime.on_dask.test_dask_runtime import START, clients_alone
 
