@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from hierfl.errors import MissingPackageError, SettingError, SiteError
+from hierfl.errors import SettingError, SiteError, needing
 from hierfl.near_names import suggests_names
 from hierfl.runtime.sites.site import Site
 
@@ -119,12 +119,8 @@ def run_scheduler(files: TLSFiles, host: str, port: int, insecure: bool = False)
     Raises ``SettingError`` for a place where it would listen to everybody; ``SiteError`` where it cannot listen.
     """
     require_closed(files, insecure, host)
-    try:
+    with needing("hierfl scheduler needs the package distributed: pip install 'hierfl[dask]'."):
         from hierfl.runtime.on_dask.dask_servers import scheduling
-    except ImportError as error:
-        raise MissingPackageError(
-            "hierfl scheduler needs the package distributed: pip install 'hierfl[dask]'."
-        ) from error
     try:
         asyncio.run(scheduling(host, port, files.security()))
     except (OSError, RuntimeError) as error:
@@ -190,10 +186,8 @@ def run_site(
         Without ``distributed``.
     """
     place = listening_host(scheduler, files, host, insecure), port or 0
-    try:
+    with needing("hierfl site needs the package distributed: pip install 'hierfl[dask]'."):
         import distributed  # noqa: F401
-    except ImportError as error:
-        raise MissingPackageError("hierfl site needs the package distributed: pip install 'hierfl[dask]'.") from error
     with tempfile.TemporaryDirectory(
         prefix="hierfl-site-"
     ) as folder:  # Dask's own is shared with the machine's other users
