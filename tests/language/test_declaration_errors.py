@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import cvxpy as cp
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 import hierfl as hf
-from hierfl.solvers import ZOHFL
+from hierfl.solvers import ZOHFL, FedAvg
 from tests.small_declarations import leaves, one_client, quadratic
 
 x, y, u, rho = leaves()
@@ -215,3 +217,37 @@ def test_prices_that_the_level_does_not_have() -> None:
     ):
         with pytest.raises(hf.DeclarationError, match=message):
             declared()
+
+
+def numpy_inside(x: Any) -> Any:
+    return np.sum(np.asarray(x) ** 2)
+
+
+def if_inside(x: Any) -> Any:
+    return jnp.sum(x) if x[0] > 0 else jnp.sum(x**2)
+
+
+def number_inside(x: Any) -> Any:
+    return math.exp(x[0])
+
+
+def wrong_inside(x: Any) -> Any:
+    return x["first"]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (numpy_inside, r"'numpy_inside' calls a function of NumPy.*jnp.sin\(x\) for np.sin\(x\).*hf.BlackBox"),
+        (if_inside, r"'if_inside' asks with if.*jnp.where\(condition, this, that\).*hf.BlackBox"),
+        (number_inside, r"'number_inside' needs as a number of Python"),
+        (wrong_inside, r"'wrong_inside' raised \w+Error: "),
+    ],
+)
+def test_code_that_cannot_be_traced_is_named(code: Callable[..., Any], said: str) -> None:
+    x = cp.Variable(2, name="x")
+    problem = hf.Problem(hf.Minimize(clients=hf.Function(code, x) + cp.sum_squares(x)))
+    with pytest.raises(hf.DeclarationError, match=f"hf.Function {said}"):
+        problem.implicit(np.ones(2))
+    with pytest.raises(hf.DeclarationError, match=f"hf.Function {said}"):
+        problem.solve(FedAvg(), rounds=1, progress=False)

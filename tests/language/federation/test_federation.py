@@ -389,15 +389,6 @@ def test_iid_sizes_differ_by_at_most_one(rows: int, clients: int, seed: int) -> 
     assert max(sizes) - min(sizes) <= 1
 
 
-@given(alpha=st.floats(1e-300, 1e300), clients=st.integers(1, 12), extra=st.integers(0, 100), seed=st.integers(0, 99))
-@settings(max_examples=60, deadline=None)
-def test_quantity_gives_everyone_at_least_one(alpha: float, clients: int, extra: int, seed: int) -> None:
-    rows = clients + extra
-    parts = assign(hf.Quantity(alpha), np.arange(rows), clients, rows, seed)
-    assert min(len(part) for part in parts) >= 1
-    assert sum(len(part) for part in parts) == rows
-
-
 @given(alpha=st.floats(0.2, 100), clients=st.integers(1, 6), least=st.integers(0, 12), seed=st.integers(0, 99))
 @settings(max_examples=30, deadline=None)
 def test_dirichlet_respects_its_minimum(alpha: float, clients: int, least: int, seed: int) -> None:
