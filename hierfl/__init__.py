@@ -45,9 +45,8 @@ from hierfl.language.expectation import E, total
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.federation.federated_data import Federation
-from hierfl.language.federation.moments import Moments
 from hierfl.language.federation.partition_schemes import IID, ByGroup, Dirichlet, Quantity, Shards
-from hierfl.language.federation.schema import Schema
+from hierfl.language.federation.schema import Moments, Schema
 from hierfl.language.function import BlackBox, Function
 from hierfl.language.levels import ArgMax, ArgMin, Equilibrium, Maximize, Minimize
 from hierfl.language.player import Nash, Player

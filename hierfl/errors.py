@@ -7,6 +7,8 @@ part of the package, and ``hierfl docs`` prints an entry of it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -121,6 +123,15 @@ class UnknownNameError(SettingError, TypeError):
 
 class MissingPackageError(HierflError, ImportError):
     """An optional package is not installed; says what to install."""
+
+
+@contextmanager
+def needing(said: str) -> Iterator[None]:
+    """Where what is imported within is not installed, raise ``MissingPackageError`` with these words, which say what to install."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingPackageError(said) from error
 
 
 class ForkedProcessError(HierflError):

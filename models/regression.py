@@ -19,8 +19,7 @@ import numpy as np
 
 import hierfl as hf
 from hierfl.errors import DataError, SettingError
-from hierfl.language.aggregates import require_spells
-from hierfl.language.hazard_loss import HazardLoss
+from hierfl.language.aggregates import HazardLoss, require_spells
 from hierfl.near_names import near_names
 
 HELD_OUT = "held-out"

@@ -18,7 +18,7 @@ from cvxpy.lin_ops import lin_utils
 import hierfl as hf
 from hierfl.compiler.data.storage import stacked
 from hierfl.language.federation.given_arrays import MappedRows
-from hierfl.runtime.checkpoints.run_identity import RunSettings, differences, identity_of, stored_identity
+from hierfl.runtime.checkpoints import RunSettings, differences, identity_of, stored_identity
 from hierfl.solvers import FedAvg
 from tests.runtime.sites.test_same_path import CASES, EVERYBODY
 

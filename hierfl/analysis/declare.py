@@ -24,8 +24,8 @@ from hierfl.errors import DataError, DeclarationError, NotConvexError
 from hierfl.language.coupled import ROW, split_coupled
 from hierfl.language.declaration import Declaration, Roles
 from hierfl.language.declared_arguments import constraint_tuple, unique_leaves
+from hierfl.language.federation.client import require_paired
 from hierfl.language.federation.federated_data import Federation
-from hierfl.language.federation.paired_rows import require_paired
 from hierfl.language.followers import Followers
 from hierfl.language.levels import ArgMin, LowerLevel, Objective
 from hierfl.language.player import Nash

@@ -171,6 +171,22 @@ class AtomRow:
         return (self.switches is not None or self.opaque) and self.smooth is None
 
 
+class Unknown(Atom):
+    """Base of atoms of which CVXPY is told neither sign nor monotonicity, and which are not concave."""
+
+    def sign_from_args(self) -> tuple[bool, bool]:
+        return False, False
+
+    def is_atom_concave(self) -> bool:
+        return False
+
+    def is_incr(self, idx: int) -> bool:
+        return False
+
+    def is_decr(self, idx: int) -> bool:
+        return False
+
+
 class OnlyCompiled(Atom):
     """Base of atoms that CVXPY can neither evaluate nor solve: whatever asks for a number is refused, in words of the atom's own."""
 

@@ -22,7 +22,6 @@ from hierfl.atoms.families import (
     quadratics,
     rearrangements,
     sums,
-    trigonometric,
 )
 from hierfl.atoms.row import PLAIN, AtomRow, own_row
 from hierfl.atoms.writing.spelling import Spelling
@@ -35,7 +34,6 @@ FAMILIES = (
     exponentials,
     powers,
     piecewise,
-    trigonometric,
     logic,
     norms,
     extremes,

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hierfl.errors import MissingPackageError, SettingError
+from hierfl.errors import SettingError, needing
 from hierfl.inspect.argument_checks import writable
 from hierfl.language.federation.partition_schemes import Dirichlet
 from hierfl.language.printing.card import WIDTH
@@ -94,12 +94,8 @@ def table(outcomes: Sequence[DemoOutcome]) -> str:
 
 
 def _digits() -> ClassificationData:
-    try:
+    with needing('the demo needs scikit-learn and plotly: pip install "hierfl[examples,report]".'):
         from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise MissingPackageError(
-            'the demo needs scikit-learn and plotly: pip install "hierfl[examples,report]".'
-        ) from error
     images, labels = load_digits(return_X_y=True)
     return ClassificationData(np.asarray(images) / 16.0, np.asarray(labels))
 

@@ -128,7 +128,7 @@ def _rehearsal(
     from hierfl.runtime.privacy.gaussian_noise import GaussianNoise
     from hierfl.runtime.privacy.ledger import LedgerRun
     from hierfl.runtime.privacy.pairwise_masks import MaskOrder, PairwiseMasks
-    from hierfl.runtime.sites.owner.rehearsal import rehearsed
+    from hierfl.runtime.sites.owner.site_data import rehearsed
 
     solver = load_solver(chosen.solver)
     noise = None if chosen.noise is None else GaussianNoise(chosen.noise[0], chosen.noise[1], rules.delta)

@@ -40,9 +40,8 @@ from hierfl.errors import DataError, NoGradientError, SettingError
 from hierfl.house_style import house_style, panels, require_axes
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
-from hierfl.language.aggregates import Cox
+from hierfl.language.aggregates import Cox, HazardLoss
 from hierfl.language.expectation import RowAggregate, total
-from hierfl.language.hazard_loss import HazardLoss
 from hierfl.language.printing.card import Card, Shown
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import Sample

@@ -1,13 +1,13 @@
-"""``Cox``, ``Worst`` and ``CVaR``: what all rows of a holder say together, beside their mean and their sum.
+"""``Cox``, ``Worst`` and ``CVaR``: what all rows of a holder say together, beside their mean and their sum; ``HazardLoss``, of a row.
 
-They are convex, and stand wherever ``E`` does, at either level; O(N log N) in the rows.
+The first three are convex, and stand wherever ``E`` does, at either level; O(N log N) in the rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import cvxpy as cp
 import numpy as np
@@ -15,9 +15,9 @@ from cvxpy.expressions.expression import Expression
 
 from hierfl.atoms.intervals import Interval
 from hierfl.atoms.loaded_late import jax, jnp
-from hierfl.atoms.row import AtomRow
+from hierfl.atoms.row import AtomRow, OnlyCompiled, Unknown
 from hierfl.atoms.writing.spelling import Spelling
-from hierfl.errors import DataError, DeclarationError
+from hierfl.errors import DataError, DeclarationError, NotConvexError
 from hierfl.language.expectation import E, RowAggregate, averages_of, total
 from hierfl.language.printing.text import expression_text
 from hierfl.near_names import near_names
@@ -256,3 +256,57 @@ def without_tails(expression: Expression, bounds: Sequence[Any]) -> Expression:
 
     found: Expression = replaced(expression)
     return found
+
+
+def _lower(atom: Any, hazard: Any, times: Any, time: Any, event: Any, *entry: Any) -> Any:
+    at_risk = times <= time
+    if entry:
+        at_risk &= entry[0] < times
+    jumps = times == time
+    right = (event == 0) | ((event == 1) & jumps.any())
+    if entry:
+        right &= entry[0] < time
+    at_event = jnp.where(right, jnp.sum(jnp.where(jumps, hazard, 0.0)), jnp.nan)
+    return jnp.where(right, jnp.sum(jnp.where(at_risk, jnp.exp(hazard), 0.0)) - event * at_event, jnp.nan)
+
+
+class HazardLoss(Unknown, OnlyCompiled):
+    """Minus the log-likelihood of a row; scalar.
+
+    Parameters
+    ----------
+    hazard
+        (K,): s + a, the logarithms of the jumps of the row's integrated hazard; affine.
+    times
+        (K,): when the baseline jumps, increasing; constants that everybody knows.
+    time, event, entry
+        As of :class:`hierfl.Cox`; a row with an event that is neither 0 nor 1 or at none of the times,
+        or an entry that is not before its time, has no value (NaN).
+
+    Raises
+    ------
+    DeclarationError
+        For a hazard that is not affine, or times that are not increasing.
+    """
+
+    atom_row: ClassVar[AtomRow] = AtomRow(
+        lower=_lower, smooth=lambda *_: True, twice_smooth=lambda atom: True
+    )
+
+    def __init__(self, hazard: Any, times: Any, time: Any, event: Any, *entry: Any) -> None:
+        super().__init__(hazard, times, time, event, *entry)
+        known = np.asarray(self.args[1].value)
+        if not self.args[0].is_affine():
+            raise DeclarationError("HazardLoss: the score is not affine in the decisions.")
+        if known.ndim != 1 or not np.isfinite(known).all() or not (np.diff(known) > 0).all():
+            raise DeclarationError("HazardLoss: times are numbers that increase.")
+
+    def shape_from_args(self) -> tuple[int, ...]:
+        return ()
+
+    def is_atom_convex(self) -> bool:
+        """In the hazard, which is affine."""
+        return True
+
+    def _refuse(self) -> NoReturn:
+        raise NotConvexError(f"{self.name()}: hierfl compiles it; CVXPY can neither evaluate nor solve it.")

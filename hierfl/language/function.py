@@ -8,10 +8,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
-from cvxpy.atoms.atom import Atom
 
 from hierfl.atoms.ranges import always_smooth
-from hierfl.atoms.row import AtomRow
+from hierfl.atoms.row import AtomRow, Unknown
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Reader
 from hierfl.errors import DeclarationError, DivergedError, HierflError, NotConvexError
@@ -105,7 +104,7 @@ def _read(reader: Reader, atom: Any) -> Phrase:
     return Phrase("call", tuple(reader(argument) for argument in atom.args), value=name, shape=tuple(atom.shape))
 
 
-class UserAtom(Atom):
+class UserAtom(Unknown):
     """An atom whose value is computed by a callable of the arguments' values."""
 
     def __init__(
@@ -132,21 +131,9 @@ class UserAtom(Atom):
 
     # CVXPY's hooks: nothing is known of the code but what the user asserts
 
-    def sign_from_args(self) -> tuple[bool, bool]:
-        return (False, False)
-
     def is_atom_convex(self) -> bool:
         """Whether the user asserted convexity (of the callable, for affine arguments)."""
         return self.asserted_convex
-
-    def is_atom_concave(self) -> bool:
-        return False
-
-    def is_incr(self, idx: int) -> bool:
-        return False
-
-    def is_decr(self, idx: int) -> bool:
-        return False
 
     def get_data(self) -> list[Any]:
         return [self.callable, self.declared_shape, self.asserted_convex, self.label_name]

@@ -22,7 +22,7 @@ from hierfl.progress import RunProgress, Waiting
 from hierfl.result import OWN_VALUE_TOLERANCE, Result
 from hierfl.run_settings import RunSettings
 from hierfl.runs import Runs
-from hierfl.runtime.checkpoints.run_keeper import RunKeeper, keeping
+from hierfl.runtime.checkpoints import RunKeeper, keeping
 from hierfl.runtime.contract import Algorithm, Method, Visitor
 from hierfl.runtime.in_process.execution import InProcess, execute_visits, require_here
 from hierfl.runtime.outcome import DrawnStep, RunEnd, evaluations_at, result_of, theorem_point

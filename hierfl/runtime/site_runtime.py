@@ -19,15 +19,8 @@ from hierfl.runtime.records import Begun, BlockEnd, Outcome
 from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.buffered_rounds import BufferedRounds, Buffering
 from hierfl.runtime.sites.exchange import Exchange, exchange_for
-from hierfl.runtime.sites.parcels import (
-    KeptMark,
-    Start,
-    pickled_solver,
-    require_known,
-    starting,
-)
+from hierfl.runtime.sites.parcels import KeptMark, Start, pickled_solver, require_known, solver_text, starting
 from hierfl.runtime.sites.rounds import Attendance, SiteRounds, require_begun, scalars_remembered
-from hierfl.runtime.sites.solver_text import solver_text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +23,12 @@ from cvxpy.atoms.affine.wraps import (
 )
 from cvxpy.atoms.condition_number import condition_number
 from cvxpy.atoms.cumprod import cumprod
+from cvxpy.atoms.elementwise import logic
 from cvxpy.atoms.elementwise.hyperbolic import asinh, atanh, sinh, tanh
 from cvxpy.atoms.elementwise.normcdf import normcdf
 from cvxpy.atoms.elementwise.trig import cos, sin, tan
 from cvxpy.atoms.gen_lambda_max import gen_lambda_max
+from cvxpy.atoms.quad_form import SymbolicQuadForm
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
@@ -71,9 +76,18 @@ class Case:
     draws: tuple[Draw, ...] = (normal,)
     differentiable: bool = True
 
+    @property
+    def every_draw(self) -> tuple[Draw, ...]:
+        return self.draws * len(self.shapes) if len(self.draws) == 1 else self.draws
+
     def draw(self, rng: np.random.Generator) -> list[np.ndarray]:
-        draws = self.draws * len(self.shapes) if len(self.draws) == 1 else self.draws
-        return [d(rng, s) for d, s in zip(draws, self.shapes)]
+        return [d(rng, s) for d, s in zip(self.every_draw, self.shapes)]
+
+    def of_variables(self) -> tuple[Any, list[cp.Variable]]:
+        """The expression, and the variables that it is of."""
+        kinds = zip("xyz", self.shapes, self.every_draw)
+        variables = [cp.Variable(shape, name=name, pos=draw is positive) for name, shape, draw in kinds]
+        return self.build(*variables), variables
 
 
 A34 = np.random.default_rng(3).standard_normal((3, 4))
@@ -309,3 +323,53 @@ CASES = [
     Case("inv_prod", lambda x: cp.inv_prod(x), (V,), (positive,)),
     Case("log_sum of products", lambda x: cp.log(cp.sum(cp.exp(A34 @ x))), (V,)),
 ]
+
+x, y, positive_z, t = cp.Variable(3, name="x"), cp.Variable(3, name="y"), cp.Variable(3, pos=True, name="z"), cp.Variable(name="t")
+X, Y, Z = (cp.Variable((3, 3), symmetric=True, name=name) for name in "XYZ")
+p, q = cp.Variable(boolean=True, name="p"), cp.Variable(boolean=True, name="q")
+complex_u = cp.Variable(3, complex=True, name="u")
+
+# every other atom that may stand in a tree: those that are refused, or are complex
+OTHERS: list[Any] = [
+    *(kind(complex_u) for kind in (cp.imag, cp.conj, cp.real)),
+    SymbolicQuadForm(x, X, x[0]),
+    cp.suppfunc(x, [])(y),
+    logic.Not(p),
+    *(kind(p, q) for kind in (logic.And, logic.Or, logic.Xor)),
+]
+
+CONSTRAINTS: list[Any] = [
+    *(x <= y, x >= 0, x == 1),
+    *(X >> 0, X << SYM, X >> Y, cp.PSD(X)),
+    *(cp.SOC(t, x), cp.SOC(y, X)),
+    *(kind(x) for kind in (cp.Zero, cp.NonNeg, cp.NonPos)),
+    cp.ExpCone(x, y, positive_z),
+    *(kind(x, y, positive_z, 0.5) for kind in (cp.PowCone3D, cp.constraints.PowCone3DApprox)),
+    cp.PowConeND(X, y, np.full((3, 3), 1 / 3)),
+    cp.constraints.SvecPSD(cp.Variable(6, name="h"), 3),
+    cp.FiniteSet(x, [1, 2]),
+    cp.constraints.RelEntrConeQuad(x, y, positive_z, 3, 3),
+    cp.constraints.OpRelEntrConeQuad(X, Y, Z, 3, 3),
+]
+
+
+def instances() -> list[Any]:
+    """One expression or more of every concrete class of CVXPY's atoms, and one constraint of each of theirs."""
+    return [*(case.of_variables()[0] for case in CASES), *OTHERS, *CONSTRAINTS]
+
+
+def concrete_classes(base: type) -> set[type]:
+    """All of CVXPY's subclasses of a base that can occur in a tree."""
+    for package in (cp.atoms, cp.constraints):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+
+    def below(kind: type) -> set[type]:
+        return set().union(*({k} | below(k) for k in kind.__subclasses__()))
+
+    return {k for k in below(base) if k.__module__.startswith("cvxpy") and not inspect.isabstract(k)}
+
+
+def classes_in(part: Any) -> set[type]:
+    """The classes of all nodes of a tree."""
+    return {type(part)}.union(*map(classes_in, getattr(part, "args", ())))

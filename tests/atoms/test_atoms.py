@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import pkgutil
-
 import cvxpy as cp
 import cvxpy.atoms
 import jax
@@ -24,25 +20,15 @@ from hierfl.compiler.expressions.program import Program
 from hierfl.inspect.symbolic.derivation import translate
 from hierfl.language.calculus.derivative import gradient
 
-from .atom_cases import CASES, Case, positive
+from .atom_cases import CASES, Case, classes_in, concrete_classes
 
 pytestmark = pytest.mark.usefixtures("x64")
-
-
-def concrete_atoms() -> set[type]:
-    for module in pkgutil.walk_packages(cvxpy.atoms.__path__, "cvxpy.atoms."):
-        importlib.import_module(module.name)
-
-    def below(kind: type) -> set[type]:
-        return set().union(*({k} | below(k) for k in kind.__subclasses__())) if kind.__subclasses__() else set()
-
-    return {k for k in below(Atom) if k.__module__.startswith("cvxpy") and not inspect.isabstract(k)}
 
 
 def test_every_concrete_atom_is_compiled_or_refused_with_a_reason() -> None:
     compiled = compiled_atoms()
     refused = set(refused_atoms())
-    assert concrete_atoms() == compiled | refused
+    assert concrete_classes(Atom) == compiled | refused
     assert not compiled & refused
     assert all(len(reason) > 10 for reason in refused_atoms().values())
 
@@ -66,28 +52,17 @@ def test_what_changes_its_branch_without_a_kink_is_huber_alone() -> None:
     assert [row.classes for row in ROWS if (row.switches is not None or row.opaque) and not row.kinked] == [(cp.huber,)]
 
 
-def nodes(expression: object) -> set[type]:
-    return {type(expression)}.union(*(nodes(argument) for argument in getattr(expression, "args", ())))
-
-
 def test_every_compiled_atom_has_a_case() -> None:
-    seen: set[type] = set()
-    for case in CASES:
-        seen |= nodes(build(case, 0)[0])
+    seen = set().union(*(classes_in(case.of_variables()[0]) for case in CASES))
     assert not {kind.__name__ for kind in compiled_atoms() - seen}
-
-
-def variable(case: Case, place: int, shape: tuple[int, ...]) -> cp.Variable:
-    draw = case.draws[place if len(case.draws) > 1 else 0]
-    return cp.Variable(shape, pos=draw is positive)
 
 
 def build(case: Case, seed: int) -> tuple[object, list[cp.Variable], list[np.ndarray]]:
     values = case.draw(np.random.default_rng(seed))
-    variables = [variable(case, place, shape) for place, shape in enumerate(case.shapes)]
+    expression, variables = case.of_variables()
     for v, value in zip(variables, values):
         v.value = value
-    return case.build(*variables), variables, values
+    return expression, variables, values
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)

@@ -18,7 +18,7 @@ import psutil
 
 from hierfl.command.main import main as hierfl
 from tests.runtime.on_flower.flower_processes import Loop, looping
-from tests.runtime.on_flower.test_flower_processes import ROWS, STUDY
+from tests.runtime.study import ROWS, study_text
 
 NAMES, ROUNDS, KILLED_AT, AFTER = ("north", "south", "east"), 12, 12, 6
 OURS = f"""
@@ -119,7 +119,7 @@ def main() -> None:
 
 def started(loop: Loop) -> dict[str, object]:
     """The sites, each beside its SuperNode."""
-    (loop.folder / "study.py").write_text(STUDY)
+    (loop.folder / "study.py").write_text(study_text(north=6, south=4, east=5))
     (loop.folder / "rows.py").write_text(ROWS)
     nodes = {}
     for name in NAMES:

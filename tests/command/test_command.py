@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import hierfl as hf
 from hierfl import models
+from hierfl.command.demo import DemoOutcome, headline, table
 from hierfl.command.loading import load_solver
 from hierfl.command.main import main
 from hierfl.models import nonsmooth_toy
 from hierfl.solvers import Decay, FedRZO, LocalSGD
+from tests.runtime.study import study_text
 
 TOY = """
 import cvxpy as cp
@@ -222,3 +226,94 @@ def test_a_reproduction_is_answered_with_what_to_write_instead(capsys: pytest.Ca
     assert main(["reproduce", "2s-table4", "--out", "my tables"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "write python -m examples.reproduce 2s-table4 --out 'my tables' in a clone" in line
+
+
+@pytest.mark.optimised
+def test_the_demo_shows_mathematics_outcome_and_files_on_one_screen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert main(["demo", "--out", str(tmp_path / "new"), "--seeds", "1", "--rounds", "60", "--quiet"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 60 and max(map(len, lines)) <= 120
+    assert [line for line in lines if line.isupper()] == ["WHAT IS DECLARED", "WHAT IT GIVES", "WHERE TO LOOK"]
+    (told,) = (line for line in lines if line.startswith("Private clients close "))
+    assert 40 < float(told.split()[3]) <= 130
+    picture, report = tmp_path / "new" / "first_minute.png", tmp_path / "new" / "first_minute.html"
+    assert picture.stat().st_size > 10_000 and "log_sum_exp" in report.read_text(encoding="utf-8")
+    assert opened == [report.resolve().as_uri()]
+
+
+@pytest.mark.optimised
+def test_the_headline_is_the_mean_share_with_students_interval() -> None:
+    result = SimpleNamespace(settings={"rounds_done": 7})
+    outcomes = [DemoOutcome(80.0, clients, 90.0, result) for clients in (88.0, 90.0)]  # type: ignore[arg-type]
+    half = 12.7062047 * np.std([80.0, 100.0], ddof=1) / np.sqrt(2)
+    assert f"close 90 ± {half:.0f} % of the gap" in headline(outcomes) and "2 seeds, 95% interval" in headline(outcomes)
+    assert "89.0 ± 12.7" in table(outcomes) and "7 rounds" in table(outcomes)
+
+
+@pytest.mark.optimised
+def test_no_seeds_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--out", str(tmp_path), "--seeds", "0"]) == 2
+    assert "--seeds 0" in capsys.readouterr().err
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["docs", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_what_an_error_names_prints_its_entry(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(hf.DataError) as caught:
+        hf.Client({hf.Sample(2, name="a"): [[1.0, 2.0, 3.0]]})
+    command = caught.value.__notes__[-1].partition("hierfl docs ")[2]
+    text = printed(capsys, command)
+    assert text.startswith("DataError\n\nThe data of a party, or an x, do not fit")
+    assert "    hf.Client({a: np.zeros((10, 3))})" in text and "```" not in text and "told()" not in text
+    assert printed(capsys, "dataerror") == text
+
+
+def test_without_a_topic_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = printed(capsys).splitlines()
+    assert {"DataError", "LowerLevelError", "TheoryWarning"} <= set(listed)
+
+
+def test_a_topic_that_there_is_not_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["docs", "DatError"]) == 2
+    assert "did you mean 'DataError'?" in capsys.readouterr().err
+
+
+def test_an_app_is_written_with_the_declaration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "study.py").write_text(study_text(north=6, south=4))
+    assert main(["flower", "new", f"{tmp_path / 'study.py'}:declared", str(tmp_path / "app")]) == 0
+    assert "wrote" in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "app").iterdir()} == {
+        "client_app.py",
+        "pyproject.toml",
+        "server_app.py",
+        "letter_bytes.py",
+        "site_frames.py",
+        "study.py",
+    }
+    assert "import hierfl" not in (app := (tmp_path / "app" / "client_app.py").read_text())  # it is slow to load
+    assert "from site_frames import" in app and "from hierfl" not in app
+    compile((tmp_path / "app" / "server_app.py").read_text(), "server_app.py", "exec")
+    assert main(["flower", "new", f"{tmp_path / 'study.py'}:declared", str(tmp_path / "app")]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert main(["flower", "new", "hierfl.models:nonsmooth_toy", str(tmp_path / "toy")]) == 2
+    assert "has no federation" in capsys.readouterr().err
+
+
+def test_options_of_the_other_engine_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    place = ["site", "--problem", "study.py", "--data", "rows.py:load"]
+    for given, said in (
+        (["--socket", "s", "--host", "h"], "--host says nothing with --socket, on Flower"),
+        (["--socket", "s", "--tls-ca", "ca.pem"], "--tls-ca says nothing with --socket"),
+        (["--scheduler", "tcp://s:1", "--parent-pid", "1"], "--parent-pid says nothing with --scheduler, on Dask"),
+    ):
+        assert main([*place, *given]) == 2
+        assert said in capsys.readouterr().err

@@ -25,8 +25,7 @@ from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
 from hierfl.runtime.privacy.ledger import PrivacyLedger
 from hierfl.runtime.sites.letters import packed, reply_of
 from hierfl.runtime.sites.owner.site_rules import SiteRules, read_rules
-from hierfl.runtime.sites.parcels import Asked, Start, starting
-from hierfl.runtime.sites.solver_text import solver_text
+from hierfl.runtime.sites.parcels import Asked, Start, solver_text, starting
 from hierfl.solvers import FedAvg
 
 STUDY = """
@@ -111,6 +110,13 @@ def test_a_site_keeps_to_the_rules_of_a_file(study: Path, served: list[Any], cap
     assert (study / "ledger").exists() and (study / "key").exists()
     assert {"rules", "ledger", "ledger-key"} <= set(OPTIONS)  # on Flower, where a node starts its site
     PrivacyLedger(study / "ledger", study / "key").__exit__()  # nobody has it any more
+
+
+def test_the_rules_of_the_command_line(study: Path, served: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    rules = ["--algorithms", "FedAvg, SCAFFOLD", "--min-samples", 3, "--max-rounds", 40, "--min-noise", 1.5, "--min-sum", 4]
+    printed(capsys, "site", *place(study), "--scheduler", "tcp://here:1", *rules)
+    (site,) = served
+    assert list(site.held) == [0] and site.rules == SiteRules(("FedAvg", "SCAFFOLD"), 3, 40, 1.5, 4)
 
 
 def test_what_is_wrong_in_a_file_is_named(study: Path, served: list[Any], capsys: pytest.CaptureFixture[str]) -> None:

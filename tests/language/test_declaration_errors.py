@@ -2,250 +2,127 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import cvxpy as cp
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 import hierfl as hf
-from hierfl.solvers import ZOHFL
+from hierfl.solvers import ZOHFL, FedAvg
 from tests.small_declarations import leaves, one_client, quadratic
 
-
-def test_sample_outside_a_mean_in_the_objective() -> None:
-    x, _, u, _ = leaves()
-    with pytest.raises(hf.DeclarationError, match=r"sample 'u' is used outside E"):
-        hf.Problem(hf.Minimize(clients=cp.sum_squares(x - u)), federation=one_client(u))
-
-
-def test_sample_outside_a_mean_in_a_client_scope_lower_level() -> None:
-    x, y, u, _ = leaves()
-    with pytest.raises(hf.DeclarationError, match=r"sample 'u'.*scope='sample'"):
-        hf.ArgMin(y, cp.sum_squares(y - u), scope="client")
+x, y, u, rho = leaves()
+z, a = cp.Variable(name="z"), hf.Sample(name="a")
+NAMESAKES = cp.Variable(name="x"), cp.Variable(name="x")
+both, own = hf.Minimize(clients=cp.sum(x + y)), quadratic(x, y)
+box = hf.BlackBox(lambda v: float(np.sum(v)), y, name="simulator")
+MEAN = hf.E(cp.sum_squares(x - u))
 
 
-def test_mean_in_a_sample_scope_lower_level() -> None:
-    x, y, u, _ = leaves()
-    with pytest.raises(hf.DeclarationError, match="one sample at a time"):
-        hf.ArgMin(y, hf.E(cp.sum_squares(y - u)), scope="sample")
+def above(term: Any, *constraints: Any) -> hf.Problem:
+    """A problem in x alone, whose one client holds rows of u."""
+    return hf.Problem(hf.Minimize(clients=term), constraints=list(constraints), federation=one_client(u))
 
 
-def test_sample_scope_answers_must_stand_under_a_mean() -> None:
-    x, y, u, _ = leaves()
-    with pytest.raises(hf.DeclarationError, match=r"'y' answers each sample.*under hf.E"):
-        hf.Problem(
-            hf.Minimize(clients=hf.E(u @ x) + cp.sum(y)),
-            lower=hf.ArgMin(y, cp.sum_squares(y - u), scope="sample"),
-            federation=one_client(u),
-        )
+# by what is wrong: how it is written, what is said of it, and the kind of error where that is no DeclarationError
+MISTAKES: dict[str, tuple[Any, ...]] = {
+    "a sample outside a mean": (lambda: above(cp.sum_squares(x - u)), "sample 'u' is used outside E"),
+    "a sample outside a mean below": (lambda: hf.ArgMin(y, cp.sum_squares(y - u), scope="client"), "sample 'u'.*scope='sample'"),
+    "a mean where y answers each sample": (lambda: hf.ArgMin(y, hf.E(cp.sum_squares(y - u)), scope="sample"), "one sample at a time"),
+    "answers to samples that stand under no mean": (
+        lambda: hf.Problem(
+            hf.Minimize(clients=hf.E(u @ x) + cp.sum(y)), hf.ArgMin(y, cp.sum_squares(y - u), scope="sample"), federation=one_client(u)
+        ),
+        "'y' answers each sample.*under hf.E",
+    ),
+    "answers to no sample": (lambda: hf.ArgMin(y, own, [y >= 0], scope="sample"), "every sample a y of its own.*no hf.Sample.*scope='client'"),
+    "answers to a client's constant": (lambda: hf.ArgMin(y, rho * own, scope="sample"), "every sample a y of its own.*no hf.Sample"),
+    "an equilibrium for no sample": (lambda: hf.Equilibrium(y, y - x, scope="sample"), "Equilibrium has scope='sample'.*no hf.Sample"),
+    "a game whose derivatives have no sample": (lambda: hf.Nash(hf.Player(y, own + a), scope="sample"), "Nash has scope='sample'.*no hf.Sample"),
+    "a lower objective that is not convex": (lambda: hf.Problem(both, hf.ArgMin(y, cp.sum_squares(y) + cp.sum(cp.sqrt(y)))), "convex in y", hf.NotConvexError),
+    "a product that is not convex": (lambda: hf.Problem(both, hf.ArgMin(y, x[0] * cp.sum(cp.square(y)))), r"x\[0\].*square\(y\)", hf.NotConvexError),
+    "a convex one that is maximised": (lambda: hf.Problem(both, hf.ArgMax(y, cp.sum_squares(y - x))), "concave.*minimised, write hf.ArgMin", hf.NotConvexError),
+    "a concave one that is minimised": (lambda: hf.Problem(both, hf.ArgMin(y, -cp.sum_squares(y - x))), "maximised, write hf.ArgMax", hf.NotConvexError),
+    "a federation in the level's place": (
+        lambda: hf.Problem(both, hf.Federation([hf.Client({u: np.ones((3, 2))})])),
+        "not Federation. A federation is given by name, federation=",
+    ),
+    "constraints in the level's place": (lambda: hf.Problem(both, [x >= 0]), r"by name, constraints=\[...\]"),
+    "a constraint in the level's place": (lambda: hf.Problem(both, x >= 0), r"by name, constraints=\[...\]"),
+    "a lower set that is not convex": (lambda: hf.Problem(both, hf.ArgMin(y, own, [cp.norm(y) >= 1])), r"Y\(x\)", hf.NotConvexError),
+    "an upper set that is not convex": (lambda: above(cp.sum_squares(x), cp.norm(x) == 1), "constraints on x", hf.NotConvexError),
+    "a mapping of another shape": (lambda: hf.Equilibrium(y, cp.sum(y) + x[0]), r"mapping of 'y' has shape \(\).*shape \(2,\)"),
+    "an unknown scope": (
+        lambda: hf.ArgMin(y, own, scope="clients"),
+        r"unknown scope 'clients'.*did you mean 'client'\?.*'federation', 'client', 'sample'",
+    ),
+    "a misspelt selection": (lambda: hf.ArgMin(y, own, selection="optimist"), r"unknown selection 'optimist' of ArgMin: did you mean 'optimistic'\?"),
+    "a misspelt selection of a maximum": (lambda: hf.ArgMax(y, -own, selection="pesimistic"), r"of ArgMax: did you mean 'pessimistic'\?"),
+    "another selection": (lambda: hf.ArgMin(y, own, selection="least norm"), "there are 'optimistic', 'pessimistic'. None leaves it open"),
+    "no word for a selection": (lambda: hf.ArgMin(y, own, selection=True), "unknown selection True"),
+    "an equilibrium that is selected": (
+        lambda: hf.Equilibrium(y, y - x, selection="optimistic"),
+        r"Equilibrium takes no selection \(given: 'optimistic'\): only .*hf.ArgMin",
+    ),
+    "a game that is selected": (lambda: hf.Nash(hf.Player(y, own), selection="pessimistic"), "Nash takes no selection"),
+    "no variable above": (lambda: hf.Problem(hf.Minimize(clients=cp.sum_squares(y)), hf.ArgMin(y, cp.sum_squares(y))), "no upper variable"),
+    "a variable twice": (lambda: hf.ArgMin([y, y], own), "twice"),
+    "a lower variable that stands nowhere": (lambda: hf.ArgMin([y, z], own), "'z' appears in nothing that ArgMin declares"),
+    "a mean of no sample": (lambda: above(hf.E(cp.sum_squares(x))), "no Sample"),
+    "a mean of a number": (lambda: hf.E(1.0), "no Sample"),
+    "a mean of a mean": (lambda: above(hf.E(hf.E(u @ x) + u @ x)), "mean of a mean"),
+    "a sample in a constraint on x": (lambda: above(hf.E(u @ x), u @ x <= 1), "sample 'u' in the constraint"),
+    "a mean in a constraint on x": (lambda: above(hf.E(u @ x), hf.E(u @ x) <= 1), "in the constraint"),
+    "two variables of one name": (lambda: above(sum(map(cp.square, NAMESAKES))), "named 'x'"),
+    "a vector for an objective": (lambda: hf.Minimize(clients=x), "must be a scalar"),
+    "an objective of CVXPY's": (lambda: hf.Problem(cp.Minimize(cp.sum(x))), r"hf\.Minimize"),
+    "no constraint": (lambda: hf.ArgMin(y, own, [True]), "not a CVXPY constraint"),
+    "no variable": (lambda: hf.ArgMin(x + y, own), r"needs a cp\.Variable"),
+    "nothing to minimise": (lambda: hf.Minimize(), "empty"),
+    "code without a gradient below": (lambda: hf.Problem(both, hf.ArgMin(y, own + box)).compile(), "simulator", hf.HierflError),
+    "code at the server": (
+        lambda: hf.Problem(hf.Minimize(server=hf.BlackBox(sum, x, name="simulator"))).solve(ZOHFL(), rounds=1, progress=False),
+        "simulator.*clients=",
+        hf.IncompatibleSolverError,
+    ),
+    "a constraint of no variable": (lambda: hf.Problem(both, hf.ArgMin(y, own, [cp.Parameter(value=1.0) >= 0])), "mentions no variable"),
+    "a mean that CVXPY minimises": (lambda: cp.Problem(cp.Minimize(MEAN)).solve(), "belong to whoever holds the data"),
+    "a mean in a constraint of CVXPY's": (lambda: cp.Problem(cp.Minimize(cp.sum(x)), [MEAN <= 1]).solve(), "belong to whoever holds the data|private samples"),
+    "the value of a mean": (lambda: MEAN.value, "private samples"),
+    "the value of what has a mean": (lambda: (2 * MEAN + 1).value, "belong to whoever holds the data"),
+    "the value of a sample": (lambda: u.value, "has no value"),
+    "a value for a sample": (lambda: setattr(u, "value", np.ones(2)), "takes no value"),
+    "a sample with a value": (lambda: hf.Sample(2, value=np.ones(2)), "takes no value"),
+}
 
 
-def test_sample_scope_without_a_sample() -> None:
-    x, y, _, rho = leaves()
-    a = hf.Sample(name="a")
-    for objective in (quadratic(x, y), rho * quadratic(x, y)):  # a client's parameter differs by client, not by sample
-        with pytest.raises(hf.DeclarationError, match=r"every sample a y of its own.*no hf.Sample.*scope='client'"):
-            hf.ArgMin(y, objective, [y >= 0], scope="sample")
-    with pytest.raises(hf.DeclarationError, match="Equilibrium has scope='sample'.*no hf.Sample"):
-        hf.Equilibrium(y, y - x, scope="sample")
-    with pytest.raises(hf.DeclarationError, match="Nash has scope='sample'.*no hf.Sample"):
-        hf.Nash(hf.Player(y, quadratic(x, y) + a), scope="sample")  # whose derivative has no a
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_misuse_is_refused_by_name(mistake: str) -> None:
+    made, said, *kind = MISTAKES[mistake]
+    with pytest.raises(*kind or [hf.DeclarationError], match=said):
+        made()
 
 
-def test_lower_objective_not_convex_names_the_subexpression() -> None:
-    x, y, _, _ = leaves()
-    with pytest.raises(hf.NotConvexError, match=r"convex in y.*"):
-        hf.Problem(hf.Minimize(clients=cp.sum(x + y)), lower=hf.ArgMin(y, cp.sum_squares(y) + cp.sum(cp.sqrt(y))))
-    with pytest.raises(hf.NotConvexError, match=r"x\[0\].*square\(y\)"):
-        hf.Problem(hf.Minimize(clients=cp.sum(x + y)), lower=hf.ArgMin(y, x[0] * cp.sum(cp.square(y))))
-
-
-def test_lower_objective_not_concave() -> None:
-    x, y, _, _ = leaves()
-    with pytest.raises(hf.NotConvexError, match="concave"):
-        hf.Problem(hf.Minimize(clients=cp.sum(x + y)), lower=hf.ArgMax(y, cp.sum_squares(y - x)))
-
-
-def test_a_lower_objective_of_the_other_curvature_is_told_its_level() -> None:
-    x, y, _, _ = leaves()
-    with pytest.raises(hf.NotConvexError, match="minimised, write hf.ArgMin"):
-        hf.Problem(hf.Minimize(clients=cp.sum(x + y)), lower=hf.ArgMax(y, cp.sum_squares(y - x)))
-    with pytest.raises(hf.NotConvexError, match="maximised, write hf.ArgMax"):
-        hf.Problem(hf.Minimize(clients=cp.sum(x + y)), lower=hf.ArgMin(y, -cp.sum_squares(y - x)))
-
-
-def test_what_stands_in_the_place_of_the_lower_level_is_given_by_name() -> None:
-    x, _, u, _ = leaves()
-    with pytest.raises(hf.DeclarationError, match="not Federation. A federation is given by name, federation="):
-        hf.Problem(hf.Minimize(clients=cp.sum(x)), hf.Federation([hf.Client({u: np.ones((3, *u.shape))})]))
-    for constraints in ([x >= 0], x >= 0):
-        with pytest.raises(hf.DeclarationError, match=r"by name, constraints=\[...\]"):
-            hf.Problem(hf.Minimize(clients=cp.sum(x)), constraints)
-
-
-def test_lower_set_not_convex() -> None:
-    x, y, _, _ = leaves()
-    with pytest.raises(hf.NotConvexError, match=r"Y\(x\)"):
-        hf.Problem(hf.Minimize(clients=cp.sum(x + y)), lower=hf.ArgMin(y, quadratic(x, y), [cp.norm(y) >= 1]))
-
-
-def test_upper_set_not_convex() -> None:
-    x, *_ = leaves()
-    with pytest.raises(hf.NotConvexError, match="constraints on x"):
-        hf.Problem(hf.Minimize(clients=cp.sum_squares(x)), constraints=[cp.norm(x) == 1])
-
-
-def test_mapping_of_another_shape() -> None:
-    x, y, *_ = leaves()
-    with pytest.raises(hf.DeclarationError, match=r"mapping of 'y' has shape \(\).*shape \(2,\)"):
-        hf.Equilibrium(y, cp.sum(y) + x[0])
-
-
-def test_unknown_scope() -> None:
-    x, y, *_ = leaves()
-    with pytest.raises(
-        hf.DeclarationError, match=r"unknown scope 'clients'.*did you mean 'client'\?.*'federation', 'client', 'sample'"
-    ):
-        hf.ArgMin(y, quadratic(x, y), scope="clients")
-
-
-@pytest.mark.parametrize(
-    ("level", "given", "said"),
-    [
-        (hf.ArgMin, "optimist", r"unknown selection 'optimist' of ArgMin: did you mean 'optimistic'\?"),
-        (hf.ArgMax, "pesimistic", r"of ArgMax: did you mean 'pessimistic'\?"),
-        (hf.ArgMin, "least norm", "there are 'optimistic', 'pessimistic'. None leaves it open"),
-        (hf.ArgMin, True, "unknown selection True"),
-    ],
-)
-def test_unknown_selection(level: type, given: object, said: str) -> None:
-    _, y, *_ = leaves()
-    with pytest.raises(hf.DeclarationError, match=said):
-        level(y, cp.sum(y), [y >= 0], selection=given)
-
-
-def test_equilibria_are_not_selected() -> None:
-    x, y, *_ = leaves()
-    with pytest.raises(
-        hf.DeclarationError, match=r"Equilibrium takes no selection \(given: 'optimistic'\): only .*hf.ArgMin"
-    ):
-        hf.Equilibrium(y, y - x, selection="optimistic")  # type: ignore[arg-type]
-    with pytest.raises(hf.DeclarationError, match="Nash takes no selection"):
-        hf.Nash(hf.Player(y, quadratic(x, y)), selection="pessimistic")  # type: ignore[arg-type]
-
-
-def test_same_variable_at_both_levels() -> None:
-    x, y, *_ = leaves()
-    with pytest.raises(hf.DeclarationError, match="no upper variable"):
-        hf.Problem(hf.Minimize(clients=cp.sum_squares(y)), lower=hf.ArgMin(y, cp.sum_squares(y)))
-    with pytest.raises(hf.DeclarationError, match="twice"):
-        hf.ArgMin([y, y], quadratic(x, y))
-
-
-def test_lower_variable_that_the_objective_never_mentions() -> None:
-    x, y, *_ = leaves()
-    z = cp.Variable(name="z")
-    with pytest.raises(hf.DeclarationError, match="'z' appears in nothing that ArgMin declares"):
-        hf.ArgMin([y, z], quadratic(x, y))
-
-
-def test_cvxpy_refuses_to_solve_or_evaluate_a_mean() -> None:
-    x, _, u, _ = leaves()
-    mean = hf.E(cp.sum_squares(x - u))
-    with pytest.raises(hf.DeclarationError):
-        cp.Problem(cp.Minimize(mean)).solve()
-    with pytest.raises(hf.DeclarationError):
-        cp.Problem(cp.Minimize(cp.sum(x)), [mean <= 1]).solve()
-    x.value = np.zeros(2)
-    for read in (lambda: mean.value, lambda: (2 * mean + 1).value, lambda: u.value):
-        with pytest.raises(hf.DeclarationError):
-            read()
-    with pytest.raises(hf.DeclarationError, match="takes no value"):
-        u.value = np.ones(2)
-    with pytest.raises(hf.DeclarationError, match="takes no value"):
-        hf.Sample(2, value=np.ones(2))
-
-
-def test_mean_of_something_without_a_sample() -> None:
-    x, *_ = leaves()
-    with pytest.raises(hf.DeclarationError, match="no Sample"):
-        hf.Problem(hf.Minimize(clients=hf.E(cp.sum_squares(x))))
-    with pytest.raises(hf.DeclarationError, match="no Sample"):
-        hf.E(1.0)
-
-
-@pytest.mark.parametrize(
-    "use", [cp.square, cp.exp, lambda e: cp.maximum(e, 1), lambda e: e * e, lambda e: 1 / e, cp.norm]
-)
-def test_mean_used_nonlinearly(use) -> None:
-    x, _, u, _ = leaves()
+@pytest.mark.parametrize("use", [cp.square, cp.exp, lambda e: cp.maximum(e, 1), lambda e: e * e, lambda e: 1 / e, cp.norm])
+def test_mean_used_nonlinearly(use: Callable[[Any], Any]) -> None:
     with pytest.raises(hf.DeclarationError, match="not affine in its mean"):
-        hf.Problem(hf.Minimize(clients=use(hf.E(u @ x))), federation=one_client(u))
-
-
-def test_nested_means() -> None:
-    x, _, u, _ = leaves()
-    with pytest.raises(hf.DeclarationError, match="mean of a mean"):
-        hf.Problem(hf.Minimize(clients=hf.E(hf.E(u @ x) + u @ x)), federation=one_client(u))
-
-
-def test_private_data_in_constraints_on_x() -> None:
-    x, _, u, _ = leaves()
-    objective = hf.Minimize(clients=hf.E(u @ x))
-    with pytest.raises(hf.DeclarationError, match="sample 'u' in the constraint"):
-        hf.Problem(objective, constraints=[u @ x <= 1], federation=one_client(u))
-    with pytest.raises(hf.DeclarationError, match="in the constraint"):
-        hf.Problem(objective, constraints=[hf.E(u @ x) <= 1], federation=one_client(u))
-
-
-def test_duplicate_names() -> None:
-    a, b = cp.Variable(name="x"), cp.Variable(name="x")
-    with pytest.raises(hf.DeclarationError, match="named 'x'"):
-        hf.Problem(hf.Minimize(clients=cp.square(a) + cp.square(b)))
+        above(use(hf.E(u @ x)))
 
 
 @pytest.mark.parametrize("attributes", [{"boolean": True}, {"integer": True}, {"complex": True}])
 def test_discrete_and_complex_variables(attributes: dict) -> None:
     """Whole numbers above are ordinary; nothing else is, and below they are not."""
-    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y", **attributes)
+    y = cp.Variable(2, name="y", **attributes)
     with pytest.raises(hf.DeclarationError, match="'y'|complex"):
         hf.Problem(hf.Minimize(clients=cp.sum_squares(x)), hf.ArgMin(y, cp.sum_squares(cp.abs(y - x))))
     if "complex" in attributes:
         with pytest.raises(hf.DeclarationError, match="'y'|complex"):
             hf.Problem(hf.Minimize(clients=cp.sum_squares(cp.abs(y))))
-
-
-def test_wrong_kinds_of_arguments() -> None:
-    x, y, *_ = leaves()
-    with pytest.raises(hf.DeclarationError, match="must be a scalar"):
-        hf.Minimize(clients=x)
-    with pytest.raises(hf.DeclarationError, match=r"hf\.Minimize"):
-        hf.Problem(cp.Minimize(cp.sum(x)))
-    with pytest.raises(hf.DeclarationError, match="not a CVXPY constraint"):
-        hf.ArgMin(y, quadratic(x, y), [True])
-    with pytest.raises(hf.DeclarationError, match=r"needs a cp\.Variable"):
-        hf.ArgMin(x + y, quadratic(x, y))
-    with pytest.raises(hf.DeclarationError, match="empty"):
-        hf.Minimize()
-
-
-def test_black_box_in_the_lower_level_and_in_the_server_term() -> None:
-    x, y, *_ = leaves()
-    box = hf.BlackBox(lambda v: float(np.sum(v)), y, name="simulator")
-    with pytest.raises(hf.HierflError, match="simulator"):
-        hf.Problem(hf.Minimize(clients=cp.sum_squares(x - y)), lower=hf.ArgMin(y, quadratic(x, y) + box)).compile()
-    server = hf.Problem(hf.Minimize(server=hf.BlackBox(lambda v: float(np.sum(v)), x, name="simulator")))
-    with pytest.raises(hf.IncompatibleSolverError, match=r"simulator.*clients="):
-        server.solve(ZOHFL(), rounds=1, progress=False)
-
-
-def test_a_constraint_of_the_level_that_mentions_no_variable() -> None:
-    x, y, *_ = leaves()
-    with pytest.raises(hf.DeclarationError, match="mentions no variable"):
-        hf.Problem(hf.Minimize(clients=cp.sum(y)), lower=hf.ArgMin(y, quadratic(x, y), [cp.Parameter(value=1.0) >= 0, y >= 0]))
 
 
 @pytest.mark.parametrize(
@@ -259,7 +136,6 @@ def test_a_constraint_of_the_level_that_mentions_no_variable() -> None:
     ],
 )
 def test_constants_of_constraints_are_numbers(constraint: Callable[[cp.Variable], Any], message: str) -> None:
-    x, y, *_ = leaves()
     for limits, own in (([constraint(x)], []), ([], [constraint(y)])):
         with pytest.raises(hf.DeclarationError, match=message.replace("y", "[xy]")):
             hf.Problem(hf.Minimize(clients=cp.sum(y)), hf.ArgMin(y, quadratic(x, y), [y >= 0, *own]), limits)
@@ -267,13 +143,11 @@ def test_constants_of_constraints_are_numbers(constraint: Callable[[cp.Variable]
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
 def test_constants_of_objectives_are_numbers(number: float) -> None:
-    x, y, *_ = leaves()
     with pytest.raises(hf.DeclarationError, match="constant"):
         hf.Problem(hf.Minimize(clients=cp.sum(y) + number * x[0]), hf.ArgMin(y, quadratic(x, y)))
 
 
 def test_infinite_bounds_are_none() -> None:
-    x, y, *_ = leaves()
     bounds = [y <= np.array([np.inf, 0.2]), y >= -np.inf]
     problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), hf.ArgMin(y, cp.sum_squares(y - x), bounds))
     assert problem.implicit(np.ones(2)) == pytest.approx(1.2)
@@ -281,7 +155,6 @@ def test_infinite_bounds_are_none() -> None:
 
 @pytest.mark.parametrize("pack", [sp.dia_matrix, sp.csr_array, np.asarray])
 def test_sparse_and_infinite_values_of_parameters(pack: Callable[[np.ndarray], Any]) -> None:
-    x, y, *_ = leaves()
     d, b = cp.Parameter((2, 2), diag=True, name="d"), cp.Parameter(2, name="b")
     problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), hf.ArgMin(y, cp.sum_squares(d @ y - x), [y <= b]))
     d.value, b.value = pack(np.diag([2.0, 4.0])), np.array([np.inf, 0.1])
@@ -344,3 +217,37 @@ def test_prices_that_the_level_does_not_have() -> None:
     ):
         with pytest.raises(hf.DeclarationError, match=message):
             declared()
+
+
+def numpy_inside(x: Any) -> Any:
+    return np.sum(np.asarray(x) ** 2)
+
+
+def if_inside(x: Any) -> Any:
+    return jnp.sum(x) if x[0] > 0 else jnp.sum(x**2)
+
+
+def number_inside(x: Any) -> Any:
+    return math.exp(x[0])
+
+
+def wrong_inside(x: Any) -> Any:
+    return x["first"]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (numpy_inside, r"'numpy_inside' calls a function of NumPy.*jnp.sin\(x\) for np.sin\(x\).*hf.BlackBox"),
+        (if_inside, r"'if_inside' asks with if.*jnp.where\(condition, this, that\).*hf.BlackBox"),
+        (number_inside, r"'number_inside' needs as a number of Python"),
+        (wrong_inside, r"'wrong_inside' raised \w+Error: "),
+    ],
+)
+def test_code_that_cannot_be_traced_is_named(code: Callable[..., Any], said: str) -> None:
+    x = cp.Variable(2, name="x")
+    problem = hf.Problem(hf.Minimize(clients=hf.Function(code, x) + cp.sum_squares(x)))
+    with pytest.raises(hf.DeclarationError, match=f"hf.Function {said}"):
+        problem.implicit(np.ones(2))
+    with pytest.raises(hf.DeclarationError, match=f"hf.Function {said}"):
+        problem.solve(FedAvg(), rounds=1, progress=False)

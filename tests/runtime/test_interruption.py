@@ -1,19 +1,13 @@
-"""Ctrl-C and time limits end a run with a result, and soon: whatever it is at.
-
-Run as a program, ``python -m tests.runtime.test_interruption CASE FOLDER``, this solves a case and says when it had its result.
-"""
+"""Ctrl-C and time limits end a run with a result, and soon: whatever it is at."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +30,6 @@ from tests.solvers.test_baselines import least_squares
 
 # seconds, on a machine that has nothing else to do; workers beside this one take their share of it
 SOON = 2.0 if "PYTEST_XDIST_WORKER" not in os.environ else 30.0
-INTERRUPTS = 15 if "PYTEST_XDIST_WORKER" not in os.environ else 7  # one of each case
-
-
 # --- problems that take long ------------------------------------------------------------------------------------------
 
 
@@ -91,67 +82,6 @@ CASES: dict[str, Case] = {
 }
 
 
-def main(case: str, folder: str) -> None:
-    """Solve a case until somebody ends it."""
-    make, solver, settings = CASES[case]
-    kept = {} if folder == "-" else {"checkpoint": folder}
-    problem = make()
-    print("begun", flush=True)
-    found = problem.solve(solver, progress=False, **settings, **kept)
-    ended = time.monotonic()
-    result = found.best if isinstance(found, hf.Runs) else found
-    rounds = result.settings["rounds_done"]
-    finite = all(np.isfinite(np.asarray(x)).all() for x in (result.x, result.iterate))
-    told = {"ended": ended, "status": result.status, "rounds": rounds, "finite": finite}
-    print(json.dumps(told | {"recorded": len(result.history["scalars"]), "text": str(result)}), flush=True)
-
-
-def interrupted(case: str, after: float, folder: str) -> dict[str, Any]:
-    """What a process that was sent SIGINT so many seconds after it began tells; ``late`` is by how much its result came after that."""
-    command = [sys.executable, "-m", "tests.runtime.test_interruption", case, folder]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "begun\n"
-    time.sleep(after)
-    sent = time.monotonic()
-    os.kill(process.pid, signal.SIGINT)
-    out, error = process.communicate(timeout=120)
-    assert out, f"{case}, {after:.2f} s: {error}"
-    told: dict[str, Any] = json.loads(out)
-    return told | {"late": told["ended"] - sent, "case": case, "after": after, "code": process.returncode}
-
-
-@pytest.mark.slow
-def test_every_interrupt_ends_with_a_result_soon(tmp_path: Path) -> None:
-    random, found = np.random.default_rng(7), []
-    for place in range(INTERRUPTS):
-        case = list(CASES)[place % len(CASES)]
-        folder = str(tmp_path / str(place)) if place % 2 else "-"
-        found.append(interrupted(case, float(random.uniform(0.5, 8.0)), folder))
-        print({name: found[-1][name] for name in ("case", "after", "late", "rounds", "status")})
-    for told in found:
-        assert told["status"] == "interrupted" and told["finite"] and told["code"] == 0, told
-        assert told["recorded"] == told["rounds"], told
-        assert told["late"] < SOON, told
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
-def test_time_limits_are_kept(case: str) -> None:
-    make, solver, settings = CASES[case]
-    problem = make()
-    problem.compile(progress=False)
-    began = time.perf_counter()
-    found = problem.solve(solver, progress=False, time_limit=4.0, **settings)
-    took = time.perf_counter() - began
-    for result in found if isinstance(found, hf.Runs) else [found]:
-        assert result.status == "time limit reached"
-    assert took < 4.0 + SOON
-
-
-# --- quick ones ---------------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def pressed(after: float, begun: threading.Event | None = None) -> Iterator[list[float]]:
     """SIGINT to this process some seconds after something has begun; when, by ``time.perf_counter``."""
@@ -169,6 +99,22 @@ def pressed(after: float, begun: threading.Event | None = None) -> Iterator[list
         yield when
     finally:
         thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_every_run_ends_with_a_result_soon(case: str, tmp_path: Path) -> None:
+    """By Ctrl-C while it is compiled or runs, with a checkpoint or without, and by a limit of time."""
+    make, solver, settings = CASES[case]
+    problem, random = make(), np.random.default_rng(list(CASES).index(case))
+    for kept in ({}, {"checkpoint": tmp_path}, {"time_limit": 4.0}):
+        with nullcontext([time.perf_counter() + 4.0]) if "time_limit" in kept else pressed(random.uniform(0.5, 6.0)) as when:
+            found = problem.solve(solver, progress=False, **settings, **kept)
+        assert time.perf_counter() - when[0] < SOON
+        for result in found if isinstance(found, hf.Runs) else [found]:
+            assert result.status == ("time limit reached" if "time_limit" in kept else "interrupted")
+            assert all(np.isfinite(np.asarray(x)).all() for x in (result.x, result.iterate))
+            assert len(result.history["scalars"]) == result.settings["rounds_done"]
 
 
 def test_ctrl_c_ends_a_run_that_nobody_keeps_with_its_rounds() -> None:
@@ -300,10 +246,6 @@ def test_somebody_elses_handler_is_left_alone() -> None:
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     assert heard == [1] and result.ended == "completed"
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
 
 
 def test_a_value_is_given_up_within_an_interior_point_method(

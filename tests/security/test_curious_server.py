@@ -24,10 +24,11 @@ from hierfl.runtime.sites.parcels import (
     Start,
     Unmask,
     Welcome,
+    digest_of,
     starting,
 )
 from hierfl.runtime.sites.site import Site, SiteRules
-from hierfl.solvers import SCAFFOLD, FedAvg, FedProx
+from hierfl.solvers import SCAFFOLD, FedAvg, FedProx, FedRZO
 
 ROWS, BATCH, STEP, ROUNDS = 40, 16, 0.05, 300
 RNG = np.random.default_rng(4)
@@ -304,3 +305,10 @@ def test_orders_and_batches_that_nobody_makes_are_refused(declared: hf.Problem) 
     assert "messages of a client in 300 rounds" in site(declared, SiteRules()).respond(start(declared)._replace(noise=noise)).reason
     large = start(declared, FedAvg(STEP, local_steps=1, batch_size=2_000_000))
     assert "batches of more than 1,000,000 rows" in site(declared, SiteRules()).respond(large).reason
+
+
+def test_masks_bind_settings_that_are_not_printed(declared: hf.Problem) -> None:
+    """Of two solvers that print alike, one was told where to begin: sites that were sent one each are in no sum together."""
+    plain, started = FedRZO(step_size=STEP), FedRZO(step_size=STEP, starts=((0.0, 0.0),))
+    assert repr(plain) == repr(started)
+    assert digest_of(plain) != digest_of(started) and digest_of(plain) == digest_of(FedRZO(step_size=STEP))

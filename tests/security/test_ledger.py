@@ -9,7 +9,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -27,9 +26,8 @@ from hierfl.runtime.privacy import ledger as ledger_module
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
 from hierfl.runtime.privacy.ledger import LedgerRun, PrivacyLedger, read_ledger
 from hierfl.runtime.privacy.pairwise_masks import MaskOrder
-from hierfl.runtime.sites.letters import packed, reply_of
 from hierfl.runtime.sites.owner.site_rules import SiteRules
-from hierfl.runtime.sites.parcels import Answered, Refusal, Start, Welcome, pickled_solver
+from hierfl.runtime.sites.parcels import Answered, Refusal, Start, Welcome
 from hierfl.runtime.sites.site import Site
 from tests.runtime.privacy.test_limits_of_sites import X0, asked, beginning, problem
 
@@ -242,17 +240,6 @@ def test_a_process_that_is_killed_has_forgotten_nothing_that_it_sent(tmp_path: P
         assert run.released in (run.rounds, run.most)  # all, where the last line was cut off
 
 
-def test_a_line_costs_well_below_a_millisecond(tmp_path: Path) -> None:
-    with PrivacyLedger(tmp_path / "ledger") as ledger:
-        run = ledger.begin(a_run())
-        took = []
-        for count in range(300):
-            began = time.perf_counter()
-            ledger.answered(run, 1, 1, count + 1)
-            took.append(time.perf_counter() - began)
-    assert np.median(took) < 3e-4
-
-
 def test_a_full_disk_answers_nothing(problem: hf.Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with PrivacyLedger(tmp_path / "ledger") as ledger:
         site = a_site(problem, SiteRules(), ledger)
@@ -405,63 +392,3 @@ def test_after_a_restart_of_the_machine_runs_that_were_going_count_in_full(tmp_p
         boot.write_text(f"after {ended}")
         with PrivacyLedger(path) as again:
             assert again.content.runs[-1].released == released
-
-
-SITE = """
-import sys
-from pathlib import Path
-from hierfl.command.loading import load_problem
-from hierfl.runtime.privacy.ledger import PrivacyLedger
-from hierfl.runtime.sites.parcels import unpickled_solver
-from hierfl.runtime.sites.site import Site
-from hierfl.runtime.sites.owner.site_rules import read_rules
-
-folder = Path(sys.argv[1])
-declaration = load_problem(f"{folder / 'killed_study.py'}:declared").declaration
-held = dict(enumerate(declaration.federation.clients))
-ledger = PrivacyLedger(folder / "ledger")
-site = Site("killed", declaration, held, read_rules(folder / "site.toml"), ledger=ledger, read_solver=unpickled_solver)
-while True:
-    size = int(sys.stdin.buffer.readline())
-    reply = site.answer(sys.stdin.buffer.read(size), "server")
-    sys.stdout.buffer.write(b"%d\\n" % len(reply) + reply)
-    sys.stdout.buffer.flush()
-"""
-STUDY = """
-import cvxpy as cp
-import numpy as np
-import hierfl as hf
-
-def declared() -> hf.Problem:
-    x, u = cp.Variable(2, name="x"), hf.Sample(2, name="u")
-    clients = [hf.Client({u: rows}) for rows in np.random.default_rng(0).standard_normal((3, 4, 2))]
-    return hf.Problem(hf.Minimize(clients=hf.E(cp.sum_squares(x - u))), federation=hf.Federation(clients))
-"""
-
-
-def test_a_site_that_is_killed_and_started_again_has_spent_what_it_has(problem: hf.Problem, tmp_path: Path) -> None:
-    (tmp_path / "killed_study.py").write_text(STUDY)
-    (tmp_path / "site.toml").write_text("epsilon = 9.0\nmax_rounds = 18")
-
-    expected = (np.zeros(2), {"value": np.zeros(())})
-
-    def talk(process: Any, message: Any) -> Any:
-        parcel = packed(message)
-        process.stdin.write(b"%d\n" % len(parcel) + parcel)
-        process.stdin.flush()
-        reply = process.stdout.read(int(process.stdout.readline()))
-        return reply_of(reply, None if isinstance(message, Start) else expected)
-
-    plans, got = [("first", 8.0, 20, 12), ("second", 8.0, 20, 12), ("third", 8.0, 40, 0)], []
-    for name, multiplier, releases, rounds in plans:
-        command = [sys.executable, "-c", SITE, str(tmp_path)]
-        begun = start(problem, order(name, multiplier, releases))
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-            replies = [talk(process, begun._replace(solver=pickled_solver(begun.solver)))]
-            replies += [talk(process, asked(turn, X0 + turn)) for turn in range(rounds)]
-            process.send_signal(signal.SIGKILL)
-        got.append((type(replies[0]).__name__, sum(isinstance(reply, Answered) for reply in replies)))
-    assert together((8.0, 12), (8.0, 20)) < 9.0 < together((8.0, 12), (8.0, 6), (8.0, 40))
-    assert got == [("Welcome", 12), ("Welcome", 6), ("Refusal", 0)]  # 18 rounds of all
-    found = read_ledger(tmp_path / "ledger")
-    assert [run.released for run in found.runs] == [12, 6] and found.rounds == found.messages == 18

@@ -20,9 +20,8 @@ import hierfl as hf
 from hierfl.command.loading import load_solver
 from hierfl.runtime.sites.letters import Letter, letter_of
 from hierfl.runtime.sites.owner.site_log import OwnersLine, start_log
-from hierfl.runtime.sites.parcels import Asked, starting, without_data
+from hierfl.runtime.sites.parcels import Asked, solver_text, starting, without_data
 from hierfl.runtime.sites.site import Site, SiteRules
-from hierfl.runtime.sites.solver_text import solver_text
 from hierfl.solvers import ZOHFL
 
 ROW = 7041.25

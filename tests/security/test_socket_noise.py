@@ -8,8 +8,6 @@ import random
 import signal
 import socket
 import stat
-import subprocess
-import sys
 import threading
 import time
 import tracemalloc
@@ -17,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -26,7 +23,7 @@ import hierfl as hf
 from hierfl.runtime.on_flower import site_frames, socket_door
 from hierfl.runtime.on_flower.site_frames import HEAD, LARGEST, MARK, dial, receive_bytes, receive_length, send_frame
 from hierfl.runtime.on_flower.socket_door import AT_ONCE, SocketDoor
-from hierfl.runtime.sites.letters import Hello, Letter, letter_of
+from hierfl.runtime.sites.letters import Hello, letter_of
 from tests.security.noise import MANY, framed, mutated
 
 HELLO = letter_of(Hello()).as_bytes()
@@ -104,14 +101,6 @@ def test_mutated_frames_end_nothing(seed: int, door: str) -> None:
     draw = random.Random(seed)
     for _ in range(MANY):
         shouted(door, mutated(framed(draw.randbytes(draw.randint(0, 300))), draw))
-    assert asked(door) == b"RIGHT"
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(noise=st.lists(st.binary(max_size=40), max_size=MANY))
-def test_random_bytes_end_nothing(noise: list[bytes], door: str) -> None:
-    for one in noise:
-        shouted(door, one)
     assert asked(door) == b"RIGHT"
 
 
@@ -235,61 +224,6 @@ def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(hf.SettingError, match=said):
             socket_door.serve_socket(bytes.upper, str(tmp_path / place))
     assert (tmp_path / "rows.csv").read_text() == "1,2"
-
-
-STUDY = """
-import cvxpy as cp
-import numpy as np
-import hierfl as hf
-
-def declared() -> hf.Problem:
-    x, u = cp.Variable(2, name="x"), hf.Sample(2, name="u")
-    clients = [hf.Client({u: hf.Elsewhere(3)}, name=name) for name in ("north", "south")]
-    return hf.Problem(hf.Minimize(clients=hf.E(cp.sum_squares(x - u))), federation=hf.Federation(clients))
-
-def north():
-    return {"north": {"u": [[7041.25, 2.0], [3.0, 4.0], [5.0, 6.0]]}}
-"""
-
-
-def test_a_site_of_its_own_goes_on_and_keeps_its_memory(tmp_path: Path) -> None:
-    """``hierfl site --socket``, under all kinds of noise, 300 mutated frames and 100 silent callers."""
-    (tmp_path / "study.py").write_text(STUDY)
-    path, log = str(tmp_path / "site.sock"), tmp_path / "sent.log"
-    log.write_text("")
-    log.chmod(0o644)
-    place = ["--problem", f"{tmp_path / 'study.py'}:declared", "--data", f"{tmp_path / 'study.py'}:north"]
-    command = [sys.executable, "-m", "hierfl.command.main", "site", *place, "--socket", path, "--log", str(log)]
-    site = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        until = time.monotonic() + 60
-        while not Path(path).exists():
-            assert site.poll() is None and time.monotonic() < until
-            time.sleep(0.05)
-        assert Letter.from_bytes(asked(path, HELLO)).words["name"] == "north"
-        before, draw = psutil.Process(site.pid).memory_info().rss, random.Random(5)
-        for noise in NOISE.values():
-            shouted(path, noise)
-        for _ in range(300):
-            shouted(path, mutated(framed(mutated(HELLO, draw)) if draw.random() < 0.5 else framed(HELLO), draw))
-        with silent(path, 100, framed(b"", 1 << 31)):
-            assert Letter.from_bytes(asked(path, HELLO)).words["name"] == "north"
-        forged = Letter(
-            {"message": "Hello\n2026-01-01 00:00:00,000 INFO north: sent nothing\x1b[2J\u2028", "server": "x"}, {}
-        )
-        assert Letter.from_bytes(asked(path, forged.as_bytes())).words["message"] == "Refusal"
-        assert psutil.Process(site.pid).memory_info().rss - before < 64 << 20
-        site.send_signal(signal.SIGTERM)
-        assert site.wait(20) == 0 and not Path(path).exists()
-        assert site.stderr is not None and site.stderr.read() == ""
-    finally:
-        site.kill()
-        site.communicate()
-    lines = log.read_text().splitlines()
-    assert all(line[:2] == "20" and line.isprintable() and "7041" not in line for line in lines)
-    assert not any(line.startswith("2026-01-01 00:00:00") for line in lines)
-    assert sum("a caller was not answered" in line for line in lines) > 100
-    assert stat.S_IMODE(log.stat().st_mode) == 0o600
 
 
 def test_a_door_closes_though_all_its_places_are_taken(tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
-"""Exponentials, logarithms and entropies. At the edge of a domain the slope is huge, never NaN."""
+"""Exponentials, logarithms and entropies, trigonometric and hyperbolic functions. At the edge of a domain the slope is huge, never NaN."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
+from cvxpy.atoms.elementwise.hyperbolic import asinh, atanh, sinh, tanh
 from cvxpy.atoms.elementwise.normcdf import normcdf
+from cvxpy.atoms.elementwise.trig import cos, sin, tan
 from cvxpy.expressions.expression import Expression
 
 from hierfl.atoms import narrowing
@@ -20,6 +23,28 @@ from hierfl.atoms.writing.latex_pen import LatexPen, Template
 from hierfl.atoms.writing.pen import ELEMENTWISE, POWER, PRODUCT, SUM, Written
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Spelling
+
+
+def _of_each_entry(kind: type, lower: Callable[[Any], Any], formula: Callable[[Any], Any], latex: str) -> AtomRow:
+    """The row of a function of each entry."""
+    return AtomRow(
+        (kind,),
+        lower=lambda atom, value: lower(value),
+        formula=entry_by_entry(formula),
+        spellings=(Spelling(kind.__name__, latex=latex),),
+    )
+
+
+_OF_ANGLES = (
+    _of_each_entry(sin, lambda value: jnp.sin(value), lambda v: sympy.sin(v), r"\sin"),
+    _of_each_entry(cos, lambda value: jnp.cos(value), lambda v: sympy.cos(v), r"\cos"),
+    _of_each_entry(tan, lambda value: jnp.tan(value), lambda v: sympy.tan(v), r"\tan"),
+    _of_each_entry(sinh, lambda value: jnp.sinh(value), lambda v: sympy.sinh(v), r"\sinh"),
+    _of_each_entry(tanh, lambda value: jnp.tanh(value), lambda v: sympy.tanh(v), r"\tanh"),
+    _of_each_entry(asinh, lambda value: jnp.arcsinh(value), lambda v: sympy.asinh(v), r"\operatorname{arsinh}"),
+    _of_each_entry(atanh, lambda value: jnp.arctanh(value), lambda v: sympy.atanh(v), r"\operatorname{artanh}"),
+)
+
 
 # Values
 
@@ -105,6 +130,7 @@ def _power_template(text: str) -> Template:
 
 
 ROWS = (
+    *_OF_ANGLES,
     AtomRow(
         (cp.exp,),
         twice_smooth=everywhere,

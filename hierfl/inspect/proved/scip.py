@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hierfl.errors import DivergedError, MissingPackageError
+from hierfl.errors import DivergedError, needing
 from hierfl.inspect.proved.polynomials import Polynomial
 from hierfl.inspect.proved.single_level import SingleLevel
 from hierfl.jaxtools.interruption import heeded, over, reason
@@ -181,10 +181,8 @@ def _most(model: Any, variable: Any) -> float:
 
 
 def _scip() -> Any:
-    try:
+    with needing("certificate='global' needs the solver SCIP: pip install 'hierfl[global]'."):
         import pyscipopt
-    except ImportError as error:
-        raise MissingPackageError("certificate='global' needs the solver SCIP: pip install 'hierfl[global]'.") from error
     return pyscipopt
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hierfl.errors import MissingPackageError
+from hierfl.errors import needing
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -94,11 +94,9 @@ def plotly() -> Any:
 
     Raises ``MissingPackageError``, saying what to install.
     """
-    try:
+    with needing('a report needs plotly: pip install "hierfl[report]".'):
         import plotly.graph_objects
         import plotly.offline
-    except ImportError as error:
-        raise MissingPackageError('a report needs plotly: pip install "hierfl[report]".') from error
     return plotly
 
 

@@ -6,12 +6,12 @@ from typing import Any, ClassVar, NoReturn
 
 import cvxpy as cp
 
-from hierfl.atoms.row import AtomRow, OnlyCompiled
+from hierfl.atoms.row import AtomRow, OnlyCompiled, Unknown
 from hierfl.errors import NotConvexError
 from hierfl.language.printing.text import expression_text
 
 
-class JaxDerivative(OnlyCompiled):
+class JaxDerivative(Unknown, OnlyCompiled):
     """Base of the derivatives: of unknown sign and monotonicity, and beyond CVXPY's reach.
 
     Each holds another expression, so that what evaluates or bounds trees treats it as a node of its own kind.
@@ -19,21 +19,12 @@ class JaxDerivative(OnlyCompiled):
 
     atom_row: ClassVar[AtomRow] = AtomRow(shared=False, only_compiled=True)
 
-    def sign_from_args(self) -> tuple[bool, bool]:
-        return (False, False)
-
     def is_atom_convex(self) -> bool:
         return False
 
     def is_atom_concave(self) -> bool:
         """As convex: only an affine derivative is known to be either."""
         return self.is_atom_convex()
-
-    def is_incr(self, idx: int) -> bool:
-        return False
-
-    def is_decr(self, idx: int) -> bool:
-        return False
 
     def _refuse(self) -> NoReturn:
         raise NotConvexError(f"the {self.name()} is computed by JAX: CVXPY can neither evaluate nor solve it.")

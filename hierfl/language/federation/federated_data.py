@@ -12,10 +12,9 @@ import numpy as np
 from hierfl.errors import DataError
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.given_arrays import given_array, in_given_order, name_order, row_labels
-from hierfl.language.federation.moments import Moments
 from hierfl.language.federation.partition_schemes import Scheme, split_data
 from hierfl.language.federation.sample_values import is_frozen_distribution, pickled, unpickled
-from hierfl.language.federation.schema import Schema
+from hierfl.language.federation.schema import Moments, Schema
 from hierfl.language.printing.card import Card, Shown
 from hierfl.language.sample import ClientParameter, Sample
 from hierfl.near_names import near_names, suggests_names

@@ -11,7 +11,7 @@ from typing import Any
 from hierfl.atoms.writing.latex_pen import LatexPen, Template, dimensions_latex
 from hierfl.atoms.writing.pen import Written
 from hierfl.atoms.writing.phrase import Phrase
-from hierfl.language.printing.reading import read, spelling_named
+from hierfl.language.printing.text import read, spelling_named
 
 
 def expression_latex(expr: Any) -> str:

@@ -22,8 +22,7 @@ from hierfl.language.coupled import CLIENTS_MEAN, FEDERATION, ROW, CoupledCondit
 from hierfl.language.levels import ArgMax, ArgMin, Equilibrium, LowerLevel, averages_of
 from hierfl.language.player import Nash, Player
 from hierfl.language.prices import ShadowPrice
-from hierfl.language.printing.reading import read
-from hierfl.language.printing.text import expression_text
+from hierfl.language.printing.text import expression_text, read
 from hierfl.language.sample import ClientParameter, Sample
 
 Phrases = tuple[Phrase, ...]
@@ -211,7 +210,7 @@ def _marked(phrase: Phrase, indices: Mapping[int, str], holder: str = "") -> Phr
     Parameters
     ----------
     phrase
-        What :func:`hierfl.language.printing.reading.read` returned.
+        What :func:`hierfl.language.printing.text.read` returned.
     indices
         Index by the ``id`` of a leaf: ``{rho.id: "i"}`` makes rho into rho_i.
     holder

@@ -1,4 +1,8 @@
-"""One-line text of expressions and constraints: what the user wrote, not what CVXPY made of it.
+"""Reads CVXPY trees, what an expression or a constraint says, and writes it as one line of text: what the user wrote, not what CVXPY made of it.
+
+The row of an atom may say how it is read; any other atom becomes a function of its own name. Every head, of atoms, of constraints and
+of the other pieces of a problem, has a spelling. Here are those of leaves, of users' functions, of means over samples and clients, of
+constraints, and of the other pieces.
 
 The text is Python: with CVXPY's functions and the leaves' names in scope it evaluates to the same expression (except
 for abbreviated constants, ``E`` and ``total``). Parentheses follow from a precedence for each operation.
@@ -6,16 +10,306 @@ for abbreviated constants, ``E`` and ``total``). Parentheses follow from a prece
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from fractions import Fraction
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
+from cvxpy import constraints as cones
+from cvxpy.atoms.axis_atom import AxisAtom
+from cvxpy.expressions.leaf import Leaf
 
-from hierfl.atoms.writing.pen import Written
-from hierfl.atoms.writing.phrase import Phrase
-from hierfl.atoms.writing.text_pen import TextPen
-from hierfl.language.printing.reading import read, spelling_named
+from hierfl.atoms.table import row_of, spelling_of
+from hierfl.atoms.writing.latex_pen import LatexPen, Template, beside, dimensions_latex, escaped, subscript, symbol
+from hierfl.atoms.writing.pen import ATOM, POWER, PRODUCT, RELATION, SUM, Pen, Written, infix
+from hierfl.atoms.writing.phrase import Phrase, added, bare, number, value_phrase
+from hierfl.atoms.writing.spelling import Reader, Spelling
+from hierfl.atoms.writing.text_pen import LONGEST_ARRAY, TextPen, call
+from hierfl.language.sample import row_read
+
+_LARGEST_DENOMINATOR = 4
+
+
+# Leaves
+
+
+def _latex_of_number(pen: LatexPen, phrase: Phrase) -> Written:
+    value = phrase.value
+    if not np.isrealobj(value) or not np.isfinite(value):
+        return Written(r"\infty" if np.isinf(value) else rf"\mathrm{{{value}}}")
+    fraction = Fraction(value).limit_denominator(_LARGEST_DENOMINATOR)
+    if fraction.denominator > 1 and fraction.numerator < 10 and abs(float(fraction) - value) < 1e-14:
+        return Written(rf"\frac{{{fraction.numerator}}}{{{fraction.denominator}}}", PRODUCT)
+    mantissa, _, exponent = f"{value:g}".partition("e")
+    if not exponent:
+        return Written(mantissa)
+    power = f"10^{{{int(exponent)}}}"
+    return Written(power, POWER) if mantissa == "1" else Written(rf"{mantissa} \times {power}", PRODUCT)
+
+
+def _latex_of_array(pen: LatexPen, phrase: Phrase) -> Written:
+    if len(phrase.shape) == 1 and phrase.shape[0] <= LONGEST_ARRAY:
+        return Written(rf"\left({', '.join(f'{entry:g}' for entry in np.asarray(phrase.value))}\right)")
+    return Written(rf"\mathrm{{const}}_{{{dimensions_latex(phrase.shape)}}}")
+
+
+def _text_of_array(pen: TextPen, phrase: Phrase) -> Written:
+    if len(phrase.shape) == 1 and phrase.shape[0] <= LONGEST_ARRAY:
+        return Written(f"[{', '.join(f'{entry:g}' for entry in np.asarray(phrase.value))}]")
+    return Written(f"[{'x'.join(map(str, phrase.shape))} constant]")
+
+
+def _latex_of_name(pen: LatexPen, phrase: Phrase) -> Written:
+    index = phrase.option("index")
+    return Written(symbol(phrase.value, *([index] if index else [])))
+
+
+def _text_of_name(pen: TextPen, phrase: Phrase) -> Written:
+    index = phrase.option("index")
+    return Written(f"{phrase.value}_{index}" if index else phrase.value)
+
+
+# Means and sums over samples and clients
+
+
+def _latex_of_average(pen: LatexPen, phrase: Phrase) -> Written:
+    holder = phrase.option("holder")
+    party = "" if not holder else holder if len(holder) == 1 else rf"\mathrm{{{escaped(holder)}}}"
+    if phrase.value == "E":
+        operator = r"\mathbb{E}" + subscript([party] if party else [])
+    else:
+        samples = r",\,".join(map(symbol, phrase.option("over")))
+        of_client = r"i \in \mathcal{C}" if holder == "clients" else ""
+        operator = r"\sum" + subscript([of_client or rf"{samples} \in \mathcal{{D}}_{{{party}}}" if party else samples])
+    return Written(rf"{operator}\left[{pen.text(phrase.args[0])}\right]", POWER)
+
+
+def _text_of_average(pen: TextPen, phrase: Phrase) -> Written:
+    holder = phrase.option("holder")
+    return Written(f"{phrase.value}{f'_{holder}' if holder else ''}[{pen.text(phrase.args[0])}]")
+
+
+def _latex_of_weighted_sum(pen: LatexPen, phrase: Phrase) -> Written:
+    inside = pen.at(phrase.args[0], PRODUCT)
+    return Written(rf"\sum_{{i=1}}^{{{phrase.value}}} w_{{i}} \, {inside}", PRODUCT)
+
+
+def _text_of_weighted_sum(pen: TextPen, phrase: Phrase) -> Written:
+    return Written(f"sum_i w_i * {pen.at(phrase.args[0], PRODUCT)}", PRODUCT)
+
+
+# Tuples, functions and inner products
+
+
+def _application(pen: Pen, phrase: Phrase) -> Written:
+    function, *arguments = phrase.args
+    return pen.applied(pen.text(function), arguments)
+
+
+def _tuple(pen: Pen, phrase: Phrase) -> Written:
+    return pen.applied("", phrase.args)
+
+
+def _latex_of_dot(pen: LatexPen, phrase: Phrase) -> Written:
+    left, right = phrase.args
+    return beside(rf"{pen.text(left)}^{{\top}}", pen.at(right, PRODUCT))
+
+
+def _text_of_dot(pen: TextPen, phrase: Phrase) -> Written:
+    left, right = phrase.args
+    return Written(f"{pen.at(left, ATOM)}^T {pen.at(right, ATOM)}", PRODUCT)
+
+
+_LEAVES_AND_MEANS = (
+    Spelling("number", latex=_latex_of_number, text=lambda pen, phrase: Written(f"{phrase.value:g}")),
+    Spelling("array", latex=_latex_of_array, text=_text_of_array),
+    Spelling("name", latex=_latex_of_name, text=_text_of_name),
+    Spelling(
+        "call",
+        latex=lambda pen, phrase: pen.applied(symbol(phrase.value), phrase.args),
+        text=lambda pen, phrase: pen.applied(phrase.value, phrase.args),
+    ),
+    Spelling("average", latex=_latex_of_average, text=_text_of_average),
+    Spelling("weighted_sum", latex=_latex_of_weighted_sum, text=_text_of_weighted_sum),
+    Spelling("tuple", latex=_tuple, text=_tuple),
+    Spelling("apply", latex=_application, text=_application),
+    Spelling("dot", latex=_latex_of_dot, text=_text_of_dot),
+    Spelling(
+        "inner",
+        latex=lambda pen, phrase: Written(rf"\left\langle {pen.listed(phrase.args)} \right\rangle"),
+        text=lambda pen, phrase: Written(f"<{', '.join(map(pen.text, phrase.args))}>"),
+    ),
+)
+
+
+CONE_HEADS: dict[type, str] = {cones.PowCone3DApprox: "PowCone3D"}
+
+
+def _inequality(reader: Reader, constraint: Any) -> Phrase:
+    lower, upper = (reader(bare(argument)) for argument in constraint.args)
+    if constraint.args[0].is_constant() and not constraint.args[1].is_constant():
+        return Phrase("ge", (upper, lower))
+    return Phrase("le", (lower, upper))
+
+
+def _equality(reader: Reader, constraint: Any) -> Phrase:
+    return Phrase("eq", tuple(reader(bare(argument)) for argument in constraint.args))
+
+
+def _against_zero(head: str) -> Callable[[Reader, Any], Phrase]:
+    def read(reader: Reader, constraint: Any) -> Phrase:
+        return Phrase(head, (reader(constraint.args[0]), number(0)))
+
+    return read
+
+
+def _semidefinite(reader: Reader, constraint: Any) -> Phrase:
+    """``A >> B`` is stored as A - B in the cone: its negative terms go back to the right."""
+    whole = reader(constraint.args[0])
+    terms = whole.args if whole.head == "add" else (whole,)
+    left = [term for term in terms if term.head != "neg" and not term.is_number(0)]
+    right = [term.args[0] for term in terms if term.head == "neg"]
+    if not left:
+        return Phrase("psd_le", (added(*right) if right else number(0), number(0)))
+    return Phrase("psd_ge", (added(*left), added(*right) if right else number(0)))
+
+
+def _second_order(reader: Reader, constraint: Any) -> Phrase:
+    bound, vector = constraint.args
+    if bound.size == 1 and isinstance(bound, cp.reshape):
+        bound = bound.args[0]
+    columns = vector.ndim == 2
+    norm = Phrase("norm2", (reader(vector),), options=(("axis", constraint.axis),) if columns else ())
+    return Phrase("le", (norm, reader(bound)))
+
+
+def _finite_set(reader: Reader, constraint: Any) -> Phrase:
+    return Phrase("member", (reader(constraint.args[0]), value_phrase(np.asarray(constraint.vec.value))))
+
+
+READERS: dict[type, Callable[[Reader, Any], Phrase]] = {
+    cones.Inequality: _inequality,
+    cones.Equality: _equality,
+    cones.Zero: _against_zero("eq"),
+    cones.NonNeg: _against_zero("ge"),
+    cones.NonPos: _against_zero("le"),
+    cones.PSD: _semidefinite,
+    cones.SOC: _second_order,
+    cones.FiniteSet: _finite_set,
+}
+
+
+def _relation(head: str, latex: str, text: str) -> Spelling:
+    return Spelling(head, latex=infix(latex, SUM, RELATION), text=infix(text, SUM, RELATION))
+
+
+def _cone(head: str, latex: str, options: Mapping[str, Any] | None = None) -> Spelling:
+    return Spelling(head, options, Template(latex, RELATION))
+
+
+def _latex_of_member(pen: LatexPen, phrase: Phrase) -> Written:
+    element, members = phrase.args
+    values = ",\\, ".join(f"{value:g}" for value in np.ravel(members.value))
+    return Written(rf"{pen.text(element)} \in \left\{{{values}\right\}}", RELATION)
+
+
+def _latex_of_property(pen: LatexPen, phrase: Phrase) -> Written:
+    return Written(rf"{pen.text(phrase.args[0])}\ \mathrm{{{escaped(phrase.value)}}}", RELATION)
+
+
+def _text_of_property(pen: TextPen, phrase: Phrase) -> Written:
+    return Written(f"{pen.at(phrase.args[0], SUM)} is {phrase.value}", RELATION)
+
+
+_QUADRATURE = {"m": None, "k": None}
+
+_RELATIONS = (
+    _relation("le", r"\leq", "<="),
+    _relation("ge", r"\geq", ">="),
+    _relation("eq", "=", "=="),
+    _relation("psd_ge", r"\succeq", ">>"),
+    _relation("psd_le", r"\preceq", "<<"),
+    Spelling("member", latex=_latex_of_member, text=lambda pen, phrase: call("FiniteSet", *map(pen.text, phrase.args))),
+    Spelling("property", latex=_latex_of_property, text=_text_of_property),
+    _cone("ExpCone", r"\left(#1,\, #2,\, #3\right) \in \mathcal{K}_{\exp}"),
+    _cone("PowCone3D", r"\left(#1,\, #2,\, #3\right) \in \mathcal{K}_{\mathrm{pow}#,}", {"alpha": None}),
+    _cone("PowConeND", r"\left(#1,\, #2\right) \in \mathcal{K}_{\mathrm{pow}#,}", {"alpha": None, "axis": 0}),
+    _cone("RelEntrConeQuad", r"\left(#1,\, #2,\, #3\right) \in \mathcal{K}_{\mathrm{re}#,}", _QUADRATURE),
+    _cone("OpRelEntrConeQuad", r"\left(#1,\, #2,\, #3\right) \in \mathcal{K}_{\mathrm{re}#,}", _QUADRATURE),
+    _cone("SvecPSD", r"\operatorname{mat}\left(#1\right) \succeq 0"),
+)
+
+
+_OTHERS = {spelling.head: spelling for spelling in (*_LEAVES_AND_MEANS, *_RELATIONS)}
+
+
+def spelling_named(head: str) -> Spelling | None:
+    """How phrases of that head are written; None for a function of that name."""
+    return spelling_of(head) or _OTHERS.get(head)
+
+
+_AXIS_OPTIONS = {"axis": None, "keepdims": False}
+
+
+class TreeReader:
+    """Reads every part of a tree."""
+
+    def __call__(self, part: Any) -> Phrase:
+        """The phrase of a CVXPY expression or constraint."""
+        if isinstance(part, cp.Constant):
+            return _constant(part)
+        if isinstance(part, Leaf):
+            return Phrase("name", value=part.name(), options=(("id", part.id),), shape=tuple(part.shape))
+        if (row := row_read(part)) is not None:
+            variable, whose = row
+            index = () if isinstance(whose, Leaf) and whose.parameters() else (("index", str(int(np.argmax(whose.value)))),)
+            return Phrase("name", value=variable.name(), options=(("id", variable.id if index else whose.id), *index), shape=tuple(part.shape))
+        reader = READERS.get(type(part)) or row_of(part).read
+        if reader is not None:
+            return reader(self, part)
+        return self.operation(part, tuple(self(argument) for argument in part.args))
+
+    def operation(self, part: Any, args: tuple[Phrase, ...], head: str | None = None) -> Phrase:
+        """A function of phrases, named by the part's class, with the settings that differ from their defaults."""
+        head = head or _head(part)
+        own = (one for one in row_of(part).spellings if one.head == head)  # an atom of hierfl's own is in no table
+        spelling = next(own, None) or spelling_named(head)
+        defaults = spelling.options if spelling is not None else None
+        if defaults is None:
+            defaults = _AXIS_OPTIONS if isinstance(part, AxisAtom) else {}
+        given = ((name, getattr(part, name), default) for name, default in defaults.items())
+        options = tuple(
+            (name, self._setting(value)) for name, value, default in given if not _is_default(value, default)
+        )
+        return Phrase(head, args, options=options, shape=tuple(part.shape))
+
+    def _setting(self, value: Any) -> Any:
+        if isinstance(value, cp.Expression):
+            return self(bare(value))
+        return value_phrase(value) if isinstance(value, np.ndarray) else value
+
+
+read = TreeReader()
+
+
+def _head(part: Any) -> str:
+    spellings = row_of(part).spellings
+    return spellings[0].head if spellings else CONE_HEADS.get(type(part), type(part).__name__)
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    if isinstance(value, cp.Constant):
+        value = value.value
+    if isinstance(value, cp.Expression):  # a parameter: compared with anything it is a constraint
+        return False
+    return np.shape(value) == () and value == default
+
+
+def _constant(constant: cp.Constant) -> Phrase:
+    if constant._name:
+        return Phrase("name", value=constant._name, shape=tuple(constant.shape))
+    return value_phrase(constant.value)
 
 
 def expression_text(expr: Any) -> str:

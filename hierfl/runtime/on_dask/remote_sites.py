@@ -15,8 +15,7 @@ from uuid import uuid4
 
 from hierfl.errors import SiteError
 from hierfl.runtime.on_dask.lines import HELLO, LineLinks, SiteLine, heard
-from hierfl.runtime.on_dask.roles import site_role, unlike
-from hierfl.runtime.on_dask.site_process import last_cause, place_of
+from hierfl.runtime.on_dask.site_process import last_cause, place_of, site_role, unlike
 from hierfl.runtime.sites.letters import Introduction, Letter, message_of
 
 JOINING = 60.0  # seconds to reach the scheduler
@@ -86,7 +85,7 @@ class RemoteSites(LineLinks):
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _listed(self, timeout: float) -> dict[str, str]:
-        from hierfl.runtime.on_dask.plain_comms import workers_of
+        from hierfl.runtime.on_dask.dask_servers import workers_of
 
         return workers_of(self.scheduler, self._security, timeout)
 

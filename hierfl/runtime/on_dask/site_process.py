@@ -1,4 +1,8 @@
-"""``hierfl site`` on a Dask cluster: the process of a site, which has loaded its own data, and where it listens."""
+"""``hierfl site`` on a Dask cluster: the process of a site, which has loaded its own data, where it listens, and what certificates say.
+
+A certificate says what its holder is, the server, the scheduler or a site by its name, by a URI among its alternative names:
+``hierfl:server``, ``hierfl:scheduler`` or ``hierfl:site:NAME``.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,12 @@ import logging
 import socket
 import ssl
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
-from hierfl.errors import MissingPackageError, SettingError, SiteError
+from hierfl.errors import SettingError, SiteError, needing
 from hierfl.near_names import suggests_names
 from hierfl.runtime.sites.site import Site
 
@@ -114,12 +119,8 @@ def run_scheduler(files: TLSFiles, host: str, port: int, insecure: bool = False)
     Raises ``SettingError`` for a place where it would listen to everybody; ``SiteError`` where it cannot listen.
     """
     require_closed(files, insecure, host)
-    try:
-        from hierfl.runtime.on_dask.closed_scheduler import scheduling
-    except ImportError as error:
-        raise MissingPackageError(
-            "hierfl scheduler needs the package distributed: pip install 'hierfl[dask]'."
-        ) from error
+    with needing("hierfl scheduler needs the package distributed: pip install 'hierfl[dask]'."):
+        from hierfl.runtime.on_dask.dask_servers import scheduling
     try:
         asyncio.run(scheduling(host, port, files.security()))
     except (OSError, RuntimeError) as error:
@@ -185,10 +186,8 @@ def run_site(
         Without ``distributed``.
     """
     place = listening_host(scheduler, files, host, insecure), port or 0
-    try:
+    with needing("hierfl site needs the package distributed: pip install 'hierfl[dask]'."):
         import distributed  # noqa: F401
-    except ImportError as error:
-        raise MissingPackageError("hierfl site needs the package distributed: pip install 'hierfl[dask]'.") from error
     with tempfile.TemporaryDirectory(
         prefix="hierfl-site-"
     ) as folder:  # Dask's own is shared with the machine's other users
@@ -200,8 +199,7 @@ async def _serve(
 ) -> None:
     from distributed import Security
 
-    from hierfl.runtime.on_dask.plain_comms import connected, read_plainly
-    from hierfl.runtime.on_dask.site_worker import SiteWorker
+    from hierfl.runtime.on_dask.dask_servers import SiteWorker, connected, read_plainly
 
     read_plainly()
     trusted = security or Security()
@@ -224,3 +222,36 @@ async def _serve(
         worker.address,
     )
     await worker.finished()
+
+
+SERVER, SCHEDULER = "server", "scheduler"
+SCHEME = "hierfl:"
+
+
+def site_role(name: str) -> str:
+    """The role of a site of this name."""
+    return f"site:{name}"
+
+
+def roles_of(certificate: Mapping[str, Any] | None) -> frozenset[str]:
+    """The roles of a certificate, as ``ssl`` tells of it; none where there is no certificate."""
+    names = (certificate or {}).get("subjectAltName", ())
+    return frozenset(
+        unquote(name.removeprefix(SCHEME)) for kind, name in names if kind == "URI" and name.startswith(SCHEME)
+    )
+
+
+def name_of(certificate: Mapping[str, Any] | None) -> str | None:
+    """The common name of a certificate's holder, such as a server's."""
+    named = [value for part in (certificate or {}).get("subject", ()) for kind, value in part if kind == "commonName"]
+    return named[0] if len(named) == 1 else None
+
+
+def unlike(certificate: Mapping[str, Any] | None, *roles: str) -> str | None:
+    """What is wrong with a certificate that is to have one of these roles; None where nothing is."""
+    found = roles_of(certificate)
+    if found & set(roles):
+        return None
+    wanted = " or ".join(f"{SCHEME}{role}" for role in roles)
+    said = ", ".join(f"{SCHEME}{role}" for role in sorted(found)) or "no role"
+    return f"its certificate says {said}, not {wanted} (a URI among its alternative names: docs/real_federations.md)"

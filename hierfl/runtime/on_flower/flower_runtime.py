@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.errors import MissingPackageError, SettingError
+from hierfl.errors import SettingError, needing
 from hierfl.near_names import suggests_names
 from hierfl.runtime.site_runtime import SiteRuntime
 
@@ -67,12 +67,8 @@ class Flower(SiteRuntime):
 
     def _links(self, problem: CompiledProblem) -> Any:
         if not self._kept:
-            try:
+            with needing("hf.runtime.Flower needs the package flwr: pip install 'hierfl[flower]'."):
                 from hierfl.runtime.on_flower.grid_links import GridLinks
-            except ImportError as error:
-                raise MissingPackageError(
-                    "hf.runtime.Flower needs the package flwr: pip install 'hierfl[flower]'."
-                ) from error
             self._kept.append(GridLinks(self.grid, self.timeout))
         self._kept[0].look()
         return self._kept[0]

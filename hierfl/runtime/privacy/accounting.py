@@ -19,7 +19,7 @@ from importlib.metadata import version
 from types import ModuleType
 from typing import NamedTuple
 
-from hierfl.errors import MissingPackageError
+from hierfl.errors import needing
 
 SENSITIVITY = 2.0  # in clips: the data of a client replaced by others
 MOST_NUMBERS = 2**40  # for which the bounds above are, all together; drawing them takes months
@@ -74,12 +74,8 @@ def accounting() -> ModuleType:
 
     Raises ``MissingPackageError`` if it is not installed.
     """
-    try:
+    with needing("noise=... needs the packages dp-accounting and opendp: pip install 'hierfl[privacy]'."):
         import dp_accounting.pld
         import dp_accounting.rdp
-    except ImportError as error:
-        raise MissingPackageError(
-            "noise=... needs the packages dp-accounting and opendp: pip install 'hierfl[privacy]'."
-        ) from error
     module: ModuleType = dp_accounting
     return module

@@ -22,7 +22,7 @@ from jax import Array
 from jaxtyping import Float, Int64
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.errors import IncompatibleSolverError, MissingPackageError, SettingError, SiteError
+from hierfl.errors import IncompatibleSolverError, SettingError, SiteError, needing
 from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Algorithm
@@ -340,12 +340,8 @@ def discrete_gaussian(whole: Int64[np.ndarray, " d"], scale: float) -> Int64[np.
 
     Raises ``MissingPackageError``: without OpenDP.
     """
-    try:
+    with needing("noise=... needs the packages dp-accounting and opendp at every site: pip install 'hierfl[privacy]'."):
         import opendp.prelude as opendp
-    except ImportError as error:
-        raise MissingPackageError(
-            "noise=... needs the packages dp-accounting and opendp at every site: pip install 'hierfl[privacy]'."
-        ) from error
     opendp.enable_features("contrib")
     space = opendp.vector_domain(opendp.atom_domain(T="i64")), opendp.l2_distance(T="f64")
     mechanism = opendp.m.make_gaussian(*space, scale=scale)

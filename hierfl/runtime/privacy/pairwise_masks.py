@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float, UInt64
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.errors import IncompatibleSolverError, MissingPackageError, SettingError, SiteError
+from hierfl.errors import IncompatibleSolverError, SettingError, SiteError, needing
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Algorithm
 
@@ -102,12 +102,8 @@ class PairwiseMasks:
     def order(self, problem: CompiledProblem, algorithm: Algorithm) -> MaskOrder:
         """What a run with these masks asks of its sites."""
         require_means(problem, algorithm)
-        try:
+        with needing("masks=... needs the package cryptography, at the sites as well: pip install 'hierfl[privacy]'."):
             import cryptography  # noqa: F401
-        except ImportError as error:
-            raise MissingPackageError(
-                "masks=... needs the package cryptography, at the sites as well: pip install 'hierfl[privacy]'."
-            ) from error
         return MaskOrder(int(self.least), int(self.bits), secrets.token_hex(8))
 
 

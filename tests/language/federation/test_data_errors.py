@@ -22,35 +22,6 @@ def test_sample_that_nobody_holds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("array", "message"),
-    [
-        (np.ones((4, 3)), r"shape \(4, 3\); expected \(N, 2\)"),
-        (np.ones((2, 4)), "transposed"),
-        (np.ones(2), "expected"),
-        (np.ones((0, 2)), "no rows"),
-        (np.array([[1.0, np.nan], [1.0, 2.0]]), "NaN or infinity in 1 of 2 rows, first in row 0"),
-        (np.array([[1.0, np.inf]]), "NaN or infinity"),
-        (np.array([["a", "b"]]), "dtype"),
-        (np.ones((2, 2)) * 1j, "dtype"),
-    ],
-)
-def test_bad_arrays(array: np.ndarray, message: str) -> None:
-    u = hf.Sample(2, name="u")
-    with pytest.raises(hf.DataError, match=f"'u'.*{message}"):
-        hf.Client({u: array})
-
-
-def test_values_against_declared_attributes() -> None:
-    with pytest.raises(hf.DataError, match="declared nonneg"):
-        hf.Client({hf.Sample(name="s", nonneg=True): np.array([1.0, -1.0])})
-
-
-def test_unsupported_distribution() -> None:
-    with pytest.raises(hf.DataError, match="inverse CDF"):
-        hf.Client({hf.Sample(2, name="s"): scipy.stats.dirichlet([1.0, 1.0])})
-
-
-@pytest.mark.parametrize(
     ("points", "said"),
     [
         (1000, r"a power of two from 64 to 1,048,576; the nearest is 1024"),
@@ -112,22 +83,6 @@ def test_two_tables_mixed_in_one_mean() -> None:
     apart = hf.Minimize(clients=hf.E(cp.sum_squares(x - u)) + hf.E(cp.square(v)) * cp.sum_squares(x))
     uneven = hf.Federation([hf.Client({u: np.ones((4, 2)), v: np.arange(3.0)})])
     assert hf.Problem(apart, federation=uneven).implicit(np.zeros(2)) == pytest.approx(2.0)
-
-
-def test_wrong_holdings() -> None:
-    u = hf.Sample(2, name="u")
-    for samples in (None, np.ones((3, 2)), [1], {u: [[1, 2], [3]]}, {u: scipy.stats.norm}):
-        with pytest.raises(hf.DataError):
-            hf.Client(samples)
-    for wrong in (hf.Client, lambda held: hf.Client({u: held})):
-        with pytest.raises(hf.DataError):
-            wrong(3)
-    with pytest.raises(hf.DataError, match="no finite mean"):
-        hf.Client({hf.Sample(name="c"): scipy.stats.cauchy()})
-    with pytest.raises(hf.DataError, match="below 0"):
-        hf.Client({hf.Sample(name="s", nonneg=True): scipy.stats.norm()})
-    with pytest.raises(hf.DataError, match="instance of a partition scheme"):
-        hf.Federation.split({u: np.ones((9, 2))}, clients=2, scheme=hf.IID)
 
 
 def test_two_clients_of_one_name() -> None:

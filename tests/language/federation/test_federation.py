@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 from collections.abc import Callable
 from itertools import permutations
@@ -19,6 +20,7 @@ from hierfl.language.federation import sample_values
 from hierfl.language.federation.given_arrays import MappedRows
 from hierfl.runtime.sites.parcels import without_data
 
+DIGITS = np.arange(20) % 2
 SCHEMES: dict[str, Callable[[np.ndarray], object]] = {
     "iid": lambda labels: hf.IID(),
     "dirichlet": lambda labels: hf.Dirichlet(0.5, labels, min_samples=1),
@@ -60,36 +62,6 @@ def test_a_split_is_a_partition(name: str, rows: int, clients: int, server: floa
         np.testing.assert_array_equal(mine.samples[s], again.samples[s])
 
 
-def test_iid_is_balanced_and_dirichlet_is_as_uneven_as_alpha_says() -> None:
-    labels = np.repeat(np.arange(4), 500)
-    s = hf.Sample(name="s")
-    even = hf.Federation.split({s: np.arange(2001)[:2000]}, clients=7)
-    assert {len(c.samples[s]) for c in even.clients} <= {285, 286}
-
-    def spread(alpha: float) -> float:
-        clients = hf.Federation.split({s: np.arange(2000)}, clients=10, scheme=hf.Dirichlet(alpha, labels)).clients
-        shares = np.stack([np.bincount(labels[c.samples[s]], minlength=4) / len(c.samples[s]) for c in clients])
-        return float(shares.std(axis=0).mean())
-
-    assert spread(1000) < 0.03 < 0.15 < spread(0.1)
-
-
-def test_one_hot_labels_and_groups() -> None:
-    labels = np.array([0, 1, 2] * 20)
-    s = hf.Sample(name="s")
-    by_label = hf.Federation.split({s: np.arange(60)}, scheme=hf.ByGroup(np.eye(3)[labels]))
-    assert [set(labels[c.samples[s]]) for c in by_label.clients] == [{0}, {1}, {2}]
-    sites = np.array(["north", "south"] * 30)
-    assert hf.Federation.split({s: np.arange(60)}, scheme=hf.ByGroup(sites)).num_clients == 2
-
-
-def test_shards_give_each_client_few_labels() -> None:
-    labels = np.repeat(np.arange(10), 100)
-    s = hf.Sample(name="s")
-    federation = hf.Federation.split({s: np.arange(1000)}, clients=5, scheme=hf.Shards(2, labels))
-    assert all(len(set(labels[c.samples[s]])) <= 3 for c in federation.clients)
-
-
 def test_parameters_shared_per_client_and_by_callable() -> None:
     s, p, q = hf.Sample(name="s"), hf.ClientParameter(name="p"), hf.ClientParameter(2, name="q")
 
@@ -110,10 +82,13 @@ def test_parameters_shared_per_client_and_by_callable() -> None:
     ("options", "message"),
     [
         ({"clients": 0}, "at least one client"),
-        ({"clients": 50}, "cannot give each"),
+        ({"clients": 50}, "20 samples cannot give each of 50 clients"),
+        ({"clients": 3, "scheme": hf.Dirichlet(0.5, DIGITS)}, r"Dirichlet\(min_samples=10\): 20 samples cannot give each of 3 clients"),
+        ({"clients": 4, "scheme": hf.Dirichlet(1e-3, DIGITS, min_samples=5)}, "lower min_samples, raise alpha, or use fewer clients"),
+        ({"clients": 6, "scheme": hf.Shards(4, DIGITS)}, "cannot give each of 6 clients"),
+        ({"scheme": hf.ByGroup(np.arange(20)), "test_fraction": 0.5}, "group .* has no samples left"),
         ({"clients": 2, "server_fraction": 1.0}, "server_fraction"),
         ({"clients": 2, "test_fraction": -0.1}, "test_fraction"),
-        ({"clients": 2, "scheme": hf.Dirichlet(1.0, np.zeros(3))}, "3 labels for 20 rows"),
         ({"clients": 3, "scheme": hf.ByGroup(np.arange(20) % 2)}, "2 distinct groups"),
         ({"scheme": hf.IID()}, "needs clients="),
         ({"clients": 2, "weights": [1.0]}, "weights have shape"),
@@ -148,20 +123,6 @@ def test_lengths_that_differ_and_no_clients() -> None:
         hf.Federation([{s: np.arange(3)}])
     with pytest.raises(hf.DataError, match=r"not a hf\.Sample"):
         hf.Client({"s": np.arange(3)})
-
-
-def test_memory_mapped_arrays_are_kept_as_given(tmp_path) -> None:
-    stored = np.memmap(tmp_path / "a.bin", dtype=np.float32, mode="w+", shape=(6, 2))
-    u = hf.Sample(2, name="u")
-    assert isinstance(hf.Client({u: stored}).samples[u], np.memmap)
-
-
-def test_lists_are_converted_and_other_dtypes_kept() -> None:
-    u = hf.Sample(2, name="u")
-    assert hf.Client({u: [[1, 2], [3, 4]]}).num_samples(u) == 2
-    for dtype in (np.uint8, np.int32, np.float32):
-        given = np.ones((3, 2), dtype)
-        assert hf.Client({u: given}).samples[u].dtype == dtype
 
 
 def test_a_split_of_a_memory_map_leaves_the_rows_on_disk(tmp_path) -> None:
@@ -200,15 +161,6 @@ def test_rows_on_disk_behave_as_an_array(tmp_path) -> None:
         np.array(rows, copy=False)
 
 
-def test_ragged_clients_one_client_and_one_sample() -> None:
-    s = hf.Sample(name="s")
-    ragged = hf.Federation([hf.Client({s: np.ones(1)}), hf.Client({s: np.ones(10_000)})])
-    assert [c.num_samples(s) for c in ragged.clients] == [1, 10_000]
-    alone = hf.Federation.split({s: np.array([7.0])}, clients=1)
-    assert alone.num_clients == 1 and alone.server is None and alone.test is None
-    assert alone.clients[0].samples[s].tolist() == [7.0]
-
-
 def test_clients_and_federations_are_immutable() -> None:
     s, p = hf.Sample(name="s"), hf.ClientParameter(2, name="p")
     client = hf.Client({s: np.ones(3)}, {p: [1, 2]})
@@ -222,14 +174,6 @@ def test_clients_and_federations_are_immutable() -> None:
     for array in (client.parameters[p], federation.weights):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 5.0  # type: ignore[index]
-
-
-def test_explicit_weights_are_used_as_given_and_copied() -> None:
-    s = hf.Sample(name="s")
-    mine = np.array([2.0, 6.0])
-    federation = hf.Federation([hf.Client({s: np.ones(1)})] * 2, weights=mine)
-    mine[0] = 99.0
-    assert federation.weights.tolist() == [2.0, 6.0] and federation.weights_label == "explicit, of sum 8"
 
 
 def test_distributions_are_held_without_a_number_of_rows() -> None:
@@ -256,6 +200,14 @@ def test_asking_for_a_sample_that_is_not_held() -> None:
         ((), np.ones((5, 1)), r"array\[:, 0\]"),
         (2, np.ones(2), r"one sample: write array\[None\]"),
         (2, np.ones((2, 5)), r"transposed\? Write array.T"),
+        (2, np.ones((4, 3)), r"shape \(4, 3\); expected \(N, 2\)"),
+        (2, np.ones((0, 2)), "no rows"),
+        (2, np.array([[1.0, np.nan], [1.0, 2.0]]), "NaN or infinity in 1 of 2 rows, first in row 0"),
+        (2, np.array([[1.0, np.inf]]), "NaN or infinity"),
+        (2, np.array([["a", "b"]]), "dtype"),
+        (2, np.ones((2, 2)) * 1j, "dtype"),
+        (2, scipy.stats.dirichlet([1.0, 1.0]), "inverse CDF"),
+        ((), scipy.stats.cauchy(), "no finite mean"),
         ((2, 3), np.ones((2, 3, 7)), r"np.moveaxis\(array, -1, 0\)"),
         (6, np.ones((7, 2, 3)), r"array.reshape\(len\(array\), 6\)"),
         ((), np.float64(3.0), r"np.array\(\[value\]\)"),
@@ -267,6 +219,22 @@ def test_asking_for_a_sample_that_is_not_held() -> None:
 def test_a_wrong_shape_says_what_to_write(shape: object, array: object, write: str) -> None:
     with pytest.raises(hf.DataError, match=f"sample 'u' of client 'north'.*{write}"):
         hf.Client({hf.Sample(shape, name="u"): array}, name="north")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([1.0, [2.0]], "not an array"),
+        ([1.0, np.nan], "NaN or infinity"),
+        ([1.0, 2.0, 3.0], r"shape \(3,\); expected \(2,\)"),
+        (["a", "b"], "dtype"),
+        ([1.0, -2.0], "declared nonneg"),
+    ],
+)
+def test_wrong_values_of_a_client_parameter(value: object, message: str) -> None:
+    cap = hf.ClientParameter(2, nonneg=True, name="cap")
+    with pytest.raises(hf.DataError, match=f"client parameter 'cap' of client 'north'.*{message}"):
+        hf.Client(parameters={cap: value}, name="north")
 
 
 @pytest.mark.parametrize("shape", [(2,), (3, 2), (3, 3)])
@@ -292,22 +260,11 @@ def test_wrong_keys_are_named() -> None:
         hf.Client(parameters={s: 1.0})
     with pytest.raises(hf.DataError, match="parameters=...\\) takes a mapping"):
         hf.Client(parameters=[1.0])  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ([1.0, [2.0]], "not an array"),
-        ([1.0, np.nan], "NaN or infinity"),
-        ([1.0, 2.0, 3.0], r"shape \(3,\); expected \(2,\)"),
-        (["a", "b"], "dtype"),
-        ([1.0, -2.0], "declared nonneg"),
-    ],
-)
-def test_wrong_values_of_a_client_parameter(value: object, message: str) -> None:
-    cap = hf.ClientParameter(2, nonneg=True, name="cap")
-    with pytest.raises(hf.DataError, match=f"client parameter 'cap' of client 'north'.*{message}"):
-        hf.Client(parameters={cap: value}, name="north")
+    for samples in (None, np.ones((3, 2)), [1], 3, {s: scipy.stats.norm}, {s: 3}):
+        with pytest.raises(hf.DataError):
+            hf.Client(samples)
+    with pytest.raises(hf.DataError, match="below 0"):
+        hf.Client({hf.Sample(name="s", nonneg=True): scipy.stats.norm()})
 
 
 def test_a_split_names_the_client_whose_parameter_is_wrong() -> None:
@@ -415,3 +372,110 @@ def test_a_tree_is_the_federation_of_its_clients() -> None:
     assert without_data(problem.compile().declaration).federation.edges == tree.edges
     plain = hf.Problem(hf.Minimize(clients=hf.E(cp.square(x - u))), federation=hf.Federation(clients, weights="samples"))
     assert problem.implicit(0.3) == plain.implicit(0.3)
+
+
+def assign(scheme, pool: np.ndarray, clients: int | None, rows: int, seed: int = 0) -> list[np.ndarray]:
+    return scheme.assign(pool, clients, np.random.default_rng(seed), rows)
+
+
+@given(rows=st.integers(1, 300), clients=st.integers(1, 20), seed=st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_iid_sizes_differ_by_at_most_one(rows: int, clients: int, seed: int) -> None:
+    if rows < clients:
+        with pytest.raises(hf.DataError, match=f"{rows} samples cannot give each of {clients} clients"):
+            assign(hf.IID(), np.arange(rows), clients, rows, seed)
+        return
+    sizes = [len(part) for part in assign(hf.IID(), np.arange(rows), clients, rows, seed)]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(alpha=st.floats(0.2, 100), clients=st.integers(1, 6), least=st.integers(0, 12), seed=st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_dirichlet_respects_its_minimum(alpha: float, clients: int, least: int, seed: int) -> None:
+    labels = np.arange(400) % 5
+    parts = assign(hf.Dirichlet(alpha, labels, min_samples=least), np.arange(400), clients, 400, seed)
+    assert min(len(part) for part in parts) >= least
+
+
+def test_dirichlet_shares_of_a_class_have_the_moments_of_the_distribution() -> None:
+    # shares of Dirichlet(a) over m clients: mean 1/m, variance (m - 1) / (m² (m a + 1))
+    alpha, clients, rows = 0.5, 4, 1000
+    scheme = hf.Dirichlet(alpha, np.zeros(rows, int), min_samples=0)
+    shares = np.array([[len(p) for p in assign(scheme, np.arange(rows), clients, rows, s)] for s in range(2000)]) / rows
+    np.testing.assert_allclose(shares.mean(axis=0), 1 / clients, atol=0.02)
+    np.testing.assert_allclose(shares.var(axis=0), (clients - 1) / (clients**2 * (clients * alpha + 1)), rtol=0.1)
+
+
+def test_shards_of_sorted_labels() -> None:
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 60))
+    parts = assign(hf.Shards(2, labels), np.arange(600), 5, 600)
+    assert all(len(part) == 120 and len(np.unique(labels[part])) <= 2 for part in parts)
+
+
+def test_groups_become_clients_in_sorted_order() -> None:
+    sites = np.array(["south", "north", "east"] * 4)
+    parts = assign(hf.ByGroup(sites), np.arange(12), None, 12)
+    assert [set(sites[part]) for part in parts] == [{"east"}, {"north"}, {"south"}]
+
+
+def test_labels_of_every_usual_form_mean_the_same() -> None:
+    labels = np.arange(60) % 3
+    forms = (labels, labels.tolist(), labels[:, None], np.eye(3)[labels], np.eye(3, dtype=np.uint8)[labels])
+    forms += (labels.astype(float), np.array(["a", "b", "c"])[labels], np.array(["a", "b", "c"], dtype=object)[labels])
+    expected = assign(hf.Dirichlet(0.5, labels, min_samples=1), np.arange(60), 3, 60)
+    for form in forms:
+        for part, wanted in zip(assign(hf.Dirichlet(0.5, form, min_samples=1), np.arange(60), 3, 60), expected):
+            np.testing.assert_array_equal(part, wanted)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.zeros(3), "3 labels for 60 rows"),
+        (np.zeros((10, 3, 2)), r"shape \(10, 3, 2\)"),
+        (np.full((60, 2), 0.5), "one-hot"),
+        (np.ones((60, 2)), "one-hot"),
+        (np.where(np.arange(60) < 4, np.nan, 1.0), "4 labels are NaN"),
+        (["a", None, 1] * 20, "comparable"),
+        ([[1], [1, 2]] * 30, "comparable"),
+        (np.array([None] * 60), "comparable"),
+        (np.array([1, 2] * 30, dtype=object), "dtype object"),
+        (3, r"shape \(\)"),
+    ],
+)
+@pytest.mark.parametrize("scheme", [lambda v: hf.Dirichlet(1.0, v), lambda v: hf.Shards(1, v), hf.ByGroup])
+def test_unusable_labels_are_refused_by_the_scheme_s_name(scheme, labels: object, message: str) -> None:
+    made = scheme(labels)
+    clients = None if isinstance(made, hf.ByGroup) else 3
+    with pytest.raises(hf.DataError, match=f"{type(made).__name__}.*{message}"):
+        assign(made, np.arange(60), clients, 60)
+
+
+@pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan"), float("inf"), "a", None])
+def test_alpha_must_be_positive_and_finite(alpha: object) -> None:
+    for make in (lambda: hf.Dirichlet(alpha, [0, 1]), lambda: hf.Quantity(alpha)):
+        with pytest.raises(hf.DataError, match="alpha must be positive and finite"):
+            make()
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, "2", True])
+def test_numbers_of_shards_are_whole_and_positive(count: object) -> None:
+    with pytest.raises(hf.DataError, match="Shards.*whole number"):
+        hf.Shards(count, [0, 1])
+
+
+def test_schemes_are_immutable_and_print_without_their_labels() -> None:
+    scheme = hf.Dirichlet(0.5, np.arange(1000))
+    assert repr(scheme) == "Dirichlet(alpha=0.5, min_samples=10)"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        scheme.alpha = 1.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("server, test", [(0.0, 0.0), (0.4, 0.0), (0.3, 0.2)])
+def test_labels_stay_with_their_rows_after_the_hold_out(server: float, test: float) -> None:
+    sites = np.random.default_rng(1).permutation(np.repeat(["a", "b", "c"], 60))
+    s = hf.Sample(name="s")
+    federation = hf.Federation.split(
+        {s: np.arange(180)}, scheme=hf.ByGroup(sites), server_fraction=server, test_fraction=test, seed=3
+    )
+    assert [set(sites[c.samples[s]]) for c in federation.clients] == [{"a"}, {"b"}, {"c"}]

@@ -52,13 +52,6 @@ def test_bars_are_the_counts_of_the_classes_and_names_are_the_clients() -> None:
     assert colours == list(COLOURS[:3])  # which differ to every eye: test_paper_style
 
 
-def test_one_hot_labels_and_a_sample_that_is_asked_for() -> None:
-    rows = np.eye(3)[[0, 2, 2, 1]]
-    federation = hf.Federation([hf.Client({kind: rows, label: [5, 5, 6, 6]})])
-    np.testing.assert_array_equal(widths(panel(federation)), [[1, 1, 2]])
-    np.testing.assert_array_equal(widths(panel(federation, label)), [[2, 2]])
-
-
 @pytest.mark.parametrize(("clients", "classes"), [(2, 2), (3, 4), (60, 10)])
 def test_bars_lie_end_to_end_and_agree_with_the_data(clients: int, classes: int) -> None:
     digits = np.random.default_rng(0).permutation(np.arange(40 * classes) % classes)
@@ -82,14 +75,6 @@ def test_the_first_client_is_on_top_and_no_bar_touches_the_edge() -> None:
     assert axes.get_xlim()[0] == 0 and axes.get_xlim()[1] > 10
     bottom, top = axes.get_ylim()
     assert top < 0 < 2 < bottom
-
-
-def test_shades_of_many_classes_differ_in_lightness() -> None:
-    axes = panel(hf.Federation([hf.Client({label: np.arange(10)}), hf.Client({label: np.arange(10)})]))
-    rgb = np.array([group[0].get_facecolor()[:3] for group in axes.containers])
-    luminance = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722]
-    lightness = 116 * np.cbrt(luminance) - 16
-    assert np.diff(lightness).min() > 4  # CIE L* of neighbours
 
 
 def test_rows_where_there_are_no_classes() -> None:

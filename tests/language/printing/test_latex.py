@@ -8,7 +8,7 @@ from matplotlib.mathtext import MathTextParser
 import hierfl as hf
 from hierfl.atoms.writing.latex_pen import symbol
 from hierfl.language.printing.latex import expression_latex
-from tests.language.printing.atom_catalogue import CONSTRAINTS, INSTANCES
+from tests.atoms.atom_cases import instances
 
 x, y, t = cp.Variable(3, name="x"), cp.Variable(3, name="y"), cp.Variable(name="t")
 X, Y = cp.Variable((3, 3), name="X"), cp.Variable((3, 3), name="Y")
@@ -110,21 +110,9 @@ def test_notation(expression: object, latex: str) -> None:
     assert expression_latex(expression) == latex
 
 
-@pytest.mark.parametrize("part", [*INSTANCES, *CONSTRAINTS], ids=lambda part: type(part).__name__)
+@pytest.mark.parametrize("part", instances(), ids=lambda part: type(part).__name__)
 def test_every_atom_and_constraint_is_accepted_by_mathtext(part: object) -> None:
+    """And none is written by a name of Python: ``sum_largest`` and its like have a notation; what stays a word is a word."""
     latex = expression_latex(part)
-    assert r"\begin" not in latex
+    assert r"\begin" not in latex and r"\_" not in latex
     mathtext.parse(f"${latex}$")
-
-
-@pytest.mark.parametrize("part", [*INSTANCES, *CONSTRAINTS], ids=lambda part: type(part).__name__)
-def test_no_atom_is_written_by_a_name_of_python(part: object) -> None:
-    """``sum_largest`` and its like have a notation; what stays a word is a word."""
-    assert r"\_" not in expression_latex(part)
-
-
-@pytest.mark.parametrize("part", [*INSTANCES, *CONSTRAINTS], ids=lambda part: type(part).__name__)
-def test_delimiters_are_balanced(part: object) -> None:
-    latex = expression_latex(part)
-    assert latex.count(r"\left") == latex.count(r"\right")
-    assert latex.replace(r"\{", "").count("{") == latex.replace(r"\}", "").count("}")

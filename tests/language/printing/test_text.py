@@ -1,16 +1,20 @@
-"""``expression_text``: CVXPY trees read as the user wrote them."""
+"""``expression_text``: CVXPY trees read as the user wrote them, and constants by names of their own."""
+
+from __future__ import annotations
 
 import builtins
 
 import cvxpy as cp
 import numpy as np
 import pytest
+import scipy.sparse as sp
+from cvxpy.constraints.constraint import Constraint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
 from hierfl.language.printing.text import expression_text
-from tests.language.printing.atom_catalogue import CONSTRAINTS, INSTANCES, classes_in, concrete_classes
+from tests.atoms.atom_cases import CONSTRAINTS, classes_in, concrete_classes, instances
 
 x, y, t = cp.Variable(3, name="x"), cp.Variable(3, name="y"), cp.Variable(name="t")
 X, Y = cp.Variable((3, 3), name="X"), cp.Variable((3, 3), name="Y")
@@ -22,9 +26,7 @@ rho = hf.ClientParameter(nonneg=True, name="rho")
     "source",
     [
         "sum_squares(x - y)",
-        "0.5 * sum_squares(x - y)",
         "square(x)",
-        "sqrt(x)",
         "x**3",
         "x**1.5",
         "inv_pos(x)",
@@ -32,17 +34,13 @@ rho = hf.ClientParameter(nonneg=True, name="rho")
         "norm(x)",
         'norm(X - Y, "fro")',
         'norm(X, "nuc")',
-        "norm1(x)",
         "norm_inf(x)",
         "norm(X, axis=1)",
         "pnorm(x, p=3)",
-        "x - y",
-        "x - 1",
         "-x",
         "-(x + y)",
         "x - (y + t)",
         "2 * x",
-        "x * t",
         "x / 2",
         "1 / t",
         "multiply(x, y)",
@@ -52,42 +50,29 @@ rho = hf.ClientParameter(nonneg=True, name="rho")
         "X.T",
         "(X + Y).T",
         "x[0]",
-        "X[0, :]",
         "x[1:3]",
         "x[[0, 2]]",
         "(x + y)[::2]",
         "sum(y)",
         "sum(X, axis=0)",
-        "mean(x)",
         "max(x)",
         "maximum(x, y, 0)",
-        "log_sum_exp(x)",
         "sum_largest(x, k=2)",
         "huber(x, M=2)",
-        "trace(X)",
         "trace(X @ Y.T)",
         "diag(x)",
         "hstack([x, y])",
-        "vstack([x, y])",
-        "outer(x, y)",
         "quad_over_lin(x, t)",
-        "log_det(X)",
         "lambda_max(X)",
-        "sigma_max(X)",
-        "abs(x)",
-        "exp(-x)",
-        "x + X",
         "kl_div(x, y)",
         'vec(X, order="F")',
         "log_sum_exp(w @ image) - label @ (w @ image)",
         "x + [1, 2, 0.5]",
         "norm(y - x) <= rho",
         "x >= 0",
-        "x <= y",
         "x + y == 1",
         "X >> 0",
         "X >> Y",
-        "X << 0",
     ],
 )
 def test_a_line_that_a_user_writes_is_read_back_unchanged(source: str) -> None:
@@ -147,11 +132,11 @@ def test_an_unknown_atom_appears_under_its_class_name() -> None:
     assert expression_text(softplus(x - y)) == "softplus(x - y)"
 
 
-def test_the_catalogue_has_every_concrete_class_of_cvxpy() -> None:
-    assert concrete_classes() - set().union(*map(classes_in, [*INSTANCES, *CONSTRAINTS])) == set()
+def test_the_catalogue_has_every_constraint_of_cvxpy() -> None:
+    assert concrete_classes(Constraint) - set().union(*map(classes_in, CONSTRAINTS)) == set()
 
 
-@pytest.mark.parametrize("part", [*INSTANCES, *CONSTRAINTS], ids=lambda part: type(part).__name__)
+@pytest.mark.parametrize("part", instances(), ids=lambda part: type(part).__name__)
 def test_every_atom_and_constraint_is_one_line_without_cvxpys_internals(part: object) -> None:
     text = expression_text(part)
     assert "\n" not in text
@@ -200,3 +185,47 @@ def test_the_text_evaluates_to_the_expression(expression: cp.Expression) -> None
 def test_a_setting_that_is_a_parameter_is_written() -> None:
     value, bound = cp.Variable(name="x"), cp.Parameter(nonneg=True, name="M")
     assert expression_text(cp.huber(value, bound)) == "huber(x, M=M)"
+
+
+COSTS, CAPACITIES = np.arange(10.0), np.arange(10.0) + 2
+
+
+def dispatch(costs: object = COSTS, capacities: object = CAPACITIES) -> hf.Problem:
+    x, y = cp.Variable(name="x"), cp.Variable(10, name="y")
+    lower = hf.ArgMin(y, cp.sum_squares(y) + costs @ y, [y >= 0, y <= capacities, cp.sum(y) == x])
+    return hf.Problem(hf.Minimize(server=costs @ y), lower, constraints=[x >= 1, x <= 5])
+
+
+def test_distinct_constants_have_distinct_names() -> None:
+    text, latex = str(dispatch()), dispatch().latex()
+    assert "c_1 @ y" in text and "y <= c_2" in text and text.count("c_1 @ y") == 2
+    assert "with constants c_1 in R^10, c_2 in R^10" in text
+    assert (
+        r"c_{1}" in latex and r"y \leq c_{2}" in latex and r"\text{with constants}~ c_{1} \in \mathbb{R}^{10}" in latex
+    )
+
+
+def test_equal_ones_share_a_name_and_a_single_one_has_no_number() -> None:
+    text = str(dispatch(COSTS, COSTS.copy()))
+    assert "c @ y" in text and "y <= c" in text and "with the constant c in R^10" in text
+
+
+def test_users_names_stay_and_are_not_taken() -> None:
+    text = str(dispatch(cp.Constant(COSTS, name="cost"), cp.Constant(CAPACITIES, name="capacity")))
+    assert "cost @ y" in text and "y <= capacity" in text and "constant" not in text
+    x, c = cp.Variable(6, name="x"), cp.Variable(name="c")
+    assert "a @ x" in str(hf.Problem(hf.Minimize(server=np.arange(6.0) @ x + c), constraints=[x >= 0, c >= 0]))
+
+
+def test_sparse_and_short_constants() -> None:
+    x = cp.Variable(6, name="x")
+    one, two = sp.csr_array(np.eye(6)), sp.csr_array(2 * np.eye(6))
+    problem = hf.Problem(hf.Minimize(server=cp.sum_squares(one @ x)), constraints=[two @ x <= 1, x[:3] >= [1, 2, 3]])
+    text = str(problem)
+    assert "c_1 @ x" in text and "c_2 @ x <= 1" in text and "[1, 2, 3]" in text
+
+
+def test_names_with_an_index_are_taken_too() -> None:
+    matrix, x, y = np.arange(20.0).reshape(4, 5), cp.Variable(5, name="c_1"), cp.Variable(4, name="y")
+    lower = hf.ArgMin(y, cp.sum_squares(y - (matrix + 1) @ x), [y >= 0])
+    assert "a_1 @ c_1" in str(hf.Problem(hf.Minimize(clients=cp.sum_squares(matrix @ x - y)), lower))

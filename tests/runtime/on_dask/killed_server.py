@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from threading import Timer
 from typing import Any
 
 import numpy as np
@@ -16,6 +12,7 @@ import numpy as np
 import hierfl as hf
 from hierfl.command.loading import load_problem
 from hierfl.solvers import SCAFFOLD, FedAvg
+from tests.runtime.resumed import killed_soon
 
 LASTS = 0.6  # seconds after the second block of rounds, within which it is killed
 PAUSE = 0.02  # seconds, so that it is not over before
@@ -47,21 +44,6 @@ def solve(
         return problem.solve(SOLVERS[solver], runtime=runtime, metrics={"size": size}, **SETTINGS, **kept)
 
 
-def main(address: str, study: Path, solver: str, folder: Path, seed: int) -> None:
-    seen = 0
-
-    def killed_soon() -> None:
-        nonlocal seen
-        seen += 1
-        if seen == 2:
-            after = float(np.random.default_rng(seed).uniform(0, LASTS))
-            timer = Timer(after, os.kill, (os.getpid(), signal.SIGKILL))
-            timer.daemon = True
-            timer.start()
-        time.sleep(PAUSE)
-
-    solve(address, study, solver, folder, killed_soon)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], Path(sys.argv[4]), int(sys.argv[5]))
+    address, study, solver, folder, seed = sys.argv[1:]
+    solve(address, Path(study), solver, Path(folder), killed_soon(int(seed), LASTS, PAUSE))

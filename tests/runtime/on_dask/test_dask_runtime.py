@@ -1,10 +1,9 @@
-"""Sites on a Dask cluster: the same seed gives the iterates of a run in process, and nothing but named messages crosses."""
+"""Sites on a Dask cluster: nothing but named messages crosses. Their rounds are compared with those in process by ``tests.testing``."""
 
 from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable
 from typing import Any
 
 import cvxpy as cp
@@ -15,20 +14,12 @@ import hierfl as hf
 from hierfl.runtime.on_dask.lines import HEADER
 from hierfl.runtime.sites.site_reports import Crossing
 from hierfl.solvers import (
-    SCAFFOLD,
     ZOHFL,
-    FedAvg,
-    FedRZO,
-    ImplicitGradient,
-    LocalSGD,
     ProjectedSGD,
-    ProjectionMethod,
 )
 
 SIZES, START = (4, 7, 1, 5), np.array([0.3, -0.4])
-LOCAL = {"smoothing": 0.1, "step_size": 0.02, "local_steps": 3, "batch_size": 2}
-
-
+PERSONAL = ZOHFL(lower=ProjectedSGD(steps=3), batch_size=2, participation=0.5)  # for ``personal``
 def leaves() -> tuple[cp.Variable, cp.Variable, hf.Sample]:
     return cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="u")
 
@@ -41,12 +32,6 @@ def federation(u: hf.Sample, **parameters: hf.ClientParameter) -> hf.Federation:
         for size in SIZES
     ]
     return hf.Federation(clients, hf.Client({u: rng.standard_normal((5, 2))}), weights="samples")
-
-
-def flat() -> hf.Problem:
-    x, _, u = leaves()
-    objective = hf.Minimize(clients=hf.E(cp.square(u @ x - 1)), server=hf.E(cp.square(u @ x)))
-    return hf.Problem(objective, constraints=[cp.abs(x) <= 0.5], federation=federation(u))
 
 
 def clients_alone() -> hf.Problem:
@@ -76,43 +61,6 @@ def common() -> hf.Problem:
         constraints=[cp.abs(x) <= 0.35],
         federation=federation(u),
     )
-
-
-def samples() -> hf.Problem:
-    """An equilibrium for each sample."""
-    x, y, u = leaves()
-    skew = np.array([[2.0, 1.0], [-1.0, 2.0]])
-    return hf.Problem(
-        hf.Minimize(clients=hf.E(cp.sum_squares(y - u)) + cp.sum(x)),
-        lower=hf.Equilibrium(y, skew @ y - u + x, [y >= 0, y <= 1], scope="sample"),
-        constraints=[cp.abs(x) <= 0.35],
-        federation=federation(u),
-    )
-
-
-CASES: dict[str, tuple[Callable[[], hf.Problem], Any]] = {
-    "ZO-HFL": (personal, ZOHFL(lower=ProjectedSGD(steps=3), batch_size=2, participation=0.5)),
-    "FedRZO_nn": (flat, FedRZO(**LOCAL, participation=0.75)),
-    "FedRZO_bl": (common, FedRZO(**LOCAL, lower=LocalSGD(rounds=2, steps=3, batch_size=2))),
-    "FedRZO_2s": (samples, FedRZO(**LOCAL, lower=ProjectionMethod(steps=4, step_size=0.1))),
-    "FedAvg": (flat, FedAvg(step_size=0.1, local_steps=3, batch_size=2)),
-    "SCAFFOLD": (clients_alone, SCAFFOLD(step_size=0.1, local_steps=3, batch_size=2, participation=0.5)),
-    "ImplicitGradient": (personal, ImplicitGradient(step_size=0.05)),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", list(CASES))
-def test_fifty_rounds_are_those_of_a_run_in_process(case: str, cluster: hf.runtime.Dask) -> None:
-    make, solver = CASES[case]
-    problem, settings = make(), {"rounds": 50, "x0": START, "seed": 5, "progress": False}
-    here, there = problem.solve(solver, **settings), problem.solve(solver, runtime=cluster, **settings)
-    assert np.abs(np.diff(here.trajectory["x"], axis=0)).max() > 1e-6  # it goes somewhere
-    np.testing.assert_allclose(there.trajectory["x"], here.trajectory["x"], rtol=0, atol=1e-10)
-    np.testing.assert_allclose(there.history["objective"], here.history["objective"], rtol=0, atol=1e-10)
-    np.testing.assert_allclose(there.own_value or 0.0, here.own_value or 0.0, rtol=0, atol=1e-10)
-    assert there.communication == here.communication and there.ended == "completed"
-    assert sum(site["clients"] for site in there.settings["sites"].values()) == len(SIZES)
 
 
 class Heard:
@@ -146,13 +94,12 @@ def words(values: Any) -> list[bytes]:
 
 @pytest.mark.slow
 def test_nothing_but_named_messages_crosses(cluster: hf.runtime.Dask, monkeypatch: pytest.MonkeyPatch) -> None:
-    make, solver = CASES["ZO-HFL"]
-    problem, crossed = make(), list[Crossing]()
+    problem, crossed = personal(), list[Crossing]()
     settings = {"rounds": 5, "x0": START, "progress": False}
-    problem.solve(solver, runtime=cluster, **settings)  # the data are handed over once, since the sites are simulated
+    problem.solve(PERSONAL, runtime=cluster, **settings)  # the data are handed over once, since the sites are simulated
     object.__setattr__(cluster, "watcher", crossed.append)
     heard = Heard(monkeypatch)
-    result = problem.solve(solver, runtime=cluster, **settings)
+    result = problem.solve(PERSONAL, runtime=cluster, **settings)
     object.__setattr__(cluster, "watcher", None)
     monkeypatch.undo()
 

@@ -1,55 +1,46 @@
-"""Sites that die, are slow, or send what cannot be: the run is the one in process in which they were absent, and it says who was when."""
+"""Sites that die or are slow (what they may send is the same on Flower, where it is tested): the run is the one in process in which they were absent, and it says who was when."""
 
 from __future__ import annotations
 
 import os
 import pickle
-import re
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import cvxpy as cp
 import numpy as np
 import pytest
 
 import hierfl as hf
 from hierfl.runtime.on_dask.lines import HANDED, heard
-from hierfl.runtime.sites.letters import Letter, packed, reply_of
-from hierfl.runtime.sites.parcels import Welcome
+from hierfl.runtime.sites.letters import Letter, reply_of
 from hierfl.runtime.sites.site import Site
 from hierfl.solvers import SCAFFOLD, FedAvg
 from tests.runtime.on_dask.test_dask_runtime import START, clients_alone
 
 ROUNDS, TIMEOUT = 8, 1.0
 PLAIN = Site.answer
-NONSENSE = {"no letter": b"hello", "no message": Letter({}, {}).as_bytes(), "another kind": packed(Welcome((3,)))}
 HELD = {"0": [0, 1], "1": [2], "2": [3]}
 SOLVER = SCAFFOLD(step_size=0.1, local_steps=3)  # its clients remember, and must not remember what did not count
 
 
 def spoil(kind: str, rounds: Any) -> None:
-    """In a site's process: answer wrongly in some rounds, or late by so many seconds in all."""
+    """In a site's process: answer with NaN in some rounds, or late; or always late, by so many seconds."""
 
     def answer(site: Site, parcel: bytes, server: str = "") -> bytes:
         asked, reply = Letter.from_bytes(parcel).words, PLAIN(site, parcel, server)
         letter = Letter.from_bytes(reply)
-        answered = letter.words["message"] == "Answered"
-        if kind == "lagging" and answered:
+        if letter.words["message"] != "Answered" or (kind != "lagging" and asked["round"] not in rounds):
+            return reply
+        if kind == "lagging":
             time.sleep(rounds)
-        if not answered or kind == "lagging" or asked["round"] not in rounds:
             return reply
         if kind == "slow":
             time.sleep(2.5 * TIMEOUT)
             return reply
-        if kind == "failing":
-            raise RuntimeError("no")
-        if kind in NONSENSE:
-            return NONSENSE[kind]
-        changed = {"NaN": lambda a: a * np.nan, "1e30": lambda a: a + 1e30, "shape": lambda a: a[..., :1]}[kind]
-        arrays = {name: changed(array) if name.startswith("payload") else array for name, array in letter.arrays.items()}
+        arrays = {name: array * np.nan if name.startswith("payload") else array for name, array in letter.arrays.items()}
         return Letter(letter.words, arrays).as_bytes()
 
     Site.answer = answer
@@ -117,35 +108,6 @@ def without(problem: hf.Problem, absent: dict[str, list[int]], rounds: int = ROU
     return solved(problem, SCAFFOLD(step_size=0.1, local_steps=3, participation=who), rounds)
 
 
-def spans(rounds: list[int]) -> list[list[int]]:
-    return [[rounds[0], rounds[-1]]]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [
-        ("NaN", "client 3 sent NaN, infinity or more than 1e.15"),
-        ("1e30", "client 3 sent NaN"),
-        ("shape", "of shape .1, 1."),
-        ("failing", "RuntimeError"),
-        ("no letter", "sent a message that is no letter"),
-        ("no message", "sent a message of another kind than is due"),
-        ("another kind", "sent a message of another kind than is due"),
-    ],
-)
-def test_what_cannot_be_is_refused_and_told(kind: str, said: str, cluster: Any, problem: Any) -> None:
-    solved(problem, SOLVER, 1, runtime=cluster)
-    with spoilt(cluster, "2", kind, [2, 3]):
-        found = solved(problem, SOLVER, runtime=cluster)
-    expected = without(problem, {"2": [2, 3]})
-    np.testing.assert_allclose(found.trajectory["x"], expected.trajectory["x"], rtol=0, atol=1e-10)
-    assert found.history["answered"].tolist() == [4, 4, 3, 3, 4, 4, 4, 4]
-    told = found.settings["sites"]["2"]
-    assert told["rounds_without"] == [[2, 3]] and [r for r, _ in told["faults"]] == [2, 3]
-    assert re.search(said, told["faults"][0][1])
-
-
 @pytest.mark.slow
 def test_nobody_waits_longer_than_the_timeout_and_a_slow_site_comes_back(cluster: Any, problem: Any) -> None:
     solved(problem, SOLVER, 1, runtime=cluster)
@@ -203,21 +165,12 @@ def test_a_run_with_too_few_pauses_and_one_without_a_round_says_why(cluster: Any
 
 
 @pytest.mark.slow
-def test_without_rounds_a_slow_site_sets_no_pace(cluster: Any) -> None:
+def test_without_rounds_a_slow_site_sets_no_pace(cluster: Any, problem: Any) -> None:
     """The others step on while one site takes long for an answer; how much sooner that is, simulated clocks tell (``buffered``)."""
-    rng, truth = np.random.default_rng(0), np.array([1.0, -1.0])
-    held = [(a, a @ truth + 0.1 * rng.standard_normal(20)) for a in rng.standard_normal((3, 20, 2))]
-    x, u, b = cp.Variable(2, name="x"), hf.Sample(2, name="u"), hf.Sample(name="b")
-    federation = hf.Federation([hf.Client([{u: a, b: c}]) for a, c in held])
-    problem = hf.Problem(hf.Minimize(clients=hf.E(cp.square(u @ x - b))), federation=federation)
     solver = FedAvg(step_size=0.02, local_steps=2, batch_size=None)
-    settings = {"x0": START, "seed": 5, "evaluate_every": 1, "progress": False, "runtime": cluster}
-
-    def f(point: np.ndarray) -> float:
-        return float(np.mean([np.mean((a @ point - c) ** 2) for a, c in held]))
-
-    problem.solve(solver, rounds=1, **settings)  # the cluster is there
+    best, start = solved(problem, solver, 300).value, problem.implicit(START)
+    solved(problem, solver, 1, runtime=cluster)  # the cluster is there
     with spoilt(cluster, "2", "lagging", 0.3), settings_of(cluster, asynchronous=True, buffer=1):
-        found = problem.solve(solver, rounds=200, **settings)
-    assert f(found.x) <= f(truth) + 0.1 * (f(START) - f(truth))
+        found = solved(problem, solver, 200, runtime=cluster)
+    assert found.value <= best + 0.1 * (start - best)
     assert found.history["staleness"].max() >= 3  # so many steps were made while the slow one was busy

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,32 +15,11 @@ from distributed import LocalCluster
 
 import hierfl as hf
 from hierfl.command.loading import load_problem
-from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, ProjectedSGD
-from tests.runtime.checkpoints.resumed import by_and_by, outcome
+from hierfl.solvers import FedAvg
 from tests.runtime.on_dask import killed_server
-from tests.runtime.on_dask.test_dask_runtime import START, clients_alone, personal
-
-STUDY = """
-import cvxpy as cp
-import hierfl as hf
-
-ROWS = {"north": 6, "south": 4, "west": 5}
-
-def declared() -> hf.Problem:
-    x, u, b = cp.Variable(2, name="x"), hf.Sample(2, name="u"), hf.Sample(name="b")
-    clients = [hf.Client([{u: hf.Elsewhere(n), b: hf.Elsewhere(n)}], name=name) for name, n in ROWS.items()]
-    return hf.Problem(hf.Minimize(clients=hf.E(cp.square(u @ x - b))), federation=hf.Federation(clients, weights="samples"))
-"""
-ROWS = """
-import numpy as np
-
-def rows(seed, n):
-    rng = np.random.default_rng(seed)
-    return {"u": rng.standard_normal((n, 2)), "b": rng.standard_normal(n)}
-
-def first(): return {"north": rows(1, 6)}
-def second(): return {"south": rows(2, 4), "west": rows(3, 5)}
-"""
+from tests.runtime.on_dask.test_dask_runtime import START, clients_alone
+from tests.runtime.resumed import require_killed_further
+from tests.runtime.study import ROWS, study_text
 
 
 def require_same_run(found: hf.Result, wanted: hf.Result) -> None:
@@ -56,23 +34,6 @@ def require_same_run(found: hf.Result, wanted: hf.Result) -> None:
     assert found.ended == wanted.ended == "completed"
 
 
-WITH_MEMORY = {
-    "SCAFFOLD": (clients_alone, SCAFFOLD(0.05, local_steps=3, batch_size=2, participation=0.75)),  # control variates
-    "ZO-HFL": (personal, ZOHFL(lower=ProjectedSGD(steps=3), batch_size=2, participation=0.5)),  # each client's last y
-}
-CASES = {"FedAvg": (clients_alone, FedAvg(0.05, local_steps=3, batch_size=2, participation=0.75)), **WITH_MEMORY}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", list(CASES))
-def test_a_run_that_is_stopped_again_and_again(case: str, cluster: hf.runtime.Dask, tmp_path: Path) -> None:
-    problem, solver = CASES[case][0](), CASES[case][1]
-    settings: dict[str, Any] = {"rounds": 8, "seed": 5, "x0": START, "evaluate_every": 2, "runtime": cluster}
-    found, stopped = by_and_by(problem, solver, tmp_path, 2, **settings)
-    assert stopped >= 2
-    require_same_run(found, outcome(problem, solver, **settings))
-
-
 def test_without_rounds_there_is_no_checkpoint(tmp_path: Path) -> None:
     runtime = hf.runtime.Dask(asynchronous=True)
     with pytest.raises(hf.SettingError, match=r"a run on Dask\(asynchronous=True\) cannot go on from one"):
@@ -83,7 +44,7 @@ def test_without_rounds_there_is_no_checkpoint(tmp_path: Path) -> None:
 def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """A scheduler's address, where two sites with their own data come, and the declaration."""
     folder = tmp_path_factory.mktemp("resumed")
-    for name, text in (("study.py", STUDY), ("rows.py", ROWS)):
+    for name, text in (("study.py", study_text(north=6, south=4, east=5)), ("rows.py", ROWS)):
         (folder / name).write_text(text)
     with LocalCluster(n_workers=0, dashboard_address=None) as cluster:
         where, command = cluster.scheduler_address, [sys.executable, "-m", "hierfl.command.main", "site", "--shared-seeds"]
@@ -93,7 +54,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]
                 [*command, "--data", f"{folder / 'rows.py'}:{name}", "--keep", str(folder / name)],
                 stderr=subprocess.DEVNULL,
             )
-            for name in ("first", "second")
+            for name in ("north", "south_and_east")
         ]
         yield where, folder / "study.py"
         for site in sites:
@@ -106,24 +67,9 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]
 @pytest.mark.parametrize("solver", list(killed_server.SOLVERS))
 def test_a_server_that_is_killed_again_and_again(solver: str, study: tuple[str, Path], tmp_path: Path) -> None:
     """Each process goes on from what the last one left, with sites that stay where they are, and keep what their clients remember."""
-    reached = 0
     for seed in (1, 2, 3) if solver == "FedAvg" else (4, 5):
-        command = [
-            sys.executable,
-            "-m",
-            killed_server.__name__,
-            study[0],
-            str(study[1]),
-            solver,
-            str(tmp_path),
-            str(seed),
-        ]
-        killed = subprocess.run(command, capture_output=True, timeout=120)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
-        latest = max(int(path.stem) for path in tmp_path.glob("*.checkpoint"))
-        assert latest > reached
-        reached = latest
-    memories = study[1].parent / "first"
+        require_killed_further(killed_server.__name__, tmp_path, study[0], str(study[1]), solver, str(tmp_path), str(seed))
+    memories = study[1].parent / "north"
     if solver == "SCAFFOLD":
         assert (
             len(list(memories.glob("*.memory"))) == 3

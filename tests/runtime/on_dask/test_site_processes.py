@@ -25,31 +25,8 @@ from hierfl.runtime.sites import parcels
 from hierfl.runtime.sites.owner.site_data import held_of
 from hierfl.solvers import SCAFFOLD, FedAvg
 from tests.runtime.on_dask.certificates import DAY, Authority
+from tests.runtime.study import ROWS, study_text
 
-STUDY = """
-import cvxpy as cp
-import hierfl as hf
-
-def study(level=1.0, held=None):
-    x, u, b = cp.Variable(2, name="x"), hf.Sample(2, name="u"), hf.Sample(name="b")
-    rows = {"north": 6, "south": 4}
-    clients = [hf.Client([{u: hf.Elsewhere(n), b: hf.Elsewhere(n)}] if held is None else [{u: held[name]["u"], b: held[name]["b"]}],
-                         name=name) for name, n in rows.items()]
-    return hf.Problem(hf.Minimize(clients=hf.E(cp.square(u @ x - level * b))), federation=hf.Federation(clients, weights="samples"))
-
-def declared() -> hf.Problem:
-    return study()
-"""
-ROWS = """
-import numpy as np
-
-def rows(seed, n):
-    rng = np.random.default_rng(seed)
-    return {"u": rng.standard_normal((n, 2)), "b": rng.standard_normal(n)}
-
-def north(): return {"north": rows(1, 6)}
-def south(): return {"south": rows(2, 4)}
-"""
 SETTINGS: dict[str, Any] = {"rounds": 20, "x0": np.array([0.5, -0.5]), "seed": 3, "progress": False}
 NAMES = ("north", "south")
 SOLVER = FedAvg(step_size=0.05, local_steps=2, batch_size=2)
@@ -68,7 +45,7 @@ class Study:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for name, text in (("study.py", STUDY), ("rows.py", ROWS), ("south.toml", RULES)):
+        for name, text in (("study.py", study_text(north=6, south=4)), ("rows.py", ROWS), ("south.toml", RULES)):
             (folder / name).write_text(text)
         self.trusted, self.stranger = Authority(folder, "ca"), Authority(folder, "other")
         self.server = self.trusted.files("server", "server")

@@ -11,7 +11,8 @@ import pytest
 
 import hierfl as hf
 from hierfl.runtime.on_flower import grid_links
-from hierfl.runtime.sites.letters import Letter
+from hierfl.runtime.sites.letters import Letter, packed
+from hierfl.runtime.sites.parcels import Welcome
 from hierfl.runtime.sites.site import SiteRules
 from hierfl.solvers import SCAFFOLD, FedAvg
 from tests.runtime.on_dask.test_dask_runtime import START, clients_alone
@@ -53,7 +54,11 @@ def changed(reply: bytes, change: Any) -> bytes:
         (lambda a: a | {"payload[0]": np.zeros((1, 3))}, r"of shape \(1, 3\)"),
         (lambda a: a | {"payload[0]": np.zeros((1, 2), int)}, "type int64"),
         (lambda a: a | {"rows": np.zeros(1)}, "the arrays .*rows, not "),
+        (lambda a: a | {"payload[0]": np.full((1, 2), 1e30)}, "client 3 sent NaN, infinity or more than 1e.15"),
         (RuntimeError("no site listens"), "no site listens"),
+        (b"hello", "sent a message that is no letter"),
+        (Letter({}, {}).as_bytes(), "sent a message of another kind than is due"),
+        (packed(Welcome((3,))), "sent a message of another kind than is due"),
     ],
 )
 def test_a_site_that_answers_wrongly_is_left_out_of_that_round(change: Any, said: str, problem: hf.Problem) -> None:
@@ -64,6 +69,8 @@ def test_a_site_that_answers_wrongly_is_left_out_of_that_round(change: Any, said
             return desk(parcel)
         if isinstance(change, RuntimeError):
             raise change
+        if isinstance(change, bytes):
+            return change
         return changed(desk(parcel), change)
 
     nodes[102] = Spoilt(nodes[102], act)

@@ -15,35 +15,8 @@ import pytest
 from hierfl.command.loading import load_solver
 from hierfl.command.main import main
 from tests.runtime.on_flower.flower_processes import Loop, looping
+from tests.runtime.study import ROWS, study_text
 
-STUDY = """
-import cvxpy as cp
-import hierfl as hf
-
-ROWS = {"north": 6, "south": 4, "east": 5}
-
-def study(level=1.0, held=None):
-    x, u, b = cp.Variable(2, name="x"), hf.Sample(2, name="u"), hf.Sample(name="b")
-    tables = {name: {u: hf.Elsewhere(n), b: hf.Elsewhere(n)} for name, n in ROWS.items()}
-    if held is not None:
-        tables = {name: {u: held[name]["u"], b: held[name]["b"]} for name in ROWS}
-    clients = [hf.Client([table], name=name) for name, table in tables.items()]
-    return hf.Problem(hf.Minimize(clients=hf.E(cp.square(u @ x - level * b))), federation=hf.Federation(clients, weights="samples"))
-
-def declared() -> hf.Problem:
-    return study()
-"""
-ROWS = """
-import numpy as np
-
-def rows(seed, n):
-    rng = np.random.default_rng(seed)
-    return {"u": rng.standard_normal((n, 2)), "b": rng.standard_normal(n)}
-
-def north(): return {"north": rows(1, 6)}
-def south(): return {"south": rows(2, 4)}
-def east(): return {"east": rows(3, 5)}
-"""
 SERVER = """
 import json
 from pathlib import Path
@@ -106,7 +79,7 @@ RUNS = [
 def loop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
     """Two sites that their SuperNodes start, and one that its owner does, in a process of its own."""
     with looping(tmp_path_factory.mktemp("flower")) as loop:
-        (loop.folder / "study.py").write_text(STUDY)
+        (loop.folder / "study.py").write_text(study_text(north=6, south=4, east=5))
         (loop.folder / "rows.py").write_text(ROWS)
         for name in ("north", "south", "east"):
             loop.register(name)

@@ -10,9 +10,9 @@ import pytest
 
 import hierfl as hf
 from hierfl.solvers import SCAFFOLD
-from tests.runtime.checkpoints.resumed import StoppedError, outcome, total
 from tests.runtime.on_dask.test_dask_runtime import START, clients_alone
 from tests.runtime.on_flower.loopback import LoopbackGrid, desks
+from tests.runtime.resumed import StoppedError, outcome, total
 
 SOLVER = SCAFFOLD(0.05, local_steps=3, batch_size=2, participation=0.5)
 SETTINGS: dict[str, Any] = {"rounds": 9, "seed": 5, "x0": START, "evaluate_every": 3}

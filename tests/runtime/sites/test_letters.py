@@ -20,9 +20,8 @@ from hierfl.command.loading import load_solver
 from hierfl.runtime.on_flower.relay import as_bytes, as_content
 from hierfl.runtime.sites.letter_bytes import letter_bytes
 from hierfl.runtime.sites.letters import Letter, items_in, letter_of, packed, reply_of
-from hierfl.runtime.sites.parcels import Answered, Asked, Refusal, Settled, Start, Welcome, starting
+from hierfl.runtime.sites.parcels import Answered, Asked, Refusal, Settled, Start, Welcome, solver_text, starting
 from hierfl.runtime.sites.site import NO_RUN, Site, SiteRules
-from hierfl.runtime.sites.solver_text import solver_text
 from hierfl.solvers import SCAFFOLD, ZOHFL, Decay, FedAvg, FedRZO, LocalSGD, LogGrowth
 from tests.runtime.on_dask.test_dask_runtime import START, clients_alone
 
@@ -47,19 +46,6 @@ def test_what_goes_in_comes_out(words: Any, arrays: Any) -> None:
     for name, array in arrays.items():
         assert read.arrays[name].dtype == array.dtype and read.arrays[name].shape == array.shape
         assert read.arrays[name].tobytes() == array.tobytes()
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.data())
-def test_bytes_that_are_no_letter_are_refused_and_run_nothing(data: Any) -> None:
-    whole = Letter({"message": "Hello"}, {"x": np.arange(3.0)}).as_bytes()
-    place = data.draw(st.integers(0, len(whole) - 1))
-    changed = whole[:place] + data.draw(st.binary(max_size=20)) + whole[place + data.draw(st.integers(0, 20)) :]
-    try:
-        read = Letter.from_bytes(changed)
-    except hf.SiteError:
-        return
-    assert all(array.dtype.kind in "biuf" for array in read.arrays.values())
 
 
 class Trap:

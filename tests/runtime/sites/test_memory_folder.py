@@ -74,10 +74,3 @@ def test_a_full_disk_keeps_no_part_and_what_was_there(tmp_path: Path, monkeypatc
     assert [path.name for path in tmp_path.iterdir()] == [f"{RUN}-000000001.memory"] and folder.read(
         RUN, 1
     ) == b"before"
-
-
-def test_a_damaged_file_is_told_of() -> None:
-    content = memory_bytes(MEMORY, CLIENTS)
-    for damaged in (content[: len(content) // 2], b"", b"something else"):
-        with pytest.raises(hf.SiteError, match="is damaged"):
-            memory_of(damaged, MEMORY, CLIENTS)

@@ -1,22 +1,19 @@
-"""A run in a process of its own that is killed at a moment drawn at random: ``python -m tests.runtime.checkpoints.killed_run FOLDER SEED``.
+"""A run in a process of its own that is killed at a moment drawn at random: ``python -m tests.runtime.killed_run FOLDER SEED``.
 
 Without a seed it is left to end, and ``result.npz`` in the folder has what it came to.
 """
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-import time
 from pathlib import Path
-from threading import Timer
 from typing import Any
 
 import numpy as np
 
 import hierfl as hf
 from hierfl.solvers import SCAFFOLD
+from tests.runtime.resumed import killed_soon
 from tests.solvers.test_baselines import least_squares
 
 LASTS = 0.3  # seconds after the first block of rounds, within which it is killed
@@ -36,22 +33,6 @@ def solve(folder: Path | None, seen: Any = lambda: None) -> hf.Result:
     return least_squares().solve(SOLVER, metrics={"size": size}, **SETTINGS, **kept)
 
 
-def main(folder: Path, seed: int | None) -> None:
-    seen = 0
-
-    def killed_soon() -> None:
-        nonlocal seen
-        seen += 1
-        if (
-            seed is not None and seen == 2
-        ):  # in a resumed run, of which nothing is compiled either, after its first block
-            timer = Timer(float(np.random.default_rng(seed).uniform(0, LASTS)), os.kill, (os.getpid(), signal.SIGKILL))
-            timer.daemon = True
-            timer.start()
-        time.sleep(PAUSE)
-
-    solve(folder, killed_soon).save(folder / "result.npz")
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None)
+    folder, seed = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None
+    solve(folder, killed_soon(seed, LASTS, PAUSE)).save(folder / "result.npz")

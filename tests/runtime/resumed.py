@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import numpy as np
@@ -65,6 +72,32 @@ def require_same(found: hf.Result, wanted: hf.Result, of_one_folder: bool = Fals
     assert found.communication == wanted.communication
     assert repr(found.certificate) == repr(wanted.certificate)  # NaN, where there is no lower level, is not itself
     assert {k: v for k, v in found.settings.items() if of_one_folder or k != "checkpoint"} == wanted.settings
+
+
+def killed_soon(seed: int | None, lasts: float, pause: float) -> Callable[[], None]:
+    """What a metric calls: from the second time on the process has less than ``lasts`` seconds; each call takes ``pause`` seconds.
+
+    The second time is after the first block of rounds of a resumed run, too, of which nothing is compiled either.
+    """
+    seen: list[int] = []
+
+    def act() -> None:
+        seen.append(1)
+        if seed is not None and len(seen) == 2:
+            timer = Timer(float(np.random.default_rng(seed).uniform(0, lasts)), os.kill, (os.getpid(), signal.SIGKILL))
+            timer.daemon = True
+            timer.start()
+        time.sleep(pause)
+
+    return act
+
+
+def require_killed_further(module: str, folder: Path, *given: str) -> None:
+    """Run a module in a process of its own that kills itself, having come further than the one before."""
+    reached = [int(path.stem) for path in folder.glob("*.checkpoint")]
+    killed = subprocess.run([sys.executable, "-m", module, *given], capture_output=True, timeout=120)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    assert max(int(path.stem) for path in folder.glob("*.checkpoint")) > max(reached, default=0)
 
 
 def stored_arrays(folder: Path, name: str) -> list[np.ndarray]:

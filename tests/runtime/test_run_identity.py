@@ -19,7 +19,7 @@ import scipy.stats
 import hierfl as hf
 from hierfl.compiler.content_marks import content_mark
 from hierfl.run_settings import RunSettings
-from hierfl.runtime.checkpoints.run_identity import differences, identity_of, stored_identity
+from hierfl.runtime.checkpoints import differences, identity_of, stored_identity
 from hierfl.solvers import ZOHFL, FedAvg
 
 ROWS = np.random.default_rng(0).standard_normal((3, 5, 2))
@@ -110,7 +110,7 @@ def test_how_sites_are_reached_is_no_part_of_a_run() -> None:
 
 
 def test_another_version_is_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hierfl.runtime.checkpoints.run_identity.VERSION", "0.0.1")
+    monkeypatch.setattr("hierfl.runtime.checkpoints.VERSION", "0.0.1")
     before = stored_identity(identity_of(declared().compile(), ZOHFL(), RunSettings()))
     monkeypatch.undo()
     assert "the version of hierfl (0.0.1 in the checkpoint" in next(

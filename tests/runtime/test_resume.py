@@ -17,7 +17,15 @@ from hierfl.descent.answers import FAILURES, VALUE
 from hierfl.jaxtools import interruption
 from hierfl.runtime.in_process import execution
 from hierfl.solvers import SCAFFOLD, FedAvg, FedMSPP, FedProx, FedRZO, FedZO
-from tests.runtime.checkpoints.resumed import by_and_by, outcome, require_same, stored_arrays, total
+from tests.runtime import killed_run
+from tests.runtime.resumed import (
+    by_and_by,
+    outcome,
+    require_killed_further,
+    require_same,
+    stored_arrays,
+    total,
+)
 from tests.runtime.sites.test_same_path import CASES, DESCENT, EVERYBODY, SEED, START, Case, flat
 from tests.small_declarations import quartic
 from tests.solvers.test_baselines import least_squares
@@ -215,3 +223,11 @@ def test_a_sweep_keeps_its_solvers_apart(tmp_path: Path) -> None:
     first, second = (hf.sweep(least_squares(), solvers, **settings) for _ in range(2))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2"]
     require_same(first["two"][0], second["two"][0], of_one_folder=True)
+
+
+@pytest.mark.optimised  # as the other process is
+def test_a_run_that_is_killed_again_and_again_comes_to_the_same_end(tmp_path: Path) -> None:
+    """Each process goes on from what the last one left."""
+    for seed in (1, 4):
+        require_killed_further(killed_run.__name__, tmp_path, str(tmp_path), str(seed))
+    require_same(killed_run.solve(tmp_path), killed_run.solve(None))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +11,9 @@ import pytest
 
 import hierfl as hf
 from hierfl.errors import CheckpointError, CheckpointWarning, SettingError
-from hierfl.runtime.checkpoints.run_keeper import CheckpointFolder
+from hierfl.runtime.checkpoints import CheckpointFolder
 from hierfl.solvers import FedAvg
-from tests.runtime.checkpoints.resumed import require_same
+from tests.runtime.resumed import require_same
 from tests.solvers.test_baselines import least_squares
 
 
@@ -126,52 +124,23 @@ def test_folders_that_cannot_be_written(tmp_path: Path) -> None:
             solve(folder)
 
 
-FULL = """
-import resource, sys
-from pathlib import Path
-import numpy as np
-from hierfl.errors import CheckpointError
-from hierfl.runtime.checkpoints.run_keeper import CheckpointFolder
-with CheckpointFolder(Path(sys.argv[1])) as folder:
-    folder.write({"number": 1}, {"small": np.zeros(10)})
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-    try:
-        folder.write({"number": 2}, {"large": np.zeros(10_000)})
-    except CheckpointError as error:
-        print(error)
-"""
-
-
-def printed(program: str, folder: Path) -> str:
-    """What a program of its own prints."""
-    done = subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path) -> None:
-    told = printed(FULL, tmp_path)
-    assert (
-        f"cannot be written to {tmp_path} (File too large); 000001.checkpoint, the checkpoint before, is intact" in told
-    )
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["000001.checkpoint", "hierfl.lock"]
-    assert read(tmp_path).note["number"] == 1
-
-
-def test_a_disk_that_is_full_in_the_middle_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("call", "which"), [("replace", 3), ("fsync", 5)])  # of the third checkpoint, there and in its folder
+def test_a_disk_that_is_full_in_the_middle_of_a_run(call: str, which: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run ends with the error, and goes on where there is room again."""
-    real, calls = os.replace, []
+    real, calls = getattr(os, call), []
 
-    def full(source: Any, target: Any) -> None:
-        calls.append(target)
-        if len(calls) == 3:
+    def full(*given: Any) -> None:
+        calls.append(given)
+        if len(calls) == which:
             raise OSError(28, "No space left on device")
-        real(source, target)
+        real(*given)
 
-    monkeypatch.setattr(os, "replace", full)
+    monkeypatch.setattr(os, call, full)
     with pytest.raises(CheckpointError, match=r"No space left on device\); 000002.checkpoint, .* is intact. Make room"):
         solve(tmp_path)
-    assert len(calls) == 3  # it is not tried again
+    assert len(calls) == which  # it is not tried again
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000001.checkpoint", "000002.checkpoint", "hierfl.lock"]
+    monkeypatch.undo()
     require_same(solve(tmp_path, resume=True), solve(None))
 
 
