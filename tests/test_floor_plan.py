@@ -34,7 +34,7 @@ CATALOGUES = {  # one family of sets or atoms, or one algorithm, a file
     Path("hierfl/atoms/families"),
     Path("solvers"),
 }
-LARGEST_CIRCLE, LARGEST_FOLDER, LONGEST_FILE, LONGEST_MEDIAN = 3, 15, 600, 200
+LARGEST_CIRCLE, LARGEST_FOLDER, LONGEST_FILE, LONGEST_MEDIAN = 3, 15, 600, 250
 
 
 def source_files() -> list[Path]:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from hierfl.budget import Budget
 from hierfl.errors import SettingError
 from hierfl.language.printing.card import Card, Shown
 from hierfl.near_names import near_names, suggests_names
+from hierfl.run_settings import Budget
 from hierfl.runs import aligned
 from hierfl.study.curve import AXES, Curve
 
@@ -100,7 +100,7 @@ class Comparison(Shown):
         cell = self._cell(self._problem(problem), name)
         return np.array([curve.final for curve in cell.curves]) if cell.curves else np.full(len(self.seeds), np.nan)
 
-    def difference(self, one: str, other: str, problem: str | None = None) -> Difference:
+    def difference(self, one: str, other: str, problem: str | None = None) -> PairedDifference:
         """How much larger f is at the answers of ``one`` than at those of ``other``, seed by seed: the median, and its bootstrap interval (95%).
 
         Runs without an answer are left out, in pairs, and counted.
@@ -109,11 +109,11 @@ class Comparison(Shown):
         gaps = self.final(named, name=one) - self.final(named, name=other)
         known = gaps[np.isfinite(gaps)]
         if not len(known):
-            return Difference(math.nan, math.nan, math.nan, 0, len(gaps))
+            return PairedDifference(math.nan, math.nan, math.nan, 0, len(gaps))
         random = np.random.default_rng(0)
         drawn = np.median(known[random.integers(len(known), size=(RESAMPLES, len(known)))], axis=1)
         low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) if len(known) > 1 else (math.nan, math.nan)
-        return Difference(float(np.median(known)), float(low), float(high), len(known), len(gaps))
+        return PairedDifference(float(np.median(known)), float(low), float(high), len(known), len(gaps))
 
     # --- tables ------------------------------------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ class Comparison(Shown):
 
     # --- curves ------------------------------------------------------------------------------------------------------
 
-    def band(self, problem: str | None = None, *, name: str, axis: str | None = None, best: bool = False) -> Band:
+    def band(self, problem: str | None = None, *, name: str, axis: str | None = None, best: bool = False) -> Quartiles:
         """Median and quartiles over the seeds of f along a solver's runs, over an axis (``"values"``, ``"floats"``, ``"rounds"``, ...).
 
         ``best`` takes the best f until then in place of f itself; methods from outside have no other.
@@ -200,7 +200,7 @@ class Comparison(Shown):
             stacked = np.array(rows) if rows else np.full((1, 0), np.nan)
             shown = np.isfinite(stacked).any(axis=0)
             low, middle, high = np.nanquantile(stacked[:, shown], [0.25, 0.5, 0.75], axis=0) if shown.any() else np.zeros((3, 0))
-        return Band(at[shown], low, middle, high)
+        return Quartiles(at[shown], low, middle, high)
 
     @suggests_names
     def plot(
@@ -329,7 +329,7 @@ class Comparison(Shown):
 
 
 @dataclass(frozen=True)
-class Difference:
+class PairedDifference:
     """A median of paired differences with its bootstrap interval (95%), over ``pairs`` of ``seeds``."""
 
     median: float
@@ -347,7 +347,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Band:
+class Quartiles:
     """Median and quartiles, ``(points,)`` each, and where."""
 
     at: Float[np.ndarray, " points"]

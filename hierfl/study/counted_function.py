@@ -11,6 +11,7 @@ from typing import Any, overload
 import numpy as np
 from jaxtyping import Float
 
+from hierfl.atoms.intervals import Interval
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.starting_points import nearest_in_upper_set
 from hierfl.compiler.violations import Violations
@@ -56,13 +57,9 @@ class CountedFunction:
         require_continuous(compiled.upper.variables, OUTSIDE)
         self.start, self.spent = np.asarray(start, float), dict[str, int]()
         self._compiled, self._limits, self._oracle = compiled, limits, ImplicitOracle(compiled, seed)
-        known = [compiled.declaration.known_bounds.get(v.id) for v in compiled.upper.variables]
-        sizes = [v.size for v in compiled.upper.variables]
-        ends = (
-            [np.full(size, end) if box is None else np.ravel(np.broadcast_to(side, size)) for box, size, side in zip(known, sizes, sides)]
-            for end, sides in ((-np.inf, [box and box.lo for box in known]), (np.inf, [box and box.hi for box in known]))
-        )
-        self.low, self.high = map(np.concatenate, ends)
+        known = [compiled.declaration.known_bounds.get(v.id, Interval.free(v.shape)) for v in compiled.upper.variables]
+        self.low = np.concatenate([np.ravel(box.lo) for box in known])
+        self.high = np.concatenate([np.ravel(box.hi) for box in known])
         self._began, self._seconds = time.perf_counter(), seconds
         self._last: tuple[bytes, float] | None = None
         self._best = math.inf, self.start
@@ -241,7 +238,7 @@ def adapter(minimise: Minimiser | None = None, *, name: str | None = None) -> Ou
     ...     minimize(f, x0, method="Nelder-Mead", bounds=f.bounds)
     """
     if minimise is None:
-        return lambda function: OutsideMethod(function, name or function.__name__)
+        return lambda function: adapter(function) if name is None else OutsideMethod(function, name)
     if not callable(minimise):
         raise SettingError(f"adapter({minimise!r}): a function minimise(f, x0, seed).")
-    return OutsideMethod(minimise, name or getattr(minimise, "__name__", type(minimise).__name__))
+    return OutsideMethod(minimise, name or str(getattr(minimise, "__name__", type(minimise).__name__)))

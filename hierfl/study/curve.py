@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from hierfl.budget import COLUMNS
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.inspect.implicit.points import Points
 from hierfl.jaxtools.precision import double_precision
 from hierfl.result import Result
+from hierfl.run_settings import COLUMNS
 
 AXES = {**COLUMNS, "rounds": "rounds", "seconds": "seconds"}  # a unit, and its column
 KEPT = 120  # points of a curve

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from hierfl.budget import Budget
 from hierfl.checkpoint import Checkpoint
 from hierfl.compiler.starting_points import start_points
 from hierfl.errors import CheckpointError, DivergedError, IncompatibleSolverError, SettingError
@@ -26,9 +25,9 @@ from hierfl.language.printing.card import Card, Shown, call_text
 from hierfl.near_names import suggests_names
 from hierfl.problem import Problem
 from hierfl.progress import RunProgress
-from hierfl.run_settings import RunSettings
+from hierfl.run_settings import Budget, RunSettings
 from hierfl.runs import Runs
-from hierfl.runtime.checkpoints.run_identity import differences, identity_of, stored_identity
+from hierfl.runtime.checkpoints import differences, identity_of, stored_identity
 from hierfl.runtime.records import Limits
 from hierfl.runtime.step_search import SpentOnTrialsError
 from hierfl.study.comparison import Cell, Comparison
@@ -266,10 +265,10 @@ class Job:
         return curves
 
     def _solved(self, rounds: int, seeds: Sequence[int], x0: Any) -> Runs:
-        kept = {} if self.kept is None else {"checkpoint": Checkpoint(self.kept / f"{seeds[0]}-{rounds}"), "resume": True}
-        asked = {**self._runs(seeds), "x0": x0, "rounds": rounds, "budget": self.budget, "evaluate_every": max(1, math.ceil(rounds / LOOKS))}
+        kept: dict[str, Any] = {} if self.kept is None else {"checkpoint": Checkpoint(self.kept / f"{seeds[0]}-{rounds}"), "resume": True}
+        asked: dict[str, Any] = {**self._runs(seeds), "x0": x0, "rounds": rounds, "budget": self.budget, "evaluate_every": max(1, math.ceil(rounds / LOOKS))}
         try:
-            runs = self.problem.solve(self.solver, progress=False, **asked, **kept)
+            runs: Runs = self.problem.solve(self.solver, progress=False, **asked, **kept)
         except DivergedError as error:
             if error.runs is None:
                 raise
@@ -299,7 +298,7 @@ class Job:
         """How many rounds the budget pays for, as the first few say, of the runs that will be made: their program is compiled once."""
         if self.budget.rounds is not None:
             return self.budget.rounds
-        asked = {**self._runs(seeds), "x0": x0, "rounds": PILOT, "evaluate_every": PILOT, "progress": False}
+        asked: dict[str, Any] = {**self._runs(seeds), "x0": x0, "rounds": PILOT, "evaluate_every": PILOT, "progress": False}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:

@@ -11,9 +11,9 @@ from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
 from hierfl.inspect.assumptions.check import check
+from hierfl.inspect.assumptions.examination import Examination
 from hierfl.inspect.assumptions.findings import CheckReport
 from hierfl.inspect.assumptions.lower_curvature import upper_spectra
-from hierfl.inspect.assumptions.study import Study
 
 SCHEDULES = ("practical", "theory")
 AS_PRINTED = "theory-as-printed"
@@ -84,7 +84,7 @@ def upper_constants(problem: CompiledProblem, solver: str) -> tuple[float, float
 
     Raises ``SettingError``, naming the constant that could not be proved.
     """
-    study = Study(problem, smoothing=1.0, samples=4, seed=0)
+    study = Examination(problem, smoothing=1.0, samples=4, seed=0)
     spectra = problem.programs.keep(("upper spectra", problem.parameter_values), lambda: upper_spectra(study))
     lows, highs = [s.low for s in spectra], [s.high for s in spectra]
     mu = min(0.0 if low is None else low.value for low in lows)

@@ -7,7 +7,7 @@ import pytest
 import hierfl as hf
 from hierfl.analysis.lipschitz import gradient_bound, mixed_bound, one_sample
 from hierfl.atoms.intervals import Interval
-from hierfl.inspect.assumptions.study import movement
+from hierfl.inspect.assumptions.examination import movement
 
 A = np.array([[1.0, 2.0], [0.0, 1.0]])
 

@@ -10,9 +10,8 @@ import pytest
 import hierfl as hf
 from hierfl.runtime.privacy.pairwise_masks import Masking
 from hierfl.runtime.sites.letters import packed, reply_of
-from hierfl.runtime.sites.parcels import Answered, Keep, Refusal, Settled, Unmask, Welcome, digest_of
+from hierfl.runtime.sites.parcels import Answered, Keep, Refusal, Settled, Unmask, Welcome, digest_of, solver_text
 from hierfl.runtime.sites.site import SiteRules
-from hierfl.runtime.sites.parcels import solver_text
 from hierfl.solvers import FedAvg, FedRZO
 from tests.security.test_curious_server import ROUNDS, STEP, TABLES, asked, problem, site, start
 

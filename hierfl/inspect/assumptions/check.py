@@ -31,18 +31,18 @@ from hierfl.atoms.intervals import Interval
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.starting_points import require_start_in_x
 from hierfl.errors import SettingError
+from hierfl.inspect.assumptions.examination import Examination, Holder
 from hierfl.inspect.assumptions.findings import CheckReport, Constant, Examined, Finding, Theorem
 from hierfl.inspect.assumptions.lipschitz_checks import gradient_size, lipschitz, spread
 from hierfl.inspect.assumptions.lower_curvature import Curvature, moduli
 from hierfl.inspect.assumptions.lower_set_checks import diameter, has_a_solution, lower_sets, upper_sets
-from hierfl.inspect.assumptions.study import Holder, Study
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.function import asserted_convex
 from hierfl.language.sample import Sample
 from hierfl.progress import RunProgress
 
 
-def _randomness(study: Study) -> Examined:
+def _randomness(study: Examination) -> Examined:
     """Examine the samples: unbiasedness, variances, and the smoothness of the server's term."""
     clients, problem = study.holders.clients, study.compiled.declaration
     first = study.assumption("(ii)") if study.problem_class == "nn" else ""
@@ -59,7 +59,7 @@ def _randomness(study: Study) -> Examined:
     return Examined(tuple(findings), tuple(constants))
 
 
-def _of_hierarchical(study: Study) -> Examined:
+def _of_hierarchical(study: Examination) -> Examined:
     """What [HFL] asks for beside unbiased samples: variances, a smooth server's term, and a clients' term without samples."""
     clients, objective = study.holders.clients, study.compiled.declaration.objective
     lower = max(_lower_variance(study, h) for h in clients)
@@ -79,7 +79,7 @@ def _of_hierarchical(study: Study) -> Examined:
     return Examined(findings, constants)
 
 
-def _lower_variance(study: Study, holder: Holder) -> float:
+def _lower_variance(study: Examination, holder: Holder) -> float:
     """Bound sigma_i^2: 0 without samples, else by the mean square of one sample's gradient in y."""
     level = study.below
     if not any(isinstance(p, Sample) for p in level.expression.parameters()):
@@ -87,7 +87,7 @@ def _lower_variance(study: Study, holder: Holder) -> float:
     return gradient_size(study, level.expression, level.variables, holder) ** 2
 
 
-def _server(study: Study) -> tuple[float, float]:
+def _server(study: Examination) -> tuple[float, float]:
     """Bound (L_1^{f_1}, sigma^2) of the server's term; zeros without one."""
     term, holder = study.compiled.declaration.objective.server, study.holders.server
     if term is None or holder is None:
@@ -100,7 +100,7 @@ def _server(study: Study) -> tuple[float, float]:
     return float(smooth), gradient_size(study, term, upper, holder) ** 2 if random else 0.0
 
 
-def _bounded(study: Study, name: str, value: float, assumption: str) -> Finding:
+def _bounded(study: Examination, name: str, value: float, assumption: str) -> Finding:
     if np.isfinite(value):
         return Finding(name, "proved", f"at most {value:.6g}", assumption)
     return Finding(name, "unknown", "no bound on the declared sets", assumption, advice=study.unbounded)
@@ -119,7 +119,7 @@ def _prescribed(kind: str, c: Constants, epsilon: float, given: float | None) ->
     return prescribe(c, epsilon, True, given), prescribe(c, epsilon, False, given)
 
 
-def _theorem_constants(study: Study, constants: Mapping[str, Constant]) -> Constants:
+def _theorem_constants(study: Examination, constants: Mapping[str, Constant]) -> Constants:
     """Gather the theorems' constants; f's range on X comes from intervals, or from its Lipschitz constant and the size of X."""
 
     def get(name: str, otherwise: float = 0.0) -> float:
@@ -157,7 +157,7 @@ def _theorem_constants(study: Study, constants: Mapping[str, Constant]) -> Const
     )
 
 
-def _fall_of_f(study: Study, lipschitz: float) -> tuple[float, float, float]:
+def _fall_of_f(study: Examination, lipschitz: float) -> tuple[float, float, float]:
     """(a bound on f(x_0) - inf f, one on |f(x_0)|, a lower bound of f): for the study's starts, or for every x_0 in X."""
     low, high = _range_of_f(study)
     box, somewhere = study.x_box, study.project_x(np.zeros(study.compiled.upper.size))
@@ -174,7 +174,7 @@ def _fall_of_f(study: Study, lipschitz: float) -> tuple[float, float, float]:
     return _least(highest - lowest, _times(lipschitz, width)), max(abs(highest), abs(lowest)), lowest
 
 
-def _range_of_f(study: Study) -> tuple[float, float]:
+def _range_of_f(study: Examination) -> tuple[float, float]:
     """Bound f over X, oriented for minimisation: (low, high)."""
     compiled, objective = study.compiled, study.compiled.declaration.objective
     parts: list[tuple[float, Interval]] = []
@@ -237,7 +237,7 @@ GAPS = {
 }
 
 
-def _form_of_declaration(study: Study) -> tuple[Finding, ...]:
+def _form_of_declaration(study: Examination) -> tuple[Finding, ...]:
     """Compare the declaration with the form of the papers' class."""
     problem = study.compiled.declaration
     weights = study.holders.data.clients.weights
@@ -266,7 +266,7 @@ def _form_of_declaration(study: Study) -> tuple[Finding, ...]:
 
 
 def _theorem(
-    study: Study, findings: Mapping[str, Finding], constants: Mapping[str, Constant], epsilon: float
+    study: Examination, findings: Mapping[str, Finding], constants: Mapping[str, Constant], epsilon: float
 ) -> Theorem:
     """State the class's theorem, with numbers where every hypothesis is proved."""
     kind = "bl" if study.problem_class == "mm" else study.problem_class
@@ -288,7 +288,7 @@ def _theorem(
     return replace(without_numbers, predicted=predicted, printed=printed)
 
 
-def _starts_of(study: Study) -> str:
+def _starts_of(study: Examination) -> str:
     """Which x_0 the bound on f(x_0) - inf f is for."""
     if study.starts is None:
         return "every x_0 in X"
@@ -297,7 +297,7 @@ def _starts_of(study: Study) -> str:
     return f"x_0 = {np.array2string(study.starts[0], threshold=6, precision=6)}"
 
 
-def _bounded_below(study: Study, kind: str, constants: Mapping[str, Constant]) -> Finding:
+def _bounded_below(study: Examination, kind: str, constants: Mapping[str, Constant]) -> Finding:
     """Whether inf f (for [HFL] Theorem 1, corrected, also sup f) is finite, by intervals or Lipschitz continuity on a bounded X."""
     name = "f bounded" if kind == "hfl" else "f bounded below"
     lipschitz = (constants.get("L_f") or constants["L_{f,x}" if study.level is None else "L0_imp"]).value
@@ -352,7 +352,7 @@ def check(
         )
     for start in () if starts is None else starts:
         require_start_in_x(compiled, start, "check(x0=...)")
-    study = Study(compiled, smoothing, samples, seed, starts, local_steps)
+    study = Examination(compiled, smoothing, samples, seed, starts, local_steps)
     findings: list[Finding] = []
     constants: list[Constant] = []
     with RunProgress(6 if study.level is not None else 4, "check", progress, "stages") as bar:
@@ -395,7 +395,7 @@ _OF_Y = (
 _CONSTANTS = ("mu_h", "mu_h of the mean", "mu_F", "mu_F of the mean", "kappa_F", "L_y", "L0_imp", "L_f")
 
 
-def _marked(study: Study, findings: Sequence[Finding], constants: Sequence[Constant]) -> tuple[list[Finding], list[Constant]]:
+def _marked(study: Examination, findings: Sequence[Finding], constants: Sequence[Constant]) -> tuple[list[Finding], list[Constant]]:
     """The same, those that rest on assertions with that status and the functions' names."""
     declared, level = study.compiled.declaration, study.level
     resting = {"X nonempty, closed and convex": asserted_convex(declared.constraints, study.compiled.upper.variables)}

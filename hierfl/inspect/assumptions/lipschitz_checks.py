@@ -35,9 +35,9 @@ from hierfl.compiler.parametric.level_form import LevelForm
 from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.programs.cones import ZERO
 from hierfl.compiler.programs.small_and_sparse import as_array
+from hierfl.inspect.assumptions.examination import Examination, Holder
 from hierfl.inspect.assumptions.findings import Constant, Examined, Finding
 from hierfl.inspect.assumptions.lower_curvature import Curvature, Moduli, data_exact
-from hierfl.inspect.assumptions.study import Holder, Study
 from hierfl.language.calculus.derivative import depends
 from hierfl.language.function import UserAtom
 from hierfl.language.printing.text import expression_text
@@ -52,7 +52,7 @@ class NoShiftError(Exception):
     """The sides move, and by how much cannot be told; the message says why."""
 
 
-def _side_shift(study: Study) -> float | None:
+def _side_shift(study: Examination) -> float | None:
     """The largest |A_S^+ C_S| over the owners and the independent sets of rows; None where rows do not move like this.
 
     Raises ``NoShiftError`` where a law stands behind the rows, of which points are known only, or there are too many
@@ -75,7 +75,7 @@ def _affine(constraint: Constraint) -> bool:
 
 
 def _rows(
-    study: Study, form: LevelTemplate, own: dict[int, object]
+    study: Examination, form: LevelTemplate, own: dict[int, object]
 ) -> tuple[Float[np.ndarray, "rows size"], Float[np.ndarray, "rows n"]]:
     """(A, C) of the rows A y + C x + b, each of length 1 in y; rows without y are the upper level's."""
 
@@ -143,7 +143,7 @@ def _different(normals: np.ndarray, sides: np.ndarray, equations: int) -> list[i
     return list(first.values())
 
 
-def _response_constant(study: Study, moduli: Moduli, mixed: float) -> tuple[float, str]:
+def _response_constant(study: Examination, moduli: Moduli, mixed: float) -> tuple[float, str]:
     """(Lipschitz constant of y(x), how it is known), by [2S] Lemma 2; for translated sets with the translation."""
     mu = moduli.own_mu
     if not mu > 0:
@@ -162,7 +162,7 @@ def _response_constant(study: Study, moduli: Moduli, mixed: float) -> tuple[floa
     return min(translated, along_sides, key=lambda way: way[0])
 
 
-def _over_moving_sides(study: Study, moduli: Moduli, mixed: float) -> tuple[float, str]:
+def _over_moving_sides(study: Examination, moduli: Moduli, mixed: float) -> tuple[float, str]:
     """The constant where Y(x) is a polyhedron of which only the sides move.
 
     For minima the translation counts sqrt(L_h / mu_h)-fold: the point that is nearest in the norm of the Hessian moves.
@@ -183,7 +183,7 @@ def _over_moving_sides(study: Study, moduli: Moduli, mixed: float) -> tuple[floa
     return value * (1 + 1e-12), f"{how}, {rows}"
 
 
-def _uniqueness(study: Study, moduli: Moduli) -> Finding:
+def _uniqueness(study: Examination, moduli: Moduli) -> Finding:
     """Whether y(x) is unique, which strong convexity (monotonicity) says."""
     name = "y(x) unique"
     if not moduli.own_mu > 0:
@@ -192,7 +192,7 @@ def _uniqueness(study: Study, moduli: Moduli) -> Finding:
     return Finding(name, "proved" if moduli.proved else "sampled", reason)
 
 
-def _differentiability(study: Study, moduli: Moduli) -> Finding:
+def _differentiability(study: Examination, moduli: Moduli) -> Finding:
     """Whether y(x) is differentiable, by the implicit function theorem.
 
     F must be continuously differentiable, and y free or on an affine set that at most shifts.
@@ -227,7 +227,7 @@ def _not_smooth(node: cp.Expression) -> cp.Expression | None:
 
 
 def _worst_gradient(
-    study: Study, term: cp.Expression | None, variables: Sequence[cp.Variable]
+    study: Examination, term: cp.Expression | None, variables: Sequence[cp.Variable]
 ) -> tuple[float, str, tuple[float, ...]]:
     """The largest over clients of :func:`gradient_size`, whose it is, and those of all clients."""
     if term is None:
@@ -236,7 +236,7 @@ def _worst_gradient(
     return max(values), study.holders.clients[int(np.argmax(values))].label, values
 
 
-def gradient_size(study: Study, term: cp.Expression, variables: Sequence[cp.Variable], holder: Holder) -> float:
+def gradient_size(study: Examination, term: cp.Expression, variables: Sequence[cp.Variable], holder: Holder) -> float:
     """The root mean square over a party's samples of a bound on the norm of one sample's gradient."""
     if not depends(term, {v.id for v in variables}):
         return 0.0
@@ -249,7 +249,7 @@ def gradient_size(study: Study, term: cp.Expression, variables: Sequence[cp.Vari
     return float(np.sqrt(sum(share * gradient_bound(alone, variables, known) ** 2 for share, known in groups))) * (1 + 1e-12)
 
 
-def _steep_addend(study: Study, term: cp.Expression, variables: Sequence[cp.Variable]) -> cp.Expression | None:
+def _steep_addend(study: Examination, term: cp.Expression, variables: Sequence[cp.Variable]) -> cp.Expression | None:
     """An addend whose slope is not bounded on the whole space, where convexity keeps the others from making up for it; else None."""
     wanted = {v.id for v in variables}
     moving = [part for part in addends(term) if depends(part, wanted)]
@@ -260,7 +260,7 @@ def _steep_addend(study: Study, term: cp.Expression, variables: Sequence[cp.Vari
     return next((part for part, e in alone if is_quadratic(e) and not e.is_affine()), None)
 
 
-def spread(study: Study, term: cp.Expression | None, holder: Holder) -> float:
+def spread(study: Examination, term: cp.Expression | None, holder: Holder) -> float:
     """A bound on the variance over samples of one sample's value of the term: a quarter of its range squared (Popoviciu)."""
     if term is None or not any(isinstance(p, Sample) for p in term.parameters()):
         return 0.0
@@ -268,7 +268,7 @@ def spread(study: Study, term: cp.Expression | None, holder: Holder) -> float:
     return float(np.max(0.25 * (values.hi - values.lo) ** 2)) * (1 + 1e-12)
 
 
-def _mixed_constant(study: Study) -> float:
+def _mixed_constant(study: Examination) -> float:
     """Bound L_{grad h,x}: by the Jacobian's entries, or for large jointly convex quadratics by |H_xy|^2 <= |H_xx| |H_yy|."""
     level, compiled = study.below, study.compiled
     upper, lower = compiled.upper.variables, level.variables
@@ -301,7 +301,7 @@ def _root(ends: Sequence[Edge | None]) -> float:
     return float(np.sqrt(np.prod(known))) * (1 + 1e-12) if len(known) == len(ends) else np.inf
 
 
-def lipschitz(study: Study, moduli: Moduli | None) -> Examined:
+def lipschitz(study: Examination, moduli: Moduli | None) -> Examined:
     """Bound the constants of Assumption (i), of y(x) and of the implicit function."""
     term, level = study.compiled.declaration.objective.clients, study.level
     assumption = study.assumption("(i)")
@@ -342,7 +342,7 @@ def lipschitz(study: Study, moduli: Moduli | None) -> Examined:
     return Examined(findings, tuple(constants))
 
 
-def _slope_finding(study: Study, name: str, variables: Sequence[cp.Variable], value: float, assumption: str) -> Finding:
+def _slope_finding(study: Examination, name: str, variables: Sequence[cp.Variable], value: float, assumption: str) -> Finding:
     """Whether the clients' term is Lipschitz in x, or in y."""
     title, term = f"f Lipschitz in {name}", study.compiled.declaration.objective.clients
     level, free = study.level, not study.compiled.upper_set.blocks
@@ -355,7 +355,7 @@ def _slope_finding(study: Study, name: str, variables: Sequence[cp.Variable], va
     return Finding(title, "violated", reason, assumption)
 
 
-def _implicit(study: Study, implicit: float, whole: float, assumption: str, proved: bool) -> Finding:
+def _implicit(study: Examination, implicit: float, whole: float, assumption: str, proved: bool) -> Finding:
     """Whether f is Lipschitz, the server's term included; in [HFL], whose server's term is smooth, whether the clients' part is."""
     how, value = "L_{f,y} L_y + L_{f,x}", implicit
     if study.compiled.declaration.objective.server is not None:
@@ -365,13 +365,13 @@ def _implicit(study: Study, implicit: float, whole: float, assumption: str, prov
     return _bound_finding(study, "implicit function Lipschitz", value, how, assumption, proved)
 
 
-def _server_gradient(study: Study, variables: Sequence[cp.Variable]) -> float:
+def _server_gradient(study: Examination, variables: Sequence[cp.Variable]) -> float:
     """A bound on the gradient of the server's term, 0 without one."""
     term, holder = study.compiled.declaration.objective.server, study.holders.server
     return 0.0 if term is None or holder is None else gradient_size(study, term, variables, holder)
 
 
-def _of_the_whole(study: Study, whole: float) -> tuple[Constant, ...]:
+def _of_the_whole(study: Examination, whole: float) -> tuple[Constant, ...]:
     if study.compiled.declaration.objective.server is None:
         return ()
     return (Constant("L_f", whole, "<=", "L0_imp and the gradients of the server's term"),)
@@ -388,7 +388,7 @@ def _gradient_constant(name: str, value: float, who: str, each: tuple[float, ...
     return Constant(name, value, "<=", f"{reason} on the declared sets", who if many else "", each if many else ())
 
 
-def _bound_finding(study: Study, name: str, value: float, how: str, assumption: str, proved: bool = True) -> Finding:
+def _bound_finding(study: Examination, name: str, value: float, how: str, assumption: str, proved: bool = True) -> Finding:
     if np.isfinite(value):
         return Finding(name, "proved" if proved else "sampled", f"constant at most {value:.6g}, by {how}", assumption)
     if how.startswith("unknown: "):

@@ -43,8 +43,8 @@ from hierfl.atoms.algebra import addends
 from hierfl.atoms.intervals import EPS, Interval, interval_sum
 from hierfl.compiler.data.tables import Population
 from hierfl.compiler.expressions.program import NO_ROWS, Program, Rows
+from hierfl.inspect.assumptions.examination import JACOBIAN_LIMIT, Examination, Holder, Weighted, known_of_all
 from hierfl.inspect.assumptions.findings import Constant, Finding
-from hierfl.inspect.assumptions.study import JACOBIAN_LIMIT, Holder, Study, Weighted, known_of_all
 from hierfl.language.levels import averages_of
 from hierfl.language.player import Nash
 from hierfl.language.printing.text import expression_text
@@ -170,7 +170,7 @@ class LowerSpectra:
     proved: bool
 
 
-def _hessian_spectra(study: Study) -> LowerSpectra:
+def _hessian_spectra(study: Examination) -> LowerSpectra:
     """Bound the spectra of the lower objectives' Hessians in y."""
     level = study.below
     known = known_of_all(study.y_holders)
@@ -183,18 +183,18 @@ def _hessian_spectra(study: Study) -> LowerSpectra:
     return LowerSpectra(spectra, together, rule, curvature.bounds.notes, exact)
 
 
-def data_exact(study: Study, used: set[int]) -> bool:
+def data_exact(study: Examination, used: set[int]) -> bool:
     """Whether the numbers are those of the declared problem, not of a sample that stands for it."""
     return not used & study.holders.distributed and _of_every_holder(study, used)
 
 
-def _of_every_holder(study: Study, used: set[int]) -> bool:
+def _of_every_holder(study: Examination, used: set[int]) -> bool:
     """Whether those looked at are all whose numbers differ: of many samples, and of a law's, only some are."""
     sampled = {s.id for s in study.compiled.declaration.roles.lower_samples}
     return study.compiled.scope != "sample" or study.holders.every_sample or not used & sampled
 
 
-def _mapping_spectra(study: Study) -> LowerSpectra:
+def _mapping_spectra(study: Examination) -> LowerSpectra:
     """Bound the spectra of an equilibrium's Jacobians in y: exactly where they are constant, else by intervals."""
     level = study.below
     ids = {v.id for v in level.variables}
@@ -221,11 +221,11 @@ def _mapping_spectra(study: Study) -> LowerSpectra:
     return LowerSpectra(tuple(spectra[key] for key in keys), together, "the Jacobian, which is constant", (), data_exact(study, used))
 
 
-def _nothing(study: Study, note: str) -> LowerSpectra:
+def _nothing(study: Examination, note: str) -> LowerSpectra:
     return LowerSpectra((Spectrum(),) * len(study.y_holders), None, "", (note,), False)
 
 
-def _by_intervals(study: Study, moved: str) -> LowerSpectra:
+def _by_intervals(study: Examination, moved: str) -> LowerSpectra:
     """The same for a Jacobian that moves; ``moved`` says why it does."""
     level = study.below
     if study.compiled.lower.size > ROW_LIMIT:
@@ -240,7 +240,7 @@ def _by_intervals(study: Study, moved: str) -> LowerSpectra:
     return LowerSpectra(bounds.spectra(), together, RULE, (note,), proved)
 
 
-def _slope_key(study: Study, holder: Holder, used: set[int]) -> Hashable:
+def _slope_key(study: Examination, holder: Holder, used: set[int]) -> Hashable:
     """Equal for holders whose Jacobians are equal, because no private number of theirs is in the slopes."""
     roles = study.compiled.declaration.roles
     if any(s.id in used for s in roles.lower_samples):
@@ -266,7 +266,7 @@ def _of_matrix(matrix: np.ndarray) -> Spectrum:
     return Spectrum(low, Edge(norm + slack, "norm of the Jacobian"))
 
 
-def upper_spectra(study: Study) -> tuple[Spectrum, ...]:
+def upper_spectra(study: Examination) -> tuple[Spectrum, ...]:
     """Bound the spectrum of each client's Hessian of f_i; the problem has clients' terms and no lower level.
 
     An end is None where there is no bound, and where a sample would stand for a distribution, which proves nothing.
@@ -290,7 +290,7 @@ RULE = "intervals through the Jacobian, for x in X and y in the box around Y(x)"
 class MappingBounds:
     """Bounds on the spectra of F's Jacobians, for the holders one by one or, where these are many, for all alike."""
 
-    def __init__(self, study: Study, common: Known) -> None:
+    def __init__(self, study: Examination, common: Known) -> None:
         level = study.below
         self._whole = JacobianRows.of(level.expressions, level.variables)
         self._parts = bounding_jacobians(level, common) if isinstance(level, Nash) else None
@@ -340,7 +340,7 @@ _APART = 1e-4  # relative distance of two points of which a quotient is taken
 _QUOTIENT = "(F(y1) - F(y2))'(y1 - y2) / |y1 - y2|^2"
 
 
-def _search_monotonicity(study: Study, name: str, known: LowerSpectra, assumption: str) -> Finding:
+def _search_monotonicity(study: Examination, name: str, known: LowerSpectra, assumption: str) -> Finding:
     """Look for two points of Y(x) between which F is not strongly monotone."""
     if study.compiled.lower.size > JACOBIAN_LIMIT:
         too_large = f"no positive bound, and the Hessian is too large to search ({study.compiled.lower.size})"
@@ -372,7 +372,7 @@ class _Base(NamedTuple):
     jacobian: np.ndarray
 
 
-def _bases(study: Study) -> Iterator[_Base]:
+def _bases(study: Examination) -> Iterator[_Base]:
     """Points of X and Y(x): draws, and means of several, which are inside, where directions lead further."""
     holders = study.y_holders[:POINTS]
     for holder in holders:
@@ -385,7 +385,7 @@ def _bases(study: Study) -> Iterator[_Base]:
                     yield _Base(holder.label, owner, x, y, jacobian)
 
 
-def _along(study: Study, base: _Base) -> Iterator[np.ndarray]:
+def _along(study: Examination, base: _Base) -> Iterator[np.ndarray]:
     """Points of Y(x) on both sides of y in the direction in which F grows least, as far as the set goes."""
     direction = np.linalg.eigh(0.5 * (base.jacobian + base.jacobian.T))[1][:, 0]
     for length in _LENGTHS:
@@ -394,7 +394,7 @@ def _along(study: Study, base: _Base) -> Iterator[np.ndarray]:
             yield other
 
 
-def _shows_none(study: Study, base: _Base, step: np.ndarray, ratio: float) -> bool:
+def _shows_none(study: Examination, base: _Base, step: np.ndarray, ratio: float) -> bool:
     """Whether a quotient is not positive, and no rounding of F makes it so."""
     length = float(np.linalg.norm(step))
     size = float(np.abs(step) @ np.abs(base.jacobian) @ np.abs(step)) / length**2
@@ -404,7 +404,7 @@ def _shows_none(study: Study, base: _Base, step: np.ndarray, ratio: float) -> bo
     return ratio == 0 or rounding <= max(_TRUSTED * size, 0.5 * abs(ratio))
 
 
-def _violation(study: Study, name: str, assumption: str, base: _Base, other: np.ndarray, ratio: float) -> Finding:
+def _violation(study: Examination, name: str, assumption: str, base: _Base, other: np.ndarray, ratio: float) -> Finding:
     compiled, level = study.compiled, study.below
     witness = {
         "client": base.label,
@@ -438,7 +438,7 @@ class Moduli:
     proved: bool
 
 
-def moduli(study: Study) -> Moduli:
+def moduli(study: Examination) -> Moduli:
     """Bound the lower level's curvature from below and above, for every holder and for their mean."""
     level = study.below
     known = _mapping_spectra(study) if level.kind == "equilibrium" else _hessian_spectra(study)
@@ -488,7 +488,7 @@ def _constant(name: str, edges: Sequence[Edge | None], side: str, label: str = "
     return Constant(name, worst(values), side, reason, label if several else "", values if several else ())
 
 
-def _lower_finding(study: Study, name: str, mu: float, known: LowerSpectra, label: str) -> Finding:
+def _lower_finding(study: Examination, name: str, mu: float, known: LowerSpectra, label: str) -> Finding:
     assumption, letter = study.assumption("(ii)"), study.below.letter
     where = f", attained by {label}" if label else ""
     if study.below.prices:
@@ -501,7 +501,7 @@ def _lower_finding(study: Study, name: str, mu: float, known: LowerSpectra, labe
     return _search_monotonicity(study, name, known, assumption)
 
 
-def _upper_finding(study: Study, smooth: float, known: LowerSpectra) -> Finding:
+def _upper_finding(study: Examination, smooth: float, known: LowerSpectra) -> Finding:
     assumption, letter = study.assumption("(ii)"), study.below.letter
     if np.isfinite(smooth) and known.proved:
         return Finding("smoothness", "proved", f"L_{letter} <= {smooth:.6g} by {known.rule}", assumption)
@@ -512,7 +512,7 @@ def _upper_finding(study: Study, smooth: float, known: LowerSpectra) -> Finding:
     return Finding("smoothness", "unknown", reason, assumption)
 
 
-def _symmetry(study: Study) -> Finding:
+def _symmetry(study: Examination) -> Finding:
     """Look at whether F's Jacobian is symmetric, at points (that of an affine mapping is the same everywhere)."""
     if study.compiled.lower.size > JACOBIAN_LIMIT:
         return Finding("F is a gradient", "unknown", "the Jacobian is too large to form")

@@ -24,12 +24,12 @@ from hierfl.analysis.enclosure import Known, enclose
 from hierfl.analysis.hoist import hoist, instantiate
 from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of
 from hierfl.atoms.intervals import Interval
+from hierfl.inspect.assumptions.examination import Examination, Weighted
 from hierfl.inspect.assumptions.findings import Constant, Examined, Finding
-from hierfl.inspect.assumptions.study import Study, Weighted
 from hierfl.language.sample import ClientParameter
 
 
-def instantiated(study: Study, x: np.ndarray, owner: Weighted) -> tuple[list[Constraint], list[cp.Variable]]:
+def instantiated(study: Examination, x: np.ndarray, owner: Weighted) -> tuple[list[Constraint], list[cp.Variable]]:
     """Put numbers into Y(x)'s constraints for everything but y: (constraints on twins of the variables, the twins)."""
     level = study.below
     holders = [holder for _, holder in owner]
@@ -52,7 +52,7 @@ def instantiated(study: Study, x: np.ndarray, owner: Weighted) -> tuple[list[Con
     return [c for c in hoisted.expressions if c.variables()], [hoisted.twins[v] for v in level.variables]
 
 
-def is_infeasible(study: Study, x: np.ndarray, owner: Weighted) -> bool:
+def is_infeasible(study: Examination, x: np.ndarray, owner: Weighted) -> bool:
     """Whether CVXPY, too, finds Y(x) empty."""
     constraints, _ = instantiated(study, x, owner)
     if not constraints:
@@ -66,7 +66,7 @@ OWNERS = 12
 _ASCENTS, _STEPS = 4, 30
 
 
-def search_empty_set(study: Study, name: str, assumption: str) -> Finding:
+def search_empty_set(study: Examination, name: str, assumption: str) -> Finding:
     """Look for an x of X with an empty Y(x): at points of X, then by ascent on the gap from the worst of them."""
     owners = study.set_owners[:OWNERS]
     exact = study.compiled.lower_set is not None and study.compiled.lower_set.is_exact
@@ -91,7 +91,7 @@ def search_empty_set(study: Study, name: str, assumption: str) -> Finding:
     return Finding(name, "sampled", reason, assumption, tried, worst[0][0])
 
 
-def _ascend(study: Study, x: np.ndarray, owner: Weighted) -> tuple[float, np.ndarray, int]:
+def _ascend(study: Examination, x: np.ndarray, owner: Weighted) -> tuple[float, np.ndarray, int]:
     """Climb on the gap by projected gradients with growing steps: (the gap, its point, how many steps it took)."""
     gap, own = study.lower.gap_function, owner[0][1].own
     slope = jax.jit(jax.grad(gap))
@@ -110,13 +110,13 @@ def _ascend(study: Study, x: np.ndarray, owner: Weighted) -> tuple[float, np.nda
     return best, x, used
 
 
-def empty_set_finding(study: Study, x: np.ndarray, label: str, assumption: str) -> Finding:
+def empty_set_finding(study: Examination, x: np.ndarray, label: str, assumption: str) -> Finding:
     """Say that Y(x) is empty at x for the owner of that label."""
     witness = {"x": study.compiled.upper.unflatten(x), "client": label}
     return Finding("Y(x) nonempty", "violated", "Y(x) is empty at a point of X", assumption, witness=witness)
 
 
-def diameter(study: Study) -> float:
+def diameter(study: Examination) -> float:
     """The largest distance between two points of any Y(x), infinity where Y(x) may be unbounded."""
     variables, constraints = study.below.variables, study.lower_constraints
     sizes = []
@@ -158,14 +158,14 @@ def _shifted(expression: cp.Expression, y: cp.Variable) -> bool:
     return len(moving) == 1 and moving[0].shape == y.shape and _shifted(moving[0], y)
 
 
-def lower_sets(study: Study) -> tuple[Finding, ...]:
+def lower_sets(study: Examination) -> tuple[Finding, ...]:
     """Examine Y(x): whether it is nonempty for all x of X, closed and convex, bounded."""
     assumption = study.assumption("(iv)")
     convex = Finding("Y(x) closed and convex", "proved", "by CVXPY's rules, for every x of X", assumption)
     return (_nonempty(study, assumption), convex, _bounded(study, assumption))
 
 
-def _bounded(study: Study, assumption: str) -> Finding:
+def _bounded(study: Examination, assumption: str) -> Finding:
     needed = assumption if study.problem_class == "2s" else ""
     size = diameter(study)
     if np.isfinite(size):
@@ -173,7 +173,7 @@ def _bounded(study: Study, assumption: str) -> Finding:
     return Finding("Y(x) bounded", "unknown", "no bounds on y follow from its constraints on X", needed)
 
 
-def _nonempty(study: Study, assumption: str) -> Finding:
+def _nonempty(study: Examination, assumption: str) -> Finding:
     name = "Y(x) nonempty"
     compiled = study.compiled
     if compiled.lower_set is None or not compiled.lower_set.blocks:
@@ -196,7 +196,7 @@ def _nonempty(study: Study, assumption: str) -> Finding:
     return search_empty_set(study, name, assumption)
 
 
-def _leaves_out_samples(study: Study) -> bool:
+def _leaves_out_samples(study: Examination) -> bool:
     """Whether the set depends on samples of which only some were looked at."""
     if study.compiled.lower_set is None or study.compiled.scope != "sample" or study.holders.every_sample:
         return False
@@ -204,7 +204,7 @@ def _leaves_out_samples(study: Study) -> bool:
     return bool(samples & study.compiled.lower_set.depends_on)
 
 
-def _common_point(study: Study) -> np.ndarray | None:
+def _common_point(study: Examination) -> np.ndarray | None:
     """Find a y that intervals prove to lie in Y(x) for all x of X and every owner; None if none of a few does."""
     size = study.compiled.lower.size
     candidates = [np.zeros(size)]
@@ -230,7 +230,7 @@ def _holds(constraint: Constraint, known: Known) -> bool:
     return False
 
 
-def upper_sets(study: Study) -> Examined:
+def upper_sets(study: Examination) -> Examined:
     """Examine the X_i: whether they are nonempty, and the constants B_1 and B_2 of their dissimilarity (inequality (2) of [2S])."""
     compiled, assumption = study.compiled, study.assumption("(iii)", "hfl")
     name, gap = "X nonempty, closed and convex", float(np.max(compiled.upper_set.gap(study.holders.clients[0].own)))
@@ -244,7 +244,7 @@ def upper_sets(study: Study) -> Examined:
     return Examined((nonempty, alike), constants)
 
 
-def _dissimilarity(study: Study) -> tuple[float, float, str, str]:
+def _dissimilarity(study: Examination) -> tuple[float, float, str, str]:
     """(B_1, B_2, by which rule, empty where nothing is known, and all that in words)."""
     if study.compiled.private_set is None:
         free = not study.compiled.upper_set.blocks
@@ -258,7 +258,7 @@ def _dissimilarity(study: Study) -> tuple[float, float, str, str]:
     return b1, b2, rule, f"B_1^2 = 2 D^2, B_2^2 = 2: {rule}"
 
 
-def _spread_of_sets(study: Study) -> float:
+def _spread_of_sets(study: Examination) -> float:
     """The diameter D of a box around all X_i, by which dist(x, X_i) <= |x - mean of P_i(x)| + D."""
     problem = study.compiled.declaration
     constraints = [*problem.constraints, *attribute_constraints(problem.roles.upper)]
@@ -273,7 +273,7 @@ def _spread_of_sets(study: Study) -> float:
 _FAR = (1.0, 1e2, 1e4, 1e6)
 
 
-def has_a_solution(study: Study, mu: float, nonempty: Finding) -> Finding:
+def has_a_solution(study: Examination, mu: float, nonempty: Finding) -> Finding:
     """Whether the lower level attains a minimum for every x: Y(x) is nonempty, and there is one where it is."""
     attained = _attained(study, mu)
     if nonempty.status == "proved" or attained.status == "violated":
@@ -286,7 +286,7 @@ def has_a_solution(study: Study, mu: float, nonempty: Finding) -> Finding:
     return attained
 
 
-def _attained(study: Study, mu: float) -> Finding:
+def _attained(study: Examination, mu: float) -> Finding:
     """By strong convexity, by a compact Y(x), or else look for a direction to infinity."""
     name = "lower level has a solution"
     level = study.below
@@ -317,7 +317,7 @@ def _attained(study: Study, mu: float) -> Finding:
     return Finding(name, "sampled", "no direction of descent that stays in Y(x)", points=points)
 
 
-def _recession(study: Study, x: np.ndarray, owner: Weighted) -> tuple[np.ndarray, np.ndarray, float] | None:
+def _recession(study: Examination, x: np.ndarray, owner: Weighted) -> tuple[np.ndarray, np.ndarray, float] | None:
     """Look for (y, d, slope) with y + t d in Y(x) for all t that are tried, while the linear objective falls along d."""
     size = study.compiled.lower.size
     slope = study.lower.operator(x, np.zeros(size), owner)

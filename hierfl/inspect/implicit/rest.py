@@ -36,8 +36,8 @@ from hierfl.errors import (
     LowerLevelError,
     RestWarning,
 )
+from hierfl.inspect.assumptions.examination import Holders, known_of_all
 from hierfl.inspect.assumptions.lower_curvature import Curvature
-from hierfl.inspect.assumptions.study import Holders, known_of_all
 from hierfl.inspect.implicit.points import owners
 from hierfl.inspect.implicit.reference import known_reference
 from hierfl.inspect.implicit.smoothing import gradient_norm, sphere_points

@@ -356,7 +356,7 @@ _SCALES = (0.1, 1.0, 10.0, 100.0)
 
 
 @dataclass(frozen=True, eq=False)
-class Study:
+class Examination:
     """One check of one problem; ``samples`` points are tried where nothing is proved.
 
     ``starts`` (k, n) are those of the runs that the theorem is asked about; None stands for any point of X.
