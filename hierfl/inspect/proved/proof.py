@@ -51,6 +51,8 @@ from hierfl.inspect.proved.scip import (
     UNBOUNDED,
     Search,
     bound_pairs,
+    launched,
+    nothing_below,
     searched,
     unbounded,
 )
@@ -156,7 +158,7 @@ class _Proof:
     def reference(self) -> Reference:
         compiled = self.compiled
         compiled.require_all_here("an optimum that is proved")
-        with Waiting("the problem as one program", self.show):
+        with Waiting("the problem as one program", self.show), launched():
             self.program = SingleLevel.of(compiled)
         search, first = self._searched()
         rest()  # what is left to do ends by itself
@@ -290,13 +292,31 @@ class _Proof:
             status = NOT_PROVED if search.ended == BOUNDED or below else search.ended
         else:
             status = PROVED if gap <= self.gap else search.ended if search.ended != BOUNDED else NOT_PROVED
+        if status == PROVED:
+            found, bound, status = self._confirmed(found, bound)
+            gap = (found.value - bound) / max(1.0, abs(found.value))
         how = (
             f"by SCIP's branch and bound over the lower level's optimality conditions ({search.nodes:,} nodes), to its feasibility tolerance "
             f"{FEASIBILITY:.0e}; the lower level was solved again at x"
         )
+        if status == PROVED:
+            how += f"; a second search finds nothing better by more than {self.gap:.0e} even where every row may be violated by that tolerance"
         if found.tied:
             how += "; of several lower solutions y is the best for f, as optimality conditions mean it: problem.implicit(x), which takes one without regard to f, may differ"
         return described(self.compiled, found, bound, gap, status, how)
+
+    def _confirmed(self, found: Found, bound: float) -> tuple[Found, float, str]:
+        """(the best point, its bound, the status), after another search that no violation of rows within SCIP's tolerance can mislead."""
+        program, sign = self.program, self.compiled.sign
+        other = nothing_below(program, found.value, self.gap, self.until, self.show, sign)
+        if other.values is None:
+            return found, bound, PROVED if other.ended == NO_POINT else other.ended
+        again = self._again(other)
+        if again is not None and again.value < found.value - SHARE * self.gap * max(1.0, abs(found.value)):
+            return again, -math.inf, f"{NOT_PROVED}: f is {sign * again.value:.10g} where SCIP's branch and bound says that it is no better than {sign * bound:.10g}"
+        loose = searched(program, other.values, SHARE * self.gap, self.until, self.show, sign, FEASIBILITY)
+        why = f"where rows are violated by {FEASIBILITY:.0e}, SCIP's tolerance, the program's value is {sign * min(loose.value, other.value):.10g}"
+        return found, min(bound, loose.bound), f"{NOT_PROVED}: {why}"
 
     def _again(self, search: Search) -> Found | None:
         """The end of a search with the lower level solved exactly; None where f has no value there."""
