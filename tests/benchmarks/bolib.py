@@ -27,7 +27,7 @@ from tests.benchmarks.bolib_conic import CONIC, NOT_CONVEX
 from tests.benchmarks.bolib_linear import LINEAR, TOLLS, Levels, Published
 from tests.benchmarks.bolib_nonlinear import QUADRATIC
 
-SECONDS, SEARCHING, GAP = 5.0, 30.0, 1e-6
+SECONDS, SEARCHING, GAP = 20.0, 30.0, 1e-6
 PRINTED, FEASIBLE = (
     6e-3,
     1e-6,

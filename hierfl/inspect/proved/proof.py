@@ -41,7 +41,7 @@ from hierfl.errors import (
 )
 from hierfl.inspect.implicit.multipliers import answers_of, multipliers_at
 from hierfl.inspect.implicit.points import owners
-from hierfl.inspect.implicit.reference import LocalSearch, Reference
+from hierfl.inspect.implicit.reference import FINAL, LocalSearch, Reference
 from hierfl.inspect.implicit.rest import PROVED
 from hierfl.inspect.proved.refined import refined
 from hierfl.inspect.proved.scip import (
@@ -67,9 +67,11 @@ from hierfl.value_certificate import Certificate
 
 AGREES = 1e-6  # relative to 1 + |f|: how far f with the lower level solved again may be from the program's value
 SHARE = 0.5  # of the gap that is asked for, that the search itself is asked for
+DIGITS = 1e-9  # relative: a value that is proved is searched from, if it may be off by more
 INSIDE = 1e-8  # relative: how far a point of the search may be outside X, onto which it is put
+EDGES = tuple(10.0**k for k in range(-9, -3))  # of the way to the point that searches start from
 FIRST, SECONDS = 16, 2.0  # points that the local search is begun from, and how long it may take
-QUICK, AT_ONCE = 3.0, 1.0  # seconds of a search from nowhere, where only complementarity is curved, and elsewhere
+QUICK, AT_ONCE = 8.0, 1.0  # seconds of a search from nowhere, where only complementarity is curved, and elsewhere
 BOUNDING = 60.0  # seconds that these may take at most
 COMBINATIONS = 1_000  # of whole numbers, up to which they are looked through
 NOT_PROVED = "not proved"
@@ -186,7 +188,9 @@ class _Proof:
         """
         program, gap, sign = self.program, SHARE * self.gap, self.compiled.sign
         first, start = (None, None) if self.given is None else self._with_values(self._feasible_at, self.given)
-        search = searched(program, start, gap, min(self.until, time.perf_counter() + (QUICK if program.is_linear else AT_ONCE)), self.show, sign)
+        linear, open_ = program.is_linear, FEASIBILITY if program.is_linear else 0.0
+        quick = min(self.until, time.perf_counter() + (QUICK if linear else AT_ONCE))
+        search = searched(program, start, gap, quick, self.show, sign, open_, plain=linear)
         curved = any(row.degree > 1 for row in (*program.equations, *program.inequalities))  # products with multipliers that nothing bounds
         if (search.ended == BOUNDED and not curved) or over() or self.from_there:
             return search, first
@@ -198,10 +202,10 @@ class _Proof:
             return search, first
         if first is None or search.value < first.value:
             start = search.values
-        if not (program.is_linear or search.failed):
+        if not (linear or search.failed):
             with Waiting("bounds of multipliers", self.show):
                 bound_pairs(program, time.perf_counter() + min(BOUNDING, 0.3 * (self.until - time.perf_counter())))
-        again = searched(program, start, gap, self.until, self.show, sign)
+        again = searched(program, start, gap, self.until, self.show, sign, open_)
         best = search if again.values is None else again
         again = again._replace(values=best.values, value=best.value, nodes=search.nodes + again.nodes)
         return (again if search.ended in (NO_POINT, BOUNDED) else again._replace(bound=max(search.bound, again.bound))), first
@@ -282,6 +286,8 @@ class _Proof:
                 "at the x that branch and bound ended with the lower level has no solution by hierfl's own solver: its tolerances "
                 f"({FEASIBILITY:.0e}) hide that Y(x) is empty. Write the problem in other units, or bound X away from there."
             )
+        if search.ended == BOUNDED and found.value - search.bound > DIGITS * max(1.0, abs(found.value)):
+            found = self._polished(found)
         below = found.value < search.bound - AGREES * (1.0 + abs(found.value))
         bound = -math.inf if below or search.ended == NO_POINT else min(search.bound, found.value)
         gap = (found.value - bound) / max(1.0, abs(found.value))
@@ -292,7 +298,7 @@ class _Proof:
             status = NOT_PROVED if search.ended == BOUNDED or below else search.ended
         else:
             status = PROVED if gap <= self.gap else search.ended if search.ended != BOUNDED else NOT_PROVED
-        if status == PROVED:
+        if status == PROVED and not self.program.is_linear:
             found, bound, status = self._confirmed(found, bound)
             gap = (found.value - bound) / max(1.0, abs(found.value))
         how = (
@@ -300,10 +306,20 @@ class _Proof:
             f"{FEASIBILITY:.0e}; the lower level was solved again at x"
         )
         if status == PROVED:
-            how += f"; a second search finds nothing better by more than {self.gap:.0e} even where every row may be violated by that tolerance"
+            again_ = "a second search finds nothing better by more than " + f"{self.gap:.0e}"
+            how += f"; {'the bound holds' if self.program.is_linear else again_} even where every row may be violated by that tolerance"
         if found.tied:
             how += "; of several lower solutions y is the best for f, as optimality conditions mean it: problem.implicit(x), which takes one without regard to f, may differ"
         return described(self.compiled, found, bound, gap, status, how)
+
+    def _polished(self, found: Found) -> Found:
+        """The end of a local search from a point, which has the digits that the gap does not ask for, if it is better."""
+        ends: list[np.ndarray] = []
+        if not self.compiled.upper.whole.any():
+            with suppress(CutShort, HierflError), heeded(min(self.until, time.perf_counter() + SECONDS)), impatient():
+                ends.append(LocalSearch(self._searched_for).polish(found.x, FINAL).x)
+        points = [point for point in map(self._feasible_at, ends) if point is not None]
+        return min([found, *points], key=lambda point: point.value)
 
     def _confirmed(self, found: Found, bound: float) -> tuple[Found, float, str]:
         """(the best point, its bound, the status), after another search that no violation of rows within SCIP's tolerance can mislead."""
@@ -330,7 +346,15 @@ class _Proof:
                     best = found
             if best is not None and best.value <= search.value + AGREES * (1.0 + abs(search.value)):
                 break
-        return best
+        return self._next_to(search.values[self.program.upper]) if best is None else best
+
+    def _next_to(self, x: np.ndarray) -> Found | None:
+        """The best of some points next to one at which f has no value: x may be on the edge of where it has any."""
+        if self.compiled.upper.whole.any():
+            return None
+        inner = start_point(self.compiled, self.given)
+        points = on_upper_set(self.compiled, np.stack([x + share * (inner - x) for share in EDGES]))
+        return min((one for one in map(self._feasible_at, points) if one is not None), key=lambda one: one.value, default=None)
 
     def _inside(self, x: np.ndarray) -> np.ndarray | None:
         """The point of X, with whole numbers where they are wanted, that was meant; None where there is none next to it."""

@@ -82,7 +82,7 @@ class Process:
             self._channel.poll(None)
 
     def answers(self, request: Mapping[str, Any], until: float) -> Iterator[tuple[Any, ...]]:
-        """What it says, ``WAITING`` meanwhile; the last is ``ended``, ``failed`` or, where it has been cut short, ``limit``."""
+        """What it says, ``WAITING`` meanwhile; the last is ``ended``, ``failed``, ``crashed`` or, where it has been cut short, ``limit``."""
         due, self.at_rest = until + GRACE, False
         with suppress(BrokenPipeError):  # of a process that has ended, as is heard next
             self._channel.send(request)
@@ -98,7 +98,7 @@ class Process:
             try:
                 said = self._channel.recv()
             except (EOFError, ConnectionResetError):
-                yield "failed", f"its process ended abnormally ({self._end()})"
+                yield "crashed", f"its process ended abnormally ({self._end()})"
                 return
             if said[0] == "ready":
                 self.ready = True
@@ -181,9 +181,10 @@ def _written(program: SingleLevel, opened: float = 0.0) -> dict[str, Any]:
 
 
 def searched(
-    program: SingleLevel, start: np.ndarray | None, gap: float, until: float, show: bool, sign: float = 1.0, opened: float = 0.0
+    program: SingleLevel, start: np.ndarray | None, gap: float, until: float, show: bool, sign: float = 1.0, opened: float = 0.0, plain: bool = False
 ) -> Search:
-    """The least value of a program, from known values of all unknowns (None: from nowhere); rows may be violated by what is ``opened``.
+    """The least value of a program, from known values of all unknowns (None: from nowhere); rows may be violated by what is ``opened``. A ``plain`` search,
+    without heuristics and cuts, is the quickest where it is short.
 
     Without complementarity a program may be unbounded that is not with it, of which SCIP then says anything. So where the box does not bound the value
     the larger one of that and of a floor is searched for; where that is met, of one that nobody would call bounded, which the usual tolerance tells
@@ -197,7 +198,7 @@ def searched(
     """
 
     def search(floor: float | None, **settings: float) -> Search:
-        return _searched(program, start, gap, until, show, sign, floor, settings, opened)
+        return _searched(program, start, gap, until, show, sign, floor, settings, opened, plain)
 
     size = 1.0 + (0.0 if start is None else abs(program.objective.at(start)))
     floor = None if _is_bounded(program) else -LOW * size
@@ -226,7 +227,13 @@ def nothing_below(program: SingleLevel, value: float, gap: float, until: float, 
     """
     below = value - gap * max(1.0, abs(value))
     rows = [*program.inequalities, Polynomial.sum_of([(1.0, below), (-1.0, program.objective)])]
-    return _searched(replace(program, objective=Polynomial({}), inequalities=rows), None, gap, until, show, sign, None, {"limits/solutions": 1}, FEASIBILITY)
+    wanted = replace(program, objective=Polynomial({}), inequalities=rows)
+
+    def search(**settings: float) -> Search:
+        return _searched(wanted, None, gap, until, show, sign, None, {"limits/solutions": 1, **settings}, FEASIBILITY)
+
+    found = search()
+    return search(**{"lp/scaling": 0}) if found.failed else found
 
 
 def _searched(
@@ -239,6 +246,7 @@ def _searched(
     floor: float | None,
     settings: Mapping[str, float],
     opened: float = 0.0,
+    plain: bool = False,
 ) -> Search:
     """The same for the largest of the value and a floor, if there is one, with some of SCIP's settings, and rows that may be violated by so much."""
     limits = {"limits/gap": gap, "limits/absgap": gap, "limits/time": min(max(until - time.perf_counter(), 0.0), 1e20)}
@@ -248,6 +256,7 @@ def _searched(
         "start": None if start is None else [float(value) for value in start],
         "objective": 0.0 if start is None else float(program.objective.at(start)),
         "settings": {**limits, **settings},
+        "plain": plain,
     }
     best, value, bound, nodes, ended = None, math.inf, -math.inf, 0, ""
     with _process() as process, heeded(), RunProgress(PARTS, "reference", show, "% of the gap's digits") as bar:
@@ -257,11 +266,11 @@ def _searched(
                 best = best if found is None else found
             elif kind == "ended":
                 ended, best, bound, nodes = said
+            elif kind == "crashed":
+                return Search(None, math.inf, -math.inf, f"{FAILED}: {said[0]}", nodes)
             elif kind != WAITING:
                 ended = f"{FAILED}: {said[0]}" if kind == "failed" else said[0]
             bar.update(_done(value, bound, gap), f"f {sign * value:.6g}, bound {sign * bound:.6g}, {nodes:,} nodes")
-    if ended.startswith(FAILED):
-        return Search(None, math.inf, -math.inf, ended, nodes)
     if ended in ("unbounded", "inforunbd"):
         return Search(None, -math.inf, -math.inf, UNBOUNDED, nodes)
     if ended == "infeasible":
@@ -279,7 +288,8 @@ def bound_pairs(program: SingleLevel, until: float) -> None:
     """Bound slacks and multipliers, each by branch and bound on its own owner's conditions over X, as far as time goes: complementarity is then more
     than a choice to the relaxation. A bound holds for every answer, whatever multipliers it has.
     """
-    unknowns, decisions = program.unknowns, set(program.upper) | {one.place for one in program.unknowns.definitions}
+    unknowns = program.unknowns
+    decisions = set(program.upper) | {one.place for one in (*unknowns.definitions, *program.quotients)}
     for follower in program.followers:
         alone = program.alone(decisions | {int(k) for k in (*follower.u, *follower.z, *follower.slack)})
         places = [int(place) for place in (*follower.slack, *follower.z[follower.slack >= 0]) if place >= 0 and unknowns.high[place] == np.inf]

@@ -45,9 +45,15 @@ def _searched(
     start: list[float] | None,
     settings: Mapping[str, float],
     objective: float,
+    plain: bool,
 ) -> tuple[Any, ...]:
-    """The least value of a program, or of the larger one of it and a floor; ``objective`` is that at the start."""
+    """The least value of a program, or of the larger one of it and a floor; ``objective`` is that at the start, ``plain`` is without heuristics and cuts."""
+    from pyscipopt import SCIP_PARAMSETTING
+
     model, variables = written(program, floor)
+    if plain:
+        model.setHeuristics(SCIP_PARAMSETTING.OFF)
+        model.setSeparating(SCIP_PARAMSETTING.OFF)
     for name, value in settings.items():
         model.setParam(name, value)
     size = len(program["low"])
