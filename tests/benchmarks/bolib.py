@@ -7,6 +7,7 @@ x is fixed in the same formulas, and the lower level solved.
 
 from __future__ import annotations
 
+import resource
 import sys
 import time
 import warnings
@@ -77,8 +78,9 @@ class Line:
 
 def processor_seconds() -> float:
     """Of this process and those that it has started, such as SCIP's."""
-    others = psutil.Process().children(recursive=True)
-    return time.process_time() + sum(times.user + times.system for times in (other.cpu_times() for other in others))
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    others = [other.cpu_times() for other in psutil.Process().children(recursive=True)]
+    return time.process_time() + ended.ru_utime + ended.ru_stime + sum(times.user + times.system for times in others)
 
 
 def line_of(problem: Published) -> Line:

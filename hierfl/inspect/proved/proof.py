@@ -2,7 +2,8 @@
 
 Branch and bound goes over the single-level program, where it does not end at once from a point that a short local search has found. What it ends with is no answer yet: what
 holds there is met to rounding, the problem's own exact solver is asked for y at that x, and f computed from it. Where the lower level is tied, y
-is the solution next to the program's. Only if that f is the program's is its bound called proved.
+is the solution next to the program's. Only if that f is the program's, and no violation of its rows within SCIP's tolerance could undo the bound, is
+this called proved: where only complementarity is not linear the rows are opened by it from the start, elsewhere they are searched once more.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ from hierfl.errors import (
 )
 from hierfl.inspect.implicit.multipliers import answers_of, multipliers_at
 from hierfl.inspect.implicit.points import owners
-from hierfl.inspect.implicit.reference import FINAL, LocalSearch, Reference
+from hierfl.inspect.implicit.reference import LocalSearch, Reference
 from hierfl.inspect.implicit.rest import PROVED
-from hierfl.inspect.proved.refined import refined
+from hierfl.inspect.proved.refined import descended, refined
 from hierfl.inspect.proved.scip import (
     BOUNDED,
     FEASIBILITY,
@@ -67,7 +68,7 @@ from hierfl.value_certificate import Certificate
 
 AGREES = 1e-6  # relative to 1 + |f|: how far f with the lower level solved again may be from the program's value
 SHARE = 0.5  # of the gap that is asked for, that the search itself is asked for
-DIGITS = 1e-9  # relative: a value that is proved is searched from, if it may be off by more
+DIGITS = 1e-9  # relative: a value that is proved is polished, if it may be off by more
 INSIDE = 1e-8  # relative: how far a point of the search may be outside X, onto which it is put
 EDGES = tuple(10.0**k for k in range(-9, -3))  # of the way to the point that searches start from
 FIRST, SECONDS = 16, 2.0  # points that the local search is begun from, and how long it may take
@@ -126,7 +127,7 @@ def proof_line(compiled: CompiledProblem, result: Result) -> list[str]:
     if gained > AGREES * (1.0 + abs(best.value)):
         proved = ", the best there is" if best.status == PROVED else ""
         return [f'not the best: f = {best.value:.8g} at x = {brief(best.x)}{proved}, by problem.reference(certificate="global")']
-    return [f"no x is better, to {max(best.gap or 0.0, FEASIBILITY):.0e}: proved by branch and bound"] if best.status == PROVED else []
+    return [f"no x is better, to {GAP:.0e}: proved by branch and bound"] if best.status == PROVED else []
 
 
 def _told_in_a_moment(compiled: CompiledProblem, x: np.ndarray) -> Reference | None:
@@ -188,9 +189,9 @@ class _Proof:
         """
         program, gap, sign = self.program, SHARE * self.gap, self.compiled.sign
         first, start = (None, None) if self.given is None else self._with_values(self._feasible_at, self.given)
-        linear, open_ = program.is_linear, FEASIBILITY if program.is_linear else 0.0
+        linear, opened = program.is_linear, FEASIBILITY if program.is_linear else 0.0
         quick = min(self.until, time.perf_counter() + (QUICK if linear else AT_ONCE))
-        search = searched(program, start, gap, quick, self.show, sign, open_, plain=linear)
+        search = searched(program, start, gap, quick, self.show, sign, opened, plain=linear)
         curved = any(row.degree > 1 for row in (*program.equations, *program.inequalities))  # products with multipliers that nothing bounds
         if (search.ended == BOUNDED and not curved) or over() or self.from_there:
             return search, first
@@ -205,7 +206,7 @@ class _Proof:
         if not (linear or search.failed):
             with Waiting("bounds of multipliers", self.show):
                 bound_pairs(program, time.perf_counter() + min(BOUNDING, 0.3 * (self.until - time.perf_counter())))
-        again = searched(program, start, gap, self.until, self.show, sign, open_)
+        again = searched(program, start, gap, self.until, self.show, sign, opened)
         best = search if again.values is None else again
         again = again._replace(values=best.values, value=best.value, nodes=search.nodes + again.nodes)
         return (again if search.ended in (NO_POINT, BOUNDED) else again._replace(bound=max(search.bound, again.bound))), first
@@ -286,8 +287,10 @@ class _Proof:
                 "at the x that branch and bound ended with the lower level has no solution by hierfl's own solver: its tolerances "
                 f"({FEASIBILITY:.0e}) hide that Y(x) is empty. Write the problem in other units, or bound X away from there."
             )
-        if search.ended == BOUNDED and found.value - search.bound > DIGITS * max(1.0, abs(found.value)):
-            found = self._polished(found)
+        if agrees and search.ended == BOUNDED and found.value - search.bound > DIGITS * max(1.0, abs(found.value)):
+            assert search.values is not None
+            polished = self._again(search._replace(values=descended(self.program, search.values)))
+            found = found if polished is None or polished.value > found.value else polished
         below = found.value < search.bound - AGREES * (1.0 + abs(found.value))
         bound = -math.inf if below or search.ended == NO_POINT else min(search.bound, found.value)
         gap = (found.value - bound) / max(1.0, abs(found.value))
@@ -306,20 +309,11 @@ class _Proof:
             f"{FEASIBILITY:.0e}; the lower level was solved again at x"
         )
         if status == PROVED:
-            again_ = "a second search finds nothing better by more than " + f"{self.gap:.0e}"
-            how += f"; {'the bound holds' if self.program.is_linear else again_} even where every row may be violated by that tolerance"
+            holds = "the bound holds" if self.program.is_linear else f"a second search finds nothing better by more than {self.gap:.0e}"
+            how += f"; {holds} even where every row may be violated by that tolerance"
         if found.tied:
             how += "; of several lower solutions y is the best for f, as optimality conditions mean it: problem.implicit(x), which takes one without regard to f, may differ"
         return described(self.compiled, found, bound, gap, status, how)
-
-    def _polished(self, found: Found) -> Found:
-        """The end of a local search from a point, which has the digits that the gap does not ask for, if it is better."""
-        ends: list[np.ndarray] = []
-        if not self.compiled.upper.whole.any():
-            with suppress(CutShort, HierflError), heeded(min(self.until, time.perf_counter() + SECONDS)), impatient():
-                ends.append(LocalSearch(self._searched_for).polish(found.x, FINAL).x)
-        points = [point for point in map(self._feasible_at, ends) if point is not None]
-        return min([found, *points], key=lambda point: point.value)
 
     def _confirmed(self, found: Found, bound: float) -> tuple[Found, float, str]:
         """(the best point, its bound, the status), after another search that no violation of rows within SCIP's tolerance can mislead."""

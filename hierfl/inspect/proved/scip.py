@@ -132,11 +132,10 @@ def _close_all() -> None:
 @contextmanager
 def _process() -> Iterator[Process]:
     """One that was kept, or a new one; kept if it is at rest at the end."""
-    process = None
-    while _AT_REST and process is None:
-        kept = _AT_REST.pop()
-        process = kept if kept.lives else kept.close()
-    process = process or Process()
+    process = _AT_REST.pop() if _AT_REST else Process()
+    if not process.lives:
+        process.close()
+        process = Process()
     try:
         yield process
     finally:
@@ -289,7 +288,7 @@ def bound_pairs(program: SingleLevel, until: float) -> None:
     than a choice to the relaxation. A bound holds for every answer, whatever multipliers it has.
     """
     unknowns = program.unknowns
-    decisions = set(program.upper) | {one.place for one in (*unknowns.definitions, *program.quotients)}
+    decisions = set(program.upper) | {one.place for one in unknowns.definitions} | {one.place for one in program.quotients}
     for follower in program.followers:
         alone = program.alone(decisions | {int(k) for k in (*follower.u, *follower.z, *follower.slack)})
         places = [int(place) for place in (*follower.slack, *follower.z[follower.slack >= 0]) if place >= 0 and unknowns.high[place] == np.inf]
