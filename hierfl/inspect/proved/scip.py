@@ -33,7 +33,7 @@ FEASIBILITY = 1e-9  # of rows, bounds and definitions: absolute, or relative whe
 LISTEN, GRACE = 0.05, 1.0  # seconds between two looks at whether it is to end, and in which it ends by itself when its time is up
 ROUGH, SHORT, MARGIN = 1e-2, 0.2, 1e-6  # of a bound: the gap, seconds, and what is added to it
 PARTS = 100  # of the digits of the gap, as the bar counts them
-LOW, LOWEST = 1e6, 1e9  # of 1 + |f| at the start: few least values are so low, and none is called that
+LOW, TIMES, LOWEST = 1e4, 10.0, 1e9  # few least values are so low, less so many |f| at the start; none, of 1 + |f| there, is called so low
 HIGHEST = 1e7  # a multiplier or slack from which none is called bounded
 BOUNDED, NO_POINT, UNBOUNDED, LIMIT, FAILED = "gap reached", "no point", "unbounded", "time limit reached", "SCIP failed"
 OTHER_UNITS = {"lp/scaling": 2, "numerics/feastol": 1e-8, "numerics/dualfeastol": 1e-8}
@@ -200,7 +200,7 @@ def searched(
         return _searched(program, start, gap, until, show, sign, floor, settings, opened, plain)
 
     size = 1.0 + (0.0 if start is None else abs(program.objective.at(start)))
-    floor = None if _is_bounded(program) else -LOW * size
+    floor = None if _is_bounded(program) else -LOW - TIMES * size
     found = search(floor)
     if found.failed:
         again = search(floor, **OTHER_UNITS)
