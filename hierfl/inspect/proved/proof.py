@@ -287,7 +287,8 @@ class _Proof:
                 "at the x that branch and bound ended with the lower level has no solution by hierfl's own solver: its tolerances "
                 f"({FEASIBILITY:.0e}) hide that Y(x) is empty. Write the problem in other units, or bound X away from there."
             )
-        if agrees and search.ended == BOUNDED and found.value - search.bound > DIGITS * max(1.0, abs(found.value)):
+        curved = not self.program.is_linear  # what is linear but for choices is refined already
+        if curved and agrees and search.ended == BOUNDED and found.value - search.bound > DIGITS * max(1.0, abs(found.value)):
             assert search.values is not None
             polished = self._again(search._replace(values=descended(self.program, search.values)))
             found = found if polished is None or polished.value > found.value else polished
@@ -301,7 +302,7 @@ class _Proof:
             status = NOT_PROVED if search.ended == BOUNDED or below else search.ended
         else:
             status = PROVED if gap <= self.gap else search.ended if search.ended != BOUNDED else NOT_PROVED
-        if status == PROVED and not self.program.is_linear:
+        if status == PROVED and curved:
             found, bound, status = self._confirmed(found, bound)
             gap = (found.value - bound) / max(1.0, abs(found.value))
         how = (
@@ -309,7 +310,7 @@ class _Proof:
             f"{FEASIBILITY:.0e}; the lower level was solved again at x"
         )
         if status == PROVED:
-            holds = "the bound holds" if self.program.is_linear else f"a second search finds nothing better by more than {self.gap:.0e}"
+            holds = "the bound holds" if not curved else f"a second search finds nothing better by more than {self.gap:.0e}"
             how += f"; {holds} even where every row may be violated by that tolerance"
         if found.tied:
             how += "; of several lower solutions y is the best for f, as optimality conditions mean it: problem.implicit(x), which takes one without regard to f, may differ"

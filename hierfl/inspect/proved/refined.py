@@ -16,7 +16,7 @@ from hierfl.inspect.proved.single_level import SingleLevel
 NEAR = 1e-7  # of 1 + its size: how near to a bound, or to equality, what holds is
 FAR = 1e-5  # of 1 + |value|: a step that leads so far is not taken
 STEPS, MOST = 4, 30_000  # of Newton's method, and unknowns that it is tried for
-SMALL, FINAL, MOST_STEPS = 200, 1e-15, 30  # unknowns up to which a descent is tried, to which fall of the objective, relative to 1 and to it, and its steps
+SMALL, FINAL, MOST_STEPS = 60, 1e-15, 30  # unknowns up to which a descent is tried, to which fall of the objective, relative to 1 and to it, and its steps
 SLOPES: dict[str, Callable[[float, float], float]] = {
     "itself": lambda v, _: 1.0,
     "exp": lambda v, _: float(np.exp(v)),
