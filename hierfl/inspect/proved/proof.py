@@ -68,7 +68,7 @@ from hierfl.value_certificate import Certificate
 
 AGREES = 1e-6  # relative to 1 + |f|: how far f with the lower level solved again may be from the program's value
 SHARE = 0.5  # of the gap that is asked for, that the search itself is asked for
-DIGITS = 1e-9  # relative: a value that is proved is polished, if it may be off by more
+DIGITS = 1e-13  # relative: a value that is proved is polished, if it may be off by more
 INSIDE = 1e-8  # relative: how far a point of the search may be outside X, onto which it is put
 EDGES = tuple(10.0**k for k in range(-9, -3))  # of the way to the point that searches start from
 FIRST, SECONDS = 16, 2.0  # points that the local search is begun from, and how long it may take
