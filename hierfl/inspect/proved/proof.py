@@ -2,7 +2,8 @@
 
 Branch and bound goes over the single-level program, where it does not end at once from a point that a short local search has found. What it ends with is no answer yet: what
 holds there is met to rounding, the problem's own exact solver is asked for y at that x, and f computed from it. Where the lower level is tied, y
-is the solution next to the program's. Only if that f is the program's is its bound called proved.
+is the solution next to the program's. Only if that f is the program's, and no violation of its rows within SCIP's tolerance could undo the bound, is
+this called proved: where only complementarity is not linear the rows are opened by it from the start, elsewhere they are searched once more.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from hierfl.inspect.implicit.multipliers import answers_of, multipliers_at
 from hierfl.inspect.implicit.points import owners
 from hierfl.inspect.implicit.reference import LocalSearch, Reference
 from hierfl.inspect.implicit.rest import PROVED
-from hierfl.inspect.proved.refined import refined
+from hierfl.inspect.proved.refined import descended, refined
 from hierfl.inspect.proved.scip import (
     BOUNDED,
     FEASIBILITY,
@@ -51,6 +52,8 @@ from hierfl.inspect.proved.scip import (
     UNBOUNDED,
     Search,
     bound_pairs,
+    launched,
+    nothing_below,
     searched,
     unbounded,
 )
@@ -65,9 +68,11 @@ from hierfl.value_certificate import Certificate
 
 AGREES = 1e-6  # relative to 1 + |f|: how far f with the lower level solved again may be from the program's value
 SHARE = 0.5  # of the gap that is asked for, that the search itself is asked for
+DIGITS = 1e-13  # relative: a value that is proved is polished, if it may be off by more
 INSIDE = 1e-8  # relative: how far a point of the search may be outside X, onto which it is put
+EDGES = tuple(10.0**k for k in range(-9, -3))  # of the way to the point that searches start from
 FIRST, SECONDS = 16, 2.0  # points that the local search is begun from, and how long it may take
-QUICK, AT_ONCE = 3.0, 1.0  # seconds of a search from nowhere, where only complementarity is curved, and elsewhere
+QUICK, AT_ONCE = 8.0, 1.0  # seconds of a search from nowhere, where only complementarity is curved, and elsewhere
 BOUNDING = 60.0  # seconds that these may take at most
 COMBINATIONS = 1_000  # of whole numbers, up to which they are looked through
 NOT_PROVED = "not proved"
@@ -122,7 +127,7 @@ def proof_line(compiled: CompiledProblem, result: Result) -> list[str]:
     if gained > AGREES * (1.0 + abs(best.value)):
         proved = ", the best there is" if best.status == PROVED else ""
         return [f'not the best: f = {best.value:.8g} at x = {brief(best.x)}{proved}, by problem.reference(certificate="global")']
-    return [f"no x is better, to {max(best.gap or 0.0, FEASIBILITY):.0e}: proved by branch and bound"] if best.status == PROVED else []
+    return [f"no x is better, to {GAP:.0e}: proved by branch and bound"] if best.status == PROVED else []
 
 
 def _told_in_a_moment(compiled: CompiledProblem, x: np.ndarray) -> Reference | None:
@@ -156,7 +161,7 @@ class _Proof:
     def reference(self) -> Reference:
         compiled = self.compiled
         compiled.require_all_here("an optimum that is proved")
-        with Waiting("the problem as one program", self.show):
+        with Waiting("the problem as one program", self.show), launched():
             self.program = SingleLevel.of(compiled)
         search, first = self._searched()
         rest()  # what is left to do ends by itself
@@ -184,7 +189,9 @@ class _Proof:
         """
         program, gap, sign = self.program, SHARE * self.gap, self.compiled.sign
         first, start = (None, None) if self.given is None else self._with_values(self._feasible_at, self.given)
-        search = searched(program, start, gap, min(self.until, time.perf_counter() + (QUICK if program.is_linear else AT_ONCE)), self.show, sign)
+        linear, opened = program.is_linear, FEASIBILITY if program.is_linear else 0.0
+        quick = min(self.until, time.perf_counter() + (QUICK if linear else AT_ONCE))
+        search = searched(program, start, gap, quick, self.show, sign, opened, plain=linear)
         curved = any(row.degree > 1 for row in (*program.equations, *program.inequalities))  # products with multipliers that nothing bounds
         if (search.ended == BOUNDED and not curved) or over() or self.from_there:
             return search, first
@@ -196,10 +203,10 @@ class _Proof:
             return search, first
         if first is None or search.value < first.value:
             start = search.values
-        if not (program.is_linear or search.failed):
+        if not (linear or search.failed):
             with Waiting("bounds of multipliers", self.show):
                 bound_pairs(program, time.perf_counter() + min(BOUNDING, 0.3 * (self.until - time.perf_counter())))
-        again = searched(program, start, gap, self.until, self.show, sign)
+        again = searched(program, start, gap, self.until, self.show, sign, opened)
         best = search if again.values is None else again
         again = again._replace(values=best.values, value=best.value, nodes=search.nodes + again.nodes)
         return (again if search.ended in (NO_POINT, BOUNDED) else again._replace(bound=max(search.bound, again.bound))), first
@@ -280,6 +287,11 @@ class _Proof:
                 "at the x that branch and bound ended with the lower level has no solution by hierfl's own solver: its tolerances "
                 f"({FEASIBILITY:.0e}) hide that Y(x) is empty. Write the problem in other units, or bound X away from there."
             )
+        curved = not self.program.is_linear  # what is linear but for choices is refined already
+        if curved and agrees and search.ended == BOUNDED and found.value - search.bound > DIGITS * max(1.0, abs(found.value)):
+            assert search.values is not None
+            polished = self._again(search._replace(values=descended(self.program, search.values)))
+            found = found if polished is None or polished.value > found.value else polished
         below = found.value < search.bound - AGREES * (1.0 + abs(found.value))
         bound = -math.inf if below or search.ended == NO_POINT else min(search.bound, found.value)
         gap = (found.value - bound) / max(1.0, abs(found.value))
@@ -290,13 +302,32 @@ class _Proof:
             status = NOT_PROVED if search.ended == BOUNDED or below else search.ended
         else:
             status = PROVED if gap <= self.gap else search.ended if search.ended != BOUNDED else NOT_PROVED
+        if status == PROVED and curved:
+            found, bound, status = self._confirmed(found, bound)
+            gap = (found.value - bound) / max(1.0, abs(found.value))
         how = (
             f"by SCIP's branch and bound over the lower level's optimality conditions ({search.nodes:,} nodes), to its feasibility tolerance "
             f"{FEASIBILITY:.0e}; the lower level was solved again at x"
         )
+        if status == PROVED:
+            holds = "the bound holds" if not curved else f"a second search finds nothing better by more than {self.gap:.0e}"
+            how += f"; {holds} even where every row may be violated by that tolerance"
         if found.tied:
             how += "; of several lower solutions y is the best for f, as optimality conditions mean it: problem.implicit(x), which takes one without regard to f, may differ"
         return described(self.compiled, found, bound, gap, status, how)
+
+    def _confirmed(self, found: Found, bound: float) -> tuple[Found, float, str]:
+        """(the best point, its bound, the status), after another search that no violation of rows within SCIP's tolerance can mislead."""
+        program, sign = self.program, self.compiled.sign
+        other = nothing_below(program, found.value, self.gap, self.until, self.show, sign)
+        if other.values is None:
+            return found, bound, PROVED if other.ended == NO_POINT else other.ended
+        again = self._again(other)
+        if again is not None and again.value < found.value - SHARE * self.gap * max(1.0, abs(found.value)):
+            return again, -math.inf, f"{NOT_PROVED}: f is {sign * again.value:.10g} where SCIP's branch and bound says that it is no better than {sign * bound:.10g}"
+        loose = searched(program, other.values, SHARE * self.gap, self.until, self.show, sign, FEASIBILITY)
+        why = f"where rows are violated by {FEASIBILITY:.0e}, SCIP's tolerance, the program's value is {sign * min(loose.value, other.value):.10g}"
+        return found, min(bound, loose.bound), f"{NOT_PROVED}: {why}"
 
     def _again(self, search: Search) -> Found | None:
         """The end of a search with the lower level solved exactly; None where f has no value there."""
@@ -310,7 +341,15 @@ class _Proof:
                     best = found
             if best is not None and best.value <= search.value + AGREES * (1.0 + abs(search.value)):
                 break
-        return best
+        return self._next_to(search.values[self.program.upper]) if best is None else best
+
+    def _next_to(self, x: np.ndarray) -> Found | None:
+        """The best of some points next to one at which f has no value: x may be on the edge of where it has any."""
+        if self.compiled.upper.whole.any():
+            return None
+        inner = start_point(self.compiled, self.given)
+        points = on_upper_set(self.compiled, np.stack([x + share * (inner - x) for share in EDGES]))
+        return min((one for one in map(self._feasible_at, points) if one is not None), key=lambda one: one.value, default=None)
 
     def _inside(self, x: np.ndarray) -> np.ndarray | None:
         """The point of X, with whole numbers where they are wanted, that was meant; None where there is none next to it."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.optimize import minimize
 
 from hierfl.compiler.programs.saddle import Saddle
 from hierfl.compiler.programs.small_and_sparse import diagonal
-from hierfl.inspect.proved.polynomials import Definition
+from hierfl.inspect.proved.polynomials import Definition, Polynomial
 from hierfl.inspect.proved.single_level import SingleLevel
 
 NEAR = 1e-7  # of 1 + its size: how near to a bound, or to equality, what holds is
 FAR = 1e-5  # of 1 + |value|: a step that leads so far is not taken
 STEPS, MOST = 4, 30_000  # of Newton's method, and unknowns that it is tried for
+SMALL, FINAL, MOST_STEPS = 60, 1e-15, 30  # unknowns up to which a descent is tried, to which fall of the objective, relative to 1 and to it, and its steps
 SLOPES: dict[str, Callable[[float, float], float]] = {
     "itself": lambda v, _: 1.0,
     "exp": lambda v, _: float(np.exp(v)),
@@ -56,6 +58,48 @@ def refined(program: SingleLevel, values: np.ndarray) -> np.ndarray:
         shortest = Saddle(diagonal(np.ones(len(free)), matrix), matrix)
         found[free] -= shortest.solve(np.zeros(len(free)), left)[0]
     return found if (np.abs(found - values) <= FAR * (1.0 + np.abs(values))).all() else values
+
+
+def descended(program: SingleLevel, values: np.ndarray) -> np.ndarray:
+    """The end of sequential quadratic programming from some values, the one of every pair that is nearer to 0 held there: the digits that a gap does not ask
+    for. The same values where there are too many, or it fails.
+    """
+    unknowns = program.unknowns
+    if len(values) > SMALL:
+        return values
+    low, high, size = np.array(unknowns.low), np.array(unknowns.high), 1.0 + abs(program.objective.at(values))
+    for first, second in program.pairs:
+        place = first if values[first] <= values[second] else second
+        low[place] = high[place] = 0.0
+    start = np.where(unknowns.whole, np.round(values), values)
+    low, high = (np.where(unknowns.whole, start, end) for end in (low, high))
+
+    def rows(some: Sequence[Polynomial | Definition], at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(values, derivatives) of rows."""
+        found = [_of_definition(one, at) if isinstance(one, Definition) else (one.at(at), one.slopes(at)) for one in some]
+        matrix = np.zeros((len(found), len(at)))
+        for k, (_, slopes) in enumerate(found):
+            matrix[k, list(slopes)] = list(slopes.values())
+        return np.array([value for value, _ in found]), matrix
+
+    equal, least = [*program.all_equations, *unknowns.definitions], program.inequalities
+    asked = [
+        {"type": kind, "fun": lambda at, some=some: rows(some, at)[0], "jac": lambda at, some=some: rows(some, at)[1]}
+        for kind, some in (("eq", equal), ("ineq", least))
+        if some
+    ]
+    goal = [program.objective]
+    with np.errstate(all="ignore"):
+        end = minimize(
+            lambda at: rows(goal, at)[0][0] / size,
+            np.clip(start, low, high),
+            jac=lambda at: rows(goal, at)[1][0] / size,
+            bounds=np.stack([low, high], axis=1),
+            constraints=asked,
+            method="SLSQP",
+            options={"ftol": FINAL, "maxiter": MOST_STEPS},
+        )
+    return end.x if np.isfinite(end.x).all() else values
 
 
 def _of_definition(one: Definition, values: np.ndarray) -> tuple[float, dict[int, float]]:

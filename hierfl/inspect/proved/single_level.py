@@ -33,6 +33,7 @@ from hierfl.compiler.starting_points import on_upper_set
 from hierfl.errors import IncompatibleSolverError
 from hierfl.inspect.implicit.multipliers import owners_of
 from hierfl.inspect.proved.polynomials import Entries, Environment, Polynomial, Translator, Unknowns
+from hierfl.inspect.proved.quotients import Quotient, with_quotients
 from hierfl.inspect.proved.squares import as_squares
 from hierfl.language.coupled import CLIENTS_MEAN, FEDERATION, ROW, CoupledCondition
 from hierfl.language.expectation import SampleAverage, total
@@ -64,6 +65,7 @@ class SingleLevel:
     inequalities: list[Polynomial] = field(default_factory=list)
     slacks: list[tuple[int, Polynomial]] = field(default_factory=list)  # unknowns that are these
     pairs: list[tuple[int, int]] = field(default_factory=list)
+    quotients: list[Quotient] = field(default_factory=list)  # unknowns that are these; their rows are among the equations
     upper: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
     followers: list[Follower] = field(default_factory=list)
 
@@ -74,6 +76,8 @@ class SingleLevel:
         for follower, (u, z) in zip(self.followers, answers):
             values[follower.u], values[follower.z] = u, z
         self.unknowns.completed(values)
+        for one in self.quotients:
+            values[one.place] = values[one.above] / one.below.at(values)
         for place, slack in self.slacks:
             values[place] = max(slack.at(values), 0.0)
         for first, second in self.pairs:
@@ -243,6 +247,8 @@ class _Writer:
         program.objective = as_squares(self._plainer(program.objective), unknowns, 1.0)
         program.inequalities = [as_squares(self._plainer(one), unknowns, -1.0) for one in program.inequalities]
         program.inequalities += unknowns.inequalities
+        others = [program.objective, *program.inequalities, *(slack for _, slack in program.slacks)]
+        program.equations, program.quotients = with_quotients(program.equations, others, unknowns)
         return program
 
     def _plainer(self, one: Polynomial) -> Polynomial:

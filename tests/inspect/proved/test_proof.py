@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import cvxpy as cp
 import numpy as np
@@ -17,7 +18,8 @@ from scipy.optimize import linprog
 
 import hierfl as hf
 from hierfl.inspect.implicit.reference import Reference
-from hierfl.inspect.proved import proof
+from hierfl.inspect.proved import proof, scip
+from hierfl.inspect.proved.refined import descended
 from hierfl.inspect.proved.scip import bound_pairs
 from hierfl.inspect.proved.single_level import SingleLevel
 from tests.benchmarks.bolib import declared
@@ -251,17 +253,24 @@ def test_twenty_rows_are_proved() -> None:
     assert problem.implicit(found.x) == pytest.approx(found.value, abs=1e-7)
 
 
-def test_the_limit_and_ctrl_c_give_the_best_point_and_the_bound() -> None:
+def test_the_limit_and_ctrl_c_give_the_best_point_and_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = random_problem(40, 1)
     problem.compile()
     found = problem.reference(certificate="global", time_limit=3.0, progress=False)
     assert found.status == "time limit reached" and "time limit reached" in str(found) and "the best point found" in repr(found)
     assert found.bound < found.value == pytest.approx(problem.implicit(found.x))
 
+    begun, search = threading.Event(), proof.searched
+
+    def watched(*given: object, **settings: object) -> object:
+        begun.set()
+        return search(*given, **settings)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(proof, "searched", watched)
+
     def press() -> None:
         """A second after the search has begun."""
-        while not any(thread.name == "hierfl: branch and bound" for thread in threading.enumerate()):
-            time.sleep(0.01)
+        begun.wait()
         time.sleep(1.0)
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -378,16 +387,57 @@ def test_without_scip_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_optimum_that_does_not_hold_when_the_level_is_solved_again_is_not_called_proved(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hierfl.inspect.proved import proof
-
     x, y = cp.Variable(name="x"), cp.Variable(name="y")
     problem = hf.Problem(hf.Minimize(server=x + y), hf.ArgMin(y, cp.square(y - x)), [cp.abs(x) <= 1])
     right = proof.searched
 
-    def wrong(*given: object) -> object:
-        found = right(*given)  # type: ignore[arg-type]
+    def wrong(*given: object, **settings: object) -> object:
+        found = right(*given, **settings)  # type: ignore[arg-type]
         return found._replace(value=found.value - 0.1, bound=found.bound - 0.1)
 
     monkeypatch.setattr(proof, "searched", wrong)
     found = problem.reference(certificate="global", progress=False)
     assert found.status.startswith("not proved") and found.value == pytest.approx(-2) and "not proved" in repr(found)
+
+
+def test_a_crash_of_scip_is_an_answer_and_takes_nothing_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    crashing = tmp_path / "crashing.py"
+    lines = ["import os, signal, sys", "from multiprocessing.connection import Connection", "channel = Connection(int(sys.argv[1]))"]
+    lines += ["sys.path[:] = channel.recv()", "channel.send(('ready',))", "channel.recv()", "os.kill(os.getpid(), signal.SIGSEGV)"]
+    crashing.write_text("\n".join(lines))
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    problem = hf.Problem(hf.Minimize(server=cp.square(x - 0.5) + y), hf.ArgMin(y, cp.square(y - x)), [cp.abs(x) <= 1])
+    monkeypatch.setattr(scip.Process, "script", crashing)
+    monkeypatch.setattr(scip, "_AT_REST", [])
+    found = problem.reference(certificate="global", progress=False)
+    assert found.status == "SCIP failed: its process ended abnormally (SIGSEGV)" and "the best point found" in repr(found)
+    assert found.value == pytest.approx(0.25, abs=1e-6) and found.bound == -np.inf  # (x - 1/2)^2 + x at x = 0
+    monkeypatch.undo()
+    assert proved(problem).value == pytest.approx(0.25, abs=1e-9)
+
+
+def test_a_bound_that_tolerances_undo_is_not_called_proved() -> None:
+    """y(x) is 0 for x > 0 and 1 at 0: f = x + y has the infimum 0, with multipliers 1 / x, and SCIP's own bound is above it (BOLIB's Zlobec2001b)."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    rows = [y >= 0, y <= 1, x * y >= 0, x * y <= 0]
+    found = hf.Problem(hf.Minimize(server=x + y), hf.ArgMin(y, -y, rows), [x >= 0, x <= 1]).reference(certificate="global", progress=False)
+    assert found.status.startswith("not proved") and not 0 < found.bound <= found.value
+
+
+def test_quotients_below_whose_denominators_come_to_nothing() -> None:
+    """Two roads of capacity x > 0 and 1 share 2 travellers, each at time y / capacity: y_0 = 2 x / (1 + x), and f = y_0 ** 2 + x falls to 0 as x does."""
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y", nonneg=True)
+    level = hf.ArgMin(y, cp.square(y[0]) / x + cp.square(y[1]), [cp.sum(y) == 2])
+    found = proved(hf.Problem(hf.Minimize(server=cp.square(y[0] - 1) + x), level, [x >= 0, x <= 3]))
+    grid = np.linspace(1e-9, 3, 300_001)
+    assert found.value == pytest.approx(((2 * grid / (1 + grid) - 1) ** 2 + grid).min(), abs=1e-6)
+
+
+def test_what_is_proved_has_the_digits_that_the_gap_does_not_ask_for() -> None:
+    """f = (x - y)^2 + (y - 3)^4 / 4, y(x) = max(2 x, 1): against the root of its derivative."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    program = SingleLevel.of(hf.Problem(hf.Minimize(server=cp.square(x - y) + 0.25 * cp.power(y - 3, 4)), hf.ArgMin(y, cp.square(y - 2 * x), [y >= 1])).compile())
+    root = next(r.real for r in np.roots([16, -72, 110, -54]) if abs(r.imag) < 1e-9)  # of x^2 + (2 x - 3)^4 / 4, whose derivative is 2 x + 2 (2 x - 3)^3
+    follower = program.followers[0]
+    near = program.completed(np.array([root + 1e-3]), [(np.full(follower.u.size, 2 * root + 2e-3), np.zeros(follower.z.size))])
+    assert float(descended(program, near)[program.upper[0]]) == pytest.approx(root, abs=1e-8)
