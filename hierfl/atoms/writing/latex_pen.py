@@ -91,7 +91,7 @@ class LatexPen(Pen):
 
     def operator(self, phrase: Phrase, name: str | None = None) -> Written:
         """A symbol before the operands, the settings as its subscripts; by default the head's name, upright."""
-        name = name or rf"\operatorname{{{escaped(phrase.head)}}}"
+        name = name or rf"\operatorname{{{escaped(phrase.head.replace('_', ' '))}}}"
         return self.applied(name + subscript(self.settings(phrase)), phrase.args)
 
     def filled(self, template: Template, phrase: Phrase) -> Written:

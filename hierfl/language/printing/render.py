@@ -21,7 +21,7 @@ from hierfl.language.printing.stating import (
     Optimization,
     Statement,
     statement,
-    with_named_constants,
+    with_names,
 )
 from hierfl.language.printing.text import domain_text, write_text
 
@@ -41,7 +41,7 @@ def problem_text(problem: Any) -> str:
     str
         Several lines, the lower level indented under its ``where``.
     """
-    said = with_named_constants(statement(problem))
+    said = with_names(statement(problem))
     lines = [*_goal_text(said.program)]
     for answer in said.answers:
         chosen = [f"({answer.selection})"] if answer.selection else []
@@ -61,7 +61,7 @@ def problem_latex(problem: Any) -> str:
     problem
         A ``hierfl.Problem``.
     """
-    rows = " \\\\\n".join(_rows(with_named_constants(statement(problem))))
+    rows = " \\\\\n".join(_rows(with_names(statement(problem))))
     return f"\\begin{{aligned}}\n{rows}\n\\end{{aligned}}"
 
 
@@ -89,7 +89,7 @@ def _condition_text(condition: Condition) -> str:
 
 def _where_text(answer: Answer) -> str:
     unknown, response = write_text(answer.unknown), write_text(answer.response)
-    each = ["each client i"] if answer.each_client else []
+    each = [f"each client {answer.index}"] if answer.each_client else []
     each += [f"each sample {write_text(answer.sample)}"] if answer.sample else []
     equation = f"{unknown} = {response}" if response != unknown else unknown
     owners = f", for {' and '.join(each)}," if each else ""
@@ -157,15 +157,15 @@ def _subject_latex(conditions: Iterable[Condition]) -> list[tuple[str, str]]:
 
 
 def _condition_latex(condition: Condition) -> str:
-    each = condition.owners.removesuffix(" i")
-    index = " i" if each != condition.owners else ""
+    index = f" {condition.index}" if condition.owners.endswith(f" {condition.index}") else ""
+    each = condition.owners.removesuffix(index)
     return write_latex(condition.node) + (rf" \quad \text{{{each}{' ' if index else ''}}}{index}" if each else "")
 
 
 def _where_latex(answer: Answer) -> str:
     unknown, response = write_latex(answer.unknown), write_latex(answer.response)
     equation = f"{unknown} = {response}" if response != unknown else unknown
-    each = [r"\text{each client } i"] if answer.each_client else []
+    each = [rf"\text{{each client }} {answer.index}"] if answer.each_client else []
     each += [rf"\text{{each sample }} {write_latex(answer.sample)}"] if answer.sample else []
     verb = r"\text{ is a Nash equilibrium" if isinstance(answer.task, Game) else r"\text{ solves"
     solves = verb + (r", for } " if each else "}")

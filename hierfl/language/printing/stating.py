@@ -26,22 +26,24 @@ from hierfl.language.printing.text import expression_text, read
 from hierfl.language.sample import ClientParameter, Sample
 
 Phrases = tuple[Phrase, ...]
+WEIGHT, INDEX = "w", "i"  # of clients, where the declaration has nothing of these names
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A constraint; ``each_client`` if it is one constraint for every client, ``each_row`` if it is for every row."""
+    """A constraint; ``each_client`` if it is one constraint for every client, ``each_row`` if it is for every row. ``index`` is the clients'."""
 
     node: Phrase
     each_client: bool = False
     each_row: bool = False
+    index: str = INDEX
 
     @property
     def owners(self) -> str:
         """Whose constraint it is, in words; empty where it is one."""
         if self.each_row:
-            return f"for each row{' of each client i' if self.each_client else ''}"
-        return "for each client i" if self.each_client else ""
+            return f"for each row{f' of each client {self.index}' if self.each_client else ''}"
+        return f"for each client {self.index}" if self.each_client else ""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ class Answer:
     sample: Phrase | None
     task: Optimization | Inequality | Game
     selection: str = ""
+    index: str = INDEX
 
 
 @dataclass(frozen=True)
@@ -112,19 +115,40 @@ class Statement:
     constants: Phrases = ()
 
 
-def with_named_constants(said: Statement) -> Statement:
-    """The statement with a name for each array that is too long to be written out; equal arrays share theirs."""
+def with_names(said: Statement) -> Statement:
+    """The statement with a name for each array that is too long to be written out (equal arrays share theirs), and with letters for the clients'
+    weights and index that the declaration has not.
+    """
     phrases = list(_phrases(said))
     arrays = dict.fromkeys(map(_key, filter(_is_long, phrases)))
     used = {phrase.value for phrase in phrases if phrase.head == "name"}
-    letter = next(
-        (name for name in ("c", "a", "b", "d", "const") if not any(_alike(u, name) for u in used)), "constant"
-    )
+    free = [next((name for name in names if not any(_alike(u, name) for u in used)), names[-1]) for names in LETTERS]
+    letter, weight, index = free
+    if (weight, index) != (WEIGHT, INDEX):
+        said = _relettered(said, weight, index)
     names = {
         key: Phrase("name", value=letter, shape=key[0], options=(("index", str(k)),) if len(arrays) > 1 else ())
         for k, key in enumerate(arrays, 1)
     }
     return replace(_renamed(said, names), constants=tuple(names.values())) if names else said
+
+
+# for constants, weights and the clients' index, the first that is free
+LETTERS = ("c", "a", "b", "d", "const", "constant"), (WEIGHT, "omega", "p", "weight"), (INDEX, "k", "l", "client")
+
+
+def _relettered(part: Any, weight: str, index: str) -> Any:
+    """A part of a statement with other letters for the clients' weights and index."""
+    if isinstance(part, tuple):
+        return tuple(_relettered(piece, weight, index) for piece in part)
+    if not is_dataclass(part) or isinstance(part, type):
+        return part
+    if isinstance(part, Phrase):
+        options = {name: index if name in ("index", "holder") and value == INDEX else value for name, value in part.options}
+        options |= {"weight": weight, "index": index} if part.head == "weighted_sum" else {}
+        return replace(part, args=_relettered(part.args, weight, index), options=tuple(options.items()))
+    own = {entry.name: index if entry.name == "index" else _relettered(getattr(part, entry.name), weight, index) for entry in fields(part)}
+    return replace(part, **own)
 
 
 def _alike(used: str, name: str) -> bool:

@@ -92,11 +92,13 @@ def _text_of_average(pen: TextPen, phrase: Phrase) -> Written:
 
 def _latex_of_weighted_sum(pen: LatexPen, phrase: Phrase) -> Written:
     inside = pen.at(phrase.args[0], PRODUCT)
-    return Written(rf"\sum_{{i=1}}^{{{phrase.value}}} w_{{i}} \, {inside}", PRODUCT)
+    weight, index = phrase.option("weight", "w"), phrase.option("index", "i")
+    return Written(rf"\sum_{{{index}=1}}^{{{phrase.value}}} {symbol(weight, index)} \, {inside}", PRODUCT)
 
 
 def _text_of_weighted_sum(pen: TextPen, phrase: Phrase) -> Written:
-    return Written(f"sum_i w_i * {pen.at(phrase.args[0], PRODUCT)}", PRODUCT)
+    weight, index = phrase.option("weight", "w"), phrase.option("index", "i")
+    return Written(f"sum_{index} {weight}_{index} * {pen.at(phrase.args[0], PRODUCT)}", PRODUCT)
 
 
 # Tuples, functions and inner products

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import cvxpy as cp
+import numpy as np
 import pytest
 from matplotlib.mathtext import MathTextParser
 
@@ -270,3 +271,16 @@ def test_latex_marks_who_sees_what() -> None:
     assert r"\mathbb{E}_{\mathrm{server}}" in latex
     assert r"\sum_{i=1}^{10} w_{i} \, \frac{1}{2} \, \left\Vert x - y_{i} \right\Vert_{F}^{2}" in latex
     assert r"\left\Vert y - x \right\Vert_{F} \leq \rho_{i}" in latex
+
+
+def test_no_letter_stands_for_two_things() -> None:
+    """A user's own w, or i, stands beside other letters for the clients' weights and their index."""
+    w, i, y, a = cp.Variable(2, name="w"), cp.Variable(name="i"), cp.Variable(2, name="y"), hf.Sample(2, name="a")
+    federation = hf.Federation([hf.Client({a: np.ones((3, 2))})] * 2)
+    upper = hf.E(cp.sum_squares(w + y - a)) + cp.square(i - 1)
+    problem = hf.Problem(hf.Minimize(clients=upper), hf.ArgMin(y, cp.sum_squares(y - w), [y >= i], scope="client"), federation=federation)
+    text, latex = problem_text(problem), problem_latex(problem)
+    assert "sum_k omega_k * (E_k[sum_squares(w + y_k - a)] + square(i - 1))" in text
+    assert "where y_k = y_k(i, w) solves, for each client k," in text and "y >= i" in text
+    assert r"\sum_{k=1}^{2} \omega_{k}" in latex and r"\mathbb{E}_{k}" in latex and r"\text{each client } k" in latex
+    assert "w_" not in text and "w_{" not in latex
