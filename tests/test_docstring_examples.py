@@ -15,10 +15,11 @@ import pytest
 import hierfl as hf
 import hierfl.models
 import hierfl.solvers
+import hierfl.study
 import hierfl.testing
 
 PAGES = Path(__file__).parents[1] / "docs" / "api"
-MODULES = (hierfl, hierfl.solvers, hierfl.models, hierfl.testing)
+MODULES = (hierfl, hierfl.solvers, hierfl.models, hierfl.study, hierfl.testing)
 
 
 def documented() -> dict[str, object]:

@@ -13,6 +13,7 @@ import pytest
 import hierfl
 import hierfl.models
 import hierfl.solvers
+import hierfl.study
 import hierfl.testing
 from hierfl.solvers import extend
 
@@ -43,14 +44,14 @@ def test_every_public_name_is_in_the_reference() -> None:
     text = "\n".join(page.read_text() for page in (DOCS / "api").glob("*.rst"))
     documented = {name.rsplit(".", 1)[-1] for name in re.findall(r"^\.\. auto\w+:: ([\w.]+)", text, flags=re.MULTILINE)}
     by_module = {name for name in vars(hierfl.errors) if "automodule:: hierfl.errors" in text}
-    public = {*hierfl.__all__, *hierfl.solvers.__all__, *hierfl.models.__all__, *hierfl.testing.__all__} - {"errors"}
+    public = {*hierfl.__all__, *hierfl.solvers.__all__, *hierfl.models.__all__, *hierfl.study.__all__, *hierfl.testing.__all__} - {"errors"}
     assert (
         len(public - documented - by_module) < 10 and ".. public-names::" in text
     )  # which documents what has no section
     elsewhere = {
         name
         for name in documented
-        if not any(hasattr(m, name) for m in (hierfl, hierfl.solvers, hierfl.models, hierfl.testing))
+        if not any(hasattr(m, name) for m in (hierfl, hierfl.solvers, hierfl.models, hierfl.study, hierfl.testing))
     }
     assert elsewhere <= {*SHOWN, "errors"}
 
