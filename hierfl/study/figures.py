@@ -48,7 +48,7 @@ def plot_curves(compared: Comparison, problem: str, ax: Axes | None, axis: str, 
         panel.set(xlabel=UNITS.get(axis, axis.replace("_", " ")), ylabel=f"{what} - the best seen" if scale == "gap" else what)
         if scale != "linear":
             panel.set_yscale("log", nonpositive="mask")
-        _named(figure, panel, lines, names, ax is None)
+        _named(figure, panel, lines, names, ax is None, beside=True)
     return figure
 
 
@@ -70,14 +70,15 @@ def plot_profiles(of: Mapping[float, Mapping[str, Profile]], ax: Axes | None, ki
             panel.set(xlabel=unit if kind == "data" else "factor of the quickest", ylabel="share solved", ylim=(-0.02, 1.02), xscale="log")
             panel.set_title(f"to {tolerance:g} of the way")
             if panel is axes[-1]:
-                _named(figure, panel, lines, list(profiles), ax is None and len(of) == 1)
+                _named(figure, panel, lines, list(profiles), ax is None, beside=len(of) == 1)
     return figure
 
 
-def _named(figure: Figure, panel: Axes, lines: list[Any], names: list[str], beside: bool) -> None:
-    if beside and len(lines) > 1:
+def _named(figure: Figure, panel: Axes, lines: list[Any], names: list[str], ours: bool, beside: bool) -> None:
+    """Names beside the curves of a single panel, below several, and within a panel of somebody else's figure."""
+    if ours and beside and len(lines) > 1:
         name_curves([panel], [lines], names)
-    elif len(lines) > 1 and len(figure.axes) > 1:
+    elif ours and len(lines) > 1:
         figure.legend(lines, names, loc="outside lower center", ncols=min(len(names), 4))
     elif lines:
         panel.legend()
