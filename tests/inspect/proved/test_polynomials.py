@@ -10,8 +10,7 @@ import pytest
 
 from hierfl.errors import IncompatibleSolverError
 from hierfl.inspect.proved.polynomials import LONG, Polynomial, Translator, Unknowns
-from tests.atoms.atom_cases import CASES, Case
-from tests.atoms.test_atoms import variable
+from tests.atoms.atom_cases import CASES
 
 TRANSLATED = ("multiply", "divide", "matmat", "dot of vectors", "kron", "index", "sum axis", "exp", "log", "abs", "maximum", "max", "norm1", "huber", "logistic")
 
@@ -31,8 +30,7 @@ def test_every_atom_has_its_own_value_or_is_refused_by_name() -> None:
     rng, refused = np.random.default_rng(0), set()
     for case in CASES:
         values = case.draw(rng)
-        variables = [variable(case, place, shape) for place, shape in enumerate(case.shapes)]
-        expression = case.build(*variables)
+        expression, variables = case.of_variables()
         try:
             found = translated(expression, variables, values)
         except IncompatibleSolverError as error:
