@@ -10,7 +10,7 @@ import pytest
 
 from hierfl.errors import IncompatibleSolverError
 from hierfl.inspect.proved.polynomials import LONG, Polynomial, Translator, Unknowns
-from tests.atoms.atom_cases import CASES
+from tests.atoms.atom_cases import CASES, Case
 
 TRANSLATED = ("multiply", "divide", "matmat", "dot of vectors", "kron", "index", "sum axis", "exp", "log", "abs", "maximum", "max", "norm1", "huber", "logistic")
 
