@@ -12,7 +12,7 @@ TESTS ?= tests
 # these read the source tree itself
 SOURCE_TESTS := tests/test_architecture.py tests/test_floor_plan.py tests/test_packaging.py
 
-.PHONY: run reproduce test test-fast test-nightly lint contracts typecheck pytest conformance installed docs docs-test readme-figures release-check bench bench-quick clean
+.PHONY: run reproduce test test-fast test-nightly lint contracts typecheck pytest conformance installed docs docs-test readme-figures release-check bench bench-quick leagues clean
 
 run: $(VENV)/.run
 	@$(BIN)/hierfl demo --no-open --out figures $(RUN_ARGS)
@@ -106,6 +106,11 @@ bench: $(VENV)/.run
 	$(BIN)/python -m tests.benchmarks.first_answer
 	$(BIN)/python -m tests.benchmarks.untuned
 	$(BIN)/python -m tests.benchmarks.growth
+
+# methods on implicit functions at equal calls, kept in tests/benchmarks/leagues.json; what is finished is not run again
+leagues: $(VENV)/.run
+	@$(BIN)/python -m pip install -qqq --disable-pip-version-check -e ".[bench]"
+	$(BIN)/python -m tests.benchmarks.leagues --folder .cache/leagues $(RUN_ARGS)
 
 bench-quick: $(VENV)/.run
 	$(BIN)/python -m tests.benchmarks --quick
