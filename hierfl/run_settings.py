@@ -12,7 +12,7 @@ import numpy as np
 
 from hierfl.checkpoint import Checkpoint
 from hierfl.errors import SettingError
-from hierfl.near_names import near_names, require_names
+from hierfl.near_names import near_names, require_names, suggests_names
 
 MOST_ROUNDS = 100_000_000
 OPEN_ENDED = 100_000  # rounds, at most, of a run that goes on until it stagnates
@@ -42,7 +42,8 @@ COLUMNS = {
 }
 
 
-@dataclass(frozen=True)
+@suggests_names
+@dataclass(frozen=True, kw_only=True)
 class Budget:
     """A limit for a run, or several, whichever is reached first; never exceeded, trial runs for ``step_size="auto"`` included.
 

@@ -203,6 +203,10 @@ class Limits:
         return replace(self, counts={name: max(1.0, limit - spent.get(name, 0)) for name, limit in self.counts.items()})
 
 
+class NotCountedError(SettingError):
+    """A limit in what a run does not count."""
+
+
 def counted(history: History, name: str) -> np.ndarray:
     """A column by round: scalars sent, or work.
 
@@ -213,7 +217,7 @@ def counted(history: History, name: str) -> np.ndarray:
     if name not in history:
         known = ", ".join([*(column for column in WORK if column in history), "floats", "rounds", "seconds"])
         exact = ": the lower level is answered exactly" if name == "lower_gradients" and "lower_solves" in history else ""
-        raise SettingError(f"budget: this solver does not count {name}{exact}; it counts {known}.")
+        raise NotCountedError(f"budget: this solver does not count {name}{exact}; it counts {known}.")
     return np.asarray(history[name])
 
 

@@ -225,7 +225,7 @@ class Comparison(Shown):
 
         Raises ``SettingError`` for a tolerance outside (0, 1), and for ``best`` of a problem that there is not.
         """
-        if not 0 < tolerance < 1:
+        if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float, np.floating)) or not 0 < tolerance < 1:
             raise SettingError(f"tolerance={tolerance!r}: a share of the way, in (0, 1), such as 1e-3.")
         if unknown := [name for name in best or {} if name not in self.problems]:
             raise SettingError(f"best: there is no problem {unknown[0]!r}; there are {', '.join(self.problems)}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from hierfl.compiler.starting_points import nearest_in_upper_set
 from hierfl.compiler.violations import Violations
 from hierfl.descent.implicit_oracle import ImplicitOracle
 from hierfl.errors import DivergedError, EmptyLowerSetError, LowerLevelError, SettingError
-from hierfl.runtime.records import SCALARS, together
+from hierfl.runtime.records import SCALARS, NotCountedError, together
 from hierfl.study.curve import Curve
 
 OUTSIDE = "method from outside"
@@ -31,8 +32,8 @@ class CountedFunction:
     """f of a problem, to be made small: ``f(x)`` of flat arrays ``(n,)``, negated where the declaration maximises.
 
     Points outside X are asked for at their projections on X, and f is infinite where it has no value, or its answer violates an upper constraint.
-    What is asked is counted as a run counts it: a value is one of every client's term and sends n + 1 numbers a client, a gradient n more. At the
-    same x it solves no lower level again.
+    What is asked is counted as a run counts it: a value is one of every client's term and sends n + 1 numbers a client, a gradient n more (and as
+    many as a y has that all clients share). At the same x the other of the two solves no lower level again.
 
     Attributes
     ----------
@@ -61,7 +62,8 @@ class CountedFunction:
         self.low = np.concatenate([np.ravel(box.lo) for box in known])
         self.high = np.concatenate([np.ravel(box.hi) for box in known])
         self._began, self._seconds = time.perf_counter(), seconds
-        self._last: tuple[bytes, float] | None = None
+        self._last, self._asked, self._value_there = b"", set[str](), math.inf  # the latest point, what was asked there, and f
+        self._lock = threading.RLock()
         self._best = math.inf, self.start
         self._told: list[tuple[dict[str, int], float, float]] = []  # what was spent, seconds, the best value, at every better one
 
@@ -93,28 +95,41 @@ class CountedFunction:
     def __call__(self, x: Any) -> float:
         """f at x, or at the nearest point of X."""
         point = self.project(x)
-        key = point.tobytes()
-        again = self._last is not None and self._last[0] == key
-        self._charge(values=self._sides, **self._sent(1), **({} if again else self._solved()))
-        value = self._value(point)
-        self._last = key, value
-        self._note(value, point)
-        return value
+        with self._lock:
+            again = self._again(point, "value")
+            self._charge(values=self._sides, scalars=self._sent(value=not again, gradient=False), **({} if again else self._solved()))
+            self._value_there = self._value_there if again else self._value(point)
+            self._note(self._value_there, point)
+            return self._value_there
 
     def gradient(self, x: Any) -> Float[np.ndarray, " n"]:
         """The gradient there, next to a kink that of a point nearby; NaN where there is none."""
+        if "values" in self._limits:
+            raise NotCountedError("a method from outside that asks for gradients is not held by a budget in values: take gradients, floats, lower_solves or seconds.")
         point = self.project(x)
+        with self._lock:
+            again = self._again(point, "gradient")
+            self._charge(gradients=self._sides, scalars=self._sent(value=not again, gradient=True), **({} if again else self._solved()))
+            known = self._oracle(point) if np.isfinite(point).all() else None
+            if known is None:
+                return np.full(self.size, np.nan)
+            if not again:
+                self._value_there = self._feasible(point, known.value)
+                self._note(self._value_there, point)
+            return np.array(known.slope)
+
+    def begin(self) -> None:
+        """Know f at the start, as the curve of any run does: it is not counted."""
+        self._note(self._value(self.project(self.start)), self.start)
+
+    def _again(self, point: np.ndarray, what: str) -> bool:
+        """Whether this is the other question at the latest point; the same one is a new question, whatever the answer."""
         key = point.tobytes()
-        again = self._last is not None and self._last[0] == key
-        n = self.size
-        self._charge(gradients=self._sides, scalars=self._compiled.num_clients * (n if again else 2 * n + 1), **({} if again else self._solved()))
-        known = self._oracle(point) if np.isfinite(point).all() else None
-        if known is None:
-            return np.full(n, np.nan)
-        if not again:
-            self._last = key, self._feasible(point, known.value)
-            self._note(self._last[1], point)
-        return np.array(known.slope)
+        if key != self._last or what in self._asked:
+            self._last, self._asked = key, {what}
+            return False
+        self._asked.add(what)
+        return True
 
     # --- what it costs -----------------------------------------------------------------------------------------------
 
@@ -123,8 +138,10 @@ class CountedFunction:
         problem = self._compiled
         return problem.num_clients * (problem.client_program is not None) + (problem.server_program is not None)
 
-    def _sent(self, values: int) -> dict[str, int]:
-        return {SCALARS: values * self._compiled.num_clients * (self.size + 1)}
+    def _sent(self, value: bool, gradient: bool) -> int:
+        """x down and a value up, the gradient up; of a y that all clients share that too, and the gradients in it."""
+        shared = self._compiled.lower.size if self._compiled.scope == "federation" else 0
+        return self._compiled.num_clients * (self.size + shared) * (value + gradient) + self._compiled.num_clients * value
 
     def _solved(self) -> dict[str, int]:
         """Lower levels: one of the federation, one of each client, or one of each row."""
@@ -147,7 +164,7 @@ class CountedFunction:
         after = together(self.spent, cost)
         for name, limit in self._limits.items():
             if name not in (SCALARS, "values", "gradients", "lower_solves"):
-                raise SettingError(f"a method from outside has no {name} that could be counted: its budget is in values, gradients, floats, lower_solves or seconds.")
+                raise NotCountedError(f"a method from outside has no {name} that could be counted: its budget is in values, gradients, floats, lower_solves or seconds.")
             if after.get(name, 0) > limit:
                 raise BudgetSpent
         if time.perf_counter() - self._began > self._seconds:
@@ -180,7 +197,7 @@ class CountedFunction:
     def curve(self, seed: int, status: str) -> Curve:
         """What it has come to, as a curve of the best value so far."""
         told = [*self._told, (self.spent, time.perf_counter() - self._began, self._best[0])]
-        names = sorted({name for spent, _, _ in told for name in spent})
+        names = (SCALARS, "values", "gradients", "lower_solves")
         counts = {name: np.array([spent.get(name, 0) for spent, _, _ in told], float) for name in names}
         sign = self._compiled.sign
         values = np.array([value if math.isfinite(value) else np.nan for _, _, value in told])
@@ -203,6 +220,7 @@ class OutsideMethod:
 
     def run(self, f: CountedFunction, seed: int) -> Curve:
         """Until it ends by itself, or the budget does."""
+        f.begin()
         try:
             self.minimise(f, f.start.copy(), seed)
         except BudgetSpent:

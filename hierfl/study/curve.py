@@ -61,11 +61,11 @@ class Curve:
         inside = points.projected(xs)
         sampled = points.values(inside)
         violated = points.violated(inside, sampled).any(axis=1)
-        names = [name for name in COLUMNS.values() if name in result.history]
-        counts = {name: took.get(name, 0) + np.concatenate([[0.0], np.cumsum(result.history[name])])[rounds] for name in names}
+        names = [name for name in COLUMNS.values() if name in result.history or not done]  # nothing was taken where no round was made
+        counts = {name: took.get(name, 0) + np.concatenate([[0.0], np.cumsum(result.history.get(name, np.zeros(done)))])[rounds] for name in names}
         counts["rounds"] = rounds.astype(float)
         if whole:
-            counts["seconds"] = np.concatenate([[0.0], np.cumsum(result.history["seconds"])])[rounds]
+            counts["seconds"] = np.concatenate([[0.0], np.cumsum(result.history.get("seconds", np.zeros(done)))])[rounds]
         final = float(result.value) if result.violation.feasible else float("nan")
         return cls(result.settings["seed"], result.status, counts, np.where(violated, np.nan, sampled.value), final)
 

@@ -57,6 +57,8 @@ def plot_profiles(of: Mapping[float, Mapping[str, Profile]], ax: Axes | None, ki
     require_axes(ax)
     if ax is not None and len(of) != 1:
         raise SettingError("ax=...: one tolerance for one panel; leave ax out for several.")
+    from matplotlib.ticker import NullFormatter
+
     with house_style(require_style(style)):
         figure, axes = panels(len(of), 4.4, 3.4, style) if ax is None else (cast("Figure", ax.figure), [ax])
         for panel, (tolerance, profiles) in zip(axes, of.items()):
@@ -68,6 +70,7 @@ def plot_profiles(of: Mapping[float, Mapping[str, Profile]], ax: Axes | None, ki
                 at, share = np.r_[first, profile.at, last], np.r_[0.0, profile.share, profile.share[-1] if len(profile.share) else 0.0]
                 lines += panel.plot(at, share, DASHES[place], drawstyle="steps-post", label=name)
             panel.set(xlabel=unit if kind == "data" else "factor of the quickest", ylabel="share solved", ylim=(-0.02, 1.02), xscale="log")
+            panel.xaxis.set_minor_formatter(NullFormatter())
             panel.set_title(f"to {tolerance:g} of the way")
             if panel is axes[-1]:
                 _named(figure, panel, lines, list(profiles), ax is None, beside=len(of) == 1)

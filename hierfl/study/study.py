@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from hierfl.checkpoint import Checkpoint
+from hierfl.compiler.content_marks import content_mark
 from hierfl.compiler.starting_points import start_points
 from hierfl.errors import CheckpointError, DivergedError, IncompatibleSolverError, SettingError
-from hierfl.jaxtools.interruption import INTERRUPTED
+from hierfl.jaxtools.interruption import INTERRUPTED, CutShort
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import Card, Shown, call_text
 from hierfl.near_names import suggests_names
@@ -28,7 +29,7 @@ from hierfl.progress import RunProgress
 from hierfl.run_settings import Budget, RunSettings
 from hierfl.runs import Runs
 from hierfl.runtime.checkpoints import differences, identity_of, stored_identity
-from hierfl.runtime.records import Limits
+from hierfl.runtime.records import Limits, NotCountedError
 from hierfl.runtime.step_search import SpentOnTrialsError
 from hierfl.study.comparison import Cell, Comparison
 from hierfl.study.counted_function import CountedFunction, OutsideMethod
@@ -139,8 +140,6 @@ class Study(Shown):
         ------
         CheckpointError
             If the folder holds runs of another study, naming what differs.
-        SettingError
-            For a budget in what a solver does not count, naming what it counts.
         KeyboardInterrupt
             At Ctrl-C; what was finished is in the folder.
         """
@@ -217,6 +216,8 @@ class Job:
         asked = RunSettings.of({**self.settings, "rounds": None, "progress": False})
         beside = f"{self.budget}, starts={self.starts!r}, x0={None if self.x0 is None else np.asarray(self._starts()).tolist()}"
         solver = "the default" if self.solver is None else self.solver
+        if isinstance(solver, OutsideMethod):  # by its code, and what it has closed over
+            beside += f", {solver.name} {content_mark(solver.minimise)}"
         found = identity_of(self.problem.compile(progress=False), solver, asked)
         return found | {"study": replace(found["rounds"], name="the budget and the starts", shown=beside, mark=beside, key="study")}
 
@@ -230,7 +231,7 @@ class Job:
             warnings.simplefilter("always")
             try:
                 curves = self._outside() if isinstance(self.solver, OutsideMethod) else self._own()
-            except (IncompatibleSolverError, SpentOnTrialsError) as error:
+            except (IncompatibleSolverError, NotCountedError, SpentOnTrialsError) as error:
                 return Cell((), refused=str(error).split("\n")[0])
         return Cell(tuple(curves), notes=tuple(dict.fromkeys(str(one.message).split("\n")[0] for one in heard)))
 
@@ -242,8 +243,12 @@ class Job:
             CountedFunction(compiled, {}, start)(start)  # compiled before the clock begins
             f = CountedFunction(compiled, self.budget.counts, start, seconds, seed)
             if self.budget.rounds is not None:
-                raise SettingError("a method from outside has no rounds: give the budget in values, gradients, floats, lower_solves or seconds.")
-            found.append(self.solver.run(f, seed))
+                raise NotCountedError("a method from outside has no rounds: give the budget in values, gradients, floats, lower_solves or seconds.")
+            try:
+                found.append(self.solver.run(f, seed))
+            except Exception as error:
+                error.add_note(f"It was raised by {self.solver.name}, seed {seed}, in a study.")
+                raise
         return found
 
     def _own(self) -> list[Curve]:
@@ -257,7 +262,7 @@ class Job:
         for own, start in groups:
             for _ in range(MORE):
                 runs = self._solved(rounds, own, start)
-                short = [run for run in runs if run.status == "completed" and self._share(run) < FULLY]
+                short = [run for run in runs if run.ended == "completed" and self._share(run) < FULLY]
                 if not short or rounds >= MOST or self.budget.rounds is not None:
                     break
                 rounds = min(MOST, math.ceil(1.1 * rounds / max(0.05, min(map(self._share, short)))))
@@ -273,6 +278,8 @@ class Job:
             if error.runs is None:
                 raise
             runs = error.runs
+        except CutShort:
+            raise KeyboardInterrupt from None
         if any(run.status == INTERRUPTED for run in runs):
             raise KeyboardInterrupt
         return runs
@@ -289,7 +296,7 @@ class Job:
         if name == "rounds":
             return 1.0
         if name == "seconds":
-            return float(np.sum(run.history["seconds"])) / limit
+            return float(np.sum(run.history.get("seconds", 0.0))) / limit
         (column,) = self.budget.counts
         took = run.settings.get("auto", {}).get("took", {}).get(column, 0)
         return (took + float(np.sum(run.history.get(column, 0)))) / limit
@@ -307,9 +314,15 @@ class Job:
                 if error.runs is None or not len(error.runs):
                     raise
                 pilot = error.runs[0]
+            except CutShort:
+                raise KeyboardInterrupt from None
+        if pilot.status == INTERRUPTED:
+            raise KeyboardInterrupt
+        if not pilot.settings["rounds_done"]:  # it diverges, or rests, at once: so will the run
+            return PILOT
         ((name, limit),) = self.budget.limits.items()
         if name == "seconds":
-            each = float(np.mean(pilot.history["seconds"])) if len(pilot.history["seconds"]) else 1.0
+            each = float(pilot.history["seconds"][-1])
             return min(MOST, max(PILOT, math.ceil(1.5 * limit / max(each, 1e-6))))
         Limits(counts=self.budget.counts).require_counted(pilot.history)
         (column,) = self.budget.counts
@@ -361,8 +374,9 @@ def _named_solvers(solvers: Any) -> dict[str, Any]:
         raise SettingError(f"solvers={solvers!r}: {{'name': solver}}, or a list of solvers.")
     for name, one in named.items():
         if one is not None and not isinstance(one, OutsideMethod) and (isinstance(one, type) or not hasattr(one, "bind")):
-            instead = f"hf.study.adapter({getattr(one, '__name__', 'minimise')})" if callable(one) and not isinstance(one, type) else "FedRZO()"
-            raise SettingError(f"solver {name!r} is {one!r}: an instance of a solver such as FedRZO(), None for solve()'s own choice, or a method from outside, {instead}.")
+            outside = callable(one) and not isinstance(one, type)
+            instead = f"hf.study.adapter({getattr(one, '__name__', 'minimise')})" if outside else "hf.study.adapter(function)"
+            raise SettingError(f"solver {name!r} is {one!r}: an instance of a solver such as FedRZO(), None for solve()'s own choice, or a method from outside by {instead}.")
     if not named:
         raise SettingError("solvers: at least one.")
     return named

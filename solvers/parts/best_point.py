@@ -56,5 +56,6 @@ class BoundSearch:
 
     def sent(self, asked: int = 1) -> dict[str, int]:
         """What so many questions to all clients send: x down; their value and its gradient up."""
-        clients, size = asked * self.problem.num_clients, self.problem.upper.size
+        shared = self.problem.lower.size if self.problem.scope == "federation" else 0  # y down, and gradients in it up
+        clients, size = asked * self.problem.num_clients, self.problem.upper.size + shared
         return {"scalars_down": clients * size, "scalars_up": clients * (size + 1), "monitor_scalars": clients}

@@ -144,8 +144,8 @@ def test_runs_end_and_are_measured_as_those_of_other_solvers() -> None:
     measured = solved(problem, metrics={"distance": lambda x, y: float(np.linalg.norm(y - 2))}, evaluate_every=2)
     assert measured.metrics["distance"][0] == pytest.approx(np.sqrt(8)) and measured.metrics["distance"][-1] < 1e-4
     scalars = stopped.communication["scalars_down"] + stopped.communication["scalars_up"]
-    assert scalars == 2 * (2 + 3)
-    limited = solved(problem, communication_limit=13)
+    assert scalars == 2 * (4 + 5)  # x and y down; the value, and gradients in both, up
+    limited = solved(problem, communication_limit=19)
     assert limited.status == "communication limit reached" and limited.settings["rounds_done"] == 2
     assert solved(problem, tolerance=1e-3, evaluate_every=2).status == "gradient tolerance reached"
     runs = problem.solve(ImplicitBundle(), restarts=3, progress=False)

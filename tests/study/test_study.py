@@ -61,8 +61,12 @@ def test_f_counts_what_it_is_asked_and_knows_the_best() -> None:
         assert counted(x) == pytest.approx(f(np.clip(x, -2, 2)), abs=1e-12)
     np.testing.assert_allclose(counted.gradient([0.3, -2.0]), [0.0, -1.0], atol=1e-9)
     np.testing.assert_allclose(counted.gradient([-0.5, -0.5]), [0.5, 0.5], atol=1e-9)
-    # 3 clients: 4 + 1 numbers... x is sent down (2) and a value up (1) for each client; a gradient 2 more, alone with its value
-    assert counted.spent == {"values": 9, "gradients": 6, "lower_solves": 4, "scalars": 3 * (3 * 3 + 2 + 5)}
+    # for each of 3 clients x and the shared y down (4) and a value up (1); a gradient in x and y 4 more, alone with its value; the first at a point known
+    assert counted.spent == {"values": 9, "gradients": 6, "lower_solves": 4, "scalars": 3 * (3 * 5 + 4 + 9)}
+    counted([-0.5, -0.5])  # the other question there
+    assert counted.spent["lower_solves"] == 4 and counted.spent["values"] == 12
+    counted([-0.5, -0.5])  # the same again
+    assert counted.spent["lower_solves"] == 5
     assert counted.best[0] == pytest.approx(0.25) and counted.bounds == [(-2.0, 2.0)] * 2
     with pytest.raises(hf.SettingError, match=r"of shape \(3,\): it is a function of flat arrays of shape \(2,\)"):
         counted(np.zeros(3))
@@ -164,10 +168,11 @@ def test_who_does_not_fit_or_does_not_count_is_named() -> None:
     found = study(solvers=[FedAvg(), cobyqa]).run(progress=False)
     assert "does not fit" in found.table() and found.notes[0].startswith("FedAvg() on the problem: does not fit: FedAvg needs")
     assert set(found.data_profile()) == {"cobyqa"}
-    with pytest.raises(hf.SettingError, match="does not count lower_gradients: the lower level is answered exactly"):
-        study(solvers=[FedRZO()], budget=hf.Budget(lower_gradients=100)).run(progress=False)
-    with pytest.raises(hf.SettingError, match="a method from outside has no projections"):
-        study(solvers=[cobyqa], budget=hf.Budget(projections=100)).run(progress=False)
+    exact = study(solvers=[FedRZO()], budget=hf.Budget(lower_gradients=100)).run(progress=False)
+    assert "does not count lower_gradients: the lower level is answered exactly" in exact.notes[0]
+    assert "a method from outside has no projections" in study(solvers=[cobyqa], budget=hf.Budget(projections=100)).run(progress=False).notes[0]
+    climber = hf.study.adapter(name="climber")(lambda f, x0, seed: f.gradient(x0))
+    assert "is not held by a budget in values" in study(solvers=[climber]).run(progress=False).notes[0]
     equal = study(solvers=[FedRZO(lower=LocalSGD(rounds=2, steps=3)), FedRZO(lower=LocalSGD(rounds=1, steps=3))], budget=hf.Budget(lower_gradients=200), seeds=1)
     for cell in equal.run(progress=False).cells.values():  # two points a round, 7 or 4 evaluations for each
         assert cell.curves[0].counts["lower_gradients"][-1] == 14 * (200 // 14) or cell.curves[0].counts["lower_gradients"][-1] == 200
@@ -191,6 +196,31 @@ def test_who_does_not_fit_or_does_not_count_is_named() -> None:
 def test_what_is_no_study_is_said(given: dict[str, Any], told: str) -> None:
     with pytest.raises(hf.HierflError, match=told):
         study(**given)
+
+
+def test_rounds_that_become_cheaper_are_topped_up() -> None:
+    found = study(solvers=[FedRZO(smoothing=0.1, step_size=0.05, local_steps=lambda r: 10 if r < 5 else 1)], budget=hf.Budget(values=400), seeds=1).run(progress=False)
+    assert found.cells["the problem", found.solvers[0]].curves[0].counts["values"][-1] == 400
+
+
+def test_methods_that_ask_nothing_raise_or_diverge() -> None:
+    quiet = hf.study.adapter(name="quiet")(lambda f, x0, seed: x0)
+    found = study(solvers={"quiet": quiet, "wild": FedRZO(step_size=1e300)}).run(progress=False)
+    assert found.final(name="quiet") == pytest.approx([1.0] * 3) and "diverged" in found.table()
+    plt.close(found.plot())
+    broken = hf.study.adapter(name="broken")(lambda f, x0, seed: 1 / 0)
+    with pytest.raises(ZeroDivisionError) as told:
+        study(solvers=[broken]).run(progress=False)
+    assert "broken, seed 0" in told.value.__notes__[0]
+
+
+def test_another_adapter_of_the_same_name_is_another_study(tmp_path: Path) -> None:
+    def stepping(length: float) -> Any:
+        return hf.study.adapter(name="step")(lambda f, x0, seed: f(x0 - length))
+
+    study(solvers=[stepping(0.5)], seeds=1).run(tmp_path, progress=False)
+    with pytest.raises(hf.CheckpointError, match="of another study"):
+        study(solvers=[stepping(0.25)], seeds=1).run(tmp_path, progress=False)
 
 
 # --- tables and profiles by hand -----------------------------------------------------------------------------------
