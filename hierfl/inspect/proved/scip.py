@@ -103,6 +103,8 @@ class Process:
             if said[0] == "ready":
                 self.ready = True
                 continue
+            if said[0] == "fault":
+                raise RuntimeError(f"in SCIP's process: {said[1]}")
             self.at_rest = self.ready and said[0] in ("ended", "failed")
             yield said
             if said[0] in ("ended", "failed"):

@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
@@ -33,8 +34,9 @@ def served(channel: Connection) -> None:
 def _answered(channel: Connection, request: Mapping[str, Any]) -> None:
     try:
         answer = (_bounds if "places" in request else _searched)(channel.send, **request)
-    except Exception as error:  # pyscipopt raises nothing more special
-        answer = "failed", str(error) or type(error).__name__
+    except Exception as error:
+        plain = type(error) is Exception  # as pyscipopt raises for all that SCIP gives up on; anything else is a fault of ours
+        answer = ("failed", str(error)) if plain else ("fault", traceback.format_exc())
     channel.send(answer)
 
 
@@ -84,8 +86,10 @@ def _bounds(say: Callable[[Any], None], program: Mapping[str, Any], places: list
             most = model.getDualbound() if model.getStatus() not in ("unbounded", "inforunbd", "infeasible") else highest
             model.freeTransform()
             model.chgVarUb(variables[place], None)
-        except Exception:  # where linear programs are not solved: this one stays without a bound
-            most = highest
+        except Exception as error:
+            if type(error) is not Exception:
+                raise
+            most = highest  # pyscipopt's, where linear programs are not solved: this one stays without a bound
             model, variables = written(program, None)
         say(("most", place, most))
     return "ended", "bounds", None, 0.0, 0

@@ -416,6 +416,11 @@ def test_a_crash_of_scip_is_an_answer_and_takes_nothing_with_it(monkeypatch: pyt
     assert proved(problem).value == pytest.approx(0.25, abs=1e-9)
 
 
+def test_a_fault_of_ours_in_scips_process_is_no_answer() -> None:
+    with pytest.raises(RuntimeError, match="in SCIP's process: Traceback"), scip._process() as process:
+        list(process.answers({"program": {}}, time.perf_counter() + 30))
+
+
 def test_a_bound_that_tolerances_undo_is_not_called_proved() -> None:
     """y(x) is 0 for x > 0 and 1 at 0: f = x + y has the infimum 0, with multipliers 1 / x, and SCIP's own bound is above it (BOLIB's Zlobec2001b)."""
     x, y = cp.Variable(name="x"), cp.Variable(name="y")
