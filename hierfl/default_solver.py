@@ -17,11 +17,12 @@ from hierfl.run_settings import RunSettings
 from hierfl.runtime.in_process.execution import InProcess
 from hierfl.solvers.branch_and_bound import BranchAndBound
 from hierfl.solvers.fedrzo import FedRZO
-from hierfl.solvers.implicit_bundle import ImplicitBundle
+from hierfl.solvers.implicit_bundle import MANY, ImplicitBundle
 from hierfl.solvers.newton import Newton
 from hierfl.solvers.zohfl import ZOHFL
 
 STARTS = 32  # points of X that are looked at where f is flat at the first
+HOPS = 1000  # within a budget
 FLAT, BETTER = 1e-12, 1e-9  # of 1 + |f|: the slope of a plateau, and by what another point has to be better
 
 
@@ -29,8 +30,9 @@ FLAT, BETTER = 1e-12, 1e-9  # of 1 + |f|: the slope of a plateau, and by what an
 def choose_solver(compiled: CompiledProblem, settings: RunSettings) -> tuple[Any, str, Any]:
     """(a solver, the reason for it in a line, another x to begin at where there is one).
 
-    It is Newton's where a smooth convex loss is fitted to rows, wherever they are. Else it is the bundle method where f has gradients and all data are here, whatever its size; else the papers' algorithm, with a step
-    that it finds: ZO-HFL for client scope, FedRZO for others and private X_i. Whole numbers among x are branched on.
+    It is Newton's where a smooth convex loss is fitted to rows, wherever they are. Else it is the bundle method where all data are here: by gradients whatever its size, and where f has none by differences, in variables
+    that are not many; within a budget it begins again as long as there is some left. Else it is the papers' algorithm, with a step that it finds: ZO-HFL for client scope, FedRZO for others and private X_i. Whole
+    numbers among x are branched on.
     """
     if compiled.upper.whole.any():
         return BranchAndBound(), "x has whole numbers, and its optimum is proved", None
@@ -40,17 +42,24 @@ def choose_solver(compiled: CompiledProblem, settings: RunSettings) -> tuple[Any
         compiled = penalised_problem(compiled)  # whose objective the run descends on
     try:
         with impatient():
-            against = _against_exact(compiled, settings)
+            against = _against_values(compiled, settings)
+            without = None if against else _against_gradients(compiled, settings)
     except CutShort:  # no round will be made
-        against = "whether f has exact gradients was not found out in time"
-    if against is None:
+        against, without = "whether f has exact gradients was not found out in time", None
+    hops = 0 if settings.budget is None else HOPS
+    again = ", which begins again as long as the budget lasts" if hops else ""
+    if against is None and without is None:
         try:
             with impatient():
                 start, elsewhere = _another_start(compiled, settings)
         except CutShort:
             start, elsewhere = None, ""
-        why = f"f has exact gradients and all data are in this process; it is a local method{elsewhere}"
-        return ImplicitBundle(), why, start
+        why = f"f has exact gradients and all data are in this process; it is a local method{again}{elsewhere}"
+        return ImplicitBundle(hops=hops), why, start
+    if against is None and compiled.upper.size <= MANY:
+        why = f"{without}, and n + 1 values a point stand for one; it is a local method{again}"
+        return ImplicitBundle(gradients="differences", hops=hops), why, None
+    against = against or without
     if compiled.scope == "client" and compiled.private_set is None:
         return ZOHFL(step_size="auto"), f"it is the papers' algorithm for client scope, and {against}", None
     return FedRZO(step_size="auto"), f"it is the papers' algorithm, and {against}", None
@@ -93,8 +102,8 @@ def _spread(compiled: CompiledProblem, seed: int) -> list[np.ndarray]:
     return [] if costly or not box.bounded else list(on_upper_set(compiled, sobol_points(box, STARTS, seed)))
 
 
-def _against_exact(compiled: CompiledProblem, settings: RunSettings) -> str | None:
-    """What speaks against the bundle method; None where nothing does."""
+def _against_values(compiled: CompiledProblem, settings: RunSettings) -> str | None:
+    """What speaks against asking for f at points of X; None where nothing does."""
     runtime = settings.runtime or InProcess()
     if not isinstance(runtime, InProcess) or runtime != InProcess():
         return f"{runtime} asks for another way of running than exact values have"
@@ -102,6 +111,11 @@ def _against_exact(compiled: CompiledProblem, settings: RunSettings) -> str | No
         return "clients hold their data elsewhere"
     if settings.queries != "projected":
         return f"queries={settings.queries!r} asks for points outside X"
+    return None
+
+
+def _against_gradients(compiled: CompiledProblem, settings: RunSettings) -> str | None:
+    """What speaks against asking for gradients as well; None where nothing does."""
     try:
         ImplicitBundle().bind(compiled, settings.most_rounds)
         ImplicitOracle(compiled, settings.seed).require(start_point(compiled, settings.x0))

@@ -259,7 +259,8 @@ class Problem:
         ----------
         solver
             One of ``hierfl.solvers``. None picks ``Newton`` where a smooth convex loss is fitted to rows without a lower level;
-            ``ImplicitBundle``, which needs no settings, where f has gradients and all data are here; else the papers' algorithm for the declared class with a step that it finds; the result says which and why.
+            ``ImplicitBundle``, which needs no settings, where all data are here, by differences of values where f has no gradients and x at most 200 entries;
+            else the papers' algorithm for the declared class with a step that it finds; the result says which and why.
         rounds
             Communication rounds; None goes on until ``tolerance`` is reached, the method is at rest or the objective stagnates.
         seed

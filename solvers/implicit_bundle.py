@@ -1,4 +1,4 @@
-"""A bundle method on the implicit function: exact values and gradients, no step sizes, for problems whose data are all here.
+"""A bundle method on the implicit function: exact values and gradients, or differences of values, no step sizes, for problems whose data are all here.
 
 Where ``ImplicitGradient`` takes a step of a given size, this method minimises a model of f over X: kinks of f are pieces of the model,
 and the constraints on x are constraints of its steps (``hierfl.descent``). In many variables, or where X has cones that such a model
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -20,17 +20,18 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.implicit_differentiation import Hypergradient
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.descent.answers import Answers
+from hierfl.descent.basin_hopping import BasinHopping, Search
 from hierfl.descent.decision_rows import DecisionRows
-from hierfl.descent.implicit_oracle import ImplicitOracle
-from hierfl.descent.limited_search import KINKS, LimitedDescent
+from hierfl.descent.difference_oracle import DifferenceOracle
+from hierfl.descent.implicit_oracle import ImplicitOracle, KnownPoint
+from hierfl.descent.limited_search import LimitedDescent
 from hierfl.descent.search import Descent
 from hierfl.errors import HierflError, SettingError
 from hierfl.near_names import suggests_names
-from hierfl.run_standing import STUCK
 from hierfl.runtime.contract import Visit
 from hierfl.runtime.records import History
 from hierfl.solvers.parts.best_point import BestPoint, BoundSearch
-from hierfl.solvers.parts.requirements import require_gradients, require_number
+from hierfl.solvers.parts.requirements import require_choice, require_count, require_gradients, require_number
 
 # variables up to which models have all pieces and a whole matrix, whose steps cost as their third power: at once, and where f asks for them
 FEW, MANY = 30, 200
@@ -48,6 +49,11 @@ class ImplicitBundle:
         large one is measured anew from there; and when neither gradients of points nearby promise more, nor f falls far beyond the
         model's step against its gradient, along a variable, or by models of less curvature. So variables in very different units are
         found out; units that differ along other directions may not be.
+    gradients
+        ``"exact"``, or ``"differences"`` of values, n + 1 a point, for terms that have no gradients. The run is at rest then when no more is to be
+        gained than the distance over which they are taken, the root of what the values err by (1e-8 where the lower level is solved by a formula or an active set).
+    hops
+        How often, once it is at rest, it begins again at a random point of X around the best one (monotonic basin hopping; Leary, 2000).
 
     Raises
     ------
@@ -64,17 +70,22 @@ class ImplicitBundle:
     """
 
     accuracy: float = 1e-9
+    gradients: Literal["exact", "differences"] = "exact"
+    hops: int = 0
     prices_means: ClassVar[bool] = True  # which all data at hand tell at every point
 
     def __post_init__(self) -> None:
         require_number(self.accuracy, "accuracy", 0, 1)
+        require_choice(self.gradients, "gradients", ("exact", "differences"))
+        require_count(self.hops, "hops", least=0)
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundImplicitBundle:
         """The algorithm for one problem."""
         if queries != "projected":
             raise SettingError(f"queries={queries!r}: ImplicitBundle asks for points of X only; leave it out.")
-        require_gradients(self, problem)
-        Hypergradient.of(problem)
+        if self.gradients == "exact":
+            require_gradients(self, problem)
+            Hypergradient.of(problem)
         return BoundImplicitBundle(problem, self, _rows(problem))
 
 
@@ -112,46 +123,50 @@ class BoundImplicitBundle(BoundSearch):
             If f has no value, or no gradient, at the start.
         """
         oracle = ImplicitOracle(self.problem, seed, answers)
+        if self.settings.gradients == "differences":
+            oracle = DifferenceOracle(self.problem, seed, answers, start=start)
         try:
             first = oracle.require(start)
         except HierflError as error:
             error.add_note("The run begins there: give x0, a point of X where f has a value and a gradient.")
             raise
-        accuracy, rows = self.settings.accuracy, self.rows
-        if rows is not None and start.size <= FEW:
-            descent: Descent | LimitedDescent = Descent(oracle, rows, first, accuracy)
-        else:
-            descent = LimitedDescent(oracle, first, accuracy, in_pieces=rows is not None)
-        asks, answer, told = descent.asks(), None, 0
+        hopping = BasinHopping(oracle, first, lambda point, pieces: self._search(oracle, point, pieces), self.settings.hops)
+        asks, answer, told = hopping.asks(), None, 0
         while True:
             try:
                 x = asks.send(answer)
             except StopIteration as end:
-                if rows is not None and isinstance(descent, LimitedDescent) and end.value in (KINKS, STUCK):
-                    descent = Descent(oracle, rows, descent.best, accuracy)
-                    asks, answer = descent.asks(), None
-                    continue
-                yield self._visit(descent, end.value, oracle.asked - told, told == 0)
+                yield self._visit(hopping, end.value, oracle.asked - told, told == 0)
                 return
-            yield self._visit(descent, None, oracle.asked - told, told == 0)
+            yield self._visit(hopping, None, oracle.asked - told, told == 0)
             told = oracle.asked
             answer = oracle(x)
 
-    def _visit(self, descent: Descent | LimitedDescent, ended: str | None, asked: int, first: bool) -> Visit:
+    def _search(self, oracle: ImplicitOracle, first: KnownPoint, pieces: bool) -> Search:
+        """A search from a point, by a model of all pieces where that is asked for, or x has few variables, if X has rows."""
+        accuracy = self.settings.accuracy
+        if isinstance(oracle, DifferenceOracle):
+            accuracy = max(accuracy, oracle.distance)
+        if self.rows is not None and (pieces or first.x.size <= FEW):
+            return Descent(oracle, self.rows, first, accuracy)
+        return LimitedDescent(oracle, first, accuracy, in_pieces=self.rows is not None)
+
+    def _visit(self, hopping: BasinHopping, ended: str | None, asked: int, first: bool) -> Visit:
         """What the latest answer has come to, for which the lower level was solved at so many points; ``first`` before there was any visit."""
-        best, problem = descent.best, self.problem
-        if descent.oracle.answers is not None and descent.oracle.answers.replaying:
+        best, problem, oracle = hopping.best, self.problem, hopping.oracle
+        if oracle.answers is not None and oracle.answers.replaying:
             return Visit(BestPoint(best.x, None), {}, ended)
-        solution = descent.oracle.evaluation(best).solution
+        solution = oracle.evaluation(best).solution
+        sides = problem.num_clients * (problem.client_program is not None) + (problem.server_program is not None)
         state = BestPoint(best.x, None if solution is None else np.asarray(solution.y))
         record = {
             "objective": problem.sign * best.value,
-            "gradient_norm": descent.steepness,
-            "step_size": descent.share,
+            "gradient_norm": hopping.search.steepness,
+            "step_size": hopping.search.share,
             "lower_residual": 0.0 if solution is None else float(np.max(solution.residual)),
             "lower_solves": 0 if solution is None else asked * np.size(solution.residual),
-            "gradients": asked * (problem.num_clients * (problem.client_program is not None) + (problem.server_program is not None)),
-            **self.sent(asked),
+            "gradients" if self.settings.gradients == "exact" else "values": asked * sides,
+            **self.sent(asked, self.settings.gradients == "exact"),
             "lower_scalars_up": problem.lower_scalars if first and problem.scope == "federation" else 0,  # the data, once, of a y that clients share
         }
         return Visit(state, record, ended)

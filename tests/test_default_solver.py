@@ -67,12 +67,21 @@ def test_neither_many_variables_nor_other_cones_go_to_values_alone() -> None:
         assert result.value == pytest.approx(least, rel=1e-8) and result.x == pytest.approx(at, abs=1e-5)
 
 
-def test_values_alone_are_taken_with_a_warning_that_says_why() -> None:
-    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+def boxed(size: int) -> hf.Problem:
+    x, y = cp.Variable(size, name="x"), cp.Variable(size, name="y")
     values = hf.BlackBox(lambda v: float(np.sum((v - 1) ** 2)), y)
-    problem = hf.Problem(hf.Minimize(clients=values), hf.ArgMin(y, cp.sum_squares(y - x)))
+    return hf.Problem(hf.Minimize(clients=values), hf.ArgMin(y, cp.sum_squares(y - x)))
+
+
+def test_few_variables_without_gradients_are_searched_by_differences() -> None:
+    result = boxed(2).solve(progress=False)
+    assert result.status == "at rest" and result.x == pytest.approx(1.0, abs=1e-6)
+    assert "f has no gradients" in str(result.settings["chosen"]) and "differences" in result.settings["solver"]
+
+
+def test_values_alone_are_taken_with_a_warning_that_says_why() -> None:
     with pytest.warns(hf.errors.RestWarning, match="zeroth order.*f has no gradients.*BlackBox"):
-        problem.solve(rounds=20, progress=False)
+        boxed(201).solve(rounds=20, progress=False)
 
 
 def test_a_start_without_a_value_asks_for_another() -> None:

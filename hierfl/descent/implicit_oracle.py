@@ -101,7 +101,7 @@ class ImplicitOracle:
         if point.evaluation is not None:
             return point.evaluation
         if self._evaluated is None or self._evaluated[0] is not point:
-            self._evaluated = point, evaluated_with_gradient(self.problem, point.x, point.warm)[0]
+            self._evaluated = point, self.problem.exact.at(point.x, point.warm)
         return self._evaluated[1]
 
     def require(self, x: Float[np.ndarray, " n"]) -> KnownPoint:
@@ -124,12 +124,7 @@ class ImplicitOracle:
         method, solution = self.problem.exact.method, evaluation.solution
         if method is not None and method.iterative and solution is not None and np.isfinite(solution.y).all():
             self._latest = np.asarray(solution.y)
-        if not abs(float(evaluation.value)) <= LARGEST:
-            require_defined(x, evaluation)
-            raise DivergedError(
-                f"f is {self.problem.sign * float(evaluation.value):.3g} at x = {np.array2string(x, threshold=8)}, too large to descend on: "
-                f"give x0, bound X, or write it in other units."
-            )
+        self._require_in_reach(x, evaluation)
         if not np.isfinite(slope).all():
             slope = self._slope_nearby(x)
         return KnownPoint(x, float(evaluation.value), slope, evaluation)
@@ -177,3 +172,12 @@ class ImplicitOracle:
             return x
         point: np.ndarray = on_upper_set(self.problem, x[None])[0]
         return point
+
+    def _require_in_reach(self, x: Float[np.ndarray, " n"], evaluation: Evaluation) -> None:
+        if abs(float(evaluation.value)) <= LARGEST:
+            return
+        require_defined(x, evaluation)
+        raise DivergedError(
+            f"f is {self.problem.sign * float(evaluation.value):.3g} at x = {np.array2string(x, threshold=8)}, too large to descend on: "
+            f"give x0, bound X, or write it in other units."
+        )

@@ -54,8 +54,8 @@ class BoundSearch:
     def caveat(self, rounds: int) -> str | None:
         return None
 
-    def sent(self, asked: int = 1) -> dict[str, int]:
-        """What so many questions to all clients send: x down; their value and its gradient up."""
+    def sent(self, asked: int = 1, gradients: bool = True) -> dict[str, int]:
+        """What so many questions to all clients send: x down; their value, and its gradient if it is asked for, up."""
         shared = self.problem.lower.size if self.problem.scope == "federation" else 0  # y down, and gradients in it up
         clients, size = asked * self.problem.num_clients, self.problem.upper.size + shared
-        return {"scalars_down": clients * size, "scalars_up": clients * (size + 1), "monitor_scalars": clients}
+        return {"scalars_down": clients * size, "scalars_up": clients * (gradients * size + 1), "monitor_scalars": clients}

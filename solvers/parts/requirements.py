@@ -30,16 +30,16 @@ FITTING = {
 # --- of settings ---------------------------------------------------------------------------------------------------------
 
 
-def require_count(value: Any, name: str, *, or_none: bool = False, none: str = "all rows") -> None:
-    """Check for a whole number of at least 1 (or None, which stands for ``none``).
+def require_count(value: Any, name: str, *, least: int = 1, or_none: bool = False, none: str = "all rows") -> None:
+    """Check for a whole number of at least ``least`` (or None, which stands for ``none``).
 
     Raises ``SettingError``, naming the setting.
     """
     if value is None and or_none:
         return
-    if isinstance(value, bool) or not isinstance(value, (Integral, np.integer)) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, (Integral, np.integer)) or value < least:
         raise SettingError(
-            f"{name}={value!r}: a whole number of at least 1{f', or None for {none}' if or_none else ''}."
+            f"{name}={value!r}: a whole number of at least {least}{f', or None for {none}' if or_none else ''}."
         )
 
 

@@ -2,7 +2,7 @@
 
 f is evaluated with the lower level solved exactly at every point. In one or two dimensions of a bounded X a fine grid comes
 first, else scrambled Sobol points; the best of them, spread out, are polished by the bundle method of ``hierfl.descent`` on exact values
-and implicit gradients, and where there are none by Nelder and Mead's method, which needs values only. Outside X the function whose values
+and implicit gradients, or on differences of values where there are none. Outside X the function whose values
 are searched is f(P_X(x)) + |x - P_X(x)|^2 / 2, which has the same minimisers.
 
 Where upper constraints mention y it is the best point whose answers satisfy them.
@@ -22,7 +22,6 @@ import cvxpy as cp
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
 
 from hierfl.analysis.variable_bounds import require_continuous
 from hierfl.compiler.compiled_problem import CompiledProblem, compile_problem, penalised_problem
@@ -33,7 +32,9 @@ from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.starting_points import box_around, on_upper_set, project_on_all, sobol_points
 from hierfl.compiler.violations import Violations
 from hierfl.descent.decision_rows import DecisionRows
+from hierfl.descent.difference_oracle import DifferenceOracle
 from hierfl.descent.implicit_oracle import ImplicitOracle
+from hierfl.descent.limited_search import LimitedDescent
 from hierfl.descent.search import BOTTOM, Descent
 from hierfl.errors import DivergedError, InfeasibleError, LowerLevelError, SettingError
 from hierfl.inspect.implicit.points import Points, owners
@@ -67,11 +68,10 @@ class LocalSearch:
         self.compiled, self.count, self.joined = compiled, 0, 0
         self._data = jax.device_put(compiled.data())
         self.rows: DecisionRows | None = None
-        self.how = "local searches by Nelder and Mead, values only"
-        if Points(compiled).differentiable:
-            with suppress(NoStandardFormError):
-                self.rows = DecisionRows.of(compiled)
-                self.how = "local searches by a bundle method on implicit gradients"
+        self.differentiable = Points(compiled).differentiable
+        with suppress(NoStandardFormError):
+            self.rows = DecisionRows.of(compiled)
+        self.how = f"local searches by a bundle method on {'implicit gradients' if self.differentiable else 'differences of values'}"
 
     def values(self, points: np.ndarray) -> np.ndarray:
         """Evaluate f at the projections of points (k, n) on X; infinity where it cannot be evaluated."""
@@ -97,42 +97,26 @@ class LocalSearch:
         return jnp.where(good, evaluation.value, jnp.inf)
 
     def polish(self, start: np.ndarray, accuracy: float = ACCURACY, ends: Sequence[LocalMinimum] = ()) -> LocalMinimum:
-        """Search from a start, by gradients where there are any; a search that comes to one of the ``ends`` ends with it."""
-        if self.rows is None:
-            return self.simplex(LocalMinimum(start, np.inf))
+        """Search from a start, by gradients where there are any, else by differences; a search that comes to one of the ``ends`` ends with it."""
         oracle = ImplicitOracle(self.compiled, seed=0)
-        first = oracle(start)
+        first = oracle(start) if self.differentiable else None
+        if first is None and (oracle.without_gradient or not self.differentiable):
+            oracle = DifferenceOracle(self.compiled, 0, start=start)
+            first = oracle(start)
         if first is None:
-            return self.simplex(LocalMinimum(start, np.inf)) if oracle.without_gradient else LocalMinimum(start, np.inf)
-        descent = Descent(oracle, self.rows, first, accuracy)
-        asks, point = descent.asks(), None
+            return LocalMinimum(start, np.inf)
+        descent = LimitedDescent(oracle, first, accuracy) if self.rows is None else Descent(oracle, self.rows, first, accuracy)
+        asks, point, counted = descent.asks(), None, self.count
         with suppress(StopIteration):
             for _ in range(MOST):
                 best = descent.best
                 if (there := _end_at(ends, best.x, best.value)) is not None:
                     self.joined += 1
                     return there
-                self.count += 1
                 point = oracle(asks.send(point))
+                self.count = counted + oracle.asked
         best = descent.best
         return LocalMinimum(best.x, best.value)
-
-    def simplex(self, start: LocalMinimum) -> LocalMinimum:
-        """Search by Nelder and Mead's method, which sees values only, so that kinks do not stop it; never worse than the start."""
-        one = self.compiled.programs.keep("reference value", lambda: quick_jit(self._value))
-
-        def value(x: np.ndarray) -> float:
-            self.count += 1
-            return float(one(jnp.asarray(x), self._data))
-
-        end = scipy.optimize.minimize(
-            value,
-            start.x,
-            method="Nelder-Mead",
-            options={"xatol": 1e-9, "fatol": 1e-12, "maxiter": 400 * len(start.x)},
-        )
-        inside = on_upper_set(self.compiled, end.x[None])[0]
-        return LocalMinimum(inside, float(end.fun)) if end.fun <= start.value else start
 
 
 def _end_at(ends: Sequence[LocalMinimum], x: np.ndarray, value: float) -> LocalMinimum | None:
@@ -180,7 +164,6 @@ def spread_out(points: np.ndarray, values: np.ndarray, count: int) -> list[np.nd
 
 RESTARTS, SEED = 8, 0  # unless others are asked for
 SIZE_LIMIT = 100
-NELDER_MEAD_LIMIT = 10  # variables
 FINAL = 1e-13  # accuracy of the last search, from the best point
 
 
@@ -319,17 +302,15 @@ def _searched(compiled: CompiledProblem, restarts: int, seed: int, x0: Any, prog
 
 
 def _ends(search: LocalSearch, starts: list[np.ndarray], restarts: int, bar: RunProgress) -> list[LocalMinimum]:
-    """Polish every start, and the best once more; without gradients the best three, in few dimensions; best first."""
+    """Polish every start, and the best once more; best first."""
     compiled = search.compiled
     ends: list[LocalMinimum] = []
     for done, start in enumerate(starts):
         ends.append(search.polish(start, ends=ends))
         bar.update(min(done + 2, restarts + 1), f"f {compiled.sign * min(end.value for end in ends):.6g}")
     best = min(ends, key=lambda end: end.value, default=None)
-    if search.rows is not None and best is not None and UNBOUNDED < best.value < np.inf:
+    if best is not None and UNBOUNDED < best.value < np.inf:
         ends = [search.polish(best.x, FINAL), *ends]
-    elif search.rows is None and compiled.upper.size <= NELDER_MEAD_LIMIT:
-        ends = [search.simplex(end) for end in sorted(ends, key=lambda end: end.value)[:3]] + ends
     bar.update(restarts + 2, "done")
     return sorted(ends, key=lambda end: end.value)
 

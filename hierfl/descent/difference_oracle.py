@@ -1,0 +1,96 @@
+"""f at points of X, with differences of it where it has no gradients: n + 1 values a point.
+
+They are as far apart as the values are exact to: so far that what rounding, or a lower level that is iterated on, leaves in them is
+no more in the slope than f's curvature over that distance (Nocedal and Wright, 2006, section 8.1). How exact they are is seen from the
+differences of high order of a few values next to each other, which a smooth f does not change (Moré and Wild, 2011).
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from math import comb
+
+import numpy as np
+from jaxtyping import Float
+
+from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.lower_level.certificate import Evaluation
+from hierfl.compiler.starting_points import on_upper_set
+from hierfl.descent.answers import Answers
+from hierfl.descent.implicit_oracle import ImplicitOracle, KnownPoint
+from hierfl.errors import DivergedError, EmptyLowerSetError, LowerLevelError, NoGradientError
+from hierfl.language.function import uses_black_box
+
+# of 1 + |x|, how far away, and at how many places, noise is looked for, that a kink hides; how far apart values lie there, and how many
+AWAY, PLACES, NEXT, ROW = 1e-3, 2, 1e-7, 6
+ROUNDING, COARSEST = 1e-16, 1e-4  # of 1 + |f|: the least noise, and the largest that differences are taken beside
+THIN = 1e-4  # of the moves that X leaves, what is none
+NO_VALUE = (EmptyLowerSetError, LowerLevelError, DivergedError)
+
+
+class DifferenceOracle(ImplicitOracle):
+    """Answers with f and a slope made of its values.
+
+    Each variable is moved to the side on which more of the move is left in X; the slope is the shortest one that explains
+    what the values changed by, so that it lies along X where X has no inside. Where f has no value nearby less is known of it.
+    """
+
+    def __init__(self, problem: CompiledProblem, seed: int, answers: Answers | None = None, *, start: Float[np.ndarray, " n"]) -> None:
+        super().__init__(problem, seed, answers)
+        self._start, self._seed = start, seed
+
+    @cached_property
+    def distance(self) -> float:
+        """How far apart values are, relative to 1 + |x|: the root of their noise, relative to 1 + |f|."""
+        return float(np.sqrt(self._noise()))
+
+    def _required(self, x: Float[np.ndarray, " n"]) -> KnownPoint:
+        evaluation = self._evaluated_at(x)
+        value = float(evaluation.value)
+        lengths = np.diag(self.distance * (1.0 + np.abs(x)))
+        sides = np.stack([on_upper_set(self.problem, x + sign * lengths) - x for sign in (1.0, -1.0)], axis=1)
+        kept = np.linalg.norm(sides, axis=2)
+        moves, changes = [], []
+        for both, (ahead, behind) in zip(sides, kept):
+            for move in both if ahead >= 0.5 * behind else both[::-1]:
+                if move.any() and np.isfinite(change := self._value(x + move) - value):
+                    moves.append(move)
+                    changes.append(change)
+                    break
+        if not moves:
+            raise NoGradientError(f"f has a value at x = {np.array2string(x, threshold=8)}, but at no point of X next to it.")
+        return KnownPoint(x, value, np.linalg.lstsq(np.array(moves), np.array(changes), rcond=THIN)[0], evaluation)
+
+    def _evaluated_at(self, x: Float[np.ndarray, " n"]) -> Evaluation:
+        """f at a point of X, with its errors."""
+        self.asked += 1
+        evaluation = self.problem.exact.at(x)
+        self._require_in_reach(x, evaluation)
+        return evaluation
+
+    def _value(self, x: Float[np.ndarray, " n"]) -> float:
+        try:
+            return float(self._evaluated_at(x).value)
+        except NO_VALUE:
+            return np.nan
+
+    def _noise(self) -> float:
+        """What the values err by, relative to 1 + |f|: by the lower level's residual and, of black boxes, by what they show nearby."""
+        evaluation, random = self.problem.exact.at(self._start), np.random.default_rng(self._seed)
+        solution = evaluation.solution
+        left = ROUNDING if solution is None else max(ROUNDING, float(np.max(solution.residual, initial=0.0)))
+        objective = self.problem.declaration.objective
+        if uses_black_box([term for term in (objective.clients, objective.server) if term is not None]) is not None:
+            shown = min(self._shown_along(random.standard_normal(self._start.size)) for _ in range(PLACES))
+            left = max(left, shown / (1.0 + abs(float(evaluation.value))))
+        return min(left, COARSEST)
+
+    def _shown_along(self, way: Float[np.ndarray, " n"]) -> float:
+        """The standard deviation of the noise, from the highest differences of values in a row along a direction, 0 where some are missing."""
+        way = way * (1.0 + np.linalg.norm(self._start)) / np.linalg.norm(way)
+        table = np.array([self._value(self.inside(self._start + (AWAY + place * NEXT) * way)) for place in range(ROW)])
+        estimates = []
+        for order in range(1, ROW):
+            table = np.diff(table)
+            estimates.append(float(np.sqrt(np.mean(table**2) / comb(2 * order, order))))
+        return float(np.nan_to_num(min(estimates[2:])))
