@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import SequenceMatcher, get_close_matches
 from functools import wraps
 from inspect import Parameter, Signature, isfunction, signature
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from hierfl.errors import CallError, UnknownNameError
 
@@ -114,11 +114,10 @@ def _suggesting(function: Any) -> Any:
         try:
             return function(*given, **settings)
         except TypeError:
-            try:
-                fitting.bind(*given, **settings)
-            except TypeError as error:
-                _refuse_call(_name_of(function, given), fitting, str(error))
-            raise
+            misfit = _misfit(fitting, given, settings)
+            if misfit is None:
+                raise
+        raise CallError(_what_to_call(_name_of(function, given), fitting, misfit))  # here, so that the traceback is of this one alone
 
     checked._suggests = True  # type: ignore[attr-defined]
     return checked
@@ -129,21 +128,28 @@ def _name_of(function: Any, given: tuple[Any, ...]) -> str:
     return type(given[0]).__name__ if function.__name__ in ("__init__", "__call__") else function.__name__
 
 
-def _refuse_call(name: str, fitting: Signature, error: str) -> NoReturn:
-    """Say which argument is missing, or that there are too many without a name."""
+def _misfit(fitting: Signature, given: tuple[Any, ...], settings: dict[str, Any]) -> str | None:
+    """Why a call does not fit a signature; None where it does, and the error is one from within."""
+    try:
+        fitting.bind(*given, **settings)
+    except TypeError as error:
+        return str(error)
+    return None
+
+
+def _what_to_call(name: str, fitting: Signature, misfit: str) -> str:
+    """Which argument is missing, or that there are too many without a name, and how the call is written."""
     parameters = [p for p in fitting.parameters.values() if p.name not in ("self", "cls")]
     needed = [p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     unnamed = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     written = [*(p if p in needed else f"{p}=..." for p in unnamed), *(f"{p}=..." for p in named if p in needed)]
-    if error.startswith("missing"):
-        raise CallError(f"{name}() is {error}: write {name}({', '.join(written)}).")
-    if not error.startswith("too many"):
-        raise CallError(f"{name}(): {error}; write {name}({', '.join(written)}).")
+    if not misfit.startswith("too many"):
+        return f"{name}() is {misfit}: write {name}({', '.join(written)})."  # missing a required argument, or given one twice
     by_name = f" by name, such as {name}({', '.join([*unnamed, f'{named[0]}=...'])})" if named else ""
     if named and not unnamed:
-        raise CallError(f"{name}() takes its settings{by_name}.")
-    raise CallError(f"{name}() takes {'no more than ' + ', '.join(unnamed) if unnamed else 'no argument'}{by_name and f'; the others{by_name}'}.")
+        return f"{name}() takes its settings{by_name}."
+    return f"{name}() takes {'no more than ' + ', '.join(unnamed) if unnamed else 'no argument'}{by_name and f'; the others{by_name}'}."
 
 
 def no_such_attribute(self: Any, name: str) -> Any:

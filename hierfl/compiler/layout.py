@@ -46,7 +46,7 @@ class VariableArray(np.ndarray):
 
 
 class ByVariable(dict[Any, Any]):
-    """Values by variable, which its name finds as well.
+    """Values by variable, which its name finds as well, and under which it is shown.
 
     Raises
     ------
@@ -54,14 +54,18 @@ class ByVariable(dict[Any, Any]):
         For a variable or a name that is not among them.
     """
 
+    def __repr__(self) -> str:
+        return repr({_name(variable): value for variable, value in self.items()})
+
     def __missing__(self, key: Any) -> Any:
-        wanted = key.name() if isinstance(key, cp.Variable) else key
-        for variable, value in self.items():
-            name = variable if isinstance(variable, str) else variable.name()
-            if name == wanted and str in (type(key), type(variable)):
+        for variable, value in self.items():  # results that were loaded go by names
+            if _name(variable) == _name(key) and str in (type(key), type(variable)):
                 return value
-        known = [one if isinstance(one, str) else one.name() for one in self]
-        raise DataError(f"{_label(key)} is none of these variables: {near_names(wanted, known)}")
+        raise DataError(f"{_label(key)} is none of these variables: {near_names(_name(key), map(_name, self))}")
+
+
+def _name(variable: Any) -> Any:
+    return variable.name() if isinstance(variable, cp.Variable) else variable
 
 
 def _label(key: Any) -> str:

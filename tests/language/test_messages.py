@@ -212,6 +212,7 @@ def test_values_are_found_by_variable_and_by_name() -> None:
     alone = problem().implicit.response(point[x])
     np.testing.assert_allclose(slope["w"], 2 * point[w])
     np.testing.assert_allclose(slope[w], slope["w"])
+    assert repr(problem(cp.sum_squares(w)).implicit.project(point)) == "{'x': array([ 1., -2.]), 'w': array([0.5, 0. ])}"
     assert alone[y] is alone["y"] is alone and isinstance(alone, np.ndarray)
     np.testing.assert_allclose(alone, np.maximum(point[x], 0.0), atol=1e-12)
     assert type(alone + 1) is np.ndarray and type(alone[:1]) is np.ndarray and repr(alone) == "array([1., 0.])"
