@@ -11,6 +11,7 @@ from hierfl import errors
 from hierfl.checkpoint import Checkpoint
 from hierfl.errors import (
     AbsentDataError,
+    CallError,
     CheckpointError,
     CheckpointWarning,
     DataError,
@@ -70,6 +71,7 @@ __all__ = [
     "Budget",
     "ByGroup",
     "CVaR",
+    "CallError",
     "Checkpoint",
     "CheckpointError",
     "CheckpointWarning",
@@ -144,9 +146,7 @@ if not TYPE_CHECKING:  # type-checkers know the names above
             return import_module(f"hierfl.{name}")
         if name in LATER:
             return getattr(import_module(LATER[name]), name)
-        elsewhere = () if name.startswith("_") else import_module("hierfl.solvers").__all__
-        raise no_such_name(
-            "hierfl",
-            name,
-            [*__all__, "models", "runtime", "solvers", "study", "testing", *(f"solvers.{one}" for one in elsewhere)],
-        )
+        rooms = () if name.startswith("_") else ("solvers", "models")
+        further = [f"{room}.{one}" for room in rooms for one in import_module(f"hierfl.{room}").__all__]
+        of_cvxpy = f"it is CVXPY's own, cp.{name}." if rooms and hasattr(import_module("cvxpy"), name) else ""
+        raise no_such_name("hierfl", name, [*__all__, "models", "runtime", "solvers", "study", "testing", *further], of_cvxpy)

@@ -117,7 +117,11 @@ class SettingError(HierflError, ValueError):
     """A setting of a solver, a runtime or ``solve`` is out of range; says what is allowed."""
 
 
-class UnknownNameError(SettingError, TypeError):
+class CallError(SettingError, TypeError):
+    """A class or function is called with an argument too few, or one too many without its name; says what to write."""
+
+
+class UnknownNameError(CallError):
     """A class or function has no setting of this name; says which is nearest."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack, overload
 
 import cvxpy as cp
 
@@ -69,6 +69,22 @@ class Problem:
     0.5
     """
 
+    _elsewhere: ClassVar[dict[str, str]] = {
+        **{
+            name: f"a run of it has it: result = problem.solve(), then result.{name}."
+            for name in ("x", "y", "status", "certificate", "history", "plot", "report", "save", "gap", "inference")
+        },
+        **{
+            name: f"its implicit function has it: problem.implicit.{name}(...)."
+            for name in ("response", "gradient", "multipliers", "violation", "slice", "surface", "stationarity", "symbolic", "smoothed", "project")
+        },
+        "value": "it is what x is worth: problem.implicit(x) at an x, result.value of result = problem.solve().",
+        "is_dcp": "CVXPY's rules were checked when the problem was declared; print(problem.explain()) says how each piece is treated.",
+        "variables": "write problem.upper_variables for x, and [level.variables for level in problem.lower] for y.",
+        "parameters": "a cp.Parameter keeps its .value, which may be set anew between questions; clients' constants are in problem.federation.",
+        "load": "a problem is declared, and saved by pickle; hf.Result.load(path, problem=problem) reads a run of it.",
+    }
+
     def __init__(
         self,
         objective: Objective,
@@ -121,7 +137,6 @@ class Problem:
 
     # --- what is compiled of it --------------------------------------------------------------------------------------
 
-    @suggests_names
     def compile(self, *, progress: bool = True) -> CompiledProblem:
         """The oracles of the problem; compiled once and kept.
 
@@ -166,7 +181,6 @@ class Problem:
         compiled = self.compile()
         return explain(compiled, how_clients_run(compiled))
 
-    @suggests_names
     def check(
         self,
         *,
@@ -354,7 +368,6 @@ class Problem:
 
     solve.__signature__ = RunSettings.signature()  # type: ignore[attr-defined]  # for help(): the settings by name
 
-    @suggests_names
     def reference(
         self,
         *,

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from hierfl.analysis.theorems import TheoremPoint
+from hierfl.compiler.layout import ByVariable
 from hierfl.compiler.violations import Violation, Violations
 from hierfl.errors import DataError, HierflError, SettingError
 from hierfl.jaxtools.checked_arrays import BadArchiveError, TooLargeError, note_of, read_arrays, read_note
 from hierfl.language.printing.card import Card, Shown, brief
-from hierfl.near_names import suggests_names
 from hierfl.run_standing import AT_REST, COMPLETED, INFEASIBLE, Rest, not_feasible, standing, why_no_value
 from hierfl.value_certificate import Certificate
 
@@ -37,7 +37,7 @@ SAME = 1e-6  # of a value: what two evaluations of f may differ by
 
 @dataclass(frozen=True, repr=False)
 class Result(Shown):
-    """What a run returns. Arrays are NumPy; ``x`` is an array for one upper variable, else ``{variable: array}``.
+    """What a run returns. Arrays are NumPy; ``x`` is an array for one upper variable, else ``{variable: array}``; both take variables and their names as indices.
 
     Attributes
     ----------
@@ -93,6 +93,15 @@ class Result(Shown):
     >>> result.status, result.x.round(3)
     ('at rest', array([-1., -1.]))
     """
+
+    _elsewhere: ClassVar[dict[str, str]] = {
+        "objective": "f(x) is result.value; its course over the rounds is result.history[\"objective\"].",
+        "multipliers": "those of the lower level at x are problem.implicit.multipliers(result.x).",
+        "gradient": "that of f at x is problem.implicit.gradient(result.x).",
+        "solver": "it is in result.settings[\"solver\"].",
+        "predict": "result.x has the decision, result.y the answers: predictions are NumPy, such as rows @ result.y.T.",
+        "to_latex": "tables of several runs have it, hf.sweep(...) and hf.Study(...), and so has result.inference().",
+    }
 
     x: Any
     iterate: Any
@@ -263,7 +272,6 @@ class Result(Shown):
                 frame[name] = column.reindex(frame.index)
         return frame
 
-    @suggests_names
     def inference(
         self,
         *,
@@ -311,7 +319,6 @@ class Result(Shown):
 
         return inference(self, level=level, kind=kind, of=of, small_sample=small_sample, runtime=runtime)
 
-    @suggests_names
     def plot(
         self, ax: Axes | None = None, *, axis: str = "rounds", scale: str = "linear", style: str = "screen"
     ) -> Figure:
@@ -491,5 +498,5 @@ def _restore(arrays: Mapping[str, np.ndarray], name: str, structure: Any) -> Any
     if structure == "array":
         return arrays[name]
     if "dict" in structure:
-        return {key: _restore(arrays, f"{name}/{key}", item) for key, item in structure["dict"].items()}
+        return ByVariable({key: _restore(arrays, f"{name}/{key}", item) for key, item in structure["dict"].items()})
     return [_restore(arrays, f"{name}/{place}", item) for place, item in enumerate(structure["list"])]

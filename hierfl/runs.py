@@ -12,7 +12,7 @@ import numpy as np
 
 from hierfl.errors import SettingError
 from hierfl.language.printing.card import Card, Shown, brief
-from hierfl.near_names import suggests_names
+from hierfl.near_names import no_such_attribute
 from hierfl.run_standing import AT_REST, OUT_OF_ROUNDS
 
 if TYPE_CHECKING:
@@ -95,8 +95,9 @@ class Runs(Shown):
         if name in OF_BEST:
             return getattr(self.best, name)
         one = next(iter(vars(self).get("results", ())), None)
-        advice = f": runs.best.{name} is that of the best run" if name[0] != "_" and hasattr(one, name) else ""
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{advice}")
+        if name[0] != "_" and hasattr(one, name):
+            raise AttributeError(f"Runs has no attribute {name!r}: runs.best.{name} is that of the best run")
+        return no_such_attribute(self, name)
 
     def values(self, name: str = "value") -> np.ndarray:
         """Gather a quantity of every finished run: ``(seeds,)`` for ``"value"`` and ``"own_value"``, else ``(seeds, rounds)``.
@@ -173,7 +174,6 @@ class Runs(Shown):
 
         return pd.concat({run.settings["seed"]: run.to_pandas() for run in self.results}, names=["seed"])
 
-    @suggests_names
     def plot(
         self, ax: Axes | None = None, *, axis: str = "rounds", scale: str = "linear", style: str = "screen"
     ) -> Figure:

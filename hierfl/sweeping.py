@@ -93,7 +93,6 @@ class Sweep(Shown):
         ]
         return pd.DataFrame(rows)
 
-    @suggests_names
     def plot(
         self, ax: Axes | None = None, *, axis: str = "rounds", scale: str = "linear", style: str = "screen"
     ) -> Figure:
@@ -117,6 +116,7 @@ class Sweep(Shown):
         return self.table()
 
 
+@suggests_names
 def sweep(
     problem: Problem,
     solvers: Mapping[str, Any] | Sequence[Any],

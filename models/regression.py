@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import cvxpy as cp
 import numpy as np
@@ -20,13 +20,14 @@ import numpy as np
 import hierfl as hf
 from hierfl.errors import DataError, SettingError
 from hierfl.language.aggregates import HazardLoss, require_spells
-from hierfl.near_names import near_names
+from hierfl.near_names import near_names, suggests_names
 
 HELD_OUT = "held-out"
 BASELINES = ("site", "shared")
 RANGE = (1e-6, 1e2)  # of a penalty that is looked for
 
 
+@suggests_names
 class Regression(hf.Problem):
     """What the regressions of this file share: a problem whose variables are ``intercept`` (if any) and ``coefficients`` (p,).
 
@@ -59,6 +60,13 @@ class Regression(hf.Problem):
     >>> issubclass(hf.models.LogisticRegression, hf.models.regression.Regression)
     True
     """
+
+    _elsewhere: ClassVar[dict[str, str]] = {
+        **hf.Problem._elsewhere,
+        "fit": "it is fitted by result = problem.solve(); result.inference() has standard errors.",
+        "coef_": "result.x has the coefficients, result = problem.solve().",
+        "predict": "result.x has the coefficients: predictions are NumPy, such as rows @ result.x[problem.coefficients].",
+    }
 
     def __init__(
         self,
@@ -220,6 +228,7 @@ class PoissonRegression(Regression):
         return self._judged_mean(cp.exp(score) - others["outcome"] * score, others["outcome"])
 
 
+@suggests_names
 class CoxRegression(Regression):
     """Proportional hazards, with a baseline hazard of each client (stratified), or one that all share (pooled).
 

@@ -132,7 +132,8 @@ def require_convex_set(
     for a complex variable, and for whole numbers, which ``upper`` ones may be.
     """
     check_attributes(keep, upper)
-    for constraint, hoisted in zip(constraints, hoist(constraints, keep, known).expressions):
+    hoisting = hoist(constraints, keep, known)
+    for constraint, hoisted in zip(constraints, hoisting.expressions):
         if isinstance(constraint, cp.FiniteSet):  # CVXPY calls it DCP and solves it with integers
             raise NotConvexError(
                 f"the constraint {expression_text(constraint)} in {what} is a finite set, which is not convex in {_names(keep)}. "
@@ -141,7 +142,7 @@ def require_convex_set(
         if hoisted.is_dcp():
             continue
         culprit = next((c for c in map(_smallest, hoisted.args) if c is not None), None)
-        where = f": {expression_text(culprit)} has no curvature that CVXPY can prove" if culprit is not None else ""
+        where = f": {hoisting.text(culprit)} has no curvature that CVXPY can prove" if culprit is not None else ""
         raise NotConvexError(
             f"the constraint {expression_text(constraint)} in {what} is not convex in {_names(keep)}{where}. Write convex <= concave, or "
             f"affine == affine."
@@ -180,14 +181,15 @@ def require_curvature(level: ArgMin, expression: Expression, known: Known) -> No
     """
     keep, maximised = level.variables, level.kind == "argmax"
     check_attributes(keep)
-    hoisted = hoist([expression], keep, known).expressions[0]
+    hoisting = hoist([expression], keep, known)
+    (hoisted,) = hoisting.expressions
     if hoisted.is_concave() if maximised else hoisted.is_convex():
         return
     culprit = _smallest(hoisted)
     reason = (
-        f"{expression_text(culprit)} has no curvature that CVXPY can prove"
+        f"{hoisting.text(culprit)} has no curvature that CVXPY can prove"
         if culprit is not None
-        else f"{expression_text(hoisted)} is {hoisted.curvature.lower()}"
+        else f"{hoisting.text(hoisted)} is {hoisted.curvature.lower()}"
     )
     advice = (
         "Rewrite it with CVXPY's atoms, declare signs (nonneg=True, or constraints such as x >= 0), or assert it with "

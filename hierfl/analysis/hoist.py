@@ -45,6 +45,10 @@ class Hoisted:
     parameters: dict[cp.Parameter, Expression]
     twins: dict[cp.Variable, cp.Variable]
 
+    def text(self, part: Tree) -> str:
+        """A rebuilt subtree as the user wrote it."""
+        return expression_text(instantiate([part], self.parameters)[0])
+
 
 def hoist(parts: Sequence[Tree], keep: Sequence[cp.Variable], known: Known = NOTHING_KNOWN) -> Hoisted:
     """Hoist expressions or constraints; shared subtrees stay shared.

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hierfl.errors import SettingError, UnknownNameError
+from hierfl.errors import SettingError
 from hierfl.near_names import near_names
 from hierfl.problem import Problem
 
@@ -177,13 +177,7 @@ def _built(node: ast.expr) -> Any:
         if any(keyword.arg is None for keyword in node.keywords):
             raise SettingError(f"solver {ast.unparse(node)}: write every setting by its name.")
         arguments = {str(keyword.arg): _built(keyword.value) for keyword in node.keywords}
-        try:
-            return getattr(solvers, name)(*map(_built, node.args), **arguments)
-        except UnknownNameError:
-            raise
-        except TypeError as error:
-            known = ", ".join(inspect.signature(getattr(solvers, name)).parameters)
-            raise SettingError(f"solver {ast.unparse(node)}: {error}. Its settings are {known}.") from None
+        return getattr(solvers, name)(*map(_built, node.args), **arguments)
     if isinstance(node, (ast.List, ast.Tuple)):
         return [_built(item) for item in node.elts]
     try:

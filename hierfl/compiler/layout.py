@@ -17,6 +17,62 @@ from hierfl.language.sample import OneForEach
 from hierfl.near_names import near_names
 
 
+class VariableArray(np.ndarray):
+    """The values of a variable: an array that takes the variable, or its name, as an index too, as where there are several. What is computed of it is plain."""
+
+    of: cp.Variable | None = None
+
+    def __array_finalize__(self, made_of: Any) -> None:
+        self.of = getattr(made_of, "of", None)
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        return np.asarray(array)[()] if return_scalar else np.asarray(array)
+
+    def __reduce__(self) -> Any:
+        return np.asarray(self).__reduce__()
+
+    def __repr__(self) -> str:
+        return repr(np.asarray(self))
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, (str, cp.Variable)) and self.of is not None:
+            if key is self.of or (isinstance(key, str) and key == self.of.name()):
+                return self
+            raise DataError(
+                f"{_label(key)} is none of these variables: they are the values of {self.of.name()!r} alone, an array of shape {self.shape}, whose entries go "
+                f"by numbers{' (along its first axis the clients, in their order)' if self.ndim > self.of.ndim else ''}."
+            )
+        return np.asarray(self)[key]
+
+
+class ByVariable(dict[Any, Any]):
+    """Values by variable, which its name finds as well, and under which it is shown.
+
+    Raises
+    ------
+    DataError
+        For a variable or a name that is not among them.
+    """
+
+    def __repr__(self) -> str:
+        return repr({_name(variable): value for variable, value in self.items()})
+
+    def __missing__(self, key: Any) -> Any:
+        for variable, value in self.items():  # results that were loaded go by names
+            if _name(variable) == _name(key) and str in (type(key), type(variable)):
+                return value
+        raise DataError(f"{_label(key)} is none of these variables: {near_names(_name(key), map(_name, self))}")
+
+
+def _name(variable: Any) -> Any:
+    return variable.name() if isinstance(variable, cp.Variable) else variable
+
+
+def _label(key: Any) -> str:
+    """What an index is called in messages."""
+    return f"the variable {key.name()!r}" if isinstance(key, cp.Variable) else repr(key)
+
+
 @dataclass(frozen=True)
 class Layout:
     """Where each variable of one level lies in the flat vector of size ``size``."""
@@ -95,12 +151,14 @@ class Layout:
         return np.concatenate([self._piece(v, array, what) for v, array in zip(self.variables, arrays)])
 
     def unflatten(self, flat: Any) -> Any:
-        """Flat (possibly with leading axes) -> an array for one variable, else ``{variable: array}``; NumPy."""
+        """Flat (possibly with leading axes) -> an array for one variable, else ``{variable: array}``; NumPy, and indexed by variable or name."""
         pieces = self.split(np.asarray(flat))
-        if len(self.variables) == 1:
-            return self._as_declared(self.variables[0], pieces[self.variables[0].id])
         found = {name: self._as_declared(variable, pieces[variable.id]) for name, variable in zip(self.declared, self.variables)}
-        return found | {name: factor * found[variable] for name, variable, factor in self.same}
+        if len(found) == 1:
+            array = np.asarray(found[self.declared[0]]).view(VariableArray)
+            array.of = self.declared[0]
+            return array
+        return ByVariable(found | {name: factor * found[variable] for name, variable, factor in self.same})
 
     def assign(self, flat: Any) -> None:
         """Set ``.value`` of the variables."""

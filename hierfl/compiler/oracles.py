@@ -29,7 +29,7 @@ from hierfl.compiler.coupled_conditions import CoupledPrograms, PricedMeans
 from hierfl.compiler.data.storage import any_elsewhere, require_all_here, require_as_declared
 from hierfl.compiler.data.tables import Data, Party, Population, population
 from hierfl.compiler.expressions.program import NO_ROWS, Program, Rows
-from hierfl.compiler.layout import Layout
+from hierfl.compiler.layout import ByVariable, Layout
 from hierfl.compiler.sets import CompiledSet, compile_set
 from hierfl.errors import DataError, DeclarationError, IncompatibleSolverError
 from hierfl.jaxtools.cheap_jit import quick_jit
@@ -512,4 +512,4 @@ def public_response(oracles: Oracles, y: Any) -> Any:
     per_client = [oracles.lower.unflatten(piece) for piece in pieces]
     if len(oracles.lower.variables) == 1:
         return per_client
-    return {variable: [piece[variable] for piece in per_client] for variable in per_client[0]}
+    return ByVariable({variable: [piece[variable] for piece in per_client] for variable in per_client[0]})

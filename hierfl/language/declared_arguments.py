@@ -24,9 +24,8 @@ def variable_tuple(y: Any, owner: str) -> tuple[cp.Variable, ...]:
     items: Sequence[Any] = tuple(y) if isinstance(y, (list, tuple)) else (y,)
     for item in items:
         if not isinstance(item, cp.Variable):
-            raise DeclarationError(
-                f"{owner} needs a cp.Variable or a list of them, not {item!r} ({type(item).__name__})."
-            )
+            given = f"the expression {expression_text(item)}" if isinstance(item, Expression) else f"{item!r} ({type(item).__name__})"
+            raise DeclarationError(f"{owner} takes first what is decided, a cp.Variable or a list of them, not {given}.")
     if not items:
         raise DeclarationError(f"{owner} needs at least one variable.")
     if len({v.id for v in items}) < len(items):

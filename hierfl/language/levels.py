@@ -21,7 +21,6 @@ from hierfl.language.printing.text import expression_text
 from hierfl.near_names import near_names, suggests_names
 
 
-@suggests_names
 class Objective(Shown):
     """Base of ``Minimize`` and ``Maximize``.
 
@@ -241,9 +240,8 @@ class ArgMin(LowerLevel):
         *,
         selection: str | None = None,
     ) -> None:
-        super().__init__(
-            y, (scalar_expression(objective, f"the objective of {type(self).__name__}"),), constraints, scope
-        )
+        variables = variable_tuple(y, type(self).__name__)
+        super().__init__(variables, (scalar_expression(objective, f"the objective of {type(self).__name__}"),), constraints, scope)
         if selection is not None and selection not in SELECTIONS:
             raise DeclarationError(
                 f"unknown selection {selection!r} of {type(self).__name__}: {near_names(selection, SELECTIONS)} None leaves it open."

@@ -47,7 +47,7 @@ def run(
     The clock of ``limits`` started before the problem was compiled; ``chosen`` says why the solver was, if the user named none.
     """
     if isinstance(solver, type) or not hasattr(solver, "bind"):
-        raise SettingError(f"solver={solver!r}: an instance of a solver of hierfl.solvers, such as ZOHFL().")
+        raise SettingError(f"solver={solver!r}: an instance of a solver of hierfl.solvers, such as ZOHFL(); left out, hierfl chooses one.")
     if type(solver).__module__.startswith(LOWER_SOLVERS):
         name = type(solver).__name__
         raise SettingError(

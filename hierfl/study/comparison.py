@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from hierfl.errors import SettingError
 from hierfl.language.printing.card import Card, Shown
-from hierfl.near_names import near_names, suggests_names
+from hierfl.near_names import near_names
 from hierfl.run_settings import Budget
 from hierfl.runs import aligned
 from hierfl.study.curve import AXES, Curve
@@ -202,7 +202,6 @@ class Comparison(Shown):
             low, middle, high = np.nanquantile(stacked[:, shown], [0.25, 0.5, 0.75], axis=0) if shown.any() else np.zeros((3, 0))
         return Quartiles(at[shown], low, middle, high)
 
-    @suggests_names
     def plot(
         self, problem: str | None = None, ax: Axes | None = None, *, axis: str | None = None, scale: str = "linear", best: bool = False, style: str = "screen"
     ) -> Figure:
@@ -271,7 +270,6 @@ class Comparison(Shown):
         scale = each.get(self.unit, lambda n, m: 1.0)
         return np.array([float(scale(*self.sizes[name])) for name in self.problems])
 
-    @suggests_names
     def plot_profile(
         self, ax: Axes | None = None, *, kind: str = "data", tolerance: float | Sequence[float] = 1e-3, best: Mapping[str, float] | None = None, style: str = "screen"
     ) -> Figure:

@@ -23,7 +23,6 @@ from hierfl.errors import CheckpointError, DivergedError, IncompatibleSolverErro
 from hierfl.jaxtools.interruption import INTERRUPTED, CutShort
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import Card, Shown, call_text
-from hierfl.near_names import suggests_names
 from hierfl.problem import Problem
 from hierfl.progress import RunProgress
 from hierfl.run_settings import Budget, RunSettings
@@ -43,7 +42,6 @@ MORE = 6  # times that it is
 STARTS = ("same", "spread")
 
 
-@suggests_names
 class Study(Shown):
     """Solvers compared on problems at equal budgets.
 

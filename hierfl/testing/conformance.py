@@ -83,7 +83,7 @@ def conform(
     solver: Any,
     runtime: Any | MakeRuntime | Mapping[str, Any | MakeRuntime] | None = None,
     *,
-    cases: Sequence[Case] = CASES,
+    cases: Sequence[Case] | None = None,
     rounds: int = 3,
     seed: int = 0,
     replay: Callable[[Case, np.ndarray], np.ndarray] | None = None,
@@ -101,7 +101,7 @@ def conform(
     runtime
         A runtime, or a function of (case, problem) that makes one for each, or several of them by name; None for runs in process alone.
     cases, rounds, seed
-        What is run, and how.
+        What is run, and how; None for all of ``CASES``.
     replay
         A round by other means, from the case and x to the next x, for solvers whose rounds are written down in a line or two (such
         as :func:`gradient_steps`); the run in process has to follow it.
@@ -136,13 +136,13 @@ def conform(
         if refused and len(refused) == len(several):
             raise refused[0]
 
-    return Conformance(tuple(_found(case, faults) for case in cases))
+    return Conformance(tuple(_found(case, faults) for case in (CASES if cases is None else cases)))
 
 
 def conform_lower(
     method: str | None = None,
     *,
-    cases: Sequence[Case] = CASES,
+    cases: Sequence[Case] | None = None,
     points: Sequence[Sequence[float]] = ((0.35, -0.2), (0.7, 0.5)),
 ) -> Conformance:
     """Have lower levels solved by an exact method (its name as in ``Exact(method=...)``; None for the compiler's choice), and hold f and y against answers.
@@ -166,7 +166,7 @@ def conform_lower(
 
     if method is not None and method not in METHODS:
         raise IncompatibleSolverError(f"there is no method {method!r}: one of {', '.join(METHODS)}.")
-    return Conformance(tuple(_found(case, faults) for case in cases if case.scope is not None))
+    return Conformance(tuple(_found(case, faults) for case in (CASES if cases is None else cases) if case.scope is not None))
 
 
 def gradient_steps(step_size: float) -> Callable[[Case, np.ndarray], np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -89,6 +90,31 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[hf.HierflError], str]] = {
     "a step of the wrong case": (lambda: ZOHFL(step_size="Auto"), hf.SettingError, r'"auto".*got \'Auto\''),
     "a step that is misspelt": (lambda: FedAvg(step_size="automatic"), hf.SettingError, r'"auto".*got \'automatic\''),
     "a step of the wrong case, of a solver that takes one": (lambda: Scaffnew(step_size="Auto"), hf.SettingError, "'auto'"),
+    "a difference that curves down": (
+        lambda: hf.Problem(hf.Minimize(clients=cp.sum(x)), hf.ArgMin(y, -cp.sum_squares(y - x))),
+        hf.NotConvexError,
+        r"but -sum_squares\(y - x\) is concave\. If it is to be maximised, write hf\.ArgMax",
+    ),
+    "a product of what is given and a sum": (
+        lambda: hf.Problem(hf.Minimize(clients=cp.sum(x)), hf.ArgMin(y, (x[0] - x[1]) * y[0] * y[1])),
+        hf.NotConvexError,
+        r"but \(x\[0\] - x\[1\]\) \* y\[0\] \* y\[1\] has no curvature",
+    ),
+    "an objective in the place of y": (
+        lambda: hf.ArgMin(cp.sum_squares(y - x), y),
+        hf.DeclarationError,
+        r"ArgMin takes first what is decided, a cp\.Variable or a list of them, not the expression sum_squares\(y - x\)",
+    ),
+    "the answer of another": (
+        lambda: problem().implicit.response(np.ones(2))["x"],
+        hf.DataError,
+        r"'x' is none of these variables: they are the values of 'y' alone, an array of shape \(2,\)",
+    ),
+    "the decision of nobody": (
+        lambda: problem(cp.sum_squares(w)).implicit.gradient({x: np.ones(2), w: np.ones(2)})["z"],
+        hf.DataError,
+        r"'z' is none of these variables: there are 'x', 'w'\.",
+    ),
     "a name for a shape": (lambda: hf.Sample("age"), hf.DeclarationError, r"Sample\('age'\): the shape comes first; write Sample\(name='age'\)"),
     "data for a shape": (lambda: hf.ClientParameter(np.ones((3, 2))), hf.DeclarationError, r"shape of ClientParameter is an array of shape \(3, 2\)"),
     "half an entry": (lambda: hf.Sample(2.5), hf.DeclarationError, "shape of Sample is 2.5"),
@@ -178,6 +204,20 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[hf.HierflError], str]] = {
         "f seems unbounded above on X",
     ),
 }
+
+
+def test_values_are_found_by_variable_and_by_name() -> None:
+    point = {x: np.array([1.0, -2.0]), w: np.array([0.5, 0.0])}
+    slope = problem(cp.sum_squares(w)).implicit.gradient(point)
+    alone = problem().implicit.response(point[x])
+    np.testing.assert_allclose(slope["w"], 2 * point[w])
+    np.testing.assert_allclose(slope[w], slope["w"])
+    assert repr(problem(cp.sum_squares(w)).implicit.project(point)) == "{'x': array([ 1., -2.]), 'w': array([0.5, 0. ])}"
+    assert alone[y] is alone["y"] is alone and isinstance(alone, np.ndarray)
+    np.testing.assert_allclose(alone, np.maximum(point[x], 0.0), atol=1e-12)
+    assert type(alone + 1) is np.ndarray and type(alone[:1]) is np.ndarray and repr(alone) == "array([1., 0.])"
+    again = pickle.loads(pickle.dumps(alone))
+    assert type(again) is np.ndarray and again.tolist() == [1.0, 0.0]
 
 
 def test_a_maximum_without_a_bound_is_above() -> None:

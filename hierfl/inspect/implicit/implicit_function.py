@@ -6,7 +6,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import numpy as np
@@ -21,7 +21,6 @@ from hierfl.jaxtools.precision import computing, double_precision
 from hierfl.language.function import uses_black_box
 from hierfl.language.printing.card import Card, Shown
 from hierfl.language.printing.text import domain_text
-from hierfl.near_names import suggests_names
 from hierfl.progress import Waits
 from hierfl.value_certificate import Certificate
 
@@ -83,6 +82,13 @@ class ImplicitFunction(Shown):
     >>> f(point), f.response(point), f.gradient(point)
     (0.5, array([0. , 0.5]), array([0., 0.]))
     """
+
+    _elsewhere: ClassVar[dict[str, str]] = {
+        "value": "call it, problem.implicit(x).",
+        "y": "it depends on x: problem.implicit.response(x).",
+        **dict.fromkeys(("minimize", "minimum", "solve", "optimize"), "problem.solve() looks for a good x, problem.reference() for the best one."),
+        **dict.fromkeys(("plot", "heatmap", "contour"), "draw a line of it, problem.implicit.slice(x).plot(), or a plane, problem.implicit.surface(x).plot()."),
+    }
 
     def __init__(self, compiled: Callable[..., CompiledProblem], declaration: Declaration) -> None:
         self._compiled_when_asked, self._declaration, self._waits = compiled, declaration, Waits()
@@ -226,7 +232,6 @@ class ImplicitFunction(Shown):
         with self._waits.at("a layer"):
             return ImplicitLayer.of(self._declaration, parameters)
 
-    @suggests_names
     def slice(
         self,
         center: Any = None,
@@ -285,7 +290,6 @@ class ImplicitFunction(Shown):
         line = (center, direction, radius, points, smoothing)
         return slice_of(compiled, *line, **settings, tolerance=tolerance, progress=progress, time_limit=time_limit)
 
-    @suggests_names
     def surface(
         self,
         center: Any = None,
@@ -324,7 +328,6 @@ class ImplicitFunction(Shown):
         settings: dict[str, Any] = {"seed": seed, "tolerance": tolerance, "progress": progress}
         return surface_of(self._moving("a surface", progress), center, directions, radius, points, **settings)
 
-    @suggests_names
     def stationarity(
         self,
         x: Any,
@@ -369,7 +372,6 @@ class ImplicitFunction(Shown):
         settings: dict[str, Any] = {"samples": samples, "tolerance": tolerance, "seed": seed, "progress": progress}
         return stationarity_of(self._moving("stationarity", progress), x, eta, **settings)
 
-    @suggests_names
     def convexity(
         self, center: Any, radius: float = 1.0, *, samples: int = 256, seed: int = 0, progress: bool = True
     ) -> Midpoints:
@@ -401,7 +403,6 @@ class ImplicitFunction(Shown):
         compiled = self._moving("convexity", progress)
         return midpoints_of(compiled, center, radius, samples=samples, seed=seed, progress=progress)
 
-    @suggests_names
     def smoothed(self, x: Any, eta: float, samples: int = 1000, seed: int = 0) -> float:
         """f^eta(x) = E f(x + eta u), u uniform in the unit ball, from ``samples`` antithetic draws (Monte Carlo).
 

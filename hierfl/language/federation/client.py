@@ -109,7 +109,6 @@ class Client:
         object.__setattr__(self, "dropped", sum(table.dropped for table in read))
 
     @classmethod
-    @suggests_names
     def from_frame(cls, frame: Any, schema: Schema, name: str | None = None) -> Client:
         """A client of one table as it is: a data frame of pandas or Polars, an Arrow table, or the path of a Parquet file.
 

@@ -17,7 +17,7 @@ from hierfl.language.federation.sample_values import is_frozen_distribution, pic
 from hierfl.language.federation.schema import Moments, Schema
 from hierfl.language.printing.card import Card, Shown
 from hierfl.language.sample import ClientParameter, Sample
-from hierfl.near_names import near_names, suggests_names
+from hierfl.near_names import near_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +29,6 @@ FEW = 8  # clients that a notebook lists
 WEIGHTS = ("uniform", "samples")
 
 
-@suggests_names
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Federation(Shown):
     """The clients, the server's own data if any, and the clients' weights; immutable.
@@ -129,7 +128,6 @@ class Federation(Shown):
         return "explicit" if abs(together - 1) <= SUM_TOLERANCE else f"explicit, of sum {together:.6g}"
 
     @classmethod
-    @suggests_names
     def split(
         cls,
         samples: Mapping[Sample, Any],
@@ -174,7 +172,6 @@ class Federation(Shown):
         return cls(holders, server=server, weights=weights, test=test)
 
     @classmethod
-    @suggests_names
     def from_frames(
         cls,
         frames: Mapping[str, Any],
@@ -220,7 +217,6 @@ class Federation(Shown):
         return cls(clients, weights=weights, test=None if test is None else read[0].schema.encoded(test, "test"))
 
     @classmethod
-    @suggests_names
     def tree(
         cls,
         edges: Mapping[str, Sequence[Client]],
@@ -270,7 +266,6 @@ class Federation(Shown):
         """Mean and standard deviation, by column, by which numeric columns were standardised; None where they are as written."""
         return None if self.schema is None else self.schema.moments
 
-    @suggests_names
     def plot(self, sample: Sample | None = None, ax: Axes | None = None, *, style: str = "screen") -> Figure:
         """Draw what each client holds: its number of rows and, where there are class labels, the shares of the classes.
 

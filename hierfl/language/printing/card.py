@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hierfl.language.printing.text import domain_text, point_text
+from hierfl.near_names import suggests_names
 
 WIDTH, LINES = 100, 12
 LINES_OF_A_ROW = 2
@@ -57,7 +58,11 @@ class Card:
 
 
 class Shown:
-    """Mixin of what is shown as a card; a dataclass with it has ``repr=False``."""
+    """Mixin of what is shown as a card; a dataclass with it has ``repr=False``. Calls and attributes that do not fit are answered with what to write."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        suggests_names(cls)
 
     def _card(self) -> Card:
         raise NotImplementedError

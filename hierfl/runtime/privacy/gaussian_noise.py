@@ -13,7 +13,7 @@ import math
 import secrets
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -131,6 +131,10 @@ class GaussianNoise:
     --------
     >>> noise = hf.runtime.GaussianNoise(clip=1.0, multiplier=8.0, delta=1e-5)
     """
+
+    _elsewhere: ClassVar[dict[str, str]] = {
+        "epsilon": "it follows from multiplier, rounds and participation, and result.settings['privacy'] tells it: raise multiplier to lower it.",
+    }
 
     clip: float
     multiplier: float
