@@ -1,7 +1,7 @@
 """Searches one after another: once one is at rest, another begins at a random point of X around the best (Wales and Doye, 1997).
 
-It is monotonic (Leary, 2000): the best point is left for a better one only. How far a search begins from it is drawn anew each time, from
-a hundredth of X's bounds to all of them, evenly in the logarithm, so that both the next valley and another end of X are tried.
+It is monotonic (Leary, 2000): the best point is left for a better one only. Half of the searches begin anywhere within X's bounds. How far
+the others begin from it is drawn anew each time, from a hundredth of the bounds to all of them, evenly in the logarithm.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from hierfl.descent.limited_search import KINKS, LimitedDescent
 from hierfl.descent.search import Descent
 from hierfl.run_standing import STUCK
 
-NEAREST = 1e-2  # of half of X's bounds
+NEAREST = 1e-2  # of X's bounds
+ANYWHERE = 0.5  # of the hops
+STEPS = 10.0  # as long as the next one, that a search is given to become better than the best
 SAME = 1e-4  # of 1 + |x|: how near to the best point a search is that comes back to it
 
 Search = Descent | LimitedDescent
@@ -51,11 +53,11 @@ class BasinHopping:
             there = yield self._elsewhere()
             if there is not None:
                 self.search = self._begin(there, False)
-                again = yield from self._descend(until_back=True)
+                again = yield from self._descend(hopping=True)
                 ended = again if self.search.best.value < self._best.value else ended
         return ended
 
-    def _descend(self, until_back: bool = False) -> Generator[np.ndarray, KnownPoint | None, str]:
+    def _descend(self, hopping: bool = False) -> Generator[np.ndarray, KnownPoint | None, str]:
         """One search, and the one in pieces that goes on where kinks ask for it."""
         asks, answer = self.search.asks(), None
         while True:
@@ -71,16 +73,19 @@ class BasinHopping:
                 asks, answer = self.search.asks(), None
                 continue
             answer = yield x
-            if until_back and self._is_back:
+            if hopping and self._in_vain:
                 return ""
 
     @property
-    def _is_back(self) -> bool:
-        """Whether the search is at the best point again."""
+    def _in_vain(self) -> bool:
+        """Whether the search is at the best point again, or so far above it that several steps as its model promises do not make up for it."""
         here, best = self.search.best, self._best
-        return here.value >= best.value and bool(np.linalg.norm(here.x - best.x) <= SAME * (1.0 + np.linalg.norm(best.x)))
+        back = bool(np.linalg.norm(here.x - best.x) <= SAME * (1.0 + np.linalg.norm(best.x)))
+        return here.value >= best.value and (back or here.value - best.value > STEPS * self.search.promises)
 
     def _elsewhere(self) -> Float[np.ndarray, " n"]:
-        random, best = self.oracle.random, self._best.x
-        reach = 0.5 * NEAREST ** random.uniform() * (self._box.high - self._box.low)
+        random, best, box = self.oracle.random, self._best.x, self._box
+        if random.uniform() < ANYWHERE:
+            return self.oracle.inside(random.uniform(box.low, box.high))
+        reach = NEAREST ** random.uniform() * (box.high - box.low)
         return self.oracle.inside(best + reach * random.uniform(-1.0, 1.0, best.size))

@@ -210,11 +210,14 @@ class LimitedDescent:
         The length of the latest mixture of gradients at the best point, less what X holds, and without variables at whose kinks it lies.
     share
         The share of the latest step that was tried.
+    promises
+        How much lower the latest model says that f gets by a step.
     """
 
     def __init__(self, oracle: ImplicitOracle, first: KnownPoint, accuracy: float, in_pieces: bool = False) -> None:
         self._in_pieces = in_pieces  # whether a model in pieces could go on from here
         self._mixtures = 0  # steps by mixtures so far
+        self.promises = np.inf
         self.oracle, self.best, self.accuracy = oracle, first, accuracy
         self._first_value, self.share = first.value, 0.0
         self.steepness = float(np.linalg.norm(first.slope))
@@ -234,6 +237,7 @@ class LimitedDescent:
             if self.best.value < BOTTOM * (1.0 + abs(self._first_value)):
                 return UNBOUNDED
             before, (d, promised) = self.best, self._step()
+            self.promises = promised
             little = promised * self.curvature.stiff <= MUCH_LESS * self._little and (
                 failed > 0 or max(self._gained, default=0.0) <= self._little
             )

@@ -196,6 +196,8 @@ class Descent:
         The length of the latest model's gradient at the best point, the constraints of X included; of f's before the first step.
     share
         The share of the latest step that was tried.
+    promises
+        How much lower the latest model says that f gets by a step.
     """
 
     def __init__(self, oracle: ImplicitOracle, rows: DecisionRows, first: KnownPoint, accuracy: float) -> None:
@@ -206,6 +208,7 @@ class Descent:
         self._most = 0.0  # that a first step promised
         self._promised: float | None = None  # by the first step in these units
         self.steepness, self.share = float(np.linalg.norm(first.slope)), 0.0
+        self.promises = np.inf
         self._longer, self._longer_from = 0, first  # longer steps tried from a point
         self._far_from: KnownPoint | None = None  # the point that was looked far from
         self._missed = False  # whether f had no value on the latest step
@@ -251,6 +254,7 @@ class Descent:
             if step is None:
                 return AT_REST if self._all_gained else STUCK
             self.steepness = float(np.linalg.norm(self.bundle.curvature @ step.d))
+            self.promises = step.decrease
             if self._promised is None:
                 self._promised = step.decrease
                 self._most = max(self._most, step.decrease)
