@@ -28,7 +28,6 @@ from hierfl.language.calculus.jax_derivative import Pullback
 from hierfl.language.expectation import SampleAverage
 from hierfl.language.printing.text import expression_text
 
-FACTORS = 8  # of a power that is written as a product
 LONG = 2_000  # terms of a product, from which its longer factor is an unknown of its own
 Entries = np.ndarray  # of numbers, or of polynomials (dtype object)
 
@@ -171,6 +170,13 @@ class Unknowns:
             self._known[key] = Polynomial({(place,): 1.0})
         return self._known[key]
 
+    def bounded(self, value: Polynomial, low: float, high: float) -> Polynomial:
+        """A polynomial as an unknown of its own, of which bounds are known."""
+        found: Polynomial = self.defined("itself", value)
+        ((place,),) = found.terms
+        self.low[place], self.high[place] = max(self.low[place], low), min(self.high[place], high)
+        return found
+
     def product(self, first: Any, second: Any) -> Any:
         """A product, of which a long factor is an unknown of its own."""
         if not (isinstance(first, Polynomial) and isinstance(second, Polynomial)):
@@ -182,17 +188,14 @@ class Unknowns:
         return first * second
 
     def power(self, base: Any, exponent: float) -> Any:
-        """A power, a product of few factors where it is one."""
+        """A power; others than squares are unknowns, of one unknown: SCIP sees more in v^3 with v = x + y than in ten products."""
         if not isinstance(base, Polynomial):
             return KINDS["power"](float(base), exponent)
         if exponent.is_integer() and exponent < 0:
             return self.inverse(self.power(base, -exponent))
-        if not exponent.is_integer() or exponent > FACTORS:
-            return self.defined("power", base, exponent)
-        found: Any = 1.0
-        for _ in range(int(exponent)):
-            found = self.product(base, found) if isinstance(found, Polynomial) else base * found
-        return found
+        if exponent in (0.0, 1.0):
+            return base if exponent else 1.0
+        return self.product(base, base) if exponent == 2.0 else self.defined("power", self.defined("itself", base), exponent)
 
     def inverse(self, base: Any) -> Any:
         """1 / base, on either side of 0."""
