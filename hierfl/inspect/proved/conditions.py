@@ -236,7 +236,7 @@ class Multipliers:
     """z in unknowns, with what is said of it and of slacks beside the force: rows that are 0, rows at least 0, unknowns that are slacks, pairs of which one is 0.
 
     ``curved`` are those of curved rows and of where functions end with infinite slopes, 1 in all where the multiplier of the objective is 0; ``ends`` are
-    what the latter say of entries of u.
+    what the latter add to A'z, and to b'z (None).
     """
 
     unknowns: Unknowns
@@ -248,7 +248,7 @@ class Multipliers:
     pairs: list[tuple[int, int]] = field(default_factory=list)
     told: list[Told] = field(default_factory=list)
     curved: list[int] = field(default_factory=list)
-    ends: list[tuple[int, Polynomial]] = field(default_factory=list)
+    ends: list[tuple[int | None, Polynomial]] = field(default_factory=list)
 
     @classmethod
     def of(cls, level: Level, u: Entries, size: int, slack: list[Polynomial], seen: np.ndarray, unknowns: Unknowns) -> Multipliers:
@@ -264,17 +264,17 @@ class Multipliers:
             else:
                 (found._second_order if cone.kind == SECOND_ORDER else found._exponential)(rows, slack[rows])
         for one in level.smooth:
-            for form, argument in zip(one.forms, one.arguments(u) if one.atom.barrier else ()):
+            for form, shift, argument in zip(one.forms, one.shifts, one.arguments(u) if one.atom.barrier else ()):
                 end = Polynomial({(unknowns.new(0.0, 1.0),): 1.0})
-                found.ends += [(column, value * end) for column, value in form]
+                found.ends += [*((column, value * end) for column, value in form), *((None, value * end) for value in shift)]
                 found.curved.append(found._complement(end, argument))
         return found
 
-    def pull_of_ends(self, width: int) -> list[Polynomial]:
-        """What ``ends`` add to A'z."""
-        parts: list[list[tuple[float, Any]]] = [[] for _ in range(width)]
+    def abnormal(self, level: Level, width: int) -> list[Polynomial]:
+        """What is 0 where the objective has the multiplier 0: A'z and, as z'(A u + b) is, b'z; ``ends`` included."""
+        parts: list[list[tuple[float, Any]]] = [[(1.0, one)] for one in (*level.pull(self.z, width), level.price(self.z))]
         for column, value in self.ends:
-            parts[column].append((1.0, value))
+            parts[-1 if column is None else column].append((1.0, value))
         return list(map(Polynomial.sum_of, parts))
 
     def _new(self, row: int, low: float = -np.inf, high: float = np.inf, divisor: Polynomial | None = None) -> Polynomial:

@@ -163,8 +163,6 @@ class Unknowns:
             return KINDS[kind](number, exponent)
         key = kind, exponent, tuple(sorted(argument.terms.items()))
         if key not in self._known:
-            if kind == "power" and not exponent.is_integer():
-                self.inequalities.append(argument)
             place = self.new(0.0 if kind in ("exp", "abs") else -np.inf)
             self.definitions.append(Definition(place, kind, argument, exponent))
             self._known[key] = Polynomial({(place,): 1.0})
@@ -195,7 +193,10 @@ class Unknowns:
             return self.inverse(self.power(base, -exponent))
         if exponent in (0.0, 1.0):
             return base if exponent else 1.0
-        return self.product(base, base) if exponent == 2.0 else self.defined("power", self.defined("itself", base), exponent)
+        if exponent == 2.0:
+            return self.product(base, base)
+        base = self.bounded(base, -np.inf if exponent.is_integer() else 0.0, np.inf)
+        return self.defined("power", base, exponent)
 
     def inverse(self, base: Any) -> Any:
         """1 / base, on either side of 0."""

@@ -25,7 +25,7 @@ SLOPES: dict[str, Callable[[float, float], float]] = {
     "abs": lambda v, _: float(np.sign(v)),
     "sin": lambda v, _: float(np.cos(v)),
     "cos": lambda v, _: -float(np.sin(v)),
-    "power": lambda v, p: p * v ** (p - 1.0),
+    "power": lambda v, p: float(p * np.power(v, p - 1.0)),
 }
 
 
@@ -48,10 +48,10 @@ def refined(program: SingleLevel, values: np.ndarray) -> np.ndarray:
             rows = [(one.at(found), one.slopes(found)) for one in equations]
             rows += [_of_definition(one, found) for one in unknowns.definitions]
             left = np.array([value for value, _ in rows])
-        entries = [(k, place, slope) for k, (_, slopes) in enumerate(rows) for place, slope in slopes.items()]
+        entries = [(k, place, slope) for k, (_, slopes) in enumerate(rows) for place, slope in slopes.items() if not fixed[place]]
         if not (np.isfinite(left).all() and np.isfinite([slope for _, _, slope in entries]).all()):
             return values
-        if not rows or np.abs(left).max() == 0.0:
+        if not entries or np.abs(left).max() == 0.0:
             break
         k, place, slope = (np.array(each) for each in zip(*entries))
         matrix = sp.csr_array((slope, (k, place)), (len(rows), len(found)))[:, free]

@@ -342,9 +342,8 @@ class _Writer:
         found = Multipliers.of(level, u, form.size, slack, seen, unknowns)
         slope, pull = level.slope(u, unknowns), level.pull(found.z, width)
         forces = [one for one in (a - b for a, b in zip(slope, pull)) if one.terms]
-        ends = found.pull_of_ends(width)
         program.forces += forces
-        program.abnormal += [a + b for a, b in zip(pull, ends)] if found.curved else forces
+        program.abnormal += found.abnormal(level, width) if found.curved else forces
         # 0 at a solution, where u'A'z is -b'z, row by row
         self.dualities.append(Polynomial.sum_of([(1.0, level.price(found.z)), *((1.0, a * b) for a, b in zip(u, slope))]))
         if others:
