@@ -7,7 +7,7 @@ cannot be 0; elsewhere t n + m w = 0 says the same of m, and all of the apex. An
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -161,23 +161,13 @@ class Level:
 
     def slope(self, u: Any, unknowns: Unknowns) -> list[Polynomial]:
         """P u + q + s'(u)."""
-        parts: list[list[tuple[float, Any]]] = [[] for _ in u]
-        for i, j, value in self.quadratic:
-            parts[i].append((1.0, value * u[j]))
-        for i, value in self.linear:
-            parts[i].append((1.0, value))
-        for one in self.smooth:
-            for form, slope in zip(one.forms, one.slopes(u, unknowns)):
-                for column, value in form:
-                    parts[column].append((1.0, value * slope))
-        return list(map(Polynomial.sum_of, parts))
+        smooth = [(form, slope) for one in self.smooth for form, slope in zip(one.forms, one.slopes(u, unknowns))]
+        curved = [*((i, value * u[j]) for i, j, value in self.quadratic), *((column, value * slope) for form, slope in smooth for column, value in form)]
+        return _sums(len(u), [*curved, *self.linear])
 
     def pull(self, z: Any, width: int) -> list[Polynomial]:
         """A'z."""
-        parts: list[list[tuple[float, Any]]] = [[] for _ in range(width)]
-        for i, j, value in self.matrix:
-            parts[j].append((1.0, value * z[i]))
-        return list(map(Polynomial.sum_of, parts))
+        return _sums(width, [(j, value * z[i]) for i, j, value in self.matrix])
 
     def price(self, z: Any) -> Polynomial:
         """b'z."""
@@ -185,12 +175,15 @@ class Level:
 
     def slack(self, u: Any, height: int) -> list[Polynomial]:
         """A u + b."""
-        parts: list[list[tuple[float, Any]]] = [[] for _ in range(height)]
-        for i, j, value in self.matrix:
-            parts[i].append((1.0, value * u[j]))
-        for i, value in self.offset:
-            parts[i].append((1.0, value))
-        return list(map(Polynomial.sum_of, parts))
+        return _sums(height, [*((i, value * u[j]) for i, j, value in self.matrix), *self.offset])
+
+
+def _sums(count: int, parts: Iterable[tuple[int, Any]]) -> list[Polynomial]:
+    """So many sums, of what is said to be in each."""
+    of_each: list[list[tuple[float, Any]]] = [[] for _ in range(count)]
+    for place, value in parts:
+        of_each[place].append((1.0, value))
+    return list(map(Polynomial.sum_of, of_each))
 
 
 def _smooth(part: SmoothPart, columns: np.ndarray, weight: float, at: Callable[[AffineEntries], Iterator[tuple[int, int, Any]]]) -> list[Smooth]:
@@ -272,10 +265,8 @@ class Multipliers:
 
     def abnormal(self, level: Level, width: int) -> list[Polynomial]:
         """What is 0 where the objective has the multiplier 0: A'z and, as z'(A u + b) is, b'z; ``ends`` included."""
-        parts: list[list[tuple[float, Any]]] = [[(1.0, one)] for one in (*level.pull(self.z, width), level.price(self.z))]
-        for column, value in self.ends:
-            parts[-1 if column is None else column].append((1.0, value))
-        return list(map(Polynomial.sum_of, parts))
+        plain = enumerate([*level.pull(self.z, width), level.price(self.z)])
+        return _sums(width + 1, [*plain, *((width if column is None else column, value) for column, value in self.ends)])
 
     def _new(self, row: int, low: float = -np.inf, high: float = np.inf, divisor: Polynomial | None = None) -> Polynomial:
         """An unknown for the multiplier of a row."""

@@ -113,22 +113,30 @@ class Definition(NamedTuple):
 
     def at(self, values: Sequence[float] | np.ndarray) -> float:
         """What the unknown has to be."""
-        return KINDS[self.kind](self.argument.at(values), self.exponent)
+        return float(KINDS[self.kind][0](self.argument.at(values), self.exponent))
+
+    def misses(self, values: np.ndarray) -> tuple[float, dict[int, float]]:
+        """(how far it is from holding, the derivatives of that)."""
+        inner = float(KINDS[self.kind][1](self.argument.at(values), self.exponent))
+        slopes = {place: -inner * slope for place, slope in self.argument.slopes(values).items()}
+        slopes[self.place] = slopes.get(self.place, 0.0) + 1.0
+        return values[self.place] - self.at(values), slopes
 
 
 def _x_log_x(v: float) -> float:
     return v * np.log(v) if v else 0.0
 
 
-KINDS: dict[str, Callable[[float, float], float]] = {
-    "itself": lambda v, _: v,
-    "exp": lambda v, _: float(np.exp(v)),
-    "log": lambda v, _: float(np.log(v)),
-    "x log x": lambda v, _: float(_x_log_x(v)),
-    "abs": lambda v, _: abs(v),
-    "sin": lambda v, _: float(np.sin(v)),
-    "cos": lambda v, _: float(np.cos(v)),
-    "power": lambda v, p: float(np.power(v, p)),
+Function = Callable[[Any, float], Any]
+KINDS: dict[str, tuple[Function, Function]] = {  # values and slopes, of a number and an exponent
+    "itself": (lambda v, _: v, lambda v, _: 1.0),
+    "exp": (lambda v, _: np.exp(v), lambda v, _: np.exp(v)),
+    "log": (lambda v, _: np.log(v), lambda v, _: 1.0 / np.float64(v)),
+    "x log x": (lambda v, _: _x_log_x(v), lambda v, _: np.log(v) + 1.0),
+    "abs": (lambda v, _: abs(v), lambda v, _: np.sign(v)),
+    "sin": (lambda v, _: np.sin(v), lambda v, _: np.cos(v)),
+    "cos": (lambda v, _: np.cos(v), lambda v, _: -np.sin(v)),
+    "power": (lambda v, p: np.power(v, p), lambda v, p: p * np.power(v, p - 1.0)),
 }
 
 
@@ -160,7 +168,7 @@ class Unknowns:
         """A function of a number, or of a polynomial."""
         argument = Polynomial.of(value)
         if (number := argument.constant) is not None:
-            return KINDS[kind](number, exponent)
+            return float(KINDS[kind][0](number, exponent))
         key = kind, exponent, tuple(sorted(argument.terms.items()))
         if key not in self._known:
             place = self.new(0.0 if kind in ("exp", "abs") else -np.inf)
@@ -188,7 +196,7 @@ class Unknowns:
     def power(self, base: Any, exponent: float) -> Any:
         """A power; others than squares are unknowns, of one unknown: SCIP sees more in v^3 with v = x + y than in ten products."""
         if not isinstance(base, Polynomial):
-            return KINDS["power"](float(base), exponent)
+            return float(np.power(float(base), exponent))
         if exponent.is_integer() and exponent < 0:
             return self.inverse(self.power(base, -exponent))
         if exponent in (0.0, 1.0):

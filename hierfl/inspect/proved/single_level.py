@@ -30,7 +30,7 @@ from hierfl.compiler.oracles import constraints_of_all_clients, lower_constraint
 from hierfl.compiler.parametric.level_form import LevelForm
 from hierfl.compiler.parametric.row_block import RowBlock
 from hierfl.compiler.parametric.template import LevelTemplate
-from hierfl.compiler.programs.cones import NoStandardFormError
+from hierfl.compiler.programs.cones import NoStandardFormError, distance, middles
 from hierfl.compiler.programs.smooth_atoms import SQUARE
 from hierfl.compiler.starting_points import on_upper_set
 from hierfl.inspect.implicit.multipliers import owners_of
@@ -43,6 +43,7 @@ from hierfl.language.expectation import SampleAverage, total
 from hierfl.language.printing.text import expression_text
 
 ELSEWHERE = 1e3  # how far from 0 the x are at which other answers are looked for
+INWARDS, MARGIN, ROUNDING = 1e-6, 1e-9, 1e-13  # of the way to their middle that they are moved where rows are curved, how far inside they are then, and how well other rows hold
 
 
 class Follower(NamedTuple):
@@ -85,8 +86,8 @@ class SingleLevel:
             for one in follower.told:
                 values[one.place] = z[one.row] / (1.0 if one.divisor is None else one.divisor.at(values))
         self.unknowns.completed(values)
-        for one in self.quotients:
-            values[one.place] = values[one.above] / one.below.at(values)
+        for place, above, below in self.quotients:
+            values[place] = values[above] / below.at(values)
         for place, slack in self.slacks:
             values[place] = max(slack.at(values), 0.0)
         for first, second in self.pairs:
@@ -304,21 +305,28 @@ class _Writer:
         """
         templates = [form.base, *(group.template for group in form.groups)]
         fixed = not any(t.matrix.moves or t.offset.moves for t in templates)
-        exact = form.polyhedral and all(part.atom is SQUARE for t in templates for part in t.smooth)
-        if form.is_map or not (fixed and exact) or not any(t.linear.moves for t in templates):
+        quadratic = all(part.atom is SQUARE for t in templates for part in t.smooth)
+        if form.is_map or not (fixed and quadratic) or not any(t.linear.moves for t in templates):
             return []
         compiled, method = self.compiled, self.compiled.exact.method
         assert method is not None
         solver, asked, y = level_solver(method.structure), ParametricProgram(method.structure, ""), jnp.zeros(compiled.lower.size)
         signs = np.cos(np.arange(1, compiled.upper.size + 1) ** 2)
         points = on_upper_set(compiled, np.stack([ELSEWHERE * way for way in (np.ones(len(signs)), -np.ones(len(signs)), signs)]))
+        of_owners = zip(*([solver.unselected.answer(asked.numbers(jnp.asarray(x), owner, y)[0]) for owner in owners_of(compiled, x)] for x in points))
         found: list[list[np.ndarray]] = []
-        for k, x in enumerate(points):
-            for place, owner in enumerate(owners_of(compiled, x)):
-                found += [[]] if k == 0 else []
-                answer = solver.unselected.answer(asked.numbers(jnp.asarray(x), owner, y)[0]).first
-                if answer.solved and not any(np.allclose(answer.u, other) for other in found[place]):
-                    found[place].append(answer.u)
+        for answers in of_owners:
+            found.append([])
+            for one in answers:
+                if one.first.solved and not any(np.allclose(one.first.u, other) for other in found[-1]):
+                    found[-1].append(one.first.u)
+            if not form.polyhedral:  # curved rows are met to a tolerance only: what is surely feasible is some way inside
+                program, middle = answers[0].program, np.mean(found[-1], axis=0)
+                margin = np.zeros(len(program.b))
+                for cone, rows in program.curved_cones:
+                    margin[rows] = MARGIN * middles([cone], np.ones(cone.size))
+                inside = [u + INWARDS * (middle - u) for u in found[-1]]
+                found[-1] = [u for u in inside if distance(program.cones, program.slack(u) - margin) <= ROUNDING]
         return found
 
     def _follower(
