@@ -177,8 +177,9 @@ class Unknowns:
         return self._known[key]
 
     def bounded(self, value: Polynomial, low: float, high: float) -> Polynomial:
-        """A polynomial as an unknown of its own, of which bounds are known."""
-        found: Polynomial = self.defined("itself", value)
+        """A polynomial as an unknown, one of its own if it is none, of which bounds are known."""
+        single = len(value.terms) == 1 and value.degree == 1 and 1.0 in value.terms.values()
+        found: Polynomial = value if single else self.defined("itself", value)
         ((place,),) = found.terms
         self.low[place], self.high[place] = max(self.low[place], low), min(self.high[place], high)
         return found
