@@ -34,6 +34,7 @@ class SmoothAtom:
     ``domain`` are constraints that keep arguments where it is defined; ``barrier`` says that its slope is infinite where it ends,
     ``steep`` that its curvature may be infinite. ``flat`` gives the direction along which it is linear, if there is one.
     Where it is ``of_matrices`` blocks are symmetric ones, which are definite where it is defined; others end where an entry is 0.
+    ``family`` and ``exponent`` say what function it is, to whoever writes it in symbols.
     """
 
     name: str
@@ -45,6 +46,12 @@ class SmoothAtom:
     steep: bool = False
     flat: Callable[[Blocks], Blocks] | None = None
     of_matrices: bool = False
+    exponent: float = 1.0
+
+    @property
+    def family(self) -> str:
+        """Its name without an exponent."""
+        return self.name.partition(" to the power ")[0]
 
 
 class TakenOut:
@@ -55,12 +62,12 @@ class TakenOut:
 
 
 def _elementwise(
-    name: str, value: Any, slope: Any, curvature: Any, ends: bool = False, barrier: bool = False
+    name: str, value: Any, slope: Any, curvature: Any, ends: bool = False, barrier: bool = False, exponent: float = 1.0
 ) -> SmoothAtom:
     def domain(argument: Expression) -> Sequence[Constraint]:
         return [argument >= 0] if ends else ()
 
-    return SmoothAtom(name, lambda v: value(v)[:, 0], slope, lambda v: curvature(v)[:, :, None], domain, barrier)
+    return SmoothAtom(name, lambda v: value(v)[:, 0], slope, lambda v: curvature(v)[:, :, None], domain, barrier, exponent=exponent)
 
 
 def _logistic(v: Blocks) -> Blocks:
@@ -162,22 +169,22 @@ def _order(argument: Expression) -> int:
 
 def _power(p: float) -> SmoothAtom:
     """|v|^p for even p >= 2, v^p over v >= 0 for others; below 1 its slope is infinite at 0, or there is no value."""
+    name = f"entry to the power {p:g}"
     if p < 1:
         slope = lambda v: p * v ** (p - 1)  # noqa: E731
-        return _elementwise(
-            f"power {p:g}", lambda v: v**p, slope, lambda v: p * (p - 1) * v ** (p - 2), ends=True, barrier=True
-        )
+        return _elementwise(name, lambda v: v**p, slope, lambda v: p * (p - 1) * v ** (p - 2), True, True, p)
     even = p % 2 == 0
 
     def inside(v: Blocks) -> Blocks:
         return v if even else np.maximum(v, 0.0)
 
     return _elementwise(
-        f"power {p:g}",
+        name,
         lambda v: inside(v) ** p,
         lambda v: p * inside(v) ** (p - 1),
         lambda v: p * (p - 1) * inside(v) ** (p - 2),
         ends=not even,
+        exponent=p,
     )
 
 
@@ -197,9 +204,9 @@ def _length_power(p: float, half: bool = False) -> SmoothAtom:
         unit, eye = v / np.where(size > 0, size, 1.0), np.eye(v.shape[1])
         return np.asarray(p * scale(v, p - 2)[:, None, None] * (eye + (p - 2) * unit[:, :, None] * unit[:, None, :]))
 
-    name = f"length to the power {p:g}"
+    name = f"{'entry' if half else 'length'} to the power {p:g}"
     domain = (lambda argument: [argument >= 0]) if half else lambda argument: ()
-    return SmoothAtom(name, lambda v: scale(v, p), slope, curvature, domain, steep=p < 2)
+    return SmoothAtom(name, lambda v: scale(v, p), slope, curvature, domain, steep=p < 2, exponent=p)
 
 
 def _length_to_a_power(node: Any) -> tuple[Any, float, float, bool] | None:

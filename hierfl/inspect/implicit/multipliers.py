@@ -115,7 +115,7 @@ def _dual(base: LevelTemplate, index: int, constraint: Constraint, z: np.ndarray
     if isinstance(constraint, PSD):
         return (triangle(constraint.args[0].shape[0]).T @ rows).reshape(constraint.args[0].shape)
     signed = -rows if isinstance(constraint, (Equality, Zero)) else rows
-    return signed.reshape(constraint.shape, order="F") if rows.size == constraint.size else signed
+    return signed.reshape(constraint.shape, order="F") if rows.size == np.prod(constraint.shape) else signed  # of cones all rows
 
 
 def _by_owner(compiled: CompiledProblem, duals: list[np.ndarray]) -> Any:

@@ -28,7 +28,6 @@ from hierfl.language.calculus.jax_derivative import Pullback
 from hierfl.language.expectation import SampleAverage
 from hierfl.language.printing.text import expression_text
 
-FACTORS = 8  # of a power that is written as a product
 LONG = 2_000  # terms of a product, from which its longer factor is an unknown of its own
 Entries = np.ndarray  # of numbers, or of polynomials (dtype object)
 
@@ -114,22 +113,30 @@ class Definition(NamedTuple):
 
     def at(self, values: Sequence[float] | np.ndarray) -> float:
         """What the unknown has to be."""
-        return KINDS[self.kind](self.argument.at(values), self.exponent)
+        return float(KINDS[self.kind][0](self.argument.at(values), self.exponent))
+
+    def misses(self, values: np.ndarray) -> tuple[float, dict[int, float]]:
+        """(how far it is from holding, the derivatives of that)."""
+        inner = float(KINDS[self.kind][1](self.argument.at(values), self.exponent))
+        slopes = {place: -inner * slope for place, slope in self.argument.slopes(values).items()}
+        slopes[self.place] = slopes.get(self.place, 0.0) + 1.0
+        return values[self.place] - self.at(values), slopes
 
 
 def _x_log_x(v: float) -> float:
     return v * np.log(v) if v else 0.0
 
 
-KINDS: dict[str, Callable[[float, float], float]] = {
-    "itself": lambda v, _: v,
-    "exp": lambda v, _: float(np.exp(v)),
-    "log": lambda v, _: float(np.log(v)),
-    "x log x": lambda v, _: float(_x_log_x(v)),
-    "abs": lambda v, _: abs(v),
-    "sin": lambda v, _: float(np.sin(v)),
-    "cos": lambda v, _: float(np.cos(v)),
-    "power": lambda v, p: float(np.power(v, p)),
+Function = Callable[[Any, float], Any]
+KINDS: dict[str, tuple[Function, Function]] = {  # values and slopes, of a number and an exponent
+    "itself": (lambda v, _: v, lambda v, _: 1.0),
+    "exp": (lambda v, _: np.exp(v), lambda v, _: np.exp(v)),
+    "log": (lambda v, _: np.log(v), lambda v, _: 1.0 / np.float64(v)),
+    "x log x": (lambda v, _: _x_log_x(v), lambda v, _: np.log(v) + 1.0),
+    "abs": (lambda v, _: abs(v), lambda v, _: np.sign(v)),
+    "sin": (lambda v, _: np.sin(v), lambda v, _: np.cos(v)),
+    "cos": (lambda v, _: np.cos(v), lambda v, _: -np.sin(v)),
+    "power": (lambda v, p: np.power(v, p), lambda v, p: p * np.power(v, p - 1.0)),
 }
 
 
@@ -161,15 +168,21 @@ class Unknowns:
         """A function of a number, or of a polynomial."""
         argument = Polynomial.of(value)
         if (number := argument.constant) is not None:
-            return KINDS[kind](number, exponent)
+            return float(KINDS[kind][0](number, exponent))
         key = kind, exponent, tuple(sorted(argument.terms.items()))
         if key not in self._known:
-            if kind == "power" and not exponent.is_integer():
-                self.inequalities.append(argument)
             place = self.new(0.0 if kind in ("exp", "abs") else -np.inf)
             self.definitions.append(Definition(place, kind, argument, exponent))
             self._known[key] = Polynomial({(place,): 1.0})
         return self._known[key]
+
+    def bounded(self, value: Polynomial, low: float, high: float) -> Polynomial:
+        """A polynomial as an unknown, one of its own if it is none, of which bounds are known."""
+        single = len(value.terms) == 1 and value.degree == 1 and 1.0 in value.terms.values()
+        found: Polynomial = value if single else self.defined("itself", value)
+        ((place,),) = found.terms
+        self.low[place], self.high[place] = max(self.low[place], low), min(self.high[place], high)
+        return found
 
     def product(self, first: Any, second: Any) -> Any:
         """A product, of which a long factor is an unknown of its own."""
@@ -182,17 +195,17 @@ class Unknowns:
         return first * second
 
     def power(self, base: Any, exponent: float) -> Any:
-        """A power, a product of few factors where it is one."""
+        """A power; others than squares are unknowns, of one unknown: SCIP sees more in v^3 with v = x + y than in ten products."""
         if not isinstance(base, Polynomial):
-            return KINDS["power"](float(base), exponent)
+            return float(np.power(float(base), exponent))
         if exponent.is_integer() and exponent < 0:
             return self.inverse(self.power(base, -exponent))
-        if not exponent.is_integer() or exponent > FACTORS:
-            return self.defined("power", base, exponent)
-        found: Any = 1.0
-        for _ in range(int(exponent)):
-            found = self.product(base, found) if isinstance(found, Polynomial) else base * found
-        return found
+        if exponent in (0.0, 1.0):
+            return base if exponent else 1.0
+        if exponent == 2.0:
+            return self.product(base, base)
+        base = self.bounded(base, -np.inf if exponent.is_integer() else 0.0, np.inf)
+        return self.defined("power", base, exponent)
 
     def inverse(self, base: Any) -> Any:
         """1 / base, on either side of 0."""

@@ -4,6 +4,7 @@ Branch and bound goes over the single-level program, where it does not end at on
 holds there is met to rounding, the problem's own exact solver is asked for y at that x, and f computed from it. Where the lower level is tied, y
 is the solution next to the program's. Only if that f is the program's, and no violation of its rows within SCIP's tolerance could undo the bound, is
 this called proved: where only complementarity is not linear the rows are opened by it from the start, elsewhere they are searched once more.
+Optimality conditions need a constraint qualification where the lower level is curved. Wherever it fails another search bounds f, from below.
 """
 
 from __future__ import annotations
@@ -164,7 +165,12 @@ class _Proof:
         with Waiting("the problem as one program", self.show), launched():
             self.program = SingleLevel.of(compiled)
         search, first = self._searched()
+        edge = self._edge()
         rest()  # what is left to do ends by itself
+        at_edge = None if edge is None or edge.values is None else self._again(edge, self.program.degenerate)
+        if at_edge is not None and (first is None or at_edge.value < first.value):
+            first = at_edge
+        search = search if edge is None else _together(search, edge)
         if search.values is None and first is None and search.ended not in (NO_POINT, UNBOUNDED):
             first = self._feasible_at(start_point(compiled, self.given))
         if search.ended == UNBOUNDED:
@@ -181,7 +187,12 @@ class _Proof:
                 "f has a value at no point of X: wherever x is, Y(x) is empty or the lower level has no solution (proved by SCIP's branch and "
                 f"bound, to its feasibility tolerance {FEASIBILITY:.0e}). Relax the constraints on x or those of the lower level."
             )
-        return self._judged(search, first)
+        return self._judged(search, first, math.inf if edge is None else edge.bound)
+
+    def _edge(self) -> Search | None:
+        """A search where no constraint qualification of the lower level holds; None where some does, whatever x is."""
+        other = self.program.degenerate
+        return None if other is None else searched(other, None, SHARE * self.gap, self.until, self.show, self.compiled.sign)
 
     def _searched(self) -> tuple[Search, Found | None]:
         """(the search, a point that is known besides): from what is given, or from nowhere; where it does not end at once, or a local search contradicts it, from the end
@@ -273,8 +284,8 @@ class _Proof:
 
     # --- afterwards ------------------------------------------------------------------------------------------------
 
-    def _judged(self, search: Search, first: Found | None) -> Reference:
-        """What a search has found, with the lower level solved again."""
+    def _judged(self, search: Search, first: Found | None, edge: float) -> Reference:
+        """What a search has found, with the lower level solved again; ``edge`` bounds f where no constraint qualification holds."""
         again = None if search.values is None else self._again(search)
         agrees = again is not None and abs(again.value - search.value) <= AGREES * (1.0 + abs(search.value))
         if search.values is not None and not agrees and first is None:
@@ -300,6 +311,8 @@ class _Proof:
             status = f"{NOT_PROVED}: f has {value} where the program has {self.compiled.sign * search.value:.10g}"
         elif bound == -math.inf:
             status = NOT_PROVED if search.ended == BOUNDED or below else search.ended
+        elif gap > self.gap and bound == edge:
+            status = f"{NOT_PROVED}: where no constraint qualification of the lower level holds f is bounded by {self.compiled.sign * edge:.10g} only"
         else:
             status = PROVED if gap <= self.gap else search.ended if search.ended != BOUNDED else NOT_PROVED
         if status == PROVED and curved:
@@ -318,22 +331,27 @@ class _Proof:
 
     def _confirmed(self, found: Found, bound: float) -> tuple[Found, float, str]:
         """(the best point, its bound, the status), after another search that no violation of rows within SCIP's tolerance can mislead."""
-        program, sign = self.program, self.compiled.sign
-        other = nothing_below(program, found.value, self.gap, self.until, self.show, sign)
-        if other.values is None:
-            return found, bound, PROVED if other.ended == NO_POINT else other.ended
-        again = self._again(other)
+        sign = self.compiled.sign
+        for program in (one for one in (self.program, self.program.degenerate) if one is not None):
+            other = nothing_below(program, found.value, self.gap, self.until, self.show, sign)
+            if other.values is None and other.ended != NO_POINT:
+                return found, bound, other.ended
+            if other.values is not None:
+                break
+        else:
+            return found, bound, PROVED
+        again = self._again(other, program)
         if again is not None and again.value < found.value - SHARE * self.gap * max(1.0, abs(found.value)):
             return again, -math.inf, f"{NOT_PROVED}: f is {sign * again.value:.10g} where SCIP's branch and bound says that it is no better than {sign * bound:.10g}"
         loose = searched(program, other.values, SHARE * self.gap, self.until, self.show, sign, FEASIBILITY)
         why = f"where rows are violated by {FEASIBILITY:.0e}, SCIP's tolerance, the program's value is {sign * min(loose.value, other.value):.10g}"
         return found, min(bound, loose.bound), f"{NOT_PROVED}: {why}"
 
-    def _again(self, search: Search) -> Found | None:
-        """The end of a search with the lower level solved exactly; None where f has no value there."""
+    def _again(self, search: Search, program: SingleLevel | None = None) -> Found | None:
+        """The end of a search, of another program than the main one where it is given, with the lower level solved exactly; None where f has no value there."""
         assert search.values is not None
         best: Found | None = None
-        for values in (refined(self.program, search.values), search.values):
+        for values in (refined(program or self.program, search.values), search.values):
             x = self._inside(values[self.program.upper])
             plain = None if x is None else self._found_at(x)
             for found in (plain, None if plain is None else self._as_told(plain, values)):
@@ -371,7 +389,7 @@ class _Proof:
         def meant(k: int, answer: LevelAnswer) -> np.ndarray:
             """Of what lower levels say the y that the program has."""
             follower = self.program.followers[k]
-            found = _solution_next_to(answer, values[follower.u], values[follower.z])
+            found = _solution_next_to(answer, values[follower.u], np.array([one.at(values) for one in follower.z]))
             said.append(answer.y if found is None else found)
             return said[-1]
 
@@ -385,6 +403,12 @@ class _Proof:
             server + data.clients.weights @ clients, server, clients, solution._replace(y=jnp.asarray(y)), plain.evaluation.gap
         )
         return Found(plain.x, jax.tree.map(np.asarray, told), True) if np.isfinite(told.value) else None
+
+
+def _together(search: Search, edge: Search) -> Search:
+    """A search, with the bound of another one, and its end where that says less."""
+    ended = edge.ended if search.ended == NO_POINT or (search.ended == BOUNDED and edge.ended != NO_POINT) else search.ended
+    return search._replace(bound=min(search.bound, edge.bound), ended=NOT_PROVED if ended == UNBOUNDED == edge.ended else ended, nodes=search.nodes + edge.nodes)
 
 
 def _solution_next_to(answer: LevelAnswer, u: np.ndarray, z: np.ndarray) -> np.ndarray | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,16 +17,6 @@ NEAR = 1e-7  # of 1 + its size: how near to a bound, or to equality, what holds 
 FAR = 1e-5  # of 1 + |value|: a step that leads so far is not taken
 STEPS, MOST = 4, 30_000  # of Newton's method, and unknowns that it is tried for
 SMALL, FINAL, MOST_STEPS = 60, 1e-15, 30  # unknowns up to which a descent is tried, to which fall of the objective, relative to 1 and to it, and its steps
-SLOPES: dict[str, Callable[[float, float], float]] = {
-    "itself": lambda v, _: 1.0,
-    "exp": lambda v, _: float(np.exp(v)),
-    "log": lambda v, _: 1.0 / v,
-    "x log x": lambda v, _: float(np.log(v)) + 1.0,
-    "abs": lambda v, _: float(np.sign(v)),
-    "sin": lambda v, _: float(np.cos(v)),
-    "cos": lambda v, _: -float(np.sin(v)),
-    "power": lambda v, p: p * v ** (p - 1.0),
-}
 
 
 def refined(program: SingleLevel, values: np.ndarray) -> np.ndarray:
@@ -46,12 +36,12 @@ def refined(program: SingleLevel, values: np.ndarray) -> np.ndarray:
     for _ in range(STEPS):
         with np.errstate(all="ignore"):
             rows = [(one.at(found), one.slopes(found)) for one in equations]
-            rows += [_of_definition(one, found) for one in unknowns.definitions]
+            rows += [one.misses(found) for one in unknowns.definitions]
             left = np.array([value for value, _ in rows])
-        entries = [(k, place, slope) for k, (_, slopes) in enumerate(rows) for place, slope in slopes.items()]
+        entries = [(k, place, slope) for k, (_, slopes) in enumerate(rows) for place, slope in slopes.items() if not fixed[place]]
         if not (np.isfinite(left).all() and np.isfinite([slope for _, _, slope in entries]).all()):
             return values
-        if not rows or np.abs(left).max() == 0.0:
+        if not entries or np.abs(left).max() == 0.0:
             break
         k, place, slope = (np.array(each) for each in zip(*entries))
         matrix = sp.csr_array((slope, (k, place)), (len(rows), len(found)))[:, free]
@@ -76,7 +66,7 @@ def descended(program: SingleLevel, values: np.ndarray) -> np.ndarray:
 
     def rows(some: Sequence[Polynomial | Definition], at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(values, derivatives) of rows."""
-        found = [_of_definition(one, at) if isinstance(one, Definition) else (one.at(at), one.slopes(at)) for one in some]
+        found = [one.misses(at) if isinstance(one, Definition) else (one.at(at), one.slopes(at)) for one in some]
         matrix = np.zeros((len(found), len(at)))
         for k, (_, slopes) in enumerate(found):
             matrix[k, list(slopes)] = list(slopes.values())
@@ -100,11 +90,3 @@ def descended(program: SingleLevel, values: np.ndarray) -> np.ndarray:
             options={"ftol": FINAL, "maxiter": MOST_STEPS},
         )
     return end.x if np.isfinite(end.x).all() else values
-
-
-def _of_definition(one: Definition, values: np.ndarray) -> tuple[float, dict[int, float]]:
-    """(how far a definition is from holding, its derivatives)."""
-    inner = SLOPES[one.kind](one.argument.at(values), one.exponent)
-    slopes = {place: -inner * slope for place, slope in one.argument.slopes(values).items()}
-    slopes[one.place] = slopes.get(one.place, 0.0) + 1.0
-    return values[one.place] - one.at(values), slopes

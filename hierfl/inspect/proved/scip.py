@@ -292,8 +292,9 @@ def bound_pairs(program: SingleLevel, until: float) -> None:
     unknowns = program.unknowns
     decisions = set(program.upper) | {one.place for one in unknowns.definitions} | {one.place for one in program.quotients}
     for follower in program.followers:
-        alone = program.alone(decisions | {int(k) for k in (*follower.u, *follower.z, *follower.slack)})
-        places = [int(place) for place in (*follower.slack, *follower.z[follower.slack >= 0]) if place >= 0 and unknowns.high[place] == np.inf]
+        alone = program.alone(decisions | set(follower.places))
+        sides = ([second for _, second in follower.pairs], [first for first, _ in follower.pairs])
+        places = [place for side in sides for place in side if unknowns.high[place] == np.inf]
         while places and not over() and time.perf_counter() < until:
             request = {"program": _written(alone), "places": places, "highest": HIGHEST, "settings": {"limits/gap": ROUGH, "limits/time": SHORT}}
             with _process() as process:

@@ -1,21 +1,24 @@
 """The bilevel problem as one program: every lower level is replaced by its optimality conditions.
 
 For each owner of a y the level's own program (``LevelForm``: P, q, A, b, affine in theta, which are expressions of x) is written down once more, with
-x, u and multipliers z as unknowns:  P u + q = A'z,  s = A u + b,  s_i >= 0, z_i >= 0, one of both 0, for inequalities, s_i = 0 for equations. Over
-rows that is exact: u solves the level if and only if there is such a z, whatever x is, of a convex level and of an affine equilibrium.
+x, u and multipliers z as unknowns (``conditions.py``). Over rows that is exact: u solves the level if and only if there is such a z, whatever x is, of a
+convex level and of an affine equilibrium. Curved rows, and functions that end with infinite slopes, need a constraint qualification, which may fail at some x:
+a u that solves the level without such a z has one with 0 for the objective's multiplier (Fritz John). Those points are a program of their own, ``degenerate``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from cvxpy.constraints import SOC, Equality, Inequality, NonNeg, NonPos, Zero
 
+from hierfl.analysis.enclosure import enclose
+from hierfl.atoms.formulas import as_array
 from hierfl.atoms.intervals import Interval
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Population
@@ -26,12 +29,12 @@ from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.oracles import constraints_of_all_clients, lower_constraints
 from hierfl.compiler.parametric.level_form import LevelForm
 from hierfl.compiler.parametric.row_block import RowBlock
-from hierfl.compiler.parametric.template import AffineEntries, LevelTemplate
-from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, NoStandardFormError
+from hierfl.compiler.parametric.template import LevelTemplate
+from hierfl.compiler.programs.cones import NoStandardFormError, distance, middles
 from hierfl.compiler.programs.smooth_atoms import SQUARE
 from hierfl.compiler.starting_points import on_upper_set
-from hierfl.errors import IncompatibleSolverError
 from hierfl.inspect.implicit.multipliers import owners_of
+from hierfl.inspect.proved.conditions import Level, Multipliers, Told, refuse, require_written
 from hierfl.inspect.proved.polynomials import Entries, Environment, Polynomial, Translator, Unknowns
 from hierfl.inspect.proved.quotients import Quotient, with_quotients
 from hierfl.inspect.proved.squares import as_squares
@@ -40,28 +43,33 @@ from hierfl.language.expectation import SampleAverage, total
 from hierfl.language.printing.text import expression_text
 
 ELSEWHERE = 1e3  # how far from 0 the x are at which other answers are looked for
+INWARDS, MARGIN, ROUNDING = 1e-6, 1e-9, 1e-13  # of the way to their middle that they are moved where rows are curved, how far inside they are then, and how well other rows hold
 
 
 class Follower(NamedTuple):
-    """Where an owner's u, z and, of inequalities, slacks are among the unknowns; -1 for rows that are equations."""
+    """Where an owner's u is among the unknowns, what its multipliers z are in them, and which of them z tells; ``pairs`` are places of multipliers and slacks, of
+    which one is 0, and ``places`` all that are its own.
+    """
 
     u: np.ndarray
-    z: np.ndarray
-    slack: np.ndarray
-    size: int
-
-    @property
-    def y(self) -> np.ndarray:
-        return self.u[: self.size]
+    z: Entries
+    told: list[Told]
+    pairs: list[tuple[int, int]]
+    places: range
 
 
 @dataclass
 class SingleLevel:
-    """Minimise ``objective`` over the unknowns: equations are 0, inequalities at least 0, one of each pair is 0."""
+    """Minimise ``objective`` over the unknowns: equations and forces are 0, inequalities at least 0, one of each pair is 0.
+
+    ``abnormal`` are the forces, and the sum of multipliers, where the objective of some lower level has the multiplier 0; none where that cannot be.
+    """
 
     unknowns: Unknowns = field(default_factory=Unknowns)
     objective: Polynomial = field(default_factory=lambda: Polynomial({}))
     equations: list[Polynomial] = field(default_factory=list)
+    forces: list[Polynomial] = field(default_factory=list)
+    abnormal: list[Polynomial] = field(default_factory=list)
     inequalities: list[Polynomial] = field(default_factory=list)
     slacks: list[tuple[int, Polynomial]] = field(default_factory=list)  # unknowns that are these
     pairs: list[tuple[int, int]] = field(default_factory=list)
@@ -74,10 +82,12 @@ class SingleLevel:
         values = np.zeros(len(self.unknowns.low))
         values[self.upper] = x
         for follower, (u, z) in zip(self.followers, answers):
-            values[follower.u], values[follower.z] = u, z
+            values[follower.u] = u
+            for one in follower.told:
+                values[one.place] = z[one.row] / (1.0 if one.divisor is None else one.divisor.at(values))
         self.unknowns.completed(values)
-        for one in self.quotients:
-            values[one.place] = values[one.above] / one.below.at(values)
+        for place, above, below in self.quotients:
+            values[place] = values[above] / below.at(values)
         for place, slack in self.slacks:
             values[place] = max(slack.at(values), 0.0)
         for first, second in self.pairs:
@@ -87,7 +97,12 @@ class SingleLevel:
     @property
     def is_linear(self) -> bool:
         """Whether only complementarity is not linear."""
-        return not self.unknowns.definitions and max((one.degree for one in (self.objective, *self.equations)), default=0) <= 1
+        return not self.unknowns.definitions and max((one.degree for one in (self.objective, *self.all_equations)), default=0) <= 1
+
+    @property
+    def degenerate(self) -> SingleLevel | None:
+        """The points, solutions or not, at which no constraint qualification of some lower level holds; None where there are none."""
+        return replace(self, forces=self.abnormal, abnormal=[]) if self.abnormal else None
 
     def alone(self, places: set[int]) -> SingleLevel:
         """What is said of some unknowns alone, with nothing to minimise."""
@@ -98,7 +113,8 @@ class SingleLevel:
         return replace(
             self,
             objective=Polynomial({}),
-            equations=[one for one in self.equations if within(one)],
+            equations=[one for one in (*self.equations, *self.forces) if within(one)],
+            forces=[],
             inequalities=[one for one in self.inequalities if within(one)],
             slacks=[(place, one) for place, one in self.slacks if place in places],
             pairs=[pair for pair in self.pairs if pair[0] in places],
@@ -108,6 +124,7 @@ class SingleLevel:
     def all_equations(self) -> Iterator[Polynomial]:
         """Those of the conditions, and of slacks; definitions are not among them."""
         yield from self.equations
+        yield from self.forces
         for place, slack in self.slacks:
             yield slack - Polynomial({(place,): 1.0})
 
@@ -123,99 +140,6 @@ class SingleLevel:
         return _Writer(compiled).written()
 
 
-def refuse(what: str) -> IncompatibleSolverError:
-    """The error that says why a problem is not written as one program."""
-    return IncompatibleSolverError(f"certificate='global' needs {what}")
-
-
-class _Square(NamedTuple):
-    """``weight`` times the square of a sum of numbers times entries of u, and a shift."""
-
-    weight: Any
-    form: list[tuple[int, Any]]
-    shift: list[Any]
-
-    def inner(self, u: Any) -> Polynomial:
-        """What is squared."""
-        return Polynomial.sum_of([*((1.0, value * u[column]) for column, value in self.form), *((1.0, value) for value in self.shift)])
-
-
-@dataclass
-class _Level:
-    """An owner's program with what x says of it as polynomials: entries of P, q, A and b at their places, and squares."""
-
-    quadratic: list[tuple[int, int, Any]] = field(default_factory=list)
-    linear: list[tuple[int, Any]] = field(default_factory=list)
-    matrix: list[tuple[int, int, Any]] = field(default_factory=list)
-    offset: list[tuple[int, Any]] = field(default_factory=list)
-    squares: list[_Square] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, blocks: Sequence[RowBlock], thetas: Sequence[Any]) -> _Level:
-        """Of a form's parts, with their thetas."""
-        found = cls()
-        for block, theta in zip(blocks, thetas):
-            for k, weight in enumerate(block.weights):
-                at, columns, rows, template = partial(_entries, theta=theta[k]), block.columns[k], block.heights[k], block.template
-                found.quadratic += [(columns[i], columns[j], weight * value) for i, j, value in at(template.quadratic)]
-                found.linear += [(columns[i], weight * value) for i, _, value in at(template.linear)]
-                found.matrix += [(rows[i], columns[j], value) for i, j, value in at(template.matrix)]
-                found.offset += [(rows[i], value) for i, _, value in at(template.offset)]
-                for part in template.smooth:
-                    squares = {i: _Square(weight * value, [], []) for i, _, value in at(part.weight)}
-                    for i, j, value in at(part.form):
-                        if i in squares:
-                            squares[i].form.append((columns[j], value))
-                    for i, _, value in at(part.shift):
-                        if i in squares:
-                            squares[i].shift.append(value)
-                    found.squares += squares.values()
-        return found
-
-    def cost(self, u: Any) -> Polynomial:
-        """The objective at u."""
-        parts = [(0.5, value * u[i] * u[j]) for i, j, value in self.quadratic]
-        parts += [(1.0, value * u[i]) for i, value in self.linear]
-        for square in self.squares:
-            inner = square.inner(u)
-            parts.append((1.0, square.weight * inner * inner))
-        return Polynomial.sum_of(parts)
-
-    def force(self, u: Any, z: Any) -> list[Polynomial]:
-        """P u + q - A'z, squares included."""
-        parts: list[list[tuple[float, Any]]] = [[] for _ in u]
-        for i, j, value in self.quadratic:
-            parts[i].append((1.0, value * u[j]))
-        for i, value in self.linear:
-            parts[i].append((1.0, value))
-        for i, j, value in self.matrix:
-            parts[j].append((-1.0, value * z[i]))
-        for square in self.squares:
-            pull = square.weight * square.inner(u)
-            for column, value in square.form:
-                parts[column].append((2.0, value * pull))
-        return list(map(Polynomial.sum_of, parts))
-
-    def duality(self, u: Any, z: Any) -> Polynomial:
-        """u'(P u + q) + b'z, squares included: 0 at a solution, where u'A'z is -b'z, row by row."""
-        parts = [(1.0, value * u[i] * u[j]) for i, j, value in self.quadratic]
-        parts += [(1.0, value * u[i]) for i, value in self.linear]
-        parts += [(1.0, value * z[i]) for i, value in self.offset]
-        for square in self.squares:
-            pull = square.weight * square.inner(u)
-            parts += [(2.0, value * pull * u[column]) for column, value in square.form]
-        return Polynomial.sum_of(parts)
-
-    def slack(self, u: Any, height: int) -> list[Polynomial]:
-        """A u + b."""
-        parts: list[list[tuple[float, Any]]] = [[] for _ in range(height)]
-        for i, j, value in self.matrix:
-            parts[i].append((1.0, value * u[j]))
-        for i, value in self.offset:
-            parts[i].append((1.0, value))
-        return list(map(Polynomial.sum_of, parts))
-
-
 @dataclass
 class _Writer:
     """Writes a problem down."""
@@ -223,6 +147,7 @@ class _Writer:
     compiled: CompiledProblem
     program: SingleLevel = field(default_factory=SingleLevel)
     dualities: list[Polynomial] = field(default_factory=list)  # 0 by the conditions of the lower level
+    curved: list[int] = field(default_factory=list)  # multipliers that a constraint qualification is about
 
     @cached_property
     def translator(self) -> Translator:
@@ -248,7 +173,14 @@ class _Writer:
         program.inequalities = [as_squares(self._plainer(one), unknowns, -1.0) for one in program.inequalities]
         program.inequalities += unknowns.inequalities
         others = [program.objective, *program.inequalities, *(slack for _, slack in program.slacks)]
-        program.equations, program.quotients = with_quotients(program.equations, others, unknowns)
+        kept, forces = len(program.equations), len(program.forces)
+        if self.curved:
+            program.abnormal.append(Polynomial.sum_of([(-1.0, 1.0), *((1.0, Polynomial({(place,): 1.0})) for place in self.curved)]))
+        else:
+            program.abnormal = []
+        rows, program.quotients = with_quotients([*program.equations, *program.forces, *program.abnormal], others, unknowns)
+        first, last = kept + forces, kept + forces + len(program.abnormal)
+        program.equations, program.forces, program.abnormal = [*rows[:kept], *rows[last:]], rows[kept:first], rows[first:last]
         return program
 
     def _plainer(self, one: Polynomial) -> Polynomial:
@@ -364,7 +296,7 @@ class _Writer:
             form = level_solver(method.structure).form
         except NoStandardFormError as reason:
             raise refuse(f"a lower level that is a program over rows: {reason}.") from None
-        _require_rows(form)
+        require_written(form)
         return form
 
     def _answers_elsewhere(self, form: LevelForm) -> list[list[np.ndarray]]:
@@ -373,20 +305,28 @@ class _Writer:
         """
         templates = [form.base, *(group.template for group in form.groups)]
         fixed = not any(t.matrix.moves or t.offset.moves for t in templates)
-        if form.is_map or not fixed or not any(t.linear.moves for t in templates):
+        quadratic = all(part.atom is SQUARE for t in templates for part in t.smooth)
+        if form.is_map or not (fixed and quadratic) or not any(t.linear.moves for t in templates):
             return []
         compiled, method = self.compiled, self.compiled.exact.method
         assert method is not None
         solver, asked, y = level_solver(method.structure), ParametricProgram(method.structure, ""), jnp.zeros(compiled.lower.size)
         signs = np.cos(np.arange(1, compiled.upper.size + 1) ** 2)
         points = on_upper_set(compiled, np.stack([ELSEWHERE * way for way in (np.ones(len(signs)), -np.ones(len(signs)), signs)]))
+        of_owners = zip(*([solver.unselected.answer(asked.numbers(jnp.asarray(x), owner, y)[0]) for owner in owners_of(compiled, x)] for x in points))
         found: list[list[np.ndarray]] = []
-        for k, x in enumerate(points):
-            for place, owner in enumerate(owners_of(compiled, x)):
-                found += [[]] if k == 0 else []
-                answer = solver.unselected.answer(asked.numbers(jnp.asarray(x), owner, y)[0]).first
-                if answer.solved and not any(np.allclose(answer.u, other) for other in found[place]):
-                    found[place].append(answer.u)
+        for answers in of_owners:
+            found.append([])
+            for one in answers:
+                if one.first.solved and not any(np.allclose(one.first.u, other) for other in found[-1]):
+                    found[-1].append(one.first.u)
+            if not form.polyhedral:  # curved rows are met to a tolerance only: what is surely feasible is some way inside
+                program, middle = answers[0].program, np.mean(found[-1], axis=0)
+                margin = np.zeros(len(program.b))
+                for cone, rows in program.curved_cones:
+                    margin[rows] = MARGIN * middles([cone], np.ones(cone.size))
+                inside = [u + INWARDS * (middle - u) for u in found[-1]]
+                found[-1] = [u for u in inside if distance(program.cones, program.slack(u) - margin) <= ROUNDING]
         return found
 
     def _follower(
@@ -400,30 +340,29 @@ class _Writer:
             if not any(v.id in lower for v in constraint.variables()):
                 self._constrain(constraint, own)
         blocks, thetas = self._blocks(form, owner, own)
-        level = _Level.of(blocks, thetas)
+        level, begin = Level.of(blocks, thetas), len(unknowns.low)
         width, height = blocks[-1].end
-        kinds = [cone.kind for block in blocks for cone in block.cones for _ in range(cone.size)]
-        loose = np.array([kind == NONNEGATIVE for kind in kinds], bool)
         u = unknowns.array(np.full(width, -np.inf), np.inf)
         seen = np.zeros(height, bool)
         for block in blocks:
             seen[block.heights[:, block.template.matrix.rows]] = True
-        z = unknowns.array(np.where(loose | ~seen, 0.0, -np.inf), np.where(seen, np.inf, 0.0))
-        program.equations += [total for total in level.force(u, z) if total.terms]
-        self.dualities.append(level.duality(u, z))
+        slack = level.slack(u, height)
+        found = Multipliers.of(level, u, form.size, slack, seen, unknowns)
+        slope, pull = level.slope(u, unknowns), level.pull(found.z, width)
+        forces = [one for one in (a - b for a, b in zip(slope, pull)) if one.terms]
+        program.forces += forces
+        program.abnormal += found.abnormal(level, width) if found.curved else forces
+        # 0 at a solution, where u'A'z is -b'z, row by row
+        self.dualities.append(Polynomial.sum_of([(1.0, level.price(found.z)), *((1.0, a * b) for a, b in zip(u, slope))]))
         if others:
             own_cost = level.cost(u)
             program.inequalities += [Polynomial.sum_of([(1.0, level.cost(other)), (-1.0, own_cost)]) for other in others]
-        places = np.full(height, -1)
-        for row, value in enumerate(level.slack(u, height)):
-            if not loose[row]:
-                program.equations.append(value)
-                continue
-            places[row] = unknowns.new(0.0)
-            program.slacks.append((int(places[row]), value))
-            if seen[row]:
-                program.pairs.append((_place(z[row]), int(places[row])))
-        program.followers.append(Follower(_places(u), _places(z), places, form.size))
+        program.equations += found.equations
+        program.inequalities += found.inequalities
+        program.slacks += found.slacks
+        program.pairs += found.pairs
+        self.curved += found.curved
+        program.followers.append(Follower(_places(u), found.z, found.told, found.pairs, range(begin, len(unknowns.low))))
         return stage.oracles.lower.split(u[: form.size])
 
     def _blocks(self, form: LevelForm, owner: Owner, own: Environment) -> tuple[list[RowBlock], list[list[list[Any]]]]:
@@ -445,7 +384,7 @@ class _Writer:
     def _theta(self, template: LevelTemplate, own: Environment) -> list[Any]:
         """The entries of theta."""
         translate = self.translator
-        values = [translate(expression, own) for expression in template.hoisted.expressions]
+        values = [self._bounded(translate(one, own), one) for one in template.hoisted.expressions]
         known: dict[int, Entries] = {p.id: value for p, value in zip(template.theta, values)}
         for one in template.maps:
             (node,) = one.function.expressions
@@ -460,6 +399,16 @@ class _Writer:
             columns = [[Polynomial.sum_of([(1.0, a), (-1.0, b)]) for a, b in zip(at(unit), offset)] for unit in units]
             values += [np.array([entry for column in columns for entry in column], dtype=object), offset]
         return [entry for value in values for entry in value.ravel(order="F")]
+
+    def _bounded(self, value: Entries, expression: Any) -> Entries:
+        """A part of theta; what is not linear of it with bounds that its expression tells."""
+        box = enclose(expression, self.compiled.declaration.known_bounds)
+        low, high = (np.broadcast_to(np.asarray(end, float), value.shape) for end in (box.lo, box.hi))
+
+        def told(one: Any, low: float, high: float) -> Any:
+            return self.program.unknowns.bounded(one, low, high) if isinstance(one, Polynomial) and one.degree > 1 else one
+
+        return as_array([told(*each) for each in zip(value.ravel(), low.ravel(), high.ravel())], value.shape)
 
     # --- the upper objective ------------------------------------------------------------------------------------------
 
@@ -521,38 +470,6 @@ def _mean_of(each: Sequence[Entries], shares: np.ndarray) -> Entries:
     """A mean of what the clients have, entry by entry."""
     columns = zip(*(np.ravel(own) for own in np.broadcast_arrays(*each)))
     return np.array([*(Polynomial.sum_of(zip(shares, column)) for column in columns), None], dtype=object)[:-1]
-
-
-def _require_rows(form: LevelForm) -> None:
-    """Only rows, and squares, are written as conditions."""
-    if form.asks_for_map:
-        raise refuse("an equilibrium whose mapping is affine in y.")
-    templates = [form.base, *(group.template for group in form.groups)]
-    curved = sorted({cone.kind for template in templates for cone in template.cones if cone.kind not in (ZERO, NONNEGATIVE)}, key=str)
-    if curved:
-        raise refuse(
-            f"a lower level of linear and convex quadratic terms over rows; CVXPY brings this one to cones as well ({', '.join(map(str, curved))}). Norms of order 1 "
-            f"and inf, absolute values and maxima are rows."
-        )
-    smooth = next((part for template in templates for part in template.smooth if part.atom is not SQUARE), None)
-    if smooth is not None:
-        raise refuse("a lower level of linear and convex quadratic terms over rows; this one has a smooth function that is no quadratic.")
-    if form.stairs:
-        raise refuse(f"data below that are rows: {form.stairs}.")
-
-
-def _entries(entries: AffineEntries, theta: list[Any]) -> Iterator[tuple[int, int, Any]]:
-    """(row, column, value) at theta; numbers where theta does not enter, or is numbers there."""
-    linear = entries.linear
-    for k, (row, column, constant) in enumerate(zip(entries.rows, entries.columns, entries.constant)):
-        of_entry = slice(linear.indptr[k], linear.indptr[k + 1])
-        parts = [(float(a), theta[j]) for j, a in zip(linear.indices[of_entry], linear.data[of_entry])]
-        value: Any = float(constant)
-        if parts:
-            value = Polynomial.sum_of([(1.0, constant), *parts])
-            value = value if value.constant is None else value.constant
-        if isinstance(value, Polynomial) or value != 0.0:
-            yield int(row), int(column), value
 
 
 def _products(one: Polynomial) -> set[tuple[int, ...]]:
