@@ -58,6 +58,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, metavar="DIR", help="where image data are (by default $HIERFL_DATA)")
     parser.add_argument("--download", action="store_true", help="fetch image data that are not there")
     parser.add_argument("--anew", action="store_true", help="do not go on from what is kept there")
+    parser.add_argument("--processes", type=int, default=1, metavar="N", help="how many cells run side by side (1)")
     parser.add_argument("--quiet", action="store_true", help="do not tell each cell as it ends")
     return parser.parse_args(arguments)
 
@@ -74,8 +75,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.name not in REPRODUCTIONS:
             raise SettingError(f"there is no reproduction {chosen.name!r}: {near_names(chosen.name, REPRODUCTIONS)}")
         one, folder = REPRODUCTIONS[chosen.name], chosen.out / chosen.name
+        if chosen.processes < 1:
+            raise SettingError(f"--processes {chosen.processes}: a whole number of at least 1.")
         data = find_data(one, chosen.data, chosen.download)
-        print(conduct(one, data, folder, full=chosen.full, anew=chosen.anew, progress=not chosen.quiet)[1])
+        print(conduct(one, data, folder, full=chosen.full, anew=chosen.anew, progress=not chosen.quiet, processes=chosen.processes)[1])
     except HierflError as error:
         print("\n".join([f"reproduce: {error}", *error.__notes__]), file=sys.stderr)
         return 2

@@ -72,11 +72,15 @@ def _plan_of_table(full: bool, data: DataSets) -> list[Cell]:
             lam=0.01 if method == QUIET else 1.0,
             shared=method == SHARED,
         )
+        for seed in range(3 if full else 1)  # outermost, so that the whole table stands early, with one seed
         for name in data.rows_for(SETS, full, "digits")
-        for seed in range(3 if full else 1)
         for alpha, beta in (HETEROGENEITIES if full else HETEROGENEITIES[1:2])
         for method in RUNS
     ]
+
+
+def _run_of_table(cell: Cell, parties: Parties) -> Plain:
+    return RUNS[cell.settings["method"]](cell, parties)
 
 
 def _tables_of_table(measured: Measured) -> Sequence[Table]:
@@ -112,7 +116,7 @@ TABLE = Reproduction(
     data=SETS,
     plan=_plan_of_table,
     prepare=prepare,
-    run=lambda cell, parties: RUNS[cell.settings["method"]](cell, parties),
+    run=_run_of_table,
     tables=_tables_of_table,
     smaller="60 of 500 rounds, (alpha, beta) = (1, 0.5), one seed; MNIST, or the digits of scikit-learn where it is absent",
     differs=(
@@ -218,13 +222,13 @@ PUBLISHED, BY_BOTH, ENVELOPE = "ZO-HFL as published", "ZO-HFL, shared samples", 
 def _run_server_on(cell: Cell, parties: Parties) -> Plain:
     """The server alone, by rounds."""
     solver = ZOHFL(step_size=STEP, batch_size=SERVER_BATCH)
-    return parties.judged(parties.training(server=parties.server), solver, cell.settings, parties.start)[1]
+    return parties.judged(parties.training(server=parties.server), solver, cell.settings, parties.start)
 
 
 def _run_envelope(cell: Cell, parties: Parties) -> Plain:
     lower = ProjectedSGD(steps=40, step_size=0.1, batch_size=32)
     solver = ImplicitGradient(step_size=STEP, participation=BETA, batch_size=SERVER_BATCH, lower=lower)
-    return parties.judged(declared(parties.held, cell.settings), solver, cell.settings, parties.start)[1]
+    return parties.judged(declared(parties.held, cell.settings), solver, cell.settings, parties.start)
 
 
 METHODS: dict[str, tuple[Any, dict[str, Any]]] = {  # how each is run, and what its declaration has of its own
@@ -249,6 +253,11 @@ def _plan_of_few(full: bool, data: DataSets) -> list[Cell]:
         for seed in range(5 if full else (1 if name == "MNIST" else 3))
         for method, (_, own) in METHODS.items()
     ]
+
+
+def _run_few(cell: Cell, parties: Parties) -> Plain:
+    outcome: Plain = METHODS[cell.settings["method"]][0](cell, parties)
+    return outcome
 
 
 def _tables_of_few(measured: Measured) -> Sequence[Table]:
@@ -287,7 +296,7 @@ FEW_SAMPLES = Reproduction(
     data=("MNIST",),
     plan=_plan_of_few,
     prepare=prepare,
-    run=lambda cell, parties: METHODS[cell.settings["method"]][0](cell, parties),
+    run=_run_few,
     tables=_tables_of_few,
     draw=_draw_few,
     smaller="100 of 500 rounds, 1 seed of MNIST or 3 of scikit-learn's digits, of 5",
