@@ -161,12 +161,17 @@ def _written(
     parts = [f"## {reproduction.name}: {reproduction.source}", f"> {reproduction.caption}", told]
     for title, rows in tables:
         lines += ["", _wrapped(title), aligned(rows)]
-        ruled = [rows[0], ["---", *("---:" for _ in rows[0][1:])], *rows[1:]]
-        parts += [title, "\n".join("| " + " | ".join(row) + " |" for row in ruled)]
+        parts += [title, in_markdown(rows)]
     for title, said in remarks.items():
         lines += ["", title, *(_wrapped(one, "  ") for one in said)]
         parts += [f"{title}:", "\n".join(f"* {one}" for one in said)]
     return "\n".join(lines), "\n\n".join(parts) + "\n"
+
+
+def in_markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of which the first has the names of the columns."""
+    ruled = [rows[0], ["---", *("---:" for _ in rows[0][1:])], *rows[1:]]
+    return "\n".join("| " + " | ".join(row) + " |" for row in ruled)
 
 
 def _size(reproduction: Reproduction, measured: Measured, seconds: float) -> str:
