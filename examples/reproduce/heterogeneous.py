@@ -17,13 +17,14 @@ import hierfl as hf
 from examples.reproduce.reproduction import Cell, DataSets, by_name
 from hierfl.models import ClassificationData, heterogeneous_classification
 from hierfl.models.heterogeneous_classification import cross_entropy
+from hierfl.runtime.in_process.execution import InProcess
 from hierfl.solvers import SCAFFOLD, ZOHFL, Decay, FedAvg, FedProx, ProjectedSGD
 
 CLIENTS, SERVER, TEST = 10, 0.3, 0.1
 MU = 0.1
 SERVER_BATCH, LOCAL_BATCH = 128, 32
 JUDGED = 10_000  # rows
-RUNTIME = hf.runtime.InProcess(precision="single")
+RUNTIME = InProcess(precision="single")
 
 
 def heterogeneous_cell(name: str, group: str, **settings: Any) -> Cell:

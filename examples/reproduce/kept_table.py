@@ -10,9 +10,12 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
+
 from examples.reproduce.conducting import in_markdown
 from examples.reproduce.heterogeneous_records import SETS, TABLE
 from examples.reproduce.reproduction import DataSets, Measured
+from hierfl.models import ClassificationData
 
 KEPT = Path(__file__).with_name("hfl_table1.csv")
 ACCURACIES = ("accuracy", "start")  # percent
@@ -33,7 +36,8 @@ def kept() -> Measured:
     with open(KEPT, newline="") as file:
         rows = {row["cell"]: row for row in csv.DictReader(file)}
     numbers = {name: {what: float(row[what]) for what in ACCURACIES if row[what]} for name, row in rows.items()}
-    cells = TABLE.plan(True, DataSets(dict.fromkeys(SETS)))
+    named = ClassificationData(np.zeros((0, 1)), np.zeros(0, int))  # a plan asks which data sets there are, not for their rows
+    cells = TABLE.plan(True, DataSets(dict.fromkeys(SETS, named)))
     return Measured(True, [cell for cell in cells if cell.name in numbers], numbers)
 
 
