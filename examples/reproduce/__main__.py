@@ -11,6 +11,7 @@ from examples.reproduce import bilevel, cournot, heterogeneous_records, relu
 from examples.reproduce.conducting import conduct
 from examples.reproduce.reproduction import DataSets, Reproduction
 from hierfl.errors import AbsentDataError, HierflError, MissingPackageError, SettingError
+from hierfl.jaxtools.thread_pool import core_count
 from hierfl.models.image_data import load_images
 from hierfl.near_names import near_names
 
@@ -18,11 +19,13 @@ REPRODUCTIONS = {
     one.name: one
     for one in (
         heterogeneous_records.TABLE,
+        heterogeneous_records.SPLIT,
         heterogeneous_records.FIGURE,
         heterogeneous_records.FEW_SAMPLES,
         relu.BY_STEPS,
         relu.BESIDE_SOFTPLUS,
         relu.BY_NEURONS,
+        relu.CHOSEN,
         bilevel.FIGURE,
         cournot.TABLE,
         cournot.FIGURE,
@@ -58,6 +61,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, metavar="DIR", help="where image data are (by default $HIERFL_DATA)")
     parser.add_argument("--download", action="store_true", help="fetch image data that are not there")
     parser.add_argument("--anew", action="store_true", help="do not go on from what is kept there")
+    parser.add_argument("--processes", type=int, metavar="N", help="how many cells run side by side (with --full as many as there are cores, else 1)")
     parser.add_argument("--quiet", action="store_true", help="do not tell each cell as it ends")
     return parser.parse_args(arguments)
 
@@ -74,8 +78,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.name not in REPRODUCTIONS:
             raise SettingError(f"there is no reproduction {chosen.name!r}: {near_names(chosen.name, REPRODUCTIONS)}")
         one, folder = REPRODUCTIONS[chosen.name], chosen.out / chosen.name
+        processes = (core_count() if chosen.full else 1) if chosen.processes is None else chosen.processes
+        if processes < 1:
+            raise SettingError(f"--processes {processes}: a whole number of at least 1.")
         data = find_data(one, chosen.data, chosen.download)
-        print(conduct(one, data, folder, full=chosen.full, anew=chosen.anew, progress=not chosen.quiet)[1])
+        print(conduct(one, data, folder, full=chosen.full, anew=chosen.anew, progress=not chosen.quiet, processes=processes)[1])
     except HierflError as error:
         print("\n".join([f"reproduce: {error}", *error.__notes__]), file=sys.stderr)
         return 2

@@ -57,6 +57,10 @@ def _plan(full: bool, data: DataSets) -> list[Cell]:
     ]
 
 
+def _prepare(cell: Cell, data: DataSets) -> ClassificationData:
+    return data.found[cell.settings["data"]]
+
+
 def _run(cell: Cell, held: ClassificationData) -> Plain:
     """The test loss by rounds (of fair classification, the mean over classes, with the worst class beside it), f at the end, and the
     scalars that the lower level sent up; of a run that diverges, that it did.
@@ -165,7 +169,7 @@ FIGURE = Reproduction(
     ),
     data=("MNIST",),
     plan=_plan,
-    prepare=lambda cell, data: data.found[cell.settings["data"]],
+    prepare=_prepare,
     run=_run,
     tables=_tables,
     draw=_draw,

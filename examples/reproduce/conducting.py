@@ -15,8 +15,11 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -44,11 +47,13 @@ def conduct(
     full: bool = False,
     anew: bool = False,
     progress: bool = True,
+    processes: int = 1,
 ) -> tuple[Measured, str]:
     """Run the cells whose numbers are not yet kept, write everything, and return it with what is to be read.
 
     ``default.json`` or ``full.json``, with ``.md`` and ``.png`` beside it, are in the folder, which is made. With ``anew`` it begins
-    without what is kept there; with ``progress`` each cell is told on stderr.
+    without what is kept there; with ``progress`` each cell is told on stderr. So many cells are run side by side as ``processes`` says, each
+    in a process of its own.
 
     Raises ``CheckpointError`` if the folder cannot be written, another process writes it, or it holds numbers of another size, version,
     setting or other data.
@@ -63,7 +68,7 @@ def conduct(
         if not anew and path.exists():
             kept = _kept_before(path, identity, cells, marks)
         kept["data"] |= marks
-        _run(reproduction, cells, data, path, kept, progress)
+        _run(reproduction, cells, data, path, kept, progress, processes)
         numbers = {c.name: _numbers(kept["cells"][c.name]["numbers"]) for c in cells if c.name in kept["cells"]}
         measured = Measured(full, cells, numbers)
         told = _size(reproduction, measured, sum(one["seconds"] for one in kept["cells"].values()))
@@ -81,29 +86,68 @@ def conduct(
 
 
 def _run(
-    reproduction: Reproduction, cells: Sequence[Cell], data: DataSets, path: Path, kept: Plain, progress: bool
+    reproduction: Reproduction, cells: Sequence[Cell], data: DataSets, path: Path, kept: Plain, progress: bool, processes: int
 ) -> None:
     """Run what is missing, where its data are there, and keep it."""
     there = kept["cells"]
     missing = [cell for cell in cells if cell.name not in there and (cell.data is None or cell.data in data.found)]
     if progress and there:
         print(f"{path} has {len(there)} cells; {len(missing)} are left.", file=sys.stderr)
-    group, prepared = None, None
-    for place, cell in enumerate(missing, 1):
-        another = cell.group != group
-        if another:
-            group, prepared = cell.group, None
-            gc.collect()
-            jax.clear_caches()
-        began = time.perf_counter()
-        with whole():
-            prepared = reproduction.prepare(cell, data) if another else prepared
-            numbers = reproduction.run(cell, prepared)
-        seconds = time.perf_counter() - began
+    for place, (cell, (numbers, seconds)) in enumerate(_made(Maker(reproduction.prepare, reproduction.run, data), missing, processes), 1):
         there[cell.name] = {"settings": _plain(cell.settings), "seconds": round(seconds, 3), "numbers": _plain(numbers)}
         write_whole(path, json.dumps(kept, indent=1, allow_nan=False).encode())
         if progress:
             print(f"[{place}/{len(missing)}] {cell.name}: {seconds:.1f} s", file=sys.stderr, flush=True)
+
+
+@dataclass
+class Maker:
+    """Runs cells, with what was prepared for the latest group."""
+
+    prepare: Callable[[Cell, DataSets], Any]
+    run: Callable[[Cell, Any], Plain]
+    data: DataSets
+    group: str | None = None
+    prepared: Any = None
+
+    def __call__(self, cell: Cell) -> tuple[Plain, float]:
+        """The numbers of a cell, and the seconds that it took."""
+        another = cell.group != self.group
+        if another:
+            self.group, self.prepared = cell.group, None
+            gc.collect()
+            jax.clear_caches()
+        began = time.perf_counter()
+        with whole():
+            self.prepared = self.prepare(cell, self.data) if another else self.prepared
+            numbers = self.run(cell, self.prepared)
+        return numbers, time.perf_counter() - began
+
+
+def _made(maker: Maker, cells: Sequence[Cell], processes: int) -> Iterator[tuple[Cell, tuple[Plain, float]]]:
+    """The cells as they end."""
+    if processes == 1:
+        yield from ((cell, maker(cell)) for cell in cells)
+        return
+    with ProcessPoolExecutor(processes, get_context("spawn"), _begin_with, (maker,)) as pool:
+        waiting = {pool.submit(_made_there, cell): cell for cell in cells}
+        try:
+            for done in as_completed(waiting):
+                yield waiting[done], done.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+_MAKERS: list[Maker] = []  # one, in a process of its own
+
+
+def _begin_with(maker: Maker) -> None:
+    _MAKERS.append(maker)
+
+
+def _made_there(cell: Cell) -> tuple[Plain, float]:
+    return _MAKERS[0](cell)
 
 
 # --- what is told ------------------------------------------------------------------------------------------------------
@@ -117,12 +161,17 @@ def _written(
     parts = [f"## {reproduction.name}: {reproduction.source}", f"> {reproduction.caption}", told]
     for title, rows in tables:
         lines += ["", _wrapped(title), aligned(rows)]
-        ruled = [rows[0], ["---", *("---:" for _ in rows[0][1:])], *rows[1:]]
-        parts += [title, "\n".join("| " + " | ".join(row) + " |" for row in ruled)]
+        parts += [title, in_markdown(rows)]
     for title, said in remarks.items():
         lines += ["", title, *(_wrapped(one, "  ") for one in said)]
         parts += [f"{title}:", "\n".join(f"* {one}" for one in said)]
     return "\n".join(lines), "\n\n".join(parts) + "\n"
+
+
+def in_markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of which the first has the names of the columns."""
+    ruled = [rows[0], ["---", *("---:" for _ in rows[0][1:])], *rows[1:]]
+    return "\n".join("| " + " | ".join(row) + " |" for row in ruled)
 
 
 def _size(reproduction: Reproduction, measured: Measured, seconds: float) -> str:

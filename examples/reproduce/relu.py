@@ -7,9 +7,11 @@ several sharpnesses. [2S] Figure 3: on CIFAR-10 with networks of 4, 20 and 100 u
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+import cvxpy as cp
 import numpy as np
 
 import hierfl as hf
@@ -25,16 +27,18 @@ from examples.reproduce.reproduction import (
     panels,
 )
 from hierfl.errors import DivergedError
-from hierfl.models import relu_network
+from hierfl.models import ClassificationData, relu_network
 from hierfl.models.relu_network import initial_weights
 from hierfl.runs import interval
-from hierfl.solvers import FedAvg, FedMSPP, FedProx, FedRZO, Scaffnew
+from hierfl.solvers import Decay, FedAvg, FedMSPP, FedProx, FedRZO, Scaffnew
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-CLIENTS, LAM, SCALE, BATCH, DEVIATION = 5, 0.01, 300.0, 32, 0.1
+CLIENTS, LAM, BATCH, DEVIATION = 5, 0.01, 32, 0.1
+SCALE, SCALES = 300.0, {"CIFAR-10": 30.0}  # of the mean loss: its curvature grows with the squared length of images, 83 for MNIST's and 885 for CIFAR-10's
+FAN_IN = "1 / sqrt(fan-in)"
 STEP = 1e-5
 JUDGED = 10_000  # rows
 ROUNDS = (200, 1000)  # small, and in full
@@ -52,7 +56,7 @@ DIFFERS = (
     f"Minibatches have {BATCH} rows, where Algorithm 1 draws one sample: the noise is less than the paper's, and the pace the same.",
 )
 LEFT_OPEN = (
-    f"the scale of the loss: the paper sums over images; here {SCALE:g} times the mean, since at gamma = 1e-5 a mean makes no visible progress and 3000 diverges",
+    f"the scale of the loss: the paper sums over images; here {SCALE:g} times the mean, since at gamma = 1e-5 a mean makes no visible progress and 3000 diverges; {SCALES['CIFAR-10']:g} times for CIFAR-10 (see 2s-fig3-choices)",
     f"labels 1 for even and -1 for odd classes, N(0, {DEVIATION:g}^2) weights at the start, 10 % of the data for tests",
     "the loss that is drawn: half the mean squared error with rectified units over the clients' data (10,000 rows of it), without the regulariser",
 )
@@ -60,7 +64,8 @@ LEFT_OPEN = (
 
 def relu_cell(data: str, rounds: int, seed: int, local_steps: int, **own: Any) -> Cell:
     """One run: FedRZO with its smoothing, or a baseline, its ``method``, on softplus units of sharpness beta."""
-    usual = {"method": "FedRZO", "neurons": 4, "smoothing": None, "softplus": None, "scale": SCALE, "step_size": STEP}
+    usual = {"method": "FedRZO", "neurons": 4, "smoothing": None, "softplus": None, "scale": SCALES.get(data, SCALE), "step_size": STEP}
+    usual |= {"decay": 0.0, "batch": BATCH, "deviation": DEVIATION, "pixels": "in [0, 1]"}
     settings = {**usual, "data": data, "local_steps": local_steps, "rounds": rounds, "seed": seed, **own}
     neurons, method, smoothing, beta = (settings[name] for name in ("neurons", "method", "smoothing", "softplus"))
     varied = f"eta = {smoothing:g}" if beta is None else f"beta = {beta:g}"
@@ -68,9 +73,40 @@ def relu_cell(data: str, rounds: int, seed: int, local_steps: int, **own: Any) -
     return Cell(name, settings, f"{data}, {neurons}, {beta}, {seed}")
 
 
-def prepare(cell: Cell, data: DataSets) -> tuple[hf.Problem, Callable[[np.ndarray, np.ndarray], tuple[float, float]]]:
-    """The problem, and ``judge(Z, w)``: the loss on the clients' data and the accuracy of the sign on test data."""
-    held = data.found[cell.settings["data"]]
+@dataclass(frozen=True)
+class Network:
+    """The problem, and rows to judge weights by: of the clients' ``images`` (rows, features) with their ``targets``, and unseen ones."""
+
+    problem: hf.Problem
+    images: np.ndarray
+    targets: np.ndarray
+    unseen: np.ndarray
+    expected: np.ndarray
+
+    def start(self, deviation: Any, seed: int) -> dict[cp.Variable, np.ndarray]:
+        """Normal weights of this deviation."""
+        drawn = initial_weights(self.problem, 1.0, seed)
+        return {v: w * (v.shape[-1] ** -0.5 if deviation == FAN_IN else deviation) for v, w in drawn.items()}
+
+    def judge(self, hidden: np.ndarray, output: np.ndarray) -> tuple[float, float]:
+        """The loss on the clients' data, and the accuracy (%) of the sign on test data."""
+
+        def network(rows: np.ndarray) -> np.ndarray:
+            return np.asarray(np.maximum(rows @ hidden.T, 0.0) @ output)
+
+        correct = (network(self.unseen) > 0) == (self.expected > 0)
+        return 0.5 * float(np.mean((self.targets - network(self.images)) ** 2)), 100.0 * float(np.mean(correct))
+
+    def squared_slope(self, hidden: np.ndarray, output: np.ndarray) -> float:
+        """The mean squared length of the network's gradient in all weights: the trace of the mean loss's Gauss-Newton matrix."""
+        into = self.images @ hidden.T
+        lengths = (self.images**2).sum(axis=1)
+        return float(np.mean((np.maximum(into, 0.0) ** 2).sum(axis=1) + lengths * ((into > 0) @ output**2)))
+
+
+def prepare(cell: Cell, data: DataSets) -> Network:
+    """The problem, with the rows that weights are judged by."""
+    held = _with_pixels(data.found[cell.settings["data"]], cell.settings["pixels"])
     own = {name: cell.settings[name] for name in ("neurons", "scale", "softplus", "seed")}
     problem = relu_network(held, clients=CLIENTS, lam=LAM, **own)
     federation = problem.federation
@@ -78,42 +114,46 @@ def prepare(cell: Cell, data: DataSets) -> tuple[hf.Problem, Callable[[np.ndarra
     tables = [by_name(client.samples) for client in federation.clients]
     images, targets = (np.concatenate([one[name] for one in tables]) for name in ("image", "target"))
     chosen = np.linspace(0, len(targets) - 1, min(len(targets), JUDGED)).astype(int)
-    images, targets = np.asarray(held.scaled(images[chosen])), targets[chosen]
     test = by_name(federation.test)
-    unseen = np.asarray(held.scaled(test["image"]))
-
-    def judge(hidden: np.ndarray, output: np.ndarray) -> tuple[float, float]:
-        def network(rows: np.ndarray) -> np.ndarray:
-            return np.asarray(np.maximum(rows @ hidden.T, 0.0) @ output)
-
-        correct = (network(unseen) > 0) == (test["target"] > 0)
-        return 0.5 * float(np.mean((targets - network(images)) ** 2)), 100.0 * float(np.mean(correct))
-
-    return problem, judge
+    seen, unseen = (np.asarray(held.scaled(rows)) for rows in (images[chosen], test["image"]))
+    return Network(problem, seen, targets[chosen], unseen, test["target"])
 
 
-def run(cell: Cell, prepared: tuple[hf.Problem, Callable[[np.ndarray, np.ndarray], tuple[float, float]]]) -> Plain:
-    """Loss and test accuracy (%) with rectified units by rounds; a run that diverges has them up to where it did."""
-    settings, (problem, judge) = cell.settings, prepared
+def _with_pixels(held: ClassificationData, how: str) -> ClassificationData:
+    if how == "in [0, 1]":
+        return held
+    pixels = np.asarray(held.scaled(held.features), np.float32)
+    if how == "standardised":
+        return ClassificationData((pixels - pixels.mean(axis=0)) / np.maximum(pixels.std(axis=0), 1e-6), held.labels)
+    return ClassificationData(pixels / np.linalg.norm(pixels, axis=1, keepdims=True), held.labels)
+
+
+def run(cell: Cell, network: Network) -> Plain:
+    """Loss and test accuracy (%) with rectified units by rounds, and the squared slope at the start; a run that diverges has them up to
+    where it did.
+    """
+    settings = cell.settings
     if settings["method"] == "FedRZO":
         own = {name: settings[name] for name in ("smoothing", "local_steps")}
-        solver: Any = FedRZO.published("nn", batch_size=BATCH, **own)
+        steps = Decay(STEP, settings["decay"]) if settings["decay"] else STEP
+        solver: Any = FedRZO.published("nn", batch_size=settings["batch"], step_size=steps, **own)
     else:
         solver = BASELINES[settings["method"]][0](settings["local_steps"])
     judged: list[tuple[float, float]] = []
 
     def loss(x: dict[Any, np.ndarray], y: Any) -> float:
         named = by_name(x)
-        judged.append(judge(named["Z"], named["w"]))
+        judged.append(network.judge(named["Z"], named["w"]))
         return judged[-1][0]
 
     every, diverged = max(1, settings["rounds"] // 20), ""
+    start = network.start(settings["deviation"], settings["seed"])
     try:
-        problem.solve(
+        network.problem.solve(
             solver,
             rounds=settings["rounds"],
             seed=settings["seed"],
-            x0=initial_weights(problem, DEVIATION, settings["seed"]),
+            x0=start,
             queries="raw",
             metrics={"loss": loss},
             evaluate_every=every,
@@ -123,7 +163,9 @@ def run(cell: Cell, prepared: tuple[hf.Problem, Callable[[np.ndarray, np.ndarray
         diverged = str(error)
     losses, accuracies = np.array(judged).T
     rounds = np.minimum(every * np.arange(len(losses)), settings["rounds"])
-    return {"round": rounds, "loss": losses, "accuracy": accuracies, "diverged": diverged}
+    begun = by_name(start)
+    slope = network.squared_slope(begun["Z"], begun["w"])
+    return {"round": rounds, "loss": losses, "accuracy": accuracies, "diverged": diverged, "squared_slope": slope}
 
 
 def _end_of(runs: Sequence[Plain], what: str, digits: int) -> str:
@@ -299,4 +341,69 @@ BY_NEURONS = Reproduction(
         "all weights start with the same deviation.",
     ),
     left_open=(*LEFT_OPEN, "the number of rounds and of seeds: 1000 and 3; H in {1, 5, 10, 20} as in Figure 1"),
+)
+
+
+# --- what decides whether Figure 3 diverges: each of our choices changed alone, from the one that Figure 1 has ------------------
+
+CHOICES: dict[str, dict[str, Any]] = {
+    "as for MNIST: scale 300": {},
+    "H = 1": {"local_steps": 1},
+    "N = 20": {"neurons": 20},
+    "N = 4": {"neurons": 4},
+    "eta = 0.001": {"smoothing": 0.001},
+    "minibatch of 1": {"batch": 1},
+    "minibatch of 512": {"batch": 512},
+    "gamma / sqrt(r + 1)": {"decay": 0.5},
+    "pixels standardised": {"pixels": "standardised"},
+    "images of length 1": {"pixels": "of length 1"},
+    f"weights N(0, fan-in), {FAN_IN}": {"deviation": FAN_IN},
+    "weights N(0, 0.03^2)": {"deviation": 0.03},
+    "weights N(0, 0.01^2)": {"deviation": 0.01},
+    "scale 100": {"scale": 100.0},
+    "scale 30": {"scale": 30.0},
+    "scale 30, minibatch of 1": {"scale": 30.0, "batch": 1},
+}
+
+
+def _plan_of_choices(full: bool, data: DataSets) -> list[Cell]:
+    cells = []
+    for varied, own in CHOICES.items():
+        settings = {"neurons": 100, "local_steps": 20, "smoothing": 0.1, "scale": SCALE, **own}
+        cell = relu_cell("CIFAR-10", 100 if full else 10, 0, **settings)
+        cells.append(replace(cell, name=varied, group=varied))
+    return cells
+
+
+def _tables_of_choices(measured: Measured) -> list[Table]:
+    rows = [["changed", "gamma x scale x squared slope", "loss at the start", "loss", "test accuracy (%)"]]
+    for cell in measured.cells:
+        one = measured.numbers.get(cell.name)
+        if one is None:
+            rows.append([cell.name, "no data", "", "", ""])
+            continue
+        last = f"diverged after round {one['round'][-1]}" if one["diverged"] else f"{one['loss'][-1]:.4f}"
+        steep = STEP * cell.settings["scale"] * one["squared_slope"]
+        rows.append([cell.name, f"{steep:.3f}", f"{one['loss'][0]:.4f}", last, "" if one["diverged"] else f"{one['accuracy'][-1]:.1f}"])
+    rounds = measured.cells[0].settings["rounds"]
+    return [(f"N = 100, H = 20, eta = 0.1 but for what is changed; {rounds} rounds, one seed", rows)]
+
+
+CHOSEN = Reproduction(
+    name="2s-fig3-choices",
+    about="which of the choices that [2S] leaves open makes its Figure 3 diverge: each changed alone",
+    source="[2S] (Qiu, Shanbhag, Yousefian, 2024), Figure 3, §6.1, what is left open",
+    caption="(no table of the paper: what its Figure 3 does with other choices)",
+    data=("CIFAR-10",),
+    plan=_plan_of_choices,
+    prepare=prepare,
+    run=run,
+    tables=_tables_of_choices,
+    smaller="10 of 100 rounds",
+    differs=(
+        "Gamma, times the scale, times the mean squared length of the network's gradient at the start, which is the trace of the loss's Gauss-Newton "
+        "matrix, tells how far a step is from where the loss is nearly quadratic. It grows with the number of units and with the squared length of an image. "
+        "It is not all: with one sample instead of 32 a run diverges that does not else.",
+    ),
+    left_open=LEFT_OPEN,
 )

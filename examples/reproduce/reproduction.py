@@ -82,6 +82,10 @@ class Measured:
         return f"means and 95 % intervals over {seeds} seeds" if seeds > 1 else "one seed"
 
 
+def nothing(cell: Cell, data: DataSets) -> None:
+    """Where nothing is prepared."""
+
+
 @dataclass(frozen=True)
 class Reproduction:
     """A table or figure of a paper."""
@@ -95,7 +99,7 @@ class Reproduction:
     tables: Callable[[Measured], Sequence[Table]]  # the printed figures beside these, with the difference
     smaller: str  # how the default differs from the paper's size
     data: tuple[str, ...] = ()  # the names of the data sets that it would use
-    prepare: Callable[[Cell, DataSets], Any] = lambda cell, data: None
+    prepare: Callable[[Cell, DataSets], Any] = nothing
     draw: Callable[[Measured], Figure] | None = None  # in the paper's layout; None where a paper's table has no figure
     differs: tuple[str, ...] = ()  # what is expected to differ from the paper, and why
     left_open: tuple[str, ...] = ()  # what the paper does not say, with the choice made here

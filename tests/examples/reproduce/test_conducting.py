@@ -94,6 +94,14 @@ def test_an_interrupted_run_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert third.ran == []
 
 
+def test_cells_run_in_processes_of_their_own(tmp_path: Path) -> None:
+    measured, _ = conduct(SQUARES, DataSets(), tmp_path, full=True, progress=False, processes=2)
+    assert [one["square"] for one in measured.of()] == [1, 4, 9]
+    again = Interrupted()
+    conduct(replace(SQUARES, run=again), DataSets(), tmp_path, full=True, progress=False)
+    assert again.ran == []
+
+
 def test_a_killed_run_leaves_whole_files(tmp_path: Path) -> None:
     script = (
         "import os\nfrom dataclasses import replace\nfrom pathlib import Path\n"

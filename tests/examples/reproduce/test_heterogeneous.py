@@ -55,7 +55,6 @@ def test_every_method_has_its_row_and_absent_data_theirs(tmp_path: Path, monkeyp
     assert ours["ZO-HFL, lambda = 1, shared samples"] == pytest.approx(ours["server only"], abs=3)
     assert ours["pooled data"] > ours["server only"] - 1 and len(scores["FedAvg"]["by_round"]["accuracy"]) > 5
     assert text.count("no data") == 3 * 5 and "Fashion-MNIST is not in" in text and "77.33" in text
-    assert np.isfinite(scores["ZO-HFL, lambda = 1"]["value"])
 
 
 @pytest.mark.slow

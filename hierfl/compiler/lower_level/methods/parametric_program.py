@@ -16,6 +16,7 @@ from jax import Array
 from jaxtyping import Float
 
 from hierfl.analysis.hoist import instantiate
+from hierfl.compiler.data.tables import Table
 from hierfl.compiler.lower_level.certificate import LowerSolution
 from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict
 from hierfl.compiler.lower_level.owner import Owner
@@ -80,6 +81,8 @@ class ParametricProgram(ExactMethod):
         oracles, iterable = structure.oracles, structure.obstacle is None and not structure.level.prices
         if oracles.elsewhere and oracles.scope == "federation" and iterable:
             return Verdict(False, "needs the data of all clients in one place")
+        if iterable and (least := _fewest_numbers(structure)) * structure.size * structure.owners > WORK:  # canonicalising them would take minutes
+            return Verdict(False, f"needs fewer numbers to average over; here {least:,} or more, for {structure.size:,} scalars of y")
         try:
             form = level_solver(structure).form
         except NoStandardFormError as reason:
@@ -323,10 +326,20 @@ def _told(answer: LevelAnswer, size: int) -> np.ndarray:
 def _rows(group: RowGroup, oracles: Oracles, structure: LowerStructure) -> int:
     """How many rows of a group an owner averages over, at most."""
     clients = oracles.static_data.clients
-    if group.table is None:
-        return int(clients.size)
-    table = clients.tables[group.table]
+    return int(clients.size) if group.table is None else _rows_of(clients.tables[group.table], structure)
+
+
+def _rows_of(table: Table, structure: LowerStructure) -> int:
     return int(table.size if structure.level.scope == "federation" else table.longest)
+
+
+def _fewest_numbers(structure: LowerStructure) -> int:
+    """Numbers that an owner averages over at the least, one for each row of its data: known before the level has a form."""
+    oracles = structure.oracles
+    if oracles.scope == "sample":
+        return 0
+    tables, wanted = oracles.static_data.clients.tables, set(oracles.lower_samples)
+    return sum(_rows_of(table, structure) for table in tables if wanted & set(table.values))
 
 
 def level_solver(structure: LowerStructure) -> LevelSolver:
