@@ -18,8 +18,8 @@ class Dataset(BaseDataset):
     """Rows of features of sizes between 1 and a tenth, and noisy signs."""
 
     name = "simulated penalties"
-    requirements = ["pip::jaxopt"]
-    parameters = {"n_samples": [2048], "n_features": [22], "random_state": [0]}
+    requirements = ["pip::jaxopt"]  # noqa: RUF012 (benchopt wants a list)
+    parameters = {"n_samples": [2048], "n_features": [22], "random_state": [0]}  # noqa: RUF012
 
     def get_data(self):
         """The two levels, with minibatches from ``start``, and metrics with the lower level solved."""

@@ -5,16 +5,17 @@ from benchopt.stopping_criterion import SufficientProgressCriterion
 
 with safe_import_context() as import_ctx:
     import cvxpy as cp
-    import hierfl as hf
     import numpy as np
     from benchmark_utils import constants
+
+    import hierfl as hf
 
 
 class Solver(BaseSolver):
     """Exact implicit gradients in a bundle: what ``Problem.solve()`` chooses where all data are here. It has no settings."""
 
     name = "hierfl"
-    requirements = ["pip:hierfl"]
+    requirements = ["pip:hierfl"]  # noqa: RUF012 (benchopt wants a list)
     stopping_criterion = SufficientProgressCriterion(patience=constants.PATIENCE, strategy="callback")
 
     @staticmethod
