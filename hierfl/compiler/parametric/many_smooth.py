@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -77,7 +78,8 @@ class ManyTerms:
             to += self.form.swapaxes(1, 2) @ (bent[:, :, 0] * self.form)
         else:
             columns, squares = self._single
-            np.add.at(to, (slice(None), columns, columns), bent[:, :, 0, 0] * squares)
+            place: Any = (slice(None), columns, columns)
+            np.add.at(to, place, bent[:, :, 0, 0] * squares)
 
     @cached_property
     def _single(self) -> tuple[np.ndarray, np.ndarray] | None:
