@@ -22,14 +22,9 @@ import cvxpy as cp
 import numpy as np
 
 from hierfl.compiler.parametric.level_form import LevelForm, Thetas, WithoutCones
-from hierfl.compiler.parametric.many_programs import (
-    LARGEST,
-    FamilyAnswers,
-    ManyPrograms,
-    pulled_together,
-    solved_together,
-)
+from hierfl.compiler.parametric.many_programs import LARGEST, FamilyAnswers, ManyPrograms
 from hierfl.compiler.parametric.priced_form import PricedForm
+from hierfl.compiler.parametric.together import pulled_together, solved_together, treats_together
 from hierfl.compiler.programs.all_solutions import AllSolutions, settled, value_at
 from hierfl.compiler.programs.cones import rows_of
 from hierfl.compiler.programs.convex_program import (
@@ -61,7 +56,7 @@ from hierfl.errors import LowerLevelError, NotConvexError
 
 BOUNDED = 500  # scalars of u, and twice as many rows, up to which errors are bounded
 KEPT = 1024  # answers, so that a derivative does not solve again
-SCALARS = 5_000_000  # that are kept with them
+SCALARS = 10_000_000  # that are kept with them
 FAMILIES = 4  # sets of answers of many owners that are kept
 AMONG = 1e-6  # the error of a choice over curved cones that is good enough
 
@@ -127,7 +122,12 @@ class LevelSolver:
     @cached_property
     def has_families(self) -> bool:
         """Whether the programs of many owners are solved together."""
-        return ManyPrograms.treats(self.form, self.together) and not self.mapping
+        return treats_together(self.form, self.together) and not self.mapping
+
+    @property
+    def follows(self) -> bool:
+        """Whether a solution is followed along a direction in less time than many are solved together."""
+        return self.form.polyhedral and not (self.mapping or ManyPrograms.treats(self.form, self.together))
 
     def answers(self, thetas: Thetas, of_upper: Thetas) -> tuple[FamilyAnswers, Iterator[tuple[int, LevelAnswer]]]:
         """At thetas with a leading axis: (those beyond doubt together, the number and the answer of each of the others)."""

@@ -18,7 +18,6 @@ from hierfl.compiler.parametric.level_form import LevelForm, Thetas
 from hierfl.compiler.parametric.row_block import SeparateBlock
 from hierfl.compiler.programs.backends import daqp_pairs
 from hierfl.compiler.programs.cones import ZERO
-from hierfl.compiler.programs.response import Adjoint
 from hierfl.compiler.programs.small_and_sparse import as_array
 from hierfl.compiler.programs.smooth_atoms import SQUARE
 
@@ -78,12 +77,12 @@ class ManyPrograms:
             return cls(p, q, a, b, programs[0].equal)
         block = SeparateBlock.of(form.base, thetas[0])
         p, q = block.dense(base.quadratic, (width, width)), block.column(base.linear)
-        for part in base.smooth:
+        for part in (one for one in base.smooth if one.atom is SQUARE):
             shape = part.form.shape
             rows, shift = block.dense(part.form, shape), block.column(part.shift)
             weight = 2.0 * block.column(part.weight)
             p = p + rows.swapaxes(1, 2) @ (weight[..., None] * rows)
-            q = q + _times(rows.swapaxes(1, 2), weight * shift)
+            q = q + times(rows.swapaxes(1, 2), weight * shift)
         a, b = block.dense(base.matrix, (height, width)), block.column(base.offset)
         return cls(
             p, np.array(np.broadcast_to(q, (count, width))), a, np.array(np.broadcast_to(b, (count, height))), equal
@@ -159,6 +158,15 @@ class ManyPrograms:
         _, z, _ = daqp_pairs(self.p, self.q, self.a, self.b, self.equal, firmer=not self._definite.all())
         return np.asarray(self.equal | (z > 0))
 
+    def _step(self, held: Rows, good: float = 1e-6) -> tuple[Stack, Stack]:
+        """(u, z) to an error that is ``good`` enough for a step: by rows that may hold, by DAQP where these are others."""
+        u, z = self._on(held)
+        others = np.flatnonzero(self.errors(u, z) > good)
+        if len(others) and not self.equal.all():
+            part = self.among(others)
+            u[others], z[others] = part._on(part._held_by_daqp())
+        return u, z
+
     # --- what holds ----------------------------------------------------------------------------------------------------
 
     def _on(self, held: Rows) -> tuple[Stack, Stack]:
@@ -184,8 +192,8 @@ class ManyPrograms:
         system = self._systems(np.flatnonzero(held)[None], np.ones((1, int(held.sum())), bool))
         inverse = _inverses(system)
         out, wanted = np.zeros_like(right), right[:, kept]
-        found = _times(inverse, wanted)
-        out[:, kept] = found + _times(inverse, wanted - _times(system, found))
+        found = times(inverse, wanted)
+        out[:, kept] = found + times(inverse, wanted - times(system, found))
         return out
 
     def _side_by_side(self, held: Rows, right: Stack) -> Stack:
@@ -227,22 +235,30 @@ class ManyPrograms:
 
     # --- judgement -----------------------------------------------------------------------------------------------------
 
+    def slope(self, u: Stack) -> Stack:
+        """The gradients of the objectives."""
+        return np.asarray(times(self.p, u) + self.q)
+
+    def slope_size(self, u: Stack) -> Stack:
+        """The size of what adds up in them."""
+        return np.asarray(times(self._magnitudes[0], np.abs(u)) + np.abs(self.q))
+
     def _force(self, u: Stack, z: Stack) -> Float[np.ndarray, " k"]:
         """The size of what balances in P u + q = A' z."""
         p, _, rows = self._magnitudes
-        size = (_times(p, np.abs(u)) + np.abs(self.q) + _times(rows, np.abs(z))).max(axis=1)
+        size = (self.slope_size(u) + times(rows, np.abs(z))).max(axis=1)
         size = np.maximum(size, 1e-4 * p.max(axis=(1, 2), initial=0.0))
         return np.asarray(np.where(size > 0, size, 1.0))
 
     def _row_sizes(self, u: Stack) -> Stack:
-        return np.asarray(_times(self._magnitudes[1], np.abs(u)) + np.abs(self.b) + self.sizes)
+        return np.asarray(times(self._magnitudes[1], np.abs(u)) + np.abs(self.b) + self.sizes)
 
     def errors(self, u: Stack, z: Stack) -> Float[np.ndarray, " k"]:
         """The largest relative error of the conditions of each, as ``ConvexProgram.error`` has it."""
         with np.errstate(invalid="ignore", over="ignore"):
             force = self._force(u, z)
-            balance = np.abs(_times(self.p, u) + self.q - _times(self.a.swapaxes(1, 2), z)).max(axis=1) / force
-            e, dual = (_times(self.a, u) + self.b) / self._row_sizes(u), z * self.sizes / force[:, None]
+            balance = np.abs(self.slope(u) - times(self.a.swapaxes(1, 2), z)).max(axis=1) / force
+            e, dual = (times(self.a, u) + self.b) / self._row_sizes(u), z * self.sizes / force[:, None]
             outside = np.where(self.equal, np.abs(e), np.maximum(-e, 0.0)).max(axis=1, initial=0.0)
             fit = np.abs(np.where(self.equal, e, np.minimum(dual, e))).max(axis=1, initial=0.0)
             worst = np.maximum(balance, np.maximum(outside, fit))
@@ -282,7 +298,7 @@ class ManyPrograms:
 
     def adjoints(self, u: Stack, z: Stack, seeds: Stack) -> tuple[Bool[np.ndarray, " k"], Stack, Stack]:
         """(where they are beyond doubt, v, w): the gradient of seed'u is that of -v'(P u + q - A'z) - w'(A u + b) at fixed u and z."""
-        force, e = self._force(u, z), (_times(self.a, u) + self.b) / self._row_sizes(u)
+        force, e = self._force(u, z), (times(self.a, u) + self.b) / self._row_sizes(u)
         dual = z * self.sizes / force[:, None]
         held = self.equal | (dual > STRICT)
         strict = (self.equal | (held != (e > STRICT))).all(axis=1)
@@ -293,59 +309,12 @@ class ManyPrograms:
         v, w = found[:, :width], found[:, width:]
         with np.errstate(invalid="ignore"):
             size = np.abs(seeds).max(axis=1, initial=0.0)
-            stiff = np.abs(self.p).max(axis=(1, 2), initial=0.0) * np.abs(v).max(axis=1)
-            left = np.abs(_times(self.p, v) + _times((self.a / self.sizes[..., None]).swapaxes(1, 2), w) - whole).max(
+            stiff = times(self._magnitudes[0], np.abs(v)).max(axis=1)
+            left = np.abs(times(self.p, v) + times((self.a / self.sizes[..., None]).swapaxes(1, 2), w) - whole).max(
                 axis=1
             )
             fine = (np.maximum(stiff, np.abs(w).max(axis=1, initial=0.0)) <= MODERATE * size) & (left <= 1e-10 * size)
         return strict & fine & self.is_one(u, z), v, w / self.sizes
-
-
-def solved_together(form: LevelForm, thetas: Thetas, latest: FamilyAnswers | None) -> FamilyAnswers:
-    """The answers at thetas with a leading axis; what held in the ``latest`` ones of as many is tried first."""
-    parts = []
-    for some in _pieces(form, len(thetas[0])):
-        family = ManyPrograms.of(form, [part[some] for part in thetas])
-        before = latest.held[some] if latest is not None and len(latest.held) == len(thetas[0]) else None
-        parts.append(family.solve(before))
-    return FamilyAnswers(*(np.concatenate(each) for each in zip(*parts)))
-
-
-def pulled_together(
-    form: LevelForm, thetas: Thetas, answers: FamilyAnswers, seeds: Stack
-) -> tuple[Bool[np.ndarray, " k"], Thetas]:
-    """(where they are beyond doubt, the gradients of seed'y in theta there) at answers."""
-    sure, found = [], []
-    for some in _pieces(form, len(thetas[0])):
-        theta, answer = [part[some] for part in thetas], FamilyAnswers(*(part[some] for part in answers))
-        kept = np.flatnonzero(answer.taken)
-        theta, answer = [part[kept] for part in theta], FamilyAnswers(*(part[kept] for part in answer))
-        family = ManyPrograms.of(form, theta) if len(kept) else None
-        if family is None:
-            fine, v, w = np.zeros(0, bool), answer.u, answer.z
-        else:
-            fine, v, w = family.adjoints(answer.u, answer.z, seeds[some][kept])
-        whole = np.zeros(some.stop - some.start, bool)
-        whole[kept[fine]] = True
-        sure.append(whole)
-        found.append(_pulled([part[fine] for part in theta], form, answer.u[fine], answer.z[fine], v[fine], w[fine]))
-    return np.concatenate(sure), [np.concatenate(each) for each in zip(*found)]
-
-
-def _pieces(form: LevelForm, count: int) -> Iterator[slice]:
-    """As many at once as fit in memory."""
-    step = max(1, SCALARS // (4 * (form.base.width + form.base.height + 1) ** 2))
-    return (slice(start, min(start + step, count)) for start in range(0, max(count, 1), step))
-
-
-def _pulled(thetas: Thetas, form: LevelForm, u: Stack, z: Stack, v: Stack, w: Stack) -> Thetas:
-    """The gradients in theta of what ``ManyPrograms.adjoints`` says, of each program."""
-    if not len(u):
-        return [np.zeros_like(part) for part in thetas]
-    if form.groups:
-        each = [form.pull([part[k] for part in thetas], Adjoint(v[k], w[k], z[k]), u[k]) for k in range(len(thetas[0]))]
-        return [np.stack(parts) for parts in zip(*each)]
-    return [SeparateBlock.of(form.base, thetas[0]).pull(Adjoint(np.ravel(v), np.ravel(w), np.ravel(z)), np.ravel(u))]
 
 
 def _inverses(systems: Stack) -> Stack:
@@ -365,7 +334,7 @@ def _solved_each(systems: Stack, right: Stack) -> Stack:
         return np.asarray(np.linalg.solve(systems, right[..., None])[..., 0])
     except np.linalg.LinAlgError:  # it does not say which of them
         if len(systems) == 1:
-            return _times(_inverses(systems), right)
+            return times(_inverses(systems), right)
         half = len(systems) // 2
         return np.concatenate([_solved_each(systems[:half], right[:half]), _solved_each(systems[half:], right[half:])])
 
@@ -380,6 +349,6 @@ def _patterns(held: Rows) -> tuple[Int[np.ndarray, " patterns"], Int[np.ndarray,
     return first, which.ravel()
 
 
-def _times(matrices: Stack, vectors: Stack) -> Stack:
+def times(matrices: Stack, vectors: Stack) -> Stack:
     """Each matrix times its vector."""
     return np.asarray((matrices @ vectors[..., None])[..., 0])

@@ -20,7 +20,7 @@ from hierfl.compiler.programs.cones import Cone, dual_slope, rows_of
 from hierfl.compiler.programs.convex_program import EMPTY, UNBOUNDED, ConvexProgram, ProgramSolution, merged
 from hierfl.compiler.programs.critical_cone import NOTHING, CriticalCone
 from hierfl.compiler.programs.saddle import Saddle, Saddles
-from hierfl.compiler.programs.small_and_sparse import Matrix, as_array, diagonal, largest, stacked
+from hierfl.compiler.programs.small_and_sparse import Matrix, as_array, diagonal, largest, solved_or_shortest, stacked
 from hierfl.compiler.programs.solve_program import innermost, solve_program
 
 CONSISTENT = 1e-7  # of a right side, that may be left of a system that has a solution
@@ -367,6 +367,8 @@ class ProgramResponse:
     def _bends_are_open(self) -> bool:
         """Whether bounds that may be elsewhere decide how a cone bends that has a multiplier."""
         program, z = self.program, self.answer.z
+        if program.width == program.size:  # there are no bounds
+            return False
         generic = np.where(np.arange(program.width) < program.size, 0.0, np.cos(np.arange(program.width) ** 2))
         change, force = (
             np.asarray(program.a @ self.solutions.unpinned(generic)) / program.sizes,
@@ -408,7 +410,7 @@ class ProgramResponse:
         slope = dual_slope(program.cones, v)
         system = np.block([[as_array(self._curvature), -a.T], [scale * slope @ a, np.eye(count) - slope]])
         right = np.concatenate([seed, np.zeros(count)])
-        found, _, rank, _ = np.linalg.lstsq(system.T, right, rcond=1e-12)
+        found, rank = solved_or_shortest(system.T, right, 1e-12)
         if np.abs(system.T @ found - right).max() > CONSISTENT * np.abs(right).max():
             return None, (system, rank)
         return Adjoint(found[: program.width], scale * slope.T @ found[program.width :], self.answer.z), (system, rank)

@@ -46,6 +46,7 @@ from hierfl.compiler.programs.small_and_sparse import (
     gram,
     is_dense,
     nothing,
+    solved_or_shortest,
     stacked,
 )
 from hierfl.compiler.programs.smooth_atoms import SmoothTerm
@@ -113,7 +114,7 @@ def _on_bounds(program: ConvexProgram, answer: ProgramSolution) -> ProgramSoluti
 def _in_these_units(program: ConvexProgram, known: Saddles | None) -> ProgramSolution:
     if known is not None and program.polyhedral and not (program.linear or program.smooth or program.is_map):
         return _by_rows(program, known)
-    answer = _quadratic(program, None) if program.smooth is None else _smooth(program, known or Saddles())
+    answer = _quadratic(program, None, known=None if program.is_map else known) if program.smooth is None else _smooth(program, known or Saddles())
     if answer.status == FAILED and program.size_of_data > LARGE and not (program.polyhedral or program.smooth):
         size = program.size_of_data  # cones are alike at every size, backends are not
         small = solve_program(replace(program, q=program.q / size, b=program.b / size))
@@ -230,7 +231,7 @@ def _is_empty(program: ConvexProgram) -> bool:
 def _smooth(program: ConvexProgram, known: Saddles) -> ProgramSolution:
     """Newton's method: quadratic models, whose curvature has a floor that goes, and steps along which the objective falls."""
     assert program.smooth is not None
-    start = _inside(program, known)
+    start = inside(program, known)
     if isinstance(start, int):
         return program.none(start)
     u, floor, away, moved = start, FLOOR, 0, np.inf
@@ -322,7 +323,7 @@ def _curvature(program: ConvexProgram, u: np.ndarray, floor: float) -> Matrix:
     return curvature
 
 
-def _inside(program: ConvexProgram, known: Saddles) -> np.ndarray | int:
+def inside(program: ConvexProgram, known: Saddles) -> np.ndarray | int:
     """A point of the domain: where every argument of a barrier is as large as it can be, up to 1; or why there is none."""
     assert program.smooth is not None
     ends = [part for term in program.smooth.barriers for part in _ends(term)]
@@ -480,7 +481,7 @@ def _newton_step(program: ConvexProgram, u: np.ndarray, z: np.ndarray) -> Progra
         system[width:, width:] = np.eye(len(z)) - slope
         if not np.isfinite(system).all() or not np.isfinite(right).all():  # outside of where a smooth term has a curvature
             return program.judged(u, z, 1)
-        step = np.linalg.lstsq(system, right, rcond=1e-13)[0]
+        step = solved_or_shortest(system, right, 1e-13)[0]
     else:
         sparse = sp.csc_array(slope)
         system = sp.csc_array(

@@ -252,8 +252,7 @@ class ParametricProgram(ExactMethod):
 
     @property
     def follows(self) -> bool:
-        solver = self.solver  # many small programs are solved together in less time than it takes to follow one
-        return self.responds and solver.form.polyhedral and not (solver.mapping or solver.has_families)
+        return self.responds and self.solver.follows
 
     @property
     def followed_at_once(self) -> int:
