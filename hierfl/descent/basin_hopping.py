@@ -20,7 +20,8 @@ from hierfl.run_standing import STUCK
 NEAREST = 1e-2  # of X's bounds
 ANYWHERE = 0.5  # of the hops
 STEPS = 10.0  # as long as the next one, that a search is given to become better than the best
-SAME = 1e-4  # of 1 + |x|: how near to the best point a search is that comes back to it
+# how near to the best point a search is that comes back to it: of 1 + |x|, and of how far away it began
+SAME, HOME = 1e-4, 0.2
 
 Search = Descent | LimitedDescent
 Begin = Callable[[KnownPoint, bool], Search]  # a search from a point; in pieces
@@ -37,7 +38,7 @@ class BasinHopping:
 
     def __init__(self, oracle: ImplicitOracle, first: KnownPoint, begin: Begin, hops: int) -> None:
         self.oracle, self.search, self._begin, self._hops = oracle, begin(first, False), begin, hops
-        self._best = first
+        self._best, self._hopped = first, 0.0
         self._box = box_around(oracle.problem, first.x)
 
     @property
@@ -52,7 +53,7 @@ class BasinHopping:
             self._best = self.best
             there = yield self._elsewhere()
             if there is not None:
-                self.search = self._begin(there, False)
+                self.search, self._hopped = self._begin(there, False), float(np.linalg.norm(there.x - self._best.x))
                 again = yield from self._descend(hopping=True)
                 ended = again if self.search.best.value < self._best.value else ended
         return ended
@@ -80,7 +81,7 @@ class BasinHopping:
     def _in_vain(self) -> bool:
         """Whether the search is at the best point again, or so far above it that several steps as its model promises do not make up for it."""
         here, best = self.search.best, self._best
-        back = bool(np.linalg.norm(here.x - best.x) <= SAME * (1.0 + np.linalg.norm(best.x)))
+        back = bool(np.linalg.norm(here.x - best.x) <= max(SAME * (1.0 + np.linalg.norm(best.x)), HOME * self._hopped))
         return here.value >= best.value and (back or here.value - best.value > STEPS * self.search.promises)
 
     def _elsewhere(self) -> Float[np.ndarray, " n"]:
