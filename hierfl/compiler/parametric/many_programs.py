@@ -26,7 +26,8 @@ TAKEN = 1e-13  # the relative error of the conditions up to which an answer is
 STRICT = 1e-9  # relative: how far a multiplier or a slack is from zero where what holds is beyond doubt
 REGULAR = 1e-10  # of the largest eigenvalue of P, scaled, from which the least makes it definite
 SINGULAR = 1e12  # entries of an inverse, from which a system has none
-ALIKE, SOME = 3, 64  # programs that hold the same rows, from which their system is inverted; programs that are asked what may hold
+ALIKE = 3  # programs that hold the same rows, from which their system is inverted
+CACHED = 400_000  # entries of linear systems that are treated at once
 MODERATE = 1e6  # of a seed, up to which its adjoint depends on nothing that rounding decides
 SCALARS = 30_000_000  # that programs looked at at once may have in all, and
 LARGEST = 20_000  # entries of a program's linear system, of which many are solved side by side unless somebody says otherwise
@@ -62,6 +63,11 @@ class ManyPrograms:
         quadratic = all(part.atom is SQUARE for template in templates for part in template.smooth)
         own = any(t.width > t.size or t.height for t in templates[1:])
         return form.polyhedral and quadratic and not own and (form.base.width + form.base.height) ** 2 <= largest
+
+    @staticmethod
+    def at_once(form: LevelForm) -> int:
+        """How many programs are in memory together."""
+        return max(1, SCALARS // (4 * (form.base.width + form.base.height + form.base.count)))
 
     @classmethod
     def of(cls, form: LevelForm, thetas: Thetas) -> ManyPrograms:
@@ -133,26 +139,9 @@ class ManyPrograms:
         """(programs, rows that may hold for each) until all have an answer; ``error`` says how those before fared."""
         if held is not None and held.shape == self.b.shape:
             yield np.arange(len(self)), held
-        if self.shared and len(self) >= SOME * ALIKE:
-            yield from self._guesses_of_some(error)
         left = np.flatnonzero(error > TAKEN)
         if len(left):
             yield left, self.among(left)._held_by_daqp()
-
-    def _guesses_of_some(self, error: np.ndarray) -> Iterator[tuple[np.ndarray, Rows]]:
-        """What holds in some of the programs may hold in many: the sets of rows that most of them hold come first."""
-        left = np.flatnonzero(error > TAKEN)
-        if len(left) < SOME * ALIKE:
-            return
-        some = left[np.linspace(0, len(left) - 1, SOME).astype(int)]
-        found = self.among(some)._held_by_daqp()
-        first, which = _patterns(found)
-        counts = np.bincount(which)
-        for at in np.argsort(-counts, kind="stable"):
-            left = np.flatnonzero(error > TAKEN)
-            if counts[at] < 2 or not len(left):
-                return
-            yield left, np.broadcast_to(found[first[at]], (len(left), len(self.equal)))
 
     def _held_by_daqp(self) -> Rows:
         """The rows that hold by DAQP, asked about each program by itself."""
@@ -170,41 +159,30 @@ class ManyPrograms:
 
     def _solved(self, held: Rows, right: Stack) -> Stack:
         """The solutions of [P R'; R 0], R the rows that hold with length 1: (k, width + rows), zero for other rows."""
-        first, which = _patterns(held)
-        if self.shared and len(first) * ALIKE <= len(held):
-            out = np.empty_like(right)
-            for at, k in enumerate(first):
-                some = np.flatnonzero(which == at)
-                out[some] = self.among(some)._by_one_inverse(held[k], right[some])
-            return out
-        return self._side_by_side(held, right)
-
-    def _by_one_inverse(self, held: Bool[np.ndarray, " rows"], right: Stack) -> Stack:
-        kept = np.concatenate([np.ones(self.q.shape[1], bool), held])
-        system = self._systems(np.flatnonzero(held)[None], np.ones((1, int(held.sum())), bool))
-        inverse = _inverses(system)
-        out, wanted = np.zeros_like(right), right[:, kept]
-        found = _times(inverse, wanted)
-        out[:, kept] = found + _times(inverse, wanted - _times(system, found))
-        return out
-
-    def _side_by_side(self, held: Rows, right: Stack) -> Stack:
-        """Each system by itself, of as many rows as the one that holds most."""
-        count, width = len(held), self.q.shape[1]
-        most = int(held.sum(axis=1).max(initial=0))
-        order = np.argsort(~held, axis=1, kind="stable")[:, :most]
-        real = np.take_along_axis(held, order, axis=1)
-        out, step = np.zeros_like(right), max(1, SCALARS // (8 * (width + most) ** 2))
+        count, width, rows = len(held), self.q.shape[1], self.b.shape[1]
+        first, which = _patterns(held) if self.shared else (np.arange(count), np.arange(count))
+        alike = len(first) * ALIKE <= count
+        shown = held[first] if alike else held
+        most = int(shown.sum(axis=1).max(initial=0))
+        order = np.argsort(~shown, axis=1, kind="stable")[:, :most]
+        real = np.take_along_axis(shown, order, axis=1)
+        systems = self._systems(order, real) if alike else None
+        inverses = None if systems is None else _inverses(systems)
+        out, step = np.zeros_like(right), max(1, CACHED // (width + most) ** 2)
         for start in range(0, count, step):
-            some = slice(start, start + step)
-            part = self if count <= step else self.among(np.arange(count)[some])
-            system = part._systems(order[some], real[some])
-            below = np.where(real[some], np.take_along_axis(right[some, width:], order[some], axis=1), 0.0)
-            found = _solved_each(system, np.concatenate([right[some, :width], below], axis=1))
-            out[some, :width] = found[:, :width]
-            whole = np.zeros((len(found), self.b.shape[1]))
-            np.put_along_axis(whole, order[some], np.where(real[some], found[:, width:], 0.0), axis=1)
-            out[some, width:] = whole
+            some = np.arange(start, min(start + step, count))
+            mine = which[some] if alike else some
+            places, kept = order[mine], real[mine]
+            wanted = np.concatenate([right[some, :width], np.where(kept, np.take_along_axis(right[some, width:], places, 1), 0.0)], axis=1)
+            if systems is None or inverses is None:
+                found = _solved_each(self.among(some)._systems(places, kept), wanted)
+            else:
+                system, inverse = systems[mine], inverses[mine]
+                found = _times(inverse, wanted)
+                found += _times(inverse, wanted - _times(system, found))
+            whole = np.zeros((len(some), rows))
+            np.put_along_axis(whole, places, np.where(kept, found[:, width:], 0.0), axis=1)
+            out[some] = np.concatenate([found[:, :width], whole], axis=1)
         return out
 
     def _systems(self, order: Int[np.ndarray, "k most"], real: Bool[np.ndarray, "k most"]) -> Stack:

@@ -256,6 +256,10 @@ class ParametricProgram(ExactMethod):
     def followed_at_once(self) -> int:
         return self.solver.kept_at_once
 
+    @property
+    def answered_together(self) -> int | None:
+        return ManyPrograms.at_once(self.solver.form) if self.solver.has_families else None
+
     def branch(
         self, x: Float[Array, " n"], owner: Owner, y: Float[Array, " size"], way: Float[Array, " n"]
     ) -> Float[Array, " size+2"]:
