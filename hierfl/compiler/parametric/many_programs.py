@@ -1,6 +1,6 @@
 """Many small programs of one shape: those that hold the same rows are one linear system, the others are systems side by side.
 
-What holds is guessed: what held last time, what holds for some of them, what DAQP finds for each. An answer is taken where it meets the
+What holds is guessed: what held last time, what DAQP finds for each; or all are solved side by side where JAX computes. An answer is taken where it meets the
 conditions of its own program to rounding and is the only one beyond doubt; what is left is for others to solve, one after another.
 """
 
@@ -19,6 +19,7 @@ from hierfl.compiler.parametric.row_block import SeparateBlock
 from hierfl.compiler.programs.backends import daqp_pairs
 from hierfl.compiler.programs.cones import ZERO
 from hierfl.compiler.programs.response import Adjoint
+from hierfl.compiler.programs.side_by_side import adjoints_side_by_side, pairs_side_by_side
 from hierfl.compiler.programs.small_and_sparse import as_array
 from hierfl.compiler.programs.smooth_atoms import SQUARE
 
@@ -121,27 +122,30 @@ class ManyPrograms:
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
-    def solve(self, held: Rows | None = None) -> FamilyAnswers:
-        """Those beyond doubt, from the rows that may hold; an answer depends on its own program alone, up to rounding."""
+    def solve(self, held: Rows | None = None, side_by_side: bool = False) -> FamilyAnswers:
+        """Those beyond doubt, from the rows that may hold, or all side by side first; an answer depends on its own program alone, up to rounding."""
         count, width, rows = len(self), self.q.shape[1], self.b.shape[1]
         u, z, error = np.zeros((count, width)), np.zeros((count, rows)), np.full(count, np.inf)
-        for some, rows_held in self._guesses(held, error):
-            part = self.among(some)
-            found_u, found_z = part._on(rows_held)
-            found = part.errors(found_u, found_z)
+        for some, found_u, found_z in self._found(held, error, side_by_side):
+            found = self.among(some).errors(found_u, found_z)
             better = found < error[some]
             u[some[better]], z[some[better]], error[some[better]] = found_u[better], found_z[better], found[better]
         taken = error <= TAKEN
         taken[taken] = self.among(np.flatnonzero(taken)).is_one(u[taken], z[taken])
         return FamilyAnswers(u, z, error, taken, self.equal | (z > 0))
 
-    def _guesses(self, held: Rows | None, error: np.ndarray) -> Iterator[tuple[np.ndarray, Rows]]:
-        """(programs, rows that may hold for each) until all have an answer; ``error`` says how those before fared."""
-        if held is not None and held.shape == self.b.shape:
-            yield np.arange(len(self)), held
+    def _found(
+        self, held: Rows | None, error: np.ndarray, side_by_side: bool
+    ) -> Iterator[tuple[Int[np.ndarray, " some"], Stack, Stack]]:
+        """(programs, u and z of each) until all have an answer; ``error`` says how those before fared."""
+        if side_by_side:
+            yield np.arange(len(self)), *pairs_side_by_side(self.p, self.q, self.a, self.b, self.equal)
+        elif held is not None and held.shape == self.b.shape:
+            yield np.arange(len(self)), *self._on(held)
         left = np.flatnonzero(error > TAKEN)
         if len(left):
-            yield left, self.among(left)._held_by_daqp()
+            others = self.among(left)
+            yield left, *others._on(others._held_by_daqp())
 
     def _held_by_daqp(self) -> Rows:
         """The rows that hold by DAQP, asked about each program by itself."""
@@ -258,7 +262,7 @@ class ManyPrograms:
 
     # --- derivatives -----------------------------------------------------------------------------------------------------
 
-    def adjoints(self, u: Stack, z: Stack, seeds: Stack) -> tuple[Bool[np.ndarray, " k"], Stack, Stack]:
+    def adjoints(self, u: Stack, z: Stack, seeds: Stack, side_by_side: bool = False) -> tuple[Bool[np.ndarray, " k"], Stack, Stack]:
         """(where they are beyond doubt, v, w): the gradient of seed'u is that of -v'(P u + q - A'z) - w'(A u + b) at fixed u and z."""
         force, e = self._force(u, z), (_times(self.a, u) + self.b) / self._row_sizes(u)
         dual = z * self.sizes / force[:, None]
@@ -266,9 +270,11 @@ class ManyPrograms:
         strict = (self.equal | (held != (e > STRICT))).all(axis=1)
         whole = np.zeros((len(self), self.q.shape[1]))
         whole[:, : seeds.shape[1]] = seeds
-        found = self._solved(held, np.concatenate([whole, np.zeros_like(z)], axis=1))
-        width = whole.shape[1]
-        v, w = found[:, :width], found[:, width:]
+        if side_by_side:
+            v, w = adjoints_side_by_side(self.p, self.a, held, whole)
+            w = w * self.sizes
+        else:
+            v, w = np.split(self._solved(held, np.concatenate([whole, np.zeros_like(z)], axis=1)), [whole.shape[1]], axis=1)
         with np.errstate(invalid="ignore"):
             size = np.abs(seeds).max(axis=1, initial=0.0)
             stiff = np.abs(self.p).max(axis=(1, 2), initial=0.0) * np.abs(v).max(axis=1)
@@ -279,18 +285,18 @@ class ManyPrograms:
         return strict & fine & self.is_one(u, z), v, w / self.sizes
 
 
-def solved_together(form: LevelForm, thetas: Thetas, latest: FamilyAnswers | None) -> FamilyAnswers:
-    """The answers at thetas with a leading axis; what held in the ``latest`` ones of as many is tried first."""
+def solved_together(form: LevelForm, thetas: Thetas, latest: FamilyAnswers | None, side_by_side: bool = False) -> FamilyAnswers:
+    """The answers at thetas with a leading axis; what held in the ``latest`` ones of as many is tried first, unless all are solved side by side."""
     parts = []
     for some in _pieces(form, len(thetas[0])):
         family = ManyPrograms.of(form, [part[some] for part in thetas])
         before = latest.held[some] if latest is not None and len(latest.held) == len(thetas[0]) else None
-        parts.append(family.solve(before))
+        parts.append(family.solve(before, side_by_side))
     return FamilyAnswers(*(np.concatenate(each) for each in zip(*parts)))
 
 
 def pulled_together(
-    form: LevelForm, thetas: Thetas, answers: FamilyAnswers, seeds: Stack
+    form: LevelForm, thetas: Thetas, answers: FamilyAnswers, seeds: Stack, side_by_side: bool = False
 ) -> tuple[Bool[np.ndarray, " k"], Thetas]:
     """(where they are beyond doubt, the gradients of seed'y in theta there) at answers."""
     sure, found = [], []
@@ -302,7 +308,7 @@ def pulled_together(
         if family is None:
             fine, v, w = np.zeros(0, bool), answer.u, answer.z
         else:
-            fine, v, w = family.adjoints(answer.u, answer.z, seeds[some][kept])
+            fine, v, w = family.adjoints(answer.u, answer.z, seeds[some][kept], side_by_side)
         whole = np.zeros(some.stop - some.start, bool)
         whole[kept[fine]] = True
         sure.append(whole)
@@ -311,8 +317,9 @@ def pulled_together(
 
 
 def _pieces(form: LevelForm, count: int) -> Iterator[slice]:
-    """As many at once as fit in memory."""
-    step = max(1, SCALARS // (4 * (form.base.width + form.base.height + 1) ** 2))
+    """As many at once as fit in memory: matrices of each, or those of the sets of rows that hold."""
+    alike = 8 if not form.groups and form.base.is_still else 1
+    step = max(1, alike * SCALARS // (4 * (form.base.width + form.base.height + 1) ** 2))
     return (slice(start, min(start + step, count)) for start in range(0, max(count, 1), step))
 
 
@@ -329,12 +336,15 @@ def _pulled(thetas: Thetas, form: LevelForm, u: Stack, z: Stack, v: Stack, w: St
 def _inverses(systems: Stack) -> Stack:
     """Those of symmetric systems; of singular ones what is one where there are solutions."""
     try:
-        found = np.linalg.inv(systems)
-        if np.abs(found).max(initial=0.0) < SINGULAR:
-            return np.asarray(found)
-    except np.linalg.LinAlgError:
-        pass
-    return np.asarray(np.linalg.pinv(systems, rcond=1e-12, hermitian=True))
+        found = np.asarray(np.linalg.inv(systems))
+        singular = np.flatnonzero(~(np.abs(found).max(axis=(1, 2), initial=0.0) < SINGULAR))
+        found[singular] = np.linalg.pinv(systems[singular], rcond=1e-12, hermitian=True)
+        return found
+    except np.linalg.LinAlgError:  # it does not say which of them
+        if len(systems) == 1:
+            return np.asarray(np.linalg.pinv(systems, rcond=1e-12, hermitian=True))
+        half = len(systems) // 2
+        return np.concatenate([_inverses(systems[:half]), _inverses(systems[half:])])
 
 
 def _solved_each(systems: Stack, right: Stack) -> Stack:
