@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import jax
+
+from hierfl.compiler.lower_level.methods.batched_interior_points import MANY, BatchedInteriorPoints
 from hierfl.compiler.lower_level.methods.direct_methods import (
     ClosedForm,
     DiagonalPlusRankOne,
@@ -25,6 +28,7 @@ METHODS: dict[str, type[ExactMethod]] = {
         ParametricProgram,
         SemismoothNewton,
         AcceleratedGradient,
+        BatchedInteriorPoints,
     )
 }
 
@@ -35,6 +39,17 @@ FORMULAS = (ClosedForm, ProjectedSolution, DiagonalPlusRankOne)
 
 
 def method_for_looks(in_rounds: ExactMethod) -> ExactMethod:
+    """The method for single values, gradients and slices; programs of many owners go to the device where JAX has one beside the CPU."""
+    method = _on_the_host(in_rounds)
+    structure = in_rounds.structure
+    if type(method) is ParametricProgram and structure.owners >= MANY and jax.default_backend() != "cpu":
+        applies, why = BatchedInteriorPoints.verdict(structure)
+        if applies:
+            return BatchedInteriorPoints(structure, f"{why}, and JAX has a device for them")
+    return method
+
+
+def _on_the_host(in_rounds: ExactMethod) -> ExactMethod:
     """The method for single values, gradients and slices: a formula, else the program on the host, which knows multipliers and ties.
 
     Projecting on a simplex or an l1 ball is a search whose program takes a second to compile, for every kind of question; rounds

@@ -216,7 +216,8 @@ class ExactLower:
             row, client, own = job
             return function(self.sample_owner(x, {**clients.party(client).environment, **table.rows(row)}), own)
 
-        side_by_side = min(table.size, BESIDE // size) if size < LARGE else 1
+        side_by_side = self._together or (BESIDE // size if size < LARGE else 1)
+        side_by_side = min(table.size, side_by_side)
         batch = side_by_side if side_by_side > 1 else None
         return jax.lax.map(of_row, (jnp.arange(table.size), holder, given), batch_size=batch)
 
@@ -281,8 +282,14 @@ class ExactLower:
         told = jnp.where(solution.empty, 1.0, -1.0) if self.method.tells_empty else self.oracles.lower_gap(x, own)
         return jnp.maximum(told, self.oracles.lower_condition_gap(x, own))
 
+    @property
+    def _together(self) -> int | None:
+        return None if self.method is None else self.method.answered_together
+
     def _batch(self, clients: Population) -> int | None:
         """Clients side by side; None for one after another, where no branch is computed in vain."""
+        if self._together is not None and not clients.tables:
+            return min(clients.size, self._together)
         rows = sum(table.size for table in clients.tables) / clients.size
         batch = int(np.clip(50_000 / (self.oracles.lower.size * max(1.0, rows)), 1, clients.size))
         return batch if batch > 1 else None

@@ -98,6 +98,7 @@ class LevelSolver:
     mapping: bool = False  # P is a map's, and need not be the curvature of anything convex
     has_edges: bool = True  # where nothing is feasible is outside of the domain: derivatives are those within
     together: int = LARGEST  # entries of a linear system, up to which those of many owners are solved together
+    side_by_side: bool = False  # whether those of many owners are, on the device on which JAX computes; for calls from outside its programs
     _known: Saddles = field(default_factory=Saddles)
     _kept: OrderedDict[bytes, LevelAnswer] = field(default_factory=OrderedDict)
     _families: OrderedDict[bytes, FamilyAnswers] = field(default_factory=OrderedDict)
@@ -125,9 +126,14 @@ class LevelSolver:
         return treats_together(self.form, self.together) and not self.mapping
 
     @property
+    def has_quadratic_families(self) -> bool:
+        """Whether they are, and quadratic programs over rows."""
+        return ManyPrograms.treats(self.form, self.together) and not self.mapping
+
+    @property
     def follows(self) -> bool:
         """Whether a solution is followed along a direction in less time than many are solved together."""
-        return self.form.polyhedral and not (self.mapping or ManyPrograms.treats(self.form, self.together))
+        return self.form.polyhedral and not (self.mapping or self.has_quadratic_families)
 
     def answers(self, thetas: Thetas, of_upper: Thetas) -> tuple[FamilyAnswers, Iterator[tuple[int, LevelAnswer]]]:
         """At thetas with a leading axis: (those beyond doubt together, the number and the answer of each of the others)."""
@@ -143,14 +149,14 @@ class LevelSolver:
         family = self._families.get(key)
         if family is None:
             latest = next(reversed(list(self._families.values())), None)
-            family = self._families[key] = solved_together(self.form, thetas, latest)
+            family = self._families[key] = solved_together(self.form, thetas, latest, self.side_by_side)
             while len(self._families) > FAMILIES:
                 self._families.popitem(last=False)
         return family
 
     @on_one_thread
     def _pulled_together(self, thetas: Thetas, seeds: np.ndarray) -> tuple[np.ndarray, Thetas]:
-        return pulled_together(self.form, thetas, self._family(thetas), seeds)
+        return pulled_together(self.form, thetas, self._family(thetas), seeds, self.side_by_side)
 
     def pulls(
         self, thetas: Thetas, of_upper: Thetas, seeds: np.ndarray, tangents: list[Thetas]

@@ -1,6 +1,6 @@
 """Many small programs of one shape: those that hold the same rows are one linear system, the others are systems side by side.
 
-What holds is guessed: what held last time, what holds for some of them, what DAQP finds for each. An answer is taken where it meets the
+What holds is guessed: what held last time, what DAQP finds for each; or all are solved side by side where JAX computes. An answer is taken where it meets the
 conditions of its own program to rounding and is the only one beyond doubt; what is left is for others to solve, one after another.
 """
 
@@ -18,6 +18,7 @@ from hierfl.compiler.parametric.level_form import LevelForm, Thetas
 from hierfl.compiler.parametric.row_block import SeparateBlock
 from hierfl.compiler.programs.backends import daqp_pairs
 from hierfl.compiler.programs.cones import ZERO
+from hierfl.compiler.programs.side_by_side import adjoints_side_by_side, pairs_side_by_side
 from hierfl.compiler.programs.small_and_sparse import as_array
 from hierfl.compiler.programs.smooth_atoms import SQUARE
 
@@ -25,7 +26,8 @@ TAKEN = 1e-13  # the relative error of the conditions up to which an answer is
 STRICT = 1e-9  # relative: how far a multiplier or a slack is from zero where what holds is beyond doubt
 REGULAR = 1e-10  # of the largest eigenvalue of P, scaled, from which the least makes it definite
 SINGULAR = 1e12  # entries of an inverse, from which a system has none
-ALIKE, SOME = 3, 64  # programs that hold the same rows, from which their system is inverted; programs that are asked what may hold
+ALIKE = 3  # programs that hold the same rows, from which their system is inverted
+CACHED = 400_000  # entries of linear systems that are treated at once
 MODERATE = 1e6  # of a seed, up to which its adjoint depends on nothing that rounding decides
 SCALARS = 30_000_000  # that programs looked at at once may have in all, and
 LARGEST = 20_000  # entries of a program's linear system, of which many are solved side by side unless somebody says otherwise
@@ -61,6 +63,11 @@ class ManyPrograms:
         quadratic = all(part.atom is SQUARE for template in templates for part in template.smooth)
         own = any(t.width > t.size or t.height for t in templates[1:])
         return form.polyhedral and quadratic and not own and (form.base.width + form.base.height) ** 2 <= largest
+
+    @staticmethod
+    def at_once(form: LevelForm) -> int:
+        """How many programs are in memory together."""
+        return max(1, SCALARS // (4 * (form.base.width + form.base.height + form.base.count)))
 
     @classmethod
     def of(cls, form: LevelForm, thetas: Thetas) -> ManyPrograms:
@@ -114,44 +121,30 @@ class ManyPrograms:
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
-    def solve(self, held: Rows | None = None) -> FamilyAnswers:
-        """Those beyond doubt, from the rows that may hold; an answer depends on its own program alone, up to rounding."""
+    def solve(self, held: Rows | None = None, side_by_side: bool = False) -> FamilyAnswers:
+        """Those beyond doubt, from the rows that may hold, or all side by side first; an answer depends on its own program alone, up to rounding."""
         count, width, rows = len(self), self.q.shape[1], self.b.shape[1]
         u, z, error = np.zeros((count, width)), np.zeros((count, rows)), np.full(count, np.inf)
-        for some, rows_held in self._guesses(held, error):
-            part = self.among(some)
-            found_u, found_z = part._on(rows_held)
-            found = part.errors(found_u, found_z)
+        for some, found_u, found_z in self._found(held, error, side_by_side):
+            found = self.among(some).errors(found_u, found_z)
             better = found < error[some]
             u[some[better]], z[some[better]], error[some[better]] = found_u[better], found_z[better], found[better]
         taken = error <= TAKEN
         taken[taken] = self.among(np.flatnonzero(taken)).is_one(u[taken], z[taken])
         return FamilyAnswers(u, z, error, taken, self.equal | (z > 0))
 
-    def _guesses(self, held: Rows | None, error: np.ndarray) -> Iterator[tuple[np.ndarray, Rows]]:
-        """(programs, rows that may hold for each) until all have an answer; ``error`` says how those before fared."""
-        if held is not None and held.shape == self.b.shape:
-            yield np.arange(len(self)), held
-        if self.shared and len(self) >= SOME * ALIKE:
-            yield from self._guesses_of_some(error)
+    def _found(
+        self, held: Rows | None, error: np.ndarray, side_by_side: bool
+    ) -> Iterator[tuple[Int[np.ndarray, " some"], Stack, Stack]]:
+        """(programs, u and z of each) until all have an answer; ``error`` says how those before fared."""
+        if side_by_side:
+            yield np.arange(len(self)), *pairs_side_by_side(self.p, self.q, self.a, self.b, self.equal)
+        elif held is not None and held.shape == self.b.shape:
+            yield np.arange(len(self)), *self._on(held)
         left = np.flatnonzero(error > TAKEN)
         if len(left):
-            yield left, self.among(left)._held_by_daqp()
-
-    def _guesses_of_some(self, error: np.ndarray) -> Iterator[tuple[np.ndarray, Rows]]:
-        """What holds in some of the programs may hold in many: the sets of rows that most of them hold come first."""
-        left = np.flatnonzero(error > TAKEN)
-        if len(left) < SOME * ALIKE:
-            return
-        some = left[np.linspace(0, len(left) - 1, SOME).astype(int)]
-        found = self.among(some)._held_by_daqp()
-        first, which = _patterns(found)
-        counts = np.bincount(which)
-        for at in np.argsort(-counts, kind="stable"):
-            left = np.flatnonzero(error > TAKEN)
-            if counts[at] < 2 or not len(left):
-                return
-            yield left, np.broadcast_to(found[first[at]], (len(left), len(self.equal)))
+            others = self.among(left)
+            yield left, *others._on(others._held_by_daqp())
 
     def _held_by_daqp(self) -> Rows:
         """The rows that hold by DAQP, asked about each program by itself."""
@@ -178,41 +171,30 @@ class ManyPrograms:
 
     def _solved(self, held: Rows, right: Stack) -> Stack:
         """The solutions of [P R'; R 0], R the rows that hold with length 1: (k, width + rows), zero for other rows."""
-        first, which = _patterns(held)
-        if self.shared and len(first) * ALIKE <= len(held):
-            out = np.empty_like(right)
-            for at, k in enumerate(first):
-                some = np.flatnonzero(which == at)
-                out[some] = self.among(some)._by_one_inverse(held[k], right[some])
-            return out
-        return self._side_by_side(held, right)
-
-    def _by_one_inverse(self, held: Bool[np.ndarray, " rows"], right: Stack) -> Stack:
-        kept = np.concatenate([np.ones(self.q.shape[1], bool), held])
-        system = self._systems(np.flatnonzero(held)[None], np.ones((1, int(held.sum())), bool))
-        inverse = _inverses(system)
-        out, wanted = np.zeros_like(right), right[:, kept]
-        found = times(inverse, wanted)
-        out[:, kept] = found + times(inverse, wanted - times(system, found))
-        return out
-
-    def _side_by_side(self, held: Rows, right: Stack) -> Stack:
-        """Each system by itself, of as many rows as the one that holds most."""
-        count, width = len(held), self.q.shape[1]
-        most = int(held.sum(axis=1).max(initial=0))
-        order = np.argsort(~held, axis=1, kind="stable")[:, :most]
-        real = np.take_along_axis(held, order, axis=1)
-        out, step = np.zeros_like(right), max(1, SCALARS // (8 * (width + most) ** 2))
+        count, width, rows = len(held), self.q.shape[1], self.b.shape[1]
+        first, which = _patterns(held) if self.shared else (np.arange(count), np.arange(count))
+        alike = len(first) * ALIKE <= count
+        shown = held[first] if alike else held
+        most = int(shown.sum(axis=1).max(initial=0))
+        order = np.argsort(~shown, axis=1, kind="stable")[:, :most]
+        real = np.take_along_axis(shown, order, axis=1)
+        systems = self._systems(order, real) if alike else None
+        inverses = None if systems is None else _inverses(systems)
+        out, step = np.zeros_like(right), max(1, CACHED // (width + most) ** 2)
         for start in range(0, count, step):
-            some = slice(start, start + step)
-            part = self if count <= step else self.among(np.arange(count)[some])
-            system = part._systems(order[some], real[some])
-            below = np.where(real[some], np.take_along_axis(right[some, width:], order[some], axis=1), 0.0)
-            found = _solved_each(system, np.concatenate([right[some, :width], below], axis=1))
-            out[some, :width] = found[:, :width]
-            whole = np.zeros((len(found), self.b.shape[1]))
-            np.put_along_axis(whole, order[some], np.where(real[some], found[:, width:], 0.0), axis=1)
-            out[some, width:] = whole
+            some = np.arange(start, min(start + step, count))
+            mine = which[some] if alike else some
+            places, kept = order[mine], real[mine]
+            wanted = np.concatenate([right[some, :width], np.where(kept, np.take_along_axis(right[some, width:], places, 1), 0.0)], axis=1)
+            if systems is None or inverses is None:
+                found = _solved_each(self.among(some)._systems(places, kept), wanted)
+            else:
+                system, inverse = systems[mine], inverses[mine]
+                found = times(inverse, wanted)
+                found += times(inverse, wanted - times(system, found))
+            whole = np.zeros((len(some), rows))
+            np.put_along_axis(whole, places, np.where(kept, found[:, width:], 0.0), axis=1)
+            out[some] = np.concatenate([found[:, :width], whole], axis=1)
         return out
 
     def _systems(self, order: Int[np.ndarray, "k most"], real: Bool[np.ndarray, "k most"]) -> Stack:
@@ -296,7 +278,7 @@ class ManyPrograms:
 
     # --- derivatives -----------------------------------------------------------------------------------------------------
 
-    def adjoints(self, u: Stack, z: Stack, seeds: Stack) -> tuple[Bool[np.ndarray, " k"], Stack, Stack]:
+    def adjoints(self, u: Stack, z: Stack, seeds: Stack, side_by_side: bool = False) -> tuple[Bool[np.ndarray, " k"], Stack, Stack]:
         """(where they are beyond doubt, v, w): the gradient of seed'u is that of -v'(P u + q - A'z) - w'(A u + b) at fixed u and z."""
         force, e = self._force(u, z), (times(self.a, u) + self.b) / self._row_sizes(u)
         dual = z * self.sizes / force[:, None]
@@ -304,9 +286,11 @@ class ManyPrograms:
         strict = (self.equal | (held != (e > STRICT))).all(axis=1)
         whole = np.zeros((len(self), self.q.shape[1]))
         whole[:, : seeds.shape[1]] = seeds
-        found = self._solved(held, np.concatenate([whole, np.zeros_like(z)], axis=1))
-        width = whole.shape[1]
-        v, w = found[:, :width], found[:, width:]
+        if side_by_side:
+            v, w = adjoints_side_by_side(self.p, self.a, held, whole)
+            w = w * self.sizes
+        else:
+            v, w = np.split(self._solved(held, np.concatenate([whole, np.zeros_like(z)], axis=1)), [whole.shape[1]], axis=1)
         with np.errstate(invalid="ignore"):
             size = np.abs(seeds).max(axis=1, initial=0.0)
             stiff = times(self._magnitudes[0], np.abs(v)).max(axis=1)
@@ -320,12 +304,15 @@ class ManyPrograms:
 def _inverses(systems: Stack) -> Stack:
     """Those of symmetric systems; of singular ones what is one where there are solutions."""
     try:
-        found = np.linalg.inv(systems)
-        if np.abs(found).max(initial=0.0) < SINGULAR:
-            return np.asarray(found)
-    except np.linalg.LinAlgError:
-        pass
-    return np.asarray(np.linalg.pinv(systems, rcond=1e-12, hermitian=True))
+        found = np.asarray(np.linalg.inv(systems))
+        singular = np.flatnonzero(~(np.abs(found).max(axis=(1, 2), initial=0.0) < SINGULAR))
+        found[singular] = np.linalg.pinv(systems[singular], rcond=1e-12, hermitian=True)
+        return found
+    except np.linalg.LinAlgError:  # it does not say which of them
+        if len(systems) == 1:
+            return np.asarray(np.linalg.pinv(systems, rcond=1e-12, hermitian=True))
+        half = len(systems) // 2
+        return np.concatenate([_inverses(systems[:half]), _inverses(systems[half:])])
 
 
 def _solved_each(systems: Stack, right: Stack) -> Stack:

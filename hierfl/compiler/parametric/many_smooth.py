@@ -132,7 +132,7 @@ class ManySmooth(ManyPrograms):
         start = self.start if len(self.start) == 1 else self.start[chosen]
         return ManySmooth(base.p, base.q, base.a, base.b, base.equal, tuple(term.among(chosen) for term in self.terms), start, self.rows, self.height)
 
-    def solve(self, held: Rows | None = None) -> FamilyAnswers:
+    def solve(self, held: Rows | None = None, side_by_side: bool = False) -> FamilyAnswers:
         """Those beyond doubt, by Newton's method."""
         count, width = self.q.shape
         u = np.array(np.broadcast_to(self.start, (count, width)))
@@ -175,7 +175,7 @@ class ManySmooth(ManyPrograms):
             term.add_curvature(u, curvature)
         return ManyPrograms(curvature, self.slope(u) - times(curvature, u), self.a, self.b, self.equal)
 
-    def adjoints(self, u: Stack, z: Stack, seeds: Stack) -> tuple[Bool[np.ndarray, " k"], Stack, Stack]:
+    def adjoints(self, u: Stack, z: Stack, seeds: Stack, side_by_side: bool = False) -> tuple[Bool[np.ndarray, " k"], Stack, Stack]:
         with np.errstate(all="ignore"):
             sure, v, w = self.model(u).adjoints(u, z[:, self.rows], seeds)
         return sure, v, self._whole(w)

@@ -308,6 +308,12 @@ class LevelTemplate:
         """Which rows are inequalities."""
         return np.concatenate([np.zeros(0, bool), *(np.full(cone.size, cone.kind == NONNEGATIVE) for cone in self.cones)])
 
+    @property
+    def is_still(self) -> bool:
+        """Whether P and A are the same at every theta, of squares too."""
+        moving = [self.quadratic, self.matrix, *(each for part in self.smooth for each in (part.form, part.weight))]
+        return not any(entries.moves for entries in moving)
+
     def theta_at(self, environment: Mapping[int, Any]) -> Float[Array, " theta"]:
         """theta, from the values of x and of data; traceable."""
         values = list(self.hoisted(environment))

@@ -26,18 +26,18 @@ def family_of(form: LevelForm, thetas: Thetas) -> ManyPrograms:
     return ManySmooth.of_smooth(form, thetas) if smooth else ManyPrograms.of(form, thetas)
 
 
-def solved_together(form: LevelForm, thetas: Thetas, latest: FamilyAnswers | None) -> FamilyAnswers:
-    """The answers at thetas with a leading axis; what held in the ``latest`` ones of as many is tried first."""
+def solved_together(form: LevelForm, thetas: Thetas, latest: FamilyAnswers | None, side_by_side: bool = False) -> FamilyAnswers:
+    """The answers at thetas with a leading axis; what held in the ``latest`` ones of as many is tried first, unless all are solved side by side."""
     parts = []
     for some in _pieces(form, len(thetas[0])):
         family = family_of(form, [part[some] for part in thetas])
         before = latest.held[some] if latest is not None and len(latest.held) == len(thetas[0]) else None
-        parts.append(family.solve(before))
+        parts.append(family.solve(before, side_by_side))
     return FamilyAnswers(*(np.concatenate(each) for each in zip(*parts)))
 
 
 def pulled_together(
-    form: LevelForm, thetas: Thetas, answers: FamilyAnswers, seeds: Stack
+    form: LevelForm, thetas: Thetas, answers: FamilyAnswers, seeds: Stack, side_by_side: bool = False
 ) -> tuple[Bool[np.ndarray, " k"], Thetas]:
     """(where they are beyond doubt, the gradients of seed'y in theta there) at answers."""
     sure, found = [], []
@@ -49,7 +49,7 @@ def pulled_together(
         if family is None:
             fine, v, w = np.zeros(0, bool), answer.u, answer.z
         else:
-            fine, v, w = family.adjoints(answer.u, answer.z, seeds[some][kept])
+            fine, v, w = family.adjoints(answer.u, answer.z, seeds[some][kept], side_by_side)
         whole = np.zeros(some.stop - some.start, bool)
         whole[kept[fine]] = True
         sure.append(whole)
@@ -58,8 +58,9 @@ def pulled_together(
 
 
 def _pieces(form: LevelForm, count: int) -> Iterator[slice]:
-    """As many at once as fit in memory."""
-    step = max(1, SCALARS // (4 * (form.base.width + form.base.height + 1) ** 2))
+    """As many at once as fit in memory: matrices of each, or those of the sets of rows that hold."""
+    alike = 8 if not form.groups and form.base.is_still else 1
+    step = max(1, alike * SCALARS // (4 * (form.base.width + form.base.height + 1) ** 2))
     return (slice(start, min(start + step, count)) for start in range(0, max(count, 1), step))
 
 

@@ -114,6 +114,11 @@ class ExactMethod(ABC):
         return self.responds
 
     @property
+    def answered_together(self) -> int | None:
+        """How many owners it is best asked about together; None where that does not matter to it."""
+        return None
+
+    @property
     def solutions_in_a_second(self) -> int:
         """How many solutions take about a second, once there is a program for them."""
         return 2_000_000

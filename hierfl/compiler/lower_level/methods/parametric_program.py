@@ -124,6 +124,11 @@ class ParametricProgram(ExactMethod):
         same = (self.has_edges, self.together) == (solver.has_edges, solver.together)
         return solver if same else replace(solver, has_edges=self.has_edges, together=self.together)
 
+    @property
+    def _solver_here(self) -> LevelSolver:
+        """What solves it in the program that is being traced; kept by compiled ones, which keep what they call: the solver, not the problem."""
+        return self.solver
+
     def answer(self, question: Question) -> LowerSolution:
         raise AssertionError("solved on the host, not from a question")
 
@@ -165,7 +170,7 @@ class ParametricProgram(ExactMethod):
         below, above = self._own(x, owner)
         if isinstance(self.solver.form, LinearisedForm):
             below = [*below, *self.solver.form.found(below, partial(owner.mapping, x), warm)]
-        solver = self.solver  # compiled programs keep what they call: the solver, not the problem
+        solver = self._solver_here
 
         def on_host(below: Thetas, above: Thetas) -> np.ndarray:
             return _told(solver.answer(below, above), size)
@@ -226,7 +231,7 @@ class ParametricProgram(ExactMethod):
 
         thetas, back = jax.vjp(both, x)
         moves = [jax.jvp(both, (x,), (way,))[1] for way in (generic_ways(x) if ways is None else ways)]
-        first, shapes, solver = len(self.thetas(x, owner, y)[0]), [jnp.shape(part) for part in thetas], self.solver
+        first, shapes, solver = len(self.thetas(x, owner, y)[0]), [jnp.shape(part) for part in thetas], self._solver_here
         sizes = [int(np.prod(shape)) for shape in shapes]
 
         def on_host(below: Thetas, above: Thetas, seed: np.ndarray, moves: list[Thetas]) -> np.ndarray:
@@ -257,6 +262,10 @@ class ParametricProgram(ExactMethod):
     @property
     def followed_at_once(self) -> int:
         return self.solver.kept_at_once
+
+    @property
+    def answered_together(self) -> int | None:
+        return ManyPrograms.at_once(self.solver.form) if self.solver.has_families else None
 
     def branch(
         self, x: Float[Array, " n"], owner: Owner, y: Float[Array, " size"], way: Float[Array, " n"]

@@ -1,0 +1,163 @@
+"""Many programs as one traced program of a fixed number of steps, against CVXPY, the linear system of the conditions, and the host."""
+
+from collections.abc import Callable
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import hierfl as hf
+from hierfl.compiler.lower_level import exact_lower
+from hierfl.compiler.lower_level.choice import METHODS, method_for_looks
+from hierfl.compiler.lower_level.methods.batched_interior_points import MANY, BatchedInteriorPoints
+from hierfl.compiler.lower_level.methods.method import ExactMethod
+from hierfl.compiler.parametric.many_programs import ManyPrograms
+from hierfl.compiler.programs.side_by_side import adjoints_side_by_side, pairs_side_by_side
+from tests.benchmarks import gpu
+
+COUNT = 12
+
+
+def drawn(width: int, rows: int, equal: int, seed: int, flat: bool = False, own: bool = False, twice: bool = False) -> ManyPrograms:
+    """Programs in a box, with rows and equations that a point inside of it meets; ``twice`` has each equation again, in other units."""
+    draw = np.random.default_rng(seed)
+    p = draw.normal(size=(COUNT if own else 1, width, width))
+    p = np.zeros((1, width, width)) if flat else p @ p.swapaxes(1, 2) + 0.1 * np.eye(width)
+    a, inside = draw.normal(size=(equal + rows, width)), draw.uniform(-0.5, 0.5, size=(COUNT, width))
+    b = -inside @ a.T + np.where(np.arange(equal + rows) < equal, 0.0, draw.uniform(0.0, 0.3, size=(COUNT, equal + rows)))
+    if twice:
+        a, b, equal = np.vstack([3.0 * a[:equal], a]), np.hstack([3.0 * b[:, :equal], b]), 2 * equal
+    a = np.vstack([a, np.eye(width), -np.eye(width)])
+    b = np.hstack([b, np.ones((COUNT, 2 * width))])
+    return ManyPrograms(p, 3.0 * draw.normal(size=(COUNT, width)), a[None], b, np.arange(len(a)) < equal)
+
+
+FAMILIES: dict[str, Callable[[], ManyPrograms]] = {
+    "strictly convex": lambda: drawn(5, 3, 0, 1),
+    "P of each": lambda: drawn(4, 3, 1, 2, own=True),
+    "equations": lambda: drawn(6, 2, 2, 3),
+    "equations that depend on each other": lambda: drawn(6, 2, 2, 4, twice=True),
+    "linear": lambda: drawn(5, 3, 0, 5, flat=True),
+    "linear, equations twice": lambda: drawn(6, 2, 2, 6, flat=True, twice=True),
+}
+
+
+def by_cvxpy(family: ManyPrograms, k: int) -> np.ndarray:
+    u = cp.Variable(family.q.shape[1])
+    p, a = family.p[k % len(family.p)], family.a[k % len(family.a)]
+    sides = a @ u + family.b[k]
+    rows = [sides[family.equal] == 0] * bool(family.equal.any()) + [sides[~family.equal] >= 0] * bool((~family.equal).any())
+    cost = 0.5 * cp.quad_form(u, cp.psd_wrap(p)) + family.q[k] @ u
+    cp.Problem(cp.Minimize(cost), rows).solve(cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12)
+    return np.asarray(u.value)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_all_come_to_an_end_in_the_same_number_of_steps(name: str) -> None:
+    family = FAMILIES[name]()
+    u, z = pairs_side_by_side(family.p, family.q, family.a, family.b, family.equal)
+    assert family.errors(u, z).max() <= 1e-13
+    np.testing.assert_allclose(u, [by_cvxpy(family, k) for k in range(COUNT)], atol=1e-6)
+
+
+def test_programs_without_rows_are_linear_systems() -> None:
+    family = drawn(4, 0, 0, 7)
+    free = ManyPrograms(family.p, family.q, np.zeros((1, 0, 4)), np.zeros((COUNT, 0)), np.zeros(0, bool))
+    u, _ = pairs_side_by_side(free.p, free.q, free.a, free.b, free.equal)
+    np.testing.assert_allclose(u, -np.linalg.solve(family.p[0], family.q.T).T, rtol=1e-9)
+
+
+def test_what_is_degenerate_is_right_or_left_to_others() -> None:
+    """Each program has a row through its solution that needs no multiplier, and a bound on a variable twice."""
+    family = drawn(4, 2, 0, 8)
+    found = np.array([by_cvxpy(family, k) for k in range(COUNT)])
+    row = np.array([1.0, -2.0, 0.5, 1.5])
+    a = np.vstack([family.a[0], row, 2.0 * np.eye(4)[0]])
+    b = np.hstack([family.b, -(found @ row)[:, None], np.full((COUNT, 1), 2.0)])
+    tied = ManyPrograms(family.p, family.q, a[None], b, np.zeros(len(a), bool))
+    answers = tied.solve(side_by_side=True)
+    np.testing.assert_allclose(answers.u[answers.taken], found[answers.taken], atol=1e-6)
+    assert (answers.error[answers.taken] <= 1e-13).all()
+
+
+def test_adjoints_solve_the_conditions_of_the_rows_that_hold() -> None:
+    family = drawn(5, 3, 1, 9, own=True)
+    u, z = pairs_side_by_side(family.p, family.q, family.a, family.b, family.equal)
+    held, seeds = family.equal | (z > 1e-9), np.random.default_rng(0).normal(size=u.shape)
+    v, w = adjoints_side_by_side(family.p, family.a, held, seeds)
+    for k in range(COUNT):
+        rows = family.a[0][held[k]]
+        system = np.block([[family.p[k], rows.T], [rows, np.zeros((len(rows), len(rows)))]])
+        wanted = np.linalg.solve(system, np.append(seeds[k], np.zeros(len(rows))))
+        np.testing.assert_allclose(np.append(v[k], w[k][held[k]]), wanted, rtol=1e-9, atol=1e-10)
+        assert not w[k][~held[k]].any()
+
+
+@pytest.fixture
+def on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Problems as they are compiled where JAX has a device: looks by the batched method."""
+
+    def looks(in_rounds: ExactMethod) -> ExactMethod:
+        return BatchedInteriorPoints(in_rounds.structure, BatchedInteriorPoints.verdict(in_rounds.structure).why)
+
+    monkeypatch.setattr(exact_lower, "method_for_looks", looks)
+
+
+A = np.random.default_rng(5).uniform(0.2, 1.0, size=(3, 4))
+COST = np.array([1.0, 1.7, 1.2, 2.3])
+
+
+def recourse(demand: np.ndarray, lower_end: float = 0.0, bent: float = 0.3) -> hf.Problem:
+    x, y, d = cp.Variable(name="x"), cp.Variable(4, name="y"), hf.Sample(3, name="d")
+    below = hf.ArgMin(y, COST @ y + bent * cp.sum_squares(y), [A @ y >= d - x, y <= 9, y >= lower_end], scope="sample")
+    federation = hf.Federation([hf.Client({d: part}) for part in np.split(demand, [1, 3])])
+    return hf.Problem(hf.Minimize(clients=hf.E(COST @ y) + cp.square(x)), below, federation=federation)
+
+
+@pytest.mark.parametrize("bent", [0.3, 0.0])
+def test_values_and_gradients_are_those_of_the_host(on_a_device: None, monkeypatch: pytest.MonkeyPatch, bent: float) -> None:
+    demand = np.random.default_rng(1).uniform(0.3, 1.6, size=(60, 3))
+    beside = recourse(demand, bent=bent)
+    assert beside.compile().exact.method.name == BatchedInteriorPoints.name  # type: ignore[union-attr]
+    value, slope = float(beside.implicit(0.1)), float(beside.implicit.gradient(0.1))
+    monkeypatch.undo()
+    host = recourse(demand, bent=bent)
+    assert host.compile().exact.method.name == "parametric program"  # type: ignore[union-attr]
+    assert value == pytest.approx(float(host.implicit(0.1)), rel=1e-12)
+    assert slope == pytest.approx(float(host.implicit.gradient(0.1)), rel=1e-10)
+
+
+def test_one_that_has_no_answer_is_named(on_a_device: None) -> None:
+    demand = np.full((30, 3), 1.0)
+    demand[20] = 1e3
+    with pytest.raises(hf.EmptyLowerSetError, match="client 2, sample 17"):
+        recourse(demand).implicit(0.1)
+
+
+def test_one_that_falls_without_end_is_named(on_a_device: None) -> None:
+    x, y, c = cp.Variable(name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="c")
+    below = hf.ArgMin(y, c @ y, [y >= -1, cp.sum(y) >= x], scope="sample")
+    cost = np.ones((20, 2)) + 0.1 * np.random.default_rng(0).uniform(size=(20, 2))
+    cost[7, 1] = -1.0
+    problem = hf.Problem(hf.Minimize(clients=hf.E(y[0]) + cp.square(x)), below, federation=hf.Federation([hf.Client({c: cost})]))
+    with pytest.raises(hf.LowerLevelError, match="sample 7.*unbounded below"):
+        problem.implicit(0.1)
+
+
+def test_it_is_chosen_for_many_owners_where_there_is_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    demand = np.random.default_rng(1).uniform(0.3, 1.6, size=(MANY, 3))
+    few, many = (recourse(part).compile().exact.method_in_rounds for part in (demand[:50], demand))
+    assert few is not None
+    assert many is not None
+    assert [method_for_looks(method).name for method in (few, many)] == ["parametric program"] * 2
+    monkeypatch.setattr("jax.default_backend", lambda: "gpu")
+    assert [method_for_looks(method).name for method in (few, many)] == ["parametric program", BatchedInteriorPoints.name]
+    assert BatchedInteriorPoints.name in METHODS
+
+
+def test_the_benchmark_runs_without_a_device() -> None:
+    for name, make in gpu.FAMILIES.items():
+        of = gpu.measured(make(40))
+        assert of.error <= 1e-13, name
+        assert of.apart <= 1e-12, name
+        assert of.left <= 2, name
