@@ -216,7 +216,7 @@ def _entries(entries: AffineEntries, theta: list[Any]) -> Iterator[tuple[int, in
 # --- multipliers -----------------------------------------------------------------------------------------------------
 
 
-class Told(NamedTuple):
+class ToldMultiplier(NamedTuple):
     """An unknown that a row's multiplier tells, divided by a polynomial where there is one."""
 
     place: int
@@ -225,7 +225,7 @@ class Told(NamedTuple):
 
 
 @dataclass
-class Multipliers:
+class StationarityMultipliers:
     """z in unknowns, with what is said of it and of slacks beside the force: rows that are 0, rows at least 0, unknowns that are slacks, pairs of which one is 0.
 
     ``curved`` are those of curved rows and of where functions end with infinite slopes, 1 in all where the multiplier of the objective is 0; ``ends`` are
@@ -239,12 +239,12 @@ class Multipliers:
     inequalities: list[Polynomial] = field(default_factory=list)
     slacks: list[tuple[int, Polynomial]] = field(default_factory=list)
     pairs: list[tuple[int, int]] = field(default_factory=list)
-    told: list[Told] = field(default_factory=list)
+    told: list[ToldMultiplier] = field(default_factory=list)
     curved: list[int] = field(default_factory=list)
     ends: list[tuple[int | None, Polynomial]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, level: Level, u: Entries, size: int, slack: list[Polynomial], seen: np.ndarray, unknowns: Unknowns) -> Multipliers:
+    def of(cls, level: Level, u: Entries, size: int, slack: list[Polynomial], seen: np.ndarray, unknowns: Unknowns) -> StationarityMultipliers:
         """Those of a level's rows at u, which is in some, and begins with y of this size."""
         raised: dict[int, list[int]] = {}
         for column, start in level.raised(size).items():
@@ -270,7 +270,7 @@ class Multipliers:
 
     def _new(self, row: int, low: float = -np.inf, high: float = np.inf, divisor: Polynomial | None = None) -> Polynomial:
         """An unknown for the multiplier of a row."""
-        self.told.append(Told(self.unknowns.new(low, high), row, divisor))
+        self.told.append(ToldMultiplier(self.unknowns.new(low, high), row, divisor))
         return Polynomial({(self.told[-1].place,): 1.0})
 
     def _complement(self, multiplier: Polynomial, slack: Polynomial) -> int:

@@ -34,7 +34,7 @@ from hierfl.compiler.programs.cones import NoStandardFormError, distance, middle
 from hierfl.compiler.programs.smooth_atoms import SQUARE
 from hierfl.compiler.starting_points import on_upper_set
 from hierfl.inspect.implicit.multipliers import owners_of
-from hierfl.inspect.proved.conditions import Level, Multipliers, Told, refuse, require_written
+from hierfl.inspect.proved.conditions import Level, StationarityMultipliers, ToldMultiplier, refuse, require_written
 from hierfl.inspect.proved.polynomials import Entries, Environment, Polynomial, Translator, Unknowns
 from hierfl.inspect.proved.quotients import Quotient, with_quotients
 from hierfl.inspect.proved.squares import as_squares
@@ -53,7 +53,7 @@ class Follower(NamedTuple):
 
     u: np.ndarray
     z: Entries
-    told: list[Told]
+    told: list[ToldMultiplier]
     pairs: list[tuple[int, int]]
     places: range
 
@@ -347,7 +347,7 @@ class _Writer:
         for block in blocks:
             seen[block.heights[:, block.template.matrix.rows]] = True
         slack = level.slack(u, height)
-        found = Multipliers.of(level, u, form.size, slack, seen, unknowns)
+        found = StationarityMultipliers.of(level, u, form.size, slack, seen, unknowns)
         slope, pull = level.slope(u, unknowns), level.pull(found.z, width)
         forces = [one for one in (a - b for a, b in zip(slope, pull)) if one.terms]
         program.forces += forces
