@@ -81,7 +81,8 @@ class BasinHopping:
     def _in_vain(self) -> bool:
         """Whether the search is at the best point again, or so far above it that several steps as its model promises do not make up for it."""
         here, best = self.search.best, self._best
-        back = bool(np.linalg.norm(here.x - best.x) <= max(SAME * (1.0 + np.linalg.norm(best.x)), HOME * self._hopped))
+        near = max(SAME * (1.0 + float(np.linalg.norm(best.x))), HOME * self._hopped)
+        back = float(np.linalg.norm(here.x - best.x)) <= near
         return here.value >= best.value and (back or here.value - best.value > STEPS * self.search.promises)
 
     def _elsewhere(self) -> Float[np.ndarray, " n"]:

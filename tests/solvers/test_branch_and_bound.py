@@ -79,21 +79,21 @@ def test_whole_numbers_beside_others_and_integers_in_a_game() -> None:
 
 def test_few_combinations_are_looked_through_where_there_is_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
     k, y = cp.Variable(2, name="k", integer=True), cp.Variable(2, name="y")
-    level = hf.ArgMin(y, cp.norm(y - k) + cp.sum_squares(y))  # y is k, shrunk: at most half a unit long
+    level = hf.ArgMin(y, cp.power(cp.norm(y - k), 1.5) + cp.sum_squares(y))  # y is k, shrunk to the length t with 1.5 sqrt(|k| - t) = 2 t
     problem = hf.Problem(hf.Minimize(server=cp.sum_squares(y - 0.3) + 0.01 * cp.sum(k)), level, [k >= -3.2, k <= 3])
     result = problem.solve(progress=False)
 
     def f(a: int, b: int) -> float:
         length = np.hypot(a, b)
-        y = np.array([a, b]) * (min(0.5, length) / length if length else 0.0)
+        y = np.array([a, b]) * ((np.sqrt(2.25**2 + 36 * length) - 2.25) / 8 / length if length else 0.0)
         return float(np.sum((y - 0.3) ** 2) + 0.01 * (a + b))
 
     assert result.value == pytest.approx(min(f(a, b) for a in range(-3, 4) for b in range(-3, 4)), abs=1e-8)
     assert result.status == "proved"
     told = problem.reference(certificate="global", progress=False).guarantee
-    assert "all of 49 combinations" in told and "cones" in told
+    assert "all of 49 combinations" in told and "length to the power 1.5" in told
     wide = hf.Problem(hf.Minimize(server=cp.sum_squares(y - 0.3)), level, [k >= -300, k <= 300])
-    with pytest.raises(IncompatibleSolverError, match="cones"):
+    with pytest.raises(IncompatibleSolverError, match="length to the power 1.5"):
         wide.solve(progress=False)
     monkeypatch.setitem(sys.modules, "pyscipopt", None)
     bit = cp.Variable(name="bit", boolean=True)
