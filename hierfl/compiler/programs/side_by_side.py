@@ -64,7 +64,7 @@ def _each(function: Callable[..., Any], *stacks: Array) -> Any:
 
 @jax.jit
 def _pairs(p: Array, q: Array, a: Array, b: Array, equal: Array) -> tuple[Array, Array]:
-    return _each(partial(_pair, equal), p, q, a, b)  # type: ignore[no-any-return]
+    return _each(partial(_pair, equal), p, q, a, b)
 
 
 @jax.jit
@@ -75,7 +75,7 @@ def _adjoints(p: Array, a: Array, held: Array, seeds: Array) -> tuple[Array, Arr
         v, w = _with_rows(p / stiff, -seed / stiff, rows, jnp.zeros(len(a)))
         return v, -w * stiff / sizes
 
-    return _each(one, p, a, held, seeds)  # type: ignore[no-any-return]
+    return _each(one, p, a, held, seeds)
 
 
 def _pair(equal: Array, p: Array, q: Array, a: Array, b: Array) -> tuple[Array, Array]:
@@ -98,7 +98,7 @@ def _interior(p: Array, q: Array, a: Array, b: Array, equal: Array) -> tuple[Arr
         weight = jnp.where(equal, 1.0 / FIRM, z / slack)
         return jnp.linalg.cholesky(p + a.T @ (weight[:, None] * a) + PROXIMAL * jnp.eye(width))
 
-    def step(_: int, state: tuple[Array, ...]) -> tuple[Array, ...]:
+    def step(number: int, state: tuple[Array, ...]) -> tuple[Array, ...]:
         u, z, slack = state
         force, gap = p @ u + q - a.T @ z, a @ u + b - jnp.where(equal, 0.0, slack)
         factor = factorised(z, slack)
@@ -121,7 +121,7 @@ def _interior(p: Array, q: Array, a: Array, b: Array, equal: Array) -> tuple[Arr
         ahead = jnp.where(equal, 0.0, (z + far * dz) * (slack + far * ds)).sum() / jnp.maximum(1, (~equal).sum())
         centred = mean * (ahead / jnp.maximum(mean, LEAST**2)) ** 3
         du, dz, ds = towards(jnp.where(equal, 0.0, centred - dz * ds))
-        far = jnp.minimum(1.0, SHORT * longest(dz, ds) + 0.0)
+        far = SHORT * longest(dz, ds)
         new = u + far * du, z + far * dz, slack + far * ds
         new = new[0], jnp.where(equal, new[1], jnp.maximum(new[1], LEAST)), jnp.where(equal, 1.0, jnp.maximum(new[2], LEAST))
         fine = jnp.all(jnp.isfinite(jnp.concatenate(new)))  # else as near as rounding lets it come
