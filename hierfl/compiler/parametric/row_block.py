@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,7 +14,7 @@ from hierfl.compiler.parametric.template import AffineEntries, LevelTemplate, Sm
 from hierfl.compiler.programs.cones import Cone
 from hierfl.compiler.programs.response import Adjoint
 from hierfl.compiler.programs.small_and_sparse import from_entries
-from hierfl.compiler.programs.smooth_atoms import SQUARE, SmoothTerm, of_blocks
+from hierfl.compiler.programs.smooth_atoms import SQUARE, SmoothTerm
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,20 +117,25 @@ class RowBlock:
 
     def push(self, tangent: np.ndarray, u: np.ndarray, z: np.ndarray) -> np.ndarray:
         """What P u + q + s'(u) - A' z and A u + b move by at fixed u and z where each theta moves along ``tangent``."""
-        rows, numbers, values = self._moves(u, z)
-        along = np.ravel(tangent)[numbers]
-        with np.errstate(invalid="ignore"):  # what does not move counts for nothing, be it undefined
-            moved = np.where(along != 0, values * along, 0.0)
-        return _added_up(rows, moved, len(u) + len(z))
+        chains, along = self._chains(u), np.ravel(tangent)
+        rows, numbers, values = self._moves(u, z, chains)
+        moved = _added_up(rows, _times(values, along[numbers]), len(u) + len(z))
+        for chain in chains:
+            moved[: len(u)] += chain.push(along)
+        return moved
 
     def pull(self, pair: Adjoint, u: np.ndarray) -> np.ndarray:
         """The gradient in each theta of what a pair says at u: see ``Adjoint``."""
-        rows, numbers, values = self._moves(u, pair.z)
+        chains = self._chains(u)
+        rows, numbers, values = self._moves(u, pair.z, chains)
         seeds = -np.concatenate([pair.a, pair.b])
-        return _added_up(numbers, values * seeds[rows], self.theta.size).reshape(self.theta.shape)
+        found = _added_up(numbers, values * seeds[rows], self.theta.size)
+        for chain in chains:
+            found += chain.pull(seeds[: len(u)], self.theta.size)
+        return found.reshape(self.theta.shape)
 
-    def _moves(self, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, ...]:
-        """(rows, numbers, values) of the derivative of (P u + q + s'(u) - A' z, A u + b) in the thetas; entries add up."""
+    def _moves(self, u: np.ndarray, z: np.ndarray, chains: Sequence[_Chain]) -> tuple[np.ndarray, ...]:
+        """(rows, numbers, values) of the derivative of (P u + q + s'(u) - A' z, A u + b) in the thetas, without what its ``chains`` say; entries add up."""
         template, weights = self.template, self.weights[:, None]
         own, pulls, below = u[self.columns], z[self.heights], len(u) + self.heights
         p, q, a, b = template.quadratic, template.linear, template.matrix, template.offset
@@ -140,7 +146,7 @@ class RowBlock:
             self._in_theta(a, below[:, a.rows], own[:, a.columns]),
             self._in_theta(b, below[:, b.rows], weights**0),
         ]
-        parts += [moves for part in template.smooth for moves in self._moves_of_smooth(part, u)]
+        parts += [self._moves_of_form(chain) for chain in chains if chain.part.form.moves]
         rows, numbers, values = (np.concatenate(each) for each in zip(*parts))
         return rows, numbers, values
 
@@ -151,11 +157,18 @@ class RowBlock:
         values = np.broadcast_to(factors, places.shape)[:, entry] * value
         return places[:, entry].ravel(), np.ravel(starts + number), values.ravel()
 
-    def _moves_of_smooth(self, part: SmoothPart, u: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
-        """The same of sum_k weight_k s'(form_k u + shift_k) . form_k, by the product rule."""
+    def _moves_of_form(self, chain: _Chain) -> tuple[np.ndarray, ...]:
+        """The same of sum_k weight_k s'(v_k) . form_k, where the last form_k moves."""
+        form = chain.part.form
+        return self._in_theta(form, self.columns[:, form.columns], chain.pushed.reshape(len(self.weights), -1)[:, form.rows])
+
+    def _chains(self, u: np.ndarray) -> list[_Chain]:
+        """Of what is smooth and moves: sum_k weight_k s'(form_k u + shift_k) . form_k, at this u."""
+        moving = (part for part in self.template.smooth if part.form.moves or part.shift.moves or part.weight.moves)
+        return [self._chain(part, u) for part in moving]
+
+    def _chain(self, part: SmoothPart, u: np.ndarray) -> _Chain:
         form, block, count = part.form, part.block, len(self.weights)
-        if not (form.moves or part.shift.moves or part.weight.moves):
-            return
         numbers = np.arange(count * form.shape[0]).reshape(count, -1)
         row, column, value = self._placed(form, numbers, self.columns, False)
         forms = sp.csr_array((value, (row, column)), (numbers.size, len(u)))
@@ -164,22 +177,55 @@ class RowBlock:
         counted = weight != 0
         with np.errstate(all="ignore"):  # what has no weight may be undefined, and its weight may move all the same
             slope = part.atom.slope(v)
-        pushed = np.where(counted[:, None], weight[:, None] * slope, 0.0).reshape(count, -1)
-        yield self._in_theta(form, self.columns[:, form.columns], pushed[:, form.rows])
         bent = np.zeros((len(v), block, block))
         bent[counted] = weight[counted, None, None] * part.atom.curvature(v[counted])
         arguments = [
             self._in_theta(part.shift, numbers[:, part.shift.rows], np.ones((count, 1))),
             self._in_theta(form, numbers[:, form.rows], u[self.columns][:, form.columns]),
         ]
-        row, number, value = (np.concatenate(each) for each in zip(*arguments))
-        along = of_blocks(bent, sp.csr_array((value, (row, number)), (numbers.size, self.theta.size)))
+        moving = tuple(np.concatenate(each) for each in zip(*arguments))
         every = np.arange(len(v)).reshape(count, -1)[:, part.weight.rows]
-        row, number, value = self._in_theta(part.weight, every, self.weights[:, None])
-        gained = sp.csr_array((value, (row, number)), (len(v), self.theta.size))
-        slopes = sp.csr_array((slope.ravel(), np.repeat(np.arange(len(v)), block), np.arange(numbers.size + 1)))
-        found = sp.coo_array(forms.T @ (along + slopes @ gained))
-        yield *found.coords, found.data
+        gaining = self._in_theta(part.weight, every, self.weights[:, None])
+        pushed = np.where(counted[:, None], weight[:, None] * slope, 0.0)
+        return _Chain(part, forms, bent, moving, slope, gaining, pushed)
+
+
+class _Chain(NamedTuple):
+    """How weight s'(v), v = forms u + shift, moves with the thetas: by its curvature where v moves, by its slope where its weight does."""
+
+    part: SmoothPart
+    forms: sp.csr_array
+    bent: np.ndarray
+    moving: tuple[np.ndarray, ...]  # (entries of v, numbers of theta, values)
+    slope: np.ndarray
+    gaining: tuple[np.ndarray, ...]  # (weights, numbers of theta, values)
+    pushed: np.ndarray
+
+    def push(self, along: np.ndarray) -> np.ndarray:
+        """forms' times what it moves by along a direction of the thetas: products of vectors, however many numbers theta has."""
+        rows, numbers, values = self.moving
+        moved = _added_up(rows, _times(values, along[numbers]), self.slope.size).reshape(self.slope.shape)
+        rows, numbers, values = self.gaining
+        gained = _added_up(rows, _times(values, along[numbers]), len(self.slope))
+        by = _times(self.bent, moved[:, None, :]).sum(axis=2) + _times(self.slope, gained[:, None])
+        return np.asarray(self.forms.T @ by.ravel())
+
+    def pull(self, seed: np.ndarray, count: int) -> np.ndarray:
+        """The same transposed: a gradient in ``count`` numbers of theta."""
+        seeds = np.asarray(self.forms @ seed).reshape(self.slope.shape)
+        of_v = np.einsum("nij,ni->nj", self.bent, seeds).ravel()
+        rows, numbers, values = self.moving
+        found = _added_up(numbers, values * of_v[rows], count)
+        rows, numbers, values = self.gaining
+        if len(rows):  # else a slope may be infinite
+            found += _added_up(numbers, values * (self.slope * seeds).sum(axis=1)[rows], count)
+        return found
+
+
+def _times(values: np.ndarray, along: np.ndarray) -> np.ndarray:
+    """Products, in which what does not move counts for nothing, be it undefined."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(along != 0, values * along, 0.0))
 
 
 class SeparateBlock(RowBlock):
