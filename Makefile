@@ -106,6 +106,8 @@ bench: $(VENV)/.run
 	$(BIN)/python -m tests.benchmarks.first_answer
 	$(BIN)/python -m tests.benchmarks.untuned
 	$(BIN)/python -m tests.benchmarks.growth
+	$(BIN)/python -m tests.benchmarks.scale --owners
+	$(BIN)/python -m tests.benchmarks.gpu
 
 # methods on implicit functions at equal calls, kept in tests/benchmarks/leagues.json; what is finished is not run again
 leagues: $(VENV)/.run

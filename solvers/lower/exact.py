@@ -36,7 +36,7 @@ class Exact:
     ----------
     method
         One of ``"closed form"``, ``"projection"``, ``"diagonal plus rank one"``, ``"linear system"``, ``"parametric program"``,
-        ``"semismooth Newton"``, ``"accelerated gradient"``; by default the compiler's choice, which ``problem.explain()`` shows.
+        ``"semismooth Newton"``, ``"accelerated gradient"``, ``"batched interior points"``; by default the compiler's choice, which ``problem.explain()`` shows.
     tolerance
         Relative error of y that is asked for, where the modulus of strong monotonicity is known.
 

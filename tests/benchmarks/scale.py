@@ -1,13 +1,14 @@
-"""Rounds over ever more clients: a hundred of 10^2 ... 10^6 take part, each with five rows.
+"""Ever more clients, and ever more owners of a lower level: ``python -m tests.benchmarks.scale [largest] [--owners]``.
 
-Milliseconds of a round of FedAvg and the seconds that it takes to declare so many clients.
-``python -m tests.benchmarks.scale [largest]``.
+Rounds of FedAvg in which a hundred of 10^2 ... 10^6 clients take part, each with five rows: milliseconds of a round and the seconds that it takes to declare
+so many clients. With ``--owners`` microseconds of a value and of a gradient for each of 10^3 ... 10^5 owners of a small program (time of one core).
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 
 import cvxpy as cp
 import numpy as np
@@ -57,6 +58,58 @@ def hf_double() -> object:
     return jax.enable_x64(True)
 
 
+def scenarios(count: int, bent: float) -> hf.Problem:
+    """Recourse with ten variables, six demands and capacities: linear, or bent."""
+    rng = np.random.default_rng(0)
+    serve, cost, help_ = rng.uniform(0.2, 1.0, size=(6, 10)), rng.uniform(1.0, 2.0, 10), rng.uniform(0.0, 1.0, size=(6, 2))
+    x, y, demand = cp.Variable(2, name="x"), cp.Variable(10, name="y"), hf.Sample(6, name="demand")
+    objective = cost @ y + (bent * cp.sum_squares(y) if bent else 0.0)
+    below = hf.ArgMin(y, objective, [serve @ y >= demand - help_ @ x, y >= 0, y <= 2], scope="sample")
+    federation = hf.Federation([hf.Client({demand: rng.uniform(0.3, 1.6, size=(count, 6))})])
+    return hf.Problem(hf.Minimize(clients=hf.E(cost @ y) + cp.sum_squares(x)), below, federation=federation)
+
+
+def owners(count: int) -> hf.Problem:
+    """Clients with a quadratic program of three variables each, whose curvature is their own."""
+    rng = np.random.default_rng(0)
+    x, y = cp.Variable(2, name="x"), cp.Variable(3, name="y")
+    shift, weight = hf.ClientParameter(3, name="shift"), hf.ClientParameter(nonneg=True, name="weight")
+    objective = 0.5 * cp.sum_squares(y - shift - rng.normal(size=(3, 2)) @ x) + weight * cp.square(cp.sum(y))
+    below = hf.ArgMin(y, objective, [y >= -0.5, cp.sum(y) <= 1], scope="client")
+    shifts, weights = rng.normal(size=(count, 3)), rng.uniform(size=count)
+    federation = hf.Federation([hf.Client(parameters={shift: a, weight: b}) for a, b in zip(shifts, weights)])
+    return hf.Problem(hf.Minimize(clients=cp.sum_squares(y - 1) + 0.1 * cp.sum_squares(x)), below, federation=federation)
+
+
+OWNERS: dict[str, Callable[[int], hf.Problem]] = {
+    "linear recourse, 10 variables": lambda count: scenarios(count, 0.0),
+    "quadratic recourse, 10 variables": lambda count: scenarios(count, 0.3),
+    "clients of 3 variables": owners,
+}
+
+
+def owner_rows(largest: int) -> list[Row]:
+    """Microseconds for each owner: a value near the one before, far from it, and a gradient with its value."""
+    rows = []
+    for name, make in OWNERS.items():
+        for count in (10**k for k in range(3, 6) if 10**k <= largest):
+            problem, at = make(count), np.array([0.1, 0.2])
+            problem.implicit(at)
+            problem.implicit.gradient(at)
+
+            def took(question: Callable[[np.ndarray], object], x: np.ndarray, count: int = count) -> float:
+                began = time.process_time()
+                question(x)
+                return 1e6 * (time.process_time() - began) / count
+
+            near = min(took(problem.implicit, at + 0.01 * k) for k in (1, 2, 3))
+            slope = min(took(problem.implicit.gradient, at - 0.01 * k) for k in (1, 2, 3))
+            far = took(problem.implicit, at + np.array([0.5, -0.6]))
+            rows.append(Row(f"{name}, {count:,}: us of a value for each", near, 15.0, note=f"{far:.1f} us far from the one before"))
+            rows.append(Row(f"{name}, {count:,}: us of a gradient for each", slope, 30.0))
+    return rows
+
+
 def main(largest: int) -> None:
     """Print the rows."""
     sizes = [10**k for k in range(2, 7) if 10**k <= largest]
@@ -76,4 +129,8 @@ def main(largest: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10**6)
+    sizes = [int(word) for word in sys.argv[1:] if word.isdigit()]
+    if "--owners" in sys.argv:
+        publish(owner_rows(*(sizes or [10**5])))
+    else:
+        main(*(sizes or [10**6]))

@@ -18,8 +18,8 @@ MANY = 1_000  # owners, from which a device other than the CPU is worth the way 
 class BatchedInteriorPoints(ParametricProgram):
     """The parametric program, of which those of many owners are solved side by side; what does not come to an end so is solved on the host.
 
-    That is for values, gradients and slices. Within the compiled rounds of an algorithm, which wait for the host, the host solves them: a device
-    cannot compute something else meanwhile. On a CPU it takes 4 to 10 times as long as the host (``tests/benchmarks/gpu.py``), and is not chosen.
+    That is for values, gradients and slices. Within compiled programs, such as rounds of an algorithm, which wait for the host, the host solves them:
+    a device cannot compute something else meanwhile. On a CPU it takes up to ten times as long as the host (``tests/benchmarks/gpu.py``), and is not chosen.
     """
 
     name: ClassVar[str] = "batched interior points"
