@@ -57,6 +57,8 @@ class DifferenceOracle(ImplicitOracle):
                     moves.append(move)
                     changes.append(change)
                     break
+        if not kept.any():  # X is a point
+            return KnownPoint(x, value, np.zeros(x.size), evaluation)
         if not moves:
             raise NoGradientError(f"f has a value at x = {np.array2string(x, threshold=8)}, but at no point of X next to it.")
         return KnownPoint(x, value, np.linalg.lstsq(np.array(moves), np.array(changes), rcond=THIN)[0], evaluation)

@@ -50,6 +50,12 @@ def test_a_set_without_inside_is_searched_along_itself() -> None:
     assert result.x == pytest.approx(goal, abs=1e-6)
 
 
+def test_a_set_of_one_point_is_at_rest_there() -> None:
+    x, goal = cp.Variable(2, name="x"), np.zeros(2)
+    result = boxed(0.0, lambda x: [x == 2], x, goal).solve(progress=False)
+    assert result.status == "at rest" and result.value == pytest.approx(12.0)
+
+
 def wells() -> hf.Problem:
     """Two valleys of y^4/4 - y^2/2 + .1 y with y = x: the deeper one is at the least root of y^3 - y + .1."""
     x, y = cp.Variable(name="x"), cp.Variable(name="y")
