@@ -182,7 +182,7 @@ CLOSE = 0.05  # of the way along a line
 PATIENCE = 8  # misses
 BETWEEN = 0.47  # of the way between two branches: half-way there may be a kink where they are as far apart as others
 MET = 0.2  # widths that two branches may be apart where they meet
-VALUES_LIMIT = 4_000_000
+VALUES_LIMIT, CUTS = 4_000_000, 2  # values of switches that are in memory together; at a cell
 SHARE = 0.02  # of a distribution's sample: as many rows that change branch at one place are no accident
 
 
@@ -197,7 +197,7 @@ class _End(NamedTuple):
 
     def leaves(self, other: _End | None, changing: np.ndarray, zero: float) -> np.ndarray:
         """Where the line of this branch, or one through here and another place of it, takes each changing switch to zero."""
-        if self.motion is None and (other is None or other.value.shape != changing.shape):
+        if self.motion is None and not (other is not None and self.value.shape == other.value.shape == changing.shape):
             return np.zeros(0)
         sign, mine = self.signature[changing], self.value[changing]
         with np.errstate(all="ignore"):
@@ -350,9 +350,11 @@ class SwitchChanges:
             for i, (left, right) in enumerate(pairwise(ends))
             if left.good and right.good and (left.signature != right.signature).any()
         ]
-        closed, dropped = [], 0
+        closed, waiting, dropped = [], open_[:0], 0
+        most = max(1, VALUES_LIMIT // (CUTS * max(1, self.points.switches.entries)))  # cells whose switches are in memory together
         blur = ROUNDING * float(np.nanmax(np.abs(sampled.answers), initial=0.0))  # within which a switch counts as zero
-        while open_:
+        while open_ := open_ + waiting:
+            open_, waiting = open_[:most], open_[most:]
             left_open = []
             for cell in open_:
                 place, even = cell.met(self._width), True
@@ -376,8 +378,9 @@ class SwitchChanges:
                     closed.append(KinkPlace(lost.t, cell.length, changes))
                 else:
                     open_ += cell.parts(inner, self._width)
-            dropped += max(0, len(open_) - LIMIT)
-            open_ = open_[:LIMIT]
+            allowed = max(0, LIMIT - len(closed) - len(waiting))
+            dropped += max(0, len(open_) - allowed)
+            open_ = open_[:allowed]
         return closed, dropped
 
     @property

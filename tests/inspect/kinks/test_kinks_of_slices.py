@@ -178,3 +178,16 @@ def test_an_envelope_over_a_fixed_set_is_smooth_though_its_constraints_change() 
     distance = cp.square(y - x)
     problem = hf.Problem(hf.Minimize(clients=distance), hf.ArgMin(y, distance, [y >= -0.3, y <= 0.4]))
     assert len(problem.implicit.slice(0.0, progress=False).kinks) == 0
+
+
+@pytest.mark.parametrize("limit", [40, 2_000, 4_000_000])
+def test_kinks_are_all_found_when_few_switches_fit_into_memory(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hierfl.inspect.kinks.switch_changes.VALUES_LIMIT", limit)
+    draw = np.random.default_rng(3)
+    b, d = draw.normal(size=(12, 2)), draw.normal(size=12)
+    x, y = cp.Variable(2, name="x"), cp.Variable(12, name="y")
+    lower = hf.ArgMin(y, 0.5 * cp.sum_squares(y - b @ x - d), [y >= -0.5, y <= 0.5])
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(y - 1)), lower, [cp.abs(x) <= 1])
+    line = problem.implicit.slice([0.0, 0.0], direction=[1, 0], radius=1.0, points=21, progress=False)
+    ends = np.concatenate([(side - d) / b[:, 0] for side in (-0.5, 0.5)])
+    np.testing.assert_allclose([kink.t for kink in line.kinks], np.sort(ends[np.abs(ends) < 1]), atol=1e-9)
