@@ -21,6 +21,7 @@ from hierfl.jaxtools.by_numpy.numpy_primitives import MAKERS, Indexing
 from hierfl.jaxtools.interruption import heed
 
 Run = Callable[..., Sequence[Any]]
+NUMPYS = np.dtype(float)
 SMALL = 64  # entries of a constant that is looked at
 # times that the same arrays come until there is a program for them, and how many such programs are made
 AGAIN, REMADE = 3, 8
@@ -288,7 +289,7 @@ def _numpy(value: Any) -> Any:
 
 
 def _is_key(value: Any) -> bool:
-    return hasattr(value, "dtype") and jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended)
+    return not isinstance(getattr(value, "dtype", NUMPYS), np.dtype)  # JAX's own types are no types of NumPy's
 
 
 # --- loops -----------------------------------------------------------------------------------------------------------
