@@ -7,6 +7,8 @@ part of the package, and ``hierfl docs`` prints an entry of it.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -37,6 +39,19 @@ class HierflWarning(UserWarning):
 
     def __str__(self) -> str:
         return f"{super().__str__()} ({entry_of(type(self))})"
+
+
+def warn(warning: HierflWarning) -> None:
+    """Warn of the line that asked hierfl, outside of it: Python shows a text once for each place, and another problem has another."""
+    asked, frame = sys._getframe(1), sys._getframe(1)
+    while frame.f_back is not None:
+        within = frame.f_globals.get("__name__", "").partition(".")[0] == __package__
+        frame = frame.f_back
+        asked = frame if within else asked
+    place = asked.f_globals
+    warnings.warn_explicit(
+        warning, type(warning), asked.f_code.co_filename, asked.f_lineno, place.get("__name__"), place.setdefault("__warningregistry__", {})
+    )
 
 
 class DeclarationError(HierflError):

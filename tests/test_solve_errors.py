@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -208,3 +210,16 @@ def test_a_metric_that_raises_is_named() -> None:
     with pytest.raises(hf.SettingError, match=said) as caught:
         problem.solve(FedAvg(), rounds=20, metrics={"accuracy": accuracy}, progress=False)
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_warnings_are_of_the_line_that_asked_and_of_each_problem_that_has_them() -> None:
+    def tied() -> hf.Problem:
+        x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+        return hf.Problem(hf.Minimize(server=cp.square(x) + y[0]), hf.ArgMin(y, cp.sum(y), [cp.sum(y) >= x, y >= 0, y <= 2]))
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")  # which shows a text once for each place
+        tied().implicit(1.0)
+        tied().implicit(1.0)
+    assert [one.category for one in told] == [hf.errors.LowerLevelWarning] * 2
+    assert {one.filename for one in told} == {__file__} and told[1].lineno == told[0].lineno + 1

@@ -11,7 +11,6 @@ those were seen to miss is added, by its effect on f. All of this is estimated, 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -26,7 +25,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.evaluation_nodes import PARTS, QUADRATURE, RULES, SOBOL, NodeRoles
 from hierfl.compiler.data.tables import Data, Population, Table
 from hierfl.compiler.lower_level.certificate import TOLERANCE, Evaluation
-from hierfl.errors import ExpectationWarning
+from hierfl.errors import ExpectationWarning, warn
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
 
@@ -139,9 +138,7 @@ def _doubt(compiled: CompiledProblem, tables: list[LawTable]) -> str:
     doubt = next(filter(None, map(_doubt_of, tables)), "")
     said = f"E: {doubt}. Its values are those of the points, not of the law."
     if doubt:
-        compiled.programs.keep(
-            "warned of endless tails", lambda: warnings.warn(said, ExpectationWarning, stacklevel=10)
-        )
+        compiled.programs.keep("warned of endless tails", lambda: warn(ExpectationWarning(said)))
     return doubt
 
 

@@ -10,7 +10,6 @@ import hashlib
 import io
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, is_dataclass
@@ -26,7 +25,7 @@ import numpy as np
 from hierfl.checkpoint import Checkpoint
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.content_marks import Leaves, content_mark
-from hierfl.errors import CheckpointError, CheckpointWarning, HierflError, SettingError
+from hierfl.errors import CheckpointError, CheckpointWarning, HierflError, SettingError, warn
 from hierfl.jaxtools.checked_arrays import BadArchiveError, note_of, read_arrays, read_note
 from hierfl.jaxtools.interruption import INTERRUPTED, TIME_IS_UP, rest, unbroken
 from hierfl.language.declaration import Declaration
@@ -278,11 +277,8 @@ class CheckpointFolder:
                 damaged.append(f"{path.name}: {error}")
                 continue
             if damaged:
-                warnings.warn(
-                    f"in {self.path}, {'; '.join(damaged)}: the run goes on from {path.name}, the checkpoint before.",
-                    CheckpointWarning,
-                    stacklevel=7,
-                )
+                before = f"the run goes on from {path.name}, the checkpoint before."
+                warn(CheckpointWarning(f"in {self.path}, {'; '.join(damaged)}: {before}"))
             self._good = [path]
             return stored
         if damaged:

@@ -10,7 +10,6 @@ edge of what is feasible, on either side: for them rho is raised only as long as
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ from hierfl.compiler.lower_level.certificate import Evaluation
 from hierfl.compiler.oracles import public_response
 from hierfl.compiler.starting_points import box_around, on_upper_set, sobol_points, start_points
 from hierfl.compiler.violations import ALLOWED, Violation, Violations, sides_at
-from hierfl.errors import DivergedError, FeasibilityWarning, HierflError, IncompatibleSolverError, SettingError
+from hierfl.errors import DivergedError, FeasibilityWarning, HierflError, IncompatibleSolverError, SettingError, warn
 from hierfl.jaxtools.interruption import INTERRUPTED, TIME_IS_UP, CutShort, heeded
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.coupled import Penalty
@@ -392,7 +391,7 @@ def _warn(result: Result, among: int = 1) -> None:
     if not result.violation.feasible:
         which = "" if among == 1 else f"the best of {among} runs: "
         told = not_feasible(result.violation, result.settings)
-        warnings.warn(f"{which}{told}.", FeasibilityWarning, stacklevel=4)
+        warn(FeasibilityWarning(f"{which}{told}."))
 
 
 def _together(counts: Sequence[dict[str, float]]) -> dict[str, float]:

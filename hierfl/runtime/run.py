@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -14,7 +13,7 @@ import numpy as np
 from hierfl.analysis.variable_bounds import require_continuous
 from hierfl.compiler.compiled_problem import CompiledProblem, verify_sets
 from hierfl.compiler.starting_points import on_upper_set, require_nonempty, require_start_in_x, start_points
-from hierfl.errors import DivergedError, LowerLevelWarning, SettingError, TheoryWarning
+from hierfl.errors import DivergedError, LowerLevelWarning, SettingError, TheoryWarning, warn
 from hierfl.jaxtools.interruption import CutShort, heed, heeded, impatient, reason, rest
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import call_text
@@ -81,7 +80,7 @@ def run(
             found = None
             algorithm, starts = _prepared(compiled, solver, found, settings)
         if (caveat := algorithm.caveat(rounds)) is not None:
-            warnings.warn(f"{type(solver).__name__}: {caveat}", TheoryWarning, stacklevel=4)
+            warn(TheoryWarning(f"{type(solver).__name__}: {caveat}"))
         bar = RunProgress(rounds, type(solver).__name__, settings.progress)
         took = {} if found is None else found.took
         watches = [Watch(compiled, asked, algorithm, settings, limits, bar, start, trials=took) for start in starts]
@@ -362,21 +361,13 @@ def _warn_if_unsolved(results: Sequence[Result], advice: str) -> None:
         told, found = result.history.get("lower_residual", np.zeros(0)), result.certificate.own_residual
         if len(told) and found > AS_GOOD and found > DENIED * told[-1]:
             who = result.certificate.own_worst
-            warnings.warn(
-                f"the run's lower solver tells of a residual of {told[-1]:.1e}, but {who}, by the data that it holds, finds {found:.1e}: y does "
-                f"not answer the lower level that was declared. {advice}",
-                LowerLevelWarning,
-                stacklevel=6,
-            )
+            said = f"the run's lower solver tells of a residual of {told[-1]:.1e}, but {who}, by the data that it holds, finds {found:.1e}"
+            warn(LowerLevelWarning(f"{said}: y does not answer the lower level that was declared. {advice}"))
     result = max(results, key=excess)
     if excess(result) > 0:
         short = sum(excess(one) > 0 for one in results)
         which = (
             f" of seed {result.settings['seed']} ({short} of {len(results)} runs are alike)" if len(results) > 1 else ""
         )
-        warnings.warn(
-            f"the run's own objective value{which} is {result.own_value:.6g}, but f(x) with the lower level solved is "
-            f"{result.value:.6g}: the lower solver stopped short. {advice}",
-            LowerLevelWarning,
-            stacklevel=6,
-        )
+        said = f"the run's own objective value{which} is {result.own_value:.6g}, but f(x) with the lower level solved is {result.value:.6g}"
+        warn(LowerLevelWarning(f"{said}: the lower solver stopped short. {advice}"))

@@ -9,7 +9,6 @@ all at (x, y(x)) and as means over clients. A client needs its own gradients, an
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self
@@ -23,7 +22,7 @@ from jaxtyping import Float
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party, Population
 from hierfl.compiler.expressions.program import Rows
-from hierfl.errors import IncompatibleSolverError, SettingError, TheoryWarning
+from hierfl.errors import IncompatibleSolverError, SettingError, TheoryWarning, warn
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.keyed_random import split
 from hierfl.runtime.contract import Clients, Message
@@ -137,12 +136,9 @@ class NestedSettings:
             smooth = 2.0 * measured_smoothness(problem, starts)
             if not 0 < smooth < np.inf:
                 return self
-            warnings.warn(
-                f"{name}: l, the Lipschitz constant of grad_y g_i in y, is not proved; it is taken to be {smooth:.3g}, twice the largest curvature "
-                f"at the start. Give {' and '.join(f'{one}=...' for one in left)} where it grows along the run.",
-                TheoryWarning,
-                stacklevel=5,
-            )
+            taken = f"it is taken to be {smooth:.3g}, twice the largest curvature at the start"
+            advice = f"Give {' and '.join(f'{one}=...' for one in left)} where it grows along the run."
+            warn(TheoryWarning(f"{name}: l, the Lipschitz constant of grad_y g_i in y, is not proved; {taken}. {advice}"))
         given: Any = {one: smooth if one == "lipschitz" else 1.0 / smooth for one in left}
         settled: Self = replace(self, **given)  # type: ignore[type-var]
         return settled

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import jax.numpy as jnp
 import numpy as np
 
@@ -11,7 +9,7 @@ from hierfl.compiler.lower_level.certificate import Evaluation, LowerSolution
 from hierfl.compiler.lower_level.methods.method import ExactMethod
 from hierfl.compiler.oracles import Oracles
 from hierfl.compiler.programs.convex_program import SEVERAL, TWISTED, UNKNOWN
-from hierfl.errors import DivergedError, EmptyLowerSetError, LowerLevelError, LowerLevelWarning, NoGradientError
+from hierfl.errors import DivergedError, EmptyLowerSetError, LowerLevelError, LowerLevelWarning, NoGradientError, warn
 from hierfl.language.levels import LowerLevel
 from hierfl.language.printing.text import expression_text
 
@@ -181,12 +179,8 @@ def _warn_once(oracles: Oracles, owners: np.ndarray, words: str, told: str = "")
     if not owners.any():
         return
 
-    def tell() -> bool:
-        name = owner_name(oracles, int(np.argmax(owners)))
-        warnings.warn(words.format(owner=name), LowerLevelWarning, stacklevel=2)
-        return True
-
-    oracles.programs.keep(("told", told or words), tell)
+    name = owner_name(oracles, int(np.argmax(owners)))
+    oracles.programs.keep(("told", told or words), lambda: warn(LowerLevelWarning(words.format(owner=name))))
 
 
 def require_defined(x: np.ndarray, evaluation: Evaluation) -> None:

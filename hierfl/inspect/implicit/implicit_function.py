@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from hierfl.compiler.expectation_error import warn_of_doubts
 from hierfl.compiler.lower_level.certificate import TOLERANCE, Evaluation
 from hierfl.compiler.oracles import public_response
 from hierfl.compiler.violations import Violations
-from hierfl.errors import FeasibilityWarning
+from hierfl.errors import FeasibilityWarning, warn
 from hierfl.jaxtools.precision import computing, double_precision
 from hierfl.language.function import uses_black_box
 from hierfl.language.printing.card import Card, Shown
@@ -115,7 +114,7 @@ class ImplicitFunction(Shown):
         value = self._compiled.sign * float(self._evaluate(x).value) + 0.0  # no -0
         if self._compiled.coupled.conditions and (violated := self.violation(x).violated):
             told = "; ".join(map(str, violated))
-            warnings.warn(f"x is not feasible: {told}. f is the objective alone.", FeasibilityWarning, stacklevel=2)
+            warn(FeasibilityWarning(f"x is not feasible: {told}. f is the objective alone."))
         return value
 
     def violation(self, x: Any) -> Violations:

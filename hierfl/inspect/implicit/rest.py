@@ -10,7 +10,6 @@ values of f confirm it, and values of f along the projected gradient.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
@@ -35,6 +34,7 @@ from hierfl.errors import (
     IncompatibleSolverError,
     LowerLevelError,
     RestWarning,
+    warn,
 )
 from hierfl.inspect.assumptions.examination import Holders, known_of_all
 from hierfl.inspect.assumptions.lower_curvature import Curvature
@@ -209,12 +209,9 @@ def warn_of_zeroth_order(solver: Any, why: str, rest: Rest | None) -> None:
     """Say of a run by values of f alone that nobody asked for it by name, and why it was made."""
     if rest is not None and hasattr(solver, "smoothing"):
         known = "" if rest.verdict == AT_REST else "; it is not known to be at rest"
-        warnings.warn(
-            f"solve() took {type(solver).__name__}, which asks for values of f alone (zeroth order), as {why}{known}. {rest}. Name a "
-            f"solver with gradients where f has them: ImplicitGradient, or FedAvg without a lower level.",
-            RestWarning,
-            stacklevel=3,
-        )
+        took = f"solve() took {type(solver).__name__}, which asks for values of f alone (zeroth order), as {why}{known}"
+        advice = "Name a solver with gradients where f has them: ImplicitGradient, or FedAvg without a lower level."
+        warn(RestWarning(f"{took}. {rest}. {advice}"))
 
 
 def _verdict(result: Result, near: Nearby, short: float, small: float, drift: Drift | None) -> str:

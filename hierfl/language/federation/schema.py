@@ -7,7 +7,6 @@ makes of its table has the columns of every other site's, whichever categories o
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from cvxpy.expressions.expression import Expression
 
-from hierfl.errors import DataError, DroppedRowsWarning
+from hierfl.errors import DataError, DroppedRowsWarning, warn
 from hierfl.language.declared_arguments import reserve_ids
 from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.federation.frames import counted, numbers_of, places_of, read_columns
@@ -295,7 +294,7 @@ class Schema:
         """
         read = {name: self._read(frame, name) for name, frame in frames.items()}
         if dropped := [f"{_who(name)}: {_dropped(own)}" for name, own in read.items() if own.dropped]:
-            warnings.warn(DroppedRowsWarning(f"{'; '.join(dropped)}, because values are missing."), stacklevel=4)
+            warn(DroppedRowsWarning(f"{'; '.join(dropped)}, because values are missing."))
         schema = self
         if standardise:
             schema = self.standardised([Moments.of(self.columns, own.features) for own in read.values()])
