@@ -7,7 +7,7 @@ the row of its atom. What no rule covers is unbounded, up to the sign that CVXPY
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import cvxpy as cp
@@ -18,7 +18,8 @@ from cvxpy.constraints import PSD, Equality, Inequality, Zero
 from cvxpy.expressions.expression import Expression
 from cvxpy.expressions.leaf import Leaf
 
-from hierfl.atoms.intervals import Interval, matmul
+from hierfl.atoms.algebra import sparse_factor
+from hierfl.atoms.intervals import Interval, SparsePoint, matmul
 from hierfl.atoms.ranges import monotone, reshaped, spread, value_at
 from hierfl.atoms.table import row_of
 from hierfl.language.calculus.jax_derivative import Pullback
@@ -72,7 +73,7 @@ class Enclosure:
     def _visit(self, node: Any) -> Interval:
         if isinstance(node, Leaf):
             return leaf_interval(node, self._known)
-        values = _atom(node, [self(a) for a in node.args])
+        values = _atom(node, ranges_of_arguments(node, self))
         if any(id(a) in self._open for a in node.args) or not all(self.holds(c) for c in own_domain(node)):
             self._open.add(id(node))
             return values
@@ -86,6 +87,15 @@ class Enclosure:
         if isinstance(constraint, PSD):
             return any(part.is_psd() for part in (constraint.args[0], *constraint.args[0].args))
         return isinstance(constraint, (Equality, Zero))  # symmetry, which costs a sign nothing
+
+
+def ranges_of_arguments(node: Any, enclosed: Callable[[Any], Interval]) -> list[Interval]:
+    """Those of an atom, a large sparse matrix in a product being itself."""
+    factor = sparse_factor(node)
+    if factor is None:
+        return [enclosed(argument) for argument in node.args]
+    place, matrix = factor
+    return [SparsePoint(matrix, matrix) if k == place else enclosed(argument) for k, argument in enumerate(node.args)]
 
 
 def own_domain(node: Any) -> list[Any]:

@@ -17,7 +17,7 @@ from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
 from cvxpy.expressions.leaf import Leaf
 
-from hierfl.analysis.enclosure import NOTHING_KNOWN, Known, enclose_node, leaf_interval
+from hierfl.analysis.enclosure import NOTHING_KNOWN, Known, enclose_node, leaf_interval, ranges_of_arguments
 from hierfl.atoms.intervals import EPS, Interval
 from hierfl.atoms.narrowing import of_layout
 from hierfl.atoms.table import row_of
@@ -167,7 +167,7 @@ class _Narrowing:
             if isinstance(node, Leaf):
                 self._forward[id(node)] = leaf_interval(node, self.known)
             else:
-                self._forward[id(node)] = enclose_node(node, [self.value(a) for a in node.args])
+                self._forward[id(node)] = enclose_node(node, ranges_of_arguments(node, self.value))
         return self._forward[id(node)]
 
     def narrow(self, node: Expression, target: Interval) -> None:
@@ -182,7 +182,7 @@ class _Narrowing:
         rule = of_layout if row.layout else row.narrow
         if rule is None:
             return
-        arguments = [self.value(a) for a in node.args]
+        arguments = ranges_of_arguments(node, self.value)
         for argument, narrower in zip(node.args, rule(node, inside, arguments)):
             if narrower is not None:
                 self.narrow(argument, narrower)

@@ -8,7 +8,7 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 from cvxpy.atoms.affine.add_expr import AddExpression
-from cvxpy.atoms.affine.binary_operators import DivExpression, multiply
+from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression, multiply
 from cvxpy.atoms.affine.unary_operators import NegExpression
 from cvxpy.expressions.expression import Expression
 
@@ -139,6 +139,20 @@ def _coefficient(expression: Any) -> tuple[np.ndarray | None, Any]:
 
 def _or_one(value: np.ndarray | None) -> np.ndarray:
     return np.ones(()) if value is None else value
+
+
+SPARSE, FILLED = 250_000, 0.05  # entries of a constant matrix, and the share of them that is not zero, up to which it stays sparse
+
+
+def sparse_factor(expression: Any) -> tuple[int, sp.csr_array] | None:
+    """(which argument of a matrix product is a large sparse constant, its matrix); None for other expressions."""
+    if not isinstance(expression, MulExpression) or isinstance(expression, multiply):
+        return None
+    for place, argument in enumerate(expression.args):
+        value = argument.value if isinstance(argument, cp.Constant) and argument.size >= SPARSE and argument.ndim == 2 else None
+        if sp.issparse(value) and value.nnz <= FILLED * argument.size and expression.args[1 - place].ndim:
+            return place, sp.csr_array(value, dtype=float)
+    return None
 
 
 def addends(expression: Expression) -> list[Expression]:

@@ -107,6 +107,12 @@ class Interval:
         return Interval(np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high))
 
 
+class SparsePoint(Interval):
+    """One known matrix as a sparse array of SciPy's, which is a factor of a product and nothing else."""
+
+    is_point = is_bounded = True  # type: ignore[assignment]
+
+
 def interval_sum(parts: Sequence[Interval]) -> Interval:
     """The sum of intervals."""
     result = parts[0]
@@ -137,8 +143,8 @@ def matmul(left: Interval, right: Interval) -> Interval:
     return Interval(a @ b - radius, a @ b + radius)
 
 
-def _point_times(matrix: np.ndarray, right: Interval) -> Interval:
-    positive, negative = np.maximum(matrix, 0.0), np.minimum(matrix, 0.0)
+def _point_times(matrix: Any, right: Interval) -> Interval:
+    positive, negative = 0.5 * (abs(matrix) + matrix), 0.5 * (matrix - abs(matrix))
     lo = _finite_product(positive, right.lo, -np.inf) + _finite_product(negative, right.hi, -np.inf)
     hi = _finite_product(positive, right.hi, np.inf) + _finite_product(negative, right.lo, np.inf)
     slack = 2 * (matrix.shape[-1] + 2) * EPS
@@ -147,11 +153,11 @@ def _point_times(matrix: np.ndarray, right: Interval) -> Interval:
     return Interval(lo - below, hi + above)
 
 
-def _finite_product(matrix: np.ndarray, ends: np.ndarray, infinity: float) -> np.ndarray:
+def _finite_product(matrix: Any, ends: np.ndarray, infinity: float) -> np.ndarray:
     """``matrix @ ends`` where an infinite end matters only against a nonzero entry."""
     if np.isfinite(ends).all():
         return matrix @ ends
-    reached = (np.abs(matrix) > 0).astype(float) @ np.isinf(ends).astype(float)
+    reached = (abs(matrix) > 0).astype(float) @ np.isinf(ends).astype(float)
     return np.where(reached > 0, infinity, matrix @ _finite(ends))
 
 
@@ -159,8 +165,8 @@ def _finite(array: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(array), array, 0.0)
 
 
-def _transposed(array: np.ndarray) -> np.ndarray:
-    return array if array.ndim < 2 else np.swapaxes(array, -1, -2)
+def _transposed(array: Any) -> Any:
+    return array if array.ndim < 2 else array.T if array.ndim == 2 else np.swapaxes(array, -1, -2)
 
 
 def _sum(a: np.ndarray, b: np.ndarray, direction: float) -> np.ndarray:

@@ -6,7 +6,10 @@ interval for each argument, None for nothing. Each is the ``narrow`` of an atom'
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import scipy.sparse as sp
 from cvxpy.expressions.expression import Expression
 
 from hierfl.atoms.intervals import EPS, Interval
@@ -53,9 +56,9 @@ def of_matrix_product(node: Expression, target: Interval, arguments: list[Interv
         return [None, None]
     if left.is_point and left.is_bounded:
         rows = target if left.lo.ndim == 2 else Interval(target.lo[None], target.hi[None])
-        return [None, _rows(np.atleast_2d(left.lo), rows, right)]
+        return [None, _rows(_with_rows(left.lo), rows, right)]
     if right.is_point and right.is_bounded:
-        matrix = np.atleast_2d(right.lo.T)
+        matrix = _with_rows(right.lo.T)
         across = Interval(left.lo.T, left.hi.T)
         rows = target if right.lo.ndim == 1 and left.lo.ndim == 2 else Interval(target.lo.T, target.hi.T)
         rows = Interval(rows.lo[None], rows.hi[None]) if right.lo.ndim == 1 else rows
@@ -64,15 +67,23 @@ def of_matrix_product(node: Expression, target: Interval, arguments: list[Interv
     return [None, None]
 
 
-def _rows(matrix: np.ndarray, target: Interval, unknown: Interval) -> Interval | None:
+def _with_rows(matrix: Any) -> Any:
+    """A vector as a matrix of one row."""
+    return matrix if matrix.ndim == 2 else matrix[None]
+
+
+def _rows(matrix: Any, target: Interval, unknown: Interval) -> Interval | None:
     """Bounds on z from ``matrix @ z`` in ``target``: what each row leaves to each entry."""
     vector = unknown.lo.ndim == 1
     lo, hi = (end[:, None] if vector else end for end in (unknown.lo, unknown.hi))
-    longest = int((matrix != 0).sum(axis=1).max(initial=0))
+    by_rows = sp.csr_array(matrix)
+    counts = np.diff(by_rows.indptr)
+    longest = int(counts.max(initial=0))
     if matrix.shape[0] * longest * lo.shape[1] > _PRODUCT_LIMIT:
         return None
-    places = np.argsort(matrix == 0, axis=1, kind="stable")[:, :longest]  # of each row's entries, and zeros
-    entries = np.take_along_axis(matrix, places, axis=1)[:, :, None]
+    held = np.arange(longest) < counts[:, None]  # of each row's entries, and zeros
+    places, entries = np.zeros(held.shape, int), np.zeros((*held.shape, 1))
+    places[held], entries[held, 0] = by_rows.indices, by_rows.data
     goal = [end.reshape(matrix.shape[0], lo.shape[1])[:, None, :] for end in (target.lo, target.hi)]
     coefficients = Interval.of(entries)
     terms = coefficients * Interval(lo[places], hi[places])

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from typing import Any, NamedTuple
 
 import cvxpy as cp
@@ -21,6 +22,7 @@ import scipy.sparse as sp
 from cvxpy.expressions.leaf import Leaf
 from jax import Array
 
+from hierfl.atoms.algebra import sparse_factor
 from hierfl.atoms.table import arguments_of, lowering_of, row_of
 from hierfl.compiler.expressions.law_kinks import LawKinks
 from hierfl.errors import DeclarationError, UnsupportedAtomError
@@ -138,6 +140,13 @@ class Program:
             place = self._append(key, Node(_never, (), shape, expression.name()))
             self._averages.setdefault(place, average)
             return place
+        if (factor := sparse_factor(expression)) is not None:
+            at, matrix = factor
+            other = self._place(expression.args[1 - at], memo)
+            key = ("sparse product", shape, at, *(part.tobytes() for part in (matrix.indptr, matrix.indices, matrix.data)), other)
+            times = partial(sparse_times, sp.csr_array(matrix.T) if at else matrix)
+            apply = (lambda value: times(value.T).T) if at else times
+            return self._append(key, Node(apply, (other,), shape, type(expression).__name__))
         apply = _function_of(expression)
         args = tuple(self._place(argument, memo) for argument in arguments_of(expression))
         key = (type(expression), shape, _data_key(expression), args)
@@ -246,6 +255,15 @@ def _function_of(expression: Any) -> Callable[..., Array]:
 def _compiled(expression: Any) -> Callable[[Environment], Array]:
     program = Program([expression])
     return lambda environment: program(environment)[0]
+
+
+def sparse_times(matrix: sp.csr_array, other: Array) -> Array:
+    """A constant sparse matrix times a vector or a matrix: dense where that is no larger than a few times its entries."""
+    if matrix.shape[0] * matrix.shape[1] <= 8 * max(matrix.nnz, 1000):
+        return jnp.asarray(matrix.toarray(), other.dtype) @ other
+    rows, columns = (part.astype(np.int32) for part in matrix.tocoo().coords)
+    numbers = jnp.asarray(matrix.data, other.dtype).reshape(-1, *[1] * (other.ndim - 1))
+    return jnp.zeros((matrix.shape[0], *other.shape[1:]), other.dtype).at[rows].add(numbers * other[columns])
 
 
 def _never() -> Array:

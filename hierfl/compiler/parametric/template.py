@@ -33,12 +33,14 @@ from hierfl.analysis.hoist import copy_with, hoist
 from hierfl.atoms.algebra import only_compiled
 from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.parametric.written_for_cvxpy import (
+    LinearCost,
     LinearMap,
     SmoothPiece,
     SmoothPieces,
     as_rows,
     factors_collected,
     with_maps,
+    without_linear_cost,
 )
 from hierfl.compiler.programs.cones import (
     EXPONENTIAL,
@@ -207,7 +209,7 @@ class LevelTemplate:
     cones: tuple[Cone, ...]
     rows: tuple[np.ndarray, ...]
     smooth: tuple[SmoothPart, ...]
-    maps: tuple[LinearMap, ...] = ()
+    added: tuple[LinearMap | LinearCost, ...] = ()  # whose parameters come after those of ``hoisted``
 
     @classmethod
     def of(
@@ -262,6 +264,7 @@ class LevelTemplate:
             raise NoStandardFormError("its mapping is not affine in y")
         if not objective.is_convex():
             raise NoStandardFormError("it is not convex in y by CVXPY's rules")
+        objective, slope = without_linear_cost(objective)
         maps: list[LinearMap] = []
         objective, *rest = (with_maps(tree, maps) for tree in (objective, *rest))
         forces = [with_maps(force, maps) for force in forces]
@@ -273,10 +276,11 @@ class LevelTemplate:
         written = [([c] if k in whole else as_rows(c)) if c.variables() else [] for k, c in enumerate(rest)]  # others are about x alone
         stuffed, ids = _stuffed(objective, [*(row for rows in written for row in rows), *parts.domain])
         first = tuple(hoisted.parameters)
-        parameters = (*first, *(parameter for one in maps for parameter in (one.matrix, one.offset)))
+        added = (*maps, *([] if slope is None else [slope]))
+        parameters = (*first, *(parameter for one in added for parameter in one.parameters))
         places = _Places.of(stuffed, tuple(plain.values()), parts, parameters)
         order = RowOrder.of(stuffed.constraints)
-        quadratic, linear = places.mapping(forces) if forces else places.cost(stuffed)
+        quadratic, linear = places.mapping(forces) if forces else places.cost(stuffed, slope)
         matrix, offset = places.rows(stuffed, order)
         return cls(
             size=places.size,
@@ -290,7 +294,7 @@ class LevelTemplate:
             cones=order.cones,
             rows=tuple(order.rows_of(c, [ids.get(row.id, row.id) for row in rows]) for c, rows in zip(rest, written)),
             smooth=tuple(places.smooth_part(stuffed, piece) for piece in parts.pieces),
-            maps=tuple(maps),
+            added=added,
         )
 
     @property
@@ -318,7 +322,7 @@ class LevelTemplate:
         """theta, from the values of x and of data; traceable."""
         values = list(self.hoisted(environment))
         known = dict(zip((p.id for p in self.theta), values))
-        for one in self.maps:
+        for one in self.added:
             values += one.at(known)
         return jnp.concatenate([jnp.zeros(0), *(jnp.ravel(v, order="F") for v in values)])
 
@@ -445,12 +449,20 @@ class _Places:
         value = value if scale is None else value * scale[row]
         return AffineEntries.of(shape, rows[row], columns[column], where, value, self.count)
 
-    def cost(self, stuffed: ParamConeProg) -> tuple[AffineEntries, AffineEntries]:
-        """(P, q)."""
+    def cost(self, stuffed: ParamConeProg, slope: LinearCost | None) -> tuple[AffineEntries, AffineEntries]:
+        """(P, q), with the slope of what is not in the stuffed program."""
         columns = self._columns(stuffed)
         quadratic = self._entries(stuffed, stuffed.P, columns, columns, (self.width, self.width))
         rows = np.append(columns, -1)  # the last one is the constant of the objective
-        return quadratic, self._entries(stuffed, stuffed.q, rows, np.zeros(1, int), (self.width, 1))
+        linear = self._entries(stuffed, stuffed.q, rows, np.zeros(1, int), (self.width, 1))
+        if slope is None:
+            return quadratic, linear
+        entries = np.concatenate([self.of_variable[v.id] for v in slope.variables])
+        numbers = self.of_parameter[slope.parameters[0].id] + np.arange(len(entries))
+        every = np.arange(self.width)
+        into = sp.csr_array((np.ones(len(linear.rows)), (linear.rows, np.arange(len(linear.rows)))), (self.width, len(linear.rows)))
+        moving = into @ linear.linear + sp.csr_array((np.ones(len(entries)), (entries, numbers)), (self.width, self.count))
+        return quadratic, AffineEntries((self.width, 1), every, 0 * every, into @ linear.constant, sp.csr_array(moving))
 
     def mapping(self, forces: Sequence[Expression]) -> tuple[AffineEntries, AffineEntries]:
         """(P, q) of a mapping: equations, each at its place in y."""

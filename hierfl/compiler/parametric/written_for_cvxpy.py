@@ -25,11 +25,12 @@ from jax import Array
 
 from hierfl.analysis.bounded_terms import AffineRows, terms_of
 from hierfl.analysis.hoist import copy_with
-from hierfl.atoms.algebra import only_compiled
+from hierfl.atoms.algebra import addends, only_compiled
 from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.programs.smooth_atoms import TakenOut, smooth_atom_of
 
 ENTRIES = 1_000_000  # of the matrix of what is affine in y, which is dense
+LONG = 1_000  # parameters of a linear objective, the square of whose number is the time that CVXPY takes
 
 
 @dataclass
@@ -184,6 +185,11 @@ class LinearMap:
         size = sum(v.size for v in variables)
         return cls(Program([node]), variables, cp.Parameter((node.size, size)), cp.Parameter(node.size))
 
+    @property
+    def parameters(self) -> tuple[cp.Parameter, ...]:
+        """What it brings into theta."""
+        return self.matrix, self.offset
+
     def at(self, known: Mapping[int, Any]) -> list[Array]:
         """[matrix, offset] at parameters' values; traceable."""
 
@@ -199,3 +205,34 @@ class LinearMap:
         """The same with its matrix and its offset as parameters."""
         whole = cp.hstack([cp.vec(v, order="F") for v in self.variables])
         return cp.reshape(self.matrix @ whole + self.offset, shape, order="F")
+
+
+@dataclass(frozen=True, eq=False)
+class LinearCost:
+    """What an objective has that is linear in y: its slope, one number of theta for each entry of the variables."""
+
+    function: Program
+    variables: tuple[cp.Variable, ...]
+    parameters: tuple[cp.Parameter]
+
+    def at(self, known: Mapping[int, Any]) -> list[Array]:
+        """[slope] at parameters' values, of one variable after another, each in Fortran order; traceable."""
+
+        def value(parts: dict[int, Array]) -> Array:
+            return jnp.sum(self.function({**known, **parts})[0])
+
+        slopes = jax.grad(value)({v.id: jnp.zeros(v.shape) for v in self.variables})
+        return [jnp.concatenate([jnp.ravel(slopes[v.id], order="F") for v in self.variables])]
+
+
+def without_linear_cost(objective: Expression) -> tuple[Expression, LinearCost | None]:
+    """The objective without its addends that are linear in y, if these have so many parameters that CVXPY would take long."""
+    terms = addends(objective)
+    linear = [term for term in terms if term.is_affine() and term.variables() and not only_compiled(term)]
+    if sum(p.size for p in {p.id: p for term in linear for p in term.parameters()}.values()) < LONG:
+        return objective, None
+    rest = [term for term in terms if all(term is not one for one in linear)]
+    whole = sum(linear[1:], start=linear[0])
+    variables = tuple(whole.variables())
+    slope = cp.Parameter(sum(v.size for v in variables))
+    return sum(rest[1:], start=rest[0]) if rest else cp.Constant(0.0), LinearCost(Program([whole]), variables, (slope,))

@@ -334,7 +334,7 @@ def inside(program: ConvexProgram, known: Saddles) -> np.ndarray | int:
     return (u if np.isfinite(program.cost(u)) else FAILED) if status == SOLVED else status
 
 
-def _deepest(program: ConvexProgram, ends: list[tuple[Matrix, np.ndarray, np.ndarray, list[Cone]]]) -> tuple[np.ndarray, int]:
+def _deepest(program: ConvexProgram, ends: list[tuple[Matrix, np.ndarray, Matrix, list[Cone]]]) -> tuple[np.ndarray, int]:
     """(that point, whether it was found)."""
     width, count = program.width, sum(middles.shape[1] for _, _, middles, _ in ends)
     form, shift = stacked([rows for rows, _, _, _ in ends]), np.concatenate([shift for _, shift, _, _ in ends])
@@ -353,13 +353,13 @@ def _deepest(program: ConvexProgram, ends: list[tuple[Matrix, np.ndarray, np.nda
     return found.u[:width], found.status
 
 
-def _ends(term: SmoothTerm) -> Iterator[tuple[Matrix, np.ndarray, np.ndarray, list[Cone]]]:
+def _ends(term: SmoothTerm) -> Iterator[tuple[Matrix, np.ndarray, Matrix, list[Cone]]]:
     """(rows, shifts, columns of what is in the middle, cones) that say where the arguments of a barrier are inside."""
     counted = np.repeat(term.weight != 0, term.block)
     form, shift, order = term.form[counted], term.shift[counted], int(np.sqrt(term.block))
     if not term.atom.of_matrices:
         if len(shift):
-            yield form, shift, np.eye(len(shift)), [Cone(NONNEGATIVE, len(shift))]
+            yield form, shift, sp.eye_array(len(shift), format="csr"), [Cone(NONNEGATIVE, len(shift))]
         return
     upper = triangle(order)
     cone = Cone(SEMIDEFINITE, len(upper), order) if order > 1 else Cone(NONNEGATIVE, 1)

@@ -24,7 +24,7 @@ from hierfl.analysis.bounded_terms import AffineRows, Other, terms_of
 from hierfl.analysis.conic_solving import status_of
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import hoist, instantiate
-from hierfl.compiler.expressions.program import Program
+from hierfl.compiler.expressions.program import Program, sparse_times
 from hierfl.compiler.parametric.nearest_point import NearestPoint
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.sets.blocks import (
@@ -50,7 +50,6 @@ from hierfl.compiler.sets.members import (
     Values,
     coefficients,
     constraints_text,
-    product,
     random_draw,
 )
 from hierfl.errors import HierflError
@@ -293,7 +292,7 @@ class _Builder:
         if coordinates is None:
             return AffineMap(evaluate, matrix, fixed)
         return AffineMap(
-            lambda values, y=None: product(coordinates, evaluate(values, y)),
+            lambda values, y=None: sparse_times(coordinates, evaluate(values, y)),
             matrix.mapped(coordinates),
             None if fixed is None else coordinates @ fixed,
         )

@@ -11,10 +11,19 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sp
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from scipy.sparse.csgraph import connected_components
 
-from hierfl.compiler.sets.members import Band, CompiledMembership, EntryBounds, Opaque, Origin, Side
+from hierfl.compiler.sets.members import (
+    Band,
+    Coefficients,
+    CompiledMembership,
+    EntryBounds,
+    Opaque,
+    Origin,
+    Side,
+    entries_of_rows,
+)
 
 Member = Band | CompiledMembership | Opaque
 
@@ -98,10 +107,13 @@ def _couplings(
     members: Sequence[Member], bounded: Int[np.ndarray, " bounded"]
 ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
     """Pairs (member, member) whose rows are not orthogonal, and pairs (member, place of a bounded entry)."""
-    counts = [member.pattern.shape[0] for member in members]
-    owner = np.repeat(np.arange(len(members)), counts)
-    moving = np.repeat([not member.constant for member in members], counts)
-    matrix = sp.csr_array(sp.vstack([member.pattern for member in members], format="csr"))
+    rows = [member.normal.entries if isinstance(member, Band) else entries_of_rows(member.pattern) for member in members]
+    heights = [len(counts) for _, _, counts in rows]
+    owner = np.repeat(np.arange(len(members)), heights)
+    moving = np.repeat([not member.constant for member in members], heights)
+    columns, numbers, counts = (np.concatenate(parts) for parts in zip(*rows))
+    width = members[0].normal.source.width if isinstance(members[0], Band) else members[0].pattern.shape[1]
+    matrix = sp.csr_array((numbers, columns, np.append(0, np.cumsum(counts))), (len(counts), width))
     lengths = np.sqrt(matrix.multiply(matrix).sum(axis=1))
     unit = sp.csr_array(sp.diags_array(1.0 / np.where(lengths > 0, lengths, 1.0)) @ matrix)
     products = sp.coo_array(unit @ unit.T)
@@ -120,28 +132,47 @@ def _couplings(
 
 def bands(sides: Sequence[Side]) -> list[Band]:
     """Parallel sides together; parallel means proportional with one factor at both draws of the parameters."""
+    known: dict[int, _Directions] = {}
     alike: dict[tuple[bytes, ...], list[tuple[Side, float]]] = {}
     for side in sides:
         source, (row,) = side.row.source, side.row.index
-        first, second = (_coefficients(draw, int(row)) for draw in source.coefficients.draws)
-        matrix = source.coefficients.matrix
-        key = (
-            matrix.indices[matrix.indptr[row] : matrix.indptr[row + 1]].tobytes(),
-            *map(_rounded, (first / first[0], second / second[0], second[0] / first[0])),
-        )
-        alike.setdefault(key, []).append((side, float(first[0])))
+        if id(source) not in known:
+            known[id(source)] = _Directions.of(source.coefficients)
+        directions = known[id(source)]
+        alike.setdefault(directions.key(row), []).append((side, float(directions.sizes[row])))
     return [
         Band(tuple(Side(s.origin, s.row, size / same[0][1], s.equality) for s, size in same)) for same in alike.values()
     ]
 
 
-def _coefficients(matrix: sp.csr_array, row: int) -> np.ndarray:
-    """The nonzero coefficients of a row, in the order of the entries."""
-    part = slice(matrix.indptr[row], matrix.indptr[row + 1])
-    return matrix.data[part][np.argsort(matrix.indices[part], kind="stable")]
+@dataclass(frozen=True, eq=False)
+class _Directions:
+    """The rows of a map at both draws over their first coefficients, of which ``sizes`` has those at the first, rounded to be compared."""
+
+    entries: tuple[np.ndarray, np.ndarray]  # (where rows begin, columns)
+    draws: tuple[tuple[np.ndarray, np.ndarray], ...]  # (where rows begin, numbers)
+    sizes: Float[np.ndarray, " rows"]
+    ratios: np.ndarray  # of the first coefficients
+
+    @classmethod
+    def of(cls, coefficients: Coefficients) -> _Directions:
+        """Of all rows at once: there may be ten thousand of them."""
+        draws, heads = [], []
+        for draw in coefficients.draws:
+            draw = draw.copy()
+            draw.sort_indices()
+            head = np.append(draw.data, 1.0)[draw.indptr[:-1]]
+            draws.append((draw.indptr, _rounded(draw.data / np.repeat(head, np.diff(draw.indptr)))))
+            heads.append(head)
+        matrix = coefficients.matrix
+        return cls((matrix.indptr, matrix.indices), tuple(draws), heads[0], _rounded(heads[1] / heads[0]))
+
+    def key(self, row: int) -> tuple[bytes, ...]:
+        """Equal for parallel rows."""
+        return (*(part[begins[row] : begins[row + 1]].tobytes() for begins, part in (self.entries, *self.draws)), self.ratios[row].tobytes())
 
 
-def _rounded(values: np.ndarray) -> bytes:
-    """Twelve significant binary-rounded digits, to be compared."""
-    mantissa, exponent = np.frexp(np.atleast_1d(values))
-    return (np.round(mantissa, 11) + 0.0).tobytes() + exponent.tobytes()
+def _rounded(values: np.ndarray) -> np.ndarray:
+    """Twelve significant binary-rounded digits, and exponents, of each."""
+    mantissa, exponent = np.frexp(values)
+    return np.stack([np.round(mantissa, 11) + 0.0, exponent], axis=-1)

@@ -21,7 +21,7 @@ from cvxpy.expressions.expression import Expression
 from cvxpy.expressions.leaf import Leaf
 from jaxtyping import Array, Float, Int
 
-from hierfl.compiler.expressions.program import Program
+from hierfl.compiler.expressions.program import Program, sparse_times
 from hierfl.compiler.sets.families import Family
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.printing.text import expression_text
@@ -162,6 +162,15 @@ class CompiledRows:
         """Coefficients of these rows (absolute values that show the pattern where they are not constant)."""
         return self.source.coefficients.matrix[self.index]
 
+    @cached_property
+    def entries(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(columns, numbers, how many each row has); of a single row without a matrix of its own, of which there may be ten thousand."""
+        if len(self.index) != 1:
+            return entries_of_rows(self.pattern)
+        matrix, row = self.source.coefficients.matrix, int(self.index[0])
+        part = slice(matrix.indptr[row], matrix.indptr[row + 1])
+        return matrix.indices[part], matrix.data[part], np.array([part.stop - part.start])
+
     @property
     def constant(self) -> bool:
         """Whether the coefficients are the same in every environment."""
@@ -202,6 +211,11 @@ class CompiledRows:
 
     def _at(self, values: Values, y: Float[Array, " size"] | None = None) -> Float[Array, " rows"]:
         return self.source.evaluate(values, y)[self.index.astype(np.int32)]  # 64-bit indices fail in single precision
+
+
+def entries_of_rows(matrix: sp.csr_array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(columns, numbers, how many each row has)."""
+    return matrix.indices, matrix.data, np.diff(matrix.indptr)
 
 
 def together(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
@@ -305,11 +319,6 @@ class Band:
     sides: tuple[Side, ...]
 
     @property
-    def pattern(self) -> sp.csr_array:
-        """The coefficients of the normal."""
-        return self.normal.pattern
-
-    @property
     def normal(self) -> CompiledRows:
         """The row a."""
         return self.sides[0].row
@@ -317,7 +326,7 @@ class Band:
     @property
     def support(self) -> Int[np.ndarray, " n"]:
         """Entries with a coefficient, sorted."""
-        return self.normal.pattern.indices
+        return self.normal.entries[0]
 
     @property
     def constant(self) -> bool:
@@ -515,13 +524,13 @@ class Frame:
         """The coordinates W z."""
         if isinstance(self.turn, np.ndarray):
             return jnp.asarray(self.turn, z.dtype) * z.reshape(self.turn.shape)
-        return product(self.turn, z)[None]
+        return sparse_times(self.turn, z)[None]
 
     def back(self, v: Float[Array, "G k"]) -> Float[Array, " n"]:
         """The point W' v."""
         if isinstance(self.turn, np.ndarray):
             return (jnp.asarray(self.turn, v.dtype) * v).ravel()
-        return product(self.turn.T, v[0])
+        return sparse_times(sp.csr_array(self.turn.T), v[0])
 
 
 def by_source(memberships: Sequence[CompiledMembership]) -> list[list[CompiledMembership]]:
@@ -543,13 +552,3 @@ def _norms_if_orthogonal(matrix: sp.csr_array) -> Float[np.ndarray, " rows"] | N
     gram = sp.csr_array(unit @ unit.T)
     off = gram - sp.diags_array(gram.diagonal())
     return lengths if off.nnz == 0 or abs(off).max() <= 1e-12 else None
-
-
-def product(matrix: sp.csr_array, vector: Float[Array, " columns"]) -> Float[Array, " rows"]:
-    """A constant sparse matrix times a vector: dense where that is no larger than a few times its entries."""
-    rows, columns = matrix.shape
-    if rows * columns <= 8 * max(matrix.nnz, 1000):
-        return jnp.asarray(matrix.toarray(), vector.dtype) @ vector
-    triples = sp.coo_array(matrix)
-    weights = jnp.asarray(triples.data, vector.dtype)
-    return jnp.zeros(rows, vector.dtype).at[triples.coords[0]].add(weights * vector[triples.coords[1]])

@@ -1,0 +1,75 @@
+"""Levels whose matrices are large and sparse: right, and never written out."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import cvxpy as cp
+import jax
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy.optimize import linprog
+
+import hierfl as hf
+from hierfl.analysis.enclosure import enclose
+from hierfl.atoms.intervals import Interval
+from hierfl.compiler.expressions.program import Program
+
+SIDE = 3_000
+
+
+def sparse(seed: int, rows: int = SIDE, columns: int = SIDE) -> sp.csr_array:
+    return sp.random_array((rows, columns), density=2e-3, rng=np.random.default_rng(seed), data_sampler=np.random.default_rng(seed).normal).tocsr()
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("columns", [None, 2])
+def test_products_with_sparse_matrices_are_those_of_scipy(turned: bool, columns: int | None) -> None:
+    matrix, draw = sparse(0), np.random.default_rng(1)
+    y = cp.Variable(SIDE if columns is None else (columns, SIDE) if turned else (SIDE, columns))
+    at, wide = draw.normal(size=y.shape), draw.uniform(0, 1, y.shape)
+    expression = y @ matrix if turned else matrix @ y
+    expected = at @ matrix if turned else matrix @ at
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(Program([expression])({y.id: at})[0], expected, atol=1e-12)
+    wide[draw.uniform(size=y.shape) < 0.1] = np.inf
+    within, dense = Interval(at - wide, at + wide), cp.Constant(matrix.toarray())
+    found, plain = (enclose(e, {y.id: within}) for e in (expression, y @ dense if turned else dense @ y))
+    np.testing.assert_allclose(found.lo, plain.lo, atol=1e-12)
+    np.testing.assert_allclose(found.hi, plain.hi, atol=1e-12)
+
+
+def test_a_level_over_a_long_chain_takes_memory_as_its_entries_do() -> None:
+    """y_j - y_(j+1) <= 1/2 and sum y = x, beside CVXPY; written out the matrix alone would be 200 megabytes."""
+    n = 5_000
+    steps = sp.diags_array([np.ones(n - 1), -np.ones(n - 1)], offsets=[0, 1], shape=(n - 1, n)).tocsr()
+    centre = np.random.default_rng(0).normal(size=n)
+    x, y = cp.Variable(name="x"), cp.Variable(n, name="y")
+    level = hf.ArgMin(y, 0.5 * cp.sum_squares(y - centre - x), [steps @ y <= 0.5, cp.sum(y) == 10 * x])
+    problem = hf.Problem(hf.Minimize(server=cp.sum_squares(y - 1) / n), level)
+    tracemalloc.start()
+    value = problem.implicit(0.3)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    z = cp.Variable(n)
+    cp.Problem(cp.Minimize(0.5 * cp.sum_squares(z - centre - 0.3)), [steps @ z <= 0.5, cp.sum(z) == 3.0]).solve(cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12)
+    assert value == pytest.approx(np.mean((z.value - 1) ** 2), rel=1e-8) and most < 150e6
+
+
+@pytest.mark.parametrize("sense", [hf.ArgMin, hf.ArgMax])
+def test_a_long_linear_cost_moves_as_it_is_written(sense: type) -> None:
+    """Shares of 1,500 things at costs that x and client data move: the least cost by linprog, the gradient by what is taken."""
+    n, draw = 1_500, np.random.default_rng(2)
+    base, pull, own = draw.normal(size=n), draw.normal(size=(n, 2)), draw.normal(size=(2, n))
+    x, y, price = cp.Variable(2, name="x"), cp.Variable(n, name="y"), hf.ClientParameter(n, name="price")
+    sign = 1.0 if sense is hf.ArgMin else -1.0
+    cost = sign * ((base + pull @ x) @ y + cp.sum(cp.multiply(price, y)) + 3.0)
+    level = sense(y, cost, [cp.sum(y) == 10, y >= 0, y <= 1], scope="client")
+    clients = hf.Federation([hf.Client(parameters={price: one}) for one in own])
+    problem = hf.Problem(hf.Minimize(clients=pull.T[0] @ y * x[1]), level, federation=clients)
+    at = np.array([0.3, -0.2])
+    answers = [linprog(base + pull @ at + one, A_eq=np.ones((1, n)), b_eq=[10], bounds=(0, 1), method="highs").x for one in own]
+    worth = np.mean([pull[:, 0] @ answer for answer in answers])
+    assert problem.implicit(at) == pytest.approx(worth * at[1], abs=1e-9)
+    np.testing.assert_allclose(problem.implicit.gradient(at), [0.0, worth], atol=1e-9)
