@@ -99,8 +99,9 @@ def _largest_shift(normals: np.ndarray, sides: np.ndarray, equations: int) -> fl
     free = min(size - len(always), len(kept))
     count = sum(comb(len(kept), k) for k in range(free + 1))
     if count > SUBSETS:
+        many = f"{count:.2g}" if count < 1e300 else f"10^{len(str(count)) - 1}"
         raise NoShiftError(
-            f"the sides of Y(x) move, for which the constant is that of {count:.2g} sets of {len(kept)} rows, more than the "
+            f"the sides of Y(x) move, for which the constant is that of {many} sets of {len(kept)} rows, more than the "
             f"{SUBSETS:,} that are looked at"
         )
     worst = 0.0

@@ -137,10 +137,10 @@ def faults(drawn: Drawn, said: Counter[str]) -> list[str]:
         except hf.NoGradientError:
             said["refused gradients"] += 1
         if drawn.seed % SOLVED == 0:
-            began = time.perf_counter()
+            began = time.process_time()
             said[problem.solve(progress=False).status] += 1
-            if time.perf_counter() - began > SOON:
-                wrong.append(f"solve() took {time.perf_counter() - began:.0f} s")
+            if time.process_time() - began > SOON:
+                wrong.append(f"solve() took {time.process_time() - began:.0f} s")
     return wrong
 
 

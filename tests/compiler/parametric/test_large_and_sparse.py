@@ -57,6 +57,15 @@ def test_a_level_over_a_long_chain_takes_memory_as_its_entries_do() -> None:
     assert value == pytest.approx(np.mean((z.value - 1) ** 2), rel=1e-8) and most < 150e6
 
 
+def test_what_is_checked_of_thousands_of_moving_rows_is_said() -> None:
+    """All subsets of 1,100 rows that move are more than a float can count."""
+    n = 1_100
+    steps = sp.diags_array([np.ones(n - 1), -np.ones(n - 1)], offsets=[0, 1], shape=(n - 1, n)).tocsr()
+    x, y = cp.Variable(name="x"), cp.Variable(n, name="y")
+    problem = hf.Problem(hf.Minimize(server=cp.sum(y)), hf.ArgMin(y, cp.sum_squares(y - x), [steps @ y <= 0.5 + 0.1 * x]), [cp.abs(x) <= 1])
+    assert f"sets of {n - 1} rows" in problem.check(progress=False).details
+
+
 @pytest.mark.parametrize("sense", [hf.ArgMin, hf.ArgMax])
 def test_a_long_linear_cost_moves_as_it_is_written(sense: type) -> None:
     """Shares of 1,500 things at costs that x and client data move: the least cost by linprog, the gradient by what is taken."""
