@@ -11,14 +11,19 @@ from PIL import Image
 from sphinx.application import Sphinx
 
 COLUMNS = re.compile(r"\S {2,}\S+ {2,}\S")  # three on a line
+GAP = re.compile(r"\S {2,}\S")
 WIDE = 2.2  # times the height, from where on letters are too small on a telephone
 
 
 def mark(app: Sphinx, doctree: nodes.document, name: str) -> None:
-    """Mark what cells printed in columns, on two lines or more, and what they drew much wider than high."""
+    """Mark what cells printed in columns, on two lines or more, the sentences beside them apart, and what they drew much wider than high."""
     for block in doctree.findall(nodes.literal_block):
         if "output" in block["classes"] and len(COLUMNS.findall(block.astext())) >= 2:
+            lines = block.astext().splitlines(keepends=True)
             block["classes"].append("aligned")
+            block.rawsource = ""  # which has its parts written one by one
+            block.children = []
+            block += [nodes.inline("", line, classes=[] if GAP.search(line) else ["prose"]) for line in lines]
     for image in doctree.findall(nodes.image):
         if Path(image["uri"]).suffix == ".png":
             with Image.open(Path(app.srcdir) / image["uri"]) as picture:
