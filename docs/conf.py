@@ -44,11 +44,11 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
-    "aligned_outputs",
     "code_tables",
     "gallery",
     "mathml",
     "public_names",
+    "wide_outputs",
 ]
 exclude_patterns = ["_build", "_ext"]
 nitpicky = False

@@ -207,7 +207,8 @@ class Result(Shown):
     @property
     def _how_it_ended(self) -> str:
         solver = self.settings.get("solver_given", self.settings.get("solver", "solver"))
-        return f"{solver}: {self.status} after {self.settings.get('rounds_done')} rounds"
+        rounds = self.settings.get("rounds_done")
+        return f"{solver}: {self.status} after {rounds} round{'s' * (rounds != 1)}"
 
     @property
     def _value_text(self) -> str:

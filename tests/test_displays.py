@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import cvxpy as cp
+import jax
 import numpy as np
 import pytest
 
@@ -74,6 +75,32 @@ def test_slices_and_explanations_are_tables() -> None:
     assert np.allclose(frame["f"], 0.5 * np.sum((at + 1 - np.maximum(at, 0)) ** 2, axis=1))
     explained = problem.explain().to_pandas()
     assert list(explained.columns) == ["piece", "how", "cost", "advice"] and "Y(x)" in set(explained["piece"])
+
+
+def test_answers_have_no_negative_zero() -> None:
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    a = hf.Sample(name="a")
+    own = hf.ArgMin(y, cp.sum_squares(y + a - x), scope="sample")
+    rows = hf.Federation([hf.Client({a: np.array([0.0, 1.0])}), hf.Client({a: np.array([0.0])})])
+    problem = hf.Problem(hf.Minimize(clients=hf.E(cp.sum_squares(y - 1))), own, federation=rows)
+    answers = problem.implicit.response(np.array([-0.0, 1.0]))
+    assert [str(answer) for answer in answers] == ["[[ 0.  1.]\n [-1.  0.]]", "[[0. 1.]]"]
+    assert not np.signbit(toy().implicit.response(np.array([-1.0, -0.0]))).any()
+
+
+def test_moments_print_as_a_line_a_column() -> None:
+    moments = hf.Moments({"age": 6, "dose": 5}, {"age": 178 / 3, "dose": 2.2}, {"age": 9.25, "dose": 1.03})
+    assert str(moments) == "age: 6 values, mean 59.33, sd 9.25\ndose: 5 values, mean 2.2, sd 1.03"
+
+
+def test_statuses_of_derivatives_go_by_their_names() -> None:
+    layer = toy().implicit.jax()
+    inside, corner = np.array([1.0, -1.0]), np.array([1.0, 0.0])
+    assert repr(layer.status(inside)) == "Statuses(f=UNIQUE, y=UNIQUE)"
+    assert repr(jax.vmap(layer.status)(np.stack([inside, corner]))) == "Statuses(f=['UNIQUE' 'ONE_SIDED'], y=['UNIQUE' 'ONE_SIDED'])"
+    seen = []
+    jax.jit(lambda at: seen.append(repr(layer.status(at))) or at)(inside)
+    assert "Statuses(f=" in seen[0]
 
 
 @pytest.mark.parametrize("centre", [1 / 3, 0.7, 0.123456])

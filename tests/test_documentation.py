@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import pickle
 import re
 import traceback
@@ -129,6 +130,24 @@ def test_a_traceback_ends_with_the_entry() -> None:
     except hierfl.SettingError as error:
         printed = traceback.format_exception(error)
     assert printed[-1] == "read more, in a terminal: hierfl docs SettingError\n" and "".join(printed).count("hierfl docs") == 1
+
+
+def test_the_gallery_has_as_many_problems_as_it_is_said_to() -> None:
+    count = len(list((DOCS / "gallery").glob("*.md"))) - 1
+    names = "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty".split()
+    for page in (DOCS / "index.md", DOCS / "gallery" / "index.md", DOCS.parent / "README.md"):
+        (told,) = re.findall(r"(\w+teen|ten|eleven|twelve|twenty) problems", page.read_text().lower())
+        assert told == names[count - 10], page
+
+
+def test_tables_of_code_have_a_row_of_their_own_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sphinx")
+    monkeypatch.syspath_prepend(DOCS / "_ext")
+    tables = importlib.import_module("code_tables")
+    kinds = [tables.opening(kind) for kind in tables.KINDS]
+    assert len({*kinds}) == len(kinds)
+    for text in [*kinds, *map(tables.opening, tables.FAMILIES), *(tables.opening(family).partition(". ")[0] for family in tables.atoms.FAMILIES)]:
+        assert text and "``" not in text and text.count("`") % 2 == 0
 
 
 def test_every_cell_is_python() -> None:

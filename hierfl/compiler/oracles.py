@@ -502,13 +502,14 @@ def _sample_ids(term: Any) -> tuple[int, ...]:
 
 def public_response(oracles: Oracles, y: Any) -> Any:
     """The owners' flat y (owners, size) in the public shapes of ``Result.y``."""
+    y = np.asarray(y) + 0.0  # no -0
     if oracles.scope == "federation" or (oracles.scope == "client" and oracles.num_clients == 1):
-        return oracles.lower.unflatten(np.asarray(y)[0])
+        return oracles.lower.unflatten(y[0])
     if oracles.scope == "client":
         return oracles.lower.unflatten(y)
     clients = oracles.static_data.clients
     table = clients.tables[oracles.row_table(clients)]
-    pieces = np.split(np.asarray(y), np.asarray(table.offsets)[1:])
+    pieces = np.split(y, np.asarray(table.offsets)[1:])
     per_client = [oracles.lower.unflatten(piece) for piece in pieces]
     if len(oracles.lower.variables) == 1:
         return per_client

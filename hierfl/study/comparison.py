@@ -316,9 +316,15 @@ class Comparison(Shown):
         return self.cells[problem, name]
 
     def _card(self) -> Card:
-        title = f"{len(self.solvers)} solvers, {len(self.seeds)} seeds each, {self._limits}"
-        shown = [(name, self.table(name)) for name in self.problems] if len(self.problems) > 1 else [("the runs", self.table())]
-        return Card(title, [(f"{len(self.notes)} notes", "what did not fit, and warnings: .notes")] if self.notes else [], shown)
+        solvers, seeds, notes = len(self.solvers), len(self.seeds), len(self.notes)
+        title = f"{solvers} solver{'s' * (solvers != 1)}, {seeds} seed{'s' * (seeds != 1)} each, {self._limits}"
+        rows = []
+        for problem in self.problems:
+            head, *cells = self._rows(problem, None)
+            of = f"{problem}, " * (len(self.problems) > 1)
+            rows += [(of + row[0], "; ".join(f"{what} {cell}" for what, cell in zip(head[1:], row[1:]) if cell)) for row in cells]
+        rows += [(f"{notes} note{'s' * (notes != 1)}", "what did not fit, and warnings: .notes")] * (notes > 0)
+        return Card(title, rows, [("side by side", self.table())])
 
     def __str__(self) -> str:
         notes = self.notes

@@ -2,7 +2,7 @@
 
 A case is a scope, a kind of lower level, and what clients hold. The clients are uneven: 1, 2 and 40 rows. Every lower objective is a
 quadratic that a client's data make, ||y - x||^2, and what its kind adds; the answers are CVXPY's on those quadratics, a linear system's, or
-SciPy's with every set of bounds tried.
+formulas' and SciPy's with every set of bounds tried.
 """
 
 from __future__ import annotations
@@ -197,6 +197,8 @@ class Case:
             return np.linalg.solve(h + SKEW, -q)
         if self.kind == "free":
             return np.linalg.solve(h, -q)
+        if self.kind == "cones":
+            return _in_disc(h, q, 0.1 * x, 0.4, 0.1)
         kind, y = KINDS[self.kind], cp.Variable(SIZE)
         cost = 0.5 * cp.quad_form(y, cp.psd_wrap(h)) + q @ y + kind.term(x, y)
         problem = cp.Problem(cp.Minimize(cost), kind.limits(x, y))
@@ -260,6 +262,27 @@ def _below(case: Case, group: Collection[_Held]) -> tuple[np.ndarray, np.ndarray
     at, alone = loss(none), np.array([loss(unit) for unit in units])
     h = np.array([[loss(one + other) for other in units] for one in units]) - alone[:, None] - alone + at
     return h, alone - at - np.diag(h) / 2
+
+
+def _in_disc(h: np.ndarray, q: np.ndarray, centre: np.ndarray, radius: float, least: float) -> np.ndarray:
+    """The y in a disc of the plane, with entries that sum to at least so much, where y'Hy / 2 + q'y is least: by trying what may hold."""
+    along, foot = np.array([1.0, -1.0]), np.full(SIZE, least / SIZE)
+    shift = h @ centre + q
+    tried = [np.linalg.solve(h, -q), foot - along * (along @ (h @ foot + q)) / (along @ h @ along)]
+
+    def on_circle(weight: float) -> np.ndarray:
+        return centre - np.linalg.solve(h + weight * np.eye(SIZE), shift)
+
+    def beyond(weight: float) -> float:
+        return float(np.linalg.norm(on_circle(weight) - centre) - radius)
+
+    if beyond(0.0) > 0:
+        tried.append(on_circle(scipy.optimize.brentq(beyond, 0.0, np.linalg.norm(shift) / radius, xtol=1e-15)))
+    middle = centre + (least - centre.sum()) / SIZE  # of the chord on which the sum is least
+    half = np.sqrt(max(0.0, radius**2 - np.sum((middle - centre) ** 2)) / SIZE)
+    tried += [middle + half * along, middle - half * along]
+    fits = [y for y in tried if np.linalg.norm(y - centre) <= radius + 1e-12 and y.sum() >= least - 1e-12]
+    return min(fits, key=lambda y: 0.5 * y @ h @ y + q @ y)
 
 
 def _between(force: Callable[[np.ndarray], np.ndarray], low: float, high: float) -> np.ndarray:

@@ -259,6 +259,13 @@ def test_profiles_count_first_times() -> None:
         found.plot("p", axis="seconds")
 
 
+def test_a_card_has_what_each_solver_came_to() -> None:
+    title, *rows = repr(by_hand()).splitlines()
+    assert title == "2 solvers, 3 seeds each, Budget(values=100)"
+    assert rows[1].startswith("  p, b  median f(x) 0; quartiles [0, 0.05]; minus a, 95% interval")
+    assert [row[2:6] for row in rows if row[2] != " "] == ["p, a", "p, b", "q, a", "q, b"] and "side by side" in by_hand()._repr_html_()
+
+
 def test_differences_are_paired_with_bootstrap_intervals() -> None:
     random = np.random.default_rng(3)
     base, noise = random.normal(size=40) * 5, random.normal(0.3, 0.2, 40)

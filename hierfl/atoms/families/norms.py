@@ -1,4 +1,4 @@
-"""Norms; at the origin their gradient is 0, an element of the subdifferential (p < 1: see ``_concave_pnorm``)."""
+"""Norms. At the origin their gradient is 0, an element of the subdifferential (p < 1: see ``_concave_pnorm``)."""
 
 from __future__ import annotations
 

@@ -173,6 +173,12 @@ class Statuses(NamedTuple):
     f: Int[Array, ""]
     y: Int[Array, ""]
 
+    def __repr__(self) -> str:
+        """By the names of the numbers, where there are numbers yet."""
+        name = np.vectorize(lambda number: DerivativeStatus(number).name)
+        f, y = (part if isinstance(part, jax.core.Tracer) else name(part) for part in self)
+        return f"Statuses(f={f}, y={y})"
+
 
 @dataclass(frozen=True, eq=False)
 class ImplicitLayer:

@@ -65,6 +65,9 @@ class Moments:
                     raise DataError(f"Moments({name}=...): {value} of column {column!r} is no {name}.")
             object.__setattr__(self, name, MappingProxyType({**own}))
 
+    def __str__(self) -> str:
+        return "\n".join(f"{column}: {n} values, mean {self.mean[column]:.4g}, sd {self.sd[column]:.4g}" for column, n in self.count.items())
+
     @classmethod
     def of(cls, columns: Sequence[str], rows: np.ndarray) -> Moments:
         """Of an array ``(N, columns)``, in which NaN stands for what is missing."""
