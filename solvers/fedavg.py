@@ -180,8 +180,7 @@ class BoundFedAvg(LocalSteps):
 
     @property
     def epochs(self) -> int | None:
-        epochs: int | None = self.settings.epochs
-        return epochs
+        return self.settings.epochs
 
     def sampled(self, term: Term, function: Callable[[Rows], Value], party: Party, key: Array, t: Array) -> Value:
         """A function of the rows on the minibatch of local step t: drawn with replacement, or the next of a pass."""

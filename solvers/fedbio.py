@@ -129,8 +129,7 @@ class BoundFedBiO(BoundNested):
 
     def move(self, clients: Clients, moves: NestedPoint) -> NestedPoint:
         """The server's move by the participants'."""
-        mean: NestedPoint = self.mean(clients, moves)
-        return mean
+        return self.mean(clients, moves)
 
     def local_steps(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """A participant's H simultaneous steps; it sends its three moves."""

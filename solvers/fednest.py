@@ -202,8 +202,7 @@ class BoundFedNest(BoundNested):
         count = steps_of(self.inner_counts, r, party.index)
 
         def slope(at: Array, rows: Rows) -> Array:
-            gradient: Array = self.problem.operator(x, at, party.environment, rows)
-            return gradient
+            return self.problem.operator(x, at, party.environment, rows)
 
         return memory, self._corrected(party, slope, self.problem.lower_samples, y, q, row(self.inner_sizes, r), count, key)
 

@@ -52,5 +52,4 @@ class BoundFedProx(BoundFedAvg):
     averages_gradients: ClassVar[bool] = False
 
     def pull(self, point: Array, start: Array, r: Array) -> Array:
-        gradient: Array = self.settings.proximal * (point - start)
-        return gradient
+        return self.settings.proximal * (point - start)

@@ -126,8 +126,7 @@ class BoundFedRZObl(ZerothOrderSteps):
         points = v.each(point, *shifts_of(v.count, self.steps.smoothing, settings.estimator))
         clock = self.clock(clients.round)
         calls = None if settings.common_random_numbers else jnp.arange(len(points))
-        answers: LowerAnswer = self.lower.federation(everyone, Known(points), start, clock, key, calls)
-        return answers
+        return self.lower.federation(everyone, Known(points), start, clock, key, calls)
 
     def local_steps(
         self, party: Party, memory: FedRZOMemory, received: Received, key: Array

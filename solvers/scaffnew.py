@@ -118,8 +118,7 @@ class BoundScaffnew(LocalSteps):
     @property
     def rate(self) -> Array:
         """p / gamma, by which the control variates move."""
-        rate: Array = self.probability / jnp.asarray(self.step, float)
-        return rate
+        return self.probability / jnp.asarray(self.step, float)
 
     def init(self, x0: Array) -> CorrectedState:
         return CorrectedState(x0, jnp.zeros_like(x0))

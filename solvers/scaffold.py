@@ -137,7 +137,6 @@ class BoundSCAFFOLD(BoundFedAvg):
     def _full_gradient(self, x: Array, party: Party) -> Array:
         """g_i(x) on all data of a client."""
         term = self.client_term
-        gradient: Array = party.mean(
+        return party.mean(
             lambda rows: jax.grad(lambda z: term.value(z, None, party.environment, rows))(x), term.samples
         )
-        return gradient

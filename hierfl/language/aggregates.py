@@ -254,8 +254,7 @@ def without_tails(expression: Expression, bounds: Sequence[Any]) -> Expression:
             return part.above(over[id(part)])
         return part.copy([replaced(one) for one in part.args]) if tails_of(part) else part
 
-    found: Expression = replaced(expression)
-    return found
+    return replaced(expression)
 
 
 def _lower(atom: Any, hazard: Any, times: Any, time: Any, event: Any, *entry: Any) -> Any:

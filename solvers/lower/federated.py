@@ -131,8 +131,7 @@ class BoundFederated(Tabulated):
                 moved = self.rule.step(own, g, index * steps + t, sizes)
                 return tuple(self.problem.project_lower(x, part, party.environment) for part in moved)
 
-            end: Sequences = jax.lax.fori_loop(0, steps, advance, start)
-            return end
+            return jax.lax.fori_loop(0, steps, advance, start)
 
         moved = jax.vmap(one)(points.values, sequences, calls)
         return memory, Message(jax.tree.map(jnp.subtract, moved, sequences), {})

@@ -124,8 +124,7 @@ class BoundProjectedSGD(Tabulated):
         sizes, count = jnp.asarray(self.sizes, x.dtype), steps_of(self.counts, clock.round, party.index)
 
         def estimate(function: Callable[[Rows], Value], t: Array) -> Value:
-            value: Value = party.estimate(function, problem.lower_samples, key, batch_size, t)
-            return value
+            return party.estimate(function, problem.lower_samples, key, batch_size, t)
 
         def step(t: Array, y: dict[int, Array]) -> dict[int, Array]:
             force = estimate(lambda rows: problem.operator_parts(x, y, own, rows), t)
@@ -282,10 +281,9 @@ class BoundProjections(Tabulated):
         problem = self.problem
 
         def force(y: Array) -> Array:
-            mean: Array = party.mean(
+            return party.mean(
                 lambda rows: problem.operator(x, y, party.environment, rows), problem.lower_samples
             )
-            return mean
 
         return self._advance(x, party.environment, force, start, clock)
 

@@ -63,8 +63,7 @@ class Bound(Tabulated):
         return self.oracle.first_answer(x0)
 
     def decision(self, state: Any) -> Array:
-        x: Array = getattr(state, "x", state)
-        return x
+        return getattr(state, "x", state)
 
     def response(self, state: Any, memory: Any) -> Array | None:
         """The latest y: the clients', which is their memory or first in it, or the one that they share."""
@@ -132,8 +131,7 @@ class Bound(Tabulated):
 
     @property
     def absent(self) -> str:
-        absent: str = self.settings.absent
-        return absent
+        return self.settings.absent
 
     @property
     def work(self) -> Work:

@@ -133,8 +133,7 @@ class ClientOracle(MeanPrices):
             y, residual = self.lower.sample(x, party, row, zero, clock)
             return y, residual, problem.lower_gap(x, {**party.environment, **row})
 
-        answers: tuple[Array, Array, Array] = self.each(one, {leaf: rows.values[leaf] for leaf in table})
-        return answers
+        return self.each(one, {leaf: rows.values[leaf] for leaf in table})
 
     @property
     def one_by_one(self) -> bool:
@@ -144,8 +143,7 @@ class ClientOracle(MeanPrices):
 
     def each(self, function: Callable[[Jobs], Value], jobs: Jobs) -> Value:
         """A function of y at each of some samples: side by side, or one after another."""
-        values: Value = jax.lax.map(function, jobs) if self.one_by_one else jax.vmap(function)(jobs)
-        return values
+        return jax.lax.map(function, jobs) if self.one_by_one else jax.vmap(function)(jobs)
 
     # --- the run's own value: all data, y as this lower solver gives it ------------------------------------------
 
@@ -215,5 +213,4 @@ class ClientOracle(MeanPrices):
 
     def server_value(self, party: Party, received: Received, key: Array) -> Array:
         x, y = received.broadcast
-        value: Array = party.mean(lambda rows: self.problem.server_value(x, y, party.environment, rows))
-        return value
+        return party.mean(lambda rows: self.problem.server_value(x, y, party.environment, rows))

@@ -40,8 +40,7 @@ class Term(NamedTuple):
 
     def mean(self, function: Callable[[Rows], Value], party: Party, key: Array, batch_size: int | None) -> Value:
         """A function of the rows, affine in their means, on a minibatch or on all rows of a party."""
-        mean: Value = party.estimate(function, self.samples, key, batch_size)
-        return mean
+        return party.estimate(function, self.samples, key, batch_size)
 
     def passing(
         self, function: Callable[[Rows], Value], party: Party, key: Array, batch_size: int | None, step: Array

@@ -116,8 +116,7 @@ class MeanPrices(Tabulated):
         if not self.alone:
             return None if self.problem.scope == "sample" else y
         start = memory[0] if isinstance(memory, tuple) else memory
-        answer: Array = self.lower.client(x, party, start, clock, split(key)[0])[0]
-        return answer
+        return self.lower.client(x, party, start, clock, split(key)[0])[0]
 
     def _excess(
         self, one: CoupledCondition, program: Program, x: Array, y: Array | None, party: Party, clock: Clock
@@ -132,5 +131,4 @@ class MeanPrices(Tabulated):
             left, right = program(*problem.answered(x, answers, party.environment, rows))
             return left - right
 
-        told: Array = party.mean(excess, tuple(samples))
-        return told
+        return party.mean(excess, tuple(samples))

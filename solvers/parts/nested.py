@@ -101,8 +101,7 @@ def measured_smoothness(problem: CompiledProblem, starts: np.ndarray) -> float:
         party, zero = clients.party(index), jnp.zeros(problem.lower.size, x.dtype)
 
         def product(rows: Rows, p: Array) -> Array:
-            out: Array = jax.jvp(lambda y: problem.operator(x, y, party.environment, rows), (zero,), (p,))[1]
-            return out
+            return jax.jvp(lambda y: problem.operator(x, y, party.environment, rows), (zero,), (p,))[1]
 
         def step(_: Any, own: tuple[Array, Array]) -> tuple[Array, Array]:
             p, _ = own
@@ -144,8 +143,7 @@ class NestedSettings:
                 stacklevel=5,
             )
         given: Any = {one: smooth if one == "lipschitz" else 1.0 / smooth for one in left}
-        settled: Self = replace(self, **given)  # type: ignore[type-var]
-        return settled
+        return replace(self, **given)  # type: ignore[type-var]
 
 
 def tabulate_lower_step(solver: Any, problem: CompiledProblem, rounds: int, name: str = "inner_step") -> np.ndarray:
@@ -229,18 +227,15 @@ class BoundNested(Bound):
 
     def lower_gradient(self, x: Array, y: Array, party: Party, key: Array, step: Any = 0) -> Array:
         """grad_y g_i(x, y), ``(size,)``."""
-        gradient: Array = self._below(lambda rows: self.problem.operator(x, y, party.environment, rows), party, key, step)
-        return gradient
+        return self._below(lambda rows: self.problem.operator(x, y, party.environment, rows), party, key, step)
 
     def hessian_product(self, x: Array, y: Array, u: Array, party: Party, key: Array, step: Any = 0) -> Array:
         """grad_yy g_i(x, y) u, ``(size,)``."""
 
         def product(rows: Rows) -> Array:
-            out: Array = jax.jvp(lambda v: self.problem.operator(x, v, party.environment, rows), (y,), (u,))[1]
-            return out
+            return jax.jvp(lambda v: self.problem.operator(x, v, party.environment, rows), (y,), (u,))[1]
 
-        along: Array = self._below(product, party, key, step)
-        return along
+        return self._below(product, party, key, step)
 
     def jacobian_product(self, x: Array, y: Array, u: Array, party: Party, key: Array, step: Any = 0) -> Array:
         """grad_xy g_i(x, y) u, ``(n,)``."""
@@ -248,8 +243,7 @@ class BoundNested(Bound):
         def product(rows: Rows) -> Array:
             return jax.grad(lambda z: self.problem.operator(z, y, party.environment, rows) @ u)(x)
 
-        along: Array = self._below(product, party, key, step)
-        return along
+        return self._below(product, party, key, step)
 
     def upper_gradient(self, x: Array, y: Array, party: Party, key: Array, step: Any = 0) -> tuple[Array, Array]:
         """f_i(x, y) and grad_x f_i(x, y), ``(n,)``."""
@@ -257,15 +251,13 @@ class BoundNested(Bound):
         def value(rows: Rows) -> tuple[Array, Array]:
             return jax.value_and_grad(lambda z: self.problem.client_value(z, y, party.environment, rows))(x)
 
-        found: tuple[Array, Array] = self._above(value, party, key, step)
-        return found
+        return self._above(value, party, key, step)
 
     def upper_gradient_in_y(self, x: Array, y: Array, party: Party, key: Array, step: Any = 0) -> Array:
         """grad_y f_i(x, y), ``(size,)``."""
-        gradient: Array = self._above(
+        return self._above(
             lambda rows: jax.grad(lambda v: self.problem.client_value(x, v, party.environment, rows))(y), party, key, step
         )
-        return gradient
 
     def hypergradient(self, at: NestedPoint, party: Party, key: Array, step: Any = 0) -> tuple[Array, Array]:
         """f_i(x, y), and the client's part of the gradient of f by u, grad_x f_i - grad_xy g_i u, ``(n,)``; two minibatches."""

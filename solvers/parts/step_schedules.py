@@ -34,8 +34,7 @@ def settings_key(value: Any) -> Hashable:
         return (type(value), *((name, settings_key(part)) for name, part in value.items()))
     if is_dataclass(value) and not isinstance(value, type) and type(value).__eq__ is not object.__eq__:
         return (type(value), *(settings_key(getattr(value, field.name)) for field in fields(value)))
-    itself: Hashable = value
-    return itself
+    return value
 
 
 LEAST = 64  # entries of a table as a program sees it; longer ones double, so that few lengths are compiled for

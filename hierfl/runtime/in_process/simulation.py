@@ -155,16 +155,14 @@ class Simulation:
         return choose_schedule(self.problem, self.cohort, self.asked, self.algorithm.work)
 
     def tables(self) -> Tables:
-        tables: Tables = as_tables(self.algorithm.tables)
-        return tables
+        return as_tables(self.algorithm.tables)
 
     def start(self, lanes: int | None) -> Callable[..., Any]:
         """Make ``start(tables, x0)``: the state and all clients' memories before the first round, of one run or of several side by side."""
-        start: Callable[..., Any] = self._keep(
+        return self._keep(
             ("start", lanes is None),
             lambda: quick_jit(self._begin if lanes is None else jax.vmap(self._begin, (None, 0))),
         )
-        return start
 
     def program(self, size: int, lanes: int | None, starts: np.ndarray, key: Array) -> Ahead:
         """Compile a block of at most ``size`` rounds of one run, or of several side by side; ``working`` counts the clients' memories."""
@@ -181,8 +179,7 @@ class Simulation:
             compiled = Ahead.of(block.run if lanes is None else jax.vmap(block.run, axes), *given)
             return Ahead(compiled.run, size_of(before) + compiled.working)
 
-        program: Ahead = self._keep(("program", size, lanes), make)
-        return program
+        return self._keep(("program", size, lanes), make)
 
     def block(self, size: int, groups: int | None) -> RoundsBlock:
         """Trace a block of at most ``size`` rounds of one run, with the clients in groups or not."""
@@ -213,8 +210,7 @@ class Simulation:
                 )
             return RoundsBlock(run, reason is not None, threads)
 
-        block: RoundsBlock = self._keep(("block", size, groups), make)
-        return block
+        return self._keep(("block", size, groups), make)
 
     def own_value(self) -> Callable[..., OwnValue]:
         """Make ``value(tables, state, memory, data, key, round, x)``: all terms at x, y by the algorithm's own lower solver."""
@@ -224,8 +220,7 @@ class Simulation:
             clients = self._clients(algorithm, memory, data, key, index, None)
             return algorithm.own_value(clients.everyone, state, x, fold_in(clients.key, VALUE_STREAM))
 
-        program: Callable[..., OwnValue] = self._keep(("own value",), lambda: quick_jit(value))
-        return program
+        return self._keep(("own value",), lambda: quick_jit(value))
 
     def _keep(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         name, *rest = key
@@ -358,8 +353,7 @@ class _RoundPart:
 
         def serve(answers: list[list[Array]], *given: Any) -> list[Any]:
             stacked = [jnp.stack(parts) for parts in zip(*answers)]
-            values: list[Any] = [*map(_bare, of_server(*stacked, *map(_keyed, self._inputs, given)))]
-            return values
+            return [*map(_bare, of_server(*stacked, *map(_keyed, self._inputs, given)))]
 
         def group(place: Array, *given: Any) -> list[Array]:
             """Do one of the scan's iterations; what is known becomes a constant of the program, as it is in the whole round's."""
@@ -367,8 +361,7 @@ class _RoundPart:
             values = known | dict(zip(self._asked, map(_keyed, self._asked, given)))
             arguments = [v.val if isinstance(v, Literal) else values[v] for v in maps.invars]
             constants, jobs = arguments[: maps.params["num_consts"]], arguments[maps.params["num_consts"] :]
-            answers: list[Array] = jaxpr_as_fun(maps.params["jaxpr"])(*constants, *(job[place] for job in jobs))
-            return answers
+            return jaxpr_as_fun(maps.params["jaxpr"])(*constants, *(job[place] for job in jobs))
 
         parts = [[jax.ShapeDtypeStruct(_shape(v)[1:], _dtype(v)) for v in mapped]] * self._groups
         served = Ahead.of(serve, parts, *map(_bare_shape, self._inputs))
@@ -404,8 +397,7 @@ def _bare_shape(variable: Var) -> jax.ShapeDtypeStruct:
     """Give the shape of what ``_bare`` gives."""
     shape = jax.ShapeDtypeStruct(_shape(variable), _dtype(variable))
     if jnp.issubdtype(shape.dtype, jax.dtypes.prng_key):
-        words: jax.ShapeDtypeStruct = jax.eval_shape(jax.random.key_data, shape)
-        return words
+        return jax.eval_shape(jax.random.key_data, shape)
     return shape
 
 

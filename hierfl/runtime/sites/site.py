@@ -191,8 +191,7 @@ class Site:
         self, message: Start | Asked | Unmask | Keep, server: str = ""
     ) -> Welcome | Answered | Unmasked | Kept | Refusal:
         """Answer one message. What a server began is its own: another may have a run here at the same time."""
-        reply: Welcome | Answered | Unmasked | Kept | Refusal = self._said(lambda: self._answered(message, server))
-        return reply
+        return self._said(lambda: self._answered(message, server))
 
     def _answered(self, message: Start | Asked | Unmask | Keep, server: str) -> Any:
         reason = self.rules.against_now(self.now()) or self.rules.against_server(self.callers.get(server))
@@ -564,8 +563,7 @@ class SiteRun:
         if key not in self.programs:
             together = choose_schedule(self.problem, size, None, self.algorithm.work).side_by_side
             self.programs[key] = jax.jit(_stepper(self.algorithm, kind, step, together))
-        program: Callable[..., Any] = self.programs[key]
-        return program
+        return self.programs[key]
 
 
 def _stepper(algorithm: Any, kind: str, name: str, together: bool) -> Callable[..., Any]:

@@ -175,16 +175,14 @@ class SitePrograms:
     @property
     def tables(self) -> dict[str, Any]:
         """The algorithm's tables as programs take them."""
-        tables: dict[str, Any] = as_tables(self.algorithm.tables)
-        return tables
+        return as_tables(self.algorithm.tables)
 
     @property
     def wire(self) -> Wire:
         """Where the programs' messages go, one for all of them."""
         if self.tracing is not None:
             return self.tracing
-        wire: Wire = self.problem.programs.keep("wire to sites", Wire)
-        return wire
+        return self.problem.programs.keep("wire to sites", Wire)
 
     def participants(self) -> Callable[..., tuple[Array, Array]]:
         """``(round key, index)`` to a round's participants and how many they are."""
@@ -224,7 +222,6 @@ class SitePrograms:
     def _keep(self, name: str, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
         if self.tracing is not None:
             return make()
-        kept: Callable[..., Any] = self.problem.programs.keep(
+        return self.problem.programs.keep(
             ("sites", name, self.algorithm.program_key, self.aggregation), make, of_run=True
         )
-        return kept
