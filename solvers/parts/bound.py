@@ -85,7 +85,7 @@ class Bound(Tabulated):
         return self.oracle.own_value(clients, x, y, clock, key)
 
     def with_prices(self, clients: Clients, x: Array, y: Array | None, told: Any) -> Any:
-        """A round's broadcast with the prices of violated means, where upper constraints are on any: see ``MeanPrices``."""
+        """A round's broadcast with the prices of violated means, where upper constraints are on any: see ``ClientOracle.with_prices``."""
         return self.oracle.with_prices(clients, x, y, self.clock(clients.round), told, clients.key)
 
     @property

@@ -29,6 +29,7 @@ from hierfl.runtime.contract import (
     ROUND_STREAM,
     VALUE_STREAM,
     Algorithm,
+    Clients,
     Cohort,
     Message,
     OwnValue,
@@ -37,16 +38,7 @@ from hierfl.runtime.contract import (
     Step,
 )
 from hierfl.runtime.in_process.schedule import Schedule, choose_schedule
-from hierfl.runtime.records import CountedClients, as_tables, motion
-
-
-class RoundSetting(NamedTuple):
-    """What does not change within a round: the problem, how absent clients count, and how clients are computed."""
-
-    problem: CompiledProblem
-    absent: str
-    side_by_side: bool
-    groups: int | None
+from hierfl.runtime.records import as_tables, motion
 
 
 @dataclass
@@ -57,10 +49,16 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class InProcessClients(CountedClients):
-    """The round's participants, as the algorithm sees them; lives while one round is traced."""
+class InProcessClients(Clients):
+    """The round's participants, as the algorithm sees them; lives while one round is traced.
 
-    setting: RoundSetting
+    ``absent`` says how absent clients count; clients run ``side_by_side``, or one after another, and in so many ``groups``.
+    """
+
+    problem: CompiledProblem
+    absent: str
+    side_by_side: bool
+    groups: int | None
     chosen: Population  # the participants' data, in their order
     shared: Shared
 
@@ -93,9 +91,8 @@ class InProcessClients(CountedClients):
         return self._run(lambda place: question(self.chosen.party(place), broadcast), self._places)
 
     def mean(self, values: Any) -> Any:
-        problem = self.setting.problem
-        own, absent = self.chosen.weights, self.setting.absent
-        return self._aggregate(values, own, absent, problem.num_clients, problem.total_weight)
+        problem = self.problem
+        return self._aggregate(values, self.chosen.weights, self.absent, problem.num_clients, problem.total_weight)
 
     def loop(self, count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:
         """Loop as ``fori_loop`` does; the scalars of one pass count ``count`` times."""
@@ -119,8 +116,8 @@ class InProcessClients(CountedClients):
         return places if isinstance(self.count, int) else jnp.where(self.present, places, 0)
 
     def _run(self, one: Callable[[Any], Any], jobs: Any) -> Any:
-        run = jax.vmap(one) if self.setting.side_by_side else partial(jax.lax.map, one)
-        return in_groups(run, jobs, self.setting.groups)
+        run = jax.vmap(one) if self.side_by_side else partial(jax.lax.map, one)
+        return in_groups(run, jobs, self.groups)
 
 
 Tables = dict[str, Any]
@@ -147,12 +144,8 @@ class Simulation:
     precision: str
 
     @property
-    def cohort(self) -> int:
-        return self.algorithm.cohorts.size
-
-    @property
     def schedule(self) -> Schedule:
-        return choose_schedule(self.problem, self.cohort, self.asked, self.algorithm.work)
+        return choose_schedule(self.problem, self.algorithm.cohorts.size, self.asked, self.algorithm.work)
 
     def tables(self) -> Tables:
         return as_tables(self.algorithm.tables)
@@ -172,7 +165,7 @@ class Simulation:
             before = jax.eval_shape(self.start(lanes), tables, starts)
             given = (tables, *before, self.problem.data(), key, zero, zero)
             threads = lanes is None and self.schedule.kind == "threads"
-            block = self.block(size, min(core_count(), self.cohort) if threads else None)
+            block = self.block(size, min(core_count(), self.algorithm.cohorts.size) if threads else None)
             if block.threads is not None:
                 return Ahead(block.threads, size_of(before) + block.threads.working)
             axes = (None, 0, 0, None, 0, None, None)
@@ -250,9 +243,8 @@ class Simulation:
         if not algorithm.cohorts.everybody:
             extents = tuple(map(Extent.of, problem.static_data.clients.tables))
             chosen = gathered_clients(chosen, cohort.participants, extents)
-        together, absent = self.schedule.side_by_side, self.algorithm.absent
-        setting = RoundSetting(problem, absent, together, groups)
-        return InProcessClients(data, cohort, round_key, jnp.asarray(index), setting, chosen, Shared(memory))
+        given = problem, self.algorithm.absent, self.schedule.side_by_side, groups, chosen, Shared(memory)
+        return InProcessClients(data, cohort, round_key, jnp.asarray(index), *given)
 
 
 def whole(number: int) -> np.ndarray:

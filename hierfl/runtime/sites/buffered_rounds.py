@@ -22,8 +22,8 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.jaxtools.interruption import heed, reason, unbroken
 from hierfl.jaxtools.keyed_random import fold_in
-from hierfl.runtime.contract import Algorithm
-from hierfl.runtime.records import TRAFFIC, WORK, Begun, BlockEnd, Outcome
+from hierfl.runtime.contract import TRAFFIC, Algorithm
+from hierfl.runtime.records import WORK, Begun, BlockEnd, Outcome
 from hierfl.runtime.sites.exchange import Exchange, Shapes, misshapen, said_by, wild
 from hierfl.runtime.sites.letters import packed, reply_of
 from hierfl.runtime.sites.parcels import Answered, Asked, Lost, Refusal, Settled

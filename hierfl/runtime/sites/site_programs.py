@@ -21,6 +21,7 @@ from hierfl.runtime.contract import (
     ROUND_STREAM,
     VALUE_STREAM,
     Algorithm,
+    Clients,
     Cohort,
     Message,
     OwnValue,
@@ -28,7 +29,7 @@ from hierfl.runtime.contract import (
     Received,
     Step,
 )
-from hierfl.runtime.records import CountedClients, as_tables, motion
+from hierfl.runtime.records import as_tables, motion
 from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.exchange import Shapes
 from hierfl.runtime.sites.parcels import step_name
@@ -73,34 +74,27 @@ class Wire:
 
 
 @dataclass(frozen=True)
-class TracedRound:
-    """What does not change within a round."""
+class SiteClients(Clients):
+    """The ``Clients`` of the contract, by messages to sites; their rows in ``data`` are invented. ``all_present`` are those that are there."""
 
     wire: Wire
     problem: CompiledProblem
     algorithm: Any
     all_present: Cohort
-    aggregation: Aggregation | None
-
-
-@dataclass(frozen=True)
-class SiteClients(CountedClients):
-    """The ``Clients`` of the contract, by messages to sites; their rows in ``data`` are invented."""
-
-    setting: TracedRound
+    aggregation: Aggregation | None = None
 
     @property
     def everyone(self) -> SiteClients:
         """All clients that are there; what they send is counted as the lower level's."""
-        return replace(self, cohort=self.setting.all_present, level="lower_")
+        return replace(self, cohort=self.all_present, level="lower_")
 
     def map(self, step: Step, broadcast: Any, each: Any = None, key: Array | None = None) -> Message:
-        setting, seed = self.setting, self.key if key is None else key
+        seed = self.key if key is None else key
         own = None if each is None else jax.tree.map(lambda a: a[0], each)
 
         def one(data: Data) -> tuple[Any, Any]:
-            party = replace(data.clients.party(0), drawn=setting.wire.drawn)
-            memory = setting.algorithm.memory(jnp.zeros(setting.problem.upper.size))
+            party = replace(data.clients.party(0), drawn=self.wire.drawn)
+            memory = self.algorithm.memory(jnp.zeros(self.problem.upper.size))
             _, message = step(party, memory, Received(broadcast, own, self.round), fold_in(seed, 0))
             return message.payload, message.monitor
 
@@ -110,19 +104,15 @@ class SiteClients(CountedClients):
 
     def query(self, question: Question, broadcast: Any) -> Array:
         """Ask every participant, from JAX's loops too. Its answer, one array, has no derivative here."""
-        setting = self.setting
-        name, size = step_name(question, setting.algorithm), self.participants.shape[0]
-        drawn = setting.wire.drawn
-        shape = jax.eval_shape(
-            lambda data: question(replace(data.clients.party(0), drawn=drawn), broadcast), self.data
-        )
+        wire, name, size = self.wire, step_name(question, self.algorithm), self.participants.shape[0]
+        shape = jax.eval_shape(lambda data: question(replace(data.clients.party(0), drawn=wire.drawn), broadcast), self.data)
         leaves, tree = jax.tree.flatten((self.cohort, broadcast))
-        with setting.wire.repeated(None):  # from JAX's own loops, too
-            setting.wire.note("query", name, broadcast, None, (shape, {}))
+        with wire.repeated(None):  # from JAX's own loops, too
+            wire.note("query", name, broadcast, None, (shape, {}))
 
         def ask(*arrays: np.ndarray) -> np.ndarray:
             present, sent = jax.tree.unflatten(tree, arrays)
-            answers, _ = setting.wire.ask("query", name, (shape, {}), (present, sent, None, np.zeros(2)))
+            answers, _ = wire.ask("query", name, (shape, {}), (present, sent, None, np.zeros(2)))
             return np.asarray(answers)
 
         return call_on_host(ask, (size, *shape.shape), shape.dtype, *leaves)
@@ -130,11 +120,11 @@ class SiteClients(CountedClients):
     def mean(self, values: Any) -> Any:
         """Weighted aggregate over those that take part; weights are public."""
         everybody = jnp.asarray(self.data.clients.weights)
-        if self.setting.aggregation is not None:
-            average = self.setting.aggregation.of(values, self.present)
+        if self.aggregation is not None:
+            average = self.aggregation.of(values, self.present)
             return jax.tree.map(lambda v: jnp.sum(everybody) * v, average)
-        own, absent = everybody[self.participants], self.setting.algorithm.absent
-        return self._aggregate(values, own, absent, everybody.size, jnp.sum(everybody))
+        own = everybody[self.participants]
+        return self._aggregate(values, own, self.algorithm.absent, everybody.size, jnp.sum(everybody))
 
     def loop(self, count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:
         """Loop as ``fori_loop`` does; the scalars sent are carried along."""
@@ -148,14 +138,14 @@ class SiteClients(CountedClients):
             traffic.update(sent)
             return body(index, state), counted()
 
-        with self.setting.wire.repeated(count):
+        with self.wire.repeated(count):
             state, sent = jax.lax.fori_loop(0, count, one, (state, counted()))
         traffic.update(sent)
         return state
 
     def _ask(self, kind: str, step: Callable[..., Any], one: Any, broadcast: Any, each: Any, seed: Array) -> Any:
         """Stacked answers, as a message to all participants brings them."""
-        wire, name = self.setting.wire, step_name(step, self.setting.algorithm)
+        wire, name = self.wire, step_name(step, self.algorithm)
         size = self.participants.shape[0]
         stacked = jax.tree.map(lambda s: jax.ShapeDtypeStruct((size, *s.shape), s.dtype), one)
         given = (self.cohort, broadcast, each, jax.random.key_data(seed))
@@ -200,8 +190,7 @@ class SitePrograms:
             tables: Any, state: Any, data: Any, present: Cohort, everyone: Cohort, key: Array, index: Array
         ) -> tuple[Any, dict[str, Array]]:
             algorithm = self.algorithm.with_tables(tables)
-            setting = TracedRound(self.wire, self.problem, algorithm, everyone, self.aggregation)
-            clients = SiteClients(data, present, key, index, setting)
+            clients = SiteClients(data, present, key, index, self.wire, self.problem, algorithm, everyone, self.aggregation)
             after, record = algorithm.round(clients, state, fold_in(key, ROUND_STREAM))
             counted = {name: jnp.asarray(count, int) for name, count in clients.traffic.items()}
             return after, {**record, **counted, **motion(algorithm, state, after)}
@@ -213,8 +202,7 @@ class SitePrograms:
 
         def value(tables: Any, state: Any, data: Any, everyone: Cohort, key: Array, index: Array, x: Array) -> OwnValue:
             algorithm = self.algorithm.with_tables(tables)
-            setting = TracedRound(self.wire, self.problem, algorithm, everyone, None)
-            clients = SiteClients(data, everyone, key, index, setting).everyone
+            clients = SiteClients(data, everyone, key, index, self.wire, self.problem, algorithm, everyone).everyone
             return algorithm.own_value(clients, state, x, fold_in(key, VALUE_STREAM))
 
         return self._keep("own value", lambda: jax.jit(value))
