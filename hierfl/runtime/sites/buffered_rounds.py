@@ -27,7 +27,8 @@ from hierfl.runtime.records import WORK, Begun, BlockEnd, Outcome
 from hierfl.runtime.sites.exchange import Exchange, Shapes, misshapen, said_by, wild
 from hierfl.runtime.sites.letters import packed, reply_of
 from hierfl.runtime.sites.parcels import Answered, Asked, Lost, Refusal, Settled
-from hierfl.runtime.sites.rounds import Attendance, SiteRounds, TooFewError, present_in
+from hierfl.runtime.sites.rounds import Attendance, SiteRounds, TooFewError
+from hierfl.runtime.sites.site_programs import present_in
 
 
 @dataclass

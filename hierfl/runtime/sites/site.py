@@ -67,7 +67,7 @@ from hierfl.runtime.sites.parcels import (
     declared_text,
     digest_of,
 )
-from hierfl.runtime.sites.protocol import RunProtocol, fitted, require_alike
+from hierfl.runtime.sites.site_programs import RunProtocol, fitted, require_alike
 from hierfl.version import VERSION
 
 LOG = logging.getLogger("hierfl.site")
