@@ -278,7 +278,6 @@ def _measured(result: Result, algorithm: Any, lower: Any, seen: dict[str, int]) 
 
 
 def _printed(compiled: Any, solver: Any, lower: Any, theorem: Theorem) -> dict[str, str]:
-    """The papers' orders for this class and lower solver."""
     m, horizon = compiled.num_clients, None if theorem.printed is None else theorem.printed.iterations
     if isinstance(solver, ZOHFL):
         return {"rounds": HFL_ROUNDS, "lower steps of a client": HFL_STEPS}

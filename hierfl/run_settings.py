@@ -220,7 +220,6 @@ class RunSettings:
 
 
 def _all_seeds(seed: int, seeds: int | Sequence[int] | None, restarts: int | None) -> list[int]:
-    """List the seed of each run, validated."""
     if restarts is not None:
         if seeds is not None:
             raise SettingError("seeds and restarts: give one of them; every restart has a seed of its own.")

@@ -61,7 +61,6 @@ class Sweep(Shown):
         return aligned(self._cells())
 
     def _cells(self) -> list[list[str]]:
-        """The table, its head first."""
         rows = [
             [name, summary(runs), f"{_mean_scalars(runs):,.0f}", f"{self.seconds[name]:.1f}"]
             for name, runs in self.runs.items()

@@ -230,7 +230,6 @@ class BoundFedAvg(LocalSteps):
         return self.of_present(clients, jnp.maximum(steps_of(self.counts, clients.round, clients.participants), 1))
 
     def server_count(self, r: Array) -> Array:
-        """The server's local steps in a round."""
         if self.epochs is None:
             return jnp.max(row(self.counts, r))
         population, samples = self.problem.static_data.server, self.problem.server_samples

@@ -110,7 +110,6 @@ class BoundFedBiO(BoundNested):
 
     @classmethod
     def of(cls, settings: Any, problem: CompiledProblem, rounds: int, queries: str, **own: Any) -> Self:
-        """The algorithm with its schedules tabulated."""
         counts = tabulate_steps(in_phases(settings.local_steps, rounds), rounds, problem.num_clients)
         linear = tabulate_lower_step(settings, problem, rounds, "linear_step")
         return super().of(settings, problem, rounds, queries, **own, linear_sizes=linear, counts=constant(counts))
@@ -128,7 +127,6 @@ class BoundFedBiO(BoundNested):
         return after, self.record(clients, x - state.x, messages, gradients=2 * steps, products=2 * steps, lower_gradients=steps)
 
     def move(self, clients: Clients, moves: NestedPoint) -> NestedPoint:
-        """The server's move by the participants'."""
         return self.mean(clients, moves)
 
     def local_steps(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:

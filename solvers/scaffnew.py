@@ -132,7 +132,6 @@ class BoundScaffnew(LocalSteps):
         return self.init(state.x)
 
     def round(self, clients: Clients, state: CorrectedState, key: Array) -> tuple[CorrectedState, dict[str, Array]]:
-        """The local steps up to one communication, and that communication."""
         count = geometric(key, self.probability)
         messages = clients.map(self.local_steps, (state.x, count))
         mean = state.x + clients.mean(messages.payload) / self.problem.total_weight

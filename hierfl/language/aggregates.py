@@ -112,7 +112,6 @@ class Cox(RowAggregate):
         return False
 
     def is_decr(self, idx: int) -> bool:
-        """An event's score lowers it, others' raise it."""
         return False
 
     def require_rows(self, held: Sequence[np.ndarray], whose: str) -> None:
@@ -172,15 +171,12 @@ class Worst(RowAggregate):
     )
 
     def sign_from_args(self) -> tuple[bool, bool]:
-        """That of the loss."""
         return self.args[0].is_nonneg(), self.args[0].is_nonpos()
 
     def is_incr(self, idx: int) -> bool:
-        """It rises with every loss."""
         return idx == 0
 
     def is_decr(self, idx: int) -> bool:
-        """It never falls."""
         return False
 
     def above(self, bound: Any) -> Any:

@@ -335,7 +335,6 @@ class CheckpointFolder:
 
 
 def _read(path: Path) -> CheckpointContent:
-    """A file's content, if it is what was written."""
     content = path.read_bytes()
     head, newline, body = content.partition(b"\n")
     if not head.startswith(HEAD) or not newline:
@@ -521,7 +520,6 @@ class RunKeeper:
             self.write()
 
     def write(self) -> None:
-        """Put on disk where all runs stand."""
         arrays: dict[str, np.ndarray] = {}
         notes = [run.stored(arrays, lane) for lane, run in enumerate(self.runs)]
         with unbroken():

@@ -182,7 +182,6 @@ def _distances(compiled: CompiledProblem, iterate: np.ndarray) -> np.ndarray:
 
 
 def _shown(compiled: CompiledProblem, history: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The columns of a result's history."""
     hidden = ("fault", "empty", *TRAFFIC, *MOTION)
     kept = {name: values for name, values in history.items() if name not in hidden and (name not in WORK or np.any(values))}
     return kept | {"scalars": scalars_sent(history)}

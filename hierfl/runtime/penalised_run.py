@@ -55,7 +55,6 @@ class Slopes(NamedTuple):
 
     @property
     def penalty(self) -> float:
-        """The rho to begin with."""
         if not (np.isfinite(self.objective) and self.conditions > 0):
             return 1.0
         return float(np.clip(GUESS * self.objective / self.conditions, LEAST, LARGEST))
@@ -236,7 +235,6 @@ class _Rounds:
         self.penalty: Penalty = penalty
 
     def result(self) -> Result:
-        """Run until the conditions hold, or nothing helps."""
         if self.settings.penalty is not None:
             return self._told(self._run(float(self.settings.penalty)), gave_up=False)
         try:
@@ -388,7 +386,6 @@ class _Rounds:
 
 
 def _warn(result: Result, among: int = 1) -> None:
-    """Say aloud what a result violates, if anything."""
     if not result.violation.feasible:
         which = "" if among == 1 else f"the best of {among} runs: "
         told = not_feasible(result.violation, result.settings)

@@ -89,7 +89,6 @@ class Limits:
 
     @classmethod
     def of(cls, settings: RunSettings) -> Limits:
-        """Those of ``solve``'s settings."""
         budget, floats = settings.budget, settings.communication_limit
         counts = {**({} if budget is None else budget.counts), **({} if floats is None else {SCALARS: float(floats)})}
         seconds = [one for one in (settings.time_limit, None if budget is None else budget.seconds) if one is not None]

@@ -212,7 +212,6 @@ class LocalDescent:
         return BoundFederated(problem, self, BY_ROUND, constant(lower_rounds), constant(local), sizes)
 
     def _as_given(self, problem: CompiledProblem, rounds: int) -> BoundFederated:
-        """By the rounds, steps and step sizes that the settings give."""
         name = type(self).__name__
         lower_rounds = tabulate_counts(self.rounds, rounds, f"rounds of {name}")
         local = tabulate_counts(self.steps, rounds, f"steps of {name}")

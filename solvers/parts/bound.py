@@ -72,7 +72,6 @@ class Bound(Tabulated):
         return state.y[None] if self.federated else None
 
     def clock(self, r: Array) -> Clock:
-        """When the answers of a round are asked for."""
         return Clock(r, r)
 
     def own_value(self, clients: Clients, state: Any, x: Array, key: Array) -> OwnValue:

@@ -61,7 +61,6 @@ class Directions:
         return seeded
 
     def at(self, number: Int[Array, ""]) -> Float[Array, " size"]:
-        """The direction of a number."""
         if self.held is not None:
             return self.held[number]
         normal = normals(jax.random.wrap_key_data(self.seed), (self.size,), self.first + number)

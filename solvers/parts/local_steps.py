@@ -65,7 +65,6 @@ class LocalSteps(Bound):
     sizes: np.ndarray
 
     def init(self, x0: Array) -> Any:
-        """The state is x alone."""
         return x0
 
     def gradient_steps(self, first: int, last: int) -> np.ndarray | None:

@@ -77,7 +77,6 @@ class Tabulated:
         return tables
 
     def with_tables(self, given: dict[str, Any]) -> Self:
-        """The same on other tables, or on traced ones."""
         new = {
             name: getattr(self, name).with_tables(table) if isinstance(getattr(self, name), Tabulated) else table
             for name, table in given.items()
@@ -91,7 +90,6 @@ class Tabulated:
 
     @property
     def known_by_tables(self) -> tuple[str, ...]:
-        """Settings that are no part of the key."""
         return self.tabulated
 
     def _part(self, name: str, value: Any) -> Hashable:

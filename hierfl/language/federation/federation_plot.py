@@ -167,7 +167,6 @@ def _quantiles(client: Client, sample: Sample) -> np.ndarray:
 
 
 def _weights(weights: str | np.ndarray, names: list[str], ax: Axes | None, style: str) -> Figure:
-    """What each client counts for in the objective."""
     shares = np.full(len(names), 1 / len(names)) if isinstance(weights, str) else weights
     with house_style(style):
         figure, panel = _panel(ax, len(names), style)
@@ -234,7 +233,6 @@ def _axis(ax: Axes, clients: int, names: Sequence[str]) -> None:
 
 
 def _shortened(name: str) -> str:
-    """A client's name where there is little room."""
     return name if len(name) <= NAME else f"{name[: NAME - 1]}…"
 
 

@@ -271,7 +271,6 @@ class OnDisk(NamedTuple):
     rows: np.ndarray | None
 
     def mapped(self) -> np.memmap | MappedRows:
-        """The array, mapped again."""
         array = np.memmap(self.file, np.dtype(self.dtype), "r", self.offset, self.shape)
         return array if self.rows is None else MappedRows(array, self.rows)
 

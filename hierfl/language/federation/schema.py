@@ -451,7 +451,6 @@ def _indicator(column: str) -> str:
 
 
 def _names(setting: str, given: Any) -> tuple[str, ...]:
-    """A list of columns, each a name."""
     if isinstance(given, (str, Mapping, set, frozenset)) or not isinstance(given, Iterable):
         raise DataError(f"Schema({setting}={given!r}): a list of columns, in order, such as [{'age'!r}].")
     names = tuple(given)

@@ -133,7 +133,6 @@ class _Run:
     ended: tuple[Any, Any, int] | None = None
 
     def history(self, rounds: int) -> History:
-        """Put the records of its rounds up to this one together."""
         names, own = self.blocks[0] if self.blocks else {}, rounds - self.begun
         return {name: np.concatenate([block[name] for block in self.blocks])[:own] for name in names}
 
@@ -145,7 +144,6 @@ def _whole(tree: Any, place: int) -> Any:
 
 @jax.jit
 def _lane(tree: Any, place: int) -> Any:
-    """Take one seed's part."""
     return jax.tree.map(lambda leaf: leaf[place], tree)
 
 

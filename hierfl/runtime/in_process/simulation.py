@@ -68,7 +68,6 @@ class InProcessClients(Clients):
 
     @property
     def everyone(self) -> InProcessClients:
-        """All clients; what they send is counted as the lower level's."""
         clients = self.data.clients
         return replace(self, cohort=Cohort(jnp.arange(clients.size), clients.size), chosen=clients, level="lower_")
 
@@ -386,7 +385,6 @@ def _bare(value: Any) -> Any:
 
 
 def _bare_shape(variable: Var) -> jax.ShapeDtypeStruct:
-    """Give the shape of what ``_bare`` gives."""
     shape = jax.ShapeDtypeStruct(_shape(variable), _dtype(variable))
     if jnp.issubdtype(shape.dtype, jax.dtypes.prng_key):
         return jax.eval_shape(jax.random.key_data, shape)

@@ -112,7 +112,6 @@ class LocalSites(LineLinks):
         self._spare: dict[str, SiteLine] = {}  # those that hold another problem's
 
     def hand(self, parts: Mapping[str, HandedPart]) -> None:
-        """Have the data of another problem held."""
         self._parts = parts
         self._spare |= self.lines
         self.lines = {}
@@ -135,7 +134,6 @@ class LocalSites(LineLinks):
                 raise SiteError(f"the sites' processes on this machine have not begun within {JOINING:g} s.")
 
     def ready(self) -> frozenset[str]:
-        """Those that are there, and owe no answer."""
         if self._begin() or self._coming:
             for site, reply in heard(self._coming, 0.0).items():
                 self._met(site, reply)

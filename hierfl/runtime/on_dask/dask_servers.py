@@ -200,7 +200,6 @@ class ClosedScheduler(Stripped, Scheduler):
         await comm.write({"status": "error", "message": wrong, "time": time.time()})
 
     async def _alive(self, comm: Comm, **said: Any) -> Any:
-        """A site lives."""
         known = self.workers.get(self.coerce_address(str(said.get("address"))))
         if known is None:
             return {"status": "missing"}
@@ -268,7 +267,6 @@ class Door:
         )
 
     def stop(self) -> None:
-        """Listen no more, and end what is open."""
         if self._server is not None:
             self._server.close()
         for guest in self._guests:

@@ -130,7 +130,6 @@ class BufferedRounds(SiteRounds):
         return super().run(x0, rounds, block, at_end, None)
 
     def round(self, state: Any, index: int) -> tuple[Any, dict[str, Any]]:
-        """One step, once there are moves for it."""
         began, moves = self.links.clock, self._moves(state, index)
         if moves is None:
             raise TooFewError(self._why())
@@ -152,7 +151,6 @@ class BufferedRounds(SiteRounds):
         self.exchange.go_on_from(self.turns, self.last)
 
     def _why(self) -> str:
-        """What keeps a step from being made."""
         there = len(self.exchange.present())
         faults = [f"{site}: {report.faults[-1][1]}" for site, report in self.exchange.reports.items() if report.faults]
         said = f" ({'; '.join(faults)})" if faults else ""

@@ -178,7 +178,6 @@ class Asked(NamedTuple):
         return [digest_of(common, own) for own in each]
 
     def digest(self) -> bytes:
-        """A mark of the whole question."""
         return digest_of(self.common(), self.clients, self.each)
 
 

@@ -466,7 +466,6 @@ class SiteRun:
         return True
 
     def _begin(self, asked: Asked) -> None:
-        """Begin a turn, if it is another one."""
         if asked.turn == self.turn:
             return
         self._dropped = [] if self._settle(asked.settled) or asked.round != self.round else self._calls
@@ -537,7 +536,6 @@ class SiteRun:
         return np.concatenate([np.tensordot(shares, np.asarray(part, float), axes=1).ravel() for part in parts])
 
     def remembered(self, settled: Settled | None) -> bytes:
-        """What clients remember between two turns."""
         self._settle(settled)
         self._calls = []
         return memory_bytes(self.memory, self.places)

@@ -92,7 +92,6 @@ class SiteClients(Clients):
 
     @property
     def everyone(self) -> SiteClients:
-        """All clients that are there; what they send is counted as the lower level's."""
         return replace(self, cohort=self.all_present, level="lower_")
 
     def map(self, step: Step, broadcast: Any, each: Any = None, key: Array | None = None) -> Message:
@@ -151,7 +150,6 @@ class SiteClients(Clients):
         return state
 
     def _ask(self, kind: str, step: Callable[..., Any], one: Any, broadcast: Any, each: Any, seed: Array) -> Any:
-        """Stacked answers, as a message to all participants brings them."""
         wire, name = self.wire, step_name(step, self.algorithm)
         size = self.participants.shape[0]
         stacked = jax.tree.map(lambda s: jax.ShapeDtypeStruct((size, *s.shape), s.dtype), one)
@@ -171,7 +169,6 @@ class SitePrograms:
 
     @property
     def tables(self) -> dict[str, Any]:
-        """The algorithm's tables as programs take them."""
         return as_tables(self.algorithm.tables)
 
     @property
