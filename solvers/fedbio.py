@@ -29,72 +29,9 @@ from hierfl.compiler.data.tables import Party
 from hierfl.jaxtools.keyed_random import split
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Message, Received
-from hierfl.solvers.parts.common_settings import require_common
-from hierfl.solvers.parts.nested import BoundNested, NestedPoint, NestedSettings, require_nested, tabulate_lower_step
+from hierfl.solvers.parts.nested import BoundNested, NestedPoint, NestedSettings, tabulate_lower_step
 from hierfl.solvers.parts.participation import Participation
 from hierfl.solvers.parts.step_schedules import Schedule, StepCounts, constant, in_phases, row, steps_of, tabulate_steps
-
-
-@suggests_names
-@dataclass(frozen=True)
-class FedBiO(NestedSettings):
-    """Settings of FedBiO.
-
-    The means are over the round's participants, with the clients' weights made to sum to one. x is projected on X by the server, which
-    the source, without constraints, does not treat.
-
-    Parameters
-    ----------
-    step_size
-        eta of a step on x: a number, ``Decay(c, p)``, a callable of the round, or ``"auto"``, a step that short trial runs find.
-    inner_step
-        gamma of a step on y: a number or schedule; None is 1 / l, for an l that is certified to be at least the Lipschitz constant of every
-        grad_y g_i in y, or, where none can be, for twice the largest curvature at the start, which a warning tells.
-    linear_step
-        tau of a step on u, likewise; None is the step on y, for the same l bounds both.
-    local_steps
-        H: number, schedule, or one per client. ``"auto"``: 5, and 1 in the last quarter of the rounds, from round 200 on at the latest.
-    participation
-        Who takes part in a round: a fraction of the clients, a callable of the round, or an array (rounds, clients).
-    batch_size
-        Rows of every minibatch, each drawn anew; None uses all. ``"auto"``: all, where no client has more than 10,000, else 32.
-
-    Raises
-    ------
-    SettingError
-        For a setting out of range, or a step on y that is left to be certified and cannot be.
-    IncompatibleSolverError
-        When bound to a lower level of another scope or with constraints on y, an equilibrium, a server term, a black box, or private
-        constraints on x.
-
-    Examples
-    --------
-    >>> from hierfl.solvers import FedBiO
-    >>> free = hf.Problem(hf.Minimize(clients=cp.sum_squares(x + y - 2)), hf.ArgMin(y, cp.sum_squares(y - x)))
-    >>> free.solve(FedBiO(step_size=0.05), rounds=50, progress=False).x.round(1)
-    array([1., 1.])
-    """
-
-    step_size: Schedule = "auto"
-    inner_step: Schedule | None = None
-    linear_step: Schedule | None = None
-    local_steps: StepCounts | Literal["auto"] = "auto"
-    participation: Participation = 1.0
-    batch_size: int | Literal["auto"] | None = "auto"
-
-    def __post_init__(self) -> None:
-        require_common(self)
-
-    def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundFedBiO:
-        """The algorithm for one problem, schedules tabulated.
-
-        Raises
-        ------
-        IncompatibleSolverError, SettingError
-            Naming what the solver needs and what the problem has.
-        """
-        require_nested(self, problem)
-        return BoundFedBiO.of(self, problem, rounds, queries)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,3 +87,52 @@ class BoundFedBiO(BoundNested):
         nothing = {"value": jnp.zeros((), start.x.dtype), "slope": jnp.zeros_like(start.y)}
         end, told = jax.lax.fori_loop(0, jnp.maximum(count, 1), step, (start, nothing))  # without steps it still tells
         return memory, Message(jax.tree.map(jnp.subtract, end, start), told)
+
+
+@suggests_names
+@dataclass(frozen=True)
+class FedBiO(NestedSettings):
+    """Settings of FedBiO.
+
+    The means are over the round's participants, with the clients' weights made to sum to one. x is projected on X by the server, which
+    the source, without constraints, does not treat.
+
+    Parameters
+    ----------
+    step_size
+        eta of a step on x: a number, ``Decay(c, p)``, a callable of the round, or ``"auto"``, a step that short trial runs find.
+    inner_step
+        gamma of a step on y: a number or schedule; None is 1 / l, for an l that is certified to be at least the Lipschitz constant of every
+        grad_y g_i in y, or, where none can be, for twice the largest curvature at the start, which a warning tells.
+    linear_step
+        tau of a step on u, likewise; None is the step on y, for the same l bounds both.
+    local_steps
+        H: number, schedule, or one per client. ``"auto"``: 5, and 1 in the last quarter of the rounds, from round 200 on at the latest.
+    participation
+        Who takes part in a round: a fraction of the clients, a callable of the round, or an array (rounds, clients).
+    batch_size
+        Rows of every minibatch, each drawn anew; None uses all. ``"auto"``: all, where no client has more than 10,000, else 32.
+
+    Raises
+    ------
+    SettingError
+        For a setting out of range, or a step on y that is left to be certified and cannot be.
+    IncompatibleSolverError
+        When bound to a lower level of another scope or with constraints on y, an equilibrium, a server term, a black box, or private
+        constraints on x.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import FedBiO
+    >>> free = hf.Problem(hf.Minimize(clients=cp.sum_squares(x + y - 2)), hf.ArgMin(y, cp.sum_squares(y - x)))
+    >>> free.solve(FedBiO(step_size=0.05), rounds=50, progress=False).x.round(1)
+    array([1., 1.])
+    """
+
+    step_size: Schedule = "auto"
+    inner_step: Schedule | None = None
+    linear_step: Schedule | None = None
+    local_steps: StepCounts | Literal["auto"] = "auto"
+    participation: Participation = 1.0
+    batch_size: int | Literal["auto"] | None = "auto"
+    _algorithm: ClassVar[type[BoundFedBiO]] = BoundFedBiO

@@ -30,6 +30,7 @@ from hierfl.runtime.contract import Clients, Message
 from hierfl.solvers.papers.theory import lower_constants
 from hierfl.solvers.parts.bound import Bound, batches_of_small_tables
 from hierfl.solvers.parts.client_oracle import ClientOracle
+from hierfl.solvers.parts.common_settings import FederatedSettings
 from hierfl.solvers.parts.participation import cohorts_of
 from hierfl.solvers.parts.requirements import require_gradients, require_public_set
 from hierfl.solvers.parts.round_monitor import RoundMonitor, first_fault, move_rate
@@ -117,8 +118,10 @@ def measured_smoothness(problem: CompiledProblem, starts: np.ndarray) -> float:
     return max(float(np.max(program(problem.laid_out().clients, every, x))) for x in np.unique(starts, axis=0))
 
 
-class NestedSettings:
+class NestedSettings(FederatedSettings):
     """What settings of nested methods have in common: numbers that they leave to the run."""
+
+    _requirements = (require_nested,)
 
     def settled(self, problem: CompiledProblem, starts: np.ndarray) -> Self:
         """The settings with numbers in place of None: by l, certified, or else half as long as what is measured at the run's starts allows.
