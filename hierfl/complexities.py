@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite, log1p
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from hierfl.runtime.records import Limits
 from hierfl.runtime.run import run
 from hierfl.solvers import ZOHFL, FedRZO
 from hierfl.solvers.lower import LFD, Exact, FedAC, LocalSGD, ProjectedSGD, ProjectionMethod
-from hierfl.solvers.lower.lower_solver import Effort
+from hierfl.solvers.lower.lower_solver import Clock
 from hierfl.solvers.papers.theory import report
 from hierfl.solvers.parts.directions import shifts_of
 from hierfl.solvers.parts.step_schedules import rows as rows_of
@@ -68,6 +68,16 @@ class MeasuredEffort:
     scalars: int
     lower_scalars: int
     residual: float | None
+
+
+class Effort(NamedTuple):
+    """What a lower solver is to take by its tables: evaluations of F (each on a minibatch, or on all of a client's data), projections on Y(x),
+    and rounds of communication. The look at the residual, for the history, is counted with them.
+    """
+
+    gradients: int
+    projections: int
+    rounds: int = 0
 
 
 @dataclass(frozen=True)
@@ -387,24 +397,20 @@ def predicted_effort(algorithm: Any, rounds: int) -> Effort | None:
     rows (``batch_size=None``) in sample scope are as long as each client's data.
     """
     lower, problem = algorithm.lower, algorithm.problem
-    if not hasattr(lower, "effort") or not (algorithm.federated or algorithm.cohorts.everybody):
+    if not hasattr(lower, "evaluations") or not (algorithm.federated or algorithm.cohorts.everybody):
         return None
     points = points_of(algorithm.settings)
     if algorithm.federated:
-        calls = [lower.effort(r) for r in range(rounds)]
-        return Effort(
-            points * sum(call.gradients for call in calls),
-            points * sum(call.projections for call in calls) * _projects(problem),
-            sum(call.rounds for call in calls),
-        )
+        made = sum(int(lower.evaluations(Clock(r, 0), 0)) for r in range(rounds))
+        projected = (made - rounds * problem.num_clients) * lower.rule.sequences + 2 * rounds  # every sequence in every local step
+        lower_rounds = int(np.sum(rows_of(lower.lower_rounds, 0, rounds)))
+        return Effort(points * made, points * projected * _projects(problem), lower_rounds)
     owners = 1 if problem.scope == "client" else algorithm.oracle.batch_size
     if owners is None:
         return None
-    calls = [lower.effort(r, k, client) for r, k, client in _steps(algorithm, rounds)]
-    return Effort(
-        points * owners * sum(call.gradients for call in calls),
-        points * owners * sum(call.projections for call in calls) * _projects(problem),
-    )
+    calls = [int(lower.evaluations(Clock(r, k), client)) for r, k, client in _steps(algorithm, rounds)]
+    asked = points * owners
+    return Effort(asked * sum(calls), asked * (sum(calls) + len(calls)) * _projects(problem))
 
 
 def points_of(settings: Any) -> int:

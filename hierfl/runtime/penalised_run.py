@@ -60,21 +60,24 @@ class Slopes(NamedTuple):
         return float(np.clip(GUESS * self.objective / self.conditions, LEAST, LARGEST))
 
 
-class _Look(NamedTuple):
-    """f, oriented for minimisation, at an x, all excesses, flat, and the largest in what is allowed."""
-
-    x: np.ndarray
-    value: float
-    excesses: np.ndarray
-    excess: float
-
-
 class Measured(NamedTuple):
     """f at an x, oriented for minimisation, and what is violated; the evaluation where the lower level is solved here."""
 
     value: float
     violations: Violations
     evaluation: Evaluation | None
+
+    @classmethod
+    def at(cls, compiled: CompiledProblem, x: np.ndarray, required: bool = False) -> Measured | None:
+        """Both at x, the lower level solved here; None where f has no value, and none is required."""
+        try:
+            evaluation = compiled.exact.at(x)
+        except HierflError:
+            if required:
+                raise
+            return None
+        assert evaluation.solution is not None
+        return cls(float(evaluation.value), Violations.at(compiled, x, evaluation.solution.y), evaluation)
 
 
 class Ended(NamedTuple):
@@ -183,12 +186,12 @@ def slopes_of(compiled: CompiledProblem, x0: Any, seed: int) -> Slopes:
     beside = on_upper_set(compiled, bases.repeat(AROUND, axis=0) + lengths[:, None] * ways)
     objective = conditions = 0.0
     for place, base in enumerate(bases):
-        here = _looked_at(compiled, base)
+        here = _value_and_excesses(compiled, base)
         for point in beside[place * AROUND : (place + 1) * AROUND] if here is not None else ():
-            there, length = _looked_at(compiled, point), float(np.linalg.norm(point - base))
+            there, length = _value_and_excesses(compiled, point), float(np.linalg.norm(point - base))
             if here is not None and there is not None and length > 0:
-                objective = max(objective, abs(there.value - here.value) / length)
-                conditions = max(conditions, float(np.abs(there.excesses - here.excesses).max()) / length)
+                objective = max(objective, abs(there[0] - here[0]) / length)
+                conditions = max(conditions, float(np.abs(there[1] - here[1]).max()) / length)
     return Slopes(objective, conditions)
 
 
@@ -200,17 +203,14 @@ def spread_over(compiled: CompiledProblem, x0: Any, count: int, seed: int) -> np
     return on_upper_set(compiled, sobol_points(box, count, seed))
 
 
-def _looked_at(compiled: CompiledProblem, x: np.ndarray) -> _Look | None:
-    """What is seen at x; None where f has no value."""
-    try:
-        evaluation = compiled.exact.at(x)
-    except HierflError:
+def _value_and_excesses(compiled: CompiledProblem, x: np.ndarray) -> tuple[float, np.ndarray] | None:
+    """f at an x and all that the conditions are beyond, flat; None where f has no value."""
+    found = Measured.at(compiled, x)
+    if found is None:
         return None
-    assert evaluation.solution is not None
-    told = Violations.at(compiled, x, evaluation.solution.y)
-    sides = sides_at(compiled, x, evaluation.solution.y)
-    excesses = np.concatenate([np.ravel(left - right) for left, right in sides])
-    return _Look(x, float(evaluation.value), excesses, told.excess)
+    assert found.evaluation is not None and found.evaluation.solution is not None
+    sides = sides_at(compiled, x, found.evaluation.solution.y)
+    return found.value, np.concatenate([np.ravel(left - right) for left, right in sides])
 
 
 class _Rounds:
@@ -292,8 +292,8 @@ class _Rounds:
     def _spread(self) -> list[Any]:
         """The point of X that violates least, of many spread over it."""
         points = spread_over(self.compiled, self.settings.x0, SPREAD, self.settings.seed)
-        looks = (_looked_at(self.compiled, point) for point in points)
-        seen = [(one.excess, place) for place, one in enumerate(looks) if one is not None]
+        looks = (Measured.at(self.compiled, point) for point in points)
+        seen = [(one.violations.excess, place) for place, one in enumerate(looks) if one is not None]
         return [self.compiled.upper.unflatten(points[min(seen)[1]])] if seen else []
 
     def _run(self, rho: float, objective: float = 1.0, last: bool = False) -> Ended:
@@ -319,24 +319,15 @@ class _Rounds:
         """What f and the conditions are where a run ended, if that is found in time; a run that was to end already has not long."""
         try:
             with heeded(max(self.limits.until, time.perf_counter()) + QUICKLY, LATE, anew=True):
-                return self._asked(result) if self.compiled.elsewhere else self._seen(x, required)
+                seen = self._asked(result) if self.compiled.elsewhere else Measured.at(self.compiled, x, required)
         except CutShort:
-            return self._not_measured
+            seen = None
+        return seen or self._not_measured
 
     @property
     def _not_measured(self) -> Measured:
         unknown = [Violation(one.text, float("nan"), ALLOWED) for one in self.compiled.coupled.conditions]
         return Measured(float("nan"), Violations(unknown), None)
-
-    def _seen(self, x: np.ndarray, required: bool) -> Measured:
-        try:
-            evaluation = self.compiled.exact.at(x)
-        except HierflError:
-            if required:
-                raise
-            return self._not_measured
-        assert evaluation.solution is not None
-        return Measured(float(evaluation.value), Violations.at(self.compiled, x, evaluation.solution.y), evaluation)
 
     @double_precision
     def _asked(self, result: Result) -> Measured:
