@@ -17,21 +17,6 @@ from hierfl.near_names import near_names, require_names, suggests_names
 MOST_ROUNDS = 100_000_000
 OPEN_ENDED = 100_000  # rounds, at most, of a run that goes on until it stagnates
 SEEDS = 2**64  # so many there are
-HISTORY_COLUMNS = {
-    "round",
-    "objective",
-    "gradient_norm",
-    "lower_residual",
-    "values",
-    "gradients",
-    "products",
-    "projections",
-    "lower_gradients",
-    "lower_solves",
-    "step_size",
-    "seconds",
-    "participants",
-}
 Metrics = Mapping[str, Callable[..., float]]
 
 
@@ -40,6 +25,7 @@ COLUMNS = {
     "floats": "scalars",
     **{name: name for name in ("values", "gradients", "products", "projections", "lower_gradients", "lower_solves")},
 }
+HISTORY_COLUMNS = {"round", "objective", "gradient_norm", "lower_residual", "step_size", "seconds", "participants", *COLUMNS} - {"floats"}
 
 
 @suggests_names

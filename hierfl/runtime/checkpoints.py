@@ -8,11 +8,10 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import io
-import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from inspect import signature
 from pathlib import Path
@@ -38,6 +37,7 @@ from hierfl.run_settings import RunSettings
 from hierfl.runtime.contract import Algorithm, Ending, Visitor
 from hierfl.runtime.records import Begun, History, KeptMemory
 from hierfl.runtime.watch import Seen, Watch
+from hierfl.runtime.whole_file import write_whole
 from hierfl.version import VERSION
 
 LOOKED_AT = 256  # rows of a file that is not read as a whole
@@ -210,7 +210,7 @@ def _runtime_text(runtime: Any) -> str:
 
 FORMAT = 2
 HEAD = b"hierfl checkpoint "
-SUFFIX, PART, LOCK = ".checkpoint", "unfinished.part", "hierfl.lock"
+SUFFIX, LOCK = ".checkpoint", "hierfl.lock"
 KEPT = 2
 
 
@@ -298,19 +298,10 @@ class CheckpointFolder:
         """
         body = io.BytesIO()
         np.savez(body, note=note_of(note, FORMAT, arrays), **arrays)  # type: ignore[arg-type]
-        content, part = body.getbuffer(), self.path / PART
-        path = self.path / f"{self._number + 1:06d}{SUFFIX}"
+        content, path = body.getbuffer(), self.path / f"{self._number + 1:06d}{SUFFIX}"
         try:
-            with open(part, "wb") as file:
-                file.write(HEAD + hashlib.sha256(content).hexdigest().encode() + b"\n")
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, path)
-            self._sync()
+            write_whole(path, HEAD + hashlib.sha256(content).hexdigest().encode() + b"\n", content)
         except OSError as error:
-            with suppress(OSError):  # it is no checkpoint, and the next one takes its place
-                part.unlink()
             left = f"; {self._good[-1].name}, the checkpoint before, is intact" if self._good else ""
             raise CheckpointError(
                 f"the checkpoint of {len(content):,} bytes cannot be written to {self.path} ({_reason(error)}){left}. Make room there, and "
@@ -324,14 +315,6 @@ class CheckpointFolder:
     def _files(self) -> list[Path]:
         """The checkpoints, the oldest first."""
         return sorted((p for p in self.path.glob(f"*{SUFFIX}") if p.stem.isdigit()), key=lambda path: int(path.stem))
-
-    def _sync(self) -> None:
-        """Have the new name on disk as well."""
-        folder = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def _read(path: Path) -> CheckpointContent:

@@ -48,12 +48,10 @@ def described(key: Any) -> str:
 
 
 def _check_array(array: np.ndarray | MappedRows, what: str) -> None:
-    """Check that the entries are real and finite; they are read in blocks, so that memory-mapped arrays stay on disk.
+    """Check that real entries are finite; they are read in blocks, so that memory-mapped arrays stay on disk.
 
     Raises ``DataError``, saying how many entries are not finite, and in which row first.
     """
-    if array.dtype.kind not in "fiub":
-        raise DataError(f"{what} has dtype {array.dtype}; expected real numbers.")
     if array.dtype.kind != "f":
         return
     if array.ndim == 0:

@@ -207,17 +207,13 @@ class ClosedScheduler(Stripped, Scheduler):
         return self.heartbeat_worker(**said)
 
     def _wrong(self, comm: Comm, *roles: str) -> str | None:
-        return unlike(_certificate(comm), *roles) if self.address.startswith("tls://") else None
+        return unlike(comm.extra_info.get("peercert"), *roles) if self.address.startswith("tls://") else None
 
     def _require(self, comm: Comm, *roles: str) -> None:
         wrong = self._wrong(comm, *roles)
         if wrong is not None:
             LOG.warning("refused a word from %s: %s", comm.peer_address, wrong)
             raise PermissionError(wrong)
-
-
-def _certificate(comm: Comm) -> Any:
-    return comm.extra_info.get("peercert")
 
 
 async def scheduling(host: str, port: int, security: Security | None) -> None:

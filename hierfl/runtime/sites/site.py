@@ -233,7 +233,7 @@ class Site:
             raise SiteError(f"a start of {start.algorithm!r} whose solver is {type(solver).__name__}.")
         algorithm = solver.bind(problem, start.rounds, start.queries)
         self._make_room(algorithm.program_key)
-        protocol = self._kept_program(("protocol", algorithm.program_key, start.penalty is None), lambda: RunProtocol.of(problem, algorithm, start.x0))
+        protocol = _kept_in(self._programs, ("protocol", algorithm.program_key, start.penalty is None), lambda: RunProtocol.of(problem, algorithm, start.x0))
         if any(drawn.size > MOST_DRAWN for drawn in set().union(*protocol.drawn.values())):
             return self._refusal(start, f"batches of more than {MOST_DRAWN:,} rows: take batch_size=None for all of them")
         entry, replaced = self._entry(start, protocol, server), self._runs.get(server)
@@ -371,11 +371,6 @@ class Site:
             for kept in [kept for kept in self._programs if oldest in kept]:
                 del self._programs[kept]
 
-    def _kept_program(self, key: Any, make: Callable[[], Any]) -> Any:
-        if key not in self._programs:
-            self._programs[key] = make()
-        return self._programs[key]
-
     def tell(self, reply: Any, size: int) -> None:
         """The owner's log has every array that leaves: its run, name, shape and bytes."""
         run, self._asked_last = self._asked_last, None
@@ -415,10 +410,7 @@ class SiteRun:
         self.own, self.noised, self.masks, self._asked_alike = own, noised, masks, start.digest()
         self.problem, self.algorithm, self.programs, self.rounds = problem, algorithm, programs, start.rounds
         self.places = {client: place for place, client in enumerate(held)}
-        key = ("data", tuple(held), problem.parameter_values)
-        if key not in programs:
-            programs[key] = problem.population_of(held)
-        self.data = programs[key]
+        self.data = _kept_in(programs, ("data", tuple(held), problem.parameter_values), lambda: problem.population_of(held))
         self.tables = as_tables(fitted(start.tables, algorithm.tables))
         self.protocol, self.owed = protocol, (0, 0)  # rounds and messages that the ledger has not yet
         first = algorithm.memory(jnp.asarray(start.x0))
@@ -558,10 +550,18 @@ class SiteRun:
 
     def _program(self, kind: str, step: str, size: int) -> Callable[..., Any]:
         key = (self.algorithm.program_key, kind, step, size, self.problem.declaration.penalty is None)
-        if key not in self.programs:
+
+        def program() -> Callable[..., Any]:
             together = choose_schedule(self.problem, size, None, self.algorithm.work).side_by_side
-            self.programs[key] = jax.jit(_stepper(self.algorithm, kind, step, together))
-        return self.programs[key]
+            return jax.jit(_stepper(self.algorithm, kind, step, together))
+
+        return _kept_in(self.programs, key, program)
+
+
+def _kept_in(programs: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
+    if key not in programs:
+        programs[key] = make()
+    return programs[key]
 
 
 def _stepper(algorithm: Any, kind: str, name: str, together: bool) -> Callable[..., Any]:
