@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hierfl import errors
-from hierfl.checkpoint import Checkpoint
 from hierfl.errors import *  # noqa: F403
 from hierfl.language.aggregates import Cox, CVaR, Worst
 from hierfl.language.expectation import E, total
@@ -25,7 +24,7 @@ from hierfl.language.sample import ClientParameter, Sample
 from hierfl.near_names import no_such_name
 from hierfl.problem import Problem
 from hierfl.result import Result
-from hierfl.run_settings import Budget
+from hierfl.run_settings import Budget, Checkpoint
 from hierfl.runs import Runs
 from hierfl.sweeping import Sweep, sweep
 from hierfl.version import VERSION

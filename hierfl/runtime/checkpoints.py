@@ -22,7 +22,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.checkpoint import Checkpoint
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.content_marks import Leaves, content_mark
 from hierfl.errors import CheckpointError, CheckpointWarning, HierflError, SettingError
@@ -33,7 +32,7 @@ from hierfl.language.federation.client import Client
 from hierfl.language.federation.given_arrays import MappedRows
 from hierfl.language.printing.card import call_text
 from hierfl.language.printing.text import expression_text
-from hierfl.run_settings import RunSettings
+from hierfl.run_settings import Checkpoint, RunSettings
 from hierfl.runtime.contract import Algorithm, Ending, Visitor
 from hierfl.runtime.records import Begun, History, KeptMemory
 from hierfl.runtime.watch import Seen, Watch

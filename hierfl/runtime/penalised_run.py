@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -213,24 +213,22 @@ def _value_and_excesses(compiled: CompiledProblem, x: np.ndarray) -> tuple[float
     return found.value, np.concatenate([np.ravel(left - right) for left, right in sides])
 
 
+@dataclass
 class _Rounds:
     """The runs of one start."""
 
-    def __init__(
-        self,
-        compiled: CompiledProblem,
-        goal: CompiledProblem,
-        solver: Any,
-        settings: RunSettings,
-        limits: Limits,
-        chosen: str | None,
-    ) -> None:
-        self.compiled, self.goal, self.solver, self.settings = compiled, goal, solver, settings
-        self.limits, self.chosen = limits, chosen
-        self.x0, self.made = settings.x0, list[Ended]()
-        self.least: Ended | None = None  # of the runs without f
-        self.slack = 0.0  # what a method that smooths may leave violated
-        penalty = goal.declaration.penalty
+    compiled: CompiledProblem
+    goal: CompiledProblem
+    solver: Any
+    settings: RunSettings
+    limits: Limits
+    chosen: str | None
+    made: list[Ended] = field(default_factory=list)
+    least: Ended | None = None  # of the runs without f
+    slack: float = 0.0  # what a method that smooths may leave violated
+
+    def __post_init__(self) -> None:
+        self.x0, penalty = self.settings.x0, self.goal.declaration.penalty
         assert penalty is not None
         self.penalty: Penalty = penalty
 
