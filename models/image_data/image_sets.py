@@ -159,10 +159,6 @@ def _zipped_or_not(home: Path, file: str) -> Path:
     return plain if plain.exists() else home / f"{file}.gz"
 
 
-def _read_cifar_set(home: Path) -> ClassificationData:
-    return ClassificationData(*read_cifar(home), scale=255.0)
-
-
 def _bundled_digits() -> ClassificationData:
     try:
         from sklearn.datasets import load_digits
@@ -221,7 +217,7 @@ IMAGE_SETS = {
             {ARCHIVE: "c32a1d4ab5d03f1284b67883e8d87530"},
             ("https://www.cs.toronto.edu/~kriz/",),
             (FOLDER, BATCHES[0], ARCHIVE),
-            _read_cifar_set,
+            lambda home: ClassificationData(*read_cifar(home), scale=255.0),
             (BATCHES, tuple(f"{FOLDER}/{batch}" for batch in BATCHES)),
         ),
     )

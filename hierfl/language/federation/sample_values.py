@@ -188,8 +188,9 @@ def sample_value(sample: Sample, value: Any, who: str) -> Any:
     given = given_array(value, what, " or a frozen scipy.stats distribution, such as stats.norm(0, 1)")
     array = given.array
     if array.ndim == 0 or array.shape[1:] != sample.shape:
+        wanted = ", ".join(["N", *map(str, sample.shape)]) if sample.shape else "N,"
         raise DataError(
-            f"{what} has shape {array.shape}; expected ({_rows_shape(sample)}) with samples along the first axis."
+            f"{what} has shape {array.shape}; expected ({wanted}) with samples along the first axis."
             f"{_shape_hint(sample, array)}"
         )
     if len(array) == 0:
@@ -253,10 +254,6 @@ def _shape_hint(sample: Sample, array: np.ndarray) -> str:
 def array_of(value: Any) -> Any:
     """The array itself, of what was given as one; a distribution, or what is elsewhere, as it is."""
     return value.array if isinstance(value, GivenArray) else value
-
-
-def _rows_shape(sample: Sample) -> str:
-    return ", ".join(["N", *map(str, sample.shape)]) if sample.shape else "N,"
 
 
 class OnDisk(NamedTuple):
