@@ -22,7 +22,7 @@ from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.parts.bound import batches_of_small_tables
 from hierfl.solvers.parts.client_oracle import ClientOracle
-from hierfl.solvers.parts.common_settings import FederatedSettings
+from hierfl.solvers.parts.common_settings import FederatedSettings, Requirements
 from hierfl.solvers.parts.local_steps import LocalSteps, Term, Value
 from hierfl.solvers.parts.participation import Participation, cohorts_of
 from hierfl.solvers.parts.requirements import require_count, require_gradients, require_public_set, require_single_level
@@ -214,7 +214,7 @@ class FedAvg(FederatedSettings):
     batch_size: int | Literal["auto"] | None = "auto"
     epochs: int | None = field(default=None, kw_only=True)
     takes_epochs: ClassVar[bool] = True
-    _requirements = (require_first_order,)
+    _requirements: ClassVar[Requirements] = (require_first_order,)
     _algorithm: ClassVar[type[BoundFedAvg]] = BoundFedAvg
 
     def __post_init__(self) -> None:

@@ -58,10 +58,13 @@ def require_common(settings: Any) -> None:
             CHECKS[field.name](value, field.name)
 
 
+Requirements = tuple[Callable[[object, CompiledProblem], None], ...]  # of a problem
+
+
 class FederatedSettings:
     """What the settings of most methods have in common: how they are checked, and bound to a problem."""
 
-    _requirements: ClassVar[tuple[Callable[[object, CompiledProblem], None], ...]]  # of the problem
+    _requirements: ClassVar[Requirements]
     _algorithm: ClassVar[Any]
 
     def __post_init__(self) -> None:
