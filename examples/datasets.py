@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 
 from hierfl.models import ClassificationData
-from hierfl.models.image_data import load_images
-from hierfl.models.image_data.image_sets import DATA_VARIABLE
+from hierfl.models.image_data import DATA_VARIABLE, load_images
 
 
 def load(folder: str | None = None, download: bool = False) -> tuple[str, ClassificationData]:

@@ -8,38 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hierfl import errors
-from hierfl.checkpoint import Checkpoint
-from hierfl.errors import (
-    AbsentDataError,
-    CallError,
-    CheckpointError,
-    CheckpointWarning,
-    DataError,
-    DeclarationError,
-    DivergedError,
-    DroppedRowsWarning,
-    EmptyLowerSetError,
-    ExpectationWarning,
-    FeasibilityWarning,
-    ForkedProcessError,
-    HierflError,
-    HierflWarning,
-    IncompatibleSolverError,
-    InfeasibleError,
-    LedgerError,
-    LowerLevelError,
-    LowerLevelWarning,
-    MissingPackageError,
-    NoGradientError,
-    NotConvexError,
-    RestWarning,
-    SettingError,
-    SiteError,
-    SymbolicError,
-    TheoryWarning,
-    UnknownNameError,
-    UnsupportedAtomError,
-)
+from hierfl.errors import *  # noqa: F403
 from hierfl.language.aggregates import Cox, CVaR, Worst
 from hierfl.language.expectation import E, total
 from hierfl.language.federation.client import Client
@@ -55,7 +24,7 @@ from hierfl.language.sample import ClientParameter, Sample
 from hierfl.near_names import no_such_name
 from hierfl.problem import Problem
 from hierfl.result import Result
-from hierfl.run_settings import Budget
+from hierfl.run_settings import Budget, Checkpoint
 from hierfl.runs import Runs
 from hierfl.sweeping import Sweep, sweep
 from hierfl.version import VERSION
@@ -64,73 +33,45 @@ __version__ = VERSION
 
 __all__ = [
     "IID",
-    "AbsentDataError",
     "ArgMax",
     "ArgMin",
     "BlackBox",
     "Budget",
     "ByGroup",
     "CVaR",
-    "CallError",
     "Checkpoint",
-    "CheckpointError",
-    "CheckpointWarning",
     "Client",
     "ClientParameter",
     "Cox",
-    "DataError",
-    "DeclarationError",
     "Dirichlet",
-    "DivergedError",
-    "DroppedRowsWarning",
     "Dual",
     "E",
     "Elsewhere",
-    "EmptyLowerSetError",
     "Equilibrium",
-    "ExpectationWarning",
-    "FeasibilityWarning",
     "Federation",
-    "ForkedProcessError",
     "Function",
-    "HierflError",
-    "HierflWarning",
-    "IncompatibleSolverError",
-    "InfeasibleError",
-    "LedgerError",
-    "LowerLevelError",
-    "LowerLevelWarning",
     "Maximize",
     "Minimize",
-    "MissingPackageError",
     "Moments",
     "Nash",
-    "NoGradientError",
-    "NotConvexError",
     "Player",
     "Problem",
     "Quantity",
-    "RestWarning",
     "Result",
     "Runs",
     "Sample",
     "Schema",
-    "SettingError",
     "ShadowPrice",
     "Shards",
-    "SiteError",
     "Study",
     "Sweep",
-    "SymbolicError",
-    "TheoryWarning",
-    "UnknownNameError",
-    "UnsupportedAtomError",
     "Worst",
     "complexity",
     "errors",
     "sweep",
     "total",
 ]
+__all__ += errors.__all__
 
 if TYPE_CHECKING:
     from hierfl.complexities import complexity as complexity

@@ -13,6 +13,38 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+__all__ = [
+    "AbsentDataError",
+    "CallError",
+    "CheckpointError",
+    "CheckpointWarning",
+    "DataError",
+    "DeclarationError",
+    "DivergedError",
+    "DroppedRowsWarning",
+    "EmptyLowerSetError",
+    "ExpectationWarning",
+    "FeasibilityWarning",
+    "ForkedProcessError",
+    "HierflError",
+    "HierflWarning",
+    "IncompatibleSolverError",
+    "InfeasibleError",
+    "LedgerError",
+    "LowerLevelError",
+    "LowerLevelWarning",
+    "MissingPackageError",
+    "NoGradientError",
+    "NotConvexError",
+    "RestWarning",
+    "SettingError",
+    "SiteError",
+    "SymbolicError",
+    "TheoryWarning",
+    "UnknownNameError",
+    "UnsupportedAtomError",
+]
+
 
 def entry_of(kind: type[BaseException]) -> str:
     """Say what prints the entry on a class of errors or warnings of hierfl, or on the nearest that it derives from."""

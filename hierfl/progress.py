@@ -179,7 +179,6 @@ class RunProgress(_Bar):
         return [MofNCompleteColumn(), unit, TimeElapsedColumn(), left, TimeRemainingColumn(), note]
 
     def advance(self, count: int) -> None:
-        """Report that ``count`` more are done."""
         now = time.perf_counter()
         self._done += count
         self.update(self._done, "")
@@ -201,7 +200,6 @@ class RunProgress(_Bar):
             )
 
     def update(self, done: int, note: str) -> None:
-        """Report that so many are done, with a note."""
         if not self._enabled or time.perf_counter() - self._began < _QUIET_SECONDS:
             return
         self._show()

@@ -246,7 +246,6 @@ class Result(Shown):
         return lines if self.problem is None else [*lines, *self.problem.where(self, self._parameters)]
 
     def _privacy(self) -> list[str]:
-        """What the run's noise guarantees, in a line."""
         told = self.settings.get("privacy")
         if told is None:
             return []
@@ -440,7 +439,6 @@ class Result(Shown):
 
     @classmethod
     def _of(cls, note: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Result:
-        """The result of what was saved."""
         groups = {
             group: {name.split("/", 1)[1]: a for name, a in arrays.items() if name.startswith(group + "/")}
             for group in ("history", "metrics", "trajectory")

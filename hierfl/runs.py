@@ -68,7 +68,6 @@ class Runs(Shown):
         return iter(self.results)
 
     def _attach(self, problem: Problem) -> None:
-        """Say whose results they are, once."""
         for result in self.results:
             result._attach(problem)
 

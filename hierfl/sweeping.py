@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
 from hierfl.atoms.writing.latex_pen import escaped
-from hierfl.checkpoint import Checkpoint
 from hierfl.errors import DivergedError, SettingError
 from hierfl.jaxtools.interruption import INTERRUPTED
 from hierfl.language.printing.card import Card, Shown, call_text
 from hierfl.near_names import suggests_names
-from hierfl.run_settings import RunSettings
+from hierfl.run_settings import Checkpoint, RunSettings, SolveSettings
 from hierfl.runs import Runs, aligned, scalars, summary
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from hierfl.problem import Problem
-    from hierfl.run_settings import SolveSettings
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,7 +59,6 @@ class Sweep(Shown):
         return aligned(self._cells())
 
     def _cells(self) -> list[list[str]]:
-        """The table, its head first."""
         rows = [
             [name, summary(runs), f"{_mean_scalars(runs):,.0f}", f"{self.seconds[name]:.1f}"]
             for name, runs in self.runs.items()

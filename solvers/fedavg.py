@@ -22,7 +22,7 @@ from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.parts.bound import batches_of_small_tables
 from hierfl.solvers.parts.client_oracle import ClientOracle
-from hierfl.solvers.parts.common_settings import require_common
+from hierfl.solvers.parts.common_settings import FederatedSettings, Requirements
 from hierfl.solvers.parts.local_steps import LocalSteps, Term, Value
 from hierfl.solvers.parts.participation import Participation, cohorts_of
 from hierfl.solvers.parts.requirements import require_count, require_gradients, require_public_set, require_single_level
@@ -38,86 +38,6 @@ from hierfl.solvers.parts.step_schedules import (
     tabulate,
     tabulate_steps,
 )
-
-
-@suggests_names
-@dataclass(frozen=True)
-class FedAvg:
-    """Settings of FedAvg.
-
-    Upper constraints: the server projects x0 and its means on X, so x is always in X, but with more than one local step the limit
-    is near the solution only. A server term takes part as one more client of weight one.
-
-    Parameters
-    ----------
-    step_size
-        gamma: a number, ``Decay(c, p)``, a callable of the round, or ``"auto"``, a step that short trial runs find.
-    local_steps
-        H: number, schedule, or one per client. ``"auto"``: 5, and 1 in the last quarter of the rounds, from round 200 on at the latest: with
-        more than one the limit is near the optimum only, where clients differ.
-    participation
-        Who takes part in a round: a fraction of the clients (ceil(fraction * m) of them, drawn by chance); a callable of the round that
-        returns the indices of clients; or an array of booleans (rounds, clients), the papers' S_r.
-    absent
-        How the absent count: ``"unbiased"`` (participants' moves times m/|S|), ``"renormalise"``, ``"zero"``.
-    batch_size
-        Rows of the minibatches; None uses all. ``"auto"``: all, where no client has more than 10,000, else 32.
-    epochs
-        E, in place of ``local_steps``: passes over a client's own rows in batches of ``batch_size`` without replacement, shuffled anew
-        for each, so that client k takes E ceil(n_k / batch_size) steps, as in the source.
-
-    Notes
-    -----
-    The source's weights n_k / n are those of ``hf.Federation(..., weights="samples")``, which are part of the objective. Of absent
-    clients it has the mean over those present, ``absent="renormalise"``.
-
-    Raises
-    ------
-    SettingError
-        For a setting out of range.
-    IncompatibleSolverError
-        When bound to a problem with a lower level, a black box, or private constraints on x; with ``epochs``, to one without rows.
-
-    Examples
-    --------
-    >>> from hierfl.solvers import FedAvg
-    >>> smooth = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - 1)))
-    >>> smooth.solve(FedAvg(step_size=0.1, local_steps=5), rounds=50, progress=False).x.round(1)
-    array([1., 1.])
-    """
-
-    step_size: Schedule = "auto"
-    local_steps: StepCounts | Literal["auto"] = "auto"
-    participation: Participation = 1.0
-    absent: str = "unbiased"
-    batch_size: int | Literal["auto"] | None = "auto"
-    epochs: int | None = field(default=None, kw_only=True)
-    takes_epochs: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_common(self)
-        if self.epochs is None:
-            return
-        require_count(self.epochs, "epochs")
-        if not self.takes_epochs:
-            raise SettingError(
-                f"epochs={self.epochs}: {type(self).__name__} has no passes over data; give local_steps."
-            )
-        if self.local_steps is not type(self).local_steps:
-            raise SettingError(
-                "epochs and local_steps: give one of the two; epochs say how many steps each client takes."
-            )
-
-    def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundFedAvg:
-        """The algorithm for one problem, schedules tabulated.
-
-        Raises
-        ------
-        IncompatibleSolverError, SettingError
-            Naming what the solver needs and what the problem has.
-        """
-        require_first_order(self, problem)
-        return BoundFedAvg.of(self, problem, rounds, queries)
 
 
 def batches_of_a_pass(population: Population | None, samples: Sequence[int], batch_size: int | None) -> np.ndarray:
@@ -180,8 +100,7 @@ class BoundFedAvg(LocalSteps):
 
     @property
     def epochs(self) -> int | None:
-        epochs: int | None = self.settings.epochs
-        return epochs
+        return self.settings.epochs
 
     def sampled(self, term: Term, function: Callable[[Rows], Value], party: Party, key: Array, t: Array) -> Value:
         """A function of the rows on the minibatch of local step t: drawn with replacement, or the next of a pass."""
@@ -231,7 +150,6 @@ class BoundFedAvg(LocalSteps):
         return self.of_present(clients, jnp.maximum(steps_of(self.counts, clients.round, clients.participants), 1))
 
     def server_count(self, r: Array) -> Array:
-        """The server's local steps in a round."""
         if self.epochs is None:
             return jnp.max(row(self.counts, r))
         population, samples = self.problem.static_data.server, self.problem.server_samples
@@ -241,3 +159,74 @@ class BoundFedAvg(LocalSteps):
         start, r = received.broadcast, received.round
         end, value = self.descend(term, party, start, count, self.size(r), lambda z: self.pull(z, start, r), key)
         return end - start, value
+
+
+@suggests_names
+@dataclass(frozen=True)
+class FedAvg(FederatedSettings):
+    """Settings of FedAvg.
+
+    Upper constraints: the server projects x0 and its means on X, so x is always in X, but with more than one local step the limit
+    is near the solution only. A server term takes part as one more client of weight one.
+
+    Parameters
+    ----------
+    step_size
+        gamma: a number, ``Decay(c, p)``, a callable of the round, or ``"auto"``, a step that short trial runs find.
+    local_steps
+        H: number, schedule, or one per client. ``"auto"``: 5, and 1 in the last quarter of the rounds, from round 200 on at the latest: with
+        more than one the limit is near the optimum only, where clients differ.
+    participation
+        Who takes part in a round: a fraction of the clients (ceil(fraction * m) of them, drawn by chance); a callable of the round that
+        returns the indices of clients; or an array of booleans (rounds, clients), the papers' S_r.
+    absent
+        How the absent count: ``"unbiased"`` (participants' moves times m/|S|), ``"renormalise"``, ``"zero"``.
+    batch_size
+        Rows of the minibatches; None uses all. ``"auto"``: all, where no client has more than 10,000, else 32.
+    epochs
+        E, in place of ``local_steps``: passes over a client's own rows in batches of ``batch_size`` without replacement, shuffled anew
+        for each, so that client k takes E ceil(n_k / batch_size) steps, as in the source.
+
+    Notes
+    -----
+    The source's weights n_k / n are those of ``hf.Federation(..., weights="samples")``, which are part of the objective. Of absent
+    clients it has the mean over those present, ``absent="renormalise"``.
+
+    Raises
+    ------
+    SettingError
+        For a setting out of range.
+    IncompatibleSolverError
+        When bound to a problem with a lower level, a black box, or private constraints on x; with ``epochs``, to one without rows.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import FedAvg
+    >>> smooth = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - 1)))
+    >>> smooth.solve(FedAvg(step_size=0.1, local_steps=5), rounds=50, progress=False).x.round(1)
+    array([1., 1.])
+    """
+
+    step_size: Schedule = "auto"
+    local_steps: StepCounts | Literal["auto"] = "auto"
+    participation: Participation = 1.0
+    absent: str = "unbiased"
+    batch_size: int | Literal["auto"] | None = "auto"
+    epochs: int | None = field(default=None, kw_only=True)
+    takes_epochs: ClassVar[bool] = True
+    _requirements: ClassVar[Requirements] = (require_first_order,)
+    _algorithm: ClassVar[type[BoundFedAvg]] = BoundFedAvg
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.epochs is None:
+            return
+        require_count(self.epochs, "epochs")
+        if not self.takes_epochs:
+            raise SettingError(
+                f"epochs={self.epochs}: {type(self).__name__} has no passes over data; give local_steps."
+            )
+        if self.local_steps is not type(self).local_steps:
+            raise SettingError(
+                "epochs and local_steps: give one of the two; epochs say how many steps each client takes."
+            )

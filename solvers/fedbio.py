@@ -29,10 +29,64 @@ from hierfl.compiler.data.tables import Party
 from hierfl.jaxtools.keyed_random import split
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Message, Received
-from hierfl.solvers.parts.common_settings import require_common
-from hierfl.solvers.parts.nested import BoundNested, NestedPoint, NestedSettings, require_nested, tabulate_lower_step
+from hierfl.solvers.parts.nested import BoundNested, NestedPoint, NestedSettings, tabulate_lower_step
 from hierfl.solvers.parts.participation import Participation
 from hierfl.solvers.parts.step_schedules import Schedule, StepCounts, constant, in_phases, row, steps_of, tabulate_steps
+
+
+@dataclass(frozen=True, eq=False)
+class BoundFedBiO(BoundNested):
+    """FedBiO on one problem: the algorithm of the runtime contract.
+
+    ``linear_sizes`` (rounds,): tau; ``counts`` (rounds or 1, clients or 1): H. The state is a ``NestedPoint``.
+    """
+
+    linear_sizes: np.ndarray
+    counts: np.ndarray
+    tabulated: ClassVar[tuple[str, ...]] = ("step_size", "inner_step", "linear_step", "local_steps")
+
+    @classmethod
+    def of(cls, settings: Any, problem: CompiledProblem, rounds: int, queries: str, **own: Any) -> Self:
+        counts = tabulate_steps(in_phases(settings.local_steps, rounds), rounds, problem.num_clients)
+        linear = tabulate_lower_step(settings, problem, rounds, "linear_step")
+        return super().of(settings, problem, rounds, queries, **own, linear_sizes=linear, counts=constant(counts))
+
+    def init(self, x0: Array) -> NestedPoint:
+        """The server begins at x0, y = 0 and u = 0."""
+        nothing = jnp.zeros(self.problem.lower.size, x0.dtype)
+        return NestedPoint(x0, nothing, nothing)
+
+    def round(self, clients: Clients, state: NestedPoint, key: Array) -> tuple[NestedPoint, dict[str, Array]]:
+        messages = clients.map(self.local_steps, state)
+        x, y, u = jax.tree.map(jnp.add, state, self.move(clients, messages.payload))
+        after = NestedPoint(self.problem.project_upper(x, clients.public), y, u)
+        steps = self.of_present(clients, jnp.maximum(steps_of(self.counts, clients.round, clients.participants), 1))
+        return after, self.record(clients, x - state.x, messages, gradients=2 * steps, products=2 * steps, lower_gradients=steps)
+
+    def move(self, clients: Clients, moves: NestedPoint) -> NestedPoint:
+        return self.mean(clients, moves)
+
+    def local_steps(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
+        """A participant's H simultaneous steps; it sends its three moves."""
+        start, r = received.broadcast, received.round
+        count, sizes = steps_of(self.counts, r, party.index), (self.sizes, self.inner_sizes, self.linear_sizes)
+        steps = NestedPoint(*(row(table, r) for table in sizes))
+        y_key, x_key, hessian_key, slope_key = split(key, 4)
+
+        def step(t: Array, own: tuple[NestedPoint, dict[str, Array]]) -> tuple[NestedPoint, dict[str, Array]]:
+            at, first = own
+            value, in_x = self.hypergradient(at, party, x_key, t)
+            in_y = self.lower_gradient(at.x, at.y, party, y_key, t)
+            in_u = self.hessian_product(*at, party, hessian_key, t) - self.upper_gradient_in_y(at.x, at.y, party, slope_key, t)
+            after = jax.tree.map(
+                lambda z, size, slope: jnp.where(t < count, z - size * slope, z), at, steps, NestedPoint(in_x, in_y, in_u)
+            )
+            told = {"value": value, "slope": in_y}
+            return after, jax.tree.map(lambda now, then: jnp.where(t == 0, now, then), told, first)
+
+        nothing = {"value": jnp.zeros((), start.x.dtype), "slope": jnp.zeros_like(start.y)}
+        end, told = jax.lax.fori_loop(0, jnp.maximum(count, 1), step, (start, nothing))  # without steps it still tells
+        return memory, Message(jax.tree.map(jnp.subtract, end, start), told)
 
 
 @suggests_names
@@ -81,75 +135,4 @@ class FedBiO(NestedSettings):
     local_steps: StepCounts | Literal["auto"] = "auto"
     participation: Participation = 1.0
     batch_size: int | Literal["auto"] | None = "auto"
-
-    def __post_init__(self) -> None:
-        require_common(self)
-
-    def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundFedBiO:
-        """The algorithm for one problem, schedules tabulated.
-
-        Raises
-        ------
-        IncompatibleSolverError, SettingError
-            Naming what the solver needs and what the problem has.
-        """
-        require_nested(self, problem)
-        return BoundFedBiO.of(self, problem, rounds, queries)
-
-
-@dataclass(frozen=True, eq=False)
-class BoundFedBiO(BoundNested):
-    """FedBiO on one problem: the algorithm of the runtime contract.
-
-    ``linear_sizes`` (rounds,): tau; ``counts`` (rounds or 1, clients or 1): H. The state is a ``NestedPoint``.
-    """
-
-    linear_sizes: np.ndarray
-    counts: np.ndarray
-    tabulated: ClassVar[tuple[str, ...]] = ("step_size", "inner_step", "linear_step", "local_steps")
-
-    @classmethod
-    def of(cls, settings: Any, problem: CompiledProblem, rounds: int, queries: str, **own: Any) -> Self:
-        """The algorithm with its schedules tabulated."""
-        counts = tabulate_steps(in_phases(settings.local_steps, rounds), rounds, problem.num_clients)
-        linear = tabulate_lower_step(settings, problem, rounds, "linear_step")
-        return super().of(settings, problem, rounds, queries, **own, linear_sizes=linear, counts=constant(counts))
-
-    def init(self, x0: Array) -> NestedPoint:
-        """The server begins at x0, y = 0 and u = 0."""
-        nothing = jnp.zeros(self.problem.lower.size, x0.dtype)
-        return NestedPoint(x0, nothing, nothing)
-
-    def round(self, clients: Clients, state: NestedPoint, key: Array) -> tuple[NestedPoint, dict[str, Array]]:
-        messages = clients.map(self.local_steps, state)
-        x, y, u = jax.tree.map(jnp.add, state, self.move(clients, messages.payload))
-        after = NestedPoint(self.problem.project_upper(x, clients.public), y, u)
-        steps = self.of_present(clients, jnp.maximum(steps_of(self.counts, clients.round, clients.participants), 1))
-        return after, self.record(clients, x - state.x, messages, gradients=2 * steps, products=2 * steps, lower_gradients=steps)
-
-    def move(self, clients: Clients, moves: NestedPoint) -> NestedPoint:
-        """The server's move by the participants'."""
-        mean: NestedPoint = self.mean(clients, moves)
-        return mean
-
-    def local_steps(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
-        """A participant's H simultaneous steps; it sends its three moves."""
-        start, r = received.broadcast, received.round
-        count, sizes = steps_of(self.counts, r, party.index), (self.sizes, self.inner_sizes, self.linear_sizes)
-        steps = NestedPoint(*(row(table, r) for table in sizes))
-        y_key, x_key, hessian_key, slope_key = split(key, 4)
-
-        def step(t: Array, own: tuple[NestedPoint, dict[str, Array]]) -> tuple[NestedPoint, dict[str, Array]]:
-            at, first = own
-            value, in_x = self.hypergradient(at, party, x_key, t)
-            in_y = self.lower_gradient(at.x, at.y, party, y_key, t)
-            in_u = self.hessian_product(*at, party, hessian_key, t) - self.upper_gradient_in_y(at.x, at.y, party, slope_key, t)
-            after = jax.tree.map(
-                lambda z, size, slope: jnp.where(t < count, z - size * slope, z), at, steps, NestedPoint(in_x, in_y, in_u)
-            )
-            told = {"value": value, "slope": in_y}
-            return after, jax.tree.map(lambda now, then: jnp.where(t == 0, now, then), told, first)
-
-        nothing = {"value": jnp.zeros((), start.x.dtype), "slope": jnp.zeros_like(start.y)}
-        end, told = jax.lax.fori_loop(0, jnp.maximum(count, 1), step, (start, nothing))  # without steps it still tells
-        return memory, Message(jax.tree.map(jnp.subtract, end, start), told)
+    _algorithm: ClassVar[type[BoundFedBiO]] = BoundFedBiO

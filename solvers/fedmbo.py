@@ -20,7 +20,7 @@ n w_i g_i stand for f_i and g_i in paths, and l grows to the largest n w_i l if 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -32,82 +32,15 @@ from hierfl.jaxtools.keyed_random import fold_in, row_numbers, split, words
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.parts.bound import SharedState
-from hierfl.solvers.parts.common_settings import require_common
 from hierfl.solvers.parts.nested import (
     BoundNested,
     NestedPoint,
     NestedSettings,
     certified_smoothness,
-    require_nested,
     too_small,
 )
 from hierfl.solvers.parts.participation import Participation, present_weights
 from hierfl.solvers.parts.step_schedules import Schedule, row
-
-
-@suggests_names
-@dataclass(frozen=True)
-class FedMBO(NestedSettings):
-    """Settings of FedMBO.
-
-    x is projected on X by the server, which the source, without constraints, does not treat.
-
-    Parameters
-    ----------
-    step_size
-        alpha: a number, ``Decay(c, p)``, a callable of the round, or ``"auto"``, a step that short trial runs find.
-    inner_step
-        beta of a step on y: a number or schedule; None is 1 / l.
-    inner_rounds
-        T: steps on y in a round, a message of each participant each.
-    neumann
-        N: the terms of the Neumann series that a path is in the mean, N - 1 messages of each participant at most.
-    lipschitz
-        l >= the Lipschitz constant of grad_y g_i in y; None is a certified one, or, where there is none, twice the largest curvature at the
-        start, which a warning tells. The series diverges for a smaller one.
-    participation
-        Who takes part in a round: a fraction of the clients, a callable of the round, or an array (rounds, clients).
-    batch_size
-        Rows of every minibatch, each drawn anew; None uses all. ``"auto"``: all, where no client has more than 10,000, else 32.
-
-    Raises
-    ------
-    SettingError
-        For a setting out of range, or l that is left to be certified and cannot be.
-    IncompatibleSolverError
-        When bound to a lower level of another scope or with constraints on y, an equilibrium, a server term, a black box, or private
-        constraints on x.
-
-    Examples
-    --------
-    >>> from hierfl.solvers import FedMBO
-    >>> free = hf.Problem(hf.Minimize(clients=cp.sum_squares(x + y - 2)), hf.ArgMin(y, cp.sum_squares(y - x)))
-    >>> free.solve(FedMBO(step_size=0.05, neumann=4), rounds=200, progress=False).x.round(1)
-    array([1., 1.])
-    """
-
-    step_size: Schedule = "auto"
-    inner_step: Schedule | None = None
-    inner_rounds: int = 5
-    neumann: int = 10
-    lipschitz: float | None = None
-    participation: Participation = 1.0
-    batch_size: int | Literal["auto"] | None = "auto"
-
-    def __post_init__(self) -> None:
-        require_common(self)
-
-    def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundFedMBO:
-        """The algorithm for one problem, schedules tabulated.
-
-        Raises
-        ------
-        IncompatibleSolverError, SettingError
-            Naming what the solver needs and what the problem has.
-        """
-        require_nested(self, problem)
-        smooth = self.lipschitz or certified_smoothness(self, problem)
-        return BoundFedMBO.of(self, problem, rounds, queries, smooth=np.array(smooth, float))
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,3 +116,57 @@ class BoundFedMBO(BoundNested):
         (x, y), (hyper_key, lower_key) = received.broadcast.values, split(key)
         value, slope = self.hypergradient(NestedPoint(x, y, received.own), party, hyper_key)
         return memory, Message(slope, {"value": value, "slope": self.lower_gradient(x, y, party, lower_key)})
+
+
+@suggests_names
+@dataclass(frozen=True)
+class FedMBO(NestedSettings):
+    """Settings of FedMBO.
+
+    x is projected on X by the server, which the source, without constraints, does not treat.
+
+    Parameters
+    ----------
+    step_size
+        alpha: a number, ``Decay(c, p)``, a callable of the round, or ``"auto"``, a step that short trial runs find.
+    inner_step
+        beta of a step on y: a number or schedule; None is 1 / l.
+    inner_rounds
+        T: steps on y in a round, a message of each participant each.
+    neumann
+        N: the terms of the Neumann series that a path is in the mean, N - 1 messages of each participant at most.
+    lipschitz
+        l >= the Lipschitz constant of grad_y g_i in y; None is a certified one, or, where there is none, twice the largest curvature at the
+        start, which a warning tells. The series diverges for a smaller one.
+    participation
+        Who takes part in a round: a fraction of the clients, a callable of the round, or an array (rounds, clients).
+    batch_size
+        Rows of every minibatch, each drawn anew; None uses all. ``"auto"``: all, where no client has more than 10,000, else 32.
+
+    Raises
+    ------
+    SettingError
+        For a setting out of range, or l that is left to be certified and cannot be.
+    IncompatibleSolverError
+        When bound to a lower level of another scope or with constraints on y, an equilibrium, a server term, a black box, or private
+        constraints on x.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import FedMBO
+    >>> free = hf.Problem(hf.Minimize(clients=cp.sum_squares(x + y - 2)), hf.ArgMin(y, cp.sum_squares(y - x)))
+    >>> free.solve(FedMBO(step_size=0.05, neumann=4), rounds=200, progress=False).x.round(1)
+    array([1., 1.])
+    """
+
+    step_size: Schedule = "auto"
+    inner_step: Schedule | None = None
+    inner_rounds: int = 5
+    neumann: int = 10
+    lipschitz: float | None = None
+    participation: Participation = 1.0
+    batch_size: int | Literal["auto"] | None = "auto"
+    _algorithm = BoundFedMBO
+
+    def _tables(self, problem: CompiledProblem, rounds: int) -> dict[str, Any]:
+        return {"smooth": np.array(self.lipschitz or certified_smoothness(self, problem), float)}

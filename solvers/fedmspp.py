@@ -11,7 +11,7 @@ any accuracy: here by H gradient steps on it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from jax import Array
@@ -19,8 +19,24 @@ from jax import Array
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
 from hierfl.near_names import suggests_names
-from hierfl.solvers.fedavg import BoundFedAvg, FedAvg, require_first_order
+from hierfl.solvers.fedavg import BoundFedAvg, FedAvg
 from hierfl.solvers.parts.step_schedules import Schedule, StepCounts, row, tabulate
+
+
+@dataclass(frozen=True, eq=False)
+class BoundFedMSPP(BoundFedAvg):
+    """FedMSPP on one problem. ``proximal_steps`` (rounds,): eta_t."""
+
+    proximal_steps: np.ndarray
+    averages_gradients: ClassVar[bool] = False
+    tabulated: ClassVar[tuple[str, ...]] = (*BoundFedAvg.tabulated, "proximal_step")
+
+    def pull(self, point: Array, start: Array, r: Array) -> Array:
+        return (point - start) / row(self.proximal_steps, r)
+
+    def sample_key(self, key: Array, t: Array) -> Array:
+        """One minibatch for the whole round."""
+        return key
 
 
 @suggests_names
@@ -47,27 +63,10 @@ class FedMSPP(FedAvg):
     local_steps: StepCounts = 20
     proximal_step: Schedule = 0.1
     takes_epochs: ClassVar[bool] = False
+    _algorithm = BoundFedMSPP
 
-    def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundFedMSPP:
-        """The algorithm for one problem; errors as for :meth:`FedAvg.bind`."""
-        require_first_order(self, problem)
+    def _tables(self, problem: CompiledProblem, rounds: int) -> dict[str, Any]:
         proximal_steps = tabulate(self.proximal_step, rounds, "proximal_step")
         if not np.all(proximal_steps > 0):
             raise SettingError(f"proximal_step is 0 at {np.argmin(proximal_steps)}: it must be above 0.")
-        return BoundFedMSPP.of(self, problem, rounds, queries, proximal_steps=proximal_steps)
-
-
-@dataclass(frozen=True, eq=False)
-class BoundFedMSPP(BoundFedAvg):
-    """FedMSPP on one problem. ``proximal_steps`` (rounds,): eta_t."""
-
-    proximal_steps: np.ndarray
-    averages_gradients: ClassVar[bool] = False
-    tabulated: ClassVar[tuple[str, ...]] = (*BoundFedAvg.tabulated, "proximal_step")
-
-    def pull(self, point: Array, start: Array, r: Array) -> Array:
-        return (point - start) / row(self.proximal_steps, r)
-
-    def sample_key(self, key: Array, t: Array) -> Array:
-        """One minibatch for the whole round."""
-        return key
+        return {"proximal_steps": proximal_steps}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,6 @@ from hierfl.jaxtools.keyed_random import fold_in, row_numbers, split
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.parts.bound import SharedState
-from hierfl.solvers.parts.common_settings import require_common
 from hierfl.solvers.parts.nested import (
     BoundNested,
     NestedPoint,
@@ -40,91 +39,6 @@ from hierfl.solvers.parts.nested import (
 from hierfl.solvers.parts.participation import Participation
 from hierfl.solvers.parts.requirements import is_opposed
 from hierfl.solvers.parts.step_schedules import Schedule, StepCounts, constant, row, steps_of, tabulate_steps
-
-
-@suggests_names
-@dataclass(frozen=True)
-class FedNest(NestedSettings):
-    """Settings of FedNest.
-
-    The means are over the round's participants, with the clients' weights made to sum to one. x is projected on X by the server, which
-    the source, without constraints, does not treat.
-
-    Parameters
-    ----------
-    step_size
-        alpha of a local step on x: a number, ``Decay(c, p)`` or a callable of the round. The source's theorems divide it by the local steps.
-    inner_step
-        beta of a local step on y, likewise; None is 1 / l, l certified.
-    local_steps, inner_steps
-        tau: local steps of a client on x, and on y in each call of FedInn: number, schedule, or one per client.
-    inner_rounds
-        T: calls of FedInn in a round.
-    neumann
-        N: the terms of the Neumann series that p is in the mean.
-    lipschitz
-        l >= the Lipschitz constant of grad_y g_i in y; None is a certified one, or, where there is none, twice the largest curvature at the
-        start, which a warning tells. The series diverges for a smaller one; a minimax problem has none.
-    participation
-        Who takes part in a round: a fraction of the clients, a callable of the round, or an array (rounds, clients).
-    batch_size
-        Rows of every minibatch, each drawn anew; None uses all.
-
-    Raises
-    ------
-    SettingError
-        For a setting out of range, or l that is left to be certified and cannot be.
-    IncompatibleSolverError
-        When bound to a lower level of another scope or with constraints on y, an equilibrium, a server term, a black box, or private
-        constraints on x.
-
-    Examples
-    --------
-    >>> from hierfl.solvers import FedNest
-    >>> free = hf.Problem(hf.Minimize(clients=cp.sum_squares(x + y - 2)), hf.ArgMin(y, cp.sum_squares(y - x)))
-    >>> free.solve(FedNest(step_size=0.05, inner_step=0.2), rounds=50, progress=False).x.round(1)
-    array([1., 1.])
-    """
-
-    step_size: Schedule = 0.01
-    inner_step: Schedule | None = 0.01
-    local_steps: StepCounts = 1
-    inner_steps: StepCounts = 5
-    inner_rounds: int = 1
-    neumann: int = 10
-    lipschitz: float | None = None
-    participation: Participation = 1.0
-    batch_size: int | None = 32
-
-    def __post_init__(self) -> None:
-        require_common(self)
-
-    def settled(self, problem: CompiledProblem, starts: np.ndarray) -> Self:
-        require_nested(self, problem)
-        return self if self.inner_step is not None and is_opposed(problem) else super().settled(problem, starts)
-
-    def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundFedNest:
-        """The algorithm for one problem, schedules tabulated.
-
-        Raises
-        ------
-        IncompatibleSolverError, SettingError
-            Naming what the solver needs and what the problem has.
-        """
-        require_nested(self, problem)
-        m = problem.num_clients
-        minimax = is_opposed(problem)
-        smooth = 1.0 if minimax else self.lipschitz or certified_smoothness(self, problem)
-        return BoundFedNest.of(
-            self,
-            problem,
-            rounds,
-            queries,
-            counts=constant(tabulate_steps(self.local_steps, rounds, m)),
-            inner_counts=constant(tabulate_steps(self.inner_steps, rounds, m, "inner_steps")),
-            smooth=np.array(smooth, float),
-            minimax=minimax,
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,8 +116,7 @@ class BoundFedNest(BoundNested):
         count = steps_of(self.inner_counts, r, party.index)
 
         def slope(at: Array, rows: Rows) -> Array:
-            gradient: Array = self.problem.operator(x, at, party.environment, rows)
-            return gradient
+            return self.problem.operator(x, at, party.environment, rows)
 
         return memory, self._corrected(party, slope, self.problem.lower_samples, y, q, row(self.inner_sizes, r), count, key)
 
@@ -257,3 +170,74 @@ class BoundFedNest(BoundNested):
             return own - size * (now - then + shared)
 
         return Message(jax.lax.fori_loop(0, count, step, start) - start, {})
+
+
+@suggests_names
+@dataclass(frozen=True)
+class FedNest(NestedSettings):
+    """Settings of FedNest.
+
+    The means are over the round's participants, with the clients' weights made to sum to one. x is projected on X by the server, which
+    the source, without constraints, does not treat.
+
+    Parameters
+    ----------
+    step_size
+        alpha of a local step on x: a number, ``Decay(c, p)`` or a callable of the round. The source's theorems divide it by the local steps.
+    inner_step
+        beta of a local step on y, likewise; None is 1 / l, l certified.
+    local_steps, inner_steps
+        tau: local steps of a client on x, and on y in each call of FedInn: number, schedule, or one per client.
+    inner_rounds
+        T: calls of FedInn in a round.
+    neumann
+        N: the terms of the Neumann series that p is in the mean.
+    lipschitz
+        l >= the Lipschitz constant of grad_y g_i in y; None is a certified one, or, where there is none, twice the largest curvature at the
+        start, which a warning tells. The series diverges for a smaller one; a minimax problem has none.
+    participation
+        Who takes part in a round: a fraction of the clients, a callable of the round, or an array (rounds, clients).
+    batch_size
+        Rows of every minibatch, each drawn anew; None uses all.
+
+    Raises
+    ------
+    SettingError
+        For a setting out of range, or l that is left to be certified and cannot be.
+    IncompatibleSolverError
+        When bound to a lower level of another scope or with constraints on y, an equilibrium, a server term, a black box, or private
+        constraints on x.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import FedNest
+    >>> free = hf.Problem(hf.Minimize(clients=cp.sum_squares(x + y - 2)), hf.ArgMin(y, cp.sum_squares(y - x)))
+    >>> free.solve(FedNest(step_size=0.05, inner_step=0.2), rounds=50, progress=False).x.round(1)
+    array([1., 1.])
+    """
+
+    step_size: Schedule = 0.01
+    inner_step: Schedule | None = 0.01
+    local_steps: StepCounts = 1
+    inner_steps: StepCounts = 5
+    inner_rounds: int = 1
+    neumann: int = 10
+    lipschitz: float | None = None
+    participation: Participation = 1.0
+    batch_size: int | None = 32
+    _algorithm = BoundFedNest
+
+    def settled(self, problem: CompiledProblem, starts: np.ndarray) -> Self:
+        require_nested(self, problem)
+        return self if self.inner_step is not None and is_opposed(problem) else super().settled(problem, starts)
+
+    def _tables(self, problem: CompiledProblem, rounds: int) -> dict[str, Any]:
+        m = problem.num_clients
+        minimax = is_opposed(problem)
+        smooth = 1.0 if minimax else self.lipschitz or certified_smoothness(self, problem)
+        return {
+            "counts": constant(tabulate_steps(self.local_steps, rounds, m)),
+            "inner_counts": constant(tabulate_steps(self.inner_steps, rounds, m, "inner_steps")),
+            "smooth": np.array(smooth, float),
+            "minimax": minimax,
+        }

@@ -14,9 +14,18 @@ from typing import ClassVar
 
 from jax import Array
 
-from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.near_names import suggests_names
-from hierfl.solvers.fedavg import BoundFedAvg, FedAvg, require_first_order
+from hierfl.solvers.fedavg import BoundFedAvg, FedAvg
+
+
+@dataclass(frozen=True, eq=False)
+class BoundFedProx(BoundFedAvg):
+    """FedProx on one problem."""
+
+    averages_gradients: ClassVar[bool] = False
+
+    def pull(self, point: Array, start: Array, r: Array) -> Array:
+        return self.settings.proximal * (point - start)
 
 
 @suggests_names
@@ -38,19 +47,4 @@ class FedProx(FedAvg):
     """
 
     proximal: float = 1.0
-
-    def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundFedProx:
-        """The algorithm for one problem; errors as for :meth:`FedAvg.bind`."""
-        require_first_order(self, problem)
-        return BoundFedProx.of(self, problem, rounds, queries)
-
-
-@dataclass(frozen=True, eq=False)
-class BoundFedProx(BoundFedAvg):
-    """FedProx on one problem."""
-
-    averages_gradients: ClassVar[bool] = False
-
-    def pull(self, point: Array, start: Array, r: Array) -> Array:
-        gradient: Array = self.settings.proximal * (point - start)
-        return gradient
+    _algorithm = BoundFedProx

@@ -81,13 +81,11 @@ class BoundFedRZO2s(ZerothOrderSteps):
                 return self.oracle.at(z, party, memory.y, clock, sample_key, call=call)
 
             values = self.around(x, v, party.environment, answered_term)  # line 6: f_i(x + eta v, xi) and f_i(x, xi)
-            return self.estimated(v, values, self._keeping(memory, values.y))
+            # in client scope the next step begins at the mean of this step's answers
+            kept = memory._replace(y=jnp.mean(values.y, axis=0)) if self.oracle.alone else memory
+            return self.estimated(v, values, kept)
 
         return self.descend(party, arrived(received.broadcast), memory, received, key, local_gradient)  # line 7
-
-    def _keeping(self, memory: FedRZOMemory, answers: Float[Array, "points size"]) -> FedRZOMemory:
-        """Keep the answer: in client scope the next step begins at the mean of this step's answers."""
-        return memory._replace(y=jnp.mean(answers, axis=0)) if self.oracle.alone else memory
 
 
 class DelayedAnswers(NamedTuple):
@@ -126,8 +124,7 @@ class BoundFedRZObl(ZerothOrderSteps):
         points = v.each(point, *shifts_of(v.count, self.steps.smoothing, settings.estimator))
         clock = self.clock(clients.round)
         calls = None if settings.common_random_numbers else jnp.arange(len(points))
-        answers: LowerAnswer = self.lower.federation(everyone, Known(points), start, clock, key, calls)
-        return answers
+        return self.lower.federation(everyone, Known(points), start, clock, key, calls)
 
     def local_steps(
         self, party: Party, memory: FedRZOMemory, received: Received, key: Array

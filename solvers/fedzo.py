@@ -23,6 +23,33 @@ from hierfl.solvers.parts.local_steps import Term
 from hierfl.solvers.parts.requirements import require_public_set, require_single_level
 
 
+@dataclass(frozen=True, eq=False)
+class BoundFedZO(BoundFedAvg):
+    """FedZO on one problem. ``smoothing`` () is eta."""
+
+    smoothing: np.ndarray
+    tabulated: ClassVar[tuple[str, ...]] = (*BoundFedAvg.tabulated, "smoothing")
+
+    def steps_work(self, steps: Any) -> dict[str, Any]:
+        values = steps * (1 + self.settings.directions)
+        return {"values": values, "projections": self.above(1, values)}
+
+    def gradient(self, term: Term, x: Array, party: Party, key: Array, t: Array) -> tuple[Array, Array]:
+        """Value and estimated gradient of a term at x: the same b1 samples at all points."""
+        settings = self.settings
+        v_key, sample_key = split(self.sample_key(key, t))
+        directions = Directions.draw(v_key, settings.directions, self.problem.upper.size, "independent")
+
+        def value(direction: Array, length: Array) -> Array:
+            z = self.oracle.query(x + length * direction, party.environment)
+            return term.mean(
+                lambda rows: term.value(z, None, party.environment, rows), party, sample_key, settings.batch_size
+            )
+
+        values = directions.each(value, *shifts_of(settings.directions, self.smoothing, "forward"))
+        return values[0], average_along(directions, slopes(values, self.smoothing, "forward"))
+
+
 @suggests_names
 @dataclass(frozen=True)
 class FedZO(FedAvg):
@@ -51,36 +78,8 @@ class FedZO(FedAvg):
     smoothing: float = 1e-3
     directions: int = 20
     takes_epochs: ClassVar[bool] = False
+    _requirements = (require_single_level, require_public_set)  # black boxes are allowed
+    _algorithm = BoundFedZO
 
-    def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundFedZO:
-        """The algorithm for one problem; errors as for :meth:`FedAvg.bind`, but black boxes are allowed."""
-        require_single_level(self, problem)
-        require_public_set(self, problem)
-        return BoundFedZO.of(self, problem, rounds, queries, smoothing=np.array(self.smoothing, float))
-
-
-@dataclass(frozen=True, eq=False)
-class BoundFedZO(BoundFedAvg):
-    """FedZO on one problem. ``smoothing`` () is eta."""
-
-    smoothing: np.ndarray
-    tabulated: ClassVar[tuple[str, ...]] = (*BoundFedAvg.tabulated, "smoothing")
-
-    def steps_work(self, steps: Any) -> dict[str, Any]:
-        values = steps * (1 + self.settings.directions)
-        return {"values": values, "projections": self.above(1, values)}
-
-    def gradient(self, term: Term, x: Array, party: Party, key: Array, t: Array) -> tuple[Array, Array]:
-        """Value and estimated gradient of a term at x: the same b1 samples at all points."""
-        settings = self.settings
-        v_key, sample_key = split(self.sample_key(key, t))
-        directions = Directions.draw(v_key, settings.directions, self.problem.upper.size, "independent")
-
-        def value(direction: Array, length: Array) -> Array:
-            z = self.oracle.query(x + length * direction, party.environment)
-            return term.mean(
-                lambda rows: term.value(z, None, party.environment, rows), party, sample_key, settings.batch_size
-            )
-
-        values = directions.each(value, *shifts_of(settings.directions, self.smoothing, "forward"))
-        return values[0], average_along(directions, slopes(values, self.smoothing, "forward"))
+    def _tables(self, problem: CompiledProblem, rounds: int) -> dict[str, Any]:
+        return {"smoothing": np.array(self.smoothing, float)}

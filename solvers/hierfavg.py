@@ -15,7 +15,7 @@ its authors' code is followed: means are over those present, and an edge without
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -29,16 +29,53 @@ from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.fedavg import BoundFedAvg, require_first_order
-from hierfl.solvers.parts.common_settings import require_common
+from hierfl.solvers.parts.common_settings import FederatedSettings
 from hierfl.solvers.parts.participation import Participation, present_weights
 from hierfl.solvers.parts.requirements import require_clients_alone
 from hierfl.solvers.parts.round_monitor import first_fault
 from hierfl.solvers.parts.step_schedules import Schedule, StepCounts
 
 
+@dataclass(frozen=True, eq=False)
+class BoundHierFAVG(BoundFedAvg):
+    """HierFAVG on one problem. ``edge_of`` (clients,): where each client hangs; ``edges``: how many there are."""
+
+    edge_of: np.ndarray
+    edges: int
+    averages_gradients: ClassVar[bool] = False
+    absent = "renormalise"
+
+    def round(self, clients: Clients, state: Array, key: Array) -> tuple[Array, dict[str, Array]]:
+        edge = jnp.asarray(self.edge_of)[clients.participants]
+        weights = present_weights(self.problem, clients)
+        of_edges = jax.ops.segment_sum(weights, edge, self.edges)
+        shares = weights / jnp.where(of_edges > 0, of_edges, 1.0)[edge]
+        nothing = jnp.zeros((), state.dtype), jnp.full((), -1)
+
+        def edge_round(t: Array, own: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            models, value, fault = own
+            messages = clients.map(self.edge_steps, (), each=models[edge], key=fold_in(key, t))
+            moves = jax.ops.segment_sum(shares[:, None] * messages.payload, edge, self.edges)
+            value = jnp.where(t == 0, clients.mean(messages.monitor["value"]), value)
+            return models + moves, value, jnp.where(fault < 0, first_fault(clients, messages), fault)
+
+        begun = jnp.broadcast_to(state, (self.edges, *state.shape))
+        models, value, fault = clients.loop(self.settings.edge_rounds, edge_round, (begun, *nothing))
+        taking_part = jax.ops.segment_sum(clients.present.astype(int), edge, self.edges) > 0
+        for way in ("down", "up"):
+            clients.charge(way, jnp.sum(taking_part) * state.size, tier="cloud_")
+        steps = self.settings.edge_rounds * self.made(clients)
+        move = of_edges @ models - state * jnp.sum(of_edges)
+        return self.problem.project_upper(state + move, clients.public), self.record(clients, move, value, fault, steps)
+
+    def edge_steps(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
+        """A participant's local steps from its edge's x; it sends its move to the edge."""
+        return self.local_steps(party, memory, received._replace(broadcast=received.own), key)
+
+
 @suggests_names
 @dataclass(frozen=True)
-class HierFAVG:
+class HierFAVG(FederatedSettings):
     """Settings of HierFAVG, for a federation that is a :meth:`tree <hierfl.Federation.tree>`.
 
     Upper constraints: the server projects x0 and its means on X.
@@ -82,20 +119,10 @@ class HierFAVG:
     participation: Participation = 1.0
     batch_size: int | Literal["auto"] | None = "auto"
     epochs: ClassVar[None] = None
+    _requirements = (require_first_order, require_clients_alone)
+    _algorithm = BoundHierFAVG
 
-    def __post_init__(self) -> None:
-        require_common(self)
-
-    def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundHierFAVG:
-        """The algorithm for one problem, schedules tabulated.
-
-        Raises
-        ------
-        IncompatibleSolverError, SettingError
-            Naming what the solver needs and what the problem has.
-        """
-        require_first_order(self, problem)
-        require_clients_alone(self, problem)
+    def _tables(self, problem: CompiledProblem, rounds: int) -> dict[str, Any]:
         federation = problem.declaration.federation
         if federation is None or federation.edges is None:
             raise IncompatibleSolverError(
@@ -104,41 +131,4 @@ class HierFAVG:
         edge_of = np.zeros(problem.num_clients, int)
         for place, own in enumerate(federation.edges.values()):
             edge_of[list(own)] = place
-        return BoundHierFAVG.of(self, problem, rounds, queries, edge_of=edge_of, edges=len(federation.edges))
-
-
-@dataclass(frozen=True, eq=False)
-class BoundHierFAVG(BoundFedAvg):
-    """HierFAVG on one problem. ``edge_of`` (clients,): where each client hangs; ``edges``: how many there are."""
-
-    edge_of: np.ndarray
-    edges: int
-    averages_gradients: ClassVar[bool] = False
-    absent = "renormalise"
-
-    def round(self, clients: Clients, state: Array, key: Array) -> tuple[Array, dict[str, Array]]:
-        edge = jnp.asarray(self.edge_of)[clients.participants]
-        weights = present_weights(self.problem, clients)
-        of_edges = jax.ops.segment_sum(weights, edge, self.edges)
-        shares = weights / jnp.where(of_edges > 0, of_edges, 1.0)[edge]
-        nothing = jnp.zeros((), state.dtype), jnp.full((), -1)
-
-        def edge_round(t: Array, own: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            models, value, fault = own
-            messages = clients.map(self.edge_steps, (), each=models[edge], key=fold_in(key, t))
-            moves = jax.ops.segment_sum(shares[:, None] * messages.payload, edge, self.edges)
-            value = jnp.where(t == 0, clients.mean(messages.monitor["value"]), value)
-            return models + moves, value, jnp.where(fault < 0, first_fault(clients, messages), fault)
-
-        begun = jnp.broadcast_to(state, (self.edges, *state.shape))
-        models, value, fault = clients.loop(self.settings.edge_rounds, edge_round, (begun, *nothing))
-        taking_part = jax.ops.segment_sum(clients.present.astype(int), edge, self.edges) > 0
-        for way in ("down", "up"):
-            clients.charge(way, jnp.sum(taking_part) * state.size, tier="cloud_")
-        steps = self.settings.edge_rounds * self.made(clients)
-        move = of_edges @ models - state * jnp.sum(of_edges)
-        return self.problem.project_upper(state + move, clients.public), self.record(clients, move, value, fault, steps)
-
-    def edge_steps(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
-        """A participant's local steps from its edge's x; it sends its move to the edge."""
-        return self.local_steps(party, memory, received._replace(broadcast=received.own), key)
+        return {"edge_of": edge_of, "edges": len(federation.edges)}

@@ -154,8 +154,7 @@ class BoundImplicitGradient(Bound):
         )
 
         def mean(function: Callable[[Rows], Value]) -> Value:
-            estimate: Value = party.estimate(function, problem.upper_samples, upper_key, self.settings.batch_size)
-            return estimate
+            return party.estimate(function, problem.upper_samples, upper_key, self.settings.batch_size)
 
         if problem.scope == "sample":
             zero = jnp.zeros(problem.lower.size, x.dtype)

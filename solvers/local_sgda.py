@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -36,49 +36,7 @@ from hierfl.solvers.parts.round_monitor import RoundMonitor, first_fault, first_
 from hierfl.solvers.parts.step_schedules import Schedule, row, steps_of, tabulate
 
 
-@suggests_names
-@dataclass(frozen=True)
-class LocalSGDA(FedAvg):
-    """Settings of local SGDA: those of :class:`FedAvg`, and
-
-    Parameters
-    ----------
-    ascent_step
-        gamma_y: a number, ``Decay(c, p)`` or callable of the round.
-
-    Warnings
-    --------
-    How Y(x) moves with x is ignored, as in all primal-dual gradient methods: the result is wrong where the set's dependence
-    on x matters. Use FedRZO or ImplicitGradient there.
-
-    Raises
-    ------
-    IncompatibleSolverError
-        When bound to anything but a minimax problem of federation scope: an ``ArgMax`` over y of the objective that x
-        minimises (up to terms without y).
-
-    Examples
-    --------
-    >>> from hierfl.solvers import LocalSGDA
-    >>> h = x @ y + cp.sum_squares(x - 1) - cp.sum_squares(y)
-    >>> saddle = hf.Problem(hf.Minimize(clients=h), hf.ArgMax(y, h))
-    >>> saddle.solve(LocalSGDA(step_size=0.05, ascent_step=0.05), rounds=100, progress=False).x.round(1)
-    array([0.8, 0.8])
-    """
-
-    ascent_step: Schedule = 0.01
-    takes_epochs: ClassVar[bool] = False
-
-    def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundLocalSGDA:
-        """The algorithm for one problem; further errors as for :meth:`FedAvg.bind`."""
-        require_gradients(self, problem)
-        require_public_set(self, problem)
-        _require_minimax(problem)
-        ascents = tabulate(self.ascent_step, rounds, "ascent_step")
-        return BoundLocalSGDA.of(self, problem, rounds, queries, ascents=ascents)
-
-
-def _require_minimax(problem: CompiledProblem) -> None:
+def _require_minimax(solver: object, problem: CompiledProblem) -> None:
     """Check that y maximises what x minimises, and that all clients share it."""
     if problem.scope is None:
         raise IncompatibleSolverError(
@@ -175,3 +133,42 @@ class BoundLocalSGDA(BoundFedAvg):
         """f_i and its two gradients as functions of the rows."""
         value = jax.value_and_grad(self.client_term.value, argnums=(0, 1))
         return lambda rows: value(x, y, party.environment, rows)
+
+
+@suggests_names
+@dataclass(frozen=True)
+class LocalSGDA(FedAvg):
+    """Settings of local SGDA: those of :class:`FedAvg`, and
+
+    Parameters
+    ----------
+    ascent_step
+        gamma_y: a number, ``Decay(c, p)`` or callable of the round.
+
+    Warnings
+    --------
+    How Y(x) moves with x is ignored, as in all primal-dual gradient methods: the result is wrong where the set's dependence
+    on x matters. Use FedRZO or ImplicitGradient there.
+
+    Raises
+    ------
+    IncompatibleSolverError
+        When bound to anything but a minimax problem of federation scope: an ``ArgMax`` over y of the objective that x
+        minimises (up to terms without y).
+
+    Examples
+    --------
+    >>> from hierfl.solvers import LocalSGDA
+    >>> h = x @ y + cp.sum_squares(x - 1) - cp.sum_squares(y)
+    >>> saddle = hf.Problem(hf.Minimize(clients=h), hf.ArgMax(y, h))
+    >>> saddle.solve(LocalSGDA(step_size=0.05, ascent_step=0.05), rounds=100, progress=False).x.round(1)
+    array([0.8, 0.8])
+    """
+
+    ascent_step: Schedule = 0.01
+    takes_epochs: ClassVar[bool] = False
+    _requirements = (require_gradients, require_public_set, _require_minimax)
+    _algorithm = BoundLocalSGDA
+
+    def _tables(self, problem: CompiledProblem, rounds: int) -> dict[str, Any]:
+        return {"ascents": tabulate(self.ascent_step, rounds, "ascent_step")}

@@ -118,8 +118,7 @@ class BoundScaffnew(LocalSteps):
     @property
     def rate(self) -> Array:
         """p / gamma, by which the control variates move."""
-        rate: Array = self.probability / jnp.asarray(self.step, float)
-        return rate
+        return self.probability / jnp.asarray(self.step, float)
 
     def init(self, x0: Array) -> CorrectedState:
         return CorrectedState(x0, jnp.zeros_like(x0))
@@ -133,7 +132,6 @@ class BoundScaffnew(LocalSteps):
         return self.init(state.x)
 
     def round(self, clients: Clients, state: CorrectedState, key: Array) -> tuple[CorrectedState, dict[str, Array]]:
-        """The local steps up to one communication, and that communication."""
         count = geometric(key, self.probability)
         messages = clients.map(self.local_steps, (state.x, count))
         mean = state.x + clients.mean(messages.payload) / self.problem.total_weight

@@ -16,81 +16,16 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.fedavg import BoundFedAvg, require_first_order
-from hierfl.solvers.parts.common_settings import require_common
+from hierfl.solvers.parts.common_settings import FederatedSettings
 from hierfl.solvers.parts.local_steps import CorrectedState
 from hierfl.solvers.parts.participation import Participation
 from hierfl.solvers.parts.requirements import require_choice, require_clients_alone
 from hierfl.solvers.parts.round_monitor import first_fault
 from hierfl.solvers.parts.step_schedules import Schedule, StepCounts, steps_of
-
-
-@suggests_names
-@dataclass(frozen=True)
-class SCAFFOLD:
-    """Settings of SCAFFOLD.
-
-    The participants' moves count as in the source, without bias (times m/|S|). Upper constraints: the server projects its
-    step on X; the limit is exact where no constraint is active, else near the solution for small H gamma.
-
-    Parameters
-    ----------
-    step_size
-        gamma, the clients' step: a number, ``Decay(c, p)``, a callable of the round, or ``"auto"``, which short trial runs find.
-    local_steps
-        H: number, schedule, or one per client; the control variate of a client that makes none stays.
-    server_step
-        gamma_g > 0.
-    participation
-        Who takes part in a round, as for :class:`FedAvg`.
-    batch_size
-        Rows of the minibatches; None uses all. ``"auto"``: all, where no client has more than 10,000, else 32.
-    option
-        ``"II"``: the new c_i is the mean of the gradients that the client's steps have used; ``"I"``: the gradient of f_i at the server's
-        x, for which a client makes one more pass over all its data.
-
-    Raises
-    ------
-    SettingError
-        For a setting out of range.
-    IncompatibleSolverError
-        When bound to a problem with a lower level, a server term, a black box, or private constraints on x.
-
-    Examples
-    --------
-    >>> from hierfl.solvers import SCAFFOLD
-    >>> smooth = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - 1)))
-    >>> smooth.solve(SCAFFOLD(step_size=0.1), rounds=50, progress=False).x.round(1)
-    array([1., 1.])
-    """
-
-    step_size: Schedule = "auto"
-    local_steps: StepCounts = 5
-    server_step: float = 1.0
-    participation: Participation = 1.0
-    batch_size: int | Literal["auto"] | None = "auto"
-    option: str = "II"
-    epochs: ClassVar[None] = None
-
-    def __post_init__(self) -> None:
-        require_common(self)
-        require_choice(self.option, "option", ("I", "II"))
-
-    def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundSCAFFOLD:
-        """The algorithm for one problem, schedules tabulated.
-
-        Raises
-        ------
-        IncompatibleSolverError, SettingError
-            Naming what the solver needs and what the problem has.
-        """
-        require_first_order(self, problem)
-        require_clients_alone(self, problem)
-        return BoundSCAFFOLD.of(self, problem, rounds, queries)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +72,60 @@ class BoundSCAFFOLD(BoundFedAvg):
     def _full_gradient(self, x: Array, party: Party) -> Array:
         """g_i(x) on all data of a client."""
         term = self.client_term
-        gradient: Array = party.mean(
+        return party.mean(
             lambda rows: jax.grad(lambda z: term.value(z, None, party.environment, rows))(x), term.samples
         )
-        return gradient
+
+
+@suggests_names
+@dataclass(frozen=True)
+class SCAFFOLD(FederatedSettings):
+    """Settings of SCAFFOLD.
+
+    The participants' moves count as in the source, without bias (times m/|S|). Upper constraints: the server projects its
+    step on X; the limit is exact where no constraint is active, else near the solution for small H gamma.
+
+    Parameters
+    ----------
+    step_size
+        gamma, the clients' step: a number, ``Decay(c, p)``, a callable of the round, or ``"auto"``, which short trial runs find.
+    local_steps
+        H: number, schedule, or one per client; the control variate of a client that makes none stays.
+    server_step
+        gamma_g > 0.
+    participation
+        Who takes part in a round, as for :class:`FedAvg`.
+    batch_size
+        Rows of the minibatches; None uses all. ``"auto"``: all, where no client has more than 10,000, else 32.
+    option
+        ``"II"``: the new c_i is the mean of the gradients that the client's steps have used; ``"I"``: the gradient of f_i at the server's
+        x, for which a client makes one more pass over all its data.
+
+    Raises
+    ------
+    SettingError
+        For a setting out of range.
+    IncompatibleSolverError
+        When bound to a problem with a lower level, a server term, a black box, or private constraints on x.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import SCAFFOLD
+    >>> smooth = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - 1)))
+    >>> smooth.solve(SCAFFOLD(step_size=0.1), rounds=50, progress=False).x.round(1)
+    array([1., 1.])
+    """
+
+    step_size: Schedule = "auto"
+    local_steps: StepCounts = 5
+    server_step: float = 1.0
+    participation: Participation = 1.0
+    batch_size: int | Literal["auto"] | None = "auto"
+    option: str = "II"
+    epochs: ClassVar[None] = None
+    _requirements = (require_first_order, require_clients_alone)
+    _algorithm = BoundSCAFFOLD
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_choice(self.option, "option", ("I", "II"))

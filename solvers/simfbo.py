@@ -26,14 +26,36 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients
 from hierfl.solvers.fedbio import BoundFedBiO, FedBiO
-from hierfl.solvers.parts.nested import NestedPoint, require_nested
+from hierfl.solvers.parts.nested import NestedPoint
 from hierfl.solvers.parts.requirements import require_number
 from hierfl.solvers.parts.step_schedules import steps_of
+
+
+@dataclass(frozen=True, eq=False)
+class BoundSimFBO(BoundFedBiO):
+    """SimFBO on one problem: what the server makes of the clients' sums, which are their moves over -eta."""
+
+    absent = "unbiased"
+
+    def round(self, clients: Clients, state: NestedPoint, key: Array) -> tuple[NestedPoint, dict[str, Array]]:
+        (x, y, v), record = super().round(clients, state, key)
+        radius = self.settings.radius
+        if radius is not None:
+            length = jnp.linalg.norm(v)
+            v = v * jnp.where(length > radius, radius / length, 1.0)
+        return NestedPoint(x, y, v), record
+
+    def move(self, clients: Clients, moves: NestedPoint) -> NestedPoint:
+        steps = NestedPoint(*np.broadcast_to(self.settings.server_steps, 3).tolist())
+        if self.settings.normalise:
+            counts = steps_of(self.counts, clients.round, clients.participants)
+            each = 1.0 / jnp.maximum(counts, 1)
+            moves = jax.tree.map(lambda move: move * each[:, None] * self.mean(clients, counts.astype(each.dtype)), moves)
+        return jax.tree.map(jnp.multiply, steps, self.mean(clients, moves))
 
 
 @suggests_names
@@ -69,6 +91,7 @@ class SimFBO(FedBiO):
     server_steps: float | Sequence[float] = 1.0
     normalise: bool = False
     radius: float | None = None
+    _algorithm = BoundSimFBO
 
     def __post_init__(self) -> None:
         steps = self.server_steps
@@ -77,31 +100,3 @@ class SimFBO(FedBiO):
         for step in np.atleast_1d(steps).tolist():
             require_number(step, "server_steps", 0, np.inf)
         super().__post_init__()
-
-    def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundSimFBO:
-        """The algorithm for one problem; errors as for :meth:`FedBiO.bind`."""
-        require_nested(self, problem)
-        return BoundSimFBO.of(self, problem, rounds, queries)
-
-
-@dataclass(frozen=True, eq=False)
-class BoundSimFBO(BoundFedBiO):
-    """SimFBO on one problem: what the server makes of the clients' sums, which are their moves over -eta."""
-
-    absent = "unbiased"
-
-    def round(self, clients: Clients, state: NestedPoint, key: Array) -> tuple[NestedPoint, dict[str, Array]]:
-        (x, y, v), record = super().round(clients, state, key)
-        radius = self.settings.radius
-        if radius is not None:
-            length = jnp.linalg.norm(v)
-            v = v * jnp.where(length > radius, radius / length, 1.0)
-        return NestedPoint(x, y, v), record
-
-    def move(self, clients: Clients, moves: NestedPoint) -> NestedPoint:
-        steps = NestedPoint(*np.broadcast_to(self.settings.server_steps, 3).tolist())
-        if self.settings.normalise:
-            counts = steps_of(self.counts, clients.round, clients.participants)
-            each = 1.0 / jnp.maximum(counts, 1)
-            moves = jax.tree.map(lambda move: move * each[:, None] * self.mean(clients, counts.astype(each.dtype)), moves)
-        return jax.tree.map(jnp.multiply, steps, self.mean(clients, moves))

@@ -85,7 +85,6 @@ class BoundStandardErrors(Bound):
         return RowsTold(state.x, messages.payload, clients.participants, clients.present), record
 
     def client_sums(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
-        """What a client says."""
         found, nothing = RowLoss.above(self.problem).sums(party, received.broadcast, received.broadcast), jnp.zeros(())
         return memory, Message(found, LocalMonitor.told(found.loss, nothing, nothing - 1.0))
 

@@ -112,7 +112,6 @@ class Cox(RowAggregate):
         return False
 
     def is_decr(self, idx: int) -> bool:
-        """An event's score lowers it, others' raise it."""
         return False
 
     def require_rows(self, held: Sequence[np.ndarray], whose: str) -> None:
@@ -172,15 +171,12 @@ class Worst(RowAggregate):
     )
 
     def sign_from_args(self) -> tuple[bool, bool]:
-        """That of the loss."""
         return self.args[0].is_nonneg(), self.args[0].is_nonpos()
 
     def is_incr(self, idx: int) -> bool:
-        """It rises with every loss."""
         return idx == 0
 
     def is_decr(self, idx: int) -> bool:
-        """It never falls."""
         return False
 
     def above(self, bound: Any) -> Any:
@@ -254,8 +250,7 @@ def without_tails(expression: Expression, bounds: Sequence[Any]) -> Expression:
             return part.above(over[id(part)])
         return part.copy([replaced(one) for one in part.args]) if tails_of(part) else part
 
-    found: Expression = replaced(expression)
-    return found
+    return replaced(expression)
 
 
 def _lower(atom: Any, hazard: Any, times: Any, time: Any, event: Any, *entry: Any) -> Any:

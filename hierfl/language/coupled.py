@@ -63,7 +63,6 @@ class CoupledCondition:
 
     @property
     def text(self) -> str:
-        """The constraint as it was declared."""
         return expression_text(self.constraint)
 
     @property
@@ -156,7 +155,6 @@ def _sides(constraint: Constraint) -> tuple[Expression, Expression, bool]:
 
 
 def _kind(constraint: Constraint, level: LowerLevel) -> str:
-    """Who its owners are."""
     averages = _outermost(constraint)
     over_clients = [one for one in averages if _over_clients(one, level)]
     over_rows = [one for one in averages if not _over_clients(one, level)]
@@ -275,12 +273,10 @@ class Penalty:
     prices: Mapping[CoupledCondition, ClientParameter]
 
     def weigh(self, rho: float, objective: float = 1.0) -> None:
-        """Give both weights their values."""
         self.rho.value, self.objective.value = rho, objective
 
     @property
     def weights(self) -> PenaltyWeights:
-        """Their values."""
         return PenaltyWeights(float(self.rho.value), float(self.objective.value))
 
     def any_prices(self, clients: int) -> dict[int, np.ndarray]:

@@ -133,7 +133,6 @@ def _check_shapes(part: Part, whole: Part, seen: set[int]) -> None:
 
 
 def _check_upper_variables(upper: Sequence[cp.Variable], lower: LowerLevel | None) -> None:
-    """Check that there is something to decide at the top."""
     if not upper:
         names = ", ".join(v.name() for v in (lower.variables if lower else ()))
         raise DeclarationError(
@@ -220,7 +219,6 @@ def _check_averages(part: Part, answers: set[int]) -> None:
 
 
 def _check_names(leaves: Sequence[Leaf]) -> None:
-    """Check that names are unique."""
     seen: dict[str, Leaf] = {}
     for leaf in leaves:
         other = seen.setdefault(leaf.name(), leaf)
@@ -373,7 +371,6 @@ class Declaration:
 
     @property
     def upper_variables(self) -> tuple[cp.Variable, ...]:
-        """The variables that the top decides: all that no lower level names."""
         return self.roles.upper
 
     @property
@@ -443,7 +440,6 @@ class Declaration:
         return counts / counts.sum()
 
     def client_called(self, place: int) -> str:
-        """How messages call a client."""
         return f"client {place}" if self.federation is None else self.federation.clients[place].called(place)
 
     def _samples_held(self, federation: Federation) -> np.ndarray:

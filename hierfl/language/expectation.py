@@ -92,7 +92,6 @@ class SampleAverage(OfSamples, AffAtom):
         return True
 
     def is_decr(self, idx: int) -> bool:
-        """A mean is never decreasing."""
         return False
 
     def name(self) -> str:
@@ -188,11 +187,9 @@ class RowAggregate(OfSamples):
         return ()
 
     def is_atom_convex(self) -> bool:
-        """All of them are."""
         return True
 
     def is_atom_concave(self) -> bool:
-        """None of them is."""
         return False
 
 

@@ -130,7 +130,6 @@ class Player:
             )
 
     def _check_mentions(self) -> None:
-        """Check that the objective depends on the player's own variables."""
         mentioned = {v.id for v in self.objective.variables()}
         for variable in self.variables:
             if variable.id not in mentioned:

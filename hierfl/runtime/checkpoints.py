@@ -8,10 +8,9 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import io
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from inspect import signature
 from pathlib import Path
@@ -22,7 +21,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hierfl.checkpoint import Checkpoint
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.content_marks import Leaves, content_mark
 from hierfl.errors import CheckpointError, CheckpointWarning, HierflError, SettingError, warn
@@ -33,10 +31,11 @@ from hierfl.language.federation.client import Client
 from hierfl.language.federation.given_arrays import MappedRows
 from hierfl.language.printing.card import call_text
 from hierfl.language.printing.text import expression_text
-from hierfl.run_settings import RunSettings
+from hierfl.run_settings import Checkpoint, RunSettings
 from hierfl.runtime.contract import Algorithm, Ending, Visitor
 from hierfl.runtime.records import Begun, History, KeptMemory
 from hierfl.runtime.watch import Seen, Watch
+from hierfl.runtime.whole_file import write_whole
 from hierfl.version import VERSION
 
 LOOKED_AT = 256  # rows of a file that is not read as a whole
@@ -209,7 +208,7 @@ def _runtime_text(runtime: Any) -> str:
 
 FORMAT = 2
 HEAD = b"hierfl checkpoint "
-SUFFIX, PART, LOCK = ".checkpoint", "unfinished.part", "hierfl.lock"
+SUFFIX, LOCK = ".checkpoint", "hierfl.lock"
 KEPT = 2
 
 
@@ -294,19 +293,10 @@ class CheckpointFolder:
         """
         body = io.BytesIO()
         np.savez(body, note=note_of(note, FORMAT, arrays), **arrays)  # type: ignore[arg-type]
-        content, part = body.getbuffer(), self.path / PART
-        path = self.path / f"{self._number + 1:06d}{SUFFIX}"
+        content, path = body.getbuffer(), self.path / f"{self._number + 1:06d}{SUFFIX}"
         try:
-            with open(part, "wb") as file:
-                file.write(HEAD + hashlib.sha256(content).hexdigest().encode() + b"\n")
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, path)
-            self._sync()
+            write_whole(path, HEAD + hashlib.sha256(content).hexdigest().encode() + b"\n", content)
         except OSError as error:
-            with suppress(OSError):  # it is no checkpoint, and the next one takes its place
-                part.unlink()
             left = f"; {self._good[-1].name}, the checkpoint before, is intact" if self._good else ""
             raise CheckpointError(
                 f"the checkpoint of {len(content):,} bytes cannot be written to {self.path} ({_reason(error)}){left}. Make room there, and "
@@ -321,17 +311,8 @@ class CheckpointFolder:
         """The checkpoints, the oldest first."""
         return sorted((p for p in self.path.glob(f"*{SUFFIX}") if p.stem.isdigit()), key=lambda path: int(path.stem))
 
-    def _sync(self) -> None:
-        """Have the new name on disk as well."""
-        folder = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
 
 def _read(path: Path) -> CheckpointContent:
-    """A file's content, if it is what was written."""
     content = path.read_bytes()
     head, newline, body = content.partition(b"\n")
     if not head.startswith(HEAD) or not newline:
@@ -517,7 +498,6 @@ class RunKeeper:
             self.write()
 
     def write(self) -> None:
-        """Put on disk where all runs stand."""
         arrays: dict[str, np.ndarray] = {}
         notes = [run.stored(arrays, lane) for lane, run in enumerate(self.runs)]
         with unbroken():

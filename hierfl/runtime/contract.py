@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -23,7 +23,7 @@ import numpy as np
 from jax import Array
 
 from hierfl.analysis.theorems import Prescription
-from hierfl.compiler.data.tables import Party
+from hierfl.compiler.data.tables import Data, Party
 from hierfl.descent.answers import Answers
 from hierfl.errors import SettingError
 from hierfl.jaxtools.keyed_random import fold_in, keyed_permutation, words
@@ -34,8 +34,10 @@ SERVER_STREAM = 2**31 - 3  # what the server draws as a holder of data
 VALUE_STREAM = 2**31 - 4  # the algorithm's own value at the end
 PRICE_STREAM = 2**31 - 5  # the question for means over clients
 
-
 SORTED = 128
+CLOUD = "cloud_"  # what edges and the cloud exchange
+SENT = tuple(level + way for level in ("", "lower_", CLOUD) for way in ("scalars_down", "scalars_up"))
+TRAFFIC = (*SENT, "monitor_scalars", "lower_monitor_scalars")
 
 
 @jax.tree_util.register_dataclass
@@ -124,39 +126,46 @@ Step = Callable[[Party, Any, Received, Array], tuple[Any, Message]]
 Question = Callable[[Party, Any], Any]
 
 
-class Clients(Protocol):
-    """The clients that take part in one round, as an algorithm sees them."""
+@dataclass(frozen=True)
+class Clients:
+    """The clients that take part in one round, as an algorithm sees them; a runtime says how a step reaches them.
+
+    ``data`` are as the server has them; ``key`` is the round's, a seed that all share: a client's step runs with ``fold_in(key, client)``
+    (that of ``hierfl.jaxtools.keyed_random``) unless told otherwise; ``round`` is its index. ``traffic`` counts scalars by way; ``level``
+    stands before the ways of the lower level.
+    """
+
+    data: Data
+    cohort: Cohort
+    key: Array
+    round: Array
+    traffic: dict[str, Any] = field(default_factory=lambda: dict.fromkeys(TRAFFIC, 0), kw_only=True)
+    level: str = field(default="", kw_only=True)
 
     @property
     def participants(self) -> Array:
         """The indices of the round's participants, ``(S,)``; in a round of fewer than S the first of them stands in the other places."""
+        return self.cohort.participants
 
     @property
     def count(self) -> Array | int:
         """How many take part: the first so many of ``participants``."""
+        return self.cohort.count
 
     @property
     def present(self) -> Array:
         """Which places of ``participants`` are taken by somebody of their own, ``(S,)`` booleans."""
-
-    @property
-    def round(self) -> Array:
-        """The index of the round."""
-
-    @property
-    def key(self) -> Array:
-        """The round's key, a seed that all share: a client's step runs with ``fold_in(key, client)`` unless told otherwise.
-
-        ``fold_in`` is that of ``hierfl.jaxtools.keyed_random``.
-        """
+        return jnp.arange(self.participants.shape[0]) < self.count
 
     @property
     def public(self) -> dict[int, Array]:
         """The values of the declaration's plain parameters, known to everybody."""
+        return self.data.clients.public
 
     @property
     def everyone(self) -> Clients:
         """All clients as participants, for the federated solution of a lower level; its traffic is counted apart."""
+        raise NotImplementedError
 
     def map(self, step: Step, broadcast: Any, each: Any = None, key: Array | None = None) -> Message:
         """Run ``step(party, memory, received, key)`` at every participant, and stack the messages (leading axis S).
@@ -164,24 +173,31 @@ class Clients(Protocol):
         A client's memory stays with it; an absent client's is untouched. ``key`` seeds the step (each client's is folded
         in): by default the round's, so that several maps in one round need keys of their own.
         """
+        raise NotImplementedError
 
     def share(self, values: Any) -> Known:
         """Send values to every participant once; later maps of the round refer to them at no cost."""
+        self._note("scalars_down", self.count * _scalars(values))
+        return Known(values)
 
     def charge(self, way: str, scalars: Any, tier: str = "") -> None:
         """Count scalars (``way`` is ``"down"`` or ``"up"``) that a real run would send where the simulation shares arrays.
 
         With the tier ``"cloud_"`` they pass between edges and the cloud.
         """
+        self.traffic[f"{tier or self.level}scalars_{way}"] += scalars
 
     def query(self, question: Question, broadcast: Any) -> Any:
         """Ask ``question(party, broadcast)`` of every participant, and stack the answers: no memory, no randomness, not counted.
 
         Unlike ``map`` it may stand inside JAX's own loops: it is how an exact federation-scope solution is simulated.
         """
+        raise NotImplementedError
 
     def server(self, step: Callable[[Party, Received, Array], Any], broadcast: Any) -> Any:
         """Run ``step(party, received, key)`` on the server's own data."""
+        received = Received(broadcast, None, self.round)
+        return step(self.data.server_party, received, fold_in(self.key, SERVER_STREAM))
 
     def mean(self, values: Any) -> Any:
         """Form the weighted aggregate of per-participant values (leading axis S): linear in them, and differentiable by JAX.
@@ -190,9 +206,39 @@ class Clients(Protocol):
         ``"renormalise"`` scaled so that they sum to those of all clients (0 where all participants weigh nothing), ``"zero"``
         as they are.
         """
+        raise NotImplementedError
 
     def loop(self, count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:
         """Do ``state = body(i, state)`` for i < count: the only loop that may contain a ``map``."""
+        raise NotImplementedError
+
+    def _note(self, way: str, scalars: Any) -> None:
+        self.traffic[self.level + way] += scalars
+
+    def _note_messages(self, broadcast: Any, each: Any, payload: Any, monitor: Any) -> None:
+        """Count what a map sends down and up; all but the broadcast have a leading axis of participants."""
+        size = self.participants.shape[0]
+        self._note("scalars_down", self.count * _scalars(broadcast))
+        for way, stacked in (("scalars_down", each), ("scalars_up", payload), ("monitor_scalars", monitor)):
+            self._note(way, self.count * (_scalars(stacked) // size))
+
+    def _aggregate(self, values: Any, own: Array, absent: str, clients: int, total: Any) -> Any:
+        """The ``mean`` by their ``own`` weights; there are so many ``clients``, whose weights sum to ``total``."""
+        weights, count = own, self.count
+        if not isinstance(count, int) or count < self.participants.shape[0]:
+            weights = jnp.where(self.present, weights, 0.0)
+        if absent == "unbiased":
+            weights = weights * (clients / count)
+        elif absent == "renormalise":
+            present = jnp.sum(weights)  # 0 where only clients of no weight take part: then nothing moves
+            weights = weights * (total / jnp.where(present > 0, present, 1.0))
+        return jax.tree.map(lambda v: jnp.tensordot(weights, v, axes=1), values)
+
+
+def _scalars(arrays: Any) -> int:
+    """Count the scalars of what is sent, without what is known already."""
+    leaves = jax.tree.leaves(arrays, is_leaf=lambda a: isinstance(a, Known))
+    return sum(int(np.prod(jnp.shape(a), dtype=int)) for a in leaves if not isinstance(a, Known))
 
 
 class Work(NamedTuple):

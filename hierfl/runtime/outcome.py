@@ -23,9 +23,9 @@ from hierfl.jaxtools.interruption import INTERRUPTED, TIME_IS_UP
 from hierfl.language.printing.card import call_text
 from hierfl.result import Result
 from hierfl.run_settings import RunSettings
-from hierfl.runtime.contract import Algorithm, Visitor
+from hierfl.runtime.contract import CLOUD, TRAFFIC, Algorithm, Visitor
 from hierfl.runtime.in_process.execution import InProcess
-from hierfl.runtime.records import CLOUD, MOTION, TRAFFIC, WORK, Outcome, scalars_sent
+from hierfl.runtime.records import MOTION, WORK, Outcome, scalars_sent
 from hierfl.runtime.watch import Watch, response_of
 from hierfl.value_certificate import Certificate
 
@@ -182,7 +182,6 @@ def _distances(compiled: CompiledProblem, iterate: np.ndarray) -> np.ndarray:
 
 
 def _shown(compiled: CompiledProblem, history: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The columns of a result's history."""
     hidden = ("fault", "empty", *TRAFFIC, *MOTION)
     kept = {name: values for name, values in history.items() if name not in hidden and (name not in WORK or np.any(values))}
     return kept | {"scalars": scalars_sent(history)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -54,19 +54,9 @@ class Slopes(NamedTuple):
 
     @property
     def penalty(self) -> float:
-        """The rho to begin with."""
         if not (np.isfinite(self.objective) and self.conditions > 0):
             return 1.0
         return float(np.clip(GUESS * self.objective / self.conditions, LEAST, LARGEST))
-
-
-class _Look(NamedTuple):
-    """f, oriented for minimisation, at an x, all excesses, flat, and the largest in what is allowed."""
-
-    x: np.ndarray
-    value: float
-    excesses: np.ndarray
-    excess: float
 
 
 class Measured(NamedTuple):
@@ -75,6 +65,18 @@ class Measured(NamedTuple):
     value: float
     violations: Violations
     evaluation: Evaluation | None
+
+    @classmethod
+    def at(cls, compiled: CompiledProblem, x: np.ndarray, required: bool = False) -> Measured | None:
+        """Both at x, the lower level solved here; None where f has no value, and none is required."""
+        try:
+            evaluation = compiled.exact.at(x)
+        except HierflError:
+            if required:
+                raise
+            return None
+        assert evaluation.solution is not None
+        return cls(float(evaluation.value), Violations.at(compiled, x, evaluation.solution.y), evaluation)
 
 
 class Ended(NamedTuple):
@@ -183,12 +185,12 @@ def slopes_of(compiled: CompiledProblem, x0: Any, seed: int) -> Slopes:
     beside = on_upper_set(compiled, bases.repeat(AROUND, axis=0) + lengths[:, None] * ways)
     objective = conditions = 0.0
     for place, base in enumerate(bases):
-        here = _looked_at(compiled, base)
+        here = _value_and_excesses(compiled, base)
         for point in beside[place * AROUND : (place + 1) * AROUND] if here is not None else ():
-            there, length = _looked_at(compiled, point), float(np.linalg.norm(point - base))
+            there, length = _value_and_excesses(compiled, point), float(np.linalg.norm(point - base))
             if here is not None and there is not None and length > 0:
-                objective = max(objective, abs(there.value - here.value) / length)
-                conditions = max(conditions, float(np.abs(there.excesses - here.excesses).max()) / length)
+                objective = max(objective, abs(there[0] - here[0]) / length)
+                conditions = max(conditions, float(np.abs(there[1] - here[1]).max()) / length)
     return Slopes(objective, conditions)
 
 
@@ -200,42 +202,36 @@ def spread_over(compiled: CompiledProblem, x0: Any, count: int, seed: int) -> np
     return on_upper_set(compiled, sobol_points(box, count, seed))
 
 
-def _looked_at(compiled: CompiledProblem, x: np.ndarray) -> _Look | None:
-    """What is seen at x; None where f has no value."""
-    try:
-        evaluation = compiled.exact.at(x)
-    except HierflError:
+def _value_and_excesses(compiled: CompiledProblem, x: np.ndarray) -> tuple[float, np.ndarray] | None:
+    """f at an x and all that the conditions are beyond, flat; None where f has no value."""
+    found = Measured.at(compiled, x)
+    if found is None:
         return None
-    assert evaluation.solution is not None
-    told = Violations.at(compiled, x, evaluation.solution.y)
-    sides = sides_at(compiled, x, evaluation.solution.y)
-    excesses = np.concatenate([np.ravel(left - right) for left, right in sides])
-    return _Look(x, float(evaluation.value), excesses, told.excess)
+    assert found.evaluation is not None and found.evaluation.solution is not None
+    sides = sides_at(compiled, x, found.evaluation.solution.y)
+    return found.value, np.concatenate([np.ravel(left - right) for left, right in sides])
 
 
+@dataclass
 class _Rounds:
     """The runs of one start."""
 
-    def __init__(
-        self,
-        compiled: CompiledProblem,
-        goal: CompiledProblem,
-        solver: Any,
-        settings: RunSettings,
-        limits: Limits,
-        chosen: str | None,
-    ) -> None:
-        self.compiled, self.goal, self.solver, self.settings = compiled, goal, solver, settings
-        self.limits, self.chosen = limits, chosen
-        self.x0, self.made = settings.x0, list[Ended]()
-        self.least: Ended | None = None  # of the runs without f
-        self.slack = 0.0  # what a method that smooths may leave violated
-        penalty = goal.declaration.penalty
+    compiled: CompiledProblem
+    goal: CompiledProblem
+    solver: Any
+    settings: RunSettings
+    limits: Limits
+    chosen: str | None
+    made: list[Ended] = field(default_factory=list)
+    least: Ended | None = None  # of the runs without f
+    slack: float = 0.0  # what a method that smooths may leave violated
+
+    def __post_init__(self) -> None:
+        self.x0, penalty = self.settings.x0, self.goal.declaration.penalty
         assert penalty is not None
         self.penalty: Penalty = penalty
 
     def result(self) -> Result:
-        """Run until the conditions hold, or nothing helps."""
         if self.settings.penalty is not None:
             return self._told(self._run(float(self.settings.penalty)), gave_up=False)
         try:
@@ -293,8 +289,8 @@ class _Rounds:
     def _spread(self) -> list[Any]:
         """The point of X that violates least, of many spread over it."""
         points = spread_over(self.compiled, self.settings.x0, SPREAD, self.settings.seed)
-        looks = (_looked_at(self.compiled, point) for point in points)
-        seen = [(one.excess, place) for place, one in enumerate(looks) if one is not None]
+        looks = (Measured.at(self.compiled, point) for point in points)
+        seen = [(one.violations.excess, place) for place, one in enumerate(looks) if one is not None]
         return [self.compiled.upper.unflatten(points[min(seen)[1]])] if seen else []
 
     def _run(self, rho: float, objective: float = 1.0, last: bool = False) -> Ended:
@@ -320,24 +316,15 @@ class _Rounds:
         """What f and the conditions are where a run ended, if that is found in time; a run that was to end already has not long."""
         try:
             with heeded(max(self.limits.until, time.perf_counter()) + QUICKLY, LATE, anew=True):
-                return self._asked(result) if self.compiled.elsewhere else self._seen(x, required)
+                seen = self._asked(result) if self.compiled.elsewhere else Measured.at(self.compiled, x, required)
         except CutShort:
-            return self._not_measured
+            seen = None
+        return seen or self._not_measured
 
     @property
     def _not_measured(self) -> Measured:
         unknown = [Violation(one.text, float("nan"), ALLOWED) for one in self.compiled.coupled.conditions]
         return Measured(float("nan"), Violations(unknown), None)
-
-    def _seen(self, x: np.ndarray, required: bool) -> Measured:
-        try:
-            evaluation = self.compiled.exact.at(x)
-        except HierflError:
-            if required:
-                raise
-            return self._not_measured
-        assert evaluation.solution is not None
-        return Measured(float(evaluation.value), Violations.at(self.compiled, x, evaluation.solution.y), evaluation)
 
     @double_precision
     def _asked(self, result: Result) -> Measured:
@@ -387,7 +374,6 @@ class _Rounds:
 
 
 def _warn(result: Result, among: int = 1) -> None:
-    """Say aloud what a result violates, if anything."""
     if not result.violation.feasible:
         which = "" if among == 1 else f"the best of {among} runs: "
         told = not_feasible(result.violation, result.settings)

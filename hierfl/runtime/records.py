@@ -13,15 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from hierfl.compiler.data.tables import Data, Party
 from hierfl.errors import SettingError
-from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.run_settings import RunSettings
-from hierfl.runtime.contract import SERVER_STREAM, Algorithm, Cohort, Ending, Known, OwnValue, Received
+from hierfl.runtime.contract import SENT, Algorithm, Ending, OwnValue
 
-CLOUD = "cloud_"  # what edges and the cloud exchange
-SENT = tuple(level + way for level in ("", "lower_", CLOUD) for way in ("scalars_down", "scalars_up"))
-TRAFFIC = (*SENT, "monitor_scalars", "lower_monitor_scalars")
 # what the parties did in a round, all together: terms f_i evaluated at a point, gradients of them in x (their values with them), products of second
 # derivatives with a vector, projections on X, X_i and Y(x), evaluations of the lower level's F, and lower levels solved, one y at one point each
 WORK = ("values", "gradients", "products", "projections", "lower_gradients", "lower_solves")
@@ -33,82 +28,9 @@ MOTION = ("move", "extent")
 WITHHELD = "withheld"  # a column of rounds in which clients told nothing of their objectives
 
 
-@dataclass(frozen=True)
-class CountedClients:
-    """Of the ``Clients`` of the contract what does not depend on how a step reaches them.
-
-    ``data`` are as the server has them; ``traffic`` counts scalars by way; ``level`` stands before the ways of the lower level.
-    """
-
-    data: Data
-    cohort: Cohort
-    key: Array
-    round: Array
-    traffic: dict[str, Any] = field(default_factory=lambda: dict.fromkeys(TRAFFIC, 0), kw_only=True)
-    level: str = field(default="", kw_only=True)
-
-    @property
-    def participants(self) -> Array:
-        return self.cohort.participants
-
-    @property
-    def count(self) -> Array | int:
-        return self.cohort.count
-
-    @property
-    def present(self) -> Array:
-        return jnp.arange(self.participants.shape[0]) < self.count
-
-    @property
-    def public(self) -> dict[int, Array]:
-        return self.data.clients.public
-
-    def share(self, values: Any) -> Known:
-        self._note("scalars_down", self.count * _scalars(values))
-        return Known(values)
-
-    def charge(self, way: str, scalars: Any, tier: str = "") -> None:
-        self.traffic[f"{tier or self.level}scalars_{way}"] += scalars
-
-    def server(self, step: Callable[[Party, Received, Array], Any], broadcast: Any) -> Any:
-        received = Received(broadcast, None, self.round)
-        return step(self.data.server_party, received, fold_in(self.key, SERVER_STREAM))
-
-    def _note(self, way: str, scalars: Any) -> None:
-        self.traffic[self.level + way] += scalars
-
-    def _note_messages(self, broadcast: Any, each: Any, payload: Any, monitor: Any) -> None:
-        """Count what a map sends down and up; all but the broadcast have a leading axis of participants."""
-        size = self.participants.shape[0]
-        self._note("scalars_down", self.count * _scalars(broadcast))
-        for way, stacked in (("scalars_down", each), ("scalars_up", payload), ("monitor_scalars", monitor)):
-            self._note(way, self.count * (_scalars(stacked) // size))
-
-    def _aggregate(self, values: Any, own: Array, absent: str, clients: int, total: Any) -> Any:
-        """The sum of the participants' values by their ``own`` weights, with ``absent`` as the algorithm asks.
-
-        There are so many ``clients``, whose weights sum to ``total``. By default the sum is unbiased for that over all of them.
-        """
-        weights, count = own, self.count
-        if not isinstance(count, int) or count < self.participants.shape[0]:
-            weights = jnp.where(self.present, weights, 0.0)
-        if absent == "unbiased":
-            weights = weights * (clients / count)
-        elif absent == "renormalise":
-            present = jnp.sum(weights)  # 0 where only clients of no weight take part: then nothing moves
-            weights = weights * (total / jnp.where(present > 0, present, 1.0))
-        return jax.tree.map(lambda v: jnp.tensordot(weights, v, axes=1), values)
-
-
 def as_tables(tables: Any) -> Any:
     """An algorithm's tables as programs take them."""
     return jax.tree.map(lambda table: jnp.asarray(table, float if table.dtype.kind == "f" else int), tables)
-
-
-def _scalars(arrays: Any) -> int:
-    """Count the scalars of what is sent, without what is known already."""
-    leaves = jax.tree.leaves(arrays, is_leaf=lambda a: isinstance(a, Known))
-    return sum(int(np.prod(jnp.shape(a), dtype=int)) for a in leaves if not isinstance(a, Known))
 
 
 class Outcome(NamedTuple):
@@ -167,7 +89,6 @@ class Limits:
 
     @classmethod
     def of(cls, settings: RunSettings) -> Limits:
-        """Those of ``solve``'s settings."""
         budget, floats = settings.budget, settings.communication_limit
         counts = {**({} if budget is None else budget.counts), **({} if floats is None else {SCALARS: float(floats)})}
         seconds = [one for one in (settings.time_limit, None if budget is None else budget.seconds) if one is not None]

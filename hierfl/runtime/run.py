@@ -95,7 +95,8 @@ def run(
         {} if found is None else {"auto": found.told}
     )
     told = {"rounds": rounds, "queries": settings.queries, "sense": sense, **kept_in, **told}
-    results = _results(watches, outcomes, starts, settings, told, _time_for_values(limits, early))
+    in_time = heeded((limits.until if early is None else early) + QUICKLY, LATE, anew=True)  # not long where the run was to end already
+    results = _results(watches, outcomes, starts, settings, told, in_time)
     if not isinstance(algorithm, Visitor):
         results = _with_theorem_points(compiled, algorithm, drawn, starts, settings, results)
     if not settings.several:
@@ -123,11 +124,6 @@ def _prepared(
     if algorithm.stays_in_upper_set:
         starts = np.stack([_inside(compiled, start) for start in starts])
     return algorithm, starts
-
-
-def _time_for_values(limits: Limits, early: float | None) -> AbstractContextManager[Any]:
-    """How long the values at the end may take: for a run that was to end already, at ``early``, not long."""
-    return heeded((limits.until if early is None else early) + QUICKLY, LATE, anew=True)
 
 
 def _results(

@@ -61,7 +61,6 @@ class MessageTreatment:
 
     @property
     def rule(self) -> Aggregation | None:
-        """The robust aggregate, if one was asked for."""
         return None if self.aggregation is None else Aggregation(self.aggregation, self.adversaries)
 
     @property
@@ -69,7 +68,6 @@ class MessageTreatment:
         return Buffering(getattr(self, "buffer", 1), getattr(self, "staleness", 0.0))
 
     def _start(self, problem: CompiledProblem, algorithm: Algorithm, x0: np.ndarray, rounds: int, seed: int, **told: Any) -> Start:
-        """What sites are told of a run."""
         noise, masks = orders_of(self.noise, self.masks, problem, algorithm, rounds, seed)
         return starting(problem, algorithm, rounds, x0, noise=noise, masks=masks, **told)
 
@@ -168,7 +166,6 @@ class SiteRuntime(MessageTreatment):
         return False
 
     def _links(self, problem: CompiledProblem) -> Any:
-        """The ways to the sites that have a problem."""
         raise NotImplementedError
 
     def _open(self, problem: CompiledProblem, exchange: Exchange, links: Any) -> None:

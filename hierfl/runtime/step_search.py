@@ -55,18 +55,15 @@ class FoundStep:
 
     @property
     def stored(self) -> list[Any]:
-        """What a checkpoint keeps of it."""
         return [self.step, self.schedule.hold if isinstance(self.schedule, Settling) else None, self.rounds, self.took]
 
     @classmethod
     def of_stored(cls, stored: Any) -> FoundStep:
-        """The same again."""
         step, hold, rounds, took = stored
         return cls(step, step if hold is None else Settling(step, hold), rounds, took)
 
     @property
     def told(self) -> dict[str, Any]:
-        """What a result keeps of it."""
         return {"step_size": self.step, "trial_rounds": self.rounds, "took": self.took}
 
 
@@ -119,7 +116,6 @@ class _Trials:
         self.rounds, self.took = 0, dict[str, int]()
 
     def search(self) -> float:
-        """The best step that was tried."""
         step = self._first_step()
         levels = {step: self.level(step)}
         for factor in (FACTOR, 1.0 / FACTOR):
@@ -151,7 +147,6 @@ class _Trials:
         return float(np.mean(values[len(values) // 2 :])) if good else float("inf")
 
     def differs_between_seeds(self, step: float) -> bool:
-        """Whether the run is noisy."""
         one, other = (self._trial(step, TRIAL, seed)[0]["objective"] for seed in (self._seed, self._seed + 1))
         return not np.max(np.abs(one - other)) <= 1e-9 * (1.0 + np.max(np.abs(one)))  # NaN is noise as well
 

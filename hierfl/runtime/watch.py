@@ -109,7 +109,6 @@ class Watch:
 
     @property
     def seen(self) -> Seen:
-        """What it has seen so far."""
         return Seen(*(getattr(self, name) for name in Seen._fields))
 
     def go_on(self, done: int, seen: Seen, history: History, measured: dict[str, list[float]]) -> None:
@@ -244,6 +243,5 @@ def _failing(history: History, x: np.ndarray) -> int | None:
 
 
 def _joined(blocks: Sequence[History]) -> History:
-    """The records of blocks one after another."""
     told = [block for block in blocks if block]
     return {name: np.concatenate([block[name] for block in told]) for name in told[0]} if told else {}

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from hierfl.checkpoint import Checkpoint
 from hierfl.compiler.content_marks import content_mark
 from hierfl.compiler.starting_points import start_points
 from hierfl.errors import CheckpointError, DivergedError, IncompatibleSolverError, SettingError
@@ -25,7 +24,7 @@ from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import Card, Shown, call_text
 from hierfl.problem import Problem
 from hierfl.progress import RunProgress
-from hierfl.run_settings import Budget, RunSettings
+from hierfl.run_settings import Budget, Checkpoint, RunSettings
 from hierfl.runs import Runs
 from hierfl.runtime.checkpoints import differences, identity_of, stored_identity
 from hierfl.runtime.records import Limits, NotCountedError

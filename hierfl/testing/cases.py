@@ -244,7 +244,6 @@ class _Held(NamedTuple):
 
 
 def _held(place: int) -> _Held:
-    """What a client holds."""
     rng, (first, second) = np.random.default_rng(place), (ROWS[place], ROWS[-1 - place])
     u, v = 0.7 * rng.standard_normal((first, SIZE)), 0.7 * rng.standard_normal((second, SIZE))
     b, d, c = rng.standard_normal(first), rng.standard_normal(second), rng.uniform(0.0, 0.5, SIZE)

@@ -124,7 +124,6 @@ class BoundExact(Tabulated):
         everyone = replace(data.clients, public=public)
 
         def ask(question: Question) -> Callable[[Array], Array]:
-            """The mean over the clients of their answers."""
             return lambda y: clients.mean(clients.query(question, (x, y)))
 
         force = jax.custom_jvp(ask(self.force))

@@ -27,7 +27,7 @@ from hierfl.errors import SettingError
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Known, Message, Received
-from hierfl.solvers.lower.lower_solver import Clock, Effort, LowerAnswer, require_scope
+from hierfl.solvers.lower.lower_solver import Clock, LowerAnswer, require_scope
 from hierfl.solvers.papers.theory import SCHEDULES, lower_constants, require_left_out
 from hierfl.solvers.parts.requirements import require_choice, require_count, require_number
 from hierfl.solvers.parts.step_schedules import (
@@ -38,7 +38,6 @@ from hierfl.solvers.parts.step_schedules import (
     constant,
     require_schedule,
     row,
-    rows,
     tabulate,
     whole,
 )
@@ -97,12 +96,7 @@ class BoundFederated(Tabulated):
         gaps = jax.vmap(lambda x: self.problem.lower_gap(x, public))(xs)
         return LowerAnswer(y, self._residuals(clients, points, y, key, count), gaps)
 
-    def effort(self, r: int, k: int = 0, client: int = 0) -> Effort:
-        """A call's in round r of the upper level, by the tables: every local step projects each sequence that a client carries."""
-        m, rounds, evaluations = self.problem.num_clients, int(rows(self.lower_rounds, r, r + 1)[0]), int(self.evaluations(Clock(r, k)))
-        return Effort(evaluations, (evaluations - m) * self.rule.sequences + 2, rounds)
-
-    def evaluations(self, clock: Clock, client: Array | int = 0) -> Array:
+    def evaluations(self, clock: Clock, client: Array | int) -> Array:
         """Of F by all clients: at every local step, and once for the residual."""
         steps: Array = row(self.lower_rounds, clock.round) * row(self.local_steps, clock.round) + 1
         return self.problem.num_clients * steps
@@ -131,8 +125,7 @@ class BoundFederated(Tabulated):
                 moved = self.rule.step(own, g, index * steps + t, sizes)
                 return tuple(self.problem.project_lower(x, part, party.environment) for part in moved)
 
-            end: Sequences = jax.lax.fori_loop(0, steps, advance, start)
-            return end
+            return jax.lax.fori_loop(0, steps, advance, start)
 
         moved = jax.vmap(one)(points.values, sequences, calls)
         return memory, Message(jax.tree.map(jnp.subtract, moved, sequences), {})
@@ -213,7 +206,6 @@ class LocalDescent:
         return BoundFederated(problem, self, BY_ROUND, constant(lower_rounds), constant(local), sizes)
 
     def _as_given(self, problem: CompiledProblem, rounds: int) -> BoundFederated:
-        """By the rounds, steps and step sizes that the settings give."""
         name = type(self).__name__
         lower_rounds = tabulate_counts(self.rounds, rounds, f"rounds of {name}")
         local = tabulate_counts(self.steps, rounds, f"steps of {name}")

@@ -29,18 +29,6 @@ class LowerAnswer(NamedTuple):
     gap: Float[Array, " points"]
 
 
-class Effort(NamedTuple):
-    """What one call of a lower solver takes: at one point, in client and sample scope of one owner of y, else of all clients.
-
-    Evaluations of F (each on a minibatch, or on all of a client's data), projections on Y(x), and rounds of communication. The look
-    at the residual, for the history, is counted with them.
-    """
-
-    gradients: int
-    projections: int
-    rounds: int = 0
-
-
 class LowerSolver(Protocol):
     """A lower-level solver's settings, given to an algorithm as ``lower=...``."""
 

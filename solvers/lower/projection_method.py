@@ -22,7 +22,7 @@ from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import NO_ROWS, Environment, Rows
 from hierfl.errors import SettingError
 from hierfl.near_names import suggests_names
-from hierfl.solvers.lower.lower_solver import Clock, Effort, require_scope
+from hierfl.solvers.lower.lower_solver import Clock, require_scope
 from hierfl.solvers.papers.theory import SCHEDULES, lower_constants, require_left_out
 from hierfl.solvers.parts.requirements import require_choice, require_count, require_number
 from hierfl.solvers.parts.step_schedules import (
@@ -124,8 +124,7 @@ class BoundProjectedSGD(Tabulated):
         sizes, count = jnp.asarray(self.sizes, x.dtype), steps_of(self.counts, clock.round, party.index)
 
         def estimate(function: Callable[[Rows], Value], t: Array) -> Value:
-            value: Value = party.estimate(function, problem.lower_samples, key, batch_size, t)
-            return value
+            return party.estimate(function, problem.lower_samples, key, batch_size, t)
 
         def step(t: Array, y: dict[int, Array]) -> dict[int, Array]:
             force = estimate(lambda rows: problem.operator_parts(x, y, own, rows), t)
@@ -145,11 +144,6 @@ class BoundProjectedSGD(Tabulated):
 
         y = jax.lax.fori_loop(0, count, lambda t, y: moved(y, sizes[t]), self._first(x, start, own))
         return y, jnp.linalg.norm(y - moved(y, 1.0))
-
-    def effort(self, r: int, k: int, client: int) -> Effort:
-        """A call's of one client in round r."""
-        evaluations = int(self.evaluations(Clock(r, k), client))
-        return Effort(evaluations, evaluations + 1)
 
     def evaluations(self, clock: Clock, client: Array | int) -> Array:
         """Of F by a client: in every step, and once for the residual."""
@@ -282,21 +276,15 @@ class BoundProjections(Tabulated):
         problem = self.problem
 
         def force(y: Array) -> Array:
-            mean: Array = party.mean(
+            return party.mean(
                 lambda rows: problem.operator(x, y, party.environment, rows), problem.lower_samples
             )
-            return mean
 
         return self._advance(x, party.environment, force, start, clock)
 
     def sample(self, x: Array, party: Party, row: dict[int, Array], start: Array, clock: Clock) -> tuple[Array, Array]:
         own = {**party.environment, **row}
         return self._advance(x, own, lambda y: self.problem.operator(x, y, own, NO_ROWS), start, clock)
-
-    def effort(self, r: int, k: int, client: int = 0) -> Effort:
-        """A call's at local step k, counted over all rounds."""
-        evaluations = int(self.evaluations(Clock(r, k), client))
-        return Effort(evaluations, evaluations + 1)
 
     def evaluations(self, clock: Clock, client: Array | int) -> Array:
         """Of F: in every step, and once for the residual."""

@@ -105,9 +105,10 @@ class Differences:
 
 
 class PublishedSettings:
-    """Mixin of the solvers that have published modes: dataclasses with a field ``published_as``."""
+    """Mixin of the solvers that have published modes: dataclasses with these fields."""
 
     published_as: PaperMode | None
+    lower: Any
 
     def differences(self) -> Differences:
         """The settings that are not hierfl's defaults, as a table that prints.
@@ -116,7 +117,7 @@ class PublishedSettings:
         printed instead.
         """
         mode, here = self.published_as, _texts(self)
-        default = _texts(type(self)()) | {name: text for name, text in _lower_defaults(self).items()}
+        default = _texts(type(self)()) | ({} if self.lower is None else _texts(type(self.lower)(), "lower."))
         if mode is None:
             rows = [Difference(n, text, default[n], "") for n, text in here.items() if text != default[n]]
             return Differences(f"{type(self).__name__}: settings that are not the defaults", tuple(rows))
@@ -158,12 +159,6 @@ def _texts(settings: Any, within: str = "") -> dict[str, str]:
         else:
             texts[within + f.name] = setting_text(value) if value is not None else LEFT_OUT.get(f.name, "None")
     return texts
-
-
-def _lower_defaults(settings: Any) -> dict[str, str]:
-    """The defaults of the lower solver that is given, as names within ``lower``."""
-    lower = settings.lower
-    return {} if lower is None else _texts(type(lower)(), "lower.")
 
 
 KINDS = ("nn", "bl", "mm", "2s")

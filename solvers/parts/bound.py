@@ -63,8 +63,7 @@ class Bound(Tabulated):
         return self.oracle.first_answer(x0)
 
     def decision(self, state: Any) -> Array:
-        x: Array = getattr(state, "x", state)
-        return x
+        return getattr(state, "x", state)
 
     def response(self, state: Any, memory: Any) -> Array | None:
         """The latest y: the clients', which is their memory or first in it, or the one that they share."""
@@ -73,7 +72,6 @@ class Bound(Tabulated):
         return state.y[None] if self.federated else None
 
     def clock(self, r: Array) -> Clock:
-        """When the answers of a round are asked for."""
         return Clock(r, r)
 
     def own_value(self, clients: Clients, state: Any, x: Array, key: Array) -> OwnValue:
@@ -86,7 +84,7 @@ class Bound(Tabulated):
         return self.oracle.own_value(clients, x, y, clock, key)
 
     def with_prices(self, clients: Clients, x: Array, y: Array | None, told: Any) -> Any:
-        """A round's broadcast with the prices of violated means, where upper constraints are on any: see ``MeanPrices``."""
+        """A round's broadcast with the prices of violated means, where upper constraints are on any: see ``ClientOracle.with_prices``."""
         return self.oracle.with_prices(clients, x, y, self.clock(clients.round), told, clients.key)
 
     @property
@@ -132,8 +130,7 @@ class Bound(Tabulated):
 
     @property
     def absent(self) -> str:
-        absent: str = self.settings.absent
-        return absent
+        return self.settings.absent
 
     @property
     def work(self) -> Work:

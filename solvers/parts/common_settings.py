@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.solvers.papers.theory import UPPER_SCHEDULES
 from hierfl.solvers.parts.bound import ABSENT
 from hierfl.solvers.parts.directions import ESTIMATORS, KINDS
@@ -55,3 +56,32 @@ def require_common(settings: Any) -> None:
         chosen = isinstance(value, str) and value == field.default == "auto"  # by the solver itself, as where nothing is said
         if field.name in CHECKS and not chosen:
             CHECKS[field.name](value, field.name)
+
+
+Requirements = tuple[Callable[[object, CompiledProblem], None], ...]  # of a problem
+
+
+class FederatedSettings:
+    """What the settings of most methods have in common: how they are checked, and bound to a problem."""
+
+    _requirements: ClassVar[Requirements]
+    _algorithm: ClassVar[Any]
+
+    def __post_init__(self) -> None:
+        require_common(self)
+
+    def _tables(self, problem: CompiledProblem, rounds: int) -> dict[str, Any]:
+        """The fields that the algorithm has beside those of its kind."""
+        return {}
+
+    def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> Any:
+        """The algorithm for one problem, schedules tabulated.
+
+        Raises
+        ------
+        IncompatibleSolverError, SettingError
+            Naming what the solver needs and what the problem has.
+        """
+        for require in self._requirements:
+            require(self, problem)
+        return self._algorithm.of(self, problem, rounds, queries, **self._tables(problem, rounds))

@@ -61,7 +61,6 @@ class Directions:
         return seeded
 
     def at(self, number: Int[Array, ""]) -> Float[Array, " size"]:
-        """The direction of a number."""
         if self.held is not None:
             return self.held[number]
         normal = normals(jax.random.wrap_key_data(self.seed), (self.size,), self.first + number)
@@ -85,18 +84,15 @@ class Directions:
         places = np.asarray(numbers)
         if self.held is not None and not one_by_one:
             in_order = np.array_equal(places, np.arange(self.count))
-            together: Value = jax.vmap(function)(self.held if in_order else self.held[places], *jobs)
-            return together
+            return jax.vmap(function)(self.held if in_order else self.held[places], *jobs)
         blocks = _blocks(places.size, 1 if one_by_one else self._together)
 
         def block(members: Array) -> Value:
             own = jax.tree.map(lambda job: jnp.asarray(job)[members], jobs)
-            values: Value = jax.vmap(function)(jax.vmap(self.at)(jnp.asarray(places)[members]), *own)
-            return values
+            return jax.vmap(function)(jax.vmap(self.at)(jnp.asarray(places)[members]), *own)
 
         by_block = jax.lax.map(block, jnp.asarray(np.minimum(blocks, places.size - 1)))
-        values: Value = jax.tree.map(lambda a: a.reshape(blocks.size, *a.shape[2:])[: places.size], by_block)
-        return values
+        return jax.tree.map(lambda a: a.reshape(blocks.size, *a.shape[2:])[: places.size], by_block)
 
     def combination(self, coefficients: Float[Array, " count"]) -> Float[Array, " size"]:
         """The sum of coefficients_j times direction j."""

@@ -40,8 +40,7 @@ class Term(NamedTuple):
 
     def mean(self, function: Callable[[Rows], Value], party: Party, key: Array, batch_size: int | None) -> Value:
         """A function of the rows, affine in their means, on a minibatch or on all rows of a party."""
-        mean: Value = party.estimate(function, self.samples, key, batch_size)
-        return mean
+        return party.estimate(function, self.samples, key, batch_size)
 
     def passing(
         self, function: Callable[[Rows], Value], party: Party, key: Array, batch_size: int | None, step: Array
@@ -66,7 +65,6 @@ class LocalSteps(Bound):
     sizes: np.ndarray
 
     def init(self, x0: Array) -> Any:
-        """The state is x alone."""
         return x0
 
     def gradient_steps(self, first: int, last: int) -> np.ndarray | None:

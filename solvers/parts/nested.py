@@ -29,6 +29,7 @@ from hierfl.runtime.contract import Clients, Message
 from hierfl.solvers.papers.theory import lower_constants
 from hierfl.solvers.parts.bound import Bound, batches_of_small_tables
 from hierfl.solvers.parts.client_oracle import ClientOracle
+from hierfl.solvers.parts.common_settings import FederatedSettings
 from hierfl.solvers.parts.participation import cohorts_of
 from hierfl.solvers.parts.requirements import require_gradients, require_public_set
 from hierfl.solvers.parts.round_monitor import RoundMonitor, first_fault, move_rate
@@ -100,8 +101,7 @@ def measured_smoothness(problem: CompiledProblem, starts: np.ndarray) -> float:
         party, zero = clients.party(index), jnp.zeros(problem.lower.size, x.dtype)
 
         def product(rows: Rows, p: Array) -> Array:
-            out: Array = jax.jvp(lambda y: problem.operator(x, y, party.environment, rows), (zero,), (p,))[1]
-            return out
+            return jax.jvp(lambda y: problem.operator(x, y, party.environment, rows), (zero,), (p,))[1]
 
         def step(_: Any, own: tuple[Array, Array]) -> tuple[Array, Array]:
             p, _ = own
@@ -117,8 +117,10 @@ def measured_smoothness(problem: CompiledProblem, starts: np.ndarray) -> float:
     return max(float(np.max(program(problem.laid_out().clients, every, x))) for x in np.unique(starts, axis=0))
 
 
-class NestedSettings:
+class NestedSettings(FederatedSettings):
     """What settings of nested methods have in common: numbers that they leave to the run."""
+
+    _requirements = (require_nested,)
 
     def settled(self, problem: CompiledProblem, starts: np.ndarray) -> Self:
         """The settings with numbers in place of None: by l, certified, or else half as long as what is measured at the run's starts allows.
@@ -140,8 +142,7 @@ class NestedSettings:
             advice = f"Give {' and '.join(f'{one}=...' for one in left)} where it grows along the run."
             warn(TheoryWarning(f"{name}: l, the Lipschitz constant of grad_y g_i in y, is not proved; {taken}. {advice}"))
         given: Any = {one: smooth if one == "lipschitz" else 1.0 / smooth for one in left}
-        settled: Self = replace(self, **given)  # type: ignore[type-var]
-        return settled
+        return replace(self, **given)  # type: ignore[type-var]
 
 
 def tabulate_lower_step(solver: Any, problem: CompiledProblem, rounds: int, name: str = "inner_step") -> np.ndarray:
@@ -225,18 +226,15 @@ class BoundNested(Bound):
 
     def lower_gradient(self, x: Array, y: Array, party: Party, key: Array, step: Any = 0) -> Array:
         """grad_y g_i(x, y), ``(size,)``."""
-        gradient: Array = self._below(lambda rows: self.problem.operator(x, y, party.environment, rows), party, key, step)
-        return gradient
+        return self._below(lambda rows: self.problem.operator(x, y, party.environment, rows), party, key, step)
 
     def hessian_product(self, x: Array, y: Array, u: Array, party: Party, key: Array, step: Any = 0) -> Array:
         """grad_yy g_i(x, y) u, ``(size,)``."""
 
         def product(rows: Rows) -> Array:
-            out: Array = jax.jvp(lambda v: self.problem.operator(x, v, party.environment, rows), (y,), (u,))[1]
-            return out
+            return jax.jvp(lambda v: self.problem.operator(x, v, party.environment, rows), (y,), (u,))[1]
 
-        along: Array = self._below(product, party, key, step)
-        return along
+        return self._below(product, party, key, step)
 
     def jacobian_product(self, x: Array, y: Array, u: Array, party: Party, key: Array, step: Any = 0) -> Array:
         """grad_xy g_i(x, y) u, ``(n,)``."""
@@ -244,8 +242,7 @@ class BoundNested(Bound):
         def product(rows: Rows) -> Array:
             return jax.grad(lambda z: self.problem.operator(z, y, party.environment, rows) @ u)(x)
 
-        along: Array = self._below(product, party, key, step)
-        return along
+        return self._below(product, party, key, step)
 
     def upper_gradient(self, x: Array, y: Array, party: Party, key: Array, step: Any = 0) -> tuple[Array, Array]:
         """f_i(x, y) and grad_x f_i(x, y), ``(n,)``."""
@@ -253,15 +250,13 @@ class BoundNested(Bound):
         def value(rows: Rows) -> tuple[Array, Array]:
             return jax.value_and_grad(lambda z: self.problem.client_value(z, y, party.environment, rows))(x)
 
-        found: tuple[Array, Array] = self._above(value, party, key, step)
-        return found
+        return self._above(value, party, key, step)
 
     def upper_gradient_in_y(self, x: Array, y: Array, party: Party, key: Array, step: Any = 0) -> Array:
         """grad_y f_i(x, y), ``(size,)``."""
-        gradient: Array = self._above(
+        return self._above(
             lambda rows: jax.grad(lambda v: self.problem.client_value(x, v, party.environment, rows))(y), party, key, step
         )
-        return gradient
 
     def hypergradient(self, at: NestedPoint, party: Party, key: Array, step: Any = 0) -> tuple[Array, Array]:
         """f_i(x, y), and the client's part of the gradient of f by u, grad_x f_i - grad_xy g_i u, ``(n,)``; two minibatches."""

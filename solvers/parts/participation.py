@@ -137,9 +137,8 @@ def _members(given: Any, r: int, clients: int) -> np.ndarray:
     if array.size == 0 and array.ndim == 1:
         return array.astype(int)
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise SettingError(
-            f"{where} is {given!r}: a list of the indices of clients, such as [0, 2]{_of_booleans(array)}."
-        )
+        hint = " (np.flatnonzero makes them of booleans)" if array.dtype == bool else ""
+        raise SettingError(f"{where} is {given!r}: a list of the indices of clients, such as [0, 2]{hint}.")
     if array.min() < 0 or array.max() >= clients:
         wrong = array[(array < 0) | (array >= clients)][0]
         raise SettingError(f"{where} names client {wrong}: the clients are 0, ..., {clients - 1}.")
@@ -148,10 +147,6 @@ def _members(given: Any, r: int, clients: int) -> np.ndarray:
         twice = members[np.unique(array, return_counts=True)[1] > 1][0]
         raise SettingError(f"{where} names client {twice} twice: a client takes part once in a round.")
     return members.astype(int)
-
-
-def _of_booleans(array: np.ndarray) -> str:
-    return " (np.flatnonzero makes them of booleans)" if array.dtype == bool else ""
 
 
 def _scripted(members: list[np.ndarray], clients: int) -> ScriptedCohorts:

@@ -151,8 +151,7 @@ def require_clients_alone(solver: object, problem: CompiledProblem) -> None:
 
 def is_opposed(problem: CompiledProblem) -> bool:
     """Whether every client's lower objective is its upper term, negated, in y: found out once, at random points."""
-    opposed: bool = problem.programs.keep(("opposed", problem.parameter_values), lambda: _sampled(problem))
-    return opposed
+    return problem.programs.keep(("opposed", problem.parameter_values), lambda: _sampled(problem))
 
 
 def _sampled(problem: CompiledProblem) -> bool:

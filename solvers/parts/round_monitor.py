@@ -29,12 +29,10 @@ class LocalMonitor(NamedTuple):
 
     @classmethod
     def told(cls, value: Array, residual: Array, gap: Array, solves: Any = 0, evaluations: Any = 0) -> dict[str, Array]:
-        """A message's monitor."""
         return cls(value, residual, gap, jnp.asarray(solves, int), jnp.asarray(evaluations, int))._asdict()
 
     @classmethod
     def before_steps(cls, x: Float[Array, " n"]) -> LocalMonitor:
-        """Nothing has been evaluated yet."""
         zero = jnp.zeros((), x.dtype)
         return cls(zero, zero, zero - jnp.inf, *(jnp.zeros((), int) for _ in range(2)))
 

@@ -34,8 +34,7 @@ def settings_key(value: Any) -> Hashable:
         return (type(value), *((name, settings_key(part)) for name, part in value.items()))
     if is_dataclass(value) and not isinstance(value, type) and type(value).__eq__ is not object.__eq__:
         return (type(value), *(settings_key(getattr(value, field.name)) for field in fields(value)))
-    itself: Hashable = value
-    return itself
+    return value
 
 
 LEAST = 64  # entries of a table as a program sees it; longer ones double, so that few lengths are compiled for
@@ -78,7 +77,6 @@ class Tabulated:
         return tables
 
     def with_tables(self, given: dict[str, Any]) -> Self:
-        """The same on other tables, or on traced ones."""
         new = {
             name: getattr(self, name).with_tables(table) if isinstance(getattr(self, name), Tabulated) else table
             for name, table in given.items()
@@ -92,7 +90,6 @@ class Tabulated:
 
     @property
     def known_by_tables(self) -> tuple[str, ...]:
-        """Settings that are no part of the key."""
         return self.tabulated
 
     def _part(self, name: str, value: Any) -> Hashable:

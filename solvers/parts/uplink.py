@@ -239,7 +239,6 @@ class SlopeUplink(ScalarUplink):
     """A participant sends the slopes of all its local steps, from which anybody with the round's key replays them."""
 
     def first_slopes(self, steps: SeededSteps, x: Float[Array, " n"]) -> Float[Array, "most q"]:
-        """No step has been made."""
         return jnp.zeros((steps.most, steps.directions), x.dtype)
 
     def noted(self, kept: Float[Array, "most q"], t: Int[Array, ""], slopes: Float[Array, " q"]) -> Array:
@@ -274,7 +273,6 @@ class SlopeSumUplink(SlopeUplink):
     """All local steps run along the round's directions and nothing else moves x: the sums of their slopes say it all."""
 
     def payload(self, move: Float[Array, " n"], kept: Float[Array, "most q"]) -> Array | Known:
-        """What the client sends, counted by ``charge``."""
         return Known(jnp.sum(kept, axis=0))
 
     def sendings(self, counts: Int[Array, " participants"]) -> Int[Array, " participants"]:

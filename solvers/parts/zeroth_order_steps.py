@@ -127,8 +127,7 @@ class ZerothOrderSteps(Bound):
         def at(direction: Array, length: Array, given: Array) -> Value:
             return evaluate(self.oracle.query(x + length * direction, own), given)
 
-        values: Value = v.each(at, numbers, lengths, given, one_by_one=self.oracle.one_by_one)
-        return values
+        return v.each(at, numbers, lengths, given, one_by_one=self.oracle.one_by_one)
 
     def estimated(self, v: Directions, evaluated: Evaluated, memory: FedRZOMemory) -> LocalGradient:
         """g from a client's values ``around`` its x_i; the control variate in its memory is used, and moved."""

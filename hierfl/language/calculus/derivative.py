@@ -398,7 +398,6 @@ def _rows(expression: Expression, shape: tuple[int, ...]) -> Expression:
 
 
 def _summed(expression: Expression) -> Expression:
-    """The sum of each row."""
     return expression if expression.ndim == 1 else cp.sum(expression, axis=tuple(range(1, expression.ndim)))
 
 

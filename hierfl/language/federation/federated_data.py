@@ -329,7 +329,6 @@ class Federation(Shown):
             places[party.name] = place
 
     def _check_same_holdings(self) -> None:
-        """Check that all clients hold the same samples and parameters."""
         for kind, of in (("sample", "samples"), ("client parameter", "parameters")):
             everything = {leaf.id: leaf for client in self.clients for leaf in getattr(client, of)}
             for index, client in enumerate(self.clients):

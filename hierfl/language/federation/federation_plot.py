@@ -42,7 +42,8 @@ def plot_federation(
     """Draw what clients hold; see ``Federation.plot``."""
     require_axes(ax)
     require_style(style)
-    chosen = _class_label(clients) if sample is None else _require_held(clients, sample)
+    labels = (own for own in clients[0].samples if _is_class_label(clients, own))
+    chosen = next(labels, None) if sample is None else _require_held(clients, sample)
     names = [str(place) if client.name is None else client.name for place, client in enumerate(clients)]
     if sample is None and chosen is None and not _has_rows(clients):
         chosen = next((held for held in clients[0].samples if held.size == 1), None)
@@ -77,10 +78,6 @@ def _require_held(clients: Sequence[Client], sample: Sample) -> Sample:
     if all(_is_elsewhere(client, sample) for client in clients):
         raise DataError(f"plot: {described(sample)} is elsewhere at every client; plot() draws the numbers of rows.")
     return sample
-
-
-def _class_label(clients: Sequence[Client]) -> Sample | None:
-    return next((sample for sample in clients[0].samples if _is_class_label(clients, sample)), None)
 
 
 def _is_class_label(clients: Sequence[Client], sample: Sample) -> bool:
@@ -167,7 +164,6 @@ def _quantiles(client: Client, sample: Sample) -> np.ndarray:
 
 
 def _weights(weights: str | np.ndarray, names: list[str], ax: Axes | None, style: str) -> Figure:
-    """What each client counts for in the objective."""
     shares = np.full(len(names), 1 / len(names)) if isinstance(weights, str) else weights
     with house_style(style):
         figure, panel = _panel(ax, len(names), style)
@@ -228,14 +224,9 @@ def _axis(ax: Axes, clients: int, names: Sequence[str]) -> None:
     """Label the axis along which clients stand, the first on top."""
     ticks = list(range(0, clients, -(-clients // TICKS)))
     ax.set(ylabel="client", ylim=(clients - 0.4, -0.6))
-    ax.set_yticks(ticks, [_shortened(names[place]) for place in ticks])
+    ax.set_yticks(ticks, [name if len(name) <= NAME else f"{name[: NAME - 1]}…" for name in (names[place] for place in ticks)])
     ax.grid(visible=False, axis="y")
     ax.set_axisbelow(True)
-
-
-def _shortened(name: str) -> str:
-    """A client's name where there is little room."""
-    return name if len(name) <= NAME else f"{name[: NAME - 1]}…"
 
 
 def _shades(classes: int) -> Sequence[Any]:

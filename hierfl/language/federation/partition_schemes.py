@@ -226,7 +226,7 @@ def _class_labels(labels: Any, rows: int, owner: str) -> np.ndarray:
         distinct = np.unique(array)
     except (TypeError, ValueError) as error:
         raise DataError(f"{owner}: the labels are not one array of comparable values: {error}.") from error
-    if array.ndim not in (1, 2) or (array.dtype == object and not _all_strings(array)):
+    if array.ndim not in (1, 2) or (array.dtype == object and not all(isinstance(entry, str) for entry in array.flat)):
         raise DataError(
             f"{owner}: labels of shape {array.shape} and dtype {array.dtype}; expected one class per row, ({rows},), or one-hot rows."
         )
@@ -243,10 +243,6 @@ def _class_labels(labels: Any, rows: int, owner: str) -> np.ndarray:
     if array.dtype.kind not in "biuf" or not np.isin(distinct, (0, 1)).all() or (array.sum(axis=1) != 1).any():
         raise DataError(f"{owner}: a label matrix must be one-hot (one 1 in every row); else give one class per row.")
     return np.argmax(array, axis=1)
-
-
-def _all_strings(array: np.ndarray) -> bool:
-    return all(isinstance(entry, str) for entry in array.flat)
 
 
 def split_data(

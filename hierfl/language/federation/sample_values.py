@@ -48,12 +48,10 @@ def described(key: Any) -> str:
 
 
 def _check_array(array: np.ndarray | MappedRows, what: str) -> None:
-    """Check that the entries are real and finite; they are read in blocks, so that memory-mapped arrays stay on disk.
+    """Check that real entries are finite; they are read in blocks, so that memory-mapped arrays stay on disk.
 
     Raises ``DataError``, saying how many entries are not finite, and in which row first.
     """
-    if array.dtype.kind not in "fiub":
-        raise DataError(f"{what} has dtype {array.dtype}; expected real numbers.")
     if array.dtype.kind != "f":
         return
     if array.ndim == 0:
@@ -190,8 +188,9 @@ def sample_value(sample: Sample, value: Any, who: str) -> Any:
     given = given_array(value, what, " or a frozen scipy.stats distribution, such as stats.norm(0, 1)")
     array = given.array
     if array.ndim == 0 or array.shape[1:] != sample.shape:
+        wanted = ", ".join(["N", *map(str, sample.shape)]) if sample.shape else "N,"
         raise DataError(
-            f"{what} has shape {array.shape}; expected ({_rows_shape(sample)}) with samples along the first axis."
+            f"{what} has shape {array.shape}; expected ({wanted}) with samples along the first axis."
             f"{_shape_hint(sample, array)}"
         )
     if len(array) == 0:
@@ -257,10 +256,6 @@ def array_of(value: Any) -> Any:
     return value.array if isinstance(value, GivenArray) else value
 
 
-def _rows_shape(sample: Sample) -> str:
-    return ", ".join(["N", *map(str, sample.shape)]) if sample.shape else "N,"
-
-
 class OnDisk(NamedTuple):
     """A memory-mapped array by its file, and which of its rows, None for all."""
 
@@ -271,7 +266,6 @@ class OnDisk(NamedTuple):
     rows: np.ndarray | None
 
     def mapped(self) -> np.memmap | MappedRows:
-        """The array, mapped again."""
         array = np.memmap(self.file, np.dtype(self.dtype), "r", self.offset, self.shape)
         return array if self.rows is None else MappedRows(array, self.rows)
 

@@ -220,7 +220,7 @@ class Schema:
             raise DataError(f"Schema names column {twice[0]!r} twice: a column is an outcome, a number or a category.")
         policies = _policies(missing, read, outcomes)
         columns = [*numbers, *(_level(column, one) for column, own in groups.items() for one in own[1:])]
-        columns += [_indicator(column) for column in (*numbers, *groups) if policies[column] == "indicator"]
+        columns += [f"{column} missing" for column in (*numbers, *groups) if policies[column] == "indicator"]
         if not outcomes or not columns:
             raise DataError("a Schema has an outcome and one feature at least: numeric=[...] or categorical={...}.")
         if len({*columns}) < len(columns):
@@ -448,12 +448,7 @@ def _level(column: str, category: Any) -> str:
     return f"{column}={category}"
 
 
-def _indicator(column: str) -> str:
-    return f"{column} missing"
-
-
 def _names(setting: str, given: Any) -> tuple[str, ...]:
-    """A list of columns, each a name."""
     if isinstance(given, (str, Mapping, set, frozenset)) or not isinstance(given, Iterable):
         raise DataError(f"Schema({setting}={given!r}): a list of columns, in order, such as [{'age'!r}].")
     names = tuple(given)

@@ -123,11 +123,9 @@ class _DelayedLinks:
         return answers
 
     def send(self, site: str, parcel: bytes) -> None:
-        """The answer arrives after its time."""
         heapq.heappush(self.waiting, (self.clock + self._delay(site), site, self.sites[site].answer(parcel)))
 
     def arrival(self, timeout: float) -> tuple[str, bytes | Lost] | None:
-        """The next in time."""
         if not self.waiting:
             return None
         self.clock, site, answer = heapq.heappop(self.waiting)

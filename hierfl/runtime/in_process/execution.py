@@ -33,7 +33,7 @@ from hierfl.jaxtools.keyed_random import key_of
 from hierfl.jaxtools.precision import computing, double_precision
 from hierfl.jaxtools.thread_pool import apart, core_count, on_cores
 from hierfl.near_names import suggests_names
-from hierfl.runtime.contract import Algorithm, Ending, OwnValue, Visit, Visitor
+from hierfl.runtime.contract import Algorithm, Ending, OwnValue, Visitor
 from hierfl.runtime.in_process.schedule import require_memory
 from hierfl.runtime.in_process.simulation import Simulation, whole, whole_block
 from hierfl.runtime.records import Begun, BlockEnd, History, Outcome
@@ -133,7 +133,6 @@ class _Run:
     ended: tuple[Any, Any, int] | None = None
 
     def history(self, rounds: int) -> History:
-        """Put the records of its rounds up to this one together."""
         names, own = self.blocks[0] if self.blocks else {}, rounds - self.begun
         return {name: np.concatenate([block[name] for block in self.blocks])[:own] for name in names}
 
@@ -145,7 +144,6 @@ def _whole(tree: Any, place: int) -> Any:
 
 @jax.jit
 def _lane(tree: Any, place: int) -> Any:
-    """Take one seed's part."""
     return jax.tree.map(lambda leaf: leaf[place], tree)
 
 
@@ -373,7 +371,9 @@ def execute_visits(
             if len(states) > 1:
                 at_end(done, state, answers, _history(records[1 - len(states) :]))
             break
-        records.append({**visit.record, **_motion(method, state, visit), "seconds": time.perf_counter() - began})
+        old, new = method.decision(state), method.decision(visit.state)
+        moved = {"move": float(np.linalg.norm(new - old)), "extent": float(np.max(np.abs(new), initial=0.0))}
+        records.append({**visit.record, **moved, "seconds": time.perf_counter() - began})
         state, ended, done = visit.state, visit.ended, done + 1
         states.append(state)
         if done % block and done < rounds and ended is None:
@@ -384,11 +384,6 @@ def execute_visits(
             return Outcome(states[ending.rounds - done - 1], answers, made, None)
         states = [state]
     return Outcome(state, answers, _history(records), None, ended)
-
-
-def _motion(method: Visitor, before: object, visit: Visit) -> dict[str, float]:
-    old, new = method.decision(before), method.decision(visit.state)
-    return {"move": float(np.linalg.norm(new - old)), "extent": float(np.max(np.abs(new), initial=0.0))}
 
 
 def _history(records: list[dict[str, float]]) -> History:

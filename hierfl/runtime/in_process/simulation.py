@@ -29,6 +29,7 @@ from hierfl.runtime.contract import (
     ROUND_STREAM,
     VALUE_STREAM,
     Algorithm,
+    Clients,
     Cohort,
     Message,
     OwnValue,
@@ -37,16 +38,7 @@ from hierfl.runtime.contract import (
     Step,
 )
 from hierfl.runtime.in_process.schedule import Schedule, choose_schedule
-from hierfl.runtime.records import CountedClients, as_tables, motion
-
-
-class RoundSetting(NamedTuple):
-    """What does not change within a round: the problem, how absent clients count, and how clients are computed."""
-
-    problem: CompiledProblem
-    absent: str
-    side_by_side: bool
-    groups: int | None
+from hierfl.runtime.records import as_tables, motion
 
 
 @dataclass
@@ -57,10 +49,16 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class InProcessClients(CountedClients):
-    """The round's participants, as the algorithm sees them; lives while one round is traced."""
+class InProcessClients(Clients):
+    """The round's participants, as the algorithm sees them; lives while one round is traced.
 
-    setting: RoundSetting
+    ``absent`` says how absent clients count; clients run ``side_by_side``, or one after another, and in so many ``groups``.
+    """
+
+    problem: CompiledProblem
+    absent: str
+    side_by_side: bool
+    groups: int | None
     chosen: Population  # the participants' data, in their order
     shared: Shared
 
@@ -70,7 +68,6 @@ class InProcessClients(CountedClients):
 
     @property
     def everyone(self) -> InProcessClients:
-        """All clients; what they send is counted as the lower level's."""
         clients = self.data.clients
         return replace(self, cohort=Cohort(jnp.arange(clients.size), clients.size), chosen=clients, level="lower_")
 
@@ -93,9 +90,8 @@ class InProcessClients(CountedClients):
         return self._run(lambda place: question(self.chosen.party(place), broadcast), self._places)
 
     def mean(self, values: Any) -> Any:
-        problem = self.setting.problem
-        own, absent = self.chosen.weights, self.setting.absent
-        return self._aggregate(values, own, absent, problem.num_clients, problem.total_weight)
+        problem = self.problem
+        return self._aggregate(values, self.chosen.weights, self.absent, problem.num_clients, problem.total_weight)
 
     def loop(self, count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:
         """Loop as ``fori_loop`` does; the scalars of one pass count ``count`` times."""
@@ -119,8 +115,8 @@ class InProcessClients(CountedClients):
         return places if isinstance(self.count, int) else jnp.where(self.present, places, 0)
 
     def _run(self, one: Callable[[Any], Any], jobs: Any) -> Any:
-        run = jax.vmap(one) if self.setting.side_by_side else partial(jax.lax.map, one)
-        return in_groups(run, jobs, self.setting.groups)
+        run = jax.vmap(one) if self.side_by_side else partial(jax.lax.map, one)
+        return in_groups(run, jobs, self.groups)
 
 
 Tables = dict[str, Any]
@@ -147,24 +143,18 @@ class Simulation:
     precision: str
 
     @property
-    def cohort(self) -> int:
-        return self.algorithm.cohorts.size
-
-    @property
     def schedule(self) -> Schedule:
-        return choose_schedule(self.problem, self.cohort, self.asked, self.algorithm.work)
+        return choose_schedule(self.problem, self.algorithm.cohorts.size, self.asked, self.algorithm.work)
 
     def tables(self) -> Tables:
-        tables: Tables = as_tables(self.algorithm.tables)
-        return tables
+        return as_tables(self.algorithm.tables)
 
     def start(self, lanes: int | None) -> Callable[..., Any]:
         """Make ``start(tables, x0)``: the state and all clients' memories before the first round, of one run or of several side by side."""
-        start: Callable[..., Any] = self._keep(
+        return self._keep(
             ("start", lanes is None),
             lambda: quick_jit(self._begin if lanes is None else jax.vmap(self._begin, (None, 0))),
         )
-        return start
 
     def program(self, size: int, lanes: int | None, starts: np.ndarray, key: Array) -> Ahead:
         """Compile a block of at most ``size`` rounds of one run, or of several side by side; ``working`` counts the clients' memories."""
@@ -174,15 +164,14 @@ class Simulation:
             before = jax.eval_shape(self.start(lanes), tables, starts)
             given = (tables, *before, self.problem.data(), key, zero, zero)
             threads = lanes is None and self.schedule.kind == "threads"
-            block = self.block(size, min(core_count(), self.cohort) if threads else None)
+            block = self.block(size, min(core_count(), self.algorithm.cohorts.size) if threads else None)
             if block.threads is not None:
                 return Ahead(block.threads, size_of(before) + block.threads.working)
             axes = (None, 0, 0, None, 0, None, None)
             compiled = Ahead.of(block.run if lanes is None else jax.vmap(block.run, axes), *given)
             return Ahead(compiled.run, size_of(before) + compiled.working)
 
-        program: Ahead = self._keep(("program", size, lanes), make)
-        return program
+        return self._keep(("program", size, lanes), make)
 
     def block(self, size: int, groups: int | None) -> RoundsBlock:
         """Trace a block of at most ``size`` rounds of one run, with the clients in groups or not."""
@@ -213,8 +202,7 @@ class Simulation:
                 )
             return RoundsBlock(run, reason is not None, threads)
 
-        block: RoundsBlock = self._keep(("block", size, groups), make)
-        return block
+        return self._keep(("block", size, groups), make)
 
     def own_value(self) -> Callable[..., OwnValue]:
         """Make ``value(tables, state, memory, data, key, round, x)``: all terms at x, y by the algorithm's own lower solver."""
@@ -224,8 +212,7 @@ class Simulation:
             clients = self._clients(algorithm, memory, data, key, index, None)
             return algorithm.own_value(clients.everyone, state, x, fold_in(clients.key, VALUE_STREAM))
 
-        program: Callable[..., OwnValue] = self._keep(("own value",), lambda: quick_jit(value))
-        return program
+        return self._keep(("own value",), lambda: quick_jit(value))
 
     def _keep(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         name, *rest = key
@@ -255,9 +242,8 @@ class Simulation:
         if not algorithm.cohorts.everybody:
             extents = tuple(map(Extent.of, problem.static_data.clients.tables))
             chosen = gathered_clients(chosen, cohort.participants, extents)
-        together, absent = self.schedule.side_by_side, self.algorithm.absent
-        setting = RoundSetting(problem, absent, together, groups)
-        return InProcessClients(data, cohort, round_key, jnp.asarray(index), setting, chosen, Shared(memory))
+        given = problem, self.algorithm.absent, self.schedule.side_by_side, groups, chosen, Shared(memory)
+        return InProcessClients(data, cohort, round_key, jnp.asarray(index), *given)
 
 
 def whole(number: int) -> np.ndarray:
@@ -358,8 +344,7 @@ class _RoundPart:
 
         def serve(answers: list[list[Array]], *given: Any) -> list[Any]:
             stacked = [jnp.stack(parts) for parts in zip(*answers)]
-            values: list[Any] = [*map(_bare, of_server(*stacked, *map(_keyed, self._inputs, given)))]
-            return values
+            return [*map(_bare, of_server(*stacked, *map(_keyed, self._inputs, given)))]
 
         def group(place: Array, *given: Any) -> list[Array]:
             """Do one of the scan's iterations; what is known becomes a constant of the program, as it is in the whole round's."""
@@ -367,8 +352,7 @@ class _RoundPart:
             values = known | dict(zip(self._asked, map(_keyed, self._asked, given)))
             arguments = [v.val if isinstance(v, Literal) else values[v] for v in maps.invars]
             constants, jobs = arguments[: maps.params["num_consts"]], arguments[maps.params["num_consts"] :]
-            answers: list[Array] = jaxpr_as_fun(maps.params["jaxpr"])(*constants, *(job[place] for job in jobs))
-            return answers
+            return jaxpr_as_fun(maps.params["jaxpr"])(*constants, *(job[place] for job in jobs))
 
         parts = [[jax.ShapeDtypeStruct(_shape(v)[1:], _dtype(v)) for v in mapped]] * self._groups
         served = Ahead.of(serve, parts, *map(_bare_shape, self._inputs))
@@ -401,11 +385,9 @@ def _bare(value: Any) -> Any:
 
 
 def _bare_shape(variable: Var) -> jax.ShapeDtypeStruct:
-    """Give the shape of what ``_bare`` gives."""
     shape = jax.ShapeDtypeStruct(_shape(variable), _dtype(variable))
     if jnp.issubdtype(shape.dtype, jax.dtypes.prng_key):
-        words: jax.ShapeDtypeStruct = jax.eval_shape(jax.random.key_data, shape)
-        return words
+        return jax.eval_shape(jax.random.key_data, shape)
     return shape
 
 

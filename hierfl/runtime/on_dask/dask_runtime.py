@@ -20,7 +20,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -50,15 +50,11 @@ JOINING = 120.0  # seconds for the processes to be there, on a busy machine
 ENDING = 5.0  # seconds for them to end
 
 
-class HandedPart(NamedTuple):
-    """What a site is handed: its clients, and with their data the declaration, pickled."""
-
-    clients: tuple[int, ...]
-    content: bytes
+HandedPart = tuple[tuple[int, ...], bytes]  # a site's clients; with their data the declaration without any, pickled
 
 
 def parts_of(problem: CompiledProblem, sites: int) -> dict[str, HandedPart]:
-    """What each site is handed: the declaration without data, and its own clients' data."""
+    """What each site is handed."""
     bare, federation = without_data(problem.declaration), problem.declaration.federation
     if federation is None:
         raise SiteError("the problem has no federation: there is nobody to be at a site.")
@@ -66,7 +62,7 @@ def parts_of(problem: CompiledProblem, sites: int) -> dict[str, HandedPart]:
     parts = {}
     for name, share in enumerate(shares):
         held = {int(place): federation.clients[place] for place in share}
-        parts[str(name)] = HandedPart(tuple(held), pickle.dumps((f"site {name}", bare, held)))
+        parts[str(name)] = tuple(held), pickle.dumps((f"site {name}", bare, held))
     return parts
 
 
@@ -112,11 +108,10 @@ class LocalSites(LineLinks):
         self._spare: dict[str, SiteLine] = {}  # those that hold another problem's
 
     def hand(self, parts: Mapping[str, HandedPart]) -> None:
-        """Have the data of another problem held."""
         self._parts = parts
         self._spare |= self.lines
         self.lines = {}
-        self._held = {site: part.clients for site, part in parts.items()}
+        self._held = {site: clients for site, (clients, _) in parts.items()}
         self.look()
 
     def look(self) -> None:
@@ -135,7 +130,6 @@ class LocalSites(LineLinks):
                 raise SiteError(f"the sites' processes on this machine have not begun within {JOINING:g} s.")
 
     def ready(self) -> frozenset[str]:
-        """Those that are there, and owe no answer."""
         if self._begin() or self._coming:
             for site, reply in heard(self._coming, 0.0).items():
                 self._met(site, reply)
@@ -176,7 +170,7 @@ class LocalSites(LineLinks):
         """Hand a site its part, or take it in that has it; whether it goes on."""
         line = self._coming[site]
         if reply == HELLO:
-            line.send(HANDED + self._parts[site].content, JOINING)
+            line.send(HANDED + self._parts[site][1], JOINING)
             return True
         del self._coming[site]
         if reply != HANDED:

@@ -200,7 +200,6 @@ class ClosedScheduler(Stripped, Scheduler):
         await comm.write({"status": "error", "message": wrong, "time": time.time()})
 
     async def _alive(self, comm: Comm, **said: Any) -> Any:
-        """A site lives."""
         known = self.workers.get(self.coerce_address(str(said.get("address"))))
         if known is None:
             return {"status": "missing"}
@@ -208,17 +207,13 @@ class ClosedScheduler(Stripped, Scheduler):
         return self.heartbeat_worker(**said)
 
     def _wrong(self, comm: Comm, *roles: str) -> str | None:
-        return unlike(_certificate(comm), *roles) if self.address.startswith("tls://") else None
+        return unlike(comm.extra_info.get("peercert"), *roles) if self.address.startswith("tls://") else None
 
     def _require(self, comm: Comm, *roles: str) -> None:
         wrong = self._wrong(comm, *roles)
         if wrong is not None:
             LOG.warning("refused a word from %s: %s", comm.peer_address, wrong)
             raise PermissionError(wrong)
-
-
-def _certificate(comm: Comm) -> Any:
-    return comm.extra_info.get("peercert")
 
 
 async def scheduling(host: str, port: int, security: Security | None) -> None:
@@ -268,7 +263,6 @@ class Door:
         )
 
     def stop(self) -> None:
-        """Listen no more, and end what is open."""
         if self._server is not None:
             self._server.close()
         for guest in self._guests:

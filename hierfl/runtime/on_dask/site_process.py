@@ -233,14 +233,6 @@ def site_role(name: str) -> str:
     return f"site:{name}"
 
 
-def roles_of(certificate: Mapping[str, Any] | None) -> frozenset[str]:
-    """The roles of a certificate, as ``ssl`` tells of it; none where there is no certificate."""
-    names = (certificate or {}).get("subjectAltName", ())
-    return frozenset(
-        unquote(name.removeprefix(SCHEME)) for kind, name in names if kind == "URI" and name.startswith(SCHEME)
-    )
-
-
 def name_of(certificate: Mapping[str, Any] | None) -> str | None:
     """The common name of a certificate's holder, such as a server's."""
     named = [value for part in (certificate or {}).get("subject", ()) for kind, value in part if kind == "commonName"]
@@ -249,7 +241,8 @@ def name_of(certificate: Mapping[str, Any] | None) -> str | None:
 
 def unlike(certificate: Mapping[str, Any] | None, *roles: str) -> str | None:
     """What is wrong with a certificate that is to have one of these roles; None where nothing is."""
-    found = roles_of(certificate)
+    names = (certificate or {}).get("subjectAltName", ())  # as ssl tells of them
+    found = {unquote(name.removeprefix(SCHEME)) for kind, name in names if kind == "URI" and name.startswith(SCHEME)}
     if found & set(roles):
         return None
     wanted = " or ".join(f"{SCHEME}{role}" for role in roles)

@@ -72,7 +72,6 @@ class SocketDoor(ThreadingMixIn, UnixStreamServer):
         Path(self.path).unlink(missing_ok=True)
 
     def answer_with(self, answer: Callable[[bytes], bytes]) -> None:
-        """Answer letters, one after another, for ever."""
         while True:
             try:
                 letter, waiting = self._letters.get(timeout=LOOK)

@@ -77,5 +77,4 @@ def accounting() -> ModuleType:
     with needing("noise=... needs the packages dp-accounting and opendp: pip install 'hierfl[privacy]'."):
         import dp_accounting.pld
         import dp_accounting.rdp
-    module: ModuleType = dp_accounting
-    return module
+    return dp_accounting

@@ -255,7 +255,6 @@ class Releases:
 
     @property
     def largest(self) -> int:
-        """Of the client with the most."""
         return max(self.counts.values(), default=self.before)
 
     def count(self, clients: Sequence[int], questions: Sequence[Hashable]) -> list[int] | None:

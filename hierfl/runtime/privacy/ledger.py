@@ -24,6 +24,7 @@ from typing import Any
 from hierfl.compiler.content_marks import content_mark
 from hierfl.errors import LedgerError, SettingError
 from hierfl.runtime.privacy.accounting import Spent, composed
+from hierfl.runtime.whole_file import write_whole
 
 LOG = logging.getLogger("hierfl.site")
 LINE = re.compile(rb'(\{.*),"hash":"([0-9a-f]{64})"\}')
@@ -269,15 +270,7 @@ class PrivacyLedger:
 
     def _seal(self, key: bytes, entries: int, last: bytes) -> None:
         """Write the file of the key, for its owner alone, whole or not at all, and bring it to the disk."""
-        part = self.key_file.with_name(f"{self.key_file.name}.part")
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as opened:
-            opened.write(b"%s %d %s" % (key, entries, last))
-            opened.flush()
-            os.fsync(opened.fileno())
-        os.replace(part, self.key_file)
-        folder = os.open(self.key_file.parent, os.O_RDONLY)
-        os.fsync(folder)
-        os.close(folder)
+        write_whole(self.key_file, b"%s %d %s" % (key, entries, last), mode=0o600)
 
 
 def _key(file: Path) -> tuple[bytes, tuple[int, bytes]]:

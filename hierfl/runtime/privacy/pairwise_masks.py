@@ -228,8 +228,7 @@ class SiteMasks:
         self.opened, self._opened = self.opened + (self._opened != self._place), self._place
 
     def _sealed(self, share: bytes, other: bytes) -> bytes:
-        sealed: bytes = self._cipher(self.public, other).encrypt(_nonce(self._last.attempt), share, None)
-        return sealed
+        return self._cipher(self.public, other).encrypt(_nonce(self._last.attempt), share, None)
 
     def _cipher(self, sender: bytes, receiver: bytes) -> Any:
         from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305

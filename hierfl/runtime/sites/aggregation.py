@@ -97,8 +97,7 @@ def geometric_median(values: Float[Array, "S d"], present: Bool[Array, " S"], li
         weights = jnp.where(present, near, 0.0)
         return weights @ values / jnp.sum(weights)
 
-    point: Array = jax.lax.fori_loop(0, WEISZFELD, step, median(values, present, liars))
-    return point
+    return jax.lax.fori_loop(0, WEISZFELD, step, median(values, present, liars))
 
 
 def krum(values: Float[Array, "S d"], present: Bool[Array, " S"], liars: Array) -> Array:

@@ -22,12 +22,13 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.jaxtools.interruption import heed, reason, unbroken
 from hierfl.jaxtools.keyed_random import fold_in
-from hierfl.runtime.contract import Algorithm
-from hierfl.runtime.records import TRAFFIC, WORK, Begun, BlockEnd, Outcome
+from hierfl.runtime.contract import TRAFFIC, Algorithm
+from hierfl.runtime.records import WORK, Begun, BlockEnd, Outcome
 from hierfl.runtime.sites.exchange import Exchange, Shapes, misshapen, said_by, wild
 from hierfl.runtime.sites.letters import packed, reply_of
 from hierfl.runtime.sites.parcels import Answered, Asked, Lost, Refusal, Settled
-from hierfl.runtime.sites.rounds import Attendance, SiteRounds, TooFewError, present_in
+from hierfl.runtime.sites.rounds import Attendance, SiteRounds, TooFewError
+from hierfl.runtime.sites.site_programs import present_in
 
 
 @dataclass
@@ -129,7 +130,6 @@ class BufferedRounds(SiteRounds):
         return super().run(x0, rounds, block, at_end, None)
 
     def round(self, state: Any, index: int) -> tuple[Any, dict[str, Any]]:
-        """One step, once there are moves for it."""
         began, moves = self.links.clock, self._moves(state, index)
         if moves is None:
             raise TooFewError(self._why())
@@ -151,7 +151,6 @@ class BufferedRounds(SiteRounds):
         self.exchange.go_on_from(self.turns, self.last)
 
     def _why(self) -> str:
-        """What keeps a step from being made."""
         there = len(self.exchange.present())
         faults = [f"{site}: {report.faults[-1][1]}" for site, report in self.exchange.reports.items() if report.faults]
         said = f" ({'; '.join(faults)})" if faults else ""

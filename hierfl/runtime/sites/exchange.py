@@ -142,7 +142,6 @@ class Exchange:
         return born != self.links.born(site) or self.round >= said + PATIENT
 
     def _welcomed(self, site: str, welcome: Welcome) -> None:
-        """A site takes part in the run."""
         if isinstance(welcome.epsilon, float) and welcome.epsilon > (self.with_earlier_runs or 0.0):
             self.with_earlier_runs = welcome.epsilon
 
@@ -374,7 +373,6 @@ class Exchange:
     # --- what is not believed -------------------------------------------------------------------------------------------
 
     def _lose(self, site: str, clients: np.ndarray, problem: str | None) -> None:
-        """Go on without these clients."""
         if problem is not None:
             self._fault(site, problem)
         self.lost |= dict.fromkeys(clients.tolist(), site)
@@ -443,7 +441,6 @@ class MaskedExchange(Exchange):
 
     @property
     def order(self) -> MaskOrder:
-        """What the run's sites were asked for."""
         assert self.start.masks is not None  # or the exchange is a plain one
         return self.start.masks
 

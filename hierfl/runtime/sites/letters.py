@@ -32,6 +32,7 @@ from hierfl.runtime.sites.parcels import (
     Unmask,
     Unmasked,
     Welcome,
+    leaves_by_path,
 )
 
 
@@ -155,8 +156,19 @@ def packed(message: Any) -> bytes:
 
 def reply_of(reply: bytes, expected: Any) -> Any:
     """A site's answer; ``expected`` is the tree of shapes of one client's (payload, monitor), or None. What cannot be is a Refusal."""
+    due = (Refusal, Answered) if expected is not None else (Refusal, Welcome, Unmasked, Kept)
     try:
-        return _reply_of(Letter.from_bytes(reply), expected)
+        letter = Letter.from_bytes(reply)
+        kind = {kind.__name__: kind for kind in due}.get(str(letter.words.get("message")))
+        if kind is None:
+            raise SiteError("a message of another kind than is due.")
+        if kind is not Answered:
+            return message_of(letter, kind)
+        arrays, (payload, monitor) = dict(letter.arrays), expected
+        fields = _fields(letter, arrays, Answered)
+        if (trees := _filled(arrays, payload=payload, monitor=monitor)) is None:
+            raise SiteError(f"the arrays {', '.join(arrays)}, not {', '.join(by_name(payload=payload, monitor=monitor))}.")
+        return Answered(**trees, **fields)
     except SiteError as error:
         return Refusal(f"sent {error}", failed=True)
 
@@ -261,29 +273,9 @@ def asked_of(letter: Letter, steps: Mapping[tuple[str, str], list[Any]]) -> Aske
     )
 
 
-def _reply_of(letter: Letter, expected: Any) -> Any:
-    due = (Refusal, Answered) if expected is not None else (Refusal, Welcome, Unmasked, Kept)
-    kind = {kind.__name__: kind for kind in due}.get(str(letter.words.get("message")))
-    if kind is None:
-        raise SiteError("a message of another kind than is due.")
-    if kind is not Answered:
-        return message_of(letter, kind)
-    payload, monitor = expected
-    arrays = dict(letter.arrays)
-    fields = _fields(letter, arrays, Answered)
-    trees = _filled(arrays, payload=payload, monitor=monitor)
-    if trees is None:
-        raise SiteError(f"the arrays {', '.join(arrays)}, not {', '.join(by_name(payload=payload, monitor=monitor))}.")
-    return Answered(**trees, **fields)
-
-
 def by_name(**trees: Any) -> dict[str, Any]:
     """The arrays of trees, or their shapes, by where they stand."""
-    return {
-        f"{name}{jax.tree_util.keystr(path)}": leaf if isinstance(leaf, jax.ShapeDtypeStruct) else np.asarray(leaf)
-        for name, tree in trees.items()
-        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
-    }
+    return {f"{name}{path}": leaf for name, tree in trees.items() for path, leaf in leaves_by_path(tree).items()}
 
 
 def _filled(arrays: Mapping[str, np.ndarray], **trees: Any) -> dict[str, Any] | None:

@@ -6,7 +6,6 @@ import io
 import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from hierfl.errors import SettingError, SiteError
 from hierfl.jaxtools.checked_arrays import BadArchiveError, read_arrays
+from hierfl.runtime.whole_file import write_whole
 
 RUN = re.compile(r"[0-9a-f]{8,64}")  # what a run may be called: it becomes the name of files
 SUFFIX = ".memory"
@@ -45,17 +45,9 @@ class MemoryFolder:
 
         Raises ``SiteError`` if it cannot be written; those before it are then as they were.
         """
-        path = self._path(run, number)
-        part = path.with_suffix(".part")
         try:
-            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, path)
+            write_whole(self._path(run, number), content, mode=0o600)
         except OSError as error:
-            with suppress(OSError):  # a full disk keeps no part of it
-                part.unlink()
             raise SiteError(
                 f"its --keep folder took nothing of {len(content):,} bytes ({error.strerror or error})"
             ) from error

@@ -178,7 +178,6 @@ class Asked(NamedTuple):
         return [digest_of(common, own) for own in each]
 
     def digest(self) -> bytes:
-        """A mark of the whole question."""
         return digest_of(self.common(), self.clients, self.each)
 
 
@@ -251,10 +250,10 @@ class Item(NamedTuple):
     bytes: int
 
 
-def leaves_by_path(tree: Any, name: str = "") -> dict[str, np.ndarray]:
-    """The arrays of a tree by where they stand in it."""
+def leaves_by_path(tree: Any) -> dict[str, Any]:
+    """The arrays of a tree, or their shapes, by where they stand in it."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return {f"{name}{jax.tree_util.keystr(path)}": np.asarray(leaf) for path, leaf in leaves}
+    return {jax.tree_util.keystr(path): leaf if isinstance(leaf, jax.ShapeDtypeStruct) else np.asarray(leaf) for path, leaf in leaves}
 
 
 def pickled_solver(settings: Any) -> str:

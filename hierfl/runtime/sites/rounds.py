@@ -17,11 +17,11 @@ from hierfl.errors import SiteError
 from hierfl.jaxtools.interruption import CutShort, heed, over, unbroken
 from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.jaxtools.precision import computing
-from hierfl.runtime.contract import Algorithm, Cohort, OwnValue
+from hierfl.runtime.contract import Algorithm, OwnValue
 from hierfl.runtime.records import ANSWERED, WITHHELD, Begun, BlockEnd, History, Outcome
 from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.exchange import Exchange
-from hierfl.runtime.sites.site_programs import SitePrograms
+from hierfl.runtime.sites.site_programs import SitePrograms, present_in
 from hierfl.runtime.sites.site_reports import RollCall
 
 LOOK = 0.2  # seconds between looks for sites that are missing
@@ -227,13 +227,6 @@ def seen(history: History) -> History:
     nothing = np.full(len(history[WITHHELD]), np.nan)
     kept = {name: values for name, values in history.items() if name != WITHHELD}
     return kept | {name: nothing for name in ("objective", "lower_residual", *ANSWERED) if name in history}
-
-
-def present_in(clients: np.ndarray, size: int) -> Cohort:
-    """Those clients in so many places, the first again in places of nobody."""
-    filled = np.full(size, clients[0] if len(clients) else 0)
-    filled[: len(clients)] = clients
-    return Cohort(jnp.asarray(filled), jnp.asarray(len(clients)))
 
 
 def _too_few(answered: int, wanted: int, index: int, minimum: int, exchange: Exchange) -> str:

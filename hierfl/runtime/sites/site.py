@@ -67,7 +67,7 @@ from hierfl.runtime.sites.parcels import (
     declared_text,
     digest_of,
 )
-from hierfl.runtime.sites.protocol import RunProtocol, fitted, require_alike
+from hierfl.runtime.sites.site_programs import RunProtocol, fitted, require_alike
 from hierfl.version import VERSION
 
 LOG = logging.getLogger("hierfl.site")
@@ -191,8 +191,7 @@ class Site:
         self, message: Start | Asked | Unmask | Keep, server: str = ""
     ) -> Welcome | Answered | Unmasked | Kept | Refusal:
         """Answer one message. What a server began is its own: another may have a run here at the same time."""
-        reply: Welcome | Answered | Unmasked | Kept | Refusal = self._said(lambda: self._answered(message, server))
-        return reply
+        return self._said(lambda: self._answered(message, server))
 
     def _answered(self, message: Start | Asked | Unmask | Keep, server: str) -> Any:
         reason = self.rules.against_now(self.now()) or self.rules.against_server(self.callers.get(server))
@@ -234,7 +233,7 @@ class Site:
             raise SiteError(f"a start of {start.algorithm!r} whose solver is {type(solver).__name__}.")
         algorithm = solver.bind(problem, start.rounds, start.queries)
         self._make_room(algorithm.program_key)
-        protocol = self._kept_program(("protocol", algorithm.program_key, start.penalty is None), lambda: RunProtocol.of(problem, algorithm, start.x0))
+        protocol = _kept_in(self._programs, ("protocol", algorithm.program_key, start.penalty is None), lambda: RunProtocol.of(problem, algorithm, start.x0))
         if any(drawn.size > MOST_DRAWN for drawn in set().union(*protocol.drawn.values())):
             return self._refusal(start, f"batches of more than {MOST_DRAWN:,} rows: take batch_size=None for all of them")
         entry, replaced = self._entry(start, protocol, server), self._runs.get(server)
@@ -372,11 +371,6 @@ class Site:
             for kept in [kept for kept in self._programs if oldest in kept]:
                 del self._programs[kept]
 
-    def _kept_program(self, key: Any, make: Callable[[], Any]) -> Any:
-        if key not in self._programs:
-            self._programs[key] = make()
-        return self._programs[key]
-
     def tell(self, reply: Any, size: int) -> None:
         """The owner's log has every array that leaves: its run, name, shape and bytes."""
         run, self._asked_last = self._asked_last, None
@@ -416,10 +410,7 @@ class SiteRun:
         self.own, self.noised, self.masks, self._asked_alike = own, noised, masks, start.digest()
         self.problem, self.algorithm, self.programs, self.rounds = problem, algorithm, programs, start.rounds
         self.places = {client: place for place, client in enumerate(held)}
-        key = ("data", tuple(held), problem.parameter_values)
-        if key not in programs:
-            programs[key] = problem.population_of(held)
-        self.data = programs[key]
+        self.data = _kept_in(programs, ("data", tuple(held), problem.parameter_values), lambda: problem.population_of(held))
         self.tables = as_tables(fitted(start.tables, algorithm.tables))
         self.protocol, self.owed = protocol, (0, 0)  # rounds and messages that the ledger has not yet
         first = algorithm.memory(jnp.asarray(start.x0))
@@ -467,7 +458,6 @@ class SiteRun:
         return True
 
     def _begin(self, asked: Asked) -> None:
-        """Begin a turn, if it is another one."""
         if asked.turn == self.turn:
             return
         self._dropped = [] if self._settle(asked.settled) or asked.round != self.round else self._calls
@@ -538,7 +528,6 @@ class SiteRun:
         return np.concatenate([np.tensordot(shares, np.asarray(part, float), axes=1).ravel() for part in parts])
 
     def remembered(self, settled: Settled | None) -> bytes:
-        """What clients remember between two turns."""
         self._settle(settled)
         self._calls = []
         return memory_bytes(self.memory, self.places)
@@ -561,11 +550,18 @@ class SiteRun:
 
     def _program(self, kind: str, step: str, size: int) -> Callable[..., Any]:
         key = (self.algorithm.program_key, kind, step, size, self.problem.declaration.penalty is None)
-        if key not in self.programs:
+
+        def program() -> Callable[..., Any]:
             together = choose_schedule(self.problem, size, None, self.algorithm.work).side_by_side
-            self.programs[key] = jax.jit(_stepper(self.algorithm, kind, step, together))
-        program: Callable[..., Any] = self.programs[key]
-        return program
+            return jax.jit(_stepper(self.algorithm, kind, step, together))
+
+        return _kept_in(self.programs, key, program)
+
+
+def _kept_in(programs: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
+    if key not in programs:
+        programs[key] = make()
+    return programs[key]
 
 
 def _stepper(algorithm: Any, kind: str, name: str, together: bool) -> Callable[..., Any]:

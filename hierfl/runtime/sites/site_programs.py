@@ -1,10 +1,15 @@
-"""The server's programs of a run over sites: who takes part, a round, the run's own value; compiled once, every message a call of the host."""
+"""The server's programs of a run over sites: who takes part, a round, the run's own value; compiled once, every message a call of the host.
+
+Traced, they tell what a run's own algorithm asks of a site: a site answers nothing else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, fields, replace
 from threading import Lock
 from typing import Any, Protocol
 
@@ -15,12 +20,15 @@ from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data, Drawn
+from hierfl.errors import SiteError
 from hierfl.jaxtools.host_callback import call_on_host, exchange_on_host
-from hierfl.jaxtools.keyed_random import fold_in
+from hierfl.jaxtools.keyed_random import fold_in, key_of
+from hierfl.jaxtools.precision import computing
 from hierfl.runtime.contract import (
     ROUND_STREAM,
     VALUE_STREAM,
     Algorithm,
+    Clients,
     Cohort,
     Message,
     OwnValue,
@@ -28,10 +36,10 @@ from hierfl.runtime.contract import (
     Received,
     Step,
 )
-from hierfl.runtime.records import CountedClients, as_tables, motion
+from hierfl.runtime.records import as_tables, motion
 from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.exchange import Shapes
-from hierfl.runtime.sites.parcels import step_name
+from hierfl.runtime.sites.parcels import Asked, leaves_by_path, step_name
 
 
 class Answering(Protocol):
@@ -73,34 +81,26 @@ class Wire:
 
 
 @dataclass(frozen=True)
-class TracedRound:
-    """What does not change within a round."""
+class SiteClients(Clients):
+    """The ``Clients`` of the contract, by messages to sites; their rows in ``data`` are invented. ``all_present`` are those that are there."""
 
     wire: Wire
     problem: CompiledProblem
     algorithm: Any
     all_present: Cohort
-    aggregation: Aggregation | None
-
-
-@dataclass(frozen=True)
-class SiteClients(CountedClients):
-    """The ``Clients`` of the contract, by messages to sites; their rows in ``data`` are invented."""
-
-    setting: TracedRound
+    aggregation: Aggregation | None = None
 
     @property
     def everyone(self) -> SiteClients:
-        """All clients that are there; what they send is counted as the lower level's."""
-        return replace(self, cohort=self.setting.all_present, level="lower_")
+        return replace(self, cohort=self.all_present, level="lower_")
 
     def map(self, step: Step, broadcast: Any, each: Any = None, key: Array | None = None) -> Message:
-        setting, seed = self.setting, self.key if key is None else key
+        seed = self.key if key is None else key
         own = None if each is None else jax.tree.map(lambda a: a[0], each)
 
         def one(data: Data) -> tuple[Any, Any]:
-            party = replace(data.clients.party(0), drawn=setting.wire.drawn)
-            memory = setting.algorithm.memory(jnp.zeros(setting.problem.upper.size))
+            party = replace(data.clients.party(0), drawn=self.wire.drawn)
+            memory = self.algorithm.memory(jnp.zeros(self.problem.upper.size))
             _, message = step(party, memory, Received(broadcast, own, self.round), fold_in(seed, 0))
             return message.payload, message.monitor
 
@@ -110,19 +110,15 @@ class SiteClients(CountedClients):
 
     def query(self, question: Question, broadcast: Any) -> Array:
         """Ask every participant, from JAX's loops too. Its answer, one array, has no derivative here."""
-        setting = self.setting
-        name, size = step_name(question, setting.algorithm), self.participants.shape[0]
-        drawn = setting.wire.drawn
-        shape = jax.eval_shape(
-            lambda data: question(replace(data.clients.party(0), drawn=drawn), broadcast), self.data
-        )
+        wire, name, size = self.wire, step_name(question, self.algorithm), self.participants.shape[0]
+        shape = jax.eval_shape(lambda data: question(replace(data.clients.party(0), drawn=wire.drawn), broadcast), self.data)
         leaves, tree = jax.tree.flatten((self.cohort, broadcast))
-        with setting.wire.repeated(None):  # from JAX's own loops, too
-            setting.wire.note("query", name, broadcast, None, (shape, {}))
+        with wire.repeated(None):  # from JAX's own loops, too
+            wire.note("query", name, broadcast, None, (shape, {}))
 
         def ask(*arrays: np.ndarray) -> np.ndarray:
             present, sent = jax.tree.unflatten(tree, arrays)
-            answers, _ = setting.wire.ask("query", name, (shape, {}), (present, sent, None, np.zeros(2)))
+            answers, _ = wire.ask("query", name, (shape, {}), (present, sent, None, np.zeros(2)))
             return np.asarray(answers)
 
         return call_on_host(ask, (size, *shape.shape), shape.dtype, *leaves)
@@ -130,11 +126,11 @@ class SiteClients(CountedClients):
     def mean(self, values: Any) -> Any:
         """Weighted aggregate over those that take part; weights are public."""
         everybody = jnp.asarray(self.data.clients.weights)
-        if self.setting.aggregation is not None:
-            average = self.setting.aggregation.of(values, self.present)
+        if self.aggregation is not None:
+            average = self.aggregation.of(values, self.present)
             return jax.tree.map(lambda v: jnp.sum(everybody) * v, average)
-        own, absent = everybody[self.participants], self.setting.algorithm.absent
-        return self._aggregate(values, own, absent, everybody.size, jnp.sum(everybody))
+        own = everybody[self.participants]
+        return self._aggregate(values, own, self.algorithm.absent, everybody.size, jnp.sum(everybody))
 
     def loop(self, count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:
         """Loop as ``fori_loop`` does; the scalars sent are carried along."""
@@ -148,14 +144,13 @@ class SiteClients(CountedClients):
             traffic.update(sent)
             return body(index, state), counted()
 
-        with self.setting.wire.repeated(count):
+        with self.wire.repeated(count):
             state, sent = jax.lax.fori_loop(0, count, one, (state, counted()))
         traffic.update(sent)
         return state
 
     def _ask(self, kind: str, step: Callable[..., Any], one: Any, broadcast: Any, each: Any, seed: Array) -> Any:
-        """Stacked answers, as a message to all participants brings them."""
-        wire, name = self.setting.wire, step_name(step, self.setting.algorithm)
+        wire, name = self.wire, step_name(step, self.algorithm)
         size = self.participants.shape[0]
         stacked = jax.tree.map(lambda s: jax.ShapeDtypeStruct((size, *s.shape), s.dtype), one)
         given = (self.cohort, broadcast, each, jax.random.key_data(seed))
@@ -174,17 +169,14 @@ class SitePrograms:
 
     @property
     def tables(self) -> dict[str, Any]:
-        """The algorithm's tables as programs take them."""
-        tables: dict[str, Any] = as_tables(self.algorithm.tables)
-        return tables
+        return as_tables(self.algorithm.tables)
 
     @property
     def wire(self) -> Wire:
         """Where the programs' messages go, one for all of them."""
         if self.tracing is not None:
             return self.tracing
-        wire: Wire = self.problem.programs.keep("wire to sites", Wire)
-        return wire
+        return self.problem.programs.keep("wire to sites", Wire)
 
     def participants(self) -> Callable[..., tuple[Array, Array]]:
         """``(round key, index)`` to a round's participants and how many they are."""
@@ -202,8 +194,7 @@ class SitePrograms:
             tables: Any, state: Any, data: Any, present: Cohort, everyone: Cohort, key: Array, index: Array
         ) -> tuple[Any, dict[str, Array]]:
             algorithm = self.algorithm.with_tables(tables)
-            setting = TracedRound(self.wire, self.problem, algorithm, everyone, self.aggregation)
-            clients = SiteClients(data, present, key, index, setting)
+            clients = SiteClients(data, present, key, index, self.wire, self.problem, algorithm, everyone, self.aggregation)
             after, record = algorithm.round(clients, state, fold_in(key, ROUND_STREAM))
             counted = {name: jnp.asarray(count, int) for name, count in clients.traffic.items()}
             return after, {**record, **counted, **motion(algorithm, state, after)}
@@ -215,8 +206,7 @@ class SitePrograms:
 
         def value(tables: Any, state: Any, data: Any, everyone: Cohort, key: Array, index: Array, x: Array) -> OwnValue:
             algorithm = self.algorithm.with_tables(tables)
-            setting = TracedRound(self.wire, self.problem, algorithm, everyone, None)
-            clients = SiteClients(data, everyone, key, index, setting).everyone
+            clients = SiteClients(data, everyone, key, index, self.wire, self.problem, algorithm, everyone).everyone
             return algorithm.own_value(clients, state, x, fold_in(key, VALUE_STREAM))
 
         return self._keep("own value", lambda: jax.jit(value))
@@ -224,7 +214,148 @@ class SitePrograms:
     def _keep(self, name: str, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
         if self.tracing is not None:
             return make()
-        kept: Callable[..., Any] = self.problem.programs.keep(
+        return self.problem.programs.keep(
             ("sites", name, self.algorithm.program_key, self.aggregation), make, of_run=True
         )
-        return kept
+
+
+def present_in(clients: np.ndarray, size: int) -> Cohort:
+    """Those clients in so many places, the first again in places of nobody."""
+    filled = np.full(size, clients[0] if len(clients) else 0)
+    filled[: len(clients)] = clients
+    return Cohort(jnp.asarray(filled), jnp.asarray(len(clients)))
+
+
+StepName = tuple[str, str]  # its kind, and its name
+
+
+class _Noting(Wire):
+    """A wire on which nothing is sent: it notes what would be, and how often in one program; ``inf`` where that is for data to say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: dict[StepName, list[Any]] = {}
+        self.told: dict[StepName, Any] = {}
+        self.often: Counter[StepName] = Counter()
+        self.drawn: list[Drawn] = []  # by the step that is noted next
+        self.drawn_by: dict[StepName, set[Drawn]] = {}
+        self._times = 1.0
+
+    def note(self, kind: str, name: str, broadcast: Any, each: Any, told: Any) -> None:
+        self.told[kind, name] = told
+        self.drawn_by.setdefault((kind, name), set()).update(self.drawn)
+        self.drawn.clear()
+        shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a), jnp.result_type(a)), (broadcast, each))
+        known = self.shapes.setdefault((kind, name), [])
+        if shapes not in known:
+            known.append(shapes)
+        self.often[kind, name] += self._times  # type: ignore[assignment]
+
+    @contextmanager
+    def repeated(self, count: Any) -> Iterator[None]:
+        before = self._times
+        self._times *= count if isinstance(count, int | np.integer) else math.inf
+        yield
+        self._times = before
+
+
+@dataclass(frozen=True)
+class RunProtocol:
+    """The messages of a round, and of the run's own value at its end.
+
+    ``shapes`` has by step the trees of ``jax.ShapeDtypeStruct`` of (broadcast, each) that it may be sent, ``told`` that of what a client tells,
+    (payload, monitor), ``often`` how many times in one turn; ``drawn`` is what clients' steps draw of their tables.
+    """
+
+    shapes: Mapping[StepName, list[Any]]
+    told: Mapping[StepName, Any]
+    often: Mapping[StepName, float]
+    drawn: Mapping[StepName, set[Drawn]]
+
+    @classmethod
+    def of(cls, problem: CompiledProblem, algorithm: Any, x0: np.ndarray) -> RunProtocol:
+        with computing(double=True):
+            parts = []
+            for everybody in (False, True):
+                noting = _Noting()
+                programs = SitePrograms(problem, algorithm, tracing=noting)
+                state, index = algorithm.init(jnp.asarray(x0)), jnp.asarray(0)
+                given = (programs.tables, state, problem.laid_out())
+                all_there = present_in(np.arange(problem.num_clients), problem.num_clients)
+                if everybody:
+                    jax.eval_shape(programs.own_value(), *given, all_there, key_of(0), index, jnp.asarray(x0))
+                else:
+                    some = present_in(np.arange(algorithm.cohorts.size), algorithm.cohorts.size)
+                    jax.eval_shape(programs.round(), *given, some, all_there, key_of(0), index)
+                parts.append(noting)
+        shapes = {step: [*trees] for part in parts for step, trees in part.shapes.items()}
+        for step, trees in parts[0].shapes.items():
+            shapes[step] += [tree for tree in trees if tree not in shapes[step]]
+        often = {step: max(part.often[step] for part in parts) for step in shapes}
+        drawn = {step: parts[0].drawn_by.get(step, set()) | parts[1].drawn_by.get(step, set()) for step in shapes}
+        return cls(shapes, parts[1].told | parts[0].told, often, drawn)
+
+    def require(self, asked: Asked, before: int) -> None:
+        """Require a message of the run's algorithm, of a step that was answered so many times in this turn.
+
+        Raises ``SiteError`` for any other.
+        """
+        step = asked.kind, asked.step
+        if not any(_fit(asked, *trees) for trees in self.shapes.get(step, ())):
+            raise SiteError(f"{asked.kind} {asked.step!r} as it was sent is no message of this run's algorithm")
+        if before >= self.often[step]:
+            raise SiteError(f"{asked.kind} {asked.step!r} was answered in this round: it is asked for {before} times in one, not more")
+
+    def fewest_rows(self, counts: Mapping[int, int], step: StepName | None = None) -> int | None:
+        """The fewest rows that a step, or any, reads at once of a holder of so many in each table; None where it always reads all."""
+        drawn = set().union(*self.drawn.values()) if step is None else self.drawn[step]
+        return min((one.least(counts[one.table]) for one in drawn if one.table in counts), default=None)
+
+    @property
+    def numbers(self) -> int:
+        """The most numbers that a client tells at once."""
+        return max((sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(told[0])) for told in self.told.values()), default=0)
+
+
+def _fit(asked: Asked, broadcast: Any, each: Any) -> bool:
+    """Whether what was sent has the form of these trees; what each client has its own of has a leading axis of clients."""
+    sent, wanted = (asked.broadcast, asked.each), (broadcast, each)
+    kinds: list[Any] = [jax.tree.structure(sent), jax.tree.structure(wanted)]
+    if kinds[0] != kinds[1]:
+        return False
+    own = [(len(asked.clients), *leaf.shape[1:]) for leaf in jax.tree.leaves(each)]
+    shapes = [leaf.shape for leaf in jax.tree.leaves(broadcast)] + own
+    arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(sent)]
+    types = [np.dtype(leaf.dtype) for leaf in jax.tree.leaves(wanted)]
+    return all(a.shape == shape and of_type(a.dtype, wanted) for a, shape, wanted in zip(arrays, shapes, types))
+
+
+def of_type(sent: np.dtype, wanted: np.dtype) -> bool:
+    """Whether numbers are of a type; whole ones come out of a compiled program as words of 32 bits, whose sign says nothing."""
+    return sent == wanted or (sent.kind in "iu" and wanted.kind in "iu" and sent.itemsize <= wanted.itemsize)
+
+
+def fitted(tables: Mapping[str, np.ndarray], own: Any) -> Any:
+    """The server's tables in the places of one's own.
+
+    Raises ``SiteError`` if they are not the tables of the same algorithm, by their names and shapes.
+    """
+    kinds = {name: (table.shape, table.dtype.kind) for name, table in leaves_by_path(own).items()}
+    sent = {name: (np.shape(table), np.asarray(table).dtype.kind) for name, table in tables.items()}
+    if kinds != sent:
+        raise SiteError(f"the server's tables are {sent}, those of the same solver here are {kinds}.")
+    return jax.tree.unflatten(jax.tree.structure(own), [tables[name] for name in leaves_by_path(own)])
+
+
+def require_alike(algorithm: Any, sent: Mapping[str, np.ndarray]) -> None:
+    """Require that the clients of a sum do alike, by the tables of the solver as it was sent: a client that does more is most of the sum.
+
+    Raises ``SiteError``, naming the table that is another one, or by which they do not.
+    """
+    for name, own in leaves_by_path(algorithm.tables).items():
+        if not np.array_equal(own, sent[name]):
+            raise SiteError(f"under masks the server's table {name} has to be that of the solver as it was sent")
+    for field in fields(algorithm):
+        table = getattr(algorithm, field.name)
+        if isinstance(table, np.ndarray | jax.Array) and table.ndim == 2 and not (np.all(table > 0) and np.all(table == table[:, :1])):
+            raise SiteError(f"by the table {field.name} clients do not alike, and one that does more than others is most of a sum")

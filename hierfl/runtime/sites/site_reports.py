@@ -29,14 +29,12 @@ class SiteReport:
     silent: list[int] = field(default_factory=list)
 
     def fault(self, round_index: int, what: str) -> None:
-        """Note what went wrong in a round."""
         self.faults_in_all += 1
         if len(self.faults) < MOST_FAULTS:
             self.faults.append((round_index, what))
 
     @property
     def told(self) -> dict[str, Any]:
-        """As a result keeps it."""
         return {
             "clients": self.clients,
             "rounds_answered": self.rounds,
@@ -57,7 +55,6 @@ class RollCall:
     rounds: list[tuple[int, np.ndarray, np.ndarray]] = field(default_factory=list)
 
     def note(self, round_index: int, asked: np.ndarray, answered: np.ndarray) -> None:
-        """One round that was made."""
         self.rounds.append((round_index, asked, answered))
 
     def forget(self, first: int) -> None:

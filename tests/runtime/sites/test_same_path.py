@@ -20,7 +20,7 @@ import scipy.stats
 import hierfl as hf
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.runtime import Flower, InProcess
-from hierfl.runtime.records import TRAFFIC
+from hierfl.runtime.contract import TRAFFIC
 from hierfl.runtime.sites.parcels import step_name
 from hierfl.solvers import (
     LFD,

@@ -54,7 +54,8 @@ def held_of(declaration: Declaration, loaded: Any) -> dict[int, Client]:
             )
         declared, label = federation.clients[names[name]], f"client {name!r} in this site's data"
         if isinstance(own, Client):
-            _require_moments(declared, own, label)
+            for schema, known in zip(own.schemas, declared.schemas):
+                schema.require_same_moments(known, "the declaration", label)
             own = {leaf.name(): own.given(leaf) for leaf in (*own.samples, *own.parameters)}
         client = _client(declared, name, own)
         _require_columns_to_compare(federation, client, label)
@@ -70,12 +71,6 @@ def _require_columns_to_compare(federation: Federation, client: Client, label: s
                 f"{leaf.name()!r} of {label} has columns with names, and the declaration has none to compare them with: declare "
                 f"hf.Elsewhere(rows, columns=[...]) for a sample, or load .to_numpy()."
             )
-
-
-def _require_moments(declared: Client, own: Client, label: str) -> None:
-    """Refuse tables that are standardised by other numbers than the declaration's."""
-    for schema, known in zip(own.schemas, declared.schemas):
-        schema.require_same_moments(known, "the declaration", label)
 
 
 def _client(declared: Client, name: Any, own: Mapping[Any, Any]) -> Client:

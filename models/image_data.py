@@ -1,12 +1,23 @@
-"""The image data of the papers by name: where their files lie, how they are read, and where they are published.
+"""Published image data, read from their files: MNIST, Fashion-MNIST, CIFAR-10, and scikit-learn's bundled digits.
 
-Training and test files are pooled, as the papers split data anew. Pixels stay bytes, with the scale that brings them to [0, 1].
+Training and test files are pooled, as the papers split data anew. Pixels stay bytes, with the scale that brings them to [0, 1]. A file that is
+fetched, when asked, is compared with its published MD5 sum and only then has its name.
+
+Binary formats: idx, of MNIST and Fashion-MNIST, is a magic number, the shape in big-endian words, then bytes; gzipped or not. CIFAR-10's are
+batches of records of one byte for the class and 3 x 32 x 32 for red, green and blue.
 """
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import math
 import os
-from collections.abc import Callable, Mapping
+import shutil
+import tarfile
+import urllib.request
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +26,13 @@ import platformdirs
 
 from hierfl.errors import AbsentDataError, DataError, MissingPackageError, SettingError
 from hierfl.models.heterogeneous_classification import ClassificationData
-from hierfl.models.image_data.binary_formats import ARCHIVE, BATCHES, FOLDER, IMAGES, LABELS, read_cifar, read_idx
-from hierfl.models.image_data.downloads import fetch_published
 from hierfl.near_names import near_names
+
+__all__ = ["IMAGE_SETS", "load_images"]
 
 DATA_VARIABLE = "HIERFL_DATA"
 PARTS = ("train", "t10k")
+PATIENCE = 60  # seconds without an answer
 
 
 @dataclass(frozen=True)
@@ -125,6 +137,155 @@ def load_images(name: str, folder: str | Path | None = None, download: bool = Fa
         ) from error
 
 
+# --- fetching ---------------------------------------------------------------------------------------------------------
+
+
+def fetch_published(file: str, md5: str, places: Sequence[str], folder: Path) -> Path:
+    """The file in ``folder``, fetched from the first of the places that has it whole, unless it is there.
+
+    Raises ``AbsentDataError`` if no place has it. Raises ``DataError`` if the folder cannot be made.
+    """
+    path = folder / file
+    if path.exists():
+        return path
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"the folder {folder} cannot be made ({error.strerror}): choose another one for the data."
+        ) from error
+    faults = []
+    for place in places:
+        fault = _fetched(place + file, md5, path)
+        if fault is None:
+            return path
+        faults.append(f"{place + file}: {fault}")
+    raise AbsentDataError(f"{file} could not be fetched. {'; '.join(faults)}. Put it in {folder} by hand.")
+
+
+def _fetched(address: str, md5: str, path: Path) -> str | None:
+    """Fetch a file; returns what went wrong, if anything did."""
+    part = path.with_name(f"{path.name}.part")
+    try:
+        with urllib.request.urlopen(address, timeout=PATIENCE) as answer, open(part, "wb") as file:
+            shutil.copyfileobj(answer, file)
+        with open(part, "rb") as file:
+            found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        if found != md5:
+            return f"its MD5 sum is {found}, not {md5}"
+        os.replace(part, path)
+    except OSError as error:  # those of urllib included
+        return str(error)
+    finally:
+        part.unlink(missing_ok=True)
+    return None
+
+
+# --- binary formats ---------------------------------------------------------------------------------------------------
+
+
+IMAGES, LABELS = 0x0803, 0x0801  # unsigned bytes of rank 3, and of rank 1
+KINDS = {IMAGES: "images", LABELS: "labels"}
+
+
+def read_idx(path: Path, magic: int) -> np.ndarray:
+    """The bytes of a file with this magic number, in its shape.
+
+    Raises ``DataError``, naming the file: it is missing, cut short, too long, or something else.
+    """
+    content = _content(path)
+    found = int.from_bytes(content[:4], "big")
+    if len(content) < 4 or found != magic:
+        what = KINDS.get(found, "something else")
+        raise DataError(
+            f"{path} begins with the number {found}, but an idx file of {KINDS[magic]} with {magic}: it has {what}."
+        )
+    rank = magic & 0xFF
+    start = 4 + 4 * rank
+    shape = np.frombuffer(content[4:start], ">u4").astype(int) if len(content) >= start else np.zeros(0, int)
+    size = math.prod(shape.tolist()) if len(shape) == rank else 0
+    if len(shape) < rank or len(content) != start + size:
+        raise DataError(
+            f"{path} says {' x '.join(map(str, shape)) or 'no size'}, which is {size:,} bytes, but {max(0, len(content) - start):,} follow: "
+            "it is not whole. Fetch it again."
+        )
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+        return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+    except FileNotFoundError as error:
+        raise DataError(f"there is no file {path}.") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read ({error}): it is not whole. Fetch it again.") from error
+
+
+FOLDER, ARCHIVE = "cifar-10-batches-bin", "cifar-10-binary.tar.gz"
+BATCHES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
+PIXELS, CLASSES = 3 * 32 * 32, 10
+
+
+def read_cifar(home: Path) -> tuple[np.ndarray, np.ndarray]:
+    """(images (N, 3072) in bytes, labels (N,)) of the six batches, from their folder or else from the archive in ``home``.
+
+    Raises ``DataError``, naming the file: it is missing, cut short, or something else.
+    """
+    folder = home if (home / BATCHES[0]).exists() else home / FOLDER
+    archive = home / ARCHIVE
+    if folder.is_dir() and (not archive.exists() or all((folder / name).exists() for name in BATCHES)):
+        return _together([_records(folder / name, (folder / name).read_bytes) for name in BATCHES])
+    if not archive.exists():
+        raise DataError(f"there is neither a folder {folder} nor a file {archive}.")
+    try:
+        with tarfile.open(archive, "r:gz") as members:
+            return _together([_records(archive / FOLDER / name, _member(members, name)) for name in BATCHES])
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{archive} cannot be read ({error}): it is not whole. Fetch it again.") from error
+
+
+def _member(members: tarfile.TarFile, name: str) -> Callable[[], bytes]:
+    def content() -> bytes:
+        try:
+            file = members.extractfile(f"{FOLDER}/{name}")
+        except KeyError as error:
+            raise FileNotFoundError(name) from error
+        if file is None:
+            raise FileNotFoundError(name)
+        return file.read()
+
+    return content
+
+
+def _records(path: Path, content: Callable[[], bytes]) -> np.ndarray:
+    """The records of a batch, ``(N, 3073)``."""
+    try:
+        read = content()
+    except FileNotFoundError as error:
+        raise DataError(f"there is no file {path}.") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror or error}).") from error
+    if not read or len(read) % (1 + PIXELS):
+        raise DataError(
+            f"{path} has {len(read):,} bytes, which are no whole records of {1 + PIXELS:,}: it is cut short, or no batch of CIFAR-10."
+        )
+    records = np.frombuffer(read, np.uint8).reshape(-1, 1 + PIXELS)
+    if records[:, 0].max() >= CLASSES:
+        raise DataError(
+            f"{path} has a class {records[:, 0].max()}, but CIFAR-10 has 0 to {CLASSES - 1}: it is something else."
+        )
+    return records
+
+
+def _together(batches: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    records = np.concatenate(batches)
+    return np.ascontiguousarray(records[:, 1:]), records[:, 0].astype(int)
+
+
+# --- the sets ---------------------------------------------------------------------------------------------------------
+
+
 def _belongs_to_another(folder: Path, name: str) -> bool:
     """Whether a folder has the name of another set's; MNIST and Fashion-MNIST name their files alike, and one without a name is MNIST's."""
     if name == "Fashion-MNIST":
@@ -157,10 +318,6 @@ def _read_idx_set(home: Path) -> ClassificationData:
 def _zipped_or_not(home: Path, file: str) -> Path:
     plain = home / file
     return plain if plain.exists() else home / f"{file}.gz"
-
-
-def _read_cifar_set(home: Path) -> ClassificationData:
-    return ClassificationData(*read_cifar(home), scale=255.0)
 
 
 def _bundled_digits() -> ClassificationData:
@@ -221,7 +378,7 @@ IMAGE_SETS = {
             {ARCHIVE: "c32a1d4ab5d03f1284b67883e8d87530"},
             ("https://www.cs.toronto.edu/~kriz/",),
             (FOLDER, BATCHES[0], ARCHIVE),
-            _read_cifar_set,
+            lambda home: ClassificationData(*read_cifar(home), scale=255.0),
             (BATCHES, tuple(f"{FOLDER}/{batch}" for batch in BATCHES)),
         ),
     )

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import hierfl as hf
+from hierfl.models import image_data as catalogue
 from hierfl.models.image_data import IMAGE_SETS, load_images
-from hierfl.models.image_data import image_sets as catalogue
 
 RNG = np.random.default_rng(0)
 COUNTS = {"train": 6, "t10k": 3}
