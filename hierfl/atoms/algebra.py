@@ -149,9 +149,10 @@ def sparse_factor(expression: Any) -> tuple[int, sp.csr_array] | None:
     if not isinstance(expression, MulExpression) or isinstance(expression, multiply):
         return None
     for place, argument in enumerate(expression.args):
-        value = argument.value if isinstance(argument, cp.Constant) and argument.size >= SPARSE and argument.ndim == 2 else None
-        if sp.issparse(value) and value.nnz <= FILLED * argument.size and expression.args[1 - place].ndim:
-            return place, sp.csr_array(value, dtype=float)
+        large = isinstance(argument, cp.Constant) and argument.size >= SPARSE and argument.ndim == 2
+        if large and sp.issparse(argument.value) and expression.args[1 - place].ndim:
+            matrix = sp.csr_array(argument.value, dtype=float)
+            return (place, matrix) if matrix.nnz <= FILLED * argument.size else None
     return None
 
 

@@ -110,7 +110,7 @@ class Interval:
 class SparsePoint(Interval):
     """One known matrix as a sparse array of SciPy's, which is a factor of a product and nothing else."""
 
-    is_point = is_bounded = True  # type: ignore[assignment]
+    is_point = is_bounded = True
 
 
 def interval_sum(parts: Sequence[Interval]) -> Interval:

@@ -276,7 +276,7 @@ class LevelTemplate:
         written = [([c] if k in whole else as_rows(c)) if c.variables() else [] for k, c in enumerate(rest)]  # others are about x alone
         stuffed, ids = _stuffed(objective, [*(row for rows in written for row in rows), *parts.domain])
         first = tuple(hoisted.parameters)
-        added = (*maps, *([] if slope is None else [slope]))
+        added: tuple[LinearMap | LinearCost, ...] = (*maps, *([] if slope is None else [slope]))
         parameters = (*first, *(parameter for one in added for parameter in one.parameters))
         places = _Places.of(stuffed, tuple(plain.values()), parts, parameters)
         order = RowOrder.of(stuffed.constraints)

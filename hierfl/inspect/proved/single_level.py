@@ -386,7 +386,7 @@ class _Writer:
         translate = self.translator
         values = [self._bounded(translate(one, own), one) for one in template.hoisted.expressions]
         known: dict[int, Entries] = {p.id: value for p, value in zip(template.theta, values)}
-        for one in template.maps:
+        for one in template.added:
             (node,) = one.function.expressions
 
             def at(flat: np.ndarray, one: Any = one, node: Any = node) -> Entries:
@@ -397,7 +397,7 @@ class _Writer:
             units = np.eye(sum(v.size for v in one.variables))
             offset = at(0.0 * units[0])
             columns = [[Polynomial.sum_of([(1.0, a), (-1.0, b)]) for a, b in zip(at(unit), offset)] for unit in units]
-            values += [np.array([entry for column in columns for entry in column], dtype=object), offset]
+            values += [np.array([entry for column in columns for entry in column], dtype=object), offset][: len(one.parameters)]
         return [entry for value in values for entry in value.ravel(order="F")]
 
     def _bounded(self, value: Entries, expression: Any) -> Entries:
