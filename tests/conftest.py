@@ -31,7 +31,7 @@ if (
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # a busy machine is no failure; a change is judged by the same examples each time, and whoever works on it meets new ones
-hypothesis.settings.register_profile("untimed", deadline=None, derandomize="CI" in os.environ)
+hypothesis.settings.register_profile("untimed", max_examples=40, deadline=None, derandomize="CI" in os.environ)
 hypothesis.settings.load_profile("untimed")
 
 jax.config.update("jax_traceback_in_locations_limit", 0)

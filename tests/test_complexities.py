@@ -60,8 +60,10 @@ def test_three_federated_solvers_against_counts_by_hand() -> None:
 
 def test_absent_clients_take_part_in_the_lower_level_of_a_federation() -> None:
     """Two rounds at two points: whoever is drawn, 3 clients make 10 steps, and look at the residual."""
-    table = hf.complexity(declared("federation"), FedRZO(participation=0.5), lower=[LFD(rounds=2, steps=5)], rounds=2)
+    table = hf.complexity(declared("federation"), FedRZO(participation=0.5, lower=LFD(rounds=2, steps=5)), rounds=2)
     assert counted(table) == predicted(table) == [(2 * 2 * 33, 2 * 2 * 32)]
+    assert [column.lower for column in table.columns] == [LFD(rounds=2, steps=5)]
+    assert "its lower level solved by LFD(" in str(table) and "in 2 rounds\n" in re.sub(" +", " ", str(table))
 
 
 def test_schedules_of_the_theory_and_several_directions() -> None:
@@ -80,12 +82,6 @@ def test_clients_that_answer_themselves() -> None:
     uneven = FedRZO(local_steps=np.array([2, 0, 1]))
     found = hf.complexity(declared("client"), uneven, lower=[Extragradient(steps=3, step_size=0.1)], rounds=2)
     assert counted(found) == predicted(found) == [(2 * 2 * (2 + 1 + 1) * 7, 2 * 2 * (2 + 1 + 1) * 8)]
-
-
-def test_the_solvers_own_lower_solver_is_the_default() -> None:
-    table = hf.complexity(declared("federation"), FedRZO(lower=LFD(steps=7)), rounds=1)
-    assert [column.lower for column in table.columns] == [LFD(steps=7)]
-    assert "its lower level solved by LFD(steps=7)" in str(table) and "in 1 round\n" in re.sub(" +", " ", str(table))
 
 
 def test_samples_that_are_answered_one_by_one() -> None:

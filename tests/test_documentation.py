@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
+import io
 import pickle
 import re
+import shlex
 import traceback
 from pathlib import Path
 
@@ -16,6 +19,7 @@ import hierfl.models
 import hierfl.solvers
 import hierfl.study
 import hierfl.testing
+from hierfl.command.main import main
 from hierfl.solvers import extend
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -161,3 +165,38 @@ def test_links_between_pages_lead_to_pages() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#\s]+\.(?:md|rst))(?:#[\w-]+)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+# --- Every Python snippet of the README runs, in order, and prints what the README says; so does the site's example of
+# a command.
+
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", README, flags=re.DOTALL)
+
+
+@pytest.mark.filterwarnings("ignore::hierfl.LowerLevelWarning")
+def test_snippets_print_what_the_readme_says() -> None:
+    assert len(BLOCKS) == README.count("```python") == 2
+    names: dict[str, object] = {}
+    for code, expected in BLOCKS:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, "README.md", "exec"), names)
+        lines = [line for line in printed.getvalue().splitlines() if "━" not in line]
+        assert [line.rstrip() for line in lines] == expected.rstrip("\n").splitlines()
+
+
+def test_the_command_prints_what_its_page_says(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "guide" / "command_line.md").read_text()
+    blocks = re.findall(r"```console\n\$ hierfl (inspect .*)\n((?:.*\n)*?)```", page)
+    assert len(blocks) == 1
+    for command, expected in blocks:
+        assert main(shlex.split(command)) == 0
+        assert capsys.readouterr().out == expected
+
+
+def test_the_readmes_picture_and_files_exist() -> None:
+    root = Path(__file__).parent.parent
+    for target in re.findall(r"\]\(([^)#]+)\)|<img src=\"([^\"]+)\"", README):
+        assert (root / "".join(target)).exists(), target

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -51,6 +52,12 @@ def module_name(path: Path) -> str:
     """The name by which a file is imported."""
     parts = [*(["hierfl"] if path.parts[0] in BESIDE else []), *path.with_suffix("").parts]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    """What a file declares."""
+    return ast.parse((ROOT / path).read_text())
 
 
 def listing(culprits: Iterable[object]) -> str:
@@ -109,7 +116,7 @@ def imported(name: str, path: Path, modules: set[str]) -> set[str]:
     """The package's modules that a module imports anywhere, or names in a string by which it is loaded."""
     package = name if path.stem == "__init__" else name.rpartition(".")[0]
     targets: set[str] = set()
-    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             targets |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -190,7 +197,7 @@ def test_a_name_of_a_class_stands_for_one_thing() -> None:
     classes = (
         (node.name, path)
         for path in source_files()
-        for node in ast.parse((ROOT / path).read_text()).body
+        for node in tree(path).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     shared = shared_names(classes)
@@ -227,6 +234,8 @@ def test_quick_tests_exist_and_touch_every_package() -> None:
     lines = (ROOT / "tests/quick.txt").read_text().splitlines()
     chosen = [Path(line.partition("::")[0]) for line in lines if line and not line.startswith("#")]
     faults = [f"{path} does not exist" for path in chosen if not (ROOT / path).exists()]
+    named = [line.partition("[")[0].split("::") for line in lines if "::" in line]
+    faults += [f"no {name} in {file}" for file, name in named if f"def {name}(" not in (ROOT / file).read_text()]
     packages = {module_name(path).split(".")[1] for path in written_files() if path.parent != Path("hierfl")}
     faults += [f"no quick test of {name}" for name in sorted(packages - {path.parts[1] for path in chosen})]
     assert not faults, listing(faults)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.solvers import ZOHFL, Exact, FedAvg
+from hierfl.solvers import ZOHFL, Exact
 
 mpl.use("Agg")
 
@@ -31,6 +31,13 @@ def solved(**options: object) -> hf.Result:
     return problem.solve(ZOHFL(step_size=0.1, lower=Exact()), rounds=60, progress=False, **options)
 
 
+@pytest.fixture(scope="module")
+def result() -> hf.Result:
+    """Measured every 25 rounds."""
+    distance = {"distance": lambda x, y: sum(float(np.sum(v**2)) for v in x.values())}
+    return solved(metrics=distance, evaluate_every=25)
+
+
 def test_values_are_set_on_upper_variables_and_shapes_are_public() -> None:
     problem, a, b = two_variables()
     result = problem.solve(ZOHFL(step_size=0.1, lower=Exact()), rounds=300, progress=False)
@@ -40,8 +47,7 @@ def test_values_are_set_on_upper_variables_and_shapes_are_public() -> None:
     assert {v.name(): value.shape for v, value in result.y.items()} == {"y": (2, 2), "z": (2,)}
 
 
-def test_history_has_a_row_per_round_and_metrics_per_evaluation() -> None:
-    result = solved(metrics={"distance": lambda x, y: sum(float(np.sum(v**2)) for v in x.values())}, evaluate_every=25)
+def test_history_has_a_row_per_round_and_metrics_per_evaluation(result: hf.Result) -> None:
     assert {"objective", "gradient_norm", "lower_residual", "lower_solves", "values", "step_size", "seconds", "scalars"} == set(
         result.history
     )
@@ -60,17 +66,11 @@ def test_callback_sees_rounds_and_can_stop() -> None:
     assert len(result.history["objective"]) == 20
 
 
-def test_saving_makes_the_folder_that_is_missing(tmp_path: Path) -> None:
-    x = cp.Variable(2, name="x")
-    result = hf.Problem(hf.Minimize(clients=cp.sum_squares(x))).solve(FedAvg(), rounds=1, progress=False)
-    result.save(tmp_path / "new" / "deep" / "run.npz")
-    np.testing.assert_allclose(hf.Result.load(tmp_path / "new" / "deep" / "run.npz").x, result.x)
-
-
-def test_saved_results_come_back_whole(tmp_path: Path) -> None:
-    result = solved(metrics={"m": lambda x, y: 1.0})
-    result.save(tmp_path / "run.npz")
-    again = hf.Result.load(tmp_path / "run.npz")
+def test_saved_results_come_back_whole(result: hf.Result, tmp_path: Path) -> None:
+    """In a folder that is made for them."""
+    path = tmp_path / "new" / "deep" / "run.npz"
+    result.save(path)
+    again = hf.Result.load(path)
     assert again.value == result.value and again.status == result.status and again.certificate == result.certificate
     assert again.communication == result.communication and again.settings == result.settings
     for variable, value in result.x.items():
@@ -81,7 +81,7 @@ def test_saved_results_come_back_whole(tmp_path: Path) -> None:
         np.testing.assert_array_equal(again.x0[variable.name()], value)
     with pytest.raises(hf.SettingError, match="Result.load"):
         _ = again.gap
-    assert hf.Result.load(tmp_path / "run.npz", problem=result.problem).problem is result.problem
+    assert hf.Result.load(path, problem=result.problem).problem is result.problem
     np.savez(tmp_path / "other.npz", a=1)
     with pytest.raises(hf.DataError, match="not a saved hierfl result"):
         hf.Result.load(tmp_path / "other.npz")
@@ -89,14 +89,14 @@ def test_saved_results_come_back_whole(tmp_path: Path) -> None:
         hf.Result.load(tmp_path / "misspelt.npz")
 
 
-def test_plot_has_labelled_axes_for_objective_and_metrics() -> None:
-    figure = solved(metrics={"accuracy": lambda x, y: 0.5}).plot()
+def test_plot_has_labelled_axes_for_objective_and_metrics(result: hf.Result) -> None:
+    figure = result.plot()
     assert [ax.get_xlabel() for ax in figure.axes] == ["round", "round"]
-    assert [ax.get_ylabel() for ax in figure.axes] == ["objective", "accuracy"]
+    assert [ax.get_ylabel() for ax in figure.axes] == ["objective", "distance"]
 
 
-def test_printing_says_how_the_value_was_obtained() -> None:
-    text = str(solved())
+def test_printing_says_how_the_value_was_obtained(result: hf.Result) -> None:
+    text = str(result)
     assert "f(x) =" in text and "lower level by closed form" in text and "error of y at most" in text
 
 

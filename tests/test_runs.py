@@ -117,11 +117,6 @@ def test_metrics_are_averaged_at_the_rounds_that_all_runs_have() -> None:
     assert runs.rounds("objective").tolist() == list(range(1, shortest + 1)) and runs.plot() is not None
 
 
-def test_one_seed_has_no_band() -> None:
-    runs = problem(None).solve(FedAvg(step_size=0.05), seeds=1, rounds=5, progress=False)
-    assert np.isnan(runs.band()).all() and np.isnan(runs.band("objective")).all()
-
-
 def test_every_seed_stops_by_itself() -> None:
     x = cp.Variable(2, name="x")
     quadratic = hf.Problem(hf.Minimize(clients=cp.sum_squares(x)))

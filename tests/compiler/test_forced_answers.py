@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import hierfl as hf
+from hierfl.compiler.lower_level.methods import parametric_program
+from hierfl.models import ClassificationData, heterogeneous_classification
 from hierfl.solvers import Exact, ImplicitGradient
 
 FORCED: dict[
@@ -107,3 +109,67 @@ def test_rows_that_force_y_together_leave_it_no_derivative(name: str) -> None:
     problem = hf.Problem(hf.Minimize(clients=2 * y[0] - 3 * y[1] + 0 * cp.sum(x)), level)
     for at in (CORNER, CORNER + 0.1, CORNER - [0.3, 0.0]):
         np.testing.assert_allclose(problem.implicit.gradient(at), 0.0, atol=1e-12)
+
+
+# --- Which table's samples are answered in sample scope, against means by hand.
+
+
+A, B, S = np.array([0.0, 2.0]), np.array([1.0, 2.0, 3.0]), np.array([5.0, 7.0])
+
+
+def leaves() -> tuple:
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    return x, y, hf.Sample(name="a"), hf.Sample(name="b"), hf.Sample(name="s")
+
+
+def test_a_level_whose_constraints_alone_mention_the_sample() -> None:
+    """y = max(x, a) for the samples 0 and 2; at x = 1 one of them is above, beside another table and the server's."""
+    x, y, a, b, s = leaves()
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(b * x) + hf.E(cp.square(y)), server=hf.E(s * x)),
+        lower=hf.ArgMin(y, cp.square(y - x), [y >= a], scope="sample"),
+        federation=hf.Federation([hf.Client({a: A, b: B})], server=hf.Client({s: S})),
+    )
+    assert problem.implicit(1.0) == pytest.approx(2.0 + (1.0 + 4.0) / 2 + 6.0, abs=1e-12)
+    assert problem.implicit.gradient(1.0) == pytest.approx(2.0 + 2.0 / 2 + 6.0, abs=1e-12)
+
+
+def test_a_level_that_mentions_no_sample_in_client_scope() -> None:
+    """What the refusal in sample scope says to write: y = max(x, 0), and the mean of (y - a)^2 at 1 is 1."""
+    x, y, a, _, _ = leaves()
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(cp.square(y - a))),
+        lower=hf.ArgMin(y, cp.square(y - x), [y >= 0], scope="client"),
+        federation=hf.Federation([hf.Client({a: A})]),
+    )
+    assert problem.implicit(1.0) == pytest.approx(1.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("other_first", [False, True])
+def test_a_sample_that_a_game_drops_decides_no_table(other_first: bool) -> None:
+    """y = x + a; the b in the player's objective has no part in its derivative, whatever table b has."""
+    x, y, a, b, _ = leaves()
+    answered, other = hf.E(cp.square(y)), hf.E(b * x)
+    problem = hf.Problem(
+        hf.Minimize(clients=other + answered if other_first else answered + other),
+        lower=hf.Nash(hf.Player(y, cp.square(y - x - a) + b), scope="sample"),
+        federation=hf.Federation([hf.Client({a: A, b: B})]),
+    )
+    assert problem.implicit(1.0) == pytest.approx((1.0 + 9.0) / 2 + 2.0, abs=1e-12)
+    assert problem.implicit.gradient(1.0) == pytest.approx(1.0 + 3.0 + 2.0, abs=1e-12)
+
+
+# --- Lower levels of thousands of scalars over thousands of rows are left to iterations before they are canonicalised.
+
+
+def test_a_large_learning_level_is_refused_by_its_sizes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def canonicalised(structure: object) -> None:
+        raise AssertionError("CVXPY canonicalised it, which takes minutes for models of thousands of weights")
+
+    monkeypatch.setattr(parametric_program, "level_solver", canonicalised)
+    rng = np.random.default_rng(0)
+    data = ClassificationData(rng.integers(0, 255, (5000, 784), dtype=np.uint8), np.arange(5000) % 10, scale=255.0)
+    exact = heterogeneous_classification(data, clients=2, scheme=hf.IID()).compile(progress=False).exact
+    verdict = parametric_program.ParametricProgram.verdict(exact.method.structure)
+    rows = 5000 * 9 // 10 * 7 // 10 // 2  # a client's, of which each has a number at the least
+    assert not verdict.applies and f"here {rows:,} or more, for 7,840 scalars of y" in verdict.why

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import cvxpy as cp
@@ -9,14 +11,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import linprog
+from scipy.optimize import linprog, minimize_scalar
 
 import hierfl as hf
+from hierfl.compiler.data import tables
+from hierfl.descent.shared_best import shared_best
 from hierfl.errors import EmptyLowerSetError, IncompatibleSolverError, SettingError
 from hierfl.runtime import InProcess
 from hierfl.solvers import ImplicitBundle
 from tests.bilevel_case import Case
 from tests.bilevel_catalogue import LITERATURE
+from tests.runtime.resumed import by_and_by, outcome, require_same
 
 LOCAL = (
     "Bialas-Karwan",
@@ -262,3 +267,260 @@ def test_along_a_curved_boundary(bend: float) -> None:
     result = solved(problem, x0=np.array([0.6, 1 - bend * 0.36]))
     assert result.value == pytest.approx(-1.5, abs=1e-7) and np.abs(result.x - [0, 1]).max() <= 1e-3
     assert result.settings["rounds_done"] <= 45
+
+
+# --- Descent in many variables, against minima known from formulas, linear programs, and CVXPY.
+
+
+RNG = np.random.default_rng(0)
+
+
+def separable(kind: str, t: np.ndarray, c: np.ndarray) -> tuple[hf.Problem, Callable[[float, int], float]]:
+    """y = max(0, x) below a sum of functions of one variable each, and those functions."""
+    x, y = cp.Variable(t.size, name="x"), cp.Variable(t.size, name="y")
+    top, one = {
+        "smooth": (
+            0.5 * c @ cp.square(y - t) + 0.05 * cp.sum_squares(x - 1),
+            lambda z, i: 0.5 * c[i] * (max(0, z) - t[i]) ** 2 + 0.05 * (z - 1) ** 2,
+        ),
+        "kinks of both": (
+            c @ cp.abs(y - t) + 0.05 * cp.sum_squares(x - 1),
+            lambda z, i: c[i] * abs(max(0, z) - t[i]) + 0.05 * (z - 1) ** 2,
+        ),
+    }[kind]
+    problem = hf.Problem(hf.Minimize(clients=top), hf.ArgMin(y, cp.sum_squares(y - x), [y >= 0]), [cp.abs(x) <= 3])
+    return problem, one
+
+
+@pytest.mark.parametrize("size", [50, 1000])
+@pytest.mark.parametrize("kind", ["smooth", "kinks of both"])
+def test_kinks_along_every_variable(kind: str, size: int) -> None:
+    """At the minimum about half of the variables are at a kink."""
+    t, c = 2 * RNG.standard_normal(size), RNG.uniform(0.5, 5, size)
+    problem, one = separable(kind, t, c)
+    least = 0.0
+    for i in range(size):
+        places = [-3.0, 0.0, 1.0, 3.0, float(np.clip(t[i], -3, 3))]
+        ends = [minimize_scalar(one, bounds=b, args=(i,), method="bounded").x for b in ((-3, 0), (0, 3))]
+        least += min(one(z, i) for z in [*places, *ends])
+    result = problem.solve(progress=False)
+    assert result.status == "at rest" and result.settings["rounds_done"] <= 500
+    assert result.value == pytest.approx(least, rel=1e-6) and result.value >= least * (1 - 1e-9)
+
+
+def test_a_smooth_sum_over_a_simplex_and_a_box() -> None:
+    """Neither set's projection goes along the model: the steps are found by projected gradients of it."""
+    n = 60
+    x, a, b = cp.Variable(n, name="x"), RNG.standard_normal((90, n)), RNG.standard_normal(90)
+    for within in ([cp.sum(x) == 1, x >= 0], [x >= -0.1, x <= 0.2]):
+        f = 0.5 * cp.sum_squares(a @ x - b)
+        least = cp.Problem(cp.Minimize(f), within).solve(solver=cp.CLARABEL)
+        result = hf.Problem(hf.Minimize(clients=f), constraints=within).solve(progress=False)
+        assert result.status == "at rest" and result.value == pytest.approx(least, rel=1e-7)
+
+
+def test_kinks_along_no_variable_are_left_to_a_model_in_pieces() -> None:
+    n = 40
+    a, b, x = RNG.standard_normal((2 * n, n)), RNG.standard_normal(2 * n), cp.Variable(n, name="x")
+    beside = np.block([[a, -np.eye(2 * n)], [-a, -np.eye(2 * n)]])
+    bounds = [(None, None)] * n + [(0, None)] * (2 * n)
+    least = linprog(np.r_[np.zeros(n), np.ones(2 * n)], beside, np.r_[b, -b], bounds=bounds).fun
+    result = hf.Problem(hf.Minimize(clients=cp.norm1(a @ x - b))).solve(ImplicitBundle(), progress=False)
+    assert result.status == "at rest" and result.value == pytest.approx(least, rel=1e-8)
+
+
+def test_ends_that_are_no_minimum_are_named() -> None:
+    n = 50
+    x, y = cp.Variable(n, name="x"), cp.Variable(name="y")
+    level = hf.ArgMin(y, cp.square(y - cp.sum(x)))
+    assert hf.Problem(hf.Minimize(clients=y), level).solve(progress=False).status == "f seems unbounded below"
+    w, v = np.linspace(-1, 1, n), cp.Variable(name="v")
+    edge = hf.ArgMin(v, cp.square(v), [v >= cp.sum(x), v <= 1 - cp.sum(x)])
+    falls = hf.Problem(hf.Minimize(clients=-cp.sum(x) + cp.sum_squares(x - w) + 0 * v), edge)
+    result = falls.solve(progress=False)
+    assert result.status in ("at rest", "at the edge of where f has values", "no descent found") or "not" in str(result)
+    assert float(np.sum(result.x)) <= 0.5 + 1e-9
+
+
+def test_a_sum_over_many_rows_is_descended_by_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that are read in parts, a penalty chosen by validation rows, beside Newton's method and a search in one variable."""
+    monkeypatch.setattr(tables, "CHUNK_SCALARS", 20_000)
+    rows, p = 11_000, 20
+    a, held, w = RNG.standard_normal((rows, p)), RNG.standard_normal((2_000, p)), RNG.standard_normal(p)
+    b = np.sign(a @ w + 3 * RNG.standard_normal(rows))
+    held_b = np.sign(0.2 * held @ w + 3 * RNG.standard_normal(2_000))
+    x, y = cp.Variable(name="x"), cp.Variable(p, name="y")
+    u, t, v, s = hf.Sample(p, name="u"), hf.Sample(name="t"), hf.Sample(p, name="v"), hf.Sample(name="s")
+    clients = [hf.Client({u: a[i::5], t: b[i::5], v: held[i::5], s: held_b[i::5]}) for i in range(5)]
+    level = hf.ArgMin(y, hf.E(cp.logistic(-t * (u @ y))) + 0.5 * cp.exp(x) * cp.sum_squares(y))
+    top = hf.Minimize(clients=hf.E(cp.logistic(-s * (v @ y))))
+    result = hf.Problem(top, level, [x >= -8, x <= 4], hf.Federation(clients)).solve(progress=False)
+    assert result.settings["solver"].startswith("ImplicitBundle") and result.status == "at rest"
+
+    def fitted(penalty: float) -> np.ndarray:
+        z = np.zeros(p)
+        for _ in range(12):
+            chance = 1 / (1 + np.exp(b * (a @ z)))
+            slope = -a.T @ (b * chance) / rows + penalty * z
+            curvature = (a * (chance * (1 - chance))[:, None]).T @ a / rows + penalty * np.eye(p)
+            z = z - np.linalg.solve(curvature, slope)
+        return z
+
+    def value(z: float) -> float:
+        return float(np.mean(np.logaddexp(0, -held_b * (held @ fitted(np.exp(z))))))
+
+    least = minimize_scalar(value, bounds=(-8, 4), method="bounded", options={"xatol": 1e-6})
+    assert result.value == pytest.approx(least.fun, rel=1e-9) and float(result.x) == pytest.approx(least.x, abs=1e-3)
+    assert result.y == pytest.approx(fitted(np.exp(float(result.x))), abs=1e-8)
+
+
+# --- Prices at which those below do what is best above: found where there are any, and nowhere else.
+
+
+CAP = np.array([1.0, 2.0, 3.0])
+
+
+def priced(target: np.ndarray, low: float = -20.0, moves_rows: bool = False, bent: bool = False) -> hf.Problem:
+    """Shares of three goods, each with a cap and a price; above, they should be near a target."""
+    price, y = cp.Variable(3, name="price"), cp.Variable(3, name="y")
+    charged = cp.square(price) if bent else price
+    rows = [y >= 0, y <= (CAP + 0.1 * price if moves_rows else CAP), cp.sum(y) == 2.0]
+    return hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(y - target)),
+        hf.ArgMin(y, np.array([3.0, 1.0, 0.0]) @ y + 0.05 * cp.sum(cp.power(y, 4)) + charged @ y, rows),
+        [price >= low, price <= 20.0],
+    )
+
+
+def nearest(target: np.ndarray) -> np.ndarray:
+    y = cp.Variable(3)
+    cp.Problem(cp.Minimize(cp.sum_squares(y - target)), [y >= 0, y <= CAP, cp.sum(y) == 2.0]).solve(solver="CLARABEL")
+    return np.asarray(y.value)
+
+
+@pytest.mark.parametrize("target", [np.array([0.5, 0.7, 0.4]), np.array([4.0, 0.1, 0.1]), np.array([0.0, 0.0, 9.0])])
+def test_prices_bring_what_is_best_above(target: np.ndarray) -> None:
+    """Inside, and at bounds."""
+    problem = priced(target)
+    found = shared_best(problem.compile(), np.zeros(3))
+    assert found is not None
+    np.testing.assert_allclose(problem.implicit.response(found), nearest(target), atol=1e-5)
+    best = problem.solve(progress=False)
+    assert best.value == pytest.approx(float(np.sum((nearest(target) - target) ** 2)), abs=1e-8)
+
+
+def test_what_no_price_brings_is_not_claimed() -> None:
+    """The first good is dear, and may not be subsidised: prices of others are limited as well."""
+    assert shared_best(priced(np.array([1.0, 0.5, 0.5]), low=0.0).compile(), np.zeros(3)) is not None  # others may be dear
+    price, y = cp.Variable(name="price"), cp.Variable(2, name="y")
+    level = hf.ArgMin(y, 5.0 * y[0] + cp.sum_squares(y) + price * y[1], [y >= 0, cp.sum(y) == 1])
+    problem = hf.Problem(hf.Minimize(clients=cp.square(y[0] - 1.0)), level, [price >= 0, price <= 1])
+    assert shared_best(problem.compile(), np.zeros(1)) is None
+
+
+@pytest.mark.parametrize("settings", [{"moves_rows": True}, {"bent": True}])
+def test_other_kinds_are_left_alone(settings: dict[str, bool]) -> None:
+    """Where x moves the rows, or prices are no affine function of x."""
+    assert shared_best(priced(np.array([0.5, 0.7, 0.4]), **settings).compile(), np.ones(3)) is None
+
+
+def test_what_is_not_convex_together_is_left_alone() -> None:
+    price, y = cp.Variable(2, nonneg=True, name="price"), cp.Variable(2, name="y")
+    level = hf.ArgMin(y, cp.sum(cp.power(y, 4)) + price @ y, [y >= 0, cp.sum(y) >= 1])
+    assert shared_best(hf.Problem(hf.Maximize(clients=price @ y), level, [price <= 3]).compile(), np.zeros(2)) is None
+
+
+# --- Descent on differences of values, and hopping from basin to basin, against what is known from elsewhere.
+
+
+SEARCHED = ("Outrata-Zowe", "Aiyoshi-Shimizu", "Bard 1988, 3", "Falk-Liu")
+BY_VALUES = ImplicitBundle(gradients="differences")
+
+
+@pytest.mark.parametrize("case", [c for c in LITERATURE if c.name in SEARCHED], ids=str)
+def test_minima_of_the_literature_by_values(case: Any) -> None:
+    result = case.declare().solve(BY_VALUES, progress=False)
+    assert result.status == "at rest" and "gradients" not in result.history
+    assert result.value == pytest.approx(case.least, rel=1e-6, abs=1e-6)
+
+
+def boxed(noise: float, constraints: list[Any], x: cp.Variable, goal: np.ndarray) -> hf.Problem:
+    """|y - goal|_1 + |y - goal|^2 of a black box with a deterministic ripple, y = x."""
+    y = cp.Variable(x.shape, name="y")
+
+    def value(v: np.ndarray) -> float:
+        away = np.abs(v - goal)
+        return float(np.sum(away + away**2) + noise * np.sin(1e9 * np.sum(v)))
+
+    return hf.Problem(hf.Minimize(clients=hf.BlackBox(value, y)), hf.ArgMin(y, cp.sum_squares(y - x)), constraints(x))
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-8, 1e-5])
+def test_values_that_err_are_taken_further_apart(noise: float) -> None:
+    x, goal = cp.Variable((2, 2), name="x"), np.array([[0.3, -0.2], [1.0, 0.5]])
+    result = boxed(noise, lambda x: [cp.abs(x) <= 2], x, goal).solve(BY_VALUES, rounds=300, progress=False)
+    assert result.x == pytest.approx(goal, abs=1e-6 + 20 * np.sqrt(noise))
+
+
+def test_a_set_without_inside_is_searched_along_itself() -> None:
+    """On the simplex, |x - goal|_1 + |x - goal|^2 with goal in it is least there; the start is in the middle."""
+    x, goal = cp.Variable(3, name="x"), np.array([0.7, 0.3, 0.0])
+    result = boxed(0.0, lambda x: [x >= 0, cp.sum(x) == 1], x, goal).solve(BY_VALUES, progress=False)
+    assert result.x == pytest.approx(goal, abs=1e-6)
+
+
+def test_a_set_of_one_point_is_at_rest_there() -> None:
+    x, goal = cp.Variable(2, name="x"), np.zeros(2)
+    result = boxed(0.0, lambda x: [x == 2], x, goal).solve(progress=False)
+    assert result.status == "at rest" and result.value == pytest.approx(12.0)
+
+
+def wells() -> hf.Problem:
+    """Two valleys of y^4/4 - y^2/2 + .1 y with y = x: the deeper one is at the least root of y^3 - y + .1."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    return hf.Problem(hf.Minimize(clients=0.25 * y**4 - 0.5 * cp.square(y) + 0.1 * y), hf.ArgMin(y, cp.square(y - x)), [cp.abs(x) <= 2])
+
+
+@pytest.mark.parametrize("gradients", ["exact", "differences"])
+def test_hops_find_the_deeper_valley(gradients: str) -> None:
+    least = float(np.min(np.roots([1.0, 0.0, -1.0, 0.1]).real))
+    start = np.array(0.9)
+    assert wells().solve(ImplicitBundle(gradients=gradients), x0=start, progress=False).x > 0.5
+    result = wells().solve(ImplicitBundle(gradients=gradients, hops=20), x0=start, progress=False)
+    assert result.x == pytest.approx(least, abs=1e-6) and result.status == "at rest"
+    assert (np.diff(result.history["objective"]) <= 0).all()
+
+
+@pytest.mark.parametrize("gradients", ["exact", "differences"])
+def test_a_run_that_hops_goes_on_where_it_was(gradients: str, tmp_path: Path) -> None:
+    solver, settings = ImplicitBundle(gradients=gradients, hops=6), {"x0": np.array(0.9), "rounds": 60, "evaluate_every": 5}
+    found, stopped = by_and_by(wells(), solver, tmp_path, 3, **settings)
+    assert stopped > 1
+    require_same(found, outcome(wells(), solver, **settings))
+
+
+def test_the_default_spends_a_budget_on_hops() -> None:
+    """Without one it is a local method."""
+    start = np.array(0.9)
+    local, wide = (wells().solve(x0=start, progress=False, **given) for given in ({}, {"budget": hf.Budget(lower_solves=200)}))
+    assert local.x > 0.5 and wide.x < -0.5
+    assert int(np.sum(wide.history["lower_solves"])) <= 200
+
+
+def test_what_it_counts_are_values() -> None:
+    heard = []
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    box = hf.BlackBox(lambda v: heard.append(v) or float(np.sum((v - 1) ** 2)), y)
+    problem = hf.Problem(hf.Minimize(clients=box), hf.ArgMin(y, cp.sum_squares(y - x)))
+    problem.compile(progress=False)
+    heard.clear()
+    result = problem.solve(BY_VALUES, progress=False)
+    told, asked = int(np.sum(result.history["values"])), len(heard)
+    assert told <= asked <= told + 40 and told == int(np.sum(result.history["lower_solves"]))  # metrics and the certificate ask as well
+
+
+def test_settings_that_are_none_are_named() -> None:
+    with pytest.raises(hf.errors.SettingError, match="gradients='finite'.*differences"):
+        ImplicitBundle(gradients="finite")  # type: ignore[arg-type]
+    with pytest.raises(hf.errors.SettingError, match="hops=-1: a whole number of at least 0"):
+        ImplicitBundle(hops=-1)

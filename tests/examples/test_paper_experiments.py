@@ -9,16 +9,11 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-import hierfl as hf
-from hierfl.models import stackelberg_cournot as market
-from hierfl.solvers import FedRZO, LogGrowth, ProjectionMethod
-
 mpl.use("Agg")
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 import fair_classification
 import hyperparameter_learning
-import relu_network
 import reporting
 import stackelberg_cournot
 
@@ -38,19 +33,6 @@ def test_stackelberg_leader_reaches_the_optimum_with_a_solved_lower_level(tmp_pa
     assert published.result.value - f > 1.0
     assert [r.warned for r in runs] == [False, False, True]
     assert (tmp_path / "stackelberg_cournot.png").exists()
-
-
-def test_relu_network_learns_faster_with_more_local_steps(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    own, compared = relu_network.main(
-        ["--rounds", "120", "--smoothing", "0.01", "--steps", "1", "20", "--betas", "1", "--figures", str(tmp_path)]
-    )
-    one, twenty = own
-    assert one.loss[0] == twenty.loss[0] == pytest.approx(0.5, abs=0.02)
-    assert twenty.loss[-1] < 0.25 < one.loss[-1] < one.loss[0]
-    assert [r.method for r in compared] == ["FedRZO", "FedAvg", "FedProx", "FedMSPP", "Scaffnew"]
-    assert all(r.loss[-1] < r.loss[0] for r in compared)
-    assert "Network of 4 ReLU units on digits, 120 rounds" in capsys.readouterr().out
-    assert {p.name for p in tmp_path.iterdir()} == {"relu_network.png", "relu_network_baselines.png"}
 
 
 @pytest.mark.filterwarnings("ignore::hierfl.LowerLevelWarning")  # its answers lag behind near the floor of x
@@ -80,11 +62,3 @@ def test_band_is_student_t() -> None:
     np.testing.assert_allclose(mean, [2.0, 4.0])
     np.testing.assert_allclose(width, [12.7062047 * np.sqrt(2) / np.sqrt(2), 0.0], rtol=1e-6)
     np.testing.assert_array_equal(reporting.band([[5.0]])[1], [0.0])
-
-
-def test_the_run_of_the_published_table_warns_its_user() -> None:
-    tau, alpha = stackelberg_cournot.INNER[20]
-    lower = ProjectionMethod(steps=LogGrowth(tau), step_size=alpha, start="zero")
-    solver = FedRZO(smoothing=0.1, step_size=1e-3, batch_size=1, lower=lower)
-    with pytest.warns(hf.LowerLevelWarning, match="the lower solver stopped short"):
-        market(followers=20).solve(solver, rounds=20, x0=0.0, queries="raw", progress=False)

@@ -162,7 +162,7 @@ def test_a_dispersion_is_that_of_residuals() -> None:
 
     score = features @ beta
     np.testing.assert_allclose(inference(0.5 * cp.square(score - outcome), federation(y)).standard_error, expected, rtol=1e-5)
-    for loss in (0.5 * cp.square(score) - outcome * score, cp.square(score - outcome) + 5, cp.square(score - outcome) + 0.5 * cp.sum_squares(beta)):
+    for loss in (0.5 * cp.square(score) - outcome * score, cp.square(score - outcome) + 0.5 * cp.sum_squares(beta)):
         with pytest.raises(hf.SettingError, **asked):
             inference(loss, federation(y))
     assert "is taken for" in str(inference(cp.huber(score - outcome), federation(y)))
@@ -200,15 +200,16 @@ def test_what_has_no_normal_law_is_refused_by_name() -> None:
         solved(hf.E(LOSSES["linear"]) + 0.1 * cp.norm1(beta)).inference()
     with pytest.raises(hf.NoGradientError, match=r"beta\[1\] <= 0.1 binds"):
         solved(hf.E(LOSSES["linear"]), beta[1] <= 0.1).inference()
+    alike, plain = solved(hf.E(LOSSES["linear"]), weights="uniform"), solved(hf.E(LOSSES["linear"]))
     with pytest.raises(hf.SettingError, match="weights='samples'"):
-        solved(hf.E(LOSSES["linear"]), weights="uniform").inference()
-    assert solved(hf.E(LOSSES["linear"]), weights="uniform").inference(kind="robust").rows == N
+        alike.inference()
+    assert alike.inference(kind="robust").rows == N
     with pytest.raises(hf.NoGradientError, match=r"beta\[0\], beta\[1\]"):
         solved(hf.E(cp.square(outcome - features[0] * (beta[0] + beta[1]))) + 0 * beta[2]).inference()
     assert "penalised" in str(solved(hf.E(LOSSES["linear"]) + 0.1 * cp.sum_squares(beta)).inference())
     with pytest.raises(hf.NoGradientError, match=r"beta\[1\] == 0.1 binds"):
         solved(hf.E(LOSSES["linear"]), beta[1] == 0.1).inference()
     with pytest.raises(hf.SettingError, match="a cp.Variable of the problem"):
-        solved(hf.E(LOSSES["linear"])).inference(of="beta")
+        plain.inference(of="beta")
     with pytest.raises(hf.SettingError, match="did you mean 'robust'"):
-        solved(hf.E(LOSSES["linear"])).inference(kind="robsut")
+        plain.inference(kind="robsut")

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import cvxpy as cp
 import numpy as np
 import pytest
+import scipy.optimize
+import scipy.sparse as sp
+import statsmodels.api as sm
 from scipy.optimize import minimize
+from scipy.sparse.csgraph import dijkstra
+from sklearn.linear_model import ElasticNet, LogisticRegression
 
 import hierfl as hf
+from hierfl.errors import SettingError
 from hierfl.models import (
     ClassificationData,
+    RoadNetwork,
     fair_classification,
     heterogeneous_classification,
     hyperparameter_learning,
@@ -176,3 +186,366 @@ def test_clients_count_by_their_rows_where_asked(data: ClassificationData) -> No
     np.testing.assert_allclose(game.compile().data().clients.weights, [0.25, 0.75])
     with pytest.raises(hf.DataError, match="weights='samples' counts rows"):
         stackelberg_cournot_game(clients=2, weights="samples")
+
+
+# --- Networks of roads: files that are read, flows and tolls against CVXPY, gradients against differences.
+
+
+NET = """<NUMBER OF ZONES> 2
+<NUMBER OF NODES> 3
+<FIRST THRU NODE> 3
+<NUMBER OF LINKS> 4
+<END OF METADATA>
+
+~\tinit\tterm\tcapacity\tlength\tfree_flow_time\tb\tpower\tspeed\ttoll\ttype\t;
+\t1\t3\t2000\t5\t6\t0.15\t4\t0\t0\t1\t;
+\t3\t2\t4000\t5\t1.5\t0.15\t4\t0\t0\t1\t;
+\t2\t3\t4000\t5\t1.5\t0.15\t4\t0\t0\t1\t;
+\t3\t1\t1000\t5\t6\t0.3\t2\t0\t0\t1\t;
+"""
+TRIPS = """<NUMBER OF ZONES> 2
+<TOTAL OD FLOW> 1600.0
+<END OF METADATA>
+
+Origin \t1
+    1 :      0.0;     2 :    1100.0;
+Origin \t2
+    1 :    500.0;
+"""
+NODES = "Node\tX\tY\t;\n2\t3.0\t4.0\t;\n1\t0.5\t-1\t;\n3\t1\t1\t;\n"
+
+
+def braess(trips: float) -> RoadNetwork:
+    """Two ways from node 0 to node 1, over 2 and over 3, and a short cut from 2 to 3."""
+    links = np.array([[0, 2], [2, 1], [0, 3], [3, 1], [2, 3]])
+    room, empty = np.array([3.0, 20, 20, 3, 20]), np.array([1.0, 6, 6, 1, 0.2])
+    wanted = np.array([[0.0, trips], [0.0, 0.0]])
+    return RoadNetwork(links, room, empty, np.full(5, 0.8), np.full(5, 4.0), wanted)
+
+
+def by_cvxpy(network: RoadNetwork, tolls: np.ndarray, drivers: bool) -> np.ndarray:
+    """The flows on links: of drivers who each are quickest, or best for all together."""
+    zones, count = len(network.trips), len(network.links)
+    y = cp.Variable((zones, count), nonneg=True)
+    v = cp.sum(y, axis=0)
+    slower = network.free_flow_time * network.steepness / network.capacity**4
+    each = slower / 5.0 if drivers else slower
+    into = [np.flatnonzero(network.links[:, 1] == n) for n in range(network.links.max() + 1)]
+    out = [np.flatnonzero(network.links[:, 0] == n) for n in range(network.links.max() + 1)]
+    rows = []
+    for zone in range(zones):
+        for node in range(len(into)):
+            if node == zone:
+                continue
+            ends = network.trips[zone, node] if node < zones else 0.0
+            rows.append(cp.sum(y[zone, into[node]]) - cp.sum(y[zone, out[node]]) == ends)
+        rows.append(cp.sum(y[zone, into[zone]]) == 0)
+    cost = (network.free_flow_time + tolls) @ v + cp.sum(cp.multiply(each, cp.power(v, 5)))
+    cp.Problem(cp.Minimize(cost), rows).solve(solver="CLARABEL")
+    return np.asarray(v.value)
+
+
+def total(network: RoadNetwork, flows: np.ndarray) -> float:
+    ratio = flows / network.capacity
+    return float(flows @ (network.free_flow_time * (1 + network.steepness * ratio**4)))
+
+
+NETWORKS = [braess(6.0), RoadNetwork.town(3, 3, zones=3, seed=1), RoadNetwork.town(seed=0)]
+
+
+@pytest.mark.parametrize("network", NETWORKS[:2], ids=["Braess", "small town"])
+def test_drivers_take_the_routes_that_cvxpy_finds(network: RoadNetwork) -> None:
+    tolls = np.random.default_rng(0).uniform(0.0, 3.0, len(network.links))
+    problem = network.tolling(50.0)
+    flows = network.link_flows(problem.implicit.response(tolls))
+    expected = by_cvxpy(network, tolls, drivers=True)
+    np.testing.assert_allclose(flows, expected, atol=2e-3 * expected.max())  # the cost is flat, and CVXPY's is right to 1e-8
+    assert problem.implicit(tolls) == pytest.approx(total(network, flows), rel=1e-12)
+
+
+@pytest.mark.parametrize("network", NETWORKS, ids=["Braess", "small town", "town"])
+def test_nobody_could_be_quicker_by_another_route(network: RoadNetwork) -> None:
+    """Wardrop's own condition: all drivers together take as long as each of them on the shortest route there is."""
+    tolls = np.random.default_rng(0).uniform(0.0, 3.0, len(network.links))
+    y = np.asarray(network.tolling(50.0).implicit.response(tolls)).reshape(len(network.links), -1)
+    start, end = network.links.T
+    for zone in range(len(network.trips)):
+        left = np.bincount(end, y[:, zone], network.links.max() + 1) - np.bincount(start, y[:, zone], network.links.max() + 1)
+        wanted = np.zeros_like(left)
+        wanted[: len(network.trips)] = network.trips[zone]
+        wanted[zone] = -network.trips[zone].sum()
+        np.testing.assert_allclose(left, wanted, atol=1e-9)
+    flows = y.sum(axis=1)
+    ratio = flows / network.capacity
+    each = network.free_flow_time * (1 + network.steepness * ratio**4) + tolls
+    shortest = dijkstra(sp.csr_array((each, (start, end)), (len(left),) * 2))
+    zones = len(network.trips)
+    assert each @ flows == pytest.approx(float((network.trips * np.nan_to_num(shortest[:zones, :zones], posinf=0.0)).sum()), rel=1e-9)
+
+
+@pytest.mark.parametrize("network", NETWORKS, ids=["Braess", "small town", "town"])
+def test_the_gradient_is_that_of_differences(network: RoadNetwork) -> None:
+    rng = np.random.default_rng(1)
+    problem, tolls = network.tolling(50.0), rng.uniform(0.2, 1.0, len(network.links))
+    gradient, way = problem.implicit.gradient(tolls), rng.normal(size=len(network.links))
+    step = 1e-5
+    difference = (problem.implicit(tolls + step * way) - problem.implicit(tolls - step * way)) / (2 * step)
+    assert gradient @ way == pytest.approx(difference, rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize("network", NETWORKS, ids=["Braess", "small town", "town"])
+def test_tolls_bring_what_is_best_for_all(network: RoadNetwork) -> None:
+    """Without a setting; from no tolls, which in the towns keep every other route empty."""
+    best = network.tolling(50.0).solve(progress=False)
+    together = total(network, by_cvxpy(network, np.zeros(len(network.links)), drivers=False))
+    assert best.value == pytest.approx(together, rel=1e-5)
+    assert best.x.min() >= 0.0
+    assert best.x.max() <= 50.0
+
+
+def test_some_roads_alone_have_tolls() -> None:
+    """A toll on the short cut of Braess, whose drivers then do what a closed one makes them do: half of them each way."""
+    network = braess(6.0)
+    problem = network.tolling(50.0, tolled=np.array([4]))
+    assert problem.implicit([50.0]) == pytest.approx(total(network, np.array([3.0, 3, 3, 3, 0])), rel=1e-9)
+    assert problem.implicit([0.0]) > problem.implicit([50.0])
+
+
+def test_files_are_read(tmp_path: Path) -> None:
+    for kind, text in (("net", NET), ("trips", TRIPS), ("node", NODES)):
+        (tmp_path / f"Toy_{kind}.tntp").write_text(text)
+    network = RoadNetwork.read(tmp_path, "Toy")
+    np.testing.assert_array_equal(network.links, [[0, 2], [2, 1], [1, 2], [2, 0]])
+    np.testing.assert_allclose(network.capacity, [2.0, 4.0, 4.0, 1.0])
+    np.testing.assert_allclose(network.free_flow_time, [6.0, 1.5, 1.5, 6.0])
+    np.testing.assert_allclose([network.steepness[3], network.power[3]], [0.3, 2.0])
+    np.testing.assert_allclose(network.trips, [[0.0, 1.1], [0.5, 0.0]])
+    assert network.through == 2
+    assert network.positions is not None
+    np.testing.assert_allclose(network.positions, [[0.5, -1.0], [3.0, 4.0], [1.0, 1.0]])
+    problem = network.tolling(10.0)
+    np.testing.assert_allclose(network.link_flows(problem.implicit.response(np.zeros(4))), [1.1, 1.1, 0.5, 0.5], atol=1e-9)
+    expected = 1.1 * network.times(np.full(4, 1.1))[:2].sum() + 0.5 * network.times(np.full(4, 0.5))[2:].sum()
+    assert problem.implicit(np.zeros(4)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_zones_before_the_first_through_node_are_not_passed() -> None:
+    """From 0 to 1 the way over zone 2 is shorter, and no way; the other one is over node 3."""
+    links = np.array([[0, 2], [2, 1], [0, 3], [3, 1]])
+    trips = np.zeros((3, 3))
+    trips[0, 1] = trips[2, 1] = 1.0
+    ones = np.ones(4)
+    network = RoadNetwork(links, 10 * ones, np.array([1.0, 1, 2, 2]), 0.1 * ones, 4 * ones, trips, through=3)
+    flows = network.link_flows(network.tolling(1.0).implicit.response(np.zeros(4)))
+    np.testing.assert_allclose(flows, [0.0, 1.0, 1.0, 1.0], atol=1e-9)
+
+
+def test_what_is_missing_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="no file .*Nowhere_net.tntp"):
+        RoadNetwork.read(tmp_path, "Nowhere")
+    (tmp_path / "Odd_net.tntp").write_text("nothing of that kind\n")
+    with pytest.raises(SettingError, match="is it a TNTP network"):
+        RoadNetwork.read(tmp_path, "Odd")
+
+
+# --- Ready regressions, against statsmodels, scikit-learn and a search of one number.
+
+
+rng = np.random.default_rng(2)
+N, P = 200, 3
+X = rng.normal(size=(N, P))
+SITE = np.repeat(np.arange(4), (110, 60, 27, 3))
+SCORE = 0.3 + X @ np.array([0.8, -0.5, 0.0])
+features, outcome = hf.Sample(P, name="features"), hf.Sample(name="outcome")
+
+
+def federation(y: np.ndarray) -> hf.Federation:
+    return hf.Federation([hf.Client({features: X[k == SITE], outcome: y[k == SITE]}) for k in range(4)])
+
+
+@pytest.mark.parametrize(
+    ("model", "family"),
+    [
+        (hf.models.LinearRegression, sm.families.Gaussian()),
+        (hf.models.LogisticRegression, sm.families.Binomial()),
+        (hf.models.PoissonRegression, sm.families.Poisson()),
+    ],
+)
+def test_without_a_penalty_they_are_the_pooled_fit(model: type, family: object) -> None:
+    y = {
+        "Gaussian": SCORE + rng.normal(size=N),
+        "Binomial": (rng.random(N) < 1 / (1 + np.exp(-SCORE))) * 1.0,
+        "Poisson": rng.poisson(np.exp(SCORE)) * 1.0,
+    }[type(family).__name__]
+    table, peer = (
+        model(federation(y), features, outcome).solve(progress=False).inference(),
+        sm.GLM(y, sm.add_constant(X), family).fit(),
+    )
+    assert table.names[0] == "intercept"
+    np.testing.assert_allclose(table.estimate, peer.params, atol=1e-6)
+    np.testing.assert_allclose(table.standard_error, peer.bse, rtol=1e-5)
+
+
+def test_an_elastic_net() -> None:
+    y = SCORE + rng.normal(size=N)
+    model = hf.models.LinearRegression(federation(y), features, outcome, penalty=0.2, l1_ratio=0.5)
+    result, peer = (
+        model.solve(progress=False),
+        ElasticNet(alpha=0.2, l1_ratio=0.5, tol=1e-14, max_iter=100_000).fit(X, y),
+    )
+    np.testing.assert_allclose(result.x[model.coefficients], peer.coef_, atol=1e-6)
+
+
+def test_a_penalty_is_chosen_by_rows_that_are_held_back() -> None:
+    y = (rng.random(N) < 1 / (1 + np.exp(-SCORE))) * 1.0
+    model = hf.models.LogisticRegression(federation(y), features, outcome, penalty="held-out", seed=3)
+    tables = [list(client.samples.values()) for client in model.federation.clients]
+    learnt, targets = np.vstack([own[0] for own in tables]), np.concatenate([own[1] for own in tables])
+
+    def loss(logarithm: float) -> float:
+        fit = LogisticRegression(C=np.exp(-logarithm) / len(targets), tol=1e-12, max_iter=10_000).fit(learnt, targets)
+        scores = [own[2] @ fit.coef_[0] + fit.intercept_[0] for own in tables]
+        return float(np.mean(np.concatenate([np.logaddexp(0, s) - own[3] * s for s, own in zip(scores, tables)])))  # rows count alike
+
+    best = min(
+        (
+            scipy.optimize.minimize_scalar(loss, bounds=(low, low + 2), method="bounded", options={"xatol": 1e-9})
+            for low in np.arange(-14, 4, 2)
+        ),
+        key=lambda found: found.fun,
+    )
+    assert model.solve(progress=False).value == pytest.approx(best.fun, abs=1e-7)
+
+
+def test_mistakes_are_named() -> None:
+    y = SCORE
+    with pytest.raises(hf.SettingError, match="'held-out'"):
+        hf.models.LinearRegression(federation(y), features, outcome, penalty=-1.0)
+    with pytest.raises(hf.SettingError, match="between 0 and 1"):
+        hf.models.LinearRegression(federation(y), features, outcome, penalty=1.0, l1_ratio=2.0)
+    with pytest.raises(hf.SettingError, match="the outcome is"):
+        hf.models.LinearRegression(federation(y), features)
+    with pytest.raises(hf.DataError, match="client 0 has .*: the outcome of a LogisticRegression is 0 or 1"):
+        hf.models.LogisticRegression(federation(y), features, outcome)
+    for model, value in ((hf.models.LogisticRegression, 1.0), (hf.models.PoissonRegression, 0.0)):
+        with pytest.raises(hf.DataError, match=f"is {value:g} in every row: a {model.__name__} of it has no estimate"):
+            model(federation(np.full(N, value)), features, outcome)
+    with pytest.raises(hf.SettingError, match="not list"):
+        hf.models.LinearRegression(list(federation(y).clients), features, outcome)
+    with pytest.raises(hf.SettingError, match="penalty=None"):
+        hf.models.LinearRegression(federation(y), features, outcome, penalty=None)
+    for given, words in (
+        ({"penalty": np.ones(3)}, "penalty=.*a number"),
+        ({"l1_ratio": "half"}, "l1_ratio='half'"),
+        ({"seed": "a"}, "seed='a'"),
+        ({"intercept": "no"}, "True or False"),
+    ):
+        with pytest.raises(hf.SettingError, match=words):
+            hf.models.LinearRegression(federation(y), features, outcome, **given)
+    table = hf.models.LinearRegression(federation(y + rng.normal(size=N)), features, outcome).solve(progress=False)
+    for asked, words in (({"level": "95%"}, "level='95%'"), ({"small_sample": "yes"}, "True or False")):
+        with pytest.raises(hf.SettingError, match=words):
+            table.inference(**asked)
+    for weights in ({"intercept": "a lot"}, "intercept"):
+        with pytest.raises(hf.SettingError, match="weights are numbers"):
+            table.inference().contrast(weights)  # type: ignore[arg-type]
+    one = hf.Federation([hf.Client({features: X[:1], outcome: y[:1]}, name="small")])
+    with pytest.raises(hf.DataError, match="client 'small' has 1 row"):
+        hf.models.LinearRegression(one, features, outcome, penalty="held-out")
+
+
+def pooled_cox(design: np.ndarray, time: np.ndarray, event: np.ndarray, entry: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Breslow's fit of pooled rows and its standard errors, by Newton's method on the partial likelihood."""
+    b = np.zeros(design.shape[1])
+    for _ in range(30):
+        hazard, slope, second = np.exp(design @ b), np.zeros_like(b), np.zeros((b.size, b.size))
+        for when in np.unique(time[event == 1]):
+            risk, dead = (time >= when) & (entry < when), (time == when) & (event == 1)
+            total, first = hazard[risk].sum(), design[risk].T @ hazard[risk]
+            slope += dead.sum() * first / total - design[dead].sum(axis=0)
+            second += dead.sum() * ((design[risk].T * hazard[risk]) @ design[risk] / total - np.outer(first, first) / total**2)
+        b -= np.linalg.solve(second, slope)
+    return b, np.sqrt(np.diag(np.linalg.inv(second)))
+
+
+def test_a_baseline_that_all_sites_share_is_the_pooled_fit() -> None:
+    """With ties, late entries, a site of three rows, and one without events; at sites too."""
+    r = np.random.default_rng(4)
+    design = r.normal(size=(90, 2)) * [1.0, 40.0]
+    time = np.ceil(10 * r.exponential(np.exp(-design @ [0.5, 0.01]))) + 2.0
+    entry = np.where(r.random(90) < 0.3, np.minimum(time - 1.0, r.integers(0, 4, 90)), 0.0)
+    event = (r.random(90) < 0.7) * 1.0
+    event[3:20] = 0.0
+    columns = hf.Sample(2, name="columns"), hf.Sample(name="time"), hf.Sample(name="event"), hf.Sample(name="entry")
+    parts = np.split(np.arange(90), [3, 20, 50])
+    clients = [hf.Client(dict(zip(columns, (design[own], time[own], event[own], entry[own])))) for own in parts]
+    settings = {"time": columns[1], "event": columns[2], "entry": columns[3], "baseline": "shared"}
+    model = hf.models.CoxRegression(hf.Federation(clients), columns[0], **settings)
+    b, errors = pooled_cox(design, time, event, entry)
+    runtime = hf.runtime.Delayed([1.0] * len(parts))
+    for given in ({}, {"runtime": runtime}):
+        result = model.solve(progress=False, **given)
+        table = result.inference(of=model.coefficients, **given)
+        np.testing.assert_allclose(table.estimate, b, rtol=1e-7)
+        np.testing.assert_allclose(table.standard_error, errors, rtol=1e-7)
+        assert len(table.names) == 2 and result.ended == "at rest"
+    twice = hf.models.CoxRegression(hf.Federation(clients), columns[0], **settings, times=np.unique(time[event == 1]))
+    np.testing.assert_array_equal(twice.times, model.times)
+
+
+def test_a_time_without_events_is_named_and_moves_nothing_else() -> None:
+    """Between events, and after everybody has left."""
+    r = np.random.default_rng(5)
+    design, time = r.normal(size=(60, 2)), np.ceil(10 * r.random(60))
+    event = ((r.random(60) < 0.7) & (time != 4.0)) * 1.0
+    columns = hf.Sample(2, name="columns"), hf.Sample(name="time"), hf.Sample(name="event")
+    clients = [hf.Client(dict(zip(columns, (design[own], time[own], event[own])))) for own in np.split(np.arange(60), [25])]
+    model = hf.models.CoxRegression(
+        hf.Federation(clients), columns[0], time=columns[1], event=columns[2], baseline="shared", times=np.arange(1.0, 14.0)
+    )
+    result, (b, errors) = model.solve(progress=False), pooled_cox(design, time, event, np.zeros(60))
+    assert result.status == "runs away" and "log_baseline[3] still grows" in result.standing
+    table = result.inference(of=model.coefficients)
+    np.testing.assert_allclose(table.estimate, b, rtol=1e-7)
+    np.testing.assert_allclose(table.standard_error, errors, rtol=1e-7)
+    with pytest.raises(hf.NoGradientError, match=r"do not tell log_baseline\[10\], log_baseline\[11\], log_baseline\[12\] apart"):
+        result.inference()
+
+
+def test_a_category_with_one_outcome_alone_has_no_least_loss() -> None:
+    """Its coefficient grows without end, where f has long come to rest."""
+    r = np.random.default_rng(3)
+    design = np.column_stack([r.normal(size=90), np.arange(90) % 9 == 0]).astype(float)
+    seen = np.where(design[:, 1] == 1, 1.0, r.random(90) < 0.5)
+    u, v = hf.Sample(2, name="u"), hf.Sample(name="v")
+    result = hf.models.LogisticRegression(hf.Federation([hf.Client({u: design, v: seen})]), u, v).solve(progress=False)
+    assert result.status == "runs away" and "coefficients[1] still grows" in result.standing
+
+
+def test_what_a_shared_baseline_cannot_be_is_named() -> None:
+    columns = hf.Sample(1, name="dose"), hf.Sample(name="time"), hf.Sample(name="event")
+    here = hf.Client({columns[0]: [[0.0], [1.0], [2.0]], columns[1]: [1.0, 2.0, 3.0], columns[2]: [1.0, 1.0, 0.0]}, name="north")
+    away = hf.Client({column: hf.Elsewhere(5) for column in columns})
+
+    def model(*clients: hf.Client, **given: Any) -> Any:
+        return hf.models.CoxRegression(hf.Federation(list(clients)), columns[0], **{"time": columns[1], "event": columns[2], "baseline": "shared", **given})
+
+    for given, error, words in (
+        ({"baseline": "shraed"}, hf.SettingError, "did you mean 'shared'"),
+        ({"ties": "efron"}, hf.SettingError, "Breslow's rule"),
+        ({"penalty": "held-out"}, hf.SettingError, "Give a number"),
+        ({"baseline": "site", "times": [1.0]}, hf.SettingError, "baseline='shared' too"),
+        ({"times": ["january"]}, hf.SettingError, "finite numbers, in the unit of 'time'"),
+        ({"times": [1.0, np.nan]}, hf.SettingError, "finite numbers"),
+        ({"event": None}, hf.SettingError, "a scalar hf.Sample"),
+        ({"times": [1.0, 3.0]}, hf.DataError, "'north' has an event at 2.0: events happen at one of times"),
+    ):
+        with pytest.raises(error, match=words):
+            model(here, **given)
+    late = hf.Sample(name="entry")
+    entered = hf.Client({**here.samples, late: [0.0, 2.0, 1.0]}, name="north")
+    with pytest.raises(hf.DataError, match="'north' has in row 1 the entry 2 beside the time 2"):
+        model(entered, entry=late)
+    with pytest.raises(hf.DataError, match="Give times=, when events happened"):
+        model(here, away)
+    assert model(here, away, times=[1.0, 2.0, 3.0]).baseline.shape == (3,)

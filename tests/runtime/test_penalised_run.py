@@ -50,16 +50,6 @@ def test_closed_forms(constraints: list[Any], objective: Any, x: float) -> None:
     assert result.settings["penalty"] > 0
 
 
-def test_the_value_is_that_of_f_and_the_violation_is_told_by_constraint() -> None:
-    problem = on_a_line(lambda x, y: y >= 1, lambda x, y: x <= 1e3)
-    result = problem.solve(BUNDLE, **QUIET)
-    assert result.value == pytest.approx(4.0, abs=1e-4)
-    (text,) = result.violation
-    assert text == "y >= 1"
-    assert result.violation[problem.constraints[-1]] == result.violation[text]
-    assert result.gap == pytest.approx(0.0, abs=1e-4)
-
-
 def test_a_penalty_that_is_too_small_is_said_aloud() -> None:
     """x^2 + (1 - x / 2) has its minimum at 1/4, where y is 1/8."""
     with pytest.warns(hf.FeasibilityWarning, match=r"y >= 1 is violated by 0\.875, with penalty 1"):
@@ -105,22 +95,6 @@ def test_two_feasible_pieces() -> None:
     assert (best.x, best.value) == (pytest.approx(8.0, abs=1e-5), pytest.approx(-20.0, abs=1e-4))
     assert sorted(best.local_minima)[:1] == pytest.approx([-20.0], abs=1e-4)
     assert problem.solve(BUNDLE, x0=9.0, **QUIET).gap == pytest.approx(0.0, abs=1e-4)
-
-
-def test_aiyoshi_and_shimizu() -> None:
-    """Aiyoshi and Shimizu (1984), 2, of BOLIB: f* = 0 by y(x) in closed form on a grid with all corners of its pieces."""
-    x, y = cp.Variable(2, name="x", bounds=[0, 50]), cp.Variable(2, name="y")
-    lower = hf.ArgMin(y, cp.sum_squares(y - x + 20), [y >= -10, y <= 20, 2 * y <= x - 10])
-    f = 2 * cp.sum(x) - 3 * cp.sum(y) - 60
-    problem = hf.Problem(hf.Minimize(server=f), lower, [x[0] + x[1] + y[0] - 2 * y[1] <= 40])
-    axis = np.arange(0.0, 50.01, 0.5)
-    one, two = np.meshgrid(axis, axis)
-    answers = [np.clip(a - 20, -10, np.minimum(20, (a - 10) / 2)) for a in (one, two)]
-    feasible = one + two + answers[0] - 2 * answers[1] <= 40 + 1e-12
-    least = (2 * (one + two) - 3 * (answers[0] + answers[1]) - 60)[feasible].min()
-    best = problem.reference(**QUIET)
-    assert best.value == pytest.approx(least, abs=1e-4) == pytest.approx(0.0, abs=1e-4)
-    assert problem.implicit.violation(best.x).feasible
 
 
 # --- federations ---------------------------------------------------------------------------------------------------------
@@ -199,16 +173,6 @@ def test_rows_of_clients_whose_y_they_share() -> None:
     assert problem.implicit.violation(2.0)["a * y <= 6"].owner == "client 1, row 0"
 
 
-@pytest.mark.parametrize("solver", [ZOHFL(smoothing=0.05, step_size=0.005), FedRZO(smoothing=0.05, step_size=0.005)])
-def test_the_papers_algorithms_come_near(solver: Any) -> None:
-    """The bundle method's x is 5.2; the smoothing is 0.05, and steps go over the edge by a few hundredths."""
-    result = taxed(lambda x, y, cap: y <= cap).solve(solver, rounds=300, **QUIET)
-    assert result.x == pytest.approx(5.2, abs=0.2)
-    assert result.violation["y <= cap"].amount <= 0.1
-    assert result.value == pytest.approx(float(result.x) ** 2, rel=1e-9)  # f, without the penalty
-    assert len(result.settings["penalty_rounds"]) <= 7
-
-
 @pytest.mark.parametrize(
     "solver", [ZOHFL(smoothing=0.05, step_size=0.002), FedRZO(smoothing=0.05, step_size=0.002), ImplicitGradient(step_size=0.002)]
 )
@@ -231,16 +195,15 @@ def test_means_over_clients_have_prices_in_rounds(solver: Any, constraint: Any, 
 
 @pytest.mark.parametrize("solver", [ZOHFL(smoothing=0.02, step_size=0.002), FedRZO(smoothing=0.02, step_size=0.002)])
 def test_a_client_prices_the_mean_of_its_own_rows(solver: Any) -> None:
-    """z = max(0, u - x) for every row: the second client's mean is (5 - x) / 2 from x = 2 on; that of both clients is 0.75 at 2.4."""
+    """z = max(0, u - x) for every row: the second client's mean is (5 - x) / 2 from x = 2 on."""
     u, x, z = hf.Sample(name="u"), cp.Variable(name="x"), cp.Variable(name="z")
     lower = hf.ArgMin(z, 0.5 * cp.square(z - u + x), [z >= 0], scope="sample")
     federation = hf.Federation([hf.Client({u: np.array(own)}) for own in ([1.0, 2.0, 3.0], [2.0, 5.0])])
-    for constraint, wanted in ((hf.E(z) <= 1, 3.0), (hf.E(hf.E(z)) <= 0.75, 2.4)):
-        problem = hf.Problem(hf.Minimize(clients=cp.square(x) + 0 * hf.E(z)), lower, [x <= 10, constraint], federation)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", hf.FeasibilityWarning)
-            result = problem.solve(solver, rounds=300, x0=2.0, penalty=40.0, **QUIET)
-        assert result.x == pytest.approx(wanted, abs=0.12)
+    problem = hf.Problem(hf.Minimize(clients=cp.square(x) + 0 * hf.E(z)), lower, [x <= 10, hf.E(z) <= 1], federation)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hf.FeasibilityWarning)
+        result = problem.solve(solver, rounds=300, x0=2.0, penalty=40.0, **QUIET)
+    assert result.x == pytest.approx(3.0, abs=0.12)
 
 
 def test_means_are_refused_by_name_where_nobody_asks_for_them() -> None:

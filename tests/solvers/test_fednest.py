@@ -44,9 +44,9 @@ def drawn(key: jax.Array, i: int, step: int = 0) -> np.ndarray:
     return DATA[i][row_numbers(key, BATCH, len(DATA[i]), step=step)]
 
 
-@pytest.mark.parametrize("participation", [1.0, 0.5])
+@pytest.mark.parametrize("participation", [0.5, 1.0])
 def test_agrees_with_its_paper(participation: float, x64: None) -> None:
-    """Algorithms 1 to 4 of Tarzanagh et al. (2022), with minibatches of two rows and uneven local steps; the size of S is 3, or 2."""
+    """Algorithms 1 to 4 of Tarzanagh et al. (2022), with minibatches of two rows and uneven local steps; the size of S is 2, or 3."""
     alpha, beta, smooth, calls, terms = 0.05, 0.2, 8.0, 2, 4
     result = solve(ridge(), FedNest(alpha, beta, STEPS, INNER, calls, terms, smooth, participation, BATCH))
 
@@ -91,19 +91,6 @@ def test_agrees_with_its_paper(participation: float, x64: None) -> None:
             ends.append(own)
         x = np.mean(ends, axis=0)
     np.testing.assert_allclose(result.iterate, x, atol=1e-10)
-
-
-def test_a_bilevel_problem_is_solved() -> None:
-    """On all rows, with many terms of the series: the minimiser of the quadratic f(x), y(x) = (C + I)^-1 x.
-
-    The cut of the series is random, so that steps have to become shorter.
-    """
-    c = np.mean([rows.T @ rows / len(rows) for rows in DATA], axis=0)
-    mean = np.mean([rows.mean(axis=0) for rows in DATA], axis=0)
-    m = np.linalg.inv(c + np.eye(2))
-    best = np.linalg.solve(m @ c @ m + 0.25 * (m + m.T) + np.eye(2), m @ mean)
-    solver = FedNest(lambda r: 1 / (r + 20), 0.2, inner_rounds=3, neumann=60, batch_size=None)
-    np.testing.assert_allclose(solve(ridge(), solver, rounds=4000).x, best, atol=0.01)
 
 
 def test_drift_does_not_bias_clients_that_differ() -> None:

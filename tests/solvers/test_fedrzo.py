@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import cvxpy as cp
@@ -13,22 +12,18 @@ import pytest
 import scipy.stats
 
 import hierfl as hf
-from hierfl.models import coupled_minimax, nonsmooth_toy, stackelberg_cournot
+from hierfl.models import nonsmooth_toy, stackelberg_cournot
 from hierfl.solvers import (
     LFD,
     SCAFFOLD,
     ZOHFL,
     Decay,
-    Exact,
-    Extragradient,
     FedAC,
     FedAvg,
     FedMSPP,
     FedRZO,
     LocalSGD,
-    LogGrowth,
     ProjectedSGD,
-    ProjectionMethod,
 )
 from hierfl.solvers.parts import client_oracle
 from hierfl.solvers.parts.directions import Directions, estimate, shifts_of, slopes
@@ -59,18 +54,6 @@ def solve(problem: hf.Problem, solver: FedRZO, **settings: object) -> hf.Result:
         return problem.solve(solver, **{"rounds": ROUNDS, "seed": SEED, "x0": START, "progress": False, **settings})
 
 
-def box(z: np.ndarray) -> np.ndarray:
-    return np.clip(z, -0.35, 0.35)
-
-
-def local_phase(x: np.ndarray, round_key: jax.Array, client: int, gradient: Callable[..., np.ndarray]) -> np.ndarray:
-    """H local steps x <- x - gamma (g + (x - P_X x) / eta) of one client."""
-    key, own = fold(round_key, client), x.copy()
-    for t in range(STEPS):
-        own = own - GAMMA * (gradient(own, client, fold(key, t)) + (own - box(own)) / ETA)
-    return own
-
-
 def delayed(lower: object) -> tuple[hf.Problem, FedRZO]:
     x, y, u = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="u")
     problem = hf.Problem(
@@ -82,110 +65,8 @@ def delayed(lower: object) -> tuple[hf.Problem, FedRZO]:
     return problem, FedRZO(smoothing=ETA, step_size=GAMMA, local_steps=STEPS, batch_size=1, lower=lower)
 
 
-def delayed_transcription(answer: Callable[..., np.ndarray]) -> np.ndarray:
-    """[2S] Algorithm 2: one v and two lower-level answers a round, warm-started; local steps with the delayed answers."""
-    x, y = START, np.zeros(2)
-    for r in range(ROUNDS):
-        key = fold(jax.random.key(SEED), r)
-        v_key, y_key = split(fold(key, 2**31 - 1))
-        v = ETA * direction(v_key)
-        y_zero, y_plus = answer(x, y, y_key), answer(x + v, y, y_key)
-
-        def gradient(at: np.ndarray, client: int, step_key: jax.Array, v=v, y_zero=y_zero, y_plus=y_plus) -> np.ndarray:
-            row = drawn(split(split(step_key)[1])[1], DATA[client])
-            plus = abs(row @ y_plus - 1) + 0.5 * np.sum((at + v) ** 2)
-            return 2 / ETA**2 * (plus - abs(row @ y_zero - 1) - 0.5 * np.sum(at**2)) * v
-
-        x, y = np.mean([local_phase(x, key, i, gradient) for i in range(3)], axis=0), y_zero
-    return x
-
-
 def lower_gradient(row: np.ndarray, y: np.ndarray, x: np.ndarray) -> np.ndarray:
     return (row @ y - 1) * row + y - x
-
-
-def test_bl_with_local_sgd_agrees_with_the_printed_algorithms(x64: None) -> None:
-    """[2S] Algorithm 2 over local SGD with steps of one's own, every local step projected on Y(x)."""
-    problem, solver = delayed(LocalSGD(rounds=2, steps=4, step_size=Decay(0.2, 0.5), batch_size=1))
-
-    def answer(x: np.ndarray, y: np.ndarray, key: jax.Array) -> np.ndarray:
-        y = np.minimum(y, x + 0.2)
-        for s in range(2):
-            ends = []
-            for i, rows in enumerate(DATA):
-                own, own_key = y, fold(fold(key, s), i)
-                for t in range(4):
-                    step = 0.2 / np.sqrt(4 * s + t + 1)
-                    own = own - step * lower_gradient(drawn(own_key, rows, t), own, x)
-                    own = np.minimum(own, x + 0.2)
-                ends.append(own)
-            y = np.mean(ends, axis=0)
-        return y
-
-    result = solve(problem, solver, queries="raw")
-    np.testing.assert_allclose(result.iterate, delayed_transcription(answer), atol=1e-10)
-
-
-def test_bl_with_fedac_agrees_with_the_source(x64: None) -> None:
-    """FedAC-I of Yuan and Ma (2020), projected; mu = 1, eta = 0.2."""
-    problem, solver = delayed(FedAC(rounds=2, steps=4, step_size=0.2, strong_convexity=1.0, batch_size=1))
-    gamma = max(np.sqrt(0.2 / (1.0 * 4)), 0.2)
-    alpha = 1 / (gamma * 1.0)
-    beta = alpha + 1
-
-    def answer(x: np.ndarray, y: np.ndarray, key: jax.Array) -> np.ndarray:
-        w = w_ag = np.minimum(y, x + 0.2)
-        for s in range(2):
-            ends = []
-            for i, rows in enumerate(DATA):
-                own, ag, own_key = w, w_ag, fold(fold(key, s), i)
-                for t in range(4):
-                    md = own / beta + (1 - 1 / beta) * ag
-                    g = lower_gradient(drawn(own_key, rows, t), md, x)
-                    ag = np.minimum(md - 0.2 * g, x + 0.2)
-                    own = np.minimum((1 - 1 / alpha) * own + md / alpha - gamma * g, x + 0.2)
-                ends.append((own, ag))
-            w, w_ag = np.mean(ends, axis=0)
-        return w_ag
-
-    result = solve(problem, solver, queries="raw")
-    np.testing.assert_allclose(result.iterate, delayed_transcription(answer), atol=1e-10)
-
-
-@pytest.mark.parametrize("extra", [False, True])
-def test_2s_agrees_with_the_printed_algorithms(extra: bool, x64: None) -> None:
-    """[2S] Algorithms 4 and 5: own v, both answers for the same sample, t_k = ceil(tau ln(k + 1)) projected steps from 0."""
-    x, y, u = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="u")
-    skew = np.array([[2.0, 1.0], [-1.0, 2.0]])
-    problem = hf.Problem(
-        hf.Minimize(clients=hf.E(cp.sum_squares(y - u)) + cp.sum(x)),
-        lower=hf.Equilibrium(y, skew @ y - u + x, [y >= 0, y <= 1], scope="sample"),
-        constraints=[x >= -0.35, x <= 0.35],
-        federation=federation(u),
-    )
-    method = (Extragradient if extra else ProjectionMethod)(steps=LogGrowth(2.0), step_size=0.1, start="zero")
-    solver = FedRZO(smoothing=ETA, step_size=GAMMA, local_steps=STEPS, batch_size=1, lower=method)
-
-    def answer(at: np.ndarray, row: np.ndarray, k: int) -> np.ndarray:
-        own = np.zeros(2)
-        for _ in range(int(np.ceil(2.0 * np.log(k + 1)))):
-            ahead = np.clip(own - 0.1 * (skew @ own - row + at), 0, 1)
-            own = np.clip(own - 0.1 * (skew @ ahead - row + at), 0, 1) if extra else ahead
-        return own
-
-    expected = START
-    for r in range(ROUNDS):
-        key, ends = fold(jax.random.key(SEED), r), []
-        for i, rows in enumerate(DATA):
-            own, client_key = expected, fold(key, i)
-            for t in range(STEPS):
-                v_key, sample_key = split(fold(client_key, t))
-                v, row, k = ETA * direction(v_key), drawn(split(sample_key)[1], rows), STEPS * r + t + 1
-                values = [np.sum((answer(at, row, k) - row) ** 2) + np.sum(at) for at in (own + v, own)]
-                own = own - GAMMA * (2 / ETA**2 * (values[0] - values[1]) * v + (own - box(own)) / ETA)
-            ends.append(own)
-        expected = np.mean(ends, axis=0)
-    np.testing.assert_allclose(solve(problem, solver, queries="raw").iterate, expected, atol=1e-10)
 
 
 def test_client_scope_answers_by_itself_from_its_last_answer(x64: None) -> None:
@@ -222,19 +103,6 @@ def test_client_scope_answers_by_itself_from_its_last_answer(x64: None) -> None:
 # --- known answers -----------------------------------------------------------------------------------------------
 
 
-def test_coupled_minimax_is_solved_with_its_coupling() -> None:
-    result = solve(coupled_minimax(), FedRZO(step_size=0.05, smoothing=0.02), rounds=400, x0=-0.5)
-    assert result.x == pytest.approx(0.5, abs=0.02)
-    assert result.value == pytest.approx(-0.25, abs=1e-3)
-
-
-def test_cournot_leader_reaches_the_published_optimum() -> None:
-    solver = FedRZO(step_size=0.05, local_steps=10, batch_size=64)
-    result = solve(stackelberg_cournot(clients=4), solver, rounds=60, x0=2.0)
-    assert result.x == pytest.approx(5.172161, abs=0.1)
-    assert result.value == pytest.approx(-2.770521, abs=1e-3)
-
-
 def test_large_followers_one_after_another_or_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     def run() -> hf.Result:
         solver = FedRZO(step_size=0.05, local_steps=3, batch_size=2, directions=2)
@@ -245,17 +113,6 @@ def test_large_followers_one_after_another_or_side_by_side(monkeypatch: pytest.M
     together = run()
     np.testing.assert_allclose(one_by_one.x, together.x, rtol=1e-10)
     assert abs(one_by_one.x - 2.0) > 0.01
-
-
-def test_distributed_bilevel_with_every_lower_solver() -> None:
-    """y(x) = clip of a ridge regression that all clients solve together; the optimum by a grid on the exact function."""
-    problem, _ = delayed(None)
-    for lower in (Exact(), LocalSGD(rounds=10, steps=5, step_size=0.3, batch_size=None), LFD(rounds=10, steps=5)):
-        solver = FedRZO(smoothing=0.05, step_size=0.05, local_steps=2, batch_size=None, lower=lower)
-        result = solve(problem, solver, rounds=150)
-        around = [np.clip(result.x + 0.2 * np.array(d), -0.35, 0.35) for d in ((1, 0), (-1, 0), (0, 1), (0, -1))]
-        values = [problem.implicit(point) for point in around]
-        assert result.value < min(values), lower
 
 
 def test_control_variate_removes_the_variance_on_a_linear_function() -> None:
@@ -270,17 +127,6 @@ def test_control_variate_removes_the_variance_on_a_linear_function() -> None:
 def linear(n: int) -> hf.Problem:
     x = cp.Variable(n, name="x")
     return hf.Problem(hf.Minimize(clients=np.arange(1.0, n + 1) @ x))
-
-
-def test_the_server_takes_part_with_its_own_data() -> None:
-    x, u = cp.Variable(2, name="x"), hf.Sample(2, name="u")
-    target = np.array([1.0, -1.0])
-    problem = hf.Problem(
-        hf.Minimize(server=hf.E(cp.sum_squares(x - u)), clients=cp.sum_squares(x)),
-        federation=hf.Federation([hf.Client(), hf.Client()], server=hf.Client({u: np.tile(target, (6, 1))})),
-    )
-    result = solve(problem, FedRZO(step_size=Decay(0.1, 1.0), smoothing=0.01, local_steps=2), rounds=400)
-    np.testing.assert_allclose(result.x, target / 2, atol=0.05)
 
 
 # --- estimators --------------------------------------------------------------------------------------------------
@@ -432,35 +278,8 @@ def test_lower_solvers_of_the_wrong_scope_say_which_fit() -> None:
         solve(problem, FedRZO(control_variate=True))
 
 
-def test_theory_prescribes_the_steps_or_names_the_missing_constant() -> None:
-    problem, _ = delayed(None)
-    lower = LocalSGD(schedule="theory", batch_size=None)
-    result = solve(problem, FedRZO(schedule="theory", accuracy=0.5, lower=lower), rounds=2, x0=[0.3, -0.35])
-    predicted = problem.check(epsilon=0.5, smoothing=0.1, x0=result.x0, progress=False).theorems[0].predicted
-    assert predicted is not None and result.history["step_size"][0] == predicted.step
-    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
-    flat = hf.Problem(
-        hf.Minimize(clients=cp.sum_squares(x - y)),
-        lower=hf.ArgMin(y, cp.norm1(y - x), [y <= 1]),
-        federation=hf.Federation([hf.Client(), hf.Client()]),
-    )
-    with pytest.raises(hf.errors.SettingError, match="not proved are"):
-        solve(flat, FedRZO(schedule="theory"))
-    with pytest.raises(hf.errors.SettingError, match="mu_h"):
-        solve(flat, FedRZO(lower=LocalSGD(schedule="theory")))
-
-
 def test_divergence_names_the_round_and_the_client() -> None:
     x = cp.Variable(2, name="x")
     problem = hf.Problem(hf.Minimize(clients=cp.power(cp.sum_squares(x), 4)))
     with pytest.raises(hf.DivergedError, match=r"round \d+, client 0"):
         solve(problem, FedRZO(step_size=10.0, local_steps=4), rounds=50, x0=np.ones(2))
-
-
-def test_traffic_is_that_of_the_paper() -> None:
-    """bl: 2n + 2 size(y) down, n up for each client, and size(y) down and up for each lower round and point."""
-    problem, solver = delayed(LocalSGD(rounds=3, steps=2))
-    sent = solve(problem, solver, rounds=4).communication
-    assert sent["scalars_down_per_round"] + sent["lower_scalars_down_per_round"] == 3 * (2 * 2 + 2 * 2 + 3 * 2 * 2)
-    assert sent["scalars_up_per_round"] == 3 * 2
-    assert sent["lower_scalars_up_per_round"] == 3 * 3 * 2 * 2

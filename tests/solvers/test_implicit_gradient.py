@@ -123,12 +123,6 @@ def test_federations_reach_a_stationary_point_in_few_rounds(scope: str) -> None:
     assert problem.solve(ImplicitGradient(step_size=0.2), rounds=30, x0=at, progress=False).value < zeroth.value
 
 
-def test_coupled_minimax_by_the_envelope() -> None:
-    result = coupled_minimax().solve(ImplicitGradient(step_size=0.3), rounds=60, x0=-0.5, progress=False)
-    assert result.x == pytest.approx(0.5, abs=1e-8)
-    assert result.value == pytest.approx(-0.25, abs=1e-12)
-
-
 def test_no_lower_level_is_gradient_descent() -> None:
     x = cp.Variable(3, name="x")
     problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - 2)), constraints=[x <= 1])

@@ -38,7 +38,7 @@ def game(
     )
 
 
-@pytest.mark.parametrize("participation", [1.0, 0.5])
+@pytest.mark.parametrize("participation", [0.5, 1.0])
 def test_agrees_with_its_paper(participation: float, x64: None) -> None:
     """Deng and Mahdavi (2021), Algorithm 1, y projected on Y(x) = {-0.4 <= y <= x + 0.3} at the x of its gradient."""
     x, y, u = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="u")
@@ -73,25 +73,6 @@ def test_agrees_with_its_paper(participation: float, x64: None) -> None:
         b = on_set(mean_b, a)
     np.testing.assert_allclose(result.iterate, a, atol=1e-10)
     assert result.communication["scalars_up_per_round"] == 4 * len(present)
-
-
-def test_a_convex_concave_game_is_solved() -> None:
-    """Without a limit y = x and x = mean / 2; where y's limit holds, x = mean - limit."""
-    mean = np.mean([rows.mean(axis=0) for rows in DATA[:2]], axis=0)
-    solver = LocalSGDA(0.2, 3, batch_size=None, ascent_step=0.2)
-    free = solve(game(), solver, rounds=100)
-    np.testing.assert_allclose(free.x, mean / 2, atol=1e-8)
-    np.testing.assert_allclose(free.y, mean / 2, atol=1e-8)
-    assert free.own_value == pytest.approx(free.value, abs=1e-8)
-    assert free.history["lower_residual"][-1] < 1e-8
-    limited = solve(game(limit=0.05), solver, rounds=100)
-    np.testing.assert_allclose(limited.x, np.where(mean / 2 < 0.05, mean / 2, mean - 0.05), atol=1e-8)
-
-
-def test_partial_participation_is_unbiased() -> None:
-    mean = np.mean([rows.mean(axis=0) for rows in DATA[:2]], axis=0)
-    solver = LocalSGDA(lambda r: 1 / (r + 5), 1, 0.5, batch_size=None, ascent_step=0.2)
-    np.testing.assert_allclose(solve(game(), solver, rounds=2000).x, mean / 2, atol=0.03)
 
 
 def test_a_server_term_in_x_takes_part() -> None:

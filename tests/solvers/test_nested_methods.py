@@ -193,8 +193,6 @@ def optimum(weights: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(
     "solver",
     [
-        SimFBO(0.02, local_steps=1, server_steps=(5.0, 0.8, 0.8)),
-        FedBiO(0.1, local_steps=1),
         SimFBO(normalise=True),
         FedBiO(),
         FedMBO(Decay(0.3, 0.7), neumann=30),
@@ -202,21 +200,10 @@ def optimum(weights: np.ndarray) -> np.ndarray:
     ids=lambda solver: type(solver).__name__,
 )
 def test_unlike_clients_end_at_the_optimum(solver: Any) -> None:
-    """With all rows: single local steps are exact, also as without settings at last, and FedMBO's are in the mean."""
+    """With all rows and hierfl's own settings the steps are exact at last; FedMBO's are in the mean."""
     accuracy = 0.02 if isinstance(solver, FedMBO) else 1e-6
     result = solve(ridge(), solver, rounds=600)
     np.testing.assert_allclose(result.x, optimum(WEIGHTS), atol=accuracy)
-
-
-def test_clients_that_make_more_steps_do_not_count_more_in_shrofbo() -> None:
-    """SimFBO's sums weigh them by their steps: it ends at the optimum of those weights."""
-    steps = np.array([2, 1, 6])
-    tilted = WEIGHTS * steps / (WEIGHTS @ steps)
-    away = {}
-    for normalise in (False, True):
-        result = solve(ridge(), SimFBO(0.02, 0.02, local_steps=steps, normalise=normalise), rounds=800)
-        away[normalise] = [np.linalg.norm(result.x - optimum(weights)) for weights in (WEIGHTS, tilted)]
-    assert away[False][1] < 0.2 * away[False][0] and away[True][0] < 0.2 * away[True][1]
 
 
 def hypergradients(data: Any, weights: Any, count: int) -> np.ndarray:
@@ -235,13 +222,6 @@ def test_fedmbo_estimates_the_gradient_without_bias(x64: None) -> None:
     p = sum(np.linalg.matrix_power(factor, k) for k in range(3)) @ (0.25 * START - b) / smooth
     expected, error = c @ START + START + c @ p, found.std(axis=0) / np.sqrt(len(found))
     assert np.all(np.abs(found.mean(axis=0) - expected) < 4 * error)
-
-
-@pytest.mark.filterwarnings("ignore::hierfl.errors.LowerLevelWarning")
-def test_the_variance_of_fedmbo_falls_with_the_number_of_clients(x64: None) -> None:
-    """Nine clients of one kind have a ninth of the variance of one."""
-    one, nine = (hypergradients([DATA[0]] * count, "uniform", 400).var(axis=0).sum() for count in (1, 9))
-    assert 6 < one / nine < 13
 
 
 # --- refusals and settings --------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.solvers import LFD, ZOHFL, Decay, FedAC, FedRZO, LocalSGD, ProjectedSGD, ProjectionMethod
+from hierfl.solvers import LFD, ZOHFL, Decay, Extragradient, FedAC, FedRZO, LocalSGD, ProjectedSGD, ProjectionMethod
 from tests.draws import chosen, directions, row_numbers, split
 from tests.draws import fold_in as fold
 
@@ -414,12 +414,16 @@ TAU, ALPHA = 2.0, 0.1
 SKEW = np.array([[2.0, 1.0], [-1.0, 2.0]])
 
 
-def projection_method(x: Array, xi: Array, k: int, tau: float, alpha: float) -> Array:
-    """[2S] Algorithm 5, for G(x, y, ξ) = SKEW y - ξ + x on Y(x, ξ) = [0.3 ξ - 1, 0.3 ξ + x + 1], from y_0 = 0."""
+def projection_method(x: Array, xi: Array, k: int, tau: float, alpha: float, extra: bool = False) -> Array:
+    """[2S] Algorithm 5, for G(x, y, ξ) = SKEW y - ξ + x on Y(x, ξ) = [0.3 ξ - 1, 0.3 ξ + x + 1], from y_0 = 0.
+
+    ``extra`` takes the step at the place that it leads to, as Korpelevich (1976) does.
+    """
     low, high = 0.3 * xi - 1, 0.3 * xi + x + 1
     y = np.clip(np.zeros(N), low, high)
     for _ in range(int(np.ceil(tau * np.log(k + 1)))):  # 2: t_k = ⌈τ ln(k + 1)⌉; 3: for t = 0, 1, ..., t_k - 1 do
-        y = np.clip(y - alpha * (SKEW @ y - xi + x), low, high)  # 4: y_{t+1} = P_{Y(x,ξ)} (y_t - α G(x̂_k, y_t, ξ))
+        ahead = np.clip(y - alpha * (SKEW @ y - xi + x), low, high)  # 4: y_{t+1} = P_{Y(x,ξ)} (y_t - α G(x̂_k, y_t, ξ))
+        y = np.clip(y - alpha * (SKEW @ ahead - xi + x), low, high) if extra else ahead
     return y  # 6: Return y_{t_k}
 
 
@@ -432,6 +436,7 @@ def fedrzo_2s(
     tau: float = TAU,
     alpha: float = ALPHA,
     first: int = 0,
+    extra: bool = False,
 ) -> Array:
     """[2S] Algorithm 4. It counts k from 0, where Algorithm 5 takes k > 0: ``first`` is what the latter is called with."""
     iterates, n = [x], x.size
@@ -446,7 +451,7 @@ def fedrzo_2s(
                     ETA * direction(r, i, t),
                 )  # 5: ξ_{i,k} ∈ D_i and v_{i,k} ∈ ηS, and ...
                 y_zero, y_plus = (
-                    projection_method(at, xi, first + k, tau, alpha) for at in (own, own + v)
+                    projection_method(at, xi, first + k, tau, alpha, extra) for at in (own, own + v)
                 )  # ... Algorithm 5 twice
                 g = n / ETA**2 * (f(own + v, y_plus, xi) - f(own, y_zero, xi)) * v  # 6
                 own = own - gamma * (g + (own - cohort.project(own, i)) / ETA)  # 7: x - γ (g + (x - P_{X_i}(x)) / η)
@@ -472,9 +477,12 @@ def two_stage(cohort: Cohort) -> tuple[hf.Problem, Callable[..., float]]:
 
 @scripted_too
 def test_fedrzo_2s(cohort: Cohort, x64: None) -> None:
+    """Where clients take part by a script, over the extragradient method."""
     problem, f = two_stage(cohort)
-    lower = ProjectionMethod(steps=lambda k: TAU * np.log(k + 1), step_size=ALPHA, start="zero")
-    iterates = fedrzo_2s(f, cohort, START)
+    extra = cohort is SCRIPTED
+    method = Extragradient if extra else ProjectionMethod
+    lower = method(steps=lambda k: TAU * np.log(k + 1), step_size=ALPHA, start="zero")
+    iterates = fedrzo_2s(f, cohort, START, extra=extra)
     agrees(problem, fedrzo(cohort, lower), iterates)
 
 

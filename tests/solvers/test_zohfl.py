@@ -13,8 +13,8 @@ import pytest
 import scipy.stats
 
 import hierfl as hf
-from hierfl.models import coupled_minimax, nonsmooth_toy, stackelberg_cournot
-from hierfl.solvers import ZOHFL, Decay, Exact, FedAC, FedRZO, ImplicitGradient, LocalSGD, ProjectedSGD
+from hierfl.models import nonsmooth_toy
+from hierfl.solvers import ZOHFL, Exact, FedAC, FedRZO, ImplicitGradient, LocalSGD
 
 RADIUS = 0.8
 
@@ -39,46 +39,10 @@ def personalised_ridge(
     return problem, data, server
 
 
-def test_coupled_minimax_in_both_orders() -> None:
-    settings = ZOHFL(step_size=0.1, smoothing=0.1)
-    assert coupled_minimax().solve(settings, rounds=500, progress=False).x == pytest.approx(0.5, abs=0.02)
-    reverse = coupled_minimax(reversed_order=True).solve(settings, rounds=500, progress=False)
-    assert reverse.x == pytest.approx(1.0, abs=0.02)
-    assert reverse.y == pytest.approx(-1.0, abs=0.02)
-    assert reverse.value == pytest.approx(2.0, abs=0.05)
-
-
 def test_nonsmooth_toy_reaches_its_minimum_from_the_left() -> None:
     result = nonsmooth_toy(3).solve(ZOHFL(step_size=0.1), rounds=300, x0=np.full(3, -0.3), progress=False)
     np.testing.assert_allclose(result.x, -1, atol=1e-3)
     assert result.value == pytest.approx(0, abs=1e-5)
-
-
-def test_cournot_leader_in_sample_scope() -> None:
-    result = stackelberg_cournot(clients=4).solve(
-        ZOHFL(step_size=0.3, batch_size=64), rounds=100, x0=2.0, progress=False
-    )
-    assert result.value == pytest.approx(-2.7705, abs=5e-3)
-    assert result.certificate.error_bound < 1e-6
-
-
-def test_no_lower_level_trains_at_the_server_and_at_the_clients() -> None:
-    rng = np.random.default_rng(1)
-    a = rng.standard_normal((50, 2))
-    target = a @ np.array([1.0, -2.0])
-    x, u, v = cp.Variable(2, name="x"), hf.Sample(2, name="u"), hf.Sample(name="v")
-    loss = hf.E(cp.square(u @ x - v))
-    server = hf.Problem(
-        hf.Minimize(server=loss), federation=hf.Federation([hf.Client()], server=hf.Client({u: a, v: target}))
-    )
-    np.testing.assert_allclose(server.solve(ZOHFL(step_size=0.05), rounds=300, progress=False).x, [1, -2], atol=1e-2)
-    clients = hf.Problem(
-        hf.Minimize(clients=loss),
-        federation=hf.Federation([hf.Client({u: a[:5], v: target[:5]}), hf.Client({u: a[5:], v: target[5:]})]),
-    )
-    np.testing.assert_allclose(
-        clients.solve(ZOHFL(step_size=0.05, smoothing=0.01), rounds=600, progress=False).x, [1, -2], atol=5e-2
-    )
 
 
 def test_black_box_clients_need_values_only() -> None:
@@ -117,73 +81,6 @@ def test_private_constraints_on_x() -> None:
     assert result.distances[1] == 0
 
 
-def test_estimator_is_unbiased_for_a_quadratic() -> None:
-    """One round from x0 moves by -step * ĝ; its mean over seeds is the gradient, since smoothing leaves it alone."""
-    x = cp.Variable(3, name="x")
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.sum_squares(x)), federation=hf.Federation([hf.Client() for _ in range(3)])
-    )
-    x0 = np.array([1.0, -2.0, 0.5])
-    moves = []
-    for participation in (1.0, 0.34):
-        steps = np.array(
-            [
-                x0
-                - problem.solve(
-                    ZOHFL(step_size=1.0, participation=participation), rounds=1, seed=s, x0=x0, progress=False
-                ).x
-                for s in range(150)
-            ]
-        )
-        moves.append(steps.mean(axis=0))
-        spread = steps.std(axis=0) / np.sqrt(len(steps))
-        assert np.all(np.abs(moves[-1] - 2 * x0) < 5.5 * spread)
-
-
-def test_common_random_numbers_cut_the_variance() -> None:
-    problem, _, _ = personalised_ridge((30, 20))
-    norms = {}
-    for common in (True, False):
-        lower = ProjectedSGD(steps=10, step_size=0.1, batch_size=1)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", hf.LowerLevelWarning)
-            result = problem.solve(
-                ZOHFL(smoothing=1e-3, step_size=1e-9, lower=lower, common_random_numbers=common),
-                rounds=50,
-                progress=False,
-            )
-        norms[common] = np.mean(result.history["gradient_norm"] ** 2)
-    assert norms[False] > 100 * norms[True]
-
-
-def test_local_steps_may_differ_by_client_and_stragglers_make_none() -> None:
-    problem, _, _ = personalised_ridge()
-    with pytest.warns(hf.LowerLevelWarning, match="stopped short"):
-        result = problem.solve(ZOHFL(local_steps=[0, 3, Decay(2, -0.5)], step_size=0.001), rounds=8, progress=False)
-    assert np.isfinite(result.value)
-
-
-def test_exact_lower_level_matches_its_own_value() -> None:
-    problem, _, _ = personalised_ridge()
-    result = problem.solve(
-        ZOHFL(lower=Exact(), step_size=0.02, batch_size=None, participation=0.5), rounds=60, progress=False
-    )
-    assert result.own_value == pytest.approx(result.value, abs=1e-8)
-
-
-def test_full_batches_are_deterministic_up_to_directions() -> None:
-    problem, _, _ = personalised_ridge()
-    solver = ZOHFL(batch_size=None, lower=ProjectedSGD(batch_size=None, steps=200, step_size=0.3))
-    first, second = (problem.solve(solver, rounds=5, progress=False) for _ in range(2))
-    assert first.value == second.value
-
-
-def test_other_seeds_differ() -> None:
-    problem, _, _ = personalised_ridge()
-    a, b = (problem.solve(ZOHFL(lower=Exact()), rounds=3, seed=s, progress=False).x for s in (0, 1))
-    assert np.abs(a - b).max() > 0
-
-
 SCRIPT = """
 import warnings; warnings.simplefilter("ignore")
 import numpy as np
@@ -204,15 +101,6 @@ def test_same_seed_same_bits_in_two_processes() -> None:
         here = problem.solve(ZOHFL(local_steps=3), rounds=12, seed=7, progress=False).x.tobytes().hex()
     assert len(here) == 48
     assert here == other.strip()
-
-
-def test_communication_as_printed_is_2n_down_and_2m_up() -> None:
-    problem, _, _ = personalised_ridge()
-    result = problem.solve(ZOHFL(lower=Exact(), participation=0.6), rounds=4, progress=False)
-    assert result.communication["participants_per_round"] == 2
-    assert result.communication["scalars_down_per_round"] == 2 * (3 + 3)
-    assert result.communication["scalars_up_per_round"] == 2 * 2 * 3
-    assert result.communication["scalars_up"] == 4 * 12
 
 
 def test_private_upper_terms_send_one_difference_per_direction() -> None:
@@ -267,17 +155,6 @@ def test_server_terms_in_y_are_refused_with_the_way_out() -> None:
     problem = hf.Problem(hf.Minimize(server=cp.square(y)), lower=hf.ArgMin(y, cp.square(y - x)))
     with pytest.raises(hf.IncompatibleSolverError, match="move it to clients"):
         problem.solve(ZOHFL(), rounds=1, progress=False)
-
-
-def test_side_by_side_clients_give_the_same_trajectory() -> None:
-    from hierfl.runtime import InProcess
-
-    problem, _, _ = personalised_ridge()
-    runs = [
-        problem.solve(ZOHFL(lower=Exact()), rounds=5, runtime=InProcess(schedule=s), progress=False)
-        for s in ("map", "vmap")
-    ]
-    np.testing.assert_allclose(runs[0].x, runs[1].x, atol=1e-10)
 
 
 def test_a_lower_solver_of_the_federation_is_refused_for_a_client_alone() -> None:

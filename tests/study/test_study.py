@@ -99,7 +99,7 @@ def test_x_is_projected_to_a_point_that_f_takes() -> None:
 
 
 def study(**given: Any) -> hf.Study:
-    solvers = [FedRZO(smoothing=0.1, step_size=0.05), ZOHFL(smoothing=0.1, step_size=0.05), cobyqa, scattered]
+    solvers = [cobyqa, ZOHFL(smoothing=0.1, step_size=0.05), scattered]
     return hf.Study(declared(), **{"solvers": solvers, "seeds": 3, "budget": hf.Budget(values=60), **given})
 
 
@@ -138,7 +138,7 @@ def test_an_interrupted_study_goes_on_to_the_same_table(compared: Comparison, tm
 
     def until_the_third(job: Job) -> Cell:
         made.append(job)
-        if len(made) == 3:
+        if len(made) == 2:
             raise Stop
         return run(job)
 
@@ -146,16 +146,16 @@ def test_an_interrupted_study_goes_on_to_the_same_table(compared: Comparison, tm
     with pytest.raises(Stop):
         study().run(tmp_path, progress=False)
     resumed = study().run(tmp_path, progress=False)
-    assert len(made) == 5  # two, the interrupted one, and two more
+    assert len(made) == 4  # one, the interrupted one, and two more
     assert resumed.table() == compared.table() and str(resumed) == str(compared)
-    assert study().run(tmp_path, progress=False).latex() == compared.latex() and len(made) == 5
+    assert study().run(tmp_path, progress=False).latex() == compared.latex() and len(made) == 4
     with pytest.raises(hf.CheckpointError, match=r"of another study: the budget and the starts \(Budget\(values=60\).*Take another folder"):
         study(budget=hf.Budget(values=61)).run(tmp_path, progress=False)
 
 
 def test_several_problems_maximised_too_with_starts_of_their_own() -> None:
     problems = {"down": declared(), "up": declared(hf.Maximize)}
-    found = hf.Study(problems, {"r": scattered, "z": ZOHFL(smoothing=0.1, step_size=0.05), "c": at_start}, seeds=4, budget=hf.Budget(values=30), starts="spread").run(progress=False)
+    found = hf.Study(problems, {"r": scattered, "z": ZOHFL(smoothing=0.1, step_size=0.05), "c": at_start}, seeds=2, budget=hf.Budget(values=30), starts="spread").run(progress=False)
     np.testing.assert_allclose(found.final("up", name="r"), -found.final("down", name="r"), atol=1e-12)
     np.testing.assert_allclose(found.final("up", name="z"), -found.final("down", name="z"), atol=1e-9)
     begun = [{round(curve.value[0], 9) for curve in found.cells["down", name].curves} for name in ("z", "c")]
@@ -165,17 +165,17 @@ def test_several_problems_maximised_too_with_starts_of_their_own() -> None:
 
 
 def test_who_does_not_fit_or_does_not_count_is_named() -> None:
-    found = study(solvers=[FedAvg(), cobyqa]).run(progress=False)
+    found = study(solvers=[FedAvg(), cobyqa], seeds=1).run(progress=False)
     assert "does not fit" in found.table() and found.notes[0].startswith("FedAvg() on the problem: does not fit: FedAvg needs")
     assert set(found.data_profile()) == {"cobyqa"}
-    exact = study(solvers=[FedRZO()], budget=hf.Budget(lower_gradients=100)).run(progress=False)
+    exact = study(solvers=[FedRZO()], budget=hf.Budget(lower_gradients=100), seeds=1).run(progress=False)
     assert "does not count lower_gradients: the lower level is answered exactly" in exact.notes[0]
     assert "a method from outside has no projections" in study(solvers=[cobyqa], budget=hf.Budget(projections=100)).run(progress=False).notes[0]
     climber = hf.study.adapter(name="climber")(lambda f, x0, seed: f.gradient(x0))
     assert "is not held by a budget in values" in study(solvers=[climber]).run(progress=False).notes[0]
-    equal = study(solvers=[FedRZO(lower=LocalSGD(rounds=2, steps=3)), FedRZO(lower=LocalSGD(rounds=1, steps=3))], budget=hf.Budget(lower_gradients=200), seeds=1)
-    for cell in equal.run(progress=False).cells.values():  # two points a round, 7 or 4 evaluations for each
-        assert cell.curves[0].counts["lower_gradients"][-1] == 14 * (200 // 14) or cell.curves[0].counts["lower_gradients"][-1] == 200
+    inner = study(solvers=[FedRZO(lower=LocalSGD(rounds=2, steps=3))], budget=hf.Budget(lower_gradients=200), seeds=1)
+    (cell,) = inner.run(progress=False).cells.values()  # two points a round, 7 evaluations for each
+    assert cell.curves[0].counts["lower_gradients"][-1] == 14 * (200 // 14)
 
 
 @pytest.mark.parametrize(
@@ -199,14 +199,14 @@ def test_what_is_no_study_is_said(given: dict[str, Any], told: str) -> None:
 
 
 def test_rounds_that_become_cheaper_are_topped_up() -> None:
-    found = study(solvers=[FedRZO(smoothing=0.1, step_size=0.05, local_steps=lambda r: 10 if r < 5 else 1)], budget=hf.Budget(values=400), seeds=1).run(progress=False)
-    assert found.cells["the problem", found.solvers[0]].curves[0].counts["values"][-1] == 400
+    found = study(solvers=[FedRZO(smoothing=0.1, step_size=0.05, local_steps=lambda r: 10 if r < 2 else 1)], budget=hf.Budget(values=100), seeds=1).run(progress=False)
+    assert found.cells["the problem", found.solvers[0]].curves[0].counts["values"][-1] == 100
 
 
 def test_methods_that_ask_nothing_raise_or_diverge() -> None:
     quiet = hf.study.adapter(name="quiet")(lambda f, x0, seed: x0)
-    found = study(solvers={"quiet": quiet, "wild": FedRZO(step_size=1e300)}).run(progress=False)
-    assert found.final(name="quiet") == pytest.approx([1.0] * 3) and "diverged" in found.table()
+    found = study(solvers={"quiet": quiet, "wild": FedRZO(step_size=1e300)}, seeds=1).run(progress=False)
+    assert found.final(name="quiet") == pytest.approx([1.0]) and "diverged" in found.table()
     plt.close(found.plot())
     broken = hf.study.adapter(name="broken")(lambda f, x0, seed: 1 / 0)
     with pytest.raises(ZeroDivisionError) as told:

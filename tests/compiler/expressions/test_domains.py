@@ -98,11 +98,12 @@ def test_players_keep_the_domain_by_their_own_constraints() -> None:
 
 
 def test_an_assertion_that_does_not_hold_is_refused() -> None:
-    wrong = cp.psd_wrap(np.diag([1.0, -0.2]))
-    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
-    problem = hf.Problem(hf.Minimize(clients=cp.sum(y) + 0 * x), lower=hf.ArgMin(y, cp.quad_form(y, wrong) + 0 * x))
-    with pytest.raises(hf.NotConvexError, match="eigenvalue -0.4"):
-        problem.implicit(0.0)
+    for matrix in (np.diag([1.0, -0.2]), np.array([[0.4, 0.6], [0.6, 0.4]])):  # with eigenvalues 1 and -0.2
+        wrong = cp.psd_wrap(matrix)
+        x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+        problem = hf.Problem(hf.Minimize(clients=cp.sum(y) + 0 * x), lower=hf.ArgMin(y, cp.quad_form(y, wrong) + 0 * x))
+        with pytest.raises(hf.NotConvexError, match="eigenvalue -0.4"):
+            problem.implicit(0.0)
 
 
 @pytest.mark.parametrize("objective", [lambda x, y: cp.exp(y) + 0 * x, lambda x, y: cp.logistic(y - x)])

@@ -41,19 +41,6 @@ def test_a_newsvendor_orders_a_quantile_and_its_slope_has_the_density(points: in
         assert certificate.expectation_error < 10 * error
 
 
-def test_the_value_at_risk_below_and_the_risk_above() -> None:
-    """Rockafellar and Uryasev (2000): a minimises a + E(d - a)+ / (1 - level), and is the quantile; E d beyond it is the least value."""
-    x, a, d, level = cp.Variable(name="x"), cp.Variable(name="a"), hf.Sample(name="d"), 0.95
-    risk = a + hf.E(cp.pos(d + x - a)) / (1 - level)
-    problem = hf.Problem(
-        hf.Minimize(clients=risk), hf.ArgMin(a, risk), federation=hf.Federation([hf.Client({d: stats.norm(1, 2)})])
-    )
-    quantile = stats.norm(1, 2).ppf(level)
-    assert problem.implicit.response(0.7) == pytest.approx(quantile + 0.7, abs=1e-8)
-    assert problem.implicit(0.7) == pytest.approx(1.7 + 2 * NORMAL.pdf(NORMAL.ppf(level)) / (1 - level), abs=1e-9)
-    assert problem.implicit.gradient(0.7) == pytest.approx(1.0, abs=1e-6)
-
-
 INTEGRANDS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {  # by CVXPY, by NumPy
     "pos": (lambda d, y: cp.pos(d - y), lambda d, y: max(d - y, 0.0)),
     "steep": (lambda d, y: cp.abs(3 * d - 2 * y + 1), lambda d, y: abs(3 * d - 2 * y + 1)),

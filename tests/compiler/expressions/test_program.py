@@ -87,7 +87,7 @@ def expressions(draw: Any, leaves: dict[tuple[int, ...], cp.Variable], shape: tu
     return cp.vstack([smaller((3,)), smaller((3,))]) if shape == (2, 3) else cp.vstack([smaller((3,))] * 2).T
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_random_expressions_agree_with_cvxpy_and_finite_differences(data: Any) -> None:
     leaves = {shape: cp.Variable(shape) for shape in SHAPES}

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import cvxpy as cp
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
@@ -15,34 +13,6 @@ import scipy.stats
 import hierfl as hf
 from hierfl.compiler.lower_level.player_convexity import player_evidence
 from hierfl.errors import NotConvexError
-from hierfl.models import stackelberg_cournot, stackelberg_cournot_game
-
-
-@pytest.mark.slow
-def test_cournot_as_a_game_is_the_hand_derived_equilibrium() -> None:
-    game, derived = stackelberg_cournot_game(), stackelberg_cournot()
-    with jax.enable_x64(True):
-        for seed in range(3):
-            rng = np.random.default_rng(seed)
-            point, leader, demand = rng.uniform(0, 3, 10), rng.uniform(0, 10, 1), rng.uniform(8, 12)
-            maps = [
-                p.compile().operator(
-                    jnp.asarray(leader), jnp.asarray(point), {p.roles.lower_samples[0].id: jnp.asarray(demand)}
-                )
-                for p in (game, derived)
-            ]
-            np.testing.assert_allclose(*maps, rtol=0, atol=1e-12)
-    for decision, expected in ((2.0, -1.728881), (5.0, -2.767451)):
-        assert game.implicit(np.array(decision)) == pytest.approx(expected, abs=5e-7)
-        assert game.implicit(np.array(decision)) == pytest.approx(derived.implicit(np.array(decision)), abs=1e-9)
-    ours, theirs = (p.implicit.response(np.array(2.0)) for p in (game, derived))
-    for own, hand in zip(ours, theirs):
-        np.testing.assert_allclose(own, hand, atol=1e-8)
-    (evidence,) = player_evidence(game.compile().exact)
-    assert evidence.proof is not None and "second derivative" in evidence.proof  # 0.09 + 2 * 0.5 at least
-    assert "1.09" in evidence.proof
-    methods = [p.compile().exact.method for p in (game, derived)]
-    assert methods[0].name == methods[1].name and methods[0].structure.pattern == methods[1].structure.pattern
 
 
 def two_players(rows: int = 3, columns: int = 2) -> tuple[hf.Problem, Any, Any, dict[str, np.ndarray]]:

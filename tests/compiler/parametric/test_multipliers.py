@@ -6,6 +6,8 @@ Where constraints are degenerate many multipliers do, so that they are not compa
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import cvxpy as cp
@@ -98,3 +100,145 @@ def test_of_a_map_that_is_not_affine() -> None:
         pull = np.array([y[0] ** 3 + y[1] - 2 + at, y[1] ** 3 - y[0] - 1])
         near(pull - low + most, np.zeros(2))
         assert (low >= 0).all() and most >= 0 and np.abs(low * y).max() < 1e-9 and abs(most[0] * (1 - y.sum())) < 1e-9
+
+
+# --- Vertices at which more rows meet than y has scalars, sets that have shrunk to a point: the slope within, or none,
+# by name.
+
+
+Level = Callable[[cp.Variable, cp.Variable], cp.Expression]
+FORMULA = "a closed form: the largest of two bounds that meet is given the mean of their slopes"
+COSTS: dict[str, Level] = {"linear": lambda x, y: y + 0 * x, "squares": lambda x, y: cp.square(y + 1) + 0 * x}
+
+
+def size_of(cost: Level, rows: Callable[[cp.Variable, cp.Variable], list[cp.Constraint]]) -> hf.Problem:
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    return hf.Problem(hf.Minimize(clients=y + 0 * x), hf.ArgMin(y, cost(x, y), rows(x, y)))
+
+
+@pytest.mark.parametrize("name", COSTS)
+@pytest.mark.parametrize("limit", [None, 5.0])
+def test_a_kink_between_two_rows_has_no_gradient(
+    name: str, limit: float | None, request: pytest.FixtureRequest
+) -> None:
+    """y >= x and y >= -x: y is |x|."""
+    if name == "squares":
+        request.applymarker(pytest.mark.xfail(reason=FORMULA))
+    problem = size_of(COSTS[name], lambda x, y: [y >= x, y >= -x, *([] if limit is None else [y <= limit])])
+    assert [float(problem.implicit(at)) for at in (-0.5, 0.0, 0.5)] == pytest.approx([0.5, 0.0, 0.5], abs=1e-12)
+    assert [float(problem.implicit.gradient(at)) for at in (-0.5, 0.5)] == pytest.approx([-1.0, 1.0], abs=1e-9)
+    with pytest.raises(hf.errors.NoGradientError):
+        problem.implicit.gradient(0.0)
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_rows_that_meet_and_move_together_leave_a_gradient(name: str) -> None:
+    """y >= x twice, once doubled, and beside a row that falls behind both ways: y is x."""
+    problem = size_of(COSTS[name], lambda x, y: [y >= x, 2 * y >= 2 * x, y >= x - cp.square(x)])
+    assert float(problem.implicit.gradient(0.0)) == pytest.approx(1.0, abs=1e-9)
+    assert float(problem.implicit.gradient(0.3)) == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_at_the_end_of_the_domain_the_slope_is_that_from_within(name: str) -> None:
+    """x <= y <= 1 at x = 1, where Y is a point: y(x) = x for x <= 1."""
+    problem = size_of(COSTS[name], lambda x, y: [y >= x, y <= 1])
+    assert float(problem.implicit.gradient(1.0)) == pytest.approx(1.0, abs=1e-9)
+
+
+def test_a_corner_of_three_rows_in_the_plane() -> None:
+    """min y_1 + y_2 with y >= (x, -x) and y_1 + y_2 >= 0, at any x: the third row is met by the corner of the others."""
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+    lower = hf.ArgMin(y, cp.sum(y), [y[0] >= x, y[1] >= -x, cp.sum(y) >= 0])
+    problem = hf.Problem(hf.Minimize(clients=2 * y[0] + np.array([0.0, 1.0]) @ y), lower)
+    for at in (-0.4, 0.0, 0.7):
+        assert float(problem.implicit(at)) == pytest.approx(at, abs=1e-12)
+        assert float(problem.implicit.gradient(at)) == pytest.approx(1.0, abs=1e-9)
+
+
+def test_a_direction_has_its_own_multipliers() -> None:
+    """|y|_1 <= x + p opens at x = 0: a point with as many rows as there are signs. y leaves it along the entry that gains most."""
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    lower = hf.ArgMin(y, cp.sum_squares(y - np.array([1.0, 0.7])), [cp.norm1(y) <= x[0]])
+    implicit = hf.Problem(hf.Minimize(clients=cp.sum(y) + cp.square(x[1])), lower).implicit
+    np.testing.assert_allclose(implicit.gradient([0.0, 0.3]), [1.0, 0.6], atol=1e-9)
+    scaled = hf.ArgMin(y, cp.sum_squares(y - np.array([1.0, 0.7])), [cp.norm1(cp.multiply(cp.exp(x), y)) <= x[0]])
+    within = hf.Problem(hf.Minimize(clients=cp.sum(y) + cp.square(x[1])), scaled).implicit
+    step = 1e-7
+    here = float(within([0.0, 0.3]))
+    assert within.gradient([0.0, 0.3])[0] == pytest.approx((float(within([step, 0.3])) - here) / step, rel=1e-5)
+
+
+X, Y = cp.Variable(name="x"), cp.Variable(2, name="y")
+
+SETS: dict[str, list[Any]] = {
+    "ball": [cp.norm(Y) <= X],
+    "sum of sizes": [cp.norm1(Y) <= X],
+    "ellipsoid": [cp.norm(np.diag([1.0, 2.0]) @ Y) <= X],
+    "ball and row": [cp.norm(Y - X) <= 2 * X, Y[0] >= X],
+    "box": [Y >= 0, Y <= X],
+}
+
+
+@pytest.mark.parametrize("constraints", SETS.values(), ids=SETS)
+def test_the_slope_from_within_where_a_set_opens(constraints: list[Any]) -> None:
+    lower = hf.ArgMin(Y, cp.sum_squares(Y - 1) + 0.3 * Y[0], constraints)
+    implicit = hf.Problem(hf.Minimize(clients=cp.sum(Y)), lower).implicit
+    step = 1e-6
+    within = (implicit(step) - implicit(0.0)) / step
+    with contextlib.suppress(hf.NoGradientError):  # balls have no multiplier there that is the only one
+        assert implicit.gradient(0.0) == pytest.approx(within, rel=1e-5)
+
+
+W = cp.Variable(3, name="W")
+SHARED: dict[str, list[Any]] = {
+    "ball and row": [cp.norm(W) <= 3 * X, W[0] <= X],
+    "ball and plane": [cp.norm(W) <= X, cp.sum(W) == 0],
+    "ball in the orthant": [cp.norm(W) <= X, W >= 0],
+}
+
+
+@pytest.mark.parametrize("constraints", SHARED.values(), ids=SHARED)
+def test_what_several_constraints_shrink_to_a_point_has_the_slope_within_or_none(constraints: list[Any]) -> None:
+    """Multipliers are not determined there, and the slope by some of them was printed: 4.09 for 3.83."""
+    cost = cp.sum_squares(W - np.array([5.0, 1.0, -2.0]))
+    upper = hf.Minimize(clients=np.array([3.0, 4.0, 1.0]) @ W)
+    implicit = hf.Problem(upper, hf.ArgMin(W, cost, constraints)).implicit
+    step = 1e-5
+    within = (implicit(step) - implicit(0.0)) / step
+    try:
+        assert implicit.gradient(0.0) == pytest.approx(within, rel=1e-4)
+    except hf.NoGradientError as error:
+        assert "x = [0.]" in str(error)
+    assert implicit.gradient(0.1) == pytest.approx((implicit(0.1 + step) - implicit(0.1 - step)) / (2 * step), rel=1e-6)
+
+
+def test_a_cone_whose_answer_is_its_apex_for_a_pull_on_the_edge_of_the_dual() -> None:
+    """To the right of x the answer moves along the cone, to the left it stays: there is no gradient."""
+    x, y = cp.Variable(3, name="x"), cp.Variable(3, name="y")
+    lower = hf.ArgMin(y, 0.5 * cp.sum_squares(y - x), [cp.norm(y[1:]) <= y[0], cp.norm(y) <= 5])
+    implicit = hf.Problem(hf.Minimize(clients=np.array([1.0, 2.0, 3.0]) @ y), lower).implicit
+    at, step = np.array([-5.0, 3.0, 4.0]), 1e-6
+    right, left = (np.array([(implicit(at + h * e) - implicit(at)) / h for e in np.eye(3)]) for h in (step, -step))
+    assert np.abs(right - left).max() > 0.1
+    with pytest.raises(hf.NoGradientError):
+        implicit.gradient(at)
+
+
+@pytest.mark.parametrize("constraint", [cp.sum_squares(Y) <= X, cp.sum(cp.square(Y)) <= 2 * X], ids=["ball", "sum"])
+def test_a_ball_opens_infinitely_fast_where_its_square_is_bounded(constraint: Any) -> None:
+    implicit = hf.Problem(hf.Minimize(clients=cp.sum(Y)), hf.ArgMin(Y, cp.sum_squares(Y - 1), [constraint])).implicit
+    with pytest.raises(hf.NoGradientError, match=r"x = \[0\.\]"):
+        implicit.gradient(0.0)
+
+
+def test_an_infinite_slope_is_refused_by_name_and_left_by_a_run() -> None:
+    z, w = cp.Variable(name="z"), cp.Variable(name="w")
+    problem = hf.Problem(
+        hf.Minimize(clients=-cp.sqrt(z) + cp.square(w)), hf.ArgMin(w, cp.square(w - z)), constraints=[z >= 0]
+    )
+    assert problem.implicit(0.0) == 0.0
+    with pytest.raises(hf.NoGradientError, match=r"x = \[0\.\]: a term has an infinite slope there"):
+        problem.implicit.gradient(0.0)
+    result = problem.solve(progress=False)
+    assert result.x == pytest.approx(0.25 ** (2 / 3), rel=1e-6)

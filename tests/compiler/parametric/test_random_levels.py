@@ -35,7 +35,7 @@ def arcs(rng: np.random.Generator) -> list[tuple[str, str]]:
     return [found[k] for k in rng.permutation(len(found))]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(24))
 def test_values_responses_and_gradients(seed: int, engine: Engine) -> None:
     rng = np.random.default_rng(seed)
     conserve, sent = incidence(tuple(arcs(rng)), "01234"), np.array([0, 1.0, 0, 0, -1])

@@ -33,14 +33,14 @@ def only(record: Reproduction, cells: list[Cell]) -> Reproduction:
 
 def test_more_local_steps_learn_faster(data: DataSets, tmp_path: Path) -> None:
     cells = [
-        relu_cell("digits", rounds=120, seed=seed, local_steps=steps, smoothing=0.01)
+        relu_cell("digits", rounds=60, seed=seed, local_steps=steps, smoothing=0.01)
         for seed in (0, 1, 2)
         for steps in (1, 20)
     ]
     measured, text = conduct(only(STEPS, cells), data, tmp_path, progress=False)
     one, twenty = (measured.of(local_steps=steps, seed=0)[0] for steps in (1, 20))
-    assert twenty["loss"][-1] < 0.25 < one["loss"][-1] < one["loss"][0]
-    assert one["round"] == list(range(0, 121, 6)) and twenty["accuracy"][-1] > 75
+    assert twenty["loss"][-1] < 0.4 < one["loss"][-1] < one["loss"][0]
+    assert one["round"] == list(range(0, 61, 3)) and twenty["accuracy"][-1] > 60
     assert "±" in text and STEPS.draw is not None and len(STEPS.draw(measured).axes[0].collections) == 2  # the bands
 
     problem = relu_network(data.found["digits"], seed=0)
@@ -56,7 +56,7 @@ def test_more_local_steps_learn_faster(data: DataSets, tmp_path: Path) -> None:
 
 def test_baselines_on_softplus_units_have_their_panels(data: DataSets, tmp_path: Path) -> None:
     cells = [
-        replace(cell, settings={**cell.settings, "rounds": 40})
+        replace(cell, settings={**cell.settings, "rounds": 10})
         for cell in SOFTPLUS.plan(False, data)
         if cell.settings["softplus"] in (None, 10.0)
     ]
@@ -68,8 +68,8 @@ def test_baselines_on_softplus_units_have_their_panels(data: DataSets, tmp_path:
 
 def test_networks_of_three_sizes_and_a_run_that_diverges(data: DataSets, tmp_path: Path) -> None:
     cells = [
-        relu_cell("digits", rounds=20, seed=0, local_steps=5, smoothing=0.1, neurons=neurons)
-        for neurons in (4, 20, 100)
+        relu_cell("digits", rounds=6, seed=0, local_steps=2, smoothing=0.1, neurons=neurons)
+        for neurons in (4, 8, 20)
     ]
     wild = replace(cells[0], name="wild", settings={**cells[0].settings, "scale": 1e9, "local_steps": 10})
     measured, text = conduct(only(NEURONS, [*cells, wild]), data, tmp_path, progress=False)

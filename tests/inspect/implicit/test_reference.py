@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.models import nonsmooth_toy
+from hierfl.models import coupled_minimax, nonsmooth_toy
+from tests.inspect.known_functions import problem_of, toy
 
 
 def moving_quadratics(n: int) -> tuple[hf.Problem, Callable[[np.ndarray], float]]:
@@ -117,3 +119,101 @@ def test_an_unbounded_problem_has_no_reference() -> None:
     x = cp.Variable(name="x")
     with pytest.raises(hf.DivergedError, match="unbounded below"):
         hf.Problem(hf.Minimize(clients=x)).reference()
+
+
+# --- Witnesses against convexity are witnesses, and convex functions have none.
+
+
+def test_a_witness_against_convexity_is_one() -> None:
+    problem = nonsmooth_toy(2)
+    found = problem.implicit.convexity(np.zeros(2), 1.0, progress=False)
+    middle = 0.5 * (found.a + found.b)
+    np.testing.assert_allclose(found.middle, middle)
+    assert found.violated and found.violation == pytest.approx(
+        toy(middle) - 0.5 * (toy(found.a) + toy(found.b)), abs=1e-9
+    )
+    assert "not convex" in str(found)
+
+
+def test_no_witness_on_convex_functions() -> None:
+    assert not coupled_minimax().implicit.convexity(0.3, 0.5, progress=False).violated
+    x = cp.Variable(3, name="x")
+    for convex in (cp.norm(x), cp.exp(cp.sum(x)), np.array([1.0, -2.0, 3.0]) @ x):
+        found = hf.Problem(hf.Minimize(clients=convex)).implicit.convexity(np.zeros(3), 2.0, progress=False)
+        assert not found.violated and "does not prove" in str(found)
+
+
+def test_what_is_maximised_is_asked_to_be_concave() -> None:
+    x = cp.Variable(2, name="x")
+    found = hf.Problem(hf.Maximize(clients=-cp.sum_squares(x))).implicit.convexity(np.zeros(2), progress=False)
+    assert not found.violated and "does not prove that f is concave" in str(found)
+    found = hf.Problem(hf.Maximize(clients=cp.sum_squares(x))).implicit.convexity(np.zeros(2), progress=False)
+    apart = found.a - found.b
+    assert found.violated and found.violation == pytest.approx(apart @ apart / 4)
+    assert "not concave" in str(found) and "below the mean" in str(found)
+
+
+def test_a_witness_is_written_with_the_names_of_variables() -> None:
+    ship, price = cp.Variable((3, 4), name="ship"), cp.Variable(name="price")
+    problem = hf.Problem(hf.Minimize(clients=-cp.sum_squares(ship) - cp.square(price)))
+    text = repr(problem.implicit.convexity({ship: np.zeros((3, 4)), price: 0.0}, samples=8, progress=False))
+    assert "ship = [[" in text and "price = " in text
+    assert not any(raw in text for raw in ("Variable(", "array(", "\n"))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_rounding_of_terms_that_cancel_is_no_witness(seed: int) -> None:
+    """Up to 3e-4 of rounding is left of terms of 1e10 to 5e11 in convex quadratics of size 1; a concave part far above it shows."""
+    v, target = cp.Variable(2, name="v"), np.full(50, 1e5)
+    rows = np.random.default_rng(0).standard_normal((50, 2))
+    shifted = cp.sum_squares(v + 1e5) - 2e5 * cp.sum(v) - 2e10  # v'v
+    convex = [
+        hf.Minimize(server=shifted),
+        hf.Minimize(server=cp.sum_squares(v) + 1e10, clients=-1e10 + 0 * cp.sum(v)),
+        hf.Minimize(server=cp.sum_squares(v) + 1e10 - 1e10),
+        hf.Minimize(server=cp.sum_squares(rows @ v - target) - float(target @ target)),
+    ]
+    for objective in convex:
+        found = hf.Problem(objective).implicit.convexity(np.zeros(2), seed=seed, progress=False)
+        assert not found.violated and "does not prove" in str(found)
+    saddle = hf.Problem(hf.Minimize(server=shifted - 1.01 * cp.square(v[0])))
+    found = saddle.implicit.convexity(np.zeros(2), seed=seed, progress=False)
+    apart = found.a - found.b  # of f = v_2^2 - v_1^2 / 100, by the parallelogram law
+    assert found.violated and 0.01 * apart[0] ** 2 - apart[1] ** 2 == pytest.approx(4 * found.violation, abs=1e-4)
+
+
+@pytest.mark.parametrize("step", [cp.floor, lambda t: cp.ceil(t) / 2, lambda t: cp.sign(t) / 1024])
+def test_steps_are_witnesses(step: Any) -> None:
+    """The values of a step function are multiples of a power of two, but not by rounding."""
+    v = cp.Variable(2, name="v")
+    assert problem_of(step(3 * v[0])).implicit.convexity(np.zeros(2), progress=False).violated
+
+
+def test_pairs_without_values_are_not_counted() -> None:
+    """y(x) is -1 on x <= -1, and there is none beyond."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    problem = hf.Problem(hf.Minimize(clients=y), hf.ArgMin(y, cp.square(y), [y >= x, y <= -1]))
+    with pytest.raises(
+        hf.SettingError, match=r"no value at one or more points of every one of the 3,328 pairs .*Y\(x\) is empty"
+    ):
+        problem.implicit.convexity(5.0, 0.1, progress=False)
+    half = problem.implicit.convexity(-1.0, 0.5, progress=False)
+    assert not half.violated and half.pairs > 0 and half.undefined > 0 and half.pairs + half.undefined == 13 * 256
+    assert f"among {half.pairs:,} pairs ({half.undefined:,} more have no value" in str(half)
+    whole = problem.implicit.convexity(-3.0, 0.5, progress=False)
+    assert (whole.pairs, whole.undefined) == (13 * 256, 0) and "more have" not in str(whole)
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"radius": 0}, "radius=0: a finite number above 0"),
+        ({"radius": "a"}, "radius='a'"),
+        ({"samples": 0}, "samples=0: a whole number of at least 1"),
+        ({"seed": "a"}, "seed='a': a whole number of at least 0"),
+        ({"seed": -3}, "seed=-3"),
+    ],
+)
+def test_settings_of_convexity_are_named(asked: dict, named: str) -> None:
+    with pytest.raises(hf.SettingError, match=named):
+        nonsmooth_toy(1).implicit.convexity([1.0], **({"progress": False} | asked))

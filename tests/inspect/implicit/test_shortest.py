@@ -65,7 +65,7 @@ def test_the_shortest_combination_is_cvxpys(x64: None) -> None:
 seeds = st.integers(0, 2**32 - 1)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seeds, st.integers(1, 6), st.integers(1, 20), st.integers(0, 6), st.floats(-8, 8), st.floats(0, 6))
 def test_nothing_is_shorter(seed: int, size: int, count: int, rays: int, power: float, spread: float) -> None:
     """Optimality against every gradient and normal, at all scales and with gradients of very unequal lengths."""
@@ -83,7 +83,7 @@ def test_nothing_is_shorter(seed: int, size: int, count: int, rays: int, power: 
         assert (units @ found.rest).min(initial=0.0) >= -1.1e-9 * longest
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seeds, st.integers(1, 6), st.floats(-8, 8))
 def test_zero_in_the_hull_is_found(seed: int, size: int, power: float) -> None:
     rng = np.random.default_rng(seed)

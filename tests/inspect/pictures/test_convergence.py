@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
 from typing import Any
 
 import cvxpy as cp
+import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
 import hierfl as hf
 from hierfl.inspect.pictures.convergence import moving_mean
-from hierfl.solvers import ZOHFL, Exact, FedRZO, ProjectedSGD
+from hierfl.models import nonsmooth_toy
+from hierfl.solvers import ZOHFL, Exact, FedAvg, FedRZO, ProjectedSGD
+from tests.inspect.known_functions import toy
 
 
 def solved(lower: Any) -> Any:
@@ -52,6 +56,7 @@ def test_a_moving_mean_begins_with_the_first_round() -> None:
     np.testing.assert_allclose(moving_mean(np.array([4.0, 2.0, 0.0, 6.0]), 2), [4, 3, 1, 3])
 
 
+@cache
 def quadratic(seeds: int | None = None) -> Any:
     x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
     objective = hf.Minimize(clients=cp.sum_squares(x - 1) + cp.sum_squares(y))
@@ -96,3 +101,146 @@ def test_axes_that_there_are_not_are_named() -> None:
         result.plot(axis="round")
     with pytest.raises(hf.SettingError, match="scale='logarithmic'"):
         result.plot(scale="logarithmic")
+
+
+# --- Surfaces of implicit functions against what is computed by hand.
+
+
+mpl.use("Agg")
+
+
+# --- surfaces ----------------------------------------------------------------------------------------------------
+
+
+def test_the_toy_in_two_dimensions() -> None:
+    shown = nonsmooth_toy(2).implicit.surface([0.1, -0.05], radius=1.5, points=31, progress=False)
+    grid = np.stack(np.meshgrid(0.1 + shown.s, -0.05 + shown.s, indexing="ij"), axis=-1)
+    np.testing.assert_allclose(shown.value, toy(grid), atol=1e-9)
+    places = shown.kink_points + np.array([0.1, -0.05])
+    assert (
+        np.abs(places).min(axis=1).max() < 1e-3 and len(places) == 62
+    )  # both axes, at every grid line that they cross
+
+
+def test_planes_in_more_dimensions_and_along_a_run() -> None:
+    x = cp.Variable(4, name="x")
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - np.array([1.0, 2.0, 0.0, 0.0]))))
+    run = problem.solve(FedAvg(step_size=0.02), rounds=60, x0=np.array([0.0, 0.0, 0.0, 1.0]), progress=False)
+    shown = problem.implicit.surface(run, radius=3, points=11, progress=False)
+    assert "random" in shown.chosen or "principal" in shown.chosen
+    np.testing.assert_allclose(shown.plane.directions @ shown.plane.directions.T, np.eye(2), atol=1e-12)
+    assert len(shown.iterates) == 7
+    given = problem.implicit.surface(np.zeros(4), [[1, 0, 0, 0], [1, 1, 0, 0]], radius=1, points=5, progress=False)
+    np.testing.assert_allclose(given.plane.directions[1], [0, 1, 0, 0], atol=1e-12)
+    assert given.value[0, 2] == pytest.approx(4 + 4, abs=1e-12)  # x = (-1, 0, 0, 0)
+
+
+def test_the_figures_and_their_axes() -> None:
+    x, y = cp.Variable(name="p"), cp.Variable(name="q")
+    problem = hf.Problem(hf.Minimize(clients=cp.abs(x) + cp.square(y)), constraints=[x <= 0.5])
+    shown = problem.implicit.surface({x: 0.0, y: 0.0}, points=11, progress=False)
+    flat, space = shown.plot(), shown.plot(kind="3d")
+    assert (flat.axes[0].get_xlabel(), flat.axes[0].get_ylabel()) == ("p", "q")
+    assert space.axes[0].get_zlabel() == "f"
+    assert "outside X" in str(shown) and np.isnan(shown.value[-1]).all()
+    with pytest.raises(hf.SettingError, match="contour"):
+        shown.plot(kind="pie")
+
+
+@pytest.mark.parametrize(
+    ("directions", "named"),
+    [([[1, 0]], "two of them"), ([[1, 0], [2, 0]], "parallel"), ([[0, 0], [1, 0]], "zero")],
+)
+def test_directions_are_checked(directions: list, named: str) -> None:
+    with pytest.raises(hf.SettingError, match=named):
+        nonsmooth_toy(2).implicit.surface(np.zeros(2), directions, progress=False)
+    with pytest.raises(hf.SettingError, match="slice"):
+        nonsmooth_toy(1).implicit.surface(np.zeros(1), progress=False)
+
+
+def test_kinks_lie_on_the_surface_in_space() -> None:
+    shown = nonsmooth_toy(2).implicit.surface([0.1, -0.05], radius=1.5, points=15, progress=False)
+    panel = shown.plot(kind="3d").axes[0]
+    (dots,) = panel.lines
+    places = np.array(dots.get_data_3d())
+    assert places.shape == (3, 30) and np.abs(places[:2]).min(axis=0).max() < 1e-3
+    np.testing.assert_allclose(places[2], toy(places[:2].T), atol=1e-9)
+    assert [text.get_text() for text in panel.get_legend().get_texts()] == ["kinks"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_surface_without_values_says_why() -> None:
+    x, y = cp.Variable(2, name="x"), cp.Variable(name="y")
+    problem = hf.Problem(
+        hf.Minimize(clients=y + cp.sum(x)), hf.ArgMin(y, cp.square(y), [y >= 1, y <= -cp.square(x[0])])
+    )
+    shown = problem.implicit.surface([0.0, 0.0], points=5, progress=False)
+    assert "f has no value at any of them: Y(x) is empty (at 25 points)" in str(shown) and "nan" not in str(shown)
+    for kind in ("contour", "3d"):
+        panel = shown.plot(kind=kind).axes[0]
+        assert [text.get_text() for text in panel.get_legend().get_texts()] == ["no value: Y(x) is empty"]
+        assert panel.get_xlim() == (-1, 1)
+
+
+def test_bad_input_to_a_surface_is_named() -> None:
+    implicit = nonsmooth_toy(2).implicit
+    for setting, named in (({"tolerance": -1}, "tolerance=-1"), ({"seed": "x"}, "seed='x'")):
+        with pytest.raises(hf.SettingError, match=named):
+            implicit.surface(np.zeros(2), progress=False, **setting)
+    shown = implicit.surface(np.zeros(2), points=5, progress=False)
+    flat = shown.plot().axes[0]
+    for arguments, named in (
+        ({"ax": 3}, "ax=3"),
+        ({"ax": flat, "kind": "3d"}, "projection"),
+        ({"ax": shown.plot(kind="3d").axes[0]}, "3-D axes"),
+        ({"nonsense": 1}, "nonsense= is no style keyword .* cmap"),
+    ):
+        with pytest.raises(hf.SettingError, match=named):
+            shown.plot(**arguments)
+    assert shown.plot(levels=5, alpha=0.5) is not shown.plot(ax=flat)
+
+
+def on_the_unit_square(term: cp.Expression, points: int = 11) -> np.ndarray:
+    return hf.Problem(hf.Minimize(server=term)).implicit.surface(np.zeros(2), points=points, progress=False).kink_points
+
+
+def test_what_only_changes_curvature_is_no_kink_of_a_surface() -> None:
+    v, y = cp.Variable(2, name="v"), cp.Variable(2, name="y")
+    assert not len(on_the_unit_square(cp.square(cp.pos(v[0] - 0.123)) + v[1], 21))
+    problem = hf.Problem(
+        hf.Minimize(server=cp.sum_squares(y - 1)), hf.ArgMin(y, cp.sum_squares(y - v), [y <= 1])
+    )  # min(v, 1) - 1 vanishes where it bends
+    assert not len(problem.implicit.surface(np.zeros(2), radius=1.5, points=20, progress=False).kink_points)
+
+
+def test_a_kink_behind_another_switch_of_an_edge() -> None:
+    v = cp.Variable(2, name="v")
+    found = on_the_unit_square(cp.square(cp.pos(v[0] - 0.02)) + cp.abs(v[0] - 0.05) + 0 * v[1])
+    assert len(found) == 11
+    np.testing.assert_allclose(found[:, 0], 0.05, atol=1e-8)
+
+
+def test_a_kink_on_a_grid_line_is_counted_once() -> None:
+    v = cp.Variable(2, name="v")
+    assert len(on_the_unit_square(cp.abs(v[0] - 0.2) + 0 * v[1])) == 11
+    assert len(on_the_unit_square(cp.abs(v[0] - 0.2) + cp.abs(v[1] + 0.2))) == 21  # two lines that share a point
+
+
+def test_jumps_of_a_surface() -> None:
+    v = cp.Variable(2, name="v")
+    found = on_the_unit_square(cp.sign(v[0] - 0.123) + cp.square(v[1]))
+    np.testing.assert_allclose(found[:, 0], np.full(11, 0.123), atol=1e-8)
+
+
+def test_a_plateau_at_the_maximum_is_no_gap() -> None:
+    """f = min(0, x_1) is 0 on a half plane: its colour is that of the largest value, not the grey of places without one."""
+    x = cp.Variable(2, name="x")
+    problem = hf.Problem(hf.Maximize(clients=cp.minimum(0, x[0])), constraints=[cp.abs(x) <= 5])
+    figure = problem.implicit.surface(np.array([0.3, 0.0]), radius=1, progress=False).plot()
+    figure.canvas.draw()
+    panel = figure.axes[0]
+    image = np.asarray(figure.canvas.buffer_rgba())
+    column, row = panel.transData.transform((1.0, 0.05))
+    pixel = image[image.shape[0] - 1 - int(row), int(column), :3] / 255
+    assert np.ptp(pixel) > 0.2  # a colour of the map, no grey
+    plt.close("all")

@@ -11,7 +11,6 @@ import pytest
 import hierfl as hf
 from hierfl.solvers import BranchAndBound
 
-pytest.importorskip("pyscipopt")
 DEMANDS, CAPS = (4.0, 5.0, 6.0), (1.0, 2.0, 0.8)
 
 

@@ -128,31 +128,6 @@ def test_an_optimum_that_other_formulations_miss() -> None:
 # --- published problems ------------------------------------------------------------------------------------------------
 
 
-def test_published_optima() -> None:
-    """Candler and Townsley (1982); Bard (1983, 1988); Clark and Westerberg (1990)."""
-    x, y = cp.Variable(2, name="x", nonneg=True), cp.Variable(3, name="y", nonneg=True)
-    rows = [y[1] + y[2] - y[0] <= 1, 2 * x[0] - y[0] + 2 * y[1] - 0.5 * y[2] <= 1, 2 * x[1] + 2 * y[0] - y[1] - 0.5 * y[2] <= 1]
-    f = -8 * x[0] - 4 * x[1] + 4 * y[0] - 40 * y[1] - 4 * y[2]
-    found = proved(hf.Problem(hf.Minimize(server=f), hf.ArgMin(y, x[0] + 2 * x[1] + y[0] + y[1] + 2 * y[2], rows)))
-    assert found.value == pytest.approx(-29.2)
-    np.testing.assert_allclose(found.x, [0, 0.9], atol=1e-8)
-
-    x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    rows = [-x - y <= -3, -2 * x + y <= 0, 2 * x + y <= 12, 3 * x - 2 * y <= 4]
-    assert proved(hf.Problem(hf.Minimize(server=x - 4 * y), hf.ArgMin(y, y, rows), [x >= 0, x <= 10])).value == pytest.approx(-12)
-
-    rows = [-3 * x + y <= -3, x - 0.5 * y <= 4, x + y <= 7, y >= 0]
-    bard = hf.Problem(hf.Minimize(server=cp.square(x - 5) + cp.square(2 * y + 1)), hf.ArgMin(y, cp.square(y - 1) - 1.5 * x * y, rows), [x >= 0])
-    found = proved(bard)
-    assert found.value == pytest.approx(17) and float(found.x) == pytest.approx(1)
-    assert found.multipliers[bard.lower[0].constraints[0]] == pytest.approx(2 + 1.5, rel=1e-6)  # of 2 (y - 1) - 1.5 x + z = 0 at (1, 0)
-
-    rows = [-2 * x + y <= 1, x - 2 * y <= 2, x + 2 * y <= 14]
-    clark = hf.Problem(hf.Minimize(server=cp.square(x - 3) + cp.square(y - 2)), hf.ArgMin(y, cp.square(y - 5), rows), [x >= 0, x <= 8])
-    found = proved(clark)
-    assert found.value == pytest.approx(5) and float(found.x) == pytest.approx(1) and float(found.y) == pytest.approx(3)
-
-
 def test_tolls_at_which_travellers_are_indifferent() -> None:
     """Two commodities, tolls on two arcs: revenue is largest where a toll path costs just what the free one does, which is the optimistic answer."""
     costs = np.array([[2.0, 4.0, 9.0], [3.0, 1.0, 6.0]])  # of the first toll arc, of the second, of the free way

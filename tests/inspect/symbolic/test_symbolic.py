@@ -130,19 +130,6 @@ def test_formulas_and_kinks_by_hand(name: str) -> None:
     assert view.verified > 0
 
 
-def test_toy_in_fifty_dimensions_is_the_closed_form() -> None:
-    view = nonsmooth_toy(50).implicit.symbolic()
-    symbols = [sympy.Symbol(f"x[{j}]", real=True) for j in range(50)]
-    half = sympy.Rational(1, 2)
-    assert view.value == sympy.Add(*(sympy.Piecewise(((s + 1) ** 2 / 2, s < 0), (half, True)) for s in symbols))
-    (response,) = view.response.values()
-    assert list(response) == [sympy.Max(0, s) for s in symbols]
-    assert {kink.condition: (kink.left_slope, kink.right_slope) for kink in view.kinks} == {
-        at(s, 0): (1, 0) for s in symbols
-    }
-    assert view.one_sided(np.zeros(50), np.ones(50)) == (50, 0)
-
-
 @pytest.mark.parametrize(
     "constraint",
     [cp.norm(y2 - x2) <= 1, cp.sum_squares(y2 - x2) <= 1, cp.SOC(cp.Constant(1), y2 - x2), 3 * cp.norm(x2 - y2) <= 3],

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ssl
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tornado.iostream import StreamClosedError
+
+from hierfl.runtime.on_dask.site_process import last_cause
 
 CALL = "from hierfl.runtime.on_dask.dask_runtime import require_guard as ask"
 CLUSTER = """
@@ -59,3 +63,20 @@ def test_what_stands_under_a_guard_runs(text: str, tmp_path: Path) -> None:
 
 def test_code_without_a_file_runs() -> None:
     subprocess.run([sys.executable, "-c", f"{CALL}\nask('Dask')"], check=True, timeout=60)
+
+
+# --- What a refused connection is said to be about.
+
+
+@pytest.mark.parametrize("error", [ssl.SSLError("expired"), StreamClosedError(), ConnectionResetError(104, "reset")])
+def test_a_certificate_is_named_where_it_may_be_the_cause(error: Exception) -> None:
+    outer = OSError("cannot connect")
+    outer.__cause__ = error
+    assert last_cause(outer).startswith(f"{type(error).__name__}: ") and "certificate" in last_cause(outer)
+
+
+def test_nobody_listening_is_no_matter_of_certificates() -> None:
+    assert (
+        last_cause(ConnectionRefusedError(111, "Connection refused"))
+        == "ConnectionRefusedError: [Errno 111] Connection refused."
+    )

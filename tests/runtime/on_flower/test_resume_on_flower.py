@@ -19,6 +19,7 @@ SETTINGS: dict[str, Any] = {"rounds": 9, "seed": 5, "x0": START, "evaluate_every
 
 
 def test_all_processes_are_new_and_the_run_is_the_same(tmp_path: Path) -> None:
+    """And what clients remember does not cross."""
     problem, left = clients_alone(), 2
 
     def stopping(x: Any, y: Any) -> float:
@@ -41,16 +42,9 @@ def test_all_processes_are_new_and_the_run_is_the_same(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.trajectory["x"], wanted.trajectory["x"], rtol=0, atol=1e-12)
     assert found.ended == "completed" and len(found.history["objective"]) == 9
     assert all(site["faults"] == [] for site in found.settings["sites"].values())
-
-
-def test_what_clients_remember_does_not_cross(tmp_path: Path) -> None:
-    problem = clients_alone()
-    grid = LoopbackGrid(desks(problem, memories=tmp_path / "sites"))
-    kept: dict[str, Any] = {"checkpoint": hf.Checkpoint(tmp_path / "server", every_rounds=3)}
-    outcome(problem, SOLVER, runtime=hf.runtime.Flower(grid, minimum=4, shared_seeds=True), **SETTINGS, **kept)
     letters = [
         (dict(message.content["words"]), dict(message.content["arrays"]))
-        for _, message in grid.crossed
+        for _, message in again.grid.crossed
         if message.content["words"].get("message") in ("Keep", "Kept")
     ]
     assert {words["message"] for words, _ in letters} == {"Keep", "Kept"}

@@ -108,7 +108,7 @@ def test_answers_of_what_was_asked_are_certified_by_the_sites(scope: str) -> Non
 
 def test_what_is_left_of_a_few_inexact_steps_is_told() -> None:
     case = Case("client", "box", "both")
-    result = at_sites(case, ZOHFL(**SMOOTHED, lower=ProjectedSGD(steps=2)))
+    result = at_sites(case, ZOHFL(**SMOOTHED, lower=ProjectedSGD(steps=2)), sites=1)
     assert 1e-3 < result.certificate.lower_residual < 1 and result.certificate.worst.startswith("client 'client ")
     off = abs(result.value - case.answer(np.asarray(result.x)).value)
     assert off > 1e-4 and result.certificate.error_bound > 1e-3
@@ -144,13 +144,3 @@ def test_what_needs_everybodys_data_says_so_at_the_start(solver: Any) -> None:
         at_sites(case, solver)
     result = at_sites(case, FedRZO(**SMOOTHED, lower=LocalSGD(rounds=2, steps=2)))
     assert np.isfinite(result.value)
-
-
-def test_a_server_that_has_the_data_solves_for_a_shared_y_itself() -> None:
-    case = Case("federation", "kinks", "both")
-    runtime = hf.runtime.Flower(LoopbackGrid(desks(case.problem())), shared_seeds=True)
-    result = case.problem().solve(
-        FedRZO(**SMOOTHED, lower=Exact()), runtime=runtime, rounds=2, seed=0, x0=case.start, progress=False
-    )
-    told = case.answer(np.asarray(result.x))
-    np.testing.assert_allclose([result.value, result.own_value], told.value, rtol=1e-6)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import cvxpy as cp
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.runtime.sites.memory_folder import MemoryFolder
-from hierfl.solvers import SCAFFOLD, Scaffnew
+from hierfl.runtime import Delayed
+from hierfl.runtime.buffered.delayed_runtime import _DelayedLinks
+from hierfl.runtime.sites.letters import Letter
+from hierfl.runtime.sites.memory_folder import MemoryFolder, memory_bytes, memory_of
+from hierfl.runtime.sites.parcels import Lost
+from hierfl.solvers import SCAFFOLD, FedAvg, Scaffnew
 from tests.runtime.on_flower.loopback import LoopbackGrid, desks
 
 SLOPES, PLACES = np.array([1.0, 3.0, 6.0]), np.array([[4.0, 0.0], [0.0, 2.0], [-1.0, -1.0]])
@@ -148,3 +154,127 @@ def test_clients_that_are_at_other_sites_when_the_run_goes_on_have_lost_what_the
     found = problem.solve(solver, runtime=runtime(3), resume=True, **SETTINGS, **kept)
     assert len(found.settings["began_anew"]) == 1
     np.testing.assert_allclose(found.x, BEST, atol=1e-6)
+
+
+# --- Half of the sites dropping at random in every round: the run is that of those who answered, converges, and says
+# who did when.
+
+
+SITES, ROUNDS = 20, 100
+TRUTH = np.array([1.0, -2.0, 0.5])
+
+
+def rounds_of(spans: list[list[int]]) -> list[int]:
+    return [index for first, last in spans for index in range(first, last + 1)]
+
+
+@pytest.mark.slow
+def test_half_of_the_sites_drop_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that drop some cannot be asked at all, others are lost in the round."""
+    rng, x = np.random.default_rng(8), cp.Variable(3, name="x")
+    u, b = hf.Sample(3, name="u"), hf.Sample(name="b")
+    rows = [rng.standard_normal((5, 3)) for _ in range(SITES)]
+    clients = [hf.Client({u: r, b: r @ TRUTH}, name=f"c{i}" if i % 2 else None) for i, r in enumerate(rows)]
+    problem = hf.Problem(hf.Minimize(clients=hf.E(cp.square(u @ x - b))), federation=hf.Federation(clients))
+    names = [client.name or str(place) for place, client in enumerate(clients)]
+    dropped = np.stack([rng.permutation(SITES) < SITES // 2 for _ in range(ROUNDS)])
+    at_once = rng.random((ROUNDS, SITES)) < 0.5
+    now, exchange = [0], _DelayedLinks.exchange
+
+    def ready(links: _DelayedLinks) -> frozenset[str]:
+        gone = dropped[now[0] % ROUNDS] & at_once[now[0] % ROUNDS]
+        now[0] += 1  # it is asked once a round
+        return frozenset(site for site in links.sites if not gone[int(site)])
+
+    def lossy(links: _DelayedLinks, parcels: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Lost]:
+        answers = exchange(links, parcels, timeout)
+        for site, parcel in parcels.items():
+            asked: Any = Letter.from_bytes(parcel).words
+            if asked["message"] == "Asked" and dropped[asked["round"], int(site)]:
+                answers[site] = Lost("no answer")
+        return answers
+
+    monkeypatch.setattr(_DelayedLinks, "ready", ready)
+    monkeypatch.setattr(_DelayedLinks, "exchange", lossy)
+    settings: dict[str, Any] = {"rounds": ROUNDS, "seed": 2, "x0": np.zeros(3), "progress": False}
+    given = {"step_size": 0.1, "local_steps": 2, "batch_size": 3}
+    found = problem.solve(FedAvg(**given), runtime=Delayed([1.0] * SITES), **settings)
+    monkeypatch.undo()
+    expected = problem.solve(FedAvg(**given, participation=~dropped), **settings)
+    np.testing.assert_allclose(found.trajectory["x"], expected.trajectory["x"], rtol=0, atol=1e-10)
+    assert found.ended == "completed" and np.all(found.history["answered"] == SITES // 2)
+    np.testing.assert_allclose(found.x, TRUTH, atol=1e-6)
+    for place, name in enumerate(names):
+        assert rounds_of(found.settings["answered"][name]) == np.flatnonzero(~dropped[:, place]).tolist()
+        assert rounds_of(found.settings["missed"][name]) == np.flatnonzero(dropped[:, place]).tolist()
+        site = found.settings["sites"][str(place)]
+        assert rounds_of(site["rounds_without"]) == np.flatnonzero(dropped[:, place]).tolist()
+        assert site["faults_in_all"] == np.sum(dropped[:, place] & ~at_once[:, place])
+
+
+# --- What clients remember on their owner's disk: whole or not there, of the clients and the algorithm that it was kept
+# of.
+
+
+RUN, OTHER = "0f" * 16, "ab" * 16
+CLIENTS = {3: 0, 5: 1}
+MEMORY = {"control": jnp.arange(6.0).reshape(2, 3), "steps": jnp.array([1, 2])}
+
+
+def test_what_is_kept_is_read_again_and_three_of_each_run_stay(tmp_path: Path) -> None:
+    folder = MemoryFolder(tmp_path / "made" / "here")
+    for number in range(1, 13):
+        folder.keep(RUN, number, str(number).encode())
+    folder.keep(OTHER, 1, b"other")
+    assert [folder.read(RUN, number) for number in (10, 11, 12)] == [b"10", b"11", b"12"]
+    assert folder.read(OTHER, 1) == b"other"
+    assert len(list(folder.path.iterdir())) == 4
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.path.iterdir()} == {0o600}
+    with pytest.raises(hf.SiteError, match="not at the site any more"):
+        folder.read(RUN, 9)
+    folder.keep(RUN, 12, b"again")  # by a server that had not come to write its own
+    assert folder.read(RUN, 12) == b"again"
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "", "0f/0f", "0F" * 16, "*"])
+def test_a_server_cannot_choose_the_place(name: str, tmp_path: Path) -> None:
+    folder = MemoryFolder(tmp_path / "here")
+    for ask in (lambda: folder.keep(name, 1, b"x"), lambda: folder.read(name, 1), lambda: folder.keep(RUN, -1, b"x")):
+        with pytest.raises(hf.SiteError, match="which no server's is"):
+            ask()
+    assert [path.name for path in tmp_path.rglob("*")] == ["here"]
+
+
+def test_a_place_where_nothing_can_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(hf.SettingError, match="--keep .* no folder can be made there"):
+        MemoryFolder(tmp_path / "file" / "folder")
+
+
+def test_memories_are_of_their_clients_and_their_algorithm() -> None:
+    content = memory_bytes(MEMORY, CLIENTS)
+    again = memory_of(content, {name: jnp.zeros_like(leaf) for name, leaf in MEMORY.items()}, CLIENTS)
+    for name, leaf in MEMORY.items():
+        np.testing.assert_array_equal(again[name], leaf)
+        assert again[name].dtype == leaf.dtype
+    with pytest.raises(hf.SiteError, match=r"of clients \[3, 5\], and this site holds \[3, 4\]"):
+        memory_of(content, MEMORY, {3: 0, 4: 1})
+    for unlike in ({"control": MEMORY["control"]}, MEMORY | {"control": jnp.zeros((2, 4))}):
+        with pytest.raises(hf.SiteError, match="of another algorithm"):
+            memory_of(content, unlike, CLIENTS)
+
+
+def test_a_full_disk_keeps_no_part_and_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = MemoryFolder(tmp_path)
+    folder.keep(RUN, 1, b"before")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hierfl.runtime.sites.memory_folder.os.fsync", full)
+    with pytest.raises(hf.SiteError, match=r"took nothing of 5 bytes \(No space left on device\)"):
+        folder.keep(RUN, 2, b"after")
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.iterdir()] == [f"{RUN}-000000001.memory"] and folder.read(
+        RUN, 1
+    ) == b"before"

@@ -51,15 +51,6 @@ def test_the_printed_horizon_is_the_least_of_the_printed_bound(steps: int | None
     assert by_theory["rounds"] >= theory["rounds"] and theory["schedule"] == "theory-as-printed"
 
 
-def test_a_run_by_a_given_h_makes_these_steps() -> None:
-    """Gamma belongs to H; the run is that with both given."""
-    by_theory = run(distance(), FedRZO(schedule="theory", local_steps=7, accuracy=1.0), x0=0.5, seed=3)
-    theory = by_theory.settings["theory"]
-    assert theory["local_steps"] == 7
-    given = run(distance(), FedRZO(step_size=theory["step_size"], local_steps=7), x0=0.5, seed=3)
-    np.testing.assert_array_equal(by_theory.iterate, given.iterate)
-
-
 def test_more_local_steps_of_bilevel_problems_are_printed_and_not_proved() -> None:
     """[2S] Lemma 9: with its gap closed Theorem 1 covers H = 1 alone; as printed gamma meets the printed limit for H = 7."""
     problem = coupled_clients()

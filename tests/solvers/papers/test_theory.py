@@ -97,16 +97,6 @@ def test_an_accuracy_out_of_reach_is_said() -> None:
         solve(problem, FedRZO(schedule="theory", accuracy=1e-200))
 
 
-@pytest.mark.parametrize("lower", [ProjectionMethod(steps=200), Extragradient(steps=200)])
-def test_zohfl_takes_any_lower_solver_of_its_scope(lower: Any) -> None:
-    problem = bounded_clients()
-    result = solve(problem, ZOHFL(lower=lower, step_size=0.02), rounds=20)
-    exact = solve(problem, ZOHFL(lower=Exact(), step_size=0.02), rounds=20)
-    np.testing.assert_allclose(result.iterate, exact.iterate, atol=1e-9)
-    with pytest.raises(hf.IncompatibleSolverError, match="LocalSGD"):
-        solve(problem, ZOHFL(lower=LocalSGD()))
-
-
 def test_local_sgda_says_that_it_ignores_a_moving_set() -> None:
     x, y = cp.Variable(name="x"), cp.Variable(name="y")
     moving = hf.Problem(hf.Minimize(clients=cp.square(x) + y), lower=hf.ArgMax(y, cp.square(x) + y, [y <= -x]))

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.solvers import ZOHFL, Decay, Exact, FedRZO, ImplicitGradient, LogGrowth
+from hierfl.solvers import ZOHFL, Decay, Exact, FedAvg, FedRZO, ImplicitGradient, LogGrowth, ProjectedSGD
 from hierfl.solvers.parts import step_schedules
-from hierfl.solvers.parts.step_schedules import tabulate, tabulate_steps
+from hierfl.solvers.parts.step_schedules import settings_key, tabulate, tabulate_steps
 
 
 @pytest.mark.parametrize(
@@ -101,3 +101,40 @@ def test_a_callable_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[Any] = []
     monkeypatch.setattr(step_schedules, "signature", lambda of: looks.append(of) or signature(of))
     assert len(tabulate(Decay(0.1).__call__, 1000, "step_size")) == 1000 and len(looks) == 1
+
+
+# --- Equal settings have equal keys, others have others.
+
+
+def rising(r: int) -> float:
+    return r / 10
+
+
+SETTINGS: list[Any] = [
+    lambda: FedAvg(0.1),
+    lambda: FedAvg(0.2),
+    lambda: FedAvg(Decay(0.1)),
+    lambda: FedAvg(rising),
+    lambda: FedAvg(0.1, [1, 2]),
+    lambda: FedAvg(0.1, [2, 1]),
+    lambda: FedAvg(0.1, np.array([1, 2])),
+    lambda: FedAvg(0.1, np.array([1.0, 2.0])),
+    lambda: ZOHFL(lower=ProjectedSGD(steps=[1, 2])),
+    lambda: ZOHFL(lower=ProjectedSGD(steps=[1, 3])),
+    lambda: ZOHFL(lower=Exact()),
+    lambda: {"a": [1]},
+    lambda: {"a": [2]},
+]
+
+
+@pytest.mark.parametrize("make", SETTINGS)
+def test_keys(make: Any) -> None:
+    key = settings_key(make())
+    assert key == settings_key(make()) and hash(key) == hash(settings_key(make()))
+    assert sum(settings_key(other()) == key for other in SETTINGS) == 1
+
+
+def test_others_are_their_own_keys() -> None:
+    mine = object()
+    assert settings_key(mine) is mine
+    assert settings_key(lambda r: r) != settings_key(lambda r: r)

@@ -36,13 +36,14 @@ def mean_of(scope: str, term: Any) -> Any:
     return hf.E(term) if scope == "sample" else term
 
 
-@pytest.mark.parametrize("scope", [None, "federation", "client", "sample"])
-@pytest.mark.parametrize("constrained", [False, True])
+@pytest.mark.parametrize(
+    ("scope", "constrained"), [("client", True), ("federation", False), (None, True), ("sample", False)]
+)
 def test_fedrzo_rebuilds_the_trajectory(scope: str | None, constrained: bool) -> None:
     declared = problem(scope, *([lambda x: x >= -0.2, lambda x: x <= 0.4] if constrained else []))
     settings: dict[str, Any] = {"step_size": 0.01, "local_steps": 3, "directions": 2, "participation": 0.6}
     runs = {
-        way: declared.solve(FedRZO(communication=way, lower=Exact(), **settings), rounds=200, progress=False)
+        way: declared.solve(FedRZO(communication=way, lower=Exact(), **settings), rounds=40, progress=False)
         for way in ("full", "scalars")
     }
     np.testing.assert_allclose(runs["scalars"].iterate, runs["full"].iterate, atol=1e-9)
@@ -50,17 +51,17 @@ def test_fedrzo_rebuilds_the_trajectory(scope: str | None, constrained: bool) ->
     assert runs["scalars"].communication["scalars_up_per_round"] == 2 * each
 
 
-@pytest.mark.parametrize("scope", [None, "client", "sample"])
+@pytest.mark.parametrize("scope", [None, "client"])
 def test_zohfl_sends_one_number_each(scope: str | None) -> None:
     declared = problem(scope, lambda x: x >= -0.2)
     runs = {
-        way: declared.solve(ZOHFL(communication=way, step_size=0.01, lower=Exact()), rounds=200, progress=False)
+        way: declared.solve(ZOHFL(communication=way, step_size=0.01, lower=Exact()), rounds=40, progress=False)
         for way in ("full", "scalars")
     }
     np.testing.assert_allclose(runs["scalars"].x, runs["full"].x, atol=1e-9)
     sent = runs["scalars"].communication
-    assert sent["scalars_up"] == 200 * 3
-    assert sent["scalars_down"] == 199 * 3 * 3  # each learns all three numbers of the round before; x0 is known
+    assert sent["scalars_up"] == 40 * 3
+    assert sent["scalars_down"] == 39 * 3 * 3  # each learns all three numbers of the round before; x0 is known
 
 
 def test_absent_clients_catch_up() -> None:
