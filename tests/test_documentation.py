@@ -134,7 +134,7 @@ def test_a_traceback_ends_with_the_entry() -> None:
 
 def test_the_gallery_has_as_many_problems_as_it_is_said_to() -> None:
     count = len(list((DOCS / "gallery").glob("*.md"))) - 1
-    names = "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty".split()
+    names = ["ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty"]
     for page in (DOCS / "index.md", DOCS / "gallery" / "index.md", DOCS.parent / "README.md"):
         (told,) = re.findall(r"(\w+teen|ten|eleven|twelve|twenty) problems", page.read_text().lower())
         assert told == names[count - 10], page
@@ -159,5 +159,6 @@ def test_every_cell_is_python() -> None:
 
 def test_links_between_pages_lead_to_pages() -> None:
     for page in PAGES:
+        assert "[](" not in page.read_text(), f"{page.name}: where pages are read as they are, a link without words is not seen"
         for target in re.findall(r"\]\(([^)#\s]+\.(?:md|rst))(?:#[\w-]+)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
