@@ -163,6 +163,7 @@ def test_every_cell_is_python() -> None:
 
 def test_links_between_pages_lead_to_pages() -> None:
     for page in PAGES:
+        assert "[](" not in page.read_text(), f"{page.name}: where pages are read as they are, a link without words is not seen"
         for target in re.findall(r"\]\(([^)#\s]+\.(?:md|rst))(?:#[\w-]+)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
