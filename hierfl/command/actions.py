@@ -154,7 +154,6 @@ def _report(chosen: argparse.Namespace) -> None:
 def _models(chosen: argparse.Namespace) -> None:
     """Ready declarations, with the first line of what their modules say."""
     import inspect as signatures
-    import sys
 
     from hierfl import models
     from hierfl.problem import Problem

@@ -173,7 +173,6 @@ def _best_regression(images: np.ndarray, labels: np.ndarray, test: tuple[np.ndar
 
 
 def _draw(outcomes: Sequence[DemoOutcome], path: Path) -> None:
-    """Draw the accuracy by round between the two yardsticks, named beside their lines."""
     from matplotlib.figure import Figure
 
     from hierfl.house_style import COLOURS, house_style

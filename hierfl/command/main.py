@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from hierfl.command.actions import ACTIONS
 from hierfl.errors import HierflError
 from hierfl.near_names import near_names
+from hierfl.version import VERSION
 
 if TYPE_CHECKING:
     Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -47,7 +48,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    whole.add_argument("--version", action="version", version=_version())
+    whole.add_argument("--version", action="version", version=f"hierfl {VERSION}")
     commands = whole.add_subparsers(title="commands", required=True, metavar="command", dest="command")
     problem = argparse.ArgumentParser(add_help=False)
     problem.add_argument("problem", help=PLACE)
@@ -259,12 +260,6 @@ def _add_flower(commands: Commands) -> None:
     new = what.add_parser("new", allow_abbrev=False, help="write an app that solves a problem (hf.runtime.Flower)")
     new.add_argument("problem", help=f"which every site has, too: {PLACE}")
     new.add_argument("folder", type=Path, metavar="DIR", help="where to write; it must not be there, or be empty")
-
-
-def _version() -> str:
-    from hierfl.version import VERSION
-
-    return f"hierfl {VERSION}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -81,8 +81,7 @@ class DifferenceOracle(ImplicitOracle):
         evaluation, random = self.problem.exact.at(self._start), np.random.default_rng(self._seed)
         solution = evaluation.solution
         left = ROUNDING if solution is None else max(ROUNDING, float(np.max(solution.residual, initial=0.0)))
-        objective = self.problem.declaration.objective
-        if uses_black_box([term for term in (objective.clients, objective.server) if term is not None]) is not None:
+        if uses_black_box(self.problem.declaration.objective.terms) is not None:
             shown = min(self._shown_along(random.standard_normal(self._start.size)) for _ in range(PLACES))
             left = max(left, shown / (1.0 + abs(float(evaluation.value))))
         return min(left, COARSEST)

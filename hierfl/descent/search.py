@@ -61,26 +61,23 @@ class Bundle:
 
     def step(self, rows: DecisionRows) -> ModelStep | None:
         """The model's minimiser on X; where its program is not solved, of the best point's piece alone, once for every best point."""
-        answer = self._lowest(rows)
+        answer = self.lowest(rows)
         if answer is None and self._forgotten_at is not self.centre:
             self._forgotten_at = self.centre
             self.pieces = [self.centre]
             self._restart()
-            answer = self._lowest(rows)
+            answer = self.lowest(rows)
         if answer is None:
             return None
         self.length = max(self._measured(answer.d), SHORT * (1.0 + self._measured(self.centre.x)))
         return answer
 
-    def looser_step(self, rows: DecisionRows, share: float) -> ModelStep | None:
-        """The minimiser on X of the model with a share of its curvature; None where that program is not solved."""
-        return self._lowest(rows, share)
-
     def _measured(self, d: Float[np.ndarray, " n"]) -> float:
         """The length of a step in the variables' units."""
         return float(np.linalg.norm(d / self.units))
 
-    def _lowest(self, rows: DecisionRows, share: float = 1.0) -> ModelStep | None:
+    def lowest(self, rows: DecisionRows, share: float = 1.0) -> ModelStep | None:
+        """The minimiser on X of the model with a share of its curvature; None where that program is not solved."""
         slopes, errors = self._highest()
         whole = 1.0 + self._measured(self.centre.x)
         lengths = self.length, float(np.sqrt(self.length * whole)), whole  # in one of them the program is well scaled
@@ -386,7 +383,7 @@ class Descent:
         """
         before, x = self.bundle.centre, self.bundle.centre.x
         for share in LOOSER:
-            step = self.bundle.looser_step(self.rows, share)
+            step = self.bundle.lowest(self.rows, share)
             if step is None or step.decrease <= self.accuracy * self._scale:
                 continue
             if self._longer_from is not self.bundle.centre:

@@ -14,7 +14,7 @@ Clients are asked for sums over their rows alone: gradient, Hessian, sum of psi 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -38,6 +38,7 @@ from hierfl.compiler.oracles import Oracles
 from hierfl.compiler.row_sums import POWERS, RowLoss, RowSums
 from hierfl.errors import DataError, NoGradientError, SettingError
 from hierfl.house_style import house_style, panels, require_axes
+from hierfl.inspect.kinks.switches import nodes_of
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.aggregates import Cox, HazardLoss
@@ -290,12 +291,7 @@ class _Estimator:
 
     @property
     def size(self) -> int:
-        """How many clients there are."""
         return self.oracles.num_clients
-
-    @property
-    def averages(self) -> list[Any]:
-        return self.loss.averages
 
     def require_regular(self) -> None:
         """Rows, not laws; and a loss with a second derivative.
@@ -305,7 +301,7 @@ class _Estimator:
         SettingError, NoGradientError
             Naming what is in the way.
         """
-        if not self.averages:
+        if not self.loss.averages:
             raise SettingError("inference: the level contains no E, total or aggregate of rows, so that nothing is estimated from data.")
         if any(table.weights is not None for table in self._tables):
             raise SettingError("inference: clients hold distributions, of which there are no rows to learn from.")
@@ -332,7 +328,6 @@ class _Estimator:
         return RowSums(*(np.asarray(part) * np.reshape(weights**power, (-1, *(1,) * (part.ndim - 1))) for part, power in zip(found, POWERS)))
 
     def _of_clients(self, data: Data, points: Array, x: Array) -> Any:
-        """What they say; pure."""
         clients = data.clients
         return clients.one_by_one(lambda place: self.loss.sums(clients.party(place), points[place], x))
 
@@ -392,7 +387,7 @@ class _Estimator:
     def _model(self, sums: RowSums, inverse: np.ndarray, counts: np.ndarray, p: int, client: int | None) -> tuple[np.ndarray, list[str]]:
         """c phi H^-1; of the entries ``p`` are told apart."""
         weights = np.asarray(self.oracles.static_data.clients.weights) if client is None else np.ones(1)
-        summed = {isinstance(one, total) for one in self.averages}
+        summed = {isinstance(one, total) for one in self.loss.averages}
         if len(self._tables) > 1:
             raise SettingError("inference(kind='model'): the loss is of several tables, whose rows weigh differently: take kind='robust'.")
         if len(summed) > 1:
@@ -404,9 +399,9 @@ class _Estimator:
                 "Federation(weights='samples'), or kind='robust'."
             )
         rows = counts.sum()
-        inner = [one.per_sample for one in self.averages if not isinstance(one, RowAggregate)]
-        if inner and all(one.is_quadratic() and not any(isinstance(a, cp.huber) for a in _atoms(one)) for one in inner):  # to CVXPY huber is
-            residuals = _residuals_of(inner[0]) if len(self.averages) == 1 else None
+        inner = [one.per_sample for one in self.loss.averages if not isinstance(one, RowAggregate)]
+        if inner and all(one.is_quadratic() and not any(isinstance(a, cp.huber) for a in nodes_of(one)) for one in inner):  # to CVXPY huber is
+            residuals = _residuals_of(inner[0]) if len(self.loss.averages) == 1 else None
             if residuals is None:
                 raise SettingError(
                     f"inference(kind='model'): {expression_text(inner[0])} is quadratic, and no square of residuals, of which a dispersion could be "
@@ -418,7 +413,7 @@ class _Estimator:
                 raise SettingError(f"inference: {rows} rows{whose} are not enough for a dispersion beside {p} estimates: take kind='robust'.")
             dispersion = 2.0 * sums.loss.sum() / shares[0] / freedom
             return shares[0] * dispersion * inverse, [f"dispersion {dispersion:.6g}, from {freedom} degrees of freedom"]
-        likely = all(isinstance(one, Cox) for one in self.averages) or any(isinstance(a, cp.logistic | cp.exp | HazardLoss) for one in inner for a in _atoms(one))
+        likely = all(isinstance(one, Cox) for one in self.loss.averages) or any(isinstance(a, cp.logistic | cp.exp | HazardLoss) for one in inner for a in nodes_of(one))
         return shares[0] * inverse, [] if likely else ["the loss is taken for the negative logarithm of a likelihood; kind='robust' need not be"]
 
     @staticmethod
@@ -466,9 +461,6 @@ class _Estimator:
     def _tables(self) -> list[Any]:
         return [table for table in self.oracles.static_data.clients.tables if set(table.samples) & set(self.loss.samples)]
 
-    def _names(self) -> str:
-        return ", ".join(v.name() for v in self.layout.variables)
-
     def _entry_names(self) -> tuple[str, ...]:
         """The columns that a variable's entries multiply, where they have names; else the entries themselves."""
         federation, names = self.oracles.declaration.federation, []
@@ -510,12 +502,6 @@ def _residuals_of(loss: Any) -> int | None:
     if not (square or isinstance(loss, cp.quad_over_lin)) or not loss.args[0].is_affine() or loss.shape not in ((), (1,)):
         return None
     return int(loss.args[0].size)
-
-
-def _atoms(part: Any) -> Iterator[Any]:
-    yield part
-    for one in getattr(part, "args", ()):
-        yield from _atoms(one)
 
 
 def _by_client(y: Any, clients: int) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +38,17 @@ class Plane(NamedTuple):
     def at(self, coordinates: np.ndarray) -> np.ndarray:
         """The points ``(k, n)`` at coordinates ``(k, 2)``."""
         return np.asarray(self.centre + coordinates @ self.directions)
+
+
+def bisected(
+    inside: np.ndarray, outside: np.ndarray, is_inside: Callable[[np.ndarray], np.ndarray], width: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Edges between places (k,) of either side, all at once, to within a width: (the last ones inside, the first ones outside)."""
+    while np.max(np.abs(outside - inside), initial=0.0) > width:
+        middle = 0.5 * (inside + outside)
+        same = is_inside(middle)
+        inside, outside = np.where(same, middle, inside), np.where(same, outside, middle)
+    return inside, outside
 
 
 def grid_of(plane: Plane, s: np.ndarray) -> np.ndarray:

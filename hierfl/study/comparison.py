@@ -191,9 +191,9 @@ class Comparison(Shown):
             raise SettingError(f"axis={axis!r}: {name} has counted {known}{why}.")
         places = [curve.counts[AXES[axis]] for curve in curves]
         at = np.unique(np.concatenate(places)) if places else np.zeros(0)
-        rows = []
+        rows, sign = [], self._sign(named)
         for curve, own in zip(curves, places):
-            values = curve.best_by(AXES[axis], self._sign(named))[1] if best else curve.value
+            values = sign * np.fmin.accumulate(sign * curve.value) if best else curve.value
             found = values[np.maximum(np.searchsorted(own, at, side="right") - 1, 0)]
             rows.append(np.where((at >= own[0]) & (at <= own[-1]), found, np.where(at > own[-1], values[-1], np.nan)))
         with np.errstate(all="ignore"):

@@ -69,11 +69,6 @@ class Curve:
         final = float(result.value) if result.violation.feasible else float("nan")
         return cls(result.settings["seed"], result.status, counts, np.where(violated, np.nan, sampled.value), final)
 
-    def best_by(self, column: str, sign: float) -> tuple[Float[np.ndarray, " points"], Float[np.ndarray, " points"]]:
-        """(what had been taken, the best value until then)."""
-        running = sign * np.fmin.accumulate(sign * self.value)
-        return self.counts[column], running
-
     def to_json(self) -> dict[str, Any]:
         """Plain numbers, from which :meth:`of_json` makes the very same again."""
         return {

@@ -19,6 +19,7 @@ import numpy as np
 from hierfl.compiler.content_marks import content_mark
 from hierfl.compiler.starting_points import start_points
 from hierfl.errors import CheckpointError, DivergedError, IncompatibleSolverError, SettingError
+from hierfl.inspect.argument_checks import require_whole
 from hierfl.jaxtools.interruption import INTERRUPTED, CutShort
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import Card, Shown, call_text
@@ -140,8 +141,7 @@ class Study(Shown):
         KeyboardInterrupt
             At Ctrl-C; what was finished is in the folder.
         """
-        if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
-            raise SettingError(f"processes={processes!r}: a whole number of at least 1.")
+        require_whole("processes", processes, 1)
         home = None if folder is None else Path(folder).expanduser()
         if home is not None:
             home.mkdir(parents=True, exist_ok=True)

@@ -43,13 +43,12 @@ from hierfl.progress import RunProgress
 
 
 def _randomness(study: Examination) -> Examined:
-    """Examine the samples: unbiasedness, variances, and the smoothness of the server's term."""
     clients, problem = study.holders.clients, study.compiled.declaration
     first = study.assumption("(ii)") if study.problem_class == "nn" else ""
     findings = [Finding("unbiased samples", "proved", "minibatches are drawn uniformly with replacement, or from the law itself", first)]
     constants: list[Constant] = []
     if study.problem_class == "nn":
-        nu = max(spread(study, problem.objective.clients, h) for h in clients)
+        nu = max(spread(problem.objective.clients, h) for h in clients)
         constants.append(Constant("nu^2", nu, "<=", "a quarter of the range of f squared (Popoviciu)"))
         findings.append(_bounded(study, "bounded variance of f", nu, first))
     if study.problem_class == "hfl":
@@ -238,7 +237,6 @@ GAPS = {
 
 
 def _form_of_declaration(study: Examination) -> tuple[Finding, ...]:
-    """Compare the declaration with the form of the papers' class."""
     problem = study.compiled.declaration
     weights = study.holders.data.clients.weights
     equal = bool(np.allclose(weights, 1.0 / len(weights), rtol=1e-12))

@@ -154,7 +154,6 @@ class Holder:
 
 
 def _hulls(table: Table, rows: np.ndarray) -> dict[int, Interval]:
-    """The range of every leaf over some rows of a table."""
     return {leaf: Interval.hull(np.asarray(values)) for leaf, values in table.rows(rows).items()}
 
 
@@ -194,13 +193,14 @@ class Holders:
         """Samples of a sample-scope level as holders, at most ``SAMPLE_LIMIT`` of each client (evenly spread)."""
         place = self.compiled.row_table(self.data.clients)
         table = self.data.clients.tables[place]
-        holders = []
+        lower_set, holders = self.compiled.lower_set, []
+        moving = lower_set is not None and bool(lower_set.depends_on & set(table.samples))
         for client in self.clients:
             start, count = int(table.offsets[client.index]), int(table.counts[client.index])
             for row in np.unique(np.linspace(0, count - 1, min(count, SAMPLE_LIMIT)).astype(int)):
                 values = {leaf: np.asarray(v) for leaf, v in table.rows(start + row).items()}
                 known: Known = {**client.known, **{leaf: Interval.of(v) for leaf, v in values.items()}}
-                known = self._with_lower(dict(known)) if self._sets_depend_on(table.samples) else known
+                known = self._with_lower(dict(known)) if moving else known
                 own = {**client.own, **{leaf: jnp.asarray(v) for leaf, v in values.items()}}
                 holders.append(Holder(f"{client.label}, sample {row}", client.index, None, own, known, 1))
         return tuple(holders)
@@ -246,12 +246,7 @@ class Holders:
         sides = [self.data.clients, *([] if self.data.server is None else [self.data.server])]
         return frozenset(s for side in sides for t in side.tables if t.quantiles is not None for s in t.samples)
 
-    def _sets_depend_on(self, samples: tuple[int, ...]) -> bool:
-        lower_set = self.compiled.lower_set
-        return lower_set is not None and bool(lower_set.depends_on & set(samples))
-
     def _supports(self, population: Population, index: int, samples: tuple[int, ...]) -> dict[int, Interval]:
-        """Bounds on a party's samples that are held as distributions: the supports of these."""
         federation = self.compiled.declaration.federation
         assert federation is not None
         party = federation.clients[index] if population is self.data.clients else federation.server

@@ -95,7 +95,7 @@ def _rows(
 def _largest_shift(normals: np.ndarray, sides: np.ndarray, equations: int) -> float:
     size = normals.shape[1]
     always = _independent(normals[:equations])
-    kept = [k for k in _different(normals, sides, equations)]
+    kept = _different(normals, sides, equations)
     free = min(size - len(always), len(kept))
     count = sum(comb(len(kept), k) for k in range(free + 1))
     if count > SUBSETS:
@@ -184,7 +184,7 @@ def _over_moving_sides(study: Examination, moduli: Moduli, mixed: float) -> tupl
     return value * (1 + 1e-12), f"{how}, {rows}"
 
 
-def _uniqueness(study: Examination, moduli: Moduli) -> Finding:
+def _uniqueness(moduli: Moduli) -> Finding:
     """Whether y(x) is unique, which strong convexity (monotonicity) says."""
     name = "y(x) unique"
     if not moduli.own_mu > 0:
@@ -261,7 +261,7 @@ def _steep_addend(study: Examination, term: cp.Expression, variables: Sequence[c
     return next((part for part, e in alone if is_quadratic(e) and not e.is_affine()), None)
 
 
-def spread(study: Examination, term: cp.Expression | None, holder: Holder) -> float:
+def spread(term: cp.Expression | None, holder: Holder) -> float:
     """A bound on the variance over samples of one sample's value of the term: a quarter of its range squared (Popoviciu)."""
     if term is None or not any(isinstance(p, Sample) for p in term.parameters()):
         return 0.0
@@ -337,14 +337,13 @@ def lipschitz(study: Examination, moduli: Moduli | None) -> Examined:
         _bound_finding(study, "lower gradient Lipschitz in x", mixed, second, of_level),
         _bound_finding(study, "y(x) Lipschitz", slope, how, "", moduli.proved),
         _implicit(study, implicit, whole, assumption, moduli.proved),
-        _uniqueness(study, moduli),
+        _uniqueness(moduli),
         _differentiability(study, moduli),
     )
     return Examined(findings, tuple(constants))
 
 
 def _slope_finding(study: Examination, name: str, variables: Sequence[cp.Variable], value: float, assumption: str) -> Finding:
-    """Whether the clients' term is Lipschitz in x, or in y."""
     title, term = f"f Lipschitz in {name}", study.compiled.declaration.objective.clients
     level, free = study.level, not study.compiled.upper_set.blocks
     if name == "y":

@@ -171,7 +171,6 @@ class LowerSpectra:
 
 
 def _hessian_spectra(study: Examination) -> LowerSpectra:
-    """Bound the spectra of the lower objectives' Hessians in y."""
     level = study.below
     known = known_of_all(study.y_holders)
     curvature = Curvature(study.compiled, level.sign * level.expression, level.variables, known)

@@ -24,8 +24,6 @@ from hierfl.progress import Waits
 from hierfl.value_certificate import Certificate
 
 if TYPE_CHECKING:
-    from hierfl.compiler.compiled_problem import CompiledProblem
-    from hierfl.compiler.lower_level.certificate import Evaluation
     from hierfl.inspect.implicit.layer import ImplicitLayer
     from hierfl.inspect.implicit.midpoints import Midpoints
     from hierfl.inspect.implicit.stationarity import Stationarity
@@ -49,7 +47,9 @@ class KnownValues:
     @classmethod
     def of(cls, compiled: CompiledProblem) -> KnownValues:
         """Those of a problem, kept with it."""
-        return compiled.programs.keep("known values", lambda: cls(uses_black_box(_terms(compiled)) is None))
+        objective, level = compiled.declaration.objective, compiled.declaration.lower_level
+        terms = [*objective.terms, *(level.expressions if level else ())]
+        return compiled.programs.keep("known values", lambda: cls(uses_black_box(terms) is None))
 
     def at(self, x: np.ndarray, parameters: Hashable) -> Evaluation | None:
         """The evaluation at a flat x; None where it is not known."""
@@ -61,13 +61,6 @@ class KnownValues:
             self._known[x.tobytes(), parameters] = evaluation
             while len(self._known) > LATEST:
                 self._known.popitem(last=False)  # in one piece, whatever other threads do
-
-
-def _terms(compiled: CompiledProblem) -> list[Any]:
-    declaration = compiled.declaration
-    level = declaration.lower_level
-    upper = [term for term in (declaration.objective.server, declaration.objective.clients) if term is not None]
-    return [*upper, *(level.expressions if level else ())]
 
 
 class ImplicitFunction(Shown):

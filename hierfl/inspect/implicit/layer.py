@@ -139,7 +139,6 @@ def _read(parameter: cp.Parameter, variable: cp.Variable, own: ClientParameter) 
 
 
 def _with(level: LowerLevel, meant: dict[Any, Any]) -> LowerLevel:
-    """The level with what is meant in place of the parameters."""
     new = copy(level)
     new.expressions = tuple(instantiate(level.expressions, meant))
     new.constraints = tuple(instantiate(level.constraints, meant))
@@ -273,7 +272,10 @@ class ImplicitLayer:
             return self._evaluated(flat)[0].astype(flat.dtype)
 
         def pull(flat: Array, seed: Array) -> tuple[Array]:
-            self._require_switches()
+            if self._untold:
+                raise IncompatibleSolverError(
+                    f"f has no derivative here: kinks of {self._untold[0]} in the upper objective cannot be told. Take layer.y, and write that term in JAX."
+                )
             with computing(double=True):
                 evaluation, gradient = self._gradient(flat.astype(jnp.float64), self.data)
                 self._require(True, flat, evaluation, gradient)
@@ -306,14 +308,11 @@ class ImplicitLayer:
         with computing(double=True):
             evaluation, good = self._evaluation(flat.astype(jnp.float64), self.data)
             if not isinstance(good, jax.core.Tracer) and not bool(good):
-                self._refuse(np.asarray(flat, float), jax.tree.map(np.asarray, evaluation), _slack(flat))
+                point, slack = np.asarray(flat, float), AS_GIVEN if flat.dtype == jnp.float64 else SINGLE
+                require_in_upper_set(self.problem, point, slack)
+                require_solved(self.problem, self.problem.exact.method, point, jax.tree.map(np.asarray, evaluation))
             value = self.problem.sign * jnp.where(good, evaluation.value, jnp.nan)
             return value, jnp.where(good, evaluation.solution.y, jnp.nan)
-
-    def _refuse(self, flat: np.ndarray, evaluation: Evaluation, slack: float) -> None:
-        """Raise what is wrong at a point that has no value."""
-        require_in_upper_set(self.problem, flat, slack)
-        require_solved(self.problem, self.problem.exact.method, flat, evaluation)
 
     def _require(self, of_f: bool, flat: Array, evaluation: Evaluation, gradient: Array) -> None:
         """Raise where a derivative is not one, unless it is traced."""
@@ -429,19 +428,12 @@ class ImplicitLayer:
 
     @cached_property
     def _switches(self) -> Switches:
-        """Of all terms."""
         return Switches.of(self.problem)
 
     @cached_property
     def _untold(self) -> list[str]:
         """The upper terms' atoms whose kinks cannot be told."""
         return [expression_text(node) for term in self.problem.declaration.objective.terms for node in nodes_of(term) if is_opaque(node)]
-
-    def _require_switches(self) -> None:
-        if self._untold:
-            raise IncompatibleSolverError(
-                f"f has no derivative here: kinks of {self._untold[0]} in the upper objective cannot be told. Take layer.y, and write that term in JAX."
-            )
 
     # --- shapes --------------------------------------------------------------------------------------------------
 
@@ -489,11 +481,6 @@ def _require_told(problem: CompiledProblem) -> None:
                     f"kinks of {expression_text(node)} cannot be told, so a layer might differentiate where there is no derivative: give its "
                     f"values as a cp.Parameter, and compute them in JAX before the layer."
                 )
-
-
-def _slack(flat: Array) -> float:
-    """How far rounding may put a point of this precision outside X."""
-    return AS_GIVEN if flat.dtype == jnp.float64 else SINGLE
 
 
 def _by_variable(variables: Shapes, value: Any, what: str) -> dict[int, Array]:

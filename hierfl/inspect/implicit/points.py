@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -333,8 +332,6 @@ def owner_called(compiled: CompiledProblem, owner: int) -> str:
     return f"{compiled.declaration.client_called(client)}, row {owner - int(offsets[client])}"
 
 
-@contextmanager
-def shown(total: int, what: str, progress: bool) -> Iterator[RunProgress]:
+def shown(total: int, what: str, progress: bool) -> RunProgress:
     """Show a progress bar over points."""
-    with RunProgress(total, what, progress, "points") as bar:
-        yield bar
+    return RunProgress(total, what, progress, "points")

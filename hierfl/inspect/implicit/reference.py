@@ -37,6 +37,7 @@ from hierfl.descent.implicit_oracle import ImplicitOracle
 from hierfl.descent.limited_search import LimitedDescent
 from hierfl.descent.search import BOTTOM, Descent
 from hierfl.errors import DivergedError, InfeasibleError, LowerLevelError, SettingError
+from hierfl.inspect.argument_checks import require_whole
 from hierfl.inspect.implicit.points import Points, owners
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
@@ -204,14 +205,27 @@ class Reference(Shown):
     y: Any
     value: float
     certificate: Certificate
-    local_minima: tuple[float, ...]
-    points: tuple[Any, ...]
-    evaluations: int
     guarantee: str
+    local_minima: tuple[float, ...] = ()
+    points: tuple[Any, ...] = ()
+    evaluations: int = 0
     bound: float | None = None
     gap: float | None = None
     multipliers: Any = None
     status: str = "searched"
+
+    @classmethod
+    def at(cls, compiled: CompiledProblem, x: np.ndarray, evaluation: Evaluation, guarantee: str, **known: Any) -> Reference:
+        """A point (n,) where f is evaluated; ``known`` are further attributes."""
+        solution = evaluation.solution
+        return cls(
+            x=compiled.upper.unflatten(x),
+            y=None if solution is None else public_response(compiled, solution.y),
+            value=compiled.sign * float(evaluation.value),
+            certificate=Certificate.of(compiled, x, evaluation),
+            guarantee=guarantee,
+            **known,
+        )
 
     def _card(self) -> Card:
         if self.bound is not None:
@@ -264,15 +278,13 @@ def _key(compiled: CompiledProblem, restarts: int, seed: int) -> tuple[Any, ...]
 
 @double_precision
 def _searched(compiled: CompiledProblem, restarts: int, seed: int, x0: Any, progress: bool) -> Reference:
-    """Search for the best point; errors as for ``Problem.reference``."""
     size = compiled.upper.size
     require_continuous(compiled.upper.variables, "reference() without certificate='global'")
     if size > SIZE_LIMIT:
         raise SettingError(
             f"reference() is for small problems: x has {size} scalars, at most {SIZE_LIMIT} are treated."
         )
-    if isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 1:
-        raise SettingError(f"restarts={restarts!r}: a whole number of at least 1.")
+    require_whole("restarts", restarts, 1)
     search = LocalSearch(compiled)
     given = [] if x0 is None else [compiled.upper.flatten(x0, "x0")]
     candidates, how = candidates_on(compiled, seed, given)
@@ -298,7 +310,16 @@ def _searched(compiled: CompiledProblem, restarts: int, seed: int, x0: Any, prog
         f"the best of {how}{gaps} and of {len(starts)} local searches from the best of them{joined}; {search.how}. "
         f"A local minimum up to the searches' accuracy; global unless a basin lies between the points."
     )
-    return _described(compiled, _distinct(ends), search.count, guarantee)
+    distinct = _distinct(ends)
+    return Reference.at(
+        compiled,
+        distinct[0].x,
+        compiled.exact.at(distinct[0].x),
+        guarantee,
+        local_minima=tuple(compiled.sign * end.value for end in distinct),
+        points=tuple(compiled.upper.unflatten(end.x) for end in distinct),
+        evaluations=search.count,
+    )
 
 
 def _ends(search: LocalSearch, starts: list[np.ndarray], restarts: int, bar: RunProgress) -> list[LocalMinimum]:
@@ -322,23 +343,6 @@ def _distinct(ends: list[LocalMinimum]) -> list[LocalMinimum]:
         if all(np.linalg.norm(end.x - other.x) > 1e-3 * (1 + np.linalg.norm(end.x)) for other in distinct):
             distinct.append(end)
     return distinct
-
-
-def _described(compiled: CompiledProblem, distinct: list[LocalMinimum], evaluations: int, guarantee: str) -> Reference:
-    """Evaluate f at the best of the distinct ends, and describe it."""
-    best = distinct[0].x
-    evaluation = compiled.exact.at(best)
-    solution = evaluation.solution
-    return Reference(
-        x=compiled.upper.unflatten(best),
-        y=None if solution is None else public_response(compiled, solution.y),
-        value=compiled.sign * float(evaluation.value),
-        certificate=Certificate.of(compiled, best, evaluation),
-        local_minima=tuple(compiled.sign * end.value for end in distinct),
-        points=tuple(compiled.upper.unflatten(end.x) for end in distinct),
-        evaluations=evaluations,
-        guarantee=guarantee,
-    )
 
 
 RAISES = 6  # by what powers of ten the penalty is raised
@@ -388,7 +392,14 @@ def _least(compiled: CompiledProblem, settings: dict[str, Any]) -> Reference:
     assert goal.declaration.penalty is not None
     goal.declaration.penalty.weigh(1.0, 0.0)
     least = reference(goal, **settings)
-    _require_feasible(compiled, least)
+    violations = _violations(compiled, least.x)
+    if not violations.feasible:
+        violated = "; ".join(map(str, violations.violated))
+        x = np.array2string(compiled.upper.flatten(least.x, "x"), threshold=6, precision=6)
+        raise InfeasibleError(
+            f"no x was found whose answers satisfy the upper constraints: where they are violated least, at x = {x}, {violated} "
+            f"({least.guarantee.partition(';')[0]})."
+        )
     return least
 
 
@@ -416,17 +427,6 @@ def _violations(compiled: CompiledProblem, x: Any) -> Violations:
     solution = compiled.exact.at(flat).solution
     assert solution is not None
     return Violations.at(compiled, flat, solution.y)
-
-
-def _require_feasible(compiled: CompiledProblem, least: Reference) -> None:
-    violations = _violations(compiled, least.x)
-    if not violations.feasible:
-        violated = "; ".join(map(str, violations.violated))
-        x = np.array2string(compiled.upper.flatten(least.x, "x"), threshold=6, precision=6)
-        raise InfeasibleError(
-            f"no x was found whose answers satisfy the upper constraints: where they are violated least, at x = {x}, {violated} "
-            f"({least.guarantee.partition(';')[0]})."
-        )
 
 
 def _of_f(compiled: CompiledProblem, found: Reference, rho: float) -> Reference:

@@ -258,7 +258,6 @@ def _in_time(compiled: CompiledProblem, result: Result, x: np.ndarray, value: fl
 
 
 def _look(compiled: CompiledProblem, x: np.ndarray, value: float) -> Nearby:
-    """What f is at and near x."""
     against = _against(compiled, value)
     if against:
         return Nearby(why_not=against)
@@ -308,7 +307,6 @@ class _Look:
         self.size = 1.0 + float(np.linalg.norm(x))
 
     def nearby(self) -> Nearby:
-        """All that can be said."""
         if self.steep == 0.0:
             modulus = _modulus_of(self.compiled)
             still = Nearby(slope=0.0, gain=0.0)

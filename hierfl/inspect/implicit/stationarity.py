@@ -284,7 +284,8 @@ def _largest_jump(points: Points, at: np.ndarray, value: np.ndarray, gradient: n
     for turn in range(HALVINGS):
         live = _unexplained(near, far) > noise
         if turn == SCREENED:
-            live &= _is_among_largest(_unexplained(near, far) / _lengths(near, far), KEPT)
+            steepness = _unexplained(near, far) / _lengths(near, far)
+            live &= np.argsort(np.argsort(-steepness)) < KEPT
         near, far = near.chosen(live), far.chosen(live)
         if float(np.max(_lengths(near, far), initial=0.0)) <= shortest:
             break
@@ -312,10 +313,6 @@ def _unexplained(near: _Ends, far: _Ends) -> np.ndarray:
 
 def _lengths(near: _Ends, far: _Ends) -> np.ndarray:
     return np.asarray(np.linalg.norm(far.at - near.at, axis=1))
-
-
-def _is_among_largest(values: np.ndarray, count: int) -> np.ndarray:
-    return np.argsort(np.argsort(-values)) < count
 
 
 LEAST_SAMPLES = 64

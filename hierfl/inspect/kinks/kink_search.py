@@ -31,21 +31,105 @@ from hierfl.inspect.kinks.kink import (
 from hierfl.inspect.kinks.one_sided import LEAST_STEP, ROUGH_DISTANCES, OneSided, Sides, judge
 from hierfl.inspect.kinks.switch_changes import Branches, SwitchChanges
 from hierfl.inspect.kinks.switches import TOLERANCE, Cause
-from hierfl.inspect.window import Line
+from hierfl.inspect.window import Line, bisected
 
 OUTLIER, NEIGHBOURS = 8.0, 8
 LEAP = 3e-7  # of a slope, relative to 1 + |slope|
+CLOSE = 1e-10  # of x
+EDGE_POINTS, EDGES_LIMIT = 9, 64
+TIE = 4.0  # separations between two jumps that are one, with a tie of lower solutions in between
+
+
+def effort(t: np.ndarray, sampled: Sampled) -> int:
+    """Estimate how many points a search for kinks looks at, for a progress bar."""
+    changes = min(LIMIT, int(np.sum(np.diff(sampled.signature, axis=0) != 0)))
+    halvings = int(np.ceil(np.log2(2 / (len(t) * BRACKET))))
+    return len(t) + changes * (halvings + EACH_PLACE)
+
+
+def find_kinks(points: Points, line: Line, t: np.ndarray, sampled: Sampled, branches: Branches | None = None) -> Kinks:
+    """Find all kinks and jumps of f on a line whose places ``t`` (k,) have been sampled; ``branches`` is what is known of y there."""
+    switches = points.switches
+    unseen = (f"{switches.entries:,} atoms and constraints",) if switches.entries > sampled.signature.shape[1] else ()
+    eye = OneSided.of(points, sampled, line.at(t), line.direction, line.radius)
+    eye = eye._replace(branches=branches if eye.exact else None)
+    search = _Search(points, line, eye.coarse, eye.branches)
+    places, dropped = search.places(t, sampled)
+    resolution = Resolution(
+        eye.least_jump,
+        search.separation,
+        eye.distances[-1] * line.radius,
+        float(t[1] - t[0]),
+        (*switches.opaque, *unseen),
+        dropped,
+    )
+    kinks, jumps = search.judged(places, eye) if places else ([], [])
+    shared = frozenset(entry for place in places for entry in place.entries)
+    return Kinks(_distinct(kinks, search.separation), search.whole(jumps), _aggregate(points, t, sampled, shared), resolution)
 
 
 @dataclass(frozen=True)
-class SlopeLeaps:
-    """Looks for leaps between points ``t`` of a line; places closer than the separation are taken for one."""
+class _Search:
+    """Looks for kinks on a line; ``coarse`` says that values are only as good as a conic solver's."""
 
     points: Points
     line: Line
-    separation: float
+    coarse: bool
+    branches: Branches | None
 
-    def leaps(self, t: np.ndarray, slope: np.ndarray, known: np.ndarray) -> tuple[list[KinkPlace], int]:
+    # --- places where there may be one ---------------------------------------------------------------------------
+
+    def places(self, t: np.ndarray, sampled: Sampled) -> tuple[list[KinkPlace], int]:
+        """(places in order, how many were dropped) between points ``t`` that have been sampled."""
+        if not (sampled.reason == 0).any():
+            return [], 0
+        places, dropped = self._between(t, sampled)
+        for grid in self._edges(t, sampled):
+            more, also = self._between(grid, self.points.values(self.line.at(grid)))
+            places, dropped = places + more, dropped + also
+        return merged(places, self.separation, 1e3 * TOLERANCE * self._size), dropped
+
+    @property
+    def separation(self) -> float:
+        """Places that are closer are taken together."""
+        least = ROUGH_DISTANCES[0] if self.coarse else MERGE
+        return max(least * self.line.radius, CLOSE * self._size)
+
+    @property
+    def _size(self) -> float:
+        """The size of x, to which rounding is relative."""
+        return 1.0 + float(np.max(np.abs(self.line.centre), initial=0.0))
+
+    def _between(self, t: np.ndarray, sampled: Sampled) -> tuple[list[KinkPlace], int]:
+        changes = SwitchChanges(self.points, self.line, self.branches)
+        places, dropped = changes.crossings(t, sampled)
+        places += changes.touches(t, sampled) + changes.shared(t, sampled)
+        if not self.points.differentiable:
+            return places + _outliers(self.points, self.line, t, sampled, self.coarse), dropped
+        known, good = np.array([place.t for place in places]), sampled.reason == 0
+        slope = np.full(len(t), np.nan)
+        if self.branches is not None:
+            slope = np.array([self.branches.slope_at(place) for place in t.tolist()])
+        asked = good & np.isnan(slope)
+        if asked.any():
+            slope[asked] = self._tangents(t[asked])[1]
+        leaps, also = self._leaps(t, slope, known)
+        return places + leaps + self._breaks(t, np.where(good, sampled.value, np.nan), slope, known), dropped + also
+
+    def _edges(self, t: np.ndarray, sampled: Sampled) -> list[np.ndarray]:
+        """Make grids that reach from the last point with a value to the edge of a gap."""
+        good = sampled.reason == 0
+        cells = np.flatnonzero(good[1:] != good[:-1])[:EDGES_LIMIT]
+        start, outside = np.where(good[cells], t[cells], t[cells + 1]), np.where(good[cells], t[cells + 1], t[cells])
+
+        def has_value(places: np.ndarray) -> np.ndarray:
+            return self.points.values(self.line.at(places)).reason == 0
+
+        inside, _ = bisected(start, outside, has_value, BRACKET * self.line.radius)
+        far = np.abs(inside - start) > MERGE * self.line.radius
+        return [np.sort(np.linspace(a, b, EDGE_POINTS)) for a, b in zip(start[far], inside[far])]
+
+    def _leaps(self, t: np.ndarray, slope: np.ndarray, known: np.ndarray) -> tuple[list[KinkPlace], int]:
         """Narrow down the cells in which the slope changes by more than beside them, where no known place explains it.
 
         Returns the places, and how many were too many to be looked at.
@@ -60,10 +144,10 @@ class SlopeLeaps:
         spans = [(t[max(0, i - 1)], t[min(len(t) - 1, i + 2)], least[i]) for i in np.sort(cells[:LIMIT])]
         if self.points.switches.opaque:  # else every kink has a switch
             spans += self._between_known(t, known, explained & np.isfinite(least), least)[:LIMIT]
-        leaps = []
+        found = []
         while spans:
             fine = np.array([np.linspace(a, b, 7) for a, b, _ in spans])
-            slopes = self.slopes(fine.ravel()).reshape(fine.shape)
+            slopes = self._tangents(fine.ravel())[1].reshape(fine.shape)
             halves = []
             for row, values, (_, _, threshold) in zip(fine, slopes, spans):
                 sizes = _leap(values)
@@ -71,13 +155,13 @@ class SlopeLeaps:
                 if sizes[cell] <= threshold:
                     continue
                 if row[1] - row[0] <= BRACKET * self.line.radius:
-                    leaps.append(KinkPlace(0.5 * (row[cell] + row[cell + 1]), row[1] - row[0], frozenset()))
+                    found.append(KinkPlace(0.5 * (row[cell] + row[cell + 1]), row[1] - row[0], frozenset()))
                 else:
                     halves.append((row[max(0, cell - 1)], row[min(6, cell + 2)], threshold))
             spans = halves
-        return [place for place in leaps if not self._is_sampling(place)], dropped
+        return [place for place in found if not self._is_sampling(place)], dropped
 
-    def breaks(self, t: np.ndarray, value: np.ndarray, slope: np.ndarray, known: np.ndarray) -> list[KinkPlace]:
+    def _breaks(self, t: np.ndarray, value: np.ndarray, slope: np.ndarray, known: np.ndarray) -> list[KinkPlace]:
         """Narrow down the cells over which f changes by other than its slopes say, where no known place explains it."""
         gap = _disagreement(t, value, slope)
         least = LEAST_STEP * (1.0 + np.abs(value[1:])) + OUTLIER * _usual(gap)
@@ -123,14 +207,61 @@ class SlopeLeaps:
         entries = changed(before, after)
         return bool(entries) and all(sampled[entry] for entry in entries)
 
-    def slopes(self, t: np.ndarray) -> np.ndarray:
-        """Evaluate the derivatives of f along the line at places (k,)."""
-        return self._tangents(t)[1]
-
     def _tangents(self, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Evaluate (f, its slopes) at places (k,)."""
         at = self.line.at(t)
         return self.points.slopes(at, np.broadcast_to(self.line.direction, at.shape))
+
+    # --- what is there -------------------------------------------------------------------------------------------
+
+    def judged(self, places: list[KinkPlace], eye: OneSided) -> tuple[list[Kink], list[Jump]]:
+        """Look at the places: (kinks, jumps)."""
+        at, widths = np.array([p.t for p in places]), np.array([p.width for p in places])
+        apart = np.diff(at, prepend=-np.inf, append=np.inf)
+        reach = 0.1 * np.minimum(apart[:-1], apart[1:])
+        directions = np.broadcast_to(self.line.direction, (len(at), self.line.direction.size))
+        seen = judge(eye, self.line.at(at), directions, self.line.radius, widths, reach)
+        at = at + seen.shift
+        at = np.where(np.abs(at) <= BRACKET * self.line.radius, 0.0, at)  # as exactly as places are known
+        kinks = [self._kink(places[i], float(at[i]), seen.sides, int(i)) for i in np.flatnonzero(seen.kinks)]
+        jumps = [self._jump(places[i], float(at[i]), seen.sides, int(i)) for i in np.flatnonzero(seen.jumps)]
+        return kinks, jumps
+
+    def _kink(self, place: KinkPlace, t: float, there: Sides, i: int) -> Kink:
+        before, after = there.slope[i].tolist()
+        return Kink(t, self._x(t), float(there.value[i].mean()), before, after, self._causes(place, t))
+
+    def _jump(self, place: KinkPlace, t: float, there: Sides, i: int) -> Jump:
+        left, right = there.value[i].tolist()
+        return Jump(t, self._x(t), left, right, self._causes(place, t))
+
+    def _causes(self, place: KinkPlace, t: float) -> tuple[Cause, ...]:
+        """Name what changes at a place, constraints first."""
+        switches = self.points.switches
+        entries = place.entries or (self._beside(t) if switches.entries else frozenset())
+        causes = dict.fromkeys(switches.place(entry) for entry in sorted(entries))
+        return tuple(sorted(causes, key=lambda cause: not cause.is_constraint))
+
+    def _beside(self, t: float) -> frozenset[int]:
+        """The switches that have another sign at a place than beside it."""
+        width = 10 * MERGE * self.line.radius
+        before, here, after = self.points.values(self.line.at(np.array([t - width, t, t + width]))).signature
+        return changed(before, after) | changed(before, here)
+
+    def _x(self, t: float) -> Any:
+        return self.points.compiled.upper.unflatten(self.line.at(t))
+
+    def whole(self, jumps: list[Jump]) -> list[Jump]:
+        """Jumps at one place, up to a tie of lower solutions in between, as one."""
+        whole: list[Jump] = []
+        for jump in sorted(jumps, key=lambda jump: jump.t):
+            if whole and jump.t - whole[-1].t <= TIE * self.separation:
+                causes = tuple(dict.fromkeys(whole[-1].causes + jump.causes))
+                middle = 0.5 * (whole[-1].t + jump.t)
+                whole[-1] = replace(whole[-1], t=middle, x=self._x(middle), right=jump.right, causes=causes)
+            else:
+                whole.append(jump)
+        return whole
 
 
 def _leap(slope: np.ndarray) -> np.ndarray:
@@ -188,174 +319,16 @@ def _outliers(points: Points, line: Line, t: np.ndarray, sampled: Sampled, coars
     return [KinkPlace(0.5 * (a + b), b - a, frozenset()) for a, b in spans]
 
 
-CLOSE = 1e-10  # of x
-EDGE_POINTS, EDGES_LIMIT = 9, 64
-
-
-def effort(t: np.ndarray, sampled: Sampled) -> int:
-    """Estimate how many points a search for kinks looks at, for a progress bar."""
-    changes = min(LIMIT, int(np.sum(np.diff(sampled.signature, axis=0) != 0)))
-    halvings = int(np.ceil(np.log2(2 / (len(t) * BRACKET))))
-    return len(t) + changes * (halvings + EACH_PLACE)
-
-
-@dataclass(frozen=True)
-class PlaceSearch:
-    """Looks for places on a line; ``coarse`` says that values are only as good as a conic solver's."""
-
-    points: Points
-    line: Line
-    coarse: bool = False
-    branches: Branches | None = None
-
-    def on(self, t: np.ndarray, sampled: Sampled) -> tuple[list[KinkPlace], int]:
-        """(places in order, how many were dropped) between points ``t`` that have been sampled."""
-        if not (sampled.reason == 0).any():
-            return [], 0
-        places, dropped = self._between(t, sampled)
-        for grid in self._edges(t, sampled):
-            more, also = self._between(grid, self.points.values(self.line.at(grid)))
-            places, dropped = places + more, dropped + also
-        return merged(places, self.separation, 1e3 * TOLERANCE * self._size), dropped
-
-    @property
-    def separation(self) -> float:
-        """Places that are closer are taken together."""
-        least = ROUGH_DISTANCES[0] if self.coarse else MERGE
-        return max(least * self.line.radius, CLOSE * self._size)
-
-    @property
-    def _size(self) -> float:
-        """The size of x, to which rounding is relative."""
-        return 1.0 + float(np.max(np.abs(self.line.centre), initial=0.0))
-
-    def _between(self, t: np.ndarray, sampled: Sampled) -> tuple[list[KinkPlace], int]:
-        changes = SwitchChanges(self.points, self.line, self.branches)
-        places, dropped = changes.crossings(t, sampled)
-        places += changes.touches(t, sampled) + changes.shared(t, sampled)
-        if not self.points.differentiable:
-            return places + _outliers(self.points, self.line, t, sampled, self.coarse), dropped
-        look = SlopeLeaps(self.points, self.line, self.separation)
-        known, good = np.array([place.t for place in places]), sampled.reason == 0
-        slope = np.full(len(t), np.nan)
-        if self.branches is not None:
-            slope = np.array([self.branches.slope_at(place) for place in t.tolist()])
-        asked = good & np.isnan(slope)
-        if asked.any():
-            slope[asked] = look.slopes(t[asked])
-        leaps, also = look.leaps(t, slope, known)
-        return places + leaps + look.breaks(t, np.where(good, sampled.value, np.nan), slope, known), dropped + also
-
-    def _edges(self, t: np.ndarray, sampled: Sampled) -> list[np.ndarray]:
-        """Make grids that reach from the last point with a value to the edge of a gap."""
-        good = sampled.reason == 0
-        cells = np.flatnonzero(good[1:] != good[:-1])[:EDGES_LIMIT]
-        if not cells.size:
-            return []
-        inside, outside = np.where(good[cells], t[cells], t[cells + 1]), np.where(good[cells], t[cells + 1], t[cells])
-        start = inside.copy()
-        while np.max(np.abs(outside - inside)) > BRACKET * self.line.radius:
-            middle = 0.5 * (inside + outside)
-            value = self.points.values(self.line.at(middle)).reason == 0
-            inside, outside = np.where(value, middle, inside), np.where(value, outside, middle)
-        far = np.abs(inside - start) > MERGE * self.line.radius
-        return [np.sort(np.linspace(a, b, EDGE_POINTS)) for a, b in zip(start[far], inside[far])]
-
-
-TIE = 4.0  # separations between two jumps that are one, with a tie of lower solutions in between
-
-
-@dataclass(frozen=True)
-class KinkSearch:
-    """Looks for kinks on a line."""
-
-    points: Points
-    line: Line
-    branches: Branches | None = None
-
-    def find(self, t: np.ndarray, sampled: Sampled) -> Kinks:
-        """Find all kinks and jumps in the window whose grid ``t`` has been sampled."""
-        switches = self.points.switches
-        unseen = (
-            (f"{switches.entries:,} atoms and constraints",) if switches.entries > sampled.signature.shape[1] else ()
-        )
-        eye = OneSided.of(self.points, sampled, self.line.at(t), self.line.direction, self.line.radius)
-        branches = self.branches if eye.exact else None
-        eye = eye._replace(branches=branches)
-        look = PlaceSearch(self.points, self.line, eye.coarse, branches)
-        places, dropped = look.on(t, sampled)
-        resolution = Resolution(
-            eye.least_jump,
-            look.separation,
-            eye.distances[-1] * self.line.radius,
-            float(t[1] - t[0]),
-            (*switches.opaque, *unseen),
-            dropped,
-        )
-        kinks, jumps = self._judged(places, eye) if places else ([], [])
-        kinks, jumps = _distinct(kinks, look.separation), self._whole(jumps, TIE * look.separation)
-        shared = frozenset(entry for place in places for entry in place.entries)
-        return Kinks(kinks, jumps, self._aggregate(t, sampled, shared), resolution)
-
-    def _judged(self, places: list[KinkPlace], eye: OneSided) -> tuple[list[Kink], list[Jump]]:
-        """Look at the places: (kinks, jumps)."""
-        at, widths = np.array([p.t for p in places]), np.array([p.width for p in places])
-        apart = np.diff(at, prepend=-np.inf, append=np.inf)
-        reach = 0.1 * np.minimum(apart[:-1], apart[1:])
-        directions = np.broadcast_to(self.line.direction, (len(at), self.line.direction.size))
-        seen = judge(eye, self.line.at(at), directions, self.line.radius, widths, reach)
-        at = at + seen.shift
-        at = np.where(np.abs(at) <= BRACKET * self.line.radius, 0.0, at)  # as exactly as places are known
-        kinks = [self._kink(places[i], float(at[i]), seen.sides, int(i)) for i in np.flatnonzero(seen.kinks)]
-        jumps = [self._jump(places[i], float(at[i]), seen.sides, int(i)) for i in np.flatnonzero(seen.jumps)]
-        return kinks, jumps
-
-    def _kink(self, place: KinkPlace, t: float, there: Sides, i: int) -> Kink:
-        before, after = there.slope[i].tolist()
-        return Kink(t, self._x(t), float(there.value[i].mean()), before, after, self._causes(place, t))
-
-    def _jump(self, place: KinkPlace, t: float, there: Sides, i: int) -> Jump:
-        left, right = there.value[i].tolist()
-        return Jump(t, self._x(t), left, right, self._causes(place, t))
-
-    def _causes(self, place: KinkPlace, t: float) -> tuple[Cause, ...]:
-        """Name what changes at a place, constraints first."""
-        switches = self.points.switches
-        entries = place.entries or (self._beside(t) if switches.entries else frozenset())
-        causes = dict.fromkeys(switches.place(entry) for entry in sorted(entries))
-        return tuple(sorted(causes, key=lambda cause: not cause.is_constraint))
-
-    def _beside(self, t: float) -> frozenset[int]:
-        """The switches that have another sign at a place than beside it."""
-        width = 10 * MERGE * self.line.radius
-        before, here, after = self.points.values(self.line.at(np.array([t - width, t, t + width]))).signature
-        return changed(before, after) | changed(before, here)
-
-    def _x(self, t: float) -> Any:
-        return self.points.compiled.upper.unflatten(self.line.at(t))
-
-    def _whole(self, jumps: list[Jump], separation: float) -> list[Jump]:
-        """Jumps at one place, up to a tie of lower solutions in between, as one."""
-        whole: list[Jump] = []
-        for jump in sorted(jumps, key=lambda jump: jump.t):
-            if whole and jump.t - whole[-1].t <= separation:
-                causes = tuple(dict.fromkeys(whole[-1].causes + jump.causes))
-                middle = 0.5 * (whole[-1].t + jump.t)
-                whole[-1] = replace(whole[-1], t=middle, x=self._x(middle), right=jump.right, causes=causes)
-            else:
-                whole.append(jump)
-        return whole
-
-    def _aggregate(self, t: np.ndarray, sampled: Sampled, shared: frozenset[int]) -> SampledKinks | None:
-        """Count the changes of branch of a distribution's sample, but for those that many rows share."""
-        blurred = self.points.switches.sampled[: sampled.signature.shape[1]].copy()
-        blurred[[entry for entry in shared if entry < len(blurred)]] = False
-        good = sampled.reason == 0
-        changes = (np.diff(sampled.signature, axis=0) != 0) & (good[1:] & good[:-1])[:, None] & blurred
-        cells = np.flatnonzero(changes.any(axis=1))
-        if not cells.size:
-            return None
-        return SampledKinks(int(np.sum(changes)), float(t[cells[0]]), float(t[cells[-1] + 1]))
+def _aggregate(points: Points, t: np.ndarray, sampled: Sampled, shared: frozenset[int]) -> SampledKinks | None:
+    """Count the changes of branch of a distribution's sample, but for those that many rows share."""
+    blurred = points.switches.sampled[: sampled.signature.shape[1]].copy()
+    blurred[[entry for entry in shared if entry < len(blurred)]] = False
+    good = sampled.reason == 0
+    changes = (np.diff(sampled.signature, axis=0) != 0) & (good[1:] & good[:-1])[:, None] & blurred
+    cells = np.flatnonzero(changes.any(axis=1))
+    if not cells.size:
+        return None
+    return SampledKinks(int(np.sum(changes)), float(t[cells[0]]), float(t[cells[-1] + 1]))
 
 
 def _distinct(kinks: list[Kink], separation: float) -> list[Kink]:

@@ -20,7 +20,7 @@ import numpy as np
 from hierfl.inspect.implicit.points import Followed, Points, Sampled
 from hierfl.inspect.kinks.kink import BRACKET, LIMIT, KinkPlace, changed
 from hierfl.inspect.kinks.switches import ROUNDING, TOLERANCE
-from hierfl.inspect.window import Line
+from hierfl.inspect.window import Line, bisected
 
 ON_THE_LINE = 1e-12  # of the size of x
 NEXT_TO = 100.0  # widths of a place, within which a piece is its line
@@ -439,14 +439,14 @@ class SwitchChanges:
                 half = (a, m, left, here) if first else (m, b, here, right)
                 if np.sum(half[2] != half[3]) >= least:
                     halves.append(half)
-            width = BRACKET * self.line.radius
+            width = self._width
             shared += [KinkPlace(0.5 * (a + b), b - a, changed(s, e, names)) for a, b, s, e in halves if b - a <= width]
             spans = [half for half in halves if half[1] - half[0] > width]
         return shared
 
     def _narrowed(self, spans: list[tuple[float, float, int, float, float]], names: np.ndarray) -> list[KinkPlace]:
         """Narrow spans (low, high, switch, its sign, its size at the ends) down to where the switch is least."""
-        touching, crossings, width = [], [], BRACKET * self.line.radius
+        touching, crossings, width = [], [], self._width
         while spans:
             fine = np.array([np.linspace(a, b, 9) for a, b, *_ in spans])
             value = self._switch_values(fine.ravel())[:, names].reshape(*fine.shape, -1)
@@ -473,10 +473,7 @@ class SwitchChanges:
         low, high = (np.array([bracket[k] for bracket in brackets]) for k in (0, 1))
         which, each = np.array([entry for _, _, entry in brackets]), np.arange(len(brackets))
         left = self._switch_values(low)[each, which] > 0
-        while np.max(high - low) > BRACKET * self.line.radius:
-            middle = 0.5 * (low + high)
-            same = (self._switch_values(middle)[each, which] > 0) == left
-            low, high = np.where(same, middle, low), np.where(same, high, middle)
+        low, high = bisected(low, high, lambda t: (self._switch_values(t)[each, which] > 0) == left, self._width)
         return [KinkPlace(0.5 * (a + b), b - a, frozenset({int(e)})) for a, b, e in zip(low, high, which)]
 
     def _switch_values(self, t: np.ndarray) -> np.ndarray:
@@ -485,7 +482,5 @@ class SwitchChanges:
 
     def _denoised(self, value: np.ndarray) -> np.ndarray:
         size = np.abs(value)
-        noise = TOLERANCE * (1.0 + size) + ROUNDING * np.max(
-            size, axis=1, keepdims=True, initial=0.0
-        )
+        noise = TOLERANCE * (1.0 + size) + ROUNDING * np.max(size, axis=1, keepdims=True, initial=0.0)
         return np.where(size <= noise, 0.0, value)

@@ -47,19 +47,16 @@ class Switch(NamedTuple):
 
 def switches_of(
     expression: Any, laws: frozenset[int] = frozenset(), crossed: Container[int] | None = None
-) -> Iterator[tuple[Switch, bool]]:
-    """(switch, whether it stands under a mean over samples) for every nonsmooth atom of a tree; ``laws`` make means smooth, by id."""
+) -> Iterator[Switch]:
+    """Those of every nonsmooth atom of a tree; ``laws`` make means smooth, by id."""
     inside = crossed_atoms(expression.per_sample, laws) if isinstance(expression, SampleAverage) else crossed
-    for sign_changing in _own_switches(expression):
-        smoothed = crossed is not None and id(expression) in crossed
-        yield Switch(expression_text(expression), sign_changing, False, smoothed), crossed is not None
+    make = row_of(expression).switches
+    for sign_changing in () if make is None else make(expression):
+        if not sign_changing.is_constant():
+            smoothed = crossed is not None and id(expression) in crossed
+            yield Switch(expression_text(expression), sign_changing, False, smoothed)
     for argument in getattr(expression, "args", ()):
         yield from switches_of(argument, laws, inside)
-
-
-def _own_switches(atom: Any) -> list[Any]:
-    make = row_of(atom).switches
-    return [] if make is None else [e for e in make(atom) if not e.is_constant()]
 
 
 def owned_constraints(compiled: CompiledProblem) -> Iterator[tuple[Any, str]]:
@@ -81,7 +78,7 @@ def owned_constraints(compiled: CompiledProblem) -> Iterator[tuple[Any, str]]:
 def atoms_of(compiled: CompiledProblem) -> Iterator[Any]:
     """Every expression within the declared terms and the lower level."""
     problem, level = compiled.declaration, compiled.declaration.lower_level
-    trees: list[Any] = [term for term in (problem.objective.server, problem.objective.clients) if term is not None]
+    trees: list[Any] = [*problem.objective.terms]
     trees += [*level.expressions, *level.constraints, *attribute_constraints(level.variables)] if level else []
     for tree in trees:
         yield from nodes_of(tree)
@@ -110,7 +107,7 @@ def constraint_switches(constraint: Any, name: str = "") -> Iterator[Switch]:
     elif not isinstance(constraint, (Equality, Zero)):
         return
     for argument in constraint.args:
-        yield from (switch for switch, _ in switches_of(argument))
+        yield from switches_of(argument)
 
 
 def is_opaque(part: Any) -> bool:
@@ -178,19 +175,18 @@ class Switches:
         """Collected from the declaration."""
         problem, level = compiled.declaration, compiled.declaration.lower_level
         upper = {"server": problem.objective.server, "clients": problem.objective.clients}
-        found: list[tuple[str, Switch, bool]] = []
+        found: list[tuple[str, Switch]] = []
         for side, term in upper.items():
-            pairs = () if term is None else switches_of(term, _smooth_laws(compiled, side))
-            found += [(side, switch, per_row) for switch, per_row in pairs if not switch.smoothed]
+            of_term = () if term is None else switches_of(term, _smooth_laws(compiled, side))
+            found += [(side, switch) for switch in of_term if not switch.smoothed]
         if level is not None:
             for expression in level.expressions:
-                pairs = switches_of(expression, _smooth_laws(compiled, "lower"))
-                found += [("lower", switch, per_row) for switch, per_row in pairs]
+                found += [("lower", switch) for switch in switches_of(expression, _smooth_laws(compiled, "lower"))]
             for constraint, owner in owned_constraints(compiled):
-                found += [("lower", switch, False) for switch in constraint_switches(constraint, owner)]
+                found += [("lower", switch) for switch in constraint_switches(constraint, owner)]
         together: dict[tuple[str, int | None, bool], list[Switch]] = {}
-        for side, switch, per_row in found:
-            place = side, _table(compiled, side, switch, per_row), switch.smoothed
+        for side, switch in found:
+            place = side, _table(compiled, side, switch), switch.smoothed
             together.setdefault(place, []).append(switch)
         opaque = {expression_text(atom): None for atom in atoms_of(compiled) if is_opaque(atom)}
         groups = tuple(
@@ -369,7 +365,7 @@ def _rows(compiled: CompiledProblem, side: str, table: int | None, smoothed: boo
     return rows[roles.jump] if smoothed and roles is not None else rows
 
 
-def _table(compiled: CompiledProblem, side: str, switch: Switch, per_row: bool) -> int | None:
+def _table(compiled: CompiledProblem, side: str, switch: Switch) -> int | None:
     """The table on whose rows a switch is evaluated; None where it holds no sample."""
     population = compiled.static_data.server if side == "server" else compiled.static_data.clients
     if population is None:

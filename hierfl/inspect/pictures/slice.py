@@ -27,7 +27,7 @@ from hierfl.inspect.argument_checks import require_positive, require_whole
 from hierfl.inspect.implicit.points import Points, Sampled, shown
 from hierfl.inspect.implicit.smoothing import radii, smoothed_values
 from hierfl.inspect.kinks.kink import Kinks
-from hierfl.inspect.kinks.kink_search import KinkSearch, effort
+from hierfl.inspect.kinks.kink_search import effort, find_kinks
 from hierfl.inspect.kinks.switch_changes import Branches
 from hierfl.inspect.pictures.convergence import name_curves
 from hierfl.inspect.pictures.stretches import (
@@ -156,7 +156,7 @@ class Slice(Shown):
             points = Points(self.compiled, self.tolerance, bar)
             branches = None if self.branches is None else replace(self.branches, points=points)
             try:
-                return KinkSearch(points, self.line, branches).find(self.t, self.sampled)
+                return find_kinks(points, self.line, self.t, self.sampled, branches)
             except CutShort:
                 return Kinks.none(f"the search for kinks was given up: {wish.reason}; take fewer points, a smaller window, or a longer time_limit")
 
@@ -235,7 +235,41 @@ class Slice(Shown):
         SettingError
             If ``ax`` is something else, for an unknown keyword or style, and for a response that there is not, or on ``ax``.
         """
-        return _plot_slice(self, ax, response, style, **line)
+        import matplotlib.pyplot as plt
+
+        require_axes(ax)
+        look = line_style(line)
+        below = None
+        with_response = _shows_response(self, response, ax is not None)
+        with house_style(require_style(style)):
+            if with_response:
+                tall = (COLUMN, 3.2) if style == "paper" else (6.4, 5.4)
+                figure, (panel, below) = plt.subplots(
+                    2, 1, sharex=True, figsize=tall, height_ratios=(3, 2), FigureClass=house_figure()
+                )
+            elif ax is None:
+                flat = (COLUMN, 2.2) if style == "paper" else (6.4, 4.0)
+                figure, panel = plt.subplots(figsize=flat, FigureClass=house_figure())
+            else:
+                figure, panel = ax.figure, ax
+            drawn = curve(self)
+            panel.plot(drawn.t, drawn.value, **{"color": COLOURS[0], "label": "f", **look})
+            for place, smooth in enumerate(self.smoothed):
+                colour = COLOURS[1 + place % (len(COLOURS) - 1)]
+                panel.plot(self.t, smooth.value, "--", color=colour, label=f"$f^\\eta$, η = {smooth.eta:g}")
+                low, high = smooth.value - smooth.half_width, smooth.value + smooth.half_width
+                panel.fill_between(self.t, low, high, color=colour, alpha=0.2, linewidth=0)
+            _draw_kinks(panel, self)
+            draw_stretches(panel, self.gaps, self.ties, self.violated)
+            if len(self.iterates):
+                inside = self.iterates[np.abs(self.iterates[:, 0]) <= self.line.radius]
+                panel.plot(inside[:, 0], np.interp(inside[:, 0], drawn.t, drawn.value), ".", color="0.45", label="iterates")
+            panel.set(ylabel="f", title=_line_title(self))
+            (panel if below is None else below).set_xlabel(line_label(self))
+            panel.legend(frameon=True, facecolor="white", framealpha=0.9, edgecolor="none")
+            if below is not None and 0 < len(curves := _draw_response(below, self)) <= NAMED:
+                name_curves([below], [list(curves.values())], list(curves))
+        return cast("Figure", figure)
 
     def __str__(self) -> str:
         where = f"f on {len(self.t)} points, t in [{self.t[0]:.4g}, {self.t[-1]:.4g}], along {self.chosen}"
@@ -437,47 +471,6 @@ KINKS_DRAWN = 40
 DOT, FAINT_DOT = 4.5, 2.0  # sizes of dots
 SCREEN_MARKER = 6.0  # matplotlib's own size
 FAINT = 1e-3  # of the sharpest kink's leap of slope, below which a kink has a small dot
-
-
-def _plot_slice(
-    shown: Slice, ax: Axes | None = None, response: bool | None = None, style: str = "screen", **line: Any
-) -> Figure:
-    """Draw a slice; ``line`` goes to the line of f. Returns the figure; errors as for ``Slice.plot``."""
-    import matplotlib.pyplot as plt
-
-    require_axes(ax)
-    look = line_style(line)
-    below = None
-    with_response = _shows_response(shown, response, ax is not None)
-    with house_style(require_style(style)):
-        if with_response:
-            tall = (COLUMN, 3.2) if style == "paper" else (6.4, 5.4)
-            figure, (panel, below) = plt.subplots(
-                2, 1, sharex=True, figsize=tall, height_ratios=(3, 2), FigureClass=house_figure()
-            )
-        elif ax is None:
-            flat = (COLUMN, 2.2) if style == "paper" else (6.4, 4.0)
-            figure, panel = plt.subplots(figsize=flat, FigureClass=house_figure())
-        else:
-            figure, panel = ax.figure, ax
-        drawn = curve(shown)
-        panel.plot(drawn.t, drawn.value, **{"color": COLOURS[0], "label": "f", **look})
-        for place, smooth in enumerate(shown.smoothed):
-            colour = COLOURS[1 + place % (len(COLOURS) - 1)]
-            panel.plot(shown.t, smooth.value, "--", color=colour, label=f"$f^\\eta$, η = {smooth.eta:g}")
-            low, high = smooth.value - smooth.half_width, smooth.value + smooth.half_width
-            panel.fill_between(shown.t, low, high, color=colour, alpha=0.2, linewidth=0)
-        _draw_kinks(panel, shown)
-        draw_stretches(panel, shown.gaps, shown.ties, shown.violated)
-        if len(shown.iterates):
-            inside = shown.iterates[np.abs(shown.iterates[:, 0]) <= shown.line.radius]
-            panel.plot(inside[:, 0], np.interp(inside[:, 0], drawn.t, drawn.value), ".", color="0.45", label="iterates")
-        panel.set(ylabel="f", title=_line_title(shown))
-        (panel if below is None else below).set_xlabel(line_label(shown))
-        panel.legend(frameon=True, facecolor="white", framealpha=0.9, edgecolor="none")
-        if below is not None and 0 < len(curves := _draw_response(below, shown)) <= NAMED:
-            name_curves([below], [list(curves.values())], list(curves))
-    return cast("Figure", figure)
 
 
 def _draw_kinks(panel: Axes, shown: Slice) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from hierfl.house_style import COLOURS, GAPS
 from hierfl.inspect.implicit.points import REASONS, Points, Sampled, owner_called
-from hierfl.inspect.window import Line
+from hierfl.inspect.window import Line, bisected
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,10 +96,7 @@ def _stretches(
     inside, outside = np.where(other, there, here), np.where(other, here, there)
     wanted = np.repeat(codes[changes], 2)
     wanted[1::2] = codes[changes + 1]
-    while len(inside) and np.max(np.abs(outside - inside)) > EDGE * line.radius:
-        middle = 0.5 * (inside + outside)
-        same = ask(middle) == wanted
-        inside, outside = np.where(same, middle, inside), np.where(same, outside, middle)
+    inside, _ = bisected(inside, outside, lambda places: ask(places) == wanted, EDGE * line.radius)
     ends = [t[0], *inside, t[-1]]
     starts = [0, *(changes + 1), len(codes)]
     for number, (first, _) in enumerate(pairwise(starts)):

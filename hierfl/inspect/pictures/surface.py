@@ -209,7 +209,23 @@ class Surface(Shown):
         SettingError
             For another kind, other axes, or an unknown keyword or style.
         """
-        return plot_surface(self, ax, kind, style, **look)
+        import matplotlib.pyplot as plt
+
+        if kind not in ("contour", "3d"):
+            raise SettingError(f"kind={kind!r}: write 'contour' or '3d'.")
+        require_axes(ax, "3d" if kind == "3d" else "rectilinear")
+        require_known(look, STYLE[kind], STYLE[kind][:5])
+        with house_style(require_style(style)):
+            if ax is None:
+                projection = {"subplot_kw": {"projection": "3d"}} if kind == "3d" else {}
+                size = (COLUMN, 2.9) if style == "paper" else (6.0, 4.8)
+                figure, panel = plt.subplots(figsize=size, FigureClass=house_figure(), **projection)
+            else:
+                figure, panel = ax.figure, ax
+            first, second = axis_names(self)
+            panel.set(xlabel=first, ylabel=second, title="implicit function")
+            (_contours if kind == "contour" else _in_space)(figure, panel, self, look)
+        return figure
 
     def __str__(self) -> str:
         where, finite = f"f on {len(self.s)} x {len(self.s)} points", self.value[np.isfinite(self.value)]
@@ -293,29 +309,6 @@ STYLE = {
     "3d": ("cmap", "alpha", "linewidth", "edgecolor", "shade", "color", "norm", "vmin", "vmax", "rcount", "ccount", "rstride",
            "cstride", "lightsource", "antialiased", "zorder"),
 }  # fmt: skip
-
-
-def plot_surface(
-    shown: Surface, ax: Axes | None = None, kind: str = "contour", style: str = "screen", **look: Any
-) -> Figure:
-    """Draw a surface; ``look`` goes to matplotlib's ``contourf`` or ``plot_surface``. Returns the figure."""
-    import matplotlib.pyplot as plt
-
-    if kind not in ("contour", "3d"):
-        raise SettingError(f"kind={kind!r}: write 'contour' or '3d'.")
-    require_axes(ax, "3d" if kind == "3d" else "rectilinear")
-    require_known(look, STYLE[kind], STYLE[kind][:5])
-    with house_style(require_style(style)):
-        if ax is None:
-            projection = {"subplot_kw": {"projection": "3d"}} if kind == "3d" else {}
-            size = (COLUMN, 2.9) if style == "paper" else (6.0, 4.8)
-            figure, panel = plt.subplots(figsize=size, FigureClass=house_figure(), **projection)
-        else:
-            figure, panel = ax.figure, ax
-        first, second = axis_names(shown)
-        panel.set(xlabel=first, ylabel=second, title="implicit function")
-        (_contours if kind == "contour" else _in_space)(figure, panel, shown, look)
-    return figure
 
 
 def axis_names(shown: Surface) -> tuple[str, str]:

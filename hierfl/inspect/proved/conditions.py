@@ -248,7 +248,7 @@ class StationarityMultipliers:
         """Those of a level's rows at u, which is in some, and begins with y of this size."""
         raised: dict[int, list[int]] = {}
         for column, start in level.raised(size).items():
-            raised.setdefault(start, []).append(_place(u[column]))
+            raised.setdefault(start, []).append(place_of(u[column]))
         found = cls(unknowns, np.empty(len(slack), object), raised)
         for cone, rows in blocks(level.cones):
             if cone.kind in (ZERO, NONNEGATIVE):
@@ -276,12 +276,12 @@ class StationarityMultipliers:
     def _complement(self, multiplier: Polynomial, slack: Polynomial) -> int:
         """One of an unknown and of what is at least 0 is 0; its place."""
         self.slacks.append((self.unknowns.new(0.0), slack))
-        self.pairs.append((_place(multiplier), self.slacks[-1][0]))
+        self.pairs.append((place_of(multiplier), self.slacks[-1][0]))
         return self.pairs[-1][0]
 
     def _curved(self, start: int, multiplier: Polynomial, slack: Polynomial) -> None:
         """The same of a curved row; where it alone keeps a bound up it is 0, and the bound what follows."""
-        self.curved.append(_place(multiplier))
+        self.curved.append(place_of(multiplier))
         for place in self.raised.get(start, ()):
             factor = slack.terms.get((place,), 0.0)
             if factor > 0 and sum(place in product for product in slack.terms) == 1:
@@ -328,7 +328,8 @@ class StationarityMultipliers:
         self.z[rows] = [-1.0 * steep, self.unknowns.product(steep, x * (1.0 / scale) - 1.0), last]
 
 
-def _place(one: Polynomial) -> int:
+def place_of(one: Polynomial) -> int:
+    """The place of an unknown."""
     ((place,),) = one.terms
     return place
 

@@ -307,7 +307,6 @@ def _affine_map(node: Any, points: list[np.ndarray], places: Sequence[int] | Non
 
 
 def _mapped(shape: tuple[int, ...], base: np.ndarray, matrices: list[sp.csr_array], values: list[Entries]) -> Entries:
-    """The value of an affine map."""
     found, flat = [], [value.ravel() for value in values]
     for row, constant in enumerate(base):
         parts: list[tuple[float, Any]] = [(1.0, constant)]

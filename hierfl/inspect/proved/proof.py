@@ -25,7 +25,6 @@ import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem, penalised_problem
 from hierfl.compiler.lower_level.certificate import Evaluation
-from hierfl.compiler.oracles import public_response
 from hierfl.compiler.parametric.level_solver import LevelAnswer
 from hierfl.compiler.programs.all_solutions import AllSolutions
 from hierfl.compiler.programs.convex_program import SEVERAL
@@ -65,7 +64,6 @@ from hierfl.language.printing.card import brief
 from hierfl.progress import RunProgress, Waiting
 from hierfl.result import Result
 from hierfl.runtime.penalised_run import slopes_of
-from hierfl.value_certificate import Certificate
 
 AGREES = 1e-6  # relative to 1 + |f|: how far f with the lower level solved again may be from the program's value
 SHARE = 0.5  # of the gap that is asked for, that the search itself is asked for
@@ -111,7 +109,7 @@ def proved_reference(compiled: CompiledProblem, *, gap: float, time_limit: float
             choices = choices_of(compiled)
             if choices is None:
                 raise
-            return _looked_through(compiled, choices, gap, progress, str(why))
+            return _looked_through(compiled, choices, progress, str(why))
 
 
 @double_precision
@@ -270,7 +268,6 @@ class _Proof:
         return found if found is not None and found.satisfies(self.compiled) else None
 
     def _all_values(self, found: Found) -> np.ndarray:
-        """The values of all unknowns at a point."""
         pairs = []
         for answer in self._answers(found.x):
             program, z = answer.program, answer.chosen.z if answer.program.is_map else answer.first.z
@@ -440,20 +437,7 @@ def described(compiled: CompiledProblem, found: Found, bound: float, gap: float,
     if compiled.lower.size:
         with suppress(IncompatibleSolverError):
             multipliers = multipliers_at(compiled, x, evaluation)
-    return Reference(
-        x=compiled.upper.unflatten(x),
-        y=None if evaluation.solution is None else public_response(compiled, evaluation.solution.y),
-        value=sign * found.value,
-        certificate=Certificate.of(compiled, x, evaluation),
-        local_minima=(),
-        points=(),
-        evaluations=0,
-        guarantee=how,
-        bound=sign * bound,
-        gap=gap,
-        multipliers=multipliers,
-        status=status,
-    )
+    return Reference.at(compiled, x, evaluation, how, bound=sign * bound, gap=gap, multipliers=multipliers, status=status)
 
 
 # --- whole numbers, one combination after another --------------------------------------------------------------------
@@ -477,7 +461,7 @@ def choices_of(compiled: CompiledProblem) -> list[Sequence[float]] | None:
     return choices
 
 
-def _looked_through(compiled: CompiledProblem, choices: list[Sequence[float]], gap: float, show: bool, why: str) -> Reference:
+def _looked_through(compiled: CompiledProblem, choices: list[Sequence[float]], show: bool, why: str) -> Reference:
     """The best of all combinations, f computed exactly at each."""
     all_of_them = [np.array(each, float) for each in product(*choices)]
     best, left = None, len(all_of_them)

@@ -34,7 +34,14 @@ from hierfl.compiler.programs.cones import NoStandardFormError, distance, middle
 from hierfl.compiler.programs.smooth_atoms import SQUARE
 from hierfl.compiler.starting_points import on_upper_set
 from hierfl.inspect.implicit.multipliers import owners_of
-from hierfl.inspect.proved.conditions import Level, StationarityMultipliers, ToldMultiplier, refuse, require_written
+from hierfl.inspect.proved.conditions import (
+    Level,
+    StationarityMultipliers,
+    ToldMultiplier,
+    place_of,
+    refuse,
+    require_written,
+)
 from hierfl.inspect.proved.polynomials import Entries, Environment, Polynomial, Translator, Unknowns
 from hierfl.inspect.proved.quotients import Quotient, with_quotients
 from hierfl.inspect.proved.squares import as_squares
@@ -362,7 +369,7 @@ class _Writer:
         program.slacks += found.slacks
         program.pairs += found.pairs
         self.curved += found.curved
-        program.followers.append(Follower(_places(u), found.z, found.told, found.pairs, range(begin, len(unknowns.low))))
+        program.followers.append(Follower(np.array(list(map(place_of, u)), int), found.z, found.told, found.pairs, range(begin, len(unknowns.low))))
         return stage.oracles.lower.split(u[: form.size])
 
     def _blocks(self, form: LevelForm, owner: Owner, own: Environment) -> tuple[list[RowBlock], list[list[list[Any]]]]:
@@ -382,7 +389,6 @@ class _Writer:
         return blocks, thetas
 
     def _theta(self, template: LevelTemplate, own: Environment) -> list[Any]:
-        """The entries of theta."""
         translate = self.translator
         values = [self._bounded(translate(one, own), one) for one in template.hoisted.expressions]
         known: dict[int, Entries] = {p.id: value for p, value in zip(template.theta, values)}
@@ -475,12 +481,3 @@ def _mean_of(each: Sequence[Entries], shares: np.ndarray) -> Entries:
 def _products(one: Polynomial) -> set[tuple[int, ...]]:
     """The products of several unknowns in a sum."""
     return {places for places in one.terms if len(places) > 1}
-
-
-def _place(one: Polynomial) -> int:
-    ((place,),) = one.terms
-    return place
-
-
-def _places(some: Entries) -> np.ndarray:
-    return np.array([_place(one) for one in some], int)

@@ -173,7 +173,6 @@ GAPS = ("#e7ebef", "#d3dae1", "#bec8d2", "#a9b6c3")  # of the reasons for which 
 
 
 def _line_figure(shown: Slice, said: Sequence[PointNotes]) -> Figure:
-    """Draw f along the line with everything known about it; returns Plotly's figure."""
     figure, drawn, hovers = plotly().graph_objects.Figure(), curve(shown), _hovers(shown, said)
     _add_smoothings(figure, shown)
     figure.add_scatter(

@@ -286,7 +286,6 @@ def _sampled(points: int | None, worst: float | None) -> str:
 
 
 def _lowering(explanation: Explanation) -> Html:
-    """Show how every piece was compiled, what it costs, and what would make it better."""
     rows = [[piece.piece, piece.how, piece.cost, piece.advice] for piece in explanation]
     advice = sum(1 for piece in explanation if piece.advice)
     said = f"{len(rows)} pieces" + (f", {advice} of them with advice on what would be better" if advice else "")
@@ -376,7 +375,6 @@ def _of(residual: float, owner: str) -> str:
 
 
 def _settings(result: Result, runs: Runs | None, slice_seed: int) -> Html:
-    """Show the solver with all its settings, and the seeds of the run and of this report."""
     rows: list[tuple[str, Any]] = [
         (name.replace("_", " "), "none" if value is None else escaped(value) if isinstance(value, str) else value)
         for name, value in result.settings.items()
@@ -395,17 +393,17 @@ def _settings(result: Result, runs: Runs | None, slice_seed: int) -> Html:
     return joined(parts)
 
 
-def _warnings_of(result: Result, own_value_matters: bool) -> list[Html]:
+def _warnings_of(result: Result) -> list[Html]:
     """Say what a reader must know before the numbers."""
     warnings = []
     if result.status == "diverged":
         warnings.append("This run diverged: what follows describes its last finite state, not a solution.")
-    if own_value_matters:
+    own, away = result.own_value, float(np.max(result.distances, initial=0.0))
+    if own is not None and abs(own - result.value) > OWN_VALUE_TOLERANCE * (1 + abs(result.value)):
         warnings.append(
-            f"The run's own objective is {number(result.own_value)}, but f(x) with the lower level solved is "
+            f"The run's own objective is {number(own)}, but f(x) with the lower level solved is "
             f"{number(result.value)}: the run's lower solver stopped short."
         )
-    away = float(np.max(result.distances, initial=0.0))
     if away > 1e-9:
         warnings.append(f"The raw iterate is up to {away:.3g} outside X; x and f(x) are those of its projection.")
     if not np.isfinite(result.certificate.error_bound):
@@ -443,14 +441,12 @@ def write_report(result: Result, runs: Runs | None, path: str | Path, settings: 
 
 
 def _title(declaration: Declaration) -> str:
-    """The problem in a line."""
     objective = " + ".join(map(expression_text, declaration.objective.terms))
     over = ", ".join(v.name() for v in declaration.upper_variables)
     return f"{declaration.objective.sense} {shorten(objective, 80, placeholder=' ...')} over {shorten(over, 40, placeholder=' ...')}"
 
 
 def _summary(problem: str, result: Result, runs: Runs | None) -> Html:
-    """Put together the title, what is shown, warnings, and the main numbers."""
     done = result.settings.get("rounds_done", 0)
     subtitle = f"{str(result.settings.get('solver', 'run')).split('(')[0]}: {result.status}. {result.settings.get('solver_given', result.settings.get('solver', ''))}, {done:,} rounds, seed {result.settings.get('seed')}"
     if runs is not None:
@@ -469,17 +465,10 @@ def _summary(problem: str, result: Result, runs: Runs | None) -> Html:
         [
             element("h1", problem),
             element("p", subtitle, class_="subtitle"),
-            *_warnings_of(result, _differs(result)),
+            *_warnings_of(result),
             element("dl", joined(boxes), class_="numbers"),
         ]
     )
-
-
-def _differs(result: Result) -> bool:
-    """Whether the run's own value is further from the exact one than rounding explains."""
-    if result.own_value is None:
-        return False
-    return bool(abs(result.own_value - result.value) > OWN_VALUE_TOLERANCE * (1 + abs(result.value)))
 
 
 # --- sections that need a computation ---------------------------------------------------------------------------------
@@ -512,7 +501,6 @@ def _convergence(result: Result, runs: Runs | None) -> Html:
 
 
 def _line_sections(result: Result, settings: ReportSettings) -> list[Section]:
-    """Make the sections of the slice with its sliders, and of the table of its kinks."""
     try:
         line = report_slice(result, settings)
         body = line_section(line)

@@ -66,8 +66,8 @@ class Region:
         return bool(lowest > 0) if lowest is not None else self._shifted(expr, "is_positive")
 
     def simplified(self, expr: Expr) -> Expr:
-        """The expression without the branches of maxima, minima and absolute values that the box rules out."""
-        return map_branching(expr, self._live_branches)
+        """The expression without the branches of maxima, minima and absolute values that the box rules out, innermost first."""
+        return expr.replace(lambda node: isinstance(node, BRANCHING), self._live_branches)
 
     def _lowest(self, expr: Expr) -> Expr | None:
         """The least value of an affine expression; None for others."""
@@ -108,11 +108,6 @@ class Region:
             return (*(old for old in kept if not self.nonnegative(sign * (new - old))), new)
 
         return node.func(*reduce(insert, node.args, ()))
-
-
-def map_branching(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
-    """The expression with every branching node replaced, innermost first."""
-    return expr.replace(lambda node: isinstance(node, BRANCHING), change)
 
 
 Point = Mapping[Expr, Expr]

@@ -471,7 +471,6 @@ def _upper_value(declaration: Declaration, environments: list[_Environment], ans
 
 
 def _assigned(declaration: Declaration, answer: AnswerFormula) -> _Environment:
-    """The entries of one owner's answer by variable."""
     assigned, start = {}, 0
     for variable in declaration.roles.lower:
         assigned[variable.id] = as_array(answer.entries[start : start + variable.size], tuple(variable.shape))

@@ -370,7 +370,6 @@ def _values(expressions: Sequence[Any], shared: bool, clients: int) -> Phrase:
 
 
 def _conditions(owner: Any, shared: bool, clients: int) -> tuple[Condition, ...]:
-    """The constraints of a level, or of a player."""
     own = owner.decided if isinstance(owner, LowerLevel) else owner.variables
     return (*_domains(own), *(_condition(c, clients > 1, each_client=shared) for c in owner.constraints))
 
