@@ -54,6 +54,7 @@ def choose_solver(compiled: CompiledProblem, settings: RunSettings) -> tuple[Any
                 start, elsewhere = _another_start(compiled, settings)
         except CutShort:
             start, elsewhere = None, ""
+        again = again or "; restarts=... begins it at other points as well"
         why = f"f has exact gradients and all data are in this process; it is a local method{again}{elsewhere}"
         return ImplicitBundle(hops=hops), why, start
     if against is None and compiled.upper.size <= MANY:

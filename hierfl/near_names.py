@@ -23,7 +23,9 @@ PART = 4  # letters of a name that is taken for a part of a longer one
 OTHER_WORDS = {  # what other libraries call it, folded
     **dict.fromkeys(("max iter", "max iters", "maxiter", "max iterations", "iterations", "iters", "num rounds", "epochs"), "rounds"),
     **dict.fromkeys(("verbose", "disp", "tqdm"), "progress"),
-    **dict.fromkeys(("lr", "learning rate", "alpha", "stepsize"), "step_size"),
+    **dict.fromkeys(("lr", "learning rate", "stepsize"), "step_size"),
+    "alpha": "step_size|penalty|level",
+    **dict.fromkeys(("subject to", "s t", "st", "such that"), "constraints"),
     **dict.fromkeys(("tol", "eps", "epsilon", "gtol", "ftol"), "tolerance"),
     **dict.fromkeys(("random state", "rng"), "seed"),
     **dict.fromkeys(("timeout", "max time"), "time_limit"),
@@ -53,9 +55,9 @@ def near_names(name: object, known: Iterable[str]) -> str:
     for one in known:
         spellings.setdefault(_folded(one), []).append(one)
     wrong = _folded(str(name))
-    meant = _folded(OTHER_WORDS.get(wrong, wrong))
-    if meant in spellings:
-        alike = [meant]
+    meant = [one for one in map(_folded, OTHER_WORDS.get(wrong, wrong).split("|")) if one in spellings]
+    if meant:
+        alike = meant[:1]
     else:
         longer = sorted((one for one in spellings if len(wrong) >= PART and wrong in one), key=len)
         alike = longer[:2] or get_close_matches(wrong, spellings, 2, CUTOFF)

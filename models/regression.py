@@ -34,7 +34,7 @@ class Regression(hf.Problem):
     Parameters
     ----------
     federation
-        Who holds which rows; their weights are not looked at: all rows count alike.
+        Who holds which rows, without weights of its own: all rows count alike.
     features
         ``hf.Sample`` of shape (p,), or a ``hf.Schema``, which knows the outcome too.
     outcome
@@ -100,6 +100,8 @@ class Regression(hf.Problem):
             raise SettingError(f"{name}: the first argument is a hf.Federation, not {type(federation).__name__}.")
         if federation.server is not None:
             raise SettingError(f"{name}: the federation's server holds rows, and the model is of clients' rows: make the server a client.")
+        if not isinstance(federation.weights, str):
+            raise SettingError(f"{name}: all rows count alike, and a federation's weights=[...] are not taken: leave them out, or write the loss as a hf.Problem.")
         chosen = isinstance(penalty, str) and penalty == HELD_OUT
         _require_number(name, "penalty", 0.0 if chosen else penalty)
         _require_number(name, "l1_ratio", l1_ratio)

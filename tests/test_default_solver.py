@@ -41,9 +41,8 @@ def test_others_get_the_papers_algorithm_and_a_line_that_says_why() -> None:
     level = hf.ArgMin(y, cp.sum_squares(y - x), scope="client")
     boxed = hf.Problem(hf.Minimize(clients=values), level, [cp.abs(x) <= 3])
     result = boxed.solve(rounds=200, progress=False)
-    assert result.settings["solver"].startswith("ZOHFL") and "f has no gradients" in str(result)
-    assert result.settings["auto"]["trial_rounds"] > 0 and "rounds of trials" in str(result)
-    assert result.value < 0.05
+    assert "gradients='differences'" in result.settings["solver"] and "f has no gradients" in str(result)
+    assert result.value < 1e-6
     smooth = hf.Problem(hf.Minimize(clients=cp.sum_squares(y - 1)), hf.ArgMin(y, cp.sum_squares(y - x)))
     for given, reason in (
         ({"queries": "raw"}, "outside X"),

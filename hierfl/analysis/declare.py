@@ -239,6 +239,10 @@ def _meant(given: Sequence[Any]) -> str:
         return f" Write hf.ArgMin(y, {expression_text(given[0])}), with the variables y that it decides."
     if isinstance(given[0], Federation):
         return " A federation is given by name, federation=...."
+    if isinstance(given[0], cp.Problem):
+        cost, rows = given[0].objective, ", ".join(map(expression_text, given[0].constraints))
+        kind = "ArgMin" if isinstance(cost, cp.Minimize) else "ArgMax"
+        return f" Write hf.{kind}(y, {expression_text(cost.args[0])}, [{rows}]), with the variables y that it decides."
     if all(isinstance(one, cp.constraints.constraint.Constraint) for one in given):
         return " Constraints on x are given by name, constraints=[...]."
     return ""

@@ -40,6 +40,9 @@ def constraint_tuple(constraints: Any, owner: str) -> tuple[Constraint, ...]:
     """
     if isinstance(constraints, Constraint):
         constraints = (constraints,)
+    if not isinstance(constraints, Iterable):
+        hint = " A federation is given by name, federation=...." if type(constraints).__name__ == "Federation" else ""
+        raise DeclarationError(f"constraints of {owner} are a list of CVXPY constraints, not {type(constraints).__name__}.{hint}")
     items = tuple(constraints)
     for place, item in enumerate(items):
         if not isinstance(item, Constraint):

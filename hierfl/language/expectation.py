@@ -28,6 +28,7 @@ from hierfl.errors import DataError, DeclarationError
 from hierfl.language.declared_arguments import as_expression
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import Sample
+from hierfl.near_names import suggests_names
 
 
 def _read(reader: Reader, average: SampleAverage) -> Phrase:
@@ -76,6 +77,7 @@ class SampleAverage(OfSamples, AffAtom):
         if self.judge is not None:
             self.judge(held, whose)
 
+    @suggests_names
     def __init__(self, expr: Any) -> None:
         super().__init__(as_expression(expr, f"what {self.symbol} is of"))
         if not self.args[0].variables() and not any(isinstance(p, Sample) for p in self.args[0].parameters()):

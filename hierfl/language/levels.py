@@ -221,7 +221,7 @@ class ArgMin(LowerLevel):
     Raises
     ------
     DeclarationError
-        Unknown scope or selection, a variable that the objective never mentions, a sample outside ``E``, no sample in sample scope.
+        Unknown scope or selection, a variable that nothing mentions, a sample outside ``E``, no sample in sample scope.
 
     Examples
     --------

@@ -77,6 +77,27 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[hf.HierflError], str]] = {
         hf.DeclarationError,
         r"not the expression sum_squares\(y - x\).*Write hf\.ArgMin\(y, sum_squares\(y - x\)\)",
     ),
+    "a program of CVXPY as lower level": (
+        lambda: hf.Problem(hf.Minimize(clients=cp.sum(y)), cp.Problem(cp.Minimize(cp.sum_squares(y - x)), [y >= 0])),
+        hf.DeclarationError,
+        r"not Problem\. Write hf\.ArgMin\(y, sum_squares\(y - x\), \[y >= 0\]\)",
+    ),
+    "a federation for constraints": (
+        lambda: hf.Problem(hf.Minimize(clients=cp.sum(y)), below(), hf.Federation([hf.Client()])),
+        hf.DeclarationError,
+        "not Federation. A federation is given by name",
+    ),
+    "constraints by another name": (
+        lambda: hf.Problem(hf.Minimize(clients=cp.sum_squares(x)), subject_to=[x >= 0]),  # type: ignore[call-arg]
+        hf.UnknownNameError,
+        "did you mean 'constraints'",
+    ),
+    "weights of a mean": (lambda: hf.E(cp.square(age @ x), weights=[0.5, 0.5]), hf.UnknownNameError, r"E\(\) has no setting 'weights'"),
+    "a constant of another shape": (
+        lambda: hf.Client(parameters={hf.ClientParameter(name="c"): [1.0, 2.0]}),
+        hf.DataError,
+        r"expected \(\)\. It is declared by hf\.ClientParameter\(\(2,\)\)",
+    ),
     "a sample of the same name": (
         lambda: with_rows(age, hf.Sample(2, name="age")),
         hf.DataError,

@@ -369,7 +369,7 @@ def _stuffed(objective: Expression, constraints: Sequence[Constraint]) -> tuple[
     if not problem.is_dcp():
         raise NoStandardFormError("CVXPY does not find it convex")
     if not problem.is_dpp():
-        raise NoStandardFormError("CVXPY cannot canonicalise it once for all x and data")
+        raise NoStandardFormError("CVXPY cannot canonicalise it once for all x and data (y'Qy of a parameter Q = R'R is cp.sum_squares(R @ y))")
     try:
         reduced, inverse = Dcp2Cone(quad_obj=True).apply(problem)
         stuffed, _ = ConeMatrixStuffing(quad_obj=True).apply(reduced)

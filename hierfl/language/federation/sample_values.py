@@ -318,7 +318,7 @@ def parameter_value(parameter: ClientParameter, value: Any, who: str) -> GivenAr
     given = given_array(value, what)
     array = given.array
     if array.shape != parameter.shape:
-        raise DataError(f"{what} has shape {array.shape}; expected {parameter.shape}.")
+        raise DataError(f"{what} has shape {array.shape}; expected {parameter.shape}. It is declared by hf.ClientParameter({array.shape}) if that is meant.")
     _check_array(array, what)
     _check_attributes(parameter, array[None], what)
     return GivenArray(np.asarray(array, float), given.labels, given.own or array.dtype != float)
