@@ -393,5 +393,7 @@ def _with_rows_held_back(
             for own, rows in zip((known, unseen), chosen)
         ]
         own_shares = {of: len(parts) * len(rows) / total for of, rows, total in zip(shares, chosen, totals)}
-        parties.append(hf.Client(tables, {**client.parameters, **own_shares}, name=client.name))
+        party = hf.Client(tables, {**client.parameters, **own_shares}, name=client.name)
+        object.__setattr__(party, "schemas", client.schemas)  # by which its rows were read, standardised or not
+        parties.append(party)
     return parties

@@ -155,7 +155,7 @@ def test_an_interrupted_study_goes_on_to_the_same_table(compared: Comparison, tm
 
 def test_several_problems_maximised_too_with_starts_of_their_own() -> None:
     problems = {"down": declared(), "up": declared(hf.Maximize)}
-    found = hf.Study(problems, {"r": scattered, "z": ZOHFL(smoothing=0.1, step_size=0.05), "c": at_start}, seeds=2, budget=hf.Budget(values=30), starts="spread").run(progress=False)
+    found = hf.Study(problems, {"r": scattered, "z": ZOHFL(smoothing=0.1, step_size=0.05), "c": at_start}, seeds=4, budget=hf.Budget(values=30), starts="spread").run(progress=False)
     np.testing.assert_allclose(found.final("up", name="r"), -found.final("down", name="r"), atol=1e-12)
     np.testing.assert_allclose(found.final("up", name="z"), -found.final("down", name="z"), atol=1e-9)
     begun = [{round(curve.value[0], 9) for curve in found.cells["down", name].curves} for name in ("z", "c")]

@@ -375,11 +375,13 @@ class Schema:
         Raises
         ------
         DataError
-            For another number of coefficients.
+            For another number of coefficients, and of a schema that has standardised nothing: the one that has is another.
         """
         own = np.asarray(coefficients, float)
         if own.shape != (len(self.columns),):
             raise DataError(f"coefficients have shape {own.shape}; expected one for each of {', '.join(self.columns)}.")
+        if self.moments is None:
+            raise DataError(f"{self!r} has standardised nothing, so that there is no other scale: the schema of a federation that is standardised is federation.schema.")
         return own / self.scale, float(intercept - self.center @ (own / self.scale))
 
     def __repr__(self) -> str:

@@ -167,6 +167,8 @@ def test_standardised_tables_are_those_of_the_pool_and_coefficients_come_back() 
     np.testing.assert_allclose(raw @ own + intercept, raw @ pooled[1:] + pooled[0] - raw.mean(axis=0) @ pooled[1:], atol=1e-5)
     with pytest.raises(hf.DataError, match="one for each of age, dose, ward=B, ward=C"):
         by.on_original_scale([1.0, 2.0])
+    with pytest.raises(hf.DataError, match="federation.schema"):
+        by.on_original_scale(np.ones(4))
 
 
 def test_missing_numbers_are_the_mean_beside_their_indicator_once_standardised() -> None:
