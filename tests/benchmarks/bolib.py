@@ -1,6 +1,6 @@
 """The problems of BOLIB (Zhou, Zemkoho and Tin, 2018) with a convex lower level, beside their published optima.
 
-``python -m tests.benchmarks.bolib [NAME ...]`` declares each from its mathematics, proves an optimum in five seconds at most, or says what is refused
+``python -m tests.benchmarks.bolib [NAME ...]`` declares each from its mathematics, proves an optimum in a second or less in the median, or says what is refused
 and searches locally instead, for thirty, and prints a table with the processor's seconds, of all threads; ``--markdown`` prints it as it is in ``docs/benchmarks.md``. Every point that is found is checked by CVXPY alone:
 x is fixed in the same formulas, and the lower level solved.
 """
