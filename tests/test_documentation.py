@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import importlib
 import io
 import pickle
 import re
@@ -142,16 +141,6 @@ def test_the_gallery_has_as_many_problems_as_it_is_said_to() -> None:
     for page in (DOCS / "index.md", DOCS / "gallery" / "index.md", DOCS.parent / "README.md"):
         (told,) = re.findall(r"(\w+teen|ten|eleven|twelve|twenty) problems", page.read_text().lower())
         assert told == names[count - 10], page
-
-
-def test_tables_of_code_have_a_row_of_their_own_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("sphinx")
-    monkeypatch.syspath_prepend(DOCS / "_ext")
-    tables = importlib.import_module("code_tables")
-    kinds = [tables.opening(kind) for kind in tables.KINDS]
-    assert len({*kinds}) == len(kinds)
-    for text in [*kinds, *map(tables.opening, tables.FAMILIES), *(tables.opening(family).partition(". ")[0] for family in tables.atoms.FAMILIES)]:
-        assert text and "``" not in text and text.count("`") % 2 == 0
 
 
 def test_every_cell_is_python() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -42,8 +41,11 @@ def _row(cells: Sequence[str]) -> nodes.row:
 
 
 def opening(documented: Any) -> str:
-    """The first line of a docstring, what is code in it between single backquotes."""
-    return (inspect.getdoc(documented) or "").split("\n")[0].replace("``", "`")
+    """The first line of its own docstring, what is code in it between single backquotes; an inherited one says nothing of it."""
+    told = (documented.__doc__ or "").strip().split("\n")[0].replace("``", "`")
+    if not told or told.count("`") % 2:
+        raise ValueError(f"{documented!r} has no first line that a table can show.")
+    return told
 
 
 class AtomTable(Directive):
