@@ -459,10 +459,10 @@ class _Places:
             return quadratic, linear
         entries = np.concatenate([self.of_variable[v.id] for v in slope.variables])
         numbers = self.of_parameter[slope.parameters[0].id] + np.arange(len(entries))
-        every = np.arange(self.width)
+        told = np.union1d(linear.rows, entries)  # others have no cost at any theta
         into = sp.csr_array((np.ones(len(linear.rows)), (linear.rows, np.arange(len(linear.rows)))), (self.width, len(linear.rows)))
         moving = into @ linear.linear + sp.csr_array((np.ones(len(entries)), (entries, numbers)), (self.width, self.count))
-        return quadratic, AffineEntries((self.width, 1), every, 0 * every, into @ linear.constant, sp.csr_array(moving))
+        return quadratic, AffineEntries((self.width, 1), told, 0 * told, (into @ linear.constant)[told], sp.csr_array(moving)[told])
 
     def mapping(self, forces: Sequence[Expression]) -> tuple[AffineEntries, AffineEntries]:
         """(P, q) of a mapping: equations, each at its place in y."""
