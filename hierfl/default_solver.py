@@ -83,8 +83,14 @@ def _another_start(compiled: CompiledProblem, settings: RunSettings) -> tuple[An
     """Where to begin better than at the projection of 0 on X, and why; None where there is no such place, or x0 or restarts were asked for."""
     oracle = ImplicitOracle(compiled, settings.seed)
     first = oracle(start_point(compiled, None)) if settings.x0 is None and settings.restarts is None else None
-    if first is None:
+    if first is None and not oracle.outside:
         return None, ""
+    if first is None:
+        points = [point for point in map(oracle, _spread(compiled, settings.seed, everywhere=True)) if point is not None]
+        best = min(points, key=lambda point: point.value, default=None)
+        if best is None:
+            return None, ""
+        return compiled.upper.unflatten(best.x), f", and begins at the best of {STARTS} points of X, as f has no value at the projection of 0"
     prices = shared_best(compiled, first.x)
     others, why = [] if prices is None else [oracle.inside(prices)], "prices at which those below do what is best above"
     if not others and np.abs(first.slope).max(initial=0.0) <= FLAT * (1.0 + abs(first.value)):
@@ -96,11 +102,11 @@ def _another_start(compiled: CompiledProblem, settings: RunSettings) -> tuple[An
     return None, ""
 
 
-def _spread(compiled: CompiledProblem, seed: int) -> list[np.ndarray]:
-    """Points spread over a bounded X, where f is quick."""
+def _spread(compiled: CompiledProblem, seed: int, everywhere: bool = False) -> list[np.ndarray]:
+    """Points spread over X, where f is quick: over a bounded one, or everywhere."""
     method, box = compiled.exact.method, box_around(compiled, start_point(compiled, None))
     costly = method is not None and STARTS * method.structure.owners > 2 * method.solutions_in_a_second
-    return [] if costly or not box.bounded else list(on_upper_set(compiled, sobol_points(box, STARTS, seed)))
+    return [] if costly or not (box.bounded or everywhere) else list(on_upper_set(compiled, sobol_points(box, STARTS, seed)))
 
 
 def _against_values(compiled: CompiledProblem, settings: RunSettings) -> str | None:

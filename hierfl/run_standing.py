@@ -60,6 +60,8 @@ class Rest:
         estimates over the last quarter; and the standard error of that.
     words
         All of this in a sentence.
+    jump
+        Where f jumps next to x, to what is worse: its value may be a limit that no x attains. Empty where no jump was seen.
     """
 
     verdict: str
@@ -73,6 +75,7 @@ class Rest:
     drift: float = UNKNOWN
     error: float = UNKNOWN
     words: str = ""
+    jump: str = ""
 
     def __str__(self) -> str:
         return f"{self.verdict}: {self.words}"
@@ -84,10 +87,13 @@ def standing(ended: str, rest: Rest | None, folder: str | None) -> str:
     """What is known of where a run stands beside its status, in a sentence; ``folder`` has its checkpoint."""
     if folder is not None and ended in ("interrupted", "time limit reached"):
         return f"kept in {folder}: the same solve with resume=True goes on"
+    jump = rest.jump if rest is not None else ""
     if ended == STUCK:
-        return WHY_STUCK
+        return f"not at rest: {jump}" if jump else WHY_STUCK
     if rest is None:
         return ""
+    if jump:
+        return f"{rest.words}; but {jump}"
     return rest.words if ended in (COMPLETED, AT_REST) else str(rest)
 
 

@@ -148,7 +148,7 @@ def test_what_a_notebook_shows_of_parts_is_in_words() -> None:
     rest = problem.solve(progress=False).rest
     for part in (kink, rest, problem.implicit.symbolic()):
         assert repr(part) == str(part) and not repr(part).startswith(type(part).__name__)
-    assert repr(kink) == "t = 0: slope 2 to 0, bends down; y >= 0"
+    assert repr(kink) == "t = 0 (x = 0): slope 2 to 0, bends down; y >= 0"
 
 
 # --- What is shown of samples, objectives, f, federations and sweeps: by hierfl's words, and as tables for others.

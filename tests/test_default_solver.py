@@ -91,9 +91,14 @@ def test_a_start_without_a_value_asks_for_another() -> None:
         [cp.abs(x) <= 5],
     )
     with pytest.raises(hf.EmptyLowerSetError) as raised:
-        problem.solve(progress=False)
+        problem.solve(x0=np.array(0.0), progress=False)
     assert any("give x0" in note for note in raised.value.__notes__)
     assert problem.solve(x0=np.array(3.0), progress=False).x == pytest.approx(1.0, abs=1e-6)
+    found = problem.solve(progress=False)
+    assert found.x == pytest.approx(1.0, abs=1e-6) and "f has no value at the projection of 0" in found.settings["chosen"]
+    nowhere = hf.Problem(hf.Minimize(clients=cp.square(x) + y), hf.ArgMin(y, cp.square(y - 3), [y >= 1, y <= x]), [x <= 0])
+    with pytest.raises(hf.EmptyLowerSetError):
+        nowhere.solve(progress=False)
 
 
 def test_a_lower_level_solver_is_not_taken_for_a_solver() -> None:

@@ -133,6 +133,28 @@ def test_a_method_that_is_stuck_at_a_jump_says_so() -> None:
     assert result.status != "no descent found" or "restarts=" in result.standing
 
 
+@pytest.mark.parametrize("selection", [None, "pessimistic", "optimistic"])
+def test_a_value_that_no_x_attains_is_told(selection: str | None) -> None:
+    """The buyer takes all below a price of 4 and nothing above: 4 is attained where a tie is broken for the seller."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    buyer = hf.ArgMax(y, (4 - x) * y, [y >= 0, y <= 1], **({"selection": selection} if selection else {}))
+    problem = hf.Problem(hf.Maximize(x * y), buyer, [x >= 0, x <= 10])
+    result = problem.solve(progress=False)
+    assert result.value == pytest.approx(4.0, abs=1e-6)
+    said = [result.standing, problem.reference(progress=False).guarantee]
+    assert ["f jumps next to x, from 4 to 0" in text for text in said] == 2 * [selection != "optimistic"]
+    assert ["selection='optimistic' attains it" in text for text in said] == 2 * [selection is None]
+
+
+def test_a_jump_beside_a_point_at_rest_is_told_and_a_constant_is_called_flat() -> None:
+    u, v = cp.Variable(2, name="u"), cp.Variable(name="v")
+    worst = hf.ArgMin(v, (u[0] - u[1]) * v, [v >= -1, v <= 1], selection="pessimistic")
+    result = hf.Problem(hf.Minimize(2 * v + cp.sum_squares(u)), worst, [cp.abs(u) <= 2]).solve(progress=False)
+    assert result.value == pytest.approx(-2.0, abs=1e-6) and "from -2 to 2" in str(result)
+    flat = hf.Problem(hf.Minimize(v), hf.ArgMin(v, cp.square(v - 2) + 0 * u[0]), [cp.abs(u) <= 2]).solve(progress=False)
+    assert "x does not matter" in flat.standing
+
+
 def least_squares(rng: Any, scale: float, weight: float, constraints: Any = lambda x: []) -> tuple[Any, Any, Any, Any]:
     """A ridge regression over two clients, its Hessian and its linear part: f = x'Hx/2 - g'x + const."""
     a, b = rng.standard_normal((40, 6)) * np.logspace(0, -1.5, 6), rng.standard_normal(40)

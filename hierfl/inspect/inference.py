@@ -364,6 +364,11 @@ class _Estimator:
                 score = score * (groups / (groups - 1) * (rows - 1) / (rows - p) if kind == "clustered" else rows / (rows - p))
             covariance, notes = inverse @ score @ inverse, []
         self._require_estimate(sums, inverse, covariance, whose, client)
+        learned = np.diag(sums.outer.sum(axis=0))
+        untold = told.all() & (learned == 0.0) & learned.any()
+        if untold[asked].any():  # a column of zeros beside a penalty, whose curvature is no information
+            covariance = np.where(untold[:, None] | untold, np.nan, covariance)
+            notes.append(f"no row{whose} tells of {', '.join(names[place] for place in asked if untold[place])}: what is estimated there is the penalty's alone, without a standard error")
         if kind == "clustered":
             notes.append(f"{len(counts)} clusters" + (": so few make these errors rough" if len(counts) < FEW else ""))
         names = tuple(names[place] for place in asked)

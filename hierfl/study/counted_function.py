@@ -47,7 +47,7 @@ class CountedFunction:
     Examples
     --------
     >>> from hierfl.study import CountedFunction
-    >>> f = CountedFunction(problem.compile(), {"values": 2}, np.array([-1.0, 0.5]))
+    >>> f = CountedFunction(problem.compile(), {"gradients": 2}, np.array([-1.0, 0.5]))
     >>> f([-1.0, 0.5]), f.gradient([-1.0, 0.5]), f.spent["values"], f.spent["gradients"]
     (0.5, array([0., 0.]), 1, 1)
     """

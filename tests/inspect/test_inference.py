@@ -131,6 +131,17 @@ def test_every_client_has_a_table_of_its_own_in_client_scope() -> None:
         np.testing.assert_allclose(table.standard_error, peer.bse, rtol=1e-5)
 
 
+def test_an_entry_of_which_no_row_tells_has_no_standard_error() -> None:
+    """A column of zeros beside a penalty: the estimate is the penalty's, and its curvature is no information of rows."""
+    rng, row, out = np.random.default_rng(0), hf.Sample(3, name="row"), hf.Sample(name="out")
+    rows = rng.normal(size=(40, 3)) * [1, 1, 0]
+    client = hf.Client({row: rows, out: rows @ [1, 2, 3] + rng.normal(size=40)}, name="south")
+    own = cp.Variable(3, name="own")
+    loss = hf.E(cp.square(out - row @ own)) + 0.1 * cp.sum_squares(own - 1)
+    table = hf.Problem(hf.Minimize(clients=loss), federation=hf.Federation([client])).solve(progress=False).inference()
+    assert np.isnan(table.p_value).tolist() == [False, False, True] and "no row tells of own[2]" in str(table)
+
+
 def test_a_contrast_a_table_and_a_forest_plot() -> None:
     table = (
         hf.Problem(hf.Minimize(clients=hf.E(LOSSES["linear"])), federation=federation(OUTCOMES["linear"]))

@@ -38,6 +38,7 @@ from hierfl.descent.limited_search import LimitedDescent
 from hierfl.descent.search import BOTTOM, Descent
 from hierfl.errors import DivergedError, InfeasibleError, LowerLevelError, SettingError
 from hierfl.inspect.argument_checks import require_whole
+from hierfl.inspect.implicit.jumps import jump_beside
 from hierfl.inspect.implicit.points import Points, owners
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
@@ -311,6 +312,8 @@ def _searched(compiled: CompiledProblem, restarts: int, seed: int, x0: Any, prog
         f"A local minimum up to the searches' accuracy; global unless a basin lies between the points."
     )
     distinct = _distinct(ends)
+    if jump := jump_beside(compiled, distinct[0].x, distinct[0].value):
+        guarantee += f" But {jump}."
     return Reference.at(
         compiled,
         distinct[0].x,

@@ -38,6 +38,7 @@ from hierfl.errors import (
 )
 from hierfl.inspect.assumptions.examination import Holders, known_of_all
 from hierfl.inspect.assumptions.lower_curvature import Curvature
+from hierfl.inspect.implicit.jumps import jump_beside
 from hierfl.inspect.implicit.points import owners
 from hierfl.inspect.implicit.reference import known_reference
 from hierfl.inspect.implicit.smoothing import gradient_norm, sphere_points
@@ -170,7 +171,7 @@ def rest_of(compiled: CompiledProblem, result: Result) -> Rest:
     x, value = compiled.upper.flatten(result.x, "x"), compiled.sign * result.value
     objective = np.asarray(result.history.get("objective", ()), float)
     away = running_away(result.trajectory)
-    near, asked = _in_time(compiled, result, x, value)
+    near, asked, jump = _in_time(compiled, result, x, value)
     drift = asked or Drift.of(objective, result.settings.get("sense", "minimize"))
     first = objective[0] if objective.size and np.isfinite(objective[0]) else result.value
     small = FLAT * (abs(value) + abs(float(first) - result.value))
@@ -178,7 +179,9 @@ def rest_of(compiled: CompiledProblem, result: Result) -> Rest:
     if verdict == AT_REST and not near.distance_bound < np.inf and (away := growing(result.trajectory, compiled.upper.entries)):
         verdict, near = RUNS_AWAY, near._replace(distance_estimate=UNKNOWN)
     gained, error = (UNKNOWN, UNKNOWN) if drift is None else drift[:2]
-    rest = Rest(verdict, *near[:-1], gained, error)
+    rest = Rest(verdict, *near[:-1], gained, error, jump=jump)
+    if verdict == AT_REST and near.slope == 0.0 and objective.size > 1 and not np.ptp(objective) and not near.value_bound < np.inf:
+        return replace(rest, words="f was the same at every point that was asked, and its slope 0: it is flat here, or x does not matter to it")
     return replace(rest, words=words_of(rest, objective.size, near.why_not, result.ended == AT_REST, away))
 
 
@@ -246,15 +249,15 @@ def _trend(compiled: CompiledProblem, result: Result, near: Nearby) -> Drift | N
     return Drift.through(np.array(values, float), "minimize")
 
 
-def _in_time(compiled: CompiledProblem, result: Result, x: np.ndarray, value: float) -> tuple[Nearby, Drift | None]:
+def _in_time(compiled: CompiledProblem, result: Result, x: np.ndarray, value: float) -> tuple[Nearby, Drift | None, str]:
     """What f is at and near x, and how it moved, where that is found in time; a run that was to end has a result soon."""
     seconds = HURRIED if result.ended in (INTERRUPTED, TIME_IS_UP) else LONGEST
     try:
         with heeded(perf_counter() + seconds, PATIENCE, anew=True):
             near = _look(compiled, x, value)
-            return near, _trend(compiled, result, near)
+            return near, _trend(compiled, result, near), "" if near.why_not else jump_beside(compiled, x, value)
     except CutShort:
-        return Nearby(why_not="there was no time to look at f near x"), None
+        return Nearby(why_not="there was no time to look at f near x"), None, ""
 
 
 def _look(compiled: CompiledProblem, x: np.ndarray, value: float) -> Nearby:

@@ -99,7 +99,7 @@ class Kink:
         sides = (self.left_slope, self.right_slope)
         size = max((abs(slope) for slope in sides if np.isfinite(slope)), default=0.0)
         left, right = (0.0 if abs(slope) <= ROUNDING * size else slope for slope in sides)
-        return f"t = {round(self.t, 9) + 0.0:.6g}: slope {left:.6g} to {right:.6g}, {bend}; {self.cause}"
+        return f"{_place(self.t, self.x)}: slope {left:.6g} to {right:.6g}, {bend}; {self.cause}"
 
     __repr__ = __str__
 
@@ -120,7 +120,7 @@ class Jump:
         return _in_words(self.causes)
 
     def __str__(self) -> str:
-        return f"t = {round(self.t, 9) + 0.0:.6g}: f jumps from {self.left:.6g} to {self.right:.6g}; {self.cause}"
+        return f"{_place(self.t, self.x)}: f jumps from {self.left:.6g} to {self.right:.6g}; {self.cause}"
 
 
 @dataclass(frozen=True)
@@ -199,6 +199,12 @@ class Kinks(Sequence[Kink]):
         return "\n".join([*lines, f"resolved: {self.resolution}"])
 
     __repr__ = __str__
+
+
+def _place(t: float, x: Any) -> str:
+    """Where on the line, and which x that is, if x is one number."""
+    at = f" (x = {round(float(x), 9) + 0.0:.6g})" if np.ndim(x) == 0 and not isinstance(x, dict) else ""
+    return f"t = {round(t, 9) + 0.0:.6g}{at}"
 
 
 def _in_words(causes: tuple[Cause, ...]) -> str:

@@ -170,7 +170,7 @@ def test_several_prices_are_told_and_a_jump_is_a_kink() -> None:
     with pytest.warns(hf.LowerLevelWarning, match="several solutions or prices"):
         assert 1.0 <= float(problem.implicit(3.0)) <= 2.0
     found = problem.implicit.slice(5.0, direction=1.0, radius=4.0, points=81, progress=False)
-    assert "t = -2: f jumps from 1 to 2; (y <= [3, 10])[0]" in str(found.kinks)
+    assert "t = -2 (x = 3): f jumps from 1 to 2; (y <= [3, 10])[0]" in str(found.kinks)
 
 
 def test_two_prices_of_one_constraint_and_its_multipliers() -> None:
