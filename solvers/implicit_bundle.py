@@ -131,15 +131,15 @@ class BoundImplicitBundle(BoundSearch):
             error.add_note("The run begins there: give x0, a point of X where f has a value and a gradient.")
             raise
         hopping = BasinHopping(oracle, first, lambda point, pieces: self._search(oracle, point, pieces), self.settings.hops)
-        asks, answer, told = hopping.asks(), None, 0
+        asks, answer, told, at_start = hopping.asks(), None, 0, True  # a visit that is replayed was told when it was made
         while True:
             try:
                 x = asks.send(answer)
             except StopIteration as end:
-                yield self._visit(hopping, end.value, oracle.asked - told, told == 0)
+                yield self._visit(hopping, end.value, oracle.asked - told, at_start)
                 return
-            yield self._visit(hopping, None, oracle.asked - told, told == 0)
-            told = oracle.asked
+            yield self._visit(hopping, None, oracle.asked - told, at_start)
+            told, at_start = oracle.asked, False
             answer = oracle(x)
 
     def _search(self, oracle: ImplicitOracle, first: KnownPoint, pieces: bool) -> Search:
