@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ import scipy.stats
 from hierfl.atoms.intervals import Interval
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
-from hierfl.errors import DeclarationError, SettingError
+from hierfl.errors import DeclarationError, DivergedError, EmptyLowerSetError, SettingError
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.text import expression_text
@@ -20,6 +21,7 @@ from hierfl.language.printing.text import expression_text
 INSIDE = 1e-9  # relative: how far rounding may put a point outside X
 AS_GIVEN = 1e-7  # relative: the same of points that users give, such as answers of other solvers, rounded
 AGAIN = 1000  # projections of a point, each of which leaves less
+SPARE = 8  # points for each start, of which those where f has a value are taken
 SCALE = 10.0  # half the width of the box where X is unbounded
 
 
@@ -135,12 +137,26 @@ def nearest_in_upper_set(compiled: CompiledProblem, x: np.ndarray) -> np.ndarray
 
 
 def start_points(compiled: CompiledProblem, x0: Any, count: int, seed: int) -> np.ndarray:
-    """``start_point``, then points spread over X: ``(count, n)``."""
+    """``start_point``, then points spread over X: ``(count, n)``; those where Y is empty, or f has no value, are left out as long as there are others."""
     first = start_point(compiled, x0)
     if count == 1:
         return first[None]
-    others = sobol_points(box_around(compiled, first), count - 1, seed)
-    return np.concatenate([first[None], on_upper_set(compiled, others)])
+    others = on_upper_set(compiled, sobol_points(box_around(compiled, first), SPARE * (count - 1), seed))
+    ahead = [] if x0 is None else [first]
+    points = [first, *others] if x0 is None else list(others)
+    good = list(islice((point for point in points if _has_value(compiled, point)), count - len(ahead)))
+    return np.array([*ahead, *good, *points[len(good) + len(ahead) : count]][:count])
+
+
+def _has_value(compiled: CompiledProblem, x: np.ndarray) -> bool:
+    """Whether f has a value at x, as far as that is known here and at once."""
+    method = compiled.exact.method if not compiled.elsewhere else None
+    if method is None or method.iterative:
+        return True
+    try:
+        return bool(np.isfinite(compiled.exact.at(x).value))
+    except (EmptyLowerSetError, DivergedError):
+        return False
 
 
 def require_nonempty(compiled: CompiledProblem) -> None:

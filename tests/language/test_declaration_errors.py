@@ -82,7 +82,7 @@ MISTAKES: dict[str, tuple[Any, ...]] = {
     "a vector for an objective": (lambda: hf.Minimize(clients=x), "must be a scalar"),
     "an objective of CVXPY's": (lambda: hf.Problem(cp.Minimize(cp.sum(x))), r"hf\.Minimize"),
     "no constraint": (lambda: hf.ArgMin(y, own, [True]), "not a CVXPY constraint"),
-    "no variable": (lambda: hf.ArgMin(x + y, own), r"needs a cp\.Variable"),
+    "no variable": (lambda: hf.ArgMin(x + y, own), r"takes first what is decided, a cp\.Variable"),
     "nothing to minimise": (lambda: hf.Minimize(), "empty"),
     "code without a gradient below": (lambda: hf.Problem(both, hf.ArgMin(y, own + box)).compile(), "simulator", hf.HierflError),
     "code at the server": (

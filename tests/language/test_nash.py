@@ -29,7 +29,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no players": (lambda: hf.Nash(), r"at least one hf\.Player"),
     "not a player": (lambda: hf.Nash(fine_u, cp.square(v[0])), r"Nash takes hf\.Player"),
     "no variable": (lambda: hf.Player([], cp.sum(u)), r"Player needs at least one variable"),
-    "an expression for a variable": (lambda: hf.Player(u + 1, cp.sum(u)), r"Player needs a cp\.Variable"),
+    "an expression for a variable": (lambda: hf.Player(u + 1, cp.sum(u)), r"Player takes first what is decided, a cp\.Variable"),
     "no objective": (lambda: hf.Player(u), r"player 'u' needs one objective"),
     "both senses": (lambda: hf.Player(u, minimize=cp.sum(u), maximize=cp.sum(u)), r"player 'u' needs one objective"),
     "two objectives": (lambda: hf.Player(u, cp.sum(u), maximize=cp.sum(u)), r"player 'u' needs one objective"),

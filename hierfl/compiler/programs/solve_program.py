@@ -70,6 +70,7 @@ FEW = 4  # steps of Newton's method from a solution nearby
 TIED, CLEAR = 1e-13, 1e-11  # by how much multipliers exceed slacks, in units of their own, where rows do not hold, and where they do
 LITTLE = 1e-6  # a curvature, so that a program has one solution
 GAIN, OF_STEEP = 1e-4, 0.1  # of what a model promises, that a step has to keep; where a step may lead across a corner and back
+LOST = 1e3  # times what a solution may miss the conditions by, that it may miss them by in units other than those it was told in
 LARGE = 1e3  # a size of data, in whose units a program over cones that was not solved is looked at again
 DENSE_NEWTON = 700  # unknowns over curved cones, up to which a step is the shortest
 
@@ -83,7 +84,11 @@ def solve_program(program: ConvexProgram, known: Saddles | None = None) -> Progr
     if (units == 1.0).all():
         return _on_bounds(program, _in_these_units(program, known))
     answer = _in_these_units(program.in_units(units), known)
-    return _on_bounds(program, replace(answer, u=answer.u * units))
+    answer = replace(answer, u=answer.u * units)
+    if answer.status != EMPTY and not (answer.solved and program.error(answer.u, answer.z) <= LOST * program.good):
+        plain = _in_these_units(program, known)  # beside an entry with next to no curvature its units hide what all others miss
+        answer = plain if plain.solved else answer if not answer.solved else replace(answer, status=FAILED)
+    return _on_bounds(program, answer)
 
 
 def innermost(program: ConvexProgram, y: np.ndarray) -> ProgramSolution:

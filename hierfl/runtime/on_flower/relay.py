@@ -90,6 +90,9 @@ def as_bytes(content: RecordDict) -> bytes:
 
 def as_content(letter: bytes) -> RecordDict:
     """The bytes of a letter as Flower's records."""
-    words, arrays = read_letter(letter)
+    try:
+        words, arrays = read_letter(letter)
+    except ValueError as error:
+        raise ValueError(f"this node's site sent a message that is no letter: {error}") from error
     named = ArrayRecord({name: Array(array) for name, array in arrays.items()})
     return RecordDict({"words": ConfigRecord(words), "arrays": named})

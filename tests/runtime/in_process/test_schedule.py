@@ -218,9 +218,9 @@ def test_what_a_run_needs_is_counted(schedule: str, monkeypatch: pytest.MonkeyPa
     problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - a)), federation=hf.Federation(clients))
     seen: list[int] = []
     monkeypatch.setattr("hierfl.runtime.in_process.execution.require_memory", lambda needed, *_: seen.append(needed))
-    for solver in (FedAvg(batch_size=None), SCAFFOLD(batch_size=None)):
+    for solver in (FedAvg(0.1, batch_size=None), SCAFFOLD(0.1, batch_size=None)):
         problem.solve(solver, rounds=2, runtime=InProcess(schedule=schedule), progress=False)
-    problem.solve(FedAvg(batch_size=None), rounds=2, runtime=InProcess(schedule="map"), seeds=4, progress=False)
+    problem.solve(FedAvg(0.1, batch_size=None), rounds=2, runtime=InProcess(schedule="map"), seeds=4, progress=False)
     plain, remembering, several, *_ = seen  # a share of the seeds for each core
     assert 8 * 8 * n < plain < 5 * 8 * 8 * n
     assert plain + 2 * 8 * 8 * n < remembering < 15 * 8 * 8 * n

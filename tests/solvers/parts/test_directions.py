@@ -107,7 +107,7 @@ def test_memory_does_not_grow_with_their_number(solver: Any, x64: None) -> None:
     compiled = hf.Problem(hf.Minimize(clients=cp.norm1(x - a)), federation=hf.Federation(clients)).compile()
 
     def working(count: int) -> int:
-        bound = solver(directions=count).bind(compiled, 4)
+        bound = solver(step_size=0.1, directions=count).bind(compiled, 4)
         run = Simulation(compiled, bound, "map", "double")
         return run.program(2, None, np.zeros(n), jax.random.key(0)).working
 
