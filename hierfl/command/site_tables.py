@@ -8,7 +8,7 @@ import platform
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -129,11 +129,13 @@ def _rehearsal(
     from hierfl.runtime.privacy.ledger import LedgerRun
     from hierfl.runtime.privacy.pairwise_masks import MaskOrder, PairwiseMasks
     from hierfl.runtime.sites.owner.site_data import rehearsed
+    from hierfl.runtime.step_search import STILL, TRIAL, wants_step
 
     solver = load_solver(chosen.solver)
     noise = None if chosen.noise is None else GaussianNoise(chosen.noise[0], chosen.noise[1], rules.delta)
     masks = None if chosen.masks is None else PairwiseMasks(chosen.masks)
-    found = rehearsed(declaration, held, solver, chosen.rounds, noise)
+    trials = wants_step(solver)  # messages are those of any step
+    found = rehearsed(declaration, held, replace(solver, step_size=STILL) if trials else solver, chosen.rounds, noise)
     start = found.start._replace(masks=None if masks is None else MaskOrder(masks.least, masks.bits, "rehearsed"))
     told = None if start.noise is None else start.noise._asdict() | {"numbers": found.numbers}
     run = LedgerRun("rehearsed", "", start.mark, "", start.algorithm, start.rounds, told)
@@ -142,6 +144,8 @@ def _rehearsal(
     if rules.epsilon is not None and chosen.ledger is None:
         reasons.append("a budget of epsilon is kept by a ledger: start the site with --ledger FILE")
     yield _verdict(f"{chosen.solver}, {chosen.rounds} rounds", reasons)
+    if trials:
+        yield f"step_size='auto' is found by trial runs before, of {TRIAL} rounds each, mostly a dozen: what follows is sent in these too, and they are counted; a step spares them"
     if rules.servers is not None:
         yield f"asked by {' or '.join(rules.servers)} alone"
     counts = [client.num_samples(sample) for client in held.values() for sample in client.samples]

@@ -187,7 +187,7 @@ def test_a_rehearsal_says_what_speaks_against_a_run(study: Path, capsys: pytest.
     assert "asked by study alone" in told and "hidden among those of 3 sites or more" in told
     assert "oracle" not in told  # noise withholds f
     told = printed(capsys, *check, "--solver", "FedProx", "--rounds", 20)
-    assert "FedProx, 20 rounds: refused: FedProx is not among the algorithms" in told
+    assert "FedProx, 20 rounds: refused: FedProx is not among the algorithms" in told and "found by trial runs before, of 20 rounds each" in told
     (study / "few.toml").write_text("min_samples = 41")
     told = printed(capsys, "site", "check", *place(study), "--rules", study / "few.toml")
     assert "the data: refused: client 'north' holds fewer rows of 'u' than the 41 that this site asks for" in told
