@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,14 @@ def escaped_bars(app: Any, what: str, name: str, obj: Any, options: Any, lines: 
         lines[place] = "``".join(part if k % 2 else re.sub(r"\|", r"\\|", part) for k, part in enumerate(parts))
 
 
+def together(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Read names that a docstring explains together, ``rounds, seed``, as one entry: napoleon takes the others for a type, or repeats the text."""
+    for place, (line, after) in enumerate(pairwise(lines)):
+        if re.fullmatch(r"\w+(, \w+)+", line) and after.startswith("    ") and not line.endswith("Error"):
+            lines[place] = line.replace(", ", " / ")
+
+
 def setup(app: Any) -> None:
     """Connect what this page defines."""
+    app.connect("autodoc-process-docstring", together, priority=400)
     app.connect("autodoc-process-docstring", escaped_bars)

@@ -217,16 +217,17 @@ def words_of(rest: Rest, rounds: int, why_unknown: str, by_itself: bool, away: s
         if far:
             return far
         return (
-            "by its own model of f no more is to be gained (no proof)"
+            "by its own model of f no more is to be gained (no proof by itself)"
             if by_itself
-            else f"f has slope {rest.slope:.1e} at x, and is nowhere better along it (no proof of an optimum)"
+            else f"f has slope {rest.slope:.1e} at x, and is nowhere better along it (no proof of an optimum by itself)"
         )
     unknown = f"how far f(x) is from an optimum is not known{why_unknown and f': {why_unknown}'}"
     if rest.verdict == DESCENDING:
         improved = rest.drift > SURE * rest.error
         still = f"f improved by {rest.drift:.2g} over the last rounds" if improved else "its model promises more"
         return f"{still}; give more rounds{' or larger steps' if improved else ''}; {far or unknown}"
-    moved = f"f did not improve beyond noise over the last rounds ({rest.drift:+.1g}, give or take {rest.error:.1g}); "
+    enough = "beyond noise" if not rest.drift > SURE * rest.error else "enough to count"
+    moved = f"f did not improve {enough} over the last rounds ({rest.drift:+.1g}, give or take {rest.error:.1g}); "
     if rest.verdict == STALLED:
         return f"{moved}{far}; smaller steps, larger batches or fewer local steps come nearer"
     return f"{moved if rounds and np.isfinite(rest.drift) else ''}{far or unknown}"

@@ -133,7 +133,7 @@ def load_images(name: str, folder: str | Path | None = None, download: bool = Fa
         if images.holds(home):
             raise
         raise AbsentDataError(
-            f"{name} is not in {chosen}: put {', '.join(images.files)} in {home}, or have them fetched by download=True (--download)."
+            f"{name} is not in {str(chosen)!r}: put {', '.join(images.files)} in {str(home)!r}, or have them fetched by download=True (--download)."
         ) from error
 
 

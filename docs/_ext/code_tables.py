@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
+from cvxpy import cumprod
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from docutils import nodes
 from docutils.parsers.rst import Directive
@@ -69,19 +70,19 @@ class AtomTable(Directive):
 
 
 def _names(row: AtomRow) -> str:
-    return ", ".join(f"`{kind.__name__}`" for kind in row.classes)
+    return ", ".join(f"`{kind.__name__}`" for kind in row.classes if not kind.__name__.startswith("_"))
 
 
 def _known(row: AtomRow) -> Iterator[str]:
     """What rows say of kinks, of curvature, and of formulas."""
-    affine = all(issubclass(kind, AffAtom) for kind in row.classes)
+    affine = all(issubclass(kind, AffAtom) and kind is not cumprod for kind in row.classes)  # which CVXPY calls affine
     if not (row.kinked or row.opaque):
         yield "none"
     else:
         yield "told by their cause" if row.switches is not None else "found by search"
     bounded = row.curvature is not None or row.second_derivative is not None
-    yield "bounded" if bounded else "affine" if affine else ""
-    yield "yes" if affine or row.formula is not None else ""
+    yield "bounded" if bounded else "affine" if affine else "not known"
+    yield "yes" if affine or row.formula is not None else "no"
 
 
 class FamilyTable(Directive):

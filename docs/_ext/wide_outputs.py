@@ -12,7 +12,7 @@ from sphinx.application import Sphinx
 
 COLUMNS = re.compile(r"\S {2,}\S+ {2,}\S")  # three on a line
 GAP = re.compile(r"\S {2,}\S")
-WIDE = 2.2  # times the height, from where on letters are too small on a telephone
+WIDE, PANELS = 2.2, 900  # times the height, and pixels, from where on there are panels whose letters are too small on a telephone
 
 
 def mark(app: Sphinx, doctree: nodes.document, name: str) -> None:
@@ -27,7 +27,7 @@ def mark(app: Sphinx, doctree: nodes.document, name: str) -> None:
     for image in doctree.findall(nodes.image):
         if Path(image["uri"]).suffix == ".png":
             with Image.open(Path(app.srcdir) / image["uri"]) as picture:
-                if picture.width >= WIDE * picture.height:
+                if picture.width >= max(PANELS, WIDE * picture.height):
                     image["classes"].append("wide")
 
 

@@ -308,8 +308,9 @@ class _Estimator:
         ids = {v.id for v in self.layout.variables}
         rough = nonsmooth_atom([self.loss.expression], ids, Enclosure(self.oracles.declaration.known_bounds))
         if rough is not None:
+            inside = {v.id for v in rough.variables()}
             raise NoGradientError(
-                f"inference: {expression_text(rough)} has kinks in {', '.join(v.name() for v in self.layout.variables)}, where an estimate has no "
+                f"inference: {expression_text(rough)} has kinks in {', '.join(v.name() for v in self.layout.variables if v.id in inside)}, where an estimate has no "
                 f"normal law. Use a smooth loss (cp.huber, cp.logistic) and a smooth penalty (cp.sum_squares)."
             )
 
@@ -380,7 +381,7 @@ class _Estimator:
         if federation is not None and getattr(federation, "moments", None) is not None:
             notes.append("numeric columns are standardised: their numbers are per standard deviation (federation.moments)")
         if np.abs(sums.without).max() > 1e-12 * (1.0 + np.abs(sums.gradient).max()):
-            notes.append("penalised: estimates are drawn towards the penalty's, and the intervals do not count that")
+            notes.append("penalised: estimates are drawn towards the penalty's minimum, and the intervals do not count that")
         estimate, covariance = estimate[asked], covariance[np.ix_(asked, asked)]
         return Inference(names, estimate, 0.5 * (covariance + covariance.T), kind, level, rows, tuple(notes))
 

@@ -206,7 +206,7 @@ class CVaR(Worst):
 
     References
     ----------
-    R. T. Rockafellar and S. Uryasev, "Optimization of conditional value-at-risk", Journal of Risk 2 (2000).
+    Rockafellar, R. T., and Uryasev, S., "Optimization of conditional value-at-risk", Journal of Risk 2 (2000).
 
     Examples
     --------

@@ -199,7 +199,7 @@ class Watch:
             return DivergedError(
                 f"round {index}, {self.compiled.declaration.client_called(client)}: what it sends is NaN, infinite or beyond {TOO_LARGE:g}"
                 f"{', or its lower level was not solved (problem.implicit(x) says why)' if self.compiled.lower.size else ''}{several}. Reduce step_size (here {size:g}) or "
-                f"the lower solver's step size, or check the domain of the clients term."
+                f"the lower solver's step size, or check the domain of the clients' term."
             )
         return DivergedError(
             f"round {index}, at the server: the objective's estimate, the gradient or the new x is NaN, infinite or beyond "

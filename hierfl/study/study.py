@@ -18,7 +18,15 @@ import numpy as np
 
 from hierfl.compiler.content_marks import content_mark
 from hierfl.compiler.starting_points import start_points
-from hierfl.errors import CheckpointError, DivergedError, IncompatibleSolverError, SettingError
+from hierfl.errors import (
+    CheckpointError,
+    DivergedError,
+    EmptyLowerSetError,
+    IncompatibleSolverError,
+    LowerLevelError,
+    NoGradientError,
+    SettingError,
+)
 from hierfl.inspect.argument_checks import require_whole
 from hierfl.jaxtools.interruption import INTERRUPTED, CutShort
 from hierfl.jaxtools.precision import double_precision
@@ -228,7 +236,7 @@ class Job:
             warnings.simplefilter("always")
             try:
                 curves = self._outside() if isinstance(self.solver, OutsideMethod) else self._own()
-            except (IncompatibleSolverError, NotCountedError, SpentOnTrialsError) as error:
+            except (IncompatibleSolverError, NotCountedError, SpentOnTrialsError, EmptyLowerSetError, LowerLevelError, NoGradientError) as error:
                 return Cell((), refused=str(error).split("\n")[0])
         return Cell(tuple(curves), notes=tuple(dict.fromkeys(str(one.message).split("\n")[0] for one in heard)))
 

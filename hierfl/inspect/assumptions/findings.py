@@ -253,7 +253,7 @@ class CheckReport(Shown):
 
     @property
     def page(self) -> dict[str, tuple[str, ...]]:
-        """What ``print`` shows, by its headings: lines on what holds and what is open, what it means for this problem, and what to do."""
+        """What ``print`` shows, by its headings, as lines on what holds and what is open, what it means for this problem, and what to do."""
         every = {f.name: f for f in (*self.findings, *self.hypotheses)}.values()
         told: dict[str, tuple[str, ...]] = {}
         told["holds"] = ("; ".join(f.name + (" (as asserted)" if f.status == "asserted" else "") for f in every if f.status in _KNOWN),)

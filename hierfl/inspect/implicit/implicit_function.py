@@ -211,7 +211,9 @@ class ImplicitFunction(Shown):
         IncompatibleSolverError
             Without a lower level, for games, prices and several levels; where kinks of y or of a term cannot be told.
 
-        Source: Amos and Kolter, OptNet, 2017; Agrawal et al., Differentiable convex optimization layers, 2019.
+        References
+        ----------
+        Amos and Kolter, OptNet, 2017; Agrawal et al., Differentiable convex optimization layers, 2019.
 
         Examples
         --------

@@ -253,18 +253,18 @@ class Schema:
 
     @property
     def reference(self) -> dict[str, Any]:
-        """Of each column of categories the one that has no column of its own: its effect is in the intercept."""
+        """Of each column of categories the one that has no column of its own, as its effect is in the intercept."""
         return {column: own[0] for column, own in self.categorical.items()}
 
     @property
     def center(self) -> np.ndarray:
-        """What is taken off the columns, ``(p,)``, in their units: the means of numeric columns once they are standardised, else zeros."""
+        """What is taken off the columns, ``(p,)``, in their units, which is the means of numeric columns once they are standardised, else zeros."""
         mean = {} if self.moments is None else self.moments.mean
         return np.array([mean.get(column, 0.0) for column in self.columns])
 
     @property
     def scale(self) -> np.ndarray:
-        """What the columns are divided by, ``(p,)``: standard deviations of numeric columns once they are standardised, else ones."""
+        """What the columns are divided by, ``(p,)``, which is standard deviations of numeric columns once they are standardised, else ones."""
         sd = {} if self.moments is None else self.moments.sd
         return np.array([sd.get(column, 1.0) for column in self.columns])
 

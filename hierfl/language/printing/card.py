@@ -87,7 +87,7 @@ def brief(value: Any) -> str:
     array = np.asarray(value, dtype=float) + 0.0  # no -0
     if array.size <= SHORT:
         return point_text(array)
-    return f"in {domain_text(array.shape)}, entries from {np.min(array):.4g} to {np.max(array):.4g}"
+    return f"an array of {domain_text(array.shape)}, entries from {np.min(array):.4g} to {np.max(array):.4g}"
 
 
 def call_text(settings: Any) -> str:
