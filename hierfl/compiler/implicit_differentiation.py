@@ -111,7 +111,11 @@ def _gradients(problem: CompiledProblem, x: Array, y: Array, data: Data) -> tupl
         party = clients.party(index)
         own, level = party.environment, problem.lower_set
         at = problem.environment(x, None, own)
-        inside = y[0] if level is None else jnp.mean(jax.vmap(lambda z: level.project(z, at))(y), axis=0)
+        if level is None:
+            inside = y[0]
+        else:  # around a point of Y: draws around 0 all end at one corner of a Y that is far from it, and tell nothing
+            near = level.project(jnp.zeros_like(y[0]), at)
+            inside = jnp.mean(jax.vmap(lambda z: level.project(near + z, at))(y), axis=0)
 
         def upper(rows: Rows) -> Array:
             return jax.grad(lambda v: problem.client_value(x, v, party.environment, rows))(inside)

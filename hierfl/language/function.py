@@ -195,7 +195,7 @@ class Function(UserAtom):
 
 
 class BlackBox(UserAtom):
-    """An atom around a NumPy host function: values only, so zeroth-order algorithms only.
+    """An atom around a NumPy host function: values only, so that algorithms take differences of these.
 
     Parameters as for :class:`Function`, without ``convex``. A gradient through it is refused when the
     problem is compiled for an algorithm that needs one.

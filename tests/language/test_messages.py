@@ -195,7 +195,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[hf.HierflError], str]] = {
         r"worst choice\. If it is to be minimized, write hf\.Player\(q, minimize=\.\.\.\)",
     ),
     "a term outside its domain at the start": (
-        lambda: hf.Problem(hf.Minimize(clients=cp.sqrt(level - 5) + cp.square(q)), below_one()).solve(progress=False),
+        lambda: hf.Problem(hf.Minimize(clients=cp.sqrt(level - 5) + cp.square(q)), below_one()).solve(progress=False, x0=0.0),
         hf.DivergedError,
         r"f is not defined \(NaN\) at x = \[0\.\]: a term is outside its domain",
     ),

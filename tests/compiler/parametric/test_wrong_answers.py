@@ -244,3 +244,27 @@ def test_basis_pursuit_denoising_is_answered_at_every_radius(radius: float) -> N
     moved = float(way @ way / (signs @ way))
     implicit = hf.Problem(hf.Minimize(clients=cp.sum_squares(z - truth)), lower).implicit
     assert implicit(radius) == pytest.approx(moved * radius**2, rel=1e-6)
+
+
+# --- a Y far from 0, at whose nearest corner the upper term has no slope --------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("upper", "lower", "rows"),
+    [
+        (lambda y: cp.square(y - 10), 11, lambda y: [y >= 10]),
+        (lambda y: cp.power(y - 10, 4), 11, lambda y: [y >= 10]),
+        (lambda y: cp.square(y + 10), -11, lambda y: [y <= -10]),
+        (lambda y: cp.square(y - 2), 3, lambda y: [y >= 2, y <= 6]),
+        (lambda y: cp.square(y - 1000), 1001, lambda y: [cp.abs(y - 1001) <= 1]),
+    ],
+)
+def test_points_that_all_end_at_one_corner_do_not_tell_what_gradients_are(upper: Callable, lower: float, rows: Callable) -> None:
+    """Whether upper and lower gradients are proportional was looked at there alone, so that this passed for a minimax problem: gradient 0."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    problem = hf.Problem(hf.Minimize(clients=upper(y)), hf.ArgMin(y, cp.square(y - lower + 0.5 * x), rows(y)), [cp.abs(x) <= 1.5])
+    for at in (-1.0, 0.0, 0.3):
+        ends = [float(upper(cp.Constant(np.clip(lower - 0.5 * (at + h), -np.inf, np.inf))).value) for h in (1e-5, -1e-5)]
+        if all(bool(one.value()) for value in (lower - 0.5 * at,) for one in rows(cp.Constant(value))):
+            assert problem.implicit.gradient(at) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-6, abs=1e-6)
+    assert problem.implicit.gradient(0.0 if lower != -11 else -0.3) != 0.0
