@@ -176,7 +176,7 @@ def test_unknown_names_and_absent_sets(tmp_path: Path, monkeypatch: pytest.Monke
         load_images("FashionMNIST", tmp_path)
     monkeypatch.setenv("HIERFL_DATA", str(tmp_path / "nowhere"))
     for name, own in {"MNIST": "mnist", "CIFAR-10": "cifar-10"}.items():
-        with pytest.raises(hf.DataError, match=f"{name} is not in .*nowhere: put .* in .*nowhere/{own}, or"):
+        with pytest.raises(hf.DataError, match=f"{name} is not in .*nowhere': put .* in .*nowhere/{own}', or"):
             load_images(name)
     assert load_images("digits").features.shape == (1797, 64)
 
