@@ -85,19 +85,15 @@ def _another_start(compiled: CompiledProblem, settings: RunSettings) -> tuple[An
     first = oracle(start_point(compiled, None)) if settings.x0 is None and settings.restarts is None else None
     if first is None and not oracle.outside:
         return None, ""
-    if first is None:
-        points = [point for point in map(oracle, _spread(compiled, settings.seed, everywhere=True)) if point is not None]
-        best = min(points, key=lambda point: point.value, default=None)
-        if best is None:
-            return None, ""
-        return compiled.upper.unflatten(best.x), f", and begins at the best of {STARTS} points of X, as f has no value at the projection of 0"
-    prices = shared_best(compiled, first.x)
+    prices = None if first is None else shared_best(compiled, first.x)
     others, why = [] if prices is None else [oracle.inside(prices)], "prices at which those below do what is best above"
-    if not others and np.abs(first.slope).max(initial=0.0) <= FLAT * (1.0 + abs(first.value)):
+    if first is None:
+        others, why = _spread(compiled, settings.seed, everywhere=True), f"the best of {STARTS} points of X, as f has no value at the projection of 0"
+    elif not others and np.abs(first.slope).max(initial=0.0) <= FLAT * (1.0 + abs(first.value)):
         others, why = _spread(compiled, settings.seed), f"the best of {STARTS} points of X, as f is flat at the projection of 0"
     points = [point for point in map(oracle, others) if point is not None]
     best = min(points, key=lambda point: point.value, default=first)
-    if best.value < first.value - BETTER * (1.0 + abs(first.value)):
+    if best is not None and (first is None or best.value < first.value - BETTER * (1.0 + abs(first.value))):
         return compiled.upper.unflatten(best.x), f", and begins at {why}"
     return None, ""
 

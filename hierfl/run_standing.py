@@ -92,9 +92,8 @@ def standing(ended: str, rest: Rest | None, folder: str | None) -> str:
         return f"not at rest: {jump}" if jump else WHY_STUCK
     if rest is None:
         return ""
-    if jump:
-        return f"{rest.words}; but {jump}"
-    return rest.words if ended in (COMPLETED, AT_REST) else str(rest)
+    said = rest.words if ended in (COMPLETED, AT_REST) else str(rest)
+    return f"{said}; but {jump}" if jump else said
 
 
 def not_feasible(violations: Any, settings: Mapping[str, Any]) -> str:

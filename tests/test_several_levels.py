@@ -337,3 +337,19 @@ def test_a_later_level_is_given_a_price_by_its_own_leaf_and_refuses_cvxpys_by_na
     assert float(problem.reference(progress=False).x) == pytest.approx(1.5, abs=1e-6)
     with pytest.raises(hf.DeclarationError, match=r"CVXPY's dual variable of x <= y, of lower level 1: .* hf\.Dual\(constraint\)"):
         hf.Problem(hf.Minimize(server=z), [first, hf.ArgMin(z, cp.square(z - row.dual_variables[0]))], [x >= 0, x <= 5])
+
+
+def test_a_mean_over_clients_is_one_whatever_their_weights_sum_to():
+    """(u_1, u_2) = (1, 2) with weights 1 and 5: a mean of 11 / 6 above and below, and prices of what no client has a part in are those written."""
+    x, u, top, n = cp.Variable(name="x"), cp.Variable(name="u"), cp.Variable(name="top"), hf.ClientParameter(name="n")
+    federation = hf.Federation([hf.Client(parameters={n: 1.0}), hf.Client(parameters={n: 2.0})], weights=[1, 5])
+    own, balance = hf.ArgMin(u, cp.square(u - n - x), scope="client"), top >= hf.E(u)
+    chain = hf.Problem(hf.Minimize(clients=cp.square(x)), [own, hf.ArgMin(top, cp.square(top), [balance])], [cp.abs(x) <= 1], federation)
+    assert chain.implicit.response(0.0)["top"] == pytest.approx(11 / 6, abs=1e-8)
+    above = hf.Problem(hf.Minimize(clients=cp.square(x)), own, [cp.abs(x) <= 1, hf.E(u) <= 0], federation)
+    assert float(next(iter(above.implicit.violation(0.0).values())).amount) == pytest.approx(11 / 6, abs=1e-8)
+    goods = cp.Variable(2, name="goods")
+    market = cp.sum(goods) == 2
+    priced = hf.Problem(hf.Minimize(server=hf.Dual(market), clients=0 * n * x), hf.ArgMin(goods, cp.sum_squares(goods), [market]), [cp.abs(x) <= 1], federation)
+    assert priced.implicit(0.0) == pytest.approx(-2.0, abs=1e-8)
+    assert priced.implicit.multipliers(0.0)[market] == pytest.approx(-2.0, abs=1e-8)

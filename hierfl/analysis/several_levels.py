@@ -179,7 +179,7 @@ class _OverClients:
 
     def _shares(self) -> np.ndarray:
         if isinstance(self.weights, np.ndarray):
-            return self.weights
+            return self.weights / np.sum(self.weights)
         if self.weights == "samples":
             raise DeclarationError(
                 "a lower level has the mean over the clients of what they decide, and weights='samples': write hf.total, or a federation with numbers as weights."

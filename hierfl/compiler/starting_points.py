@@ -13,7 +13,7 @@ import scipy.stats
 from hierfl.atoms.intervals import Interval
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
-from hierfl.errors import DeclarationError, DivergedError, EmptyLowerSetError, SettingError
+from hierfl.errors import DeclarationError, DivergedError, EmptyLowerSetError, LowerLevelError, SettingError
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.text import expression_text
@@ -142,10 +142,10 @@ def start_points(compiled: CompiledProblem, x0: Any, count: int, seed: int) -> n
     if count == 1:
         return first[None]
     others = on_upper_set(compiled, sobol_points(box_around(compiled, first), SPARE * (count - 1), seed))
-    ahead = [] if x0 is None else [first]
-    points = [first, *others] if x0 is None else list(others)
-    good = list(islice((point for point in points if _has_value(compiled, point)), count - len(ahead)))
-    return np.array([*ahead, *good, *points[len(good) + len(ahead) : count]][:count])
+    asked, points = ([], [first, *others]) if x0 is None else ([first], list(others))
+    wanted = count - len(asked)
+    good = list(islice((point for point in points if _has_value(compiled, point)), wanted))
+    return np.array([*asked, *(good if len(good) == wanted else points[:wanted])])
 
 
 def _has_value(compiled: CompiledProblem, x: np.ndarray) -> bool:
@@ -155,7 +155,7 @@ def _has_value(compiled: CompiledProblem, x: np.ndarray) -> bool:
         return True
     try:
         return bool(np.isfinite(compiled.exact.at(x).value))
-    except (EmptyLowerSetError, DivergedError):
+    except (EmptyLowerSetError, LowerLevelError, DivergedError):
         return False
 
 

@@ -282,3 +282,19 @@ def test_differences_are_paired_with_bootstrap_intervals() -> None:
     assert f"{middle:.6g}" in found.table() and f"[{low:.6g}, {high:.6g}]" in found.table(against="b")
     frame = found.to_pandas()
     assert len(frame) == 80 and set(frame["solver"]) == {"a", "b"}
+
+
+def half_empty() -> hf.Problem:
+    """Y(x) is empty left of x = 1.5."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    return hf.Problem(hf.Minimize(clients=cp.square(x) + y), hf.ArgMin(y, cp.square(y - 3), [y >= 1, y <= x - 0.5]), [cp.abs(x) <= 4])
+
+
+def test_starts_are_where_f_has_values_and_a_method_that_leaves_them_is_told() -> None:
+    runs = half_empty().solve(restarts=6, progress=False)
+    assert len(runs) == 6 and all(run.value == pytest.approx(3.25, abs=1e-6) for run in runs)
+    solvers = {"bundle": hf.solvers.ImplicitBundle(), "one step too far": hf.solvers.ImplicitGradient(step_size=10.0)}
+    told = hf.Study(half_empty(), solvers, seeds=3, budget=hf.Budget(lower_solves=40), starts="spread").run(progress=False)
+    assert np.isfinite(told.final(name="bundle")).all()
+    (note,) = told.notes
+    assert "one step too far" in note and "Y(x) is empty" in note

@@ -188,6 +188,8 @@ class LevelForm:
         ids = {v.id for v in variables}
         mapped = any(not isinstance(cost, Expression) for cost, _, _ in costs)
         parts: dict[tuple[int | None, bool, bool] | None, dict[int, list[Expression]]] = {None: {}}
+        terms = [part for cost, _, _ in costs for expression in ([cost] if isinstance(cost, Expression) else cost) for part in addends(expression)]
+        of_nobody = len(costs) == 1 and not any(isinstance(p, (Sample, ClientParameter)) for part in terms for p in part.parameters())
         for place, (cost, factor, parties) in enumerate(costs):
             server = place > 0
             for entry, expression in enumerate([cost] if isinstance(cost, Expression) else cost):
@@ -196,7 +198,8 @@ class LevelForm:
                         continue
                     private = whole and not server and any(isinstance(p, ClientParameter) for p in part.parameters())
                     if kind is None and not private:
-                        shared = whole and not server and parties is not None
+                        # a sum over clients by their weights, where any of it is of clients; else what is written, and so are its prices
+                        shared = whole and not server and parties is not None and not of_nobody
                         weight = factor * (float(np.sum(parties.weights)) if shared and parties is not None else 1.0)
                         parts[None].setdefault(entry, []).append(weight * part)
                     else:

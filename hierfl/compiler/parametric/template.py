@@ -30,6 +30,7 @@ from jaxtyping import Bool, Float, Int
 
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import copy_with, hoist
+from hierfl.analysis.variable_bounds import attribute_constraints
 from hierfl.atoms.algebra import only_compiled
 from hierfl.compiler.expressions.program import Program
 from hierfl.compiler.parametric.written_for_cvxpy import (
@@ -334,8 +335,9 @@ def _fills_in(form: AffineEntries) -> bool:
 
 
 def _of_this_sign(variable: cp.Variable) -> cp.Variable:
-    """A variable of which no more is known than a sign, by which CVXPY finds what is convex."""
-    sign = {"nonneg": True} if variable.is_nonneg() else {"nonpos": True} if variable.is_nonpos() else {}
+    """A variable of which no more is known than a sign, by which CVXPY finds what is convex, or that it is symmetric, as some atoms ask."""
+    symmetric = {"symmetric": True} if variable.ndim == 2 and variable.size > 1 and variable.is_symmetric() else {}
+    sign = {"nonneg": True} if variable.is_nonneg() else {"nonpos": True} if variable.is_nonpos() else symmetric
     return cp.Variable(variable.shape, name=variable.name(), **sign)
 
 
@@ -372,6 +374,11 @@ def _stuffed(objective: Expression, constraints: Sequence[Constraint]) -> tuple[
         raise NoStandardFormError("CVXPY cannot canonicalise it once for all x and data (y'Qy of a parameter Q = R'R is cp.sum_squares(R @ y))")
     try:
         reduced, inverse = Dcp2Cone(quad_obj=True).apply(problem)
+        own = {variable.id for variable in problem.variables()}
+        brought_in = attribute_constraints([variable for variable in reduced.variables() if variable.id not in own])
+        if brought_in:  # what CVXPY says of variables of its own by their attributes, such as a matrix behind sums of eigenvalues
+            also, _ = Dcp2Cone(quad_obj=True).apply(cp.Problem(cp.Minimize(0), brought_in))
+            reduced = cp.Problem(reduced.objective, [*reduced.constraints, *also.constraints])
         stuffed, _ = ConeMatrixStuffing(quad_obj=True).apply(reduced)
     except ValueError as error:  # shapes that CVXPY's own reductions do not fit together
         raise NoStandardFormError(f"CVXPY does not reduce it: {error}") from error

@@ -87,7 +87,10 @@ def solve_program(program: ConvexProgram, known: Saddles | None = None) -> Progr
     answer = replace(answer, u=answer.u * units)
     if answer.status != EMPTY and not (answer.solved and program.error(answer.u, answer.z) <= LOST * program.good):
         plain = _in_these_units(program, known)  # beside an entry with next to no curvature its units hide what all others miss
-        answer = plain if plain.solved else answer if not answer.solved else replace(answer, status=FAILED)
+        if plain.solved:
+            answer = plain
+        elif answer.solved:
+            answer = replace(answer, status=FAILED)
     return _on_bounds(program, answer)
 
 
