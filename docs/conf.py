@@ -108,7 +108,7 @@ def together(app: Any, what: str, name: str, obj: Any, options: Any, lines: list
     """Read names that a docstring explains together, ``rounds, seed``, as one entry: napoleon takes the others for a type, or repeats the text."""
     for place, (line, after) in enumerate(pairwise(lines)):
         if re.fullmatch(r"\w+(, \w+)+", line) and after.startswith("    ") and not line.endswith("Error"):
-            lines[place] = line.replace(", ", " / ")
+            lines[place] = line.replace(", ", "/")  # a blank would part a type from a name
 
 
 def setup(app: Any) -> None:
