@@ -15,7 +15,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import cvxpy as cp
@@ -37,6 +37,7 @@ from hierfl.compiler.programs.convex_program import (
     ProgramSolution,
 )
 from hierfl.compiler.programs.distance_bound import distance_bound
+from hierfl.compiler.programs.exact_penalties import seen_beside_penalties
 from hierfl.compiler.programs.response import Adjoint, Branch, ProgramResponse
 from hierfl.compiler.programs.saddle import KEPT as SYSTEMS
 from hierfl.compiler.programs.saddle import Saddle, Saddles
@@ -180,6 +181,8 @@ class LevelSolver:
     def _answer(self, thetas: Thetas, of_upper: Thetas) -> LevelAnswer:
         program = self.form.program(thetas)
         first = self.form.solution(thetas, program, self._known)
+        if type(self.form) is LevelForm and not program.is_map:
+            program, first = seen_beside_penalties(program, first, partial(solve_program, known=self._known))
         if not first.solved:
             first = replace(first, status=why_unsolved(program, first))
         if first.solved and self.mapping and not self.form.is_monotone(program):
@@ -295,7 +298,7 @@ class LevelSolver:
         below = [tangent[: len(thetas)] for tangent in tangents]
         if answer.unique != SEVERAL:
             alone = settled(answer.program, answer.chosen)
-            return self._told(self._response(answer, thetas, alone).adjoint(seed, below), alone, thetas, of_upper)
+            return self._told(answer.program, self._response(answer, thetas, alone).adjoint(seed, below), alone, thetas, of_upper)
         if isinstance(self.form, PricedForm) and self.selection is not None:
             return self._pull_of_prices(self.form, answer, thetas, of_upper, seed, below)
         if not answer.program.polyhedral:
@@ -305,7 +308,7 @@ class LevelSolver:
         pair = self._response(answer, thetas, middle).adjoint(seed, below, True)
         stays = self.selection is None or bool(seed.any())  # else what is chosen may leap between equals
         if pair is not None and stays:
-            return self._told(pair, middle, thetas, of_upper)
+            return self._told(answer.program, pair, middle, thetas, of_upper)
         if answer.program.smooth is not None:
             return None
         if answer.program.is_map:  # here all that counts has to hold with a multiplier
@@ -329,7 +332,7 @@ class LevelSolver:
             return None
         response = self._response(answer, thetas, answer.chosen)
         held = response.solutions.strong | (response.solutions.weak & form.of_signs(answer.program))
-        return self._told(response.of_basis(seed, below, held), answer.chosen, thetas, of_upper)
+        return self._told(answer.program, response.of_basis(seed, below, held), answer.chosen, thetas, of_upper)
 
     @property
     def kept_at_once(self) -> int:
@@ -362,10 +365,11 @@ class LevelSolver:
         known = self._known if (program.units == 1.0).all() else Saddles()  # else those are in other units
         return ProgramResponse(self.form.program, thetas, program, at, self.form.push, self.has_edges, known)
 
-    def _told(self, pair: Adjoint | None, at: ProgramSolution, thetas: Thetas, of_upper: Thetas) -> Thetas | None:
+    def _told(self, program: ConvexProgram, pair: Adjoint | None, at: ProgramSolution, thetas: Thetas, of_upper: Thetas) -> Thetas | None:
         """The gradient in both thetas that an adjoint at a solution tells; None without one."""
         if pair is None:
             return None
+        pair = pair._replace(a=np.where(program.free, 0.0, pair.a))
         return [*self.form.pull(thetas, pair, at.u), *map(np.zeros_like, of_upper)]
 
     def _near(self, answer: LevelAnswer, thetas: Thetas, of_upper: Thetas) -> LevelSolver | None:
@@ -394,7 +398,7 @@ class LevelSolver:
                 return None
             below = [tangent[: len(thetas)] for tangent in tangents]
             pair = self._response(answer, thetas, answer.chosen).of_vertex(seed, below)
-            return self._told(pair, answer.chosen, thetas, of_upper)
+            return self._told(answer.program, pair, answer.chosen, thetas, of_upper)
         return ChosenResponse.of(self.form, chosen_by, several, len(thetas)).pull(
             answer.chosen, thetas, of_upper, seed, tangents
         )

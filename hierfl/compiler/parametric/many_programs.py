@@ -24,6 +24,7 @@ from hierfl.compiler.programs.smooth_atoms import SQUARE
 
 TAKEN = 1e-13  # the relative error of the conditions up to which an answer is
 STRICT = 1e-9  # relative: how far a multiplier or a slack is from zero where what holds is beyond doubt
+HIDING = 1e8  # times a number, from which another one hides it
 REGULAR = 1e-10  # of the largest eigenvalue of P, scaled, from which the least makes it definite
 SINGULAR = 1e12  # entries of an inverse, from which a system has none
 ALIKE = 3  # programs that hold the same rows, from which their system is inverted
@@ -225,6 +226,15 @@ class ManyPrograms:
         """The size of what adds up in them."""
         return np.asarray(times(self._magnitudes[0], np.abs(u)) + np.abs(self.q))
 
+    def _parts(self, u: Stack) -> list[Stack]:
+        """The sizes of prices and curvatures."""
+        return [np.abs(self.q), times(self._magnitudes[0], 1.0 + np.abs(u))]
+
+    def _hide(self, u: Stack) -> Bool[np.ndarray, " k"]:
+        """Where some numbers of the objective are so large that rounding beside them hides others."""
+        sizes = np.concatenate(self._parts(u), axis=1)
+        return np.asarray(((sizes > 0) & (sizes < sizes.max(axis=1, keepdims=True, initial=0.0) / HIDING)).any(axis=1))
+
     def _force(self, u: Stack, z: Stack) -> Float[np.ndarray, " k"]:
         """The size of what balances in P u + q = A' z."""
         p, _, rows = self._magnitudes
@@ -244,7 +254,7 @@ class ManyPrograms:
             outside = np.where(self.equal, np.abs(e), np.maximum(-e, 0.0)).max(axis=1, initial=0.0)
             fit = np.abs(np.where(self.equal, e, np.minimum(dual, e))).max(axis=1, initial=0.0)
             worst = np.maximum(balance, np.maximum(outside, fit))
-        return np.where(np.isfinite(worst), worst, np.inf)
+        return np.where(np.isfinite(worst) & ~self._hide(u), worst, np.inf)
 
     def is_one(self, u: Stack, z: Stack) -> Bool[np.ndarray, " k"]:
         """Where it is certain that y has no other value: P is definite, or it and the rows with a multiplier determine u."""

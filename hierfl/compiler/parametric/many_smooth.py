@@ -187,6 +187,10 @@ class ManySmooth(ManyPrograms):
         sizes = (times(np.abs(term.form).swapaxes(1, 2), np.abs(term.slopes(u))) for term in self.terms)
         return super().slope_size(u) + sum(sizes)
 
+    def _parts(self, u: Stack) -> list[Stack]:
+        slopes = ManyPrograms.slope(self, u) - self.slope(u)
+        return [*super()._parts(u), np.abs(slopes).max(axis=1, keepdims=True, initial=0.0)]
+
     def _cost(self, u: Stack) -> Float[np.ndarray, " k"]:
         """The objectives; infinite where they are not defined."""
         cost = ((0.5 * times(self.p, u) + self.q) * u).sum(axis=1) + sum(term.value(u) for term in self.terms)

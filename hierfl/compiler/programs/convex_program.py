@@ -84,6 +84,7 @@ class ConvexProgram:
     may_cost: np.ndarray | None = None  # which entries of u may have a cost, at some theta; None for all
     is_map: bool = False  # P is no curvature: P u + q is an affine map that is no gradient
     is_scaled: bool = False  # u is in units that suit it
+    free: np.ndarray | bool = False  # entries of u whose prices may as well be larger: nothing moves with them
 
     @classmethod
     def of(
@@ -271,11 +272,11 @@ class ConvexProgram:
         """The size of what adds up to each row's slack."""
         return np.asarray(self._absolute[1] @ np.abs(u) + np.abs(self.b) + self.sizes)
 
-    def error(self, u: Vector, z: Rows) -> float:
-        """The largest relative error of the three conditions."""
+    def error(self, u: Vector, z: Rows, beside: float | None = None) -> float:
+        """The largest relative error of the three conditions, beside the size of what balances or another."""
         if not (np.isfinite(u).all() and np.isfinite(z).all()):
             return np.inf
-        size = self.force_size(u, z)
+        size = self.force_size(u, z) if beside is None else beside
         left = np.abs(self.force(u, z))
         if self.smooth is not None:
             left = left - np.minimum(self.smooth.rounding(u), left)

@@ -244,7 +244,8 @@ class ProgramResponse:
     def moved(self, tangent: Thetas) -> tuple[np.ndarray, np.ndarray]:
         """How the conditions move along a direction of theta, at fixed u and z: (of P u + q - A'z, of A u + b)."""
         if self.push is not None:
-            return self.push(self.thetas, tangent, self.answer.u, self.answer.z)
+            force, slack = self.push(self.thetas, tangent, self.answer.u, self.answer.z)
+            return np.where(self.program.free, 0.0, force), slack
         u, z = self.answer.u, self.answer.z
         size = max((float(np.abs(part).max(initial=0.0)) for part in tangent), default=0.0)
         scale = max((float(np.abs(part).max(initial=0.0)) for part in self.thetas), default=0.0)
