@@ -76,9 +76,9 @@ class Bundle:
         """The length of a step in the variables' units."""
         return float(np.linalg.norm(d / self.units))
 
-    def lowest(self, rows: DecisionRows, share: float = 1.0) -> ModelStep | None:
-        """The minimiser on X of the model with a share of its curvature; None where that program is not solved."""
-        slopes, errors = self._highest()
+    def lowest(self, rows: DecisionRows, share: float = 1.0, reach: float = np.inf) -> ModelStep | None:
+        """The minimiser on X of the model with a share of its curvature, of the pieces within reach; None where that program is not solved."""
+        slopes, errors = self._highest([piece for piece in self.pieces if not self._is_beyond(piece, reach)])
         whole = 1.0 + self._measured(self.centre.x)
         lengths = self.length, float(np.sqrt(self.length * whole)), whole  # in one of them the program is well scaled
         for length in lengths:
@@ -87,10 +87,24 @@ class Bundle:
                 return ModelStep(answer[0], max(0.0, -answer[1]))
         return None
 
-    def _highest(self) -> tuple[Float[np.ndarray, "k n"], Float[np.ndarray, " k"]]:
-        """Slopes and errors of the pieces, of those with one slope the highest alone."""
-        errors = np.array([abs(self._error(piece)) for piece in self.pieces])
-        slopes = np.array([piece.slope for piece in self.pieces])
+    def forget_refuted(self, by: KnownPoint, above: float, reach: float) -> bool:
+        """Give up pieces from beyond reach that are above f at a point nearby, as none of a convex f is; whether there were some."""
+        kept = [
+            piece
+            for piece in self.pieces
+            if not (self._is_beyond(piece, reach) and piece.value + float((by.x - piece.x) @ piece.slope) > by.value + above)
+        ]
+        some = len(kept) < len(self.pieces)
+        self.pieces = kept
+        return some
+
+    def _is_beyond(self, piece: KnownPoint, reach: float) -> bool:
+        return float(np.linalg.norm(piece.x - self.centre.x)) > reach
+
+    def _highest(self, pieces: list[KnownPoint]) -> tuple[Float[np.ndarray, "k n"], Float[np.ndarray, " k"]]:
+        """Slopes and errors of some pieces, of those with one slope the highest alone."""
+        errors = np.array([abs(self._error(piece)) for piece in pieces])
+        slopes = np.array([piece.slope for piece in pieces])
         kept: list[int] = []
         for place in np.argsort(errors, kind="stable"):
             apart = np.abs(slopes[kept] - slopes[place]).max(axis=1, initial=0.0)
@@ -263,6 +277,8 @@ class Descent:
                     yield from self._look_around(LOOKS[looks])
                     looks += 1
                     continue
+                if (yield from self._look_nearer()):
+                    continue
                 best = self.bundle.centre
                 far = self._far_from is not best and (yield from self._look_far(step))
                 self._far_from = best
@@ -349,6 +365,24 @@ class Descent:
                 self.bundle.move(tried)
             else:
                 self.bundle.add(tried)
+
+    def _look_nearer(self) -> Asked:
+        """Whether pieces from far away that alone call this rest are refuted, where the others promise that f falls."""
+        x = self.bundle.centre.x
+        reach = LOOKS[0] * (1.0 + float(np.linalg.norm(x)))
+        step = self.bundle.lowest(self.rows, reach=reach)
+        if step is None or step.decrease <= self.accuracy * self._scale:
+            return False
+        self.share = min(1.0, reach / max(float(np.linalg.norm(step.d)), 1e-300))
+        tried = yield x + self.share * step.d
+        if tried is None:
+            return False
+        refuted = self.bundle.forget_refuted(tried, ENOUGH * self.share * step.decrease, reach)
+        if tried.value < self.bundle.centre.value:
+            self.bundle.move(tried)
+        else:
+            self.bundle.add(tried)
+        return refuted
 
     def _look_far(self, step: ModelStep) -> Asked:
         """Whether f falls as the model's gradient says much further than the model goes: against it, or along a variable.

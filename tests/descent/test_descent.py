@@ -52,6 +52,29 @@ def test_other_local_minima_are_local_minima(name: str) -> None:
     assert result.status in ("at rest", "out of rounds") and values and min(values) >= result.value - 1e-7
 
 
+def test_a_piece_from_far_away_does_not_call_a_crease_rest() -> None:
+    """On the crease where y1 of a client meets 0, f falls on with slope .159 where a step from far away led: a piece from there forbade it."""
+    b, cs = np.array([[1.016, 0.55], [1.102, 0.041]]), np.array([[1.602, 1.922], [-0.016, -0.937], [-0.591, -0.095]])
+    w, t, e = np.array([0.642, 0.103, 0.255]), np.array([2.141, -1.918]), np.array([-1.091, 1.566])
+    c, x, y = hf.ClientParameter(2, name="c"), cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    problem = hf.Problem(
+        hf.Minimize(clients=cp.sum_squares(y - t) + (e @ x) * y[0] + 0.3 * cp.sum_squares(x)),
+        hf.ArgMin(y, cp.sum_squares(y - b @ x - c), [y >= 0], scope="client"),
+        [cp.abs(x) <= 2],
+        hf.Federation([hf.Client(parameters={c: row}) for row in cs], weights=list(w)),
+    )
+
+    def f(at: np.ndarray) -> float:
+        each = np.maximum(cs + b @ at, 0)
+        return float(w @ (((each - t) ** 2).sum(axis=1) + (e @ at) * each[:, 0] + 0.3 * at @ at))
+
+    result = solved(problem)
+    x0 = np.asarray(result.x)
+    crease = np.array([-b[1, 1], b[1, 0]]) / np.hypot(*b[1])
+    around = [x0 + h * way for way in (crease, -crease, *np.eye(2), *-np.eye(2)) for h in (1e-4, 1e-3, 1e-2)]
+    assert result.status == "at rest" and min(map(f, around)) >= f(x0) - 1e-9
+
+
 def _value(case: Case, x: np.ndarray) -> float:
     """f, infinite where Y(x) is empty."""
     try:

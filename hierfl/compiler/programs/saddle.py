@@ -37,7 +37,7 @@ from hierfl.jaxtools.interruption import heed
 DENSE = 400  # unknowns up to which a system is decomposed; up to
 FILLED, FULL = 4_000, 0.15  # so many where it has as many entries, a share of all
 UNCERTAIN, OF_MAPS = 1e-11, 1e-8  # the inverse of a condition number, from which a null space is looked for; of maps, whose pivots leave more
-FAINT = 1e-12  # of the largest eigenvalue, from which one counts as none
+FAINT, DEPENDENT = 1e-12, 1e-13  # of the largest entry, and of the largest singular value of rows, up to which one counts as none
 FIRM = ((1e-6, 0.0), (1e-10, 1.0))  # d, where the system's entries are about 1, and the threshold for pivots
 FULL_FACTORS = 5_000_000  # entries of factors beyond which no pivots are tried
 REFINEMENTS = 60
@@ -47,6 +47,7 @@ KEPT = 12_000_000  # numbers in systems that are kept
 TRIALS, STAYS = 3, 1e-6  # refinements in which what is left of a system without a solution is seen to change by no more than this
 
 T = TypeVar("T")
+_Parts = tuple[np.ndarray, np.ndarray, np.ndarray]  # left vectors, singular values that are not zero, right vectors
 
 
 class Saddle:
@@ -195,8 +196,13 @@ class Saddle:
     def _by_vectors(self, wanted: np.ndarray) -> np.ndarray:
         if self._pivoted is not None:
             return self._pivoted(wanted)
-        left, values, right = self._decomposed
-        return np.asarray(right @ ((left.T @ wanted) / values))
+        (to_rows, values, ways), flat, (left, curved, right) = self._decomposed
+        above, below = wanted[: len(ways)], wanted[len(ways) :]
+        p = as_array(self._system)[: len(ways), : len(ways)]
+        v = ways @ ((to_rows.T @ below) / values)
+        v = v + flat @ (right @ ((left.T @ (flat.T @ (above - p @ v))) / curved))
+        w = to_rows @ ((ways.T @ (above - p @ v)) / values)
+        return np.concatenate([v, w])
 
     @cached_property
     def _pivoted(self) -> Callable[..., np.ndarray] | None:
@@ -214,17 +220,15 @@ class Saddle:
         return (lambda wanted, turned=0: np.asarray(dgetrs(factor, pivots, wanted, turned)[0])) if certain else None
 
     @cached_property
-    def _decomposed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(left vectors, eigenvalues or singular values that are not zero, right vectors)."""
-        system = as_array(self._system)
-        if self._symmetric:
-            values, left = np.linalg.eigh(system)
-            right = left
-        else:
-            left, values, rows = svd(system, lapack_driver="gesvd")
-            right = rows.T
-        kept = np.abs(values) > FAINT * np.abs(values).max(initial=0.0)
-        return left[:, kept], values[kept], right[:, kept]
+    def _decomposed(self) -> tuple[_Parts, np.ndarray, _Parts]:
+        """(the rows, directions that no row sees, P along these): the system itself would square how far rows are from being dependent."""
+        system, width = as_array(self._system), len(self._free)
+        to_rows, values, ways = svd(system[width:, :width], lapack_driver="gesvd")
+        count = int((values > DEPENDENT * values.max(initial=0.0)).sum())
+        flat = ways[count:].T
+        left, curved, right = svd(flat.T @ system[:width, :width] @ flat, lapack_driver="gesvd")
+        bent = int((curved > FAINT * np.abs(system).max(initial=0.0)).sum())
+        return (to_rows[:, :count], values[:count], ways[:count].T), flat, (left[:, :bent], curved[:bent], right[:bent].T)
 
     @cached_property
     def turned(self) -> Saddle:
@@ -236,8 +240,6 @@ class Saddle:
         if self._is_small:
             pivoted = self._pivoted
             other._pivoted = None if pivoted is None else lambda wanted: pivoted(wanted, 1)
-            if pivoted is None:
-                other._decomposed = self._decomposed[::-1]
         return other
 
     def _by_factor(self, wanted: np.ndarray, firm: float, pivots: float) -> np.ndarray:

@@ -62,7 +62,7 @@ MOVING = 1e-5  # of the size of u, up to which a step may be the last but for po
 STANDS = 1e-11  # of the size of u, that a whole step of Newton's method may still move it where it stands
 MISSED = 1e-6  # of the largest bound, by which rows miss each other where no u meets them all
 FAINT = 1e-6  # of the forces, up to which a multiplier may be none
-CORNER = 1e-3  # an argument of infinite curvature at 0 that may be 0
+CORNERS = 1e-3, 1e-8, 1e-14  # arguments of infinite curvature at 0 that may be 0
 FEW_BITS = 1e3  # how much more than rounding a step has to change a cost by for it to be asked
 PATIENCE = 2  # steps of Newton's method that may lead away while it finds out what holds
 CLOSER = 3  # looks at a rough answer from nearer, at most
@@ -253,6 +253,11 @@ def _smooth(program: ConvexProgram, known: Saddles) -> ProgramSolution:
                 floor, away = max(1.0, 1e3 * floor), away + 1
                 continue
             return program.none(step.status)
+        if not feasible and not program.cost(step.u) <= program.cost(u) + abs(float(program.slope(u) @ (step.u - u))):  # much too far
+            near = _quadratic(replace(program, p=diagonal(np.ones(program.width), program.p), q=-u, smooth=None), None, ROUGH)
+            if near.solved:
+                u, feasible = near.u, True
+                continue
         way = step.u - u
         length = _step_length(program, u, way, step.z) if feasible else 1.0
         feasible = True
@@ -262,8 +267,10 @@ def _smooth(program: ConvexProgram, known: Saddles) -> ProgramSolution:
             answer = polished(program, u, step.z, count)
             settled = answer.error > 0.1 * best.error  # another model makes it no better
             best = min(best, answer, key=lambda one: one.error)
-            if best.error <= EXACT * 100 or (settled and best.solved) or length == 0.0:
+            if best.error <= EXACT * 100 or (settled and best.solved):
                 return best
+            if length == 0.0:
+                break
             if (
                 moved <= STANDS and length == 1.0 and not program.smooth.steep
             ):  # where curvature vanishes at the solution, forces do not balance: they vanish
@@ -271,17 +278,17 @@ def _smooth(program: ConvexProgram, known: Saddles) -> ProgramSolution:
         if float(np.abs(u).max(initial=0.0)) > 1e15:
             return program.none(UNBOUNDED)
     z = last.z if last is not None else np.zeros(len(program.b))
-    answer = polished(program, u, z, MODELS)
+    answer = min(best, polished(program, u, z, MODELS), key=lambda one: one.error)
     if not answer.solved and program.smooth.steep:
-        answer = min(answer, _at_corners(program, u, z), key=lambda one: one.error)
+        answer = min([answer, *(_at_corners(program, u, z, near) for near in CORNERS)], key=lambda one: one.error)
         moved = 0.0 if answer.solved else moved
     return replace(answer, status=FAILED) if moved > MOVING else answer  # on its way to an infimum that nobody attains
 
 
-def _at_corners(program: ConvexProgram, u: np.ndarray, z: np.ndarray) -> ProgramSolution:
+def _at_corners(program: ConvexProgram, u: np.ndarray, z: np.ndarray, near: float) -> ProgramSolution:
     """The pair with what is nearly at a corner of infinite curvature at it: rounding of a point beside it is a force there."""
     assert program.smooth is not None
-    forms, shifts = program.smooth.corners(u, CORNER)
+    forms, shifts = program.smooth.corners(u, near)
     held = _held(program, u, z)
     z = np.where(held, z, 0.0)
     saddle = Saddle(program.curvature(u, 1.0), stacked([program.a[held], forms]))
