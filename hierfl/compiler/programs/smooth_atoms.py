@@ -20,8 +20,18 @@ from cvxpy.expressions.expression import Expression
 from jaxtyping import Float
 from scipy.special import expit
 
-from hierfl.compiler.programs.small_and_sparse import Matrix, columns_scaled, gram, is_dense, placed, stacked
+from hierfl.compiler.programs.small_and_sparse import (
+    Matrix,
+    columns_scaled,
+    count_in_rows,
+    entries_of,
+    gram,
+    is_dense,
+    placed,
+    stacked,
+)
 
+NONE, TRACE = 1e-290, 1e-90  # shares that no number tells from 0, and that are on their way there
 STEEPEST = 1e10  # what stands for an infinite curvature: beside more, others are lost
 
 Blocks = Float[np.ndarray, "n k"]
@@ -96,7 +106,9 @@ def _softmax_slope(v: Blocks) -> np.ndarray:
 SQUARE = _elementwise("square", lambda v: v * v, lambda v: 2.0 * v, lambda v: np.full_like(v, 2.0))
 EXP = _elementwise("exp", np.exp, np.exp, np.exp)
 LOGISTIC = _elementwise("logistic", _logistic, expit, lambda v: expit(v) * expit(-v))
-ENTROPY = _elementwise("entr", _entropy, lambda v: -np.log(v) - 1.0, lambda v: -1.0 / v, ends=True, barrier=True)
+ENTROPY = _elementwise(
+    "entr", _entropy, lambda v: -np.log(np.maximum(v, NONE)) - 1.0, lambda v: -1.0 / np.maximum(v, NONE), ends=True, barrier=True
+)
 LOG = _elementwise("log", np.log, lambda v: 1.0 / v, lambda v: -1.0 / (v * v), ends=True, barrier=True)
 LOG_SUM_EXP = SmoothAtom("log_sum_exp", _log_sum_exp, _softmax, _softmax_slope, flat=np.ones_like)
 
@@ -322,6 +334,10 @@ class SmoothTerm:
 
     def rounding(self, u: np.ndarray) -> np.ndarray:
         """What slopes may be wrong by where curvatures are so large that the last bit of an argument tells: of each entry of u."""
+        if self.atom is ENTROPY:  # exp(-1000) is 0 in numbers, whatever its slope
+            shares = self.arguments(u)[:, 0]
+            none = (shares >= 0) & (shares <= NONE) & (self.weight != 0)
+            return np.where(abs(self.form).T @ none.astype(float) > 0, np.inf, 0.0)
         if not self.atom.steep:
             return np.zeros(len(u))
         steep = np.abs(self.curvature(u)).max(axis=(1, 2))[:, None] * self._unresolved(u) * np.ones(self.block)
@@ -363,7 +379,16 @@ class SmoothSum:
     def rounding(self, u: np.ndarray) -> np.ndarray | float:
         """See ``SmoothTerm.rounding``."""
         with np.errstate(all="ignore"):
-            return sum(term.rounding(u) for term in self.terms) if self.steep else 0.0
+            return sum(term.rounding(u) for term in self.terms if term.atom.steep or term.atom is ENTROPY)
+
+    def without_traces(self, u: np.ndarray) -> np.ndarray:
+        """u with 0 for entries that are shares of an entropy on their way there."""
+        u = u.copy()
+        for term in self.terms:
+            if term.atom is ENTROPY:
+                _, columns, _ = entries_of(term.form[(count_in_rows(term.form) == 1) & (term.shift == 0) & (term.weight != 0)])
+                u[columns[u[columns] <= TRACE]] = 0.0
+        return u
 
     def hessian(self, u: np.ndarray, least: float = 0.0) -> Matrix:
         """Its second derivative; see ``SmoothTerm.curvature``."""

@@ -272,7 +272,7 @@ def _smooth(program: ConvexProgram, known: Saddles) -> ProgramSolution:
             if length == 0.0:
                 break
             if (
-                moved <= STANDS and length == 1.0 and not program.smooth.steep
+                moved <= STANDS and length == 1.0 and step.error <= program.good and not program.smooth.steep
             ):  # where curvature vanishes at the solution, forces do not balance: they vanish
                 return replace(best, error=moved, status=SOLVED)
         if float(np.abs(u).max(initial=0.0)) > 1e15:
@@ -282,6 +282,10 @@ def _smooth(program: ConvexProgram, known: Saddles) -> ProgramSolution:
     if not answer.solved and program.smooth.steep:
         answer = min([answer, *(_at_corners(program, u, z, near) for near in CORNERS)], key=lambda one: one.error)
         moved = 0.0 if answer.solved else moved
+    if not answer.solved:
+        without = polished(program, program.smooth.without_traces(u), z, MODELS)
+        without = program.judged(program.smooth.without_traces(without.u), without.z, MODELS)
+        answer = min(answer, without, key=lambda one: one.error)
     return replace(answer, status=FAILED) if moved > MOVING else answer  # on its way to an infimum that nobody attains
 
 
