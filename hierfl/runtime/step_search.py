@@ -73,19 +73,19 @@ def wants_step(solver: object) -> bool:
     return isinstance(step, str) and step == AUTO
 
 
-class SpentOnTrialsError(SettingError):
-    """Trial runs took all that the run might take."""
+class TrialsError(SettingError):
+    """Trial runs found no step: none keeps the objective finite, or they took all that the run might take."""
 
 
 def require_left(found: FoundStep, limits: Limits) -> None:
     """Something is left to be spent after the trials.
 
-    Raises ``SpentOnTrialsError``, naming what they took.
+    Raises ``TrialsError``, naming what they took.
     """
     for name, limit in limits.counts.items():
         if (took := found.took.get(name, 0)) >= limit:
             what = "floats" if name == SCALARS else name
-            raise SpentOnTrialsError(
+            raise TrialsError(
                 f"step_size='auto': its trial runs took {took:,} {what}, and the limit is {limit:,.0f}, trials included: give step_size=..., such as "
                 f"{found.step:.3g}, which they found, or a larger limit."
             )
@@ -94,7 +94,7 @@ def require_left(found: FoundStep, limits: Limits) -> None:
 def find_step(compiled: CompiledProblem, solver: Any, settings: RunSettings, start: np.ndarray) -> FoundStep:
     """Find a step for a solver whose ``step_size`` is ``"auto"``.
 
-    Raises ``SettingError`` if no step that was tried keeps the objective finite.
+    Raises ``TrialsError`` if no step that was tried keeps the objective finite.
     """
     trials = _Trials(compiled, solver, settings, start)
     with Waiting("trial runs for step_size='auto'", settings.progress):
@@ -128,7 +128,7 @@ class _Trials:
                 break  # larger ones were better: smaller ones are not tried
         best = min(levels, key=lambda s: levels[s])
         if not np.isfinite(levels[best]):
-            raise SettingError(
+            raise TrialsError(
                 f"step_size='auto': the objective's estimates are not finite with any step from {min(levels):.1e} to {max(levels):.1e} "
                 f"from this start. Give x0, or step_size."
             )

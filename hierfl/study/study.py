@@ -37,7 +37,7 @@ from hierfl.run_settings import Budget, Checkpoint, RunSettings
 from hierfl.runs import Runs
 from hierfl.runtime.checkpoints import differences, identity_of, stored_identity
 from hierfl.runtime.records import Limits, NotCountedError
-from hierfl.runtime.step_search import SpentOnTrialsError
+from hierfl.runtime.step_search import TrialsError
 from hierfl.study.comparison import Cell, Comparison
 from hierfl.study.counted_function import CountedFunction, OutsideMethod
 from hierfl.study.curve import Curve
@@ -236,7 +236,7 @@ class Job:
             warnings.simplefilter("always")
             try:
                 curves = self._outside() if isinstance(self.solver, OutsideMethod) else self._own()
-            except (IncompatibleSolverError, NotCountedError, SpentOnTrialsError, EmptyLowerSetError, LowerLevelError, NoGradientError) as error:
+            except (IncompatibleSolverError, NotCountedError, TrialsError, EmptyLowerSetError, LowerLevelError, NoGradientError) as error:
                 return Cell((), refused=str(error).split("\n")[0])
         return Cell(tuple(curves), notes=tuple(dict.fromkeys(str(one.message).split("\n")[0] for one in heard)))
 

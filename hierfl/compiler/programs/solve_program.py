@@ -68,6 +68,7 @@ PATIENCE = 2  # steps of Newton's method that may lead away while it finds out w
 CLOSER = 3  # looks at a rough answer from nearer, at most
 FEW = 4  # steps of Newton's method from a solution nearby
 TIED, CLEAR = 1e-13, 1e-11  # by how much multipliers exceed slacks, in units of their own, where rows do not hold, and where they do
+HIDDEN = 1e-13  # of what adds up in curvature, that it has to be
 LITTLE = 1e-6  # a curvature, so that a program has one solution
 GAIN, OF_STEEP = 1e-4, 0.1  # of what a model promises, that a step has to keep; where a step may lead across a corner and back
 LOST = 1e3  # times what a solution may miss the conditions by, that it may miss them by in units other than those it was told in
@@ -121,7 +122,8 @@ def _on_bounds(program: ConvexProgram, answer: ProgramSolution) -> ProgramSoluti
 
 def _in_these_units(program: ConvexProgram, known: Saddles | None) -> ProgramSolution:
     if known is not None and program.polyhedral and not (program.linear or program.smooth or program.is_map):
-        return _by_rows(program, known)
+        answer = _by_rows(program, known)
+        return replace(answer, status=FAILED) if answer.solved and _drifts(program, answer) else answer
     answer = _quadratic(program, None, known=None if program.is_map else known) if program.smooth is None else _smooth(program, known or Saddles())
     if answer.status == FAILED and program.size_of_data > LARGE and not (program.polyhedral or program.smooth):
         size = program.size_of_data  # cones are alike at every size, backends are not
@@ -131,15 +133,16 @@ def _in_these_units(program: ConvexProgram, known: Saddles | None) -> ProgramSol
 
 
 def _drifts(program: ConvexProgram, answer: ProgramSolution) -> bool:
-    """Whether a far y without curvature meets the conditions roughly only: interior points stop on the way to infinity."""
-    if answer.error <= ROUGHEST or (program.polyhedral and program.smooth is None):
+    """Whether a far y is on the way to infinity: without curvature where interior points stop, or with one that rounding hides beside the slope."""
+    u, y = answer.u, answer.u[: program.size]
+    if np.abs(y).max(initial=0.0) <= FAR * (1.0 + float(np.abs(program.b / program.sizes).max(initial=0.0))):
         return False
-    y = answer.u[: program.size]
-    far = np.abs(y).max(initial=0.0) > FAR * (1.0 + float(np.abs(program.b / program.sizes).max(initial=0.0)))
-    if not far:
-        return False
-    generic = np.concatenate([y, np.zeros(program.width - program.size)])
-    return bool(generic @ (program.p @ generic) <= FLAT * float(np.abs(program.slope(answer.u) @ answer.u) + 1e-300))
+    if not program.polyhedral or program.smooth is not None:
+        generic = np.concatenate([y, np.zeros(program.width - program.size)])
+        flat = generic @ (program.p @ generic) <= FLAT * float(np.abs(program.slope(u) @ u) + 1e-300)
+        return answer.error > ROUGHEST and bool(flat)
+    falls, most = float((program.a.T @ answer.z - program.q) @ u), float(np.abs(u) @ (abs(program.p) @ np.abs(u)))
+    return most > 0.0 and falls > 0.0 and (falls <= HIDDEN * most or abs(float(u @ program.force(u, answer.z))) > 0.1 * falls)
 
 
 def _quadratic(

@@ -7,6 +7,7 @@ cannot be 0; elsewhere t n + m w = 0 says the same of m, and all of the apex. An
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -168,6 +169,15 @@ class Level:
     def pull(self, z: Any, width: int) -> list[Polynomial]:
         """A'z."""
         return _sums(width, [(j, value * z[i]) for i, j, value in self.matrix])
+
+    def paid(self, column: int, of_u: Any, z: Any) -> Polynomial:
+        """u A'z of one entry of u; of rows that have no other entry, whose z A u is -b z, without a product."""
+        moving = {i for i, value in self.offset if isinstance(value, Polynomial)}
+        entries = Counter(i for i, _, _ in self.matrix)
+        held = [(i, value) for i, j, value in self.matrix if j == column]
+        alone = {i for i, value in held if entries[i] == 1 and i not in moving and not isinstance(value, Polynomial)}
+        parts = [(1.0, value * z[i] * of_u) for i, value in held if i not in alone]
+        return Polynomial.sum_of([*parts, *((-1.0, value * z[i]) for i, value in self.offset if i in alone)])
 
     def price(self, z: Any) -> Polynomial:
         """b'z."""

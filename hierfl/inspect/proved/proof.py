@@ -70,7 +70,8 @@ SHARE = 0.5  # of the gap that is asked for, that the search itself is asked for
 DIGITS = 1e-13  # relative: a value that is proved is polished, if it may be off by more
 INSIDE = 1e-8  # relative: how far a point of the search may be outside X, onto which it is put
 EDGES = tuple(10.0**k for k in range(-9, -3))  # of the way to the point that searches start from
-FIRST, SECONDS = 16, 2.0  # points that the local search is begun from, and how long it may take
+FIRST, POLISHED = 16, 6  # points that the local search looks at, and how many of them it begins from
+SECONDS, OF_ALL, LONGEST = 2.0, 0.1, 10.0  # how long it may take at least, of the time that there is, and at most
 QUICK, AT_ONCE = 8.0, 1.0  # seconds of a search from nowhere, where only complementarity is curved, and elsewhere
 BOUNDING = 60.0  # seconds that these may take at most
 COMBINATIONS = 1_000  # of whole numbers, up to which they are looked through
@@ -157,6 +158,10 @@ class _Proof:
     from_there: bool = False  # begin at what is given, without a search of its own
     program: SingleLevel = field(init=False)
 
+    @property
+    def _begin(self) -> np.ndarray:
+        return start_point(self.compiled, None) if self.given is None else self.given
+
     def reference(self) -> Reference:
         compiled = self.compiled
         compiled.require_all_here("an optimum that is proved")
@@ -170,9 +175,9 @@ class _Proof:
             first = at_edge
         search = search if edge is None else _together(search, edge)
         if search.values is None and first is None and search.ended not in (NO_POINT, UNBOUNDED):
-            first = self._feasible_at(start_point(compiled, self.given))
+            first = self._feasible_at(self._begin)
         if search.ended == UNBOUNDED:
-            raise unbounded(-compiled.sign)
+            raise unbounded(-compiled.sign, box_around(compiled, self._begin).bounded)
         if search.ended == NO_POINT and first is None:
             require_nonempty(compiled)
             if compiled.coupled.conditions:
@@ -231,10 +236,11 @@ class _Proof:
 
     def _first(self) -> Found | None:
         """The best point of a short local search; None where f has no value at any that was tried."""
-        compiled, limit = self.compiled, min(self.until, time.perf_counter() + SECONDS)
+        compiled, now = self.compiled, time.perf_counter()
+        limit = min(self.until, now + min(max(SECONDS, OF_ALL * (self.until - now)), LONGEST))
         best: list[np.ndarray] = []
         with suppress(CutShort, HierflError), heeded(limit), impatient():
-            begin = start_point(compiled, self.given)
+            begin = self._begin
             points = np.concatenate([begin[None], sobol_points(box_around(compiled, begin), FIRST, self.seed)])
             whole = compiled.upper.whole
             points = on_upper_set(compiled, np.where(whole, np.round(points), points))
@@ -243,9 +249,9 @@ class _Proof:
             values = search.values(points)
             order = [k for k in np.argsort(values, kind="stable") if np.isfinite(values[k])]
             best += [points[k] for k in order[:1]]
-            if best and not whole.any():
-                best.insert(0, search.polish(best[0]).x)
-        return next((one for one in map(self._feasible_at, best) if one is not None), None)
+            for k in () if whole.any() else order[:POLISHED]:
+                best.append(search.polish(points[k]).x)
+        return min((one for one in map(self._feasible_at, best) if one is not None), key=lambda one: one.value, default=None)
 
     @cached_property
     def _searched_for(self) -> CompiledProblem:
@@ -332,7 +338,7 @@ class _Proof:
         for program in (one for one in (self.program, self.program.degenerate) if one is not None):
             other = nothing_below(program, found.value, self.gap, self.until, self.show, sign)
             if other.values is None and other.ended != NO_POINT:
-                return found, bound, other.ended
+                return found, bound, f"{other.ended}, in the second search, which says that no violation of rows within SCIP's tolerance undoes the bound"
             if other.values is not None:
                 break
         else:
@@ -362,7 +368,7 @@ class _Proof:
         """The best of some points next to one at which f has no value: x may be on the edge of where it has any."""
         if self.compiled.upper.whole.any():
             return None
-        inner = start_point(self.compiled, self.given)
+        inner = self._begin
         points = on_upper_set(self.compiled, np.stack([x + share * (inner - x) for share in EDGES]))
         return min((one for one in map(self._feasible_at, points) if one is not None), key=lambda one: one.value, default=None)
 

@@ -34,6 +34,7 @@ LISTEN, GRACE = 0.05, 1.0  # seconds between two looks at whether it is to end, 
 ROUGH, SHORT, MARGIN = 1e-2, 0.2, 1e-6  # of a bound: the gap, seconds, and what is added to it
 PARTS = 100  # of the digits of the gap, as the bar counts them
 LOW, TIMES, LOWEST = 1e4, 10.0, 1e9  # few least values are so low, less so many |f| at the start; none, of 1 + |f| there, is called so low
+ROUNDS, FURTHEST = 5, 20  # in which units are found, and the powers of two up to which they go
 HIGHEST = 1e7  # a multiplier or slack from which none is called bounded
 BOUNDED, NO_POINT, UNBOUNDED, LIMIT, FAILED = "gap reached", "no point", "unbounded", "time limit reached", "SCIP failed"
 OTHER_UNITS = {"lp/scaling": 2, "numerics/feastol": 1e-8, "numerics/dualfeastol": 1e-8}
@@ -160,25 +161,53 @@ def launched() -> Iterator[None]:
         process.await_ready()
 
 
-def _written(program: SingleLevel, opened: float = 0.0) -> dict[str, Any]:
-    """The program in plain numbers; ``opened`` is what may be missing in its rows."""
-    unknowns = program.unknowns
+def _written(program: SingleLevel, units: np.ndarray, opened: float = 0.0) -> dict[str, Any]:
+    """The program in plain numbers, unknowns in these units and rows with about 1 as their largest number, or more where ``opened``, what may be missing in
+    them, is all of what the bound has to spare: where only complementarity is curved.
+    """
+    unknowns, least = program.unknowns, 1.0 if program.is_linear else 0.0
 
     def plain(one: Polynomial) -> dict[tuple[int, ...], float]:
-        return {tuple(map(int, places)): float(value) for places, value in one.terms.items()}
+        return {tuple(map(int, places)): float(value * np.prod(units[list(places)])) for places, value in one.terms.items()}
+
+    def row(one: Polynomial) -> dict[tuple[int, ...], float]:
+        terms = plain(one)
+        most = max(map(abs, terms.values()), default=0.0)
+        factor = max(2.0 ** -round(math.log2(most)), least) if most > 0 else 1.0
+        return {places: factor * value for places, value in terms.items()}
 
     return {
-        "low": list(map(float, unknowns.low)),
-        "high": list(map(float, unknowns.high)),
+        "low": list(map(float, unknowns.low / units)),
+        "high": list(map(float, unknowns.high / units)),
         "whole": list(map(bool, unknowns.whole)),
         "definitions": [(one.place, one.kind, plain(one.argument), float(one.exponent)) for one in unknowns.definitions],
-        "equations": list(map(plain, program.all_equations)),
-        "inequalities": list(map(plain, program.inequalities)),
+        "equations": list(map(row, program.all_equations)),
+        "inequalities": list(map(row, program.inequalities)),
         "pairs": program.pairs,
         "objective": plain(program.objective),
         "tolerance": FEASIBILITY,
         "opened": opened,
     }
+
+
+def _units(program: SingleLevel) -> np.ndarray:
+    """Powers of two in which unknowns, rows and their constants have numbers of about 1 in the geometric mean, as SCIP's tolerance is absolute. Whole numbers
+    and what is defined keep theirs.
+    """
+    rows = [*program.all_equations, *program.inequalities]
+    count = len(program.unknowns.low)
+    fixed = np.append(program.unknowns.whole, False)
+    fixed[[one.place for one in program.unknowns.definitions]] = True
+    entries = [(k, places[0] if places else count, abs(value)) for k, one in enumerate(rows) for places, value in one.terms.items() if len(places) <= 1 and value]
+    if not entries:
+        return np.ones(count)
+    row, column, size = map(np.array, zip(*entries))
+    logs, of_columns = np.log2(size), np.zeros(count + 1)
+    for _ in range(ROUNDS):
+        of_rows = -np.bincount(row, logs + of_columns[column], len(rows)) / np.maximum(np.bincount(row, minlength=len(rows)), 1)
+        of_columns = -np.bincount(column, logs + of_rows[row], count + 1) / np.maximum(np.bincount(column, minlength=count + 1), 1)
+        of_columns[fixed] = of_columns[count]
+    return np.exp2(np.clip(np.round(of_columns[:count] - of_columns[count]), -FURTHEST, FURTHEST))
 
 
 def searched(
@@ -251,10 +280,11 @@ def _searched(
 ) -> Search:
     """The same for the largest of the value and a floor, if there is one, with some of SCIP's settings, and rows that may be violated by so much."""
     limits = {"limits/gap": gap, "limits/absgap": gap, "limits/time": min(max(until - time.perf_counter(), 0.0), 1e20)}
+    units = _units(program)
     request = {
-        "program": _written(program, opened),
+        "program": _written(program, units, opened),
         "floor": floor,
-        "start": None if start is None else [float(value) for value in start],
+        "start": None if start is None else [float(value) for value in start / units],
         "objective": 0.0 if start is None else float(program.objective.at(start)),
         "settings": {**limits, **settings},
         "plain": plain,
@@ -281,7 +311,7 @@ def _searched(
         bound = -math.inf
     if best is None:
         return Search(None, math.inf, bound, ended, nodes)
-    values = np.array(best)
+    values = np.array(best) * units
     return Search(values, program.objective.at(values), bound, ended, nodes)
 
 
@@ -289,21 +319,21 @@ def bound_pairs(program: SingleLevel, until: float) -> None:
     """Bound slacks and multipliers, each by branch and bound on its own owner's conditions over X, as far as time goes: complementarity is then more
     than a choice to the relaxation. A bound holds for every answer, whatever multipliers it has.
     """
-    unknowns = program.unknowns
+    unknowns, units = program.unknowns, _units(program)
     decisions = set(program.upper) | {one.place for one in unknowns.definitions} | {one.place for one in program.quotients}
     for follower in program.followers:
         alone = program.alone(decisions | set(follower.places))
         sides = ([second for _, second in follower.pairs], [first for first, _ in follower.pairs])
         places = [place for side in sides for place in side if unknowns.high[place] == np.inf]
         while places and not over() and time.perf_counter() < until:
-            request = {"program": _written(alone), "places": places, "highest": HIGHEST, "settings": {"limits/gap": ROUGH, "limits/time": SHORT}}
+            request = {"program": _written(alone, units), "places": places, "highest": HIGHEST, "settings": {"limits/gap": ROUGH, "limits/time": SHORT}}
             with _process() as process:
                 for kind, *said in process.answers(request, until):
                     if kind == "most":
                         place, most = said
                         places = places[1:]
                         if most < 0.9 * HIGHEST:
-                            unknowns.high[place] = max(most, 0.0) * (1.0 + MARGIN) + MARGIN
+                            unknowns.high[place] = (max(most, 0.0) * (1.0 + MARGIN) + MARGIN) * units[place]
             places = places[1:]  # of one at which the process has ended, if any are left
 
 
@@ -315,6 +345,7 @@ def _done(value: float, bound: float, wanted: float) -> int:
     return int(np.clip(PARTS * math.log(max(now, wanted)) / math.log(min(wanted, 0.5)), 0, PARTS))
 
 
-def unbounded(value: float) -> DivergedError:
-    """The error for an f that falls without end."""
-    return DivergedError(f"f seems unbounded {'below' if value < 0 else 'above'} on X: branch and bound found no least value. Bound X.")
+def unbounded(value: float, box: bool) -> DivergedError:
+    """The error for an f that falls without end, over a box or elsewhere."""
+    why = "X is bounded: so at some x the answers, or their prices, go on without end. Bound y, or leave the rows out that hold twice" if box else "Bound X"
+    return DivergedError(f"f seems unbounded {'below' if value < 0 else 'above'} on X: branch and bound found no least value. {why}.")

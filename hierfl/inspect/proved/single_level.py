@@ -176,8 +176,8 @@ class _Writer:
         for one in compiled.coupled.conditions:
             self._on_answers(one, x, answers)
         program.objective = Polynomial.sum_of((compiled.sign * w, value) for w, value in self._terms(x, answers))
-        program.objective = as_squares(self._plainer(program.objective), unknowns, 1.0)
-        program.inequalities = [as_squares(self._plainer(one), unknowns, -1.0) for one in program.inequalities]
+        program.objective = as_squares(self._plainer(program.objective, 1.0), unknowns, 1.0)
+        program.inequalities = [as_squares(self._plainer(one, -1.0), unknowns, -1.0) for one in program.inequalities]
         program.inequalities += unknowns.inequalities
         others = [program.objective, *program.inequalities, *(slack for _, slack in program.slacks)]
         kept, forces = len(program.equations), len(program.forces)
@@ -190,16 +190,16 @@ class _Writer:
         program.equations, program.forces, program.abnormal = [*rows[:kept], *rows[last:]], rows[kept:first], rows[first:last]
         return program
 
-    def _plainer(self, one: Polynomial) -> Polynomial:
+    def _plainer(self, one: Polynomial, sign: float) -> Polynomial:
         """The same number at solutions of the lower level, without products that its duality says in fewer: tolls times flows are the prices of
-        demands, less the costs of flows.
+        demands, less the costs of flows, and prices times outputs those of demands, less the rents of rows and the costs of others.
         """
         for duality in self.dualities:
-            products, shared = _products(duality), _products(one) & _products(duality)
-            if products and shared == products:
+            products = _mixed(duality)
+            if products and products <= _mixed(one):
                 product = min(products)
                 other = Polynomial.sum_of([(1.0, one), (-one.terms[product] / duality.terms[product], duality)])
-                one = other if _products(other) < _products(one) else one
+                one = other if _bent(other, sign) < _bent(one, sign) else one
         return one
 
     # --- constraints on x ------------------------------------------------------------------------------------------
@@ -359,8 +359,12 @@ class _Writer:
         forces = [one for one in (a - b for a, b in zip(slope, pull)) if one.terms]
         program.forces += forces
         program.abnormal += found.abnormal(level, width) if found.curved else forces
-        # 0 at a solution, where u'A'z is -b'z, row by row
-        self.dualities.append(Polynomial.sum_of([(1.0, level.price(found.z)), *((1.0, a * b) for a, b in zip(u, slope))]))
+        # 0 at a solution, where u'A'z is -b'z, row by row; and with z in place of slopes for entries whose cost moves with x
+        duality = Polynomial.sum_of([(1.0, level.price(found.z)), *((1.0, a * b) for a, b in zip(u, slope))])
+        own_places = set(range(begin, len(unknowns.low)))
+        moving = [i for i, one in enumerate(slope) if any(set(product) - own_places for product in one.terms)]
+        told = Polynomial.sum_of([(1.0, duality), *((-1.0, u[i] * slope[i]) for i in moving), *((1.0, level.paid(i, u[i], found.z)) for i in moving)])
+        self.dualities += [duality, told]
         if others:
             own_cost = level.cost(u)
             program.inequalities += [Polynomial.sum_of([(1.0, level.cost(other)), (-1.0, own_cost)]) for other in others]
@@ -478,6 +482,11 @@ def _mean_of(each: Sequence[Entries], shares: np.ndarray) -> Entries:
     return np.array([*(Polynomial.sum_of(zip(shares, column)) for column in columns), None], dtype=object)[:-1]
 
 
-def _products(one: Polynomial) -> set[tuple[int, ...]]:
-    """The products of several unknowns in a sum."""
-    return {places for places in one.terms if len(places) > 1}
+def _mixed(one: Polynomial) -> set[tuple[int, ...]]:
+    """The products of several unknowns in a sum, squares left out."""
+    return {places for places in one.terms if len(places) > 1 and not (len(places) == 2 and places[0] == places[1])}
+
+
+def _bent(one: Polynomial, sign: float) -> int:
+    """How many products there are, with squares of the other sign, which bend the wrong way."""
+    return sum(len(places) > 1 and (places[0] != places[-1] or sign * value < 0) for places, value in one.terms.items())
