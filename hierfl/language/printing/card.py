@@ -92,7 +92,8 @@ def brief(value: Any) -> str:
     array = np.asarray(value, dtype=float) + 0.0  # no -0
     if array.size <= SHORT:
         return point_text(array)
-    return f"an array of {domain_text(array.shape)}, entries from {np.min(array):.4g} to {np.max(array):.4g}"
+    low, high = f"{np.min(array):.4g}", f"{np.max(array):.4g}"
+    return f"an array of {domain_text(array.shape)}, {f'all {low}' if low == high else f'entries from {low} to {high}'}"
 
 
 def call_text(settings: Any) -> str:
