@@ -87,8 +87,8 @@ html_theme_options = {
     "header_links_before_dropdown": 7,
     "footer_start": ["copyright"],
     "footer_end": [],
-    "pygments_light_style": "tango",
-    "pygments_dark_style": "monokai",
+    "pygments_light_style": "a11y-light",
+    "pygments_dark_style": "a11y-dark",
 }
 html_sidebars = {page: [] for page in ("index", "troubleshooting", "benchmarks", "reproductions")}
 copybutton_prompt_text = r">>> |\$ "
