@@ -46,6 +46,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "code_tables",
+    "docstring_formulas",
     "gallery",
     "mathml",
     "public_names",
@@ -71,6 +72,8 @@ toc_object_entries_show_parents = "hide"
 napoleon_google_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True
+napoleon_attr_annotations = False  # words say what a setting may be
+add_module_names = False
 
 html_theme = "pydata_sphinx_theme"
 html_title = "hierfl"
@@ -87,8 +90,8 @@ html_theme_options = {
     "header_links_before_dropdown": 7,
     "footer_start": ["copyright"],
     "footer_end": [],
-    "pygments_light_style": "tango",
-    "pygments_dark_style": "monokai",
+    "pygments_light_style": "a11y-light",
+    "pygments_dark_style": "a11y-dark",
 }
 html_sidebars = {page: [] for page in ("index", "troubleshooting", "benchmarks", "reproductions")}
 copybutton_prompt_text = r">>> |\$ "
@@ -97,21 +100,23 @@ copybutton_prompt_is_regexp = True
 linkcheck_ignore = [r"https?://.*"]  # what the network says is not the site's to prove
 
 
-def escaped_bars(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Read ``|S_r|`` in a docstring as the size of a set, and not as a substitution."""
-    for place, line in enumerate(lines):
-        parts = line.split("``")
-        lines[place] = "``".join(part if k % 2 else re.sub(r"\|", r"\\|", part) for k, part in enumerate(parts))
+OUTCOMES = ("hierfl.result", "hierfl.runs", "hierfl.sweeping", "hierfl.study.comparison", "hierfl.inspect", "hierfl.compiler")
+
+
+def without_making(app: Any, what: str, name: str, obj: Any, options: Any, signature: str | None, returned: str | None) -> tuple[str, str | None] | None:
+    """Leave out how outcomes and errors are made, which only hierfl does."""
+    made = signature and (what == "exception" or (what == "class" and obj.__module__.startswith(OUTCOMES)))
+    return ("", None) if made else (signature.replace("1000000000000000.0", "1e15"), returned) if signature else None
 
 
 def together(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Read names that a docstring explains together, ``rounds, seed``, as one entry: napoleon takes the others for a type, or repeats the text."""
     for place, (line, after) in enumerate(pairwise(lines)):
         if re.fullmatch(r"\w+(, \w+)+", line) and after.startswith("    ") and not line.endswith("Error"):
-            lines[place] = line.replace(", ", "/")  # a blank would part a type from a name
+            lines[place] = line.replace(", ", "/\u200b")  # a blank would part a type from a name
 
 
 def setup(app: Any) -> None:
     """Connect what this page defines."""
     app.connect("autodoc-process-docstring", together, priority=400)
-    app.connect("autodoc-process-docstring", escaped_bars)
+    app.connect("autodoc-process-signature", without_making)

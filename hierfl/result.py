@@ -216,8 +216,17 @@ class Result(Shown):
             return f"nan ({why_no_value(self.settings)})"
         if missing := self.settings.get("missing"):
             return f"{self.value:.8g} over the clients that were there; missing are {', '.join(missing)}"
-        own = "" if self.own_value is None else f" (the algorithm's own y: {self.own_value:.6g})"
-        return f"{self.value:.8g}{own}"
+        own = "" if self.own_value is None else f" (the algorithm's own y: {self._shown(self.own_value)})"
+        return f"{self._shown(self.value, 8)}{own}"
+
+    @property
+    def _rounding(self) -> float:
+        """What rounding may leave of f where it is 0, by the objectives that the run met."""
+        return 1e-15 * float(np.nanmax(np.abs(self.history.get("objective", ())), initial=0.0).clip(max=1.0))
+
+    def _shown(self, value: float, digits: int = 6) -> str:
+        """A value of f; 0 where it is rounding."""
+        return f"{value if abs(value) > self._rounding else 0.0:.{digits}g}"
 
     @property
     def status(self) -> str:

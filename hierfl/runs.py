@@ -153,19 +153,20 @@ class Runs(Shown):
         return middle - half, middle + half
 
     def table(self) -> str:
-        """Write one line for each seed: status, rounds, exact and own value, scalars sent."""
+        """Write one line for each seed: status, rounds, the exact value and, where the solver keeps a y, its own, scalars sent."""
+        own = any(run.own_value is not None for run in self.results)
         rows = [
             [
                 str(run.settings["seed"]),
                 run.status,
                 str(run.settings["rounds_done"]),
-                f"{run.value:.6g}",
-                "" if run.own_value is None else f"{run.own_value:.6g}",
+                run._shown(run.value),
+                *(["" if run.own_value is None else run._shown(run.own_value)] if own else []),
                 f"{scalars(run):,}",
             ]
             for run in self.results
         ]
-        return aligned([["seed", "status", "rounds", "f(x)", "own value", "scalars"], *rows])
+        return aligned([["seed", "status", "rounds", "f(x)", *(["own value"] if own else []), "scalars"], *rows])
 
     def to_pandas(self) -> pd.DataFrame:
         """Give all histories, one row for each seed and round. Needs pandas."""
@@ -217,7 +218,7 @@ class Runs(Shown):
         rounds = sorted({int(result.settings["rounds_done"]) for result in self.results})
         rows = [
             *values,
-            (".best", f"{best.value:.8g}, seed {best.settings['seed']}, x = {brief(best.x)}"),
+            (".best", f"{best._shown(best.value, 8)}, seed {best.settings['seed']}, x = {brief(best.x)}"),
             ("how sure", str(best.certificate)),
             ("ended", ", ".join(f"{status} ({count})" for status, count in counts.items())),
             ("rounds", f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"),
@@ -238,7 +239,7 @@ class Runs(Shown):
 
     def _summary(self) -> str:
         if self.over == "starts":  # no sample of anything: no interval
-            return f"{self.solver}: {len(self)} starts, best f(x) = {self.best.value:.6g} (.best, seed {self.best.settings['seed']})\n{self.table()}"
+            return f"{self.solver}: {len(self)} starts, best f(x) = {self.best._shown(self.best.value)} (.best, seed {self.best.settings['seed']})\n{self.table()}"
         return f"{self.solver}: {len(self)} seeds, f(x) = {summary(self)}; .best is that of seed {self.best.settings['seed']}\n{self.table()}"
 
 
@@ -269,8 +270,14 @@ def summary(runs: Runs) -> str:
     note = f" ({lost} of {len(runs)} diverged)" if lost else ""
     if not runs.finished:
         return "none" + note
-    half = "" if len(runs.finished) < 2 else f" ± {runs.half_width():.2g}"
-    return f"{runs.mean():.6g}{half}{note}"
+    mean, rounding = runs.mean(), max(run._rounding for run in runs.finished)
+    half = "" if len(runs.finished) < 2 else f" ± {_beyond(runs.half_width(), max(rounding, 1e-12 * abs(mean))):.2g}"
+    return f"{_beyond(mean, rounding):.6g}{half}{note}"
+
+
+def _beyond(value: float, rounding: float) -> float:
+    """0 where it is rounding."""
+    return 0.0 if abs(value) <= rounding else value
 
 
 def interval(values: Sequence[float] | np.ndarray, digits: int = 2) -> str:

@@ -171,7 +171,7 @@ class Certificate(Shown):
 
 
 def _magnitude(value: float) -> str:
-    return "unknown" if np.isnan(value) else f"{value:.1e}"
+    return "unknown" if np.isnan(value) else f"{value:.1e}" if value else "0"
 
 
 def _unique(told: np.ndarray, strong_convexity: np.ndarray) -> bool | None:

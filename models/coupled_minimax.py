@@ -1,7 +1,4 @@
-"""A minimax problem whose inner constraints depend on x: exchanging min and max changes the answer.
-
-min over x in [-1, 1] of max over y in [-1, 1], x + y <= 0 of x^2 + y,   f(x) = x^2 - x, optimum (1/2, -1/2)
-"""
+"""A minimax problem whose inner constraints depend on x."""
 
 from __future__ import annotations
 
@@ -11,7 +8,10 @@ import hierfl as hf
 
 
 def coupled_minimax(reversed_order: bool = False) -> hf.Problem:
-    """The problem; ``reversed_order`` gives max over y of min over x, whose solution is x = -1, y = 1, value 2.
+    """A minimax problem whose inner constraints depend on x: exchanging min and max changes the answer.
+
+    Minimises over x in [-1, 1] the largest x^2 + y of all y in [-1, 1] with x + y <= 0: f(x) = x^2 - x, least at 1/2, where y = -1/2.
+    ``reversed_order`` gives the maximum over y of the minimum over x, which is 2, at x = -1, y = 1.
 
     Examples
     --------

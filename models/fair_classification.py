@@ -1,11 +1,4 @@
-"""Fair classification: a rectified network against the worst mixture of its class losses ([2S] §6.3).
-
-min over Z, w of max over y of  sum_c y_c loss_c(Z, w) - (lam / 2) ||y||^2,    y in the simplex
-
-loss_c is the mean over clients of their squared errors on class c, scaled so that equal clients give the class's mean.
-The objective as printed has no y_c in front of loss_c, which leaves y = 0 whatever x is; this is the formulation that it
-cites (Nouiehed et al., 2019). The labels 1 and -1 of the network are the parity of the class, as in ``relu_network``.
-"""
+"""Fair classification: a rectified network against the worst mixture of its class losses ([2S] §6.3)."""
 
 from __future__ import annotations
 
@@ -30,7 +23,12 @@ def fair_classification(
     seed: int = 0,
     weights: str | Sequence[float] = "uniform",
 ) -> hf.Problem:
-    """The declaration, with upper variables ``Z`` (neurons, features) and ``w`` (neurons,), lower variable ``y`` (classes,).
+    """Fair classification: a rectified network against the worst mixture of its class losses ([2S] §6.3).
+
+    Minimises over ``Z`` (neurons, features) and ``w`` (neurons,) the largest sum_c y_c l_c(Z, w) - (lam / 2) ||y||^2 of all ``y`` (classes,) in the
+    simplex. l_c is the mean over clients of their squared errors on class c, scaled so that equal clients give the class's mean. The
+    objective as printed has no y_c in front of l_c, which leaves y = 0 whatever x is; this is the formulation that it cites (Nouiehed et
+    al., 2019). The labels 1 and -1 of the network are the parity of the class, as in :func:`relu_network`.
 
     Parameters
     ----------
@@ -43,7 +41,7 @@ def fair_classification(
     lam
         Strong concavity in y.
     simplex
-        y in the simplex, as in the cited formulation; ``False`` leaves y free, as printed, so that y_c = loss_c / lam.
+        y in the simplex, as in the cited formulation; ``False`` leaves y free, as printed, so that y_c = l_c / lam.
     weights
         Of the clients in the objective: ``"uniform"``, the papers' 1/m; ``"samples"``, rho_i = N_i / N; or numbers, one for each.
 

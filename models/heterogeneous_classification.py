@@ -1,12 +1,4 @@
-"""Federated classification with a global model at the server and a personal model at every client ([HFL] §IV).
-
-min over x of E_server loss(x) + (lam/2) sum_i w_i ||x - y_i(x)||^2,
-y_i(x) = argmin over y of E_i loss(y) + (mu/2) ||y - x||^2,     loss = multinomial cross-entropy
-
-With ``envelope=True`` the clients' term is their own lower objective, so that f sums the Moreau envelopes of their losses:
-
-min over x of E_server loss(x) + lam sum_i w_i min over y of [ E_i loss(y) + (mu/2) ||y - x||^2 ].
-"""
+"""Federated classification with a global model at the server and a personal model at every client ([HFL] §IV)."""
 
 from __future__ import annotations
 
@@ -75,7 +67,10 @@ def heterogeneous_classification(
     seed: int = 0,
     weights: str | Sequence[float] = "uniform",
 ) -> hf.Problem:
-    """The declaration.
+    """Federated classification with a global model x at the server and a personal model y_i at every client ([HFL] §IV).
+
+    Minimises the server's loss of x plus (lam/2) sum_i w_i ||x - y_i(x)||^2, where y_i(x) minimises the client's loss of y plus
+    (mu/2) ||y - x||^2; losses are multinomial cross-entropies, E of own samples.
 
     Parameters
     ----------
@@ -89,7 +84,7 @@ def heterogeneous_classification(
     radius
         If given, the personal models stay in a Frobenius ball of this radius around x.
     envelope
-        The Moreau-envelope declaration: then the gradient of a client's term is lam * mu * (x - y_i(x)), as long as no
+        The clients' term is lam times their own lower objective, so that f sums the Moreau envelopes of their losses: then the gradient of a client's term is lam * mu * (x - y_i(x)), as long as no
         constraint moves with x, and the clients' losses pull x directly. In the papers' declaration they do so only through the
         Jacobian of y_i(x), which hardly differs from the identity.
     weights

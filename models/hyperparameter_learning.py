@@ -1,11 +1,4 @@
-"""Federated hyperparameter learning: how strongly each client should regularise a common classifier ([2S] §6.2).
-
-min over x >= floor of  mean over clients of  sum over D_i of log(1 + exp(-v U . y(x))),
-y(x) = argmin over y of  mean over clients of  E_i log(1 + exp(-v U . y)) + x_i ||y||^2 / 2
-
-The upper samples are for validation, the lower ones for training. The paper sums the lower losses too; their mean is
-the better conditioned declaration of the same trade-off. y(x) depends on the mean of x alone, and f on x only through y.
-"""
+"""Federated hyperparameter learning: how strongly each client should regularise a common classifier ([2S] §6.2)."""
 
 from __future__ import annotations
 
@@ -29,7 +22,12 @@ def hyperparameter_learning(
     seed: int = 0,
     weights: str | Sequence[float] = "uniform",
 ) -> hf.Problem:
-    """The declaration, with upper variable ``x`` (clients,) and lower variable ``y`` (features,).
+    """Federated hyperparameter learning: how strongly each client should regularise a common classifier ([2S] §6.2).
+
+    Minimises over ``x`` (clients,), at least ``floor``, the mean over clients of their summed logistic losses of y(x) on samples for validation, where
+    ``y`` (features,) minimises the mean over clients of their mean losses on samples for training, plus x_i ||y||^2 / 2. The paper sums the
+    lower losses too; their mean is the better conditioned declaration of the same trade-off. y(x) depends on the mean of x alone, and
+    f on x only through y.
 
     Parameters
     ----------

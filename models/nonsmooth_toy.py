@@ -1,7 +1,4 @@
-"""The nonsmooth implicit function of [HFL] (3): a kink in every coordinate, from smooth data.
-
-min over x of 1/2 ||x + 1 - y(x)||^2,   y(x) = argmin over y >= 0 of ||y - x||^2 = max(0, x)
-"""
+"""The nonsmooth implicit function of [HFL] (3)."""
 
 from __future__ import annotations
 
@@ -11,7 +8,10 @@ import hierfl as hf
 
 
 def nonsmooth_toy(dimension: int = 2) -> hf.Problem:
-    """The toy in ``dimension`` variables; f contributes 1/2 where x_j >= 0 and (x_j + 1)^2 / 2 where x_j < 0.
+    """The nonsmooth implicit function of [HFL] (3): a kink in every coordinate, from smooth data.
+
+    Minimises ||x + 1 - y(x)||^2 / 2, where y(x) = max(0, x) is the y >= 0 next to x: 1/2 for every x_j >= 0, and (x_j + 1)^2 / 2 for
+    every x_j < 0.
 
     Examples
     --------

@@ -1,10 +1,4 @@
-"""Federated training of a network with one hidden layer of rectified units: nonsmooth and nonconvex ([2S] §6.1).
-
-min over Z, w of  mean over clients of (scale / 2) E (v - sum_q w_q max(0, Z_q . U))^2  +  (lam / 2) (||Z||^2 + ||w||^2)
-
-v = 1 for even classes and -1 for odd ones. The paper sums over a client's images; here the loss is a mean with an
-explicit ``scale``, which at the paper's step size 1e-5 decides whether anything moves (300 does, 3000 diverges).
-"""
+"""Federated training of a network with one hidden layer of rectified units ([2S] §6.1)."""
 
 from __future__ import annotations
 
@@ -30,7 +24,11 @@ def relu_network(
     seed: int = 0,
     weights: str | Sequence[float] = "uniform",
 ) -> hf.Problem:
-    """The declaration, with upper variables ``Z`` (neurons, features) and ``w`` (neurons,).
+    """Federated training of a network with one hidden layer of rectified units: nonsmooth and nonconvex ([2S] §6.1).
+
+    Minimises over ``Z`` (neurons, features) and ``w`` (neurons,) the mean over clients of (scale / 2) E (v - sum_q w_q max(0, Z_q U))^2, plus
+    (lam / 2) (||Z||^2 + ||w||^2), where v is 1 for images U of even classes and -1 for odd ones. The paper sums over a client's images; here
+    the loss is a mean with an explicit ``scale``, which at the paper's step size 1e-5 decides whether anything moves (300 does, 3000 diverges).
 
     Parameters
     ----------

@@ -1,9 +1,4 @@
-"""A Stackelberg leader above Cournot followers with capacities and a random demand ([2S] §6.4).
-
-Price a - slope * (total quantity), a ~ U[7.5, 12.5]; costs c_j q^2 / 2. The followers' Nash equilibrium for each
-demand a is a variational inequality, here derived by hand or, in ``stackelberg_cournot_game``, by hierfl; the leader
-maximises expected profit, written as a minimisation.
-"""
+"""A Stackelberg leader above Cournot followers with capacities and a random demand ([2S] §6.4)."""
 
 from __future__ import annotations
 
@@ -24,7 +19,11 @@ def stackelberg_cournot(
     leader_cost: float = 0.1,
     weights: str | Sequence[float] = "uniform",
 ) -> hf.Problem:
-    """The market, with c_j = linspace(.09, .11) and capacities linspace(2, 4) over the followers.
+    """A Stackelberg leader above Cournot followers with capacities and a random demand ([2S] §6.4).
+
+    The price is a - b times the total quantity, a uniform in [7.5, 12.5]; costs are c_j q^2 / 2, with c_j from .09 to .11 over the followers, whose
+    capacities are from 2 to 4. Their Nash equilibrium for each demand a is a variational inequality, here derived by hand or, in
+    :func:`stackelberg_cournot_game`, by hierfl; the leader maximises expected profit, written as a minimisation.
 
     Parameters
     ----------

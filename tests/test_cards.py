@@ -93,7 +93,7 @@ def test_points_are_abbreviated() -> None:
     x = cp.Variable(2, name="x")
     assert brief(np.array([1.0, -2.0])) == "[ 1. -2.]"
     assert brief(np.arange(12.0).reshape(3, 4)) == "an array of R^(3 x 4), entries from 0 to 11"
-    assert brief({x: np.zeros(2)}) == "x = [0. 0.]" and brief(np.full(9, -0.0)) == "an array of R^9, entries from 0 to 0"
+    assert brief({x: np.zeros(2)}) == "x = [0. 0.]" and brief(np.full(9, -0.0)) == "an array of R^9, all 0"
     assert brief([np.zeros((3, 2)), np.zeros((1, 2))]) == "2 arrays of 8 scalars together"
 
 

@@ -24,11 +24,13 @@ def mark(app: Sphinx, doctree: nodes.document, name: str) -> None:
             block.rawsource = ""  # which has its parts written one by one
             block.children = []
             block += [nodes.inline("", line, classes=[] if GAP.search(line) else ["prose"]) for line in lines]
-    for image in doctree.findall(nodes.image):
+    for image in list(doctree.findall(nodes.image)):
         if Path(image["uri"]).suffix == ".png":
             with Image.open(Path(app.srcdir) / image["uri"]) as picture:
                 if picture.width >= max(PANELS, WIDE * picture.height):
-                    image["classes"].append("wide")
+                    holder = nodes.container(classes=["slides"])
+                    image.replace_self(holder)
+                    holder += image
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

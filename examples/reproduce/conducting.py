@@ -170,7 +170,8 @@ def _written(
 
 def in_markdown(rows: Sequence[Sequence[str]]) -> str:
     """Rows of which the first has the names of the columns."""
-    ruled = [rows[0], ["---", *("---:" for _ in rows[0][1:])], *rows[1:]]
+    numbers = [any(cell.lstrip("+-")[:1].isdigit() for cell in column[1:]) for column in zip(*rows)]
+    ruled = [rows[0], ["---", *("---:" if one else "---" for one in numbers[1:])], *rows[1:]]
     return "\n".join("| " + " | ".join(row) + " |" for row in ruled)
 
 

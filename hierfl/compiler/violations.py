@@ -65,7 +65,7 @@ class Violation:
             return f"whether {self.constraint} holds is not known{at}"
         entry = f" in entry {list(self.entry) if len(self.entry) > 1 else self.entry[0]}" if self.entry else ""
         if not self.violated:
-            return f"{self.constraint} holds" + (f" to {self.amount:.1g}{at}" if self.amount else "")
+            return f"{self.constraint} holds" + (f" to {self.amount:.1g}{at}" if self.amount > 1e-8 * self.allowed else "")  # less is rounding
         return f"{self.constraint} is violated by {self.amount:.3g}{at}{entry}"
 
 

@@ -22,23 +22,7 @@ from hierfl.near_names import near_names, suggests_names
 
 
 class Objective(Shown):
-    """Base of ``Minimize`` and ``Maximize``.
-
-    The objective is ``f(x) = server term + sum over clients i of w_i * clients term``, the weights being the
-    federation's.
-
-    Parameters
-    ----------
-    clients
-        A scalar CVXPY expression, evaluated by every client with its own data, parameters and y.
-    server
-        A scalar CVXPY expression, evaluated with the server's data.
-
-    Raises
-    ------
-    DeclarationError
-        If neither term is given or a term is not a scalar expression.
-    """
+    """Base of ``Minimize`` and ``Maximize``."""
 
     sense: ClassVar[str]
 
@@ -71,7 +55,19 @@ class Objective(Shown):
 
 
 class Minimize(Objective):
-    """Minimise the sum of the server's and the clients' terms; see :class:`Objective`.
+    """Minimise f(x), the server's term plus sum_i w_i times the term of each client i, the weights w_i being the federation's.
+
+    Parameters
+    ----------
+    clients
+        A scalar CVXPY expression, evaluated by every client with its own data, parameters and y.
+    server
+        A scalar CVXPY expression, evaluated with the server's data.
+
+    Raises
+    ------
+    DeclarationError
+        If neither term is given or a term is not a scalar expression.
 
     Examples
     --------
@@ -82,7 +78,7 @@ class Minimize(Objective):
 
 
 class Maximize(Objective):
-    """Maximise the sum of the server's and the clients' terms; see :class:`Objective`.
+    """Maximise the sum of the server's and the clients' terms, declared as for :class:`Minimize`.
 
     Examples
     --------

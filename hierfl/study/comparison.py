@@ -106,7 +106,9 @@ class Comparison(Shown):
         Runs without an answer are left out, in pairs, and counted.
         """
         named = self._problem(problem)
-        gaps = self.final(named, name=one) - self.final(named, name=other)
+        larger, less = self.final(named, name=one), self.final(named, name=other)
+        gaps = larger - less
+        gaps[np.abs(gaps) <= 1e-14 * np.minimum(np.abs(larger), np.abs(less))] = 0.0  # rounding
         known = gaps[np.isfinite(gaps)]
         if not len(known):
             return PairedDifference(math.nan, math.nan, math.nan, 0, len(gaps))
@@ -347,7 +349,7 @@ class PairedDifference:
             return "none"
         left_out = "" if self.pairs == self.seeds else f", {self.pairs} of {self.seeds} seeds"
         interval = "" if math.isnan(self.low) else f" [{self.low:.2g}, {self.high:.2g}]"
-        return f"{self.median:+.2g}{interval}{left_out}"
+        return f"{self.median:{'+' if self.median else ''}.2g}{interval}{left_out}"
 
 
 @dataclass(frozen=True)

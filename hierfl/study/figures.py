@@ -57,7 +57,7 @@ def plot_profiles(of: Mapping[float, Mapping[str, Profile]], ax: Axes | None, ki
     require_axes(ax)
     if ax is not None and len(of) != 1:
         raise SettingError("ax=...: one tolerance for one panel; leave ax out for several.")
-    from matplotlib.ticker import NullFormatter
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     with house_style(require_style(style)):
         figure, axes = panels(len(of), 4.4, 3.4, style) if ax is None else (cast("Figure", ax.figure), [ax])
@@ -70,6 +70,9 @@ def plot_profiles(of: Mapping[float, Mapping[str, Profile]], ax: Axes | None, ki
                 at, share = np.r_[first, profile.at, last], np.r_[0.0, profile.share, profile.share[-1] if len(profile.share) else 0.0]
                 lines += panel.plot(at, share, DASHES[place], drawstyle="steps-post", label=name)
             panel.set(xlabel=unit if kind == "data" else "factor of the quickest", ylabel="share solved", ylim=(-0.02, 1.02), xscale="log")
+            if last < 100 * first:  # where powers of ten would be one label, or none
+                panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                panel.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
             panel.xaxis.set_minor_formatter(NullFormatter())
             panel.set_title(f"to {tolerance:g} of the way")
             if panel is axes[-1]:

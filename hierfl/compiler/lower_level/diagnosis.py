@@ -11,7 +11,7 @@ from hierfl.compiler.oracles import Oracles
 from hierfl.compiler.programs.convex_program import SEVERAL, TWISTED, UNKNOWN
 from hierfl.errors import DivergedError, EmptyLowerSetError, LowerLevelError, LowerLevelWarning, NoGradientError, warn
 from hierfl.language.levels import LowerLevel
-from hierfl.language.printing.text import expression_text
+from hierfl.language.printing.text import expression_text, point_text
 
 OUTSIDE_TOLERANCE = 1e-6
 UNCERTAIN = 1e-2  # of 1 + ||y||, beyond which a bound on the error of y is told
@@ -37,7 +37,7 @@ def require_solved(oracles: Oracles, method: ExactMethod | None, x: np.ndarray, 
     if not inhabited.all():
         owner = int(np.flatnonzero(~inhabited)[0])
         assert method is not None
-        raise EmptyLowerSetError(method.empty(evaluation.solution, owner, short(x)) or _empty_message(oracles, x, owner))
+        raise EmptyLowerSetError(method.empty(evaluation.solution, owner, place(oracles, x)) or _empty_message(oracles, x, owner))
     solution = evaluation.solution
     good = np.asarray(solution.converged) & np.isfinite(solution.y).all(axis=1)
     if not good.all():
@@ -61,7 +61,7 @@ def require_attained(
     away = np.flatnonzero(doubtful & ~(moved <= 0.1 * (1.0 + np.linalg.norm(solution.y, axis=1))))
     if away.size:
         raise LowerLevelError(
-            f"the lower level of {owner_name(oracles, int(away[0]))} does not seem to attain its infimum at x = {short(x)}: y moves "
+            f"the lower level of {owner_name(oracles, int(away[0]))} does not seem to attain its infimum at {place(oracles, x)}: y moves "
             f"on by {moved[away[0]]:.2g} when the residual is asked to shrink. Add a strongly convex term or a bounded set."
         )
 
@@ -91,7 +91,7 @@ def require_gradient(
         else "y(x) is not differentiable there, or a term is not"
     )
     raise NoGradientError(
-        f"{what} at x = {short(x)}: {why}; values, slices and FedRZO or ZOHFL do without one."
+        f"{what} at {place(oracles, x)}: {why}; values, slices and FedRZO or ZOHFL do without one."
     )
 
 
@@ -195,7 +195,7 @@ def _diagnose(oracles: Oracles, method: ExactMethod, x: np.ndarray, solution: Lo
         if float(oracles.lower_set.gap(oracles.environment(jnp.asarray(x), None, own))) > 0:
             raise EmptyLowerSetError(_empty_message(oracles, x, owner))
     raise LowerLevelError(
-        f"the lower level of {owner_name(oracles, owner)} was not solved at x = {short(x)}: {method.unsolved(solution, owner)}"
+        f"the lower level of {owner_name(oracles, owner)} was not solved at {place(oracles, x)}: {method.unsolved(solution, owner)}"
     )
 
 
@@ -206,9 +206,9 @@ def _empty_message(oracles: Oracles, x: np.ndarray, owner: int) -> str:
         own = oracles.data().clients.party(owner if oracles.scope == "client" else 0).environment
         broken = lower_set.broken_conditions(oracles.environment(jnp.asarray(x), None, own))
         if broken:
-            return f"Y(x) of {owner_name(oracles, owner)} is empty at x = {short(x)}: x itself does not satisfy {broken}."
+            return f"Y(x) of {owner_name(oracles, owner)} is empty at {place(oracles, x)}: x itself does not satisfy {broken}."
     constraints = ", ".join(map(expression_text, level.constraints)) if level else ""
-    return f"Y(x) of {owner_name(oracles, owner)} is empty at x = {short(x)}: no y satisfies {constraints}."
+    return f"Y(x) of {owner_name(oracles, owner)} is empty at {place(oracles, x)}: no y satisfies {constraints}."
 
 
 def owner_name(oracles: Oracles, owner: int) -> str:
@@ -227,6 +227,11 @@ def owner_name(oracles: Oracles, owner: int) -> str:
         return f"{name}, sample {owner - int(offsets[client])}"
     values = ", ".join(f"{sample.name()} = {short(table.values[sample.id][owner])}" for sample in samples)
     return f"{name}, at {values} in its distribution,"
+
+
+def place(oracles: Oracles, x: np.ndarray) -> str:
+    """An x in a message, by variable where there are several."""
+    return point_text(oracles.upper.unflatten(x)) if len(oracles.upper.declared) > 1 else f"x = {short(x)}"
 
 
 def short(x: np.ndarray) -> str:

@@ -30,7 +30,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem, compile_problem
 from hierfl.compiler.data.tables import Data
 from hierfl.compiler.implicit_differentiation import STEEP, Hypergradient, gradient_at
 from hierfl.compiler.lower_level.certificate import Evaluation
-from hierfl.compiler.lower_level.diagnosis import require_gradient, require_solved, short
+from hierfl.compiler.lower_level.diagnosis import place, require_gradient, require_solved
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, generic_ways, level_solver
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.programs.cones import NoStandardFormError
@@ -321,7 +321,7 @@ class ImplicitLayer:
         point, what = np.asarray(flat), "f has no gradient" if of_f else "y has no derivative"
         if not bool(self._is_meant(evaluation, of_f)):
             raise NoGradientError(
-                f"{what} at {short(point)}: the lower level has several solutions there, and the problem does not say which is meant. Add a strongly "
+                f"{what} at {place(self.problem, point)}: the lower level has several solutions there, and the problem does not say which is meant. Add a strongly "
                 f'convex term to the lower level, or choose with selection="optimistic".'
             )
         require_gradient(self.problem, point, jax.tree.map(np.asarray, evaluation), np.asarray(gradient), what)

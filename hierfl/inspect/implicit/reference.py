@@ -244,7 +244,7 @@ class Reference(Shown):
     def _card_with_bound(self, bound: float) -> Card:
         rows = [
             ("status", self.status),
-            ("bound", f"{bound:.10g}, a gap of {self.gap:.1e}" if np.isfinite(bound) else "none"),
+            ("bound", f"{bound:.10g}, a gap of {0.0 if (self.gap or 0.0) <= 1e-12 else self.gap:.2g}" if np.isfinite(bound) else "none"),
             ("x", brief(self.x)),
             *([] if self.y is None else [("y(x)", brief(self.y))]),
             ("how sure", str(self.certificate)),

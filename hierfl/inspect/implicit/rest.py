@@ -98,7 +98,7 @@ def _reference_line(compiled: CompiledProblem, result: Result) -> list[str]:
     if known is None:
         return []
     gap = compiled.sign * (result.value - known.value)
-    if abs(gap) <= EQUAL * abs(known.value):
+    if abs(gap) <= max(EQUAL * abs(known.value), result._rounding):
         return ["f(x) is that of reference()"]
     return [f"f(x) is {abs(gap):.2g} {'worse' if gap > 0 else 'better'} than reference()"]
 

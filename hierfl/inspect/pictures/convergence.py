@@ -106,7 +106,7 @@ def _end(panel: Axes, curve: Line2D) -> tuple[float, float]:
     if not shown.any():
         return float(panel.get_xlim()[1]), float(panel.get_ylim()[0])
     last = np.flatnonzero(shown)[-1]
-    return float(x[last]), float(y[last])
+    return float(x[last]), float(np.clip(y[last], *panel.get_ylim()))
 
 
 def _fit(panel: Axes, labels: Sequence[Annotation]) -> bool:
@@ -222,6 +222,8 @@ class ConvergenceAxes:
         panel.set(xlabel=AXES[self.axis], ylabel="distance to reference()" if gap else name)
         if gap or self.scale == "log":
             panel.set_yscale("log", nonpositive="mask")
+            low, high = panel.get_ylim()
+            panel.set_ylim(bottom=max(low, 1e-16 * high))  # below it is rounding
 
 
 DASHES = [style for style in ("-", "--", ":", "-.") for _ in COLOURS] * 8  # colours come again with other dashes
@@ -288,10 +290,8 @@ def _objective(panel: Axes, result: Result, how: ConvergenceAxes, least: float |
 
 def moving_mean(values: np.ndarray, window: int) -> np.ndarray:
     """The mean of the last ``window`` values, of as many as there are at the beginning."""
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    last = np.arange(1, len(values) + 1)
-    first = np.maximum(last - window, 0)
-    return np.asarray((sums[last] - sums[first]) / (last - first))
+    sums = np.convolve(np.append(values, 0.0), np.ones(window))[: len(values)]  # no differences of sums, in which small values vanish
+    return np.asarray(sums / np.minimum(np.arange(1, len(values) + 1), window))
 
 
 @double_precision

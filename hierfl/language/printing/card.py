@@ -31,9 +31,14 @@ class Card:
     rows: Sequence[tuple[str, str]]
     folded: Sequence[tuple[str, str]] = ()
 
+    def _labelled(self) -> list[tuple[str, str]]:
+        """The rows, a label that comes again once."""
+        before = ["", *(label for label, _ in self.rows)]
+        return [("" if label == last else label, text) for last, (label, text) in zip(before, self.rows)]
+
     def text(self) -> str:
         """The card in at most ``LINES`` lines of at most ``WIDTH`` characters."""
-        labelled = [(_clipped(label, WIDTH // 2), text) for label, text in self.rows]
+        labelled = [(_clipped(label, WIDTH // 2), text) for label, text in self._labelled()]
         margin = max((len(label) for label, _ in labelled), default=0) + 4
         lines = [_clipped(self.title, WIDTH)]
         for label, text in labelled:
@@ -47,7 +52,7 @@ class Card:
         """The card as a table, what is folded below it."""
         left = 'style="text-align:left"'
         rows = "".join(
-            f"<tr><th {left}>{escape(label)}</th><td {left}>{escape(text)}</td></tr>" for label, text in self.rows
+            f"<tr><th {left}>{escape(label)}</th><td {left}>{escape(text)}</td></tr>" for label, text in self._labelled()
         )
         folded = "".join(
             f"<details><summary>{escape(summary)}</summary><pre>{escape(_cut(text))}</pre></details>"
@@ -87,7 +92,8 @@ def brief(value: Any) -> str:
     array = np.asarray(value, dtype=float) + 0.0  # no -0
     if array.size <= SHORT:
         return point_text(array)
-    return f"an array of {domain_text(array.shape)}, entries from {np.min(array):.4g} to {np.max(array):.4g}"
+    low, high = f"{np.min(array):.4g}", f"{np.max(array):.4g}"
+    return f"an array of {domain_text(array.shape)}, {f'all {low}' if low == high else f'entries from {low} to {high}'}"
 
 
 def call_text(settings: Any) -> str:

@@ -353,10 +353,12 @@ def domain_text(shape: tuple[int, ...]) -> str:
 
 
 def point_text(point: Any) -> str:
-    """A point on one line, its numbers short: an array, or a mapping by variable, of which the names are written."""
+    """A point on one line, its numbers short, 0 where they are rounding beside the others: an array, or a mapping by variable, of which the names are written."""
     if isinstance(point, Mapping):
         named = {key.name() if isinstance(key, cp.Variable) else key: part for key, part in point.items()}
         return ", ".join(f"{name} = {point_text(part)}" for name, part in named.items())
     if not isinstance(point, (np.ndarray, float)):
         return str(point)
-    return " ".join(np.array2string(np.asarray(point), threshold=8, precision=6).split())
+    array = np.asarray(point)
+    rounding = np.abs(array) <= 1e-12 * np.max(np.abs(array), initial=0.0, where=np.isfinite(array))
+    return " ".join(np.array2string(np.where(rounding, np.zeros_like(array), array), threshold=8, precision=6).split())

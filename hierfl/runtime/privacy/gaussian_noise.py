@@ -109,7 +109,7 @@ class GaussianNoise:
         The largest length of a message that passes unchanged, C > 0, in the units of the message.
     multiplier
         The noise's standard deviation over the clip. Local noise is added by every client, so that m of them average it to
-        multiplier * clip / sqrt(m).
+        ``multiplier * clip / sqrt(m)``.
     delta
         In (0, 1), well below one over the number of clients.
     shared

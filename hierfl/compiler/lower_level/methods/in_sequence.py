@@ -187,7 +187,7 @@ class InSequence(ExactMethod):
         if place:
             before = np.array2string(np.asarray(solution.y[owner][:start]), threshold=8, precision=6)
             given = f" at the answers of the levels before it, {before}"
-        return f"Y(x) of lower level {place + 1} ({_names(stage)}) is empty at x = {at}: no {_names(stage)} satisfies {rows}{given}."
+        return f"Y(x) of lower level {place + 1} ({_names(stage)}) is empty at {at}: no {_names(stage)} satisfies {rows}{given}."
 
     def unsolved(self, solution: LowerSolution, owner: int) -> str:
         place, own = divmod(int(solution.iterations[owner]), CODES)
