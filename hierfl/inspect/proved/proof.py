@@ -72,7 +72,7 @@ INSIDE = 1e-8  # relative: how far a point of the search may be outside X, onto 
 EDGES = tuple(10.0**k for k in range(-9, -3))  # of the way to the point that searches start from
 FIRST, POLISHED = 16, 6  # points that the local search looks at, and how many of them it begins from
 SECONDS, OF_ALL, LONGEST = 2.0, 0.1, 10.0  # how long it may take at least, of the time that there is, and at most
-QUICK, AT_ONCE = 8.0, 1.0  # seconds of a search from nowhere, where only complementarity is curved, and elsewhere
+QUICK, AT_ONCE = 8.0, 1.0  # seconds of a search from nowhere, where only complementarity and f are curved, and elsewhere
 BOUNDING = 60.0  # seconds that these may take at most
 COMBINATIONS = 1_000  # of whole numbers, up to which they are looked through
 NOT_PROVED = "not proved"
@@ -204,9 +204,10 @@ class _Proof:
         program, gap, sign = self.program, SHARE * self.gap, self.compiled.sign
         first, start = (None, None) if self.given is None else self._with_values(self._feasible_at, self.given)
         linear, opened = program.is_linear, FEASIBILITY if program.is_linear else 0.0
-        quick = min(self.until, time.perf_counter() + (QUICK if linear else AT_ONCE))
-        search = searched(program, start, gap, quick, self.show, sign, opened, plain=linear)
         curved = any(row.degree > 1 for row in (*program.equations, *program.inequalities))  # products with multipliers that nothing bounds
+        of_choices = not (curved or program.unknowns.definitions or any(row.degree > 1 for row in program.forces))
+        quick = min(self.until, time.perf_counter() + (QUICK if of_choices else AT_ONCE))
+        search = searched(program, start, gap, quick, self.show, sign, opened, plain=linear)
         if (search.ended == BOUNDED and not curved) or over() or self.from_there:
             return search, first
         found, values = self._with_values(self._first)

@@ -34,3 +34,16 @@ def test_a_gradient_is_refused_where_rounding_decides() -> None:
     problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(y - [1, 2, 3])), hf.ArgMin(y, cp.sum_squares(y - x), rows))
     with pytest.raises(hf.NoGradientError):
         problem.implicit.gradient(0.3)
+
+
+def test_a_level_that_falls_where_no_curvature_stops_it_is_told_whatever_the_slope() -> None:
+    """Along v = (1, -1, 1) the objective has the slope 30 x0 and no curvature but rounding, which took y to 1e9 and more."""
+    curvature, slope = np.array([[20.0, 30, 10], [30, 50, 20], [10, 20, 10]]), np.array([20.0, -20, -40])
+    x, y = cp.Variable(2, name="x"), cp.Variable(3, name="y")
+    below = slope @ y + x[0] * (np.array([20.0, -20, -10]) @ y) + 0.5 * cp.quad_form(y, cp.psd_wrap(curvature))
+    level = hf.ArgMin(y, below, [np.array([-20.0, 10, 30]) @ y + 10 * x[1] >= -10])
+    problem = hf.Problem(hf.Minimize(server=np.array([0.01, 0.01, 0.02]) @ y), level, [x >= 0, x <= 3])
+    assert np.abs(problem.implicit.response([0.0, 1.0])).max() < 10
+    for at in np.geomspace(1e-8, 3, 30):
+        with pytest.raises(hf.LowerLevelError):
+            problem.implicit([at, 1.3])

@@ -419,3 +419,25 @@ def test_what_is_proved_has_the_digits_that_the_gap_does_not_ask_for() -> None:
     follower = program.followers[0]
     near = program.completed(np.array([root + 1e-3]), [(np.full(follower.u.size, 2 * root + 2e-3), np.zeros(len(follower.z)))])
     assert float(descended(program, near)[program.upper[0]]) == pytest.approx(root, abs=1e-8)
+
+
+def test_prices_times_outputs_are_said_by_duality() -> None:
+    """What a producer earns at three nodes: no product of unknowns is left but squares of what others' costs bend by; the optimum is that of a fine grid."""
+    offer, y, angle = cp.Variable(name="offer"), cp.Variable(3, name="y"), cp.Variable(3, name="angle")
+    flow = cp.hstack([angle[0] - angle[1], angle[1] - angle[2], angle[0] - angle[2]])
+    met = [y[0] - flow[0] - flow[2] == 20, y[1] + flow[0] - flow[1] == 45, y[2] + flow[1] + flow[2] == 55]
+    rows = [*met, y >= 0, y <= np.array([80.0, 50, 90]), cp.abs(flow) <= 30, angle[2] == 0]
+    market = hf.ArgMin([y, angle], offer * y[0] + np.array([22.0, 30]) @ y[1:] + 0.05 * cp.square(y[1]) + 0.1 * cp.square(y[2]), rows)
+    problem = hf.Problem(hf.Maximize(server=hf.ShadowPrice(met[0]) * y[0] - 10 * y[0]), market, [offer >= 0, offer <= 60])
+    objective = SingleLevel.of(problem.compile(progress=False)).objective
+    assert all(len(places) < 2 or (places[0] == places[-1] and value > 0) for places, value in objective.terms.items())
+    found, grid = proved(problem), max(problem.implicit(at) for at in np.linspace(0.5, 59.5, 119))
+    assert grid - 1e-6 <= found.value and found.value == pytest.approx(problem.implicit(found.x), abs=1e-6)
+
+
+def test_a_start_by_the_variables_names_is_taken() -> None:
+    u, v, y = cp.Variable(2, name="u"), cp.Variable(name="v"), cp.Variable(name="y")
+    level = hf.ArgMin(y, cp.square(y - u[0] * v), [y >= -1])
+    problem = hf.Problem(hf.Minimize(server=cp.square(y - 1) + cp.sum_squares(u) + cp.square(v)), level, [cp.abs(u) <= 2, cp.abs(v) <= 2, y <= 3])
+    begun = problem.reference(certificate="global", x0={u: [1.0, 0.0], v: 1.0}, time_limit=5, progress=False)
+    assert begun.value == pytest.approx(proved(problem).value, abs=1e-6)
