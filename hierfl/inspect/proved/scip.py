@@ -38,7 +38,11 @@ ROUNDS, FURTHEST = 5, 20  # in which units are found, and the powers of two up t
 HIGHEST = 1e7  # a multiplier or slack from which none is called bounded
 BOUNDED, NO_POINT, UNBOUNDED, LIMIT, FAILED = "gap reached", "no point", "unbounded", "time limit reached", "SCIP failed"
 OTHER_UNITS = {"lp/scaling": 2, "numerics/feastol": 1e-8, "numerics/dualfeastol": 1e-8}
-ANOTHER_ORDER: tuple[dict[str, float], ...] = tuple({"randomization/permutevars": True, "randomization/permutationseed": seed} for seed in (1, 2))
+OTHERS: tuple[dict[str, float], ...] = (  # settings to try where linear programs are not solved
+    {"lp/scaling": 0},
+    {"randomization/permutevars": True, "randomization/permutationseed": 1},
+    {"randomization/permutevars": True, "randomization/permutationseed": 2},
+)
 WAITING, INFINITE = "waiting", 1e20  # SCIP's own
 USUAL = {"numerics/feastol": 1e-6, "numerics/dualfeastol": 1e-7}
 
@@ -263,10 +267,9 @@ def nothing_below(program: SingleLevel, value: float, gap: float, until: float, 
     def search(**settings: float) -> Search:
         return _searched(wanted, None, gap, until, show, sign, None, {"limits/solutions": 1, **settings}, FEASIBILITY)
 
-    for settings in ({}, {"lp/scaling": 0}, *ANOTHER_ORDER):  # where linear programs are not solved, others may be
-        found = search(**settings)
-        if not found.failed:
-            break
+    found, others = search(), list(OTHERS)
+    while found.failed and others:
+        found = search(**others.pop(0))
     return found
 
 
