@@ -39,6 +39,7 @@ HIGHEST = 1e7  # a multiplier or slack from which none is called bounded
 BOUNDED, NO_POINT, UNBOUNDED, LIMIT, FAILED = "gap reached", "no point", "unbounded", "time limit reached", "SCIP failed"
 OTHER_UNITS = {"lp/scaling": 2, "numerics/feastol": 1e-8, "numerics/dualfeastol": 1e-8}
 OTHERS: tuple[dict[str, float], ...] = (  # settings to try where linear programs are not solved
+    {},
     {"lp/scaling": 0},
     {"randomization/permutevars": True, "randomization/permutationseed": 1},
     {"randomization/permutevars": True, "randomization/permutationseed": 2},
@@ -166,11 +167,11 @@ def launched() -> Iterator[None]:
         process.await_ready()
 
 
-def _written(program: SingleLevel, units: np.ndarray, opened: float = 0.0) -> dict[str, Any]:
-    """The program in plain numbers, unknowns in these units and rows with about 1 as their largest number, or more where ``opened``, what may be missing in
-    them, is all of what the bound has to spare: where only complementarity is curved.
+def _written(program: SingleLevel, units: np.ndarray, opened: float = 0.0, least: float = 0.0) -> dict[str, Any]:
+    """The program in plain numbers, unknowns in these units and rows times a number, of ``least`` or more, that makes about 1 their largest, as they are where it is infinite; ``opened`` is what
+    may be missing in them.
     """
-    unknowns, least = program.unknowns, 1.0 if program.is_linear else 0.0
+    unknowns = program.unknowns
 
     def plain(one: Polynomial) -> dict[tuple[int, ...], float]:
         return {tuple(map(int, places)): float(value * np.prod(units[list(places)])) for places, value in one.terms.items()}
@@ -178,7 +179,7 @@ def _written(program: SingleLevel, units: np.ndarray, opened: float = 0.0) -> di
     def row(one: Polynomial) -> dict[tuple[int, ...], float]:
         terms = plain(one)
         most = max(map(abs, terms.values()), default=0.0)
-        factor = max(2.0 ** -round(math.log2(most)), least) if most > 0 else 1.0
+        factor = max(2.0 ** -round(math.log2(most)), least) if most > 0 and np.isfinite(least) else 1.0
         return {places: factor * value for places, value in terms.items()}
 
     return {
@@ -233,7 +234,7 @@ def searched(
     """
 
     def search(floor: float | None, **settings: float) -> Search:
-        return _searched(program, start, gap, until, show, sign, floor, settings, opened, plain)
+        return _searched(program, start, gap, until, show, sign, floor, settings, opened, plain, float(program.is_linear))
 
     size = 1.0 + (0.0 if start is None else abs(program.objective.at(start)))
     floor = None if _is_bounded(program) else -LOW - TIMES * size
@@ -264,12 +265,13 @@ def nothing_below(program: SingleLevel, value: float, gap: float, until: float, 
     rows = [*program.inequalities, Polynomial.sum_of([(1.0, below), (-1.0, program.objective)])]
     wanted = replace(program, objective=Polynomial({}), inequalities=rows)
 
-    def search(**settings: float) -> Search:
-        return _searched(wanted, None, gap, until, show, sign, None, {"limits/solutions": 1, **settings}, FEASIBILITY)
+    def search(in_units: bool, **settings: float) -> Search:
+        return _searched(wanted, None, gap, until, show, sign, None, {"limits/solutions": 1, **settings}, FEASIBILITY, in_units=in_units)
 
-    found, others = search(), list(OTHERS)
+    found, others = search(False), [(in_units, settings) for in_units in (True, False) for settings in OTHERS]  # in units more may be missing in some rows
     while found.failed and others:
-        found = search(**others.pop(0))
+        in_units, settings = others.pop(0)
+        found = search(in_units, **settings)
     return found
 
 
@@ -284,12 +286,14 @@ def _searched(
     settings: Mapping[str, float],
     opened: float = 0.0,
     plain: bool = False,
+    least: float = 0.0,
+    in_units: bool = True,
 ) -> Search:
     """The same for the largest of the value and a floor, if there is one, with some of SCIP's settings, and rows that may be violated by so much."""
     limits = {"limits/gap": gap, "limits/absgap": gap, "limits/time": min(max(until - time.perf_counter(), 0.0), 1e20)}
-    units = _units(program)
+    units = _units(program) if in_units else np.ones(len(program.unknowns.low))
     request = {
-        "program": _written(program, units, opened),
+        "program": _written(program, units, opened, least if in_units else np.inf),
         "floor": floor,
         "start": None if start is None else [float(value) for value in start / units],
         "objective": 0.0 if start is None else float(program.objective.at(start)),
