@@ -264,6 +264,11 @@ class ConvexProgram:
             size = size + self.smooth.gradient_size(u)
         return max(float(size.max(initial=0.0)), 1e-4 * most) or 1.0
 
+    def slope_sizes(self, u: Vector) -> np.ndarray:
+        """The sizes of what the objective's slope adds up from: prices, curvature as far as 1 from u, smooth functions."""
+        smooth = [] if self.smooth is None else [self.smooth.gradient_size(u)]
+        return np.concatenate([np.abs(self.q), self._absolute[0] @ (1.0 + np.abs(u)), *smooth])
+
     def has_prices(self, u: Vector, z: Rows, faint: float) -> bool:
         """Whether an inequality has a multiplier that is more than ``faint`` beside what balances: more than interior points leave."""
         return float((z * self.sizes)[self.loose].max(initial=0.0)) > faint * self.force_size(u, z)

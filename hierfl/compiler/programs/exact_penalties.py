@@ -27,11 +27,7 @@ Solve = Callable[[ConvexProgram], ProgramSolution]
 
 def seen_beside_penalties(program: ConvexProgram, answer: ProgramSolution, solve: Solve) -> tuple[ConvexProgram, ProgramSolution]:
     """(a program with the same solutions, an answer to it in which nothing is hidden); else the program, and no answer if much of it is."""
-    u = np.where(np.isfinite(answer.u), answer.u, 0.0)
-    forces = [np.abs(program.q), np.asarray(abs(program.p) @ (1.0 + np.abs(u)))]
-    if program.smooth is not None:
-        forces.append(program.smooth.gradient_size(u))
-    sizes = np.concatenate(forces)
+    sizes = program.slope_sizes(np.where(np.isfinite(answer.u), answer.u, 0.0))
     most = float(sizes.max(initial=0.0))
     rest = float(sizes[sizes < most / LARGE].max(initial=0.0))
     if rest == 0.0:
