@@ -257,7 +257,8 @@ def _smooth(program: ConvexProgram, known: Saddles) -> ProgramSolution:
                 continue
             return program.none(step.status)
         if not feasible and not program.cost(step.u) <= program.cost(u) + abs(float(program.slope(u) @ (step.u - u))):  # much too far
-            near = _quadratic(replace(program, p=diagonal(np.ones(program.width), program.p), q=-u, smooth=None), None, ROUGH)
+            rows = program.a, program.b, program.cones, program.size
+            near = _quadratic(ConvexProgram.of(diagonal(np.ones(program.width), program.p), -u, *rows), None, ROUGH)
             if near.solved:
                 u, feasible = near.u, True
                 continue

@@ -167,9 +167,9 @@ def launched() -> Iterator[None]:
         process.await_ready()
 
 
-def _written(program: SingleLevel, units: np.ndarray, opened: float = 0.0, least: float = 0.0) -> dict[str, Any]:
-    """The program in plain numbers, unknowns in these units and rows times a number, of ``least`` or more, that makes about 1 their largest, as they are where it is infinite; ``opened`` is what
-    may be missing in them.
+def _written(program: SingleLevel, units: np.ndarray, opened: float = 0.0, least: float | None = 0.0) -> dict[str, Any]:
+    """The program in plain numbers, unknowns in these units and rows times a number, of ``least`` or more, that makes about 1 their largest, or as they are
+    (None); ``opened`` is what may be missing in them.
     """
     unknowns = program.unknowns
 
@@ -179,7 +179,7 @@ def _written(program: SingleLevel, units: np.ndarray, opened: float = 0.0, least
     def row(one: Polynomial) -> dict[tuple[int, ...], float]:
         terms = plain(one)
         most = max(map(abs, terms.values()), default=0.0)
-        factor = max(2.0 ** -round(math.log2(most)), least) if most > 0 and np.isfinite(least) else 1.0
+        factor = max(2.0 ** -round(math.log2(most)), least) if most > 0 and least is not None else 1.0
         return {places: factor * value for places, value in terms.items()}
 
     return {
@@ -293,7 +293,7 @@ def _searched(
     limits = {"limits/gap": gap, "limits/absgap": gap, "limits/time": min(max(until - time.perf_counter(), 0.0), 1e20)}
     units = _units(program) if in_units else np.ones(len(program.unknowns.low))
     request = {
-        "program": _written(program, units, opened, least if in_units else np.inf),
+        "program": _written(program, units, opened, least if in_units else None),
         "floor": floor,
         "start": None if start is None else [float(value) for value in start / units],
         "objective": 0.0 if start is None else float(program.objective.at(start)),
