@@ -105,11 +105,12 @@ class Bundle:
         """Slopes and errors of some pieces, of those with one slope the highest alone."""
         errors = np.array([abs(self._error(piece)) for piece in pieces])
         slopes = np.array([piece.slope for piece in pieces])
-        kept: list[int] = []
-        for place in np.argsort(errors, kind="stable"):
-            apart = np.abs(slopes[kept] - slopes[place]).max(axis=1, initial=0.0)
-            if not kept or apart.min() > SAME_SLOPE * (1.0 + np.abs(slopes[place]).max()):
-                kept.append(int(place))
+        along = slopes @ np.cos(np.arange(slopes.shape[1]) ** 2.0)  # in no special direction, where slopes that differ do so too
+        order = np.argsort(along)
+        apart = np.diff(along[order], prepend=-np.inf) > SAME_SLOPE * (1.0 + np.abs(slopes[order]).max(axis=1))
+        kinds = np.cumsum(apart)
+        lowest = np.lexsort((errors[order], kinds))
+        kept = np.sort(order[lowest[np.diff(kinds[lowest], prepend=0) > 0]])
         return slopes[kept], errors[kept]
 
     def _error(self, piece: KnownPoint) -> float:

@@ -9,7 +9,9 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from copy import copy
 from dataclasses import dataclass, replace
+from itertools import groupby
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -171,8 +173,11 @@ class Study(Shown):
     @staticmethod
     def _made(jobs: Mapping[tuple[str, str], Job], processes: int) -> Iterator[tuple[tuple[str, str], Cell]]:
         if processes == 1:
-            for pair, job in jobs.items():
-                yield pair, job.cell()
+            for _, of_one in groupby(jobs.items(), lambda one: one[0][0]):
+                problem = None
+                for pair, job in of_one:
+                    problem = problem or copy(job.problem)  # what is compiled for it is gone with it: a process has room for some hundred programs
+                    yield pair, replace(job, problem=problem).cell()
             return
         with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
             waiting = {pool.submit(_cell_of, _packed(pair, job)): pair for pair, job in jobs.items()}

@@ -110,7 +110,9 @@ FIRMER = 1e-6  # the curvature that flat programs get, whose numbers are about 1
 
 
 class Daqp(Backend):
-    """For programs over rows that are dense, and strictly convex."""
+    """For programs over rows that are dense, and strictly convex but for one entry, such as the bound of linear pieces: that gets a little curvature, of which
+    whoever asks polishes the answer free, on the rows that hold.
+    """
 
     name: ClassVar[str] = "DAQP"
 
@@ -120,16 +122,21 @@ class Daqp(Backend):
             return False
         if width > FEW and not is_dense(program.a) and program.a.nnz < FILLED * width * rows:
             return False
-        p = as_array(program.p)
+        p, curved = as_array(program.p), self._curved(program)
         try:
-            np.linalg.cholesky(p - STRICT * np.abs(p).max() * np.eye(width))
+            np.linalg.cholesky(p[np.ix_(curved, curved)] - STRICT * np.abs(p).max() * np.eye(len(curved)))
         except np.linalg.LinAlgError:
             return False
-        return True
+        return len(curved) >= width - 1
+
+    @staticmethod
+    def _curved(program: ConvexProgram) -> np.ndarray:
+        return np.flatnonzero(as_array(program.p).any(axis=1))
 
     def solve(self, program: ConvexProgram) -> ProgramSolution:
         p, a = as_array(program.p)[None], as_array(program.a)[None]
-        u, z, work = daqp_pairs(p, program.q[None], a, program.b[None], program.equal)
+        flat = len(self._curved(program)) < program.width
+        u, z, work = daqp_pairs(p, program.q[None], a, program.b[None], program.equal, flat)
         if not np.isfinite(u).all():  # another solver tells why
             return program.none(FAILED)
         return ProgramSolution(u[0], z[0], np.inf, SOLVED, int(work[0]))
