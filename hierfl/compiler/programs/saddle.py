@@ -37,7 +37,7 @@ from hierfl.jaxtools.interruption import heed
 DENSE = 400  # unknowns up to which a system is decomposed; up to
 FILLED, FULL = 4_000, 0.15  # so many where it has as many entries, a share of all
 UNCERTAIN, OF_MAPS = 1e-11, 1e-8  # the inverse of a condition number, from which a null space is looked for; of maps, whose pivots leave more
-FAINT, DEPENDENT = 1e-12, 1e-13  # of the largest entry, and of the largest singular value of rows, up to which one counts as none
+FAINT, DEPENDENT = 1e-12, 1e-13  # of the largest curvature, and of the largest singular value of rows, up to which one counts as none
 FIRM = ((1e-6, 0.0), (1e-10, 1.0))  # d, where the system's entries are about 1, and the threshold for pivots
 FULL_FACTORS = 5_000_000  # entries of factors beyond which no pivots are tried
 REFINEMENTS = 60
@@ -227,7 +227,7 @@ class Saddle:
         count = int((values > DEPENDENT * values.max(initial=0.0)).sum())
         flat = ways[count:].T
         left, curved, right = svd(flat.T @ system[:width, :width] @ flat, lapack_driver="gesvd")
-        bent = int((curved > FAINT * np.abs(system).max(initial=0.0)).sum())
+        bent = int((curved > FAINT * np.abs(system[:width, :width]).max(initial=0.0)).sum())
         return (to_rows[:, :count], values[:count], ways[:count].T), flat, (left[:, :bent], curved[:bent], right[:bent].T)
 
     @cached_property

@@ -156,13 +156,14 @@ def _quadratic(
     free = None if held else _at_rows(program, *nothing_held, _system_of(program, program.equal, known))  # the solution if inequalities do not hold with equality
     if free is not None and free.error <= EXACT * 100:
         return free
+    best, reason = free if free is not None and free.solved else None, FAILED
     if near is not None:
         moved = polished(program, near.u, near.z, steps=FEW)
         if moved.error <= EXACT * 100:
             return moved
+        best = moved if best is None or moved.error < best.error else best
     if program.is_map:
         return solve_map(program, lambda other: _quadratic(other, None), polished)
-    best, reason = free if free is not None and free.solved else None, FAILED
     for backend in backends_for(program):
         found = backend.solve(program)
         if found.status != SOLVED:

@@ -111,6 +111,12 @@ def test_large_sets_of_solutions_are_chosen_from_as_well(size: int) -> None:
     assert float(problem.implicit.gradient(2.0)) == pytest.approx(prices.min() + 4, rel=1e-8)
 
 
+def test_a_choice_is_found_where_the_curvature_of_what_chooses_vanishes() -> None:
+    """Newton's models have a curvature of 1e-12 beside rows of 1 there, which is all that they have."""
+    problem = declared(CONVEX["quartic"], "optimistic", "federation")
+    assert [float(problem.implicit(at)) for at in (0.5, 1.37)] == pytest.approx([0.0, 0.0], abs=1e-12)
+
+
 @pytest.mark.parametrize(
     "name",
     [
