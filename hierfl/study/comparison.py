@@ -259,8 +259,8 @@ class Comparison(Shown):
     def data_profile(self, tolerance: float = 1e-3, best: Mapping[str, float] | None = None) -> dict[str, Profile]:
         """The share of pairs of problem and seed that each solver solves within a budget.
 
-        In units of n + 1 values of f (m values of a client's term each) for budgets in values, of n + 1 lower solves or gradients of all clients for those,
-        and in the budget's own unit else.
+        In units of n + 1 values of f (m values of a client's term each) for budgets in values, of n + 1 gradients of f, of what n + 1 values send for
+        floats, and in the budget's own unit else.
         """
         took = self.solved(tolerance, best)
         return {name: Profile.of(own / self.scales[:, None]) for name, own in took.items()}
@@ -280,7 +280,7 @@ class Comparison(Shown):
 
         if kind not in ("data", "performance"):
             raise SettingError(f"kind={kind!r}: 'data' or 'performance'.")
-        tolerances = [tolerance] if isinstance(tolerance, (int, float)) else list(tolerance)
+        tolerances = list(tolerance) if isinstance(tolerance, (list, tuple, np.ndarray)) and len(tolerance) else [tolerance]
         of = self.data_profile if kind == "data" else self.performance_profile
         return plot_profiles({one: of(one, best) for one in tolerances}, ax, kind, self.profile_unit, style)
 

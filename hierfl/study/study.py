@@ -268,9 +268,12 @@ class Job:
         groups: list[tuple[Sequence[int], Any]] = [(seeds, self.x0)]
         if self.budget.seconds is not None or (self.starts == "spread" and not in_turn):
             groups = [([seed], compiled.upper.unflatten(start)) for seed, start in zip(seeds, self._starts())]
-        rounds, curves = self._rounds(*groups[0]), []
+        rounds, curves, compiled_for = self._rounds(*groups[0]), list[Curve](), 0
         for own, start in groups:
             for _ in range(MORE):
+                if self.budget.seconds is not None and rounds > compiled_for:  # before the clock begins
+                    self._unheard({**self._asked(rounds, own, start), "budget": Budget(floats=1)})
+                    compiled_for = rounds
                 runs = self._solved(rounds, own, start)
                 short = [run for run in runs if run.ended == "completed" and self._share(run) < FULLY]
                 if not short or rounds >= MOST or self.budget.rounds is not None:
@@ -281,11 +284,22 @@ class Job:
 
     def _solved(self, rounds: int, seeds: Sequence[int], x0: Any) -> Runs:
         kept: dict[str, Any] = {} if self.kept is None else {"checkpoint": Checkpoint(self.kept / f"{seeds[0]}-{rounds}"), "resume": True}
-        asked: dict[str, Any] = {**self._runs(seeds), "x0": x0, "rounds": rounds, "budget": self.budget, "evaluate_every": max(1, math.ceil(rounds / LOOKS))}
+        return self._solved_by(self._asked(rounds, seeds, x0) | {"budget": self.budget} | kept)
+
+    def _asked(self, rounds: int, seeds: Sequence[int], x0: Any) -> dict[str, Any]:
+        return {**self._runs(seeds), "x0": x0, "rounds": rounds, "evaluate_every": max(1, math.ceil(rounds / LOOKS))}
+
+    def _unheard(self, asked: Mapping[str, Any]) -> Runs:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return self._solved_by(asked)
+
+    def _solved_by(self, asked: Mapping[str, Any]) -> Runs:
+        """The runs, those too that diverged; Ctrl-C ends the study."""
         try:
-            runs: Runs = self.problem.solve(self.solver, progress=False, **asked, **kept)
+            runs: Runs = self.problem.solve(self.solver, progress=False, **asked)
         except DivergedError as error:
-            if error.runs is None:
+            if error.runs is None or not len(error.runs):
                 raise
             runs = error.runs
         except CutShort:
@@ -315,19 +329,7 @@ class Job:
         """How many rounds the budget pays for, as the first few say, of the runs that will be made: their program is compiled once."""
         if self.budget.rounds is not None:
             return self.budget.rounds
-        asked: dict[str, Any] = {**self._runs(seeds), "x0": x0, "rounds": PILOT, "evaluate_every": PILOT, "progress": False}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                pilot = self.problem.solve(self.solver, **asked)[0]
-            except DivergedError as error:
-                if error.runs is None or not len(error.runs):
-                    raise
-                pilot = error.runs[0]
-            except CutShort:
-                raise KeyboardInterrupt from None
-        if pilot.status == INTERRUPTED:
-            raise KeyboardInterrupt
+        pilot = self._unheard({**self._runs(seeds), "x0": x0, "rounds": PILOT, "evaluate_every": PILOT})[0]
         if not pilot.settings["rounds_done"]:  # it diverges, or rests, at once: so will the run
             return PILOT
         ((name, limit),) = self.budget.limits.items()

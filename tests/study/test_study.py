@@ -203,6 +203,13 @@ def test_rounds_that_become_cheaper_are_topped_up() -> None:
     assert found.cells["the problem", found.solvers[0]].curves[0].counts["values"][-1] == 100
 
 
+def test_compilation_is_no_part_of_the_seconds() -> None:
+    """As for methods from outside: less time than it takes, and yet every seed makes rounds."""
+    solvers = {"ZO-HFL": ZOHFL(smoothing=0.05, step_size=0.05)}
+    found = hf.Study(declared(), solvers, seeds=2, budget=hf.Budget(seconds=0.3)).run(progress=False)
+    assert found.to_pandas().groupby("seed")["rounds"].max().min() > 0
+
+
 def test_methods_that_ask_nothing_raise_or_diverge() -> None:
     quiet = hf.study.adapter(name="quiet")(lambda f, x0, seed: x0)
     found = study(solvers={"quiet": quiet, "wild": FedRZO(step_size=1e300)}, seeds=1).run(progress=False)
@@ -253,6 +260,9 @@ def test_profiles_count_first_times() -> None:
     assert found.solved(1e-3, best={"p": -1.0})["a"][0].tolist() == [np.inf] * 3  # nobody comes to within 1e-3 of what is known
     plt.close(found.plot_profile(tolerance=[0.5, 1e-3]))
     plt.close(found.plot("p", scale="gap", style="paper"))
+    for wrong in (None, [], "0.1", [0.1, 2]):
+        with pytest.raises(hf.SettingError, match="a share of the way, in"):
+            found.plot_profile(tolerance=wrong)  # type: ignore[arg-type]
     with pytest.raises(hf.SettingError, match="axis='secnds': did you mean 'seconds'"):
         found.plot("p", axis="secnds")
     with pytest.raises(hf.SettingError, match="unless the budget is in seconds"):
