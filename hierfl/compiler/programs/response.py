@@ -343,7 +343,7 @@ class ProgramResponse:
         ways = [[sign * part for part in tangent] for tangent in tangents for sign in (1.0, -1.0)]
         if not self._critical.vague:
             pair, (system, rank) = self._of_projection(seed, z - self._scale * program.slack(u))
-            determined = rank == len(system) or self._leaves_little_open(system, rank)
+            determined = rank == len(system) or self._leaves_little_open(system, rank, ways)
             told = pair is None or (determined and not self._bends_are_open) or all(self._is_slope(pair, seed, way) for way in ways)
             return pair if told else None
         moves = [self.moved(way) for way in ways]
@@ -416,13 +416,21 @@ class ProgramResponse:
             return None, (system, rank)
         return Adjoint(found[: program.width], scale * slope.T @ found[program.width :], self.answer.z), (system, rank)
 
-    def _leaves_little_open(self, system: np.ndarray, rank: int) -> bool:
-        """Whether what the conditions leave open are bounds that hold nothing, and multipliers of rows that depend on each other."""
-        loose = np.linalg.svd(system)[2][rank:]
+    def _leaves_little_open(self, system: np.ndarray, rank: int, ways: Sequence[Thetas]) -> bool:
+        """Whether what the conditions leave open are bounds that hold nothing, and multipliers of rows that depend on each other and go on holding."""
+        left, _, right = np.linalg.svd(system)
         others = np.zeros(len(system), bool)
         others[: self.program.size] = True
         others[self.program.width :] = ~(self.program.equal | self.program.loose)
-        return float(np.abs(loose[:, others]).max(initial=0.0)) <= STILL
+        if float(np.abs(right[rank:, others]).max(initial=0.0)) > STILL:
+            return False
+        slope = np.eye(len(self.program.b)) - system[self.program.width :, self.program.width :]
+        noise = 1e-9 * self.program.force_size(self.answer.u, self.answer.z)
+        for force, slack in map(self.moved, ways):
+            moved = np.concatenate([force, self._scale * slope @ slack])
+            if np.abs(left[:, rank:].T @ moved).max(initial=0.0) > max(CONSISTENT * np.abs(moved).max(), noise):
+                return False
+        return True
 
     def _is_slope(self, pair: Adjoint, seed: np.ndarray, way: Thetas) -> bool:
         """Whether seed'u moves along a direction as the adjoint says: by the solution a little further."""

@@ -162,3 +162,18 @@ def test_an_upper_objective_that_y_does_not_change_has_the_gradient_of_the_rest(
     problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(y) + cp.square(x)), lower=lower)
     assert problem.implicit(0.3) == pytest.approx(1 + 2.3**2 + 0.09, abs=1e-9)
     assert problem.implicit.gradient(0.3) == pytest.approx(2 * 2.3 + 0.6, abs=1e-9)
+
+
+@pytest.mark.parametrize("beside", [cp.norm(y[:2]) <= 2, cp.sum(cp.exp(y[:2])) <= 40, y[1] <= 4], ids=["ball", "exponentials", "rows alone"])
+def test_two_rows_that_hold_at_once_are_a_kink_beside_cones_too(beside: cp.Constraint) -> None:
+    """y1 = min(x1, x2), and y2 = 1 besides: multipliers are shared out at will, and their mean says (1/2, 1/2)."""
+
+    def declared(second: cp.Expression, above: cp.Expression) -> hf.Problem:
+        below = cp.sum_squares(y[:2] - 1) + cp.sum_squares(y[2:])
+        return hf.Problem(hf.Minimize(clients=above), hf.ArgMin(y, below, [y[0] <= x[0], 2 * y[0] <= 2 * second, beside]), [cp.sum(x[2:]) == 0])
+
+    at = np.array([0.5, 0.5, 0.0, 0.0])
+    with pytest.raises(NoGradientError):
+        declared(x[1], cp.sum(y)).implicit.gradient(at)
+    np.testing.assert_allclose(declared(x[0], cp.sum(y)).implicit.gradient(at), [1, 0, 0, 0], atol=1e-8)  # both say the same
+    np.testing.assert_allclose(declared(x[1], y[1] + x[1]).implicit.gradient(at), [0, 1, 0, 0], atol=1e-8)  # f does not see y1
