@@ -158,8 +158,8 @@ class Budget:
         """Those of columns of the history, by column."""
         return {COLUMNS[name]: value for name, value in self.limits.items() if name in COLUMNS}
 
-    def __str__(self) -> str:
-        return f"Budget({', '.join(f'{name}={value:g}' for name, value in self.limits.items())})"
+    def __repr__(self) -> str:
+        return f"Budget({', '.join(f'{name}={value:.12g}' for name, value in self.limits.items())})"
 
 
 class SolveSettings(TypedDict, total=False):

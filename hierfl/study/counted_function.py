@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import threading
 import time
@@ -85,9 +86,14 @@ class CountedFunction:
     def project(self, x: Any) -> Float[np.ndarray, " n"]:
         """The nearest point of X, ``(n,)``; it costs nothing.
 
-        Raises ``SettingError`` for an array of another shape.
+        Raises ``SettingError`` for an array of another shape, and for what are no real numbers.
         """
-        point = np.array(x, float)
+        try:
+            point = np.array(x, float) if not np.iscomplexobj(x) else None
+        except (TypeError, ValueError):
+            point = None
+        if point is None:
+            raise SettingError(f"f was asked for {x!r}: it is a function of arrays of real numbers.")
         if point.shape != self.start.shape:
             raise SettingError(f"f was asked for x of shape {point.shape}: it is a function of flat arrays of shape {self.start.shape}.")
         return nearest_in_upper_set(self._compiled, point) if np.isfinite(point).all() else point
@@ -246,7 +252,7 @@ def adapter(minimise: Minimiser | None = None, *, name: str | None = None) -> Ou
     Raises
     ------
     SettingError
-        For what cannot be called.
+        For what cannot be called with three arguments, and a name that is no text.
 
     Examples
     --------
@@ -255,8 +261,18 @@ def adapter(minimise: Minimiser | None = None, *, name: str | None = None) -> Ou
     ... def nelder_mead(f, x0, seed):
     ...     minimize(f, x0, method="Nelder-Mead", bounds=f.bounds)
     """
+    if not isinstance(name, str | None) or name == "":
+        raise SettingError(f"adapter(name={name!r}): what the method is called in tables.")
     if minimise is None:
-        return lambda function: adapter(function) if name is None else OutsideMethod(function, name)
-    if not callable(minimise):
-        raise SettingError(f"adapter({minimise!r}): a function minimise(f, x0, seed).")
+        return lambda function: _adapted(function, name)
+    return _adapted(minimise, name)
+
+
+def _adapted(minimise: Any, name: str | None) -> OutsideMethod:
+    try:
+        inspect.signature(minimise).bind(None, None, None)
+    except TypeError as error:
+        raise SettingError(f"adapter({minimise!r}): a function minimise(f, x0, seed), which this is not ({error}).") from error
+    except ValueError:  # written in C: nobody knows
+        pass
     return OutsideMethod(minimise, name or str(getattr(minimise, "__name__", type(minimise).__name__)))

@@ -38,6 +38,7 @@ from hierfl.progress import RunProgress
 from hierfl.run_settings import Budget, Checkpoint, RunSettings
 from hierfl.runs import Runs
 from hierfl.runtime.checkpoints import differences, identity_of, stored_identity
+from hierfl.runtime.on_dask.dask_runtime import require_guard
 from hierfl.runtime.records import Limits, NotCountedError
 from hierfl.runtime.step_search import TrialsError
 from hierfl.study.comparison import Cell, Comparison
@@ -114,6 +115,8 @@ class Study(Shown):
         if starts not in STARTS:
             raise SettingError(f"starts={starts!r}: {' or '.join(map(repr, STARTS))}.")
         self.starts = starts
+        if not isinstance(settings, Mapping | None):
+            raise SettingError(f"settings={settings!r}: a mapping of keywords of solve(), such as {{'queries': 'raw'}}.")
         given = {"seeds": seeds, **(settings or {})}
         taken = {"budget", "communication_limit", "time_limit", "rounds", "evaluate_every", "checkpoint", "resume", "progress", "x0", "restarts", "seed"} & set(given)
         if taken:
@@ -147,14 +150,21 @@ class Study(Shown):
         Raises
         ------
         CheckpointError
-            If the folder holds runs of another study, naming what differs.
+            If the folder holds runs of another study, naming what differs, or files that cannot be read, or may not be written.
+        SiteError
+            If a script starts processes that would run its lines again, with what to write.
         KeyboardInterrupt
             At Ctrl-C; what was finished is in the folder.
         """
         require_whole("processes", processes, 1)
-        home = None if folder is None else Path(folder).expanduser()
+        home = None if folder is None else Checkpoint(folder).path
         if home is not None:
-            home.mkdir(parents=True, exist_ok=True)
+            try:
+                home.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise CheckpointError(f"folder={str(home)!r}: no runs can be kept there ({error.strerror}). Give a folder that may be written.") from error
+        if processes > 1:
+            require_guard(f"processes={processes}")
         jobs = {(problem, solver): self._job(problem, solver, home) for problem in self.problems for solver in self.solvers}
         cells: dict[tuple[str, str], Cell] = {}
         with RunProgress(len(jobs), "study", progress, unit="pairs of problem and solver") as bar:
@@ -212,7 +222,10 @@ class Job:
             return self._run()
         file, identity = self.kept.with_name(self.kept.name + ".json"), self._identity()
         if file.exists():
-            told = json.loads(file.read_text())
+            try:
+                told = json.loads(file.read_text())
+            except ValueError as error:
+                raise CheckpointError(f"{file} cannot be read ({error}). Delete it, and its runs are made again.") from error
             if other := list(differences(told["identity"], identity)):
                 raise CheckpointError(f"{file} holds runs of another study: {'; '.join(other)}. Take another folder.")
             return Cell.of_json(told)

@@ -188,6 +188,7 @@ def test_who_does_not_fit_or_does_not_count_is_named() -> None:
         ({"solvers": [cobyqa, cobyqa]}, "cobyqa is there twice"),
         ({"solvers": {}}, "at least one"),
         ({"starts": "random"}, "'same' or 'spread'"),
+        ({"settings": 3}, "a mapping of keywords"),
         ({"settings": {"rounds": 3}}, "'rounds' is the study's own"),
         ({"settings": {"quries": "raw"}}, "queries"),
         ({"seeds": 0}, "at least one"),
@@ -196,6 +197,32 @@ def test_who_does_not_fit_or_does_not_count_is_named() -> None:
 def test_what_is_no_study_is_said(given: dict[str, Any], told: str) -> None:
     with pytest.raises(hf.HierflError, match=told):
         study(**given)
+
+
+@pytest.mark.parametrize("wrong", [lambda: hf.study.adapter(lambda f: f), lambda: hf.study.adapter(3), lambda: hf.study.adapter(name=3)])  # type: ignore[call-overload]
+def test_what_is_no_method_is_said_before_a_run(wrong: Any) -> None:
+    with pytest.raises(hf.SettingError, match="adapter"):
+        wrong()
+
+
+def test_f_is_of_real_numbers() -> None:
+    for wrong in ("a", {"x": 1}, np.array([1j, 0])):
+        with pytest.raises(hf.SettingError, match="real numbers"):
+            CountedFunction(declared().compile(), {}, np.zeros(2))(wrong)
+
+
+def test_a_folder_that_keeps_nothing_is_said(tmp_path: Path) -> None:
+    kept = study(solvers=[at_start], seeds=1, budget=hf.Budget(values=1_000_001))
+    kept.run(tmp_path, progress=False)
+    with pytest.raises(hf.CheckpointError, match="1000001.*1000002"):
+        study(solvers=[at_start], seeds=1, budget=hf.Budget(values=1_000_002)).run(tmp_path, progress=False)
+    (file,) = tmp_path.glob("*.json")
+    file.write_text("{")
+    for folder, told in ((tmp_path, "cannot be read"), (file, "may be written")):
+        with pytest.raises(hf.CheckpointError, match=told):
+            kept.run(folder, progress=False)
+    with pytest.raises(hf.SettingError, match="the name of a folder"):
+        kept.run(3, progress=False)  # type: ignore[arg-type]
 
 
 def test_rounds_that_become_cheaper_are_topped_up() -> None:

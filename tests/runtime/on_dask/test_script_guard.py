@@ -22,6 +22,8 @@ problem = hf.Problem(hf.Minimize(clients=cp.square(x - a)), federation=hf.Federa
 problem.solve(FedAvg(), rounds=2, runtime=hf.runtime.Dask(sites=1), progress=False)
 """
 
+STUDY = CLUSTER.replace("problem.solve(FedAvg(), rounds=2, runtime=hf.runtime.Dask(sites=1), ", "hf.Study(problem, [FedAvg()], budget=hf.Budget(rounds=2)).run(processes=2, ")
+
 
 def run(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     script = folder / "study.py"
@@ -29,8 +31,9 @@ def run(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
 
 
-def test_a_cluster_in_a_script_without_a_guard_is_refused(tmp_path: Path) -> None:
-    told = run(tmp_path, CLUSTER).stderr
+@pytest.mark.parametrize("text", [CLUSTER, STUDY], ids=["cluster", "study"])
+def test_processes_of_a_script_without_a_guard_are_refused(text: str, tmp_path: Path) -> None:
+    told = run(tmp_path, text).stderr
     assert "SiteError" in told and "study.py" in told and "line 7" in told and "if __name__ == '__main__'" in told
     assert told.count("Traceback") == 1
 
