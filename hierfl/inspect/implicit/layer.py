@@ -189,7 +189,7 @@ class ImplicitLayer:
 
     A derivative that there is not is never a number: asked for outside of ``jit`` and ``vmap`` it raises a ``NoGradientError`` that says why,
     within them, where nothing can be raised, all its entries are NaN, and :meth:`status` says why beside the value. Values that there are
-    not (an empty Y, an x outside X) are errors and NaN in the same way.
+    not (an empty Y, an x outside X, NaN or infinity for an input) are errors and NaN in the same way.
 
     Examples
     --------
@@ -239,7 +239,7 @@ class ImplicitLayer:
         Raises
         ------
         DataError
-            For arrays of the wrong shape, and names that are none.
+            For arrays of the wrong shape or of no real numbers, and names that are none.
         SettingError, EmptyLowerSetError, LowerLevelError
             Outside of ``jit`` and ``vmap``, as for ``problem.implicit(x)``; NaN within them.
         NoGradientError
@@ -309,6 +309,8 @@ class ImplicitLayer:
             evaluation, good = self._evaluation(flat.astype(jnp.float64), self.data)
             if not isinstance(good, jax.core.Tracer) and not bool(good):
                 point, slack = np.asarray(flat, float), AS_GIVEN if flat.dtype == jnp.float64 else SINGLE
+                if not np.isfinite(point).all():
+                    raise DataError(f"NaN or infinity is among what is given: {place(self.problem, point)}.")
                 require_in_upper_set(self.problem, point, slack)
                 require_solved(self.problem, self.problem.exact.method, point, jax.tree.map(np.asarray, evaluation))
             value = self.problem.sign * jnp.where(good, evaluation.value, jnp.nan)
@@ -331,7 +333,7 @@ class ImplicitLayer:
         """(the evaluation, whether it is one) as a program of (flat, data)."""
 
         def evaluate(flat: Array, data: Data) -> tuple[Evaluation, Array]:
-            evaluation = self.problem.exact.evaluate(flat, data)
+            evaluation = self.problem.exact.evaluate(_finite(flat), data)
             return evaluation, self._is_good(flat, data, evaluation)
 
         return quick_jit(evaluate)
@@ -342,7 +344,7 @@ class ImplicitLayer:
         hyper = Hypergradient(self.problem, self.problem.exact, False)
 
         def gradient(flat: Array, data: Data) -> tuple[Evaluation, Array]:
-            evaluation, slopes = gradient_at(hyper, flat, data)
+            evaluation, slopes = gradient_at(hyper, _finite(flat), data)
             sure = self._is_sure(flat, data, evaluation, True)
             return evaluation, jnp.where(sure & (jnp.abs(slopes) < STEEP).all(), slopes, jnp.nan)
 
@@ -353,9 +355,9 @@ class ImplicitLayer:
         """(the evaluation, the gradient of what the owners' y are worth by seeds) as a program of (flat, seeds, data)."""
 
         def pulled(flat: Array, seeds: Array, data: Data) -> tuple[Evaluation, Array]:
-            evaluation = self.problem.exact.evaluate(flat, data)
+            evaluation = self.problem.exact.evaluate(_finite(flat), data)
             assert evaluation.solution is not None
-            slopes = self.problem.exact.pulled(flat, evaluation.solution.y, seeds, None, data).sum(axis=0)
+            slopes = self.problem.exact.pulled(_finite(flat), evaluation.solution.y, seeds, None, data).sum(axis=0)
             sure = self._is_sure(flat, data, evaluation, False)
             return evaluation, jnp.where(sure & (jnp.abs(slopes) < STEEP).all(), slopes, jnp.nan)
 
@@ -374,7 +376,7 @@ class ImplicitLayer:
             unique = jnp.isfinite(of_f).all() & (not self._untold), jnp.isfinite(of_y).all()
             # a direction of length zero costs the host nothing
             way = jnp.where(unique[0] & unique[1], 0.0, generic_ways(flat)[0])
-            moves = self._moves(flat, y, way, data) & self._is_good(flat, data, evaluation)
+            moves = self._moves(_finite(flat), y, way, data) & self._is_good(flat, data, evaluation)
             otherwise = jnp.where(moves, DerivativeStatus.ONE_SIDED, DerivativeStatus.REFUSED)
             f, of_answers = (jnp.where(one, DerivativeStatus.UNIQUE, otherwise).astype(jnp.int32) for one in unique)
             return f, of_answers
@@ -397,7 +399,7 @@ class ImplicitLayer:
         """Whether a point is in X, and its evaluation a solution."""
         solution, problem = evaluation.solution, self.problem
         assert solution is not None
-        good = solution.converged.all() & (evaluation.gap <= 0).all() & jnp.isfinite(solution.y).all()
+        good = solution.converged.all() & (evaluation.gap <= 0).all() & jnp.isfinite(solution.y).all() & jnp.isfinite(flat).all()
         if problem.upper_set.kind == "free" and problem.private_set is None:
             return good
         away = jnp.linalg.norm(project_on_all(problem, flat, data) - flat)
@@ -470,6 +472,11 @@ class ImplicitLayer:
         return next(iter(named.values())) if len(named) == 1 else named
 
 
+def _finite(flat: Array) -> Array:
+    """A point that solvers may be given, who leave out a row whose limit is no number: 0 where this is none, and told apart by ``_is_good``."""
+    return jnp.where(jnp.isfinite(flat).all(), flat, 0.0)
+
+
 def _require_told(problem: CompiledProblem) -> None:
     """The lower level's kinks that y does not tell, of terms of x and theta, are told by switches."""
     level, lower = problem.declaration.lower_level, {v.id for v in problem.lower.variables}
@@ -500,7 +507,13 @@ def _by_variable(variables: Shapes, value: Any, what: str) -> dict[int, Array]:
         arrays = [value]
     found = {}
     for (variable, shape), given in zip(variables.items(), arrays):
-        array = jnp.asarray(given)
+        try:
+            array = jnp.asarray(given)
+            is_real = not jnp.iscomplexobj(array)
+        except (TypeError, ValueError):
+            is_real = False
+        if not is_real:
+            raise DataError(f"{what} for {variable.name()!r} is {given!r}; expected real numbers.")
         if array.shape != shape:
             raise DataError(f"{what} for {variable.name()!r} has shape {array.shape}; expected {shape}. A batch goes through jax.vmap.")
         found[variable.id] = array

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import combinations
 from typing import Any
 
@@ -229,7 +230,13 @@ def test_what_has_no_value_is_an_error_or_nan() -> None:
         layer.f(np.array(0.5), np.array(-1.0))
     with pytest.raises(SettingError, match="outside X"):
         layer.f(np.array(2.0), np.array(1.0))
-    for x_at, b_at in ((0.5, -1.0), (2.0, 1.0)):
+    for wrong in (math.nan, math.inf, -math.inf):  # no row that is left out
+        for given in ((0.5, wrong), (wrong, 1.0)):
+            with pytest.raises(DataError, match="NaN or infinity"):
+                layer.f(*given)
+    in_batch = jax.vmap(layer.f, in_axes=(None, 0))(0.5, np.array([1.0, math.nan, 0.25]))
+    np.testing.assert_array_equal(in_batch, np.array([0.5, math.nan, 0.25], in_batch.dtype))
+    for x_at, b_at in ((0.5, -1.0), (2.0, 1.0), (0.5, math.nan), (0.5, -math.inf)):
         assert np.isnan(jax.jit(layer.y)(x_at, b_at)) and np.isnan(jax.jit(jax.grad(layer.f))(x_at, b_at))
         assert tuple(map(int, layer.status(x_at, b_at))) == (REFUSED, REFUSED)
 
@@ -260,3 +267,6 @@ def test_what_a_layer_cannot_be_made_of_is_said() -> None:
         layer.f(1.0, 2.0)
     with pytest.raises(DataError, match=r"shape \(2,\); expected \(\). A batch goes through jax.vmap"):
         layer.f(np.ones(2))
+    for wrong in ("text", 1j):
+        with pytest.raises(DataError, match="expected real numbers"):
+            layer.f(wrong)
