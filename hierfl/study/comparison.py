@@ -280,7 +280,7 @@ class Comparison(Shown):
 
         if kind not in ("data", "performance"):
             raise SettingError(f"kind={kind!r}: 'data' or 'performance'.")
-        tolerances = list(tolerance) if isinstance(tolerance, (list, tuple, np.ndarray)) and len(tolerance) else [tolerance]
+        tolerances: list[Any] = list(tolerance) if isinstance(tolerance, (list, tuple, np.ndarray)) and len(tolerance) else [tolerance]
         of = self.data_profile if kind == "data" else self.performance_profile
         return plot_profiles({one: of(one, best) for one in tolerances}, ax, kind, self.profile_unit, style)
 

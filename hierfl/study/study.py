@@ -347,8 +347,7 @@ class Job:
             return PILOT
         ((name, limit),) = self.budget.limits.items()
         if name == "seconds":
-            each = float(pilot.history["seconds"][-1])
-            return min(MOST, max(PILOT, math.ceil(1.5 * limit / max(each, 1e-6))))
+            return min(MOST, max(PILOT, math.ceil(1.5 * limit / max(float(pilot.history["seconds"][-1]), 1e-6))))
         Limits(counts=self.budget.counts).require_counted(pilot.history)
         (column,) = self.budget.counts
         took = pilot.settings.get("auto", {}).get("took", {}).get(column, 0)
