@@ -12,7 +12,7 @@ TESTS ?= tests
 # these read the source tree itself
 SOURCE_TESTS := tests/test_architecture.py tests/test_floor_plan.py tests/test_packaging.py
 
-.PHONY: run reproduce test test-fast test-nightly lint contracts typecheck pytest conformance installed docs docs-test readme-figures release-check bench bench-quick leagues clean
+.PHONY: run reproduce test test-fast test-nightly test-torch lint contracts typecheck pytest conformance installed docs docs-test readme-figures release-check bench bench-quick leagues clean
 
 run: $(VENV)/.run
 	@$(BIN)/hierfl demo --no-open --out figures $(RUN_ARGS)
@@ -49,6 +49,12 @@ pytest: $(VENV)/.test
 # what `make test` leaves out (tests/nightly.txt), and every solver on every runtime
 test-nightly: $(VENV)/.test conformance
 	$(BIN)/python -m pytest -n auto --dist loadfile --nightly only
+
+# the layer in PyTorch, whose wheel is gigabytes: in an environment of its own
+test-torch:
+	@$(PYTHON) -m venv .cache/torch
+	@.cache/torch/bin/python -m pip install -qqq --disable-pip-version-check -e ".[torch]" pytest
+	.cache/torch/bin/python -m pytest -p no:cacheprovider --noconftest -q tests/needs_torch.py
 
 # every solver on every runtime and every case of hierfl.testing; the suite runs a covering of them
 conformance: $(VENV)/.test

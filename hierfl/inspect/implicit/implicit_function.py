@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hierfl.inspect.implicit.layer import ImplicitLayer
     from hierfl.inspect.implicit.midpoints import Midpoints
     from hierfl.inspect.implicit.stationarity import Stationarity
+    from hierfl.inspect.implicit.torch_layer import TorchLayer
     from hierfl.inspect.pictures.slice import Slice
     from hierfl.inspect.pictures.surface import Surface
     from hierfl.inspect.symbolic.derivation import SymbolicView
@@ -225,6 +226,18 @@ class ImplicitFunction(Shown):
 
         with self._waits.at("a layer"):
             return ImplicitLayer.of(self._declaration, parameters)
+
+    def torch(self, *parameters: Any) -> TorchLayer:
+        """The same as PyTorch functions, with tensors for arrays, batches by a further first axis, and ``backward``; arguments and errors as for ``jax``.
+
+        Raises
+        ------
+        MissingPackageError
+            Without PyTorch: ``pip install 'hierfl[torch]'``.
+        """
+        from hierfl.inspect.implicit.torch_layer import TorchLayer
+
+        return TorchLayer(self.jax(*parameters))
 
     def slice(
         self,
