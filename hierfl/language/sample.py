@@ -38,7 +38,7 @@ class _Private(cp.Parameter):
             )
         if name is not None and not isinstance(name, str):
             raise DeclarationError(f"the name of {kind} is {name!r} ({type(name).__name__}): give a string.")
-        require_names(attributes, (*_ATTRIBUTES, "value"), kind)
+        require_names(attributes, ("shape", "name", *_ATTRIBUTES, "value"), kind)
         if "value" in attributes:
             self._refuse("takes no value")
         for kind in ("complex", "imag", "hermitian"):

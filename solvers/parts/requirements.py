@@ -18,7 +18,7 @@ from hierfl.compiler.data.tables import Population
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.function import uses_black_box
-from hierfl.near_names import near_names
+from hierfl.near_names import as_given, near_names
 
 FITTING = {
     "federation": "FedRZO or ImplicitGradient (LocalSGDA for a minimax problem)",
@@ -69,7 +69,7 @@ def require_lower(value: object) -> None:
     Raises ``SettingError``, naming some.
     """
     if isinstance(value, type) or not hasattr(value, "bind"):
-        raise SettingError(f"lower={value!r}: a lower-level solver such as Exact() or ProjectedSGD(steps=20).")
+        raise SettingError(f"lower={as_given(value)}: a lower-level solver such as Exact() or ProjectedSGD(steps=20).")
 
 
 def require_choice(value: object, name: str, choices: tuple[str, ...]) -> None:

@@ -50,7 +50,7 @@ def test_sites_are_opened_as_enumeration_says() -> None:
     assert result.rest is not None and result.rest.verdict == "at rest" and result.rest.value_bound <= 1e-6 * (1 + abs(result.value))
     assert result.gap == pytest.approx(0, abs=1e-6) and "site is binary" in str(problem) and r"\mathrm{binary}" in problem.latex()
     assert problem.implicit(np.array(best)) == pytest.approx(values[best], abs=1e-6)
-    with pytest.raises(SettingError, match="whole numbers"):
+    with pytest.raises(SettingError, match=r"site\[0\] is 0\.5, and was declared as a whole number"):
         problem.implicit(np.full(5, 0.5))
     for solver in (FedRZO(), ImplicitBundle()):
         with pytest.raises(IncompatibleSolverError, match=f"{type(solver).__name__} moves x continuously, and 'site'"):
