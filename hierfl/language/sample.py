@@ -18,6 +18,7 @@ from cvxpy.expressions.leaf import Leaf
 from hierfl.errors import DeclarationError
 from hierfl.near_names import require_names
 
+ONE_FOR_EACH = "A constant of each client, one value and no rows, is a hf.ClientParameter."
 _ATTRIBUTES = tuple(name for name in signature(Leaf.__init__).parameters if name not in ("self", "shape", "value"))
 
 

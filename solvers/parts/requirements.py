@@ -104,8 +104,8 @@ def require_single_level(solver: object, problem: CompiledProblem) -> None:
     if problem.scope is not None:
         raise IncompatibleSolverError(
             f"{type(solver).__name__} needs clients' terms of x alone, but this problem has a lower level of {problem.scope} "
-            f"scope: f depends on x through y(x) too, and local steps on f_i at a fixed y would not descend on it. Use "
-            f"{FITTING[problem.scope]}."
+            f"scope: f depends on x through y(x) too, and steps on f_i at a fixed y would not descend on it. Use "
+            f"{FITTING[problem.scope]}, or leave the solver out: solve() takes one that fits."
         )
 
 
