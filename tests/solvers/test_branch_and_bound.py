@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from dataclasses import replace
 
 import cvxpy as cp
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import hierfl as hf
 from hierfl.errors import DeclarationError, IncompatibleSolverError, SettingError
+from hierfl.inspect.implicit.rest import rest_of
 from hierfl.solvers import BranchAndBound, FedRZO, ImplicitBundle
 
 
@@ -121,3 +123,14 @@ def test_settings_ties_and_whole_numbers_below() -> None:
     part = cp.Variable(3, name="part", boolean=[(0,), (2,)])
     with pytest.raises(DeclarationError, match="'part' is declared boolean in part"):
         hf.Problem(hf.Minimize(server=cp.sum_squares(part)))
+
+
+@pytest.mark.parametrize(("bound", "said"), [(6.8, "f(x) is the optimum (by its bound"), (6.7999, "f(x) is at most 1.0e-04 from the optimum (by its bound")])
+def test_a_bound_that_is_met_is_the_optimum(bound: float, said: str) -> None:
+    build, supply = cp.Variable(3, name="build", boolean=True), cp.Variable(3, name="supply", nonneg=True)
+    cost = np.array([1.0, 2.0, 4.0])
+    below = hf.ArgMin(supply, cost @ supply, [cp.sum(supply) == 2, supply <= 1.2 * build])
+    problem = hf.Problem(hf.Minimize(server=np.array([3.0, 1.0, 0.5]) @ build + cost @ supply), below)
+    result = problem.solve(progress=False)
+    again = replace(result, value=6.8, history={**result.history, "bound": np.array([bound])})
+    assert result.value == pytest.approx(6.8, abs=1e-9) and said in rest_of(problem.compile(progress=False), again).words
