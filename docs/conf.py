@@ -24,6 +24,8 @@ WARNED = "warnings.formatwarning = lambda message, kind, *where, **more: f'{kind
 )
 os.environ["IPYTHONDIR"] = str(PROFILE.parent)
 
+from sphinx.domains.python._object import PyObject  # noqa: E402
+
 from hierfl.version import VERSION  # noqa: E402
 
 project = "hierfl"
@@ -71,7 +73,8 @@ autodoc_typehints = "none"
 toc_object_entries_show_parents = "hide"
 napoleon_google_docstring = False
 napoleon_use_rtype = False
-napoleon_use_ivar = True
+napoleon_use_ivar = True  # one list, under the name that readers know
+next(field for field in PyObject.doc_field_types if field.name == "variable").label = "Attributes"
 napoleon_attr_annotations = False  # words say what a setting may be
 add_module_names = False
 

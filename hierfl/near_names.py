@@ -40,6 +40,7 @@ OTHER_WORDS = {  # what other libraries call it, folded
     **dict.fromkeys(("follower", "inner"), "lower"),
     **dict.fromkeys(("to csv", "to dataframe", "to frame", "as frame", "dataframe"), "to_pandas"),
     **dict.fromkeys(("data", "table", "arrays"), "samples"),
+    **dict.fromkeys(("size", "dim"), "shape"),
     **dict.fromkeys(("compare", "benchmark"), "sweep"),
     **dict.fromkeys(("l1", "l2", "lambda", "regularization", "reg", "c"), "penalty"),
 }
@@ -69,6 +70,14 @@ def near_names(name: object, known: Iterable[str]) -> str:
     if not near:
         return listed
     return f"did you mean {' or '.join(map(repr, near[:2]))}?{f' T{listed[1:]}' if len(every) <= FEW else ''}"
+
+
+def as_given(value: object) -> str:
+    """What somebody gave, for a message: a class with how an object of it is made, a function by its name."""
+    name = getattr(value, "__name__", "")
+    if isinstance(value, type):
+        return f"{name} (a class: write {name}())"
+    return f"{name} (a function)" if name and callable(value) else repr(value)
 
 
 def require_names(given: Iterable[str], known: Iterable[str], function: str, elsewhere: Mapping[str, str] | None = None) -> None:

@@ -19,7 +19,7 @@ from hierfl.language.declaration import Declaration, Roles
 from hierfl.language.federation.federated_data import Federation
 from hierfl.language.levels import LowerLevel, Objective
 from hierfl.language.printing.render import problem_latex, problem_text
-from hierfl.near_names import suggests_names
+from hierfl.near_names import as_given, suggests_names
 from hierfl.run_settings import RunSettings, SolveSettings
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ class Problem:
 
         if solver is not None and (isinstance(solver, type) or not hasattr(solver, "asymptotics")):
             raise SettingError(
-                f"check(solver={solver!r}): an instance of ZOHFL, which [HFL] Theorem 2 is about; others have no theorem on their steps."
+                f"check(solver={as_given(solver)}): an instance of ZOHFL, which [HFL] Theorem 2 is about; others have no theorem on their steps."
             )
         compiled = self.compile(progress=progress)
         report = check(

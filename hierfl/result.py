@@ -15,7 +15,7 @@ from hierfl.compiler.layout import ByVariable
 from hierfl.compiler.violations import Violation, Violations
 from hierfl.errors import DataError, HierflError, SettingError
 from hierfl.jaxtools.checked_arrays import BadArchiveError, TooLargeError, note_of, read_arrays, read_note
-from hierfl.language.printing.card import Card, Shown, brief
+from hierfl.language.printing.card import Card, Shown, brief, size_text
 from hierfl.run_standing import AT_REST, COMPLETED, INFEASIBLE, Rest, not_feasible, standing, why_no_value
 from hierfl.value_certificate import Certificate
 
@@ -251,7 +251,7 @@ class Result(Shown):
     def where(self) -> list[str]:
         """Where the run ended, in lines: how steep what it descended on still was, and how far f(x) is from a reference that is known."""
         slope = self.settings.get("slope")
-        lines = [] if slope is None else [f"slope {slope:.2g} {self.settings['slope_of']}"]
+        lines = [] if slope is None else [f"slope {size_text(slope)} {self.settings['slope_of']}"]
         return lines if self.problem is None else [*lines, *self.problem.where(self, self._parameters)]
 
     def _privacy(self) -> list[str]:

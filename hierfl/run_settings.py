@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from hierfl.errors import SettingError
-from hierfl.near_names import near_names, require_names, suggests_names
+from hierfl.near_names import as_given, near_names, require_names, suggests_names
 
 MOST_ROUNDS = 100_000_000
 OPEN_ENDED = 100_000  # rounds, at most, of a run that goes on until it stagnates
@@ -336,6 +336,6 @@ def _require_callables(settings: RunSettings) -> None:
     if taken:
         raise SettingError(f"metric name {min(taken)!r} is a column of the history; choose another name.")
     if callback is not None and not (callable(callback) and _takes(callback, 3)):
-        raise SettingError(f"callback={callback!r}: a function (round, x, y).")
+        raise SettingError(f"callback={as_given(callback)}: it is called with three arguments, callback(round, x, y).")
     if runtime is not None and (isinstance(runtime, type) or not hasattr(runtime, "execute")):
-        raise SettingError(f"runtime={runtime!r}: a runtime such as hierfl.runtime.InProcess().")
+        raise SettingError(f"runtime={as_given(runtime)}: a runtime such as hierfl.runtime.InProcess().")

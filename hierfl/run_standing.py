@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hierfl.language.printing.card import size_text
+
 LAST = 4  # a quarter of the rounds is looked at
 FEWEST = 8  # rounds in it
 SURE = 3.0  # standard errors
@@ -31,6 +33,9 @@ WHY_STUCK = (
     "not at rest: its model promises more than f gives, as where f jumps; restarts= begins at other points of X, and a slice through the "
     "result shows f here"
 )
+OWN_WORD = "by its own model of f no more is to be gained"
+LIKELIHOOD = "separation or no events, where f is a likelihood"
+LEAST_FAR = f"least far from the start, or nowhere ({LIKELIHOOD})"
 UNKNOWN = float("nan")
 
 
@@ -185,7 +190,7 @@ def running_away(trajectory: Mapping[str, np.ndarray]) -> str:
     return (
         ""
         if away is None
-        else f"|x| = {away:.3g} and growing, so that f may be unbounded along it, or least far from the start"
+        else f"|x| = {away:.3g} and growing, so that f may be unbounded along it, or {LEAST_FAR}"
     )
 
 
@@ -203,8 +208,16 @@ def growing(trajectory: Mapping[str, np.ndarray], names: Sequence[str]) -> str:
     which = ", ".join(np.array(names)[found][:8])
     return (
         f"f is at rest, but {which} still grow{'s' if found.sum() == 1 else ''}, by {np.max(outwards[found]):.2g} in the last round: f is least nowhere along "
-        f"{'it' if found.sum() == 1 else 'them'} (separation or no events, where f is a likelihood), or flat"
+        f"{'it' if found.sum() == 1 else 'them'} ({LIKELIHOOD}), or flat"
     )
+
+
+def flat_far_away(trajectory: Mapping[str, np.ndarray], estimate: float) -> str:
+    """Say that f no longer falls although x is far from where it began and, by Newton's model, from an optimum: it is least nowhere, below rounding."""
+    points = np.asarray(trajectory.get("x", ()), float)
+    if len(points) < 3 or not estimate > 10 * NEAR * (1.0 + (size := float(np.linalg.norm(points[-1])))):
+        return ""
+    return f"|x| = {size:.3g}, and f is flat there to rounding: it may be {LEAST_FAR}" if size > FAR * (1.0 + np.linalg.norm(points[0])) else ""
 
 
 def words_of(rest: Rest, rounds: int, why_unknown: str, by_itself: bool, away: str) -> str:
@@ -213,12 +226,13 @@ def words_of(rest: Rest, rounds: int, why_unknown: str, by_itself: bool, away: s
     if rest.verdict == RUNS_AWAY:
         return away
     if rest.verdict == AT_REST:
+        proves_less = by_itself and rest.distance_bound > NEAR and not np.isfinite(rest.distance_estimate)
         if far:
-            return far
+            return f"{OWN_WORD}; what is proved is less: {far}" if proves_less else far
         return (
-            "by its own model of f no more is to be gained (no proof by itself)"
+            f"{OWN_WORD} (no proof by itself)"
             if by_itself
-            else f"f has slope {rest.slope:.1e} at x, and is nowhere better along it (no proof of an optimum by itself)"
+            else f"f has slope {size_text(rest.slope)} at x, and is nowhere better along it (no proof of an optimum by itself)"
         )
     unknown = f"how far f(x) is from an optimum is not known{why_unknown and f': {why_unknown}'}"
     if rest.verdict == DESCENDING:
@@ -245,7 +259,7 @@ def how_far(rest: Rest) -> str:
     if np.isfinite(rest.distance_estimate):
         x = "x" if not said else "it"
         said.append(
-            f"by Newton's model {x} is about {rest.distance_estimate:.1e} from an optimum, f(x) {rest.value_estimate:.1e} (no proof)"
+            f"by Newton's model {x} is about {size_text(rest.distance_estimate)} from an optimum, f(x) {size_text(rest.value_estimate)} (no proof)"
         )
     elif rest.gain > 0 and not said:
         said.append(f"f is better by {rest.gain:.1e} at a point of X nearby")
@@ -254,5 +268,5 @@ def how_far(rest: Rest) -> str:
 
 def _up(bound: float) -> str:
     """A bound in two digits, rounded up."""
-    text = f"{bound:.1e}"
-    return text if float(text) >= bound else f"{bound * 1.05:.1e}"
+    text = f"{bound:.2g}"
+    return text if float(text) >= bound else f"{bound * 1.05:.2g}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hierfl.language.function import asserted_convex
-from hierfl.language.printing.card import Card, Shown
+from hierfl.language.printing.card import ROUNDING, Card, Shown, size_text
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled_problem import CompiledProblem
@@ -123,7 +123,7 @@ class Certificate(Shown):
         unique = {True: "yes", False: "no: one of several solutions", None: "not known"}[self.unique]
         rows = [
             ("residual", f"{_magnitude(self.lower_residual)}{self._of(self.worst)}"),
-            ("error of y", f"at most {_magnitude(self.error_bound)}" if np.isfinite(self.error_bound) else "unknown"),
+            ("error of y", f"at most {_bound(self.error_bound)}" if np.isfinite(self.error_bound) else "unknown"),
             ("strong convexity", modulus),
             ("unique", unique),
             ("iterations", str(self.iterations)),
@@ -167,11 +167,15 @@ class Certificate(Shown):
         if not np.isfinite(self.error_bound):
             return f"{solved} unknown"
         asserted = f" if {' and '.join(self.asserted)} is convex, as asserted" if self.asserted else ""
-        return f"{solved} at most {self.error_bound:.1e}{asserted}"
+        return f"{solved} at most {_bound(self.error_bound)}{asserted}"
 
 
 def _magnitude(value: float) -> str:
-    return "unknown" if np.isnan(value) else f"{value:.1e}" if value else "0"
+    return "unknown" if np.isnan(value) else size_text(value, ".1e")
+
+
+def _bound(value: float) -> str:
+    return f"{max(value, ROUNDING):.1e}" if value else "0"
 
 
 def _unique(told: np.ndarray, strong_convexity: np.ndarray) -> bool | None:

@@ -124,6 +124,8 @@ class Regression(hf.Problem):
         spread = spread + (0.5 * (1.0 - l1_ratio) * cp.sum_squares(self.coefficients) if l1_ratio < 1.0 else 0.0)
         rows = self._loss(self._score(features), **others)
         for place, client in enumerate(federation.clients):  # what sites hold they look at themselves
+            if client.schemas and not client.holds(features):
+                raise DataError(f"{name}: {client.called(place)} was read by another hf.Schema than the one that is given: make one schema, for the federation and the model.")
             held = [client.samples.get(one) for one in getattr(rows, "judged", ())]
             if held and all(isinstance(column, np.ndarray) for column in held):
                 rows.require_rows(held, client.called(place))

@@ -14,7 +14,7 @@ import pytest
 
 import hierfl as hf
 from hierfl.compiler import compiled_problem
-from hierfl.language.printing.card import LINES, WIDTH, Card, brief, call_text
+from hierfl.language.printing.card import LINES, WIDTH, Card, brief, call_text, count_text, size_text
 from hierfl.solvers import ZOHFL, Exact, FedRZO, ImplicitGradient, ProjectedSGD
 
 CLIENTS, SIZE = 4, 24
@@ -261,3 +261,8 @@ def test_statuses_of_derivatives_go_by_their_names() -> None:
     seen = []
     jax.jit(lambda at: seen.append(repr(layer.status(at))) or at)(inside)
     assert "Statuses(f=" in seen[0]
+
+
+def test_rounding_is_told_as_such_and_counts_as_one_says_them() -> None:
+    assert [size_text(value) for value in (0.0, 5.6e-17, 1e-15, 0.45)] == ["0", "below 1e-15", "1e-15", "0.45"]
+    assert [count_text(value) for value in (2.0, 1_793_960.0, 1.54327e16)] == ["2", "1,793,960", "1.5e16"]

@@ -10,7 +10,7 @@ import pytest
 
 import hierfl as hf
 from hierfl.inspect.implicit.rest import slope_where_cheap
-from hierfl.run_standing import runs_away, still_improving
+from hierfl.run_standing import Rest, flat_far_away, how_far, runs_away, still_improving, words_of
 from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedRZO
 
 
@@ -261,3 +261,23 @@ def test_several_runs_answer_for_their_best() -> None:
     assert runs.status == runs.best.status and runs.certificate is runs.best.certificate
     with pytest.raises(AttributeError, match=r"runs\.best\.history"):
         _ = runs.history
+
+
+def test_a_proof_that_says_less_than_the_method_does_not_stand_alone() -> None:
+    weak = Rest("at rest", value_bound=0.019, distance_bound=0.45, modulus=0.196)
+    proved = "x is at most 0.45 from the optimum, f(x) 0.019 (proved, as f is strongly convex with modulus 0.196)"
+    assert how_far(weak) == proved
+    assert words_of(weak, 67, "", True, "") == f"by its own model of f no more is to be gained; what is proved is less: {proved}"
+    assert words_of(weak, 67, "", False, "") == proved
+
+
+def test_rows_that_a_plane_parts_are_no_estimate_even_where_the_loss_is_zero_to_rounding() -> None:
+    """The likelihood of separated rows has no maximum; Newton's method ends where the loss underflows."""
+    dose, cured = hf.Sample(1, name="dose"), hf.Sample(name="cured")
+    at = np.random.default_rng(0).standard_normal(80)
+    model = hf.models.LogisticRegression(hf.Federation([hf.Client({dose: at[:, None], cured: (at > 0).astype(float)})]), dose, cured)
+    result = model.solve(progress=False)
+    assert result.status == "runs away" and "separation or no events, where f is a likelihood" in str(result)
+    course = {"x": np.array([[0.0], [1442.0], [1442.0]])}
+    assert "f is flat there to rounding" in flat_far_away(course, 0.99) and not flat_far_away(course, 1e-3)
+    assert not flat_far_away({"x": np.array([[0.0], [1.0], [1.0]])}, 0.99) and not flat_far_away(course, np.nan)

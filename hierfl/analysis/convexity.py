@@ -24,6 +24,7 @@ from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
 from cvxpy.expressions.leaf import Leaf
+from scipy.sparse import issparse
 
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Enclosure, Known, enclose_node, own_domain
 from hierfl.analysis.hoist import hoist
@@ -142,7 +143,7 @@ def require_convex_set(
         if hoisted.is_dcp():
             continue
         culprit = next((c for c in map(_smallest, hoisted.args) if c is not None), None)
-        where = f": {hoisting.text(culprit)} has no curvature that CVXPY can prove" if culprit is not None else ""
+        where = f": {_without_curvature(hoisting, culprit)}" if culprit is not None else ""
         raise NotConvexError(
             f"the constraint {expression_text(constraint)} in {what} is not convex in {_names(keep)}{where}. Write convex <= concave, or "
             f"affine == affine."
@@ -174,6 +175,15 @@ def require_domain(
         visit(part)
 
 
+def _without_curvature(hoisting: Any, culprit: Expression) -> str:
+    """What is wrong with the smallest subexpression that is neither convex nor concave by CVXPY's rules."""
+    text = hoisting.text(culprit)
+    if isinstance(culprit, cp.QuadForm) and isinstance(matrix := culprit.args[1], cp.Constant):
+        curvatures = np.linalg.eigvalsh(matrix.value.toarray() if issparse(matrix.value) else matrix.value)
+        return f"{text} is neither convex nor concave, as its matrix has eigenvalues from {curvatures[0]:.3g} to {curvatures[-1]:.3g}"
+    return f"{text} has no curvature that CVXPY can prove"
+
+
 def require_curvature(level: ArgMin, expression: Expression, known: Known) -> None:
     """Check that the objective of a level, as given, is convex in its variables (concave, of ``ArgMax``).
 
@@ -187,7 +197,7 @@ def require_curvature(level: ArgMin, expression: Expression, known: Known) -> No
         return
     culprit = _smallest(hoisted)
     reason = (
-        f"{hoisting.text(culprit)} has no curvature that CVXPY can prove"
+        _without_curvature(hoisting, culprit)
         if culprit is not None
         else f"{hoisting.text(hoisted)} is {hoisted.curvature.lower()}"
     )

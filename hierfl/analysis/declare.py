@@ -23,7 +23,7 @@ from hierfl.atoms.intervals import Interval
 from hierfl.errors import DataError, DeclarationError, NotConvexError
 from hierfl.language.coupled import ROW, split_coupled
 from hierfl.language.declaration import Declaration, Roles
-from hierfl.language.declared_arguments import constraint_tuple, unique_leaves
+from hierfl.language.declared_arguments import called, constraint_tuple, unique_leaves
 from hierfl.language.federation.client import require_paired
 from hierfl.language.federation.federated_data import Federation
 from hierfl.language.followers import Followers
@@ -201,26 +201,17 @@ def _require_kinds(objective: Any, levels: Sequence[Any], federation: Any) -> No
     """Each part is one of hierfl's own."""
     if not isinstance(objective, Objective):
         raise DeclarationError(
-            f"the objective must be hf.Minimize(clients=..., server=...) or hf.Maximize(...), not {_called(objective)}."
+            f"the objective must be hf.Minimize(clients=..., server=...) or hf.Maximize(...), not {called(objective)}."
             f"{_as_objective(objective)}"
         )
     wrong = [one for one in levels if not isinstance(one, LowerLevel)]
     if wrong:
         raise DeclarationError(
             f"lower must be an hf.ArgMin, hf.ArgMax, hf.Equilibrium or hf.Nash, or a list of several (several variables go into one level as a "
-            f"list), not {_called(wrong[0])}.{_meant(levels)}"
+            f"list), not {called(wrong[0])}.{_meant(levels)}"
         )
     if federation is not None and not isinstance(federation, Federation):
-        raise DeclarationError(f"federation must be a hf.Federation, not {type(federation).__name__}.")
-
-
-def _called(given: Any) -> str:
-    """What stands where a part of a problem was expected: an expression by its text, whatever CVXPY made of it."""
-    if isinstance(given, cp.Expression):
-        return f"the expression {expression_text(given)}"
-    if isinstance(given, cp.problems.objective.Objective):
-        return f"cp.{type(given).__name__}({expression_text(given.args[0])})"
-    return f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
+        raise DeclarationError(f"federation must be a hf.Federation, not {called(federation)}. Write hf.Federation(clients), of a list of hf.Client.")
 
 
 def _as_objective(given: Any) -> str:

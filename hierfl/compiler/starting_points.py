@@ -107,7 +107,8 @@ def require_in_upper_set(compiled: CompiledProblem, x: np.ndarray, tolerance: fl
     """
     broken = compiled.upper.whole & (np.abs(x - np.round(x)) > tolerance)
     if broken.any():
-        raise SettingError(f"x has {x[broken][0]:.6g} where whole numbers are declared: f is declared at those alone.")
+        place = int(np.argmax(broken))
+        raise SettingError(f"{compiled.upper.entries[place]} is {x[place]:.6g}, and was declared as a whole number: f is declared at those alone.")
     if compiled.upper_set.kind == "free" and compiled.private_set is None:
         return
     nearest = compiled.known_upper_set.point_near(x, compiled.laid_out().clients.public)

@@ -138,7 +138,7 @@ class Inference(Shown):
         """
         if isinstance(weights, Mapping):
             for unknown in weights.keys() - set(self.names):
-                raise SettingError(f"contrast: {unknown!r} is no entry's name. {near_names(str(unknown), self.names)}")
+                raise SettingError(f"contrast: {unknown!r} is no entry's name: {near_names(str(unknown), self.names)}")
         asked = [weights.get(entry, 0.0) for entry in self.names] if isinstance(weights, Mapping) else weights
         try:
             row = np.asarray(asked, float)

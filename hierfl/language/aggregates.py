@@ -36,6 +36,9 @@ def require_spells(names: Sequence[str], held: Sequence[np.ndarray], whose: str)
     of_event = f"sample {names[1]!r} of {whose}"
     if (wrong := event[(event != 0) & (event != 1)]).size:
         raise DataError.unfit(of_event, f"has {wrong[0]:g}", "an event is 1, a censored time 0.")
+    if not entry and (early := np.flatnonzero(time < 0)).size:
+        row = f"has in row {early[0]} the time {time[early[0]]:g}"
+        raise DataError.unfit(f"sample {names[0]!r} of {whose}", row, "without entry= times count from the start, and none is below 0.")
     if entry and (late := np.flatnonzero(entry[0] >= time)).size:
         row = f"has in row {late[0]} the entry {entry[0][late[0]]:g} beside the time {time[late[0]]:g}"
         raise DataError.unfit(f"sample {names[2]!r} of {whose}", row, "entries are before times.")

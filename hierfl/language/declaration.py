@@ -48,7 +48,7 @@ from hierfl.language.followers import Followers
 from hierfl.language.function import UserAtom
 from hierfl.language.levels import LowerLevel, Objective
 from hierfl.language.printing.text import expression_text
-from hierfl.language.sample import ClientParameter, Sample
+from hierfl.language.sample import ONE_FOR_EACH, ClientParameter, Sample
 
 if TYPE_CHECKING:
     from hierfl.atoms.intervals import Interval
@@ -95,7 +95,10 @@ def _check_constants(part: Part) -> None:
         for constant in part.constants()
     ]
     if any(np.isnan(value).any() for value in values):
-        raise DeclarationError(f"{expression_text(part)} has a constant that is nan.")
+        raise DeclarationError(
+            f"{expression_text(part)} has a constant that is nan. A value that is not there yet, None, is nan in CVXPY: in place of dual_value write "
+            f"hf.ShadowPrice(constraint), or hf.Dual, in place of variable.value the variable."
+        )
     if not isinstance(part, (Inequality, Equality)):
         if any((np.abs(value) > LARGEST).any() for value in values):
             raise DeclarationError(
@@ -156,8 +159,7 @@ def _check_upper_constraints(constraints: Sequence[Constraint]) -> None:
             )
         for sample in bare_samples(constraint):
             raise DeclarationError(
-                f"sample {sample.name()!r} in the constraint {expression_text(constraint)} on x: X cannot depend on private data. "
-                f"A private constant of a client is a hf.ClientParameter."
+                f"sample {sample.name()!r} in the constraint {expression_text(constraint)} on x: X cannot depend on private data. {ONE_FOR_EACH}"
             )
 
 
@@ -166,7 +168,7 @@ def _check_term(term: Expression, what: str, lower: LowerLevel | None) -> None:
     for sample in bare_samples(term):
         raise DeclarationError(
             f"sample {sample.name()!r} is used outside E or total in the {what} term {expression_text(term)}: write hf.E(...) around the "
-            f"per-sample expression."
+            f"per-sample expression. {ONE_FOR_EACH}"
         )
     require_affine_in_averages(term, f"the {what} term")
     answers = {v.id for v in lower.variables} if lower is not None and lower.scope == "sample" else set()

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import cvxpy as cp
+import numpy as np
 from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
 from cvxpy.expressions.leaf import Leaf
@@ -16,6 +17,23 @@ from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import Sample
 
 
+def called(given: Any) -> str:
+    """What stands where something else was expected: mathematics by its text, whatever CVXPY made of it; the kind of what has no short text."""
+    if isinstance(given, cp.Variable):
+        return f"the variable {given.name()!r}"
+    if isinstance(given, Expression):
+        return f"the expression {expression_text(given)}"
+    if isinstance(given, Constraint):
+        return f"the {type(given).__name__} constraint {expression_text(given)}"
+    if isinstance(given, cp.problems.objective.Objective):
+        return f"cp.{type(given).__name__}({expression_text(given.args[0])})"
+    if isinstance(given, type):
+        return f"the class {given.__name__}"
+    if isinstance(given, (str, int, float, np.bool_)):
+        return f"{given!r} ({type(given).__name__})"
+    return "a list" if isinstance(given, (list, tuple)) else type(given).__name__
+
+
 def variable_tuple(y: Any, owner: str) -> tuple[cp.Variable, ...]:
     """The variables as a tuple, each checked to be one.
 
@@ -24,8 +42,7 @@ def variable_tuple(y: Any, owner: str) -> tuple[cp.Variable, ...]:
     items: Sequence[Any] = tuple(y) if isinstance(y, (list, tuple)) else (y,)
     for item in items:
         if not isinstance(item, cp.Variable):
-            given = f"the expression {expression_text(item)}" if isinstance(item, Expression) else f"{item!r} ({type(item).__name__})"
-            raise DeclarationError(f"{owner} takes first what is decided, a cp.Variable or a list of them, not {given}.")
+            raise DeclarationError(f"{owner} takes first what is decided, a cp.Variable or a list of them, not {called(item)}.")
     if not items:
         raise DeclarationError(f"{owner} needs at least one variable.")
     if len({v.id for v in items}) < len(items):
@@ -46,9 +63,8 @@ def constraint_tuple(constraints: Any, owner: str) -> tuple[Constraint, ...]:
     items = tuple(constraints)
     for place, item in enumerate(items):
         if not isinstance(item, Constraint):
-            raise DeclarationError(
-                f"constraints[{place}] of {owner} is {item!r} ({type(item).__name__}), not a CVXPY constraint such as y >= 0."
-            )
+            hint = " Join lists with +: one + other." if isinstance(item, (list, tuple)) else ""
+            raise DeclarationError(f"constraints[{place}] of {owner} is {called(item)}, not a CVXPY constraint such as y >= 0.{hint}")
     return items
 
 

@@ -18,6 +18,7 @@ from hierfl.language.declared_arguments import constraint_tuple, samples_among, 
 from hierfl.language.expectation import averages_of, bare_samples
 from hierfl.language.printing.card import Card, Shown
 from hierfl.language.printing.text import expression_text
+from hierfl.language.sample import ONE_FOR_EACH
 from hierfl.near_names import near_names, suggests_names
 
 
@@ -168,9 +169,10 @@ class LowerLevel:
                     f"time; write the per-sample expression without E."
                 )
             if self.scope != "sample" and bare:
+                mean = "" if any(part is one for one in self.constraints) else "hf.E(...) around it, or "
                 raise DeclarationError(
                     f"sample {bare[0].name()!r} is used outside E or total in a {self.scope}-scope lower level "
-                    f"({expression_text(part)}): write hf.E(...) around it, or scope='sample' if y answers each sample."
+                    f"({expression_text(part)}): write {mean}scope='sample' if y answers each sample. {ONE_FOR_EACH}"
                 )
         # not of what was declared: a player's objective may have a sample that its derivative has not
         deciding = [p for part in (*self.expressions, *self.constraints) for p in part.parameters()]

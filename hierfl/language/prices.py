@@ -13,6 +13,7 @@ from cvxpy.constraints import Equality, Inequality
 from cvxpy.constraints.constraint import Constraint
 
 from hierfl.errors import DeclarationError
+from hierfl.language.declared_arguments import called
 from hierfl.language.levels import LowerLevel
 from hierfl.language.printing.text import expression_text
 
@@ -23,10 +24,9 @@ class Price(cp.Variable):
     def __init__(self, constraint: Constraint, name: str | None = None) -> None:
         kind = type(self).__name__
         if not isinstance(constraint, (Equality, Inequality)):
-            what = f"a {type(constraint).__name__}" + (" constraint" if isinstance(constraint, Constraint) else "")
             raise DeclarationError(
                 f"{kind}(...) takes an equation or an inequality that stands in the constraints of the lower level, lhs == rhs, lhs <= rhs or "
-                f"lhs >= rhs; this is {what}. Multipliers of cones are told by problem.implicit.multipliers(x)."
+                f"lhs >= rhs; this is {called(constraint)}. Multipliers of cones are told by problem.implicit.multipliers(x)."
             )
         self.constraint, self.is_named = constraint, name is not None
         super().__init__(constraint.shape, name=name or f"{kind}({expression_text(constraint)})")

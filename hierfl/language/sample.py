@@ -18,6 +18,7 @@ from cvxpy.expressions.leaf import Leaf
 from hierfl.errors import DeclarationError
 from hierfl.near_names import require_names
 
+ONE_FOR_EACH = "A constant of each client, one value and no rows, is a hf.ClientParameter."
 _ATTRIBUTES = tuple(name for name in signature(Leaf.__init__).parameters if name not in ("self", "shape", "value"))
 
 
@@ -38,7 +39,7 @@ class _Private(cp.Parameter):
             )
         if name is not None and not isinstance(name, str):
             raise DeclarationError(f"the name of {kind} is {name!r} ({type(name).__name__}): give a string.")
-        require_names(attributes, (*_ATTRIBUTES, "value"), kind)
+        require_names(attributes, ("shape", "name", *_ATTRIBUTES, "value"), kind)
         if "value" in attributes:
             self._refuse("takes no value")
         for kind in ("complex", "imag", "hermitian"):

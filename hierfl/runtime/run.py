@@ -17,6 +17,7 @@ from hierfl.errors import DivergedError, LowerLevelWarning, SettingError, Theory
 from hierfl.jaxtools.interruption import CutShort, heed, heeded, impatient, reason, rest
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import call_text
+from hierfl.near_names import as_given
 from hierfl.progress import RunProgress, Waiting
 from hierfl.result import OWN_VALUE_TOLERANCE, Result
 from hierfl.run_settings import RunSettings
@@ -46,7 +47,7 @@ def run(
     The clock of ``limits`` started before the problem was compiled; ``chosen`` says why the solver was, if the user named none.
     """
     if isinstance(solver, type) or not hasattr(solver, "bind"):
-        raise SettingError(f"solver={solver!r}: an instance of a solver of hierfl.solvers, such as ZOHFL(); left out, hierfl chooses one.")
+        raise SettingError(f"solver={as_given(solver)}: an instance of a solver of hierfl.solvers, such as ZOHFL(); left out, hierfl chooses one.")
     if type(solver).__module__.startswith(LOWER_SOLVERS):
         name = type(solver).__name__
         raise SettingError(

@@ -33,6 +33,7 @@ from hierfl.inspect.argument_checks import require_whole
 from hierfl.jaxtools.interruption import INTERRUPTED, CutShort
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import Card, Shown, call_text
+from hierfl.near_names import as_given
 from hierfl.problem import Problem
 from hierfl.progress import RunProgress
 from hierfl.run_settings import Budget, Checkpoint, RunSettings
@@ -400,7 +401,7 @@ def _named_solvers(solvers: Any) -> dict[str, Any]:
         if one is not None and not isinstance(one, OutsideMethod) and (isinstance(one, type) or not hasattr(one, "bind")):
             outside = callable(one) and not isinstance(one, type)
             instead = f"hf.study.adapter({getattr(one, '__name__', 'minimise')})" if outside else "hf.study.adapter(function)"
-            raise SettingError(f"solver {name!r} is {one!r}: an instance of a solver such as FedRZO(), None for solve()'s own choice, or a method from outside by {instead}.")
+            raise SettingError(f"solver {name!r} is {as_given(one)}: an instance of a solver such as FedRZO(), None for solve()'s own choice, or a method from outside by {instead}.")
     if not named:
         raise SettingError("solvers: at least one.")
     return named

@@ -15,6 +15,7 @@ from jaxtyping import Float
 
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.language.printing.card import count_text
 from hierfl.runtime.contract import Clients, Known, OwnValue, Work
 from hierfl.runtime.records import History, gradient_bound
 from hierfl.solvers.lower.exact import BoundExact
@@ -126,7 +127,7 @@ class Bound(Tabulated):
         if self.theory is None or rounds >= self.theory.rounds:
             return None
         what = "proved" if self.settings.schedule == "theory" else "reached, by what is printed,"
-        return f"schedule={self.settings.schedule!r}: the accuracy is {what} after {self.theory.rounds:.3g} rounds, not after {rounds}."
+        return f"schedule={self.settings.schedule!r}: the accuracy is {what} after {count_text(self.theory.rounds)} rounds, not after {rounds}."
 
     @property
     def absent(self) -> str:

@@ -18,7 +18,7 @@ from hierfl.compiler.data.tables import Population
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.function import uses_black_box
-from hierfl.near_names import near_names
+from hierfl.near_names import as_given, near_names
 
 FITTING = {
     "federation": "FedRZO or ImplicitGradient (LocalSGDA for a minimax problem)",
@@ -69,7 +69,7 @@ def require_lower(value: object) -> None:
     Raises ``SettingError``, naming some.
     """
     if isinstance(value, type) or not hasattr(value, "bind"):
-        raise SettingError(f"lower={value!r}: a lower-level solver such as Exact() or ProjectedSGD(steps=20).")
+        raise SettingError(f"lower={as_given(value)}: a lower-level solver such as Exact() or ProjectedSGD(steps=20).")
 
 
 def require_choice(value: object, name: str, choices: tuple[str, ...]) -> None:
@@ -104,8 +104,8 @@ def require_single_level(solver: object, problem: CompiledProblem) -> None:
     if problem.scope is not None:
         raise IncompatibleSolverError(
             f"{type(solver).__name__} needs clients' terms of x alone, but this problem has a lower level of {problem.scope} "
-            f"scope: f depends on x through y(x) too, and local steps on f_i at a fixed y would not descend on it. Use "
-            f"{FITTING[problem.scope]}."
+            f"scope: f depends on x through y(x) too, and steps on f_i at a fixed y would not descend on it. Use "
+            f"{FITTING[problem.scope]}, or leave the solver out: solve() takes one that fits."
         )
 
 

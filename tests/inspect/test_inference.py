@@ -160,7 +160,7 @@ def test_a_contrast_a_table_and_a_forest_plot() -> None:
     assert list(table.to_pandas().index) == ["one", "dose", "age"]
     assert table.latex().count(r"\\") == 4
     assert [label.get_text() for label in table.plot().axes[0].get_yticklabels()] == ["one", "dose", "age"]
-    with pytest.raises(hf.SettingError, match="did you mean 'dose'"):
+    with pytest.raises(hf.SettingError, match="'doze' is no entry's name: did you mean 'dose'"):
         table.contrast({"doze": 1})
 
 

@@ -201,9 +201,9 @@ def test_prices_that_the_level_does_not_have() -> None:
     own, of_x = y >= x + d, x <= 1
     clients = hf.Federation([hf.Client(parameters={d: 1.0}), hf.Client(parameters={d: 2.0})])
     for declared, message in (
-        (lambda: hf.Dual(3.0), r"Dual\(\.\.\.\) takes an equation or an inequality .* this is a float"),
-        (lambda: hf.ShadowPrice(cone), r"this is a SOC constraint.*multipliers\(x\)"),
-        (lambda: hf.Problem(hf.Minimize(clients=slope @ x), hf.ArgMin(z, cp.sum_squares(z - x), [cone])), "a SOC constraint"),
+        (lambda: hf.Dual(3.0), r"Dual\(\.\.\.\) takes an equation or an inequality .* this is 3\.0 \(float\)"),
+        (lambda: hf.ShadowPrice(cone), r"this is the SOC constraint norm.*multipliers\(x\)"),
+        (lambda: hf.Problem(hf.Minimize(clients=slope @ x), hf.ArgMin(z, cp.sum_squares(z - x), [cone])), "the SOC constraint"),
         (lambda: hf.Problem(hf.Minimize(clients=hf.Dual(other) @ x), level), "which is not among the constraints of the lower level"),
         (lambda: hf.Problem(hf.Minimize(clients=hf.Dual(other) @ x)), "there is no lower level"),
         (lambda: hf.Problem(hf.Minimize(clients=hf.Dual(of_x) @ x), level, constraints=[of_x]), "is one of Problem\\(constraints"),

@@ -21,6 +21,7 @@ from tests.small_declarations import leaves
 x, y, w = (cp.Variable(2, name=name) for name in "xyw")
 q, r, level = (cp.Variable(name=name) for name in ("q", "r", "level"))
 age = hf.Sample(2, name="age")
+plants = cp.Variable(2, boolean=True, name="plants")
 
 
 UNATTAINED = r"seems to have a finite infimum on Y\(x\) and to attain it at no y: it falls"
@@ -141,6 +142,58 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[hf.HierflError], str]] = {
         hf.DataError,
         r"'z' is none of these variables: there are 'x', 'w'\.",
     ),
+    "a list among constraints": (
+        lambda: hf.ArgMin(y, cp.sum_squares(y - x), [[y >= 0], [y <= 1]]),
+        hf.DeclarationError,
+        r"constraints\[0\] of ArgMin is a list, not a CVXPY constraint such as y >= 0\. Join lists with \+",
+    ),
+    "a variable among constraints": (
+        lambda: hf.Problem(hf.Minimize(clients=cp.sum(y)), below(), [x]),
+        hf.DeclarationError,
+        r"constraints\[0\] of Problem is the variable 'x', not",
+    ),
+    "the price of an expression": (lambda: hf.ShadowPrice(cp.sum(y)), hf.DeclarationError, r"this is the expression sum\(y\)\."),
+    "clients for a federation": (
+        lambda: hf.Problem(hf.Minimize(clients=cp.sum(y)), below(), federation=[hf.Client({})]),
+        hf.DeclarationError,
+        r"not a list\. Write hf\.Federation\(clients\)",
+    ),
+    "one client for a list": (lambda: hf.Federation(hf.Client({})), hf.DataError, r"list of hf\.Client, not Client\. Write \[client\]"),
+    "clients by name": (lambda: hf.Federation({"north": hf.Client({})}), hf.DataError, r"not dict\. Its values are a list by list\(clients\.values\(\)\)"),
+    "rows for a client": (lambda: hf.Federation([np.ones((3, 2))]), hf.DataError, r"not a hf\.Client\. Write hf\.Client\(\{sample: rows\}\)"),
+    "a multiplier that is not there yet": (
+        lambda: hf.Problem(hf.Maximize(server=(cp.sum(y) == 1).dual_value * x[0]), below()),
+        hf.DeclarationError,
+        r"nan \* x\[0\] has a constant that is nan\. .*write hf\.ShadowPrice\(constraint\)",
+    ),
+    "a sample for a constant, above": (
+        lambda: hf.Problem(hf.Minimize(clients=age @ y), below()),
+        hf.DeclarationError,
+        r"around the per-sample expression\. A constant of each client, one value and no rows, is a hf\.ClientParameter",
+    ),
+    "a sample for a constant, in a constraint": (
+        lambda: hf.ArgMin(y, cp.sum_squares(y - x), [y <= age], scope="client"),
+        hf.DeclarationError,
+        r"\(y <= age\): write scope='sample' if y answers each sample\. A constant of each client, one value and no rows, is a hf\.ClientParameter",
+    ),
+    "a matrix of no sign": (
+        lambda: hf.Problem(hf.Minimize(clients=cp.sum(x)), hf.ArgMin(y, cp.quad_form(y, np.array([[1.0, 2.0], [2.0, 1.0]])) - x @ y)),
+        hf.NotConvexError,
+        r"is neither convex nor concave, as its matrix has eigenvalues from -1 to 3\.",
+    ),
+    "half a plant": (
+        lambda: hf.Problem(hf.Minimize(clients=cp.sum(y)), hf.ArgMin(y, cp.sum_squares(y - plants))).implicit(np.array([1.0, 0.5])),
+        hf.SettingError,
+        r"plants\[1\] is 0\.5, and was declared as a whole number",
+    ),
+    "a size for a shape": (lambda: hf.Sample(size=3), hf.UnknownNameError, r"no setting 'size': did you mean 'shape'\?"),
+    "a class for a solver": (lambda: problem().solve(FedRZO, progress=False), hf.SettingError, r"solver=FedRZO \(a class: write FedRZO\(\)\): an instance"),
+    "a class for a lower solver": (lambda: FedRZO(lower=Exact), hf.SettingError, r"lower=Exact \(a class: write Exact\(\)\)"),
+    "a solver of one level for two": (
+        lambda: problem().solve(solvers.Newton(), progress=False),
+        hf.IncompatibleSolverError,
+        r"steps on f_i at a fixed y would not descend on it\. Use FedRZO .*, or leave the solver out: solve\(\) takes one that fits",
+    ),
     "a name for a shape": (lambda: hf.Sample("age"), hf.DeclarationError, r"Sample\('age'\): the shape comes first; write Sample\(name='age'\)"),
     "data for a shape": (lambda: hf.ClientParameter(np.ones((3, 2))), hf.DeclarationError, r"shape of ClientParameter is an array of shape \(3, 2\)"),
     "half an entry": (lambda: hf.Sample(2.5), hf.DeclarationError, "shape of Sample is 2.5"),
@@ -223,7 +276,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[hf.HierflError], str]] = {
         r"must be a scalar, but y - x has shape \(2,\); write cp\.sum",
     ),
     "no code": (lambda: hf.Function(x, x), hf.DeclarationError, "Function takes a callable first"),
-    "a callback of x alone": (lambda: problem().solve(callback=lambda x: True), hf.SettingError, r"a function \(round, x, y\)"),
+    "a callback of x alone": (lambda: problem().solve(callback=lambda x: True), hf.SettingError, r"callback=<lambda> \(a function\): it is called with three arguments, callback\(round, x, y\)"),
     "f without a bound, maximised": (
         lambda: hf.Problem(hf.Maximize(clients=level + q), below_one()).reference(progress=False),
         hf.DivergedError,

@@ -8,6 +8,7 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.optimize
 import scipy.sparse as sp
@@ -430,6 +431,10 @@ def test_mistakes_are_named() -> None:
     for model, value in ((hf.models.LogisticRegression, 1.0), (hf.models.PoissonRegression, 0.0)):
         with pytest.raises(hf.DataError, match=f"is {value:g} in every row: a {model.__name__} of it has no estimate"):
             model(federation(np.full(N, value)), features, outcome)
+    read, other = (hf.Schema("cured", numeric=["dose"]) for _ in range(2))
+    tables = hf.Federation.from_frames({"north": pd.DataFrame({"dose": [0.0, 1.0, 2.0], "cured": [0, 1, 0]})}, read)
+    with pytest.raises(hf.DataError, match="LogisticRegression: client 'north' was read by another hf.Schema than the one that is given: make one schema"):
+        hf.models.LogisticRegression(tables, other)
     with pytest.raises(hf.SettingError, match="not list"):
         hf.models.LinearRegression(list(federation(y).clients), features, outcome)
     with pytest.raises(hf.SettingError, match="penalty=None"):
@@ -546,6 +551,11 @@ def test_what_a_shared_baseline_cannot_be_is_named() -> None:
     entered = hf.Client({**here.samples, late: [0.0, 2.0, 1.0]}, name="north")
     with pytest.raises(hf.DataError, match="'north' has in row 1 the entry 2 beside the time 2"):
         model(entered, entry=late)
+    early = hf.Client({**here.samples, columns[1]: [1.0, -2.0, 3.0]}, name="south")
+    for baseline in ("site", "shared"):
+        with pytest.raises(hf.DataError, match="'time' of client 'south' has in row 1 the time -2: without entry= times count from the start, and none is below 0"):
+            model(early, baseline=baseline)
+    assert model(hf.Client({**early.samples, late: [0.0, -3.0, 1.0]}), entry=late).coefficients.shape == (1,)
     with pytest.raises(hf.DataError, match="Give times=, when events happened"):
         model(here, away)
     assert model(here, away, times=[1.0, 2.0, 3.0]).baseline.shape == (3,)

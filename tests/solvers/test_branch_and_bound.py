@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from dataclasses import replace
 
 import cvxpy as cp
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import hierfl as hf
 from hierfl.errors import DeclarationError, IncompatibleSolverError, SettingError
+from hierfl.inspect.implicit.rest import rest_of
 from hierfl.solvers import BranchAndBound, FedRZO, ImplicitBundle
 
 
@@ -50,7 +52,7 @@ def test_sites_are_opened_as_enumeration_says() -> None:
     assert result.rest is not None and result.rest.verdict == "at rest" and result.rest.value_bound <= 1e-6 * (1 + abs(result.value))
     assert result.gap == pytest.approx(0, abs=1e-6) and "site is binary" in str(problem) and r"\mathrm{binary}" in problem.latex()
     assert problem.implicit(np.array(best)) == pytest.approx(values[best], abs=1e-6)
-    with pytest.raises(SettingError, match="whole numbers"):
+    with pytest.raises(SettingError, match=r"site\[0\] is 0\.5, and was declared as a whole number"):
         problem.implicit(np.full(5, 0.5))
     for solver in (FedRZO(), ImplicitBundle()):
         with pytest.raises(IncompatibleSolverError, match=f"{type(solver).__name__} moves x continuously, and 'site'"):
@@ -121,3 +123,14 @@ def test_settings_ties_and_whole_numbers_below() -> None:
     part = cp.Variable(3, name="part", boolean=[(0,), (2,)])
     with pytest.raises(DeclarationError, match="'part' is declared boolean in part"):
         hf.Problem(hf.Minimize(server=cp.sum_squares(part)))
+
+
+@pytest.mark.parametrize(("bound", "said"), [(6.8, "f(x) is the optimum (by its bound"), (6.7999, "f(x) is at most 1.0e-04 from the optimum (by its bound")])
+def test_a_bound_that_is_met_is_the_optimum(bound: float, said: str) -> None:
+    build, supply = cp.Variable(3, name="build", boolean=True), cp.Variable(3, name="supply", nonneg=True)
+    cost = np.array([1.0, 2.0, 4.0])
+    below = hf.ArgMin(supply, cost @ supply, [cp.sum(supply) == 2, supply <= 1.2 * build])
+    problem = hf.Problem(hf.Minimize(server=np.array([3.0, 1.0, 0.5]) @ build + cost @ supply), below)
+    result = problem.solve(progress=False)
+    again = replace(result, value=6.8, history={**result.history, "bound": np.array([bound])})
+    assert result.value == pytest.approx(6.8, abs=1e-9) and said in rest_of(problem.compile(progress=False), again).words

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from hierfl.analysis.theorems import Prescription
-from hierfl.language.printing.card import WIDTH, Card, Shown
+from hierfl.language.printing.card import WIDTH, Card, Shown, count_text
 from hierfl.language.printing.text import point_text
 
 if TYPE_CHECKING:
@@ -325,12 +325,12 @@ class CheckReport(Shown):
 
 def _in_words(prescription: Prescription) -> str:
     parts = [
-        f"rounds {_number(prescription.rounds)}",
+        f"rounds {count_text(prescription.rounds)}",
         f"step size {_number(prescription.step)}",
-        f"local steps {_number(prescription.local_steps)}",
+        f"local steps {count_text(prescription.local_steps)}",
     ]
     if prescription.iterations is not None:
-        parts.append(f"horizon K {_number(prescription.iterations)}")
+        parts.append(f"horizon K {count_text(prescription.iterations)}")
     parts += [f"{name} {_number(value)}" for name, value in (prescription.extra or {}).items()]
     parts.append(f"bound {_number(prescription.bound)}")
     return ", ".join(parts)

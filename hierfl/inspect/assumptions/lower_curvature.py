@@ -416,7 +416,7 @@ def _violation(study: Examination, name: str, assumption: str, base: _Base, othe
     if level.kind != "equilibrium":
         wanted = "convex" if level.sign > 0 else "concave"
         what = f"not {wanted}" if ratio < -1e-9 else f"{wanted} but not strongly {wanted}"
-        reason = f"{what}: along a direction the curvature is {level.sign * ratio:.2e}"
+        reason = f"{what}: along a direction the curvature is {f'{level.sign * ratio:.2e}' if ratio < -1e-9 else 0}"
         return Finding(name, "violated", reason, assumption, witness=witness)
     kind = "not monotone" if ratio < -1e-9 else "monotone at best: not strongly monotone"
     return Finding(name, "violated", f"{kind}: {_QUOTIENT} = {ratio:.6g}", assumption, witness=witness)

@@ -60,6 +60,7 @@ from hierfl.run_standing import (
     UNKNOWN,
     Drift,
     Rest,
+    flat_far_away,
     growing,
     running_away,
     words_of,
@@ -176,7 +177,9 @@ def rest_of(compiled: CompiledProblem, result: Result) -> Rest:
     first = objective[0] if objective.size and np.isfinite(objective[0]) else result.value
     small = FLAT * (abs(value) + abs(float(first) - result.value))
     verdict = RUNS_AWAY if away else _verdict(result, near, NEAR * (1.0 + float(np.linalg.norm(x))), small, drift)
-    if verdict == AT_REST and not near.distance_bound < np.inf and (away := growing(result.trajectory, compiled.upper.entries)):
+    if verdict == AT_REST and not near.distance_bound < np.inf and (
+        away := growing(result.trajectory, compiled.upper.entries) or flat_far_away(result.trajectory, near.distance_estimate)
+    ):
         verdict, near = RUNS_AWAY, near._replace(distance_estimate=UNKNOWN)
     gained, error = (UNKNOWN, UNKNOWN) if drift is None else drift[:2]
     rest = Rest(verdict, *near[:-1], gained, error, jump=jump)
@@ -193,7 +196,8 @@ def _by_bound(result: Result, bound: float) -> Rest:
     short = abs(result.value - bound)
     if not np.isfinite(short):
         return Rest(OUT_OF_ROUNDS, words="no bound of f was found")
-    words = f"f(x) is at most {short:.1e} from the optimum (by its bound; reference(certificate='global') says how that is known)"
+    where = f"at most {short:.1e} from the optimum" if short else "the optimum"
+    words = f"f(x) is {where} (by its bound; reference(certificate='global') says how that is known)"
     return Rest(AT_REST if result.ended == PROVED else OUT_OF_ROUNDS, value_bound=short, words=words)
 
 

@@ -39,7 +39,7 @@ from hierfl.inspect.argument_checks import require_positive, require_tolerance, 
 from hierfl.inspect.implicit.points import OUTSIDE, Points, shown
 from hierfl.inspect.implicit.smoothing import ball_points, rounding, smoothed_gradient
 from hierfl.jaxtools.precision import double_precision
-from hierfl.language.printing.card import Card, Shown
+from hierfl.language.printing.card import Card, Shown, size_text
 
 PASSES = 12
 FALL = 0.9  # another pass while it shortens by more than a tenth
@@ -366,7 +366,7 @@ class Stationarity(Shown):
         verdict, _, why = self.verdict.partition(": ")
         rows = [
             ("because", why),
-            ("distance", f"{self.distance:.3g} at most, of 0 from the slopes of f within {self.eta:g} of x"),
+            ("distance", f"{size_text(self.distance, '.3g')} at most, of 0 from the slopes of f within {self.eta:g} of x"),
             ("f^eta", f"slope {self.smoothed_norm:.3g}, 95% interval [{low:.3g}, {high:.3g}], eta = {self.eta:g}"),
             ("from", f"{len(self.gradients)} gradients" + ("" if self.jump is None else f"; f jumps: {self.jump}")),
         ]
@@ -436,7 +436,7 @@ def _verdict(distance: float, eta: float, tolerance: float, longest: float, lost
     if distance <= tolerance:
         return (
             f"stationary: a convex combination of gradients of f at points of X within {eta:g} of x, plus a normal of X at one such "
-            f"point, has norm {distance:.3g}, at most the tolerance ({units}); no jump of f was seen between them{note}"
+            f"point, has norm {size_text(distance, '.3g')}, at most the tolerance ({units}); no jump of f was seen between them{note}"
         )
     return (
         f"not certified: the shortest combination found of gradients of f at points of X within {eta:g} of x, plus a normal of X at "

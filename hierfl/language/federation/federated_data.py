@@ -81,14 +81,15 @@ class Federation(Shown):
         edges: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         if not isinstance(clients, Sequence):
-            raise DataError(f"Federation(clients=...) takes a list of hf.Client, not {type(clients).__name__}.")
+            hint = " Write [client]." if isinstance(clients, Client) else " Its values are a list by list(clients.values())." if isinstance(clients, Mapping) else ""
+            raise DataError(f"Federation(clients=...) takes a list of hf.Client, not {type(clients).__name__}.{hint}")
         object.__setattr__(self, "clients", tuple(clients))
         object.__setattr__(self, "server", server)
         if not self.clients:
             raise DataError("a Federation needs at least one client.")
         for place, client in enumerate(self.clients):
             if not isinstance(client, Client):
-                raise DataError(f"clients[{place}] is {type(client).__name__}, not a hf.Client.")
+                raise DataError(f"clients[{place}] is {type(client).__name__}, not a hf.Client. Write hf.Client({{sample: rows}}) for each.")
         if server is not None and not isinstance(server, Client):
             raise DataError(f"server is {type(server).__name__}, not a hf.Client.")
         self._check_names()

@@ -25,7 +25,7 @@ from hierfl.language.federation.given_arrays import (
 )
 from hierfl.language.federation.sample_values import check_table, in_one_order, parameters_by_client, sample_value
 from hierfl.language.sample import ClientParameter, Sample
-from hierfl.near_names import near_names, suggests_names
+from hierfl.near_names import as_given, near_names, suggests_names
 
 _TRIES = 1000
 
@@ -302,7 +302,7 @@ def _check_settings(
     if scheme is not None and (isinstance(scheme, type) or not hasattr(scheme, "assign")):
         hint = f" For that name {near_names(scheme, SCHEMES)}" if isinstance(scheme, str) else ""
         raise DataError(
-            f"scheme={scheme!r}: an instance of a partition scheme, such as hf.IID() or hf.Dirichlet(0.1, labels).{hint}"
+            f"scheme={as_given(scheme)}: an instance of a partition scheme, such as hf.IID() or hf.Dirichlet(0.1, labels).{hint}"
         )
 
 

@@ -21,6 +21,18 @@ WIDTH, LINES = 100, 12
 LINES_OF_A_ROW = 2
 SHORT = 8  # scalars that are written out
 FOLDED_LINES = 200
+ROUNDING = 1e-15  # below which digits of a slope or a residual say nothing
+COUNTED = 1e9  # from which a count's digits say nothing
+
+
+def size_text(value: float, form: str = ".2g") -> str:
+    """A length, at least 0: rounding as such, whatever its digits."""
+    return "0" if value == 0 else f"below {ROUNDING:g}" if value < ROUNDING else f"{value:{form}}"
+
+
+def count_text(value: float) -> str:
+    """A count: all of its digits where somebody could count so far, ``1.5e16`` beyond."""
+    return f"{value:,.0f}" if value < COUNTED else f"{value:.1e}".replace("e+", "e")
 
 
 @dataclass(frozen=True)

@@ -473,3 +473,13 @@ def test_a_missing_bound_names_the_variables_that_nothing_bounds(on_x: bool, on_
     missing = [finding for finding in report if "no bound on" in finding.reason]
     assert missing and all(f"nothing is known to bound {named} on the declared sets" in finding.advice for finding in missing)
     assert missing[0].advice in report.details and report.page["to do"].count(missing[0].advice) == 1
+
+
+def test_numbers_are_told_in_the_digits_that_mean_something() -> None:
+    """No curvature is 0 and no -0.00e+00, and rounds that nobody counts have two digits."""
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    best = hf.Problem(hf.Minimize(clients=x @ y), hf.ArgMax(y, x @ y, [cp.norm1(y) <= 1]), [cp.abs(x) <= 2])
+    assert check(best)["strong convexity"].reason == "concave but not strongly concave: along a direction the curvature is 0"
+    near = hf.ArgMin(y, cp.sum_squares(y - x), [y >= 0, y <= 2])
+    report = check(hf.Problem(hf.Minimize(clients=0.5 * cp.sum_squares(x + 1 - y)), near, [cp.abs(x) <= 2]))
+    assert "prescribes rounds 1.5e16, step size" in " ".join(str(report).split()) and "e+1" not in report.details
