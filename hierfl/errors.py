@@ -214,7 +214,7 @@ class RestWarning(HierflWarning):
 
 
 class FeasibilityWarning(HierflWarning):
-    """An x whose answers violate an upper constraint; names the constraint, by how much, and whose answer it is."""
+    """An x whose answers violate an upper constraint, which is named, by how much, and whose answer it is; or a start outside X."""
 
 
 class ExpectationWarning(HierflWarning):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.solvers import ZOHFL, FedAvg
+from hierfl.solvers import ZOHFL, FedAvg, FedRZO
 from tests.small_declarations import leaves, quadratic
 
 
@@ -223,3 +223,14 @@ def test_warnings_are_of_the_line_that_asked_and_of_each_problem_that_has_them()
         tied().implicit(1.0)
     assert [one.category for one in told] == [hf.errors.LowerLevelWarning] * 2
     assert {one.filename for one in told} == {__file__} and told[1].lineno == told[0].lineno + 1
+
+
+@pytest.mark.parametrize("solver", [None, FedRZO(smoothing=0.1, step_size=0.1)])
+def test_a_start_outside_x_is_told(solver: FedRZO | None) -> None:
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(y - 5)), hf.ArgMin(y, cp.sum_squares(y - x)), [x <= 2])
+    with pytest.warns(hf.FeasibilityWarning, match=r"x0 is 4.24 outside X.*\[2. 2.\]"):
+        problem.solve(solver, x0=[5, 5], rounds=2, progress=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", hf.FeasibilityWarning)
+        problem.solve(solver, x0=[2 + 1e-9, 1], rounds=2, progress=False)

@@ -13,7 +13,15 @@ import scipy.stats
 from hierfl.atoms.intervals import Interval
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Data
-from hierfl.errors import DeclarationError, DivergedError, EmptyLowerSetError, LowerLevelError, SettingError
+from hierfl.errors import (
+    DeclarationError,
+    DivergedError,
+    EmptyLowerSetError,
+    FeasibilityWarning,
+    LowerLevelError,
+    SettingError,
+    warn,
+)
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.text import expression_text
@@ -94,6 +102,16 @@ def require_start_in_x(compiled: CompiledProblem, start: np.ndarray, what: str) 
             f"{what}: the theorem is about runs that begin in X, and x0 is {away:.3g} away from it: begin at the nearest point, "
             f"{np.array2string(nearest, threshold=8, precision=8)}."
         )
+
+
+@double_precision
+def tell_if_outside(compiled: CompiledProblem, start: np.ndarray) -> None:
+    """Warn that a flat start is not in X, as methods treat it each in its own way."""
+    nearest = on_upper_set(compiled, start[None])[0]
+    away = float(np.linalg.norm(nearest - start))
+    if away > AS_GIVEN * (1 + np.linalg.norm(start)):
+        shown = np.array2string(nearest, threshold=8, precision=8)
+        warn(FeasibilityWarning(f"x0 is {away:.3g} outside X: rounds begin there as they are written, and whatever asks for f begins at the nearest point, {shown}."))
 
 
 @double_precision

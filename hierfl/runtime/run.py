@@ -12,7 +12,13 @@ import numpy as np
 
 from hierfl.analysis.variable_bounds import require_continuous
 from hierfl.compiler.compiled_problem import CompiledProblem, verify_sets
-from hierfl.compiler.starting_points import on_upper_set, require_nonempty, require_start_in_x, start_points
+from hierfl.compiler.starting_points import (
+    on_upper_set,
+    require_nonempty,
+    require_start_in_x,
+    start_points,
+    tell_if_outside,
+)
 from hierfl.errors import DivergedError, LowerLevelWarning, SettingError, TheoryWarning, warn
 from hierfl.jaxtools.interruption import CutShort, heed, heeded, impatient, reason, rest
 from hierfl.jaxtools.precision import double_precision
@@ -206,6 +212,8 @@ def _starts(compiled: CompiledProblem, settings: RunSettings) -> np.ndarray:
     runs = len(settings.all_seeds)
     count = 1 if settings.restarts is None else runs
     points = start_points(compiled, settings.x0, count, settings.seed)
+    if settings.x0 is not None:
+        tell_if_outside(compiled, points[0])
     return np.broadcast_to(points, (runs, compiled.upper.size))
 
 
