@@ -115,7 +115,7 @@ bench: $(VENV)/.run
 	$(BIN)/python -m tests.benchmarks.scale --owners
 	$(BIN)/python -m tests.benchmarks.gpu
 
-# methods on implicit functions at equal calls, kept in tests/benchmarks/leagues.json; what is finished is not run again
+# methods on implicit functions at equal calls, in about an hour, kept in tests/benchmarks/leagues.json; what is finished is not run again
 leagues: $(VENV)/.run
 	@$(BIN)/python -m pip install -qqq --disable-pip-version-check -e ".[bench]"
 	$(BIN)/python -m tests.benchmarks.leagues --folder .cache/leagues $(RUN_ARGS)

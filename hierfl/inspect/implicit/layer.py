@@ -515,6 +515,6 @@ def _by_variable(variables: Shapes, value: Any, what: str) -> dict[int, Array]:
         if not is_real:
             raise DataError(f"{what} for {variable.name()!r} is {given!r}; expected real numbers.")
         if array.shape != shape:
-            raise DataError(f"{what} for {variable.name()!r} has shape {array.shape}; expected {shape}. A batch goes through jax.vmap.")
+            raise DataError(f"{what} for {variable.name()!r} has shape {array.shape}; expected {shape}. A batch goes through jax.vmap, or has one more first axis in PyTorch.")
         found[variable.id] = array
     return found
