@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 
 from hierfl.compiler.parametric.level_form import LevelForm, Thetas
 from hierfl.compiler.parametric.row_block import SeparateBlock
-from hierfl.compiler.programs.backends import daqp_pairs
+from hierfl.compiler.programs.backends import FIRMER, daqp_pairs
 from hierfl.compiler.programs.cones import ZERO
 from hierfl.compiler.programs.side_by_side import adjoints_side_by_side, pairs_side_by_side
 from hierfl.compiler.programs.small_and_sparse import as_array
@@ -149,7 +149,7 @@ class ManyPrograms:
 
     def _held_by_daqp(self) -> Rows:
         """The rows that hold by DAQP, asked about each program by itself."""
-        _, z, _ = daqp_pairs(self.p, self.q, self.a, self.b, self.equal, firmer=not self._definite.all())
+        _, z, _ = daqp_pairs(self.p, self.q, self.a, self.b, self.equal, firmer=0.0 if self._definite.all() else FIRMER)
         return np.asarray(self.equal | (z > 0))
 
     def _step(self, held: Rows, good: float = 1e-6) -> tuple[Stack, Stack]:

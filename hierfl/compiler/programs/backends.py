@@ -106,7 +106,7 @@ FILLED = 0.1  # of A's entries, from which many of them are dense
 FEW = 100  # scalars up to which everything is
 STRICT = 1e-10  # of the largest curvature, that the smallest has to be
 INFINITE = 1e30
-FIRMER = 1e-6  # the curvature that flat programs get, whose numbers are about 1
+FIRMER, OF_ONE = 1e-6, 1e-8  # the curvature that flat programs get, whose numbers are about 1, and those that are flat in one entry
 
 
 class Daqp(Backend):
@@ -135,7 +135,7 @@ class Daqp(Backend):
 
     def solve(self, program: ConvexProgram) -> ProgramSolution:
         p, a = as_array(program.p)[None], as_array(program.a)[None]
-        flat = len(self._curved(program)) < program.width
+        flat = OF_ONE if len(self._curved(program)) < program.width else 0.0
         u, z, work = daqp_pairs(p, program.q[None], a, program.b[None], program.equal, flat)
         if not np.isfinite(u).all():  # another solver tells why
             return program.none(FAILED)
@@ -148,12 +148,12 @@ def daqp_pairs(
     a: np.ndarray,
     b: np.ndarray,
     equal: np.ndarray,
-    firmer: bool = False,
+    firmer: float = 0.0,
     is_map: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(u, z, iterations) of dense programs, P (k or 1, width, width), q (k, width), A (k or 1, rows, width), b (k, rows); NaN where none is found.
 
-    ``firmer`` adds a little curvature, without which DAQP cannot treat what is flat: the rows that hold are mostly the same.
+    ``firmer`` is a little curvature that is added, without which DAQP cannot treat what is flat: the rows that hold are mostly the same.
     With ``is_map`` P need not be symmetric.
     """
     count = len(q)
@@ -166,7 +166,7 @@ def daqp_pairs(
     bent = stiff * unit if together else np.maximum(stiff * unit, pull)  # with which P / stiff stays one matrix
     weight = np.where(bent > 0, bent, np.where(pull > 0, pull, 1.0))
     scale = (unit / weight)[:1] if together else unit / weight
-    scaled = np.ascontiguousarray(p * scale[:, None, None] + (FIRMER * np.eye(q.shape[1]) if firmer else 0.0))
+    scaled = np.ascontiguousarray(p * scale[:, None, None] + (firmer * np.eye(q.shape[1]) if firmer else 0.0))
     rows = np.ascontiguousarray(a / sizes[..., None])
     low, costs = np.ascontiguousarray(bounds / unit[:, None]), np.ascontiguousarray(q / weight[:, None])
     if together:
