@@ -95,23 +95,23 @@ def require_start_in_x(compiled: CompiledProblem, start: np.ndarray, what: str) 
     SettingError
         Saying how far it is away, and what nearest point of X to take.
     """
-    nearest = on_upper_set(compiled, start[None])[0]
-    away = float(np.linalg.norm(nearest - start))
+    away, nearest = _away(compiled, start)
     if away > INSIDE * (1 + np.linalg.norm(start)):
-        raise SettingError(
-            f"{what}: the theorem is about runs that begin in X, and x0 is {away:.3g} away from it: begin at the nearest point, "
-            f"{np.array2string(nearest, threshold=8, precision=8)}."
-        )
+        raise SettingError(f"{what}: the theorem is about runs that begin in X, and x0 is {away:.3g} away from it: begin at the nearest point, {nearest}.")
 
 
 @double_precision
 def tell_if_outside(compiled: CompiledProblem, start: np.ndarray) -> None:
     """Warn that a flat start is not in X, as methods treat it each in its own way."""
-    nearest = on_upper_set(compiled, start[None])[0]
-    away = float(np.linalg.norm(nearest - start))
+    away, nearest = _away(compiled, start)
     if away > AS_GIVEN * (1 + np.linalg.norm(start)):
-        shown = np.array2string(nearest, threshold=8, precision=8)
-        warn(FeasibilityWarning(f"x0 is {away:.3g} outside X: rounds begin there as they are written, and whatever asks for f begins at the nearest point, {shown}."))
+        warn(FeasibilityWarning(f"x0 is {away:.3g} outside X: rounds begin there as they are written, and whatever asks for f begins at the nearest point, {nearest}."))
+
+
+def _away(compiled: CompiledProblem, start: np.ndarray) -> tuple[float, str]:
+    """(how far a flat start is from X, its nearest point there in text)."""
+    nearest = on_upper_set(compiled, start[None])[0]
+    return float(np.linalg.norm(nearest - start)), np.array2string(nearest, threshold=8, precision=8)
 
 
 @double_precision

@@ -118,6 +118,8 @@ class Study(Shown):
         self.starts = starts
         if not isinstance(settings, Mapping | None):
             raise SettingError(f"settings={settings!r}: a mapping of keywords of solve(), such as {{'queries': 'raw'}}.")
+        if seeds is None:
+            raise SettingError("seeds=None: how many runs there are of each solver on each problem, or a list of seeds.")
         given = {"seeds": seeds, **(settings or {})}
         taken = {"budget", "communication_limit", "time_limit", "rounds", "evaluate_every", "checkpoint", "resume", "progress", "x0", "restarts", "seed"} & set(given)
         if taken:

@@ -192,6 +192,7 @@ def test_who_does_not_fit_or_does_not_count_is_named() -> None:
         ({"settings": {"rounds": 3}}, "'rounds' is the study's own"),
         ({"settings": {"quries": "raw"}}, "queries"),
         ({"seeds": 0}, "at least one"),
+        ({"seeds": None}, "how many runs"),
     ],
 )
 def test_what_is_no_study_is_said(given: dict[str, Any], told: str) -> None:

@@ -123,11 +123,13 @@ class Daqp(Backend):
         if width > FEW and not is_dense(program.a) and program.a.nnz < FILLED * width * rows:
             return False
         p, curved = as_array(program.p), self._curved(program)
+        if len(curved) < width - 1:
+            return False
         try:
             np.linalg.cholesky(p[np.ix_(curved, curved)] - STRICT * np.abs(p).max() * np.eye(len(curved)))
         except np.linalg.LinAlgError:
             return False
-        return len(curved) >= width - 1
+        return True
 
     @staticmethod
     def _curved(program: ConvexProgram) -> np.ndarray:
