@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
+from hierfl.inspect.implicit.jumps import jump_beside
 from hierfl.inspect.implicit.rest import slope_where_cheap
 from hierfl.run_standing import Rest, flat_far_away, how_far, runs_away, still_improving, words_of
 from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedRZO
@@ -149,8 +150,11 @@ def test_a_value_that_no_x_attains_is_told(selection: str | None) -> None:
 def test_a_jump_beside_a_point_at_rest_is_told_and_a_constant_is_called_flat() -> None:
     u, v = cp.Variable(2, name="u"), cp.Variable(name="v")
     worst = hf.ArgMin(v, (u[0] - u[1]) * v, [v >= -1, v <= 1], selection="pessimistic")
-    result = hf.Problem(hf.Minimize(2 * v + cp.sum_squares(u)), worst, [cp.abs(u) <= 2]).solve(progress=False)
+    problem = hf.Problem(hf.Minimize(2 * v + cp.sum_squares(u)), worst, [cp.abs(u) <= 2])
+    result = problem.solve(progress=False)
     assert result.value == pytest.approx(-2.0, abs=1e-6) and "from -2 to 2" in str(result)
+    beside = np.array([1e-13, 0.0])  # at the jump itself the worst of the tied is 2
+    assert "from -2 to 2" in jump_beside(problem.compile(progress=False), beside, float(problem.implicit(beside)))
     flat = hf.Problem(hf.Minimize(v), hf.ArgMin(v, cp.square(v - 2) + 0 * u[0]), [cp.abs(u) <= 2]).solve(progress=False)
     assert "x does not matter" in flat.standing
 

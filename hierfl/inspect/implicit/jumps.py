@@ -43,7 +43,8 @@ def jump_beside(compiled: CompiledProblem, x: np.ndarray, value: float) -> str:
             here, near = middle, between
         else:
             beyond, worse = middle, between
-    if not large < worse - near < np.inf or here is x:
+    may_attain = here is x and level.selection != "pessimistic"  # a worst value is upper semicontinuous: at the jump itself it is that beyond
+    if not large < worse - near < np.inf or may_attain:
         return ""
     sides = f"from {compiled.sign * near + 0.0:.6g} to {compiled.sign * worse + 0.0:.6g}, at x = {np.array2string(beyond, precision=6, threshold=6)}"
     attains = ". selection='optimistic' attains it" if level.selection is None else ""
