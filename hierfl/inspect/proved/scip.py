@@ -188,7 +188,7 @@ def _written(program: SingleLevel, units: np.ndarray, opened: float = 0.0, least
         "whole": list(map(bool, unknowns.whole)),
         "definitions": [(one.place, one.kind, plain(one.argument), float(one.exponent)) for one in unknowns.definitions],
         "equations": list(map(row, program.all_equations)),
-        "inequalities": list(map(row, program.inequalities)),
+        "inequalities": [*map(row, program.inequalities), *map(row, program.implied)],
         "pairs": program.pairs,
         "objective": plain(program.objective),
         "tolerance": FEASIBILITY,
@@ -265,13 +265,14 @@ def nothing_below(program: SingleLevel, value: float, gap: float, until: float, 
     rows = [*program.inequalities, Polynomial.sum_of([(1.0, below), (-1.0, program.objective)])]
     wanted = replace(program, objective=Polynomial({}), inequalities=rows)
 
-    def search(in_units: bool, **settings: float) -> Search:
+    def search(wanted: SingleLevel, in_units: bool, **settings: float) -> Search:
         return _searched(wanted, None, gap, until, show, sign, None, {"limits/solutions": 1, **settings}, FEASIBILITY, in_units=in_units)
 
-    found, others = search(False), [(in_units, settings) for in_units in (True, False) for settings in OTHERS]  # in units more may be missing in some rows
+    found, others = search(wanted, False), [(in_units, settings) for in_units in (True, False) for settings in OTHERS]  # in units more may be missing in some rows
+    fewest = replace(wanted, implied=[])
     while found.failed and others:
         in_units, settings = others.pop(0)
-        found = search(in_units, **settings)
+        found = search(fewest, in_units, **settings)
     return found
 
 

@@ -42,6 +42,7 @@ from hierfl.inspect.proved.conditions import (
     refuse,
     require_written,
 )
+from hierfl.inspect.proved.dualities import primal_dual_row, without_products
 from hierfl.inspect.proved.polynomials import Entries, Environment, Polynomial, Translator, Unknowns
 from hierfl.inspect.proved.quotients import Quotient, with_quotients
 from hierfl.inspect.proved.squares import as_squares
@@ -78,6 +79,7 @@ class SingleLevel:
     forces: list[Polynomial] = field(default_factory=list)
     abnormal: list[Polynomial] = field(default_factory=list)
     inequalities: list[Polynomial] = field(default_factory=list)
+    implied: list[Polynomial] = field(default_factory=list)  # at least 0 by all the others, which a relaxation does not see
     slacks: list[tuple[int, Polynomial]] = field(default_factory=list)  # unknowns that are these
     pairs: list[tuple[int, int]] = field(default_factory=list)
     quotients: list[Quotient] = field(default_factory=list)  # unknowns that are these; their rows are among the equations
@@ -109,7 +111,7 @@ class SingleLevel:
     @property
     def degenerate(self) -> SingleLevel | None:
         """The points, solutions or not, at which no constraint qualification of some lower level holds; None where there are none."""
-        return replace(self, forces=self.abnormal, abnormal=[]) if self.abnormal else None
+        return replace(self, forces=self.abnormal, abnormal=[], implied=[]) if self.abnormal else None
 
     def alone(self, places: set[int]) -> SingleLevel:
         """What is said of some unknowns alone, with nothing to minimise."""
@@ -123,6 +125,7 @@ class SingleLevel:
             equations=[one for one in (*self.equations, *self.forces) if within(one)],
             forces=[],
             inequalities=[one for one in self.inequalities if within(one)],
+            implied=[one for one in self.implied if within(one)],
             slacks=[(place, one) for place, one in self.slacks if place in places],
             pairs=[pair for pair in self.pairs if pair[0] in places],
         )
@@ -176,10 +179,10 @@ class _Writer:
         for one in compiled.coupled.conditions:
             self._on_answers(one, x, answers)
         program.objective = Polynomial.sum_of((compiled.sign * w, value) for w, value in self._terms(x, answers))
-        program.objective = as_squares(self._plainer(program.objective, 1.0), unknowns, 1.0)
-        program.inequalities = [as_squares(self._plainer(one, -1.0), unknowns, -1.0) for one in program.inequalities]
+        program.objective = as_squares(without_products(program.objective, self.dualities, 1.0), unknowns, 1.0)
+        program.inequalities = [as_squares(without_products(one, self.dualities, -1.0), unknowns, -1.0) for one in program.inequalities]
         program.inequalities += unknowns.inequalities
-        others = [program.objective, *program.inequalities, *(slack for _, slack in program.slacks)]
+        others = [program.objective, *program.inequalities, *program.implied, *(slack for _, slack in program.slacks)]
         kept, forces = len(program.equations), len(program.forces)
         if self.curved:
             program.abnormal.append(Polynomial.sum_of([(-1.0, 1.0), *((1.0, Polynomial({(place,): 1.0})) for place in self.curved)]))
@@ -189,18 +192,6 @@ class _Writer:
         first, last = kept + forces, kept + forces + len(program.abnormal)
         program.equations, program.forces, program.abnormal = [*rows[:kept], *rows[last:]], rows[kept:first], rows[first:last]
         return program
-
-    def _plainer(self, one: Polynomial, sign: float) -> Polynomial:
-        """The same number at solutions of the lower level, without products that its duality says in fewer: tolls times flows are the prices of
-        demands, less the costs of flows, and prices times outputs those of demands, less the rents of rows and the costs of others.
-        """
-        for duality in self.dualities:
-            products = _mixed(duality)
-            if products and products <= _mixed(one):
-                product = min(products)
-                other = Polynomial.sum_of([(1.0, one), (-one.terms[product] / duality.terms[product], duality)])
-                one = other if _bent(other, sign) < _bent(one, sign) else one
-        return one
 
     # --- constraints on x ------------------------------------------------------------------------------------------
 
@@ -364,7 +355,10 @@ class _Writer:
         own_places = set(range(begin, len(unknowns.low)))
         moving = [i for i, one in enumerate(slope) if any(set(product) - own_places for product in one.terms)]
         told = Polynomial.sum_of([(1.0, duality), *((-1.0, u[i] * slope[i]) for i in moving), *((1.0, level.paid(i, u[i], found.z)) for i in moving)])
-        self.dualities += [duality, told]
+        if not found.curved:  # elsewhere upper terms are asked for where there are no such multipliers as well
+            self.dualities += [duality, told]
+        row = primal_dual_row(duality, level, u, found.z, unknowns, form.is_map)
+        program.implied += [] if row is None else [row]
         if others:
             own_cost = level.cost(u)
             program.inequalities += [Polynomial.sum_of([(1.0, level.cost(other)), (-1.0, own_cost)]) for other in others]
@@ -480,13 +474,3 @@ def _mean_of(each: Sequence[Entries], shares: np.ndarray) -> Entries:
     """A mean of what the clients have, entry by entry."""
     columns = zip(*(np.ravel(own) for own in np.broadcast_arrays(*each)))
     return np.array([*(Polynomial.sum_of(zip(shares, column)) for column in columns), None], dtype=object)[:-1]
-
-
-def _mixed(one: Polynomial) -> set[tuple[int, ...]]:
-    """The products of several unknowns in a sum, squares left out."""
-    return {places for places in one.terms if len(places) > 1 and not (len(places) == 2 and places[0] == places[1])}
-
-
-def _bent(one: Polynomial, sign: float) -> int:
-    """How many products there are, with squares of the other sign, which bend the wrong way."""
-    return sum(len(places) > 1 and (places[0] != places[-1] or sign * value < 0) for places, value in one.terms.items())
