@@ -230,7 +230,7 @@ class _Proof:
         """(a point, the values of all unknowns there), None where none is found, or there is no time; the search then tells that."""
         with Waiting("a first point", self.show), suppress(CutShort):
             found = find(*given)
-            return found, None if found is None else self._all_values(found)
+            return found, None if found is None or self.program.pessimistic else self._all_values(found)
         return None, None
 
     # --- before ------------------------------------------------------------------------------------------------------
@@ -329,6 +329,8 @@ class _Proof:
         if status == PROVED:
             holds = "the bound holds" if not curved else f"a second search finds nothing better by more than {self.gap:.0e}"
             how += f"; {holds} even where every row may be violated by that tolerance"
+        if self.program.pessimistic:
+            how += "; of several lower solutions y is the worst for f"
         if found.tied:
             how += "; of several lower solutions y is the best for f, as optimality conditions mean it: problem.implicit(x), which takes one without regard to f, may differ"
         return described(self.compiled, found, bound, gap, status, how)
@@ -386,7 +388,7 @@ class _Proof:
     def _as_told(self, plain: Found, values: np.ndarray) -> Found | None:
         """The same x with the y that the program has, where the lower level has it among several."""
         solution = plain.evaluation.solution
-        if solution is None:
+        if solution is None or self.program.pessimistic:
             return None
         said: list[np.ndarray] = []
 

@@ -46,6 +46,7 @@ from hierfl.inspect.proved.dualities import primal_dual_row, without_products
 from hierfl.inspect.proved.polynomials import Entries, Environment, Polynomial, Translator, Unknowns
 from hierfl.inspect.proved.quotients import Quotient, with_quotients
 from hierfl.inspect.proved.squares import as_squares
+from hierfl.inspect.proved.tied_level import TiedLevel, told_worst
 from hierfl.language.coupled import CLIENTS_MEAN, FEDERATION, ROW, CoupledCondition
 from hierfl.language.expectation import SampleAverage, total
 from hierfl.language.printing.text import expression_text
@@ -85,6 +86,7 @@ class SingleLevel:
     quotients: list[Quotient] = field(default_factory=list)  # unknowns that are these; their rows are among the equations
     upper: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
     followers: list[Follower] = field(default_factory=list)
+    pessimistic: bool = False  # whether there are further solutions, without followers, that are the worst for the objective
 
     def completed(self, x: np.ndarray, answers: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
         """All values, from x and every owner's (u, z); of a pair the one that is nearer to 0 is 0."""
@@ -158,6 +160,7 @@ class _Writer:
     program: SingleLevel = field(default_factory=SingleLevel)
     dualities: list[Polynomial] = field(default_factory=list)  # 0 by the conditions of the lower level
     curved: list[int] = field(default_factory=list)  # multipliers that a constraint qualification is about
+    worst: list[TiedLevel] = field(default_factory=list)
 
     @cached_property
     def translator(self) -> Translator:
@@ -178,7 +181,7 @@ class _Writer:
         answers = self._followers(x)
         for one in compiled.coupled.conditions:
             self._on_answers(one, x, answers)
-        program.objective = Polynomial.sum_of((compiled.sign * w, value) for w, value in self._terms(x, answers))
+        program.objective = self._at_worst(Polynomial.sum_of((compiled.sign * w, value) for w, value in self._terms(x, answers)))
         program.objective = as_squares(without_products(program.objective, self.dualities, 1.0), unknowns, 1.0)
         program.inequalities = [as_squares(without_products(one, self.dualities, -1.0), unknowns, -1.0) for one in program.inequalities]
         program.inequalities += unknowns.inequalities
@@ -265,6 +268,8 @@ class _Writer:
         if compiled.declaration.lower_level is None:
             return []
         point, stages = np.zeros(compiled.upper.size), compiled.exact.stages
+        if len(stages) > 1 and any(map(told_worst, stages)):
+            raise refuse("one lower level alone where selection='pessimistic' asks for the worst of several solutions.")
         forms = list(map(self._form, stages))
         others = self._answers_elsewhere(forms[0]) if len(stages) == 1 else []
         found: list[dict[int, Entries]] = []
@@ -285,11 +290,6 @@ class _Writer:
         """
         method, level = stage.method, stage.oracles.declaration.lower_level
         assert method is not None and level is not None
-        if level.selection == "pessimistic" and not method.structure.strict:
-            raise refuse(
-                "the best of several lower solutions to be meant: optimality conditions are those of the optimistic one, and selection='pessimistic' "
-                "asks for the worst. Make the lower level strictly convex, or leave the selection out."
-            )
         try:
             form = level_solver(method.structure).form
         except NoStandardFormError as reason:
@@ -339,17 +339,7 @@ class _Writer:
                 self._constrain(constraint, own)
         blocks, thetas = self._blocks(form, owner, own)
         level, begin = Level.of(blocks, thetas), len(unknowns.low)
-        width, height = blocks[-1].end
-        u = unknowns.array(np.full(width, -np.inf), np.inf)
-        seen = np.zeros(height, bool)
-        for block in blocks:
-            seen[block.heights[:, block.template.matrix.rows]] = True
-        slack = level.slack(u, height)
-        found = StationarityMultipliers.of(level, u, form.size, slack, seen, unknowns)
-        slope, pull = level.slope(u, unknowns), level.pull(found.z, width)
-        forces = [one for one in (a - b for a, b in zip(slope, pull)) if one.terms]
-        program.forces += forces
-        program.abnormal += found.abnormal(level, width) if found.curved else forces
+        u, slope, found = self._solution(level, blocks[-1].end[0], form.size)
         # 0 at a solution, where u'A'z is -b'z, row by row; and with z in place of slopes for entries whose cost moves with x
         duality = Polynomial.sum_of([(1.0, level.price(found.z)), *((1.0, a * b) for a, b in zip(u, slope))])
         own_places = set(range(begin, len(unknowns.low)))
@@ -362,13 +352,39 @@ class _Writer:
         if others:
             own_cost = level.cost(u)
             program.inequalities += [Polynomial.sum_of([(1.0, level.cost(other)), (-1.0, own_cost)]) for other in others]
+        own_places = set(range(begin, len(unknowns.low)))
+        if told_worst(stage):
+            self.worst.append(TiedLevel(level, u, form.size, own_places))
+        program.followers.append(Follower(np.array(list(map(place_of, u)), int), found.z, found.told, found.pairs, range(begin, len(unknowns.low))))
+        return stage.oracles.lower.split(u[: form.size])
+
+    def _solution(self, level: Level, width: int, size: int) -> tuple[Entries, list[Polynomial], StationarityMultipliers]:
+        """(u, the slopes of the objective there, its multipliers) of a level whose u begins with so many entries of y; the optimality conditions are written."""
+        program, height = self.program, sum(cone.size for cone in level.cones)
+        u, seen = program.unknowns.array(np.full(width, -np.inf), np.inf), np.zeros(height, bool)
+        seen[[i for i, _, _ in level.matrix]] = True
+        found = StationarityMultipliers.of(level, u, size, level.slack(u, height), seen, program.unknowns)
+        slope, pull = level.slope(u, program.unknowns), level.pull(found.z, width)
+        forces = [one for one in (a - b for a, b in zip(slope, pull)) if one.terms]
+        program.forces += forces
+        program.abnormal += found.abnormal(level, width) if found.curved else forces
         program.equations += found.equations
         program.inequalities += found.inequalities
         program.slacks += found.slacks
         program.pairs += found.pairs
         self.curved += found.curved
-        program.followers.append(Follower(np.array(list(map(place_of, u)), int), found.z, found.told, found.pairs, range(begin, len(unknowns.low))))
-        return stage.oracles.lower.split(u[: form.size])
+        return u, slope, found
+
+    def _at_worst(self, objective: Polynomial) -> Polynomial:
+        """The objective with, of every tied level that is meant pessimistically, a further solution that is the worst for it, by optimality conditions of its own."""
+        of_all = {place for tied in self.worst for place in tied.places}
+        for tied in self.worst:
+            v, _, _ = self._solution(tied.worst(objective, of_all, self.program.unknowns), len(tied.u), tied.size)
+            moved = {place_of(mine): place_of(other) for mine, other in zip(tied.u[: tied.size], v)}
+            objective = Polynomial.sum_of((value, Polynomial({tuple(sorted(moved.get(p, p) for p in places)): 1.0})) for places, value in objective.terms.items())
+            of_all |= set(moved.values())
+        self.program.pessimistic = bool(self.worst)
+        return objective
 
     def _blocks(self, form: LevelForm, owner: Owner, own: Environment) -> tuple[list[RowBlock], list[list[list[Any]]]]:
         """The parts of a form, with the entries of theta at each of their rows."""

@@ -211,6 +211,40 @@ def test_prices_upstairs_where_they_jump() -> None:
     assert float(found.x) == pytest.approx(5, abs=1e-3) and found.value == pytest.approx(12.5)  # (6 - q / 2 - 1) q
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_the_worst_of_several_solutions_against_linear_programs_on_a_grid(seed: int) -> None:
+    """Rows that move, a quadratic cost of one combination, and one that moves with x: the worst is a linear program over the lower solutions."""
+    rng, n, m = np.random.default_rng(seed), 3, 3
+    a, b, h = (rng.integers(low, high, size).astype(float) for low, high, size in ((-2, 3, (m, n)), (-2, 3, (m, 2)), (-3, 1, m)))
+    e, c, d, g = (rng.integers(low, high, size).astype(float) for low, high, size in ((-1, 2, n), (-3, 4, 2), (-3, 4, n), (-1, 2, n)))
+    curved, moved = float(seed % 3 > 0), float(seed % 3 > 1)
+    x, y = cp.Variable(2, name="x"), cp.Variable(n, name="y")
+    level = hf.ArgMin(y, e @ y + curved * cp.square(g @ y - moved * x[0]), [a @ y + b @ x >= h, y >= 0, y <= 2], selection="pessimistic")
+    found = proved(hf.Problem(hf.Minimize(server=c @ x + d @ y), level, [x >= 0, x <= 1]))
+
+    def worst(at: np.ndarray) -> float:
+        z = cp.Variable(n)
+        below = cp.Problem(cp.Minimize(e @ z + curved * cp.square(g @ z - moved * at[0])), [a @ z + b @ at >= h, z >= 0, z <= 2])
+        below.solve(solver=cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12)
+        if z.value is None:
+            return float("inf")
+        same = {"A_eq": curved * g[None], "b_eq": [curved * g @ z.value]}
+        bad = linprog(-d, A_ub=np.vstack([-a, e]), b_ub=[*(b @ at - h), e @ z.value + 1e-8], bounds=[(0, 2)] * n, **same)
+        return float(c @ at - bad.fun) if bad.status == 0 else float("inf")
+
+    assert worst(found.x) == pytest.approx(found.value, abs=1e-4)  # whose accuracy is the root of CVXPY's
+    assert min(worst(np.array(at) / 3) for at in np.ndindex(4, 4)) >= found.value - 1e-4
+
+
+def test_the_worst_of_each_client() -> None:
+    """Of 1 <= y, y[0] + y[1] = 2 + x + its share, whatever the client takes of it for nothing is worst where y[1] is largest: f = x / 2 + 1 / 2 + shares - x."""
+    x, y, share = cp.Variable(name="x"), cp.Variable(2, name="y"), hf.ClientParameter(name="share")
+    clients = hf.Federation([hf.Client({}, {share: value}) for value in (1.0, 2.0, 6.0)])
+    level = hf.ArgMin(y, 0 * y[0], [y >= 1, cp.sum(y) == 2 + x + share], scope="client", selection="pessimistic")
+    problem = hf.Problem(hf.Minimize(clients=y[1] - y[0] - 0.5 * x), level, [x >= 0, x <= 4], federation=clients)
+    assert proved(problem).value == pytest.approx(3.0)  # y = (1, 1 + x + share), a mean of x / 2 + share
+
+
 # --- larger, and ended early ------------------------------------------------------------------------------------------------
 
 
@@ -383,7 +417,9 @@ def test_what_has_no_optimality_conditions_here_is_refused_by_name() -> None:
 
     refused(hf.Equilibrium(y, y + cp.power(y, 3) - x, [y >= -1]), "affine in y")
     refused(hf.ArgMin(y, cp.sum_squares(y - x)), "geo_mean.* has no translation|GeoMean", cp.sum(y) - cp.geo_mean(x + 2))
-    refused(hf.ArgMin(y, x @ y, [y >= -1, y <= 1], selection="pessimistic"), "pessimistic")
+    refused(hf.ArgMin(y, x @ y, [y >= -1, y <= 1], selection="pessimistic"), "costs below that x does not move.*pessimistic", cp.sum(y))
+    refused(hf.ArgMin(y, y[0], [y >= x, y <= 3], selection="pessimistic"), "f linear in the y.*pessimistic")
+    refused(hf.ArgMin(y, y[0], [cp.norm(y - x) <= 1, y[1] <= 3], selection="pessimistic"), "linear rows.*pessimistic", cp.sum(y))
     strict = hf.ArgMin(y, cp.sum_squares(y - x), selection="pessimistic")
     assert proved(hf.Problem(hf.Minimize(server=f), strict, in_box)).value == pytest.approx(0, abs=1e-7)
     problem = hf.Problem(hf.Minimize(server=f), strict, in_box)
