@@ -233,14 +233,14 @@ def searched(
         Without the package pyscipopt.
     """
 
-    def search(floor: float | None, **settings: float) -> Search:
-        return _searched(program, start, gap, until, show, sign, floor, settings, opened, plain, float(program.is_linear))
+    def search(floor: float | None, asked: SingleLevel = program, **settings: float) -> Search:
+        return _searched(asked, start, gap, until, show, sign, floor, settings, opened, plain, float(program.is_linear))
 
     size = 1.0 + (0.0 if start is None else abs(program.objective.at(start)))
     floor = None if _is_bounded(program) else -LOW - TIMES * size
     found = search(floor)
     if found.failed:
-        again = search(floor, **OTHER_UNITS)
+        again = search(floor, replace(program, implied=[]), **OTHER_UNITS)
         found = found if again.failed or again.ended == NO_POINT else again
     met = found.ended == UNBOUNDED if floor is None else found.value <= (1.0 - gap) * floor
     if found.failed or not met:
