@@ -82,10 +82,7 @@ class BoundBranchAndBound(BoundSearch):
     def visits(self, start: Float[np.ndarray, " n"], seed: int, answers: Answers) -> Iterator[Visit]:
         """One visit, the search.
 
-        Raises
-        ------
-        IncompatibleSolverError, MissingPackageError, LowerLevelError, DivergedError
-            As ``Problem.reference``.
+        Raises ``IncompatibleSolverError``, ``MissingPackageError``, ``LowerLevelError`` or ``DivergedError`` as ``Problem.reference``.
         """
         problem = self.problem
         begin = None if (problem.upper.whole & (start != np.round(start))).any() else problem.upper.unflatten(start)

@@ -56,10 +56,7 @@ class CompiledProblem(Oracles):
 def compile_problem(declaration: Declaration) -> CompiledProblem:
     """Compile a declaration.
 
-    Raises
-    ------
-    UnsupportedAtomError, DataError, DeclarationError, NotConvexError
-        Naming the atom, the sample or the client.
+    Raises ``UnsupportedAtomError``, ``DataError``, ``DeclarationError`` or ``NotConvexError``, naming the atom, the sample or the client.
     """
     _require_known_means(declaration)
     _require_gradients(declaration)

@@ -172,10 +172,7 @@ class Hypergradient:
     def of(cls, problem: CompiledProblem, in_rounds: bool = False) -> Hypergradient:
         """Made once for a problem and either case of ``envelope``, which the present values of parameters decide.
 
-        Raises
-        ------
-        IncompatibleSolverError
-            If F has no derivative, or Y(x) no differentiable projection; says which solvers do without.
+        Raises ``IncompatibleSolverError`` if F has no derivative, or Y(x) no differentiable projection; says which solvers do without.
         """
         exact = problem.exact.in_rounds if in_rounds else problem.exact
         if in_rounds and exact.method is not None and not exact.method.responds and not exact.method.structure.strict:
@@ -443,10 +440,7 @@ def evaluated_with_gradient(
     At kinks that the method for the lower level does not tell it is an element between both slopes. ``warm`` are the owners' y (leading axis
     as from ``ExactLower.solve_all``) that an iterative method begins at, at a point nearby.
 
-    Raises
-    ------
-    EmptyLowerSetError, LowerLevelError
-        As for ``ExactLower.at``.
+    Raises ``EmptyLowerSetError`` or ``LowerLevelError`` as for ``ExactLower.at``.
     """
     evaluation, gradient = unchecked_gradient(problem, np.asarray(x, float), warm)
     require_solved(problem, problem.exact.method, x, evaluation)

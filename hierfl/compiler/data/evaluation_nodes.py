@@ -178,10 +178,7 @@ class Nodes(NamedTuple):
 def evaluation_nodes(laws: Mapping[Sample, Any], points: int, holder: str, table: int) -> EvaluationNodes:
     """The rule for independent laws, with at most ``points`` nodes; no two tables of two holders share a scramble.
 
-    Raises
-    ------
-    DataError
-        For a discrete law whose outer quantiles SciPy does not find.
+    Raises ``DataError`` for a discrete law whose outer quantiles SciPy does not find.
     """
     with np.errstate(all="ignore"):  # SciPy divides by zero on its way to quantiles of some laws
         for sample, law in laws.items():

@@ -380,10 +380,8 @@ def population(
 ) -> Population:
     """Lay out the data of one side; up to ``points`` nodes stand for the distributions of a table. ``aggregates`` are of its rows.
 
-    Raises
-    ------
-    DataError
-        If the samples of one table differ in length, or mix arrays with distributions, for a party; what an aggregate of the rows says of theirs.
+    Raises ``DataError`` if the samples of one table differ in length, or mix arrays with distributions, for a party; what an aggregate of
+    the rows says of theirs.
     """
     return Population(
         tables=tuple(

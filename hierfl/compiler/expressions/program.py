@@ -313,10 +313,7 @@ def _hashable(data: Any, owner: Any) -> Any:
 def pullback_of(atom: Pullback, function: Callable[..., Array]) -> Callable[..., Array]:
     """The adjoint of the node's argument, given the node's JAX function.
 
-    Raises
-    ------
-    UnsupportedAtomError
-        For an atom that holds expressions beside its arguments.
+    Raises ``UnsupportedAtomError`` for an atom that holds expressions beside its arguments.
     """
     node, place = atom.node, atom.index
     if len(arguments_of(node)) != len(node.args):

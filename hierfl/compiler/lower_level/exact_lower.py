@@ -60,10 +60,7 @@ class ExactLower:
     def of(cls, oracles: Oracles) -> ExactLower:
         """By the method that the compiler chooses for values, gradients and slices.
 
-        Raises
-        ------
-        NotConvexError
-            If the lower level is found not to be convex, or no method can treat it.
+        Raises ``NotConvexError`` if the lower level is found not to be convex, or no method can treat it.
         """
         if not oracles.lower.size:
             return cls(oracles, None, None)
@@ -101,10 +98,7 @@ class ExactLower:
     def by(self, name: str | None) -> ExactLower:
         """The same by another method, kept with the problem; None is the compiler's choice for rounds.
 
-        Raises
-        ------
-        IncompatibleSolverError
-            If the method cannot treat the lower level; names those that can.
+        Raises ``IncompatibleSolverError`` if the method cannot treat the lower level; names those that can.
         """
         if name is None or self.method is None:
             return self.in_rounds
@@ -357,12 +351,8 @@ class ExactLower:
     def at(self, x: np.ndarray, warm: np.ndarray | None = None, tolerance: Array | float = TOLERANCE) -> Evaluation:
         """f(x) on the host, checked.
 
-        Raises
-        ------
-        EmptyLowerSetError
-            If Y(x) is empty; names the owner and the constraints.
-        LowerLevelError
-            If some owner's problem was not solved to the tolerance.
+        Raises ``EmptyLowerSetError`` if Y(x) is empty; names the owner and the constraints; ``LowerLevelError`` if some owner's problem was
+        not solved to the tolerance.
         """
         return self._at(x, warm, tolerance)
 

@@ -93,10 +93,7 @@ class LowerStructure:
     def of(cls, oracles: Oracles) -> LowerStructure:
         """Look at the Jacobian of the quadratic part.
 
-        Raises
-        ------
-        NotConvexError
-            If the quadratic terms are not convex in y at a point of X, whatever was asserted of them.
+        Raises ``NotConvexError`` if the quadratic terms are not convex in y at a point of X, whatever was asserted of them.
         """
         level = oracles.declaration.lower_level
         if level is None:

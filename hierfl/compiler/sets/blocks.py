@@ -504,10 +504,8 @@ class ProgramBlock:
     ) -> ProgramBlock:
         """Min ||y - z||^2 over the constraints of these components.
 
-        Raises
-        ------
-        NotConvexError, UnsupportedAtomError
-            Where a constraint has user code, or something else of which no cone is known.
+        Raises ``NotConvexError`` or ``UnsupportedAtomError`` where a constraint has user code, or something else of which no cone is
+        known.
         """
         entries = np.unique(np.concatenate([part.entries for part in parts]))
         origins = tuple(dict.fromkeys(origin for part in parts for origin in part.origins))

@@ -373,10 +373,7 @@ _CONDITION_LIMIT = 1e6  # beyond it the reference, feasible to 1e-8, may be far 
 def verify(compiled: CompiledSet, environment: Mapping[int, Any], seed: int = 0) -> None:
     """Compare with CVXPY at random points of this environment (small sets) or check the constraints there.
 
-    Raises
-    ------
-    HierflError
-        If they disagree: a defect of hierfl, named with the constraints.
+    Raises ``HierflError`` if they disagree: a defect of hierfl, named with the constraints.
     """
     if not compiled.blocks or not compiled.is_exact:
         return

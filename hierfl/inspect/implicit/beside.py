@@ -43,10 +43,7 @@ MORE = 6  # ways, where what is beside the point is not what the point is said t
 def gradient_beside(problem: CompiledProblem, x: np.ndarray) -> np.ndarray:
     """The gradient of f at x, oriented for minimisation.
 
-    Raises
-    ------
-    NoGradientError
-        Where f has none; other errors as for ``ExactLower.at``.
+    Raises ``NoGradientError`` where f has none; other errors as for ``ExactLower.at``.
     """
     evaluation, gradient = evaluated_with_gradient(problem, x)
     require_gradient(problem, x, evaluation, gradient)

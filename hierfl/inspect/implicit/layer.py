@@ -61,14 +61,8 @@ SIGNS = ("nonneg", "nonpos", "pos", "neg")  # what a client's row has if all row
 def raised(declaration: Declaration, parameters: Sequence[cp.Parameter]) -> tuple[Declaration, tuple[cp.Variable, ...]]:
     """(the declaration, the upper variable of each parameter), a ``ClientParameter``'s with a leading axis of clients.
 
-    Raises
-    ------
-    SettingError
-        For what is no parameter of the problem.
-    NotConvexError, DeclarationError
-        Where a lower level is convex for the values only that parameters have now.
-    IncompatibleSolverError
-        For games, several levels in sequence, and prices.
+    Raises ``SettingError`` for what is no parameter of the problem; ``NotConvexError`` or ``DeclarationError`` where a lower level is
+    convex for the values only that parameters have now; ``IncompatibleSolverError`` for games, several levels in sequence, and prices.
     """
     level, federation = declaration.lower_level, declaration.federation
     clients = federation.clients if federation else (Client(),)

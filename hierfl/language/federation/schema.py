@@ -271,10 +271,7 @@ class Schema:
     def __getitem__(self, column: str) -> Sample | Expression:
         """The sample of an outcome, or the entry of ``schema.features`` that has this name.
 
-        Raises
-        ------
-        DataError
-            For a name that is neither, with the nearest.
+        Raises ``DataError`` for a name that is neither, with the nearest.
         """
         if column in self.outcomes:
             return self.outcomes[column]

@@ -353,10 +353,7 @@ def _fewest_numbers(structure: LowerStructure) -> int:
 def level_solver(structure: LowerStructure) -> LevelSolver:
     """What solves the level, made once for a problem.
 
-    Raises
-    ------
-    NoStandardFormError
-        Where the level has no such form; says why.
+    Raises ``NoStandardFormError`` where the level has no such form; says why.
     """
     found = structure.oracles.programs.keep("level solver", lambda: _made_or_refused(structure))
     if isinstance(found, NoStandardFormError):
