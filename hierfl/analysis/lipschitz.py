@@ -94,16 +94,7 @@ def mixed_bound(
 ) -> float:
     """An upper bound on the spectral norm of the mapping's Jacobian in ``outer``; infinity where none follows.
 
-    Parameters
-    ----------
-    mapping
-        Expressions; if ``variables`` are given, one scalar whose gradient in them is the mapping.
-    outer
-        The variables of the Jacobian's columns.
-    known
-        Bounds by leaf id.
-    variables
-        The variables of the inner gradient.
+    The mapping are expressions; if ``variables`` are given, it is one scalar's gradient in these.
     """
     wanted = {v.id for v in outer}
     if variables:

@@ -63,17 +63,9 @@ class Node:
 
 @dataclass(eq=False)
 class Program:
-    """A straight-line program for several expressions with shared subexpressions merged.
+    """A straight-line program for several CVXPY expressions with shared subexpressions merged.
 
-    Parameters
-    ----------
-    expressions
-        CVXPY expressions over variables, parameters, samples and constants.
-
-    Raises
-    ------
-    UnsupportedAtomError
-        For an atom that hierfl does not compile; names it and says why.
+    Raises ``UnsupportedAtomError`` for an atom that hierfl does not compile; names it and says why.
     """
 
     expressions: Sequence[Any]

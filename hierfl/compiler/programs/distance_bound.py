@@ -38,19 +38,10 @@ Rows = Float[np.ndarray, " rows"]
 def distance_bound(
     program: ConvexProgram, u: Vector, z: Rows, modulus: float, costs: Sequence[float] | np.ndarray = ()
 ) -> float:
-    """A bound on ||y - y*||, y the first entries of u; infinite where none is proved, and for large programs.
+    """A bound on ||y - y*||, y the first entries of u; infinite where none is proved, and for large programs, whose A and b are exact.
 
-    Parameters
-    ----------
-    program
-        The program; its A and b are exact.
-    u, z
-        The answer and its multipliers.
-    modulus
-        Of strong monotonicity in y; of a convex cost, of its minimum over the entries of u beside y.
-    costs
-        Sizes of the cost whose gradient is in g. Squares leave rounding of 2 |A| |r| in it, with |r| the root of the cost, however much
-        of that cancels in g.
+    The ``modulus`` is that of strong monotonicity in y; of a convex cost, of its minimum over the entries of u beside y. ``costs`` are sizes of the cost
+    whose gradient is in g: squares leave rounding of 2 |A| |r| in it, with |r| the root of the cost, however much of that cancels in g.
     """
     if not (modulus > 0 and len(u) <= LARGEST and np.isfinite(u).all() and np.isfinite(z).all()):
         return np.inf

@@ -221,18 +221,10 @@ class CompiledSet:
 def compile_set(
     constraints: Sequence[Constraint], variables: Sequence[cp.Variable], *, label: str, known: Known = NOTHING_KNOWN
 ) -> CompiledSet:
-    """Compile convex constraints on ``variables`` (checked convex before) into a projection.
+    """Compile convex constraints on ``variables`` (checked convex before) into a projection; ``known`` bounds other leaves, by id.
 
-    Parameters
-    ----------
-    constraints
-        CVXPY constraints; attributes of the variables must be among them explicitly.
-    variables
-        The decision; its flat vector is each variable in C order, side by side.
-    label
-        Name of the set in messages.
-    known
-        Bounds of other leaves, by id.
+    Attributes of the variables must be among the constraints explicitly. The decision's flat vector is each variable in C order, side by side;
+    ``label`` names the set in messages.
     """
     hoisted = hoist(constraints, variables, known)
     twins = [hoisted.twins[v] for v in variables]

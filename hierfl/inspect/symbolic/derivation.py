@@ -257,19 +257,9 @@ def _entries(formulas: Expr) -> list[Expr]:
 
 
 def translate(expression: Any, environment: Mapping[int, Scalars]) -> Scalars:
-    """The expression as an array of SymPy scalars, of its shape.
+    """The expression as an array of SymPy scalars, of its shape; ``environment`` has one for each leaf id.
 
-    Parameters
-    ----------
-    expression
-        A CVXPY expression.
-    environment
-        Leaf id -> array of SymPy expressions.
-
-    Raises
-    ------
-    SymbolicError
-        For an atom without a rule; names it.
+    Raises ``SymbolicError`` for an atom without a rule; names it.
     """
     memo: dict[int, Scalars] = {}
 

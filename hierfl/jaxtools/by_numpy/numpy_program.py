@@ -48,15 +48,7 @@ class _Latest(NamedTuple):
 
 
 class NumpyProgram:
-    """A function of arrays, traced for arguments of certain shapes and types.
-
-    Parameters
-    ----------
-    function
-        What JAX can trace.
-    *examples
-        Arrays (or trees of them) that tell shapes and types.
-    """
+    """A function of arrays, traced by JAX for the shapes and types of examples: arrays, or trees of them."""
 
     def __init__(self, function: Callable[..., Any], *examples: Any) -> None:
         self.traced, result = jax.make_jaxpr(function, return_shape=True)(*examples)
