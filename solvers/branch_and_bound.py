@@ -60,7 +60,6 @@ class BranchAndBound:
         require_number(self.gap, "gap", 0, 1)
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundBranchAndBound:
-        """The algorithm for one problem."""
         if queries != "projected":
             raise SettingError(f"queries={queries!r}: BranchAndBound asks for points of X only; leave it out.")
         return BoundBranchAndBound(problem, self)

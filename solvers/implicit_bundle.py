@@ -80,7 +80,6 @@ class ImplicitBundle:
         require_count(self.hops, "hops", least=0)
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundImplicitBundle:
-        """The algorithm for one problem."""
         if queries != "projected":
             raise SettingError(f"queries={queries!r}: ImplicitBundle asks for points of X only; leave it out.")
         if self.gradients == "exact":

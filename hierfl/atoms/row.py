@@ -192,15 +192,12 @@ class OnlyCompiled(Atom):
 
     @property
     def value(self) -> Any:
-        """Refused."""
         return self._refuse()
 
     def numeric(self, values: Any) -> Any:
-        """Refused."""
         return self._refuse()
 
     def canonicalize(self) -> Any:
-        """Refused."""
         return self._refuse()
 
     def _grad(self, values: Any) -> Any:

@@ -37,7 +37,6 @@ class BasinHopping:
 
     @property
     def best(self) -> KnownPoint:
-        """The best point of all searches."""
         return min(self._best, self.search.best, key=lambda point: point.value)
 
     def asks(self) -> Generator[np.ndarray, KnownPoint | None, str]:

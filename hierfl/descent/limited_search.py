@@ -90,7 +90,6 @@ class LimitedCurvature:
         return bool((told & self.kinked).any())
 
     def learn(self, before: KnownPoint, after: KnownPoint) -> None:
-        """Learn from a step."""
         s, y = after.x - before.x, after.slope - before.slope
         self.pairs = [*self.pairs[1 - KEPT :], (s, y)]
 

@@ -220,7 +220,6 @@ class Descent:
 
     @property
     def best(self) -> KnownPoint:
-        """The best point."""
         return self.bundle.centre
 
     @property

@@ -342,7 +342,6 @@ class Data:
 
     @property
     def server_party(self) -> Party:
-        """The server's own data."""
         if self.server is None:
             raise DataError("the problem has no server term, so the server holds nothing.")
         return self.server.party(0)

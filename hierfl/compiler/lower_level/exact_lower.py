@@ -141,11 +141,9 @@ class ExactLower:
         return self.method.solve(x, owner, warm, tolerance)
 
     def client_owner(self, x: Array, party: Party) -> Owner:
-        """The owner of a client-scope y."""
         return Owner.of_client(self.oracles, self._quadratic, x, party)
 
     def federation_owner(self, x: Array, clients: Population) -> Owner:
-        """The owner of the federation-scope y."""
         return Owner.of_federation(self.oracles, self._quadratic, x, clients)
 
     def sample_owner(self, x: Array, own: dict[int, Array]) -> Owner:

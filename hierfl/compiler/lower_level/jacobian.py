@@ -264,7 +264,6 @@ class RankOne(NamedTuple):
         return (missed <= tolerance * size * jnp.linalg.norm(size * vector)).all()
 
     def multiply(self, y: Array) -> Array:
-        """The product J y."""
         return self.diagonal * y + self.left * (self.right @ y)
 
     def modulus(self) -> Array:
@@ -427,7 +426,6 @@ class _Looks:
         return self.oracles.lower.size
 
     def matrix(self, point: Probe) -> np.ndarray:
-        """The whole matrix J at a point."""
         return np.asarray(self._matrix(point))
 
     @cached_property

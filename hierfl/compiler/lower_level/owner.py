@@ -42,7 +42,6 @@ class Owner(NamedTuple):
 
     @classmethod
     def of_client(cls, oracles: Oracles, part: QuadraticPart, x: Array, party: Party) -> Owner:
-        """The owner of a client-scope y."""
 
         def upper(y: Array) -> Array:
             value: Array = party.mean(

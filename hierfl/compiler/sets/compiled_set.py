@@ -163,7 +163,6 @@ class CompiledSet:
         return None
 
     def _moving(self, environment: Mapping[int, Any]) -> dict[int, Any]:
-        """What the set depends on."""
         return {leaf: environment[leaf] for leaf in sorted(self.depends_on)}
 
     @cached_property

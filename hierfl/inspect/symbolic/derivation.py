@@ -386,7 +386,6 @@ def _require_separable(value: Expr) -> None:
 
 
 def _owners(declaration: Declaration) -> int:
-    """How many y there are."""
     level, federation = declaration.lower_level, declaration.federation
     return federation.num_clients if level is not None and level.scope == "client" and federation else 1
 

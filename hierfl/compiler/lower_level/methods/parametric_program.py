@@ -119,7 +119,6 @@ class ParametricProgram(ExactMethod):
 
     @cached_property
     def solver(self) -> LevelSolver:
-        """What solves it."""
         solver = level_solver(self.structure)
         same = (self.has_edges, self.together) == (solver.has_edges, solver.together)
         return solver if same else replace(solver, has_edges=self.has_edges, together=self.together)
