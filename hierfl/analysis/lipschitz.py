@@ -86,7 +86,7 @@ def gradient_bound(expression: Expression, variables: Sequence[cp.Variable], kno
     if not depends(expression, wanted):
         return 0.0
     parts = [enclose(part, known) for part in gradient(expression, variables)]
-    return _together(parts)
+    return float(np.linalg.norm([part.norm for part in parts])) * (1.0 + 8 * EPS)
 
 
 def mixed_bound(
@@ -167,10 +167,6 @@ def _unit(shape: tuple[int, ...], place: tuple[int, ...]) -> np.ndarray:
     unit = np.zeros(shape)
     unit[place] = 1.0
     return unit
-
-
-def _together(parts: Sequence[Interval]) -> float:
-    return float(np.linalg.norm([part.norm for part in parts])) * (1.0 + 8 * EPS)
 
 
 Variables = Sequence[cp.Variable]

@@ -233,14 +233,9 @@ def _unpack(words: np.ndarray, wide: bool) -> np.ndarray:
 
 def for_each(count: int, array: np.ndarray) -> np.ndarray:
     """An array of an entry for each call, where it may have one for all; numbers as doubles."""
-    array = _number(array)
+    array = array.astype(float, copy=False) if array.dtype.kind == "f" else array
     if len(array) == count:
         return array
     whole = np.empty((count, *array.shape[1:]), array.dtype)
     whole[:] = array
     return whole
-
-
-def _number(array: np.ndarray) -> np.ndarray:
-    """Floating-point numbers as doubles, others as they are."""
-    return array.astype(float, copy=False) if array.dtype.kind == "f" else array

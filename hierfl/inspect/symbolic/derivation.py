@@ -265,7 +265,7 @@ def translate(expression: Any, environment: Mapping[int, Scalars]) -> Scalars:
 
     def visit(node: Any) -> Scalars:
         if id(node) not in memo:
-            memo[id(node)] = _shaped(_value(node), tuple(node.shape))
+            memo[id(node)] = np.asarray(_value(node), dtype=object).reshape(tuple(node.shape))
         return memo[id(node)]
 
     def _value(node: Any) -> Any:
@@ -276,10 +276,6 @@ def translate(expression: Any, environment: Mapping[int, Scalars]) -> Scalars:
         return _formula(node, [visit(argument) for argument in node.args])
 
     return visit(expression)
-
-
-def _shaped(value: Any, shape: tuple[int, ...]) -> Scalars:
-    return np.asarray(value, dtype=object).reshape(shape)
 
 
 def _formula(node: Any, values: list[Scalars]) -> Any:
