@@ -74,8 +74,7 @@ def majorant(expression: Any, keep: Sequence[cp.Variable]) -> Expression | None:
 def _over(node: Any, arguments: Sequence[Any]) -> Expression:
     """The atom over other arguments."""
     replaced = {id(old): new for old, new in zip(node.args, arguments)}
-    copied: Expression = copy_with(node, lambda argument: replaced[id(argument)])
-    return copied
+    return copy_with(node, lambda argument: replaced[id(argument)])
 
 
 @dataclass(frozen=True)
@@ -249,8 +248,7 @@ class _Bounding:
             parameter = cp.Parameter(factor.shape, name=f"{'max' if greatest else 'min'}({expression_text(factor)})")
             self.ends[parameter] = End(factor, greatest)
             factor = parameter
-        joined: Expression = join(factor, inside)
-        return joined
+        return join(factor, inside)
 
 
 DENSE_LIMIT = 1200

@@ -213,5 +213,4 @@ PLAIN = AtomRow()
 
 def own_row(kind: type) -> AtomRow | None:
     """The row that a class of hierfl's own carries."""
-    row: AtomRow | None = getattr(kind, "atom_row", None)
-    return row
+    return getattr(kind, "atom_row", None)

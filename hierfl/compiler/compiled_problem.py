@@ -155,10 +155,9 @@ def penalised_problem(compiled: CompiledProblem) -> CompiledProblem:
     """The same problem with the exact penalty of its conditions on the answers in the objective; compiled once. It is its own."""
     if compiled.declaration.penalty is not None:
         return compiled
-    made: CompiledProblem = compiled.programs.keep(
+    return compiled.programs.keep(
         "penalised", lambda: compile_problem(penalised(compiled.declaration))
     )
-    return made
 
 
 def verify_sets(oracles: Oracles) -> None:

@@ -300,12 +300,10 @@ class Hypergradient:
 
             if self._symmetric:  # pushed forward, nothing of a pass over the data is kept
                 return jax.jvp(mapping, (y,), (v,))[1]
-            product: Array = jax.vjp(mapping, y)[1](v)[0]
-            return product
+            return jax.vjp(mapping, y)[1](v)[0]
 
         def in_x(v: Array, own: dict[int, Array], rows: Rows) -> Array:
-            product: Array = jax.vjp(lambda x: problem.operator(x, y, own, rows), x)[1](v)[0]
-            return product
+            return jax.vjp(lambda x: problem.operator(x, y, own, rows), x)[1](v)[0]
 
         return LowerMap(
             mean(lambda own, rows: problem.operator(x, y, own, rows), samples, y),
@@ -427,8 +425,7 @@ def _server_partials(problem: CompiledProblem, x: Array, answers: Array | None, 
     def at(rows: Rows) -> tuple[Array, Array]:
         return jax.grad(lambda v, y: problem.server_value(v, y, party.environment, rows), argnums=(0, 1))(x, shared)
 
-    partials: tuple[Array, Array] = party.mean(at)
-    return partials
+    return party.mean(at)
 
 
 @double_precision

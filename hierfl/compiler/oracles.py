@@ -216,8 +216,7 @@ class Oracles:
         """The upper objective at the federation's y, on all data of these clients and of the server."""
 
         def of_party(party: Party) -> Array:
-            value: Array = party.mean(lambda rows: self.client_value(x, y, party.environment, rows), self.upper_samples)
-            return value
+            return party.mean(lambda rows: self.client_value(x, y, party.environment, rows), self.upper_samples)
 
         total = clients.weighted(of_party, jnp.zeros((), x.dtype))
         if self.server_program is None:

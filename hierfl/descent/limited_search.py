@@ -124,8 +124,7 @@ class LimitedCurvature:
         aim = np.where(sided > SIDED, high + beyond, np.where(sided < -SIDED, low - beyond, 0.5 * (low + high)))
         leads = slope * (aim - x) < 0
         leap = self.slope_high[kinked] - self.slope_low[kinked]
-        own: Vector = np.where(leads, np.abs(slope), leap) / np.maximum(np.where(leads, np.abs(aim - x), width), least)
-        return own
+        return np.where(leads, np.abs(slope), leap) / np.maximum(np.where(leads, np.abs(aim - x), width), least)
 
     def _smooth(self, s: Vector, y: Vector) -> tuple[Vector, Vector] | None:
         s, y = np.where(self.kinked, 0.0, s), np.where(self.kinked, 0.0, y)

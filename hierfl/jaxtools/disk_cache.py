@@ -221,8 +221,7 @@ class ProgramCache:
         if of_run:
             self._of_runs.add(key)
         self._used.add(key)
-        kept: T = self._kept[key]
-        return kept
+        return self._kept[key]
 
     def kept(self, key: Hashable) -> Any:
         """What is kept under a key; None where it was not made yet."""

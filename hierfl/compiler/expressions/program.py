@@ -231,8 +231,7 @@ class _Aggregate:
         values, *columns = jax.vmap(lambda row: self.program({**environment, **row}))(batched)
         first = next(iter(batched))
         weights, count = (jnp.asarray(of[first], values.dtype) for of in (rows.weights, rows.counts))
-        reduced: Array = self.node.reduce(jnp.reshape(values, (-1,)), columns, weights, count)
-        return reduced
+        return self.node.reduce(jnp.reshape(values, (-1,)), columns, weights, count)
 
 
 def _function_of(expression: Any) -> Callable[..., Array]:

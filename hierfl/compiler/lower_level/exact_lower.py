@@ -162,8 +162,7 @@ class ExactLower:
             solution = self.solve(x, owner, zero if start is None else start, tolerance)
             return solution, self.gap_of(solution, x, owner.own)
 
-        found: tuple[LowerSolution, Array] = self.of_each_owner(solved, x, data, warm)
-        return found
+        return self.of_each_owner(solved, x, data, warm)
 
     def branches(
         self, x: Array, answers: Float[Array, "owners size"], way: Array, data: Data
@@ -184,8 +183,7 @@ class ExactLower:
         def of_owner(owner: Owner, given: Float[Array, "2 size"]) -> Array:
             return method.pull(x, owner, given[0], given[1], ways)
 
-        moved: Array = self.of_each_owner(of_owner, x, data, jnp.stack([answers, seeds], axis=1))
-        return moved
+        return self.of_each_owner(of_owner, x, data, jnp.stack([answers, seeds], axis=1))
 
     def of_each_owner(self, function: Callable[[Owner, Any], Any], x: Array, data: Data, given: Array | None) -> Any:
         """A function of each owner and of its row of what is given (None of nothing), stacked."""
@@ -335,8 +333,7 @@ class ExactLower:
         def evaluate(
             x: Array, data: Data, warm: Array | None = None, tolerance: Array | float = TOLERANCE
         ) -> Evaluation:
-            evaluation: Evaluation = self.evaluate_within(x, data, warm, tolerance)
-            return evaluation
+            return self.evaluate_within(x, data, warm, tolerance)
 
         return quick_jit(evaluate)
 

@@ -430,8 +430,7 @@ class _Looks:
 
     @cached_property
     def _matrix(self) -> Callable[[Probe], Array]:
-        form: Callable[[Probe], Array] = quick_jit(lambda point: dense(self.at(point), self.size))
-        return form
+        return quick_jit(lambda point: dense(self.at(point), self.size))
 
     def constant(self) -> bool:
         """Whether J is the same for all x, clients, samples and parameters: none of them enters a product with it.

@@ -63,10 +63,9 @@ def _may_have_unseen_kinks(problem: CompiledProblem) -> bool:
     method = problem.exact.method
     if method is not None and method.iterative:
         return False
-    found: bool = problem.programs.keep(
+    return problem.programs.keep(
         ("unseen kinks", problem.parameter_values), lambda: _has_kinks(problem, _tells(problem))
     )
-    return found
 
 
 def _tells(problem: CompiledProblem) -> bool:

@@ -239,8 +239,7 @@ class ImplicitLayer:
         NoGradientError
             Where a derivative is asked for outside of them and there is none.
         """
-        value: Array = self._value(self._flat(x, theta))
-        return value
+        return self._value(self._flat(x, theta))
 
     def y(self, x: Any, theta: Any = None) -> Any:
         """y(x, theta), in the shapes of ``problem.implicit.response(x)``, with names in place of variables; errors as for ``f``."""
@@ -436,8 +435,7 @@ class ImplicitLayer:
     def _flat(self, x: Any, theta: Any) -> Array:
         """(x, theta) as the raised problem has it."""
         parts = {**_by_variable(self.decided, x, "x"), **_by_variable(self.given, theta, "theta")}
-        flat: Array = self._joined([parts[v.id] for v in self.problem.upper.variables])
-        return flat
+        return self._joined([parts[v.id] for v in self.problem.upper.variables])
 
     @cached_property
     def _joined(self) -> Any:

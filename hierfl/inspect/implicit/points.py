@@ -180,8 +180,7 @@ class Points:
     @property
     def switches(self) -> Switches:
         """All switches of the problem's constraints and atoms; found once, and kept with the problem."""
-        switches: Switches = self.compiled.programs.keep("switches", lambda: Switches.of(self.compiled))
-        return switches
+        return self.compiled.programs.keep("switches", lambda: Switches.of(self.compiled))
 
     # --- at one point, traceable ---------------------------------------------------------------------------------
 

@@ -136,8 +136,7 @@ class _Builder:
             lines.append(f" {targets} = f{count}({', '.join(f'v{place}' for place in step.inputs)})")
         lines.append(f" return [{', '.join(f'v{place}' for place in self.outputs)}]")
         exec("\n".join(lines), names)
-        program: Run = names["program"]
-        return program
+        return names["program"]
 
     def _place(self) -> int:
         self.values.append(None)

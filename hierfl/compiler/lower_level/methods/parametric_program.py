@@ -357,8 +357,7 @@ def level_solver(structure: LowerStructure) -> LevelSolver:
     found = structure.oracles.programs.keep("level solver", lambda: _made_or_refused(structure))
     if isinstance(found, NoStandardFormError):
         raise found
-    solver: LevelSolver = found
-    return solver
+    return found
 
 
 def _made_or_refused(structure: LowerStructure) -> LevelSolver | NoStandardFormError:
