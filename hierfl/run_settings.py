@@ -187,10 +187,7 @@ class SolveSettings(TypedDict, total=False):
 class RunSettings:
     """What ``Problem.solve`` was asked for; its docstring says what each setting means.
 
-    Raises
-    ------
-    SettingError
-        For a setting out of range, or two that exclude each other.
+    Raises ``SettingError`` for a setting out of range, or two that exclude each other.
     """
 
     rounds: int | None = 500

@@ -37,24 +37,10 @@ PATIENCE = 60  # seconds without an answer
 
 @dataclass(frozen=True)
 class ImageSet:
-    """A published data set.
+    """A published data set, by the ``name`` that papers write: its files with their MD5 sums, below the addresses that are its ``places``.
 
-    Parameters
-    ----------
-    name
-        As the papers write it.
-    folders
-        Names of its own folder, any of which may lie in the folder for data.
-    files
-        Its published files with their MD5 sums.
-    places
-        Addresses before the names of the files.
-    known_by
-        Names of which one at least is in a folder that has it.
-    unpacked
-        Several lists of names: all of one of them stand for the published files.
-    read
-        Reads it from its folder.
+    Its own folder in the folder for data has one of the names ``folders``, and in it one at least of those it is ``known_by``; all of one of the lists
+    ``unpacked`` stand for the published files; ``read`` reads it from there.
     """
 
     name: str

@@ -60,7 +60,6 @@ class BranchAndBound:
         require_number(self.gap, "gap", 0, 1)
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundBranchAndBound:
-        """The algorithm for one problem."""
         if queries != "projected":
             raise SettingError(f"queries={queries!r}: BranchAndBound asks for points of X only; leave it out.")
         return BoundBranchAndBound(problem, self)
@@ -82,10 +81,7 @@ class BoundBranchAndBound(BoundSearch):
     def visits(self, start: Float[np.ndarray, " n"], seed: int, answers: Answers) -> Iterator[Visit]:
         """One visit, the search.
 
-        Raises
-        ------
-        IncompatibleSolverError, MissingPackageError, LowerLevelError, DivergedError
-            As ``Problem.reference``.
+        Raises ``IncompatibleSolverError``, ``MissingPackageError``, ``LowerLevelError`` or ``DivergedError`` as ``Problem.reference``.
         """
         problem = self.problem
         begin = None if (problem.upper.whole & (start != np.round(start))).any() else problem.upper.unflatten(start)

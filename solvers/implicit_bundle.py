@@ -80,7 +80,6 @@ class ImplicitBundle:
         require_count(self.hops, "hops", least=0)
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundImplicitBundle:
-        """The algorithm for one problem."""
         if queries != "projected":
             raise SettingError(f"queries={queries!r}: ImplicitBundle asks for points of X only; leave it out.")
         if self.gradients == "exact":
@@ -117,10 +116,8 @@ class BoundImplicitBundle(BoundSearch):
     def visits(self, start: Float[np.ndarray, " n"], seed: int, answers: Answers) -> Iterator[Visit]:
         """One visit for every point that is asked for, the start first; of points that were answered before only where the run stands.
 
-        Raises
-        ------
-        EmptyLowerSetError, LowerLevelError, DivergedError, NoGradientError
-            If f has no value, or no gradient, at the start.
+        Raises ``EmptyLowerSetError``, ``LowerLevelError``, ``DivergedError`` or ``NoGradientError`` if f has no value, or no gradient, at
+        the start.
         """
         oracle = ImplicitOracle(self.problem, seed, answers)
         if self.settings.gradients == "differences":

@@ -88,10 +88,7 @@ class Newton:
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundNewton:
         """The algorithm for one problem.
 
-        Raises
-        ------
-        IncompatibleSolverError
-            Naming what the solver needs and what the problem has.
+        Raises ``IncompatibleSolverError``, naming what the solver needs and what the problem has.
         """
         if queries != "projected":
             raise SettingError(f"queries={queries!r}: Newton asks for its trials only; leave it out.")

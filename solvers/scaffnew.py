@@ -82,10 +82,7 @@ class Scaffnew:
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundScaffnew:
         """The algorithm for one problem.
 
-        Raises
-        ------
-        IncompatibleSolverError
-            Naming what the solver needs and what the problem has.
+        Raises ``IncompatibleSolverError``, naming what the solver needs and what the problem has.
         """
         require_first_order(self, problem)
         require_clients_alone(self, problem)

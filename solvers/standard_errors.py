@@ -46,7 +46,6 @@ class StandardErrors:
     """
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundStandardErrors:
-        """The round for one problem."""
         require_single_level(self, problem)
         require_gradients(self, problem)
         require_smooth(self, problem)

@@ -145,10 +145,7 @@ class ZOHFL(PublishedSettings):
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundZOHFL:
         """The algorithm for one problem, schedules tabulated.
 
-        Raises
-        ------
-        IncompatibleSolverError, SettingError
-            Naming what the solver needs and what the problem has.
+        Raises ``IncompatibleSolverError`` or ``SettingError``, naming what the solver needs and what the problem has.
         """
         if self.published_as is not None:
             self.published_as.require_fitting(problem)

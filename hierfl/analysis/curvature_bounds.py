@@ -74,8 +74,7 @@ def majorant(expression: Any, keep: Sequence[cp.Variable]) -> Expression | None:
 def _over(node: Any, arguments: Sequence[Any]) -> Expression:
     """The atom over other arguments."""
     replaced = {id(old): new for old, new in zip(node.args, arguments)}
-    copied: Expression = copy_with(node, lambda argument: replaced[id(argument)])
-    return copied
+    return copy_with(node, lambda argument: replaced[id(argument)])
 
 
 @dataclass(frozen=True)
@@ -95,14 +94,8 @@ class End:
 class CurvatureBounds:
     """``Hessian of lower <= Hessian of the expression <= Hessian of upper``, in the kept variables.
 
-    Attributes
-    ----------
-    lower, upper
-        Quadratic in the kept variables with Hessians that no upper variable moves; None where there is no bound.
-    ends
-        Parameters in them that stand for a factor's least or greatest value on X.
-    notes
-        Which atoms stand in the way of a bound, or were taken at the user's word.
+    ``lower`` and ``upper`` are quadratic in these with Hessians that no upper variable moves, None where there is no bound; ``ends`` parameters in
+    them that stand for a factor's least or greatest value on X; ``notes`` say which atoms stand in the way, or were taken at the user's word.
     """
 
     lower: Expression | None
@@ -119,16 +112,9 @@ class CurvatureBounds:
 def curvature_bounds(
     expression: Expression, keep: Sequence[cp.Variable], known: Known = NOTHING_KNOWN
 ) -> CurvatureBounds:
-    """Quadratic bounds of an expression's Hessian in the kept variables.
+    """Quadratic bounds of a scalar expression's Hessian in the variables to ``keep``; all others move freely within what is ``known``, by leaf id.
 
-    Parameters
-    ----------
-    expression
-        A scalar expression; convex, concave, or a sum of terms of which each is either.
-    keep
-        The variables of the Hessian; all other variables move freely within ``known``.
-    known
-        Bounds by leaf id, also of samples, parameters and kept variables.
+    The expression is convex, concave, or a sum of terms of which each is either.
     """
     search = _Bounding(tuple(keep), known)
     lower, upper = search.bound(expression, upper=False), search.bound(expression, upper=True)
@@ -262,8 +248,7 @@ class _Bounding:
             parameter = cp.Parameter(factor.shape, name=f"{'max' if greatest else 'min'}({expression_text(factor)})")
             self.ends[parameter] = End(factor, greatest)
             factor = parameter
-        joined: Expression = join(factor, inside)
-        return joined
+        return join(factor, inside)
 
 
 DENSE_LIMIT = 1200
@@ -284,14 +269,7 @@ class Edge:
 def smallest(products: Products, size: int, terms: int = 1) -> Edge | None:
     """A lower bound on the smallest eigenvalue; None where the map is large and not diagonal.
 
-    Parameters
-    ----------
-    products
-        Applies the map to the rows of an array.
-    size
-        The dimension of the map.
-    terms
-        The number of terms that are added up in a product (rows of data), for the rounding.
+    ``products`` applies the map, of dimension ``size``, to the rows of an array; ``terms`` (rows of data) are added up in one, for the rounding.
     """
     diagonal = _diagonal(products, size)
     if diagonal is not None:

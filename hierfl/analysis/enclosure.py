@@ -32,14 +32,9 @@ _MATRIX_LIMIT = 1_000_000
 
 
 def enclose(expression: Any, known: Known = NOTHING_KNOWN) -> Interval:
-    """An interval that contains the expression's values, of its shape.
+    """An interval that contains the expression's values, of its shape; ``E`` is enclosed as its per-sample expression is.
 
-    Parameters
-    ----------
-    expression
-        A CVXPY expression; ``E`` is enclosed as its per-sample expression is.
-    known
-        Bounds by leaf id; other leaves are bounded by their attributes alone, never by a present ``.value``.
+    Leaves that are not ``known``, by id, are bounded by their attributes alone, never by a present ``.value``.
     """
     return Enclosure(known)(expression)
 

@@ -51,16 +51,9 @@ class Hoisted:
 
 
 def hoist(parts: Sequence[Tree], keep: Sequence[cp.Variable], known: Known = NOTHING_KNOWN) -> Hoisted:
-    """Hoist expressions or constraints; shared subtrees stay shared.
+    """Hoist expressions or constraints over the variables to ``keep``; shared subtrees stay shared.
 
-    Parameters
-    ----------
-    parts
-        Expressions or constraints.
-    keep
-        The variables that stay variables.
-    known
-        Bounds of other leaves by id, as from ``bounds_of``: hoisted subtrees get the sign that follows.
+    Hoisted subtrees get the sign that follows from what is ``known`` of other leaves by id, as from ``bounds_of``.
     """
     kept = {v.id for v in keep}
     twins = {v: cp.Variable(v.shape, name=v.name(), **leaf_attributes(v)) for v in keep}

@@ -86,7 +86,7 @@ def gradient_bound(expression: Expression, variables: Sequence[cp.Variable], kno
     if not depends(expression, wanted):
         return 0.0
     parts = [enclose(part, known) for part in gradient(expression, variables)]
-    return _together(parts)
+    return float(np.linalg.norm([part.norm for part in parts])) * (1.0 + 8 * EPS)
 
 
 def mixed_bound(
@@ -94,16 +94,7 @@ def mixed_bound(
 ) -> float:
     """An upper bound on the spectral norm of the mapping's Jacobian in ``outer``; infinity where none follows.
 
-    Parameters
-    ----------
-    mapping
-        Expressions; if ``variables`` are given, one scalar whose gradient in them is the mapping.
-    outer
-        The variables of the Jacobian's columns.
-    known
-        Bounds by leaf id.
-    variables
-        The variables of the inner gradient.
+    The mapping are expressions; if ``variables`` are given, it is one scalar's gradient in these.
     """
     wanted = {v.id for v in outer}
     if variables:
@@ -176,10 +167,6 @@ def _unit(shape: tuple[int, ...], place: tuple[int, ...]) -> np.ndarray:
     unit = np.zeros(shape)
     unit[place] = 1.0
     return unit
-
-
-def _together(parts: Sequence[Interval]) -> float:
-    return float(np.linalg.norm([part.norm for part in parts])) * (1.0 + 8 * EPS)
 
 
 Variables = Sequence[cp.Variable]

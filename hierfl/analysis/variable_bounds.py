@@ -106,18 +106,8 @@ def bounds_of(
 ) -> dict[int, Interval]:
     """Bounds of the variables, by id, at all points that satisfy the constraints and the variables' attributes.
 
-    Parameters
-    ----------
-    constraints
-        CVXPY constraints; those of a kind without a rule narrow nothing.
-    variables
-        The variables to bound.
-    known
-        Bounds of other leaves, by id; parameters without an entry are bounded by their attributes only.
-
-    Notes
-    -----
-    For constraints that no point satisfies every bound is true; those found before the contradiction are returned.
+    Constraints of a kind without a rule narrow nothing; parameters that are not ``known``, by id, are bounded by their attributes only. For
+    constraints that no point satisfies every bound is true; those found before the contradiction are returned.
     """
     narrowed = {**known, **{v.id: leaf_interval(v, known) for v in variables}}
     for _ in range(_SWEEPS):

@@ -192,15 +192,12 @@ class OnlyCompiled(Atom):
 
     @property
     def value(self) -> Any:
-        """Refused."""
         return self._refuse()
 
     def numeric(self, values: Any) -> Any:
-        """Refused."""
         return self._refuse()
 
     def canonicalize(self) -> Any:
-        """Refused."""
         return self._refuse()
 
     def _grad(self, values: Any) -> Any:
@@ -216,5 +213,4 @@ PLAIN = AtomRow()
 
 def own_row(kind: type) -> AtomRow | None:
     """The row that a class of hierfl's own carries."""
-    row: AtomRow | None = getattr(kind, "atom_row", None)
-    return row
+    return getattr(kind, "atom_row", None)

@@ -79,17 +79,9 @@ def arguments_of(atom: Any) -> list[Any]:
 
 
 def lowering_of(atom: Any, compiled: Callable[[Any], Lowering]) -> Lowering:
-    """The JAX function of one atom of a tree, its settings bound.
+    """The JAX function of one atom of a tree, its settings bound; ``compiled`` makes one of an expression that the atom holds inside.
 
-    Parameters
-    ----------
-    compiled
-        Makes the function of an environment of an expression that the atom holds inside.
-
-    Raises
-    ------
-    UnsupportedAtomError
-        For an atom without a function or of a refused kind; names it and gives the reason.
+    Raises ``UnsupportedAtomError`` for an atom without a function or of a refused kind; names it and gives the reason.
     """
     row = row_of(atom)
     reason = row.refusal_of(atom) if row.refusal_of else None

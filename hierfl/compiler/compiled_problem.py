@@ -56,10 +56,7 @@ class CompiledProblem(Oracles):
 def compile_problem(declaration: Declaration) -> CompiledProblem:
     """Compile a declaration.
 
-    Raises
-    ------
-    UnsupportedAtomError, DataError, DeclarationError, NotConvexError
-        Naming the atom, the sample or the client.
+    Raises ``UnsupportedAtomError``, ``DataError``, ``DeclarationError`` or ``NotConvexError``, naming the atom, the sample or the client.
     """
     _require_known_means(declaration)
     _require_gradients(declaration)
@@ -158,10 +155,9 @@ def penalised_problem(compiled: CompiledProblem) -> CompiledProblem:
     """The same problem with the exact penalty of its conditions on the answers in the objective; compiled once. It is its own."""
     if compiled.declaration.penalty is not None:
         return compiled
-    made: CompiledProblem = compiled.programs.keep(
+    return compiled.programs.keep(
         "penalised", lambda: compile_problem(penalised(compiled.declaration))
     )
-    return made
 
 
 def verify_sets(oracles: Oracles) -> None:

@@ -133,11 +133,9 @@ class _At(NamedTuple):
             def sides(rows: Rows) -> BothSides:
                 return _alike(*program(at, rows))
 
-            found: BothSides = party.mean(sides, samples)
-            return found
+            return party.mean(sides, samples)
 
-        told: BothSides = clients.one_by_one(of_client)
-        return told
+        return clients.one_by_one(of_client)
 
     def _of_rows(self, one: CoupledCondition, program: Program) -> BothSides:
         """Both sides at every row of all clients."""
@@ -151,8 +149,7 @@ class _At(NamedTuple):
             own = oracles.environment(self.x, self.own_answer(client), clients.party(client).environment)
             return _alike(*program({**own, **table.rows(number)}))
 
-        told: BothSides = jax.vmap(of_row)((numbers, holder))
-        return told
+        return jax.vmap(of_row)((numbers, holder))
 
 
 def _alike(left: Array, right: Array) -> BothSides:

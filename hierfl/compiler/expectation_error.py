@@ -71,12 +71,10 @@ class LawTable:
 
     @property
     def names(self) -> str:
-        """Its samples."""
         return ", ".join(sample.name() for sample in self.table.quantiles.laws[0]) if self.table.quantiles else ""
 
     @property
     def moves_y(self) -> bool:
-        """Whether y depends on the table."""
         return len(self.terms) > 1
 
     def is_of(self, rule: str) -> np.ndarray:

@@ -172,10 +172,7 @@ class Hypergradient:
     def of(cls, problem: CompiledProblem, in_rounds: bool = False) -> Hypergradient:
         """Made once for a problem and either case of ``envelope``, which the present values of parameters decide.
 
-        Raises
-        ------
-        IncompatibleSolverError
-            If F has no derivative, or Y(x) no differentiable projection; says which solvers do without.
+        Raises ``IncompatibleSolverError`` if F has no derivative, or Y(x) no differentiable projection; says which solvers do without.
         """
         exact = problem.exact.in_rounds if in_rounds else problem.exact
         if in_rounds and exact.method is not None and not exact.method.responds and not exact.method.structure.strict:
@@ -303,12 +300,10 @@ class Hypergradient:
 
             if self._symmetric:  # pushed forward, nothing of a pass over the data is kept
                 return jax.jvp(mapping, (y,), (v,))[1]
-            product: Array = jax.vjp(mapping, y)[1](v)[0]
-            return product
+            return jax.vjp(mapping, y)[1](v)[0]
 
         def in_x(v: Array, own: dict[int, Array], rows: Rows) -> Array:
-            product: Array = jax.vjp(lambda x: problem.operator(x, y, own, rows), x)[1](v)[0]
-            return product
+            return jax.vjp(lambda x: problem.operator(x, y, own, rows), x)[1](v)[0]
 
         return LowerMap(
             mean(lambda own, rows: problem.operator(x, y, own, rows), samples, y),
@@ -430,8 +425,7 @@ def _server_partials(problem: CompiledProblem, x: Array, answers: Array | None, 
     def at(rows: Rows) -> tuple[Array, Array]:
         return jax.grad(lambda v, y: problem.server_value(v, y, party.environment, rows), argnums=(0, 1))(x, shared)
 
-    partials: tuple[Array, Array] = party.mean(at)
-    return partials
+    return party.mean(at)
 
 
 @double_precision
@@ -443,10 +437,7 @@ def evaluated_with_gradient(
     At kinks that the method for the lower level does not tell it is an element between both slopes. ``warm`` are the owners' y (leading axis
     as from ``ExactLower.solve_all``) that an iterative method begins at, at a point nearby.
 
-    Raises
-    ------
-    EmptyLowerSetError, LowerLevelError
-        As for ``ExactLower.at``.
+    Raises ``EmptyLowerSetError`` or ``LowerLevelError`` as for ``ExactLower.at``.
     """
     evaluation, gradient = unchecked_gradient(problem, np.asarray(x, float), warm)
     require_solved(problem, problem.exact.method, x, evaluation)

@@ -48,10 +48,7 @@ class VariableArray(np.ndarray):
 class ByVariable(dict[Any, Any]):
     """Values by variable, which its name finds as well, and under which it is shown.
 
-    Raises
-    ------
-    DataError
-        For a variable or a name that is not among them.
+    Raises ``DataError`` for a variable or a name that is not among them.
     """
 
     def __repr__(self) -> str:
@@ -125,10 +122,8 @@ class Layout:
     def flatten(self, value: Any, what: str) -> np.ndarray:
         """A user's value (an array for one variable, else a mapping by variable) as a flat float vector.
 
-        Raises
-        ------
-        DataError
-            Naming the variable, the shape found and the shape expected; or for NaN, infinity, and what is no array of real numbers.
+        Raises ``DataError``, naming the variable, the shape found and the shape expected; or for NaN, infinity, and what is no array of
+        real numbers.
         """
         names = ", ".join(v.name() for v in self.variables)
         if isinstance(value, Mapping):

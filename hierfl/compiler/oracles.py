@@ -67,10 +67,7 @@ def constraints_of_all_clients(declaration: Declaration) -> list[Any]:
 def lower_constraints(declaration: Declaration) -> list[Any]:
     """Y(x); in federation scope a client parameter means the intersection over the clients.
 
-    Raises
-    ------
-    DeclarationError
-        If that intersection is one of too many sets.
+    Raises ``DeclarationError`` if that intersection is one of too many sets.
     """
     level, federation = declaration.lower_level, declaration.federation
     if level is None:
@@ -219,8 +216,7 @@ class Oracles:
         """The upper objective at the federation's y, on all data of these clients and of the server."""
 
         def of_party(party: Party) -> Array:
-            value: Array = party.mean(lambda rows: self.client_value(x, y, party.environment, rows), self.upper_samples)
-            return value
+            return party.mean(lambda rows: self.client_value(x, y, party.environment, rows), self.upper_samples)
 
         total = clients.weighted(of_party, jnp.zeros((), x.dtype))
         if self.server_program is None:
@@ -277,10 +273,7 @@ class Oracles:
     def require_server_here(self) -> None:
         """Require the server's own data, where it has a term: a run is where they are.
 
-        Raises
-        ------
-        DataError
-            If they are elsewhere.
+        Raises ``DataError`` if they are elsewhere.
         """
         federation = self.declaration.federation
         if self.server_program is not None and federation and federation.server and any_elsewhere([federation.server]):
@@ -291,10 +284,7 @@ class Oracles:
     def data(self) -> Data:
         """The parties' data, with the present values of plain ``cp.Parameter`` constants.
 
-        Raises
-        ------
-        DataError
-            If some of them are held elsewhere, naming the client.
+        Raises ``DataError`` if some of them are held elsewhere, naming the client.
         """
         self.require_all_here("f, or what rests on its data,")
         return self.laid_out()
@@ -302,10 +292,7 @@ class Oracles:
     def require_all_here(self, what: str) -> None:
         """Require that nobody's data are elsewhere.
 
-        Raises
-        ------
-        DataError
-            Naming the client whose data are, and how a run reaches them.
+        Raises ``DataError``, naming the client whose data are, and how a run reaches them.
         """
         if self.elsewhere:
             assert self.declaration.federation is not None
@@ -338,10 +325,7 @@ class Oracles:
     def population_of(self, held: Mapping[int, Client]) -> Population:
         """Some of the clients as those know them who hold their data: their own rows and constants, in the order of their indices.
 
-        Raises
-        ------
-        DataError
-            If a client holds other samples or constants than were declared, another number of rows, or nothing.
+        Raises ``DataError`` if a client holds other samples or constants than were declared, another number of rows, or nothing.
         """
         roles, federation = self.declaration.roles, self.declaration.federation
         places = sorted(held)

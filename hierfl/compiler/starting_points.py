@@ -90,10 +90,7 @@ def start_point(compiled: CompiledProblem, x0: Any) -> np.ndarray:
 def require_start_in_x(compiled: CompiledProblem, start: np.ndarray, what: str) -> None:
     """Check that a flat start is in X, to rounding.
 
-    Raises
-    ------
-    SettingError
-        Saying how far it is away, and what nearest point of X to take.
+    Raises ``SettingError``, saying how far it is away, and what nearest point of X to take.
     """
     away, nearest = _away(compiled, start)
     if away > INSIDE * (1 + np.linalg.norm(start)):
@@ -118,10 +115,7 @@ def _away(compiled: CompiledProblem, start: np.ndarray) -> tuple[float, str]:
 def require_in_upper_set(compiled: CompiledProblem, x: np.ndarray, tolerance: float = AS_GIVEN) -> None:
     """Check that a flat x is in X, private parts included, up to what rounding and iterative projections leave.
 
-    Raises
-    ------
-    SettingError
-        Saying how far it is away, and which point of X is nearest.
+    Raises ``SettingError``, saying how far it is away, and which point of X is nearest.
     """
     broken = compiled.upper.whole & (np.abs(x - np.round(x)) > tolerance)
     if broken.any():
@@ -181,10 +175,7 @@ def _has_value(compiled: CompiledProblem, x: np.ndarray) -> bool:
 def require_nonempty(compiled: CompiledProblem) -> None:
     """X has a point.
 
-    Raises
-    ------
-    DeclarationError
-        Naming the constraints.
+    Raises ``DeclarationError``, naming the constraints.
     """
     known = compiled.known_upper_set
     if not known.has_point(compiled.laid_out().clients.public):

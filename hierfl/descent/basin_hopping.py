@@ -28,13 +28,7 @@ Begin = Callable[[KnownPoint, bool], Search]  # a search from a point; in pieces
 
 
 class BasinHopping:
-    """Searches from ``first`` on; ``asks()`` as of :class:`~hierfl.descent.search.Descent`, whose last word it returns.
-
-    Attributes
-    ----------
-    search
-        The one that is under way.
-    """
+    """Searches from ``first`` on, ``search`` the one under way; ``asks()`` as of :class:`~hierfl.descent.search.Descent`, whose last word it returns."""
 
     def __init__(self, oracle: ImplicitOracle, first: KnownPoint, begin: Begin, hops: int) -> None:
         self.oracle, self.search, self._begin, self._hops = oracle, begin(first, False), begin, hops
@@ -43,7 +37,6 @@ class BasinHopping:
 
     @property
     def best(self) -> KnownPoint:
-        """The best point of all searches."""
         return min(self._best, self.search.best, key=lambda point: point.value)
 
     def asks(self) -> Generator[np.ndarray, KnownPoint | None, str]:

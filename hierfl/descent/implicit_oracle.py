@@ -170,8 +170,7 @@ class ImplicitOracle:
         """The projection on X."""
         if self.problem.known_upper_set.kind == "free":
             return x
-        point: np.ndarray = on_upper_set(self.problem, x[None])[0]
-        return point
+        return on_upper_set(self.problem, x[None])[0]
 
     def _require_in_reach(self, x: Float[np.ndarray, " n"], evaluation: Evaluation) -> None:
         if abs(float(evaluation.value)) <= LARGEST:

@@ -42,16 +42,9 @@ Vector = Float[np.ndarray, " n"]
 class LimitedCurvature:
     """The matrix B of the model g'd + d'Bd / 2, by its products with vectors, and those of its inverse.
 
-    Attributes
-    ----------
-    scale
-        The curvature along whatever no step tells of.
-    stiff
-        How many times itself the matrix is taken where it led too far, kinks apart.
-    leaps, doubts
-        How many signs of a kink each variable has shown in its bracket, and how many kinks turned out to be none, (n,).
-    kinked
-        Whose own curvature counts, (n,) booleans.
+    ``scale`` is the curvature along whatever no step tells of, ``stiff`` how many times itself the matrix is taken where it led too far, kinks apart;
+    ``leaps`` and ``doubts`` (n,) how many signs of a kink each variable has shown in its bracket, and how many kinks turned out to be none;
+    ``kinked`` (n,) whose own curvature counts.
     """
 
     def __init__(self, first: KnownPoint, length: float) -> None:
@@ -97,7 +90,6 @@ class LimitedCurvature:
         return bool((told & self.kinked).any())
 
     def learn(self, before: KnownPoint, after: KnownPoint) -> None:
-        """Learn from a step."""
         s, y = after.x - before.x, after.slope - before.slope
         self.pairs = [*self.pairs[1 - KEPT :], (s, y)]
 
@@ -132,8 +124,7 @@ class LimitedCurvature:
         aim = np.where(sided > SIDED, high + beyond, np.where(sided < -SIDED, low - beyond, 0.5 * (low + high)))
         leads = slope * (aim - x) < 0
         leap = self.slope_high[kinked] - self.slope_low[kinked]
-        own: Vector = np.where(leads, np.abs(slope), leap) / np.maximum(np.where(leads, np.abs(aim - x), width), least)
-        return own
+        return np.where(leads, np.abs(slope), leap) / np.maximum(np.where(leads, np.abs(aim - x), width), least)
 
     def _smooth(self, s: Vector, y: Vector) -> tuple[Vector, Vector] | None:
         s, y = np.where(self.kinked, 0.0, s), np.where(self.kinked, 0.0, y)
@@ -200,18 +191,9 @@ Asked = Generator[np.ndarray, KnownPoint | None, bool]
 
 
 class LimitedDescent:
-    """A search, as :class:`hierfl.descent.search.Descent` is one: its costs grow as the number of variables.
+    """A search, as :class:`hierfl.descent.search.Descent` is one, with its ``share`` and ``promises``: its costs grow as the number of variables.
 
-    Attributes
-    ----------
-    best
-        The best point.
-    steepness
-        The length of the latest mixture of gradients at the best point, less what X holds, and without variables at whose kinks it lies.
-    share
-        The share of the latest step that was tried.
-    promises
-        How much lower the latest model says that f gets by a step.
+    ``steepness`` is the length of the latest mixture of gradients at the best point, less what X holds, and without variables at whose kinks it lies.
     """
 
     def __init__(self, oracle: ImplicitOracle, first: KnownPoint, accuracy: float, in_pieces: bool = False) -> None:

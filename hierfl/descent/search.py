@@ -200,16 +200,8 @@ Asked = Generator[np.ndarray, KnownPoint | None, bool]
 class Descent:
     """A search: ``asks()`` yields points of X, is sent what f is there (None: no value), and returns why it ended.
 
-    Attributes
-    ----------
-    bundle
-        What is known of f; ``bundle.centre`` is the best point.
-    steepness
-        The length of the latest model's gradient at the best point, the constraints of X included; of f's before the first step.
-    share
-        The share of the latest step that was tried.
-    promises
-        How much lower the latest model says that f gets by a step.
+    ``bundle`` is what is known of f, ``bundle.centre`` the best point; ``steepness`` the length of the latest model's gradient there, the constraints of X
+    included, of f's before the first step; ``share`` that of the latest step that was tried; ``promises`` how much lower the model says that f gets.
     """
 
     def __init__(self, oracle: ImplicitOracle, rows: DecisionRows, first: KnownPoint, accuracy: float) -> None:
@@ -228,7 +220,6 @@ class Descent:
 
     @property
     def best(self) -> KnownPoint:
-        """The best point."""
         return self.bundle.centre
 
     @property

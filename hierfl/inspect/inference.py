@@ -296,10 +296,7 @@ class _Estimator:
     def require_regular(self) -> None:
         """Rows, not laws; and a loss with a second derivative.
 
-        Raises
-        ------
-        SettingError, NoGradientError
-            Naming what is in the way.
+        Raises ``SettingError`` or ``NoGradientError``, naming what is in the way.
         """
         if not self.loss.averages:
             raise SettingError("inference: the level contains no E, total or aggregate of rows, so that nothing is estimated from data.")

@@ -108,8 +108,7 @@ def unit_vector(flat: np.ndarray) -> np.ndarray:
         raise SettingError("direction is zero: give a direction in the space of x.")
     _, exponent = np.frexp(largest)
     scaled = np.ldexp(flat, -int(exponent))  # exact, so that an ordinary direction is divided as it was
-    unit: np.ndarray = scaled / np.linalg.norm(scaled)
-    return unit
+    return scaled / np.linalg.norm(scaled)
 
 
 def run_of(compiled: CompiledProblem, center: Any) -> Result | None:

@@ -154,7 +154,6 @@ def equations(program: Jaxpr) -> int:
 
 
 def _calls_host(program: Jaxpr) -> bool:
-    """Whether functions on the host are called."""
     return any(e.primitive.name == "pure_callback" or any(map(_calls_host, _parts(e))) for e in program.eqns)
 
 

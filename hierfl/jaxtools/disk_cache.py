@@ -210,14 +210,7 @@ class ProgramCache:
     def keep(self, key: Any, make: Callable[[], T], *, of_run: bool = False) -> T:
         """Make once and keep: a second solve with the same settings compiles nothing. Unhashable keys are not kept.
 
-        Parameters
-        ----------
-        key
-            All that the thing depends on.
-        make
-            Makes it.
-        of_run
-            Whether it serves runs of one algorithm alone, and may be forgotten when another one is tried.
+        The key is all that the thing depends on; what is ``of_run`` serves runs of one algorithm alone, and may be forgotten when another one is tried.
         """
         try:
             hash(key)
@@ -228,8 +221,7 @@ class ProgramCache:
         if of_run:
             self._of_runs.add(key)
         self._used.add(key)
-        kept: T = self._kept[key]
-        return kept
+        return self._kept[key]
 
     def kept(self, key: Hashable) -> Any:
         """What is kept under a key; None where it was not made yet."""

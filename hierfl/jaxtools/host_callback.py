@@ -35,20 +35,9 @@ def call_on_host(
 ) -> jax.Array:
     """``function(*arguments)`` on NumPy arrays, from compiled code; batches run one after another, or all at once by ``many``.
 
-    Arguments travel as integers, through which JAX would see a derivative of zero: asking for one is refused instead.
-
-    Parameters
-    ----------
-    function
-        Called with one NumPy array per argument; returns an array of ``shape``, cast to ``dtype``.
-    shape, dtype
-        The shape and the type of the result.
-    *arguments
-        Floating-point arrays, or integers (which arrive as 32-bit).
-    refusal
-        The error that is raised where a derivative is asked for.
-    many
-        Called for a batch, with the arguments of all calls; returns what ``function`` would for each.
+    Arguments are floating-point arrays, or integers (which arrive as 32-bit); the result is cast to its type. They travel as integers, through which
+    JAX would see a derivative of zero: asking for one raises the ``refusal``. ``many`` has the arguments of all calls, and returns what
+    ``function`` would for each.
     """
 
     @jax.custom_jvp
@@ -171,14 +160,7 @@ def _called(
 def exchange_on_host(function: Callable[..., Any], expected: Any, given: Any) -> Any:
     """``function(given)`` on the host from compiled code: once each time that the program comes by, in the program's order.
 
-    Parameters
-    ----------
-    function
-        Called with ``given``, a tree of NumPy arrays; returns a tree of arrays like ``expected``.
-    expected
-        A tree of ``jax.ShapeDtypeStruct``.
-    given
-        A tree of arrays; integers arrive as 32-bit.
+    Both are trees of arrays, NumPy's on the host, what is ``expected`` back one of ``jax.ShapeDtypeStruct``; integers arrive as 32-bit.
     """
     leaves, structure = jax.tree.flatten(given)
     packed = [_pack(jnp.asarray(leaf)) for leaf in leaves]
@@ -251,14 +233,9 @@ def _unpack(words: np.ndarray, wide: bool) -> np.ndarray:
 
 def for_each(count: int, array: np.ndarray) -> np.ndarray:
     """An array of an entry for each call, where it may have one for all; numbers as doubles."""
-    array = _number(array)
+    array = array.astype(float, copy=False) if array.dtype.kind == "f" else array
     if len(array) == count:
         return array
     whole = np.empty((count, *array.shape[1:]), array.dtype)
     whole[:] = array
     return whole
-
-
-def _number(array: np.ndarray) -> np.ndarray:
-    """Floating-point numbers as doubles, others as they are."""
-    return array.astype(float, copy=False) if array.dtype.kind == "f" else array

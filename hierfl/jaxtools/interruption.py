@@ -32,14 +32,8 @@ class CutShort(KeyboardInterrupt):
 class Wish:
     """Whether what goes on within is to end, and why.
 
-    Attributes
-    ----------
-    until
-        When its time is up, by ``time.perf_counter``.
-    patience
-        Seconds that it has to end by itself, until it is interrupted.
-    met
-        Whether nobody need look any more: what is left to do ends by itself.
+    Its time is up at ``until``, by ``time.perf_counter``; it has ``patience`` seconds to end by itself, until it is interrupted. Once ``met`` nobody need
+    look any more: what is left to do ends by itself.
     """
 
     def __init__(self, until: float, patience: float, asked: float | None) -> None:

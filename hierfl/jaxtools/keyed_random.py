@@ -43,18 +43,10 @@ def split(key: Key[Array, ""], count: int = 2) -> Key[Array, " count"]:
 def row_numbers(
     key: Key[Array, ""], stream: int, step: Index, size: int, count: Int[Array, ""]
 ) -> Int32[Array, " size"]:
-    """``size`` numbers in 0, ..., count - 1, which are functions of the arguments alone.
+    """``size`` numbers in 0, ..., count - 1, which are functions of the arguments alone; ``stream`` and ``step`` tell draws under the same key apart.
 
-    They are uniform up to count / 2^32: the high word of (32 random bits) * count, as in Lemire (2019) without the rejection.
-
-    Parameters
-    ----------
-    key
-        A key, as of :func:`key_of`.
-    stream, step
-        What tells draws under the same key apart; ``step`` may be traced.
-    count
-        How many rows there are; may be traced.
+    They are uniform up to count / 2^32: the high word of (32 random bits) * count, as in Lemire (2019) without the rejection. ``step`` and ``count`` may
+    be traced.
     """
     bits = words(key, stream, step, size)
     return jax.lax.mulhi(bits, jnp.broadcast_to(count.astype(jnp.uint32), bits.shape)).astype(jnp.int32)

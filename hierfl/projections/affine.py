@@ -36,15 +36,10 @@ def factorise_traced(matrix: Float[Array, "k n"]) -> Factor:
 def _factor(xp: ModuleType, matrix: Float[Numbers, "k n"]) -> tuple[Numbers, ...]:
     """The parts of the factor, in NumPy or in its namesake of JAX."""
     u, s, vt = xp.linalg.svd(matrix, full_matrices=False)
-    kept = s > _cutoff(matrix.shape, matrix.dtype) * xp.max(s, initial=0.0)
+    kept = s > 10 * max(*matrix.shape, 1) * float(jnp.finfo(matrix.dtype).eps) * xp.max(s, initial=0.0)
     inverse = xp.where(kept, 1.0 / xp.where(kept, s, 1.0), 0.0)
     condition = xp.max(s, initial=0.0) * xp.max(inverse, initial=0.0)
     return matrix, (vt.T * inverse) @ u.T, xp.where(kept, u, 0.0), condition
-
-
-def _cutoff(shape: tuple[int, ...], dtype: np.dtype) -> float:
-    """Singular values below this share of the largest count as zero."""
-    return 10 * max(*shape, 1) * float(jnp.finfo(dtype).eps)
 
 
 def project(z: Float[Array, " n"], factor: Factor, b: Float[Array, " k"]) -> Float[Array, " n"]:

@@ -226,10 +226,7 @@ class DamagedError(Exception):
 class CheckpointFolder:
     """A folder, held by this process from ``with`` on.
 
-    Raises
-    ------
-    CheckpointError
-        Naming the folder: it cannot be made or written, another process holds it, or nothing in it can be read.
+    Raises ``CheckpointError``, naming the folder: it cannot be made or written, another process holds it, or nothing in it can be read.
     """
 
     def __init__(self, path: Path) -> None:

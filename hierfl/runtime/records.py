@@ -167,19 +167,7 @@ def gradient_bound(
     mean, weighted by step size, is the block's move over its total step, and their variance follows from the lengths of the
     moves; Student's t times the standard error bounds the noise's norm (whatever its covariance, for normal noise).
 
-    Parameters
-    ----------
-    before, after
-        x at both ends of the block.
-    history
-        The block's records, with the runtime's ``move``.
-    local_steps
-        For each round.
-
-    Raises
-    ------
-    SettingError
-        If the runtime does not record the moves.
+    x was ``before`` and ``after`` the block. Raises ``SettingError`` if the runtime does not record the moves.
     """
     from scipy.special import stdtrit
 

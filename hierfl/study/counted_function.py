@@ -70,7 +70,6 @@ class CountedFunction:
 
     @property
     def size(self) -> int:
-        """n."""
         return self.start.size
 
     @property

@@ -20,19 +20,11 @@ KEPT = 120  # points of a curve
 
 @dataclass(frozen=True)
 class Curve:
-    """f along one run.
+    """f along the run of a seed, and how it ended.
 
-    Attributes
-    ----------
-    seed, status
-        Of the run, and how it ended.
-    counts
-        ``{column: (points,)}``: what had been taken by each point, never less than before.
-    value
-        f there, as declared, the lower level solved exactly, at the projection on X; NaN where it has no value or the answer violates an upper
-        constraint, and where nothing is known yet. ``(points,)``.
-    final
-        f at what the run gives as its answer; NaN where it has none.
+    ``counts`` ``{column: (points,)}`` are what had been taken by each point, never less than before; ``value`` (points,) is f there, as declared, the lower
+    level solved exactly, at the projection on X, NaN where it has no value or the answer violates an upper constraint, and where nothing is known
+    yet; ``final`` is f at what the run gives as its answer, NaN where it has none.
     """
 
     seed: int

@@ -60,7 +60,6 @@ class Exact:
         require_number(self.tolerance, "tolerance of Exact", 0, 1)
 
     def bind(self, problem: CompiledProblem, rounds: int, steps: int) -> BoundExact:
-        """The solver for one problem."""
         return BoundExact(problem, problem.exact.by(self.method), self)
 
     def __str__(self) -> str:

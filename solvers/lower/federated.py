@@ -197,7 +197,6 @@ class LocalDescent:
         require_left_out(self, "rounds", "steps", "step_size")
 
     def bind(self, problem: CompiledProblem, rounds: int, steps: int) -> BoundFederated:
-        """The solver for one problem."""
         require_scope(self, ("federation",), problem)
         if self.schedule == "practical":
             return self._as_given(problem, rounds)
@@ -382,7 +381,6 @@ class FedAC:
                 require_number(getattr(self, name), f"{name} of FedAC", 0, np.inf)
 
     def bind(self, problem: CompiledProblem, rounds: int, steps: int) -> BoundFederated:
-        """The solver for one problem."""
         require_scope(self, ("federation",), problem)
         lower_rounds = tabulate_counts(self.rounds, rounds, "rounds of FedAC")
         local = tabulate_counts(self.steps, rounds, "steps of FedAC")

@@ -84,10 +84,7 @@ class ProjectedSGD:
     def bind(self, problem: CompiledProblem, rounds: int, steps: int) -> BoundProjectedSGD:
         """Tabulate the schedules and check the settings; ``steps`` local steps are made over all rounds.
 
-        Raises
-        ------
-        SettingError, IncompatibleSolverError
-            Naming the setting, or the scope.
+        Raises ``SettingError`` or ``IncompatibleSolverError``, naming the setting, or the scope.
         """
         require_scope(self, ("client", "sample"), problem)
         if self.start == "query" and problem.lower.size != problem.upper.size:

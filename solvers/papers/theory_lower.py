@@ -36,7 +36,7 @@ def theory_lower(
         enough = isinstance(given, LocalSGD) and given.schedule in ("theory", wanted.schedule)
     elif isinstance(wanted, ProjectedSGD):
         enough = isinstance(given, ProjectedSGD) and given.schedule == "theory"
-        enough = enough and _as_many(*(_table(s, rounds, problem) for s in (given, wanted)))
+        enough = enough and _as_many(*(tabulate_steps(s.steps, rounds, problem.num_clients, "steps of ProjectedSGD") for s in (given, wanted)))
     else:
         enough = type(given) is ProjectionMethod and given.step_size == "theory"
         if enough and given.steps != "theory":
@@ -56,10 +56,6 @@ def _wanted(problem: CompiledProblem, prescribed: Prescription, schedule: str) -
         return ProjectedSGD(steps=Decay(prescribed.local_steps, -0.5), schedule="theory")
     tau = (prescribed.extra or {})["tau"]
     return ProjectionMethod(steps=LogGrowth(tau) if tau > 0 else 1)
-
-
-def _table(solver: Any, rounds: int, problem: CompiledProblem) -> np.ndarray:
-    return tabulate_steps(solver.steps, rounds, problem.num_clients, "steps of ProjectedSGD")
 
 
 def _as_many(given: np.ndarray, wanted: np.ndarray) -> bool:

@@ -77,10 +77,7 @@ class FederatedSettings:
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> Any:
         """The algorithm for one problem, schedules tabulated.
 
-        Raises
-        ------
-        IncompatibleSolverError, SettingError
-            Naming what the solver needs and what the problem has.
+        Raises ``IncompatibleSolverError`` or ``SettingError``, naming what the solver needs and what the problem has.
         """
         for require in self._requirements:
             require(self, problem)

@@ -54,11 +54,7 @@ def _entropy_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
 def is_semidefinite(matrix: Any) -> Any:
     """Whether no eigenvalue of a symmetric matrix is negative beyond rounding."""
     values = jnp.linalg.eigvalsh(jax.lax.stop_gradient(matrix))
-    return values[0] >= -_rounding(values)
-
-
-def _rounding(values: Any) -> Any:
-    return values.shape[0] * jnp.finfo(values.dtype).eps * jnp.max(jnp.abs(values))
+    return values[0] >= -(values.shape[0] * jnp.finfo(values.dtype).eps * jnp.max(jnp.abs(values)))
 
 
 def _positive_part(matrix: Any) -> tuple[Any, Any]:

@@ -23,15 +23,10 @@ _SPECIAL = re.compile(r"([#%&$_{}])")
 
 
 def symbol(name: str, *subscripts: str) -> str:
-    r"""The LaTeX of a leaf's or a function's name.
+    """The LaTeX of a leaf's or a function's name, with further subscripts, such as a client's index.
 
-    Parameters
-    ----------
-    name
-        What the user called it. Parts after ``_`` and trailing digits are subscripts; ``hat``, ``bar``, ``tilde`` and
-        ``dot`` are accents; a name that is no Python identifier is set upright as it is.
-    *subscripts
-        Further subscripts, such as a client's index.
+    Parts after ``_`` and trailing digits are subscripts; ``hat``, ``bar``, ``tilde`` and ``dot`` are accents; a name that is no Python identifier is
+    set upright as it is.
     """
     if not _PLAIN.fullmatch(name):
         return _subscripted(_letters(name), list(subscripts))

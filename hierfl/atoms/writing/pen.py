@@ -27,7 +27,6 @@ class Pen:
         self.write = write
 
     def text(self, phrase: Phrase) -> str:
-        """The phrase, as it is written."""
         return self.write(phrase).text
 
     def at(self, phrase: Phrase, precedence: int) -> str:

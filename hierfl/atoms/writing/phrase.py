@@ -30,7 +30,6 @@ class Phrase:
     shape: tuple[int, ...] = ()
 
     def option(self, name: str, default: Any = None) -> Any:
-        """The setting of that name."""
         return dict(self.options).get(name, default)
 
     def is_number(self, value: float | None = None) -> bool:

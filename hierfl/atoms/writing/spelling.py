@@ -16,17 +16,10 @@ from hierfl.atoms.writing.text_pen import TextPen
 
 @dataclass(frozen=True)
 class Spelling:
-    """How phrases of one head are written.
+    """How phrases of one head are written; by default ``head(operands, settings)`` in text, and its own name, upright, in LaTeX.
 
-    Attributes
-    ----------
-    options
-        Settings that are not operands, each with the default that needs no mention; None for CVXPY's ``axis``.
-    latex
-        A symbol that stands before the operands in parentheses, a template with places for them, or a function. Default:
-        the head's own name, upright.
-    text
-        A function. Default: ``head(operands, settings)``.
+    ``options`` are settings that are not operands, each with the default that needs no mention, None for CVXPY's ``axis``; ``latex`` is a symbol that
+    stands before the operands in parentheses, a template with places for them, or a function, ``text`` a function.
     """
 
     head: str

@@ -120,22 +120,10 @@ RULES = (SUM, QUADRATURE, SOBOL)
 
 @dataclass(frozen=True)
 class EvaluationNodes:
-    """The rule of one party's table.
+    """The rule of one party's table: ``values`` ``{sample id: (n, *shape)}`` with ``weights`` that sum to one, by one of ``RULES``.
 
-    Attributes
-    ----------
-    values
-        ``{sample id: (n, *shape)}``.
-    weights
-        They sum to one.
-    part
-        Which of the ``PARTS`` rules a node belongs to.
-    band
-        2 for the outermost nodes of a tail that was cut off, 1 for those before them, negative on the left; else 0.
-    jump
-        Whether the density of a law of one scalar jumps there.
-    rule
-        One of ``RULES``.
+    ``part`` says which of the ``PARTS`` rules a node belongs to; ``band`` is 2 for the outermost nodes of a tail that was cut off, 1 for those before
+    them, negative on the left, else 0; ``jump`` says whether the density of a law of one scalar jumps there.
     """
 
     values: dict[int, np.ndarray]
@@ -178,10 +166,7 @@ class Nodes(NamedTuple):
 def evaluation_nodes(laws: Mapping[Sample, Any], points: int, holder: str, table: int) -> EvaluationNodes:
     """The rule for independent laws, with at most ``points`` nodes; no two tables of two holders share a scramble.
 
-    Raises
-    ------
-    DataError
-        For a discrete law whose outer quantiles SciPy does not find.
+    Raises ``DataError`` for a discrete law whose outer quantiles SciPy does not find.
     """
     with np.errstate(all="ignore"):  # SciPy divides by zero on its way to quantiles of some laws
         for sample, law in laws.items():

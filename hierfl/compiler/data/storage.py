@@ -60,10 +60,7 @@ def gathered(column: Any, rows: Any) -> Any:
 class Stored:
     """Rows in memory-mapped files, read when a program asks for them.
 
-    Raises
-    ------
-    DataError
-        When a file has become shorter than it was.
+    Raises ``DataError`` when a file has become shorter than it was.
     """
 
     blocks: tuple[np.memmap | MappedRows, ...] = field(metadata={"static": True}, repr=False)
@@ -166,10 +163,7 @@ def parameters_of(parameter: ClientParameter, parties: Sequence[Client]) -> np.n
 def require_all_here(parties: Sequence[Client], what: str) -> None:
     """Require that nobody's data are elsewhere.
 
-    Raises
-    ------
-    DataError
-        Naming the first client whose data are, and what can be done without them.
+    Raises ``DataError``, naming the first client whose data are, and what can be done without them.
     """
     for place, party in enumerate(parties):
         if any_elsewhere([party]):
@@ -182,10 +176,7 @@ def require_all_here(parties: Sequence[Client], what: str) -> None:
 def require_as_declared(place: int, declared: Client, held: Client) -> None:
     """Require that a client holds what was declared of it: the same samples and constants, as many rows, and all of it here.
 
-    Raises
-    ------
-    DataError
-        Naming the client and what differs.
+    Raises ``DataError``, naming the client and what differs.
     """
     who = declared.called(place)
     if any_elsewhere([held]):

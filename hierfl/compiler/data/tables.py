@@ -342,7 +342,6 @@ class Data:
 
     @property
     def server_party(self) -> Party:
-        """The server's own data."""
         if self.server is None:
             raise DataError("the problem has no server term, so the server holds nothing.")
         return self.server.party(0)
@@ -380,10 +379,8 @@ def population(
 ) -> Population:
     """Lay out the data of one side; up to ``points`` nodes stand for the distributions of a table. ``aggregates`` are of its rows.
 
-    Raises
-    ------
-    DataError
-        If the samples of one table differ in length, or mix arrays with distributions, for a party; what an aggregate of the rows says of theirs.
+    Raises ``DataError`` if the samples of one table differ in length, or mix arrays with distributions, for a party; what an aggregate of
+    the rows says of theirs.
     """
     return Population(
         tables=tuple(

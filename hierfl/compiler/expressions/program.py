@@ -63,17 +63,9 @@ class Node:
 
 @dataclass(eq=False)
 class Program:
-    """A straight-line program for several expressions with shared subexpressions merged.
+    """A straight-line program for several CVXPY expressions with shared subexpressions merged.
 
-    Parameters
-    ----------
-    expressions
-        CVXPY expressions over variables, parameters, samples and constants.
-
-    Raises
-    ------
-    UnsupportedAtomError
-        For an atom that hierfl does not compile; names it and says why.
+    Raises ``UnsupportedAtomError`` for an atom that hierfl does not compile; names it and says why.
     """
 
     expressions: Sequence[Any]
@@ -239,8 +231,7 @@ class _Aggregate:
         values, *columns = jax.vmap(lambda row: self.program({**environment, **row}))(batched)
         first = next(iter(batched))
         weights, count = (jnp.asarray(of[first], values.dtype) for of in (rows.weights, rows.counts))
-        reduced: Array = self.node.reduce(jnp.reshape(values, (-1,)), columns, weights, count)
-        return reduced
+        return self.node.reduce(jnp.reshape(values, (-1,)), columns, weights, count)
 
 
 def _function_of(expression: Any) -> Callable[..., Array]:
@@ -313,10 +304,7 @@ def _hashable(data: Any, owner: Any) -> Any:
 def pullback_of(atom: Pullback, function: Callable[..., Array]) -> Callable[..., Array]:
     """The adjoint of the node's argument, given the node's JAX function.
 
-    Raises
-    ------
-    UnsupportedAtomError
-        For an atom that holds expressions beside its arguments.
+    Raises ``UnsupportedAtomError`` for an atom that holds expressions beside its arguments.
     """
     node, place = atom.node, atom.index
     if len(arguments_of(node)) != len(node.args):

@@ -102,10 +102,7 @@ def _is_curved_map(structure: LowerStructure) -> bool:
 def method_asked_for(name: str, structure: LowerStructure) -> ExactMethod:
     """The method of this name.
 
-    Raises
-    ------
-    IncompatibleSolverError
-        If there is no such method, or it cannot treat this lower level; names those that can.
+    Raises ``IncompatibleSolverError`` if there is no such method, or it cannot treat this lower level; names those that can.
     """
     able = ", ".join(repr(name) for name, method in METHODS.items() if method.verdict(structure).applies)
     if name not in METHODS:

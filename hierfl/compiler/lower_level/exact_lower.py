@@ -60,10 +60,7 @@ class ExactLower:
     def of(cls, oracles: Oracles) -> ExactLower:
         """By the method that the compiler chooses for values, gradients and slices.
 
-        Raises
-        ------
-        NotConvexError
-            If the lower level is found not to be convex, or no method can treat it.
+        Raises ``NotConvexError`` if the lower level is found not to be convex, or no method can treat it.
         """
         if not oracles.lower.size:
             return cls(oracles, None, None)
@@ -101,10 +98,7 @@ class ExactLower:
     def by(self, name: str | None) -> ExactLower:
         """The same by another method, kept with the problem; None is the compiler's choice for rounds.
 
-        Raises
-        ------
-        IncompatibleSolverError
-            If the method cannot treat the lower level; names those that can.
+        Raises ``IncompatibleSolverError`` if the method cannot treat the lower level; names those that can.
         """
         if name is None or self.method is None:
             return self.in_rounds
@@ -147,11 +141,9 @@ class ExactLower:
         return self.method.solve(x, owner, warm, tolerance)
 
     def client_owner(self, x: Array, party: Party) -> Owner:
-        """The owner of a client-scope y."""
         return Owner.of_client(self.oracles, self._quadratic, x, party)
 
     def federation_owner(self, x: Array, clients: Population) -> Owner:
-        """The owner of the federation-scope y."""
         return Owner.of_federation(self.oracles, self._quadratic, x, clients)
 
     def sample_owner(self, x: Array, own: dict[int, Array]) -> Owner:
@@ -170,8 +162,7 @@ class ExactLower:
             solution = self.solve(x, owner, zero if start is None else start, tolerance)
             return solution, self.gap_of(solution, x, owner.own)
 
-        found: tuple[LowerSolution, Array] = self.of_each_owner(solved, x, data, warm)
-        return found
+        return self.of_each_owner(solved, x, data, warm)
 
     def branches(
         self, x: Array, answers: Float[Array, "owners size"], way: Array, data: Data
@@ -192,8 +183,7 @@ class ExactLower:
         def of_owner(owner: Owner, given: Float[Array, "2 size"]) -> Array:
             return method.pull(x, owner, given[0], given[1], ways)
 
-        moved: Array = self.of_each_owner(of_owner, x, data, jnp.stack([answers, seeds], axis=1))
-        return moved
+        return self.of_each_owner(of_owner, x, data, jnp.stack([answers, seeds], axis=1))
 
     def of_each_owner(self, function: Callable[[Owner, Any], Any], x: Array, data: Data, given: Array | None) -> Any:
         """A function of each owner and of its row of what is given (None of nothing), stacked."""
@@ -343,8 +333,7 @@ class ExactLower:
         def evaluate(
             x: Array, data: Data, warm: Array | None = None, tolerance: Array | float = TOLERANCE
         ) -> Evaluation:
-            evaluation: Evaluation = self.evaluate_within(x, data, warm, tolerance)
-            return evaluation
+            return self.evaluate_within(x, data, warm, tolerance)
 
         return quick_jit(evaluate)
 
@@ -357,12 +346,8 @@ class ExactLower:
     def at(self, x: np.ndarray, warm: np.ndarray | None = None, tolerance: Array | float = TOLERANCE) -> Evaluation:
         """f(x) on the host, checked.
 
-        Raises
-        ------
-        EmptyLowerSetError
-            If Y(x) is empty; names the owner and the constraints.
-        LowerLevelError
-            If some owner's problem was not solved to the tolerance.
+        Raises ``EmptyLowerSetError`` if Y(x) is empty; names the owner and the constraints; ``LowerLevelError`` if some owner's problem was
+        not solved to the tolerance.
         """
         return self._at(x, warm, tolerance)
 

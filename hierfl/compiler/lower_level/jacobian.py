@@ -264,7 +264,6 @@ class RankOne(NamedTuple):
         return (missed <= tolerance * size * jnp.linalg.norm(size * vector)).all()
 
     def multiply(self, y: Array) -> Array:
-        """The product J y."""
         return self.diagonal * y + self.left * (self.right @ y)
 
     def modulus(self) -> Array:
@@ -427,13 +426,11 @@ class _Looks:
         return self.oracles.lower.size
 
     def matrix(self, point: Probe) -> np.ndarray:
-        """The whole matrix J at a point."""
         return np.asarray(self._matrix(point))
 
     @cached_property
     def _matrix(self) -> Callable[[Probe], Array]:
-        form: Callable[[Probe], Array] = quick_jit(lambda point: dense(self.at(point), self.size))
-        return form
+        return quick_jit(lambda point: dense(self.at(point), self.size))
 
     def constant(self) -> bool:
         """Whether J is the same for all x, clients, samples and parameters: none of them enters a product with it.

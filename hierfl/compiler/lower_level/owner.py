@@ -42,13 +42,11 @@ class Owner(NamedTuple):
 
     @classmethod
     def of_client(cls, oracles: Oracles, part: QuadraticPart, x: Array, party: Party) -> Owner:
-        """The owner of a client-scope y."""
 
         def upper(y: Array) -> Array:
-            value: Array = party.mean(
+            return party.mean(
                 lambda rows: oracles.client_value(x, y, party.environment, rows), oracles.upper_samples
             )
-            return value
 
         mean, gather = mean_of_client(party), party.gathered
         return cls._of(oracles, part, x, party.environment, mean, gather, upper, lambda stage, x: stage.client_owner(x, party))

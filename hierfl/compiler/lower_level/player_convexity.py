@@ -47,10 +47,8 @@ class PlayerEvidence:
 def player_evidence(exact: ExactLower) -> tuple[PlayerEvidence, ...]:
     """The evidence for each player, computed once.
 
-    Raises
-    ------
-    NotConvexError
-        If a player's objective curves the wrong way at a sampled point; names the player, the point and the curvature.
+    Raises ``NotConvexError`` if a player's objective curves the wrong way at a sampled point; names the player, the point and the
+    curvature.
     """
     oracles, level = exact.oracles, exact.oracles.declaration.lower_level
     if not isinstance(level, Nash):

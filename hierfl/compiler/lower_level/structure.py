@@ -93,10 +93,7 @@ class LowerStructure:
     def of(cls, oracles: Oracles) -> LowerStructure:
         """Look at the Jacobian of the quadratic part.
 
-        Raises
-        ------
-        NotConvexError
-            If the quadratic terms are not convex in y at a point of X, whatever was asserted of them.
+        Raises ``NotConvexError`` if the quadratic terms are not convex in y at a point of X, whatever was asserted of them.
         """
         level = oracles.declaration.lower_level
         if level is None:
@@ -125,12 +122,10 @@ class LowerStructure:
 
     @property
     def pattern(self) -> Pattern:
-        """The pattern of the Jacobian."""
         return self.jacobian.pattern
 
     @property
     def lower_set(self) -> CompiledSet:
-        """The compiled set Y(x)."""
         assert self.oracles.lower_set is not None, "a lower level has a set"
         return self.oracles.lower_set
 
@@ -174,7 +169,6 @@ class LowerStructure:
 
     @property
     def is_gradient(self) -> bool:
-        """Whether F is a gradient."""
         return self.level.kind != "equilibrium" or (self.affine and self.pattern.symmetric)
 
     # --- the modulus of strong monotonicity --------------------------------------------------------------------------

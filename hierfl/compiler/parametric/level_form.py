@@ -52,10 +52,7 @@ from hierfl.language.sample import ClientParameter, Sample
 def _per_sample(term: Any) -> tuple[type[SampleAverage], Any]:
     """(the kind of average, the expression that is averaged) of a term that is affine in means, or linear in one total.
 
-    Raises
-    ------
-    NoStandardFormError
-        Where a term has a total beside something that is not added up.
+    Raises ``NoStandardFormError`` where a term has a total beside something that is not added up.
     """
     kinds: set[type[SampleAverage]] = set()
 
@@ -107,10 +104,7 @@ def distributed(expression: Any) -> list[Any]:
 def _table_of(expression: Any, clients: Population) -> int:
     """The place of the table that holds the samples of an expression.
 
-    Raises
-    ------
-    NoStandardFormError
-        Where they are of several.
+    Raises ``NoStandardFormError`` where they are of several.
     """
     samples = [p.id for p in expression.parameters() if isinstance(p, Sample)]
     places = [k for k, table in enumerate(clients.tables) if any(sample in table.values for sample in samples)]
@@ -179,10 +173,7 @@ class LevelForm:
         ``whole`` says that y is the federation's: clients' constants differ within the cost. Constraints at the places in ``priced`` have a row
         for each entry. ``hidden`` variables are no part of y.
 
-        Raises
-        ------
-        NoStandardFormError
-            Where CVXPY cannot bring it to rows and the cones that are known here.
+        Raises ``NoStandardFormError`` where CVXPY cannot bring it to rows and the cones that are known here.
         """
         variables = (*variables, *hidden)
         ids = {v.id for v in variables}

@@ -360,7 +360,6 @@ class LevelSolver:
         return self._response(answer, thetas, settled(answer.program, answer.chosen)).rate(tangent)
 
     def _response(self, answer: LevelAnswer, thetas: Thetas, at: ProgramSolution) -> ProgramResponse:
-        """How one of its solutions moves."""
         program = answer.program
         known = self._known if (program.units == 1.0).all() else Saddles()  # else those are in other units
         return ProgramResponse(self.form.program, thetas, program, at, self.form.push, self.has_edges, known)

@@ -78,8 +78,7 @@ class NearestPoint:
         """What the program is built from; traceable."""
         ends = np.cumsum([t.size for t in self.targets])
         parts = {t.id: jnp.reshape(part, t.shape) for t, part in zip(self.targets, jnp.split(z, ends[:-1]))}
-        theta: Array = self.solver.form.base.theta_at({**environment, **parts})
-        return theta
+        return self.solver.form.base.theta_at({**environment, **parts})
 
     def project(self, z: Float[Array, " size"], environment: Environment) -> Float[Array, " size"]:
         """The nearest point, NaN where there is none; traceable, and differentiable in z and in what the set depends on."""

@@ -229,10 +229,7 @@ class LevelTemplate:
         ``copies`` of the cost: where they are few beside y, arguments of smooth atoms are variables of their own, too. Constraints at the places
         in ``whole`` stay one row for each entry.
 
-        Raises
-        ------
-        NoStandardFormError
-            Where a cone is needed that is not known, or CVXPY does not find the problem convex; says why.
+        Raises ``NoStandardFormError`` where a cone is needed that is not known, or CVXPY does not find the problem convex; says why.
         """
         made = cls._of(cost, constraints, variables, known, frozenset(), mapping, whole)
         few = [made.size >= WIDE and FEW * copies * part.form.shape[0] <= made.size for part in made.smooth]

@@ -193,10 +193,7 @@ class AllSolutions:
     def vertices(self) -> Iterator[Vector]:
         """The vertices of the set, over rows.
 
-        Raises
-        ------
-        ValueError
-            If they are too many to look through, or the set has none, or goes on without end; says so.
+        Raises ``ValueError`` if they are too many to look through, or the set has none, or goes on without end; says so.
         """
         program = self.program
         if not program.polyhedral:

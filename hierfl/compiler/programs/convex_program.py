@@ -141,7 +141,6 @@ class ConvexProgram:
 
     @cached_property
     def linear(self) -> bool:
-        """Whether it is a linear program."""
         return self.polyhedral and self.smooth is None and largest(self.p) == 0.0
 
     @cached_property
@@ -209,7 +208,6 @@ class ConvexProgram:
         return replace(self, p=p, q=units * self.q, a=a, curved=curved, smooth=smooth, is_scaled=True)
 
     def slack(self, u: Vector) -> Rows:
-        """A u + b."""
         return np.asarray(self.a @ u + self.b)
 
     def force(self, u: Vector, z: Rows) -> Vector:
@@ -222,7 +220,6 @@ class ConvexProgram:
         return plain if self.smooth is None else plain + self.smooth.gradient(u)
 
     def cost(self, u: Vector) -> float:
-        """The objective."""
         plain = float(0.5 * u @ (self.p @ u) + self.q @ u)
         return plain if self.smooth is None else plain + self.smooth.value(u)
 

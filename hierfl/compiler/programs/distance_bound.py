@@ -38,19 +38,10 @@ Rows = Float[np.ndarray, " rows"]
 def distance_bound(
     program: ConvexProgram, u: Vector, z: Rows, modulus: float, costs: Sequence[float] | np.ndarray = ()
 ) -> float:
-    """A bound on ||y - y*||, y the first entries of u; infinite where none is proved, and for large programs.
+    """A bound on ||y - y*||, y the first entries of u; infinite where none is proved, and for large programs, whose A and b are exact.
 
-    Parameters
-    ----------
-    program
-        The program; its A and b are exact.
-    u, z
-        The answer and its multipliers.
-    modulus
-        Of strong monotonicity in y; of a convex cost, of its minimum over the entries of u beside y.
-    costs
-        Sizes of the cost whose gradient is in g. Squares leave rounding of 2 |A| |r| in it, with |r| the root of the cost, however much
-        of that cancels in g.
+    The ``modulus`` is that of strong monotonicity in y; of a convex cost, of its minimum over the entries of u beside y. ``costs`` are sizes of the cost
+    whose gradient is in g: squares leave rounding of 2 |A| |r| in it, with |r| the root of the cost, however much of that cancels in g.
     """
     if not (modulus > 0 and len(u) <= LARGEST and np.isfinite(u).all() and np.isfinite(z).all()):
         return np.inf
@@ -143,7 +134,7 @@ def _force_left(program: ConvexProgram, u: Vector, held: _Held, moved: float, si
     terms = np.abs(program.p) @ np.abs(u) + np.abs(program.q) + np.abs(held.rows).T @ np.abs(held.pulls)
     noise = _rounding(len(u) + len(held.pulls)) * terms + 2.0 * np.linalg.norm(program.p, axis=1) * moved
     noise[:size] += formed / np.sqrt(size)
-    bent = float(np.sum(_block_pulls(held) * (held.bend * moved + held.turn)))
+    bent = float(np.sum(np.where((held.bend > 0) | (held.turn > 0), _length(held.pulls), 0.0) * (held.bend * moved + held.turn)))
     force = program.p @ u + program.q - held.rows.T @ held.pulls
     firm = held.slack > FIRM * np.abs(held.pulls).max(initial=0.0)
     rows, slack = held.rows[firm], float(held.slack[firm].min(initial=np.inf))
@@ -182,11 +173,6 @@ def _smallest(rows: np.ndarray) -> float:
 
 def _norm(matrix: np.ndarray) -> float:
     return float(np.linalg.norm(matrix, 2)) if matrix.size else 0.0
-
-
-def _block_pulls(held: _Held) -> Float[np.ndarray, " k"]:
-    """The length of all multipliers where a block's bend or turn stands."""
-    return np.where((held.bend > 0) | (held.turn > 0), _length(held.pulls), 0.0)
 
 
 def _parts(program: ConvexProgram, u: Vector, z: Rows, reach: float) -> Iterator[tuple[_Held, float]]:

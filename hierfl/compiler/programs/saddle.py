@@ -301,8 +301,7 @@ class Saddles:
         kept = self._inside
         if not same(kept[0], domain):
             kept = self._inside = domain, find()
-        found: T = kept[1]
-        return found
+        return kept[1]
 
     def at(self, p: Matrix, a: Matrix, held: np.ndarray, symmetric: bool = True) -> Saddle:
         """That of these rows of A."""

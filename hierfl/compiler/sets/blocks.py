@@ -97,12 +97,10 @@ class ConditionBlock:
         return z
 
     def gap(self, values: Values) -> Float[Array, ""]:
-        """The violation of the condition."""
         b = self.rows.offsets(values)
         return beyond(jnp.max(jnp.abs(b) if self.equality else b))
 
     def explain(self) -> str:
-        """Name the condition."""
         return f"condition on x: {constraints_text([self.origin])}"
 
 
@@ -234,7 +232,6 @@ class PolyhedronBlock:
 
     @classmethod
     def of(cls, parts: Sequence[Component]) -> PolyhedronBlock:
-        """The block of a component."""
         (part,) = parts
         bands = Bands(part.bands)
         return cls(part.entries, bands, part.bounds, bands.constant_matrix(part.entries) if bands.constant else None)
@@ -504,10 +501,8 @@ class ProgramBlock:
     ) -> ProgramBlock:
         """Min ||y - z||^2 over the constraints of these components.
 
-        Raises
-        ------
-        NotConvexError, UnsupportedAtomError
-            Where a constraint has user code, or something else of which no cone is known.
+        Raises ``NotConvexError`` or ``UnsupportedAtomError`` where a constraint has user code, or something else of which no cone is
+        known.
         """
         entries = np.unique(np.concatenate([part.entries for part in parts]))
         origins = tuple(dict.fromkeys(origin for part in parts for origin in part.origins))

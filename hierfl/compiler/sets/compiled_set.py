@@ -163,7 +163,6 @@ class CompiledSet:
         return None
 
     def _moving(self, environment: Mapping[int, Any]) -> dict[int, Any]:
-        """What the set depends on."""
         return {leaf: environment[leaf] for leaf in sorted(self.depends_on)}
 
     @cached_property
@@ -221,18 +220,10 @@ class CompiledSet:
 def compile_set(
     constraints: Sequence[Constraint], variables: Sequence[cp.Variable], *, label: str, known: Known = NOTHING_KNOWN
 ) -> CompiledSet:
-    """Compile convex constraints on ``variables`` (checked convex before) into a projection.
+    """Compile convex constraints on ``variables`` (checked convex before) into a projection; ``known`` bounds other leaves, by id.
 
-    Parameters
-    ----------
-    constraints
-        CVXPY constraints; attributes of the variables must be among them explicitly.
-    variables
-        The decision; its flat vector is each variable in C order, side by side.
-    label
-        Name of the set in messages.
-    known
-        Bounds of other leaves, by id.
+    Attributes of the variables must be among the constraints explicitly. The decision's flat vector is each variable in C order, side by side;
+    ``label`` names the set in messages.
     """
     hoisted = hoist(constraints, variables, known)
     twins = [hoisted.twins[v] for v in variables]
@@ -373,10 +364,7 @@ _CONDITION_LIMIT = 1e6  # beyond it the reference, feasible to 1e-8, may be far 
 def verify(compiled: CompiledSet, environment: Mapping[int, Any], seed: int = 0) -> None:
     """Compare with CVXPY at random points of this environment (small sets) or check the constraints there.
 
-    Raises
-    ------
-    HierflError
-        If they disagree: a defect of hierfl, named with the constraints.
+    Raises ``HierflError`` if they disagree: a defect of hierfl, named with the constraints.
     """
     if not compiled.blocks or not compiled.is_exact:
         return

@@ -38,7 +38,6 @@ class Component:
 
     @classmethod
     def joined(cls, parts: Sequence[Component]) -> Component:
-        """All of them as one."""
         entries = np.unique(np.concatenate([part.entries for part in parts]))
         return cls(
             entries, tuple(m for part in parts for m in part.members), tuple(b for part in parts for b in part.bounds)

@@ -335,7 +335,6 @@ class Band:
 
     @property
     def equality(self) -> bool:
-        """Whether it is one equation."""
         return any(side.equality for side in self.sides)
 
     @property

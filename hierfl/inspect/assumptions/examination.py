@@ -291,7 +291,6 @@ class MappingAtPoints:
         return float(change @ step / (step @ step))
 
     def project(self, x: np.ndarray, y: np.ndarray, owner: Weighted) -> np.ndarray:
-        """Project y on Y(x)."""
         return np.asarray(self._project(jnp.asarray(x), jnp.asarray(y), owner[0][1].own))
 
     @cached_property
@@ -467,7 +466,6 @@ class Examination:
         return f"nothing is known to bound {', '.join(free)} on the declared sets: add constraints that do" if free else ""
 
     def project_x(self, z: np.ndarray) -> np.ndarray:
-        """Project on the public X."""
         return np.asarray(self._project(jnp.asarray(z), self.holders.clients[0].own))
 
     @cached_property

@@ -43,10 +43,7 @@ MORE = 6  # ways, where what is beside the point is not what the point is said t
 def gradient_beside(problem: CompiledProblem, x: np.ndarray) -> np.ndarray:
     """The gradient of f at x, oriented for minimisation.
 
-    Raises
-    ------
-    NoGradientError
-        Where f has none; other errors as for ``ExactLower.at``.
+    Raises ``NoGradientError`` where f has none; other errors as for ``ExactLower.at``.
     """
     evaluation, gradient = evaluated_with_gradient(problem, x)
     require_gradient(problem, x, evaluation, gradient)
@@ -66,10 +63,9 @@ def _may_have_unseen_kinks(problem: CompiledProblem) -> bool:
     method = problem.exact.method
     if method is not None and method.iterative:
         return False
-    found: bool = problem.programs.keep(
+    return problem.programs.keep(
         ("unseen kinks", problem.parameter_values), lambda: _has_kinks(problem, _tells(problem))
     )
-    return found
 
 
 def _tells(problem: CompiledProblem) -> bool:

@@ -61,14 +61,8 @@ SIGNS = ("nonneg", "nonpos", "pos", "neg")  # what a client's row has if all row
 def raised(declaration: Declaration, parameters: Sequence[cp.Parameter]) -> tuple[Declaration, tuple[cp.Variable, ...]]:
     """(the declaration, the upper variable of each parameter), a ``ClientParameter``'s with a leading axis of clients.
 
-    Raises
-    ------
-    SettingError
-        For what is no parameter of the problem.
-    NotConvexError, DeclarationError
-        Where a lower level is convex for the values only that parameters have now.
-    IncompatibleSolverError
-        For games, several levels in sequence, and prices.
+    Raises ``SettingError`` for what is no parameter of the problem; ``NotConvexError`` or ``DeclarationError`` where a lower level is
+    convex for the values only that parameters have now; ``IncompatibleSolverError`` for games, several levels in sequence, and prices.
     """
     level, federation = declaration.lower_level, declaration.federation
     clients = federation.clients if federation else (Client(),)
@@ -245,8 +239,7 @@ class ImplicitLayer:
         NoGradientError
             Where a derivative is asked for outside of them and there is none.
         """
-        value: Array = self._value(self._flat(x, theta))
-        return value
+        return self._value(self._flat(x, theta))
 
     def y(self, x: Any, theta: Any = None) -> Any:
         """y(x, theta), in the shapes of ``problem.implicit.response(x)``, with names in place of variables; errors as for ``f``."""
@@ -442,8 +435,7 @@ class ImplicitLayer:
     def _flat(self, x: Any, theta: Any) -> Array:
         """(x, theta) as the raised problem has it."""
         parts = {**_by_variable(self.decided, x, "x"), **_by_variable(self.given, theta, "theta")}
-        flat: Array = self._joined([parts[v.id] for v in self.problem.upper.variables])
-        return flat
+        return self._joined([parts[v.id] for v in self.problem.upper.variables])
 
     @cached_property
     def _joined(self) -> Any:

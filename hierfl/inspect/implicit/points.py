@@ -180,8 +180,7 @@ class Points:
     @property
     def switches(self) -> Switches:
         """All switches of the problem's constraints and atoms; found once, and kept with the problem."""
-        switches: Switches = self.compiled.programs.keep("switches", lambda: Switches.of(self.compiled))
-        return switches
+        return self.compiled.programs.keep("switches", lambda: Switches.of(self.compiled))
 
     # --- at one point, traceable ---------------------------------------------------------------------------------
 
@@ -253,7 +252,6 @@ class Points:
         return evaluation, jnp.where(flags.any(), 1 + jnp.argmax(flags), 0)
 
     def _away(self, x: Array, data: Data) -> Array:
-        """Whether x is outside X."""
         return jnp.linalg.norm(x - project_on_all(self.compiled, x, data)) > OUTSIDE * (1 + jnp.linalg.norm(x))
 
     def _slope(self, hyper: Hypergradient, x: Array, way: Array, data: Data, tolerance: Array) -> tuple[Array, Array]:

@@ -269,8 +269,7 @@ def reference(compiled: CompiledProblem, *, restarts: int, seed: int, x0: Any, p
 
 def known_reference(compiled: CompiledProblem) -> Reference | None:
     """The reference by default settings where it was asked for already."""
-    known: Reference | None = compiled.programs.kept(_key(compiled, RESTARTS, SEED))
-    return known
+    return compiled.programs.kept(_key(compiled, RESTARTS, SEED))
 
 
 def _key(compiled: CompiledProblem, restarts: int, seed: int) -> tuple[Any, ...]:

@@ -289,17 +289,7 @@ def _usual(leap: np.ndarray) -> np.ndarray:
 
 
 def _outliers(points: Points, line: Line, t: np.ndarray, sampled: Sampled, coarse: bool) -> list[KinkPlace]:
-    """Narrow down the cells whose second difference of values sticks out.
-
-    Parameters
-    ----------
-    points, line
-        What is looked at.
-    t, sampled
-        Places on the line (k,), and f there.
-    coarse
-        Whether values are only as good as a conic solver's.
-    """
+    """Narrow down the cells between places ``t`` (k,), sampled, whose second difference of values sticks out; ``coarse`` values are a conic solver's."""
     value = np.where(sampled.reason == 0, sampled.value, np.nan)
     bend = np.abs(value[:-2] - 2 * value[1:-1] + value[2:])
     floor = 1e-9 * (1.0 + np.nanmax(np.abs(value), initial=0.0))

@@ -219,20 +219,9 @@ class Judged(NamedTuple):
 def judge(
     eye: OneSided, places: np.ndarray, directions: np.ndarray, radius: float, widths: np.ndarray, reach: np.ndarray
 ) -> Judged:
-    """Look at places from ever closer.
+    """Look at places (k, n) from ever closer, along unit vectors (k, n).
 
-    Parameters
-    ----------
-    eye
-        How to look.
-    places, directions
-        Points (k, n), and the unit vectors (k, n) along which f is looked at.
-    radius
-        Of the window.
-    widths
-        To within what each place is known, (k,).
-    reach
-        How far each may be looked at from, (k,).
+    ``radius`` is the window's, ``widths`` (k,) to within what each place is known, ``reach`` (k,) how far each may be looked at from.
     """
     first, last = np.array(eye.distances) * radius
     least = np.maximum(2 * widths, ROUNDING * (1.0 + np.max(np.abs(places), initial=0.0)))

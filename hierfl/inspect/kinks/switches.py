@@ -292,8 +292,7 @@ class Switches:
                 own = compiled.environment(x, answer(holder), side.party(holder).environment)
                 if not group.averages:
                     return group.program(own)
-                averages: tuple[Array, ...] = side.party(holder).mean(lambda rows: group.program(own, rows))
-                return averages
+                return side.party(holder).mean(lambda rows: group.program(own, rows))
 
             return jax.vmap(at)(jnp.arange(self._holders(group)))
         table = side.tables[group.table]

@@ -100,17 +100,7 @@ class GridEdges(NamedTuple):
 
 
 def kinks_along(edges: GridEdges, points: Points, plane: Plane, s: np.ndarray, sampled: Sampled) -> np.ndarray:
-    """Find the places (k, 2) of the edges where f has a kink or a jump along the edge.
-
-    Parameters
-    ----------
-    edges
-        Those of the grid (s, s) along which a switch changes; there is at least one.
-    points
-        What evaluates f.
-    plane, s, sampled
-        The plane, the coordinates of the grid along either direction (p,), and f on the grid.
-    """
+    """Find the places (k, 2) of the edges, at least one, along which f has a kink or a jump, of the grid (s, s) on which f has been sampled."""
     at, along, apart = edges.crossings(points, plane)
     width, directions = np.full(len(at), CLOSE_ON_EDGE * plane.radius), along @ plane.directions
     eye = OneSided.of(points, sampled, grid_of(plane, s), directions[0], plane.radius)

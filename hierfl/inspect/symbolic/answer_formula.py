@@ -51,23 +51,9 @@ class AnswerFormula:
 def answer_formula(
     operator: Sequence[Expr], inequalities: Sequence[Expr], unknowns: Sequence[Expr], region: Region
 ) -> AnswerFormula:
-    """Solve VI(Y(x), F) for y.
+    """Solve VI(Y(x), F) for y: F_i for each unknown, expressions that must be <= 0, and the bounds of x on which signs are decided.
 
-    Parameters
-    ----------
-    operator
-        F_i, one for each unknown.
-    inequalities
-        Expressions that must be <= 0.
-    unknowns
-        The entries of y.
-    region
-        Bounds of x on which signs are decided.
-
-    Raises
-    ------
-    SymbolicError
-        Naming what is not separable.
+    Raises ``SymbolicError``, naming what is not separable.
     """
     slopes, offsets = _diagonal(operator, unknowns, region)
     feasible = _read(inequalities, unknowns, region)

@@ -42,7 +42,6 @@ class Region:
         return sympy.And(*(condition >= 0 for condition in self.conditions))
 
     def limits(self, symbol: Expr) -> tuple[Expr, Expr]:
-        """The bounds of a symbol."""
         return self.bounds.get(symbol, (-sympy.oo, sympy.oo))
 
     def has_inside_box(self, point: Mapping[Expr, Expr]) -> bool:

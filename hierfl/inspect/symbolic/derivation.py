@@ -257,25 +257,15 @@ def _entries(formulas: Expr) -> list[Expr]:
 
 
 def translate(expression: Any, environment: Mapping[int, Scalars]) -> Scalars:
-    """The expression as an array of SymPy scalars, of its shape.
+    """The expression as an array of SymPy scalars, of its shape; ``environment`` has one for each leaf id.
 
-    Parameters
-    ----------
-    expression
-        A CVXPY expression.
-    environment
-        Leaf id -> array of SymPy expressions.
-
-    Raises
-    ------
-    SymbolicError
-        For an atom without a rule; names it.
+    Raises ``SymbolicError`` for an atom without a rule; names it.
     """
     memo: dict[int, Scalars] = {}
 
     def visit(node: Any) -> Scalars:
         if id(node) not in memo:
-            memo[id(node)] = _shaped(_value(node), tuple(node.shape))
+            memo[id(node)] = np.asarray(_value(node), dtype=object).reshape(tuple(node.shape))
         return memo[id(node)]
 
     def _value(node: Any) -> Any:
@@ -286,10 +276,6 @@ def translate(expression: Any, environment: Mapping[int, Scalars]) -> Scalars:
         return _formula(node, [visit(argument) for argument in node.args])
 
     return visit(expression)
-
-
-def _shaped(value: Any, shape: tuple[int, ...]) -> Scalars:
-    return np.asarray(value, dtype=object).reshape(shape)
 
 
 def _formula(node: Any, values: list[Scalars]) -> Any:
@@ -396,7 +382,6 @@ def _require_separable(value: Expr) -> None:
 
 
 def _owners(declaration: Declaration) -> int:
-    """How many y there are."""
     level, federation = declaration.lower_level, declaration.federation
     return federation.num_clients if level is not None and level.scope == "client" and federation else 1
 

@@ -48,15 +48,7 @@ class _Latest(NamedTuple):
 
 
 class NumpyProgram:
-    """A function of arrays, traced for arguments of certain shapes and types.
-
-    Parameters
-    ----------
-    function
-        What JAX can trace.
-    *examples
-        Arrays (or trees of them) that tell shapes and types.
-    """
+    """A function of arrays, traced by JAX for the shapes and types of examples: arrays, or trees of them."""
 
     def __init__(self, function: Callable[..., Any], *examples: Any) -> None:
         self.traced, result = jax.make_jaxpr(function, return_shape=True)(*examples)
@@ -144,8 +136,7 @@ class _Builder:
             lines.append(f" {targets} = f{count}({', '.join(f'v{place}' for place in step.inputs)})")
         lines.append(f" return [{', '.join(f'v{place}' for place in self.outputs)}]")
         exec("\n".join(lines), names)
-        program: Run = names["program"]
-        return program
+        return names["program"]
 
     def _place(self) -> int:
         self.values.append(None)

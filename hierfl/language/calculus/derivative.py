@@ -62,26 +62,9 @@ def require_code_with_gradient(expression: Any, variables: Variables, what: str)
 
 
 def gradient(expression: Expression, variables: Variables, seed: Expression | None = None) -> tuple[Expression, ...]:
-    """The gradient of ``<seed, expression>`` in each of the variables, all other leaves fixed.
+    """The gradient of ``<seed, expression>`` in each of the variables, of its shape, all other leaves fixed; affine, in CVXPY's sense, for quadratics.
 
-    Parameters
-    ----------
-    expression
-        Differentiable in the variables; of any shape if a seed is given, else a scalar.
-    variables
-        The variables to differentiate in.
-    seed
-        Adjoint of the expression, of its shape; default 1.
-
-    Returns
-    -------
-    tuple
-        One expression for each variable, of its shape. Affine ones, in CVXPY's sense, for quadratics.
-
-    Raises
-    ------
-    DeclarationError
-        For a mean that the expression is not affine in.
+    The expression is a scalar, or of any shape with a ``seed`` of that. Raises ``DeclarationError`` for a mean that it is not affine in.
     """
     start = cp.Constant(np.ones(expression.shape)) if seed is None else seed
     collected = _sweep(expression, variables, start, pull, _mean_terms)
@@ -219,25 +202,10 @@ class _Mixed:
 
 
 def own_gradient(cost: Expression, variables: Variables) -> tuple[Expression, ...]:
-    """Row j of the results is the derivative of ``cost[j]`` in row j of each variable.
+    """Row j of the results is the derivative of ``cost[j]``, the objective of player j, in row j of each variable, which that player owns.
 
-    Parameters
-    ----------
-    cost
-        (n,), entry j the objective of player j.
-    variables
-        Each (n, ...), row j owned by player j.
-
-    Returns
-    -------
-    tuple
-        One expression for each variable, of its shape; linear in n to evaluate, unless it contains an ``OwnGradient``.
-
-    Raises
-    ------
-    DeclarationError
-        As :func:`hierfl.language.calculus.derivative.gradient`; and for more than ``DENSE_PLAYERS`` players if the players are
-        coupled by an atom outside the table, which it names.
+    They are linear in n to evaluate, unless they contain an ``OwnGradient``. Raises ``DeclarationError`` as :func:`gradient`; and for more than
+    ``DENSE_PLAYERS`` players if the players are coupled by an atom outside the table, which it names.
     """
     try:
         return _own(cost, variables, cp.Constant(np.ones(cost.shape)), None)

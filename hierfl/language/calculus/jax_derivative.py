@@ -31,18 +31,9 @@ class JaxDerivative(Unknown, OnlyCompiled):
 
 
 class Pullback(JaxDerivative):
-    """The adjoint J'a of one atom's derivative J in one argument.
+    """The adjoint J'a of one atom's derivative J in its argument ``index``, ``adjoint`` a.
 
-    Parameters
-    ----------
-    node
-        The atom that is differentiated.
-    index
-        Which of its arguments.
-    adjoint
-        a, of the atom's shape.
-    *values
-        The atom's arguments, at which it is differentiated; none for a linear atom, whose derivative needs no point.
+    ``values`` are the atom's arguments, at which it is differentiated; none for a linear atom, whose derivative needs no point.
     """
 
     def __init__(self, node: Any, index: int, adjoint: Any, *values: Any) -> None:
@@ -69,14 +60,8 @@ class Pullback(JaxDerivative):
 class OwnGradient(JaxDerivative):
     """Each player's derivative in its own row, computed one player at a time: n evaluations of all the costs.
 
-    Parameters
-    ----------
-    cost
-        (n,), entry j the objective of player j.
-    variable
-        (n, ...), row j owned by player j.
-    *values
-        Values of the cost's leaves, in the order of :func:`leaves_of`.
+    Entry j of ``cost`` is the objective of player j, who owns row j of ``variable``; ``values`` are those of the cost's leaves, in the order of
+    :func:`leaves_of`.
     """
 
     def __init__(self, cost: Any, variable: cp.Variable, *values: Any) -> None:

@@ -62,10 +62,7 @@ class Elsewhere:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
         """No numbers are made of it, by NumPy or anybody.
 
-        Raises
-        ------
-        DataError
-            Always.
+        Raises ``DataError`` always.
         """
         raise DataError(
             f"{self!r} was asked for its numbers, which are held where the client is and not here: only a run on a runtime whose processes "

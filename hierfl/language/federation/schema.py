@@ -219,7 +219,7 @@ class Schema:
         if twice := [column for place, column in enumerate(read) if column in read[:place]]:
             raise DataError(f"Schema names column {twice[0]!r} twice: a column is an outcome, a number or a category.")
         policies = _policies(missing, read, outcomes)
-        columns = [*numbers, *(_level(column, one) for column, own in groups.items() for one in own[1:])]
+        columns = [*numbers, *(f"{column}={one}" for column, own in groups.items() for one in own[1:])]
         columns += [f"{column} missing" for column in (*numbers, *groups) if policies[column] == "indicator"]
         if not outcomes or not columns:
             raise DataError("a Schema has an outcome and one feature at least: numeric=[...] or categorical={...}.")
@@ -271,10 +271,7 @@ class Schema:
     def __getitem__(self, column: str) -> Sample | Expression:
         """The sample of an outcome, or the entry of ``schema.features`` that has this name.
 
-        Raises
-        ------
-        DataError
-            For a name that is neither, with the nearest.
+        Raises ``DataError`` for a name that is neither, with the nearest.
         """
         if column in self.outcomes:
             return self.outcomes[column]
@@ -444,10 +441,6 @@ def _who(name: str | None) -> str:
 
 def _dropped(read: _Read) -> str:
     return f"{read.dropped} of {read.dropped + len(read.features)} rows are left out"
-
-
-def _level(column: str, category: Any) -> str:
-    return f"{column}={category}"
 
 
 def _names(setting: str, given: Any) -> tuple[str, ...]:

@@ -15,17 +15,9 @@ from hierfl.language.printing.text import read, spelling_named
 
 
 def expression_latex(expr: Any) -> str:
-    r"""A CVXPY expression or constraint as LaTeX, without environments.
+    r"""A CVXPY expression or constraint as LaTeX, such as ``\left\Vert x - y \right\Vert_{2}^{2}``, to be put between dollar signs.
 
-    Parameters
-    ----------
-    expr
-        Any CVXPY expression or constraint; an atom without a notation of its own is ``\operatorname{name}(...)``.
-
-    Returns
-    -------
-    str
-        For example ``\left\Vert x - y \right\Vert_{2}^{2}``; put it between dollar signs.
+    An atom without a notation of its own is ``\operatorname{name}(...)``.
     """
     return write_latex(read(expr))
 

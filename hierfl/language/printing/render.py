@@ -29,18 +29,7 @@ _INDENT = "    "
 
 
 def problem_text(problem: Any) -> str:
-    """The problem as a colleague would write it in an e-mail.
-
-    Parameters
-    ----------
-    problem
-        A ``hierfl.Problem``.
-
-    Returns
-    -------
-    str
-        Several lines, the lower level indented under its ``where``.
-    """
+    """The problem as a colleague would write it in an e-mail, the lower level indented under its ``where``."""
     said = with_names(statement(problem))
     lines = [*_goal_text(said.program)]
     for answer in said.answers:
@@ -54,13 +43,7 @@ def problem_text(problem: Any) -> str:
 
 
 def problem_latex(problem: Any) -> str:
-    r"""The problem as one ``\begin{aligned}`` display, without dollar signs.
-
-    Parameters
-    ----------
-    problem
-        A ``hierfl.Problem``.
-    """
+    r"""The problem as one ``\begin{aligned}`` display, without dollar signs."""
     rows = " \\\\\n".join(_rows(with_names(statement(problem))))
     return f"\\begin{{aligned}}\n{rows}\n\\end{{aligned}}"
 

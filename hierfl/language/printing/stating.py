@@ -192,14 +192,7 @@ def _renamed(part: Any, names: dict[Any, Phrase]) -> Any:
 
 
 def statement(problem: Any) -> Statement:
-    """The mathematics of a problem.
-
-    Parameters
-    ----------
-    problem
-        A ``hierfl.Problem``, or anything with its ``objective``, ``lower``, ``upper_variables``, ``constraints`` and
-        ``federation``.
-    """
+    """The mathematics of a problem, or of anything with its ``objective``, ``lower``, ``upper_variables``, ``constraints`` and ``federation``."""
     clients = problem.federation.num_clients if problem.federation else 1
     return Statement(
         program=Optimization(
@@ -229,17 +222,7 @@ def _parties(federation: Any) -> str:
 
 
 def _marked(phrase: Phrase, indices: Mapping[int, str], holder: str = "") -> Phrase:
-    """The same mathematics seen by one party.
-
-    Parameters
-    ----------
-    phrase
-        What :func:`hierfl.language.printing.text.read` returned.
-    indices
-        Index by the ``id`` of a leaf: ``{rho.id: "i"}`` makes rho into rho_i.
-    holder
-        Whose samples the means are over: ``E`` becomes ``E_holder``.
-    """
+    """The same mathematics seen by one party: ``{rho.id: "i"}`` makes rho into rho_i, and means over samples of a ``holder`` are ``E_holder``."""
     args = tuple(_marked(arg, indices, holder) for arg in phrase.args)
     options = phrase.options
     if phrase.head == "name" and phrase.option("id") in indices:

@@ -315,18 +315,7 @@ def _constant(constant: cp.Constant) -> Phrase:
 
 
 def expression_text(expr: Any) -> str:
-    """A CVXPY expression or constraint as one readable line.
-
-    Parameters
-    ----------
-    expr
-        Any CVXPY expression or constraint; atoms that have no spelling of their own appear under their class name.
-
-    Returns
-    -------
-    str
-        For example ``sum_squares(x - y)`` or ``norm(y - x, "fro") <= rho``.
-    """
+    """A CVXPY expression or constraint as one readable line, such as ``norm(y - x, "fro") <= rho``; atoms without a spelling have their class name."""
     return write_text(read(expr))
 
 

@@ -235,15 +235,7 @@ LONGEST = 64  # bytes by which a server calls itself
 
 
 class Door:
-    """Where a site listens, as Dask asks of listeners.
-
-    Parameters
-    ----------
-    site
-        Answers letters.
-    security
-        The context of ``ssl`` that asks for certificates; None in the clear.
-    """
+    """Where a site listens, as Dask asks of listeners; ``security`` is ``ssl``'s context that asks for certificates, None in the clear."""
 
     def __init__(self, site: Site, security: ssl.SSLContext | None) -> None:
         self.site, self.security, self.prefix = site, security, "tcp://" if security is None else "tls://"
@@ -327,17 +319,7 @@ async def _header(reader: asyncio.StreamReader) -> bytes:
 
 
 class SiteWorker(Stripped, Worker):
-    """The worker.
-
-    Parameters
-    ----------
-    site
-        Answers letters.
-    host, port
-        Where it listens.
-    settings
-        As :class:`distributed.Worker` takes them.
-    """
+    """The worker of a site, which answers letters; it listens at a host and a port, and has settings as :class:`distributed.Worker` takes them."""
 
     def __init__(self, site: Site, scheduler: str, host: str, port: int, **settings: Any) -> None:
         self._site, self._place = site, (host, port)

@@ -34,15 +34,7 @@ class Met(NamedTuple):
 
 
 class RemoteSites(LineLinks):
-    """The links.
-
-    Parameters
-    ----------
-    scheduler
-        Its address.
-    security
-        A ``distributed.Security`` with the server's certificate; None in the clear.
-    """
+    """The links to the sites of a scheduler, by a ``distributed.Security`` with the server's certificate, or in the clear."""
 
     def __init__(self, scheduler: str, security: Any) -> None:
         from distributed import Security

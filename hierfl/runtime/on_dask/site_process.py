@@ -161,29 +161,12 @@ def run_site(
 ) -> None:
     """Join the cluster and answer; returns when the scheduler closes the worker.
 
-    Parameters
-    ----------
-    site
-        With its data and its owner's rules.
-    scheduler
-        The address, ``tcp://...`` or ``tls://...``.
-    files
-        This site's certificate, for ``tls://``.
-    host, port
-        Where it listens, and the server reaches it; by default at the interface that reaches the scheduler, and any free port.
-    insecure
-        Whether messages may go in the clear to other machines.
-    joining
-        Seconds to try to reach the scheduler.
+    The scheduler's address is ``tcp://...``, or ``tls://...``, for which ``files`` are this site's certificate. The site listens, and the server reaches it,
+    at the interface that reaches the scheduler and any free port, unless others are named; ``insecure`` lets messages go in the clear to other
+    machines. It tries to reach the scheduler for ``joining`` seconds.
 
-    Raises
-    ------
-    SettingError
-        For a place where it would listen to everybody.
-    SiteError
-        If the scheduler cannot be reached, or does not accept the certificate, or has no acceptable one itself.
-    MissingPackageError
-        Without ``distributed``.
+    Raises ``SettingError`` for a place where it would listen to everybody; ``SiteError`` if the scheduler cannot be reached, or does not accept the
+    certificate, or has no acceptable one itself; ``MissingPackageError`` without ``distributed``.
     """
     place = listening_host(scheduler, files, host, insecure), port or 0
     with needing("hierfl site needs the package distributed: pip install 'hierfl[dask]'."):

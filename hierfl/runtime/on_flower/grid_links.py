@@ -27,15 +27,7 @@ PATIENCE, LATEST, LEAST = 2.0, 5, 1.0  # times the longest of so many latest ans
 
 
 class GridLinks:
-    """The links of the runs on one grid.
-
-    Parameters
-    ----------
-    grid
-        The ServerApp's.
-    timeout
-        Seconds that a node may take to say whose data it has.
-    """
+    """The links of the runs on a ServerApp's grid; a node may take ``timeout`` seconds to say whose data it has."""
 
     def __init__(self, grid: Any, timeout: float) -> None:
         self.grid, self.timeout, self._mark = grid, timeout, uuid4().hex

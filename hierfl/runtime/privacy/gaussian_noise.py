@@ -61,16 +61,9 @@ class NoiseOrder(NamedTuple):
         return Spent(self.multiplier, releases, numbers, self.shared)
 
     def told(self, released: int, numbers: int, earlier: float | None) -> dict[str, Any]:
-        """What the result says of it.
+        """What the result says of it, where clients were asked for ``released`` messages at most, of so many numbers each.
 
-        Parameters
-        ----------
-        released
-            The most messages that a client was asked for.
-        numbers
-            That a message has.
-        earlier
-            The largest epsilon that a site says it has come to with this run and all earlier ones; None where none says so.
+        ``earlier`` is the largest epsilon that a site says it has come to with this run and all earlier ones; None where none says so.
         """
         epsilon, accountant = composed([self.spent(self.releases, numbers)], self.delta)
         return {

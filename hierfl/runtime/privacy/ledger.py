@@ -162,19 +162,9 @@ def _hash(key: bytes, before: bytes, body: bytes) -> bytes:
 
 
 class PrivacyLedger:
-    """A ledger that is written: this process's alone, until it is closed.
+    """A ledger that is written, and made if it is not there: this process's alone, until it is closed. Its key is made beside it unless a file is named.
 
-    Parameters
-    ----------
-    path
-        Of the file; made if it is not there.
-    key_file
-        Of its key; beside it if left out, made at first use.
-
-    Raises
-    ------
-    LedgerError
-        For a ledger that was changed, whose key is missing, or that another process writes.
+    Raises ``LedgerError`` for a ledger that was changed, whose key is missing, or that another process writes.
     """
 
     def __init__(self, path: Path, key_file: Path | None = None) -> None:

@@ -192,7 +192,7 @@ class SiteMasks:
         if enough(count) >= count:
             return total, b""  # nobody is left who could open it
         shares = shares_of(self._own, count - 1, enough(count))
-        return total, b"".join(self._sealed(share, other) for share, other in zip(shares, others))
+        return total, b"".join(self._cipher(self.public, other).encrypt(_nonce(self._last.attempt), share, None) for share, other in zip(shares, others))
 
     def own_mask(self, attempt: int) -> bytes:
         """The key of this site's own mask.
@@ -226,9 +226,6 @@ class SiteMasks:
         if attempt != self._last.attempt:
             raise SiteError("the server asked to open a sum that was given up")
         self.opened, self._opened = self.opened + (self._opened != self._place), self._place
-
-    def _sealed(self, share: bytes, other: bytes) -> bytes:
-        return self._cipher(self.public, other).encrypt(_nonce(self._last.attempt), share, None)
 
     def _cipher(self, sender: bytes, receiver: bytes) -> Any:
         from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305

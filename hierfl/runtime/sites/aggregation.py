@@ -29,10 +29,7 @@ WEISZFELD, SMALL = 100, 1e-12  # iterations; distances below which points are on
 class Aggregation:
     """A rule, by name, and the share of clients that may lie.
 
-    Raises
-    ------
-    SettingError
-        For another rule, with the nearest, or a share outside [0, 1/2).
+    Raises ``SettingError`` for another rule, with the nearest, or a share outside [0, 1/2).
     """
 
     rule: str

@@ -25,10 +25,7 @@ KEPT = 3  # files of a run: those of the server's two latest checkpoints, and of
 class MemoryFolder:
     """A folder of files ``RUN-NUMBER.memory``, each whole or not there; of every run the latest three stay.
 
-    Raises
-    ------
-    SettingError
-        For a folder that cannot be made or written.
+    Raises ``SettingError`` for a folder that cannot be made or written.
     """
 
     def __init__(self, path: Path) -> None:

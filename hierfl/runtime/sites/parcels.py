@@ -297,7 +297,7 @@ def declaration_mark(declaration: Declaration) -> str:
         [objective.sense, objective.server, objective.clients, [*declaration.constraints, *on_answers]],
         [] if level is None else [level.declared, list(level.constraints), level.scope, type(level).__name__],
         [list(roles.upper), list(roles.lower), [np.asarray(p.value, float) for p in roles.parameters]],
-        [_held(client, roles.client_tables) for client in _clients(declaration)],
+        [_held(client, roles.client_tables) for client in (declaration.federation.clients if declaration.federation else (Client(),))],
         declaration.client_weights,
     ]
     return content_mark([content_mark(part, leaves) for part in parts])
@@ -334,10 +334,6 @@ def _bare(client: Client) -> Client:
     tables = [{sample: said(sample) for sample in table} for table in client.tables]
     parameters = dict.fromkeys(client.parameters, Elsewhere())
     return Client(tables or {sample: said(sample) for sample in client.samples}, parameters, client.name)
-
-
-def _clients(declaration: Declaration) -> tuple[Client, ...]:
-    return declaration.federation.clients if declaration.federation else (Client(),)
 
 
 def _held(client: Client, tables: Any) -> list[Any]:

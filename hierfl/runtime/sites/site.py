@@ -86,32 +86,13 @@ def reads_nothing(text: str) -> Any:
 class Site:
     """What a site's process holds, and how it answers.
 
-    Parameters
-    ----------
-    name
-        As its owner's log calls it.
-    declaration
-        The problem; what it says of these clients' data is that they are elsewhere, or the data themselves.
-    held
-        The data of its clients, by their index in the federation.
-    rules
-        What the owner allows.
-    compiled, programs
-        What simulated sites of one process share.
-    own
-        The clients that it answers for, where simulated sites share the data of all; None for all that it holds.
-    memories
-        Where what its clients remember is kept for the server's checkpoints; ``"handed back"`` to the server, where their data were handed over
-        by it; None keeps nothing.
-    ledger
-        Where all that is answered is written before it leaves, and counted from; None counts in memory.
-    read_solver
-        Makes a solver of its text, and runs nothing else.
+    Its owner's log calls it ``name``; ``held`` are the data of its clients, by their index in the federation, of which the declaration says that they are
+    elsewhere, or has them itself. Simulated sites of one process share what is ``compiled``, the ``programs``, and the data, and answer for their
+    ``own`` clients. ``memories`` is where what clients remember is kept for the server's checkpoints: ``"handed back"`` to the server, where
+    their data were handed over by it; None keeps nothing. All that is answered is written to the ``ledger`` before it leaves, and counted from
+    it; None counts in memory. ``read_solver`` makes a solver of its text, and runs nothing else.
 
-    Raises
-    ------
-    SettingError
-        For a budget without a ledger.
+    Raises ``SettingError`` for a budget without a ledger.
     """
 
     def __init__(

@@ -60,24 +60,10 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ExactMethod(ABC):
-    """A method for the lower level of one problem.
+    """A method for the lower level of one problem, of which ``structure`` is known; ``reason`` says why it was chosen.
 
-    Attributes
-    ----------
-    structure
-        What is known of the lower level.
-    reason
-        Why this method was chosen.
-    name
-        As users write it, ``Exact(method=name)``.
-    cost
-        What one use costs, for ``explain()``.
-    at_once
-        Whether y is a formula, or a few steps in a few unknowns.
-    iterative
-        Whether y is where an iteration on it stopped.
-    tells_empty
-        Whether its solutions say that Y(x) is empty.
+    ``name`` is as users write it, ``Exact(method=name)``, ``cost`` what one use costs, for ``explain()``; ``at_once`` says that y is a formula, or a few
+    steps in a few unknowns, ``iterative`` that it is where an iteration on it stopped, ``tells_empty`` that solutions say that Y(x) is empty.
     """
 
     structure: LowerStructure

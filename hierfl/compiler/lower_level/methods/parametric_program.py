@@ -119,7 +119,6 @@ class ParametricProgram(ExactMethod):
 
     @cached_property
     def solver(self) -> LevelSolver:
-        """What solves it."""
         solver = level_solver(self.structure)
         same = (self.has_edges, self.together) == (solver.has_edges, solver.together)
         return solver if same else replace(solver, has_edges=self.has_edges, together=self.together)
@@ -353,16 +352,12 @@ def _fewest_numbers(structure: LowerStructure) -> int:
 def level_solver(structure: LowerStructure) -> LevelSolver:
     """What solves the level, made once for a problem.
 
-    Raises
-    ------
-    NoStandardFormError
-        Where the level has no such form; says why.
+    Raises ``NoStandardFormError`` where the level has no such form; says why.
     """
     found = structure.oracles.programs.keep("level solver", lambda: _made_or_refused(structure))
     if isinstance(found, NoStandardFormError):
         raise found
-    solver: LevelSolver = found
-    return solver
+    return found
 
 
 def _made_or_refused(structure: LowerStructure) -> LevelSolver | NoStandardFormError:

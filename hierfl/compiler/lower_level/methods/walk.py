@@ -139,8 +139,7 @@ def walked(
 
 def one_of_two(condition: Bool[Array, ""], one: T, other: T) -> T:
     """``one`` where the scalar condition holds, else ``other``, a tree of arrays of the same shapes."""
-    chosen: T = jax.tree.map(partial(jax.lax.select, condition), one, other)
-    return chosen
+    return jax.tree.map(partial(jax.lax.select, condition), one, other)
 
 
 def if_wanted(wanted: Array, compute: Callable[[], Array], otherwise: Array) -> Array:
@@ -175,8 +174,7 @@ def stretch(multiply: Map, like: Array, iterations: Any = POWER_STEPS) -> Array:
         return image / jnp.where(size > 0, size, 1.0), size
 
     first = probe / jnp.linalg.norm(probe), jnp.zeros((), like.dtype)
-    size: Array = jax.lax.fori_loop(0, iterations, once, first)[1]
-    return size
+    return jax.lax.fori_loop(0, iterations, once, first)[1]
 
 
 def generic(like: Array) -> Array:
