@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.solvers import ZOHFL, Decay, Exact, FedAvg, FedRZO
+from hierfl.solvers import ZOHFL, FedAvg, FedRZO
 from tests.small_declarations import leaves, quadratic
 
 
@@ -22,53 +22,6 @@ def test_solver_that_cannot_treat_the_class() -> None:
     )
     with pytest.raises(hf.IncompatibleSolverError, match="federation"):
         problem.solve(ZOHFL(), rounds=1, progress=False)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"smoothing": 0.0},
-        {"smoothing": -1.0},
-        {"smoothing": float("nan")},
-        {"directions": 0},
-        {"participation": 0.0},
-        {"participation": 1.5},
-        {"step_size": -1.0},
-        {"step_size": lambda r: float("nan")},
-        {"local_steps": 0},
-        {"batch_size": 0},
-        {"absent": "never"},
-        {"batch_size": 1.5},
-        {"directions": True},
-        {"common_random_numbers": "no"},
-        {"lower": "exact"},
-        {"local_steps": "5"},
-        {"direction_kind": "gaussian"},
-        {"local_steps": [1, 2, 3]},
-        {"step_size": lambda: 0.1},
-        {"local_steps": lambda r, i: 3},
-        {"schedule": "fast"},
-        {"accuracy": 0.0},
-    ],
-)
-def test_solver_settings_out_of_range(settings: dict) -> None:
-    x, y, *_ = leaves()
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.sum_squares(x - y)), lower=hf.ArgMin(y, quadratic(x, y), scope="client")
-    )
-    with pytest.raises(hf.SettingError):
-        problem.solve(ZOHFL(**settings), rounds=5, progress=False)
-
-
-@pytest.mark.parametrize("numbers", [("a", 1), (0.1, None), (True,), (np.nan,)])
-def test_decay_takes_two_finite_numbers(numbers: tuple) -> None:
-    with pytest.raises(hf.SettingError, match="two finite numbers"):
-        Decay(*numbers)
-
-
-def test_two_lower_solvers_at_once() -> None:
-    with pytest.raises(hf.SettingError, match="not both"):
-        ZOHFL(local_steps=3, lower=Exact())
 
 
 def test_wrong_points() -> None:
