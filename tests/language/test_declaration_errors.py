@@ -16,7 +16,7 @@ import hierfl as hf
 from hierfl.solvers import ZOHFL, FedAvg
 from tests.small_declarations import leaves, one_client, quadratic
 
-x, y, u, rho = leaves()
+x, y, u, _ = leaves()
 z, a = cp.Variable(name="z"), hf.Sample(name="a")
 NAMESAKES = cp.Variable(name="x"), cp.Variable(name="x")
 both, own = hf.Minimize(clients=cp.sum(x + y)), quadratic(x, y)

@@ -12,8 +12,6 @@ from tests.compiler.parametric import random_flat_levels
 
 pytestmark = pytest.mark.filterwarnings("ignore::hierfl.errors.LowerLevelWarning")
 
-FEW = 3  # scalars of x
-
 
 def of_rank(rng: np.random.Generator, rows: int, columns: int, rank: int) -> np.ndarray:
     """A matrix whose singular values are between 1 and 2."""
