@@ -243,10 +243,3 @@ def test_lower_solvers_of_the_wrong_scope_say_which_fit() -> None:
         solve(problem, ZOHFL())
     with pytest.raises(hf.errors.SettingError, match="federation scope"):
         solve(problem, FedRZO(control_variate=True))
-
-
-def test_divergence_names_the_round_and_the_client() -> None:
-    x = cp.Variable(2, name="x")
-    problem = hf.Problem(hf.Minimize(clients=cp.power(cp.sum_squares(x), 4)))
-    with pytest.raises(hf.DivergedError, match=r"round \d+, client 0"):
-        solve(problem, FedRZO(step_size=10.0, local_steps=4), rounds=50, x0=np.ones(2))
