@@ -96,8 +96,6 @@ def test_a_quartic_around_a_far_point(x: float, engine: Engine) -> None:
     assert error <= problem.implicit.certificate(x).error_bound + 1e-15
 
 
-
-
 # --- noise and exponentials ------------------------------------------------------------------------------------------------
 
 
