@@ -87,13 +87,6 @@ def test_nothing_is_announced_before_two_seconds(clock: Clock, capsys: pytest.Ca
         assert "about" in announced(capsys)
 
 
-def test_more_than_was_expected_is_not_counted(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    with RunProgress(128, "gradients", True, "points") as bar:
-        clock.parts(bar, [2.0, 0.1, 0.1], 43)
-    shown = capsys.readouterr()
-    assert "128/128" in shown.out + shown.err and "129" not in shown.out + shown.err
-
-
 @pytest.mark.parametrize(
     ("make", "label"),
     [(lambda on: Waiting("compiling", on), "compiling"), (lambda on: RunProgress(7, "ZOHFL", on), "0/7")],
@@ -159,12 +152,6 @@ def test_a_first_question_shows_that_it_compiles(
     for _ in range(2):  # the second is known to be quick
         ask(implicit, np.ones(3))
         assert watched == ["compiling", label]
-
-
-def test_nothing_is_shown_under_two_seconds(terminal: io.StringIO) -> None:
-    problem = small_problem()
-    problem.implicit(np.ones(3))
-    assert progress._QUIET_SECONDS == 2.0 and not terminal.getvalue()
 
 
 def test_a_question_that_was_slow_is_watched_again(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

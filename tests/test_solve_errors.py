@@ -24,57 +24,6 @@ def test_solver_that_cannot_treat_the_class() -> None:
         problem.solve(ZOHFL(), rounds=1, progress=False)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"smoothing": 0.0},
-        {"smoothing": -1.0},
-        {"smoothing": float("nan")},
-        {"directions": 0},
-        {"participation": 0.0},
-        {"participation": 1.5},
-        {"step_size": -1.0},
-        {"step_size": lambda r: float("nan")},
-        {"local_steps": 0},
-        {"batch_size": 0},
-        {"absent": "never"},
-        {"batch_size": 1.5},
-        {"directions": True},
-        {"common_random_numbers": "no"},
-        {"lower": "exact"},
-        {"local_steps": "5"},
-        {"direction_kind": "gaussian"},
-        {"local_steps": [1, 2, 3]},
-        {"step_size": lambda: 0.1},
-        {"local_steps": lambda r, i: 3},
-        {"schedule": "fast"},
-        {"accuracy": 0.0},
-    ],
-)
-def test_solver_settings_out_of_range(settings: dict) -> None:
-    x, y, *_ = leaves()
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.sum_squares(x - y)), lower=hf.ArgMin(y, quadratic(x, y), scope="client")
-    )
-    with pytest.raises(hf.SettingError):
-        problem.solve(ZOHFL(**settings), rounds=5, progress=False)
-
-
-@pytest.mark.parametrize("numbers", [("a", 1), (0.1, None), (True,), (np.nan,)])
-def test_decay_takes_two_finite_numbers(numbers: tuple) -> None:
-    from hierfl.solvers import Decay
-
-    with pytest.raises(hf.SettingError, match="two finite numbers"):
-        Decay(*numbers)
-
-
-def test_two_lower_solvers_at_once() -> None:
-    from hierfl.solvers import Exact
-
-    with pytest.raises(hf.SettingError, match="not both"):
-        ZOHFL(local_steps=3, lower=Exact())
-
-
 def test_wrong_points() -> None:
     x, y, *_ = leaves()
     problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - y)), lower=hf.ArgMin(y, quadratic(x, y)))
@@ -100,13 +49,6 @@ def test_empty_lower_set_names_point_client_and_constraint() -> None:
         problem.solve(ZOHFL(), rounds=3, x0=2.0, progress=False)
 
 
-def test_unbounded_lower_level_is_an_error() -> None:
-    x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    problem = hf.Problem(hf.Minimize(clients=cp.square(x - y)), lower=hf.ArgMin(y, y + 0 * x, [y <= 1]))
-    with pytest.raises(hf.LowerLevelError, match="unbounded"):
-        problem.implicit(0.0)
-
-
 def test_divergence_names_the_round_and_keeps_its_cause() -> None:
     x = cp.Variable(2, name="x")
     problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x) ** 2))
@@ -122,13 +64,6 @@ def test_a_row_whose_coefficients_vanish_can_empty_the_set() -> None:
     assert problem.implicit(np.ones(2)) == pytest.approx(2)
     with pytest.raises(hf.EmptyLowerSetError):
         problem.implicit(-np.ones(2))
-
-
-def test_linear_objective_without_bounds_is_unbounded_in_any_scale() -> None:
-    x, y, *_ = leaves()
-    problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower=hf.ArgMin(y, cp.sum(y) + x[0]))
-    with pytest.raises(hf.LowerLevelError):
-        problem.implicit(np.ones(2))
 
 
 def test_empty_set_of_upper_decisions() -> None:
@@ -170,15 +105,6 @@ def test_wrong_arguments_of_solve(arguments: dict) -> None:
     problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - y)), lower=hf.ArgMin(y, quadratic(x, y)))
     with pytest.raises(hf.SettingError):
         problem.solve(**{"rounds": 2, "progress": False, **arguments})
-
-
-def test_a_setting_that_there_is_not_is_named_with_its_nearest() -> None:
-    x = cp.Variable(name="x")
-    problem = hf.Problem(hf.Minimize(clients=cp.square(x)))
-    with pytest.raises(TypeError, match=r"solve\(\) has no setting 'round': did you mean 'rounds'"):
-        problem.solve(round=3)  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match=r"sweep\(\) has no setting 'seedz': did you mean .*'seeds'"):
-        hf.sweep(problem, [FedAvg()], seedz=3)  # type: ignore[call-arg]
 
 
 def test_a_diverged_result_belongs_to_the_problem_that_diverged() -> None:

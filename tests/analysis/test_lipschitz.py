@@ -10,7 +10,6 @@ import hierfl as hf
 import hierfl.analysis.lipschitz as lipschitz
 from hierfl.analysis.lipschitz import gradient_bound, mixed_bound, one_sample
 from hierfl.atoms.intervals import Interval
-from hierfl.inspect.assumptions.examination import movement
 
 A = np.array([[1.0, 2.0], [0.0, 1.0]])
 
@@ -19,13 +18,6 @@ A = np.array([[1.0, 2.0], [0.0, 1.0]])
 def pair():
     x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
     return x, y, {x.id: Interval(-np.ones(2), np.ones(2)), y.id: Interval(-np.ones(2), np.array([2.0, 2.0]))}
-
-
-def test_constant_mixed_derivatives_are_exact(pair):
-    x, y, known = pair
-    for h, true in ((cp.sum_squares(y - A @ x), 2 * A), (cp.sum(cp.multiply(x, y)) + cp.sum_squares(y), np.eye(2))):
-        found = mixed_bound([h], [x], known, [y])
-        np.testing.assert_allclose(found, np.linalg.norm(true, 2), rtol=1e-9)
 
 
 def test_mixed_derivatives_that_vary_are_bounded_on_the_boxes(pair):
@@ -63,40 +55,12 @@ def test_no_difference_quotient_exceeds_the_bound(name, pair):
         assert abs(values[0] - values[1]) <= bound * np.linalg.norm(first - second) * (1 + 1e-9)
 
 
-def test_gradients_on_unbounded_sets_are_unknown(pair):
-    x, y, _ = pair
-    assert gradient_bound(cp.sum_squares(y - x), [y], {}) == np.inf
-    assert gradient_bound(cp.norm(y - x, 1), [y], {}) == pytest.approx(np.sqrt(2))
-
-
 def test_one_sample_of_a_mean_and_a_total(pair):
     _, y, known = pair
     a = hf.Sample(2, name="a")
     known = {**known, a.id: Interval(np.zeros(2), np.array([3.0, 4.0]))}
     assert gradient_bound(one_sample(hf.E(a @ y), lambda _: 7), [y], known) == pytest.approx(5)
     assert gradient_bound(one_sample(hf.total(a @ y), lambda _: 7), [y], known) == pytest.approx(35)
-
-
-SETS = [
-    (lambda x, y, r: [y >= 0], "fixed", 0.0),
-    (lambda x, y, r: [cp.norm(y - x) <= r], "translated", 1.0),
-    (lambda x, y, r: [cp.norm(y + x) <= r, y + x >= 0], "translated", 1.0),
-    (lambda x, y, r: [cp.norm(y - A @ x) <= 1, y >= A @ x - 1], "translated", np.linalg.norm(A, 2)),
-    (lambda x, y, r: [y <= x, y >= x - 1], "translated", 1.0),
-    (lambda x, y, r: [cp.sum(y) == x[0]], "translated", np.sqrt(0.5)),
-    (lambda x, y, r: [cp.norm(y) <= 1 + x[0]], "moving", np.inf),
-    (lambda x, y, r: [y <= x, y >= 0], "moving", np.inf),
-    (lambda x, y, r: [cp.multiply(x, y) <= 1], "moving", np.inf),
-    (lambda x, y, r: [x + y <= 0, cp.abs(y) <= 1], "moving", np.inf),
-]
-
-
-@pytest.mark.parametrize("case", range(len(SETS)))
-def test_how_sets_move(case, pair):
-    x, y, _ = pair
-    constraints, kind, shift = SETS[case]
-    found = movement(constraints(x, y, hf.ClientParameter(name="r", nonneg=True)), [y], [x])
-    assert found.kind == kind and found.shift == pytest.approx(shift)
 
 
 # --- Bounds on mixed derivatives of mappings with many rows, by hand.

@@ -48,10 +48,6 @@ def test_every_class_has_one_row_and_every_head_one_spelling() -> None:
     assert len(heads) == len(set(heads))
 
 
-def test_what_changes_its_branch_without_a_kink_is_huber_alone() -> None:
-    assert [row.classes for row in ROWS if (row.switches is not None or row.opaque) and not row.kinked] == [(cp.huber,)]
-
-
 def test_every_compiled_atom_has_a_case() -> None:
     seen = set().union(*(classes_in(case.of_variables()[0]) for case in CASES))
     assert not {kind.__name__ for kind in compiled_atoms() - seen}

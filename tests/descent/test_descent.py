@@ -208,12 +208,6 @@ def test_an_f_without_a_least_value_is_called_so(shape: str) -> None:
     assert solved(problem, x0=np.array(-0.1), rounds=4).value < problem.implicit(np.array(-0.1))
 
 
-def test_a_limit_within_the_first_block_gives_the_start() -> None:
-    x = cp.Variable(2, name="x")
-    result = solved(hf.Problem(hf.Minimize(clients=cp.sum_squares(x - 1))), communication_limit=1)
-    assert result.settings["rounds_done"] == 0 and np.array_equal(result.x, result.x0)
-
-
 def test_small_and_large_values_of_f_are_minimised_alike() -> None:
     x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
     level = hf.ArgMin(y, cp.sum_squares(y - x), [y >= -1])

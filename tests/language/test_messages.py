@@ -14,8 +14,8 @@ import pytest
 
 import hierfl as hf
 from hierfl import models, solvers
-from hierfl.near_names import near_names, suggests_names
-from hierfl.solvers import ZOHFL, Decay, Exact, FedAvg, FedRZO, ImplicitGradient, ProjectedSGD, Scaffnew
+from hierfl.near_names import suggests_names
+from hierfl.solvers import ZOHFL, Decay, Exact, FedAvg, FedRZO, ImplicitGradient, Scaffnew
 from tests.small_declarations import leaves
 
 x, y, w = (cp.Variable(2, name=name) for name in "xyw")
@@ -115,7 +115,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[hf.HierflError], str]] = {
         r"x is given for a variable named 'x' that is not the 'x' of this problem",
     ),
     "a step of the wrong case": (lambda: ZOHFL(step_size="Auto"), hf.SettingError, r'"auto".*got \'Auto\''),
-    "a step that is misspelt": (lambda: FedAvg(step_size="automatic"), hf.SettingError, r'"auto".*got \'automatic\''),
     "a step of the wrong case, of a solver that takes one": (lambda: Scaffnew(step_size="Auto"), hf.SettingError, "'auto'"),
     "a difference that curves down": (
         lambda: hf.Problem(hf.Minimize(clients=cp.sum(x)), hf.ArgMin(y, -cp.sum_squares(y - x))),
@@ -126,11 +125,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[hf.HierflError], str]] = {
         lambda: hf.Problem(hf.Minimize(clients=cp.sum(x)), hf.ArgMin(y, (x[0] - x[1]) * y[0] * y[1])),
         hf.NotConvexError,
         r"but \(x\[0\] - x\[1\]\) \* y\[0\] \* y\[1\] has no curvature",
-    ),
-    "an objective in the place of y": (
-        lambda: hf.ArgMin(cp.sum_squares(y - x), y),
-        hf.DeclarationError,
-        r"ArgMin takes first what is decided, a cp\.Variable or a list of them, not the expression sum_squares\(y - x\)",
     ),
     "the answer of another": (
         lambda: problem().implicit.response(np.ones(2))["x"],
@@ -187,7 +181,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[hf.HierflError], str]] = {
         r"plants\[1\] is 0\.5, and was declared as a whole number",
     ),
     "a size for a shape": (lambda: hf.Sample(size=3), hf.UnknownNameError, r"no setting 'size': did you mean 'shape'\?"),
-    "a class for a solver": (lambda: problem().solve(FedRZO, progress=False), hf.SettingError, r"solver=FedRZO \(a class: write FedRZO\(\)\): an instance"),
+    "a class for a solver": (lambda: problem().solve(FedRZO, progress=False), hf.SettingError, r"solver=FedRZO \(a class: write FedRZO\(\)\): an instance .* such as"),
     "a class for a lower solver": (lambda: FedRZO(lower=Exact), hf.SettingError, r"lower=Exact \(a class: write Exact\(\)\)"),
     "a solver of one level for two": (
         lambda: problem().solve(solvers.Newton(), progress=False),
@@ -197,26 +191,16 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[hf.HierflError], str]] = {
     "a name for a shape": (lambda: hf.Sample("age"), hf.DeclarationError, r"Sample\('age'\): the shape comes first; write Sample\(name='age'\)"),
     "data for a shape": (lambda: hf.ClientParameter(np.ones((3, 2))), hf.DeclarationError, r"shape of ClientParameter is an array of shape \(3, 2\)"),
     "half an entry": (lambda: hf.Sample(2.5), hf.DeclarationError, "shape of Sample is 2.5"),
-    "no entry": (lambda: hf.Sample((2, 0)), hf.DeclarationError, r"shape of Sample is \(2, 0\)"),
     "a number for a name": (lambda: hf.Sample(2, name=3), hf.DeclarationError, r"name of Sample is 3 \(int\)"),
     "an attribute that there is not": (lambda: hf.Sample(2, nonnegative=True), hf.UnknownNameError, "did you mean 'nonneg'"),
     "a tensor as data": (lambda: hf.Client({age: Tensor()}), hf.DataError, r"is a Tensor that requires grad.*value\.detach\(\)\.numpy\(\)"),
-    "a tensor as x": (lambda: problem().implicit(Tensor()), hf.DataError, r"is a Tensor that requires grad.*value\.detach\(\)\.numpy\(\)"),
-    "a solver's class": (lambda: problem().solve(ZOHFL, rounds=2), hf.SettingError, r"an instance .* such as ZOHFL\(\)"),
-    "a lower-level solver's class": (lambda: ZOHFL(lower=Exact), hf.SettingError, r"such as Exact\(\)"),
     "an unbounded lower level": (
         lambda: hf.Problem(hf.Minimize(clients=cp.sum(y)), lower=hf.ArgMin(y, cp.sum(y) + cp.sum(x))).implicit(np.zeros(2)),
         hf.LowerLevelError,
         r"its objective is unbounded below on Y\(x\)",
     ),
-    "an unbounded lower level next to the start": (
-        lambda: alone(level * q).solve(progress=False),
-        hf.LowerLevelError,
-        r"its objective is unbounded below on Y\(x\)",
-    ),
     "a logarithm that rises": (lambda: alone(cp.log(q), kind=hf.ArgMax).implicit(0.0), hf.LowerLevelError, "is unbounded above"),
     "an exponential that falls": (lambda: alone(cp.exp(level - q)).implicit(0.0), hf.LowerLevelError, UNATTAINED),
-    "a fraction that falls": (lambda: alone(cp.inv_pos(q), [q >= 1]).implicit(0.0), hf.LowerLevelError, UNATTAINED),
     "a fraction that falls too slowly to tell": (
         lambda: alone(cp.power(q, -0.3), [q >= 1]).implicit(0.0),
         hf.LowerLevelError,
@@ -263,7 +247,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[hf.HierflError], str]] = {
         hf.DataError,
         r"numbers beyond 1e\+150, whose squares are infinite, in 1 of 2 rows, first in row 1, entry 0\.",
     ),
-    "a constant whose square is no number": (lambda: alone(cp.square(1e200 * q - level)), hf.DeclarationError, r"a constant beyond 1e\+150"),
     "a name as what a mean is of": (lambda: hf.E("age"), hf.DeclarationError, "what E is of must be a CVXPY expression, not the text 'age'"),
     "a name as what code is called with": (
         lambda: hf.Function(abs, "x"),
@@ -302,10 +285,6 @@ def test_values_are_found_by_variable_and_by_name() -> None:
 def test_a_maximum_without_a_bound_is_above() -> None:
     result = hf.Problem(hf.Maximize(clients=level + q), below_one()).solve(progress=False)
     assert result.status == "f seems unbounded above" and "below" not in repr(result)
-
-
-def test_a_mean_is_printed_as_it_was_written() -> None:
-    assert str(hf.E(cp.sum_squares(age - x))) == "E[sum_squares(age - x)]"
 
 
 def test_a_value_of_nothing_has_no_sign() -> None:
@@ -356,18 +335,10 @@ def test_no_other_variable_is(of: Callable[[], hf.Problem]) -> None:
 
 SETTINGS: list[tuple[Callable[..., Any], str, str]] = [
     (ZOHFL, "stepsize", "step_size"),
-    (FedRZO, "smoothin", "smoothing"),
-    (ProjectedSGD, "step", "steps"),
-    (Exact, "metod", "method"),
     (Decay, "P", "p"),
-    (hf.Dirichlet, "label", "labels"),
     (hf.Minimize, "client", "clients"),
-    (hf.Maximize, "servers", "server"),
-    (hf.ArgMax, "constraint", "constraints"),
     (hf.Equilibrium, "maping", "mapping"),
-    (hf.Problem, "constrains", "constraints"),
     (hf.Client, "parameter", "parameters"),
-    (hf.Federation, "weight", "weights"),
     (hf.Federation.split, "test_share", "test_fraction"),
     (hf.Federation.plot, "sampel", "sample"),
     (hf.Result.plot, "axes", "axis"),
@@ -384,7 +355,7 @@ def test_a_misspelt_setting_is_answered_with_the_nearest(called: Callable[..., A
     assert isinstance(caught.value, TypeError) and isinstance(caught.value, hf.SettingError)
 
 
-@pytest.mark.parametrize("name", [n for n in solvers.__all__])
+@pytest.mark.parametrize("name", solvers.__all__)
 def test_every_solver_answers_misspellings_and_is_otherwise_as_declared(name: str) -> None:
     solver = getattr(solvers, name)
     with pytest.raises(hf.UnknownNameError, match=rf"^{name}\(\) has no setting 'no_such'"):
@@ -415,21 +386,12 @@ def test_questions_answer_misspellings() -> None:
 def test_words_are_answered_with_the_nearest() -> None:
     _, y, u, _ = leaves()
     rows = {u: np.ones((4, 2))}
-    with pytest.raises(hf.DeclarationError, match=r"unknown scope 'clients' of ArgMin: did you mean 'client'"):
-        hf.ArgMin(y, cp.sum_squares(y), scope="clients")
     with pytest.raises(hf.SettingError, match="method of Exact='parametricprogram': did you mean 'parametric program'"):
         Exact(method="parametricprogram")
     with pytest.raises(hf.DataError, match=r"scheme='dirichlet': .* did you mean 'hf.Dirichlet'"):
         hf.Federation.split(rows, clients=2, scheme="dirichlet")  # type: ignore[arg-type]
     with pytest.raises(hf.DataError, match="weights='sample': did you mean 'samples'"):
         hf.Federation([hf.Client(rows)], weights="sample")
-
-
-def test_nothing_near_is_answered_with_what_there_is() -> None:
-    assert near_names("zzz", ["left", "right"]) == "there are 'left', 'right'."
-    assert near_names("Left", ["left", "right"]) == "did you mean 'left'? There are 'left', 'right'."
-    with pytest.raises(hf.UnknownNameError, match="it takes none"):
-        hf.IID(k=2)  # type: ignore[call-arg]
 
 
 CALLS: list[tuple[Callable[[], Any], str]] = [

@@ -269,16 +269,6 @@ def test_a_damaged_checkpoint_is_never_loaded(at: int, tmp_path: Path) -> None:
         assert read(tmp_path).note["number"] == 20
 
 
-@pytest.mark.parametrize("length", [0, 5, 50, 85, 600])
-def test_half_of_a_checkpoint_is_never_loaded(length: int, tmp_path: Path) -> None:
-    write(tmp_path, 20, 30)
-    os.truncate(files(tmp_path)[-1], length)
-    with pytest.warns(CheckpointWarning), CheckpointFolder(tmp_path) as held:
-        assert held.read().note["number"] == 20  # type: ignore[union-attr]
-        held.write({"number": 40}, {})
-    assert [path.stem for path in files(tmp_path)] == ["000001", "000003"]  # the good one stayed until there were two
-
-
 def test_a_folder_of_which_nothing_can_be_read(tmp_path: Path) -> None:
     write(tmp_path, 1, 2)
     for path in files(tmp_path):

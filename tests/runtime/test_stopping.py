@@ -115,24 +115,6 @@ def test_any_runtime_gives_the_last_finite_state_and_several_seeds() -> None:
 # --- tolerance ---------------------------------------------------------------------------------------------------
 
 
-def test_the_bound_is_that_of_the_mean_gradient(x64: None) -> None:
-    """Against the gradients themselves: weighted mean, Student's t, trace of the covariance."""
-    import scipy.stats
-
-    rng = np.random.default_rng(0)
-    gradients = rng.standard_normal((12, 4)) + np.array([1, 0, 0, 0])
-    sizes = 0.3 / np.sqrt(np.arange(12) + 1)
-    path = np.cumsum(np.vstack([np.zeros(4), -sizes[:, None] * gradients * 3]), axis=0)
-    history = {"step_size": sizes, "move": np.linalg.norm(np.diff(path, axis=0), axis=1)}
-    shares = sizes / sizes.sum()
-    mean = shares @ gradients
-    variance = shares @ np.sum((gradients - mean) ** 2, axis=1)
-    expected = np.linalg.norm(mean) + scipy.stats.t.ppf(0.975, 11) * np.sqrt(
-        variance * (shares @ shares) / (1 - shares @ shares)
-    )
-    assert gradient_bound(path[0], path[-1], history, 3.0) == pytest.approx(expected)
-
-
 @pytest.mark.parametrize(
     "solver",
     [FedRZO(0.01, 0.05, local_steps=4), FedRZO(0.01, 0.05), FedAvg(0.05, 4), ImplicitGradient(0.05), ZOHFL(0.01, 0.05)],
@@ -274,12 +256,6 @@ def test_a_step_is_found_for_any_scale_of_f(solver: Any, scale: float) -> None:
     told = result.settings["auto"]
     assert told["step_size"] > 0 and told["trial_rounds"] >= 60 and result.settings["rounds_done"] == 150
     assert f"found by {told['trial_rounds']} rounds of trials" in str(result)
-
-
-def test_the_step_is_that_of_the_seed_and_the_same_again() -> None:
-    problem = federated(1.0)
-    one, two = (problem.solve(FedRZO(step_size="auto"), rounds=60, seed=3, progress=False) for _ in range(2))
-    assert one.settings["auto"] == two.settings["auto"] and np.array_equal(one.x, two.x)
 
 
 def test_with_a_lower_level_and_maximisation() -> None:

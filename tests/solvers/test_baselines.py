@@ -361,54 +361,6 @@ def test_some_methods_have_no_place_for_a_server_term(solver: Any) -> None:
         solve(problem, solver)
 
 
-@pytest.mark.parametrize(
-    ("make", "named"),
-    [
-        (lambda: FedAvg(participation=0), "participation"),
-        (lambda: FedAvg(absent="never"), "absent"),
-        (lambda: FedAvg(batch_size=0), "batch_size"),
-        (lambda: FedProx(proximal=0), "proximal"),
-        (lambda: FedProx(participation=2), "participation"),
-        (lambda: FedZO(smoothing=-1), "smoothing"),
-        (lambda: FedZO(directions=0), "directions"),
-        (lambda: SCAFFOLD(server_step=0), "server_step"),
-        (lambda: SCAFFOLD(participation=np.nan), "participation"),
-        (lambda: SCAFFOLD(batch_size=1.5), "batch_size"),
-        (lambda: Scaffnew(step_size=Decay(0.1)), "step_size"),
-        (lambda: Scaffnew(probability=1.5), "probability"),
-        (lambda: HierFAVG(edge_rounds=0), "edge_rounds"),
-        (lambda: Scaffnew(batch_size=-1), "batch_size"),
-        (lambda: FedAvg(step_size=-1), "step_size=-1"),
-        (lambda: FedMSPP(proximal_step=0), "proximal_step=0"),
-        (lambda: FedMSPP(proximal_step="large"), "proximal_step"),
-    ],
-)
-def test_settings_out_of_range_are_named(make: Callable[[], Any], named: str) -> None:
-    with pytest.raises(hf.SettingError, match=named):
-        make()
-
-
-@pytest.mark.parametrize(
-    ("solver", "named"),
-    [
-        (FedAvg(local_steps=[1, 2]), "local_steps has 2 entries for 3 clients"),
-        (FedAvg(local_steps=np.array([1, 2])), "local_steps has 2 entries for 3 clients"),
-        (FedAvg(local_steps=0), "local_steps is 0"),
-        (FedAvg(step_size=lambda r: -1), "step_size is -1"),
-        (SCAFFOLD(step_size=lambda r: np.nan), "step_size is nan"),
-        (FedMSPP(proximal_step=lambda r: 0), "proximal_step is 0"),
-    ],
-)
-def test_schedules_are_checked_when_bound(solver: Any, named: str) -> None:
-    with pytest.raises(hf.SettingError, match=named):
-        solve(least_squares(), solver)
-
-
-def test_divergence_names_round_and_client() -> None:
-    with pytest.raises(hf.DivergedError, match="round .*client"):
-        solve(least_squares(), FedAvg(1e3, 50, batch_size=None), rounds=30)
-
-
 def test_a_cohort_of_clients_without_weight_moves_nothing() -> None:
     x, target = cp.Variable(name="x"), hf.ClientParameter(name="a")
     clients = [hf.Client(parameters={target: value}) for value in (1.0, 2.0, 50.0)]

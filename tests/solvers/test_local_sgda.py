@@ -134,21 +134,6 @@ def test_terms_without_y_may_differ_between_the_levels() -> None:
     assert result.x == pytest.approx(2 / 3, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"ascent_step": -1.0}, "ascent_step=-1"),
-        ({"ascent_step": None}, "ascent_step"),
-        ({"step_size": np.inf}, "step_size=inf"),
-        ({"local_steps": [1]}, "local_steps has 1 entries for 2 clients"),
-        ({"participation": -0.1}, "participation"),
-    ],
-)
-def test_settings_out_of_range_are_named(settings: dict[str, Any], named: str) -> None:
-    with pytest.raises(hf.SettingError, match=named):
-        solve(game(), LocalSGDA(**settings))
-
-
 def test_an_empty_set_is_named() -> None:
     x, y = cp.Variable(name="x"), cp.Variable(name="y")
     problem = hf.Problem(hf.Minimize(clients=x + y), lower=hf.ArgMax(y, x + y, [y >= 1, y <= x]), constraints=[x <= 3])

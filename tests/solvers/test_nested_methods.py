@@ -300,22 +300,3 @@ def test_a_lipschitz_constant_below_the_certified_one_is_told(make: Any) -> None
     largest = max(np.linalg.norm(matrix, 2) for matrix in MATRICES) + 1
     with pytest.warns(TheoryWarning, match=f"lipschitz={0.9 * largest:g} is less than the certified {largest:.3g}"):
         solve(ridge(), make(0.9 * largest), rounds=1)
-
-
-@pytest.mark.parametrize(
-    ("make", "named"),
-    [
-        (lambda: FedNest(neumann=0), "neumann"),
-        (lambda: FedMBO(inner_rounds=0), "inner_rounds"),
-        (lambda: FedMBO(lipschitz=-1), "lipschitz"),
-        (lambda: FedBiO(inner_step=0), "inner_step"),
-        (lambda: FedBiO(linear_step="small"), "linear_step"),
-        (lambda: SimFBO(server_steps=0), "server_steps"),
-        (lambda: SimFBO(server_steps=[1.0, 2.0]), "server_steps.*three"),
-        (lambda: SimFBO(normalise=2), "normalise"),
-        (lambda: SimFBO(radius=0), "radius"),
-    ],
-)
-def test_settings_out_of_range_are_named(make: Callable[[], Any], named: str) -> None:
-    with pytest.raises(SettingError, match=named):
-        make()

@@ -143,38 +143,12 @@ def test_e_and_total_are_the_weighted_mean_and_sum_of_rows() -> None:
     np.testing.assert_allclose(vector, 2 * (labels @ images) / 6 + point)
 
 
-def test_two_tables_average_apart_and_an_absent_one_counts_zero() -> None:
-    x, a, b = cp.Variable(), hf.Sample(), hf.Sample()
-    program = Program([hf.E(a * x) + hf.E(cp.square(b))])
-    first, second = np.array([1.0, 3.0]), np.array([1.0, 2.0, 3.0])
-    one, other = rows_of({a: first}, np.full(2, 0.5), 2), rows_of({b: second}, np.full(3, 1 / 3), 3)
-    both = Rows(one.values | other.values, one.weights | other.weights, one.counts | other.counts)
-    assert float(program({x.id: 2.0}, both)[0]) == pytest.approx(4 + 14 / 3)
-    assert float(program({x.id: 2.0}, one)[0]) == pytest.approx(4)
-
-
-def test_gradient_of_an_average_is_the_average_gradient() -> None:
-    x, a = cp.Variable(3), hf.Sample(3)
-    program = Program([hf.E(cp.logistic(a @ x))])
-    data, point = np.random.default_rng(1).standard_normal((5, 3)), jnp.array([0.1, -0.2, 0.3])
-    rows = rows_of({a: data}, np.full(5, 0.2), 5)
-    gradient = jax.grad(lambda v: program({x.id: v}, rows)[0])(point)
-    np.testing.assert_allclose(gradient, (data / (1 + np.exp(-data @ point))[:, None]).mean(axis=0))
-
-
 def test_single_precision_stays_single_with_constants_and_rows() -> None:
     x, a = cp.Variable(3), hf.Sample(3)
     program = Program([np.ones(3) @ x + hf.E(cp.square(a @ x)) + hf.total(a @ x) + 0.5])
     rows = rows_of({a: np.ones((2, 3), np.float32)}, np.full(2, 0.5), 2)
     assert program({x.id: jnp.ones(3, jnp.float32)}, rows)[0].dtype == jnp.float32
     assert program({x.id: jnp.ones(3, jnp.float32)})[0].dtype == jnp.float32
-
-
-def test_integer_data_count_as_real_numbers() -> None:
-    x, pixels = cp.Variable(), hf.Sample(2)
-    program = Program([hf.E(cp.sum_squares(pixels) * x)])
-    rows = rows_of({pixels: np.array([[200, 100]], np.uint8)}, np.ones(1), 1)
-    assert float(program({x.id: 1.0}, rows)[0]) == 50_000
 
 
 def test_values_of_a_wrong_shape_are_refused_not_reshaped() -> None:

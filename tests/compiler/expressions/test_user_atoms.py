@@ -28,18 +28,6 @@ def evaluate(atom: Any, x: cp.Variable) -> Any:
     return lambda value: program({x.id: jnp.asarray(value)})[0]
 
 
-def test_function_has_value_gradient_and_vmap(x) -> None:
-    function = evaluate(2 * hf.Function(lambda v: jnp.sum(jnp.sin(v)), x), x)
-    assert float(function(POINT)) == pytest.approx(2 * np.sin(POINT).sum())
-    np.testing.assert_allclose(jax.jit(jax.grad(function))(POINT), 2 * np.cos(POINT))
-    assert jax.vmap(function)(np.stack([POINT, POINT])).shape == (2,)
-
-
-def test_function_keeps_single_precision(x) -> None:
-    weights = np.ones(3)  # double
-    assert evaluate(hf.Function(lambda v: v @ weights, x), x)(POINT.astype(np.float32)).dtype == jnp.float32
-
-
 def test_wrong_shape_of_a_function_is_named_at_trace(x) -> None:
     def flatten(v: Any) -> Any:
         return v

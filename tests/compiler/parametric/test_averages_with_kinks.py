@@ -344,14 +344,6 @@ def test_a_law_whose_quantiles_are_not_found_is_refused_at_once() -> None:
         problem([stats.zipf(3.0)], "federation", cp.abs).implicit(1.0)
 
 
-def test_a_law_of_one_value_is_that_value() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        implicit = problem([stats.randint(5, 6)], "federation", cp.abs).implicit
-        assert implicit.response(-20.0) == pytest.approx(-10.0, abs=1e-12)  # where 0.1 (y - x) is 1
-        assert implicit.response(2.0) == pytest.approx(5.0, abs=1e-12)
-
-
 @pytest.mark.parametrize("share, high", [(1e-9, 1e10), (1e-12, 1e10), (1e-14, 1e8), (1e-9, 1e12)])
 def test_a_rare_value_with_a_large_cost(share: float, high: float) -> None:
     """The shares add up to a little more than one, where SciPy knows no quantile; y is where the slope has its root."""

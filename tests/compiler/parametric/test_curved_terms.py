@@ -9,14 +9,10 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize, minimize_scalar
-from scipy.special import softmax
 
 import hierfl as hf
 from hierfl.compiler.parametric.template import LevelTemplate
-from hierfl.compiler.programs.convex_program import ConvexProgram
 from hierfl.compiler.programs.smooth_atoms import (
     ENTROPY,
     EXP,
@@ -26,8 +22,6 @@ from hierfl.compiler.programs.smooth_atoms import (
     RELATIVE_ENTROPY,
     SQUARE,
     SmoothAtom,
-    SmoothSum,
-    SmoothTerm,
     smooth_atom_of,
 )
 from tests.compiler.parametric.engines import near
@@ -38,24 +32,6 @@ def shares(costs: np.ndarray) -> hf.Problem:
     x, y = cp.Variable(name="x"), cp.Variable(n, name="y")
     lower = hf.ArgMin(y, -cp.sum(cp.entr(y)) + x * (costs @ y), [cp.sum(y) == 1])
     return hf.Problem(hf.Minimize(clients=np.arange(1.0, n + 1) @ y), lower)
-
-
-@settings(max_examples=12)  # each is compiled anew
-@given(st.lists(st.floats(-15, 15), min_size=1, max_size=6))
-@example(
-    [10.546875, 9.5390625, 11.544207356678484, 14.75, -14.653636535829756]
-)  # a cut last step left 6% of a share of 4e-12
-def test_shares_are_softmax(costs: list[float]) -> None:
-    found = shares(np.array(costs)).implicit.response(1.0)
-    np.testing.assert_allclose(np.ravel(found), softmax(-np.array(costs)), rtol=1e-7, atol=1e-13)
-
-
-@pytest.mark.parametrize("spread", [1.0, 10.0, 30.0])
-def test_their_gradient_is_a_covariance(spread: float) -> None:
-    costs = spread * np.array([0.3, -0.2, 0.5, -0.6])
-    weights, p = np.arange(1.0, 5.0), softmax(-costs)
-    slope = (weights @ p) * (costs @ p) - weights @ (p * costs)
-    assert shares(costs).implicit.gradient(1.0) == pytest.approx(slope, rel=1e-8, abs=1e-12)
 
 
 def test_shares_below_all_numbers_are_solved_or_refused_never_wrong() -> None:
@@ -95,14 +71,6 @@ def test_the_proximal_point_of_a_determinant(kind: str, seed: int) -> None:
 
     assert implicit(0.4) == pytest.approx(value(0.4), abs=1e-9)
     assert implicit.gradient(0.4) == pytest.approx((value(0.401) - value(0.399)) / 0.002, abs=1e-4)
-
-
-def test_an_inverse_is_the_answer_without_a_quadratic_term() -> None:
-    x, s = cp.Variable(name="x"), cp.Variable((2, 2), PSD=True)
-    lower = hf.ArgMin(s, x * cp.trace(s) - cp.log_det(s))
-    implicit = hf.Problem(hf.Minimize(clients=cp.trace(s)), lower).implicit
-    assert implicit(2.0) == pytest.approx(1.0, abs=1e-9)
-    assert implicit.gradient(2.0) == pytest.approx(-0.5, abs=1e-6)
 
 
 END = np.log(4.0)
@@ -300,14 +268,6 @@ def test_large_arguments_do_not_overflow(at: float) -> None:
         assert LOGISTIC.value(z[:, :1])[0] == pytest.approx(max(at, 0.0), abs=1e-300)
         assert LOG_SUM_EXP.value(z)[0] == pytest.approx(800.0)
         assert np.isfinite(LOG_SUM_EXP.curvature(z)).all() and np.isfinite(LOGISTIC.slope(z[:, :1])).all()
-
-
-def test_steps_end_before_a_barrier() -> None:
-    total = SmoothSum([SmoothTerm(LOG, 1, np.eye(2), np.zeros(2), -np.ones(2))])
-    length = total.reach(np.array([1.0, 2.0]), np.array([-4.0, -1.0]))
-    assert 0.2 < length < 0.25
-    given = ConvexProgram(np.zeros((2, 2)), np.ones(2), np.zeros((0, 2)), np.zeros(0), [], 2, np.zeros((0, 2)), total)
-    assert given.cost(np.array([-1.0, 1.0])) == np.inf
 
 
 # --- levels ----------------------------------------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -13,8 +11,6 @@ from hierfl.solvers import ImplicitGradient, LocalSGD
 from tests.compiler.parametric import random_flat_levels
 
 pytestmark = pytest.mark.filterwarnings("ignore::hierfl.errors.LowerLevelWarning")
-
-FEW = 3  # scalars of x
 
 
 def of_rank(rng: np.random.Generator, rows: int, columns: int, rank: int) -> np.ndarray:
@@ -28,37 +24,6 @@ def near(found: object, expected: object, bar: float = 1e-8) -> None:
     np.testing.assert_allclose(
         np.reshape(found, expected.shape), expected, rtol=0, atol=bar * (1 + np.abs(expected).max(initial=0))
     )
-
-
-KINDS: dict[str, Callable[..., object]] = {
-    "argmin": lambda y, a, d, **kw: hf.ArgMin(y, 0.5 * cp.sum_squares(a @ y - d), **kw),
-    "argmax": lambda y, a, d, **kw: hf.ArgMax(y, -0.5 * cp.sum_squares(a @ y - d), **kw),
-    "equilibrium": lambda y, a, d, **kw: hf.Equilibrium(y, a.T @ (a @ y - d), **kw),
-}
-
-
-SIZES = [(2, 1, 1), (6, 4, 2), (40, 60, 15), (130, 20, 20), (400, 12, 9)]
-SOME = [(kind, *size) for kind in KINDS for size in SIZES if size[0] < 100 or kind == "argmin"] + [
-    ("equilibrium", *SIZES[3])
-]
-
-
-@pytest.mark.parametrize(("kind", "size", "rows", "rank"), SOME)
-def test_least_squares_of_any_rank_have_the_shortest_y_and_its_gradient(
-    kind: str, size: int, rows: int, rank: int
-) -> None:
-    rng = np.random.default_rng(size)
-    a, b, d = of_rank(rng, rows, size, rank), rng.normal(size=(rows, FEW)), rng.normal(size=rows)
-    target = rng.normal(size=size)
-    x, y = cp.Variable(FEW, name="x"), cp.Variable(size, name="y")
-    lower = KINDS[kind](y, a, b @ x + d, scope="federation")
-    problem = hf.Problem(hf.Minimize(server=0.5 * cp.sum_squares(y - target) + 0.1 * cp.sum_squares(x)), lower)
-    at = rng.normal(size=FEW)
-    inverse = np.linalg.pinv(a)
-    expected = inverse @ (b @ at + d)
-    near(problem.implicit.response(at), expected)
-    near(problem.implicit.gradient(at), (inverse @ b).T @ (expected - target) + 0.2 * at)
-    assert problem.implicit.certificate(at).unique is False
 
 
 @pytest.mark.parametrize("rank", [0, 1, 3])

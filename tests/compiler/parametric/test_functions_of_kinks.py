@@ -77,15 +77,6 @@ def test_answers_and_gradients(name: str) -> None:
         assert found.certificate(at).lower_residual <= 1e-9
 
 
-@pytest.mark.parametrize("exponent", [1.5, 1.8])
-def test_a_kink_where_a_power_has_its_corner(exponent: float) -> None:
-    """|y - x|^p + |y| keeps y at 0 for small x: beside an infinite second derivative multipliers were any, and the slope 1."""
-    x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    found = hf.Problem(hf.Minimize(clients=y), hf.ArgMin(y, cp.power(cp.abs(y - x), exponent) + cp.abs(y))).implicit
-    for at in (0.0, 1e-3, -0.1):
-        assert found(at) == pytest.approx(0.0, abs=1e-12) and found.gradient(at) == pytest.approx(0.0, abs=1e-9)
-
-
 @pytest.mark.parametrize("idle", [cp.pos, cp.abs, lambda s: -cp.minimum(-s, 0)], ids=["pos", "abs", "minimum"])
 def test_pieces_that_are_never_met_have_no_share(idle: Callable[[cp.Expression], cp.Expression]) -> None:
     """max(s, 0) of a square s is s; at s = 0 half of its curvature was counted, and the slope was -3/8 for 4/15."""

@@ -178,14 +178,6 @@ def test_one_of_several_solutions_of_a_map_that_is_not_monotone_is_called_one() 
     assert any("not monotone" in str(warning.message) for warning in told) == (3 * y**2 < 2)
 
 
-def test_newtons_steps_that_lead_away_are_shortened() -> None:
-    """From 0, where the slope is 1e-5, a whole step ends far beyond the solution, where there is none at all."""
-    problem = only(lambda y, x: cp.inv_pos(1 + cp.exp(-3 * (y - 4))) - 0.5 - 0.1 * x, lambda y: [y >= -40, y <= 40], 1)
-    exact = 4 - np.log(1 / (0.5 + 0.1 * 0.7) - 1) / 3
-    assert problem.implicit.response(0.7).item() == pytest.approx(exact, abs=1e-9)
-    assert problem.implicit.gradient(0.7) == pytest.approx(1.4 + 0.1 / (3 * 0.57 * 0.43), abs=1e-8)
-
-
 def test_a_map_that_ends_at_the_edge_of_the_set_is_begun_inside() -> None:
     problem = only(lambda y, x: cp.hstack([y[1] - 1 / y[0], cp.log(y[1]) - y[0] + x]), lambda y: [y >= 0])
     first = brentq(lambda v: -np.log(v) - v + 0.5, 1e-6, 9, xtol=1e-15)

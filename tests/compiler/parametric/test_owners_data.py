@@ -120,7 +120,7 @@ def by_cvxpy(demand: np.ndarray, quadratic: bool, x: float) -> float:
 
 @pytest.mark.parametrize("quadratic", [False, True])
 def test_many_samples_have_the_answers_of_each(quadratic: bool) -> None:
-    demand = np.random.default_rng(1).uniform(0.3, 1.6, size=(300, 3))
+    demand = np.random.default_rng(1).uniform(0.3, 1.6, size=(100, 3))
     problem = recourse(demand, quadratic)
     assert float(problem.implicit(0.1)) == pytest.approx(by_cvxpy(demand, quadratic, 0.1), rel=1e-6)
     step = 1e-6
@@ -138,7 +138,7 @@ def test_an_owner_without_an_answer_is_named() -> None:
 def test_many_clients_hold_rows_of_their_own() -> None:
     rng = np.random.default_rng(2)
     x, y, a, b = cp.Variable(2, name="x"), cp.Variable(3, name="y"), hf.Sample(3, name="a"), hf.Sample(name="b")
-    data = [(rng.normal(size=(n, 3)), rng.normal(size=n)) for n in rng.integers(1, 9, size=80)]
+    data = [(rng.normal(size=(n, 3)), rng.normal(size=n)) for n in rng.integers(1, 9, size=20)]
     lower = hf.E(cp.square(a @ y - b)) + cp.exp(x[0]) * cp.sum_squares(y)
     below = hf.ArgMin(y, lower, [y >= x[1], cp.sum(y) <= 0.8], scope="client")
     federation = hf.Federation([hf.Client({a: rows, b: wanted}) for rows, wanted in data])

@@ -172,24 +172,7 @@ def test_rows_written_many_times(nudge: float, linear: bool, engine: Engine) -> 
         near(problem.implicit.gradient(at), at)
 
 
-@pytest.mark.every_engine
-def test_equations_written_many_times(engine: Engine) -> None:
-    def rows(x: cp.Variable, y: cp.Variable) -> list:
-        return [y[0] + y[1] == x, 2 * y[0] + 2 * y[1] == 2 * x, np.ones((3, 2)) @ y == x, np.zeros((2, 2)) @ y == 0]
-
-    problem = engine(declared(lambda x, y: cp.square(y[0]) + cp.square(y[1] - 1), rows))
-    near(problem.implicit.response(0.4), [-0.3, 0.7])
-    near(problem.implicit.gradient(0.4), 1.4)
-
-
 # --- bad questions ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("x", [np.nan, np.inf, -np.inf])
-def test_points_that_are_no_numbers_are_refused(x: float, engine: Engine) -> None:
-    problem = engine(declared(distance, lambda x, y: [y[0] + y[1] <= 1, y >= 0]))
-    for ask in (problem.implicit, problem.implicit.response, problem.implicit.gradient):
-        assert not finite_or_named(lambda ask=ask: ask(x)), "an answer at a point that is no number"
 
 
 def test_a_users_function_in_a_constraint_is_no_row() -> None:

@@ -19,16 +19,9 @@ Q = M.T @ M
 F = Callable[[cp.Expression], cp.Expression]
 
 CONVEX: dict[str, F] = {
-    "linear": lambda y: C @ y,
     "squares": lambda y: cp.sum_squares(M @ y - 1),
     "quadratic form": lambda y: cp.quad_form(y, Q) + C @ y,
-    "norm": lambda y: cp.norm(M @ y - 1),
     "l1": lambda y: cp.norm1(M @ y - 1),
-    "largest": lambda y: cp.max(M @ y),
-    "largest size": lambda y: cp.norm_inf(M @ y - 1),
-    "hinges": lambda y: cp.sum(cp.pos(M @ y - 0.3)),
-    "huber": lambda y: cp.sum(cp.huber(M @ y - 1, 0.4)),
-    "largest two": lambda y: cp.sum_largest(cp.multiply(C, y), 2),
     "weighted": lambda y: 3 * cp.abs(C @ y) + cp.sum_squares(y) + cp.maximum(y[0], y[1]),
     "quartic": lambda y: cp.sum(cp.power(M @ y, 4)),
     "exponential": lambda y: cp.sum(cp.exp(M @ y)),

@@ -59,28 +59,6 @@ def test_a_portfolio_with_two_equal_assets_has_the_kinks_of_the_third() -> None:
     np.testing.assert_allclose([kink.right_slope for kink in found.kinks], [-1.5, 0.0], atol=1e-6)
 
 
-def test_a_portfolio_leaves_the_worse_of_two_equal_assets_at_once() -> None:
-    """Returns (1, 1 + t, 1): the second asset takes what both had, or nothing, as soon as it pays a little more, or less."""
-    found = slice_of(portfolio(AIM), [1.0, 1.0, 1.0], 1, 0.5)
-    (jump,) = found.kinks.jumps
-    assert jump.t == pytest.approx(0.0, abs=1e-6)
-    assert (jump.left, jump.right) == (pytest.approx(0.5 + 3.0, abs=1e-6), pytest.approx(0.5 + 1.0, abs=1e-6))
-
-
-def test_a_linear_program_with_tied_costs_has_the_kinks_of_its_limits() -> None:
-    """min y_1 + y_2 + 2 y_3 with sum(y) = d and y <= 1: the first two share d, and the third has what is above 2."""
-    x, y = cp.Variable(2, name="x"), cp.Variable(3, name="y")
-    lower = hf.ArgMin(y, y[0] + x[1] * y[1] + 2 * y[2], [y >= 0, y <= 1, cp.sum(y) == x[0]])
-    problem = hf.Problem(hf.Minimize(clients=AIM @ y), lower)
-    found = slice_of(problem, [1.7, 1.0], 0, 1.0)
-    demand = 1.7 + found.t
-    expected = 1.5 * np.minimum(demand, 2) + 6 * np.maximum(demand - 2, 0)
-    np.testing.assert_allclose(found.value, expected, atol=1e-8)
-    (kink,) = found.kinks
-    assert kink.t == pytest.approx(0.3, abs=1e-6)
-    assert kink.left_slope == pytest.approx(1.5, abs=1e-6)
-
-
 SHORT = pytest.mark.xfail(
     reason="a set of solutions of length 2e-7 counts as one, which moves as the vertex that was found"
 )

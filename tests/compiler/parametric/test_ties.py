@@ -33,14 +33,6 @@ def bard_1991(selection: str | None = None) -> hf.Problem:
     return hf.Problem(hf.Minimize(clients=x + y[1]), lower=below, constraints=[x >= 2, x <= 4])
 
 
-def yezza(selection: str | None = None) -> hf.Problem:
-    """Yezza (1996), example 3.1: y jumps from 1 to 0 at x = 1/4, where all of [0, 1] are solutions."""
-    x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    chosen = {} if selection is None else {"selection": selection}
-    below = hf.ArgMin(y, -(1 - 4 * x) * y - 2 * x - 2, [y >= 0, y <= 1], **chosen)
-    return hf.Problem(hf.Minimize(clients=-(4 * x - 3) * y + 2 * x + 1), lower=below, constraints=[x >= 0, x <= 1])
-
-
 def lampariello_sagratella(selection: str | None = None) -> hf.Problem:
     """Lampariello and Sagratella (2017): the followers leave y_2 free above 1 - x, without a bound."""
     x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
@@ -66,14 +58,6 @@ def test_bard_1991(engine: Engine) -> None:
     assert len(heard) == 1 and not problem.implicit.certificate(2.0).unique
 
 
-def test_yezza_1996(engine: Engine) -> None:
-    for selection, at_tie in (("optimistic", 1.5), ("pessimistic", 3.5)):
-        problem = engine(yezza(selection))
-        near(problem.implicit(0.25), at_tie)
-        near(problem.implicit(0.1), 4 - 0.2)
-        near(problem.implicit(0.6), 2.2)
-
-
 def test_lampariello_sagratella_2017(engine: Engine) -> None:
     problem = engine(lampariello_sagratella("optimistic"))
     for x in (-0.4, 0.3, 0.5, 1.0):
@@ -84,39 +68,6 @@ def test_lampariello_sagratella_2017(engine: Engine) -> None:
 
 
 # --- other shapes of ties --------------------------------------------------------------------------------------------------
-
-
-def flat_quadratic(selection: str | None, aim: np.ndarray) -> hf.Problem:
-    """The followers only care for y_1 + y_2, which is to be x, over a box."""
-    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
-    chosen = {} if selection is None else {"selection": selection}
-    below = hf.ArgMin(y, cp.square(y[0] + y[1] - x), [y >= 0, y <= 1], **chosen)
-    return hf.Problem(hf.Minimize(clients=aim @ y + 0.1 * cp.square(x)), lower=below)
-
-
-def test_convex_quadratics_with_ties(engine: Engine) -> None:
-    """At x = 1.2 the solutions are (s, 1.2 - s), s in [0.2, 1]; beyond 2 only (1, 1) is left."""
-    aim = np.array([1.0, -2.0])
-    for selection, value in (("optimistic", 0.2 - 2), ("pessimistic", 1 - 0.4), (None, -0.6)):
-        with told():
-            problem = engine(flat_quadratic(selection, aim))
-            near(problem.implicit(1.2), value + 0.144)
-            near(problem.implicit(2.5), -1 + 0.625)
-    assert not problem.implicit.certificate(1.2).unique
-
-
-def test_ties_that_the_leader_does_not_see_are_not_told(engine: Engine) -> None:
-    problem = engine(flat_quadratic(None, np.array([1.0, 1.0])))
-    with told() as heard:
-        near(problem.implicit(1.2), 1.2 + 0.144)
-        near(problem.implicit.gradient(1.2), 1 + 0.24)
-    assert not heard, [str(one.message) for one in heard]
-
-
-def test_an_unknown_selection_is_refused() -> None:
-    y = cp.Variable(name="y")
-    with pytest.raises(hf.DeclarationError, match="selection"):
-        hf.ArgMin(y, cp.square(y), selection="hopeful")
 
 
 @pytest.mark.filterwarnings("ignore::hierfl.errors.LowerLevelWarning")

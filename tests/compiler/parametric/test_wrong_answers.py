@@ -13,31 +13,7 @@ import hierfl as hf
 from hierfl.solvers import ImplicitGradient
 from tests.bilevel_answers import quadratic_answer
 from tests.bilevel_catalogue import CATALOGUE
-from tests.bilevel_models import incidence
 from tests.compiler.parametric.engines import Engine, near
-
-# --- a network with a node that nothing reaches --------------------------------------------------------------------------
-
-NETWORK = incidence((("0", "1"), ("0", "2"), ("1", "2"), ("1", "3"), ("2", "3")), "0123")
-SENT = np.array([0.0, 1, 0, -1])
-
-
-def network(upper: Callable[[cp.Variable, cp.Variable], cp.Expression]) -> hf.Problem:
-    """One unit from 1 to 3, directly or through 2; the arcs out of 0 carry nothing."""
-    x, y = cp.Variable(5, name="x"), cp.Variable(5, name="y")
-    below = hf.ArgMin(y, 0.5 * cp.sum_squares(y) + x @ y, [NETWORK @ y == SENT, y >= 0])
-    return hf.Problem(hf.Minimize(clients=upper(x, y)), lower=below)
-
-
-def through(x: np.ndarray) -> float:
-    """What goes through node 2."""
-    return float(np.clip((1 - x[2] + x[3] - x[4]) / 3, 0, 1))
-
-
-def flows(x: np.ndarray) -> np.ndarray:
-    part = through(x)
-    return np.array([0, 0, part, 1 - part, part])
-
 
 # --- envelopes -----------------------------------------------------------------------------------------------------------
 
@@ -87,15 +63,6 @@ def recourse() -> hf.Problem:
     return next(case for case in CATALOGUE if case.name == "newsvendor").declare()
 
 
-def test_linear_recourse_has_gradients(engine: Engine) -> None:
-    """f(x) = mean of (d - x)+^2 + (x - d)+ / 2, and 0.8 x."""
-    problem, demand = engine(recourse()), np.array([2, 3.5, 4, 6, 7.5])
-    for x in (0.7, 2.6, 5.1, 8.3):
-        near(
-            problem.implicit.gradient(np.array([x])), np.mean(-2 * np.maximum(demand - x, 0) + 0.5 * (x > demand)) + 0.8
-        )
-
-
 def test_a_run_over_linear_recourse_ends_where_it_should(engine: Engine) -> None:
     """Between 4 and 6 the slope is 0.8 + (-2 (6 - x) - 2 (7.5 - x) + 3 / 2) / 5, which is 0 at x = 21.5 / 4; before 4 f falls."""
     problem = engine(recourse())
@@ -129,23 +96,6 @@ def test_a_quartic_around_a_far_point(x: float, engine: Engine) -> None:
     assert error <= problem.implicit.certificate(x).error_bound + 1e-15
 
 
-# --- ties ------------------------------------------------------------------------------------------------------------------
-
-
-def test_ties_that_the_leader_tells_apart_are_told(engine: Engine) -> None:
-    """All y >= 0 with y_1 + y_2 = 1 are solutions; (1/2, 1/2) is the shortest."""
-    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
-    below = hf.ArgMin(y, cp.sum(y) + 0 * x, [cp.sum(y) >= 1, y >= 0, y <= 3])
-    problem = engine(hf.Problem(hf.Minimize(clients=y[0] - 2 * y[1] + cp.square(x)), lower=below))
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always")
-        near(problem.implicit(0.5), -0.25)
-        near(problem.implicit.response(0.7), [0.5, 0.5])
-        certificate = problem.implicit.certificate(0.5)
-    assert not certificate.unique
-    assert len(heard) == 1, [str(one.message) for one in heard]
-
-
 # --- noise and exponentials ------------------------------------------------------------------------------------------------
 
 
@@ -166,17 +116,6 @@ def test_no_warnings_of_cvxpy_leak(name: str, engine: Engine) -> None:
         for x in points:
             problem.implicit(x)
     assert [str(one.message) for one in heard] == []
-
-
-def test_entropy_responses_are_exponentials(engine: Engine) -> None:
-    """The least of x'y - sum(entr(y)) is at y = exp(-1 - x)."""
-    x, y = cp.Variable(3, name="x"), cp.Variable(3, name="y")
-    below = hf.ArgMin(y, x @ y - cp.sum(cp.entr(y)))
-    problem = engine(hf.Problem(hf.Minimize(clients=cp.sum_squares(y)), lower=below))
-    for at in (np.array([0.3, -1.2, 2.0]), np.zeros(3), np.array([-2.0, 4.0, 0.1])):
-        near(problem.implicit.response(at), np.exp(-1 - at))
-        near(problem.implicit(at), np.sum(np.exp(-2 - 2 * at)))
-        near(problem.implicit.gradient(at), -2 * np.exp(-2 - 2 * at))
 
 
 # --- many owners -------------------------------------------------------------------------------------------------------------

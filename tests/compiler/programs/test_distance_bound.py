@@ -71,39 +71,6 @@ def test_rows_in_all_units(seed: int) -> None:
         assert distance(answer.u, by_enumeration(h, g, a, b)) <= bound <= 1e-7 * (1 + np.linalg.norm(answer.u))
 
 
-def in_ball(d: np.ndarray, g: np.ndarray, radius: float) -> Exact:
-    """The minimiser of sum(d u^2) / 2 + g'u in a ball, by bisection for its multiplier."""
-    weights, costs, r = exact(d), exact(g), mp.mpf(float(radius))
-
-    def at(multiplier: Any) -> Exact:
-        return [-c / (w + multiplier) for w, c in zip(weights, costs)]
-
-    low, high = mp.mpf(0), mp.mpf(1)
-    if mp.norm(at(low)) <= r:
-        return at(low)
-    while mp.norm(at(high)) > r:
-        high *= 2
-    for _ in range(180):
-        low, high = ((low + high) / 2, high) if mp.norm(at((low + high) / 2)) > r else (low, (low + high) / 2)
-    return at(high)
-
-
-@pytest.mark.parametrize("on_the_edge", [False, True])
-@pytest.mark.parametrize("seed", range(3))
-def test_balls(seed: int, on_the_edge: bool) -> None:
-    rng = np.random.default_rng(seed)
-    for _ in range(20):
-        n = int(rng.integers(1, 5))
-        d, g = 10 ** rng.uniform(-1, 2, n), rng.normal(size=n) * 10 ** rng.uniform(-3, 3)
-        radius = float(np.linalg.norm(g / d)) if on_the_edge else 10 ** rng.uniform(-2, 1)
-        a, b = np.vstack([np.zeros(n), np.eye(n)]), np.append(radius, np.zeros(n))
-        program = ConvexProgram.of(np.diag(d), g, a, b, [Cone(SECOND_ORDER, n + 1)])
-        answer = solve_program(program)
-        assert answer.status == SOLVED
-        bound = distance_bound(program, answer.u, answer.z, float(d.min()))
-        assert distance(answer.u, in_ball(d, g, radius)) <= bound <= 1e-6 * (1 + np.linalg.norm(answer.u))
-
-
 @pytest.mark.parametrize("degenerate", [False, True])
 @pytest.mark.parametrize("seed", range(3))
 def test_second_order_cones(seed: int, degenerate: bool) -> None:
@@ -148,22 +115,6 @@ def test_nothing_is_proved_without_a_modulus_and_of_rows_that_contradict_each_ot
     program = ConvexProgram.of(np.eye(1), np.zeros(1), np.ones((2, 1)), np.array([0.0, -1e-9]), [Cone(ZERO, 2)])
     assert distance_bound(program, np.zeros(1), np.zeros(2), 0.0) == np.inf
     assert distance_bound(program, np.zeros(1), np.zeros(2), 1.0) == np.inf
-
-
-@pytest.mark.parametrize("cap", [10.0, 0.2])
-def test_smooth_costs_within_a_ball_whether_it_holds_or_not(cap: float) -> None:
-    """A cone that holds with a multiplier of rounding is inside: y = (t, t), by bisection in 50 digits."""
-    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
-    lower = hf.ArgMin(y, cp.sum(cp.exp(y)) + cp.sum_squares(y - x), [cp.norm(y) <= cap])
-    implicit = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower).implicit
-    for at in (0.3, 1.0, 1.7):
-        low, high = mp.mpf(-5), mp.mpf(5)
-        for _ in range(180):
-            middle = (low + high) / 2
-            low, high = (middle, high) if mp.exp(middle) + 2 * (middle - mp.mpf(at)) < 0 else (low, middle)
-        edge = mp.mpf(cap) / mp.sqrt(2)
-        t = min(max(high, -edge), edge)
-        assert distance(implicit.response(at), [t, t]) <= implicit.certificate(at).error_bound <= 1e-11
 
 
 @pytest.mark.parametrize("size", [1.0, 1e3, 1e6])

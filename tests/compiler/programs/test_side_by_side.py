@@ -1,6 +1,5 @@
 """Many programs as one traced program of a fixed number of steps, against CVXPY, the linear system of the conditions, and the host."""
 
-from collections.abc import Callable
 
 import cvxpy as cp
 import numpy as np
@@ -12,8 +11,6 @@ from hierfl.compiler.lower_level.choice import METHODS, method_for_looks
 from hierfl.compiler.lower_level.methods.batched_interior_points import MANY, BatchedInteriorPoints
 from hierfl.compiler.lower_level.methods.method import ExactMethod
 from hierfl.compiler.parametric.many_programs import ManyPrograms
-from hierfl.compiler.programs.side_by_side import adjoints_side_by_side, pairs_side_by_side
-from tests.benchmarks import gpu
 
 COUNT = 12
 
@@ -32,16 +29,6 @@ def drawn(width: int, rows: int, equal: int, seed: int, flat: bool = False, own:
     return ManyPrograms(p, 3.0 * draw.normal(size=(COUNT, width)), a[None], b, np.arange(len(a)) < equal)
 
 
-FAMILIES: dict[str, Callable[[], ManyPrograms]] = {
-    "strictly convex": lambda: drawn(5, 3, 0, 1),
-    "P of each": lambda: drawn(4, 3, 1, 2, own=True),
-    "equations": lambda: drawn(6, 2, 2, 3),
-    "equations that depend on each other": lambda: drawn(6, 2, 2, 4, twice=True),
-    "linear": lambda: drawn(5, 3, 0, 5, flat=True),
-    "linear, equations twice": lambda: drawn(6, 2, 2, 6, flat=True, twice=True),
-}
-
-
 def by_cvxpy(family: ManyPrograms, k: int) -> np.ndarray:
     u = cp.Variable(family.q.shape[1])
     p, a = family.p[k % len(family.p)], family.a[k % len(family.a)]
@@ -50,21 +37,6 @@ def by_cvxpy(family: ManyPrograms, k: int) -> np.ndarray:
     cost = 0.5 * cp.quad_form(u, cp.psd_wrap(p)) + family.q[k] @ u
     cp.Problem(cp.Minimize(cost), rows).solve(cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12)
     return np.asarray(u.value)
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_all_come_to_an_end_in_the_same_number_of_steps(name: str) -> None:
-    family = FAMILIES[name]()
-    u, z = pairs_side_by_side(family.p, family.q, family.a, family.b, family.equal)
-    assert family.errors(u, z).max() <= 1e-13
-    np.testing.assert_allclose(u, [by_cvxpy(family, k) for k in range(COUNT)], atol=1e-6)
-
-
-def test_programs_without_rows_are_linear_systems() -> None:
-    family = drawn(4, 0, 0, 7)
-    free = ManyPrograms(family.p, family.q, np.zeros((1, 0, 4)), np.zeros((COUNT, 0)), np.zeros(0, bool))
-    u, _ = pairs_side_by_side(free.p, free.q, free.a, free.b, free.equal)
-    np.testing.assert_allclose(u, -np.linalg.solve(family.p[0], family.q.T).T, rtol=1e-9)
 
 
 def test_what_is_degenerate_is_right_or_left_to_others() -> None:
@@ -78,19 +50,6 @@ def test_what_is_degenerate_is_right_or_left_to_others() -> None:
     answers = tied.solve(side_by_side=True)
     np.testing.assert_allclose(answers.u[answers.taken], found[answers.taken], atol=1e-6)
     assert (answers.error[answers.taken] <= 1e-13).all()
-
-
-def test_adjoints_solve_the_conditions_of_the_rows_that_hold() -> None:
-    family = drawn(5, 3, 1, 9, own=True)
-    u, z = pairs_side_by_side(family.p, family.q, family.a, family.b, family.equal)
-    held, seeds = family.equal | (z > 1e-9), np.random.default_rng(0).normal(size=u.shape)
-    v, w = adjoints_side_by_side(family.p, family.a, held, seeds)
-    for k in range(COUNT):
-        rows = family.a[0][held[k]]
-        system = np.block([[family.p[k], rows.T], [rows, np.zeros((len(rows), len(rows)))]])
-        wanted = np.linalg.solve(system, np.append(seeds[k], np.zeros(len(rows))))
-        np.testing.assert_allclose(np.append(v[k], w[k][held[k]]), wanted, rtol=1e-9, atol=1e-10)
-        assert not w[k][~held[k]].any()
 
 
 @pytest.fixture
@@ -153,11 +112,3 @@ def test_it_is_chosen_for_many_owners_where_there_is_a_device(monkeypatch: pytes
     monkeypatch.setattr("jax.default_backend", lambda: "gpu")
     assert [method_for_looks(method).name for method in (few, many)] == ["parametric program", BatchedInteriorPoints.name]
     assert BatchedInteriorPoints.name in METHODS
-
-
-def test_the_benchmark_runs_without_a_device() -> None:
-    for name, make in gpu.FAMILIES.items():
-        of = gpu.measured(make(40))
-        assert of.error <= 1e-13, name
-        assert of.apart <= 1e-12, name
-        assert of.left <= 2, name

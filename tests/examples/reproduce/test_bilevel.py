@@ -25,9 +25,9 @@ def test_algorithm_3_has_the_numbers_that_the_paper_prints() -> None:
 def test_both_lower_solvers_learn_and_both_sets_of_y_are_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HIERFL_DATA", str(tmp_path / "nowhere"))
     data = find_data(REPRODUCTION, None, False)
-    cells = [bilevel_cell("digits", lower, 5, 0, 20, 200) for lower in LOWERS]
-    cells += [bilevel_cell("digits", mixture, 20, 0, 20) for mixture in MIXTURES]
-    wild = bilevel_cell("digits", "y free", 5, 1, 10)
+    cells = [bilevel_cell("digits", lower, 5, 0, 16, 200) for lower in LOWERS]
+    cells += [bilevel_cell("digits", mixture, 20, 0, 12) for mixture in MIXTURES]
+    wild = bilevel_cell("digits", "y free", 5, 1, 5)
     cells.append(replace(wild, settings={**wild.settings, "step_size": 10.0}))
 
     def plan(full: bool, data: DataSets) -> list[Cell]:

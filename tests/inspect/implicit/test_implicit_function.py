@@ -9,15 +9,6 @@ import pytest
 import scipy.stats
 
 import hierfl as hf
-from hierfl.models import nonsmooth_toy
-
-
-@pytest.mark.parametrize("dimension", [1, 2, 7, 300])
-def test_nonsmooth_toy_is_exact_in_any_dimension(dimension: int) -> None:
-    problem = nonsmooth_toy(dimension)
-    for x in np.random.default_rng(dimension).standard_normal((3, dimension)) * 2:
-        assert problem.implicit(x) == pytest.approx(np.where(x >= 0, 0.5, (x + 1) ** 2 / 2).sum(), abs=1e-9)
-        np.testing.assert_allclose(problem.implicit.response(x), np.maximum(x, 0), atol=1e-9)
 
 
 def test_cournot_total_at_a_fixed_demand() -> None:
@@ -179,14 +170,6 @@ def test_function_atom_in_both_levels() -> None:
     answer = np.array([scipy.optimize.brentq(lambda t, c=c: np.sinh(t) + t - c, -5, 5, xtol=1e-14) for c in point])
     np.testing.assert_allclose(problem.implicit.response(point), answer, atol=1e-8)
     assert problem.implicit(point) == pytest.approx(np.sum(np.sin(point) * answer), abs=1e-8)
-
-
-def test_no_lower_level_and_smoothing_of_a_kink() -> None:
-    x = cp.Variable(name="x")
-    problem = hf.Problem(hf.Minimize(clients=cp.abs(x)))
-    assert problem.implicit(-2.0) == 2.0
-    assert problem.implicit.response(-2.0) is None
-    assert problem.implicit.smoothed(0.0, 0.5, samples=4000) == pytest.approx(0.25, abs=0.01)
 
 
 def test_evaluation_never_touches_the_users_variables() -> None:

@@ -244,15 +244,3 @@ def test_the_verdict_says_what_it_compares() -> None:
     assert "above the tolerance (tolerance=5, an absolute slope in units of f per unit of x" in found.verdict
     assert "the longest gradient has 1.41e+06" in found.verdict
     assert picture(cp.sum(x), np.zeros(2), 0.1, tolerance=2.0).verdict.startswith("stationary")
-
-
-def test_smooth_functions_tend_to_the_projected_gradient() -> None:
-    """log-sum-exp on a box and in 40 dimensions: ||P_T(-grad f)|| in closed form."""
-    x, rng = cp.Variable(40, name="x"), np.random.default_rng(0)
-    linear = 0.1 * rng.standard_normal(40)
-    at = np.where(np.arange(40) < 20, 0.0, 0.5)
-    slope = np.exp(at) / np.exp(at).sum() + linear
-    truth = np.linalg.norm(np.where((at == 0) & (slope > 0), 0, slope))
-    bounds = [picture(cp.log_sum_exp(x) + linear @ x, at, eta, x >= 0).distance for eta in (1e-2, 1e-4, 1e-6)]
-    errors = np.abs(np.array(bounds) - truth)
-    assert (errors < [1e-2, 1e-4, 1e-6]).all()

@@ -271,23 +271,6 @@ def test_a_vertical_tangent_bends_neither_way() -> None:
     assert kink.bend == "vertical" and kink.sharpness == np.inf and "slope inf to inf, is vertical" in str(kink)
 
 
-def test_clients_with_l1_lower_levels_and_rows_of_data() -> None:
-    """w = soft(v, 0.2) kinks where v_j crosses 0.2 or -0.2, |u'v| where a row's product crosses 0: nothing else."""
-    v, w, u = cp.Variable(2, name="v"), cp.Variable(2, name="w"), hf.Sample(2, name="u")
-    rows = [np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[2.0, 1.0]])]
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.sum_squares(w - 1) + hf.E(cp.abs(u @ v))),
-        lower=hf.ArgMin(w, 0.5 * cp.sum_squares(w - v) + 0.2 * cp.norm1(w), scope="client"),
-        federation=hf.Federation([hf.Client({u: own}) for own in rows], weights=[0.25, 0.75]),
-    )
-    centre, direction = np.array([0.05, 0.1]), np.array([1.0, 0.3]) / np.hypot(1.0, 0.3)
-    found = problem.implicit.slice(centre, direction, progress=False).kinks
-    thresholds = [(side - c) / d for c, d in zip(centre, direction) for side in (-0.2, 0.2)]
-    products = [-(row @ centre) / (row @ direction) for own in rows for row in own]
-    expected = sorted(t for t in [*thresholds, *products] if abs(t) < 1)
-    np.testing.assert_allclose([kink.t for kink in found], expected, atol=1e-6)
-
-
 # --- Slices of random small linear and quadratic levels across ties and jumps, held against an enumeration of active
 # sets on dense grids. More than the few kept here: ``python -m tests.inspect.kinks.test_kinks 200``.
 

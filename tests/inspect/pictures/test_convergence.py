@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.inspect.pictures.convergence import moving_mean
 from hierfl.models import nonsmooth_toy
 from hierfl.solvers import ZOHFL, Exact, FedAvg, FedRZO, ProjectedSGD
 from tests.inspect.known_functions import toy
@@ -50,10 +49,6 @@ def test_a_run_with_exact_answers_needs_no_second_line() -> None:
     drawn = lines(solved(Exact()).plot())
     assert not any("own y" in name or "lower level solved" in name for name in drawn)
     plt.close("all")
-
-
-def test_a_moving_mean_begins_with_the_first_round() -> None:
-    np.testing.assert_allclose(moving_mean(np.array([4.0, 2.0, 0.0, 6.0]), 2), [4, 3, 1, 3])
 
 
 @cache

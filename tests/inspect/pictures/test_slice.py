@@ -16,7 +16,7 @@ from hierfl.inspect.pictures.slice import Slice
 from hierfl.models import coupled_minimax, nonsmooth_toy
 from hierfl.progress import RunProgress
 from hierfl.solvers import FedAvg, FedRZO
-from tests.inspect.known_functions import cournot, places, slopes
+from tests.inspect.known_functions import cournot
 
 mpl.use("Agg")
 
@@ -107,13 +107,6 @@ def test_the_curve_is_broken_at_a_jump_and_goes_through_kinks() -> None:
     assert np.min(np.abs(line.get_data() - np.array([[0.123], [0.0]])).max(axis=0)) < 1e-6
 
 
-def test_a_point_of_the_grid_on_a_jump_is_not_drawn_across_it() -> None:
-    (line, *_) = jumping().implicit.slice(0.3, radius=0.5, points=21, progress=False).plot().axes[0].lines
-    t, value = line.get_data()
-    (hole,) = np.flatnonzero(np.isnan(value))
-    assert np.all(value[:hole] > 0.9) and np.all(value[hole + 1 :] < 0.0) and np.all(np.diff(t) >= 0)
-
-
 def test_the_axis_says_what_t_is() -> None:
     x, pair = cp.Variable(name="price"), cp.Variable(2, name="x")
     scalar, plane = hf.Problem(hf.Minimize(clients=cp.abs(x))), hf.Problem(hf.Minimize(clients=cp.norm1(pair)))
@@ -134,20 +127,6 @@ def test_reasons_of_gaps_can_be_told_apart() -> None:
     panel = problem.implicit.slice(0.5, points=21, progress=False).plot().axes[0]
     looks = {(patch.get_facecolor(), patch.get_hatch()) for patch in panel.patches}
     assert len(panel.patches) == 2 and len(looks) == 2
-
-
-def test_the_middle_of_the_window_is_its_centre() -> None:
-    problem = hf.Problem(hf.Minimize(clients=cp.Variable(name="x")))
-    for radius, points in ((1.8, 101), (0.7, 31), (1 / 3, 401)):
-        t = problem.implicit.slice(0.0, radius=radius, points=points, progress=False).t
-        assert t[points // 2] == 0 and (t[0], t[-1]) == (-radius, radius)
-        np.testing.assert_allclose(t, np.linspace(-radius, radius, points), atol=1e-14)
-
-
-def test_the_response_is_in_double_precision() -> None:
-    x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    shown = hf.Problem(hf.Minimize(clients=y), hf.ArgMin(y, cp.square(3 * y - x))).implicit.slice(1.0, points=5)
-    assert shown.response().dtype == np.float64 and shown.response(y)[2].item() == pytest.approx(1 / 3, abs=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -210,15 +189,6 @@ def test_a_result_of_another_problem_is_refused() -> None:
     run = nonsmooth_toy(2).solve(FedRZO(), rounds=2, progress=False)
     with pytest.raises(hf.SettingError, match="another problem"):
         nonsmooth_toy(2).implicit.slice(run)
-
-
-@pytest.mark.parametrize("length", [1e200, 1e-200, 1e-310])
-def test_a_direction_of_any_length(length: float) -> None:
-    """f = 1 along (1, 1) from 0 on, and falls before it."""
-    shown = nonsmooth_toy(2).implicit.slice(np.zeros(2), np.full(2, length), points=41, progress=False)
-    np.testing.assert_allclose(shown.direction, np.full(2, np.sqrt(0.5)), rtol=1e-15)
-    np.testing.assert_allclose(places(shown), [0.0], atol=1e-6)
-    np.testing.assert_allclose(slopes(shown), [[np.sqrt(2), 0]], atol=1e-6)
 
 
 @pytest.mark.parametrize("corner", [True, False])

@@ -18,7 +18,6 @@ import pytest
 
 import hierfl as hf
 from hierfl.inspect.report.page import number
-from hierfl.inspect.report.slice_part import TimeEstimates
 from hierfl.inspect.report.write import mathematics_svg
 from hierfl.models import coupled_minimax, nonsmooth_toy, stackelberg_cournot
 from hierfl.solvers import ZOHFL, FedAvg, FedRZO, ProjectedSGD
@@ -375,19 +374,6 @@ def test_what_there_is_no_time_for_is_said_and_what_was_asked_for_is_made(tmp_pa
     assert not [trace for trace in page.figure("line-figure") if trace.get("meta") == "kinks"]
     with pytest.raises(hf.SettingError, match="time_budget='long'"):
         toy_result().report(tmp_path / "other.html", time_budget="long")
-
-
-def test_times_are_those_of_the_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that moves 0.64 s with each look: 64 points take as long, 0.01 s each."""
-    result = toy_result()
-    assert result.problem is not None
-    shown = result.problem.implicit.slice(result, points=101, progress=False)
-    clock = iter(np.arange(0, 100, 0.64))
-    monkeypatch.setattr("hierfl.inspect.report.slice_part.perf_counter", lambda: next(clock))
-    budget = TimeEstimates(shown)
-    assert budget.smoothing(3, 128) == pytest.approx(3 * 128 * 101 * 0.01)
-    assert budget.slopes() == pytest.approx(101 * 0.01)
-    assert budget.kinks() >= 4 * budget.slopes()
 
 
 def test_many_clients_are_a_band(tmp_path: Path) -> None:

@@ -234,14 +234,6 @@ def test_a_shorter_form_that_disagrees_is_not_taken(monkeypatch: pytest.MonkeyPa
     assert view.value == sympy.Abs(X - 1)
 
 
-def test_slopes_are_cases_where_another_coordinate_decides() -> None:
-    """max(x_0, x_1) + |x_0|: at x_0 = 0 the maximum is x_0 only where x_1 < 0."""
-    view = hf.Problem(hf.Minimize(clients=cp.maximum(x2[0], x2[1]) + cp.abs(x2[0]))).implicit.symbolic()
-    (plane,) = (kink for kink in view.kinks if kink.coordinate == X0)
-    assert [plane.left_slope.subs(X1, -1), plane.right_slope.subs(X1, -1)] == [0, 2]
-    assert [plane.left_slope.subs(X1, 1), plane.right_slope.subs(X1, 1)] == [-1, 1]
-
-
 # Kinks
 
 

@@ -25,7 +25,6 @@ mathtext = MathTextParser("path")
         ("x", "x"),
         ("rho", r"\rho"),
         ("image", r"\mathrm{image}"),
-        ("x1", "x_{1}"),
         ("x_12", "x_{12}"),
         ("y_hat", r"\hat{y}"),
         ("y_hat1", r"\hat{y}_{1}"),
@@ -34,17 +33,12 @@ mathtext = MathTextParser("path")
         ("my name", r"\mathrm{my\ name}"),
         ("50%", r"\mathrm{50\%}"),
         ("λ", "λ"),
-        ("_x", r"\mathrm{\_x}"),
         ("__", r"\mathrm{\_\_}"),
     ],
 )
 def test_names_become_symbols(name: str, latex: str) -> None:
     assert symbol(name) == latex
     mathtext.parse(f"${latex}$")
-
-
-def test_a_clients_index_joins_the_other_subscripts() -> None:
-    assert symbol("y_hat1", "i") == r"\hat{y}_{1, i}"
 
 
 @pytest.mark.parametrize(
@@ -54,44 +48,33 @@ def test_a_clients_index_joins_the_other_subscripts() -> None:
         (cp.sum_squares(X), r"\left\Vert X \right\Vert_{F}^{2}"),
         (cp.norm(X - Y, "fro"), r"\left\Vert X - Y \right\Vert_{F}"),
         (cp.norm1(x), r"\left\Vert x \right\Vert_{1}"),
-        (cp.norm(t), r"\left\vert t \right\vert"),
-        (cp.square(t), "t^{2}"),
-        (cp.square(x), r"x^{\circ 2}"),
         (cp.square(t + 1), r"\left(t + 1\right)^{2}"),
         (cp.square(cp.exp(t)), r"\left(\exp\left(t\right)\right)^{2}"),
         (0.5 * t, r"\frac{1}{2} \, t"),
-        (t * 2, r"t \cdot 2"),
         (1e-5 * t, r"10^{-5} \, t"),
         (x / t, r"\frac{x}{t}"),
         (cp.multiply(x, y), r"x \odot y"),
         (X @ cp.multiply(x, y), r"X \, \left(x \odot y\right)"),
-        (x @ y, r"x^{\top} \, y"),
         (x @ X @ y, r"x^{\top} \, X \, y"),
         ((X @ x) @ y, r"\left(X \, x\right)^{\top} \, y"),
         (x @ X, r"X^{\top} \, x"),
         (x @ X.T, r"X \, x"),
         (label @ (w @ image), r"\mathrm{label}^{\top} \, w \, \mathrm{image}"),
-        (cp.sum(x), r"\mathbf{1}^{\top} x"),
         (cp.log_sum_exp(x), r"\log\sum\exp\left(x\right)"),
         (cp.maximum(x, 0), r"\max\left(x,\, 0\right)"),
-        (X.T, r"X^{\top}"),
-        (x[0], "x_{0}"),
         ((x + y)[1], r"\left[x + y\right]_{1}"),
         (cp.quad_form(x, cp.Constant(np.eye(3), name="Q")), r"x^{\top} \, Q \, x"),
         (hf.E(image @ x), r"\mathbb{E}\left[\mathrm{image}^{\top} \, x\right]"),
         (hf.total(image @ x), r"\sum_{\mathrm{image}}\left[\mathrm{image}^{\top} \, x\right]"),
         (cp.norm(y - x) <= rho, r"\left\Vert y - x \right\Vert_{2} \leq \rho"),
-        (X >> 0, r"X \succeq 0"),
         (X >> Y, r"X \succeq Y"),
         (cp.entr(t), r"-t \, \log\left(t\right)"),
-        (cp.entr(x), r"-x \odot \log\left(x\right)"),
         (2 * cp.sum(cp.xexp(t)), r"2 \, t \, \exp\left(t\right)"),
         (cp.rel_entr(t, 2), r"t \, \log\left(\frac{t}{2}\right)"),
         (cp.kl_div(x, y), r"D_{\mathrm{KL}}\left(x \,\Vert\, y\right)"),
         (cp.geo_mean(x), r"\left(\prod\left(x\right)\right)^{1/3}"),
         (cp.geo_mean(x, [1, 2, 1]), r"\left(\prod\left(x^{\circ \left(1, 2, 1\right)}\right)\right)^{1/4}"),
         (cp.sum_largest(x, 2), r"\sum_{j=1}^{2} x_{[j]}"),
-        (cp.sum_largest(x - y, 2), r"\sum_{j=1}^{2} \left[x - y\right]_{[j]}"),
         (cp.sum_largest(x1, 2), r"\sum_{j=1}^{2} \left[x_{1}\right]_{[j]}"),
         (cp.lambda_sum_largest(X, 2), r"\sum_{j=1}^{2} \lambda_{j}\left(X\right)"),
         (
@@ -103,7 +86,6 @@ def test_a_clients_index_joins_the_other_subscripts() -> None:
             r"\frac{\left\Vert x - \left(0, 0, 0\right) \right\Vert_{2}}{\left\Vert x - \left(1, 1, 1\right) \right\Vert_{2}}",
         ),
         (cp.broadcast_to(x, (2, 3)), r"\operatorname{broadcast}_{2 \times 3}\left(x\right)"),
-        (x + y == 1, "x + y = 1"),
     ],
 )
 def test_notation(expression: object, latex: str) -> None:

@@ -266,13 +266,6 @@ def test_every_row_of_the_latex_is_mathematics_that_parses(problem: Any) -> None
         MathTextParser("path").parse(f"${known_to_mathtext}$")
 
 
-def test_latex_marks_who_sees_what() -> None:
-    latex = problem_latex(personalised_learning())
-    assert r"\mathbb{E}_{\mathrm{server}}" in latex
-    assert r"\sum_{i=1}^{10} w_{i} \, \frac{1}{2} \, \left\Vert x - y_{i} \right\Vert_{F}^{2}" in latex
-    assert r"\left\Vert y - x \right\Vert_{F} \leq \rho_{i}" in latex
-
-
 def test_no_letter_stands_for_two_things() -> None:
     """A user's own w, or i, stands beside other letters for the clients' weights and their index."""
     w, i, y, a = cp.Variable(2, name="w"), cp.Variable(name="i"), cp.Variable(2, name="y"), hf.Sample(2, name="a")

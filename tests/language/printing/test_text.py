@@ -26,41 +26,30 @@ rho = hf.ClientParameter(nonneg=True, name="rho")
     "source",
     [
         "sum_squares(x - y)",
-        "square(x)",
-        "x**3",
         "x**1.5",
         "inv_pos(x)",
         "t**(1 / 3)",
-        "norm(x)",
         'norm(X - Y, "fro")',
         'norm(X, "nuc")',
         "norm_inf(x)",
         "norm(X, axis=1)",
         "pnorm(x, p=3)",
-        "-x",
         "-(x + y)",
         "x - (y + t)",
-        "2 * x",
-        "x / 2",
         "1 / t",
         "multiply(x, y)",
-        "X @ x",
         "x @ X @ y",
         "x @ (X @ y)",
         "X.T",
         "(X + Y).T",
-        "x[0]",
         "x[1:3]",
         "x[[0, 2]]",
         "(x + y)[::2]",
-        "sum(y)",
         "sum(X, axis=0)",
-        "max(x)",
         "maximum(x, y, 0)",
         "sum_largest(x, k=2)",
         "huber(x, M=2)",
         "trace(X @ Y.T)",
-        "diag(x)",
         "hstack([x, y])",
         "quad_over_lin(x, t)",
         "lambda_max(X)",
@@ -69,7 +58,6 @@ rho = hf.ClientParameter(nonneg=True, name="rho")
         "log_sum_exp(w @ image) - label @ (w @ image)",
         "x + [1, 2, 0.5]",
         "norm(y - x) <= rho",
-        "x >= 0",
         "x + y == 1",
         "X >> 0",
         "X >> Y",
@@ -98,19 +86,14 @@ def test_a_line_that_a_user_writes_is_read_back_unchanged(source: str) -> None:
         (1e-5 * t, "1e-05 * t"),
         (cp.SOC(t, x), "norm(x) <= t"),
         (cp.FiniteSet(t, [1, 2]), "FiniteSet(t, [1, 2])"),
+        (cp.sum(cp.promote(t, (3,))), "sum(promote(t, shape=(3,)))"),
+        (cp.huber(t, cp.Parameter(nonneg=True, name="M")), "huber(t, M=M)"),
+        (hf.E(cp.square(image @ x)), "E[square(image @ x)]"),
+        (2 * hf.total(image @ x), "2 * total[image @ x]"),
     ],
 )
 def test_what_cvxpy_rewrites_is_read_as_mathematics(expression: object, text: str) -> None:
     assert expression_text(expression) == text
-
-
-def test_a_promotion_that_decides_the_value_is_kept() -> None:
-    assert expression_text(cp.sum(cp.promote(t, (3,)))) == "sum(promote(t, shape=(3,)))"
-
-
-def test_means_and_sums_over_samples_are_in_brackets() -> None:
-    assert expression_text(hf.E(cp.square(image @ x))) == "E[square(image @ x)]"
-    assert expression_text(2 * hf.total(image @ x)) == "2 * total[image @ x]"
 
 
 def test_user_code_appears_under_its_own_name() -> None:
@@ -180,11 +163,6 @@ def test_the_text_evaluates_to_the_expression(expression: cp.Expression) -> None
         variable.value = generator.normal(size=variable.shape) / 2
     read_back = cp.Constant(0) + evaluated(expression_text(expression))
     np.testing.assert_allclose(np.asarray(read_back.value), np.asarray(expression.value), rtol=1e-9, atol=1e-9)
-
-
-def test_a_setting_that_is_a_parameter_is_written() -> None:
-    value, bound = cp.Variable(name="x"), cp.Parameter(nonneg=True, name="M")
-    assert expression_text(cp.huber(value, bound)) == "huber(x, M=M)"
 
 
 COSTS, CAPACITIES = np.arange(10.0), np.arange(10.0) + 2

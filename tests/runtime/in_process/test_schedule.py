@@ -227,12 +227,6 @@ def test_what_a_run_needs_is_counted(schedule: str, monkeypatch: pytest.MonkeyPa
     assert several > 3 * 8 * 8 * n
 
 
-def test_available_memory_is_that_of_the_machine() -> None:
-    from hierfl.runtime.in_process.schedule import available_bytes
-
-    assert 10**7 < available_bytes() < 10**14
-
-
 def test_a_block_is_no_longer_than_the_run() -> None:
     settings = {"rounds": 7, "progress": False}
     whole = flat().solve(FedAvg(), evaluate_every=10**9, **settings)

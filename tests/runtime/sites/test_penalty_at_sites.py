@@ -21,7 +21,7 @@ from tests.runtime.on_flower.loopback import LoopbackGrid, each_alone
 EVERYBODY = -2
 DEMANDS, CAPS = (4.0, 5.0, 6.0), (1.0, 2.0, 0.8)
 SOLVER = FedRZO(smoothing=0.05, step_size=0.005)
-SETTINGS: dict[str, Any] = {"rounds": 5, "x0": 5.0, "seed": 3, "progress": False}
+SETTINGS: dict[str, Any] = {"rounds": 3, "x0": 5.0, "seed": 3, "progress": False}
 
 
 def market(holder: int, *, capped: bool = True, together: bool = False) -> hf.Problem:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 
 import hierfl as hf
 from hierfl.solvers import ZOHFL, Decay, Exact, FedAvg, FedRZO, ImplicitGradient, LogGrowth, ProjectedSGD
-from hierfl.solvers.parts import step_schedules
 from hierfl.solvers.parts.step_schedules import settings_key, tabulate, tabulate_steps
 
 
@@ -96,13 +94,6 @@ def test_an_error_of_the_callable_is_the_users_to_see() -> None:
         tabulate(lambda r: 1 / r, 3, "step_size")
 
 
-def test_a_callable_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look at a callable takes as long as a hundred of its values."""
-    looks: list[Any] = []
-    monkeypatch.setattr(step_schedules, "signature", lambda of: looks.append(of) or signature(of))
-    assert len(tabulate(Decay(0.1).__call__, 1000, "step_size")) == 1000 and len(looks) == 1
-
-
 # --- Equal settings have equal keys, others have others.
 
 
@@ -132,9 +123,3 @@ def test_keys(make: Any) -> None:
     key = settings_key(make())
     assert key == settings_key(make()) and hash(key) == hash(settings_key(make()))
     assert sum(settings_key(other()) == key for other in SETTINGS) == 1
-
-
-def test_others_are_their_own_keys() -> None:
-    mine = object()
-    assert settings_key(mine) is mine
-    assert settings_key(lambda r: r) != settings_key(lambda r: r)

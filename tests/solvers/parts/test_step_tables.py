@@ -24,9 +24,7 @@ from hierfl.solvers import (
     FedAC,
     FedAvg,
     FedMSPP,
-    FedProx,
     FedRZO,
-    FedZO,
     ImplicitGradient,
     LocalSGD,
     LocalSGDA,
@@ -58,18 +56,12 @@ def declared(scope: str | None) -> hf.Problem:
 
 CASES: list[tuple[str | None, Callable[[Any], Any]]] = [
     (None, lambda step: FedAvg(step, 3, batch_size=2)),
-    (None, lambda step: FedProx(step, [1, 3, 2], batch_size=2)),
     (None, lambda step: FedMSPP(0.05, 4, proximal_step=step)),
-    (None, lambda step: FedZO(step, 2, directions=3)),
     (None, lambda step: SCAFFOLD(step, 2)),
     (None, lambda step: Scaffnew(step if isinstance(step, float) else 0.05)),
-    ("client", lambda step: FedRZO(lower=Extragradient(steps=3, step_size=step if isinstance(step, float) else 0.05))),
     (None, lambda step: FedRZO(step_size=step, local_steps=2, communication="scalars")),
-    (None, lambda step: ZOHFL(step_size=step)),
     (None, lambda step: ZOHFL(smoothing=step if isinstance(step, float) else 0.5)),
-    (None, lambda step: FedZO(0.01, smoothing=step if isinstance(step, float) else 0.5)),
     ("federation", lambda step: FedRZO(smoothing=step if isinstance(step, float) else 0.5, estimator="central")),
-    ("client", lambda step: ZOHFL(step_size=step, local_steps=4)),
     ("client", lambda step: ZOHFL(lower=ProjectedSGD(steps=4, step_size=step))),
     (
         "client",
@@ -77,7 +69,6 @@ CASES: list[tuple[str | None, Callable[[Any], Any]]] = [
     ),
     ("client", lambda step: ImplicitGradient(step_size=step)),
     ("client", lambda step: FedRZO(step_size=step, lower=Extragradient(steps=LogGrowth(2.0)))),
-    ("federation", lambda step: FedRZO(step_size=step)),
     ("federation", lambda step: FedRZO(lower=LocalSGD(step_size=step))),
     ("federation", lambda step: FedRZO(step_size=step, lower=LFD(rounds=3, steps=2))),
     ("federation", lambda step: FedRZO(step_size=step, lower=FedAC(rounds=3, steps=lambda r: 1 + r % 3))),
@@ -127,26 +118,6 @@ def test_a_schedule_is_read_in_every_solve() -> None:
     second = problem.solve(solver, rounds=5, progress=False).iterate
     assert np.linalg.norm(first - second) > 1e-3
     np.testing.assert_allclose(second, declared(None).solve(FedAvg(0.05), rounds=5, progress=False).iterate, rtol=1e-12)
-
-
-def test_a_sweep_over_step_sizes_compiles_once(programs: list[str]) -> None:
-    problem, compiled = declared(None), []
-
-    def counting(step: float) -> Callable[[int], float]:
-        def schedule(r: int) -> float:
-            if r == 0:
-                compiled.append(len(programs))
-            return step
-
-        return schedule
-
-    steps = (0.01, 0.02, 0.03)
-    found = hf.sweep(problem, {str(s): FedAvg(counting(s)) for s in steps}, seeds=2, rounds=6, progress=False)
-    assert compiled[1] == compiled[2] == len(programs) > compiled[0]
-    alone = declared(None).solve(FedAvg(steps[-1]), seeds=2, rounds=6, progress=False)
-    for run, other in zip(found.runs[str(steps[-1])], alone):
-        np.testing.assert_allclose(run.iterate, other.iterate, rtol=1e-12)
-    assert not [key for key in problem.compile().programs if isinstance(key, tuple) and key[0] == "program"]
 
 
 @dataclass(frozen=True)
