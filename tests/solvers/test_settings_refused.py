@@ -107,7 +107,6 @@ def test_a_list_for_a_schedule_is_refused_where_the_solver_is_made(
         (lambda: FedMSPP(proximal_step="large"), "proximal_step"),
         (lambda: SCAFFOLD(server_step=0), "server_step"),
         (lambda: HierFAVG(edge_rounds=0), "edge_rounds"),
-        (lambda: ZOHFL(local_steps="5"), "local_steps"),
         (lambda: ZOHFL(lower="exact"), "lower"),
         (lambda: ZOHFL(local_steps=3, lower=Exact()), "not both"),
         (lambda: FedRZO(schedule="hope"), "schedule"),
@@ -141,12 +140,12 @@ def test_settings_out_of_range_are_named(made: Callable[[], Any], named: str) ->
         (SCAFFOLD(step_size=lambda r: np.nan), "step_size is nan"),
         (FedMSPP(proximal_step=lambda r: 0), "proximal_step is 0"),
         (ZOHFL(step_size=lambda: 0.1), "step_size"),
+        (FedAvg(local_steps="5"), "local_steps"),
     ],
 )
 def test_schedules_are_checked_when_bound(solver: Any, named: str) -> None:
-    problem = coupled_minimax() if isinstance(solver, LocalSGDA) else nonsmooth_toy(2)
-    if isinstance(solver, (FedAvg, SCAFFOLD, FedMSPP)):
-        problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(cp.Variable(2, name="x"))))
+    one_level = hf.Problem(hf.Minimize(clients=cp.sum_squares(cp.Variable(2, name="x"))))
+    problem = {LocalSGDA: coupled_minimax(), FedRZO: nonsmooth_toy(2)}.get(type(solver), one_level)
     with pytest.raises(hf.SettingError, match=named):
         problem.solve(solver, rounds=5, progress=False)
 
