@@ -20,7 +20,7 @@ from hierfl.atoms.writing.spelling import Spelling
 from hierfl.errors import DataError, DeclarationError, NotConvexError
 from hierfl.language.expectation import E, RowAggregate, averages_of, total
 from hierfl.language.printing.text import expression_text
-from hierfl.near_names import near_names
+from hierfl.near_names import near_names, suggests_names
 
 TIES = ("efron", "breslow")
 CANCELLED = 1e-7  # of all hazards up to a time: what is left below it, after those who enter later are taken out, is rounding
@@ -93,6 +93,7 @@ class Cox(RowAggregate):
         spellings=(Spelling("Cox", {"ties": "efron"}),),
     )
 
+    @suggests_names
     def __init__(self, score: Any, time: Any = None, event: Any = None, entry: Any = None, ties: str = "efron") -> None:
         if ties not in TIES:
             raise DeclarationError(f"Cox(ties={ties!r}): {near_names(ties, TIES)}")
@@ -222,6 +223,7 @@ class CVaR(Worst):
     atom_row: ClassVar[AtomRow] = replace(Worst.atom_row, spellings=(Spelling("CVaR", {"level": 0.95}),))
     settings = ("level",)
 
+    @suggests_names
     def __init__(self, loss: Any, level: float = 0.95) -> None:
         if not isinstance(level, int | float) or not 0 <= level < 1:
             raise DeclarationError(f"CVaR(level={level!r}): the level is a number in [0, 1), such as 0.95; hf.Worst is its limit at 1.")
@@ -291,6 +293,7 @@ class HazardLoss(Unknown, OnlyCompiled):
         lower=_lower, smooth=lambda *_: True, twice_smooth=lambda atom: True
     )
 
+    @suggests_names
     def __init__(self, hazard: Any, times: Any, time: Any, event: Any, *entry: Any) -> None:
         super().__init__(hazard, times, time, event, *entry)
         known = np.asarray(self.args[1].value)

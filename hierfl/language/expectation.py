@@ -154,6 +154,7 @@ class RowAggregate(OfSamples):
         """The samples that go with the expression."""
         return self.args[1:]
 
+    @suggests_names
     def __init__(self, *args: Any) -> None:
         super().__init__(*(as_expression(one, f"what {self.symbol} is of") for one in args))
         scalar, *columns = self.args

@@ -16,6 +16,7 @@ from hierfl.atoms.writing.spelling import Reader
 from hierfl.errors import DeclarationError, DivergedError, HierflError, NotConvexError
 from hierfl.jaxtools.lazy_module import LazyModule
 from hierfl.language.declared_arguments import as_expression
+from hierfl.near_names import suggests_names
 
 if TYPE_CHECKING:
     import jax.numpy as jnp
@@ -107,6 +108,7 @@ def _read(reader: Reader, atom: Any) -> Phrase:
 class UserAtom(Unknown):
     """An atom whose value is computed by a callable of the arguments' values."""
 
+    @suggests_names
     def __init__(
         self,
         callable: Callable[..., Any],
@@ -209,6 +211,7 @@ class BlackBox(UserAtom):
 
     atom_row: ClassVar[AtomRow] = AtomRow(lower=call_black_box, smooth=always_smooth, opaque=True, read=_read)
 
+    @suggests_names
     def __init__(
         self, callable: Callable[..., Any], *args: Any, shape: int | tuple[int, ...] = (), name: str | None = None
     ) -> None:

@@ -16,11 +16,13 @@ from hierfl.errors import DeclarationError
 from hierfl.language.declared_arguments import called
 from hierfl.language.levels import LowerLevel
 from hierfl.language.printing.text import expression_text
+from hierfl.near_names import suggests_names
 
 
 class Price(cp.Variable):
     """The price of a constraint, of its shape."""
 
+    @suggests_names
     def __init__(self, constraint: Constraint, name: str | None = None) -> None:
         kind = type(self).__name__
         if not isinstance(constraint, (Equality, Inequality)):

@@ -344,6 +344,12 @@ SETTINGS: list[tuple[Callable[..., Any], str, str]] = [
     (hf.Result.plot, "axes", "axis"),
     (hf.Runs.plot, "scael", "scale"),
     (hf.Sweep.plot, "styl", "style"),
+    (hf.BlackBox, "shpae", "shape"),
+    (hf.Function, "conevx", "convex"),
+    (hf.CVaR, "levle", "level"),
+    (hf.Cox, "evnt", "event"),
+    (hf.Dual, "nmae", "name"),
+    (hf.ShadowPrice, "constriant", "constraint"),
     (replace_zohfl := lambda **given: replace(ZOHFL(), **given), "local_step", "local_steps"),
 ]
 

@@ -238,20 +238,20 @@ def searched(
         Without the package pyscipopt.
     """
 
-    def search(floor: float | None, asked: SingleLevel = program, **settings: float) -> Search:
+    def search(asked: SingleLevel, floor: float | None, **settings: float) -> Search:
         return _searched(asked, start, gap, until, show, sign, floor, settings, opened, plain, float(program.is_linear))
 
     size = 1.0 + (0.0 if start is None else abs(program.objective.at(start)))
     floor = None if _is_bounded(program) else -LOW - TIMES * size
-    found = search(floor)
+    found = search(program, floor)
     if found.failed:
-        again = search(floor, replace(program, implied=[]), **OTHER_UNITS)
+        again = search(replace(program, implied=[]), floor, **OTHER_UNITS)
         found = found if again.failed or again.ended == NO_POINT else again
     met = found.ended == UNBOUNDED if floor is None else found.value <= (1.0 - gap) * floor
     if found.failed or not met:
         return found
-    found = search(-LOWEST * size)
-    least = search(-LOWEST * size, **USUAL).value if found.failed else found.value
+    found = search(program, -LOWEST * size)
+    least = search(program, -LOWEST * size, **USUAL).value if found.failed else found.value
     return found._replace(ended=UNBOUNDED) if least <= -(1.0 - gap) * LOWEST * size else found
 
 
