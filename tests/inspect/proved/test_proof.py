@@ -279,6 +279,21 @@ def test_dense_rows_are_proved_by_what_their_duality_says() -> None:
     assert found.value == pytest.approx(c @ found.x + d @ answer.x, abs=1e-6)
 
 
+@pytest.mark.parametrize("loose", [scip.LOOSE, 0.0])
+def test_tight_rows_of_the_duality_do_not_mislead_presolving(loose: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    # the first row's level is tied, its y is any number in [-4, 5]
+    monkeypatch.setattr(scip, "LOOSE", loose)
+    x, y, s, t = cp.Variable(2, name="x", integer=True), cp.Variable(name="y"), hf.Sample(name="s"), hf.Sample(name="t")
+    problem = hf.Problem(
+        hf.Maximize(clients=hf.E(2 * x[0] - 2 * x[1] - 4 * y)),
+        lower=hf.ArgMin(y, s * y, [-2 * y <= 8 + t, y <= 5], scope="sample"),
+        constraints=[x[0] >= 0, x[0] <= 2, x[1] >= -2, x[1] <= 5],
+        federation=hf.Federation([hf.Client({s: np.array([0.0, 2.0]), t: np.array([0.0, 1.0])})]),
+    )
+    found = problem.reference(certificate="global", progress=False)
+    assert (found.value, found.status) == (pytest.approx(25.0), "proved")
+
+
 @pytest.mark.parametrize("curved", [False, True])
 @pytest.mark.parametrize("kind", ["argmin", "argmax", "equilibrium"])
 def test_what_is_implied_holds_at_every_solution(kind: str, curved: bool) -> None:
