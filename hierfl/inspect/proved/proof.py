@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
 from itertools import product
@@ -221,8 +221,7 @@ class _Proof:
         if not (linear or search.failed):
             with Waiting("bounds of multipliers", self.show):
                 bound_pairs(program, time.perf_counter() + min(BOUNDING, 0.3 * (self.until - time.perf_counter())))
-        wanted = replace(program, implied=[]) if search.ended == NO_POINT else program  # of which there is one: rows that others imply may mislead presolving
-        again = searched(wanted, start, gap, self.until, self.show, sign, opened, plain=linear)
+        again = searched(program, start, gap, self.until, self.show, sign, opened, plain=linear)
         best = search if again.values is None else again
         again = again._replace(values=best.values, value=best.value, nodes=search.nodes + again.nodes)
         return (again if search.ended in (NO_POINT, BOUNDED) else again._replace(bound=max(search.bound, again.bound))), first

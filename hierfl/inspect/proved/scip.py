@@ -30,7 +30,6 @@ from hierfl.jaxtools.interruption import INTERRUPTED, heeded, over, reason
 from hierfl.progress import RunProgress
 
 FEASIBILITY = 1e-9  # of rows, bounds and definitions: absolute, or relative where numbers are larger than 1
-LOOSE = 1e-7  # what rows that others imply may be violated by, relative to their largest number: many times the tolerance, and no answer
 LISTEN, GRACE = 0.05, 1.0  # seconds between two looks at whether it is to end, and in which it ends by itself when its time is up
 ROUGH, SHORT, MARGIN = 1e-2, 0.2, 1e-6  # of a bound: the gap, seconds, and what is added to it
 PARTS = 100  # of the digits of the gap, as the bar counts them
@@ -183,17 +182,13 @@ def _written(program: SingleLevel, units: np.ndarray, opened: float = 0.0, least
         factor = max(2.0 ** -round(math.log2(most)), least) if most > 0 and least is not None else 1.0
         return {places: factor * value for places, value in terms.items()}
 
-    def loose(terms: dict[tuple[int, ...], float]) -> dict[tuple[int, ...], float]:
-        """A row that cuts nothing off, which mostly holds with equality: presolving takes such rows, met to a tolerance, for ones that nothing satisfies."""
-        return {**terms, (): terms.get((), 0.0) + LOOSE * max(1.0, *map(abs, terms.values()))}
-
     return {
         "low": list(map(float, unknowns.low / units)),
         "high": list(map(float, unknowns.high / units)),
         "whole": list(map(bool, unknowns.whole)),
         "definitions": [(one.place, one.kind, plain(one.argument), float(one.exponent)) for one in unknowns.definitions],
         "equations": list(map(row, program.all_equations)),
-        "inequalities": [*map(row, program.inequalities), *map(loose, map(row, program.implied))],
+        "inequalities": [*map(row, program.inequalities), *map(row, program.implied)],
         "pairs": program.pairs,
         "objective": plain(program.objective),
         "tolerance": FEASIBILITY,

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 OFTEN = 0.05  # seconds between two words on the bound
+SAME = 0.01  # of the tolerance, in which numbers are the same: where that is the tolerance itself, as by default, presolving takes points it allows for none
 Terms = dict[tuple[int, ...], float]
 
 
@@ -104,6 +105,7 @@ def written(program: Mapping[str, Any], floor: float | None) -> tuple[Any, list[
     model.hideOutput()
     model.setParam("numerics/feastol", program["tolerance"])
     model.setParam("numerics/dualfeastol", program["tolerance"])
+    model.setParam("numerics/epsilon", SAME * program["tolerance"])
     model.setParam("misc/catchctrlc", False)
     model.setParam("display/verblevel", 0)
     variables = [

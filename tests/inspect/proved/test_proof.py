@@ -279,10 +279,8 @@ def test_dense_rows_are_proved_by_what_their_duality_says() -> None:
     assert found.value == pytest.approx(c @ found.x + d @ answer.x, abs=1e-6)
 
 
-@pytest.mark.parametrize("loose", [scip.LOOSE, 0.0])
-def test_tight_rows_of_the_duality_do_not_mislead_presolving(loose: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    # the first row's level is tied, its y is any number in [-4, 5]
-    monkeypatch.setattr(scip, "LOOSE", loose)
+def test_points_that_rows_leave_no_room_around_are_found() -> None:
+    """The first row's level is tied, its y is any number in [-4, 5]."""
     x, y, s, t = cp.Variable(2, name="x", integer=True), cp.Variable(name="y"), hf.Sample(name="s"), hf.Sample(name="t")
     problem = hf.Problem(
         hf.Maximize(clients=hf.E(2 * x[0] - 2 * x[1] - 4 * y)),
@@ -290,8 +288,20 @@ def test_tight_rows_of_the_duality_do_not_mislead_presolving(loose: float, monke
         constraints=[x[0] >= 0, x[0] <= 2, x[1] >= -2, x[1] <= 5],
         federation=hf.Federation([hf.Client({s: np.array([0.0, 2.0]), t: np.array([0.0, 1.0])})]),
     )
-    found = problem.reference(certificate="global", progress=False)
-    assert (found.value, found.status) == (pytest.approx(25.0), "proved")
+    assert proved(problem).value == pytest.approx(25.0)
+
+
+def test_a_single_feasible_point_is_found() -> None:
+    """Answers are bounded where x <= -1, and satisfy the upper constraint where x >= -1."""
+    x, y, s = cp.Variable(1, name="x"), cp.Variable(1, name="y"), hf.Sample(1, name="s")
+    problem = hf.Problem(
+        hf.Minimize(clients=hf.E(3 * y[0])),
+        lower=hf.ArgMin(y, (s - x) @ y, [0 * y <= 5 + x, y >= 0], scope="sample"),
+        constraints=[x >= -3, x <= 3, -2 * x + 2 * y <= 2],
+        federation=hf.Federation([hf.Client({s: np.array([[1.0], [-1.0], [0.0]])})]),
+    )
+    found = proved(problem)
+    assert (found.value, found.x[0]) == (pytest.approx(0.0, abs=1e-8), pytest.approx(-1.0))
 
 
 @pytest.mark.parametrize("curved", [False, True])
