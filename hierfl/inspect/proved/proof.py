@@ -221,7 +221,8 @@ class _Proof:
         if not (linear or search.failed):
             with Waiting("bounds of multipliers", self.show):
                 bound_pairs(program, time.perf_counter() + min(BOUNDING, 0.3 * (self.until - time.perf_counter())))
-        again = searched(program, start, gap, self.until, self.show, sign, opened, plain=linear)
+        refuted = search.ended == NO_POINT  # there is one: by presolving, most often
+        again = searched(program, start, gap, self.until, self.show, sign, opened, plain=linear, presolved=not refuted)
         best = search if again.values is None else again
         again = again._replace(values=best.values, value=best.value, nodes=search.nodes + again.nodes)
         return (again if search.ended in (NO_POINT, BOUNDED) else again._replace(bound=max(search.bound, again.bound))), first

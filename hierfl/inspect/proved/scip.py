@@ -217,10 +217,18 @@ def _units(program: SingleLevel) -> np.ndarray:
 
 
 def searched(
-    program: SingleLevel, start: np.ndarray | None, gap: float, until: float, show: bool, sign: float = 1.0, opened: float = 0.0, plain: bool = False
+    program: SingleLevel,
+    start: np.ndarray | None,
+    gap: float,
+    until: float,
+    show: bool,
+    sign: float = 1.0,
+    opened: float = 0.0,
+    plain: bool = False,
+    presolved: bool = True,
 ) -> Search:
     """The least value of a program, from known values of all unknowns (None: from nowhere); rows may be violated by what is ``opened``. A ``plain`` search,
-    without heuristics and cuts, is the quickest where it is short.
+    without heuristics and cuts, is the quickest where it is short; one that is not ``presolved`` does not take for empty what leaves no room around a point.
 
     Without complementarity a program may be unbounded that is not with it, of which SCIP then says anything. So where the box does not bound the value
     the larger one of that and of a floor is searched for; where that is met, of one that nobody would call bounded, which the usual tolerance tells
@@ -234,8 +242,9 @@ def searched(
     """
 
     def search(asked: SingleLevel, floor: float | None, **settings: float) -> Search:
-        return _searched(asked, start, gap, until, show, sign, floor, settings, opened, plain, float(program.is_linear))
+        return _searched(asked, start, gap, until, show, sign, floor, {**presolving, **settings}, opened, plain, float(program.is_linear))
 
+    presolving: dict[str, float] = {} if presolved else {"presolving/maxrounds": 0}
     size = 1.0 + (0.0 if start is None else abs(program.objective.at(start)))
     floor = None if _is_bounded(program) else -LOW - TIMES * size
     found = search(program, floor)

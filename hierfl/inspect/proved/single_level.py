@@ -342,8 +342,8 @@ class _Writer:
         u, slope, found = self._solution(level, blocks[-1].end[0], form.size)
         # 0 at a solution, where u'A'z is -b'z, row by row; and with z in place of slopes for entries whose cost moves with x
         duality = Polynomial.sum_of([(1.0, level.price(found.z)), *((1.0, a * b) for a, b in zip(u, slope))])
-        own_places = set(range(begin, len(unknowns.low)))
-        moving = [i for i, one in enumerate(slope) if any(set(product) - own_places for product in one.terms)]
+        places = range(begin, len(unknowns.low))
+        moving = [i for i, one in enumerate(slope) if any(set(product).difference(places) for product in one.terms)]
         told = Polynomial.sum_of([(1.0, duality), *((-1.0, u[i] * slope[i]) for i in moving), *((1.0, level.paid(i, u[i], found.z)) for i in moving)])
         if not found.curved:  # elsewhere upper terms are asked for where there are no such multipliers as well
             self.dualities += [duality, told]
@@ -352,10 +352,9 @@ class _Writer:
         if others:
             own_cost = level.cost(u)
             program.inequalities += [Polynomial.sum_of([(1.0, level.cost(other)), (-1.0, own_cost)]) for other in others]
-        own_places = set(range(begin, len(unknowns.low)))
         if told_worst(stage):
-            self.worst.append(TiedLevel(level, u, form.size, own_places))
-        program.followers.append(Follower(np.array(list(map(place_of, u)), int), found.z, found.told, found.pairs, range(begin, len(unknowns.low))))
+            self.worst.append(TiedLevel(level, u, form.size, set(places)))
+        program.followers.append(Follower(np.array(list(map(place_of, u)), int), found.z, found.told, found.pairs, places))
         return stage.oracles.lower.split(u[: form.size])
 
     def _solution(self, level: Level, width: int, size: int) -> tuple[Entries, list[Polynomial], StationarityMultipliers]:

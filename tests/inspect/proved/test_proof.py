@@ -279,8 +279,14 @@ def test_dense_rows_are_proved_by_what_their_duality_says() -> None:
     assert found.value == pytest.approx(c @ found.x + d @ answer.x, abs=1e-6)
 
 
-def test_points_that_rows_leave_no_room_around_are_found() -> None:
-    """The first row's level is tied, its y is any number in [-4, 5]."""
+@pytest.mark.parametrize("same", ["0.01", "1.0"])
+def test_points_that_rows_leave_no_room_around_are_found(same: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The first row's level is tied, its y is any number in [-4, 5]. Where SCIP takes what its tolerance allows for the same, presolving says that there is no point;
+    the point that is known refutes it.
+    """
+    (tmp_path / "rougher.py").write_text(scip.Process.script.read_text().replace("SAME = 0.01", f"SAME = {same}"))
+    monkeypatch.setattr(scip.Process, "script", tmp_path / "rougher.py")
+    monkeypatch.setattr(scip, "_AT_REST", [])
     x, y, s, t = cp.Variable(2, name="x", integer=True), cp.Variable(name="y"), hf.Sample(name="s"), hf.Sample(name="t")
     problem = hf.Problem(
         hf.Maximize(clients=hf.E(2 * x[0] - 2 * x[1] - 4 * y)),
