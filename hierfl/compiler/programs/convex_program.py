@@ -84,6 +84,7 @@ class ConvexProgram:
     may_cost: np.ndarray | None = None  # which entries of u may have a cost, at some theta; None for all
     is_map: bool = False  # P is no curvature: P u + q is an affine map that is no gradient
     is_scaled: bool = False  # u is in units that suit it
+    moderate: float = np.inf  # at most this of P's largest entry says what a force is beside; more stands for an infinite curvature
     free: np.ndarray | bool = False  # entries of u whose prices may as well be larger: nothing moves with them
 
     @classmethod
@@ -176,8 +177,8 @@ class ConvexProgram:
 
     @cached_property
     def _absolute(self) -> tuple[Matrix, Matrix, float]:
-        """(the sizes of P, those of A, the largest of P)."""
-        return abs(self.p), abs(self.a), largest(self.p)
+        """(the sizes of P, those of A, the largest of P that is moderate)."""
+        return abs(self.p), abs(self.a), min(largest(self.p), self.moderate)
 
     @cached_property
     def units(self) -> Vector:
@@ -233,9 +234,9 @@ class ConvexProgram:
 
     def model(self, u: Vector, curvature: Matrix) -> ConvexProgram:
         """The quadratic program that it is like at u."""
-        return ConvexProgram(
-            curvature, self.slope(u) - curvature @ u, self.a, self.b, self.cones, self.size, self.flat_along(u)
-        )
+        slope, curved = self.slope(u) - curvature @ u, self.flat_along(u)
+        moderate = self._absolute[2] if self.smooth is not None and self.smooth.steep else np.inf
+        return ConvexProgram(curvature, slope, self.a, self.b, self.cones, self.size, curved, moderate=moderate)
 
     def linear_at(self, u: Vector) -> ConvexProgram:
         """The same with smooth functions as the quadratic ones that they are like at u."""

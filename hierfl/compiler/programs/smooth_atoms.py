@@ -13,6 +13,10 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
+from cvxpy.atoms.affine.hstack import Hstack
+from cvxpy.atoms.affine.reshape import reshape
+from cvxpy.atoms.affine.transpose import transpose
+from cvxpy.atoms.affine.vstack import Vstack
 from cvxpy.atoms.elementwise.power import Power
 from cvxpy.atoms.pnorm import Pnorm
 from cvxpy.constraints.constraint import Constraint
@@ -34,6 +38,7 @@ from hierfl.compiler.programs.small_and_sparse import (
 NONE, TRACE = 1e-290, 1e-90  # shares that no number tells from 0, and that are on their way there
 STEEPEST = 1e10  # what stands for an infinite curvature: beside more, others are lost
 
+BESIDE = Hstack, Vstack, reshape, transpose
 Blocks = Float[np.ndarray, "n k"]
 
 
@@ -201,7 +206,7 @@ def _power(p: float) -> SmoothAtom:
 
 
 def _length_power(p: float, half: bool = False) -> SmoothAtom:
-    """(v'v)^(p/2), p > 1; ``half`` says that v >= 0 is asked for."""
+    """(v'v)^(p/2), p > 1, or 1 where v is never 0; ``half`` says that v >= 0 is asked for."""
 
     def scale(v: Blocks, power: float) -> np.ndarray:
         size = np.linalg.norm(v, axis=1)
@@ -216,9 +221,10 @@ def _length_power(p: float, half: bool = False) -> SmoothAtom:
         unit, eye = v / np.where(size > 0, size, 1.0), np.eye(v.shape[1])
         return np.asarray(p * scale(v, p - 2)[:, None, None] * (eye + (p - 2) * unit[:, :, None] * unit[:, None, :]))
 
-    name = f"{'entry' if half else 'length'} to the power {p:g}"
+    name = f"{'entry' if half else 'length'} to the power {p:g}" if p != 1 else "length"
     domain = (lambda argument: [argument >= 0]) if half else lambda argument: ()
-    return SmoothAtom(name, lambda v: scale(v, p), slope, curvature, domain, steep=p < 2, exponent=p)
+    straight = (lambda v: v) if p == 1 else None
+    return SmoothAtom(name, lambda v: scale(v, p), slope, curvature, domain, steep=1 < p < 2, flat=straight, exponent=p)
 
 
 def _length_to_a_power(node: Any) -> tuple[Any, float, float, bool] | None:
@@ -251,11 +257,23 @@ def _power_of_a_length(node: Any) -> TakenOut | None:
     return TakenOut(_length_power(p), vector, lambda values: factor * cp.sum(values), argument.size)
 
 
+LENGTH = _length_power(1.0)
+
+
+def _is_never_zero(argument: Expression) -> bool:
+    """Whether one of what is written beside each other is a number other than 0, as in norm(hstack([v, 1]))."""
+    if isinstance(argument, cp.Constant):
+        return bool(np.any(argument.value))
+    return isinstance(argument, BESIDE) and any(map(_is_never_zero, argument.args))
+
+
 def smooth_atom_of(node: Any) -> TakenOut | None:
     """What is taken out of an objective for a node; None for what is no smooth atom of affine arguments."""
     if not node.args or not all(argument.is_affine() for argument in node.args):
         return _power_of_a_length(node) if isinstance(node, Power) else None
     argument = node.args[0]
+    if isinstance(node, Pnorm) and float(node.p) == 2.0 and node.axis is None and _is_never_zero(argument):
+        return TakenOut(LENGTH, cp.vec(argument, order="F"), cp.sum, argument.size)
     if isinstance(node, cp.quad_over_lin):
         divisor = node.args[1]
         if node.shape != () or divisor.variables() or divisor.parameters():
@@ -418,16 +436,6 @@ class SmoothSum:
     def steep(self) -> bool:
         """Whether a curvature may be infinite."""
         return any(term.atom.steep for term in self.terms)
-
-    def corners(self, u: np.ndarray, near: float) -> tuple[Matrix, np.ndarray]:
-        """(forms, shifts) of the arguments whose curvature may be infinite and that are nearly 0."""
-        forms, shifts = [self.terms[0].form[:0]], [np.zeros(0)]
-        for term in self.terms:
-            if term.atom.steep:
-                small = np.repeat(np.linalg.norm(term.arguments(u), axis=1) <= near, term.block)
-                forms.append(term.form[small])
-                shifts.append(term.shift[small])
-        return stacked(forms), np.concatenate(shifts)
 
     def reach(self, u: np.ndarray, step: np.ndarray) -> float:
         """How much of a step stays inside of the domain, 1 at most."""

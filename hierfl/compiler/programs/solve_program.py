@@ -62,7 +62,6 @@ MOVING = 1e-5  # of the size of u, up to which a step may be the last but for po
 STANDS = 1e-11  # of the size of u, that a whole step of Newton's method may still move it where it stands
 MISSED = 1e-6  # of the largest bound, by which rows miss each other where no u meets them all
 FAINT = 1e-6  # of the forces, up to which a multiplier may be none
-CORNERS = 1e-3, 1e-8, 1e-14  # arguments of infinite curvature at 0 that may be 0
 FEW_BITS = 1e3  # how much more than rounding a step has to change a cost by for it to be asked
 PATIENCE = 2  # steps of Newton's method that may lead away while it finds out what holds
 CLOSER = 3  # looks at a rough answer from nearer, at most
@@ -284,29 +283,11 @@ def _smooth(program: ConvexProgram, known: Saddles) -> ProgramSolution:
             return program.none(UNBOUNDED)
     z = last.z if last is not None else np.zeros(len(program.b))
     answer = min(best, polished(program, u, z, MODELS), key=lambda one: one.error)
-    if not answer.solved and program.smooth.steep:
-        answer = min([answer, *(_at_corners(program, u, z, near) for near in CORNERS)], key=lambda one: one.error)
-        moved = 0.0 if answer.solved else moved
     if not answer.solved:
         without = polished(program, program.smooth.without_traces(u), z, MODELS)
         without = program.judged(program.smooth.without_traces(without.u), without.z, MODELS)
         answer = min(answer, without, key=lambda one: one.error)
     return replace(answer, status=FAILED) if moved > MOVING else answer  # on its way to an infimum that nobody attains
-
-
-def _at_corners(program: ConvexProgram, u: np.ndarray, z: np.ndarray, near: float) -> ProgramSolution:
-    """The pair with what is nearly at a corner of infinite curvature at it: rounding of a point beside it is a force there."""
-    assert program.smooth is not None
-    forms, shifts = program.smooth.corners(u, near)
-    held = _held(program, u, z)
-    z = np.where(held, z, 0.0)
-    saddle = Saddle(program.curvature(u, 1.0), stacked([program.a[held], forms]))
-    for _ in range(STEPS):
-        below = np.concatenate([-program.slack(u)[held], -np.asarray(forms @ u) - shifts])
-        step, change, _ = saddle.solve(-program.force(u, z), below)
-        u = u + step
-        z[held] -= change[: int(held.sum())]
-    return program.judged(u, z, MODELS)
 
 
 def _step_length(program: ConvexProgram, u: np.ndarray, way: np.ndarray, z: np.ndarray) -> float:

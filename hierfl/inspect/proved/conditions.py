@@ -82,7 +82,7 @@ def require_written(form: LevelForm) -> None:
                 f"absolute values, maxima and squares are fine."
             )
     for atom in (part.atom for template in templates for part in template.smooth):
-        if atom.family not in SLOPES or (atom.family == "length" and atom.exponent < 2.0):
+        if atom.family not in SLOPES or (atom.family == "length" and atom.steep):
             raise refuse(
                 f"a lower objective whose slopes SCIP has an expression for; there is none for {atom.name}. Squares, powers, exp, log, entr, rel_entr, "
                 f"logistic and log_sum_exp are fine."

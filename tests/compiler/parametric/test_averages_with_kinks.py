@@ -10,6 +10,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.optimize import brentq
 from sklearn.linear_model import Lasso
 
 import hierfl as hf
@@ -313,16 +314,31 @@ def test_quantiles_of_laws_with_shares_of_any_size(law: Any, first: int, high: f
         assert implicit.gradient(at) == pytest.approx(0.0 if stays else 2 * expected, abs=1e-8)
 
 
-def test_norms_below_laws_with_shares_of_any_size_are_refused() -> None:
-    """sqrt((y - d)^2 + 1) as a norm: cones of shares of 1e-16 are not solved to rounding, which is said."""
+def test_norms_below_laws_with_shares_of_any_size() -> None:
+    """sqrt((y - d)^2 + 1) as a norm that is never 0: a smooth function, whose average has the slope that a root finder sees."""
     law, weight = stats.poisson(40.0), 0.05
     x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="d")
     lower = hf.ArgMin(y, hf.E(cp.norm(cp.hstack([y - d, 1.0]))) + weight * cp.square(y - x))
     federation = hf.Federation([hf.Client({d: law})])
-    implicit = hf.Problem(hf.Minimize(clients=cp.square(y)), lower, federation=federation).implicit
+    implicit = hf.Problem(hf.Minimize(clients=y), lower, federation=federation).implicit
+    k = np.arange(200)
+    share = law.pmf(k)
     for at in (2.0, 39.0, 61.0):
-        with pytest.raises(hf.LowerLevelError, match="badly scaled"):
-            implicit.response(at)
+        force = lambda v: float(share @ ((v - k) / np.hypot(v - k, 1.0))) + 2 * weight * (v - at)  # noqa: B023, E731
+        found = brentq(force, -100.0, 200.0, xtol=1e-14)
+        assert float(implicit.response(at)) == pytest.approx(found, rel=1e-12)
+        slope = 2 * weight / (float(share @ np.hypot(found - k, 1.0) ** -3.0) + 2 * weight)
+        assert implicit.gradient(at) == pytest.approx(slope, rel=1e-10)
+
+
+def test_norms_whose_argument_may_be_0_below_laws_are_refused_where_shares_vanish() -> None:
+    """Cones of shares of 1e-16 are not solved to rounding, which is said."""
+    x, y, d = cp.Variable(name="x"), cp.Variable(2, name="y"), hf.Sample(name="d")
+    lower = hf.ArgMin(y, hf.E(cp.norm(y - d * np.array([1.0, 0.3]))) + 0.05 * cp.sum_squares(y - x))
+    federation = hf.Federation([hf.Client({d: stats.poisson(40.0)})])
+    implicit = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower, federation=federation).implicit
+    with pytest.raises(hf.LowerLevelError, match="badly scaled"):
+        implicit.response(39.0)
 
 
 def test_rows_at_one_client_and_a_law_at_another_are_told_whose_they_are() -> None:
