@@ -51,7 +51,7 @@ from hierfl.compiler.programs.small_and_sparse import (
     placed,
     stacked,
 )
-from hierfl.compiler.programs.solve_program import polished, solve_program, why_unsolved
+from hierfl.compiler.programs.solve_program import looked_into, polished, solve_program
 from hierfl.compiler.programs.variational_inequality import gap_program, gap_solution, solution_of_gap
 from hierfl.errors import LowerLevelError, NotConvexError
 
@@ -184,7 +184,7 @@ class LevelSolver:
         if type(self.form) is LevelForm and not program.is_map:
             program, first = seen_beside_penalties(program, first, partial(solve_program, known=self._known))
         if not first.solved:
-            first = replace(first, status=why_unsolved(program, first))
+            first = looked_into(program, first)
         if first.solved and self.mapping and not self.form.is_monotone(program):
             return LevelAnswer(program, first, first, TWISTED)
         if not first.solved or self.strict or self.form.asks_for_map:

@@ -62,6 +62,7 @@ MOVING = 1e-5  # of the size of u, up to which a step may be the last but for po
 STANDS = 1e-11  # of the size of u, that a whole step of Newton's method may still move it where it stands
 MISSED = 1e-6  # of the largest bound, by which rows miss each other where no u meets them all
 FAINT = 1e-6  # of the forces, up to which a multiplier may be none
+ALONG, LOST_OF_LENGTH = 1e-9, 1e-2  # of the length of a far u, which rows do not see, and that rounding may move
 FEW_BITS = 1e3  # how much more than rounding a step has to change a cost by for it to be asked
 PATIENCE = 2  # steps of Newton's method that may lead away while it finds out what holds
 CLOSER = 3  # looks at a rough answer from nearer, at most
@@ -139,9 +140,18 @@ def _drifts(program: ConvexProgram, answer: ProgramSolution) -> bool:
     if not program.polyhedral or program.smooth is not None:
         generic = np.concatenate([y, np.zeros(program.width - program.size)])
         flat = generic @ (program.p @ generic) <= FLAT * float(np.abs(program.slope(u) @ u) + 1e-300)
-        return answer.error > ROUGHEST and bool(flat)
+        return (answer.error > ROUGHEST and bool(flat)) or (program.smooth is not None and _is_lost_along(program, answer))
     falls, most = float((program.a.T @ answer.z - program.q) @ u), float(np.abs(u) @ (abs(program.p) @ np.abs(u)))
     return most > 0.0 and falls > 0.0 and (falls <= HIDDEN * most or abs(float(u @ program.force(u, answer.z))) > 0.1 * falls)
+
+
+def _is_lost_along(program: ConvexProgram, answer: ProgramSolution) -> bool:
+    """Whether rounding of forces moves u along itself by much of its length: no row with a price says how far it is, nor does curvature."""
+    u, priced = answer.u, program.a[np.abs(answer.z) > 0.0]
+    if np.abs(np.asarray(priced @ u)).max(initial=0.0) > ALONG * np.abs(u).max():
+        return False
+    bent = float(u @ np.asarray(program.curvature(u) @ u))
+    return bent <= np.finfo(float).eps / LOST_OF_LENGTH * program.force_size(u, answer.z) * float(np.abs(u).sum())
 
 
 def _quadratic(
@@ -250,7 +260,8 @@ def _smooth(program: ConvexProgram, known: Saddles) -> ProgramSolution:
     best = program.none(FAILED)
     feasible = any(True for _ in program.smooth.barriers)
     for count in range(MODELS):
-        step = _quadratic(program.model(u, _curvature(program, u, floor)), last, ROUGH)
+        finer = ROUGH if last is None else min(ROUGH, 0.01 * program.error(u, last.z))  # a model that calls u its solution is a standstill
+        step = _quadratic(program.model(u, _curvature(program, u, floor)), last, finer)
         if not step.solved:
             if step.status == UNBOUNDED and floor < 1.0 and away < 3:  # the model is too flat, or the program is
                 floor, away = max(1.0, 1e3 * floor), away + 1
@@ -507,29 +518,32 @@ ROUNDING = 1e-9  # of the cost, that it may rise by; of a direction, that is not
 MANY = 500  # unknowns, from which nothing is told: boxes would take long
 
 
-def why_unsolved(program: ConvexProgram, answer: ProgramSolution) -> int:
-    """The status of an answer that is none: UNATTAINED where the infimum seems to be finite, FAILED where falls are too slow to tell."""
+def looked_into(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution:
+    """An answer that is none, by boxes around it: UNATTAINED where the infimum seems to be finite, or the solution where one is inside of a box."""
     if answer.status not in (FAILED, UNBOUNDED) or program.is_map or program.width > MANY:
-        return answer.status
+        return answer
     bound = float(np.abs(program.b / program.sizes).max(initial=0.0))
     half, costs, ends = NARROWEST * (1.0 + bound), [], []
     for _ in range(BOXES):
         found = solve_program(_within(program, half))
-        at_edge = np.abs(found.u[: program.size]).max(initial=0.0) >= EDGE * half
-        if not (found.error <= program.good and at_edge):  # where it slides along the edge is all the same
-            return answer.status
+        if not found.error <= program.good:
+            return answer
+        if np.abs(found.u[: program.size]).max(initial=0.0) < EDGE * half:
+            inside = program.judged(found.u, found.z[: len(program.b)], found.work)
+            return inside if inside.solved else answer
         costs.append(program.cost(found.u))
         ends.append(found.u)
         half *= 2.0
     falls = -np.diff(costs)
     if not (falls[0] > 0 and (falls >= 0).all() and (falls[1:] <= ALIKE * falls[:-1]).all()):
-        return answer.status
+        return answer
     if not (falls[1:] <= LESS * falls[:-1]).all():
-        return FAILED
+        return replace(answer, status=FAILED)  # too slowly to tell
     way = ends[-1] - ends[-2]
     way = np.where(np.abs(way) > ROUNDING * half, way, 0.0)
     most = costs[-1] + ROUNDING * (1.0 + abs(costs[-1]))
-    return UNATTAINED if all(program.cost(ends[-1] + far * way) <= most for far in (1.0, 2.0**10, FURTHEST)) else answer.status
+    ends_there = all(program.cost(ends[-1] + far * way) <= most for far in (1.0, 2.0**10, FURTHEST))
+    return replace(answer, status=UNATTAINED) if ends_there else answer
 
 
 def _within(program: ConvexProgram, half: float) -> ConvexProgram:

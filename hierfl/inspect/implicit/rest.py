@@ -171,8 +171,9 @@ def rest_of(compiled: CompiledProblem, result: Result) -> Rest:
         compiled, result = _penalised(compiled, result)
     x, value = compiled.upper.flatten(result.x, "x"), compiled.sign * result.value
     objective = np.asarray(result.history.get("objective", ()), float)
-    away = running_away(result.trajectory)
     near, asked, jump = _in_time(compiled, result, x, value)
+    is_close = near.distance_bound < np.inf or near.distance_estimate <= NEAR * (1.0 + float(np.linalg.norm(x)))
+    away = "" if is_close else running_away(result.trajectory)
     drift = asked or Drift.of(objective, result.settings.get("sense", "minimize"))
     first = objective[0] if objective.size and np.isfinite(objective[0]) else result.value
     small = FLAT * (abs(value) + abs(float(first) - result.value))

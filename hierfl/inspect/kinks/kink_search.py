@@ -35,6 +35,7 @@ from hierfl.inspect.window import Line, bisected
 
 OUTLIER, NEIGHBOURS = 8.0, 8
 LEAP = 3e-7  # of a slope, relative to 1 + |slope|
+FEWEST = 5  # slopes out of seven, between which a leap is narrowed down further
 CLOSE = 1e-10  # of x
 EDGE_POINTS, EDGES_LIMIT = 9, 64
 TIE = 4.0  # separations between two jumps that are one, with a tie of lower solutions in between
@@ -113,8 +114,10 @@ class _Search:
         asked = good & np.isnan(slope)
         if asked.any():
             slope[asked] = self._tangents(t[asked])[1]
+        told = ~(good & np.isnan(slope))  # a place at a kink has no slope: those on both sides leap
+        t, slope, value = t[told], slope[told], np.where(good, sampled.value, np.nan)[told]
         leaps, also = self._leaps(t, slope, known)
-        return places + leaps + self._breaks(t, np.where(good, sampled.value, np.nan), slope, known), dropped + also
+        return places + leaps + self._breaks(t, value, slope, known), dropped + also
 
     def _edges(self, t: np.ndarray, sampled: Sampled) -> list[np.ndarray]:
         """Make grids that reach from the last point with a value to the edge of a gap."""
@@ -144,21 +147,26 @@ class _Search:
         spans = [(t[max(0, i - 1)], t[min(len(t) - 1, i + 2)], least[i]) for i in np.sort(cells[:LIMIT])]
         if self.points.switches.opaque:  # else every kink has a switch
             spans += self._between_known(t, known, explained & np.isfinite(least), least)[:LIMIT]
-        found = []
+        found, without = [], []  # without slopes in most of the span: values say where it is
         while spans:
             fine = np.array([np.linspace(a, b, 7) for a, b, _ in spans])
             slopes = self._tangents(fine.ravel())[1].reshape(fine.shape)
             halves = []
             for row, values, (_, _, threshold) in zip(fine, slopes, spans):
-                sizes = _leap(values)
+                told = ~np.isnan(values)
+                if told.sum() < FEWEST:
+                    without.append((row[0], row[-1]))
+                    continue
+                row, sizes = row[told], _leap(values[told])
                 cell = int(np.argmax(sizes))
                 if sizes[cell] <= threshold:
                     continue
-                if row[1] - row[0] <= BRACKET * self.line.radius:
-                    found.append(KinkPlace(0.5 * (row[cell] + row[cell + 1]), row[1] - row[0], frozenset()))
+                if row[cell + 1] - row[cell] <= BRACKET * self.line.radius:
+                    found.append(KinkPlace(0.5 * (row[cell] + row[cell + 1]), row[cell + 1] - row[cell], frozenset()))
                 else:
-                    halves.append((row[max(0, cell - 1)], row[min(6, cell + 2)], threshold))
+                    halves.append((row[max(0, cell - 1)], row[min(len(row) - 1, cell + 2)], threshold))
             spans = halves
+        found += _bent_most(self.points, self.line, without, BRACKET * self.line.radius)
         return [place for place in found if not self._is_sampling(place)], dropped
 
     def _breaks(self, t: np.ndarray, value: np.ndarray, slope: np.ndarray, known: np.ndarray) -> list[KinkPlace]:
@@ -299,7 +307,11 @@ def _outliers(points: Points, line: Line, t: np.ndarray, sampled: Sampled, coars
         usual = np.nanmedian(near) if np.isfinite(near).any() else 0.0
         if bend[i] > OUTLIER * usual + floor:
             spans.append((t[i], t[i + 2]))
-    least = (ROUGH_DISTANCES[0] if coarse else 1e-7) * line.radius
+    return _bent_most(points, line, spans, (ROUGH_DISTANCES[0] if coarse else 1e-7) * line.radius)
+
+
+def _bent_most(points: Points, line: Line, spans: list[tuple[float, float]], least: float) -> list[KinkPlace]:
+    """Narrow spans (low, high) down to ``least`` about where f's second difference is largest."""
     while spans and max(b - a for a, b in spans) > least:
         fine = np.array([np.linspace(a, b, 5) for a, b in spans])
         inside = points.values(line.at(fine.ravel())).value.reshape(fine.shape)

@@ -295,3 +295,14 @@ def test_a_kink_a_rounding_beside_a_point_is_not_lost_to_the_next_one() -> None:
     shown = _sliced(0.5 * cp.sum_squares(MIXED @ y - x + s), [MIXED @ y >= 0], cp.sum(MIXED @ y), x, y)
     np.testing.assert_allclose(places(shown), np.sort(s[:14]), atol=1e-10)
     np.testing.assert_allclose(slopes(shown), np.stack([np.arange(14.0), np.arange(1, 15.0)], axis=1), atol=1e-7)
+
+
+@pytest.mark.parametrize("shift, points", [(0.0, 40), (1 / 3, 41)])
+def test_kinks_beside_which_there_is_no_slope(shift: float, points: int) -> None:
+    """At most half of the sum of two sizes is taken off V = diag(x - .2, x + .1): what is left is 0 for x in [-.2, .3], beside which ties leave no gradient."""
+    x, y = cp.Variable(name="x"), cp.Variable((2, 2), name="y")
+    below = cp.sum_squares(y - (x - shift) * np.eye(2)) + cp.sigma_max(y - np.diag([0.2, -0.1]))
+    line = hf.Problem(hf.Minimize(clients=cp.sum(y)), hf.ArgMin(y, below)).implicit.slice(0.0, radius=1.0, points=points)
+    assert [kink.t for kink in line.kinks] == pytest.approx([shift - 0.2, shift + 0.3], abs=1e-6) and not line.kinks.jumps
+    slopes = [slope for kink in line.kinks for slope in (kink.left_slope, kink.right_slope)]
+    assert slopes == pytest.approx([2.0, 0.0, 0.0, 2.0], abs=1e-5)
