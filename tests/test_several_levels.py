@@ -311,7 +311,7 @@ def refusals():
     yield "later first", [other, one], "level 1 mentions 'y', which level 2 decides"
     yield "twice", [one, hf.ArgMin(y, cp.square(y + x))], "'y' is decided by lower levels 1 and 2"
     yield "empty", [], "has no level"
-    yield "no level", [one, x], "not the expression x"
+    yield "no level", [one, x], "not the variable 'x'"
     chosen = hf.ArgMin(y, cp.abs(y - x), [y <= 1], selection="optimistic")
     yield "selection", [chosen, other], "Only the last of several levels chooses"
     yield "samples beside others", [one, hf.ArgMin(z, cp.square(z - a - y), scope="sample")], "'federation', 'sample'"

@@ -53,17 +53,15 @@ def _from_extreme(atom: Any) -> list[Any]:
     return [atom.args[0] - type(atom)(atom.args[0], axis=atom.axis, keepdims=atom.axis is not None)]
 
 
-def _at_ties(atom: Any) -> list[Any]:
-    """The ties are where the gap between the k-th largest entry and the next is 0; for a fractional k, those on either side of it."""
-    x = atom.args[0]
-    whole = {int(np.floor(atom.k)), int(np.ceil(atom.k))}
-    return [_tie(x, k) for k in sorted(whole) if 0 < k < x.size]
+def _from_kth(atom: Any) -> list[Any]:
+    """The entries less the k-th largest, as those that tie with it decide; for a fractional k, less those on either side of it too."""
+    x, apart = atom.args[0], {"axis": atom.axis, "keepdims": atom.axis is not None}
+    most = x.size if atom.axis is None else x.shape[atom.axis]
 
+    def kth(k: int) -> Any:
+        return cp.sum_largest(x, k, **apart) - (cp.sum_largest(x, k - 1, **apart) if k > 1 else 0)
 
-def _tie(x: Any, k: int) -> Any:
-    """The gap between the k-th largest entry and the next."""
-    fewer = cp.sum_largest(x, k - 1) if k > 1 else 0
-    return 2 * cp.sum_largest(x, k) - fewer - cp.sum_largest(x, k + 1)
+    return [x - kth(k) for k in sorted({int(np.floor(atom.k)), int(np.ceil(atom.k))}) if 0 < k < most]
 
 
 def differences(atom: Any) -> list[Any]:
@@ -132,7 +130,7 @@ ROWS = (
     AtomRow(
         (cp.sum_largest,),
         lower=_sum_of_largest,
-        switches=_at_ties,
+        switches=_from_kth,
         crossings=differences,
         formula=_formula_of_largest,
         spellings=(Spelling("sum_largest", {"k": None}, _latex_of_largest),),

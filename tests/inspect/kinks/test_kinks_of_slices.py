@@ -306,3 +306,24 @@ def test_kinks_beside_which_there_is_no_slope(shift: float, points: int) -> None
     assert [kink.t for kink in line.kinks] == pytest.approx([shift - 0.2, shift + 0.3], abs=1e-6) and not line.kinks.jumps
     slopes = [slope for kink in line.kinks for slope in (kink.left_slope, kink.right_slope)]
     assert slopes == pytest.approx([2.0, 0.0, 0.0, 2.0], abs=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_tie_of_the_largest_entries_is_a_kink(seed: int) -> None:
+    """y = v - u minimises |y - v|^2 / 2 + the sum of the 2 largest entries, u nearest to v in {0 <= u <= 1, sum u = 2}: piecewise linear in v."""
+    rng = np.random.default_rng(seed)
+    start, way, weights = rng.normal(size=(3, 4))
+    x, y = cp.Variable(name="x"), cp.Variable(4, name="y")
+    level = hf.ArgMin(y, 0.5 * cp.sum_squares(y - start - way * x) + cp.sum_largest(y, 2))
+    line = hf.Problem(hf.Minimize(clients=weights @ y), level).implicit.slice(0.0, radius=2.0, points=41)
+    t = np.linspace(-2.0, 2.0, 40_001)
+    v = start + way * t[:, None]
+    low, high = v.min(axis=1) - 1, v.max(axis=1)
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        more = np.clip(v - middle[:, None], 0, 1).sum(axis=1) > 2
+        low, high = np.where(more, middle, low), np.where(more, high, middle)
+    f = (v - np.clip(v - low[:, None], 0, 1)) @ weights
+    bends = np.flatnonzero(np.abs(np.diff(f, 2)) > 1e-9) + 1
+    firsts = bends[np.diff(bends, prepend=-9) > 3]
+    assert [kink.t for kink in line.kinks] == pytest.approx(t[firsts], abs=3e-4) and len(firsts) > 2

@@ -46,7 +46,7 @@ def solve(problem: hf.Problem, solver: Any, **settings: Any) -> hf.Result:
 
 def test_zohfl_takes_the_steps_of_its_theorem() -> None:
     problem = bounded_clients()
-    with pytest.warns(hf.TheoryWarning, match="proved after 3.78e.10 rounds, not after 3"):
+    with pytest.warns(hf.TheoryWarning, match="proved after 3.8e10 rounds, not after 3"):
         result = solve(problem, ZOHFL(schedule="theory"))
     size = 0.1 / (4 * 1.25)  # 1 / (4 L^f), L^f = L0_imp sqrt(n) / eta
     np.testing.assert_allclose(result.history["step_size"], size / np.sqrt([1, 2, 3]))
@@ -128,9 +128,9 @@ def test_the_fall_of_f_is_that_from_the_start(x0: float | None, fall: float) -> 
 def test_a_run_by_theory_is_that_of_its_start() -> None:
     """From -1000, 97,216 rounds (those from 0) leave |grad f^eta|^2 = 1e-4 throughout, twice the accuracy."""
     solver, problem = FedRZO(smoothing=1, schedule="theory", accuracy=5e-5), far_from_the_kink()
-    with pytest.warns(hf.TheoryWarning, match=r"proved after 2.0\de.09 rounds"):
+    with pytest.warns(hf.TheoryWarning, match=r"proved after 2.0e09 rounds"):
         far = solve(problem, solver, x0=-1000.0)
-    with pytest.warns(hf.TheoryWarning, match="proved after 9.85e.04 rounds"):
+    with pytest.warns(hf.TheoryWarning, match="proved after 98,534 rounds"):
         near = solve(problem, solver, x0=0.0)
     (theorem,) = problem.check(smoothing=1, epsilon=5e-5, x0=-1000.0, progress=False).theorems
     assert theorem.predicted is not None and far.settings["theory"]["step_size"] == theorem.predicted.step
