@@ -70,7 +70,7 @@ def _relative_entropy(atom: Any, x: Any, y: Any) -> Any:
 def _range_of_log_sum_exp(atom: Any, arguments: list[Interval]) -> Interval:
     (z,) = arguments
     reached = bounded(value_at(atom, [z.lo]), value_at(atom, [z.hi]))
-    return with_slack(atom, reached, [z.lo], z.lo.size, np.asarray(1.0 + float(np.max(z.magnitude))))
+    return with_slack(reached, z.lo.size, 1.0 + np.abs(reached.lo), 1.0 + np.abs(reached.hi))
 
 
 # Curvature
