@@ -19,7 +19,7 @@ from cvxpy.expressions.expression import Expression
 from cvxpy.expressions.leaf import Leaf
 
 from hierfl.atoms.algebra import sparse_factor
-from hierfl.atoms.intervals import Interval, SparsePoint, matmul
+from hierfl.atoms.intervals import Interval, SparsePoint, bounded, matmul
 from hierfl.atoms.ranges import monotone, reshaped, spread, value_at
 from hierfl.atoms.table import row_of
 from hierfl.language.calculus.jax_derivative import Pullback
@@ -181,7 +181,7 @@ def second_derivative(node: Any, point: Interval) -> Interval | None:
     settings = [enclose(getattr(node, name)) for name in row.settings]
     with np.errstate(all="ignore"):
         second = row.second_derivative(node, point, *settings)
-    return Interval(np.nan_to_num(second.lo, nan=-np.inf), np.nan_to_num(second.hi, nan=np.inf)).widened(1e-14)
+    return bounded(second.lo, second.hi).widened(1e-14)
 
 
 def _transposed_map(atom: Any, place: int, adjoint: Interval) -> Interval:

@@ -9,7 +9,7 @@ import numpy as np
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.atoms.sum_largest import sum_largest
 
-from hierfl.atoms.intervals import EPS, Interval
+from hierfl.atoms.intervals import EPS, Interval, bounded
 
 Range = Callable[[Any, list[Interval]], Interval]
 
@@ -58,11 +58,6 @@ def value_at(atom: Any, values: list[np.ndarray]) -> np.ndarray:
     result = atom.numeric([np.asarray(value, dtype=float) for value in values])
     dense = np.asarray(result.toarray() if hasattr(result, "toarray") else result, dtype=float)
     return dense.reshape(atom.shape)
-
-
-def bounded(low: np.ndarray, high: np.ndarray) -> Interval:
-    """The interval between two values; unbounded where one is not defined."""
-    return Interval(np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high))
 
 
 def spread(interval: Interval, shape: tuple[int, ...]) -> Interval:

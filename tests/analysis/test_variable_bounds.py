@@ -154,3 +154,11 @@ def test_sums_are_rounded_outward(atom, above):
         exact = [sum(Fraction(w) * Fraction(p) for w, p in zip(row, point)) for row in weights]
         assert all(Fraction(low) <= e for low, e in zip(found.lo.ravel(), exact) if np.isfinite(low))
         assert all(e <= Fraction(high) for high, e in zip(found.hi.ravel(), exact) if np.isfinite(high))
+
+
+def test_bounds_that_overflow_are_infinite():
+    x = cp.Variable((2, 2))
+    known = {x.id: Interval(np.full((2, 2), -1e200), np.full((2, 2), 2e200))}
+    for product in (1e200 * np.eye(2) @ x, x @ x):
+        found = enclose(product, known)
+        assert (found.lo == -INF).all() and (found.hi == INF).all()

@@ -15,9 +15,9 @@ from cvxpy.expressions.expression import Expression
 from hierfl.atoms import narrowing
 from hierfl.atoms.algebra import inverse, times
 from hierfl.atoms.formulas import Expr, entry_by_entry, reduction
-from hierfl.atoms.intervals import Interval
+from hierfl.atoms.intervals import Interval, bounded
 from hierfl.atoms.loaded_late import jax, jnp, safe, special, sympy
-from hierfl.atoms.ranges import always_smooth, bounded, everywhere, slopes_between, smooth_above, value_at, with_slack
+from hierfl.atoms.ranges import always_smooth, everywhere, slopes_between, smooth_above, value_at, with_slack
 from hierfl.atoms.row import AtomRow, CurvatureSearch
 from hierfl.atoms.writing.latex_pen import LatexPen, Template
 from hierfl.atoms.writing.pen import ELEMENTWISE, POWER, PRODUCT, SUM, Written

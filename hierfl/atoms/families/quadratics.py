@@ -15,9 +15,9 @@ from hierfl.atoms import narrowing
 from hierfl.atoms.algebra import expanded, factored, inverse, product, times, vanishes
 from hierfl.atoms.families.products import product_majorant
 from hierfl.atoms.formulas import Scalars, reduction
-from hierfl.atoms.intervals import EPS, Interval, matmul
+from hierfl.atoms.intervals import EPS, Interval, bounded, matmul
 from hierfl.atoms.loaded_late import jnp, sympy
-from hierfl.atoms.ranges import bounded, everywhere, flat_at_zero, reshaped, value_at, within_rows
+from hierfl.atoms.ranges import everywhere, flat_at_zero, reshaped, value_at, within_rows
 from hierfl.atoms.row import AtomRow, CurvatureSearch, Parts, Rebuild
 from hierfl.atoms.writing.latex_pen import LatexPen, Template, raised, subscript
 from hierfl.atoms.writing.pen import ATOM, POWER, PRODUCT, Written
