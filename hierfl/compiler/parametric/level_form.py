@@ -317,7 +317,7 @@ class LevelForm:
 
     def is_monotone(self, program: ConvexProgram) -> bool:
         """Whether the map of its program is."""
-        return is_monotone(0.5 * (program.p + program.p.T))
+        return is_monotone(program.p)
 
     def push(self, thetas: Thetas, tangent: Thetas, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """How P u + q + s'(u) - A' z and A u + b move at fixed u and z where theta moves along a direction; weights stay."""

@@ -133,10 +133,7 @@ def entries_of(matrix: Matrix) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def count_in_rows(matrix: Matrix) -> np.ndarray:
     """How many entries of each row are not zero."""
-    if is_dense(matrix):
-        return np.asarray(np.count_nonzero(matrix, axis=1))
-    row, _, _ = sp.find(matrix)
-    return np.bincount(row, minlength=matrix.shape[0])
+    return np.asarray((matrix != 0).sum(axis=1))
 
 
 def as_array(matrix: Matrix) -> np.ndarray:
@@ -145,7 +142,8 @@ def as_array(matrix: Matrix) -> np.ndarray:
 
 
 def is_monotone(p: Matrix) -> bool:
-    """Whether a symmetric matrix has no negative eigenvalue, up to rounding."""
+    """Whether the map of a matrix is monotone, P + P' having no negative eigenvalue, up to rounding."""
+    p = p + p.T
     size = largest(p)
     if not size:
         return True

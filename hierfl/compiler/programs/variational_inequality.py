@@ -37,7 +37,7 @@ def solve_map(program: ConvexProgram, solve: Solve, polish: Polish) -> ProgramSo
     stiff = largest(program.p) or weight / unit
     if best.solved and float(np.abs(best.u).max(initial=0.0)) <= FAR * weight / stiff:
         return best
-    if not is_monotone(program.p + program.p.T):
+    if not is_monotone(program.p):
         return best
     found = solve(gap_program(program, weight, unit))
     if found.solved:
