@@ -5,12 +5,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
+from hierfl.jaxtools.disk_cache import ProgramCache
 from hierfl.jaxtools.precision import computing
 from hierfl.language.federation.client import Client
 from hierfl.near_names import suggests_names
@@ -96,8 +96,7 @@ class _DelayedLinks:
     def __init__(self, problem: CompiledProblem, delays: np.ndarray, spread: float, seed: int) -> None:
         declaration = problem.declaration
         clients = dict(enumerate(declaration.federation.clients if declaration.federation else (Client(),)))
-        programs: dict[Any, Any] = problem.programs.keep("simulated sites", dict)
-        given = declaration, clients, SiteRules(shared_seeds=True), problem, programs
+        given = declaration, clients, SiteRules(shared_seeds=True), problem, problem.programs.keep("simulated sites", ProgramCache)
         self.sites = {str(i): Site(str(i), *given, own=frozenset({i}), read_solver=unpickled_solver) for i in clients}
         self.delays, self.spread, self.clock = delays, spread, 0.0
         self.draws = [np.random.default_rng([STREAM, seed, i]) for i in range(len(delays))]
