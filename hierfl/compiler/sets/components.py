@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from jaxtyping import Float, Int
 from scipy.sparse.csgraph import connected_components
 
-from hierfl.compiler.programs.small_and_sparse import lengths
+from hierfl.compiler.programs.small_and_sparse import row_norms
 from hierfl.compiler.sets.members import (
     Band,
     Coefficients,
@@ -114,7 +114,7 @@ def _couplings(
     columns, numbers, counts = (np.concatenate(parts) for parts in zip(*rows))
     width = members[0].normal.source.width if isinstance(members[0], Band) else members[0].pattern.shape[1]
     matrix = sp.csr_array((numbers, columns, np.append(0, np.cumsum(counts))), (len(counts), width))
-    sizes = lengths(matrix)
+    sizes = row_norms(matrix)
     unit = sp.csr_array(sp.diags_array(1.0 / np.where(sizes > 0, sizes, 1.0)) @ matrix)
     products = sp.coo_array(unit @ unit.T)
     related = np.abs(products.data) > 1e-12
