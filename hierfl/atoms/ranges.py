@@ -60,7 +60,7 @@ def value_at(atom: Any, values: list[np.ndarray]) -> np.ndarray:
     return dense.reshape(atom.shape)
 
 
-def spread(interval: Interval, shape: tuple[int, ...]) -> Interval:
+def broadcast(interval: Interval, shape: tuple[int, ...]) -> Interval:
     """Broadcast to a shape."""
     return Interval(np.broadcast_to(interval.lo, shape), np.broadcast_to(interval.hi, shape))
 
