@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,6 +16,7 @@ from hierfl.compiler.layout import ByVariable
 from hierfl.compiler.violations import Violation, Violations
 from hierfl.errors import DataError, HierflError, SettingError
 from hierfl.jaxtools.checked_arrays import BadArchiveError, TooLargeError, note_of, read_arrays, read_note
+from hierfl.jaxtools.whole_file import write_whole
 from hierfl.language.printing.card import Card, Shown, brief, size_text
 from hierfl.run_standing import AT_REST, COMPLETED, INFEASIBLE, Rest, not_feasible, standing, why_no_value
 from hierfl.value_certificate import Certificate
@@ -275,11 +277,8 @@ class Result(Shown):
 
         frame = pd.DataFrame(self.history)
         frame.index = pd.RangeIndex(1, len(frame) + 1, name="round")
-        for name, values in self.metrics.items():
-            if name != "round":
-                column = pd.Series(values, index=self.metrics["round"].astype(int))
-                frame[name] = column.reindex(frame.index)
-        return frame
+        metrics = pd.DataFrame(self.metrics)
+        return frame if metrics.empty else frame.join(metrics.astype({"round": int}).set_index("round"))
 
     def inference(
         self,
@@ -389,7 +388,7 @@ class Result(Shown):
         return write_report(self, None, path, settings)
 
     def save(self, path: str | Path) -> None:
-        """Write everything to one ``.npz`` file; arrays by variable name, never pickled. Makes the folder if there is none."""
+        """Write everything to one ``.npz`` file, whole or not at all; arrays by variable name, never pickled. Makes the folder if there is none."""
         arrays: dict[str, np.ndarray] = {"distances": self.distances}
         structure = {name: _store(arrays, name, getattr(self, name)) for name in ("x", "iterate", "y", "x0")}
         for group in ("history", "metrics", "trajectory"):
@@ -410,9 +409,10 @@ class Result(Shown):
             "certificate": asdict(self.certificate),
             "settings": self.settings,
         }
+        content = BytesIO()
+        np.savez(content, note=note_of(note, FORMAT, arrays), **arrays)  # type: ignore[arg-type]
         Path(path).parent.mkdir(parents=True, exist_ok=True)  # a run is not to be lost for want of a folder
-        with open(path, "wb") as file:
-            np.savez(file, note=note_of(note, FORMAT, arrays), **arrays)  # type: ignore[arg-type]
+        write_whole(Path(path), content.getbuffer())  # nor an earlier one for want of space
 
     @classmethod
     def load(cls, path: str | Path, problem: Problem | None = None, *, largest: int = LARGEST) -> Result:

@@ -27,7 +27,7 @@ COLUMNS = {
     "floats": "scalars",
     **{name: name for name in ("values", "gradients", "products", "projections", "lower_gradients", "lower_solves")},
 }
-HISTORY_COLUMNS = {"round", "objective", "gradient_norm", "lower_residual", "step_size", "seconds", "participants", *COLUMNS} - {"floats"}
+HISTORY_COLUMNS = {"round", "objective", "gradient_norm", "lower_residual", "step_size", "seconds", "participants", *COLUMNS.values()}
 
 
 @suggests_names
@@ -259,6 +259,10 @@ class RunSettings:
         within = [rounds for rounds in (self.rounds, None if self.budget is None else self.budget.rounds) if rounds is not None]
         object.__setattr__(self, "rounds", int(min(within)) if within else None)
         object.__setattr__(self, "most_rounds", OPEN_ENDED if self.rounds is None else self.rounds)
+        if self.most_rounds > MOST_ROUNDS:
+            raise SettingError(
+                f"rounds={self.rounds}: at most {MOST_ROUNDS:,}, for all of which step sizes are tabulated; go on with x0=result.x."
+            )
 
     @property
     def several(self) -> bool:
@@ -308,10 +312,6 @@ def _require_numbers(settings: RunSettings) -> None:
             continue
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
             raise SettingError(f"{name}={value!r}: a whole number of at least {least}.")
-    if settings.rounds is not None and settings.rounds > MOST_ROUNDS:
-        raise SettingError(
-            f"rounds={settings.rounds}: at most {MOST_ROUNDS:,}, for all of which step sizes are tabulated; go on with x0=result.x."
-        )
 
 
 def _takes(function: Callable[..., Any], count: int) -> bool:

@@ -84,7 +84,7 @@ class ImplicitBundle:
             raise SettingError(f"queries={queries!r}: ImplicitBundle asks for points of X only; leave it out.")
         if self.gradients == "exact":
             require_gradients(self, problem)
-            Hypergradient.of(problem)
+            Hypergradient.of(problem)  # raises where y(x) has no derivative, before there is a run
         return BoundImplicitBundle(problem, self, _rows(problem))
 
 
@@ -119,9 +119,8 @@ class BoundImplicitBundle(BoundSearch):
         Raises ``EmptyLowerSetError``, ``LowerLevelError``, ``DivergedError`` or ``NoGradientError`` if f has no value, or no gradient, at
         the start.
         """
-        oracle = ImplicitOracle(self.problem, seed, answers)
-        if self.settings.gradients == "differences":
-            oracle = DifferenceOracle(self.problem, seed, answers, start=start)
+        exact = self.settings.gradients == "exact"
+        oracle = ImplicitOracle(self.problem, seed, answers) if exact else DifferenceOracle(self.problem, seed, answers, start=start)
         try:
             first = oracle.require(start)
         except HierflError as error:

@@ -89,6 +89,19 @@ def test_saved_results_come_back_whole(result: hf.Result, tmp_path: Path) -> Non
         hf.Result.load(tmp_path / "misspelt.npz")
 
 
+def test_a_save_that_fails_leaves_the_earlier_file(result: hf.Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run.npz"
+    result.save(path)
+
+    def full(descriptor: int) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        result.save(path)
+    assert hf.Result.load(path).value == result.value and list(tmp_path.iterdir()) == [path]
+
+
 def test_plot_has_labelled_axes_for_objective_and_metrics(result: hf.Result) -> None:
     figure = result.plot()
     assert [ax.get_xlabel() for ax in figure.axes] == ["round", "round"]

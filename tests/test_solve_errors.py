@@ -95,6 +95,8 @@ def test_undefined_values_are_errors_not_nan() -> None:
         {"metrics": [1]},
         {"metrics": {"m": 3}},
         {"metrics": {"round": lambda x, y: 1.0}},
+        {"metrics": {"scalars": lambda x, y: 1.0}},
+        {"rounds": None, "budget": hf.Budget(rounds=10**12)},
         {"metrics": {"m": lambda x, y: None}},
         {"callback": 3},
         {"evaluate_every": 0},

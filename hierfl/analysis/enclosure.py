@@ -19,8 +19,8 @@ from cvxpy.expressions.expression import Expression
 from cvxpy.expressions.leaf import Leaf
 
 from hierfl.atoms.algebra import sparse_factor
-from hierfl.atoms.intervals import Interval, SparsePoint, matmul
-from hierfl.atoms.ranges import monotone, reshaped, spread, value_at
+from hierfl.atoms.intervals import Interval, SparsePoint, bounded, matmul
+from hierfl.atoms.ranges import broadcast, monotone, reshaped, value_at
 from hierfl.atoms.table import row_of
 from hierfl.language.calculus.jax_derivative import Pullback
 from hierfl.language.expectation import SampleAverage, total
@@ -157,7 +157,7 @@ def _pullback(node: Pullback, arguments: list[Interval]) -> Interval:
         return Interval.free(node.shape)
     if adjoint.lo.size > 1 and adjoint.shape != node.shape:
         adjoint = Interval(*(np.full(node.shape, end) for end in (adjoint.lo.min(), adjoint.hi.max())))
-    return spread(adjoint * slope, node.shape)
+    return broadcast(adjoint * slope, node.shape)
 
 
 def _second_pullback(node: Pullback, inner: Pullback, arguments: list[Interval]) -> Interval:
@@ -168,9 +168,9 @@ def _second_pullback(node: Pullback, inner: Pullback, arguments: list[Interval])
     if node.index == 0:
         slopes = row_of(inner.node).slopes
         slope = None if slopes is None else slopes(inner.node, [point])
-        return Interval.free(node.shape) if slope is None else spread(outer * slope, node.shape)
+        return Interval.free(node.shape) if slope is None else broadcast(outer * slope, node.shape)
     second = second_derivative(inner.node, point)
-    return Interval.free(node.shape) if second is None else spread(outer * (adjoint * second), node.shape)
+    return Interval.free(node.shape) if second is None else broadcast(outer * (adjoint * second), node.shape)
 
 
 def second_derivative(node: Any, point: Interval) -> Interval | None:
@@ -181,7 +181,7 @@ def second_derivative(node: Any, point: Interval) -> Interval | None:
     settings = [enclose(getattr(node, name)) for name in row.settings]
     with np.errstate(all="ignore"):
         second = row.second_derivative(node, point, *settings)
-    return Interval(np.nan_to_num(second.lo, nan=-np.inf), np.nan_to_num(second.hi, nan=np.inf)).widened(1e-14)
+    return bounded(second.lo, second.hi).widened(1e-14)
 
 
 def _transposed_map(atom: Any, place: int, adjoint: Interval) -> Interval:

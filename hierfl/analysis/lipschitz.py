@@ -12,6 +12,7 @@ what a player adds in its own variables alone, such as ``log_sum_exp(y)``, may b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -85,8 +86,8 @@ def gradient_bound(expression: Expression, variables: Sequence[cp.Variable], kno
     wanted = {v.id for v in variables}
     if not depends(expression, wanted):
         return 0.0
-    parts = [enclose(part, known) for part in gradient(expression, variables)]
-    return float(np.linalg.norm([part.norm for part in parts])) * (1.0 + 8 * EPS)
+    sizes = [enclose(part, known).magnitude.ravel() for part in gradient(expression, variables)]
+    return math.hypot(*np.concatenate(sizes)) * (1.0 + 8 * EPS)  # whose squares may overflow, or vanish
 
 
 def mixed_bound(

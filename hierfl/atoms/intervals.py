@@ -69,12 +69,6 @@ class Interval:
         inside = (self.lo <= 0) & (self.hi >= 0)
         return np.where(inside, 0.0, np.minimum(np.abs(self.lo), np.abs(self.hi)))
 
-    @property
-    def norm(self) -> float:
-        """An upper bound on the Euclidean norm; infinity where unbounded."""
-        size = self.magnitude.size
-        return float(np.linalg.norm(self.magnitude)) * (1.0 + (8 + size) * EPS)
-
     def meet(self, other: Interval) -> Interval:
         """What lies in both intervals."""
         return Interval(np.maximum(self.lo, other.lo), np.minimum(self.hi, other.hi))
@@ -103,14 +97,18 @@ class Interval:
     def widened(self, slack: Any) -> Interval:
         """Moved outward by ``slack * (|lo|, |hi|)``, for a relative rounding error; exact zeros stay."""
         with np.errstate(invalid="ignore", over="ignore"):
-            low, high = self.lo - slack * np.abs(self.lo), self.hi + slack * np.abs(self.hi)
-        return Interval(np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high))
+            return bounded(self.lo - slack * np.abs(self.lo), self.hi + slack * np.abs(self.hi))
 
 
 class SparsePoint(Interval):
     """One known matrix as a sparse array of SciPy's, which is a factor of a product and nothing else."""
 
     is_point = is_bounded = True
+
+
+def bounded(low: np.ndarray, high: np.ndarray) -> Interval:
+    """The interval between two values; unbounded where one is not defined."""
+    return Interval(np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high))
 
 
 def interval_sum(parts: Sequence[Interval]) -> Interval:
@@ -140,7 +138,7 @@ def matmul(left: Interval, right: Interval) -> Interval:
     spread_a, spread_b = np.maximum(left.hi - a, a - left.lo), np.maximum(right.hi - b, b - right.lo)
     radius = np.abs(a) @ spread_b + spread_a @ (np.abs(b) + spread_b)
     radius = radius * (1 + 4 * count * EPS) + 4 * (count + 2) * EPS * (np.abs(a) @ np.abs(b))
-    return Interval(a @ b - radius, a @ b + radius)
+    return bounded(a @ b - radius, a @ b + radius)
 
 
 def _point_times(matrix: Any, right: Interval) -> Interval:
@@ -150,7 +148,7 @@ def _point_times(matrix: Any, right: Interval) -> Interval:
     slack = 2 * (matrix.shape[-1] + 2) * EPS
     below = slack * (positive @ _finite(np.abs(right.lo)) - negative @ _finite(np.abs(right.hi)))
     above = slack * (positive @ _finite(np.abs(right.hi)) - negative @ _finite(np.abs(right.lo)))
-    return Interval(lo - below, hi + above)
+    return bounded(lo - below, hi + above)
 
 
 def _finite_product(matrix: Any, ends: np.ndarray, infinity: float) -> np.ndarray:

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 from cvxpy.atoms.affine.affine_atom import AffAtom
+from cvxpy.atoms.sum_largest import sum_largest
 
-from hierfl.atoms.intervals import EPS, Interval
+from hierfl.atoms.intervals import EPS, Interval, bounded
 
 Range = Callable[[Any, list[Interval]], Interval]
 
@@ -18,14 +19,11 @@ def monotone(atom: Any, arguments: list[Interval]) -> Interval:
     ends = _ends(atom, arguments)
     if ends is None:
         return Interval.free(atom.shape)
-    low, high = ends
     count = sum(argument.lo.size for argument in arguments)
-    reached = bounded(value_at(atom, low), value_at(atom, high))
-    if not isinstance(atom, AffAtom):
+    reached = bounded(*(value_at(atom, end) for end in ends))
+    if not isinstance(atom, AffAtom | sum_largest):
         return reached.widened(4 * (count + 8) * EPS)
-    sizes = [argument.magnitude for argument in arguments]
-    slack = value_at(atom, sizes) if all(atom.is_incr(k) for k in range(len(sizes))) else np.asarray(np.inf)
-    return with_slack(atom, reached, low, count, slack)
+    return with_slack(reached, count, *(np.abs(value_at(atom, [np.abs(a) for a in end])) for end in ends))
 
 
 def rearranged(atom: Any, arguments: list[Interval]) -> Interval:
@@ -34,11 +32,10 @@ def rearranged(atom: Any, arguments: list[Interval]) -> Interval:
     return Interval.free(atom.shape) if ends is None else bounded(*(value_at(atom, end) for end in ends))
 
 
-def with_slack(atom: Any, reached: Interval, low: list[np.ndarray], count: int, slack: np.ndarray) -> Interval:
-    """Widened by the rounding of a sum of ``count`` numbers of that total size: sums of mixed signs lose what their parts' sizes say."""
-    exact = (reached.lo == 0) & (value_at(atom, [np.abs(a) for a in low]) == 0)
-    extra = 4 * (count + 2) * EPS * np.where(np.isfinite(slack), slack, 0.0)
-    return Interval(np.where(exact, reached.lo, reached.lo - extra), reached.hi + extra)
+def with_slack(reached: Interval, count: int, low: np.ndarray, high: np.ndarray) -> Interval:
+    """Each end moved by the rounding of a sum of ``count`` numbers of that total size: sums of mixed signs lose what their parts' sizes say."""
+    unit = 4 * (count + 2) * EPS
+    return bounded(reached.lo - unit * low, reached.hi + unit * high)
 
 
 def _ends(atom: Any, arguments: list[Interval]) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
@@ -63,12 +60,7 @@ def value_at(atom: Any, values: list[np.ndarray]) -> np.ndarray:
     return dense.reshape(atom.shape)
 
 
-def bounded(low: np.ndarray, high: np.ndarray) -> Interval:
-    """The interval between two values; unbounded where one is not defined."""
-    return Interval(np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high))
-
-
-def spread(interval: Interval, shape: tuple[int, ...]) -> Interval:
+def broadcast(interval: Interval, shape: tuple[int, ...]) -> Interval:
     """Broadcast to a shape."""
     return Interval(np.broadcast_to(interval.lo, shape), np.broadcast_to(interval.hi, shape))
 

@@ -23,7 +23,7 @@ from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.programs.backends import Clarabel
 from hierfl.compiler.programs.cones import ZERO, Cone, NoStandardFormError, blocks
 from hierfl.compiler.programs.convex_program import SOLVED, ConvexProgram
-from hierfl.compiler.programs.small_and_sparse import on_one_thread, stacked
+from hierfl.compiler.programs.small_and_sparse import on_one_thread, vstack
 from hierfl.compiler.programs.solve_program import solve_program
 from hierfl.jaxtools.precision import double_precision
 
@@ -62,7 +62,7 @@ def shared_best(problem: CompiledProblem, x: np.ndarray) -> np.ndarray | None:
         return None
     y = best.u[x.size : x.size + form.size]
     held = sp.csr_array((np.ones(form.size), (np.arange(form.size), np.arange(form.size))), (form.size, program.width))
-    rows, cones = stacked([program.a, held]), [*program.cones, Cone(ZERO, form.size)]
+    rows, cones = vstack([program.a, held]), [*program.cones, Cone(ZERO, form.size)]
     below = solve_program(replace(program, a=rows, b=np.append(program.b, -y), cones=cones))
     if not below.solved:
         return None

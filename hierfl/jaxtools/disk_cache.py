@@ -227,6 +227,10 @@ class ProgramCache:
         """What is kept under a key; None where it was not made yet."""
         return self._kept.get(key)
 
+    def forget(self, part: Hashable) -> None:
+        """Forget what is kept under keys of which this is a part."""
+        self._kept = {key: made for key, made in self._kept.items() if not (isinstance(key, tuple) and part in key)}
+
     def __len__(self) -> int:
         return len(self._kept)
 

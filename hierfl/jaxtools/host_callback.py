@@ -116,9 +116,7 @@ def _called(
     many: Callable[[Batch], Sequence[np.ndarray] | np.ndarray] | None,
 ) -> jax.Array:
     """The callback itself, its arguments and its result packed as words."""
-    packed = [_pack(argument) for argument in arguments]
-    wide = jnp.dtype(dtype) == jnp.float64
-    result = jax.ShapeDtypeStruct((*shape, 2), jnp.uint32) if wide else jax.ShapeDtypeStruct(shape, dtype)
+    packed, result = [_pack(argument) for argument in arguments], jax.ShapeDtypeStruct(shape, dtype)
     ranks = [argument.ndim for argument in arguments]
 
     def values(arrays: Sequence[np.ndarray]) -> tuple[tuple[int, ...], Sequence[np.ndarray] | np.ndarray]:
@@ -147,14 +145,13 @@ def _called(
         try:
             heed()
             batch, given = values(arrays)
-            value = np.ascontiguousarray(np.asarray(given, dtype=dtype)).reshape((*batch, *shape))
+            return _to_words(np.asarray(given, dtype=dtype).reshape((*batch, *shape)), result)
         except BaseException as error:  # whatever a user's function raises reaches the caller as it was, Ctrl-C too
             _raised.append(error)
             raise
-        return value.reshape(-1).view(np.uint32).reshape(*batch, *shape, 2) if wide else value
 
-    words = jax.pure_callback(on_host, result, *(array for array, _ in packed), vmap_method="expand_dims")
-    return jax.lax.bitcast_convert_type(words, jnp.float64) if wide else words
+    words = jax.pure_callback(on_host, _words_struct(result), *(array for array, _ in packed), vmap_method="expand_dims")
+    return _from_words(words, result)
 
 
 def exchange_on_host(function: Callable[..., Any], expected: Any, given: Any) -> Any:
@@ -165,30 +162,14 @@ def exchange_on_host(function: Callable[..., Any], expected: Any, given: Any) ->
     leaves, structure = jax.tree.flatten(given)
     packed = [_pack(jnp.asarray(leaf)) for leaf in leaves]
     shapes, result = jax.tree.flatten(expected)
-    wide = [shape.dtype == jnp.float64 for shape in shapes]
-    words = [
-        jax.ShapeDtypeStruct((*shape.shape, 2), jnp.uint32)
-        if is_wide
-        else jax.ShapeDtypeStruct(shape.shape, jnp.int32 if jnp.issubdtype(shape.dtype, jnp.integer) else shape.dtype)
-        for shape, is_wide in zip(shapes, wide)
-    ]
 
     def on_host(*arrays: Any) -> list[np.ndarray]:
         arrived = [_unpack(np.asarray(a), is_wide) for a, (_, is_wide) in zip(arrays, packed)]
         answers = jax.tree.leaves(function(jax.tree.unflatten(structure, arrived)))
-        return [
-            np.ascontiguousarray(a, np.float64).reshape(-1).view(np.uint32).reshape(word.shape)
-            if is_wide
-            else np.asarray(a, word.dtype)
-            for a, word, is_wide in zip(answers, words, wide)
-        ]
+        return [_to_words(answer, shape) for answer, shape in zip(answers, shapes)]
 
-    answered = io_callback(on_host, words, *(array for array, _ in packed), ordered=True)
-    back = [
-        jax.lax.bitcast_convert_type(a, jnp.float64) if is_wide else a.astype(shape.dtype)
-        for a, shape, is_wide in zip(answered, shapes, wide)
-    ]
-    return jax.tree.unflatten(result, back)
+    answered = io_callback(on_host, [_words_struct(shape) for shape in shapes], *(array for array, _ in packed), ordered=True)
+    return jax.tree.unflatten(result, [_from_words(words, shape) for words, shape in zip(answered, shapes)])
 
 
 @contextmanager
@@ -229,6 +210,24 @@ def _pack(array: jax.Array) -> tuple[jax.Array, bool]:
 
 def _unpack(words: np.ndarray, wide: bool) -> np.ndarray:
     return np.ascontiguousarray(words, dtype=np.uint32).view(np.float64)[..., 0] if wide else words
+
+
+def _words_struct(result: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    """What travels of a result."""
+    if result.dtype == jnp.float64:
+        return jax.ShapeDtypeStruct((*result.shape, 2), jnp.uint32)
+    return jax.ShapeDtypeStruct(result.shape, jnp.int32 if jnp.issubdtype(result.dtype, jnp.integer) else result.dtype)
+
+
+def _to_words(value: Any, result: jax.ShapeDtypeStruct) -> np.ndarray:
+    """A result as it travels, with the axes of a batch before its own."""
+    wide = result.dtype == jnp.float64
+    return np.asarray(value, float)[..., None].view(np.uint32) if wide else np.asarray(value, _words_struct(result).dtype)
+
+
+def _from_words(words: jax.Array, result: jax.ShapeDtypeStruct) -> jax.Array:
+    """A result that has arrived."""
+    return jax.lax.bitcast_convert_type(words, jnp.float64) if result.dtype == jnp.float64 else words.astype(result.dtype)
 
 
 def for_each(count: int, array: np.ndarray) -> np.ndarray:

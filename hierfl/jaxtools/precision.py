@@ -33,11 +33,11 @@ _THREAD = _Thread()
 
 @contextmanager
 def computing(*, double: bool) -> Iterator[None]:
-    """Compute with 64-bit JAX types, or without; what is compiled is kept on disk. Both are settings of the thread."""
+    """Compute with 64-bit JAX types, or without, and keys of two words; what is compiled is kept on disk. All are settings of the thread."""
     _require_first_process()
     before, _THREAD.within = _THREAD.within, True
     try:
-        with jax.enable_x64(double), kept_on_disk():
+        with jax.enable_x64(double), jax.default_prng_impl("threefry2x32"), kept_on_disk():
             yield
     finally:
         _THREAD.within = before

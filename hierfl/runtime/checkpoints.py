@@ -26,6 +26,7 @@ from hierfl.compiler.content_marks import Leaves, content_mark
 from hierfl.errors import CheckpointError, CheckpointWarning, HierflError, SettingError, warn
 from hierfl.jaxtools.checked_arrays import BadArchiveError, note_of, read_arrays, read_note
 from hierfl.jaxtools.interruption import INTERRUPTED, TIME_IS_UP, rest, unbroken
+from hierfl.jaxtools.whole_file import write_whole
 from hierfl.language.declaration import Declaration
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.given_arrays import MappedRows
@@ -35,7 +36,6 @@ from hierfl.run_settings import Checkpoint, RunSettings
 from hierfl.runtime.contract import Algorithm, Ending, Visitor
 from hierfl.runtime.records import Begun, History, KeptMemory
 from hierfl.runtime.watch import Seen, Watch
-from hierfl.runtime.whole_file import write_whole
 from hierfl.version import VERSION
 
 LOOKED_AT = 256  # rows of a file that is not read as a whole

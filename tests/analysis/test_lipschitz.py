@@ -82,3 +82,9 @@ def test_what_is_not_affine_has_none() -> None:
     x, y = cp.Variable(name="x"), cp.Variable(300, name="y")
     known = {x.id: Interval(np.array(0.0), np.array(1.0)), y.id: Interval(np.zeros(300), np.ones(300))}
     assert mixed_bound([cp.multiply(cp.exp(x), y)], [x], known) == np.inf
+
+
+def test_a_bound_on_gradients_whose_squares_are_no_numbers():
+    x = cp.Variable(2)
+    for size in (1e-200, 1e200):
+        assert size * np.sqrt(2) <= gradient_bound(size * cp.sum(x), [x], {}) <= size * 1.4143

@@ -1,5 +1,7 @@
 """Bounds that constraints imply: analytic cases, and never a feasible point outside."""
 
+from fractions import Fraction
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -132,3 +134,31 @@ def test_a_threshold_that_may_change_says_nothing_of_its_present_value():
         x.value = 10.0
         assert interval.lo <= cp.huber(x, bound).value <= interval.hi
     assert enclose(cp.huber(cp.Variable(), cp.Parameter(nonneg=True))).hi == np.inf
+
+
+LINEAR = (  # (the atom, the weights of its entries)
+    (lambda x: cp.sum(x), np.ones((1, 6))),
+    (lambda x: cp.sum_largest(x, 6), np.ones((1, 6))),
+    (lambda x: cp.kron(np.array([[-0.3], [-0.7]]), cp.reshape(x, (6, 1), order="F")), np.kron([[-0.3], [-0.7]], np.eye(6))),
+    (lambda x: cp.convolve([-0.3, -0.7], x), -0.3 * np.eye(7, 6) - 0.7 * np.eye(7, 6, -1)),
+)
+
+
+@pytest.mark.parametrize("atom", range(len(LINEAR)))
+@pytest.mark.parametrize("above", [0.0, INF])
+def test_sums_are_rounded_outward(atom, above):
+    rng, (function, weights) = np.random.default_rng(atom), LINEAR[atom]
+    for _ in range(50):
+        point, x = rng.uniform(-1, 1, 6) * 10.0 ** rng.integers(0, 3, 6), cp.Variable(6)
+        found = enclose(function(x), {x.id: Interval(point, point + above)})
+        exact = [sum(Fraction(w) * Fraction(p) for w, p in zip(row, point)) for row in weights]
+        assert all(Fraction(low) <= e for low, e in zip(found.lo.ravel(), exact) if np.isfinite(low))
+        assert all(e <= Fraction(high) for high, e in zip(found.hi.ravel(), exact) if np.isfinite(high))
+
+
+def test_bounds_that_overflow_are_infinite():
+    x = cp.Variable((2, 2))
+    known = {x.id: Interval(np.full((2, 2), -1e200), np.full((2, 2), 2e200))}
+    for product in (1e200 * np.eye(2) @ x, x @ x):
+        found = enclose(product, known)
+        assert (found.lo == -INF).all() and (found.hi == INF).all()

@@ -159,6 +159,12 @@ def test_nan_is_passed_on(build: Build) -> None:
     assert np.isnan(Program([build(x)])({x.id: jnp.array([1.0, jnp.nan, 2.0])})[0]).any()
 
 
+@pytest.mark.parametrize("build", [cp.norm, cp.norm1, cp.norm_inf, lambda x: cp.pnorm(x, 3), cp.sum_squares])
+def test_what_overflows_is_infinite(build: Build) -> None:
+    x = cp.Variable(3)
+    assert Program([build(x)])({x.id: jnp.array([1.0, -jnp.inf, 2.0])})[0] == np.inf
+
+
 A53 = np.random.default_rng(0).standard_normal((5, 3))
 SMOOTH: list[tuple[str, Build, np.ndarray]] = [
     ("log_sum_exp", lambda x: cp.log_sum_exp(A53 @ x), np.array([0.3, -0.2, 0.5])),

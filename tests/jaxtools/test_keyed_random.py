@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cvxpy as cp
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +11,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import hierfl as hf
 from hierfl.jaxtools.keyed_random import (
     fold_in,
     geometric,
@@ -109,3 +111,14 @@ def test_tosses_up_to_a_head(probability: float, double: bool) -> None:
     expected = np.append(law.pmf(values), law.sf(values[-1]))
     seen = np.append([np.sum(found == value) for value in values], np.sum(found > values[-1]))
     assert scipy.stats.chisquare(seen, MANY * expected).pvalue > FALSE_ALARM
+
+
+def test_runs_draw_the_same_whatever_generator_jax_is_set_to() -> None:
+    def last() -> np.ndarray:
+        x = cp.Variable(2, name="x")
+        problem = hf.Problem(hf.Minimize(cp.sum_squares(x - 1)), constraints=[x >= 0])
+        return problem.solve(hf.solvers.FedRZO(smoothing=0.1, step_size=0.05), rounds=3, progress=False).x
+
+    expected = last()
+    with jax.default_prng_impl("rbg"):
+        np.testing.assert_array_equal(last(), expected)

@@ -420,7 +420,7 @@ def test_in_the_clear_a_site_stays_on_its_machine() -> None:
             listening_host(scheduler, TLSFiles(), host, False)
     assert listening_host("tcp://127.0.0.1:8786", TLSFiles(), "192.0.2.7", True) == "192.0.2.7"
     assert listening_host("tls://127.0.0.1:8786", TLS, None, False) == "127.0.0.1"
-    for host in ("0.0.0.0", "::", ""):
+    for host in ("0.0.0.0", "::", "", "*", "0", "::0", "0:0:0:0:0:0:0:0"):
         with pytest.raises(hf.SettingError, match="listen at one address"):
             listening_host("tls://127.0.0.1:8786", TLS, host, True)
     for scheduler in ("tls://server", "http://server:1", "server:1"):

@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
+from hierfl.jaxtools.disk_cache import ProgramCache
 from hierfl.runtime.privacy import ledger as ledger_module
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
 from hierfl.runtime.privacy.ledger import LedgerRun, PrivacyLedger, read_ledger
@@ -47,7 +48,7 @@ def a_site(problem: hf.Problem, rules: SiteRules, ledger: PrivacyLedger | None) 
     return Site("s", declaration, held, rules, compiled=problem.compile(), programs=PROGRAMS, ledger=ledger)
 
 
-PROGRAMS: dict[Any, Any] = {}
+PROGRAMS = ProgramCache()
 
 
 def start(problem: hf.Problem, noise: NoiseOrder | None = None, masks: MaskOrder | None = None) -> Start:

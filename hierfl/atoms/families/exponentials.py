@@ -15,9 +15,9 @@ from cvxpy.expressions.expression import Expression
 from hierfl.atoms import narrowing
 from hierfl.atoms.algebra import inverse, times
 from hierfl.atoms.formulas import Expr, entry_by_entry, reduction
-from hierfl.atoms.intervals import Interval
+from hierfl.atoms.intervals import Interval, bounded
 from hierfl.atoms.loaded_late import jax, jnp, safe, special, sympy
-from hierfl.atoms.ranges import always_smooth, bounded, everywhere, slopes_between, smooth_above, value_at, with_slack
+from hierfl.atoms.ranges import always_smooth, everywhere, slopes_between, smooth_above, value_at, with_slack
 from hierfl.atoms.row import AtomRow, CurvatureSearch
 from hierfl.atoms.writing.latex_pen import LatexPen, Template
 from hierfl.atoms.writing.pen import ELEMENTWISE, POWER, PRODUCT, SUM, Written
@@ -70,7 +70,7 @@ def _relative_entropy(atom: Any, x: Any, y: Any) -> Any:
 def _range_of_log_sum_exp(atom: Any, arguments: list[Interval]) -> Interval:
     (z,) = arguments
     reached = bounded(value_at(atom, [z.lo]), value_at(atom, [z.hi]))
-    return with_slack(atom, reached, [z.lo], z.lo.size, np.asarray(1.0 + float(np.max(z.magnitude))))
+    return with_slack(reached, z.lo.size, 1.0 + np.abs(reached.lo), 1.0 + np.abs(reached.hi))
 
 
 # Curvature

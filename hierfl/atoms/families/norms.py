@@ -35,12 +35,12 @@ def _pnorm(atom: Any, value: Any) -> Any:
 
 def _convex_pnorm(value: Any, p: float, axis: Any) -> Any:
     """p > 1, relative to the largest entry: neither overflow nor 0 ** negative in the derivative."""
-    size = jnp.abs(value)
-    scale = jax.lax.stop_gradient(jnp.max(size, axis=axis, keepdims=True))
-    ratio = size / jnp.where(scale == 0, 1.0, scale)
+    scale = jax.lax.stop_gradient(jnp.max(jnp.abs(value), axis=axis, keepdims=True))
+    plain = (scale > 0) & jnp.isfinite(scale)
+    ratio = jnp.abs(value) / jnp.where(plain, scale, 1.0)
     some = ratio > 0
     total = jnp.sum(jnp.where(some, jnp.where(some, ratio, 1.0) ** p, 0.0), axis=axis, keepdims=True)
-    return scale * jnp.where(scale == 0, 1.0, total) ** (1.0 / p)
+    return scale * jnp.where(plain, total, 1.0) ** (1.0 / p)
 
 
 def _concave_pnorm(value: Any, p: float, axis: Any) -> Any:

@@ -16,7 +16,7 @@ from hierfl.atoms.algebra import times
 from hierfl.atoms.formulas import Expr, Scalars, as_array, entry_by_entry, exact
 from hierfl.atoms.intervals import EPS, Interval
 from hierfl.atoms.loaded_late import jnp, sympy
-from hierfl.atoms.ranges import always_smooth, flat_at_zero, kinked_at_zero, of_magnitudes, slopes_between, spread
+from hierfl.atoms.ranges import always_smooth, broadcast, flat_at_zero, kinked_at_zero, of_magnitudes, slopes_between
 from hierfl.atoms.row import AtomRow, NoAnswerError
 from hierfl.atoms.writing.latex_pen import Template
 from hierfl.atoms.writing.phrase import Phrase
@@ -68,7 +68,7 @@ def _pull_huber(atom: Any, index: int, adjoint: Expression) -> Expression | None
 
 def _at_ties(atom: Any, arguments: list[Interval]) -> Interval:
     """Where two arguments are the largest (or smallest), the value is one that both can take."""
-    wide = [spread(argument, atom.shape) for argument in arguments]
+    wide = [broadcast(argument, atom.shape) for argument in arguments]
     ties = [one.meet(other) for place, one in enumerate(wide) for other in wide[:place]]
     possible = [tie.lo <= tie.hi for tie in ties]
     low = np.min([np.where(are, tie.lo, np.inf) for tie, are in zip(ties, possible)], axis=0)

@@ -13,9 +13,9 @@ from cvxpy.expressions.expression import Expression
 from hierfl.atoms import narrowing
 from hierfl.atoms.algebra import factored, times
 from hierfl.atoms.formulas import exact
-from hierfl.atoms.intervals import EPS, Interval
+from hierfl.atoms.intervals import EPS, Interval, bounded
 from hierfl.atoms.loaded_late import jnp, safe
-from hierfl.atoms.ranges import bounded, even, flat_at_zero
+from hierfl.atoms.ranges import even, flat_at_zero
 from hierfl.atoms.row import AtomRow, CurvatureSearch, Parts, Rebuild
 from hierfl.atoms.writing.latex_pen import LatexPen, Template, raised
 from hierfl.atoms.writing.pen import ATOM, POWER, Written

@@ -15,7 +15,7 @@ from hierfl.atoms import narrowing
 from hierfl.atoms.algebra import expanded, inverse, minus, product, times
 from hierfl.atoms.intervals import Interval, matmul
 from hierfl.atoms.loaded_late import jnp
-from hierfl.atoms.ranges import even, everywhere, reshaped, spread
+from hierfl.atoms.ranges import broadcast, even, everywhere, reshaped
 from hierfl.atoms.row import AtomRow, CurvatureSearch, Parts, Rebuild
 from hierfl.atoms.writing.latex_pen import LatexPen, Template, beside
 from hierfl.atoms.writing.pen import ATOM, ELEMENTWISE, POWER, PRODUCT, Written
@@ -45,13 +45,13 @@ def _divide(atom: Any, left: Any, right: Any) -> Any:
 def _range_of_multiply(atom: Any, arguments: list[Interval]) -> Interval:
     if atom.args[0] is atom.args[1]:
         return even(arguments[0], lambda size: size * size)
-    return spread(arguments[0] * arguments[1], atom.shape)
+    return broadcast(arguments[0] * arguments[1], atom.shape)
 
 
 def _range_of_matrix_product(atom: Any, arguments: list[Interval]) -> Interval:
     left, right = arguments
     if left.lo.ndim == 0 or right.lo.ndim == 0:
-        return spread(left * right, atom.shape)
+        return broadcast(left * right, atom.shape)
     return reshaped(matmul(left, right), atom.shape)
 
 
@@ -194,7 +194,7 @@ ROWS = (
         lower=_divide,
         entrywise=True,
         product=True,
-        range=lambda atom, arguments: spread(arguments[0] * arguments[1].inverse(), atom.shape),
+        range=lambda atom, arguments: broadcast(arguments[0] * arguments[1].inverse(), atom.shape),
         curvature=_curvature_of_quotient,
         majorant=product_majorant,
         derivative=_pull_quotient,

@@ -14,10 +14,10 @@ from cvxpy.expressions.expression import Expression
 from hierfl.atoms import narrowing
 from hierfl.atoms.algebra import expanded, factored, inverse, product, times, vanishes
 from hierfl.atoms.families.products import product_majorant
-from hierfl.atoms.formulas import Scalars, reduction
-from hierfl.atoms.intervals import EPS, Interval, matmul
+from hierfl.atoms.formulas import reduction
+from hierfl.atoms.intervals import EPS, Interval, bounded, matmul
 from hierfl.atoms.loaded_late import jnp, sympy
-from hierfl.atoms.ranges import bounded, everywhere, flat_at_zero, reshaped, value_at, within_rows
+from hierfl.atoms.ranges import everywhere, flat_at_zero, reshaped, value_at, within_rows
 from hierfl.atoms.row import AtomRow, CurvatureSearch, Parts, Rebuild
 from hierfl.atoms.writing.latex_pen import LatexPen, Template, raised, subscript
 from hierfl.atoms.writing.pen import ATOM, POWER, PRODUCT, Written
@@ -35,7 +35,7 @@ def _sum_of_squares_over(atom: Any, value: Any, denominator: Any) -> Any:
 
 
 def _quadratic_form(atom: Any, x: Any, matrix: Any) -> Any:
-    flat = jnp.ravel(x)
+    flat = x.ravel()  # of JAX's numbers, or of SymPy's
     return flat @ matrix @ flat
 
 
@@ -105,14 +105,6 @@ def _pull_form(atom: Any, index: int, adjoint: Expression) -> Expression | None:
     return times(expanded(times(2, adjoint), None, vector.shape), product(matrix, vector))
 
 
-# Formulas
-
-
-def _formula_of_form(atom: Any, vector: Scalars, matrix: Scalars) -> Any:
-    flat = vector.ravel()
-    return flat @ matrix @ flat
-
-
 # Notation
 
 
@@ -163,7 +155,7 @@ ROWS = (
         majorant=_majorant_of_form,
         smooth=_is_smooth,
         derivative=_pull_form,
-        formula=_formula_of_form,
+        formula=_quadratic_form,
         spellings=(_FORM,),
     ),
     AtomRow(

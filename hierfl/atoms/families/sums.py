@@ -19,7 +19,7 @@ from hierfl.atoms.algebra import expanded, minus, plus, zeros
 from hierfl.atoms.families.products import row_vector
 from hierfl.atoms.intervals import interval_sum
 from hierfl.atoms.loaded_late import jnp
-from hierfl.atoms.ranges import spread, within_rows
+from hierfl.atoms.ranges import broadcast, within_rows
 from hierfl.atoms.row import AtomRow, CurvatureSearch, Parts, Rebuild
 from hierfl.atoms.writing.latex_pen import LatexPen, beside
 from hierfl.atoms.writing.pen import ELEMENTWISE, POWER, PRODUCT, SUM, Pen, Written
@@ -94,7 +94,7 @@ ROWS = (
         narrow=narrowing.of_sum_of_terms,
         lower=lambda atom, *values: functools.reduce(operator.add, values),
         entrywise=True,
-        range=lambda atom, arguments: interval_sum([spread(argument, atom.shape) for argument in arguments]),
+        range=lambda atom, arguments: interval_sum([broadcast(argument, atom.shape) for argument in arguments]),
         curvature=_curvature_of_sum,
         majorant=_majorant_of_sum,
         derivative=unchanged,

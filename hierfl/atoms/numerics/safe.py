@@ -44,7 +44,7 @@ def first_largest(value: Any, axis: Any) -> Any:
 def norm2(value: Any, axis: Any = None) -> Any:
     """Euclidean norm with keepdims, without overflow; its derivative at 0 is 0."""
     scale = jax.lax.stop_gradient(jnp.max(jnp.abs(value), axis=axis, keepdims=True))
-    zero = scale == 0
-    ratio = value / jnp.where(zero, 1.0, scale)
+    plain = (scale > 0) & jnp.isfinite(scale)
+    ratio = value / jnp.where(plain, scale, 1.0)
     total = jnp.sum(ratio * ratio, axis=axis, keepdims=True)
-    return scale * jnp.sqrt(jnp.where(zero, 1.0, total))
+    return scale * jnp.sqrt(jnp.where(plain, total, 1.0))

@@ -41,7 +41,7 @@ from hierfl.compiler.programs.small_and_sparse import (
     is_monotone,
     largest,
     same,
-    stacked,
+    vstack,
 )
 from hierfl.compiler.programs.smooth_atoms import SmoothSum
 from hierfl.compiler.programs.solve_program import solve_program
@@ -295,7 +295,7 @@ class LevelForm:
         last = self._curvatures[-1]
         if not same(last.given, given):  # x moves it seldom
             rows = [p[:0], *([p] if largest(p) > 0 else []), *(term.form[term.weight > 0] for term in squares)]
-            last = _Curvature(given, sum((gram(term.form, 2.0 * term.weight) for term in squares), start=p), stacked(rows))
+            last = _Curvature(given, sum((gram(term.form, 2.0 * term.weight) for term in squares), start=p), vstack(rows))
             self._curvatures[-1] = last
         for term in squares:
             q += term.form.T @ (2.0 * term.weight * term.shift)
@@ -317,7 +317,7 @@ class LevelForm:
 
     def is_monotone(self, program: ConvexProgram) -> bool:
         """Whether the map of its program is."""
-        return is_monotone(0.5 * (program.p + program.p.T))
+        return is_monotone(program.p)
 
     def push(self, thetas: Thetas, tangent: Thetas, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """How P u + q + s'(u) - A' z and A u + b move at fixed u and z where theta moves along a direction; weights stay."""

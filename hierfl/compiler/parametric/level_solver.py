@@ -42,14 +42,14 @@ from hierfl.compiler.programs.response import Adjoint, Branch, ProgramResponse
 from hierfl.compiler.programs.saddle import KEPT as SYSTEMS
 from hierfl.compiler.programs.saddle import Saddle, Saddles
 from hierfl.compiler.programs.small_and_sparse import (
-    beside,
     diagonal,
+    hstack,
     is_dense,
     largest,
-    nothing,
     on_one_thread,
     placed,
-    stacked,
+    vstack,
+    zeros,
 )
 from hierfl.compiler.programs.solve_program import looked_into, polished, solve_program
 from hierfl.compiler.programs.variational_inequality import gap_program, gap_solution, solution_of_gap
@@ -468,12 +468,12 @@ class ChosenResponse:
         rows = level.a
         if cost is None:
             p = diagonal(np.where(np.arange(total) < level.size, self.short, 0.0), level.p)
-            wide = ConvexProgram.of(p, np.zeros(total), nothing(0, total, rows), np.zeros(0), [])
+            wide = ConvexProgram.of(p, np.zeros(total), zeros(0, total, rows), np.zeros(0), [])
         else:
             wide = widened(cost, width, total)
-        force = beside([level.p, nothing(width, extra, rows), -rows[strong].T])
-        others = [beside([rows[some], nothing(int(some.sum()), extra + held, rows)]) for some in (strong, ~strong)]
-        a = stacked([force, *others, wide.a])
+        force = hstack([level.p, zeros(width, extra, rows), -rows[strong].T])
+        others = [hstack([rows[some], zeros(int(some.sum()), extra + held, rows)]) for some in (strong, ~strong)]
+        a = vstack([force, *others, wide.a])
         b = np.concatenate([level.q, level.b[strong], level.b[~strong], wide.b])
         return replace(wide, a=a, b=b, cones=rows_of(width + held, len(level.b) - held, wide.cones), size=level.size)
 

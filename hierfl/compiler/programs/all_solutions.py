@@ -25,13 +25,13 @@ from hierfl.compiler.programs.saddle import Saddle
 from hierfl.compiler.programs.small_and_sparse import (
     Matrix,
     as_array,
-    beside,
     diagonal,
+    hstack,
     is_dense,
     largest,
-    lengths,
-    nothing,
-    stacked,
+    row_norms,
+    vstack,
+    zeros,
 )
 from hierfl.compiler.programs.solve_program import solve_program
 
@@ -84,8 +84,8 @@ class AllSolutions:
         else:
             tight = self.face.tight @ program.a
             rows, right = [curved, tight], [curved @ u, tight @ u]
-        together = stacked(rows)
-        sizes = lengths(together)
+        together = vstack(rows)
+        sizes = row_norms(together)
         kept = sizes > 1e-14 * max(1.0, float(sizes.max(initial=0.0)))
         return together[kept], np.concatenate(right)[kept]
 
@@ -93,7 +93,7 @@ class AllSolutions:
         """The part of a direction along which the equations that hold for all solutions go on holding."""
         rows, width = self.pinned[0], self.program.width
         if is_dense(rows) and rows.shape[0] > width:  # as many as count
-            _, values, ways = svd(np.linalg.qr(rows / lengths(rows)[:, None], mode="r"))
+            _, values, ways = svd(np.linalg.qr(rows / row_norms(rows)[:, None], mode="r"))
             held = ways[values > RANK * values[0]]
             return way - held.T @ (held @ way)
         return Saddle(diagonal(np.ones(width), rows), rows).solve(way, np.zeros(rows.shape[0]))[0]
@@ -144,10 +144,10 @@ class AllSolutions:
         size, width = self.program.size, self.program.width
         generic = np.concatenate([np.cos(np.arange(1, size + 1) ** 2), np.zeros(width - size)])
         entries = diagonal(np.ones(width), self.program.a)[:size]
-        box = stacked([entries, -entries])
+        box = vstack([entries, -entries])
         y = self.answer.u[:size]
         ahead = np.concatenate([self.unit - y, self.unit + y])
-        empty = nothing(width, width, self.program.p)
+        empty = zeros(width, width, self.program.p)
         found = []
         for sign in (1.0, -1.0):
             farthest = solve_program(self.restricted(empty, -sign * generic, box, ahead))
@@ -182,7 +182,7 @@ class AllSolutions:
             parts.append(_widened(more, width))
             offsets.append(ahead)
             kinds += cones or rows_of(0, len(ahead))
-        return ConvexProgram(p, q, stacked(parts), np.concatenate(offsets), kinds, program.size, p)
+        return ConvexProgram(p, q, vstack(parts), np.concatenate(offsets), kinds, program.size, p)
 
     def least_norm(self) -> ProgramSolution:
         """The solution with the shortest y."""
@@ -250,7 +250,7 @@ def value_at(cost: ConvexProgram, y: np.ndarray) -> float:
     size, width = cost.size, cost.width
     rows = diagonal(np.ones(width), cost.a)[:size]
     cones = [*cost.cones, Cone(ZERO, size)]
-    fixed = replace(cost, a=stacked([cost.a, rows]), b=np.concatenate([cost.b, -y]), cones=cones)
+    fixed = replace(cost, a=vstack([cost.a, rows]), b=np.concatenate([cost.b, -y]), cones=cones)
     found = solve_program(fixed)
     return cost.cost(found.u) if found.solved else np.nan
 
@@ -277,8 +277,8 @@ def settled(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution:
 def _idle(program: ConvexProgram) -> np.ndarray:
     """Which entries of u are bounds without a cost."""
     idle = (np.abs(program.q) == 0.0) & (np.arange(program.width) >= program.size)
-    bent = program.curved if program.smooth is None else stacked([program.curved, program.smooth.forms])
-    return idle & (lengths(bent.T) == 0) if bent.shape[0] else idle
+    bent = program.curved if program.smooth is None else vstack([program.curved, program.smooth.forms])
+    return idle & (row_norms(bent.T) == 0) if bent.shape[0] else idle
 
 
 def unpriced(program: ConvexProgram) -> np.ndarray:
@@ -289,7 +289,7 @@ def unpriced(program: ConvexProgram) -> np.ndarray:
 def _widened(rows: Matrix, width: int) -> Matrix:
     """Rows with further columns of zeros."""
     more = width - rows.shape[1]
-    return beside([rows, nothing(rows.shape[0], more, rows)]) if more else rows
+    return hstack([rows, zeros(rows.shape[0], more, rows)]) if more else rows
 
 
 # --- the face of K in which the slacks of all solutions are ----------------------------------------------------------

@@ -20,10 +20,10 @@ from hierfl.compiler.programs.small_and_sparse import (
     diagonal,
     entries_of,
     largest,
-    lengths,
-    nothing,
+    row_norms,
     same,
-    stacked,
+    vstack,
+    zeros,
 )
 from hierfl.compiler.programs.smooth_atoms import SmoothSum
 
@@ -97,7 +97,7 @@ class ConvexProgram:
     @classmethod
     def flat(cls, q: Vector, a: Matrix, b: Rows, cones: Sequence[Cone], size: int | None = None) -> ConvexProgram:
         """The same without a curvature."""
-        return cls.of(nothing(len(q), len(q), a), q, a, b, cones, size)
+        return cls.of(zeros(len(q), len(q), a), q, a, b, cones, size)
 
     def sharing(self, other: ConvexProgram | None) -> ConvexProgram:
         """The same program, which shares P, A and all that follows from them with another one that has the same."""
@@ -149,13 +149,13 @@ class ConvexProgram:
         """Whether some inequality is sure to hold: an entry of u has a price, and nothing else keeps it."""
         if self.smooth is not None or not (priced := np.flatnonzero(self.q != 0)).size:
             return False
-        kept = lengths(self.p.T)[priced] + lengths(self.a[self.equal].T)[priced]
+        kept = row_norms(self.p.T)[priced] + row_norms(self.a[self.equal].T)[priced]
         return bool((kept == 0).any())
 
     @cached_property
     def sizes(self) -> Rows:
         """The length of each row of A, 1 for a row of zeros."""
-        sizes = lengths(self.a)
+        sizes = row_norms(self.a)
         return np.where(sizes > 0, sizes, 1.0)
 
     @property
@@ -166,7 +166,7 @@ class ConvexProgram:
     @cached_property
     def seen(self) -> Bool[np.ndarray, " rows"]:
         """Which rows u enters."""
-        return lengths(self.a) > 0
+        return row_norms(self.a) > 0
 
     @cached_property
     def bounds(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -230,7 +230,7 @@ class ConvexProgram:
 
     def flat_along(self, u: Vector) -> Matrix:
         """Rows whose null space has the directions along which the objective is linear from u on."""
-        return self.curved if self.smooth is None else stacked([self.curved, self.smooth.curved(u)])
+        return self.curved if self.smooth is None else vstack([self.curved, self.smooth.curved(u)])
 
     def model(self, u: Vector, curvature: Matrix) -> ConvexProgram:
         """The quadratic program that it is like at u."""

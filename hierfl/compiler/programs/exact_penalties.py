@@ -15,7 +15,7 @@ from scipy.optimize import linprog
 
 from hierfl.compiler.programs.cones import middles
 from hierfl.compiler.programs.convex_program import FAILED, ConvexProgram, ProgramSolution
-from hierfl.compiler.programs.small_and_sparse import lengths
+from hierfl.compiler.programs.small_and_sparse import row_norms
 
 LARGE, LESS = 1e7, 1e4  # times all else, from which a price hides it, and that is left of such a price
 UNSEEN = 1e-4  # of what is hidden, and of the objective, from which there is no answer
@@ -32,7 +32,7 @@ def seen_beside_penalties(program: ConvexProgram, answer: ProgramSolution, solve
     rest = float(sizes[sizes < most / LARGE].max(initial=0.0))
     if rest == 0.0:
         return program, answer
-    bounds = (np.arange(program.width) >= program.size) & (lengths(program.p.T) == 0)
+    bounds = (np.arange(program.width) >= program.size) & (row_norms(program.p.T) == 0)
     large = bounds & (program.q > LESS * rest)
     if large.any() and program.q[large].max() == most:
         less = replace(program, q=np.where(large, LESS * rest, program.q), free=program.free | large)

@@ -20,7 +20,7 @@ from hierfl.compiler.programs.cones import Cone, dual_slope, rows_of
 from hierfl.compiler.programs.convex_program import EMPTY, UNBOUNDED, ConvexProgram, ProgramSolution, merged
 from hierfl.compiler.programs.critical_cone import NOTHING, CriticalCone
 from hierfl.compiler.programs.saddle import Saddle, Saddles
-from hierfl.compiler.programs.small_and_sparse import Matrix, as_array, diagonal, largest, solved_or_shortest, stacked
+from hierfl.compiler.programs.small_and_sparse import Matrix, as_array, diagonal, largest, solved_or_shortest, vstack
 from hierfl.compiler.programs.solve_program import innermost, solve_program
 
 CONSISTENT = 1e-7  # of a right side, that may be left of a system that has a solution
@@ -298,7 +298,7 @@ class ProgramResponse:
     def _along(self, force: np.ndarray, slack: np.ndarray) -> ProgramSolution:
         """The derivative of u along a direction."""
         program, strong, weak = self.program, self.solutions.strong, self.solutions.weak
-        a = stacked([program.a[strong], program.a[weak]])
+        a = vstack([program.a[strong], program.a[weak]])
         b = np.concatenate([slack[strong], slack[weak]])
         rows = (
             self._curvature,

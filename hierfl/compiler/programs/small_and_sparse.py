@@ -51,22 +51,22 @@ def from_entries(
     return np.bincount(place, values, shape[0] * shape[1]).reshape(shape)
 
 
-def stacked(parts: Sequence[Matrix]) -> Matrix:
-    """One above another."""
+def vstack(parts: Sequence[Matrix]) -> Matrix:
+    """As NumPy's, of either kind."""
     if all(map(is_dense, parts)):
         return np.vstack(parts)
     return sp.csr_array(sp.vstack([sp.csr_array(part) for part in parts]))
 
 
-def beside(parts: Sequence[Matrix]) -> Matrix:
-    """One beside another."""
+def hstack(parts: Sequence[Matrix]) -> Matrix:
+    """As NumPy's, of either kind."""
     if all(map(is_dense, parts)):
         return np.hstack(parts)
     return sp.csr_array(sp.hstack([sp.csr_array(part) for part in parts]))
 
 
-def nothing(rows: int, columns: int, like: Matrix) -> Matrix:
-    """Zeros."""
+def zeros(rows: int, columns: int, like: Matrix) -> Matrix:
+    """As NumPy's, of the kind of another."""
     return np.zeros((rows, columns)) if is_dense(like) else sp.csr_array((rows, columns))
 
 
@@ -94,8 +94,8 @@ def largest_in_rows(sizes: Matrix) -> np.ndarray:
     return most
 
 
-def lengths(matrix: Matrix) -> np.ndarray:
-    """The Euclidean length of each row."""
+def row_norms(matrix: Matrix) -> np.ndarray:
+    """The Euclidean norm of each row."""
     if is_dense(matrix):
         return np.asarray(np.sqrt(np.einsum("ij,ij->i", matrix, matrix)))
     squares = matrix.multiply(matrix).sum(axis=1)
@@ -133,10 +133,7 @@ def entries_of(matrix: Matrix) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def count_in_rows(matrix: Matrix) -> np.ndarray:
     """How many entries of each row are not zero."""
-    if is_dense(matrix):
-        return np.asarray(np.count_nonzero(matrix, axis=1))
-    row, _, _ = sp.find(matrix)
-    return np.bincount(row, minlength=matrix.shape[0])
+    return np.asarray((matrix != 0).sum(axis=1))
 
 
 def as_array(matrix: Matrix) -> np.ndarray:
@@ -145,7 +142,8 @@ def as_array(matrix: Matrix) -> np.ndarray:
 
 
 def is_monotone(p: Matrix) -> bool:
-    """Whether a symmetric matrix has no negative eigenvalue, up to rounding."""
+    """Whether the map of a matrix is monotone, P + P' having no negative eigenvalue, up to rounding."""
+    p = p + p.T
     size = largest(p)
     if not size:
         return True

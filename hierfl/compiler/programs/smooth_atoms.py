@@ -32,7 +32,7 @@ from hierfl.compiler.programs.small_and_sparse import (
     gram,
     is_dense,
     placed,
-    stacked,
+    vstack,
 )
 
 NONE, TRACE = 1e-290, 1e-90  # shares that no number tells from 0, and that are on their way there
@@ -425,12 +425,12 @@ class SmoothSum:
 
     def curved(self, u: np.ndarray) -> Matrix:
         """Rows without which nothing changes but by a linear function: the forms that count, but for what is flat along."""
-        return stacked([term.curved(u) for term in self.terms])
+        return vstack([term.curved(u) for term in self.terms])
 
     @property
     def forms(self) -> Matrix:
         """The forms that count."""
-        return stacked([term.form[np.repeat(term.weight != 0, term.block)] for term in self.terms])
+        return vstack([term.form[np.repeat(term.weight != 0, term.block)] for term in self.terms])
 
     @property
     def steep(self) -> bool:

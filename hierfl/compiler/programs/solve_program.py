@@ -41,13 +41,13 @@ from hierfl.compiler.programs.saddle import Saddle, Saddles
 from hierfl.compiler.programs.small_and_sparse import (
     Matrix,
     as_array,
-    beside,
     diagonal,
     gram,
+    hstack,
     is_dense,
-    nothing,
     solved_or_shortest,
-    stacked,
+    vstack,
+    zeros,
 )
 from hierfl.compiler.programs.smooth_atoms import SmoothTerm
 from hierfl.compiler.programs.variational_inequality import solve_map
@@ -99,7 +99,7 @@ def innermost(program: ConvexProgram, y: np.ndarray) -> ProgramSolution:
     """A point as far inside of all cones as their rows are long, or nearly (t, at the end of its u), and then near to y."""
     width, little = program.width, np.where(np.arange(program.width) < program.size, LITTLE, 0.0)
     inner, kept = middles(program.cones, program.sizes)[:, None], np.eye(1, width + 1, width)
-    a = stacked([beside([as_array(program.a), -inner]), -kept])
+    a = vstack([hstack([as_array(program.a), -inner]), -kept])
     q = np.append(np.zeros(width), -1.0)
     q[: program.size] = -LITTLE * y
     p, b, cones = np.diag(np.append(little, 0.0)), np.append(program.b, 1.0), [*program.cones, Cone(NONNEGATIVE, 1)]
@@ -206,8 +206,8 @@ def _on_face(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution
     if not size or program.linear:
         return None
     curved = program.flat_along(u)
-    pinned = stacked([curved, program.a[strong]])
-    a = stacked([pinned, program.a[~strong]])
+    pinned = vstack([curved, program.a[strong]])
+    a = vstack([pinned, program.a[~strong]])
     b = np.concatenate([-np.asarray(pinned @ u), program.b[~strong]])
     cones = rows_of(pinned.shape[0], int((~strong).sum()))
     vertex = _quadratic(ConvexProgram.flat(left / size, a, b, cones, program.size), None)
@@ -239,7 +239,7 @@ def _is_empty(program: ConvexProgram) -> bool:
     if unit == 0.0:
         return False
     count, width = len(program.b), program.width
-    a = beside([program.a, diagonal(program.sizes, program.a)])
+    a = hstack([program.a, diagonal(program.sizes, program.a)])
     p = diagonal(np.concatenate([np.full(width, 1e-12), np.ones(count)]), program.p)
     nearest = ConvexProgram(p, np.zeros(width + count), a, program.b / unit, program.cones, width, p)
     found = backends_for(nearest)[-1].solve(nearest)
@@ -353,11 +353,11 @@ def inside(program: ConvexProgram, known: Saddles) -> np.ndarray | int:
 def _deepest(program: ConvexProgram, ends: list[tuple[Matrix, np.ndarray, Matrix, list[Cone]]]) -> tuple[np.ndarray, int]:
     """(that point, whether it was found)."""
     width, count = program.width, sum(middles.shape[1] for _, _, middles, _ in ends)
-    form, shift = stacked([rows for rows, _, _, _ in ends]), np.concatenate([shift for _, shift, _, _ in ends])
-    room = beside([form, -sp.csr_array(sp.block_diag([middles for _, _, middles, _ in ends]))])
-    rows = beside([program.a, nothing(len(program.b), count, program.a)])
-    most = beside([nothing(count, width, form), -diagonal(np.ones(count), form)])
-    a = stacked([rows, room, most])
+    form, shift = vstack([rows for rows, _, _, _ in ends]), np.concatenate([shift for _, shift, _, _ in ends])
+    room = hstack([form, -sp.csr_array(sp.block_diag([middles for _, _, middles, _ in ends]))])
+    rows = hstack([program.a, zeros(len(program.b), count, program.a)])
+    most = hstack([zeros(count, width, form), -diagonal(np.ones(count), form)])
+    a = vstack([rows, room, most])
     b = np.concatenate([program.b, shift, np.ones(count)])
     q = np.concatenate([np.zeros(width), -np.ones(count)])
     p = diagonal(np.full(width + count, 1e-6), program.p)  # a little of everything, so that there is one such point
@@ -551,4 +551,4 @@ def _within(program: ConvexProgram, half: float) -> ConvexProgram:
     only = diagonal(np.ones(program.width), program.a)[: program.size]
     rows = Cone(NONNEGATIVE, 2 * program.size)
     b = np.concatenate([program.b, np.full(2 * program.size, half)])
-    return replace(program, a=stacked([program.a, only, -only]), b=b, cones=[*program.cones, rows])
+    return replace(program, a=vstack([program.a, only, -only]), b=b, cones=[*program.cones, rows])

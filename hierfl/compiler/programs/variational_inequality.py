@@ -19,7 +19,7 @@ import numpy as np
 from hierfl.compiler.programs.backends import daqp_pairs
 from hierfl.compiler.programs.cones import ZERO, Cone
 from hierfl.compiler.programs.convex_program import EMPTY, FAILED, UNBOUNDED, ConvexProgram, ProgramSolution
-from hierfl.compiler.programs.small_and_sparse import as_array, beside, diagonal, is_monotone, largest, nothing, stacked
+from hierfl.compiler.programs.small_and_sparse import as_array, diagonal, hstack, is_monotone, largest, vstack, zeros
 
 SMALL = 400  # scalars of u, and rows, up to which matrices are dense
 FAR = 1e8  # of its units, from which u may be a point on the way to infinity
@@ -37,7 +37,7 @@ def solve_map(program: ConvexProgram, solve: Solve, polish: Polish) -> ProgramSo
     stiff = largest(program.p) or weight / unit
     if best.solved and float(np.abs(best.u).max(initial=0.0)) <= FAR * weight / stiff:
         return best
-    if not is_monotone(program.p + program.p.T):
+    if not is_monotone(program.p):
         return best
     found = solve(gap_program(program, weight, unit))
     if found.solved:
@@ -58,11 +58,11 @@ def gap_program(program: ConvexProgram, weight: float = 1.0, unit: float = 1.0) 
     q, total = program.q / weight, width + count
     loose = ~program.equal
     kept = diagonal(np.ones(count), a)[loose]
-    rows = [beside([p, -a.T]), beside([a, nothing(count, count, a)]), beside([nothing(len(b[loose]), width, a), kept])]
+    rows = [hstack([p, -a.T]), hstack([a, zeros(count, count, a)]), hstack([zeros(len(b[loose]), width, a), kept])]
     cones = [Cone(ZERO, width), *program.cones, *(cone for cone in program.cones if cone.kind != ZERO)]
-    bend = stacked([beside([p + p.T, nothing(width, count, p)]), nothing(count, total, p)])
+    bend = vstack([hstack([p + p.T, zeros(width, count, p)]), zeros(count, total, p)])
     cost, offset = np.concatenate([q, b]), np.concatenate([q, b, np.zeros(int(loose.sum()))])
-    return ConvexProgram.of(bend, cost, stacked(rows), offset, [cone for cone in cones if cone.size], program.size)
+    return ConvexProgram.of(bend, cost, vstack(rows), offset, [cone for cone in cones if cone.size], program.size)
 
 
 def gap_solution(gap: ConvexProgram, program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution:

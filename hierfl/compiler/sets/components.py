@@ -14,6 +14,7 @@ import scipy.sparse as sp
 from jaxtyping import Float, Int
 from scipy.sparse.csgraph import connected_components
 
+from hierfl.compiler.programs.small_and_sparse import row_norms
 from hierfl.compiler.sets.members import (
     Band,
     Coefficients,
@@ -113,8 +114,8 @@ def _couplings(
     columns, numbers, counts = (np.concatenate(parts) for parts in zip(*rows))
     width = members[0].normal.source.width if isinstance(members[0], Band) else members[0].pattern.shape[1]
     matrix = sp.csr_array((numbers, columns, np.append(0, np.cumsum(counts))), (len(counts), width))
-    lengths = np.sqrt(matrix.multiply(matrix).sum(axis=1))
-    unit = sp.csr_array(sp.diags_array(1.0 / np.where(lengths > 0, lengths, 1.0)) @ matrix)
+    sizes = row_norms(matrix)
+    unit = sp.csr_array(sp.diags_array(1.0 / np.where(sizes > 0, sizes, 1.0)) @ matrix)
     products = sp.coo_array(unit @ unit.T)
     related = np.abs(products.data) > 1e-12
     pairs = [(owner[products.coords[0][related]], owner[products.coords[1][related]])]
@@ -122,11 +123,8 @@ def _couplings(
         pattern = abs(unit)
         overlap = sp.coo_array(pattern[moving] @ pattern.T)
         pairs.append((owner[np.flatnonzero(moving)[overlap.coords[0]]], owner[overlap.coords[1]]))
-    inside = sp.coo_array(matrix[:, bounded]) if bounded.size else None
-    touched = (
-        (owner[inside.coords[0]], inside.coords[1]) if inside is not None else (np.zeros(0, int), np.zeros(0, int))
-    )
-    return tuple(np.concatenate(side) for side in zip(*pairs)), touched
+    inside = sp.coo_array(matrix[:, bounded])
+    return tuple(np.concatenate(side) for side in zip(*pairs)), (owner[inside.coords[0]], inside.coords[1])
 
 
 def bands(sides: Sequence[Side]) -> list[Band]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
+from hierfl.jaxtools.disk_cache import ProgramCache
 from hierfl.jaxtools.precision import computing
+from hierfl.language.federation.client import Client
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.records import BlockEnd, Outcome
@@ -62,7 +63,7 @@ class Delayed(MessageTreatment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if np.ndim(self.delays) != 1 or not np.all(np.asarray(self.delays, float) > 0) or not self.spread >= 0:
+        if np.ndim(self.delays) != 1 or not all(0 < delay < np.inf for delay in self.delays) or not 0 <= self.spread < np.inf:
             raise SettingError(
                 "Delayed(delays=..., spread=...): positive mean seconds, one for each client, and a spread from 0 on."
             )
@@ -94,10 +95,8 @@ class _DelayedLinks:
 
     def __init__(self, problem: CompiledProblem, delays: np.ndarray, spread: float, seed: int) -> None:
         declaration = problem.declaration
-        clients = dict(enumerate(declaration.federation.clients)) if declaration.federation else {}
-        programs: dict[Any, Any] = problem.programs.keep("simulated sites", dict)
-        rules = SiteRules(shared_seeds=True)
-        given = declaration, clients, rules, problem, programs
+        clients = dict(enumerate(declaration.federation.clients if declaration.federation else (Client(),)))
+        given = declaration, clients, SiteRules(shared_seeds=True), problem, problem.programs.keep("simulated sites", ProgramCache)
         self.sites = {str(i): Site(str(i), *given, own=frozenset({i}), read_solver=unpickled_solver) for i in clients}
         self.delays, self.spread, self.clock = delays, spread, 0.0
         self.draws = [np.random.default_rng([STREAM, seed, i]) for i in range(len(delays))]

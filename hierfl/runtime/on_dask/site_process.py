@@ -72,12 +72,13 @@ class TLSFiles:
         return Security(tls_ca_file=self.ca, require_encryption=True, **own)
 
 
-def is_loopback(host: str) -> bool:
-    """Whether an address is this machine's own, which nobody else can reach."""
+def _numeric(host: str) -> Any:
+    """The address of localhost, or that a number stands for in any spelling, as ``0`` does for ``0.0.0.0``; None for other names."""
     try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+        found = socket.getaddrinfo("127.0.0.1" if host == "localhost" else host, None, flags=socket.AI_NUMERICHOST)
+    except (OSError, ValueError):  # of names, and of what is none
+        return None
+    return ipaddress.ip_address(found[0][4][0])
 
 
 def place_of(scheduler: str) -> tuple[str, int]:
@@ -101,11 +102,10 @@ def require_closed(files: TLSFiles, insecure: bool, *hosts: str) -> None:
     Raises ``SettingError``, with what to write.
     """
     for host in hosts:
-        if host in ("", "*", "0.0.0.0", "::"):
-            raise SettingError(
-                f"--host {host!r}: listen at one address, that under which the others reach this machine."
-            )
-        if files.ca is None and not insecure and not is_loopback(host):
+        address = _numeric(host)
+        if host in ("", "*") or (address and address.is_unspecified):
+            raise SettingError(f"--host {host!r}: listen at one address, that under which the others reach this machine.")
+        if files.ca is None and not insecure and not (address and address.is_loopback):
             raise SettingError(
                 f"{host} in the clear: whoever is on the way reads the messages, and whoever reaches this process can ask it. Write tls:// and "
                 f"--tls-ca, --tls-cert and --tls-key (docs/real_federations.md says how to make these files), or --insecure where the network "

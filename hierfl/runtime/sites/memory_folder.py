@@ -15,7 +15,7 @@ import numpy as np
 
 from hierfl.errors import SettingError, SiteError
 from hierfl.jaxtools.checked_arrays import BadArchiveError, read_arrays
-from hierfl.runtime.whole_file import write_whole
+from hierfl.jaxtools.whole_file import write_whole
 
 RUN = re.compile(r"[0-9a-f]{8,64}")  # what a run may be called: it becomes the name of files
 SUFFIX = ".memory"

@@ -26,6 +26,7 @@ from jaxtyping import UInt32
 
 from hierfl.compiler.compiled_problem import CompiledProblem, compile_problem, penalised_problem
 from hierfl.errors import DataError, HierflError, SettingError, SiteError
+from hierfl.jaxtools.disk_cache import ProgramCache
 from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.jaxtools.precision import computing
 from hierfl.language.declaration import Declaration
@@ -102,7 +103,7 @@ class Site:
         held: Mapping[int, Client],
         rules: SiteRules,
         compiled: CompiledProblem | None = None,
-        programs: dict[Any, Any] | None = None,
+        programs: ProgramCache | None = None,
         memories: MemoryFolder | Literal["handed back"] | None = None,
         own: frozenset[int] | None = None,
         ledger: PrivacyLedger | None = None,
@@ -118,7 +119,7 @@ class Site:
         self.rounds, self.messages = (0, 0) if ledger is None else (ledger.content.rounds, ledger.content.messages)  # answered, of all runs
         self.fingerprint = "" if ledger is None else ledger.fingerprint([[own.samples, own.parameters] for own in self.held.values()])
         self._compiled = compiled
-        self._programs: dict[Any, Any] = {} if programs is None else programs
+        self._programs = ProgramCache() if programs is None else programs
         self._begun = 0  # how many runs
         self._recent = dict[Any, None]()  # keys of the algorithms whose programs are kept, the one begun last at the end
         self._asked_last: SiteRun | None = None  # whose answer is told next
@@ -214,7 +215,7 @@ class Site:
             raise SiteError(f"a start of {start.algorithm!r} whose solver is {type(solver).__name__}.")
         algorithm = solver.bind(problem, start.rounds, start.queries)
         self._make_room(algorithm.program_key)
-        protocol = _kept_in(self._programs, ("protocol", algorithm.program_key, start.penalty is None), lambda: RunProtocol.of(problem, algorithm, start.x0))
+        protocol = self._programs.keep(("protocol", algorithm.program_key, start.penalty is None), lambda: RunProtocol.of(problem, algorithm, start.x0))
         if any(drawn.size > MOST_DRAWN for drawn in set().union(*protocol.drawn.values())):
             return self._refusal(start, f"batches of more than {MOST_DRAWN:,} rows: take batch_size=None for all of them")
         entry, replaced = self._entry(start, protocol, server), self._runs.get(server)
@@ -349,8 +350,7 @@ class Site:
         if len(self._recent) > ALGORITHMS:
             oldest = next(iter(self._recent))
             del self._recent[oldest]
-            for kept in [kept for kept in self._programs if oldest in kept]:
-                del self._programs[kept]
+            self._programs.forget(oldest)
 
     def tell(self, reply: Any, size: int) -> None:
         """The owner's log has every array that leaves: its run, name, shape and bytes."""
@@ -382,7 +382,7 @@ class SiteRun:
         start: Start,
         held: Mapping[int, Client],
         own: frozenset[int],
-        programs: dict[Any, Any],
+        programs: ProgramCache,
         noised: NoisedMessages | None,
         masks: SiteMasks | None,
     ) -> None:
@@ -391,7 +391,7 @@ class SiteRun:
         self.own, self.noised, self.masks, self._asked_alike = own, noised, masks, start.digest()
         self.problem, self.algorithm, self.programs, self.rounds = problem, algorithm, programs, start.rounds
         self.places = {client: place for place, client in enumerate(held)}
-        self.data = _kept_in(programs, ("data", tuple(held), problem.parameter_values), lambda: problem.population_of(held))
+        self.data = programs.keep(("data", tuple(held), problem.parameter_values), lambda: problem.population_of(held))
         self.tables = as_tables(fitted(start.tables, algorithm.tables))
         self.protocol, self.owed = protocol, (0, 0)  # rounds and messages that the ledger has not yet
         first = algorithm.memory(jnp.asarray(start.x0))
@@ -536,13 +536,7 @@ class SiteRun:
             together = choose_schedule(self.problem, size, None, self.algorithm.work).side_by_side
             return jax.jit(_stepper(self.algorithm, kind, step, together))
 
-        return _kept_in(self.programs, key, program)
-
-
-def _kept_in(programs: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
-    if key not in programs:
-        programs[key] = make()
-    return programs[key]
+        return self.programs.keep(key, program)
 
 
 def _stepper(algorithm: Any, kind: str, name: str, together: bool) -> Callable[..., Any]:

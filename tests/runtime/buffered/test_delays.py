@@ -139,3 +139,17 @@ def test_what_cannot_be_asynchronous_is_refused() -> None:
     with pytest.raises(hf.SettingError, match="2 of them for 3 clients"):
         problem.solve(FedAvg(), runtime=Delayed([1.0] * 2), rounds=2, **SETTINGS)
     assert runtime.buffer == 1
+
+
+def test_without_a_federation_there_is_one_client() -> None:
+    x = cp.Variable(2, name="x")
+    problem = hf.Problem(hf.Minimize(cp.sum_squares(x - 1)))
+    here, delayed = (problem.solve(FedAvg(0.1), rounds=3, runtime=runtime, **SETTINGS) for runtime in (None, Delayed([2.0], spread=0)))
+    np.testing.assert_array_equal(delayed.x, here.x)
+    assert delayed.history["clock"].tolist() == [2.0, 4.0, 6.0]
+
+
+@pytest.mark.parametrize("wrong", [{"delays": [1.0, np.inf]}, {"delays": [0.0]}, {"delays": 1.0}, {"delays": [1.0], "spread": np.inf}])
+def test_a_clock_that_would_stand_still_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(hf.SettingError, match="positive mean seconds"):
+        Delayed(**wrong)
