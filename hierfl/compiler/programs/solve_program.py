@@ -151,7 +151,7 @@ def _is_lost_along(program: ConvexProgram, answer: ProgramSolution) -> bool:
     if np.abs(np.asarray(priced @ u)).max(initial=0.0) > ALONG * np.abs(u).max():
         return False
     bent = float(u @ np.asarray(program.curvature(u) @ u))
-    return bent <= np.finfo(float).eps / LOST_OF_LENGTH * program.force_size(u, answer.z) * float(np.abs(u).sum())
+    return bool(bent <= np.finfo(float).eps / LOST_OF_LENGTH * program.force_size(u, answer.z) * float(np.abs(u).sum()))
 
 
 def _quadratic(
@@ -255,14 +255,14 @@ def _smooth(program: ConvexProgram, known: Saddles) -> ProgramSolution:
     start = inside(program, known)
     if isinstance(start, int):
         return program.none(start)
-    u, floor, away, moved = start, FLOOR, 0, np.inf
+    u, floor, away, moved, stood = start, FLOOR, 0, np.inf, False
     last: ProgramSolution | None = None
     best = program.none(FAILED)
     feasible = any(True for _ in program.smooth.barriers)
     for count in range(MODELS):
         finer = ROUGH if last is None else min(ROUGH, 0.01 * program.error(u, last.z))  # a model that calls u its solution is a standstill
         step = _quadratic(program.model(u, _curvature(program, u, floor)), last, finer)
-        if not step.solved:
+        if not step.solved and not step.error <= ROUGH:
             if step.status == UNBOUNDED and floor < 1.0 and away < 3:  # the model is too flat, or the program is
                 floor, away = max(1.0, 1e3 * floor), away + 1
                 continue
@@ -284,8 +284,9 @@ def _smooth(program: ConvexProgram, known: Saddles) -> ProgramSolution:
             best = min(best, answer, key=lambda one: one.error)
             if best.error <= EXACT * 100 or (settled and best.solved):
                 return best
-            if length == 0.0:
+            if length == 0.0 or (moved == 0.0 and stood):
                 break
+            stood = moved == 0.0
             if (
                 moved <= STANDS and length == 1.0 and step.error <= program.good and not program.smooth.steep
             ):  # where curvature vanishes at the solution, forces do not balance: they vanish
