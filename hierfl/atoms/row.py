@@ -60,7 +60,7 @@ class AtomRow:
     Attributes
     ----------
     classes
-        The CVXPY classes that the row describes; empty for an atom of hierfl's own, which carries its row as ``atom_row``.
+        The CVXPY classes that the row describes; empty for an atom that is none of CVXPY's, whose class carries the row as ``atom_row``.
     lower
         The JAX function ``(atom, *argument values, *setting values) -> value``; None for an atom that is not compiled.
     settings
@@ -212,5 +212,5 @@ PLAIN = AtomRow()
 
 
 def own_row(kind: type) -> AtomRow | None:
-    """The row that a class of hierfl's own carries."""
+    """The row that a class carries which is none of CVXPY's."""
     return getattr(kind, "atom_row", None)

@@ -216,6 +216,8 @@ class BoundNested(Bound):
         """The round's record, of x's move and of what the clients' messages tell: ``value`` f_i, and ``slope`` grad_y g_i. ``work`` counts what the
         clients below evaluated, by the names of the history: gradients of f_i in x or in y, products, lower_gradients.
         """
+        if not {"value", "slope"} <= told.monitor.keys():
+            raise TypeError(f'{type(self).__name__}.record() needs messages Message(payload, {{"value": f_i, "slope": grad_y g_i}}), not {sorted(told.monitor)}')
         size, nobody = row(self.sizes, clients.round), jnp.full((), -1)
         slope = jnp.linalg.norm(self.mean(clients, told.monitor["slope"]))
         fault = first_fault(clients, told if last is None else last)

@@ -20,7 +20,7 @@ class Phrase:
     """One operation of the written mathematics.
 
     ``value`` is what it is besides its operands (a leaf's name, a number, an array, an index); ``options`` are named
-    settings that differ from their defaults.
+    settings that differ from their defaults. ``spelling`` is how it is written, where no table has it by its head.
     """
 
     head: str
@@ -28,6 +28,7 @@ class Phrase:
     value: Any = None
     options: tuple[tuple[str, Any], ...] = ()
     shape: tuple[int, ...] = ()
+    spelling: Any = None
 
     def option(self, name: str, default: Any = None) -> Any:
         return dict(self.options).get(name, default)

@@ -377,6 +377,8 @@ def _stuffed(objective: Expression, constraints: Sequence[Constraint]) -> tuple[
             also, _ = Dcp2Cone(quad_obj=True).apply(cp.Problem(cp.Minimize(0), brought_in))
             reduced = cp.Problem(reduced.objective, [*reduced.constraints, *also.constraints])
         stuffed, _ = ConeMatrixStuffing(quad_obj=True).apply(reduced)
+    except NotImplementedError as error:  # CVXPY's atoms all have a conic form
+        raise NoStandardFormError("an atom of it has no conic form in CANON_METHODS of cvxpy.reductions.dcp2cone.canonicalizers, nor a smooth_atom") from error
     except ValueError as error:  # shapes that CVXPY's own reductions do not fit together
         raise NoStandardFormError(f"CVXPY does not reduce it: {error}") from error
     return stuffed, inverse.cons_id_map

@@ -26,7 +26,9 @@ from hierfl.jaxtools.interruption import heed, heeded_unless_within, over, unbro
 class Backend(ABC):
     """A solver: what it says is polished and judged by the conditions, so that it need not be exact.
 
-    A new one is a class here and an entry of ``BACKENDS``.
+    A new one is a class here and an entry of ``BACKENDS``. Rows are ``A u + b`` in ``cones``, in any order: ``program.equal`` and
+    ``program.loose`` say which are equations and inequalities, ``program.polyhedral`` that there are no others. z >= 0 at inequalities,
+    and P u + q = A' z at a solution. Programs with smooth functions and mappings (``is_map``) are brought to quadratic ones first.
     """
 
     name: ClassVar[str]
@@ -39,7 +41,8 @@ class Backend(ABC):
     def solve(self, program: ConvexProgram) -> ProgramSolution:
         """A pair to polish, or the reason why there is none.
 
-        ``EMPTY`` and ``UNBOUNDED`` are told only with a proof that has been checked, else ``FAILED``.
+        ``EMPTY`` and ``UNBOUNDED`` are told only with a proof that has been checked (``program.proves_empty``, ``proves_unbounded``), else
+        ``FAILED``. What it raises is raised.
         """
 
 
@@ -274,7 +277,8 @@ def _of_clarabel(cone: Cone) -> object:
     return clarabel.SecondOrderConeT(cone.size) if cone.kind == SECOND_ORDER else clarabel.PSDTriangleConeT(cone.order)
 
 
-BACKENDS: tuple[Backend, ...] = (Highs(), Daqp(), Clarabel())  # in the order in which they are asked
+OF_ALL = Clarabel()  # asked for rough points of any program
+BACKENDS: tuple[Backend, ...] = (Highs(), Daqp(), OF_ALL)  # in the order in which they are asked
 
 
 def backends_for(program: ConvexProgram) -> list[Backend]:

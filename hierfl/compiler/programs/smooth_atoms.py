@@ -76,9 +76,11 @@ class TakenOut:
         self.atom, self.argument, self.linear, self.block = atom, argument, linear, block
 
 
-def _elementwise(
+def elementwise(
     name: str, value: Any, slope: Any, curvature: Any, ends: bool = False, barrier: bool = False, exponent: float = 1.0
 ) -> SmoothAtom:
+    """That of functions of arrays, entry by entry; ``ends`` says that it is defined for arguments of at least 0."""
+
     def domain(argument: Expression) -> Sequence[Constraint]:
         return [argument >= 0] if ends else ()
 
@@ -108,13 +110,13 @@ def _softmax_slope(v: Blocks) -> np.ndarray:
     return np.asarray(share[:, :, None] * np.eye(v.shape[1]) - share[:, :, None] * share[:, None, :])
 
 
-SQUARE = _elementwise("square", lambda v: v * v, lambda v: 2.0 * v, lambda v: np.full_like(v, 2.0))
-EXP = _elementwise("exp", np.exp, np.exp, np.exp)
-LOGISTIC = _elementwise("logistic", _logistic, expit, lambda v: expit(v) * expit(-v))
-ENTROPY = _elementwise(
+SQUARE = elementwise("square", lambda v: v * v, lambda v: 2.0 * v, lambda v: np.full_like(v, 2.0))
+EXP = elementwise("exp", np.exp, np.exp, np.exp)
+LOGISTIC = elementwise("logistic", _logistic, expit, lambda v: expit(v) * expit(-v))
+ENTROPY = elementwise(
     "entr", _entropy, lambda v: -np.log(np.maximum(v, NONE)) - 1.0, lambda v: -1.0 / np.maximum(v, NONE), ends=True, barrier=True
 )
-LOG = _elementwise("log", np.log, lambda v: 1.0 / v, lambda v: -1.0 / (v * v), ends=True, barrier=True)
+LOG = elementwise("log", np.log, lambda v: 1.0 / v, lambda v: -1.0 / (v * v), ends=True, barrier=True)
 LOG_SUM_EXP = SmoothAtom("log_sum_exp", _log_sum_exp, _softmax, _softmax_slope, flat=np.ones_like)
 
 
@@ -189,13 +191,13 @@ def _power(p: float) -> SmoothAtom:
     name = f"entry to the power {p:g}"
     if p < 1:
         slope = lambda v: p * v ** (p - 1)  # noqa: E731
-        return _elementwise(name, lambda v: v**p, slope, lambda v: p * (p - 1) * v ** (p - 2), True, True, p)
+        return elementwise(name, lambda v: v**p, slope, lambda v: p * (p - 1) * v ** (p - 2), True, True, p)
     even = p % 2 == 0
 
     def inside(v: Blocks) -> Blocks:
         return v if even else np.maximum(v, 0.0)
 
-    return _elementwise(
+    return elementwise(
         name,
         lambda v: inside(v) ** p,
         lambda v: p * inside(v) ** (p - 1),
@@ -302,7 +304,7 @@ def smooth_atom_of(node: Any) -> TakenOut | None:
         if node.shape != () or argument.size < 2:
             return None
         return TakenOut(LOG_SUM_EXP, cp.vec(argument, order="F"), lambda values: cp.sum(values), argument.size)
-    atom = {cp.exp: EXP, cp.logistic: LOGISTIC, cp.entr: ENTROPY, cp.log: LOG}.get(type(node))
+    atom = {cp.exp: EXP, cp.logistic: LOGISTIC, cp.entr: ENTROPY, cp.log: LOG}.get(type(node)) or getattr(node, "smooth_atom", None)
     if isinstance(node, cp.log1p):
         return TakenOut(LOG, 1.0 + argument, lambda values: values)
     return None if atom is None else TakenOut(atom, argument, lambda values: values)

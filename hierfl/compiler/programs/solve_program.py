@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from jaxtyping import Bool
 from scipy.sparse.linalg import splu
 
-from hierfl.compiler.programs.backends import backends_for
+from hierfl.compiler.programs.backends import OF_ALL, backends_for
 from hierfl.compiler.programs.cones import (
     NONNEGATIVE,
     SEMIDEFINITE,
@@ -223,7 +223,7 @@ def _looked_at_nearer(program: ConvexProgram, answer: ProgramSolution) -> Progra
     """The answer made better by the same program around it, in units of what is left: a cone far smaller than its rows is seen so."""
     for _ in range(CLOSER):
         nearer = program.around(answer.u, answer.error)
-        found = backends_for(nearer)[-1].solve(nearer)
+        found = OF_ALL.solve(nearer)
         if found.status != SOLVED:
             break
         better = polished(program, answer.u + answer.error * found.u, found.z, answer.work + found.work)
@@ -242,7 +242,7 @@ def _is_empty(program: ConvexProgram) -> bool:
     a = hstack([program.a, diagonal(program.sizes, program.a)])
     p = diagonal(np.concatenate([np.full(width, 1e-12), np.ones(count)]), program.p)
     nearest = ConvexProgram(p, np.zeros(width + count), a, program.b / unit, program.cones, width, p)
-    found = backends_for(nearest)[-1].solve(nearest)
+    found = OF_ALL.solve(nearest)
     return found.status == SOLVED and float(np.abs(found.u[width:]).max(initial=0.0)) > MISSED
 
 
@@ -364,7 +364,7 @@ def _deepest(program: ConvexProgram, ends: list[tuple[Matrix, np.ndarray, Matrix
     p = diagonal(np.full(width + count, 1e-6), program.p)  # a little of everything, so that there is one such point
     cones = [*program.cones, *(cone for *_, own in ends for cone in own), Cone(NONNEGATIVE, count)]
     deepest = ConvexProgram(p, q, a, b, cones, program.size, p)
-    found = backends_for(deepest)[-1].solve(deepest)  # anywhere inside will do
+    found = OF_ALL.solve(deepest)  # anywhere inside will do
     if found.status != SOLVED or not np.isfinite(program.cost(found.u[:width])):
         found = _quadratic(deepest, None)
     return found.u[:width], found.status

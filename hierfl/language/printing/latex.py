@@ -11,7 +11,7 @@ from typing import Any
 from hierfl.atoms.writing.latex_pen import LatexPen, Template, dimensions_latex
 from hierfl.atoms.writing.pen import Written
 from hierfl.atoms.writing.phrase import Phrase
-from hierfl.language.printing.text import read, spelling_named
+from hierfl.language.printing.text import read, spelling_in
 
 
 def expression_latex(expr: Any) -> str:
@@ -28,7 +28,7 @@ def write_latex(phrase: Phrase) -> str:
 
 
 def _write(phrase: Phrase) -> Written:
-    spelling = spelling_named(phrase.head)
+    spelling = spelling_in(phrase)
     latex = None if spelling is None else spelling.latex
     if isinstance(latex, Template):
         return _PEN.filled(latex, phrase)

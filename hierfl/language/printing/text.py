@@ -246,8 +246,12 @@ _RELATIONS = (
 _OTHERS = {spelling.head: spelling for spelling in (*_LEAVES_AND_MEANS, *_RELATIONS)}
 
 
-def spelling_named(head: str) -> Spelling | None:
-    """How phrases of that head are written; None for a function of that name."""
+def spelling_in(phrase: Phrase) -> Spelling | None:
+    """How a phrase is written; None for a function of that name."""
+    return phrase.spelling or _spelling_named(phrase.head)
+
+
+def _spelling_named(head: str) -> Spelling | None:
     return spelling_of(head) or _OTHERS.get(head)
 
 
@@ -275,8 +279,8 @@ class TreeReader:
     def operation(self, part: Any, args: tuple[Phrase, ...], head: str | None = None) -> Phrase:
         """A function of phrases, named by the part's class, with the settings that differ from their defaults."""
         head = head or _head(part)
-        own = (one for one in row_of(part).spellings if one.head == head)  # an atom of hierfl's own is in no table
-        spelling = next(own, None) or spelling_named(head)
+        own = next((one for one in row_of(part).spellings if one.head == head), None)  # that of an atom with a row of its own is in no table
+        spelling = own or _spelling_named(head)
         defaults = spelling.options if spelling is not None else None
         if defaults is None:
             defaults = _AXIS_OPTIONS if isinstance(part, AxisAtom) else {}
@@ -284,7 +288,7 @@ class TreeReader:
         options = tuple(
             (name, self._setting(value)) for name, value, default in given if not _is_default(value, default)
         )
-        return Phrase(head, args, options=options, shape=tuple(part.shape))
+        return Phrase(head, args, options=options, shape=tuple(part.shape), spelling=own)
 
     def _setting(self, value: Any) -> Any:
         if isinstance(value, cp.Expression):
@@ -325,7 +329,7 @@ def write_text(phrase: Phrase) -> str:
 
 
 def _write(phrase: Phrase) -> Written:
-    spelling = spelling_named(phrase.head)
+    spelling = spelling_in(phrase)
     if spelling is None or spelling.text is None:
         return _PEN.function(phrase)
     return spelling.text(_PEN, phrase)
