@@ -124,7 +124,7 @@ class AtomRow:
         ``(atom,)``: expressions that are affine in the arguments and change sign wherever it changes its branch, perhaps elsewhere too;
         none where there would be too many. Default: its switches.
     opaque
-        Whether it has pieces that no switch tells apart.
+        Whether it has pieces that no switch tells apart, where it has no switches.
     formula
         ``(atom, *arrays of SymPy scalars)``: its value. Default: for affine atoms only.
     read

@@ -20,7 +20,7 @@ from hierfl.atoms.writing.pen import PRODUCT, Written
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Spelling
 
-FEW = 16  # entries, whose differences are few enough to look at every one
+FEW, MANY = 16, 64  # entries, whose differences are few enough to look at every one: where a law bends, and at a point
 
 
 # Values
@@ -64,9 +64,15 @@ def _from_kth(atom: Any) -> list[Any]:
     return [x - kth(k) for k in sorted({int(np.floor(atom.k)), int(np.ceil(atom.k))}) if 0 < k < most]
 
 
-def differences(atom: Any) -> list[Any]:
+def _from_largest_before(atom: Any) -> list[Any]:
+    """How far every entry but the first is from the largest before it."""
+    rows, so_far = (atom.args[0], atom) if atom.axis == 0 else (atom.args[0].T, atom.T)
+    return [rows[1:] - so_far[:-1]] if rows.shape[0] > 1 else []
+
+
+def differences(atom: Any, most: int = FEW) -> list[Any]:
     """Of every two entries; none for an atom along an axis, or of too many."""
-    if getattr(atom, "axis", None) is not None or atom.args[0].size > FEW:
+    if getattr(atom, "axis", None) is not None or atom.args[0].size > most:
         return []
     entries = cp.vec(atom.args[0], order="F")
     before, after = np.triu_indices(entries.size, k=1)
@@ -124,7 +130,7 @@ ROWS = (
     AtomRow(
         (cp.cummax,),
         lower=lambda atom, value: jax.lax.cummax(value, axis=atom.axis % jnp.ndim(value)),
-        opaque=True,
+        switches=_from_largest_before,
         spellings=(Spelling("cummax", {"axis": 0}),),
     ),
     AtomRow(
@@ -138,6 +144,7 @@ ROWS = (
     AtomRow(
         (cp.dotsort,),
         lower=_dot_of_sorted,
+        switches=lambda atom: differences(atom, MANY),
         opaque=True,
         spellings=(Spelling("dotsort", latex=Template(_SORTED, PRODUCT)),),
     ),

@@ -138,9 +138,9 @@ class _Search:
         Returns the places, and how many were too many to be looked at.
         """
         leap, floor = _leap(slope), LEAP * (1.0 + np.abs(slope))
-        least = np.fmax(floor[1:], floor[:-1]) + OUTLIER * _usual(leap)
         beside = np.stack([np.append(0.0, leap[:-1]), np.append(leap[1:], 0.0)])
         explained = np.isin(np.arange(len(leap)), np.searchsorted(t, known) - 1 + np.array([[-1], [0], [1]]))
+        least = np.fmax(floor[1:], floor[:-1]) + OUTLIER * _usual(np.where(explained, np.nan, leap))
         cells = np.flatnonzero((leap > least) & (leap >= beside.max(axis=0)) & ~explained)
         cells = cells[np.argsort(-leap[cells])]
         dropped = max(0, len(cells) - LIMIT)
@@ -289,11 +289,13 @@ def _disagreement(t: np.ndarray, value: np.ndarray, slope: np.ndarray) -> np.nda
 
 
 def _usual(leap: np.ndarray) -> np.ndarray:
-    """The third quartile over the cells near each, its own neighbours left out."""
+    """The median over the cells near each that are known, its own neighbours left out; 0 where there are none."""
     near = range(2, 2 + NEIGHBOURS)
     shifted = [np.concatenate([np.full(k, np.nan), leap[:-k]]) for k in near if k < len(leap)]
     shifted += [np.concatenate([leap[k:], np.full(k, np.nan)]) for k in near if k < len(leap)]
-    return np.nanpercentile(np.stack(shifted), 75, axis=0) if shifted else np.zeros_like(leap)
+    near_it = np.stack([np.full(len(leap), np.nan), *shifted])
+    near_it[0, np.isnan(near_it).all(axis=0)] = 0.0
+    return np.nanmedian(near_it, axis=0)
 
 
 def _outliers(points: Points, line: Line, t: np.ndarray, sampled: Sampled, coarse: bool) -> list[KinkPlace]:

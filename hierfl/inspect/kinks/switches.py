@@ -112,7 +112,8 @@ def constraint_switches(constraint: Any, name: str = "") -> Iterator[Switch]:
 
 def is_opaque(part: Any) -> bool:
     """Whether an atom or a constraint has pieces whose switches cannot be told."""
-    return row_of(part).opaque or isinstance(part, _OPAQUE_CONES)
+    row = row_of(part)
+    return (row.opaque and not (row.switches and row.switches(part))) or isinstance(part, _OPAQUE_CONES)
 
 
 TOLERANCE = 1e-11  # projections are exact on their boundary

@@ -327,3 +327,29 @@ def test_every_tie_of_the_largest_entries_is_a_kink(seed: int) -> None:
     bends = np.flatnonzero(np.abs(np.diff(f, 2)) > 1e-9) + 1
     firsts = bends[np.diff(bends, prepend=-9) > 3]
     assert [kink.t for kink in line.kinks] == pytest.approx(t[firsts], abs=3e-4) and len(firsts) > 2
+
+
+SORTED: dict[str, tuple[Callable[[Any], Any], Callable[[np.ndarray], np.ndarray]]] = {  # CVXPY's, and that of rows of NumPy
+    "dotsort": (lambda y: cp.dotsort(y, np.arange(1.0, 7.0)), lambda y: np.sort(y, axis=1) @ np.arange(1.0, 7.0)),
+    "cummax": (lambda y: cp.sum(cp.cummax(y)), lambda y: np.maximum.accumulate(y, axis=1).sum(axis=1)),
+    "nuclear norm": (
+        lambda y: cp.normNuc(cp.reshape(y, (3, 2), order="F")[:2]),
+        lambda y: np.linalg.svd(y.reshape(-1, 2, 3).transpose(0, 2, 1)[:, :2], compute_uv=False).sum(axis=1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SORTED)
+@pytest.mark.parametrize("seed", range(2))
+def test_kinks_where_an_order_changes(name: str, seed: int) -> None:
+    start, way = np.random.default_rng(seed).normal(size=(2, 6))
+    x, y = cp.Variable(name="x"), cp.Variable(6, name="y")
+    level = hf.ArgMin(y, cp.sum_squares(y - start - way * x) + 0.2 * cp.norm1(y))
+    line = hf.Problem(hf.Minimize(clients=SORTED[name][0](y)), level).implicit.slice(0.0, radius=2.0, points=81)
+    t = np.linspace(-2.0, 2.0, 100_001)
+    aim = start + way * t[:, None]
+    f = SORTED[name][1](np.sign(aim) * np.maximum(np.abs(aim) - 0.1, 0.0))
+    bends = np.flatnonzero(np.abs(np.diff(f, 2)) > 3e-7) + 1
+    firsts = bends[np.diff(bends, prepend=-9) > 3]
+    assert len(line.kinks) >= len(firsts) > 3
+    assert np.abs(np.array([kink.t for kink in line.kinks])[:, None] - t[firsts]).min(axis=0).max() < 1e-4
