@@ -498,7 +498,9 @@ def _newton_step(program: ConvexProgram, u: np.ndarray, z: np.ndarray) -> Progra
         system[width:, width:] = np.eye(len(z)) - slope
         if not np.isfinite(system).all() or not np.isfinite(right).all():  # outside of where a smooth term has a curvature
             return program.judged(u, z, 1)
-        step = solved_or_shortest(system, right, 1e-13)[0]
+        units = np.ones(total)  # in which no curvature is so large that what is beside it counts as none
+        units[:width] /= np.sqrt(np.maximum(system.diagonal()[:width], 1.0))
+        step = units * solved_or_shortest(units[:, None] * system * units, units * right, 1e-13)[0]
     else:
         sparse = sp.csc_array(slope)
         system = sp.csc_array(

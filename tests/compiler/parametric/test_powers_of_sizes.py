@@ -9,6 +9,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.optimize import brentq
 
 import hierfl as hf
 
@@ -209,3 +210,21 @@ def test_a_power_of_two_slopes_stays_at_its_corner() -> None:
         s = (-1.5 * steep**1.5 + np.sqrt(2.25 * steep**3 + 4 * abs(at))) / 2  # s^2 + 1.5 steep^1.5 s = |x|
         assert float(implicit.response(at)) == pytest.approx(np.sign(at) * s**2, rel=1e-9)
         assert implicit.gradient(at) == pytest.approx(2 * s / (2 * s + 1.5 * steep**1.5), rel=1e-7)
+
+
+@pytest.mark.parametrize("within", ["a box", "a ball"])
+def test_slopes_beside_a_corner(within: str) -> None:
+    """y + 0.4 x = v sticks near 0 where 1.5 sqrt(v) balances the rest: dy/dx = -0.4 h / (h + c) with h = 0.75 / sqrt(v), c the rest's curvature."""
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+    below = cp.sum(cp.power(cp.pos(y - np.array([0.7, -0.4]) * x), 1.5)) + 0.05 * cp.sum_squares(y - [0.1, 0.2]) + cp.sum(cp.kl_div(y + 2.5, 2))
+    limits = [y >= -1, y <= 0.5] if within == "a box" else [y >= -1, cp.norm(y) <= 1]
+    implicit = hf.Problem(hf.Minimize(clients=y[1]), hf.ArgMin(y, below, limits)).implicit
+    corner = brentq(lambda t: -0.1 * (0.4 * t + 0.2) + np.log((2.5 - 0.4 * t) / 2), 0.0, 2.0, xtol=1e-15)
+    for beyond in (1e-5, 1e-4, 1e-3, 1e-2):
+        at, v = corner + beyond, 0.0
+        for _ in range(50):
+            v = ((0.1 * (v - 0.4 * at - 0.2) + np.log((v - 0.4 * at + 2.5) / 2)) / 1.5) ** 2
+        h, c = 0.75 / np.sqrt(v), 0.1 + 1 / (v - 0.4 * at + 2.5)
+        assert implicit.gradient(at) == pytest.approx(-0.4 * h / (h + c), abs=1e-6)
+    (kink,) = implicit.slice(corner, radius=0.2, points=11).kinks
+    assert (kink.t, kink.left_slope, kink.right_slope) == pytest.approx((0.0, 0.0, -0.4), abs=1e-5)
