@@ -31,6 +31,7 @@ from hierfl.compiler.programs.small_and_sparse import (
     entries_of,
     gram,
     is_dense,
+    largest,
     placed,
     vstack,
 )
@@ -263,9 +264,9 @@ LENGTH = _length_power(1.0)
 
 
 def _is_never_zero(argument: Expression) -> bool:
-    """Whether one of what is written beside each other is a number other than 0, as in norm(hstack([v, 1]))."""
+    """Whether one of what is written beside each other is a number that keeps curvatures finite, as in norm(hstack([v, 1]))."""
     if isinstance(argument, cp.Constant):
-        return bool(np.any(argument.value))
+        return largest(argument.value) * STEEPEST >= 1.0
     return isinstance(argument, BESIDE) and any(map(_is_never_zero, argument.args))
 
 

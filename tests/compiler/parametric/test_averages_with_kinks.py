@@ -331,6 +331,17 @@ def test_norms_below_laws_with_shares_of_any_size() -> None:
         assert implicit.gradient(at) == pytest.approx(slope, rel=1e-10)
 
 
+@pytest.mark.parametrize("number", [1e-2, 1e-8, 1e-10, 1e-11, 1e-13, 0.0])
+def test_norms_that_are_nearly_0_somewhere(number: float) -> None:
+    """The slope of sqrt((y - 1)^2 + c^2) balances x - y; as a smooth function where its curvature, 1 / c, is moderate, else as a cone."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    lower = hf.ArgMin(y, cp.norm(cp.hstack([y - 1, number])) + 0.5 * cp.square(y - x))
+    implicit = hf.Problem(hf.Minimize(clients=y), lower).implicit
+    for at in (3.0, 1.5, 1.0, 1.001, -2.0):
+        force = lambda v: (v - 1) / max(np.hypot(v - 1, number), 1e-300) + v - at  # noqa: B023, E731
+        assert float(implicit.response(at)) == pytest.approx(brentq(force, -5.0, 5.0, xtol=1e-15), abs=1e-9)
+
+
 def test_norms_whose_argument_may_be_0_below_laws_are_refused_where_shares_vanish() -> None:
     """Cones of shares of 1e-16 are not solved to rounding, which is said."""
     x, y, d = cp.Variable(name="x"), cp.Variable(2, name="y"), hf.Sample(name="d")
