@@ -535,7 +535,7 @@ def looked_into(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolut
             inside = program.judged(found.u, found.z[: len(program.b)], found.work)
             prices = np.abs(program.q) + (0.0 if program.smooth is None else program.smooth.gradient_size(inside.u))  # beside a large curvature all is small
             told = inside.solved and program.error(inside.u, inside.z, float(prices.max(initial=0.0)) or 1.0) <= LOST * program.good
-            return inside if told else answer
+            return inside if told and answer.status == FAILED else answer
         costs.append(program.cost(found.u))
         ends.append(found.u)
         half *= 2.0
