@@ -317,6 +317,7 @@ CASES = (
     Case("client", "game", "samples"),
     Case("client", "polyhedron", "law"),
     Case("federation", "free", "parameters"),
+    Case("federation", "free", "tables"),
     Case("federation", "box", "law"),
     Case("federation", "polyhedron", "both"),
     Case("federation", "cones", "samples"),
