@@ -126,6 +126,18 @@ Step = Callable[[Party, Any, Received, Array], tuple[Any, Message]]
 Question = Callable[[Party, Any], Any]
 
 
+def taken(step: Step, party: Party, memory: Any, received: Received, key: Array) -> tuple[Any, Message]:
+    """What a client's step gives; raises ``TypeError`` where that is not (memory, message)."""
+    told: Any = step(party, memory, received, key)
+    if not (isinstance(told, tuple) and len(told) == 2 and isinstance(told[1], Message)):
+        given = f"({', '.join(type(part).__name__ for part in told)})" if type(told) is tuple else type(told).__name__
+        raise TypeError(
+            f"{getattr(step, '__qualname__', step)} gives {given}: a client's step gives (memory, Message(payload, monitor)), with monitor={{}} "
+            f"where nothing is watched."
+        )
+    return told[0], told[1]
+
+
 @dataclass(frozen=True)
 class Clients:
     """The clients that take part in one round, as an algorithm sees them; a runtime says how a step reaches them.

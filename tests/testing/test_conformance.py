@@ -39,6 +39,7 @@ from hierfl.solvers import (
     Scaffnew,
     SimFBO,
 )
+from hierfl.solvers.fedbio import BoundFedBiO
 from hierfl.testing import CASES, Case, conform, conform_lower, gradient_steps
 from hierfl.testing.cases import ROWS
 from tests.runtime.on_flower.loopback import LoopbackGrid, desks, each_alone
@@ -194,3 +195,9 @@ def test_a_solver_that_no_case_suits_is_refused_by_name() -> None:
     assert report.of("refused") == OF_CLIENTS[:1] and not report.conforms
     with pytest.raises(AssertionError, match="refused   client y, free, tables"):
         report.require()
+
+
+def test_a_step_that_sends_no_message_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BoundFedBiO, "local_steps", lambda self, party, memory, received, key: (memory, received.broadcast))
+    report = conform(SOLVERS["SimFBO"][0], cases=FREE[:1])
+    assert ", NestedPoint): a client's step gives (memory, Message(payload, monitor))" in str(report)

@@ -36,6 +36,7 @@ from hierfl.runtime.contract import (
     Question,
     Received,
     Step,
+    taken,
 )
 from hierfl.runtime.in_process.schedule import Schedule, choose_schedule
 from hierfl.runtime.records import as_tables, motion
@@ -77,7 +78,7 @@ class InProcessClients(Clients):
         def one(job: tuple[Array, Any, Any]) -> tuple[Any, Message]:
             place, memory, own = job
             party = self.chosen.party(place)
-            return step(party, memory, Received(broadcast, own, self.round), fold_in(seed, party.index))
+            return taken(step, party, memory, Received(broadcast, own, self.round), fold_in(seed, party.index))
 
         own = each if isinstance(self.count, int) else jax.tree.map(lambda a: a[self._places], each)
         jobs = (self._places, jax.tree.map(lambda a: a[self.participants], self.memory), own)

@@ -31,7 +31,7 @@ from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.jaxtools.precision import computing
 from hierfl.language.declaration import Declaration
 from hierfl.language.federation.client import Client
-from hierfl.runtime.contract import Received
+from hierfl.runtime.contract import Received, taken
 from hierfl.runtime.in_process.schedule import choose_schedule
 from hierfl.runtime.privacy.gaussian_noise import NoisedMessages, SharedNoise, require_covered
 from hierfl.runtime.privacy.ledger import LedgerRun, PrivacyLedger
@@ -552,7 +552,7 @@ def _stepper(algorithm: Any, kind: str, name: str, together: bool) -> Callable[.
             party = replace(data.party(place), secret=words)
             if kind == "query":
                 return own, (step(party, broadcast), {})
-            after, message = step(party, own, Received(broadcast, sent, index), fold_in(key, party.index))
+            after, message = taken(step, party, own, Received(broadcast, sent, index), fold_in(key, party.index))
             return after, (message.payload, message.monitor)
 
         jobs = (chosen, jax.tree.map(lambda a: a[chosen], memory), each, secret)

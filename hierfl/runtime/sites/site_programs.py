@@ -35,6 +35,7 @@ from hierfl.runtime.contract import (
     Question,
     Received,
     Step,
+    taken,
 )
 from hierfl.runtime.records import as_tables, motion
 from hierfl.runtime.sites.aggregation import Aggregation
@@ -101,7 +102,7 @@ class SiteClients(Clients):
         def one(data: Data) -> tuple[Any, Any]:
             party = replace(data.clients.party(0), drawn=self.wire.drawn)
             memory = self.algorithm.memory(jnp.zeros(self.problem.upper.size))
-            _, message = step(party, memory, Received(broadcast, own, self.round), fold_in(seed, 0))
+            _, message = taken(step, party, memory, Received(broadcast, own, self.round), fold_in(seed, 0))
             return message.payload, message.monitor
 
         payload, monitor = self._ask("map", step, jax.eval_shape(one, self.data), broadcast, each, seed)
