@@ -64,7 +64,7 @@ ROUNDING = 1e-13  # of the larger slope at a kink: less is written as none
 class Kink:
     """f has two slopes at ``t``: ``left_slope`` before it and ``right_slope`` after, along the line, possibly infinite.
 
-    ``causes`` are the constraints and atoms that change there; empty where nothing that hierfl can see into does.
+    ``causes`` are the constraints and atoms that change there, or what hierfl cannot see into where none does; empty without either.
     """
 
     t: float

@@ -247,6 +247,8 @@ class _Search:
         """Name what changes at a place, constraints first."""
         switches = self.points.switches
         entries = place.entries or (self._beside(t) if switches.entries else frozenset())
+        if not entries and switches.opaque:
+            return (Cause(f"inside {' or '.join(switches.opaque)}", (), "", None, False),)
         causes = dict.fromkeys(switches.place(entry) for entry in sorted(entries))
         return tuple(sorted(causes, key=lambda cause: not cause.is_constraint))
 

@@ -176,7 +176,7 @@ CASES = {
     "private caps": Case(private_caps, kinks=((0.3003, 6.016, 6.006),), cause="of client 1", slope_error=1e-5),
     "cone constraint": Case(cone_constraint, kinks=((0.01, 0.2, 0.21),), cause="[0]", slope_error=1e-5),
     "second eigenvalue": Case(
-        second_eigenvalue, kinks=((C, 20 * C, 20 * C + 1e-3),), cause="no constraint", slope_error=1e-5
+        second_eigenvalue, kinks=((C, 20 * C, 20 * C + 1e-3),), cause="inside ", slope_error=1e-5
     ),
     "discrete law": Case(
         discrete_law, 0.0, 2.0, ((0.0, -1, 0.4), (1.0, 0.4, 1)), "abs(x - a)", points=101, slope_error=3e-3
@@ -201,7 +201,7 @@ CASES = {
     "root on one side": Case(
         in_one_variable(lambda x: cp.sqrt(cp.pos(x - C)) - x), kinks=((C, -1, np.inf),), cause="maximum"
     ),
-    "cube root": Case(in_one_variable(opaque(jnp.cbrt)), kinks=((0.0, np.inf, np.inf),), cause="no constraint"),
+    "cube root": Case(in_one_variable(opaque(jnp.cbrt)), kinks=((0.0, np.inf, np.inf),), cause="inside "),
     "opaque beside a smooth switch": Case(
         in_one_variable(lambda x: opaque(lambda a: jnp.abs(a - 0.0152))(x) + cp.square(cp.pos(x - 0.0101))),
         kinks=((0.0152, -1 + 0.0102, 1 + 0.0102),),
@@ -211,7 +211,7 @@ CASES = {
         in_one_variable(lambda x: opaque(lambda a: jnp.abs(a - 0.0152))(x) + 3 * cp.pos(x - 0.0151)),
         kinks=((0.0151, -1, 2), (0.0152, 2, 4)),
     ),
-    "black box": Case(black_box, kinks=((0.3, -0.4, 1.6),), cause="no constraint", points=21, slope_error=1e-6),
+    "black box": Case(black_box, kinks=((0.3, -0.4, 1.6),), cause="inside ", points=21, slope_error=1e-6),
     "black box in single precision": Case(
         in_single_precision, kinks=((0.3, 3 * np.cos(0.9) - 1, 3 * np.cos(0.9) + 1),), points=101, slope_error=1e-2
     ),
@@ -256,7 +256,7 @@ HALF = 0.5e-4 / 3  # CVXPY's floor and ceil round to four decimals
         (lambda x: cp.floor(3 * x), [-HALF, 1 / 3 - HALF], "floor(3 * x)"),
         (lambda x: cp.ceil(3 * x), [HALF, 1 / 3 + HALF], "ceil(3 * x)"),
         (lambda x: 0.5 * cp.sign(x - C) + cp.square(x), [C], "sign"),
-        (opaque(lambda a: jnp.round(3 * a)), [-1 / 6, 1 / 6], "no constraint"),
+        (opaque(lambda a: jnp.round(3 * a)), [-1 / 6, 1 / 6], "inside "),
     ],
 )
 def test_jumps_of_atoms_and_of_opaque_pieces(term: Callable, at: list[float], cause: str) -> None:
