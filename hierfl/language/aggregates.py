@@ -168,6 +168,7 @@ class Worst(RowAggregate):
     """
 
     symbol = "Worst"
+    tail = 0.0  # the share of the rows that it is of; of one row at least
     atom_row: ClassVar[AtomRow] = AtomRow(
         opaque=True,
         range=lambda node, arguments: arguments[0],
@@ -229,6 +230,10 @@ class CVaR(Worst):
             raise DeclarationError(f"CVaR(level={level!r}): the level is a number in [0, 1), such as 0.95; hf.Worst is its limit at 1.")
         self.level = float(level)
         super().__init__(loss)
+
+    @property
+    def tail(self) -> float:  # type: ignore[override]
+        return 1.0 - self.level
 
     def above(self, bound: Any) -> Any:
         return bound + E(cp.pos(self.args[0] - bound)) / (1.0 - self.level)

@@ -145,7 +145,7 @@ class Resolution(NamedTuple):
     """What could be told apart: least slope jump (relative to 1 + |slope|), least separation in t, and what is opaque.
 
     Smooth bends narrower than ``bend`` in t are taken for kinks. Inside what is ``opaque`` kinks are told from the slopes on
-    the window's points, and jumps from the values, ``spacing`` apart: two between neighbouring points are taken for one, or for
+    the window's points, and jumps from the values, ``spacing`` apart: several between neighbouring points are taken for
     none if they cancel. Slopes that grow up to a distance of ``bend`` are taken for infinite. Gaps narrower than the spacing
     are not seen, nor is a constraint of Y(x) that lets go and holds again between two points. ``dropped`` is how many places
     were too many to be looked at.

@@ -139,14 +139,23 @@ class _Search:
         """
         leap, floor = _leap(slope), LEAP * (1.0 + np.abs(slope))
         beside = np.stack([np.append(0.0, leap[:-1]), np.append(leap[1:], 0.0)])
-        explained = np.isin(np.arange(len(leap)), np.searchsorted(t, known) - 1 + np.array([[-1], [0], [1]]))
+        explained = _cells_about(known, t)
         least = np.fmax(floor[1:], floor[:-1]) + OUTLIER * _usual(np.where(explained, np.nan, leap))
         cells = np.flatnonzero((leap > least) & (leap >= beside.max(axis=0)) & ~explained)
         cells = cells[np.argsort(-leap[cells])]
         dropped = max(0, len(cells) - LIMIT)
         spans = [(t[max(0, i - 1)], t[min(len(t) - 1, i + 2)], least[i]) for i in np.sort(cells[:LIMIT])]
-        if self.points.switches.opaque:  # else every kink has a switch
-            spans += self._between_known(t, known, explained & np.isfinite(least), least)[:LIMIT]
+        opaque, found = bool(self.points.switches.opaque), list[KinkPlace]()  # else every kink has a switch
+        spans += self._between_known(t, known, explained & np.isfinite(least), least)[:LIMIT] if opaque else []
+        while spans:  # and then what is left on either side of those that are found
+            more = self._narrowed(spans)
+            found, places = found + more, np.array([place.t for place in more])
+            known, explained = np.append(known, places), _cells_about(places, t) & np.isfinite(least)
+            spans = self._between_known(t, known, explained, least) if opaque and len(found) < LIMIT else []
+        return [place for place in found if not self._is_sampling(place)], dropped
+
+    def _narrowed(self, spans: list[tuple[float, float, float]]) -> list[KinkPlace]:
+        """The place of the largest leap within each span (low, high, threshold), where it is above the threshold at every look."""
         found, without = [], []  # without slopes in most of the span: values say where it is
         while spans:
             fine = np.array([np.linspace(a, b, 7) for a, b, _ in spans])
@@ -166,8 +175,7 @@ class _Search:
                 else:
                     halves.append((row[max(0, cell - 1)], row[min(len(row) - 1, cell + 2)], threshold))
             spans = halves
-        found += _bent_most(self.points, self.line, without, BRACKET * self.line.radius)
-        return [place for place in found if not self._is_sampling(place)], dropped
+        return found + _bent_most(self.points, self.line, without, BRACKET * self.line.radius)
 
     def _breaks(self, t: np.ndarray, value: np.ndarray, slope: np.ndarray, known: np.ndarray) -> list[KinkPlace]:
         """Narrow down the cells over which f changes by other than its slopes say, where no known place explains it."""
@@ -272,6 +280,11 @@ class _Search:
             else:
                 whole.append(jump)
         return whole
+
+
+def _cells_about(places: np.ndarray, t: np.ndarray) -> np.ndarray:
+    """Which cells between points ``t`` (k,) hold one of these places, or are beside one that does: (k - 1,)."""
+    return np.isin(np.arange(len(t) - 1), np.searchsorted(t, places) - 1 + np.array([[-1], [0], [1]]))
 
 
 def _leap(slope: np.ndarray) -> np.ndarray:

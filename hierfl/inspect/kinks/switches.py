@@ -26,6 +26,7 @@ from hierfl.compiler.data.evaluation_nodes import RULES, SUM
 from hierfl.compiler.data.tables import Data
 from hierfl.compiler.expressions.law_kinks import crossed_atoms
 from hierfl.compiler.expressions.program import Program
+from hierfl.language.aggregates import Worst
 from hierfl.language.expectation import SampleAverage
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import ClientParameter
@@ -36,13 +37,15 @@ _OPAQUE_CONES = (PSD, ExpCone, PowCone3D, PowConeND)
 class Switch(NamedTuple):
     """``expression`` changes sign where ``source``, an atom or a constraint of Y(x), changes branch.
 
-    ``smoothed`` is one that a sample carries across zero, whose law makes its mean smooth but where the law's density jumps.
+    ``smoothed`` is one that a sample carries across zero, whose law makes its mean smooth but where the law's density jumps. ``tail`` is for a loss
+    of each row: what changes sign is by how much it exceeds the least loss within that share of its holder's rows.
     """
 
     source: str
     expression: Any
     is_slack: bool = False
     smoothed: bool = False
+    tail: float | None = None
 
 
 def switches_of(
@@ -55,6 +58,8 @@ def switches_of(
         if not sign_changing.is_constant():
             smoothed = crossed is not None and id(expression) in crossed
             yield Switch(expression_text(expression), sign_changing, False, smoothed)
+    if isinstance(expression, Worst):
+        yield Switch(expression_text(expression), expression.args[0], tail=expression.tail)
     for argument in getattr(expression, "args", ()):
         yield from switches_of(argument, laws, inside)
 
@@ -113,7 +118,8 @@ def constraint_switches(constraint: Any, name: str = "") -> Iterator[Switch]:
 def is_opaque(part: Any) -> bool:
     """Whether an atom or a constraint has pieces whose switches cannot be told."""
     row = row_of(part)
-    return (row.opaque and not (row.switches and row.switches(part))) or isinstance(part, _OPAQUE_CONES)
+    told = isinstance(part, Worst) or bool(row.switches and row.switches(part))
+    return (row.opaque and not told) or isinstance(part, _OPAQUE_CONES)
 
 
 TOLERANCE = 1e-11  # projections are exact on their boundary
@@ -306,7 +312,9 @@ class Switches:
             y = answers[row] if answered and answers is not None else answer(index)
             return group.program(compiled.environment(x, y, {**side.party(index).environment, **table.rows(row)}))
 
-        return jax.vmap(one)((rows, holder))
+        found = jax.vmap(one)((rows, holder))
+        tails = (switch.tail for switch in group.switches)
+        return tuple(value if tail is None else value - _edges(value, tail, holder, table.offsets, table.counts) for value, tail in zip(found, tails))
 
     def _answered(self, group: Group) -> bool:
         """Whether each row of the group has a y of its own."""
@@ -346,6 +354,13 @@ class Switches:
                 False,
             )
         return Cause(switch.source, index, owner, at - int(table.offsets[owner_index]), switch.is_slack)
+
+
+def _edges(losses: Array, tail: float, holder: Array, offsets: Array, counts: Array) -> Array:
+    """The least loss within a share of the rows with the largest ones, of the holder of each row, of one row at least."""
+    ordered = losses[jnp.lexsort((-losses, holder))]
+    last = jnp.maximum(jnp.ceil(tail * counts - TOLERANCE).astype(int) - 1, 0)
+    return ordered[(offsets[: len(counts)] + last)[holder]]
 
 
 def _smooth_laws(compiled: CompiledProblem, side: str) -> frozenset[int]:

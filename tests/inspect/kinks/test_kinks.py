@@ -114,6 +114,14 @@ def opaque(function: Callable[[Any], Any]) -> Callable[[cp.Variable], cp.Express
     return lambda x: hf.Function(function, x, name="g")
 
 
+def tail_of_rows(aggregate: Callable[[Any], Any]) -> Callable[[], hf.Problem]:
+    def declared() -> hf.Problem:
+        x, b = cp.Variable(name="x"), hf.Sample(name="b")
+        return minimise(aggregate(cp.abs(x - b)), federation=hf.Federation([hf.Client({b: np.array([0.2, -0.6, 0.5])})]))
+
+    return declared
+
+
 def black_box() -> hf.Problem:
     x = cp.Variable(name="x")
     return hf.Problem(hf.Minimize(server=hf.BlackBox(lambda a: float(abs(a - 0.3)), x, name="b") + cp.square(x)))
@@ -210,6 +218,16 @@ CASES = {
     "opaque beside a kink": Case(
         in_one_variable(lambda x: opaque(lambda a: jnp.abs(a - 0.0152))(x) + 3 * cp.pos(x - 0.0151)),
         kinks=((0.0151, -1, 2), (0.0152, 2, 4)),
+    ),
+    "two of an opaque piece in a cell": Case(
+        in_one_variable(opaque(lambda a: jnp.abs(a - 0.0152) + 0.1 * jnp.abs(a - 0.0171))), kinks=((0.0152, -1.1, 0.9), (0.0171, 0.9, 1.1))
+    ),
+    "worst row": Case(tail_of_rows(hf.Worst), kinks=((-0.05, -1, 1),), cause="row 1", points=11),
+    "tail of a fractional number of rows": Case(
+        tail_of_rows(lambda loss: hf.CVaR(loss, level=0.5)),
+        kinks=((-0.2, -1, -1 / 3), (-0.05, -1 / 3, 1 / 3), (0.35, 1 / 3, 1)),
+        cause="row 2",
+        points=11,
     ),
     "black box": Case(black_box, kinks=((0.3, -0.4, 1.6),), cause="inside ", points=21, slope_error=1e-6),
     "black box in single precision": Case(
