@@ -272,6 +272,7 @@ class LevelTemplate:
         parts = SmoothPieces(lifted)
         objective = parts.taken_out_of(objective)
         written = [([c] if k in whole else as_rows(c)) if c.variables() else [] for k, c in enumerate(rest)]  # others are about x alone
+        written = [[row if row.is_dpp() else parts.bounded(row) for row in rows] for rows in written]
         stuffed, ids = _stuffed(objective, [*(row for rows in written for row in rows), *parts.domain])
         first = tuple(hoisted.parameters)
         added: tuple[LinearMap | LinearCost, ...] = (*maps, *([] if slope is None else [slope]))

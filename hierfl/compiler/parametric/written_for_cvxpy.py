@@ -73,21 +73,39 @@ class SmoothPieces:
             self.pieces.append(SmoothPiece(found, values))
             self.domain += found.atom.domain(found.argument)
             return found.linear(values)
-        if isinstance(node, (multiply, MulExpression)) and (scaled := self._scaled(node)) is not None:
+        if (scaled := self._scaled(node)) is not None:
             return scaled
-        return copy_with(node, self.taken_out_of) if isinstance(node, AffAtom) and node.args else node
+        return copy_with(node, self.taken_out_of) if isinstance(node, AffAtom) and node.args else self.bounded(node)
 
     def _scaled(self, node: Any) -> Any | None:
-        """A parameter times what has kinks and parameters of its own, as that times a bound; None for other products."""
-        place = next((k for k, argument in enumerate(node.args) if not argument.variables() and argument.parameters()), None)
-        rest = None if place is None else node.args[1 - place]
-        if place is None or rest is None or rest.is_affine() or not rest.parameters() or smooth_atom_of(rest) is not None:
+        """A parameter times what has kinks and parameters of its own, as that times a bound; None for others."""
+        place = _scaled_place(node)
+        if place is None or smooth_atom_of(node.args[place]) is not None:
             return None
-        count, inner, bound = len(self.pieces), self.taken_out_of(rest), cp.Variable(rest.shape)
-        if len(self.pieces) > count:
-            return None
-        self.domain.append(inner <= bound if rest.is_convex() else bound <= inner)
-        return node.copy([bound if k == 1 - place else argument for k, argument in enumerate(node.args)])
+        count, inner = len(self.pieces), self.taken_out_of(node.args[place])
+        return None if len(self.pieces) > count else self._with_bound(node, place, inner)
+
+    def bounded(self, node: Any) -> Any:
+        """The tree with all parameters times what is not affine, and has parameters of its own, as those times bounds."""
+        if not node.args or not node.variables() or (isinstance(node, Expression) and node.is_affine()):
+            return node
+        place = _scaled_place(node)
+        return copy_with(node, self.bounded) if place is None else self._with_bound(node, place, self.bounded(node.args[place]))
+
+    def _with_bound(self, node: Any, place: int, inner: Any) -> Any:
+        convex = inner.is_convex()
+        bound = cp.Variable(inner.shape, nonneg=convex and inner.is_nonneg(), nonpos=not convex and inner.is_nonpos())
+        self.domain.append(inner <= bound if convex else bound <= inner)
+        return node.copy([bound if k == place else argument for k, argument in enumerate(node.args)])
+
+
+def _scaled_place(node: Any) -> int | None:
+    """Which argument a parameter is multiplied by, where that is not affine and has parameters of its own."""
+    if not isinstance(node, (multiply, MulExpression)):
+        return None
+    factor = next((k for k, argument in enumerate(node.args) if not argument.variables() and argument.parameters()), None)
+    rest = None if factor is None else node.args[1 - factor]
+    return None if factor is None or rest.is_affine() or not rest.parameters() else 1 - factor
 
 
 def _bound_of_argument(node: Any) -> tuple[cp.Variable, Constraint] | None:

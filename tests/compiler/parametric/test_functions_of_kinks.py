@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -199,3 +200,31 @@ def test_samples_with_an_absolute_value_are_solved_together(monkeypatch):
     f = hf.Problem(hf.Minimize(clients=hf.E(cp.sum(y))), lower, federation=hf.Federation([hf.Client({a: rows})])).implicit
     monkeypatch.setattr(LevelSolver, "answer", lambda *_: pytest.fail("a row was solved alone"))
     assert f(0.5) == pytest.approx(np.mean(rows[:, 0] + 0.5), abs=1e-9)
+
+
+OF_OWNERS: dict[str, Callable[[Any, Any, cp.Variable], cp.Expression]] = {
+    "worst of weighted losses": lambda w, r, y: cp.maximum(w * cp.abs(r @ y - 1), cp.square(y[0]), 0.1),
+    "over a bound": lambda w, r, y: cp.pos(w * cp.square(r @ y - 1) + w * cp.abs(y[1]) - 0.2),
+    "exp of a weighted loss": lambda w, r, y: cp.exp(w * cp.huber(r @ y - 1, 0.3) - 1),
+    "length of weighted losses": lambda w, r, y: cp.norm(cp.hstack([w * cp.pos(r @ y + 1), cp.abs(y[1])])),
+    "largest two": lambda w, r, y: cp.sum_largest(w * cp.abs(cp.hstack([r @ y - 1, r @ y, y[1]])), 2),
+}
+
+
+@pytest.mark.parametrize("place", ["cost", "row"])
+@pytest.mark.parametrize("name", OF_OWNERS)
+def test_losses_that_owners_weigh_within_what_has_kinks(name: str, place: str) -> None:
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    w, r = hf.ClientParameter(name="w", nonneg=True), hf.ClientParameter(2, name="r")
+    term = OF_OWNERS[name]
+    rows = [term(w, r, y) <= 2 + cp.square(x[0])] if place == "row" else []
+    level = hf.ArgMin(y, cp.sum_squares(y - x) + (term(w, r, y) if place == "cost" else 0), rows, scope="client")
+    numbers = [(0.7, np.array([1.0, -0.5])), (1.6, np.array([0.3, 0.8]))]
+    federation = hf.Federation([hf.Client({}, {w: weight, r: row}) for weight, row in numbers])
+    found = hf.Problem(hf.Minimize(clients=cp.sum(y)), level, federation=federation).implicit
+    for at in (np.array([1.2, -0.4]), np.array([-0.9, 0.6])):
+        for mine, (weight, row) in zip(found.response(at), numbers):
+            z = cp.Variable(2)
+            own = [term(weight, row, z) <= 2 + at[0] ** 2] if place == "row" else []
+            cp.Problem(cp.Minimize(cp.sum_squares(z - at) + (term(weight, row, z) if place == "cost" else 0)), own).solve(solver="CLARABEL")
+            assert np.ravel(mine) == pytest.approx(np.ravel(z.value), abs=2e-5)
