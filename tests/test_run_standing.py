@@ -157,6 +157,9 @@ def test_a_jump_beside_a_point_at_rest_is_told_and_a_constant_is_called_flat() -
     assert "from -2 to 2" in jump_beside(problem.compile(progress=False), beside, float(problem.implicit(beside)))
     flat = hf.Problem(hf.Minimize(v), hf.ArgMin(v, cp.square(v - 2) + 0 * u[0]), [cp.abs(u) <= 2]).solve(progress=False)
     assert "x does not matter" in flat.standing
+    kept = hf.ArgMin(v, 0.5 * cp.square(v - u[0]) + cp.abs(v))  # v = 0 as long as |u[0]| <= 1
+    least = hf.Problem(hf.Minimize(cp.square(v - 2) + 0.1 * cp.sum_squares(u)), kept, [cp.abs(u) <= 0.5]).solve(x0=np.zeros(2), progress=False)
+    assert least.value == 4.0 and "flat" not in least.standing and str(least).startswith("ImplicitBundle(): at rest")
 
 
 def least_squares(rng: Any, scale: float, weight: float, constraints: Any = lambda x: []) -> tuple[Any, Any, Any, Any]:

@@ -184,7 +184,8 @@ def rest_of(compiled: CompiledProblem, result: Result) -> Rest:
         verdict, near = RUNS_AWAY, near._replace(distance_estimate=UNKNOWN)
     gained, error = (UNKNOWN, UNKNOWN) if drift is None else drift[:2]
     rest = Rest(verdict, *near[:-1], gained, error, jump=jump)
-    if verdict == AT_REST and near.slope == 0.0 and objective.size > 1 and not np.ptp(objective) and not near.value_bound < np.inf:
+    still = near.slope == 0.0 and objective.size > 1 and not np.ptp(objective) and not near.value_bound < np.inf
+    if verdict == AT_REST and still and all(found is not None and found[0] == value for found in _around(compiled, x)):
         return replace(rest, words="f was the same at every point that was asked, and its slope 0: it is flat here, or x does not matter to it")
     return replace(rest, words=words_of(rest, objective.size, near.why_not, result.ended == AT_REST, away))
 
@@ -282,6 +283,13 @@ def _value_and_slope(compiled: CompiledProblem, x: np.ndarray) -> tuple[float, n
     return (float(evaluation.value), slope) if np.isfinite(evaluation.value) and np.isfinite(slope).all() else None
 
 
+def _around(compiled: CompiledProblem, x: np.ndarray) -> list[tuple[float, np.ndarray] | None]:
+    """f and its gradients at some points of X on either side of x, None where it has none: what a slope of 0 does not tell."""
+    way = np.cos(np.arange(1.0, x.size + 1.0) ** 2)
+    lengths = (1.0 + np.linalg.norm(x)) / np.linalg.norm(way) * np.array([sign * length for length in LENGTHS[:-1] for sign in (1.0, -1.0)])
+    return [_value_and_slope(compiled, point) for point in on_upper_set(compiled, x + lengths[:, None] * way)]
+
+
 def _against(compiled: CompiledProblem, value: float) -> str:
     """What speaks against looking at f near x; empty where nothing does."""
     objective = compiled.declaration.objective
@@ -317,11 +325,10 @@ class _Look:
     def nearby(self) -> Nearby:
         if self.steep == 0.0:
             modulus = _modulus_of(self.compiled)
-            still = Nearby(slope=0.0, gain=0.0)
             if modulus is None:
-                return still
-            away = 0.0 if modulus else float("inf")
-            return still._replace(value_bound=0.0, modulus=modulus, distance_bound=away)
+                lowest = min((found[0] for found in _around(self.compiled, self.x) if found is not None), default=self.value)
+                return Nearby(slope=0.0, gain=max(0.0, self.value - lowest))
+            return Nearby(slope=0.0, gain=0.0, value_bound=0.0, modulus=modulus, distance_bound=0.0 if modulus else float("inf"))
         hessian = self._hessian()
         short = LENGTHS[0] * self.size / self.steep
         slope = self.steep if self.free else float(np.linalg.norm(self.x - self._projected(short))) / short
