@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.linalg import lstsq
 from scipy.linalg.lapack import dgecon, dgetrf, dgetrs
 from scipy.sparse.linalg import splu
 from threadpoolctl import ThreadpoolController
@@ -173,12 +174,12 @@ REGULAR = 1e-9  # the inverse of a condition number, from which a linear system 
 
 
 def solved_or_shortest(system: np.ndarray, right: np.ndarray, faint: float) -> tuple[np.ndarray, int]:
-    """(the solution, the rank): the shortest of least squares where it is not the only one, which takes ten times as long.
+    """(the solution, the rank): the shortest of least squares where it is not the only one.
 
-    Singular values count from ``faint`` times the largest.
+    What is below ``faint`` times the largest counts as none, in a pivoted QR factorisation: one by singular values may not come to an end.
     """
     factors, pivots, info = dgetrf(system)
     if not info and dgecon(factors, np.abs(system).sum(axis=0).max(initial=0.0))[0] > REGULAR:
         return np.asarray(dgetrs(factors, pivots, right)[0]), len(system)
-    found, _, rank, _ = np.linalg.lstsq(system, right, rcond=faint)
+    found, _, rank, _ = lstsq(system, right, cond=faint, lapack_driver="gelsy", check_finite=False)
     return np.asarray(found), int(rank)
