@@ -37,7 +37,7 @@ def test_advice_on_sets() -> None:
     (affine,) = declared([turning]).explain()["Y(x)"]
     assert "factorised for each x" in affine.cost and "keep the matrix of the equations constant" in affine.advice
     (plain,) = declared([cp.norm(Y - X) <= 1]).explain()["Y(x)"]
-    assert plain.advice == ""
+    assert plain.advice == "" and "better:" not in str(plain) and str(program).endswith(f"better: {program.advice}")
 
 
 def test_advice_on_lower_levels() -> None:

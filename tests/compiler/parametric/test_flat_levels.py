@@ -113,3 +113,13 @@ def test_what_the_objective_barely_decides_is_followed(least: float) -> None:
     problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(y - c)), hf.ArgMin(y, cp.sum_squares(a @ y - x)))
     inverse, at = np.linalg.pinv(a), rng.normal(size=3)
     near(problem.implicit.gradient(at), 2 * inverse.T @ (inverse @ at - c), 1e-7)
+
+
+def test_the_one_of_many_owners_that_has_several_solutions_is_named() -> None:
+    """All hold the same rows with the same multipliers; only what they weigh tells them apart."""
+    x, y, w = cp.Variable(name="x"), cp.Variable(2, name="y"), hf.ClientParameter(name="w", nonneg=True)
+    level = hf.ArgMin(y, w * cp.square(y[0] - x) - y[1], [y >= 0.25, y <= 1], scope="client")
+    federation = hf.Federation([hf.Client({}, {w: weight}) for weight in (1.0, 0.0, 2.0)])
+    implicit = hf.Problem(hf.Minimize(clients=y[0]), level, [cp.abs(x) <= 1], federation).implicit
+    with pytest.warns(hf.LowerLevelWarning, match="lower level of client 1 has several solutions"):
+        assert implicit.response(0.5) == pytest.approx(np.array([[0.5, 1], [0.25, 1], [0.5, 1]]))

@@ -169,6 +169,7 @@ def test_the_conditions_of_theorem_2(solver: ZOHFL, told: str, checked: tuple[An
     assert theorem.applies == (told == "pppp")
     if told[1] == "v" and "p = 1/2" in found["steps square-summable"].reason:
         assert "the paper's own experiments" in found["steps square-summable"].reason
+    assert told[0] != "v" or found["steps nonsummable"].reason.endswith("x cannot move far")
 
 
 @pytest.mark.parametrize(
@@ -177,9 +178,10 @@ def test_the_conditions_of_theorem_2(solver: ZOHFL, told: str, checked: tuple[An
 )
 def test_the_conditions_of_proposition_1(steps: Any, told: str, checked: tuple[Any, Any]) -> None:
     _, below = ZOHFL(lower=ProjectedSGD(step_size=steps)).asymptotics(*checked)
-    found = {h.name: h.status for h in below.hypotheses}
+    found = {h.name: h for h in below.hypotheses}
     assert below.name == "[HFL] Proposition 1 (ii)" and below.applies == (told == "pp")
-    assert "".join(found[f"lower steps {name}"][0] for name in ("nonsummable", "square-summable")) == told
+    assert "".join(found[f"lower steps {name}"].status[0] for name in ("nonsummable", "square-summable")) == told
+    assert told[0] != "v" or found["lower steps nonsummable"].reason.endswith("y cannot move far")
     assert ZOHFL(lower=Exact()).asymptotics(*checked)[1:] == ()
 
 
