@@ -253,11 +253,16 @@ def tails_of(part: Any) -> list[Worst]:
 
 def without_tails(expression: Expression, bounds: Sequence[Any]) -> Expression:
     """An expression whose least value over the ``bounds``, one for each aggregate of a tail, is that of the expression."""
-    over = dict(zip(map(id, tails_of(expression)), bounds))
+    return tails_replaced(expression, [tail.above(bound) for tail, bound in zip(tails_of(expression), bounds)])
+
+
+def tails_replaced(expression: Expression, others: Sequence[Any]) -> Expression:
+    """The expression with others in the place of its aggregates of a tail."""
+    over = dict(zip(map(id, tails_of(expression)), others))
 
     def replaced(part: Any) -> Any:
         if id(part) in over:
-            return part.above(over[id(part)])
+            return over[id(part)]
         return part.copy([replaced(one) for one in part.args]) if tails_of(part) else part
 
     return replaced(expression)

@@ -103,9 +103,10 @@ def _scaled_place(node: Any) -> int | None:
     """Which argument a parameter is multiplied by, where that is not affine and has parameters of its own."""
     if not isinstance(node, (multiply, MulExpression)):
         return None
-    factor = next((k for k, argument in enumerate(node.args) if not argument.variables() and argument.parameters()), None)
-    rest = None if factor is None else node.args[1 - factor]
-    return None if factor is None or rest.is_affine() or not rest.parameters() else 1 - factor
+    for factor, rest in (node.args, node.args[::-1]):
+        if not factor.variables() and factor.parameters():
+            return None if rest.is_affine() or not rest.parameters() else int(rest is node.args[1])
+    return None
 
 
 def _bound_of_argument(node: Any) -> tuple[cp.Variable, Constraint] | None:

@@ -25,7 +25,7 @@ from hierfl.atoms.formulas import as_array, reduced
 from hierfl.atoms.table import row_of
 from hierfl.errors import IncompatibleSolverError
 from hierfl.language.calculus.jax_derivative import Pullback
-from hierfl.language.expectation import SampleAverage
+from hierfl.language.expectation import RowAggregate, SampleAverage
 from hierfl.language.printing.text import expression_text
 
 LONG = 2_000  # terms of a product, from which its longer factor is an unknown of its own
@@ -123,6 +123,19 @@ class Definition(NamedTuple):
         return values[self.place] - self.at(values), slopes
 
 
+class EndOfTail(NamedTuple):
+    """``unknown[place]``, which is free, is best at the least value within that share of the parts with the largest ones."""
+
+    place: int
+    parts: list[Any]
+    share: float
+
+    def at(self, values: Sequence[float] | np.ndarray) -> float:
+        """The best value."""
+        found = np.sort([Polynomial.of(part).at(values) for part in self.parts])[::-1]
+        return float(found[max(int(np.ceil(self.share * len(found) - 1e-11)) - 1, 0)])
+
+
 def _x_log_x(v: float) -> float:
     return v * np.log(v) if v else 0.0
 
@@ -149,6 +162,7 @@ class Unknowns:
     whole: list[bool] = field(default_factory=list)
     definitions: list[Definition] = field(default_factory=list)
     inequalities: list[Polynomial] = field(default_factory=list)
+    tails: list[EndOfTail] = field(default_factory=list)
     _known: dict[Any, Polynomial] = field(default_factory=dict)
 
     def new(self, low: float = -np.inf, high: float = np.inf, whole: bool = False) -> int:
@@ -218,10 +232,19 @@ class Unknowns:
             first = 0.5 * (first + part + self.defined("abs", first - part))
         return first
 
+    def end_of_tail(self, parts: list[Any], share: float) -> Polynomial:
+        """A free unknown, whose best value is the least within a share of the parts with the largest ones."""
+        place = self.new()
+        self.tails.append(EndOfTail(place, parts, share))
+        return Polynomial({(place,): 1.0})
+
     def completed(self, values: np.ndarray) -> np.ndarray:
         """The values with those of defined unknowns, which follow from the others'."""
-        for definition in self.definitions:
-            values[definition.place] = definition.at(values)
+        rows: list[Definition | EndOfTail] = list(self.definitions)
+        for tail in self.tails:  # before all that mentions it
+            rows.insert(next((k for k, row in enumerate(rows) if row.place > tail.place), len(rows)), tail)
+        for row in rows:
+            values[row.place] = row.at(values)
         return values
 
 
@@ -260,6 +283,8 @@ class Translator:
             if isinstance(node, SampleAverage):
                 assert average is not None, "a mean where there are no rows"
                 return average(node, environment)
+            if isinstance(node, RowAggregate):
+                raise self._untranslated(node)
             return self._value(node, [visit(argument) for argument in node.args])
 
         return visit(expression)

@@ -13,11 +13,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import cvxpy as cp
 import jax.numpy as jnp
 import numpy as np
 from cvxpy.constraints import SOC, Equality, Inequality, NonNeg, NonPos, Zero
 
 from hierfl.analysis.enclosure import enclose
+from hierfl.atoms.algebra import addends
 from hierfl.atoms.formulas import as_array
 from hierfl.atoms.intervals import Interval
 from hierfl.compiler.compiled_problem import CompiledProblem
@@ -47,6 +49,7 @@ from hierfl.inspect.proved.polynomials import Entries, Environment, Polynomial, 
 from hierfl.inspect.proved.quotients import Quotient, with_quotients
 from hierfl.inspect.proved.squares import as_squares
 from hierfl.inspect.proved.tied_level import TiedLevel, told_worst
+from hierfl.language.aggregates import tails_of, tails_replaced, without_tails
 from hierfl.language.coupled import CLIENTS_MEAN, FEDERATION, ROW, CoupledCondition
 from hierfl.language.expectation import SampleAverage, total
 from hierfl.language.printing.text import expression_text
@@ -239,7 +242,7 @@ class _Writer:
             if one.kind == ROW:
                 self._of_rows(one, clients, index, decisions, of_rows)
                 continue
-            sides.append([self._of_party(side, clients, index, decisions, of_rows) for side in (one.left, one.right)])
+            sides.append([self._of_party(side, sign, clients, index, decisions, of_rows) for side, sign in zip((one.left, one.right), (0.0, 0.0) if one.equality else (1.0, -1.0))])
         if one.kind == CLIENTS_MEAN:
             shares = np.asarray(compiled.coupled.shares(one, clients), float)
             together = [_mean_of(side, shares) for side in zip(*sides)]
@@ -440,27 +443,24 @@ class _Writer:
         if objective.clients is not None:
             for index in range(clients.size):
                 own_y = answers[index] if scope == "client" else shared
-                value = self._mean(objective.clients, clients, index, {**x, **own_y}, answers if scope == "sample" else [])
-                yield float(clients.weights[index]), value
+                value = self._of_party(objective.clients, compiled.sign, clients, index, {**x, **own_y}, answers if scope == "sample" else [])
+                yield float(clients.weights[index]), value.ravel()[0]
         if objective.server is not None and data.server is not None:
-            yield 1.0, self._mean(objective.server, data.server, 0, {**x, **shared}, [])
-
-    def _mean(
-        self, term: Any, population: Population, place: int, decisions: Environment, of_rows: list[dict[int, Entries]]
-    ) -> Any:
-        """A term of one party, with its data; ``of_rows`` has y of each row of all parties, in sample scope."""
-        return self._of_party(term, population, place, decisions, of_rows).ravel()[0]
+            yield 1.0, self._of_party(objective.server, compiled.sign, data.server, 0, {**x, **shared}, []).ravel()[0]
 
     def _of_party(
-        self, term: Any, population: Population, place: int, decisions: Environment, of_rows: list[dict[int, Entries]]
+        self, term: Any, sign: float, population: Population, place: int, decisions: Environment, of_rows: list[dict[int, Entries]]
     ) -> Entries:
-        """The same of an expression of any shape."""
+        """An expression with the data of one party; ``of_rows`` has y of each row of all parties, in sample scope. Tails of rows are the least over bounds that
+        are unknowns, where less of ``sign`` times the expression is wanted (0: neither less nor more is).
+        """
         compiled, party = self.compiled, population.party(place)
         below = {variable.id for variable in compiled.lower.variables} if of_rows else set()
         answered = compiled.row_table(population) if of_rows else -1
 
-        def average(node: SampleAverage, environment: Environment) -> Entries:
-            leaves = {leaf.id for leaf in [*node.per_sample.parameters(), *node.per_sample.variables()]}
+        def each_row(node: Any, expression: Any, environment: Environment) -> tuple[np.ndarray, list[Entries]]:
+            """(shares, values) of the rows that an average or a tail is of."""
+            leaves = {leaf.id for leaf in [*expression.parameters(), *expression.variables()]}
             (number,) = {
                 k for k, table in enumerate(population.tables) if leaves & set(table.samples) or (k == answered and leaves & below)
             }
@@ -475,14 +475,34 @@ class _Writer:
             for k, row in enumerate(numbers):
                 own_y = of_rows[row] if number == answered else {}
                 own = {**environment, **{leaf: value[k] for leaf, value in rows.items()}, **own_y}
-                values.append(self.translator(node.per_sample, own, average).ravel())
-            factor = float(count) if isinstance(node, total) else 1.0
+                values.append(self.translator(expression, own, average).ravel())
+            return shares, values
+
+        def average(node: SampleAverage, environment: Environment) -> Entries:
+            shares, values = each_row(node, node.per_sample, environment)
+            factor = float(len(shares)) if isinstance(node, total) else 1.0
             means = [Polynomial.sum_of(zip(factor * shares, column)) for column in zip(*values)]
             return np.array([*means, None], dtype=object)[:-1].reshape(tuple(node.shape))
 
-        own = {leaf: np.asarray(value, float) for leaf, value in party.environment.items()}
-        value: Entries = self.translator(term, {**own, **decisions}, average)
+        own = {**{leaf: np.asarray(value, float) for leaf, value in party.environment.items()}, **decisions}
+        if tails := tails_of(term):
+            _require_less_of_tails(term, sign)
+            bounds = [cp.Variable() for _ in tails]
+            for tail, bound in zip(tails, bounds):
+                values = [value[0] for value in each_row(tail, tail.args[0], own)[1]]
+                own[bound.id] = as_array([self.program.unknowns.end_of_tail(values, tail.tail)], ())
+            term = without_tails(term, bounds)
+        value: Entries = self.translator(term, own, average)
         return value
+
+
+def _require_less_of_tails(term: Any, sign: float) -> None:
+    """Refuse tails of rows of which more is wanted, or as much as of something else: they are no least values then."""
+    for part in addends(term):
+        tails = tails_of(part)
+        known = tails_replaced(part, [cp.pos(cp.Variable()) for _ in tails])
+        if tails and not (known.is_convex() if sign > 0 else sign < 0 and known.is_concave()):
+            raise refuse(f"tails of rows that are minimised, or bounded above: {expression_text(part)} is not.")
 
 
 def _mean_of(each: Sequence[Entries], shares: np.ndarray) -> Entries:

@@ -56,6 +56,8 @@ def rows(constraint: Any) -> hf.Problem:
         (lambda: taxed(lambda y, cap: hf.E(y) == 2), 2.7),
         (lambda: rows(lambda z: z <= 1), 4.0),
         (lambda: rows(lambda z: hf.E(z) <= 1), 3.0),
+        (lambda: rows(lambda z: hf.CVaR(z, level=0.25) <= 1), 3.5),  # of the second client 1.5 rows, of which one is 0
+        (lambda: rows(lambda z: hf.Worst(z) <= 2), 3.0),
         (lambda: rows(lambda z: hf.E(hf.E(z)) <= 0.5), 3.0),
     ],
 )

@@ -185,6 +185,24 @@ def test_averages_weights_and_scopes_against_formulas() -> None:
     assert np.shape(found.y) == (3,) and np.shape(next(iter(found.multipliers.values()), np.zeros(3)))[0] == 3
 
 
+@pytest.mark.parametrize(("level", "least", "x"), [(None, 0.55, -0.05), (0.5, 0.55, -0.05), (1 / 3, 0.55, 0.1), (0.0, 1.1 / 3, 0.2)])
+def test_tails_of_rows_are_least_over_their_bounds(level: float | None, least: float, x: float) -> None:
+    at, y, b = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="b")
+    federation = hf.Federation([hf.Client({b: np.array([0.2, -0.6, 0.5])})])
+    loss = cp.abs(y - b)
+    tail = hf.Worst(loss) if level is None else hf.CVaR(loss, level=level)
+
+    def found(objective: Any) -> Any:
+        lower = hf.ArgMin(y, cp.square(y - at), scope="client")
+        return hf.Problem(objective, lower, [cp.abs(at) <= 1], federation).reference(certificate="global", progress=False)
+
+    for best, sign in ((found(hf.Minimize(clients=2 * tail)), 2), (found(hf.Maximize(clients=-tail)), -1)):
+        assert best.status == "proved" and best.value == pytest.approx(sign * least, abs=1e-6)
+        assert best.x == pytest.approx(x, abs=1e-4) or level == 1 / 3  # there f is flat between -0.2 and 0.35
+    with pytest.raises(hf.IncompatibleSolverError, match="tails of rows that are minimised, or bounded above"):
+        found(hf.Maximize(clients=tail))
+
+
 def test_a_problem_in_x_alone_and_second_order_cones_on_x() -> None:
     x = cp.Variable(2, name="x")
     found = proved(hf.Problem(hf.Minimize(server=x[0] * x[1] + sin(x[0])), constraints=[cp.norm(x) <= 1]))
