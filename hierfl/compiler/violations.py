@@ -70,7 +70,8 @@ class Violation:
 
 
 class Violations(Shown, Mapping[str, Violation]):
-    """The violations of all conditions, by constraint: its text, or the CVXPY constraint itself; empty where no constraint mentions y.
+    """The violations of all conditions, by constraint: its text, with " (2)" after it for a second one that reads alike, or the CVXPY constraint itself; empty
+    where no constraint mentions y.
 
     Examples
     --------
@@ -80,11 +81,13 @@ class Violations(Shown, Mapping[str, Violation]):
     (False, 1.0)
     """
 
-    def __init__(self, told: Sequence[Violation] = ()) -> None:
-        self._told = {one.constraint: one for one in told}
+    def __init__(self, told: Sequence[Violation] = (), of: Sequence[Constraint] = ()) -> None:
+        alike = [sum(other.constraint == one.constraint for other in told[:place]) for place, one in enumerate(told)]
+        self._told = {f"{one.constraint} ({before + 1})" if before else one.constraint: one for one, before in zip(told, alike)}
+        self._names = {constraint.id: name for constraint, name in zip(of, self._told)}
 
     def __getitem__(self, constraint: str | Constraint) -> Violation:
-        name = constraint if isinstance(constraint, str) else expression_text(constraint)
+        name = constraint if isinstance(constraint, str) else self._names.get(constraint.id) or expression_text(constraint)
         if name not in self._told:
             raise KeyError(f"{name!r}: {near_names(name, tuple(self._told))}")
         return self._told[name]
@@ -139,8 +142,8 @@ class Violations(Shown, Mapping[str, Violation]):
         """Those at x (n,) and the owners' y (leading axis as from ``solve_all``)."""
         if not compiled.coupled.conditions:
             return cls()
-        sides = sides_at(compiled, np.asarray(x, float), answers)
-        return cls([_violation(compiled, *pair) for pair in zip(compiled.coupled.conditions, sides)])
+        conditions, sides = compiled.coupled.conditions, sides_at(compiled, np.asarray(x, float), answers)
+        return cls([_violation(compiled, *pair) for pair in zip(conditions, sides)], [one.constraint for one in conditions])
 
 
 @double_precision

@@ -179,6 +179,7 @@ EDGE = "at the edge of where f has values"
 UNBOUNDED = "f seems unbounded below"
 # of a step: the least decrease, its share where f has no value, the longest one in radii so far, and the shares tried at most
 ENOUGH, MISSING, FAR = 0.1, 0.2, 10.0
+STEEP = 1e6  # times f and what is promised, that f rises by where its slope says nothing of here
 SHORTEST, FURTHEST = 1e-10, 64.0
 ALIKE, ROUNDING = 10.0, 1e-15  # how many times itself f may fall in the last epoch; what of a fall is nothing
 NOTHING = 1e-20  # of what a first step promised, to a later one
@@ -314,6 +315,8 @@ class Descent:
                     yield from self._further(x, step)
                 self.bundle.learn(before)
                 return True
+            elif tried.value - value > STEEP * (step.decrease + self._scale):
+                share *= MISSING
             else:
                 cuts = self.bundle.cuts(tried, step)
                 self.bundle.add(tried)

@@ -59,7 +59,7 @@ KINDS = ("model", "robust", "clustered")
 FAR = 0.05  # standard errors from the estimator, at which a point is none
 SINGULAR = 1e-11  # the least eigenvalue of a Hessian of unit diagonal, below which entries are not told apart
 ESTIMABLE = 1e-6  # of a direction that the rows do not tell, the most that an entry which they tell has
-RUN_OFF = (0.05, 5.0)  # the greatest |z| and the least |estimate| of an entry that looks as if it ran off
+RUN_OFF = (0.05, 5.0)  # of an entry that looks as if it ran off: the most |z|, and share of that error of rows, and beside a penalty the least |estimate|
 FEW = 30  # clusters, below which the sandwich is rough
 BINDS = 1e-7  # of the size of a constraint's sides
 SHOWN = 40  # rows of a printed table
@@ -361,7 +361,12 @@ class _Estimator:
                 groups = len(counts)
                 score = score * (groups / (groups - 1) * (rows - 1) / (rows - p) if kind == "clustered" else rows / (rows - p))
             covariance, notes = inverse @ score @ inverse, []
-        self._require_estimate(sums, inverse, covariance, whose, client)
+        rows_spread = np.sqrt(np.diag(inverse @ sums.outer.sum(axis=0) @ inverse))
+        penalised = np.abs(sums.without).max() > 1e-12 * (1.0 + np.abs(sums.gradient).max())
+        off = self._ran_off(estimate, rows_spread, covariance if kind == "model" else self._information(sums, inverse, counts, client), penalised)
+        self._require_estimate(sums, inverse, np.where(off, np.inf, np.maximum(np.sqrt(np.diag(covariance)), rows_spread)), whose, client)
+        if kind != "model":  # whose rows pull no more where there is no maximum, which is no certainty
+            covariance = np.where(off | off[:, None], np.nan, covariance)
         learned = np.diag(sums.outer.sum(axis=0))
         untold = told.all() & (learned == 0.0) & learned.any()
         if untold[asked].any():  # a column of zeros beside a penalty, whose curvature is no information
@@ -369,15 +374,14 @@ class _Estimator:
             notes.append(f"no row{whose} tells of {', '.join(names[place] for place in asked if untold[place])}: what is estimated there is the penalty's alone, without a standard error")
         if kind == "clustered":
             notes.append(f"{len(counts)} clusters" + (": so few make these errors rough" if len(counts) < FEW else ""))
+        if off[asked].any():
+            apart = ", ".join(names[place] for place in asked if off[place])
+            notes.append(f"{apart}: so little curvature may mean that the likelihood has no maximum (separation): look at the rows, or add a ridge penalty")
         names = tuple(names[place] for place in asked)
-        spread = np.sqrt(np.diag(covariance))
-        off = [n for n, b, se in zip(names, estimate[asked], spread[asked]) if abs(b) < RUN_OFF[0] * se and abs(b) > RUN_OFF[1]]
-        if off:
-            notes.append(f"{', '.join(off)}: so large beside a z so small may mean that the likelihood has no maximum (separation): look at the rows, or add a ridge penalty")
         federation = self.oracles.declaration.federation
         if federation is not None and getattr(federation, "moments", None) is not None:
             notes.append("numeric columns are standardised: their numbers are per standard deviation (federation.moments)")
-        if np.abs(sums.without).max() > 1e-12 * (1.0 + np.abs(sums.gradient).max()):
+        if penalised:
             notes.append("penalised: estimates are drawn towards the penalty's minimum, and the intervals do not count that")
         estimate, covariance = estimate[asked], covariance[np.ix_(asked, asked)]
         return Inference(names, estimate, 0.5 * (covariance + covariance.T), kind, level, rows, tuple(notes))
@@ -389,13 +393,13 @@ class _Estimator:
 
     def _model(self, sums: RowSums, inverse: np.ndarray, counts: np.ndarray, p: int, client: int | None) -> tuple[np.ndarray, list[str]]:
         """c phi H^-1; of the entries ``p`` are told apart."""
-        weights = np.asarray(self.oracles.static_data.clients.weights) if client is None else np.ones(1)
-        summed = {isinstance(one, total) for one in self.loss.averages}
         if len(self._tables) > 1:
             raise SettingError("inference(kind='model'): the loss is of several tables, whose rows weigh differently: take kind='robust'.")
-        if len(summed) > 1:
+        if len({isinstance(one, total) for one in self.loss.averages}) > 1:
             raise SettingError("inference(kind='model'): the loss has means beside totals, so that rows weigh differently: take kind='robust'.")
-        shares = weights * self._factors(sums) / (1.0 if summed.pop() else counts)
+        if np.any(np.ptp(sums.factors, axis=1) > 1e-12 * sums.factors[:, 1]):
+            raise SettingError("inference(kind='model'): several losses are added with different factors: take kind='robust'.")
+        shares = self._shares(sums, counts, client)
         if np.ptp(shares) > 1e-9 * shares.max():
             raise SettingError(
                 "inference(kind='model'): rows of different clients weigh differently, and the loss is no log-likelihood of all rows. Take "
@@ -416,20 +420,34 @@ class _Estimator:
                 raise SettingError(f"inference: {rows} rows{whose} are not enough for a dispersion beside {p} estimates: take kind='robust'.")
             dispersion = 2.0 * sums.loss.sum() / shares[0] / freedom
             return shares[0] * dispersion * inverse, [f"dispersion {dispersion:.6g}, from {freedom} degrees of freedom"]
-        likely = all(isinstance(one, Cox) for one in self.loss.averages) or any(isinstance(a, cp.logistic | cp.exp | HazardLoss) for one in inner for a in nodes_of(one))
-        return shares[0] * inverse, [] if likely else ["the loss is taken for the negative logarithm of a likelihood; kind='robust' need not be"]
+        return shares[0] * inverse, [] if self._is_likelihood else ["the loss is taken for the negative logarithm of a likelihood; kind='robust' need not be"]
+
+    def _shares(self, sums: RowSums, counts: np.ndarray, client: int | None) -> np.ndarray:
+        """What a row of each client weighs."""
+        weights = np.asarray(self.oracles.static_data.clients.weights) if client is None else np.ones(1)
+        summed = isinstance(self.loss.averages[0], total)
+        return np.asarray(weights * sums.factors[:, 1] / (1.0 if summed else counts))
+
+    @property
+    def _is_likelihood(self) -> bool:
+        """Whether the loss looks like the negative logarithm of one whose rows have curvature of their own."""
+        inner = [one.per_sample for one in self.loss.averages if not isinstance(one, RowAggregate)]
+        return all(isinstance(one, Cox) for one in self.loss.averages) or any(isinstance(a, cp.logistic | cp.exp | HazardLoss) for one in inner for a in nodes_of(one))
+
+    def _information(self, sums: RowSums, inverse: np.ndarray, counts: np.ndarray, client: int | None) -> np.ndarray:
+        """The inverse information of a likelihood whose rows weigh what they weigh on average; of another loss nothing."""
+        return self._shares(sums, counts, client) @ counts / counts.sum() * inverse if self._is_likelihood else np.zeros_like(inverse)
 
     @staticmethod
-    def _factors(sums: RowSums) -> np.ndarray:
-        """By what every client's objective multiplies what is of its rows, ``2`` in ``2 * hf.E(loss)``."""
-        if np.any(np.ptp(sums.factors, axis=1) > 1e-12 * sums.factors[:, 1]):
-            raise SettingError("inference(kind='model'): several losses are added with different factors: take kind='robust'.")
-        return np.asarray(sums.factors[:, 1])
+    def _ran_off(estimate: np.ndarray, rows_spread: np.ndarray, information: np.ndarray, penalised: bool) -> np.ndarray:
+        """Which entries look as if the likelihood had no maximum along them: without curvature, and with rows that pull even less."""
+        spread = np.sqrt(np.diag(information))
+        large = (np.abs(estimate) > RUN_OFF[1]) | (not penalised)
+        return np.asarray(large & (np.abs(estimate) < RUN_OFF[0] * spread) & (rows_spread < RUN_OFF[0] * spread))
 
-    def _require_estimate(self, sums: RowSums, inverse: np.ndarray, covariance: np.ndarray, whose: str, client: int | None) -> None:
+    def _require_estimate(self, sums: RowSums, inverse: np.ndarray, spread: np.ndarray, whose: str, client: int | None) -> None:
         """The point is where the gradient vanishes, to a small part of a standard error."""
         step = inverse @ sums.gradient.sum(axis=0)
-        spread = np.sqrt(np.diag(covariance))
         away = float(np.max(np.abs(step) / np.where(spread > 0, spread, np.inf), initial=0.0))
         if away <= FAR:
             return

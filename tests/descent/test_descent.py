@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import linprog, minimize_scalar
+from scipy.optimize import linprog, minimize, minimize_scalar
 
 import hierfl as hf
 from hierfl.compiler.data import tables
@@ -541,3 +541,20 @@ def test_settings_that_are_none_are_named() -> None:
         ImplicitBundle(gradients="finite")  # type: ignore[arg-type]
     with pytest.raises(hf.errors.SettingError, match="hops=-1: a whole number of at least 0"):
         ImplicitBundle(hops=-1)
+
+
+def test_first_steps_that_go_where_f_is_astronomic() -> None:
+    """Counts by a column of numbers up to 126 in size: exp(126 b) tells nothing; against L-BFGS-B on both parts of b, in a better unit."""
+    rng, column, count = np.random.default_rng(0), hf.Sample(1, name="column"), hf.Sample(name="count")
+    rows = rng.integers(-120, 127, 120).astype(float)
+    counts = rng.poisson(np.exp(np.clip(0.2 + rows * rng.normal() * 0.01, -4, 3))) * 1.0
+    federation = hf.Federation([hf.Client({column: rows[k::3, None], count: counts[k::3]}) for k in range(3)])
+    result = hf.models.PoissonRegression(federation, column, count, penalty=0.01, l1_ratio=0.5).solve(progress=False)
+
+    def objective(z: np.ndarray) -> float:
+        b = (z[1] - z[2]) / 70
+        score = z[0] + rows * b
+        return float(np.mean(np.exp(score) - counts * score) + 0.01 * (0.5 * (z[1] + z[2]) / 70 + 0.25 * b**2))
+
+    least = minimize(objective, np.zeros(3), bounds=[(None, None), (0, None), (0, None)], options={"ftol": 1e-15}).fun
+    assert (result.status, result.value) == ("at rest", pytest.approx(least, abs=1e-8))

@@ -198,6 +198,23 @@ def test_separation_is_told_and_units_do_not_matter() -> None:
     np.testing.assert_allclose(table.standard_error * scale, sm.OLS(y, X).fit().bse, rtol=1e-5)
 
 
+@pytest.mark.parametrize("unit", [1.0, 100.0])
+def test_an_entry_that_ran_off_has_no_robust_standard_error(unit: float) -> None:
+    """The others are as without the rows that ran off, which pull no more; such an entry's own z would be large."""
+    apart = np.arange(N) % 12 == 0
+    y = OUTCOMES["logistic"] * ~apart
+    row, both = hf.Sample(P + 1, name="row"), cp.Variable(P + 1, name="both")
+    rows = np.column_stack([X, apart * unit])
+    clients = [hf.Client({row: rows[k::2], outcome: y[k::2]}) for k in range(2)]
+    loss = hf.E(cp.logistic(row @ both) - outcome * (row @ both))
+    result = hf.Problem(hf.Minimize(clients=loss), federation=hf.Federation(clients)).solve(progress=False)
+    peer = sm.GLM(y[~apart], X[~apart], sm.families.Binomial()).fit(cov_type="HC0")
+    for kind in ("robust", "clustered"):
+        table = result.inference(kind=kind)
+        assert np.isnan(table.standard_error[P]) and "separation" in str(table)
+    np.testing.assert_allclose(result.inference(kind="robust").standard_error[:P], peer.bse, rtol=1e-5)
+
+
 def test_what_has_no_normal_law_is_refused_by_name() -> None:
     y = OUTCOMES["linear"]
 

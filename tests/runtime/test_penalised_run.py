@@ -162,6 +162,18 @@ def test_rows_and_their_means() -> None:
     assert (told.owner, told.amount) == ("client 1, row 1", pytest.approx(1.5))
 
 
+def test_constraints_that_read_alike_are_told_apart() -> None:
+    """Long constants are not written out; y is x in every entry."""
+    x, y = cp.Variable(name="x"), cp.Variable((3, 3), name="y")
+    low, high = (y <= bound + np.arange(9.0).reshape(3, 3) for bound in (0.25, 5.0))
+    problem = hf.Problem(hf.Maximize(server=x), hf.ArgMin(y, cp.sum_squares(y - x)), [x <= 4, low, high])
+    told = problem.implicit.violation(1.0)
+    assert (told.feasible, told.worst, len(told)) == (False, pytest.approx(0.75), 2)
+    assert (told[low].amount, told[high].amount) == (pytest.approx(0.75), 0.0)
+    result = problem.solve(**QUIET)
+    assert result.x == pytest.approx(0.25, abs=1e-5)
+
+
 def test_rows_of_clients_whose_y_they_share() -> None:
     """|a y - b| of every row is bounded: y = x has to be within the rows' intervals."""
     a, x, y = hf.Sample(name="a"), cp.Variable(name="x"), cp.Variable(name="y")

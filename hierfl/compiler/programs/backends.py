@@ -62,7 +62,9 @@ class Highs(Backend):
         solver.setOptionValue("primal_feasibility_tolerance", 1e-10)
         solver.setOptionValue("dual_feasibility_tolerance", 1e-10)
         solver.passModel(_model(program))
-        solver.run()
+        if solver.run() == highspy.HighsStatus.kError:  # who ran HiGHS in this process before, as CVXPY does, may have it keep more threads
+            solver.setOptionValue("threads", 0)
+            solver.run()
         status = solver.getModelStatus()
         if status == highspy.HighsModelStatus.kInfeasible:
             return program.none(EMPTY)

@@ -10,7 +10,7 @@ import pytest
 from scipy.optimize import linprog
 
 from hierfl.compiler.programs import solve_program as module
-from hierfl.compiler.programs.backends import Backend, Clarabel, Daqp
+from hierfl.compiler.programs.backends import Backend, Clarabel, Daqp, Highs, _highspy
 from hierfl.compiler.programs.cones import NONNEGATIVE, SECOND_ORDER, ZERO, Cone
 from hierfl.compiler.programs.convex_program import EMPTY, FAILED, SOLVED, UNBOUNDED, ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.solve_program import solve_program
@@ -52,6 +52,21 @@ def test_every_solvers_answer_becomes_the_same_one(backend: Backend, seed: int) 
     found = module.polished(given, rough.u, rough.z)
     assert found.solved and found.error <= 1e-13
     assert given.cost(found.u) == pytest.approx(by_cvxpy(given), abs=1e-7)
+
+
+def test_linear_programs_are_solved_where_highs_keeps_the_threads_of_somebody_else() -> None:
+    """As after a solve of CVXPY's: HiGHS has one number of threads in a process, and another one is an error."""
+    highspy = _highspy()
+    highspy.Highs.resetGlobalScheduler(True)
+    other = highspy.Highs()
+    other.silent()
+    other.setOptionValue("threads", 2)
+    other.run()
+    try:
+        found = Highs().solve(program(0.0, [0.0], [[1.0], [-1.0]], [-1.0, 2.0], [Cone(ZERO, 1), Cone(NONNEGATIVE, 1)]))
+        assert (found.status, found.u.tolist()) == (SOLVED, [1.0])
+    finally:
+        highspy.Highs.resetGlobalScheduler(True)
 
 
 EMPTY_SETS = {

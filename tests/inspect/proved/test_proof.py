@@ -576,3 +576,14 @@ def test_a_start_by_the_variables_names_is_taken() -> None:
     problem = hf.Problem(hf.Minimize(server=cp.square(y - 1) + cp.sum_squares(u) + cp.square(v)), level, [cp.abs(u) <= 2, cp.abs(v) <= 2, y <= 3])
     begun = problem.reference(certificate="global", x0={u: [1.0, 0.0], v: 1.0}, time_limit=5, progress=False)
     assert begun.value == pytest.approx(proved(problem).value, abs=1e-6)
+
+
+def test_owners_alike_hide_no_better_point_from_a_search_with_a_start() -> None:
+    """f is of x alone, -1 times the weights at (0, 0, 1); two of three clients have the same numbers."""
+    x, y, own = cp.Variable(3, boolean=True, name="x"), cp.Variable(name="y", nonneg=True), hf.ClientParameter(2, name="own")
+    rows = [np.array([2.02, 1.2]) * y <= np.array([[-0.015, 0.05, 0.63], [0.245, -0.11, -0.21]]) @ x + [4, 2] + own, y <= 2]
+    level = hf.ArgMin(y, (np.array([0.78, -1.83, -0.69]) @ x - 0.97) * y + 1.125 * cp.square(y), rows, scope="client")
+    clients, weights = [hf.Client(parameters={own: one}) for one in ([2, 1], [0, 0], [0, 0])], [1.62094565, 1.90745521, 1.63455064]
+    problem = hf.Problem(hf.Minimize(clients=cp.sum(x[:2]) - x[2] + 0 * y), level, federation=hf.Federation(clients, weights=weights))
+    found = problem.reference(certificate="global", x0=np.zeros(3), progress=False)
+    assert (found.status, found.value) == ("proved", pytest.approx(-sum(weights)))
