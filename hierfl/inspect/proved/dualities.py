@@ -24,7 +24,7 @@ def without_products(one: Polynomial, dualities: Iterable[Polynomial], sign: flo
     for duality in dualities:
         products = _mixed(duality)
         if products and products <= _mixed(one):
-            product = min(products)
+            product = max(sorted(products), key=lambda places: abs(duality.terms[places]))
             other = Polynomial.sum_of([(1.0, one), (-one.terms[product] / duality.terms[product], duality)])
             one = other if _bent(other, sign) < _bent(one, sign) else one
     return one

@@ -32,6 +32,9 @@ LONG = 2_000  # terms of a product, from which its longer factor is an unknown o
 Entries = np.ndarray  # of numbers, or of polynomials (dtype object)
 
 
+CANCELLED = 16 * np.finfo(float).eps  # of what adds up in a coefficient
+
+
 class Polynomial:
     """A sum of products of unknowns: their places, sorted, with a coefficient each; the constant has none."""
 
@@ -48,12 +51,14 @@ class Polynomial:
 
     @classmethod
     def sum_of(cls, parts: Iterable[tuple[float, Any]]) -> Polynomial:
-        """The sum of numbers times numbers, or polynomials."""
+        """The sum of numbers times numbers, or polynomials; what cancels to rounding is nothing."""
         terms: dict[tuple[int, ...], float] = {}
+        sizes: dict[tuple[int, ...], float] = {}
         for factor, part in parts:
             for places, value in cls.of(part).terms.items():
                 terms[places] = terms.get(places, 0.0) + factor * value
-        return cls({places: value for places, value in terms.items() if value})
+                sizes[places] = sizes.get(places, 0.0) + abs(factor * value)
+        return cls({places: value for places, value in terms.items() if abs(value) > CANCELLED * sizes[places]})
 
     @property
     def constant(self) -> float | None:

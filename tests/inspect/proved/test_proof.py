@@ -10,12 +10,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import pytest
 from cvxpy.atoms.elementwise.trig import sin
-from scipy.optimize import linprog
+from scipy.optimize import linprog, minimize_scalar
 
 import hierfl as hf
 from hierfl.inspect.implicit.multipliers import answers_of
@@ -201,6 +202,27 @@ def test_tails_of_rows_are_least_over_their_bounds(level: float | None, least: f
         assert best.x == pytest.approx(x, abs=1e-4) or level == 1 / 3  # there f is flat between -0.2 and 0.35
     with pytest.raises(hf.IncompatibleSolverError, match="tails of rows that are minimised, or bounded above"):
         found(hf.Maximize(clients=tail))
+
+
+def test_products_that_cancel_to_rounding_are_none() -> None:
+    """A regression below, and squares above: f is a parabola, and what the level's duality says of products in it has residues of rounding."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        tables = [(rng.normal(size=(k, 3)), rng.normal(size=k), rng.normal(size=(k + 1, 3)), rng.normal(size=k + 1)) for k in (1, 3, 8)]
+        x, y = cp.Variable(name="x"), cp.Variable(3, name="y")
+        u, b, v, d = hf.Sample(3, name="u"), hf.Sample(name="b"), hf.Sample(3, name="v"), hf.Sample(name="d")
+        clients = [hf.Client([{u: a, b: c}, {v: e, d: g}]) for a, c, e, g in tables]
+        level = hf.ArgMin(y, hf.E(cp.square(u @ y - b)) + 0.05 * cp.sum_squares(y - x))
+        problem = hf.Problem(hf.Minimize(clients=hf.E(cp.square(v @ y - d)) + 0.1 * cp.square(x)), level, [cp.abs(x) <= 1], hf.Federation(clients))
+        h = sum(a.T @ a / len(c) for a, c, _, _ in tables) / 3 + 0.05 * np.eye(3)
+        at, along = np.linalg.solve(h, np.stack([sum(a.T @ c / len(c) for a, c, _, _ in tables) / 3, 0.05 * np.ones(3)], axis=1)).T
+
+        def f(x: float, at: Any = at, along: Any = along, tables: Any = tables) -> float:
+            return float(np.mean([np.mean((e @ (at + x * along) - g) ** 2) for _, _, e, g in tables]) + 0.1 * x**2)
+
+        best = minimize_scalar(f, bounds=(-1, 1), method="bounded", options={"xatol": 1e-12})
+        found = problem.reference(certificate="global", progress=False)
+        assert found.status == "proved" and found.value == pytest.approx(best.fun, abs=1e-6)
 
 
 def test_a_problem_in_x_alone_and_second_order_cones_on_x() -> None:
