@@ -158,7 +158,8 @@ NEITHER: dict[str, F] = {
 @pytest.mark.parametrize("name", NEITHER)
 @pytest.mark.parametrize("selection", ["optimistic", "pessimistic"])
 def test_what_is_neither_convex_nor_concave_is_refused_by_name(name: str, selection: str) -> None:
-    with pytest.raises(hf.errors.NotConvexError, match=f"selection='{selection}'"):
+    wanted = "convex" if selection == "optimistic" else "concave"
+    with pytest.raises(hf.errors.NotConvexError, match=f"selection='{selection}'.*has to be {wanted} in y"):
         declared(NEITHER[name], selection, "federation").implicit(1.3)
 
 

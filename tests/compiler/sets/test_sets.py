@@ -195,6 +195,7 @@ def test_single_precision_stays_single(spec: Spec) -> None:
 
 EMPTY = [
     ("crossing bounds", lambda y, x, r, c: [y >= x, y <= x - r]),
+    ("a row whose coefficient vanishes", lambda y, x, r, c: [y <= 5, 0 * r * y[0] <= -1]),
     ("negative radius", lambda y, x, r, c: [cp.norm(y) <= -r]),
     ("negative squared radius", lambda y, x, r, c: [cp.sum_squares(y - x) <= -r]),
     ("negative l1 radius", lambda y, x, r, c: [cp.norm1(y) <= -r]),

@@ -96,6 +96,7 @@ def test_the_tables_name_every_difference_with_the_papers_line(tmp_path: Path) -
     text = str(FedRZO.published("2s", followers=1000).differences()).splitlines()
     assert text[0].endswith("Algorithms 4 and 5 (2s) with 1000 followers")
     assert "lower.steps         LogGrowth(tau=80)  50" in "\n".join(text)
+    assert ["§6.2 prints none" in str(FedRZO.published(kind).differences()) for kind in ("bl", "mm")] == [True, False]
 
 
 def test_what_is_changed_is_told_from_what_the_paper_varies() -> None:
