@@ -8,6 +8,7 @@ import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem, penalised_problem
 from hierfl.compiler.starting_points import box_around, on_upper_set, sobol_points, start_point
+from hierfl.descent.convex_best import convex_best
 from hierfl.descent.implicit_oracle import ImplicitOracle
 from hierfl.descent.shared_best import shared_best
 from hierfl.errors import HierflError, IncompatibleSolverError, NoGradientError, SettingError
@@ -81,8 +82,11 @@ def _fits_newton(compiled: CompiledProblem, settings: RunSettings) -> bool:
 
 def _another_start(compiled: CompiledProblem, settings: RunSettings) -> tuple[Any, str]:
     """Where to begin better than at the projection of 0 on X, and why; None where there is no such place, or x0 or restarts were asked for."""
+    free = settings.x0 is None and settings.restarts is None
+    if free and (least := convex_best(compiled)) is not None:
+        return compiled.upper.unflatten(least), ", and begins where f is least, which one convex program says"
     oracle = ImplicitOracle(compiled, settings.seed)
-    first = oracle(start_point(compiled, None)) if settings.x0 is None and settings.restarts is None else None
+    first = oracle(start_point(compiled, None)) if free else None
     if first is None and not oracle.outside:
         return None, ""
     prices = None if first is None else shared_best(compiled, first.x)

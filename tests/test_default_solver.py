@@ -5,7 +5,7 @@ from __future__ import annotations
 import cvxpy as cp
 import numpy as np
 import pytest
-from scipy.optimize import minimize
+from scipy.optimize import linprog, minimize
 
 import hierfl as hf
 from hierfl.runtime import InProcess
@@ -117,3 +117,36 @@ def test_a_run_does_not_begin_on_a_plateau_unless_it_is_told_to() -> None:
     assert result.status == "at rest" and float(result.x) == pytest.approx(np.log(0.5) - 1, abs=1e-6)
     told = problem.solve(x0=0.0, progress=False)
     assert told.value == pytest.approx(0.25) and "flat" not in told.settings["chosen"]
+
+
+def rows_of(n: int, p: int) -> tuple[np.ndarray, np.ndarray, hf.Sample, hf.Sample, hf.Federation]:
+    rng = np.random.default_rng(n)
+    a = rng.normal(size=(n, p))
+    b = a[:, 0] - 2 * a[:, 1] + 0.3 * rng.normal(size=n)
+    u, t = hf.Sample(p, name="u"), hf.Sample(name="t")
+    clients = [hf.Client({u: a[k], t: b[k]}) for k in np.split(np.arange(n), [1, n // 3])]
+    return a, b, u, t, hf.Federation(clients, weights="samples")
+
+
+def test_a_lasso_has_the_zeros_of_its_optimality_conditions() -> None:
+    a, b, u, t, federation = rows_of(90, 12)
+    w = cp.Variable(12, name="w")
+    loss = hf.Minimize(clients=0.5 * hf.E(cp.square(u @ w - t)), server=0.1 * cp.norm1(w))
+    result = hf.Problem(loss, federation=federation).solve(progress=False)
+    force = a.T @ (b - a @ result.x) / 90
+    kept = result.x != 0
+    assert 2 <= kept.sum() < 12 and "one convex program" in result.settings["chosen"]
+    np.testing.assert_allclose(force[kept], 0.1 * np.sign(result.x[kept]), atol=1e-12)
+    assert np.abs(force[~kept]).max() <= 0.1
+
+
+def test_a_quantile_regression_with_rows_on_x_is_a_vertex() -> None:
+    a, b, u, t, federation = rows_of(40, 3)
+    w = cp.Variable(3, name="w")
+    error = t - u @ w
+    objective = hf.Minimize(clients=hf.E(cp.maximum(0.8 * error, -0.2 * error)))
+    result = hf.Problem(objective, constraints=[cp.sum(w) <= -1.2, w >= -3], federation=federation).solve(progress=False)
+    cost = np.concatenate([np.zeros(3), 0.8 * np.ones(40), 0.2 * np.ones(40)]) / 40
+    told = linprog(cost, [[1, 1, 1, *np.zeros(80)]], [-1.2], np.hstack([a, np.eye(40), -np.eye(40)]), b, [(-3, None)] * 3 + [(0, None)] * 80)
+    np.testing.assert_allclose(result.x, told.x[:3], atol=1e-10)
+    assert result.value == pytest.approx(told.fun, abs=1e-12)
