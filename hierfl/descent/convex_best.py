@@ -16,7 +16,8 @@ from hierfl.compiler.programs.solve_program import solve_program
 from hierfl.jaxtools.precision import double_precision
 
 FAINT, ROUNDING = 1e-12, 1e-15  # of the largest entry, below which one is 0 if the conditions hold as well; an error of theirs that is none
-WORK = 1e8  # entries of x times scalars of data, up to which a program of them is quick
+WORK = 1e8  # entries of x times scalars of data, up to which a program of them is quick, and
+KINKED = 500_000  # entries of x times bounds of what has kinks
 
 
 @double_precision
@@ -41,6 +42,8 @@ def convex_best(problem: CompiledProblem) -> Float[np.ndarray, " n"] | None:
         return problem.laid_out().server_party.gathered(group) if group.server else data.clients.gathered(group)
 
     program = form.program([np.asarray(part, float) for part in form.thetas(data.clients.party(0).environment, gather)])
+    if (program.width - problem.upper.size) * problem.upper.size > KINKED:
+        return None
     found = solve_program(program)
     if not found.solved:
         return None

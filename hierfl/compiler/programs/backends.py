@@ -1,6 +1,6 @@
 """Solvers of convex programs: ``solve(program) -> ProgramSolution``, as rough as it comes; ``Backend`` says what is asked.
 
-HiGHS's simplex method (Huangfu and Hall, 2018): linear programs, with a basis, so that vertices are exact.
+HiGHS (Huangfu and Hall, 2018): linear programs, with a basis, so that vertices are exact; by its simplex method, or interior points where they are large.
 DAQP's dual active sets (Arnstrom, Bemporad and Axehill, 2022): dense strictly convex quadratic programs over rows, to rounding.
 Clarabel's interior points (Goulart and Chen, 2024): sparse quadratic programs, and cones.
 """
@@ -46,6 +46,9 @@ class Backend(ABC):
         """
 
 
+SIMPLEX = 50_000  # numbers in the rows of a linear program, from which interior points and a crossover to a vertex take a fifth of its time
+
+
 class Highs(Backend):
     """For linear programs."""
 
@@ -61,7 +64,9 @@ class Highs(Backend):
         solver.setOptionValue("threads", 1)
         solver.setOptionValue("primal_feasibility_tolerance", 1e-10)
         solver.setOptionValue("dual_feasibility_tolerance", 1e-10)
-        solver.passModel(_model(program))
+        model = _model(program)
+        solver.setOptionValue("solver", "simplex" if len(model.a_matrix_.value_) <= SIMPLEX else "ipm")
+        solver.passModel(model)
         if solver.run() == highspy.HighsStatus.kError:  # who ran HiGHS in this process before, as CVXPY does, may have it keep more threads
             solver.setOptionValue("threads", 0)
             solver.run()

@@ -82,3 +82,15 @@ def test_a_long_linear_cost_moves_as_it_is_written(sense: type) -> None:
     worth = np.mean([pull[:, 0] @ answer for answer in answers])
     assert problem.implicit(at) == pytest.approx(worth * at[1], abs=1e-9)
     np.testing.assert_allclose(problem.implicit.gradient(at), [0.0, worth], atol=1e-9)
+
+
+def test_a_large_dense_linear_program_is_at_a_vertex() -> None:
+    """What is solved by interior points first is as exact as what is not: against SciPy's dual simplex method, with its multipliers."""
+    rng = np.random.default_rng(4)
+    a, price = rng.uniform(0.2, 1.0, (220, 250)), rng.uniform(1.0, 2.0, 250)
+    x, y = cp.Variable(name="x"), cp.Variable(250, name="y")
+    level = hf.ArgMax(y, price @ y, [a @ y <= 10 + x * np.arange(220) / 220, y >= 0, y <= 1])
+    implicit = hf.Problem(hf.Maximize(server=price @ y), level, [cp.abs(x) <= 1]).implicit
+    told = linprog(-price, a, 10 + 0.3 * np.arange(220) / 220, bounds=(0, 1), method="highs-ds")
+    assert implicit(0.3) == pytest.approx(-told.fun, rel=1e-12)
+    assert implicit.gradient(0.3) == pytest.approx(-told.ineqlin.marginals @ np.arange(220) / 220, rel=1e-9)
