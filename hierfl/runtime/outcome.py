@@ -183,7 +183,7 @@ def _distances(compiled: CompiledProblem, iterate: np.ndarray) -> np.ndarray:
 
 def _shown(compiled: CompiledProblem, history: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     hidden = ("fault", "empty", *TRAFFIC, *MOTION)
-    kept = {name: values for name, values in history.items() if name not in hidden and (name not in WORK or np.any(values))}
+    kept = {name: values for name, values in history.items() if name not in hidden and (name not in WORK or not values.size or np.any(values))}
     return kept | {"scalars": scalars_sent(history)}
 
 

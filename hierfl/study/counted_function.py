@@ -168,8 +168,10 @@ class CountedFunction:
             cost[SCALARS] = cost.get(SCALARS, 0) + self._compiled.lower_scalars
         after = together(self.spent, cost)
         for name, limit in self._limits.items():
-            if name not in (SCALARS, "values", "gradients", "lower_solves"):
-                raise NotCountedError(f"a method from outside has no {name} that could be counted: its budget is in values, gradients, floats, lower_solves or seconds.")
+            if name not in (SCALARS, "values", "gradients", *self._solved()):
+                raise NotCountedError(f"a method from outside has no {name} here that could be counted: its budget is in values, gradients, floats, lower_solves (of a lower level) or seconds.")
+            if name == "gradients" and not after.get(name) and after["values"] > limit:
+                raise NotCountedError("a method from outside that asks for values alone is not held by a budget in gradients: take values, floats, lower_solves or seconds.")
             if after.get(name, 0) > limit:
                 raise BudgetSpent
         if time.perf_counter() - self._began > self._seconds:

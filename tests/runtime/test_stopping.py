@@ -178,6 +178,8 @@ def test_a_budget_ends_a_run_within_it(unit: str, each: int) -> None:
     result = solve(problem, FedRZO(lower=ProjectedSGD(steps=20)), rounds=100, budget=hf.Budget(**{unit: 5.5 * each}))
     assert result.status == f"budget spent: {unit}" and result.settings["rounds_done"] == 5
     assert result.history["scalars" if unit == "floats" else unit].sum() == 5 * each
+    unmade = solve(problem, FedRZO(lower=ProjectedSGD(steps=20)), rounds=100, budget=hf.Budget(**{unit: each - 1}))
+    assert unmade.settings["rounds_done"] == unmade.history["scalars" if unit == "floats" else unit].size == 0
 
 
 def test_what_a_solver_does_not_count_is_no_budget_for_it() -> None:

@@ -173,6 +173,10 @@ def test_who_does_not_fit_or_does_not_count_is_named() -> None:
     assert "a method from outside has no projections" in study(solvers=[cobyqa], budget=hf.Budget(projections=100)).run(progress=False).notes[0]
     climber = hf.study.adapter(name="climber")(lambda f, x0, seed: f.gradient(x0))
     assert "is not held by a budget in values" in study(solvers=[climber]).run(progress=False).notes[0]
+    for endless in ({"gradients": 3}, {"lower_solves": 3}):  # of neither would random search, which asks for values without end, ever take more
+        single = hf.Problem(hf.Minimize(clients=cp.sum_squares(cp.Variable(2))))
+        (cell,) = hf.Study(single, [scattered], seeds=1, budget=hf.Budget(**endless)).run(progress=False).cells.values()
+        assert next(iter(endless)) in cell.refused
     inner = study(solvers=[FedRZO(lower=LocalSGD(rounds=2, steps=3))], budget=hf.Budget(lower_gradients=200), seeds=1)
     (cell,) = inner.run(progress=False).cells.values()  # two points a round, 7 evaluations for each
     assert cell.curves[0].counts["lower_gradients"][-1] == 14 * (200 // 14)

@@ -455,8 +455,8 @@ class ImplicitLayer:
         if problem.scope == "client":
             return self._named(answers)
         clients = problem.static_data.clients
-        ends = np.asarray(clients.tables[problem.row_table(clients)].offsets)[1:-1]
-        return [self._named(piece) for piece in jnp.split(answers, ends)]
+        starts = np.asarray(clients.tables[problem.row_table(clients)].offsets)
+        return [self._named(piece) for piece in jnp.split(answers, starts[1:])]
 
     def _named(self, flat: Array) -> Any:
         pieces = self.problem.lower.split(flat)

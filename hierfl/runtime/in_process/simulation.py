@@ -95,19 +95,20 @@ class InProcessClients(Clients):
         return self._aggregate(values, self.chosen.weights, self.absent, problem.num_clients, problem.total_weight)
 
     def loop(self, count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:
-        """Loop as ``fori_loop`` does; the scalars of one pass count ``count`` times."""
-        before, passes = dict(self.traffic), dict[str, Any]()
+        """Loop as ``fori_loop`` does, which carries what was sent as well: it may be of the round, and then known by no other program."""
 
-        def one(index: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-            state, self.shared.memory = carry
-            self.traffic.update(dict.fromkeys(before, 0))
-            state = body(index, state)
-            passes.update(self.traffic)
-            return state, self.shared.memory
+        def one(index: Any, carry: tuple[Any, Any, dict[str, Array]]) -> tuple[Any, Any, dict[str, Array]]:
+            state, self.shared.memory, sent = carry
+            self.traffic.update(sent)
+            return body(index, state), self.shared.memory, self._sent
 
-        state, self.shared.memory = jax.lax.fori_loop(0, count, one, (state, self.shared.memory))
-        self.traffic.update({name: before[name] + count * passes[name] for name in before})
+        state, self.shared.memory, sent = jax.lax.fori_loop(0, count, one, (state, self.shared.memory, self._sent))
+        self.traffic.update(sent)
         return state
+
+    @property
+    def _sent(self) -> dict[str, Array]:
+        return {name: jnp.asarray(count, int) for name, count in self.traffic.items()}
 
     @property
     def _places(self) -> Array:
@@ -232,8 +233,7 @@ class Simulation:
         algorithm = self.algorithm.with_tables(tables)
         clients = self._clients(algorithm, memory, data, key, index, groups)
         after, record = algorithm.round(clients, state, fold_in(clients.key, ROUND_STREAM))
-        traffic = {name: jnp.asarray(count, int) for name, count in clients.traffic.items()}
-        return after, clients.memory, {**record, **traffic, **motion(algorithm, state, after)}
+        return after, clients.memory, {**record, **clients._sent, **motion(algorithm, state, after)}
 
     def _clients(
         self, algorithm: Algorithm, memory: Any, data: Data, key: Array, index: Array, groups: int | None

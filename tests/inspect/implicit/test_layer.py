@@ -182,6 +182,14 @@ def test_clients_parameters_are_rows() -> None:
         np.testing.assert_allclose(said, true, atol=1e-12)
 
 
+def test_the_answers_of_rows_come_client_by_client() -> None:
+    x, y, u = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="u")
+    rows = [np.array([1.0]), np.array([2.0, 3.0]), np.array([4.0, 5.0, 6.0])]
+    lower = hf.ArgMin(y, cp.square(y - x - u), scope="sample")
+    layer = hf.Problem(hf.Minimize(clients=hf.E(y)), lower, federation=hf.Federation([hf.Client({u: own}) for own in rows])).implicit.jax()
+    assert [answers.tolist() for answers in layer.y(1.0)] == [(1.0 + own).tolist() for own in rows]
+
+
 def test_an_equilibrium_moves_with_its_map() -> None:
     x, y, m = cp.Variable(2, name="x"), cp.Variable(2, name="y"), cp.Parameter((2, 2), name="M")
     lower = hf.Equilibrium(y, np.array([[3.0, 1.0], [-1.0, 3.0]]) @ y + m @ x, [])
