@@ -147,7 +147,7 @@ class Resolution(NamedTuple):
     Smooth bends narrower than ``bend`` in t are taken for kinks. Inside what is ``opaque`` kinks are told from the slopes on
     the window's points, and jumps from the values, ``spacing`` apart: several between neighbouring points are taken for
     none if they cancel. Slopes that grow up to a distance of ``bend`` are taken for infinite. Gaps narrower than the spacing
-    are not seen, nor is a constraint of Y(x) that lets go and holds again between two points. ``dropped`` is how many places
+    are not seen, nor is a constraint of Y(x) that lets go and holds again between two points where f's values and slopes there do not show it. ``dropped`` is how many places
     were too many to be looked at.
     """
 

@@ -7,7 +7,7 @@ and f changes by other than the slopes say where it jumps. Where f has no implic
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -38,6 +38,7 @@ LEAP = 3e-7  # of a slope, relative to 1 + |slope|
 FEWEST = 5  # slopes out of seven, between which a leap is narrowed down further
 CLOSE = 1e-10  # of x
 EDGE_POINTS, EDGES_LIMIT = 9, 64
+AGAIN = 3  # looks for kinks between those that are known
 TIE = 4.0  # separations between two jumps that are one, with a tie of lower solutions in between
 
 
@@ -65,6 +66,14 @@ def find_kinks(points: Points, line: Line, t: np.ndarray, sampled: Sampled, bran
         dropped,
     )
     kinks, jumps = search.judged(places, eye) if places else ([], [])
+    for _ in range(AGAIN):
+        looks = [search._between(grid, points.values(line.at(grid)))[0] for grid in search.torn(t, sampled, kinks, jumps, eye.least_jump)]
+        more = search.merged([place for look in looks for place in look])
+        if not more:
+            break
+        places += more
+        found = search.judged(more, eye)
+        kinks, jumps = kinks + found[0], sorted(jumps + found[1], key=lambda jump: jump.t)
     shared = frozenset(entry for place in places for entry in place.entries)
     return Kinks(_distinct(kinks, search.separation), search.whole(jumps), _aggregate(points, t, sampled, shared), resolution)
 
@@ -77,6 +86,7 @@ class _Search:
     line: Line
     coarse: bool
     branches: Branches | None
+    told: dict[float, float] = field(default_factory=dict)  # slopes, by place
 
     # --- places where there may be one ---------------------------------------------------------------------------
 
@@ -88,7 +98,31 @@ class _Search:
         for grid in self._edges(t, sampled):
             more, also = self._between(grid, self.points.values(self.line.at(grid)))
             places, dropped = places + more, dropped + also
-        return merged(places, self.separation, 1e3 * TOLERANCE * self._size), dropped
+        return self.merged(places), dropped
+
+    def merged(self, places: list[KinkPlace]) -> list[KinkPlace]:
+        """Places in order, those that are one taken together."""
+        return merged(places, self.separation, 1e3 * TOLERANCE * self._size)
+
+    def torn(self, t: np.ndarray, sampled: Sampled, kinks: list[Kink], jumps: list[Jump], least: float) -> list[np.ndarray]:
+        """Finer grids between neighbours, points and kinks, whose values and slopes do not join up: what lets go and holds again is there."""
+        if not self.points.differentiable:
+            return []
+        good = sampled.reason == 0
+        slope = self._slopes(t, good)
+        nodes = [(place, value, s, s) for place, value, s in zip(t[good], sampled.value[good], slope[good])]
+        nodes += [(kink.t, kink.value, kink.left_slope, kink.right_slope) for kink in kinks]
+        nodes += [(jump.t, np.nan, np.nan, np.nan) for jump in jumps]
+        at, value, before, after = np.where(np.isfinite(found := np.array(sorted(nodes)).reshape(-1, 4)), found, np.nan).T
+        length, change = np.diff(at), np.abs(before[1:] - after[:-1])
+        gap = np.abs(np.diff(value) - 0.5 * (before[1:] + after[:-1]) * length)
+        wide = length > 10 * self.separation
+        with np.errstate(invalid="ignore", divide="ignore"):
+            bent, curved = (np.where(wide & np.isfinite(part), part / length**power, np.nan) for part, power in ((change, 1), (gap, 3)))
+            torn = change > least * (1.0 + np.abs(after[:-1])) + OUTLIER * _usual(bent) * length
+            torn |= gap > LEAST_STEP * (1.0 + np.abs(value[:-1])) + OUTLIER * _usual(curved) * length**3
+        pieces = np.flatnonzero(torn & wide)[:LIMIT]
+        return [np.linspace(at[k] + self.separation, at[k + 1] - self.separation, EDGE_POINTS) for k in pieces]
 
     @property
     def separation(self) -> float:
@@ -108,16 +142,22 @@ class _Search:
         if not self.points.differentiable:
             return places + _outliers(self.points, self.line, t, sampled, self.coarse), dropped
         known, good = np.array([place.t for place in places]), sampled.reason == 0
-        slope = np.full(len(t), np.nan)
-        if self.branches is not None:
-            slope = np.array([self.branches.slope_at(place) for place in t.tolist()])
-        asked = good & np.isnan(slope)
-        if asked.any():
-            slope[asked] = self._tangents(t[asked])[1]
+        slope = self._slopes(t, good)
         told = ~(good & np.isnan(slope))  # a place at a kink has no slope: those on both sides leap
         t, slope, value = t[told], slope[told], np.where(good, sampled.value, np.nan)[told]
         leaps, also = self._leaps(t, slope, known)
         return places + leaps + self._breaks(t, value, slope, known), dropped + also
+
+    def _slopes(self, t: np.ndarray, good: np.ndarray) -> np.ndarray:
+        """f's slopes at places of the slice's own (k,), NaN where they are not told; of those that are ``good``."""
+        slope = np.array([self.told.get(place, np.nan) for place in t.tolist()])
+        if self.branches is not None:
+            slope = np.where(np.isnan(slope), [self.branches.slope_at(place) for place in t.tolist()], slope)
+        asked = np.array([place not in self.told for place in t.tolist()]) & good & np.isnan(slope)
+        if asked.any():
+            slope[asked] = self._tangents(t[asked])[1]
+            self.told.update(zip(t[asked].tolist(), slope[asked].tolist()))
+        return slope
 
     def _edges(self, t: np.ndarray, sampled: Sampled) -> list[np.ndarray]:
         """Make grids that reach from the last point with a value to the edge of a gap."""

@@ -373,6 +373,10 @@ class SwitchChanges:
             for cell, cut in zip(left_open, cuts):
                 inner = list(islice(between, len(cut)))
                 lost = next((end for end in inner if not end.good), None)
+                if lost is not None and cell.length > FAR * self._width:  # perhaps at the very place alone
+                    near = lost.t + np.array([-0.1, 0.1]) * FAR * self._width
+                    beside = self._ends(near[(near > cell.left.t) & (near < cell.right.t)], None, names)
+                    inner, lost = (beside, None) if beside and all(end.good for end in beside) else (inner, lost)
                 if lost is not None:  # as close as f can be had
                     changes = changed(cell.left.signature, cell.right.signature, names)
                     closed.append(KinkPlace(lost.t, cell.length, changes))

@@ -353,3 +353,19 @@ def test_kinks_where_an_order_changes(name: str, seed: int) -> None:
     firsts = bends[np.diff(bends, prepend=-9) > 3]
     assert len(line.kinks) >= len(firsts) > 3
     assert np.abs(np.array([kink.t for kink in line.kinks])[:, None] - t[firsts]).min(axis=0).max() < 1e-4
+
+
+@pytest.mark.parametrize("seed", [4, 13, 16, 39])
+def test_few_points_show_the_kinks_that_many_show(seed: int) -> None:
+    """Several in a cell, switches that let go and hold again there, and places at which the level has no answer: with the slopes that f has beside them."""
+    rng = np.random.default_rng(seed)
+    x, y, (c, d, e, g) = cp.Variable(name="x"), cp.Variable(4, name="y"), rng.normal(size=(4, 4))
+    cost = 0.3 * cp.square(cp.norm1(y - c * x)) + 0.5 * cp.sum_largest(y - d * x, 2) + 0.1 * cp.sum_squares(y - e)
+    level = hf.ArgMin(y, cost, [cp.norm1(y - 0.1 * x) <= 1.5])
+    implicit = hf.Problem(hf.Minimize(server=cp.norm1(y - g)), level, [cp.abs(x) <= 1]).implicit
+    few, many = (implicit.slice(0.0, radius=0.9, points=points, progress=False).kinks for points in (21, 401))
+    np.testing.assert_allclose([kink.t for kink in few], [kink.t for kink in many], atol=1e-6)
+    for kink in few:
+        for side, slope in ((-1, kink.left_slope), (1, kink.right_slope)):
+            near, far = (implicit(kink.t + side * step) for step in (1e-5, 2e-5))
+            assert side * (far - near) / 1e-5 == pytest.approx(slope, abs=1e-3)
