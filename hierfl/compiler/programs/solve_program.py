@@ -61,7 +61,7 @@ ROUGH = 1e-6  # the error of a model's solution that is good enough for a step
 MOVING = 1e-5  # of the size of u, up to which a step may be the last but for polishing
 STANDS = 1e-11  # of the size of u, that a whole step of Newton's method may still move it where it stands
 MISSED = 1e-6  # of the largest bound, by which rows miss each other where no u meets them all
-FAINT = 1e-6  # of the forces, up to which a multiplier may be none
+FAINT, TIGHT = 1e-6, 1e-3  # of the forces, up to which a multiplier may be none; and where others do not fit
 ALONG, LOST_OF_LENGTH = 1e-9, 1e-2  # of the length of a far u, which rows do not see, and that rounding may move
 FEW_BITS = 1e3  # how much more than rounding a step has to change a cost by for it to be asked
 PATIENCE = 2  # steps of Newton's method that may lead away while it finds out what holds
@@ -185,8 +185,10 @@ def _quadratic(
             best = answer
         if best.error <= good:
             return replace(best, status=SOLVED)
-    if best is not None and not best.solved and program.polyhedral and (among := _on_face(program, best)) is not None:
-        best = min(best, among, key=lambda one: one.error)
+    if best is not None and program.polyhedral:
+        for faint in (FAINT, TIGHT):  # next to a degenerate vertex rows with small multipliers cannot all hold
+            among = None if best.solved else _on_face(program, best, faint)
+            best = best if among is None else min(best, among, key=lambda one: one.error)
     elif best is not None and not best.solved and not program.polyhedral:
         best = _looked_at_nearer(program, best)
     if reason == FAILED and program.polyhedral and _is_empty(program):
@@ -194,13 +196,13 @@ def _quadratic(
     return program.none(reason) if best is None or (not best.solved and reason != FAILED) else best
 
 
-def _on_face(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution | None:
-    """The best of what is left open by rows with multipliers and by curvature, for the forces that these leave: a linear program.
+def _on_face(program: ConvexProgram, answer: ProgramSolution, faint: float) -> ProgramSolution | None:
+    """The best of what is left open by rows with multipliers, not ``faint`` ones, and by curvature, for the forces that these leave: a linear program.
 
     Where these forces are faint, next to a tie, interior points stop before they have come to its vertex.
     """
     u, z = answer.u, answer.z
-    strong = program.equal | (program.loose & (z * program.sizes > FAINT * program.force_size(u, z)))
+    strong = program.equal | (program.loose & (z * program.sizes > faint * program.force_size(u, z)))
     left = program.force(u, np.where(strong, z, 0.0))
     size = float(np.abs(left).max(initial=0.0))
     if not size or program.linear:

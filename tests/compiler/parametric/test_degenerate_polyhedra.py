@@ -220,3 +220,14 @@ def test_one_sided_slopes_at_kinks(seed: int, engine: Engine) -> None:
     for kink in kinks:
         assert abs(kink.t) <= 1e-11  # rounding, of a centre and a slack of size 1 and more, differs by machine
         near((kink.left_slope, kink.right_slope), (left, right), 1e-8)
+
+
+def test_a_point_at_which_more_rows_hold_than_unknowns_are_there() -> None:
+    """Rounding of x lets them miss each other by 2e-10, and those that go without have multipliers of 1e-4."""
+    rng = np.random.default_rng(16)
+    x, y, (c, d, e, g) = cp.Variable(name="x"), cp.Variable(4, name="y"), rng.normal(size=(4, 4))
+    cost = 0.3 * cp.square(cp.norm1(y - c * x)) + 0.5 * cp.sum_largest(y - d * x, 2) + 0.1 * cp.sum_squares(y - e)
+    level = hf.ArgMin(y, cost, [cp.norm1(y - 0.1 * x) <= 1.5])
+    implicit = hf.Problem(hf.Minimize(server=cp.norm1(y - g)), level, [cp.abs(x) <= 1]).implicit
+    at = -0.29211987275532275
+    assert implicit(at) == pytest.approx(implicit(at - 1e-7) + 1e-7 * -0.4, abs=1e-12)
