@@ -84,7 +84,7 @@ def _another_start(compiled: CompiledProblem, settings: RunSettings) -> tuple[An
     """Where to begin better than at the projection of 0 on X, and why; None where there is no such place, or x0 or restarts were asked for."""
     free = settings.x0 is None and settings.restarts is None
     if free and (least := convex_best(compiled)) is not None:
-        return compiled.upper.unflatten(least), ", and begins where f is least, which one convex program says"
+        return compiled.upper.unflatten(least), ", and begins where one convex program of f is solved"
     oracle = ImplicitOracle(compiled, settings.seed)
     first = oracle(start_point(compiled, None)) if free else None
     if first is None and not oracle.outside:
