@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem, penalised_problem
 from hierfl.compiler.starting_points import box_around, on_upper_set, sobol_points, start_point
-from hierfl.descent.convex_best import convex_best
+from hierfl.descent.convex_best import convex_optimum
 from hierfl.descent.implicit_oracle import ImplicitOracle
 from hierfl.descent.shared_best import shared_best
 from hierfl.errors import HierflError, IncompatibleSolverError, NoGradientError, SettingError
 from hierfl.jaxtools.interruption import CutShort, impatient
 from hierfl.jaxtools.precision import double_precision
+from hierfl.progress import Waiting
 from hierfl.run_settings import RunSettings
 from hierfl.runtime.in_process.execution import InProcess
 from hierfl.solvers.branch_and_bound import BranchAndBound
@@ -50,11 +52,16 @@ def choose_solver(compiled: CompiledProblem, settings: RunSettings) -> tuple[Any
     hops = 0 if settings.budget is None else HOPS
     again = ", which begins again as long as the budget lasts" if hops else ""
     if against is None and without is None:
-        try:
-            with impatient():
-                start, elsewhere = _another_start(compiled, settings)
-        except CutShort:
-            start, elsewhere = None, ""
+        free = settings.x0 is None and settings.restarts is None
+        optimum, start, elsewhere = None, None, ""
+        with suppress(CutShort), impatient():
+            with Waiting("one convex program", settings.progress):
+                optimum = convex_optimum(compiled) if free else None
+            start, elsewhere = _another_start(compiled, settings.seed, free) if optimum is None else (None, "")
+        if optimum is not None:
+            bound = compiled.sign * optimum.bound if np.isfinite(optimum.bound) else None
+            why = "f and X are one convex program, at whose solution it begins" + ", and whose multipliers bound f" * (bound is not None)
+            return ImplicitBundle(bound=bound), why, compiled.upper.unflatten(optimum.x)
         again = again or "; restarts=... begins it at other points as well"
         why = f"f has exact gradients and all data are in this process; it is a local method{again}{elsewhere}"
         return ImplicitBundle(hops=hops), why, start
@@ -80,21 +87,18 @@ def _fits_newton(compiled: CompiledProblem, settings: RunSettings) -> bool:
     return True
 
 
-def _another_start(compiled: CompiledProblem, settings: RunSettings) -> tuple[Any, str]:
-    """Where to begin better than at the projection of 0 on X, and why; None where there is no such place, or x0 or restarts were asked for."""
-    free = settings.x0 is None and settings.restarts is None
-    if free and (least := convex_best(compiled)) is not None:
-        return compiled.upper.unflatten(least), ", and begins where one convex program of f is solved"
-    oracle = ImplicitOracle(compiled, settings.seed)
+def _another_start(compiled: CompiledProblem, seed: int, free: bool) -> tuple[Any, str]:
+    """Where to begin better than at the projection of 0 on X, and why; None where there is no such place, or the start is not free but asked for."""
+    oracle = ImplicitOracle(compiled, seed)
     first = oracle(start_point(compiled, None)) if free else None
     if first is None and not oracle.outside:
         return None, ""
     prices = None if first is None else shared_best(compiled, first.x)
     others, why = [] if prices is None else [oracle.inside(prices)], "prices at which those below do what is best above"
     if first is None:
-        others, why = _spread(compiled, settings.seed, everywhere=True), f"the best of {STARTS} points of X, as f has no value at the projection of 0"
+        others, why = _spread(compiled, seed, everywhere=True), f"the best of {STARTS} points of X, as f has no value at the projection of 0"
     elif not others and np.abs(first.slope).max(initial=0.0) <= FLAT * (1.0 + abs(first.value)):
-        others, why = _spread(compiled, settings.seed), f"the best of {STARTS} points of X, as f is flat at the projection of 0"
+        others, why = _spread(compiled, seed), f"the best of {STARTS} points of X, as f is flat at the projection of 0"
     points = [point for point in map(oracle, others) if point is not None]
     best = min(points, key=lambda point: point.value, default=first)
     if best is not None and (first is None or best.value < first.value - BETTER * (1.0 + abs(first.value))):

@@ -384,7 +384,7 @@ class Problem:
         Parameters
         ----------
         certificate
-            None searches locally from many points. ``"global"`` proves: the lower level's optimality conditions and f are one program, on which
+            None searches locally from many points, unless f of x alone and X are one convex program, which proves its optimum. ``"global"`` proves: the lower level's optimality conditions and f are one program, on which
             SCIP (``pip install 'hierfl[global]'``) branches and bounds; for lower levels of linear and convex quadratic terms over rows, and for
             affine equilibria. Of several lower solutions the best for f is meant. Whole numbers among x need it.
         gap
@@ -408,6 +408,8 @@ class Problem:
 
         Raises
         ------
+        DeclarationError
+            If X is empty.
         SettingError
             If x has more than 100 scalars, of which none may be a whole number; both but with ``certificate="global"``.
         LowerLevelError
@@ -421,17 +423,19 @@ class Problem:
         InfeasibleError
             If no x is found whose answers satisfy the upper constraints that mention y.
         """
+        from hierfl.compiler.starting_points import require_nonempty
         from hierfl.inspect.implicit.reference import feasible_reference
         from hierfl.near_names import near_names
 
-        if certificate == "global":
-            from hierfl.inspect.proved.proof import proved_reference
-
-            compiled = self.compile(progress=progress)
-            return proved_reference(compiled, gap=gap, time_limit=time_limit, seed=seed, x0=x0, progress=progress)
-        if certificate is not None:
+        if certificate not in (None, "global"):
             raise SettingError(f"unknown certificate {certificate!r} of reference: {near_names(str(certificate), ('global',))} None proves nothing.")
-        return feasible_reference(self.compile(progress=progress), restarts=restarts, seed=seed, x0=x0, progress=progress)
+        compiled = self.compile(progress=progress)
+        require_nonempty(compiled)
+        if certificate is None:
+            return feasible_reference(compiled, restarts=restarts, seed=seed, x0=x0, progress=progress)
+        from hierfl.inspect.proved.proof import proved_reference
+
+        return proved_reference(compiled, gap=gap, time_limit=time_limit, seed=seed, x0=x0, progress=progress)
 
     def sums_at(self, x: Any, runtime: Any) -> Any:
         """What all clients say of their rows at a flat x, for standard errors, asked of them where they are."""

@@ -51,9 +51,11 @@ class Rest:
         rest, or not known to be, and the objective still improves. ``"stalled"``: not at rest, and it no longer does. ``"runs away"``:
         x grows without end, also where f has come to rest, as where its infimum is attained nowhere. ``"out of rounds"``: none of these shows.
     value_bound, distance_bound
-        |f(x) - f*| and |x - x*| at most: by strong convexity with ``modulus``, or f alone by convexity on a bounded X.
+        |f(x) - f*| and |x - x*| at most, proved but for what rounding leaves of slopes.
     modulus
         A proved modulus of strong convexity of f; 0 where there is none.
+    why_bound
+        What proves the bounds: strong convexity, f alone by convexity on a bounded X, or the multipliers of a convex program.
     value_estimate, distance_estimate
         The same by Newton's model of f at x on X, confirmed by values of f.
     slope
@@ -73,6 +75,7 @@ class Rest:
     value_bound: float = float("inf")
     distance_bound: float = float("inf")
     modulus: float = 0.0
+    why_bound: str = ""
     value_estimate: float = UNKNOWN
     distance_estimate: float = UNKNOWN
     slope: float = UNKNOWN
@@ -249,13 +252,10 @@ def words_of(rest: Rest, rounds: int, why_unknown: str, by_itself: bool, away: s
 def how_far(rest: Rest) -> str:
     """How far f(x) and x are from an optimum; empty where nothing is known."""
     said = []
-    if np.isfinite(rest.distance_bound):
-        proved = f"proved, as f is strongly convex with modulus {rest.modulus:.3g}"
-        said.append(
-            f"x is at most {_up(rest.distance_bound)} from the optimum, f(x) {_up(rest.value_bound)} ({proved})"
-        )
-    elif np.isfinite(rest.value_bound):
-        said.append(f"f(x) is at most {_up(rest.value_bound)} from the optimum (proved, as f is convex and X bounded)")
+    if np.isfinite(rest.value_bound):
+        near = f"x is at most {_up(rest.distance_bound)} from the optimum, f(x) " if np.isfinite(rest.distance_bound) else "f(x) is at most "
+        of = "" if np.isfinite(rest.distance_bound) else " from the optimum"
+        said.append(f"{near}{_up(rest.value_bound)}{of} (proved to rounding, {rest.why_bound})")
     if np.isfinite(rest.distance_estimate):
         x = "x" if not said else "it"
         said.append(

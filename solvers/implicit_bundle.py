@@ -54,6 +54,8 @@ class ImplicitBundle:
         gained than the distance over which they are taken, the root of what the values err by (1e-8 where the lower level is solved by a formula or an active set).
     hops
         How often, once it is at rest, it begins again at a random point of X around the best one (monotonic basin hopping; Leary, 2000).
+    bound
+        A value of f than which none is better; the run is at rest as soon as f is as near to it as ``accuracy``, relative to 1 and to |f|.
 
     Raises
     ------
@@ -72,12 +74,15 @@ class ImplicitBundle:
     accuracy: float = 1e-9
     gradients: Literal["exact", "differences"] = "exact"
     hops: int = 0
+    bound: float | None = None
     prices_means: ClassVar[bool] = True  # which all data at hand tell at every point
 
     def __post_init__(self) -> None:
         require_number(self.accuracy, "accuracy", 0, 1)
         require_choice(self.gradients, "gradients", ("exact", "differences"))
         require_count(self.hops, "hops", least=0)
+        if self.bound is not None:
+            require_number(self.bound, "bound", -np.inf, np.inf)
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundImplicitBundle:
         if queries != "projected":
@@ -126,7 +131,7 @@ class BoundImplicitBundle(BoundSearch):
         except HierflError as error:
             error.add_note("The run begins there: give x0, a point of X where f has a value and a gradient.")
             raise
-        hopping = BasinHopping(oracle, first, lambda point, pieces: self._search(oracle, point, pieces), self.settings.hops)
+        hopping = BasinHopping(oracle, first, lambda point, pieces: self._search(oracle, point, pieces), self.settings.hops, self._goal)
         asks, answer, told, at_start = hopping.asks(), None, 0, True  # a visit that is replayed was told when it was made
         while True:
             try:
@@ -137,6 +142,12 @@ class BoundImplicitBundle(BoundSearch):
             yield self._visit(hopping, None, oracle.asked - told, at_start)
             told, at_start = oracle.asked, False
             answer = oracle(x)
+
+    @property
+    def _goal(self) -> float:
+        """The value of f, oriented for minimisation, at which nothing more is to be gained."""
+        bound = self.settings.bound
+        return -np.inf if bound is None else self.problem.sign * bound + self.settings.accuracy * (1.0 + abs(bound))
 
     def _search(self, oracle: ImplicitOracle, first: KnownPoint, pieces: bool) -> Search:
         """A search from a point, by a model of all pieces where that is asked for, or x has few variables, if X has rows."""
@@ -157,7 +168,7 @@ class BoundImplicitBundle(BoundSearch):
         state = BestPoint(best.x, None if solution is None else np.asarray(solution.y))
         record = {
             "objective": problem.sign * best.value,
-            "gradient_norm": hopping.search.steepness,
+            "gradient_norm": hopping.search.steepness if best.value > self._goal else 0.0,
             "step_size": hopping.search.share,
             "lower_residual": 0.0 if solution is None else float(np.max(solution.residual)),
             "lower_solves": 0 if solution is None else asked * np.size(solution.residual),

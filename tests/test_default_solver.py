@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -138,6 +141,61 @@ def test_a_lasso_has_the_zeros_of_its_optimality_conditions() -> None:
     assert 2 <= kept.sum() < 12 and "one convex program" in result.settings["chosen"]
     np.testing.assert_allclose(force[kept], 0.1 * np.sign(result.x[kept]), atol=1e-12)
     assert np.abs(force[~kept]).max() <= 0.1
+    assert result.rest is not None and len(result.history["objective"]) == 1 and "multipliers of one convex program" in result.standing
+    modulus = np.linalg.eigvalsh(a.T @ a / 90)[0]
+    better = result.x - 1e-3 * np.eye(12)[kept.argmax()]  # another run's end: the bounds hold there, and say something
+    ended = hf.Problem(loss, federation=federation).solve(hf.solvers.ImplicitBundle(), x0=better, rounds=1, progress=False)
+    assert ended.rest is not None and result.value >= ended.value - ended.rest.value_bound
+    away = float(np.linalg.norm(ended.x - result.x))
+    assert away <= ended.rest.distance_bound * (1 + 1e-9) <= 1e-5 + np.sqrt(2 * (ended.value - result.value) / modulus)
+
+
+@pytest.mark.parametrize("tail", [hf.Worst, lambda loss: hf.CVaR(loss, level=0.8)], ids=["worst", "cvar"])
+def test_a_portfolio_by_the_tails_of_every_client_is_one_convex_program(tail: Callable[[Any], Any]) -> None:
+    rng = np.random.default_rng(3)
+    gains, shocks = [rng.normal(0.05, 0.3, size=(rows, 4)) for rows in (1, 9, 20)], rng.normal(size=(6, 4))
+    x, u, s = cp.Variable(4, name="x"), hf.Sample(4, name="u"), hf.Sample(4, name="s")
+    federation = hf.Federation([hf.Client({u: rows}) for rows in gains], weights="samples", server=hf.Client({s: shocks}))
+    objective = hf.Maximize(clients=hf.E(u @ x) - tail(-u @ x), server=-0.1 * tail(s @ x) - cp.sum_squares(x))
+    problem = hf.Problem(objective, constraints=[cp.sum(x) == 1, x >= 0], federation=federation)
+    result = problem.solve(progress=False)
+    z, told = cp.Variable(4), (cp.max if tail is hf.Worst else lambda losses: cp.cvar(losses, 0.8))
+    of_clients = sum(len(rows) / 30 * (cp.sum(rows @ z) / len(rows) - told(-rows @ z)) for rows in gains)
+    right = cp.Problem(cp.Maximize(of_clients - 0.1 * told(shocks @ z) - cp.sum_squares(z)), [cp.sum(z) == 1, z >= 0])
+    right.solve(solver=cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12)
+    assert result.value == pytest.approx(right.value, abs=1e-9) and result.rest is not None and result.rest.value_bound <= 1e-12
+    np.testing.assert_allclose(result.x, z.value, atol=1e-5)
+    assert problem.reference(progress=False).status == "proved"
+
+
+def test_a_convex_problem_of_x_alone_is_proved_by_the_multipliers_of_one_program_and_no_other_is() -> None:
+    """A logistic loss, which branch and bound did not bound within a minute; a difference of convex functions is not taken for convex."""
+    a, b, u, t, federation = rows_of(60, 5)
+    w = cp.Variable(5, name="w")
+    loss = hf.E(cp.logistic(u @ w) - cp.multiply(t, u @ w) / 3)
+    problem = hf.Problem(hf.Minimize(clients=loss, server=0.01 * cp.sum_squares(w)), constraints=[w <= 1], federation=federation)
+    proved = problem.reference(certificate="global", progress=False)
+    told = minimize(
+        lambda w: np.mean(np.logaddexp(0, a @ w) - b * (a @ w) / 3) + 0.01 * w @ w,
+        np.zeros(5),
+        jac=lambda w: a.T @ (1 / (1 + np.exp(-a @ w)) - b / 3) / 60 + 0.02 * w,
+        bounds=[(None, 1)] * 5,
+        tol=1e-14,
+    )
+    assert proved.status == "proved" and proved.bound is not None and told.fun - 1e-13 <= proved.value <= told.fun + 1e-13
+    assert proved.value - 1e-12 <= proved.bound <= told.fun
+    hollow = hf.Problem(hf.Minimize(clients=loss, server=-cp.sum_squares(w)), constraints=[w <= 1, w >= -1], federation=federation)
+    assert "convex" not in hollow.solve(progress=False).settings["chosen"]
+
+
+def test_a_run_is_at_rest_as_soon_as_f_is_at_a_bound_that_is_given() -> None:
+    x = cp.Variable(3, name="x")
+    problem = hf.Problem(hf.Maximize(server=2 - cp.sum_squares(x - 1) - cp.norm1(x)))
+    assert problem.solve(hf.solvers.ImplicitBundle(bound=-1.0), x0=np.zeros(3), progress=False).value == -1
+    result = problem.solve(hf.solvers.ImplicitBundle(bound=-0.25), x0=np.zeros(3), progress=False)
+    assert result.status == "at rest" and result.value == pytest.approx(-0.25, abs=1e-8)
+    with pytest.raises(hf.errors.SettingError, match="bound=nan"):
+        hf.solvers.ImplicitBundle(bound=float("nan"))
 
 
 def test_a_quantile_regression_with_rows_on_x_is_a_vertex() -> None:

@@ -271,8 +271,8 @@ def test_several_runs_answer_for_their_best() -> None:
 
 
 def test_a_proof_that_says_less_than_the_method_does_not_stand_alone() -> None:
-    weak = Rest("at rest", value_bound=0.019, distance_bound=0.45, modulus=0.196)
-    proved = "x is at most 0.45 from the optimum, f(x) 0.019 (proved, as f is strongly convex with modulus 0.196)"
+    weak = Rest("at rest", value_bound=0.019, distance_bound=0.45, why_bound="as f is strongly convex with modulus 0.196")
+    proved = "x is at most 0.45 from the optimum, f(x) 0.019 (proved to rounding, as f is strongly convex with modulus 0.196)"
     assert how_far(weak) == proved
     assert words_of(weak, 67, "", True, "") == f"by its own model of f no more is to be gained; what is proved is less: {proved}"
     assert words_of(weak, 67, "", False, "") == proved

@@ -15,7 +15,7 @@ from hierfl.compiler.starting_points import box_around
 from hierfl.descent.implicit_oracle import ImplicitOracle, KnownPoint
 from hierfl.descent.limited_search import KINKS, LimitedDescent
 from hierfl.descent.search import Descent
-from hierfl.run_standing import STUCK
+from hierfl.run_standing import AT_REST, STUCK
 
 NEAREST = 1e-2  # of X's bounds
 ANYWHERE = 0.5  # of the hops
@@ -30,7 +30,8 @@ Begin = Callable[[KnownPoint, bool], Search]  # a search from a point; in pieces
 class BasinHopping:
     """Searches from ``first`` on, ``search`` the one under way; ``asks()`` as of :class:`~hierfl.descent.search.Descent`, whose last word it returns."""
 
-    def __init__(self, oracle: ImplicitOracle, first: KnownPoint, begin: Begin, hops: int) -> None:
+    def __init__(self, oracle: ImplicitOracle, first: KnownPoint, begin: Begin, hops: int, goal: float = -np.inf) -> None:
+        self._goal = goal
         self.oracle, self.search, self._begin, self._hops = oracle, begin(first, False), begin, hops
         self._best, self._hopped = first, 0.0
         self._box = box_around(oracle.problem, first.x)
@@ -40,7 +41,16 @@ class BasinHopping:
         return min(self._best, self.search.best, key=lambda point: point.value)
 
     def asks(self) -> Generator[np.ndarray, KnownPoint | None, str]:
-        """Descend, and hop."""
+        """Descend, and hop, until f is as low as ``goal``."""
+        asks, answer = self._searches(), None
+        while self.best.value > self._goal:
+            try:
+                answer = yield asks.send(answer)
+            except StopIteration as end:
+                return str(end.value)
+        return AT_REST
+
+    def _searches(self) -> Generator[np.ndarray, KnownPoint | None, str]:
         ended = yield from self._descend()
         for _ in range(self._hops):
             self._best = self.best

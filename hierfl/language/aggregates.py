@@ -256,6 +256,12 @@ def without_tails(expression: Expression, bounds: Sequence[Any]) -> Expression:
     return tails_replaced(expression, [tail.above(bound) for tail, bound in zip(tails_of(expression), bounds)])
 
 
+def opened_tails(expression: Expression, own: Any) -> tuple[Expression, list[cp.Variable]]:
+    """An expression whose least value over the variables beside it is that of the expression: one for each tail, and, by ``own``, each client."""
+    ends = [cp.Variable(() if own is None else own.shape) for _ in tails_of(expression)]
+    return without_tails(expression, ends if own is None else [own @ every for every in ends]), ends
+
+
 def tails_replaced(expression: Expression, others: Sequence[Any]) -> Expression:
     """The expression with others in the place of its aggregates of a tail."""
     over = dict(zip(map(id, tails_of(expression)), others))

@@ -389,9 +389,10 @@ class Declaration:
 
     @cached_property
     def own_place(self) -> ClientParameter | None:
-        """Each client's unit vector, where a shared y is of aggregates of a tail of every client's own rows; None where it need not be known."""
+        """Each client's unit vector, where what all share is of aggregates of a tail of every client's own rows; None where it need not be known."""
         level, clients = self.lower_level, self.federation.num_clients if self.federation else 1
-        if level is None or level.scope != "federation" or clients == 1 or not any(map(tails_of, level.expressions)):
+        shared = [self.objective.clients] if level is None else level.expressions if level.scope == "federation" else []
+        if clients == 1 or not any(tails_of(one) for one in shared if one is not None):
             return None
         return ClientParameter(clients, name="own place")
 

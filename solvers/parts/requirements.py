@@ -50,7 +50,7 @@ def require_number(value: Any, name: str, low: float, high: float) -> None:
     """
     real = isinstance(value, (Real, np.number)) and not isinstance(value, bool)
     if not real or not np.isfinite(float(value)) or not low < float(value) <= high:
-        limit = f"a number in ({low:g}, {high:g}]" if np.isfinite(high) else f"a finite number above {low:g}"
+        limit = f"a number in ({low:g}, {high:g}]" if np.isfinite(high) else "a finite number" + (f" above {low:g}" if np.isfinite(low) else "")
         raise SettingError(f"{name}={value!r}: {limit}.")
 
 

@@ -31,16 +31,17 @@ from hierfl.compiler.programs.convex_program import (
     ONE,
     SEVERAL,
     TWISTED,
+    UNATTAINED,
     UNBOUNDED,
     UNKNOWN,
     ConvexProgram,
     ProgramSolution,
 )
 from hierfl.compiler.programs.distance_bound import distance_bound
-from hierfl.compiler.programs.exact_penalties import seen_beside_penalties
 from hierfl.compiler.programs.response import Adjoint, Branch, ProgramResponse
 from hierfl.compiler.programs.saddle import KEPT as SYSTEMS
 from hierfl.compiler.programs.saddle import Saddle, Saddles
+from hierfl.compiler.programs.second_looks import looked_into, runs_off, seen_beside_penalties
 from hierfl.compiler.programs.small_and_sparse import (
     diagonal,
     hstack,
@@ -51,7 +52,7 @@ from hierfl.compiler.programs.small_and_sparse import (
     vstack,
     zeros,
 )
-from hierfl.compiler.programs.solve_program import looked_into, polished, solve_program
+from hierfl.compiler.programs.solve_program import polished, solve_program
 from hierfl.compiler.programs.variational_inequality import gap_program, gap_solution, solution_of_gap
 from hierfl.errors import LowerLevelError, NotConvexError
 
@@ -185,6 +186,8 @@ class LevelSolver:
             program, first = seen_beside_penalties(program, first, partial(solve_program, known=self._known))
         if not first.solved:
             first = looked_into(program, first)
+        elif runs_off(program, first.u):
+            first = replace(first, status=UNATTAINED)
         if first.solved and self.mapping and not self.form.is_monotone(program):
             return LevelAnswer(program, first, first, TWISTED)
         if not first.solved or self.strict or self.form.asks_for_map:

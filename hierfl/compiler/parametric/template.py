@@ -233,7 +233,7 @@ class LevelTemplate:
         """
         made = cls._of(cost, constraints, variables, known, frozenset(), mapping, whole)
         few = [made.size >= WIDE and FEW * copies * part.form.shape[0] <= made.size for part in made.smooth]
-        long = frozenset(k for k, part in enumerate(made.smooth) if few[k] or _fills_in(part.form))
+        long = frozenset(k for k, part in enumerate(made.smooth) if few[k] or _fills_in(part.form, 1.0 if math.isinf(copies) else copies))
         return cls._of(cost, constraints, variables, known, long, mapping, whole) if long else made
 
     @classmethod
@@ -326,10 +326,10 @@ class LevelTemplate:
         return jnp.concatenate([jnp.zeros(0), *(jnp.ravel(v, order="F") for v in values)])
 
 
-def _fills_in(form: AffineEntries) -> bool:
-    """Whether form' D form has many more entries than the form itself: then arguments are better variables of their own."""
+def _fills_in(form: AffineEntries, copies: float) -> bool:
+    """Whether the sum of form' D form over copies has many more entries than all the forms: then arguments are better variables of their own."""
     lengths = np.bincount(form.rows, minlength=1).astype(float)
-    return bool(min(float(form.shape[1]) ** 2, float(lengths @ lengths)) > FILLED * max(len(form.rows), SMALL_FORM))
+    return bool(min(float(form.shape[1]) ** 2, float(lengths @ lengths)) > FILLED * max(copies * len(form.rows), SMALL_FORM))
 
 
 def _of_this_sign(variable: cp.Variable) -> cp.Variable:

@@ -256,11 +256,13 @@ class ConvexProgram:
 
     def force_size(self, u: Vector, z: Rows) -> float:
         """The size of what balances there."""
-        p, a, most = self._absolute
-        size = p @ np.abs(u) + np.abs(self.q) + a.T @ np.abs(z)
-        if self.smooth is not None:
-            size = size + self.smooth.gradient_size(u)
-        return max(float(size.max(initial=0.0)), 1e-4 * most) or 1.0
+        return max(float(self.force_sizes(u, z).max(initial=0.0)), 1e-4 * self._absolute[2]) or 1.0
+
+    def force_sizes(self, u: Vector, z: Rows) -> Vector:
+        """The same for each entry of u."""
+        p, a, _ = self._absolute
+        size = np.asarray(p @ np.abs(u) + np.abs(self.q) + a.T @ np.abs(z))
+        return size if self.smooth is None else size + self.smooth.gradient_size(u)
 
     def slope_sizes(self, u: Vector) -> np.ndarray:
         """The sizes of what the objective's slope adds up from: prices, curvature as far as 1 from u, smooth functions."""

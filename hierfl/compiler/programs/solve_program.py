@@ -1,10 +1,6 @@
 """From a program to a solution that meets its conditions to rounding: a solver, then Newton's method on what holds, then judgement.
 
 Smooth programs are solved by their quadratic models, one after another, each over the same rows and cones, with a search along the line.
-
-A program that was not solved may have a finite infimum that it attains nowhere, as ``exp(-y)`` has. To tell that from one without a
-bound, it is solved over boxes of y, each twice as wide as the one before. Where an infimum is attained, it is inside of a box from some
-width on; where there is none, the least cost falls by no less from each box to the next; else it falls at the edge, ever less.
 """
 
 from __future__ import annotations
@@ -32,7 +28,6 @@ from hierfl.compiler.programs.convex_program import (
     EMPTY,
     FAILED,
     SOLVED,
-    UNATTAINED,
     UNBOUNDED,
     ConvexProgram,
     ProgramSolution,
@@ -71,6 +66,7 @@ TIED, CLEAR = 1e-13, 1e-11  # by how much multipliers exceed slacks, in units of
 HIDDEN = 1e-13  # of what adds up in curvature, that it has to be
 LITTLE = 1e-6  # a curvature, so that a program has one solution
 GAIN, OF_STEEP = 1e-4, 0.1  # of what a model promises, that a step has to keep; where a step may lead across a corner and back
+BEYOND_ROUNDING = 100.0  # times what rounding may leave
 LOST = 1e3  # times what a solution may miss the conditions by, that it may miss them by in units other than those it was told in
 LARGE = 1e3  # a size of data, in whose units a program over cones that was not solved is looked at again
 DENSE_NEWTON = 700  # unknowns over curved cones, up to which a step is the shortest
@@ -140,7 +136,9 @@ def _drifts(program: ConvexProgram, answer: ProgramSolution) -> bool:
     if not program.polyhedral or program.smooth is not None:
         generic = np.concatenate([y, np.zeros(program.width - program.size)])
         flat = generic @ (program.p @ generic) <= FLAT * float(np.abs(program.slope(u) @ u) + 1e-300)
-        return (answer.error > ROUGHEST and bool(flat)) or (program.smooth is not None and _is_lost_along(program, answer))
+        falls = -float(program.force(u, answer.z) @ u)  # on the way from 0 through u: at a solution it is nothing but rounding
+        goes_on = falls > BEYOND_ROUNDING * np.finfo(float).eps * float(program.force_sizes(u, answer.z) @ np.abs(u))
+        return (answer.error > ROUGHEST and (bool(flat) or goes_on)) or (program.smooth is not None and _is_lost_along(program, answer))
     falls, most = float((program.a.T @ answer.z - program.q) @ u), float(np.abs(u) @ (abs(program.p) @ np.abs(u)))
     return most > 0.0 and falls > 0.0 and (falls <= HIDDEN * most or abs(float(u @ program.force(u, answer.z))) > 0.1 * falls)
 
@@ -513,49 +511,3 @@ def _newton_step(program: ConvexProgram, u: np.ndarray, z: np.ndarray) -> Progra
         for _ in range(5):
             step = step + factor.solve(right - system @ step)
     return program.judged(u + step[:width], z + step[width:], 1)
-
-
-BOXES, NARROWEST = 4, 10.0  # and half the width of the first one, in units of 1 + the largest bound
-EDGE = 0.999  # of a box's half width, that some y is at least at
-LESS, ALIKE = 0.75, 0.97  # of a fall, that the next one is at most; those of a logarithm are alike, and between these nothing is told
-FURTHEST = 2.0**20  # boxes' widths beyond the last one, at which the cost must not have risen again
-ROUNDING = 1e-9  # of the cost, that it may rise by; of a direction, that is nothing
-MANY = 500  # unknowns, from which nothing is told: boxes would take long
-
-
-def looked_into(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution:
-    """An answer that is none, by boxes around it: UNATTAINED where the infimum seems to be finite, or the solution where one is inside of a box."""
-    if answer.status not in (FAILED, UNBOUNDED) or program.is_map or program.width > MANY:
-        return answer
-    bound = float(np.abs(program.b / program.sizes).max(initial=0.0))
-    half, costs, ends = NARROWEST * (1.0 + bound), [], []
-    for _ in range(BOXES):
-        found = solve_program(_within(program, half))
-        if not found.error <= program.good:
-            return answer
-        if np.abs(found.u[: program.size]).max(initial=0.0) < EDGE * half:
-            inside = program.judged(found.u, found.z[: len(program.b)], found.work)
-            prices = np.abs(program.q) + (0.0 if program.smooth is None else program.smooth.gradient_size(inside.u))  # beside a large curvature all is small
-            told = inside.solved and program.error(inside.u, inside.z, float(prices.max(initial=0.0)) or 1.0) <= LOST * program.good
-            return inside if told and answer.status == FAILED else answer
-        costs.append(program.cost(found.u))
-        ends.append(found.u)
-        half *= 2.0
-    falls = -np.diff(costs)
-    if not (falls[0] > 0 and (falls >= 0).all() and (falls[1:] <= ALIKE * falls[:-1]).all()):
-        return answer
-    if not (falls[1:] <= LESS * falls[:-1]).all():
-        return replace(answer, status=FAILED)  # too slowly to tell
-    way = ends[-1] - ends[-2]
-    way = np.where(np.abs(way) > ROUNDING * half, way, 0.0)
-    most = costs[-1] + ROUNDING * (1.0 + abs(costs[-1]))
-    ends_there = all(program.cost(ends[-1] + far * way) <= most for far in (1.0, 2.0**10, FURTHEST))
-    return replace(answer, status=UNATTAINED) if ends_there else answer
-
-
-def _within(program: ConvexProgram, half: float) -> ConvexProgram:
-    """The program with every y between -half and half."""
-    only = diagonal(np.ones(program.width), program.a)[: program.size]
-    rows = Cone(NONNEGATIVE, 2 * program.size)
-    b = np.concatenate([program.b, np.full(2 * program.size, half)])
-    return replace(program, a=vstack([program.a, only, -only]), b=b, cones=[*program.cones, rows])

@@ -31,6 +31,7 @@ from hierfl.compiler.oracles import public_response
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.starting_points import box_around, on_upper_set, project_on_all, sobol_points
 from hierfl.compiler.violations import Violations
+from hierfl.descent.convex_best import convex_optimum
 from hierfl.descent.decision_rows import DecisionRows
 from hierfl.descent.difference_oracle import DifferenceOracle
 from hierfl.descent.implicit_oracle import ImplicitOracle
@@ -166,6 +167,7 @@ def spread_out(points: np.ndarray, values: np.ndarray, count: int) -> list[np.nd
 
 RESTARTS, SEED = 8, 0  # unless others are asked for
 SIZE_LIMIT = 100
+PROVED, GAP = "proved", 1e-6  # what a reference with a bound is, that is as near to f, relative to 1 and to |f|
 FINAL = 1e-13  # accuracy of the last search, from the best point
 
 
@@ -186,14 +188,14 @@ class Reference(Shown):
     guarantee
         What is known of the point, in words.
     bound
-        With ``certificate="global"``: no x of X has a better value of f; ``guarantee`` says how that is known. None without, infinite where
-        nothing is known.
+        With ``certificate="global"``, and of convex problems of x alone: no x of X has a better value of f; ``guarantee`` says how that is known.
+        None without, infinite where nothing is known.
     gap
         |value - bound|, relative to 1 and to |value|; None without a bound.
     multipliers
         With ``certificate="global"``: those of the lower level's constraints at x, by constraint, for every owner of a y.
     status
-        ``"searched"``; with ``certificate="global"`` ``"proved"``, ``"time limit reached"``, ``"interrupted"``, or ``"not proved"`` with the reason.
+        ``"searched"``; with a bound ``"proved"``, ``"time limit reached"``, ``"interrupted"``, or ``"not proved"`` with the reason.
 
     Examples
     --------
@@ -276,15 +278,33 @@ def _key(compiled: CompiledProblem, restarts: int, seed: int) -> tuple[Any, ...]
     return "reference", restarts, seed, compiled.parameter_values
 
 
+def convex_reference(compiled: CompiledProblem, gap: float) -> Reference | None:
+    """The optimum of a convex problem of x alone, whose bound is as near as ``gap``, relative to 1 and to |f|; None of others."""
+    optimum = convex_optimum(compiled)
+    if optimum is None:
+        return None
+    evaluation = compiled.exact.at(optimum.x)
+    value = float(evaluation.value)
+    left = (value - optimum.bound) / max(1.0, abs(value))
+    if left > gap:
+        return None
+    known = {"bound": compiled.sign * optimum.bound, "gap": left, "status": PROVED, "evaluations": 1}
+    known |= {"local_minima": (compiled.sign * value,), "points": (compiled.upper.unflatten(optimum.x),)}
+    how = "by the multipliers of one convex program, which f and X are; they meet its conditions to rounding"
+    return Reference.at(compiled, optimum.x, evaluation, how, **known)
+
+
 @double_precision
 def _searched(compiled: CompiledProblem, restarts: int, seed: int, x0: Any, progress: bool) -> Reference:
     size = compiled.upper.size
     require_continuous(compiled.upper.variables, "reference() without certificate='global'")
+    require_whole("restarts", restarts, 1)
+    if (proved := convex_reference(compiled, GAP)) is not None:
+        return proved
     if size > SIZE_LIMIT:
         raise SettingError(
             f"reference() is for small problems: x has {size} scalars, at most {SIZE_LIMIT} are treated."
         )
-    require_whole("restarts", restarts, 1)
     search = LocalSearch(compiled)
     given = [] if x0 is None else [compiled.upper.flatten(x0, "x0")]
     candidates, how = candidates_on(compiled, seed, given)

@@ -4,7 +4,7 @@ That is told by f's gradient, curvature and values at and near its x, where they
 modulus mu that the declaration and the data prove, and g is its gradient at y, a projection
 y = P(x - s grad f(x)) on X, the vector r = (x - y) / s + g - grad f(x) has |y - x*| <= |r| / mu and f(y) - f* <= |r|^2 / (2 mu);
 s = 0 where X is the whole space. Where f is convex and the declaration bounds X, f(x) - f* is at most the greatest fall of f's
-linear model on these bounds (Frank and Wolfe). All else are estimates: the minimiser on X of Newton's model at x, which counts where
+linear model on these bounds (Frank and Wolfe). Where f and X are one convex program, its multipliers bound f (``hierfl.descent.convex_best``). All else are estimates: the minimiser on X of Newton's model at x, which counts where
 values of f confirm it, and values of f along the projected gradient.
 """
 
@@ -25,6 +25,7 @@ from hierfl.compiler.implicit_differentiation import evaluated_with_gradient
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.starting_points import box_around, on_upper_set
 from hierfl.descent.answers import FAILURES
+from hierfl.descent.convex_best import convex_optimum
 from hierfl.descent.decision_rows import DecisionRows
 from hierfl.errors import (
     DivergedError,
@@ -40,7 +41,7 @@ from hierfl.inspect.assumptions.examination import Holders, known_of_all
 from hierfl.inspect.assumptions.lower_curvature import Curvature
 from hierfl.inspect.implicit.jumps import jump_beside
 from hierfl.inspect.implicit.points import owners
-from hierfl.inspect.implicit.reference import known_reference
+from hierfl.inspect.implicit.reference import PROVED, known_reference
 from hierfl.inspect.implicit.smoothing import gradient_norm, sphere_points
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.interruption import INTERRUPTED, PATIENCE, TIME_IS_UP, CutShort, heeded
@@ -146,6 +147,7 @@ CONFIRMED = 0.25  # of the model's fall, that f has to fall for the model to be 
 TREND, TREND_DATA = 16, 1_000_000  # iterates at which f is asked again, and the most scalars of data for that
 ROUNDING = 1e-12  # relative, of f
 HURRIED, LONGEST = 0.5, 60.0  # seconds that looking may take: after a run that was to end, and after others
+LITTLE_WORK = 1e6  # the same, for a convex program of f that no run has solved
 LEAST = 1e-10  # of the model's curvatures, relative to its largest
 
 
@@ -155,6 +157,7 @@ class Nearby(NamedTuple):
     value_bound: float = float("inf")
     distance_bound: float = float("inf")
     modulus: float = 0.0
+    why_bound: str = ""
     value_estimate: float = UNKNOWN
     distance_estimate: float = UNKNOWN
     slope: float = UNKNOWN
@@ -177,7 +180,9 @@ def rest_of(compiled: CompiledProblem, result: Result) -> Rest:
     drift = asked or Drift.of(objective, result.settings.get("sense", "minimize"))
     first = objective[0] if objective.size and np.isfinite(objective[0]) else result.value
     small = FLAT * (abs(value) + abs(float(first) - result.value))
-    verdict = RUNS_AWAY if away else _verdict(result, near, NEAR * (1.0 + float(np.linalg.norm(x))), small, drift)
+    short = NEAR * (1.0 + float(np.linalg.norm(x)))
+    verdict = RUNS_AWAY if away else _verdict(result, near, short, small, drift)
+    own_word = result.ended == AT_REST and not _proved(near, short, small)
     if verdict == AT_REST and not near.distance_bound < np.inf and (
         away := growing(result.trajectory, compiled.upper.entries) or flat_far_away(result.trajectory, near.distance_estimate)
     ):
@@ -187,10 +192,7 @@ def rest_of(compiled: CompiledProblem, result: Result) -> Rest:
     still = near.slope == 0.0 and objective.size > 1 and not np.ptp(objective) and not near.value_bound < np.inf
     if verdict == AT_REST and still and all(found is not None and found[0] == value for found in _around(compiled, x)):
         return replace(rest, words="f was the same at every point that was asked, and its slope 0: it is flat here, or x does not matter to it")
-    return replace(rest, words=words_of(rest, objective.size, near.why_not, result.ended == AT_REST, away))
-
-
-PROVED = "proved"  # what ends a run whose bound is as near as it was to be
+    return replace(rest, words=words_of(rest, objective.size, near.why_not, own_word, away))
 
 
 def _by_bound(result: Result, bound: float) -> Rest:
@@ -223,9 +225,14 @@ def warn_of_zeroth_order(solver: Any, why: str, rest: Rest | None) -> None:
         warn(RestWarning(f"{took}. {rest}. {advice}"))
 
 
+def _proved(near: Nearby, short: float, small: float) -> bool:
+    """Whether a bound puts x at rest."""
+    return near.distance_bound <= short or near.value_bound <= small
+
+
 def _verdict(result: Result, near: Nearby, short: float, small: float, drift: Drift | None) -> str:
     """What the strongest evidence says: a bound, then Newton's model, then values, then the method's own word, then its history."""
-    if near.distance_bound <= short or near.value_bound <= small:
+    if _proved(near, short, small):
         return AT_REST
     if near.distance_estimate <= short or near.value_estimate <= small:
         return AT_REST
@@ -328,7 +335,8 @@ class _Look:
             if modulus is None:
                 lowest = min((found[0] for found in _around(self.compiled, self.x) if found is not None), default=self.value)
                 return Nearby(slope=0.0, gain=max(0.0, self.value - lowest))
-            return Nearby(slope=0.0, gain=0.0, value_bound=0.0, modulus=modulus, distance_bound=0.0 if modulus else float("inf"))
+            why = f"as f is {_strongly(modulus)} and its slope 0"
+            return Nearby(slope=0.0, gain=0.0, value_bound=0.0, modulus=modulus, why_bound=why, distance_bound=0.0 if modulus else float("inf"))
         hessian = self._hessian()
         short = LENGTHS[0] * self.size / self.steep
         slope = self.steep if self.free else float(np.linalg.norm(self.x - self._projected(short))) / short
@@ -373,27 +381,31 @@ class _Look:
 
     def _bounded(self, near: Nearby, hessian: np.ndarray | None, short: float) -> Nearby:
         """With what is proved: see the module."""
-        modulus = _modulus_of(self.compiled)
-        if modulus is None:
-            return near
-        near = near._replace(modulus=modulus)
+        modulus, optimum = _modulus_of(self.compiled), convex_optimum(self.compiled, LITTLE_WORK)
+        value, distance, why = (np.inf, np.inf, "") if modulus is None else self._by_slopes(modulus, hessian, short)
+        if optimum is not None:
+            above, away = max(0.0, self.value - optimum.bound), optimum.away(self.x, modulus or 0.0)
+            if modulus:
+                away = min(away, float(np.sqrt(2.0 * above / modulus)))
+            if above < value or away < distance:
+                value, distance, why = min(above, value), min(away, distance), "by the multipliers of one convex program"
+        return near._replace(value_bound=value, distance_bound=distance, modulus=modulus or 0.0, why_bound=why)
+
+    def _by_slopes(self, modulus: float, hessian: np.ndarray | None, short: float) -> tuple[float, float, str]:
+        """How far f and x are from an optimum by f's slope at x and next to it, and why."""
+        why = f"as f is {_strongly(modulus)}"
         if modulus > 0 and self.free:
-            return near._replace(value_bound=self.steep**2 / (2 * modulus), distance_bound=self.steep / modulus)
+            return self.steep**2 / (2 * modulus), self.steep / modulus, why
         if modulus > 0:
             step = short if hessian is None else 1.0 / float(np.linalg.eigvalsh(hessian)[-1])
             y = self._projected(step)
             there = _value_and_slope(self.compiled, y)
             if there is not None:
                 left = float(np.linalg.norm((self.x - y) / step + there[1] - self.slope))
-                return near._replace(
-                    value_bound=max(0.0, self.value - there[0]) + left**2 / (2 * modulus),
-                    distance_bound=float(np.linalg.norm(self.x - y)) + left / modulus,
-                )
+                return max(0.0, self.value - there[0]) + left**2 / (2 * modulus), float(np.linalg.norm(self.x - y)) + left / modulus, why
         box = box_around(self.compiled, self.x)
-        if box.bounded:
-            fall = np.maximum(self.slope * (self.x - box.low), self.slope * (self.x - box.high))
-            near = near._replace(value_bound=float(np.sum(fall)))
-        return near
+        fall = np.maximum(self.slope * (self.x - box.low), self.slope * (self.x - box.high)) if box.bounded else np.inf
+        return float(np.sum(fall)), np.inf, f"{why} and X bounded"
 
     def _projected(self, step: float) -> np.ndarray:
         """The projection on X of a gradient step."""
@@ -403,6 +415,10 @@ class _Look:
         """How far f is below its value at x at the best of some points; 0 where it is not."""
         found = [there[0] for there in (_value_and_slope(self.compiled, x) for x in points) if there is not None]
         return max(0.0, self.value - min(found, default=self.value))
+
+
+def _strongly(modulus: float) -> str:
+    return f"strongly convex with modulus {modulus:.3g}" if modulus > 0 else "convex"
 
 
 def _hessian_program(compiled: CompiledProblem) -> Callable[[Any, Data], Any]:

@@ -30,7 +30,7 @@ from hierfl.compiler.programs.all_solutions import AllSolutions
 from hierfl.compiler.programs.convex_program import SEVERAL
 from hierfl.compiler.programs.small_and_sparse import diagonal
 from hierfl.compiler.programs.solve_program import polished, solve_program
-from hierfl.compiler.starting_points import box_around, on_upper_set, require_nonempty, sobol_points, start_point
+from hierfl.compiler.starting_points import box_around, on_upper_set, sobol_points, start_point
 from hierfl.compiler.violations import Violations
 from hierfl.errors import (
     HierflError,
@@ -42,8 +42,7 @@ from hierfl.errors import (
 )
 from hierfl.inspect.implicit.multipliers import answers_of, multipliers_at
 from hierfl.inspect.implicit.points import owners
-from hierfl.inspect.implicit.reference import LocalSearch, Reference
-from hierfl.inspect.implicit.rest import PROVED
+from hierfl.inspect.implicit.reference import GAP, PROVED, LocalSearch, Reference, convex_reference
 from hierfl.inspect.proved.refined import descended, refined
 from hierfl.inspect.proved.scip import (
     BOUNDED,
@@ -76,7 +75,7 @@ QUICK, AT_ONCE = 8.0, 1.0  # seconds of a search from nowhere, where only comple
 BOUNDING = 60.0  # seconds that these may take at most
 COMBINATIONS = 1_000  # of whole numbers, up to which they are looked through
 NOT_PROVED = "not proved"
-FEW, MOMENT, GAP = 40, 1.0, 1e-6  # scalars of x, and of all y, up to which a proof is tried when a result is printed; seconds that it may take
+FEW, MOMENT = 40, 1.0  # scalars of x, and of all y, up to which a proof is tried when a result is printed; seconds that it may take
 
 
 class Found(NamedTuple):
@@ -104,6 +103,8 @@ def proved_reference(compiled: CompiledProblem, *, gap: float, time_limit: float
     until = min([math.inf if time_limit is None else time.perf_counter() + time_limit, *limits])
     given = None if x0 is None else compiled.upper.flatten(x0, "x0")
     with heeded(until):
+        if (convex := convex_reference(compiled, gap)) is not None:
+            return convex
         try:
             return _Proof(compiled, gap, until, seed, given, progress).reference()
         except (IncompatibleSolverError, MissingPackageError) as why:
@@ -179,7 +180,6 @@ class _Proof:
         if search.ended == UNBOUNDED:
             raise unbounded(-compiled.sign, box_around(compiled, self._begin).bounded)
         if search.ended == NO_POINT and first is None:
-            require_nonempty(compiled)
             if compiled.coupled.conditions:
                 texts = ", ".join(one.text for one in compiled.coupled.conditions)
                 raise InfeasibleError(
@@ -485,7 +485,6 @@ def _looked_through(compiled: CompiledProblem, choices: list[Sequence[float]], s
     why_ended = reason()
     rest()
     if best is None:
-        require_nonempty(compiled)
         if compiled.coupled.conditions:
             texts = ", ".join(one.text for one in compiled.coupled.conditions)
             raise InfeasibleError(f"no answer at any of the {len(all_of_them) - left:,} combinations of whole numbers satisfies the upper constraints on y: {texts}.")

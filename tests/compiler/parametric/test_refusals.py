@@ -211,3 +211,46 @@ def test_interior_points_on_the_way_to_infinity_are_no_answer(falling: Any) -> N
         problem.implicit(1.0)
     kept = hf.ArgMin(y, cp.inv_pos(y) + 1e-8 * y + 0 * x, [y >= 0])  # a minimum as far away
     assert hf.Problem(hf.Minimize(clients=y), kept).implicit.response(1.0) == pytest.approx(1e4, rel=1e-6)
+
+
+def separated(add: Callable[[Any], Any], scope: str) -> tuple[hf.Problem, np.ndarray, np.ndarray]:
+    """(a problem, rows, labels): logistic losses of 40 rows in two columns; the second one is 0 but in rows whose label is 1, which it parts."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(40, 2))
+    label = (rows[:, 0] + rng.normal(size=40) > 0).astype(float)
+    rows[:, 1] = np.where(np.cumsum(label) <= 6, label, 0.0)
+    x, y, u, v = cp.Variable(name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="u"), hf.Sample(name="v")
+    federation = hf.Federation([hf.Client({u: rows, v: label})] * 2)
+    below = hf.E(cp.logistic(u @ y) - v * (u @ y)) + add(y)
+    level = hf.ArgMin(y, below, scope=scope)
+    return hf.Problem(hf.Minimize(clients=cp.sum(y) + cp.square(x)), level, federation=federation), rows, label
+
+
+@pytest.mark.parametrize("scope", ["client", "federation"])
+def test_a_column_that_parts_some_rows_has_no_coefficient_however_well_the_others_are_known(scope: str) -> None:
+    """Its slope is 1e-17 at 37, nothing beside those of the other column; with a ridge it is where the two slopes meet."""
+    with pytest.raises(hf.LowerLevelError, match="a finite infimum on .* and to attain it at no y"):
+        separated(lambda y: 0.1 * cp.abs(y[0]), scope)[0].implicit(1.0)
+    problem, rows, label = separated(lambda y: 0.1 * cp.abs(y[0]) + 1e-9 * cp.square(y[1]), scope)
+    response = np.ravel(problem.implicit.response(1.0))[:2]
+    slopes = rows.T @ (1 / (1 + np.exp(-rows @ response)) - label) / 40
+    assert slopes[1] == pytest.approx(-2e-9 * response[1], rel=1e-6) and 15 < response[1] < 20
+
+
+@pytest.mark.parametrize("tail", [cp.exp, cp.logistic, lambda y: cp.norm(cp.hstack([y, 1])) - y, lambda y: cp.log_sum_exp(cp.hstack([y, 0, 1]))])
+def test_a_fall_that_all_else_hides_is_a_fall(tail: Callable[[Any], Any]) -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+    below = tail(y[0]) + cp.abs(y[1] - x)
+    with pytest.raises(hf.LowerLevelError, match="a finite infimum on .* and to attain it at no y"):
+        hf.Problem(hf.Minimize(clients=cp.sum(y)), hf.ArgMin(y, below)).implicit(1.0)
+    kept = hf.Problem(hf.Minimize(clients=cp.sum(y)), hf.ArgMin(y, below, [cp.abs(y[0]) <= 5])).implicit.response(1.0)
+    assert kept == pytest.approx([-5.0 if tail(cp.Constant(0.0)).value < tail(cp.Constant(1.0)).value else 5.0, 1.0])
+
+
+def test_a_solution_that_rounding_cannot_tell_from_a_way_to_infinity_is_none() -> None:
+    """1000 (a'y)^2 - 100 log(b'y) falls for ever where a'y = 0, by 100 each time y is e times as long; squares hide it at 2e5."""
+    x, y = cp.Variable(name="x"), cp.Variable(3, name="y")
+    a, b = np.array([-0.95275104, -0.88349649, 1.08857646]), np.array([-1.50651815, -0.47540157, -1.44162391])
+    below = 1000 * cp.square(a @ y + 1.45880976) - 100 * cp.log(b @ y - 1.64182757) + 0 * x
+    with pytest.raises(hf.LowerLevelError):
+        hf.Problem(hf.Minimize(clients=cp.sum(y)), hf.ArgMin(y, below)).implicit(1.0)

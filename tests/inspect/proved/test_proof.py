@@ -505,7 +505,7 @@ def test_without_scip_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "pyscipopt", None)
     x = cp.Variable(name="x")
     with pytest.raises(hf.errors.MissingPackageError, match=r"hierfl\[global\]"):
-        hf.Problem(hf.Minimize(server=cp.square(x))).reference(certificate="global", progress=False)
+        hf.Problem(hf.Maximize(server=cp.square(x)), constraints=[cp.abs(x) <= 1]).reference(certificate="global", progress=False)
 
 
 def test_an_optimum_that_does_not_hold_when_the_level_is_solved_again_is_not_called_proved(monkeypatch: pytest.MonkeyPatch) -> None:

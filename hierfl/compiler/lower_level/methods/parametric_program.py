@@ -31,7 +31,7 @@ from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.programs.convex_program import ALIKE, EMPTY, ONE, SEVERAL, SOLVED, UNATTAINED, UNBOUNDED
 from hierfl.jaxtools.host_callback import numbers_on_host
-from hierfl.language.aggregates import tails_of, without_tails
+from hierfl.language.aggregates import opened_tails, tails_of
 from hierfl.language.coupled import chosen_by
 from hierfl.language.expectation import SampleAverage, averages_of
 from hierfl.language.levels import LowerLevel
@@ -385,10 +385,8 @@ def _made(structure: LowerStructure) -> LevelSolver:
     if not mapping and (tails := tails_of(cost)):
         if level.prices:
             raise NoStandardFormError(f"prices of a level that has {tails[0].symbol} are not known")
-        own = oracles.declaration.own_place
-        hidden = [cp.Variable(() if own is None else own.shape) for _ in tails]
-        bounds = hidden if own is None else [own @ every for every in hidden]
-        cost = sum(distributed(without_tails(cost, bounds)))
+        cost, hidden = opened_tails(cost, oracles.declaration.own_place)
+        cost = sum(distributed(cost))
     prices = {id(price.constraint) for price in level.prices}
     priced = [k for k, one in enumerate(constraints) if id(one) in prices]
     form = LevelForm.of([(cost, 1.0 if mapping else level.sign, clients)], constraints, level.decided, whole, known, priced, hidden)
