@@ -23,6 +23,7 @@ from hierfl.compiler.programs.distance_bound import distance_bound
 from hierfl.compiler.programs.second_looks import runs_off
 from hierfl.compiler.programs.small_and_sparse import is_dense, on_one_thread
 from hierfl.compiler.programs.solve_program import solve_program
+from hierfl.errors import NotConvexError
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.aggregates import opened_tails
 
@@ -71,7 +72,7 @@ def _solved(problem: CompiledProblem) -> ConvexOptimum | None:
     constraints = constraints_of_all_clients(declaration)
     try:
         form = LevelForm.of(costs, constraints, problem.upper.variables, True, declaration.known_bounds, hidden=hidden)
-    except NoStandardFormError:
+    except (NoStandardFormError, NotConvexError):
         return None
     if form.stairs:
         return None

@@ -138,7 +138,7 @@ def _drifts(program: ConvexProgram, answer: ProgramSolution) -> bool:
         flat = generic @ (program.p @ generic) <= FLAT * float(np.abs(program.slope(u) @ u) + 1e-300)
         falls = -float(program.force(u, answer.z) @ u)  # on the way from 0 through u: at a solution it is nothing but rounding
         goes_on = falls > BEYOND_ROUNDING * np.finfo(float).eps * float(program.force_sizes(u, answer.z) @ np.abs(u))
-        return (answer.error > ROUGHEST and (bool(flat) or goes_on)) or (program.smooth is not None and _is_lost_along(program, answer))
+        return (answer.error > ROUGHEST and bool(flat or goes_on)) or (program.smooth is not None and _is_lost_along(program, answer))
     falls, most = float((program.a.T @ answer.z - program.q) @ u), float(np.abs(u) @ (abs(program.p) @ np.abs(u)))
     return most > 0.0 and falls > 0.0 and (falls <= HIDDEN * most or abs(float(u @ program.force(u, answer.z))) > 0.1 * falls)
 
