@@ -20,7 +20,7 @@ from hierfl.compiler.parametric.level_form import LevelForm, RowGroup, distribut
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.programs.convex_program import ConvexProgram
 from hierfl.compiler.programs.distance_bound import distance_bound
-from hierfl.compiler.programs.second_looks import runs_off
+from hierfl.compiler.programs.second_looks import carried_on
 from hierfl.compiler.programs.small_and_sparse import is_dense, on_one_thread
 from hierfl.compiler.programs.solve_program import solve_program
 from hierfl.errors import NotConvexError
@@ -84,8 +84,8 @@ def _solved(problem: CompiledProblem) -> ConvexOptimum | None:
     of_p, of_a = (np.count_nonzero(part) if is_dense(part) else part.nnz for part in (program.p, program.a))
     if of_a + OF_P * of_p > ENTRIES:
         return None
-    found = solve_program(program)
-    if not found.solved or runs_off(program, found.u):
+    found = carried_on(program, solve_program(program))
+    if not found.solved:
         return None
     u = np.where(np.abs(found.u) <= FAINT * np.abs(found.u).max(initial=0.0), 0.0, found.u)
     u = u if program.judged(u, found.z).error <= max(found.error, ROUNDING) else found.u

@@ -31,7 +31,6 @@ from hierfl.compiler.programs.convex_program import (
     ONE,
     SEVERAL,
     TWISTED,
-    UNATTAINED,
     UNBOUNDED,
     UNKNOWN,
     ConvexProgram,
@@ -41,7 +40,7 @@ from hierfl.compiler.programs.distance_bound import distance_bound
 from hierfl.compiler.programs.response import Adjoint, Branch, ProgramResponse
 from hierfl.compiler.programs.saddle import KEPT as SYSTEMS
 from hierfl.compiler.programs.saddle import Saddle, Saddles
-from hierfl.compiler.programs.second_looks import looked_into, runs_off, seen_beside_penalties
+from hierfl.compiler.programs.second_looks import carried_on, looked_into, seen_beside_penalties
 from hierfl.compiler.programs.small_and_sparse import (
     diagonal,
     hstack,
@@ -184,10 +183,7 @@ class LevelSolver:
         first = self.form.solution(thetas, program, self._known)
         if type(self.form) is LevelForm and not program.is_map:
             program, first = seen_beside_penalties(program, first, partial(solve_program, known=self._known))
-        if not first.solved:
-            first = looked_into(program, first)
-        elif runs_off(program, first.u):
-            first = replace(first, status=UNATTAINED)
+        first = carried_on(program, first) if first.solved else looked_into(program, first)
         if first.solved and self.mapping and not self.form.is_monotone(program):
             return LevelAnswer(program, first, first, TWISTED)
         if not first.solved or self.strict or self.form.asks_for_map:

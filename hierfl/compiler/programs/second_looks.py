@@ -4,10 +4,10 @@ Prices may be so much larger than all else, as those of penalties e^x for large 
 exact: with any larger price the solution is the same (Han and Mangasarian, 1979). So the program with less of that price is solved,
 beside which all else is seen, and its multipliers tell whether that was enough.
 
-A slope may be so much smaller than all else, as that of ``exp(y)`` far down, along which an infimum is attained nowhere. A way u + t d to
-infinity is looked for along which nothing changes but smooth functions that are linear to rounding at u already: d is a linear program. If
-the objective does not rise along it again, it falls for ever, as these functions are strictly convex (for logistic losses d is a
-separation of the data: Albert and Anderson, 1984).
+A slope may be so much smaller than all else, as that of ``exp(y)`` far down. A way u + t d is looked for along which nothing changes but
+smooth functions that are linear to rounding at u already: d is a linear program. If the objective does not rise along it, it falls, as
+these functions are strictly convex: up to a row, where the solution is, or for ever, and it attains its infimum nowhere (for logistic
+losses d is a separation of the data: Albert and Anderson, 1984).
 
 A program that was not solved may have a finite infimum that it attains nowhere. To tell that from one without a bound, it is solved over
 boxes of y, each twice as wide as the one before. Where an infimum is attained, it is inside of a box from some width on; where there is
@@ -87,35 +87,53 @@ def _are_exact(program: ConvexProgram, answer: ProgramSolution, more: np.ndarray
 
 
 IN_TAIL = 1e-8  # of what balances, by which a smooth function's slope may still change between 0 and u where it is as good as linear at u
-WAY = 1e-9  # of the longest entry of a way, that is none
-FARTHER = (1.0, 2.0**10)  # times the size of u along the way
+NOTHING = 1e-9  # of the longest entry of a way, and of a row's size, that is none
+SAME = 1e-13  # of what adds up in a cost, by which it may rise
+FARTHER = (1.0, 2.0**10)  # times the size of u along a way that no row ends
+WAYS = 50  # one after another
 
 
-def runs_off(program: ConvexProgram, u: Float[np.ndarray, " width"]) -> bool:
-    """Whether the objective falls for ever from u on along some way to infinity, too little to be seen beside all else."""
-    if program.smooth is None or program.is_map:
-        return False
+def carried_on(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution:
+    """The solution at the end of ways along which the objective falls, too little to be seen beside all else: where rows stop them, or UNATTAINED."""
+    u = answer.u
+    for _ in range(WAYS if answer.solved and program.smooth is not None and not program.is_map else 0):
+        way = _way_on(program, u)
+        if way is None:
+            break
+        slack, rates = program.slack(u)[program.loose], np.asarray(program.a @ way)[program.loose]
+        left = float((slack / np.where(rates < 0.0, -rates, 1.0))[rates < 0.0].min(initial=np.inf))
+        cost, sizes = program.cost(u), float(np.abs(program.q) @ np.abs(u))
+        ends = (left,) if np.isfinite(left) else FARTHER
+        if not all(program.cost(u + end * way) <= cost + SAME * (1.0 + abs(cost) + sizes) for end in ends):
+            break
+        if not np.isfinite(left):
+            return replace(answer, status=UNATTAINED)
+        u = u + left * way
+    return answer if u is answer.u else program.judged(u, answer.z, answer.work)
+
+
+def _way_on(program: ConvexProgram, u: Float[np.ndarray, " width"]) -> Float[np.ndarray, " width"] | None:
+    """A way as long as u along which nothing changes but what is linear to rounding, and does not rise; None where there is none."""
+    assert program.smooth is not None
     size = float(program.slope_sizes(u).max(initial=0.0)) or 1.0
     tails, fixed = [], [_unit(program.p), program.a[~program.loose]]
     with np.errstate(all="ignore"):
         for term in program.smooth.terms:
             far = _as_good_as_linear(term, u, IN_TAIL * size)
-            counted = np.repeat(far, term.block)
-            tails.append(_signed(term, u)[counted])
+            tails.append(_signed(term, u)[np.repeat(far, term.block)])
             fixed.append(term.curved(u)[np.repeat(~far[term.weight != 0], term.block)])
     ways = vstack(tails)
     if not ways.shape[0]:
-        return False
+        return None
     kept = vstack([part for part in fixed if part.shape[0]] or [program.a[:0]])
     if is_dense(kept) and kept.shape[0] > kept.shape[1]:
         kept = np.linalg.qr(kept, mode="r")
-    above = vstack([ways, program.a[program.loose], -program.slope(u)[None] / size])
+    held = program.loose & (program.slack(u) <= NOTHING * program.row_sizes(u))
+    above = vstack([ways, program.a[held], -program.slope(u)[None] / size])
     told = linprog(-np.asarray(ways.sum(axis=0)).ravel(), -above, np.zeros(above.shape[0]), kept, np.zeros(kept.shape[0]), (-1.0, 1.0), method="highs")
-    if told.status != 0 or not -told.fun > WAY:
-        return False
-    way = np.where(np.abs(told.x) > WAY * np.abs(told.x).max(), told.x, 0.0) * (1.0 + float(np.abs(u).max()))
-    cost = program.cost(u)
-    return all(program.cost(u + far * way) <= cost + ROUNDED * (1.0 + abs(cost)) for far in FARTHER)
+    if told.status != 0 or not -told.fun > NOTHING:
+        return None
+    return np.where(np.abs(told.x) > NOTHING * np.abs(told.x).max(), told.x, 0.0) * (1.0 + float(np.abs(u).max()))
 
 
 def _as_good_as_linear(term: SmoothTerm, u: np.ndarray, little: float) -> np.ndarray:
@@ -166,9 +184,8 @@ def looked_into(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolut
             inside = program.judged(found.u, found.z[: len(program.b)], found.work)
             prices = np.abs(program.q) + (0.0 if program.smooth is None else program.smooth.gradient_size(inside.u))  # beside a large curvature all is small
             told = inside.solved and program.error(inside.u, inside.z, float(prices.max(initial=0.0)) or 1.0) <= LOST * program.good
-            if not told or answer.status != FAILED:
-                return answer
-            return replace(inside, status=UNATTAINED) if runs_off(program, inside.u) else inside
+            inside = carried_on(program, inside) if told else answer
+            return inside if answer.status == FAILED or inside.status == UNATTAINED else answer
         costs.append(program.cost(found.u))
         ends.append(found.u)
         half *= 2.0
