@@ -8,6 +8,7 @@ import cvxpy as cp
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 
 import hierfl as hf
@@ -154,6 +155,18 @@ def test_a_tail_of_the_rows_is_of_few(aggregate: Any, rows: int, below: bool) ->
     reply = site(tailed, SiteRules(min_samples=rows + 1)).respond(begun)
     assert isinstance(reply, Refusal) and f"is of {rows} of the rows of client 0 at a time, fewer than the {rows + 1}" in reply.reason
     assert isinstance(site(tailed, SiteRules(min_samples=rows)).respond(begun), Welcome)
+
+
+def test_the_category_that_has_no_column_is_a_group_too() -> None:
+    """The sum over all rows less those of the other wards is that of the two patients in the first."""
+    schema = hf.Schema("stay", numeric=["age"], categorical={"ward": ["A", "B", "C"], "sex": ["f", "m"]})
+    for counts in ((2, 20, 18), (20, 2, 18), (18, 20, 2), (0, 22, 18)):
+        table = {"age": RNG.normal(size=ROWS), "stay": RNG.exponential(size=ROWS), "ward": np.repeat(["A", "B", "C"], counts), "sex": ["f", "m"] * (ROWS // 2)}
+        client = hf.Client.from_frame(pd.DataFrame(table), schema)
+        modelled = hf.models.LinearRegression(hf.Federation([client]), schema)
+        fewest = min(count for count in counts if count)
+        assert SiteRules(min_cell=fewest).against_rows(modelled.declaration, {0: client}) is None
+        assert f"than the {fewest + 1} that" in str(SiteRules(min_cell=fewest + 1).against_rows(modelled.declaration, {0: client}))
 
 
 def test_the_rest_of_a_pass_is_a_batch_too(declared: hf.Problem) -> None:

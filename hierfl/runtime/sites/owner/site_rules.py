@@ -63,7 +63,8 @@ class SiteRules:
     servers
         The names of the servers that may ask, by their certificates; None for all.
     min_cell
-        The fewest rows of a client that have the same value, in columns of at most 20 values: groups, such as wards, or whether an event happened.
+        The fewest rows of a client that have the same value, in columns of at most 20 values: groups, such as wards, the reference among them, or
+        whether an event happened.
         What is sent of a model with such a column is about few people where few are in the group.
 
     Raises
@@ -202,10 +203,25 @@ def _rows_of(tail: Worst, client: Client) -> float:
 
 
 def _smallest_cell(rows: Any) -> int:
-    """The fewest rows with the same value, of all columns with few values; 0 where there is no such column."""
+    """The fewest rows with the same value, of all columns with few values; 0 where there is no such column.
+
+    Neighbouring columns of zeros and ones that exclude each other are categories: the rows with none of them are a group that has no column.
+    """
     columns = np.asarray(rows, float).reshape(len(rows), -1).T
-    counted = [np.unique(column, return_counts=True)[1] for column in columns]
-    return min((int(counts.min()) for counts in counted if len(counts) <= GROUPS), default=0)
+    counted = [np.unique(column, return_counts=True) for column in columns]
+    cells = [int(counts.min()) for _, counts in counted if len(counts) <= GROUPS]
+    of_one, first = np.zeros(len(rows), bool), 0  # the rows of a category, by the columns from the first on
+    for place, (values, _) in enumerate(counted):
+        if not {*values[:3]} <= {0.0, 1.0}:
+            of_one, first = np.zeros(len(rows), bool), place + 1
+            continue
+        own = columns[place] == 1
+        while (of_one & own).any():
+            of_one &= columns[first] == 0
+            first += 1
+        of_one |= own
+        cells.append(int((~of_one).sum()))
+    return min(filter(None, cells), default=0)
 
 
 _WORDS = "a list of words", lambda value: isinstance(value, list) and all(isinstance(word, str) for word in value)
