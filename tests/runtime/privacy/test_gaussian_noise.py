@@ -115,7 +115,7 @@ def test_epsilon_counts_the_rounds_that_the_seed_asks_of_a_client(problem: hf.Pr
 def test_a_run_that_ends_within_a_block_asks_for_nothing_twice(problem: hf.Problem) -> None:
     result = problem.solve(FedAvg(0.1), runtime=noisy(), communication_limit=70, **SETTINGS)
     assert result.settings["rounds_done"] == len(result.history["answered"]) == 1  # 36 scalars in a round
-    assert result.settings["privacy"]["released"] == 6 <= result.settings["privacy"]["releases"]
+    assert result.settings["privacy"]["released"] == 2 <= result.settings["privacy"]["releases"]  # nobody is asked after the round that is too much
     assert result.status == "communication limit reached"
 
 
