@@ -101,10 +101,11 @@ def require_federated(lower: object, solver: object) -> None:
 
 def beyond_steps(problem: CompiledProblem) -> str:
     """What is asked of answers that steps towards one of them do not tell: prices, or which of several is selected; "" for nothing."""
-    level = problem.declaration.lower_level
-    if level is None or not (level.prices or getattr(level, "selection", None)):
+    level, method = problem.declaration.lower_level, problem.exact.method
+    if level is None:
         return ""
-    return ", ".join(price.name() for price in level.prices) or f"selection={level.selection!r}"
+    selection = None if method is not None and method.structure.strict else getattr(level, "selection", None)  # of several
+    return ", ".join(price.name() for price in level.prices) or (f"selection={selection!r}" if selection else "")
 
 
 def solved_by_default(problem: CompiledProblem) -> bool:

@@ -160,3 +160,18 @@ def test_what_needs_everybodys_data_says_so_at_the_start(solver: Any) -> None:
         at_sites(case, solver)
     result = at_sites(case, FedRZO(**SMOOTHED, lower=LocalSGD(rounds=2, steps=2)))
     assert np.isfinite(result.value)
+
+
+@pytest.mark.parametrize("asked", ["selection='optimistic'", "ShadowPrice"])
+@pytest.mark.parametrize("solver", [FedRZO(), ImplicitGradient()], ids=["FedRZO", "ImplicitGradient"])
+def test_what_no_client_tells_of_a_shared_y_is_refused(solver: Any, asked: str) -> None:
+    """Their F lead to one of several solutions, whichever, and a run at sites had f of that one."""
+    x, y, u = cp.Variable(name="x"), cp.Variable(2, name="y"), hf.Sample(name="u")
+    row, selected = cp.sum(y) <= x, asked != "ShadowPrice"
+    term = cp.sum_squares(y) if selected else cp.square(hf.ShadowPrice(row) - 1)
+    below = hf.E(cp.square(cp.sum(y) - u) if selected else cp.sum_squares(y - u))
+    lower = hf.ArgMin(y, below, [row, cp.abs(y) <= 2], selection="optimistic" if selected else None)
+    away = hf.Federation([hf.Client({u: hf.Elsewhere(3)}) for _ in range(2)])
+    problem = hf.Problem(hf.Minimize(clients=term), lower, [cp.abs(x) <= 1], federation=away)
+    with pytest.raises(IncompatibleSolverError, match=f"from everybody's data in one place.*nothing else tells {asked}"):
+        problem.solve(solver, runtime=hf.runtime.Flower(LoopbackGrid({})), progress=False)
