@@ -162,6 +162,18 @@ def test_what_needs_everybodys_data_says_so_at_the_start(solver: Any) -> None:
     assert np.isfinite(result.value)
 
 
+def test_the_step_that_trials_find_is_read_at_sites() -> None:
+    """It decays where runs by several seeds differ, in a schedule that only the server knew."""
+    case, settings = Case("client", "box", "both"), {"rounds": 20, "seed": 0, "progress": False}
+    runtime = hf.runtime.Flower(LoopbackGrid(desks(case.problem(), 3)), shared_seeds=True)
+    solver = FedRZO(smoothing=0.05, step_size="auto", batch_size=None, lower=Exact())
+    result = case.problem(holders=()).solve(solver, runtime=runtime, x0=case.start, **settings)
+    here = case.problem().solve(solver, x0=case.start, **settings)
+    steps = here.history["step_size"]
+    np.testing.assert_allclose(steps, steps[0] / np.sqrt(1 + np.arange(20) / 20), rtol=1e-12)
+    np.testing.assert_allclose(result.x, here.x, rtol=1e-9)
+
+
 @pytest.mark.parametrize("asked", ["selection='optimistic'", "ShadowPrice"])
 @pytest.mark.parametrize("solver", [FedRZO(), ImplicitGradient()], ids=["FedRZO", "ImplicitGradient"])
 def test_what_no_client_tells_of_a_shared_y_is_refused(solver: Any, asked: str) -> None:
