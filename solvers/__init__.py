@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from hierfl.near_names import no_such_name
+from hierfl.runtime.step_search import Settling
 from hierfl.solvers.branch_and_bound import BranchAndBound
 from hierfl.solvers.fedavg import FedAvg
 from hierfl.solvers.fedbio import FedBiO
@@ -52,6 +53,7 @@ __all__ = [
     "ProjectedSGD",
     "ProjectionMethod",
     "Scaffnew",
+    "Settling",
     "SimFBO",
     "StandardErrors",
 ]

@@ -32,7 +32,14 @@ from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.lower import Exact, LocalSGD, ProjectedSGD
 from hierfl.solvers.lower.exact import BoundExact
-from hierfl.solvers.lower.lower_solver import Clock, LowerAnswer, LowerSolver, bind_lower, require_federated
+from hierfl.solvers.lower.lower_solver import (
+    Clock,
+    LowerAnswer,
+    LowerSolver,
+    bind_lower,
+    require_federated,
+    solved_by_default,
+)
 from hierfl.solvers.papers.published import PaperMode, PublishedSettings, fedrzo_mode
 from hierfl.solvers.papers.theory import Starts, prescription, require_covered, require_left_out
 from hierfl.solvers.papers.theory_lower import theory_lower
@@ -313,7 +320,7 @@ class FedRZO(PublishedSettings):
 
 
 def default_lower(problem: CompiledProblem) -> LowerSolver:
-    """Exact where the lower level holds no data of a client, else the papers' solver for its scope."""
-    if problem.scope == "sample" or problem.several or not problem.lower_samples:
+    """Exact where the lower level holds no data of a client, or has to be solved, else the papers' solver for its scope."""
+    if solved_by_default(problem):
         return Exact()
     return LocalSGD() if problem.scope == "federation" else ProjectedSGD()

@@ -32,7 +32,7 @@ from hierfl.language.function import uses_black_box
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.lower import Exact, ProjectedSGD
-from hierfl.solvers.lower.lower_solver import LowerSolver, bind_lower
+from hierfl.solvers.lower.lower_solver import LowerSolver, bind_lower, solved_by_default
 from hierfl.solvers.papers.asymptotics import proposition_1, theorem_2
 from hierfl.solvers.papers.published import PaperMode, PublishedSettings, hfl_mode
 from hierfl.solvers.papers.theory import Starts, prescription, require_covered, require_left_out
@@ -197,9 +197,7 @@ class ZOHFL(PublishedSettings):
             return self.lower
         if self.local_steps is not None:
             return ProjectedSGD(steps=self.local_steps)
-        level = problem.declaration.lower_level
-        without_data = level is not None and (level.scope == "sample" or problem.several or not problem.lower_samples)
-        return Exact() if without_data else ProjectedSGD()
+        return Exact() if solved_by_default(problem) else ProjectedSGD()
 
 
 def _check_class(problem: CompiledProblem) -> None:

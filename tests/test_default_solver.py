@@ -208,3 +208,14 @@ def test_a_quantile_regression_with_rows_on_x_is_a_vertex() -> None:
     told = linprog(cost, [[1, 1, 1, *np.zeros(80)]], [-1.2], np.hstack([a, np.eye(40), -np.eye(40)]), b, [(-3, None)] * 3 + [(0, None)] * 80)
     np.testing.assert_allclose(result.x, told.x[:3], atol=1e-10)
     assert result.value == pytest.approx(told.fun, abs=1e-12)
+
+
+def test_aggregates_of_all_rows_are_asked_for_all_rows_at_sites() -> None:
+    a, b, u, t, _ = rows_of(40, 3)
+    halves = [(a[k::2], b[k::2]) for k in range(2)]
+    w, z = cp.Variable(3, name="w"), cp.Variable(3)
+    clients = [hf.Client({u: own, t: out}) for own, out in halves]
+    problem = hf.Problem(hf.Minimize(clients=hf.CVaR(cp.square(u @ w - t), 0.5)), federation=hf.Federation(clients))
+    result = problem.solve(runtime=hf.runtime.Delayed([1.0, 1.0]), rounds=200, progress=False)
+    worst = [cp.sum_largest(cp.square(own @ z - out), 10) / 10 for own, out in halves]
+    assert result.value == pytest.approx(cp.Problem(cp.Minimize(sum(worst) / 2)).solve(solver=cp.CLARABEL), rel=0.05)

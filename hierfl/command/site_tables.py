@@ -86,7 +86,7 @@ def site_check(chosen: argparse.Namespace) -> None:
     own = [(one.name, getattr(rules, one.name)) for one in fields(rules) if getattr(rules, one.name) != one.default]
     print(f"rules: {', '.join(f'{name} = {value}' for name, value in own) or 'none'}")
     if chosen.solver is None:
-        reasons = [_unfit(declaration, held), rules.against_rows(held), rules.against_more(ledger.rounds, ledger.messages)]
+        reasons = [_unfit(declaration, held), rules.against_rows(declaration, held), rules.against_more(ledger.rounds, ledger.messages)]
         print(_verdict("the data", reasons) + "\na run is rehearsed with --solver, as in --solver 'FedAvg(step_size=0.05)'")
         return
     print("\n".join(_rehearsal(chosen, rules, ledger, declaration, held)))
@@ -139,7 +139,7 @@ def _rehearsal(
     start = found.start._replace(masks=None if masks is None else MaskOrder(masks.least, masks.bits, "rehearsed"))
     told = None if start.noise is None else start.noise._asdict() | {"numbers": found.numbers}
     run = LedgerRun("rehearsed", "", start.mark, "", start.algorithm, start.rounds, told)
-    reasons = [rules.against_now(datetime.now()), rules.against(start, held), rules.against_batches(found.fewest)]
+    reasons = [rules.against_now(datetime.now()), rules.against(start, declaration, held), rules.against_batches(found.fewest)]
     reasons += [rules.against_more(ledger.rounds, ledger.messages), rules.against_spending(ledger, run, None)]
     if rules.epsilon is not None and chosen.ledger is None:
         reasons.append("a budget of epsilon is kept by a ledger: start the site with --ledger FILE")

@@ -358,6 +358,8 @@ class _Estimator:
         else:
             score = sums.influence.T @ sums.influence if kind == "clustered" else sums.outer.sum(axis=0)
             if small_sample:
+                if rows <= p:
+                    raise SettingError(f"inference(small_sample=True): {rows} rows{whose} leave nothing beside {p} estimates, of which N / (N - p) could be made: leave it out.")
                 groups = len(counts)
                 score = score * (groups / (groups - 1) * (rows - 1) / (rows - p) if kind == "clustered" else rows / (rows - p))
             covariance, notes = inverse @ score @ inverse, []

@@ -372,6 +372,10 @@ class KeptRun:
         self.over = False
         self.begun: Begun | None = None
 
+    def ends_within(self, history: History) -> bool:
+        """As of the watch."""
+        return self.watch.ends_within(history)
+
     def __call__(self, done: int, state: Any, memory: Any, history: History) -> Ending | None:
         """Look at a block as the watch does, and keep it where that is due."""
         watch = self.watch

@@ -23,7 +23,7 @@ WORK = ("values", "gradients", "products", "projections", "lower_gradients", "lo
 SCALARS = "scalars"  # sent, down and up
 ANSWERED = WORK[-2:]  # those of which the clients tell, where lower levels are theirs
 History = dict[str, np.ndarray]
-BlockEnd = Callable[[int, Any, Any, History], Ending | None]
+BlockEnd = Callable[[int, Any, Any, History], Ending | None]  # with ``ends_within(history)``, where runs may end within a block
 MOTION = ("move", "extent")
 WITHHELD = "withheld"  # a column of rounds in which clients told nothing of their objectives
 

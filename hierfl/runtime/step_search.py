@@ -18,6 +18,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.starting_points import on_upper_set
 from hierfl.errors import SettingError
 from hierfl.jaxtools.interruption import heed
+from hierfl.near_names import suggests_names
 from hierfl.progress import Waiting
 from hierfl.run_settings import RunSettings
 from hierfl.runtime.in_process.execution import InProcess
@@ -32,12 +33,23 @@ TOO_LARGE = 1e50
 AWAY = 0.1  # from X, relative to 1 + |x|
 
 
+@suggests_names
 @dataclass(frozen=True)
 class Settling:
-    """``c / sqrt(1 + r / hold)`` at round r: as good as constant over the first ``hold`` rounds, then as c sqrt(hold / r)."""
+    """``c / sqrt(1 + r / hold)`` at round r: as good as constant over the first ``hold`` rounds, then as c sqrt(hold / r); what ``step_size="auto"`` takes.
+
+    Examples
+    --------
+    >>> from hierfl.solvers import FedAvg, Settling
+    >>> solver = FedAvg(step_size=Settling(c=0.1, hold=100))
+    """
 
     c: float
     hold: int
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.c, Real) and isinstance(self.hold, Real) and np.isfinite(float(self.c)) and 0 < self.hold < np.inf):
+            raise SettingError(f"Settling(c={self.c!r}, hold={self.hold!r}): a number, and a positive number of rounds.")
 
     def __call__(self, r: int) -> float:
         """The value at a round r = 0, 1, ..."""

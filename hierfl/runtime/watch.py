@@ -107,6 +107,13 @@ class Watch:
             return None
         return None if (why := reason()) is None else self._end(why, done)
 
+    def ends_within(self, history: History) -> bool:
+        """Whether the run ends within these rounds since the last look, or has spent all that it may: where rounds are messages, none is made after it."""
+        history = _joined([self.cut, history])
+        kept, _ = self.limits.affordable(self.spent or self.trials, history)
+        spent = together(self.spent or self.trials, spending(history))
+        return kept < len(history["objective"]) or bool(self.limits.exhausted(spent)) or _failing(history, self.start) is not None
+
     @property
     def seen(self) -> Seen:
         return Seen(*(getattr(self, name) for name in Seen._fields))

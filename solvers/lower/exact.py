@@ -22,7 +22,7 @@ from hierfl.compiler.lower_level.owner import Owner
 from hierfl.errors import IncompatibleSolverError
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Known, Question
-from hierfl.solvers.lower.lower_solver import Clock, LowerAnswer
+from hierfl.solvers.lower.lower_solver import Clock, LowerAnswer, beyond_steps
 from hierfl.solvers.parts.requirements import require_choice, require_number
 from hierfl.solvers.parts.step_schedules import Tabulated
 
@@ -82,19 +82,23 @@ class BoundExact(Tabulated):
         for no data.
         """
         problem, method = self.problem, self.exact.method_in_rounds
-        shared = problem.elsewhere and problem.scope == "federation" and isinstance(method, ParametricProgram)
-        if problem.elsewhere and problem.scope == "federation" and isinstance(method, InSequence):
+        if not problem.elsewhere or problem.scope != "federation":
+            return
+        if isinstance(method, InSequence):
             raise IncompatibleSolverError(
                 "several lower levels in sequence that all clients share are solved where all data are, and some are elsewhere (hf.Elsewhere)."
             )
-        if not shared or not (problem.lower_is_private or getattr(problem.declaration.lower_level, "selection", None)):
+        level, asked = problem.declaration.lower_level, beyond_steps(problem)
+        public = not problem.lower_is_private and (not asked or (level is not None and level.prices))  # a selection is by what is above, too
+        if public or not (asked or isinstance(method, ParametricProgram)):
             return
         federation = problem.declaration.federation
         away = next(k for k, client in enumerate(federation.clients if federation else ()) if any_elsewhere([client]))
         raise IncompatibleSolverError(
             f"lower={self.settings} solves for the y that all clients share from everybody's data in one place, "
-            f"and those of {problem.declaration.client_called(away)} are elsewhere (hf.Elsewhere): write "
-            f"lower=LocalSGD(...), FedAC(...) or LFD(...), by which clients answer for their own data."
+            f"and those of {problem.declaration.client_called(away)} are elsewhere (hf.Elsewhere): "
+            + (f"nothing else tells {asked}" if asked else "write lower=LocalSGD(...), FedAC(...) or LFD(...), by which clients answer for their own data")
+            + "."
         )
 
     def client(self, x: Array, party: Party, start: Array, clock: Clock, key: Array) -> tuple[Array, Array]:

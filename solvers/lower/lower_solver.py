@@ -99,11 +99,29 @@ def require_federated(lower: object, solver: object) -> None:
         )
 
 
+def beyond_steps(problem: CompiledProblem) -> str:
+    """What is asked of answers that steps towards one of them do not tell: prices, or which of several is selected; "" for nothing."""
+    level, method = problem.declaration.lower_level, problem.exact.method
+    if level is None:
+        return ""
+    selection = None if method is not None and method.structure.strict else getattr(level, "selection", None)  # of several
+    return ", ".join(price.name() for price in level.prices) or (f"selection={selection!r}" if selection else "")
+
+
+def solved_by_default(problem: CompiledProblem) -> bool:
+    """Whether the lower level is answered exactly unless a solver is named: where it holds no data of a client, and where steps do not do."""
+    return problem.scope == "sample" or problem.several or not problem.lower_samples or bool(beyond_steps(problem))
+
+
 def require_scope(solver: object, scopes: tuple[str, ...], problem: CompiledProblem) -> None:
-    """Check that the solver treats the declared scope.
+    """Check that a solver that steps towards a y treats the declared scope, and what is asked of y.
 
     Raises ``IncompatibleSolverError``, naming the solvers that do.
     """
+    if asked := beyond_steps(problem):
+        raise IncompatibleSolverError(
+            f"{type(solver).__name__} steps towards a y that is best below, and does not tell {asked}, for which the level has to be solved: use lower=Exact()."
+        )
     fitting = {
         "federation": "LocalSGD, FedAC, LFD or Exact",
         "client": "ProjectedSGD, ProjectionMethod, Extragradient or Exact",

@@ -215,6 +215,16 @@ def test_an_entry_that_ran_off_has_no_robust_standard_error(unit: float) -> None
     np.testing.assert_allclose(result.inference(kind="robust").standard_error[:P], peer.bse, rtol=1e-5)
 
 
+def test_as_many_estimates_as_rows_leave_no_correction_for_few_of_them() -> None:
+    clients = [hf.Client({features: X[:P], outcome: OUTCOMES["linear"][:P]})]
+    result = hf.Problem(hf.Minimize(clients=hf.E(LOSSES["linear"]) + 0.1 * cp.sum_squares(beta)), federation=hf.Federation(clients)).solve(progress=False)
+    slopes = X[:P] * (2 * (X[:P] @ result.x - OUTCOMES["linear"][:P]))[:, None] / P
+    inverse = np.linalg.inv(2 * X[:P].T @ X[:P] / P + 0.2 * np.eye(P))
+    np.testing.assert_allclose(result.inference(kind="robust").covariance, inverse @ slopes.T @ slopes @ inverse, rtol=1e-5)
+    with pytest.raises(hf.SettingError, match="3 rows leave nothing beside 3 estimates"):
+        result.inference(kind="robust", small_sample=True)
+
+
 def test_what_has_no_normal_law_is_refused_by_name() -> None:
     y = OUTCOMES["linear"]
 

@@ -8,6 +8,7 @@ import cvxpy as cp
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 
 import hierfl as hf
@@ -31,7 +32,7 @@ from hierfl.runtime.sites.parcels import (
     starting,
 )
 from hierfl.runtime.sites.site import Site, SiteRules
-from hierfl.solvers import SCAFFOLD, FedAvg, FedProx, FedRZO
+from hierfl.solvers import SCAFFOLD, Exact, FedAvg, FedProx, FedRZO
 
 ROWS, BATCH, STEP, ROUNDS = 40, 16, 0.05, 300
 RNG = np.random.default_rng(4)
@@ -138,6 +139,34 @@ def test_no_number_is_over_fewer_rows_than_the_owner_says(declared: hf.Problem, 
     reply = site(declared, SiteRules(min_samples=ROWS)).respond(start(declared, solver))
     assert isinstance(reply, Refusal) and f"fewer than the {ROWS} that this site asks for" in reply.reason
     assert isinstance(site(declared, SiteRules(min_samples=ROWS)).respond(start(declared, FedAvg(STEP, local_steps=1, batch_size=None))), Welcome)
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "rows"), [(hf.Worst, 1), (lambda loss: hf.CVaR(loss, 0.9), 4), (lambda loss: hf.CVaR(loss, 0.33), 27)], ids=["Worst", "CVaR 0.9", "CVaR 0.33"]
+)
+@pytest.mark.parametrize("below", [False, True], ids=["above", "below"])
+def test_a_tail_of_the_rows_is_of_few(aggregate: Any, rows: int, below: bool) -> None:
+    """The gradient of ``Worst`` is that of one row, whose loss comes with it: the server has the row, up to signs."""
+    x, y, u = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(3, name="u")
+    tail = aggregate(cp.square(u[:2] @ (y if below else x) - u[2]))
+    lower = hf.ArgMin(y, tail + cp.sum_squares(y - x), scope="client") if below else None
+    tailed = hf.Problem(hf.Minimize(clients=cp.sum_squares(y) if below else tail), lower, federation=hf.Federation([hf.Client({u: own}) for own in TABLES]))
+    begun = start(tailed, FedRZO(batch_size=None, lower=Exact()) if below else FedAvg(STEP, batch_size=None))
+    reply = site(tailed, SiteRules(min_samples=rows + 1)).respond(begun)
+    assert isinstance(reply, Refusal) and f"is of {rows} of the rows of client 0 at a time, fewer than the {rows + 1}" in reply.reason
+    assert isinstance(site(tailed, SiteRules(min_samples=rows)).respond(begun), Welcome)
+
+
+def test_the_category_that_has_no_column_is_a_group_too() -> None:
+    """The sum over all rows less those of the other wards is that of the two patients in the first."""
+    schema = hf.Schema("stay", numeric=["age"], categorical={"ward": ["A", "B", "C"], "sex": ["f", "m"]})
+    for counts in ((2, 20, 18), (20, 2, 18), (18, 20, 2), (0, 22, 18)):
+        table = {"age": RNG.normal(size=ROWS), "stay": RNG.exponential(size=ROWS), "ward": np.repeat(["A", "B", "C"], counts), "sex": ["f", "m"] * (ROWS // 2)}
+        client = hf.Client.from_frame(pd.DataFrame(table), schema)
+        modelled = hf.models.LinearRegression(hf.Federation([client]), schema)
+        fewest = min(count for count in counts if count)
+        assert SiteRules(min_cell=fewest).against_rows(modelled.declaration, {0: client}) is None
+        assert f"than the {fewest + 1} that" in str(SiteRules(min_cell=fewest + 1).against_rows(modelled.declaration, {0: client}))
 
 
 def test_the_rest_of_a_pass_is_a_batch_too(declared: hf.Problem) -> None:

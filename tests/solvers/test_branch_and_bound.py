@@ -57,6 +57,8 @@ def test_sites_are_opened_as_enumeration_says() -> None:
     for solver in (FedRZO(), ImplicitBundle()):
         with pytest.raises(IncompatibleSolverError, match=f"{type(solver).__name__} moves x continuously, and 'site'"):
             problem.solve(solver, progress=False)
+    with pytest.raises(IncompatibleSolverError, match="which Delayed has elsewhere: no method takes whole numbers among x there"):
+        problem.solve(runtime=hf.runtime.Delayed([1.0] * len(costs)), progress=False)
     for asked in (problem.reference, problem.check, lambda: problem.implicit.stationarity(np.ones(5), 0.1), lambda: problem.implicit.smoothed(np.ones(5), 0.1)):
         with pytest.raises(IncompatibleSolverError, match="whole numbers"):
             asked()

@@ -243,3 +243,26 @@ def test_lower_solvers_of_the_wrong_scope_say_which_fit() -> None:
         solve(problem, ZOHFL())
     with pytest.raises(hf.errors.SettingError, match="federation scope"):
         solve(problem, FedRZO(control_variate=True))
+
+
+@pytest.mark.filterwarnings("error::hierfl.errors.LowerLevelWarning")
+@pytest.mark.parametrize("asked", ["price", "selection"])
+@pytest.mark.parametrize(("solver", "scope"), [(FedRZO, "client"), (FedRZO, "federation"), (ZOHFL, "client")])
+def test_prices_and_selected_answers_are_not_stepped_towards(solver: Any, scope: str, asked: str) -> None:
+    """Steps leave a price where it is, and end at whichever solution is near. In closed form y = (x/2, x/2) at the price x - 2 E u; or the y nearest to (1, -1/2) of sum x + E u."""
+    x, y, u = cp.Variable(name="x"), cp.Variable(2, name="y"), hf.Sample(name="u")
+    row, means = cp.sum(y) == x, np.array([rows[:, 0].mean() for rows in DATA])
+    if asked == "price":
+        term, lower = cp.square(hf.ShadowPrice(row) - 1), hf.ArgMin(y, hf.E(cp.sum_squares(y - u)), [row], scope=scope)
+        best = np.mean(1 + 2 * means)
+    else:
+        term, below = cp.sum_squares(y - np.array([1.0, -0.5])), hf.E(cp.square(cp.sum(y) - x - u))
+        lower, best = hf.ArgMin(y, below, [cp.abs(y) <= 9], scope=scope, selection="optimistic"), np.mean(0.5 - means)
+    clients = hf.Federation([hf.Client({u: rows[:, 0]}) for rows in DATA])
+    problem = hf.Problem(hf.Minimize(clients=term), lower, [cp.abs(x) <= 3], federation=clients)
+    settings = {"step_size": 0.1, "batch_size": None}
+    result = problem.solve(solver(**settings), rounds=100, seed=0, progress=False)
+    assert float(result.x) == pytest.approx(best, abs=0.1)
+    steps = ProjectedSGD() if scope == "client" else LocalSGD()
+    with pytest.raises(hf.IncompatibleSolverError, match=f"does not tell .*{'Price' if asked == 'price' else 'optimistic'}.*lower=Exact"):
+        problem.solve(solver(lower=steps, **settings), progress=False)

@@ -69,11 +69,11 @@ def read_columns(frame: Any, columns: Sequence[str], who: str) -> dict[str, nw.S
             f"{who}: a table is a data frame of pandas or Polars, an Arrow table or the path of a Parquet file, not {type(frame).__name__}."
         )
     names = given.columns if isinstance(given, nw.DataFrame) else given.collect_schema().names()
-    known = [str(name) for name in names]
+    known = [str(name) for name in names]  # numbers, where a file had no header
     if absent := [column for column in columns if column not in known]:
         told = "; ".join(f"{column!r} ({near_names(column, known).rstrip('.') or 'it has none'})" for column in absent)
         raise DataError(f"the table of {who} has no column {told}. Columns are known by their names.")
-    chosen = given.select(*columns)
+    chosen = given.select(*(nw.nth(known.index(column)) for column in columns))
     table = chosen.collect() if isinstance(chosen, nw.LazyFrame) else chosen
     return dict(zip(columns, table.iter_columns()))
 
@@ -107,9 +107,14 @@ def numbers_as_given(column: nw.Series[Any], what: str) -> np.ndarray:
             f"numbers are meant."
         )
     array = column.to_numpy()
-    native = column.to_native()
-    require_real(array, what, str(getattr(native, "dtype", None) or native.type))
+    require_real(array, what, _named(column))
     return array
+
+
+def _named(column: nw.Series[Any]) -> str:
+    """A column's dtype, as its own library calls it."""
+    native = column.to_native()
+    return str(getattr(native, "dtype", None) or native.type)
 
 
 def require_real(array: np.ndarray, what: str, dtype: str = "") -> None:
@@ -159,7 +164,7 @@ def _require_numbers(column: nw.Series[Any], what: str) -> None:
             return
         told = ", ".join(f"{count} of type {kind}" for kind, count in kinds.most_common(SHOWN))
         raise DataError(f"{what} holds, of {len(column)} entries, {told}, which are no numbers.")
-    reason = next((reason for kind, reason in NO_NUMBERS.items() if dtype == kind), f"has dtype {dtype}, which is no number")
+    reason = next((reason for kind, reason in NO_NUMBERS.items() if dtype == kind), f"has dtype {_named(column)}, which is no number")
     raise DataError(f"{what} {reason}; categories are named in hf.Schema(categorical=...).")
 
 

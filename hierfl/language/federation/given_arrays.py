@@ -209,12 +209,17 @@ def require_unmasked(value: Any, what: str) -> None:
 
 
 def row_labels(value: Any) -> np.ndarray | None:
-    """The index of a table or a column; None where there is none."""
+    """The index of a table or a column, with None for missing labels, which equal themselves alike; None where there is none."""
     if isinstance(value, GivenArray):
         return value.labels[0] if value.labels else None
     frame = as_frame(value, "the table")
     index = None if frame is None else nw.maybe_get_index(frame)
-    return None if index is None else np.asarray(index)
+    if index is None:
+        return None
+    levels = index.to_frame(index=False)
+    if not (there := levels.notna()).all(axis=None):
+        return names_of_columns([*levels.astype(object).where(there, None).itertuples(index=False, name=None)])
+    return np.asarray(index)
 
 
 def common_order(labels: Any, others: Any) -> np.ndarray | None:

@@ -328,14 +328,12 @@ def require_here(runtime: object, solver: object) -> None:
     Raises ``IncompatibleSolverError``, naming the solver to take elsewhere.
     """
     name = type(solver).__name__
+    instead = "no method takes whole numbers among x there" if getattr(solver, "treats_whole_numbers", False) else "use ImplicitGradient"
     if not isinstance(runtime, InProcess):
-        raise IncompatibleSolverError(
-            f"{name} evaluates f with all data in this process, which {type(runtime).__name__} has elsewhere: use ImplicitGradient."
-        )
+        raise IncompatibleSolverError(f"{name} evaluates f with all data in this process, which {type(runtime).__name__} has elsewhere: {instead}.")
     if runtime.precision != "double" or runtime.schedule is not None:
         raise IncompatibleSolverError(
-            f"{name} evaluates f exactly, in double precision and by a schedule of its own: leave the settings of InProcess out, or use "
-            f"ImplicitGradient."
+            f"{name} evaluates f exactly, in double precision and by a schedule of its own: leave the settings of InProcess out; else {instead}."
         )
 
 

@@ -197,6 +197,10 @@ class Exchange:
             elif site in self._asked or site in self.away:
                 report.silent.append(self.round)
 
+    def take_back(self) -> None:
+        """The round that is over is none of the run's: clients do not remember it, either."""
+        self._settled |= {site: self._settled[site]._replace(kept=False) for site in self._answered}
+
     def ask(
         self, kind: str, step: str, clients: np.ndarray, broadcast: Any, each: Any, seed: np.ndarray, expected: Shapes
     ) -> Any:

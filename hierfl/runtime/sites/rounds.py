@@ -75,6 +75,7 @@ class SiteRounds:
             first = done = begun.rounds
             state = jax.tree.map(jnp.asarray, begun.state)
         told, ended, states = first, None, [state]  # those since the run was last looked at: it may end within a block
+        ends_within = getattr(at_end, "ends_within", lambda _: False)
         while done < rounds and ended is None:
             began = time.perf_counter()
             try:
@@ -92,10 +93,13 @@ class SiteRounds:
                 simulated = {} if self.clock is None else {"clock": self.clock()}
                 states.append(state)
                 records.append(record | simulated | {"seconds": record.get("seconds", time.perf_counter() - began)})
-            if done == told or (ended is None and done % block and done < rounds and not over()):
+            latest = stacked(records[told - first :])
+            if done == told or (ended is None and done % block and done < rounds and not (over() or ends_within(latest))):
                 continue
-            ending = at_end(done, state, None, stacked(records[told - first :]))
+            ending = at_end(done, state, None, latest)
             if ending is not None:  # its rounds are not made again, since every message is told once
+                if ending.rounds < done:  # by one round, which sites forget
+                    self.exchange.take_back()
                 state, done = states[ending.rounds - told], ending.rounds
                 self.roll.forget(done)
                 del records[done - first :]

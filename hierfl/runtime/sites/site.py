@@ -293,7 +293,7 @@ class Site:
             return f"a run of {start.rounds} rounds, of at most {MOST_ROUNDS:,}: make it in parts"
         if start.noise is not None and start.noise.releases > start.rounds:
             return f"noise for {start.noise.releases} messages of a client in {start.rounds} rounds"
-        return self.rules.against(start, self.held) or self.rules.against_more(self.rounds, self.messages)
+        return self.rules.against(start, self.declaration, self.held) or self.rules.against_more(self.rounds, self.messages)
 
     def _keep(self, asked: Keep, run: SiteRun) -> Kept:
         """Keep what clients remember, or hand it back to whom their data came from."""

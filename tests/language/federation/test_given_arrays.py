@@ -101,14 +101,23 @@ def test_rows_of_one_index_are_paired_in_whatever_order_they_stand() -> None:
 
 @pytest.mark.parametrize(
     "labels",
-    [np.arange(12) * 3, np.linspace(0, 1, 12), pd.date_range("2020-01-01", periods=12), [("a", k) for k in range(12)]],
+    [
+        np.arange(12) * 3,
+        np.linspace(0, 1, 12),
+        pd.date_range("2020-01-01", periods=12),
+        [("a", k) for k in range(12)],
+        [*range(11), None],  # a missing label is one, which is there once
+        [*pd.date_range("2020-01-01", periods=11), pd.NaT],
+        [("a", None), *(("a", k) for k in range(11))],
+    ],
 )
 def test_an_index_may_be_of_any_kind(labels: Any) -> None:
-    index = pd.MultiIndex.from_tuples(labels) if isinstance(labels, list) else pd.Index(labels)
+    index = pd.MultiIndex.from_tuples(labels) if isinstance(labels[0], tuple) else pd.Index(labels)
     shuffled = COLUMN.set_axis(index).sample(frac=1.0, random_state=1)
     held = hf.Client([{V: TABLE.set_axis(index), S: shuffled}])
     np.testing.assert_array_equal(held.samples[V], FEATURES)
     np.testing.assert_array_equal(held.samples[S], TARGETS)
+    np.testing.assert_allclose(pooled(hf.Federation([held])), LEAST_SQUARES, rtol=1e-8)
 
 
 def test_rows_of_other_indexes_are_refused() -> None:

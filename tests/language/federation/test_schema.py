@@ -246,9 +246,10 @@ def test_policies_for_missing_values() -> None:
 def test_absent_columns_are_told_with_the_nearest() -> None:
     with pytest.raises(hf.DataError, match="client 'north' has no column 'age' .did you mean 'Age'"):
         features(TABLE.rename(columns={"age": "Age"}), schema())
-    numbered = pd.DataFrame({1.0: [1, 2], "relapse": [0, 1]})
+    numbered = pd.DataFrame({1: [1, 2], "relapse": [0, 1]})  # as of a file without a header
     with pytest.raises(hf.DataError, match="'north' has no column 'age'.*'dose'.*'ward'"):
         features(numbered, schema())
+    np.testing.assert_array_equal(features(numbered, hf.Schema("relapse", ["1"])), [[1], [2]])
 
 
 def test_categories_may_be_numbers_whichever_type_a_site_has() -> None:

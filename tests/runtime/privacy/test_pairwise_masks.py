@@ -187,11 +187,11 @@ def test_noise_under_masks_is_counted_once_where_a_round_is_made_again(
     assert 1e-6 < np.abs(found.trajectory["x"][1] - plain.trajectory["x"][1]).max() < 0.05
 
 
-def test_an_owner_asks_for_masks() -> None:
-    rules, start = SiteRules(min_sum=4), a_start()
-    assert rules.against(start._replace(masks=MaskOrder(4, 40, "run")), {}) is None
-    assert "the run has none" in str(rules.against(start, {}))
-    assert "those of least=3" in str(rules.against(start._replace(masks=MaskOrder(3, 40, "run")), {}))
+def test_an_owner_asks_for_masks(problem: hf.Problem) -> None:
+    rules, start, declaration = SiteRules(min_sum=4), a_start(), problem.declaration
+    assert rules.against(start._replace(masks=MaskOrder(4, 40, "run")), declaration, {}) is None
+    assert "the run has none" in str(rules.against(start, declaration, {}))
+    assert "those of least=3" in str(rules.against(start._replace(masks=MaskOrder(3, 40, "run")), declaration, {}))
     with pytest.raises(hf.SettingError, match="min_sum=1"):
         SiteRules(min_sum=1)
 

@@ -66,6 +66,22 @@ def test_a_wrong_y_has_the_residual_of_the_data_and_a_bound_that_holds(scope: st
     assert (anew.error_bound >= np.linalg.norm(moved - told.y, axis=1)).all()
 
 
+@pytest.mark.parametrize("solver", [FedRZO(**SMOOTHED, batch_size=None, lower=Exact()), ZOHFL(**SMOOTHED, batch_size=None, lower=Exact())], ids=["FedRZO", "ZOHFL"])
+@pytest.mark.parametrize("limit", [{"communication_limit": 80}, {"budget": hf.Budget(values=71)}], ids=["floats", "values"])
+def test_a_limit_within_a_block_of_rounds_leaves_f_to_be_asked_for(solver: Any, limit: dict[str, Any]) -> None:
+    """Sites were asked for the rest of the block, and then refused to go back to the round at which the run ended: f was NaN."""
+    case = Case("client", "box", "both")
+    grid, settings = LoopbackGrid(desks(case.problem(), 3)), {"rounds": 60, "seed": 0, "x0": case.start, "progress": False, **limit}
+    result = case.problem(holders=()).solve(solver, runtime=hf.runtime.Flower(grid, shared_seeds=True), **settings)
+    here = case.problem().solve(solver, **settings)
+    done = result.settings["rounds_done"]
+    assert done == here.settings["rounds_done"] and done % 10
+    np.testing.assert_allclose(result.x, here.x, rtol=1e-12)
+    assert result.value == pytest.approx(case.problem().implicit(result.x), rel=1e-12)
+    assert "missing" not in result.settings
+    assert len(grid.crossed) <= 2 * 3 * (done + 1 + 3)  # a round too much is noticed at once; one exchange each who is there, to begin, and for f
+
+
 @pytest.mark.parametrize("case", [Case("client", "box", "both"), Case("client", "polyhedron", "samples")], ids=str)
 def test_a_method_that_answers_by_another_clients_rows_is_denied(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     there, server = case.problem(), case.problem(holders=())
@@ -144,3 +160,30 @@ def test_what_needs_everybodys_data_says_so_at_the_start(solver: Any) -> None:
         at_sites(case, solver)
     result = at_sites(case, FedRZO(**SMOOTHED, lower=LocalSGD(rounds=2, steps=2)))
     assert np.isfinite(result.value)
+
+
+def test_the_step_that_trials_find_is_read_at_sites() -> None:
+    """It decays where runs by several seeds differ, in a schedule that only the server knew."""
+    case, settings = Case("client", "box", "both"), {"rounds": 20, "seed": 0, "progress": False}
+    runtime = hf.runtime.Flower(LoopbackGrid(desks(case.problem(), 3)), shared_seeds=True)
+    solver = FedRZO(smoothing=0.05, step_size="auto", batch_size=None, lower=Exact())
+    result = case.problem(holders=()).solve(solver, runtime=runtime, x0=case.start, **settings)
+    here = case.problem().solve(solver, x0=case.start, **settings)
+    steps = here.history["step_size"]
+    np.testing.assert_allclose(steps, steps[0] / np.sqrt(1 + np.arange(20) / 20), rtol=1e-12)
+    np.testing.assert_allclose(result.x, here.x, rtol=1e-9)
+
+
+@pytest.mark.parametrize("asked", ["selection='optimistic'", "ShadowPrice"])
+@pytest.mark.parametrize("solver", [FedRZO(), ImplicitGradient()], ids=["FedRZO", "ImplicitGradient"])
+def test_what_no_client_tells_of_a_shared_y_is_refused(solver: Any, asked: str) -> None:
+    """Their F lead to one of several solutions, whichever, and a run at sites had f of that one."""
+    x, y, u = cp.Variable(name="x"), cp.Variable(2, name="y"), hf.Sample(name="u")
+    row, selected = cp.sum(y) <= x, asked != "ShadowPrice"
+    term = cp.sum_squares(y) if selected else cp.square(hf.ShadowPrice(row) - 1)
+    below = hf.E(cp.square(cp.sum(y) - u) if selected else cp.sum_squares(y - u))
+    lower = hf.ArgMin(y, below, [row, cp.abs(y) <= 2], selection="optimistic" if selected else None)
+    away = hf.Federation([hf.Client({u: hf.Elsewhere(3)}) for _ in range(2)])
+    problem = hf.Problem(hf.Minimize(clients=term), lower, [cp.abs(x) <= 1], federation=away)
+    with pytest.raises(IncompatibleSolverError, match=f"from everybody's data in one place.*nothing else tells {asked}"):
+        problem.solve(solver, runtime=hf.runtime.Flower(LoopbackGrid({})), progress=False)

@@ -14,7 +14,11 @@ from typing import Any
 import numpy as np
 
 from hierfl.errors import SettingError
+from hierfl.language.aggregates import Worst, tails_of
+from hierfl.language.declaration import Declaration
+from hierfl.language.declared_arguments import samples_among
 from hierfl.language.federation.client import Client
+from hierfl.language.printing.text import expression_text
 from hierfl.near_names import near_names, suggests_names
 from hierfl.runtime.privacy.ledger import LedgerContent, LedgerRun
 from hierfl.runtime.sites.parcels import Start
@@ -33,7 +37,8 @@ class SiteRules:
     algorithms
         The names of solvers, such as ``("FedAvg", "SCAFFOLD")``; None allows all.
     min_samples
-        The fewest rows behind every number that is sent: each client must hold so many in every table, and no step may draw fewer at once.
+        The fewest rows behind every number that is sent: each client must hold so many in every table, no step may draw fewer at once, and no
+        ``hf.Worst`` or ``hf.CVaR`` may be of fewer.
     max_rounds
         The most rounds that are answered, of all runs together, rounds made again and values of f included; None for no limit.
     max_messages
@@ -58,7 +63,8 @@ class SiteRules:
     servers
         The names of the servers that may ask, by their certificates; None for all.
     min_cell
-        The fewest rows of a client that have the same value, in columns of at most 20 values: groups, such as wards, or whether an event happened.
+        The fewest rows of a client that have the same value, in columns of at most 20 values: groups, such as wards, the reference among them, or
+        whether an event happened.
         What is sent of a model with such a column is about few people where few are in the group.
 
     Raises
@@ -115,7 +121,7 @@ class SiteRules:
             return "this site answers servers by their names, which a runtime tells it whose servers have certificates: hf.runtime.Dask by tls://"
         return f"this site answers other servers than {name!r}"
 
-    def against(self, start: Start, held: Mapping[int, Client]) -> str | None:
+    def against(self, start: Start, declaration: Declaration, held: Mapping[int, Client]) -> str | None:
         """What speaks against a run, before it is bound; None where nothing does."""
         if self.algorithms is not None and start.algorithm not in self.algorithms:
             return f"{start.algorithm} is not among the algorithms that this site allows: {', '.join(self.algorithms)}"
@@ -135,11 +141,21 @@ class SiteRules:
             return f"this site asks for masks of least={self.min_sum} or more, and the run has {given}"
         if start.shared_seeds and not self.shared_seeds:
             return "the run asks for rows that the server's seed draws, and this site draws its own: leave shared_seeds=True out"
-        return self.against_rows(held)
+        return self.against_rows(declaration, held)
 
-    def against_rows(self, held: Mapping[int, Client]) -> str | None:
-        """What speaks against data of so many rows; None where nothing does."""
+    def against_rows(self, declaration: Declaration, held: Mapping[int, Client]) -> str | None:
+        """What speaks against data of so many rows, or against what a problem makes of them; None where nothing does."""
+        above = declaration.objective.server  # whose rows are the server's
+        servers = () if above is None else tails_of(above)
+        tails = [one for one in declaration.roles.aggregates if isinstance(one, Worst) and not any(one is own for own in servers)]
         for place, client in held.items():
+            for tail in tails:
+                rows = _rows_of(tail, client)
+                if rows < self.min_samples:
+                    return (
+                        f"{expression_text(tail)} is of {rows} of the rows of {client.called(place)} at a time, fewer than the {self.min_samples} that "
+                        f"this site asks for behind every number: take hf.E, or hf.CVaR of a larger share"
+                    )
             for sample in client.samples:
                 count = client.num_samples(sample)
                 if count is not None and count < self.min_samples:
@@ -179,11 +195,33 @@ class SiteRules:
         )
 
 
+def _rows_of(tail: Worst, client: Client) -> float:
+    """How many of a client's rows an aggregate of a tail is of at a time."""
+    of = samples_among(tail.parameters()) or tuple(client.samples)  # or of the rows' answers alone
+    counts = [client.num_samples(sample) for sample in client.samples if any(sample is one for one in of)]
+    return min((max(1, math.ceil(tail.tail * count - 1e-9)) for count in counts if count is not None), default=math.inf)
+
+
 def _smallest_cell(rows: Any) -> int:
-    """The fewest rows with the same value, of all columns with few values; 0 where there is no such column."""
+    """The fewest rows with the same value, of all columns with few values; 0 where there is no such column.
+
+    Neighbouring columns of zeros and ones that exclude each other are categories: the rows with none of them are a group that has no column.
+    """
     columns = np.asarray(rows, float).reshape(len(rows), -1).T
-    counted = [np.unique(column, return_counts=True)[1] for column in columns]
-    return min((int(counts.min()) for counts in counted if len(counts) <= GROUPS), default=0)
+    counted = [np.unique(column, return_counts=True) for column in columns]
+    cells = [int(counts.min()) for _, counts in counted if len(counts) <= GROUPS]
+    of_one, first = np.zeros(len(rows), bool), 0  # the rows of a category, by the columns from the first on
+    for place, (values, _) in enumerate(counted):
+        if not {*values[:3]} <= {0.0, 1.0}:
+            of_one, first = np.zeros(len(rows), bool), place + 1
+            continue
+        own = columns[place] == 1
+        while (of_one & own).any():
+            of_one &= columns[first] == 0
+            first += 1
+        of_one |= own
+        cells.append(int((~of_one).sum()))
+    return min(filter(None, cells), default=0)
 
 
 _WORDS = "a list of words", lambda value: isinstance(value, list) and all(isinstance(word, str) for word in value)
