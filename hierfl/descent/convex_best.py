@@ -30,7 +30,7 @@ from hierfl.language.aggregates import opened_tails
 FAINT, ROUNDING = 1e-12, 1e-15  # of the largest entry, below which one is 0 if the conditions hold as well; what rounding leaves, of 1 and of what it leaves it of
 BALANCED = 1e-8  # of what adds up to a slope, that is left of it at an optimum; where f is least at infinity all of it is
 SCALARS, WORK = 2e7, 1e10  # of data, and entries of x times that, up to which a program of them is made, and
-ENTRIES, OF_P = 500_000, 0.1  # of its A, P's counted by so much, up to which it is solved within seconds
+ENTRIES, OF_P = 2_500_000, 0.1  # of its A, P's counted by so much, up to which it is solved within some seconds
 
 
 class ConvexOptimum(NamedTuple):

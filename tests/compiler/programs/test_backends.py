@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
+from hierfl.compiler.programs import backends
 from hierfl.compiler.programs import solve_program as module
 from hierfl.compiler.programs.backends import Backend, Clarabel, Daqp, Highs, _highspy
 from hierfl.compiler.programs.cones import NONNEGATIVE, SECOND_ORDER, ZERO, Cone
@@ -52,6 +53,26 @@ def test_every_solvers_answer_becomes_the_same_one(backend: Backend, seed: int) 
     found = module.polished(given, rough.u, rough.z)
     assert found.solved and found.error <= 1e-13
     assert given.cost(found.u) == pytest.approx(by_cvxpy(given), abs=1e-7)
+
+
+@pytest.mark.parametrize("end", ["a vertex", "nowhere", "without end"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_linear_program_of_many_rows_is_solved_by_its_dual(seed: int, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "SIMPLEX", 0)
+    rng = np.random.default_rng(seed)
+    a, equal = rng.normal(size=(40, 5)), np.arange(40) < 1
+    b = np.where(equal, 0.0, rng.uniform(0, 1, 40)) - a @ rng.normal(size=5)
+    q = a.T @ np.where(equal, -1.0, rng.uniform(0, 1, 40))
+    if end == "nowhere":
+        a[-1], b[-1] = -a[-2], -b[-2] - 1.0
+    if end == "without end":
+        a, q = np.abs(a) * (~equal)[:, None] + np.eye(5)[0] * equal[:, None], -np.arange(5.0)
+    given = program(np.zeros((5, 5)), q, a, b, [Cone(ZERO, 1), Cone(NONNEGATIVE, 39)])
+    told = linprog(q, -a[1:], b[1:], a[:1], -b[:1], (None, None))
+    found = solve_program(given)
+    assert (found.status, told.status) == {"a vertex": (SOLVED, 0), "nowhere": (EMPTY, 2), "without end": (UNBOUNDED, 3)}[end]
+    if told.status == 0:
+        np.testing.assert_allclose(found.u, told.x, atol=1e-9)
 
 
 def test_linear_programs_are_solved_where_highs_keeps_the_threads_of_somebody_else() -> None:
