@@ -448,7 +448,7 @@ def _title(declaration: Declaration) -> str:
 
 def _summary(problem: str, result: Result, runs: Runs | None) -> Html:
     done = result.settings.get("rounds_done", 0)
-    subtitle = f"{str(result.settings.get('solver', 'run')).split('(')[0]}: {result.status}. {result.settings.get('solver_given', result.settings.get('solver', ''))}, {done:,} rounds, seed {result.settings.get('seed')}"
+    subtitle = f"{str(result.settings.get('solver', 'run')).split('(')[0]}: {result.status}. {result.settings.get('solver_given', result.settings.get('solver', ''))}, {done:,} round{'s' * (done != 1)}, seed {result.settings.get('seed')}"
     if runs is not None:
         subtitle = f"The best of {len(runs)} seeds. {subtitle}"
     numbers: list[tuple[str, Any]] = [("f(x), lower level solved", number(result.value))]
