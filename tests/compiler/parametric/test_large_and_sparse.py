@@ -94,3 +94,20 @@ def test_a_large_dense_linear_program_is_at_a_vertex() -> None:
     told = linprog(-price, a, 10 + 0.3 * np.arange(220) / 220, bounds=(0, 1), method="highs-ds")
     assert implicit(0.3) == pytest.approx(-told.fun, rel=1e-12)
     assert implicit.gradient(0.3) == pytest.approx(-told.ineqlin.marginals @ np.arange(220) / 220, rel=1e-9)
+
+
+def test_many_small_softmaxes_over_a_wide_y_meet_their_conditions() -> None:
+    """Blocks of curvature along the diagonal of a sparse form; |y - c - x|^2 / 2 + sum_k log_sum_exp(y_k) + 0.3 |y|_1."""
+    n = 249
+    c = 2 * np.random.default_rng(0).normal(size=n)
+    x, y = cp.Variable(name="x"), cp.Variable(n, name="y")
+    below = 0.5 * cp.sum_squares(y - c - x) + sum(cp.log_sum_exp(y[k : k + 3]) for k in range(0, n, 3)) + 0.3 * cp.norm1(y)
+    problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), hf.ArgMin(y, below))
+    found = problem.implicit.response(0.5)
+    shares = np.exp(found).reshape(-1, 3)
+    slope = found - c - 0.5 + (shares / shares.sum(axis=1, keepdims=True)).ravel()
+    zero = np.abs(found) < 1e-12
+    assert 0 < zero.sum() < n and np.abs(slope[zero]).max() <= 0.3
+    np.testing.assert_allclose(slope[~zero], -0.3 * np.sign(found[~zero]), atol=1e-12)
+    difference = (problem.implicit(0.5 + 1e-5) - problem.implicit(0.5 - 1e-5)) / 2e-5
+    assert problem.implicit.gradient(0.5) == pytest.approx(difference, rel=1e-7)
