@@ -15,13 +15,13 @@ from hierfl.descent.shared_best import shared_best
 from hierfl.errors import HierflError, IncompatibleSolverError, NoGradientError, SettingError
 from hierfl.jaxtools.interruption import CutShort, impatient
 from hierfl.jaxtools.precision import double_precision
-from hierfl.language.expectation import RowAggregate
 from hierfl.progress import Waiting
 from hierfl.run_settings import RunSettings
 from hierfl.runtime.in_process.execution import InProcess
 from hierfl.solvers.branch_and_bound import BranchAndBound
 from hierfl.solvers.fedrzo import FedRZO
 from hierfl.solvers.implicit_bundle import MANY, ImplicitBundle
+from hierfl.solvers.lower.lower_solver import batch_by_default
 from hierfl.solvers.newton import Newton
 from hierfl.solvers.zohfl import ZOHFL
 
@@ -70,7 +70,7 @@ def choose_solver(compiled: CompiledProblem, settings: RunSettings) -> tuple[Any
         why = f"{without}, and n + 1 values a point stand for one; it is a local method{again}"
         return ImplicitBundle(gradients="differences", hops=hops), why, None
     against = against or without
-    rows: dict[str, Any] = {"batch_size": None} if any(isinstance(one, RowAggregate) for one in compiled.declaration.roles.aggregates) else {}  # all: no batch tells of a tail
+    rows = batch_by_default(compiled)
     if compiled.scope == "client" and compiled.private_set is None:
         return ZOHFL(step_size="auto", **rows), f"it is the papers' algorithm for client scope, and {against}", None
     return FedRZO(step_size="auto", **rows), f"it is the papers' algorithm, and {against}", None

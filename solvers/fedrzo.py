@@ -36,6 +36,7 @@ from hierfl.solvers.lower.lower_solver import (
     Clock,
     LowerAnswer,
     LowerSolver,
+    batch_by_default,
     bind_lower,
     require_federated,
     solved_by_default,
@@ -323,4 +324,4 @@ def default_lower(problem: CompiledProblem) -> LowerSolver:
     """Exact where the lower level holds no data of a client, or has to be solved, else the papers' solver for its scope."""
     if solved_by_default(problem):
         return Exact()
-    return LocalSGD() if problem.scope == "federation" else ProjectedSGD()
+    return (LocalSGD if problem.scope == "federation" else ProjectedSGD)(**batch_by_default(problem))

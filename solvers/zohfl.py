@@ -32,7 +32,7 @@ from hierfl.language.function import uses_black_box
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.lower import Exact, ProjectedSGD
-from hierfl.solvers.lower.lower_solver import LowerSolver, bind_lower, solved_by_default
+from hierfl.solvers.lower.lower_solver import LowerSolver, batch_by_default, bind_lower, solved_by_default
 from hierfl.solvers.papers.asymptotics import proposition_1, theorem_2
 from hierfl.solvers.papers.published import PaperMode, PublishedSettings, hfl_mode
 from hierfl.solvers.papers.theory import Starts, prescription, require_covered, require_left_out
@@ -196,8 +196,8 @@ class ZOHFL(PublishedSettings):
         if self.lower is not None:
             return self.lower
         if self.local_steps is not None:
-            return ProjectedSGD(steps=self.local_steps)
-        return Exact() if solved_by_default(problem) else ProjectedSGD()
+            return ProjectedSGD(steps=self.local_steps, **batch_by_default(problem))
+        return Exact() if solved_by_default(problem) else ProjectedSGD(**batch_by_default(problem))
 
 
 def _check_class(problem: CompiledProblem) -> None:

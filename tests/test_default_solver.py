@@ -219,3 +219,22 @@ def test_aggregates_of_all_rows_are_asked_for_all_rows_at_sites() -> None:
     result = problem.solve(runtime=hf.runtime.Delayed([1.0, 1.0]), rounds=200, progress=False)
     worst = [cp.sum_largest(cp.square(own @ z - out), 10) / 10 for own, out in halves]
     assert result.value == pytest.approx(cp.Problem(cp.Minimize(sum(worst) / 2)).solve(solver=cp.CLARABEL), rel=0.05)
+
+
+@pytest.mark.parametrize("scope", ["client", "federation"])
+def test_aggregates_of_all_rows_below_are_answered_by_all_rows_at_sites(scope: str) -> None:
+    a, b, u, t, _ = rows_of(40, 3)
+    halves = [(a[k::2], b[k::2]) for k in range(2)]
+    x, y, z = cp.Variable(3, name="x"), cp.Variable(3, name="y"), cp.Variable(3)
+    lower = hf.ArgMin(y, hf.CVaR(cp.square(u @ y - t), 0.5) + cp.sum_squares(y - x), scope=scope)
+    federation = hf.Federation([hf.Client({u: own, t: out}) for own, out in halves])
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(y - 1)), lower, federation=federation)
+    result = problem.solve(runtime=hf.runtime.Delayed([1.0, 1.0]), rounds=50, progress=False)
+    at = np.asarray(result.x)
+    tails = [cp.sum_largest(cp.square(own @ z - out), 10) / 10 for own, out in halves]
+    values = []
+    for tail in tails if scope == "client" else [sum(tails) / 2]:
+        cp.Problem(cp.Minimize(tail + cp.sum_squares(z - at))).solve(solver=cp.CLARABEL)
+        values.append(np.sum((z.value - 1) ** 2))
+    assert result.value == pytest.approx(np.mean(values), rel=1e-3)  # at this x, by what the data say
+    assert result.own_value == pytest.approx(np.mean(values), abs=0.05)  # by the steps towards y

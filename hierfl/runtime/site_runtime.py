@@ -68,6 +68,9 @@ class MessageTreatment:
         return Buffering(getattr(self, "buffer", 1), getattr(self, "staleness", 0.0))
 
     def _start(self, problem: CompiledProblem, algorithm: Algorithm, x0: np.ndarray, rounds: int, seed: int, **told: Any) -> Start:
+        """What sites are told of a run. Raises ``SettingError`` for one of no rounds, of which no message would be the algorithm's."""
+        if rounds < 1:
+            raise SettingError(f"rounds={rounds}: {type(self).__name__} asks sites in rounds, of which a run has one at least.")
         noise, masks = orders_of(self.noise, self.masks, problem, algorithm, rounds, seed)
         return starting(problem, algorithm, rounds, x0, noise=noise, masks=masks, **told)
 

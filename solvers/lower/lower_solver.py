@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
 from hierfl.errors import IncompatibleSolverError
+from hierfl.language.expectation import RowAggregate
 from hierfl.runtime.contract import Clients, Known
 from hierfl.solvers.parts.step_schedules import Tabulated, settings_key
 
@@ -111,6 +112,11 @@ def beyond_steps(problem: CompiledProblem) -> str:
 def solved_by_default(problem: CompiledProblem) -> bool:
     """Whether the lower level is answered exactly unless a solver is named: where it holds no data of a client, and where steps do not do."""
     return problem.scope == "sample" or problem.several or not problem.lower_samples or bool(beyond_steps(problem))
+
+
+def batch_by_default(problem: CompiledProblem) -> dict[str, Any]:
+    """The ``batch_size`` of steps whose settings nobody gave, where it is not their own: all rows, where an aggregate is of these, of which no batch tells."""
+    return {"batch_size": None} if any(isinstance(one, RowAggregate) for one in problem.declaration.roles.aggregates) else {}
 
 
 def require_scope(solver: object, scopes: tuple[str, ...], problem: CompiledProblem) -> None:

@@ -169,6 +169,25 @@ def test_the_category_that_has_no_column_is_a_group_too() -> None:
         assert f"than the {fewest + 1} that" in str(SiteRules(min_cell=fewest + 1).against_rows(modelled.declaration, {0: client}))
 
 
+def test_categories_are_a_column_wherever_theirs_stand() -> None:
+    """The indicator of missing wards stands behind the sexes; columns of an owner's own stand anywhere."""
+    wards = pd.Series(["A"] * 4 + [None] * 10 + ["B"] * 26)
+    schema = hf.Schema("stay", numeric=["age"], categorical={"ward": ["A", "B"], "sex": ["f", "m"]}, missing={"ward": "indicator"})
+    table = {"age": RNG.normal(size=ROWS), "stay": RNG.exponential(size=ROWS), "ward": wards, "sex": ["f", "m"] * (ROWS // 2)}
+    read = hf.Client.from_frame(pd.DataFrame(table), schema)
+    x, u = cp.Variable(5, name="x"), hf.Sample(5, name="u")
+    dummies = pd.get_dummies(wards.fillna("none")).to_numpy(float)[:, 1:]  # of B and none
+    own = hf.Client({u: np.c_[dummies[:, 0], RNG.integers(2, size=(ROWS, 2)), RNG.normal(size=ROWS), dummies[:, 1]]})
+    problems = [
+        hf.models.LinearRegression(hf.Federation([read]), schema),
+        hf.Problem(hf.Minimize(clients=hf.E(cp.square(u @ x - 1))), federation=hf.Federation([own])),
+    ]
+    for problem, client in zip(problems, (read, own)):
+        fewest = int(wards.value_counts(dropna=False).min())
+        assert SiteRules(min_cell=fewest).against_rows(problem.declaration, {0: client}) is None
+        assert f"than the {fewest + 1} that" in str(SiteRules(min_cell=fewest + 1).against_rows(problem.declaration, {0: client}))
+
+
 def test_the_rest_of_a_pass_is_a_batch_too(declared: hf.Problem) -> None:
     """40 rows in batches of 16 leave 8."""
     passes = start(declared, FedAvg(STEP, epochs=1, batch_size=BATCH))

@@ -105,10 +105,10 @@ class SiteRounds:
                 del records[done - first :]
                 break
             told, states = done, [state]
-        exists = done and (self.problem.lower.size or self.problem.elsewhere)
-        if exists:
+        asks = self.problem.elsewhere or (done and self.problem.lower.size)
+        if asks:
             self.finish()
-        own_value = self._own_value(state, done) if exists and self.noise is None else None
+        own_value = self._own_value(state, done) if asks and self.noise is None else None
         return Outcome(state, None, seen(stacked(records)), own_value, ended, self.tell())
 
     def round(self, state: Any, index: int) -> tuple[Any, dict[str, Any]]:
@@ -182,12 +182,13 @@ class SiteRounds:
 
     def _own_value(self, state: Any, done: int) -> Callable[[Array], OwnValue]:
         """The run's own value at any x, over the clients that are there: those that are not are told. NaN where nobody is."""
-        key, index, exchange, clients = fold_in(self.key, done - 1), jnp.asarray(done - 1), self.exchange, self.problem.num_clients
+        last, exchange, clients = max(done - 1, 0), self.exchange, self.problem.num_clients
+        key, index = fold_in(self.key, last), jnp.asarray(last)
 
         def value(x: Array) -> OwnValue:
             with computing(double=True):
                 there, found = exchange.present(), OwnValue.of(jnp.nan)
-                exchange.open(done)
+                exchange.open(max(done, exchange.round + 1))  # behind a round that was taken back, too, whose sums sites have opened
                 while len(there):
                     given = (self.tables, state, self.data, present_in(there, clients), key, index, jnp.asarray(x))
                     with unbroken():

@@ -11,8 +11,8 @@ import pytest
 
 import hierfl as hf
 from hierfl.compiler.data.tables import Party
-from hierfl.errors import IncompatibleSolverError, LowerLevelWarning
-from hierfl.solvers import ZOHFL, Exact, FedRZO, ImplicitGradient, LocalSGD, ProjectedSGD
+from hierfl.errors import IncompatibleSolverError, LowerLevelWarning, SettingError
+from hierfl.solvers import ZOHFL, Exact, FedAvg, FedRZO, ImplicitGradient, LocalSGD, ProjectedSGD
 from hierfl.solvers.lower.exact import BoundExact
 from hierfl.testing import Case
 from hierfl.testing.cases import KINDS, TIGHT, _below, _held
@@ -80,6 +80,27 @@ def test_a_limit_within_a_block_of_rounds_leaves_f_to_be_asked_for(solver: Any, 
     assert result.value == pytest.approx(case.problem().implicit(result.x), rel=1e-12)
     assert "missing" not in result.settings
     assert len(grid.crossed) <= 2 * 3 * (done + 1 + 3)  # a round too much is noticed at once; one exchange each who is there, to begin, and for f
+
+
+@pytest.mark.parametrize("masks", [None, hf.runtime.PairwiseMasks(least=2)], ids=["plain", "masks"])
+@pytest.mark.parametrize("limit", [{"budget": hf.Budget(gradients=1)}, {"communication_limit": 40}], ids=["before the first round", "within a block"])
+def test_f_is_asked_for_where_a_round_was_taken_back(masks: Any, limit: dict[str, Any]) -> None:
+    """At x0 nobody was asked, and sums under masks of a round that was taken back had been opened: sites refused others of that round."""
+    rows = [np.random.default_rng(k).normal(size=(8, 3)) for k in range(3)]
+
+    def problem(own: list[Any]) -> hf.Problem:
+        x, u = cp.Variable(2, name="x"), hf.Sample(3, name="u")
+        return hf.Problem(hf.Minimize(clients=hf.E(cp.square(u[:2] @ x - u[2]))), federation=hf.Federation([hf.Client({u: one}) for one in own]))
+
+    solver, settings = FedAvg(0.05, local_steps=1, batch_size=None), {"x0": np.array([0.3, 0.4]), "progress": False}
+    runtime = hf.runtime.Flower(LoopbackGrid(desks(problem(rows), 3)), shared_seeds=True, masks=masks)
+    result = problem([hf.Elsewhere(8)] * 3).solve(solver, runtime=runtime, **settings, **limit)
+    assert result.settings["rounds_done"] == problem(rows).solve(solver, **settings, **limit).settings["rounds_done"] < 5
+    x = np.asarray(result.x)
+    assert result.value == pytest.approx(np.mean([np.mean((own[:, :2] @ x - own[:, 2]) ** 2) for own in rows]), rel=1e-6)
+    assert "missing" not in result.settings
+    with pytest.raises(SettingError, match="rounds=0: Flower asks sites in rounds"):
+        problem([hf.Elsewhere(8)] * 3).solve(solver, runtime=runtime, rounds=0, **settings)
 
 
 @pytest.mark.parametrize("case", [Case("client", "box", "both"), Case("client", "polyhedron", "samples")], ids=str)

@@ -160,7 +160,7 @@ class SiteRules:
                 count = client.num_samples(sample)
                 if count is not None and count < self.min_samples:
                     return f"{client.called(place)} holds fewer rows of {sample.name()!r} than the {self.min_samples} that this site asks for"
-                if count is not None and self.min_cell > 1 and 0 < _smallest_cell(client.samples[sample]) < self.min_cell:
+                if count is not None and self.min_cell > 1 and _has_cell_below(self.min_cell, client.samples[sample]):
                     return (
                         f"{client.called(place)} has groups of fewer rows than the {self.min_cell} that this site asks for, in a column of "
                         f"{sample.name()!r}: put rare values together, or leave the column out"
@@ -202,26 +202,32 @@ def _rows_of(tail: Worst, client: Client) -> float:
     return min((max(1, math.ceil(tail.tail * count - 1e-9)) for count in counts if count is not None), default=math.inf)
 
 
-def _smallest_cell(rows: Any) -> int:
-    """The fewest rows with the same value, of all columns with few values; 0 where there is no such column.
+def _has_cell_below(fewest: int, rows: Any) -> bool:
+    """Whether fewer rows than so many, and some, have the same value, in a column with few values or in several that are categories.
 
-    Neighbouring columns of zeros and ones that exclude each other are categories: the rows with none of them are a group that has no column.
+    These are columns of zeros and ones that exclude each other, wherever they stand: the rows with none of them are a group that has no column.
     """
     columns = np.asarray(rows, float).reshape(len(rows), -1).T
     counted = [np.unique(column, return_counts=True) for column in columns]
-    cells = [int(counts.min()) for _, counts in counted if len(counts) <= GROUPS]
-    of_one, first = np.zeros(len(rows), bool), 0  # the rows of a category, by the columns from the first on
-    for place, (values, _) in enumerate(counted):
-        if not {*values[:3]} <= {0.0, 1.0}:
-            of_one, first = np.zeros(len(rows), bool), place + 1
-            continue
-        own = columns[place] == 1
-        while (of_one & own).any():
-            of_one &= columns[first] == 0
-            first += 1
-        of_one |= own
-        cells.append(int((~of_one).sum()))
-    return min(filter(None, cells), default=0)
+    if any(counts.min() < fewest for values, counts in counted if len(values) <= GROUPS):
+        return True
+    flags = [{*values[:3]} <= {0.0, 1.0} for values, _ in counted]
+    alike, counts = np.unique(columns[flags] == 1, axis=1, return_counts=True)
+    return any(flags) and _leave_below(fewest, alike, counts)
+
+
+def _leave_below(fewest: int, flags: np.ndarray, counts: np.ndarray) -> bool:
+    """Whether of rows, so many of each kind, fewer than so many, and some, are in none of some flags that exclude each other.
+
+    A kind is in one of the flags, or left, by which the flags that it has are out, until the rows that no flag has are too many.
+    """
+    if counts[~flags.any(axis=0)].sum() >= fewest:
+        return False
+    if counts.sum() < fewest:
+        return len(counts) > 0
+    having = flags[:, np.where(flags.any(axis=0), flags.sum(axis=0), np.inf).argmin()]
+    taken = (_leave_below(fewest, flags[~(flags & own).any(axis=1)][:, ~own], counts[~own]) for own in flags[having])
+    return any(taken) or _leave_below(fewest, flags[~having], counts)
 
 
 _WORDS = "a list of words", lambda value: isinstance(value, list) and all(isinstance(word, str) for word in value)
