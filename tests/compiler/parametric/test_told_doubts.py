@@ -138,3 +138,22 @@ def test_a_norm_without_weight_has_no_gradient_that_is_known() -> None:
     assert problem.implicit(np.zeros(2)) == pytest.approx(np.sum((B - 1) ** 2), abs=1e-10)
     with pytest.raises(hf.NoGradientError):
         problem.implicit.gradient(np.zeros(2))
+
+
+def test_columns_that_are_alike_are_told_at_any_size_and_share_what_is_theirs() -> None:
+    """Least squares of 3,000 rows in 200 columns, the last one the first again: solved as a linear system, whose y of least norm gives both the same."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(3_000, 200))
+    rows[:, -1] = rows[:, 0]
+    target = rows @ np.ones(200) + rng.normal(size=3_000)
+    w, u, b = cp.Variable(200, name="w"), hf.Sample(200, name="u"), hf.Sample(name="b")
+    federation = hf.Federation([hf.Client({u: rows[k::3], b: target[k::3]}) for k in range(3)])
+
+    def implicit(above: Any) -> hf.ImplicitFunction:
+        level = hf.ArgMin(w, hf.E(cp.square(u @ w - b - x)))
+        return hf.Problem(hf.Minimize(clients=above), level, federation=federation).implicit
+
+    with pytest.warns(hf.errors.HierflWarning, match="several solutions, and the upper objective depends on which: the one of least norm"):
+        found = implicit(cp.sum_squares(w)).response(0.5)
+    np.testing.assert_allclose(found, np.linalg.lstsq(rows, target + 0.5)[0], atol=1e-9)
+    assert not told(lambda: implicit(cp.square(w[0] + w[-1] - x))(0.5))  # it is the same at all of them

@@ -17,9 +17,10 @@ from jaxtyping import Float
 
 from hierfl.compiler.lower_level.certificate import LowerSolution, certify_direct
 from hierfl.compiler.lower_level.jacobian import RankOne
-from hierfl.compiler.lower_level.methods.method import INEXACT_TOLERANCE, ExactMethod, Question, Verdict
+from hierfl.compiler.lower_level.methods.method import INEXACT_TOLERANCE, ExactMethod, Question, Verdict, told_apart
 from hierfl.compiler.lower_level.methods.walk import POWER_STEPS, newton_from
 from hierfl.compiler.lower_level.structure import LowerStructure
+from hierfl.compiler.programs.convex_program import ONE, SEVERAL
 
 
 def _short_of(solution: LowerSolution, owner: int) -> str:
@@ -130,20 +131,25 @@ class LinearSystem(ExactMethod):
         owner, start = question.owner, question.warm
         matrix = jax.vmap(owner.multiply, in_axes=1, out_axes=1)(jnp.eye(start.size, dtype=start.dtype))
         right = -owner.operator(jnp.zeros_like(start))
-        y = _least_norm_solution(matrix, right, self.structure.pattern.symmetric)
         size = jnp.linalg.norm(matrix)
         step = jnp.where(size > 0, 1.0 / jnp.where(size > 0, size, 1.0), 1.0)
-        return question.certified_directly(y, step, jnp.zeros((), int))
+        if not self.structure.pattern.symmetric:
+            return question.certified_directly(jnp.linalg.lstsq(matrix, right)[0], step, jnp.zeros((), int))
+        y, flat = _least_norm_solution(matrix, right)
+        found = question.certified_directly(y, step, jnp.zeros((), int))
+        if self.structure.strict:
+            return found
+        unique = jnp.where((flat != 0).any(), SEVERAL, ONE)
+        return found._replace(unique=told_apart(unique, y, jnp.stack([y + flat, y - flat]), question.owner))
 
 
-def _least_norm_solution(matrix: Float[Array, "n n"], right: Float[Array, " n"], symmetric: bool) -> Float[Array, " n"]:
-    """The solution of least norm; of a symmetric matrix by its eigenvalues, those of rounding size left out."""
-    if not symmetric:
-        return jnp.linalg.lstsq(matrix, right)[0]
+def _least_norm_solution(matrix: Float[Array, "n n"], right: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    """(the solution of least norm, a way to others) of a symmetric matrix, by its eigenvalues, those of rounding size left out."""
     values, vectors = jnp.linalg.eigh(0.5 * (matrix + matrix.T))
     cut = jnp.finfo(matrix.dtype).eps * matrix.shape[0] * jnp.abs(values).max()
-    safe = jnp.where(jnp.abs(values) > cut, values, jnp.inf)
-    return vectors @ ((vectors.T @ right) / safe)
+    regular = jnp.abs(values) > cut
+    y = vectors @ ((vectors.T @ right) / jnp.where(regular, values, jnp.inf))
+    return y, vectors @ jnp.where(regular, 0.0, jnp.cos(jnp.arange(1.0, len(right) + 1.0) ** 2)) * (1.0 + jnp.linalg.norm(y))
 
 
 STEEP = 1e4  # rounding errors of theta that reach v'y are then up to 1e-12 of it

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
@@ -16,6 +17,7 @@ from jaxtyping import Float
 from hierfl.compiler.lower_level.certificate import LowerSolution, Wanted, certify_direct
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.structure import LowerStructure
+from hierfl.compiler.programs.convex_program import ALIKE, SEVERAL
 from hierfl.errors import LowerLevelError, NotConvexError
 from hierfl.language.function import user_code_in
 
@@ -23,6 +25,16 @@ ITERATION_LIMIT = 20_000
 CONDENSED_LIMIT = 128  # scalars of y up to which an affine F is formed as a matrix
 INEXACT_TOLERANCE = 1e-6  # where Y(x) has no exact projection
 SINGLE_TOLERANCE = 1e-5  # in single precision
+
+BETWEEN = (
+    (0, 1, 0),
+    (0, 0, 1),
+    (0.63, 0.37, 0),
+    (0.29, 0, 0.71),
+    (0, 0.41, 0.59),
+    (0.17, 0.36, 0.47),
+)  # shares of three solutions
+TOLD_APART = 1e-7  # of f's size, from which values at two solutions differ
 
 
 class Verdict(NamedTuple):
@@ -56,6 +68,15 @@ class Question(NamedTuple):
         force = self.asked.operator(y)
         ahead = self.asked.project(y - step * force)
         return certify_direct(y, force, ahead, self.asked.operator(ahead), step, iterations, self.wanted)
+
+
+def told_apart(unique: Array, y: Array, ends: Array, owner: Owner) -> Array:
+    """``SEVERAL`` where the upper objective has other values at other solutions, else ``ALIKE``; ``unique`` as it is where there are none."""
+    here, ends = owner.upper(y), jnp.where(jnp.isfinite(ends), ends, y)
+    shares = jnp.asarray(BETWEEN, y.dtype)  # the set is convex: what is alike at its ends may differ in between
+    there = jax.vmap(lambda share: owner.upper(share @ jnp.vstack([y, ends])))(shares)
+    apart = jnp.any(jnp.abs(there - here) > TOLD_APART * (1.0 + jnp.abs(here) + jnp.abs(there)))
+    return jnp.where(unique == SEVERAL, jnp.where(apart, SEVERAL, ALIKE), unique).astype(int)
 
 
 @dataclass(frozen=True, eq=False)

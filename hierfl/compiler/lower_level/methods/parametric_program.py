@@ -18,7 +18,7 @@ from jaxtyping import Float
 from hierfl.analysis.hoist import instantiate
 from hierfl.compiler.data.tables import Table
 from hierfl.compiler.lower_level.certificate import LowerSolution
-from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict
+from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict, told_apart
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.structure import LowerStructure
 from hierfl.compiler.oracles import Oracles, lower_constraints
@@ -29,7 +29,7 @@ from hierfl.compiler.parametric.many_programs import LARGEST, ManyPrograms
 from hierfl.compiler.parametric.priced_form import PricedForm
 from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.programs.cones import NoStandardFormError
-from hierfl.compiler.programs.convex_program import ALIKE, EMPTY, ONE, SEVERAL, SOLVED, UNATTAINED, UNBOUNDED
+from hierfl.compiler.programs.convex_program import EMPTY, ONE, SOLVED, UNATTAINED, UNBOUNDED
 from hierfl.jaxtools.host_callback import numbers_on_host
 from hierfl.language.aggregates import opened_tails, tails_of
 from hierfl.language.coupled import chosen_by
@@ -41,15 +41,6 @@ OWNERS = 1_000  # of a y, solved one after another, from which smooth levels are
 NUMBERS = 5_000_000  # of rows that are averaged over, at most, and
 WORK = 2e7  # products for the curvatures of averages, of all owners, from which smooth levels are left to iterations
 LINEARISED = 500  # scalars of y, from which maps that are not affine are left to iterations
-BETWEEN = (
-    (0, 1, 0),
-    (0, 0, 1),
-    (0.63, 0.37, 0),
-    (0.29, 0, 0.71),
-    (0, 0.41, 0.59),
-    (0.17, 0.36, 0.47),
-)  # shares of three solutions
-TOLD_APART = 1e-7  # of f's size, from which values at two solutions differ
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +177,7 @@ class ParametricProgram(ExactMethod):
         together = many if solver.has_families else None
         told = numbers_on_host(on_host, (3 * size + 3,), x.dtype, below, above, many=together)
         y, (residual, status, unique) = told[:size], told[size : size + 3]
-        unique = self._told_apart(unique, y, told[size + 3 :].reshape(2, size), owner)
+        unique = jnp.full((), ONE) if self.solver.strict else told_apart(unique, y, told[size + 3 :].reshape(2, size), owner)
         solved = status == SOLVED
         bound = self._bound(mu, below, above, x.dtype) if self.bounds else jnp.full((), jnp.nan, x.dtype)
         return LowerSolution(y, residual, bound, mu, status.astype(int), solved, status == EMPTY, unique)
@@ -202,17 +193,6 @@ class ParametricProgram(ExactMethod):
             return np.asarray(solver.error_bound(below, above, float(mu)))
 
         return numbers_on_host(on_host, (), dtype, mu, below, above)
-
-    def _told_apart(self, unique: Array, y: Array, ends: Array, owner: Owner) -> Array:
-        """``SEVERAL`` where the upper objective has other values at other solutions, else ``ALIKE``."""
-        if self.solver.strict:
-            return jnp.full((), ONE)
-        here, ends = owner.upper(y), jnp.where(jnp.isfinite(ends), ends, y)
-        shares = jnp.asarray(BETWEEN, y.dtype)  # the set is convex: what is alike at its ends may differ in between
-        there = jax.vmap(lambda share: owner.upper(share @ jnp.vstack([y, ends])))(shares)
-        size = 1.0 + jnp.abs(here) + jnp.abs(there)
-        apart = jnp.any(jnp.abs(there - here) > TOLD_APART * size)
-        return jnp.where(unique == SEVERAL, jnp.where(apart, SEVERAL, ALIKE), unique).astype(int)
 
     def pull(
         self,
