@@ -102,13 +102,12 @@ def carried_on(program: ConvexProgram, answer: ProgramSolution) -> ProgramSoluti
             break
         slack, rates = program.slack(u)[program.loose], np.asarray(program.a @ way)[program.loose]
         left = float((slack / np.where(rates < 0.0, -rates, 1.0))[rates < 0.0].min(initial=np.inf))
-        cost, sizes = program.cost(u), float(np.abs(program.q) @ np.abs(u))
-        ends = (left,) if np.isfinite(left) else FARTHER
-        if not all(program.cost(u + end * way) <= cost + SAME * (1.0 + abs(cost) + sizes) for end in ends):
+        cost, ends = program.cost(u), [u + end * way for end in ((left,) if np.isfinite(left) else FARTHER)]
+        if not all(program.cost(end) <= cost + SAME * (1.0 + abs(cost) + float(np.abs(program.q) @ np.abs(end))) for end in ends):
             break
         if not np.isfinite(left):
             return replace(answer, status=UNATTAINED)
-        u = u + left * way
+        u = ends[0]
     return answer if u is answer.u else program.judged(u, answer.z, answer.work)
 
 

@@ -9,6 +9,7 @@ import cvxpy as cp
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.optimize import linprog
 
 import hierfl as hf
 from tests.compiler.parametric.engines import Engine, near
@@ -256,3 +257,25 @@ def test_a_solution_that_rounding_cannot_tell_from_a_way_to_infinity_is_none() -
     below = 1000 * cp.square(a @ y + 1.45880976) - 100 * cp.log(b @ y - 1.64182757) + 0 * x
     with pytest.raises(hf.LowerLevelError):
         hf.Problem(hf.Minimize(clients=cp.sum(y)), hf.ArgMin(y, below)).implicit(1.0)
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+def test_few_rows_that_a_plane_parts_have_no_logistic_regression_and_all_others_have_one(scale: float) -> None:
+    """Told apart by SciPy: some d has s_k u_k'd >= 0 for all rows, and more for one, where and only where the rows are parted."""
+    rng = np.random.default_rng(7)
+    x, y, u, v = cp.Variable(name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="u"), hf.Sample(name="v")
+    parted = []
+    for count in (2, 3, 3, 4, 4, 5, 6, 7):
+        rows, label = scale * (rng.normal(size=(count, 2)) + 0.5), (rng.random(count) < 0.7).astype(float)
+        signed = (2 * label - 1)[:, None] * rows
+        parted.append(bool(-linprog(-signed.sum(axis=0), -signed, np.zeros(count), bounds=(-1, 1)).fun > 1e-9))
+        federation = hf.Federation([hf.Client({u: rows, v: label})])
+        below = hf.E(cp.logistic(u @ y) - v * (u @ y))
+        implicit = hf.Problem(hf.Minimize(clients=cp.sum_squares(y) + x), hf.ArgMin(y, below, scope="client"), federation=federation).implicit
+        if parted[-1]:
+            with pytest.raises(hf.LowerLevelError, match="attain it at no y"):
+                implicit(0.0)
+        else:
+            found = np.ravel(implicit.response(0.0))
+            np.testing.assert_allclose(rows.T @ (1 / (1 + np.exp(-rows @ found)) - label) / count, 0.0, atol=1e-10 * scale)
+    assert 2 <= sum(parted) <= 6
