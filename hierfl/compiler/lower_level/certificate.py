@@ -22,6 +22,7 @@ from hierfl.compiler.programs.solve_program import solve_program
 
 Map = Callable[[Array], Array]
 TOLERANCE = 1e-9  # of y, relative, that is asked for unless somebody says otherwise
+LONG = 1e6  # ||y|| from which its rounding may hide that F is not met
 
 
 class LowerSolution(NamedTuple):
@@ -96,10 +97,12 @@ class Judgement(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What projected steps from an approximate solution show, one look after another: ``looks`` counts them, three are complete.
+    """What projected steps from an approximate solution show, one look after another: ``looks`` counts them.
 
     The first ends at ``final``, the y that is certified, with F there and an element of F + N_Y of length ``error``; the second
-    bounds the distance of ``final`` to the solution again; the third is the natural ``residual``.
+    bounds the distance of ``final`` to the solution again; the third is the natural ``residual``, and the last one. Only of a long y
+    without a modulus there is a fourth, whether it ``falls`` on: a step of many roundings of y leads down to where F still leads down.
+    Then rounding of y is no excuse for what F is there.
     """
 
     final: Float[Array, " size"]
@@ -107,43 +110,48 @@ class Evidence(NamedTuple):
     error: Float[Array, ""]
     second: Float[Array, ""]
     residual: Float[Array, ""]
+    falls: Bool[Array, ""]
     looks: Int[Array, ""]
 
     @classmethod
     def none(cls, like: Float[Array, " size"]) -> Evidence:
         """Before the first look."""
         zero = jnp.zeros((), like.dtype)
-        return cls(like, like, zero, zero, zero, jnp.zeros((), int))
+        return cls(like, like, zero, zero, zero, jnp.zeros((), bool), jnp.zeros((), int))
 
-    @property
-    def complete(self) -> Bool[Array, ""]:
+    def complete(self, wanted: Wanted) -> Bool[Array, ""]:
         """Whether nothing is left to look at."""
-        return self.looks == 3
+        return self.looks == jnp.where((wanted.mu > 0) | (jnp.linalg.norm(self.final) <= LONG), 3, 4)
 
     def looked(self, ahead: Array, nearest: Array, force: Array, step: Array, wanted: Wanted) -> tuple[Evidence, Array]:
         """The evidence after one more look (P_Y of the point ahead, and F there), and what the next look projects.
 
         Whatever led to the point ahead, (ahead - nearest) / step lies in N_Y(nearest); with F there it is the vector e.
         """
-        first = self.looks == 0
+        first, last = self.looks == 0, self.looks == 3
         error = jnp.linalg.norm((ahead - nearest) / step + force)
         moved = jnp.linalg.norm(self.final - nearest)
         final, final_force = jnp.where(first, nearest, self.final), jnp.where(first, force, self.force)
+        down, pull = jnp.vdot(final_force, final - nearest), jnp.linalg.norm(final_force)
+        falls = (down > 1e-3 * pull * moved) & (jnp.vdot(force, final - nearest) > 0.5 * down)
         evidence = Evidence(
             final,
             final_force,
             jnp.where(first, error, self.error),
             # of the end of a second step: at most 2 kappa times the truth if s = 1 / L
             jnp.where(self.looks == 1, moved + wanted.error_of(error), self.second),
-            moved,  # the last look's is the natural residual
+            jnp.where(last, self.residual, moved),
+            last & falls,
             self.looks + 1,
         )
-        return evidence, final - jnp.where(first, step, 1.0) * final_force
+        far = jnp.sqrt(jnp.finfo(final.dtype).eps) * jnp.linalg.norm(final) / jnp.where(pull > 0, pull, 1.0)
+        return evidence, final - jnp.where(first, step, jnp.where(self.looks == 1, 1.0, far)) * final_force
 
     def judged(self, step: Array, iterations: Any, wanted: Wanted) -> LowerSolution:
         """The solution that complete evidence certifies."""
         bound = jnp.minimum(wanted.error_of(self.error), self.second)
-        return _judged(self.final, self.force, self.residual, self.error, bound, step, iterations, wanted)
+        found = _judged(self.final, self.force, self.residual, self.error, bound, step, iterations, wanted)
+        return found._replace(converged=found.converged & ~self.falls)
 
 
 def certify_direct(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 
 from hierfl.compiler.lower_level.methods.batched_interior_points import MANY, BatchedInteriorPoints
@@ -42,6 +44,8 @@ def method_for_looks(in_rounds: ExactMethod) -> ExactMethod:
     """The method for single values, gradients and slices; programs of many owners go to the device where JAX has one beside the CPU."""
     method = _on_the_host(in_rounds)
     structure = in_rounds.structure
+    if isinstance(method, SemismoothNewton) and structure.is_gradient and not structure.strict:
+        return replace(method, looks_beside=True)
     if type(method) is ParametricProgram and structure.owners >= MANY and jax.default_backend() != "cpu":
         applies, why = BatchedInteriorPoints.verdict(structure)
         if applies:

@@ -95,10 +95,10 @@ def require_gradient(
     )
 
 
-def warn_of_several(oracles: Oracles, solution: LowerSolution | None) -> None:
+def warn_of_several(oracles: Oracles, solution: LowerSolution | None, method: ExactMethod | None) -> None:
     """Say once for a problem that y(x) is one of several solutions that the upper objective tells apart, or that no choice was made."""
     level = oracles.declaration.lower_level
-    if solution is None or level is None:
+    if solution is None or level is None or method is None:
         return
     unique = np.asarray(solution.unique)
     if getattr(level, "selection", None) is None:
@@ -107,7 +107,7 @@ def warn_of_several(oracles: Oracles, solution: LowerSolution | None) -> None:
             unique == SEVERAL,
             "the lower level of {owner} has several "
             + ("solutions or prices" if level.prices else "solutions")
-            + ", and the upper objective depends on which: the one of least norm is taken. "
+            + f", and the upper objective depends on which: {method.of_several} is taken. "
             + _how_to_choose(level),
         )
     else:

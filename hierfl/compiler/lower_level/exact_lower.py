@@ -366,7 +366,7 @@ class ExactLower:
             require_attained(self.oracles, x, evaluation.solution, np.asarray(sharper.y), doubtful)
         require_defined(x, evaluation)
         if evaluation.solution is not None:
-            warn_of_several(self.oracles, evaluation.solution)
+            warn_of_several(self.oracles, evaluation.solution, self.method)
             warn_of_twisted(self.oracles, evaluation.solution)
             warn_of_uncertain(self.oracles, evaluation.solution)
         return evaluation

@@ -51,7 +51,7 @@ def gradient_beside(problem: CompiledProblem, x: np.ndarray) -> np.ndarray:
         beside = Beside(partial(unchecked_gradient, problem), np.asarray(x, float), evaluation, gradient)
         gradient = beside.gradient()
         require_gradient(problem, x, evaluation, gradient)
-    warn_of_several(problem, evaluation.solution)
+    warn_of_several(problem, evaluation.solution, problem.exact.method)
     return gradient
 
 

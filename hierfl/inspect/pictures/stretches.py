@@ -44,19 +44,20 @@ class Violated(NamedTuple):
 class Tie(NamedTuple):
     """For t in [low, high] an owner's lower level has several solutions that f tells apart.
 
-    Where the declaration has ``selected`` among them, whether it has is not known.
+    Which is ``taken`` depends on the method. Where the declaration has ``selected`` among them, whether it has is not known.
     """
 
     low: float
     high: float
     owner: str
     selected: bool
+    taken: str
 
     def __str__(self) -> str:
         where = f"t = {self.low:.6g}" if self.high == self.low else f"t in [{self.low:.6g}, {self.high:.6g}]"
         if self.selected:
             return f"{where}: whether the lower level of {self.owner} has one solution or several is not known, so that none is chosen"
-        return f"{where}: the lower level of {self.owner} has several solutions, and f is that of least norm"
+        return f"{where}: the lower level of {self.owner} has several solutions, and y is {self.taken}"
 
 
 def gaps_between(points: Points, line: Line, t: np.ndarray, sampled: Sampled) -> tuple[Gap, ...]:
@@ -68,8 +69,9 @@ def gaps_between(points: Points, line: Line, t: np.ndarray, sampled: Sampled) ->
 def ties_between(points: Points, line: Line, t: np.ndarray, sampled: Sampled) -> tuple[Tie, ...]:
     """Find the ties between places ``t`` of a line that have been sampled."""
     found = _stretches(line, t, sampled.tied, lambda places: points.values(line.at(places)).tied)
-    selected = getattr(points.compiled.declaration.lower_level, "selection", None) is not None
-    return tuple(Tie(low, high, owner_called(points.compiled, who - 1), selected) for low, high, who in found)
+    selected, method = getattr(points.compiled.declaration.lower_level, "selection", None) is not None, points.compiled.exact.method
+    taken = "" if method is None else method.of_several
+    return tuple(Tie(low, high, owner_called(points.compiled, who - 1), selected, taken) for low, high, who in found)
 
 
 def violated_between(points: Points, line: Line, t: np.ndarray, sampled: Sampled) -> tuple[Violated, ...]:

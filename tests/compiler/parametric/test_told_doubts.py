@@ -153,7 +153,44 @@ def test_columns_that_are_alike_are_told_at_any_size_and_share_what_is_theirs() 
         level = hf.ArgMin(w, hf.E(cp.square(u @ w - b - x)))
         return hf.Problem(hf.Minimize(clients=above), level, federation=federation).implicit
 
-    with pytest.warns(hf.errors.HierflWarning, match="several solutions, and the upper objective depends on which: the one of least norm"):
+    with pytest.warns(hf.errors.HierflWarning, match="several solutions, and the upper objective depends on which: that of least norm"):
         found = implicit(cp.sum_squares(w)).response(0.5)
     np.testing.assert_allclose(found, np.linalg.lstsq(rows, target + 0.5)[0], atol=1e-9)
     assert not told(lambda: implicit(cp.square(w[0] + w[-1] - x))(0.5))  # it is the same at all of them
+
+
+@pytest.mark.parametrize("box", [None, 0.09])
+@pytest.mark.parametrize("loss", [lambda u, b: cp.logistic(-b * u), lambda u, b: cp.huber(u - b)], ids=["logistic", "huber"])
+def test_newton_on_y_tells_columns_that_are_alike_from_columns_that_nearly_are(loss: Any, box: float | None) -> None:
+    """Where w[0] and w[-1] are told apart by f alone, or by columns a ten-thousandth apart: curvatures of 1e-8 beside 1 are curvatures."""
+    rng = np.random.default_rng(1)
+    rows = rng.normal(size=(3_000, 200))
+    signs = np.sign(rows @ np.ones(200) + 9 * rng.normal(size=3_000))
+    w, u, b = cp.Variable(200, name="w"), hf.Sample(200, name="u"), hf.Sample(name="b")
+
+    def implicit(apart: float, above: Any) -> hf.ImplicitFunction:
+        told_by = rows.copy()
+        told_by[:, -1] = rows[:, 0] + apart * rows[:, -1]
+        level = hf.ArgMin(w, hf.E(loss(u @ w, b)) + x * w[1] / 100, [] if box is None else [cp.abs(w) <= box])
+        return hf.Problem(hf.Minimize(server=above), level, federation=hf.Federation([hf.Client({u: told_by, b: signs})])).implicit
+
+    several = implicit(0.0, cp.square(w[0] - 1))
+    with pytest.warns(hf.errors.HierflWarning, match="several solutions, and .* depends on which: that at which the iteration ends"):
+        several(0.5)
+    assert several.certificate(0.5).unique is False
+    assert not told(lambda: implicit(0.0, cp.square(w[0] + w[-1] - x))(0.5))
+    assert not told(lambda: implicit(1e-4, cp.square(w[0] - 1))(0.5))
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_a_fall_without_end_is_not_answered_where_rounding_of_a_long_y_hides_it(seed: int) -> None:
+    """300 columns part 500 rows, so that the losses are used up along a way on which the linear term falls: y of 1e20 is no solution."""
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(500, 300))
+    signs = np.sign(rows @ np.ones(300) + 9 * rng.normal(size=500))
+    w, u, b = cp.Variable(300, name="w"), hf.Sample(300, name="u"), hf.Sample(name="b")
+    level = hf.ArgMin(w, hf.E(cp.logistic(-b * (u @ w))) + x * w[1] / 100)
+    implicit = hf.Problem(hf.Minimize(server=cp.square(w[0] - 1)), level, federation=hf.Federation([hf.Client({u: rows, b: signs})])).implicit
+    for at in (0.5, 0.6, 0.7):
+        with pytest.raises(hf.LowerLevelError, match="unbounded below"):
+            implicit(at)

@@ -269,7 +269,7 @@ def test_ties_of_the_lower_level_are_told_where_they_are() -> None:
     )
     (tie,) = shown.ties
     assert (tie.low, tie.high, tie.owner) == (pytest.approx(1.0, abs=1e-6), 2.0, "client 'north'")
-    assert "t in [1, 2]: the lower level of client 'north' has several solutions, and f is that of least norm" in str(
+    assert "t in [1, 2]: the lower level of client 'north' has several solutions, and y is that of least norm" in str(
         shown
     )
     labels = shown.plot(response=False).axes[0].get_legend_handles_labels()[1]

@@ -84,7 +84,8 @@ class ExactMethod(ABC):
     """A method for the lower level of one problem, of which ``structure`` is known; ``reason`` says why it was chosen.
 
     ``name`` is as users write it, ``Exact(method=name)``, ``cost`` what one use costs, for ``explain()``; ``at_once`` says that y is a formula, or a few
-    steps in a few unknowns, ``iterative`` that it is where an iteration on it stopped, ``tells_empty`` that solutions say that Y(x) is empty.
+    steps in a few unknowns, ``iterative`` that it is where an iteration on it stopped, ``tells_empty`` that solutions say that Y(x) is empty,
+    ``of_several`` which of several solutions is taken.
     """
 
     structure: LowerStructure
@@ -94,6 +95,7 @@ class ExactMethod(ABC):
     at_once: ClassVar[bool] = False
     iterative: ClassVar[bool] = False
     tells_empty: ClassVar[bool] = False
+    of_several: ClassVar[str] = "that of least norm"
 
     @property
     def responds(self) -> bool:
@@ -200,10 +202,13 @@ class ExactMethod(ABC):
 
     def unsolved(self, solution: LowerSolution, owner: int) -> str:
         """Why this owner's y was not found, and what to change; what follows "was not solved at x = ...: "."""
+        length, residual = float(jnp.linalg.norm(solution.y[owner])), float(solution.residual[owner])
+        hidden = residual <= jnp.finfo(solution.y.dtype).eps * length
         return (
-            f"{self.name} stopped after {int(solution.iterations[owner])} iterations with natural residual "
-            f"{float(solution.residual[owner]):.2e}. It may be unbounded below, not strongly convex, or badly scaled; add a strongly "
-            f"convex term or a bounded set."
+            f"{self.name} stopped after {int(solution.iterations[owner])} iterations with "
+            + (f"||y|| = {length:.1e}, whose rounding hides the residual" if hidden else f"natural residual {residual:.2e}")
+            + ". It may be unbounded below, not strongly convex, or badly scaled; add a strongly "
+            "convex term or a bounded set."
         )
 
 

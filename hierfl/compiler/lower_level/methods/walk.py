@@ -12,7 +12,8 @@ its own as well, for whoever asks for it. And there is a semismooth Newton metho
 Its unknown is z of the normal map G(z) = (z - P(z)) / s + F(P(z)), y = P(z), with s about 1 / L: unscaled maps may cycle. With
 D = DP(z) and H = DF(y) a Newton step solves (H D + (I - D) / s) dz = -G. In v = D dz this is (I - D + s D H) v = -s D G, and
 dz = v - s (G + H v). For gradients v = D u makes it symmetric and positive, (D - D^2 + s D H D) u = -s D G, so that conjugate
-gradients solve it from products alone (Milzarek and Ulbrich, 2014); small systems are solved densely, other maps by GMRES.
+gradients solve it from products alone (Milzarek and Ulbrich, 2014), or a factorisation what is left to do of an ill-conditioned one;
+small systems are solved densely, other maps by GMRES.
 
 A Newton step counts if it halves |G|, which bounds the natural residual. A few that do not may lead to one that does, since |G|
 may grow while the active set settles; else some steps of the safeguard are taken from the best point, so that the method is never
@@ -34,8 +35,9 @@ from jax.scipy.sparse.linalg import cg, gmres
 from jaxtyping import Bool, Float, Int
 
 from hierfl.compiler.lower_level.certificate import Evidence, LowerSolution, Map, target
-from hierfl.compiler.lower_level.methods.method import ITERATION_LIMIT, IterativeMethod, Question, Verdict
+from hierfl.compiler.lower_level.methods.method import ITERATION_LIMIT, IterativeMethod, Question, Verdict, told_apart
 from hierfl.compiler.lower_level.structure import LowerStructure
+from hierfl.compiler.programs.convex_program import ONE, SEVERAL, UNKNOWN
 
 START, STEPS, CERTIFICATE, END = range(4)  # what a trip is for
 POWER_STEPS = 15
@@ -122,7 +124,7 @@ def walked(
         steps = Walk(jnp.where(done, CERTIFICATE, STEPS), onward, moved, evidence)
 
         looked, onward = evidence.looked(ahead, nearest, force, stand.step, wanted)
-        certificate = Walk(jnp.where(looked.complete, END, CERTIFICATE), onward, stand, looked)
+        certificate = Walk(jnp.where(looked.complete(wanted), END, CERTIFICATE), onward, stand, looked)
         return one_of_two(starting, start, one_of_two(stepping, steps, certificate))
 
     def operator(purpose: Array, point: Array) -> Array:
@@ -302,11 +304,18 @@ PATIENCE = 3  # Newton steps that may fail to count, one after another
 SAFE_STEPS = 50
 ROUGHLY = 3  # power steps
 KRYLOV_STEPS = 400
+INEXACT = 20  # Newton steps after which an ill-conditioned matrix is factorised, up to so many scalars of y
+FACTORISED, TOGETHER = 1000, 32  # and so many of its columns are had side by side
+REFINED = 4
+SHARES = (1.0, 0.1, 0.01, 1e-3)  # of 1 + |y|, how far other solutions are looked for
 
 
+@dataclass(frozen=True, eq=False)
 class SemismoothNewton(IterativeMethod):
-    """The method for smooth maps F over sets with an exact projection."""
+    """The method for smooth maps F over sets with an exact projection; ``looks_beside`` it for other solutions, where F is a gradient."""
 
+    looks_beside: bool = False
+    of_several: ClassVar[str] = "that at which the iteration ends"
     name: ClassVar[str] = "semismooth Newton"
     cost: ClassVar[str] = "some Newton steps; each takes tens of products with the Hessian, of the cost of a gradient"
 
@@ -321,7 +330,12 @@ class SemismoothNewton(IterativeMethod):
     def answer(self, question: Question) -> LowerSolution:
         # where nothing is projected, Newton steps are the same whatever s is: a rough one will do
         steps = ROUGHLY if self.structure.kind == "free" else POWER_STEPS
-        return newton_from(question, question.warm, self.structure.is_gradient, steps)
+        found = newton_from(question, question.warm, self.structure.is_gradient, steps)
+        if not self.looks_beside:
+            return found
+        several, ends = solutions_beside(question, found.y, found.converged)
+        unique = jnp.where(question.mu > 0, ONE, jnp.where(several, SEVERAL, UNKNOWN))
+        return found._replace(unique=told_apart(unique, found.y, ends, question.owner))
 
 
 def newton_from(
@@ -332,6 +346,42 @@ def newton_from(
     safeguard = rule(question.mu, question.tolerance, SAFE_STEPS)
     newton = NewtonSteps(safeguard, question.owner.operator, gradient, question.mu, question.tolerance)
     return walked(question, newton, start, power_steps)
+
+
+def solutions_beside(question: Question, y: Array, solved: Array) -> tuple[Bool[Array, ""], Float[Array, "2 size"]]:
+    """(whether a solution of 0 in F(y) + N_Y(y) is seen to be one of several, others on both sides of it); F is a gradient.
+
+    The way to them is what conjugate gradients leave of a generic vector, a kernel of Newton's matrix; what is found along it counts
+    where a projected step is the same as at y. No F that grows by a millionth of a millionth of its steepest growth is told from a flat one.
+    """
+    owner, eps = question.owner, 1e3 * jnp.finfo(y.dtype).eps
+    force = owner.operator(y)
+    step = first_step(owner.operator, y, force)
+    slope, hessian = jax.linearize(owner.project, y - step * force)[1], jax.linearize(owner.operator, y)[1]
+
+    def product(u: Array) -> Array:
+        du = slope(u)
+        return slope(u - du + step * hessian(du))
+
+    limit = jnp.where(solved & (question.mu <= 0), KRYLOV_STEPS, 0)
+
+    def without_curvature(_: Any, way: Array) -> Array:
+        return slope(way - cg(product, product(way), tol=1e-5, maxiter=limit)[0])
+
+    flat = jax.lax.fori_loop(0, REFINED, without_curvature, slope(generic(y)))  # each refines the last, down to rounding
+    flat = flat * (1.0 + jnp.linalg.norm(y)) / jnp.maximum(jnp.linalg.norm(flat), eps)
+
+    def beside(way: Array) -> tuple[Array, Array]:
+        other = owner.project(y + way)
+        return other, owner.project(other - step * owner.operator(other)) - other
+
+    ways = jnp.concatenate([jnp.zeros((1, y.size), y.dtype), *(share * jnp.stack([flat, -flat]) for share in SHARES)])
+    others, moved = jax.lax.map(beside, ways)
+    length = jnp.linalg.norm(others - y, axis=1)
+    same = jnp.linalg.norm(moved - moved[0], axis=1) <= eps * length
+    counts = (same & (length > 0.5 * jnp.linalg.norm(ways, axis=1)))[1:]
+    found = solved & counts.any() & jnp.isfinite(flat).all()
+    return found, jnp.stack([others[1 + jnp.argmax(counts)], others[len(counts) - jnp.argmax(counts[::-1])]])
 
 
 class Safeguarded(NamedTuple):
@@ -396,7 +446,7 @@ class NewtonSteps(Iteration[Safeguarded]):
         forcing = jnp.clip(0.5 * shrunk**2, 1e-6, 0.1)  # Eisenstat and Walker (1996), choice 2
 
         def newton_step() -> Array:
-            return _newton_step(slope, self.operator, point, g, step, forcing, self.symmetric)
+            return _newton_step(slope, self.operator, point, g, step, forcing, self.symmetric, (taken > INEXACT) & (g.size <= FACTORISED))
 
         move = if_wanted(stepping & newton & again, newton_step, jnp.zeros_like(point))
         y, best_force, best = one_of_two(good, (point, force, error), (y, best_force, best))
@@ -418,7 +468,7 @@ class NewtonSteps(Iteration[Safeguarded]):
 
 
 def _newton_step(
-    derivative: Map, operator: Map, point: Array, g: Array, step: Array, forcing: Array, symmetric: bool
+    derivative: Map, operator: Map, point: Array, g: Array, step: Array, forcing: Array, symmetric: bool, exact: Array
 ) -> Array:
     """dz for the normal map's value g at a point; 0 where it is not finite, which the next trial does not count."""
     right = -step * derivative(g)
@@ -435,7 +485,14 @@ def _newton_step(
             du = derivative(u)
             return derivative(u - du + step * hessian(du))
 
-        v = derivative(cg(product, right, tol=forcing, maxiter=KRYLOV_STEPS)[0])
+        v = derivative(cg(product, right, tol=forcing, maxiter=jnp.where(exact, 1, KRYLOV_STEPS))[0])
+
+        def factorised() -> Array:
+            identity = jnp.eye(g.size, dtype=g.dtype)
+            d, h = (jax.lax.map(rows, identity, batch_size=TOGETHER) for rows in (derivative, hessian))  # both are symmetric
+            return jnp.linalg.solve(identity - d + step * (d @ h), right)
+
+        v = if_wanted(exact, factorised, v)
     else:
 
         def mixed(v: Array) -> Array:
