@@ -70,11 +70,12 @@ class Unread:
 
 @dataclass(frozen=True, eq=False)
 class BoundedTerm:
-    """``scale * function <= bound`` with an affine bound; the y-free ``scale`` >= 0 is None for 1."""
+    """``scale * function <= bound`` with an affine bound; the y-free ``scale`` >= 0 is None for 1. Of a function that is ``Unread`` the ``atom`` tells all."""
 
     function: Norm | LargestEigenvalue | Semidefinite | Unread
     bound: Expression
     scale: Expression | None = None
+    atom: Atom | None = None
 
     def scaled(self, argument: Expression) -> Expression:
         """The argument times the scale."""
@@ -145,7 +146,7 @@ def _at_most_zero(expression: Expression) -> list[Read]:
     function, bound = (Unread(_called(atom)), bound) if reader is None else reader(atom, bound)
     if isinstance(function, LargestEntry):
         return [AffineRows(_weighted(scale, argument) - bound, False) for argument in function.arguments]
-    return [BoundedTerm(function, bound, scale)]
+    return [BoundedTerm(function, bound, scale, atom)]
 
 
 def _factored(term: Expression) -> tuple[Atom, Expression | None, bool, bool]:

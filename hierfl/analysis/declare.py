@@ -20,6 +20,7 @@ from hierfl.analysis.hoist import instantiate
 from hierfl.analysis.several_levels import each_level, in_order, levels_of, of_one_scope, require_order
 from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of
 from hierfl.atoms.intervals import Interval
+from hierfl.atoms.own_atoms import require_sound_atoms
 from hierfl.errors import DataError, DeclarationError, NotConvexError
 from hierfl.language.coupled import ROW, split_coupled
 from hierfl.language.declaration import Declaration, Roles
@@ -43,6 +44,7 @@ def declare(objective: Any, lower: Any, constraints: Any, federation: Any) -> De
     _require_kinds(objective, given, federation)
     require_order(given)
     upper = constraint_tuple(constraints, "Problem")
+    require_sound_atoms([*objective.terms, *upper, *(part for level in given for part in (*level.expressions, *level.constraints))])
     _require_prices_of_one_scope(given, [*objective.terms, *upper])
     levels, federation, rows = of_one_scope(given, federation)
     if rows:

@@ -87,7 +87,7 @@ def lowering_of(atom: Any, compiled: Callable[[Any], Lowering]) -> Lowering:
     reason = row.refusal_of(atom) if row.refusal_of else None
     lower = row.lower
     if lower is None or reason is not None:
-        reason = reason or row.refusal or "it is not in hierfl's table; wrap it as hf.Function(callable, *args)"
+        reason = reason or row.refusal or "hierfl has no function of it; a class of your own has atom_row = AtomRow(lower=...), or wrap it as hf.Function(callable, *args)"
         raise UnsupportedAtomError(
             f"hierfl does not compile the atom {type(atom).__name__} in {atom.name()}: {reason}."
         )

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -127,7 +128,8 @@ Question = Callable[[Party, Any], Any]
 
 
 def taken(step: Step, party: Party, memory: Any, received: Received, key: Array) -> tuple[Any, Message]:
-    """What a client's step gives; raises ``TypeError`` where that is not (memory, message)."""
+    """What a client's step gives; raises ``TypeError`` where that is not (memory, message), the memory shaped as before."""
+    require_call(step, "party", "memory", "received", "key")
     told: Any = step(party, memory, received, key)
     if not (isinstance(told, tuple) and len(told) == 2 and isinstance(told[1], Message)):
         given = f"({', '.join(type(part).__name__ for part in told)})" if type(told) is tuple else type(told).__name__
@@ -135,7 +137,34 @@ def taken(step: Step, party: Party, memory: Any, received: Received, key: Array)
             f"{getattr(step, '__qualname__', step)} gives {given}: a client's step gives (memory, Message(payload, monitor)), with monitor={{}} "
             f"where nothing is watched."
         )
+    _require_alike(step, "memory", told[0], memory)
     return told[0], told[1]
+
+
+def rounded(algorithm: Algorithm, clients: Clients, state: Any, key: Array) -> tuple[Any, dict[str, Array]]:
+    """What a round gives; raises ``TypeError`` where that is not (state, record), the state shaped as before. ``key`` is the round's."""
+    require_call(algorithm.round, "clients", "state", "key")
+    told: Any = algorithm.round(clients, state, fold_in(key, ROUND_STREAM))
+    record = told[1] if type(told) is tuple and len(told) == 2 else None
+    if not isinstance(record, dict) or "objective" not in record or any(map(jnp.ndim, record.values())):
+        name = algorithm.round.__qualname__
+        raise TypeError(f"{name} gives no (state, record) with a record of single numbers by name, the objective among them, as RoundMonitor(...).record makes it.")
+    _require_alike(algorithm.round, "state", told[0], state)
+    return told[0], record
+
+
+def require_call(function: Any, *given: str) -> None:
+    """Check that a method takes these arguments in this order. Raises ``TypeError`` that says how it is called."""
+    try:
+        signature(function).bind(*given)
+    except TypeError:
+        raise TypeError(f"{function.__qualname__}{signature(function)}: it is called with ({', '.join(given)}).") from None
+
+
+def _require_alike(function: Any, what: str, after: Any, before: Any) -> None:
+    found, had = (jax.tree.map(lambda part: f"{jnp.result_type(part)}{list(jnp.shape(part))}", every) for every in (after, before))
+    if jax.tree.flatten(found) != jax.tree.flatten(had):
+        raise TypeError(f"{function.__qualname__} gives a {what} of {found}, where it was {had}: it keeps its shapes and types from round to round.")
 
 
 @dataclass(frozen=True)
@@ -244,6 +273,8 @@ class Clients:
         elif absent == "renormalise":
             present = jnp.sum(weights)  # 0 where only clients of no weight take part: then nothing moves
             weights = weights * (total / jnp.where(present > 0, present, 1.0))
+        elif absent != "zero":
+            raise SettingError(f'absent={absent!r}: "unbiased", "renormalise" or "zero".')
         return jax.tree.map(lambda v: jnp.tensordot(weights, v, axes=1), values)
 
 

@@ -29,7 +29,7 @@ from hierfl.result import OWN_VALUE_TOLERANCE, Result
 from hierfl.run_settings import RunSettings
 from hierfl.runs import Runs
 from hierfl.runtime.checkpoints import RunKeeper, keeping
-from hierfl.runtime.contract import Algorithm, Method, Visitor
+from hierfl.runtime.contract import Algorithm, Method, Visitor, require_call
 from hierfl.runtime.in_process.execution import InProcess, execute_visits, require_here
 from hierfl.runtime.outcome import DrawnStep, RunEnd, evaluations_at, result_of, theorem_point
 from hierfl.runtime.privacy.gaussian_noise import require_one_run
@@ -119,7 +119,12 @@ def _prepared(
     rounds = settings.most_rounds
     if wants_step(solver):
         solver = replace(solver, step_size=FIRST if found is None else found.schedule)
+    require_call(solver.bind, "problem", "rounds", "queries")
     algorithm: Algorithm | Visitor = solver.bind(compiled, rounds, settings.queries)
+    if not hasattr(type(algorithm), "decision"):
+        raise TypeError(f"{type(solver).__name__}.bind gives {type(algorithm).__name__}: it gives a bound method, such as a subclass of Bound (hierfl.solvers.extend).")
+    if (shape := jnp.shape(algorithm.decision(algorithm.init(jnp.zeros(compiled.upper.size))))) != (compiled.upper.size,):
+        raise TypeError(f"{type(algorithm).__name__}.decision gives x of shape {shape} of the state init(x0), where x0 has ({compiled.upper.size},).")
     if (lower := getattr(algorithm, "lower", None)) is not None and hasattr(lower, "require_reachable"):
         lower.require_reachable()
     if isinstance(algorithm, Visitor):

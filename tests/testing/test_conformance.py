@@ -19,6 +19,7 @@ import pytest
 
 import hierfl as hf
 from hierfl.compiler.data.tables import Party, Population
+from hierfl.runtime.contract import Message
 from hierfl.solvers import (
     SCAFFOLD,
     ZOHFL,
@@ -39,7 +40,7 @@ from hierfl.solvers import (
     Scaffnew,
     SimFBO,
 )
-from hierfl.solvers.fedbio import BoundFedBiO
+from hierfl.solvers.simfbo import BoundSimFBO
 from hierfl.testing import CASES, Case, conform, conform_lower, gradient_steps
 from hierfl.testing.cases import ROWS
 from tests.runtime.on_flower.loopback import LoopbackGrid, desks, each_alone
@@ -197,7 +198,20 @@ def test_a_solver_that_no_case_suits_is_refused_by_name() -> None:
         report.require()
 
 
-def test_a_step_that_sends_no_message_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BoundFedBiO, "local_steps", lambda self, party, memory, received, key: (memory, received.broadcast))
-    report = conform(SOLVERS["SimFBO"][0], cases=FREE[:1])
-    assert ", NestedPoint): a client's step gives (memory, Message(payload, monitor))" in str(report)
+MISTAKES = [
+    ("local_steps", lambda self, party, memory, received, key: (memory, 0), ", int): a client's step gives (memory, Message(payload, monitor))"),
+    ("local_steps", lambda self, party, received: received, "it is called with (party, memory, received, key)"),
+    ("local_steps", lambda self, party, memory, received, key: (0.0, Message(0.0, {})), "gives a memory of float64[], where it was "),
+    ("round", lambda self, clients, state: (state, {}), "it is called with (clients, state, key)"),
+    ("round", lambda self, clients, state, key: (state, {}), "gives no (state, record)"),
+    ("round", lambda self, clients, state, key: (state.x, {"objective": state.x[0]}), "gives a state of float64[2], where it was NestedPoint("),
+    ("decision", lambda self, state: state.x[0], "gives x of shape () of the state init(x0), where x0 has (2,)"),
+    ("of", lambda settings, problem, *given, **own: settings, "bind gives SimFBO: it gives a bound method"),
+    ("absent", "sometimes", 'absent=\'sometimes\': "unbiased", "renormalise" or "zero"'),
+]
+
+
+@pytest.mark.parametrize(("name", "mistake", "said"), MISTAKES)
+def test_mistakes_of_who_writes_a_solver_are_told(name: str, mistake: object, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BoundSimFBO, name, mistake)
+    assert said in str(conform(SOLVERS["SimFBO"][0], cases=FREE[:1]))

@@ -19,10 +19,12 @@ import cvxpy as cp
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
+from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.constraints import PSD, SOC, ExpCone, NonNeg, PowCone3D, Zero
 from cvxpy.constraints.constraint import Constraint
 from cvxpy.constraints.nonpos import Inequality
 from cvxpy.expressions.expression import Expression
+from cvxpy.reductions.dcp2cone.canonicalizers import CANON_METHODS
 from cvxpy.reductions.dcp2cone.cone_matrix_stuffing import ConeMatrixStuffing, ParamConeProg
 from cvxpy.reductions.dcp2cone.dcp2cone import Dcp2Cone
 from jax import Array
@@ -379,7 +381,8 @@ def _stuffed(objective: Expression, constraints: Sequence[Constraint]) -> tuple[
             reduced = cp.Problem(reduced.objective, [*reduced.constraints, *also.constraints])
         stuffed, _ = ConeMatrixStuffing(quad_obj=True).apply(reduced)
     except NotImplementedError as error:  # CVXPY's atoms all have a conic form
-        raise NoStandardFormError("an atom of it has no conic form in CANON_METHODS of cvxpy.reductions.dcp2cone.canonicalizers, nor a smooth_atom") from error
+        without = ", ".join(kind.__name__ for kind in problem.atoms() if kind not in CANON_METHODS and not issubclass(kind, AffAtom))
+        raise NoStandardFormError(f"no conic form of {without} is in CANON_METHODS of cvxpy.reductions.dcp2cone.canonicalizers (an objective needs none of what has a smooth_atom)") from error
     except ValueError as error:  # shapes that CVXPY's own reductions do not fit together
         raise NoStandardFormError(f"CVXPY does not reduce it: {error}") from error
     return stuffed, inverse.cons_id_map

@@ -32,6 +32,7 @@ class Backend(ABC):
     """
 
     name: ClassVar[str]
+    is_proof: ClassVar[bool] = False  # whether it needs no other to say that there is no solution
 
     @abstractmethod
     def applies(self, program: ConvexProgram) -> bool:
@@ -39,10 +40,8 @@ class Backend(ABC):
 
     @abstractmethod
     def solve(self, program: ConvexProgram) -> ProgramSolution:
-        """A pair to polish, or the reason why there is none.
-
-        ``EMPTY`` and ``UNBOUNDED`` are told only with a proof that has been checked (``program.proves_empty``, ``proves_unbounded``), else
-        ``FAILED``. What it raises is raised.
+        """A pair to polish, or the reason why there is none: ``EMPTY`` with a z that proves it, ``UNBOUNDED`` with such a u, which are checked, or
+        ``FAILED`` (``program.none(FAILED)``). What it raises is raised.
         """
 
 
@@ -53,6 +52,7 @@ class Highs(Backend):
     """For linear programs: large ones of more rows of several entries than columns, as those of regressions, by their duals, in a tenth of the time."""
 
     name: ClassVar[str] = "HiGHS"
+    is_proof: ClassVar[bool] = True  # its basis
 
     def applies(self, program: ConvexProgram) -> bool:
         return program.linear
@@ -264,12 +264,9 @@ class Clarabel(Backend):
                 raise
             return program.none(FAILED)
         status, u, z = str(result.status), np.array(result.x), np.array(result.z)
-        if "PrimalInfeasible" in status:
-            return program.none(EMPTY if program.proves_empty(z) else FAILED)
-        if "DualInfeasible" in status:
-            return program.none(UNBOUNDED if program.proves_unbounded(u) else FAILED)
         finite = np.isfinite(u).all() and np.isfinite(z).all()
-        return ProgramSolution(u, z, np.inf, SOLVED if finite else FAILED, int(result.iterations))
+        ends = EMPTY if "PrimalInfeasible" in status else UNBOUNDED if "DualInfeasible" in status else SOLVED if finite else FAILED
+        return ProgramSolution(u, z, np.inf, ends, int(result.iterations))
 
 
 def _settings(rows: int) -> clarabel.DefaultSettings:
@@ -301,3 +298,19 @@ BACKENDS: tuple[Backend, ...] = (Highs(), Daqp(), OF_ALL)  # in the order in whi
 def backends_for(program: ConvexProgram) -> list[Backend]:
     """Those that can solve a program, the most suitable first."""
     return [backend for backend in BACKENDS if backend.applies(program)]
+
+
+def asked(backend: Backend, program: ConvexProgram) -> ProgramSolution:
+    """What a solver says of a program; ``FAILED`` where it denies a solution without a proof. Raises ``TypeError`` for what is no pair of this program."""
+    found: Any = backend.solve(program)
+    given = (np.shape(found.u), np.shape(found.z), found.status) if isinstance(found, ProgramSolution) else type(found).__name__
+    if given not in [((program.width,), program.b.shape, status) for status in (SOLVED, EMPTY, UNBOUNDED, FAILED)] or found.status is True:
+        raise TypeError(
+            f"{type(backend).__name__}.solve gives {given}: it gives ProgramSolution(u, z, error, status) with u {program.q.shape}, z {program.b.shape} "
+            f"and one of SOLVED, EMPTY, UNBOUNDED, FAILED, which are 0, 1, 2, 3."
+        )
+    proofs = {EMPTY: (found.z, program.proves_empty), UNBOUNDED: (found.u, program.proves_unbounded)}
+    if backend.is_proof or found.status not in proofs:
+        return found
+    shown, proves = proofs[found.status]
+    return found if np.isfinite(shown).all() and proves(shown) else program.none(FAILED)

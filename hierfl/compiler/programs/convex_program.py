@@ -333,7 +333,8 @@ class ConvexProgram:
         return ProgramSolution(np.full(self.width, np.nan), np.full(len(self.b), np.nan), np.inf, status)
 
     def proves_empty(self, z: Rows) -> bool:
-        """Whether z in K* is a proof that no u is feasible: A' z = 0, b' z < 0."""
+        """Whether z, brought to K*, is a proof that no u is feasible: A' z = 0, b' z < 0."""
+        z = project_dual(self.cones, z)
         z = z / (np.abs(z * self.sizes).max(initial=0.0) or 1.0)
         lost = float(self.b @ z)
         return lost < 0 and float(np.abs(self.a.T @ z).max(initial=0.0)) <= 1e-7 * -lost

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from jaxtyping import Bool
 from scipy.sparse.linalg import splu
 
-from hierfl.compiler.programs.backends import OF_ALL, backends_for
+from hierfl.compiler.programs.backends import OF_ALL, asked, backends_for
 from hierfl.compiler.programs.cones import (
     NONNEGATIVE,
     SEMIDEFINITE,
@@ -172,7 +172,7 @@ def _quadratic(
     if program.is_map:
         return solve_map(program, lambda other: _quadratic(other, None), polished)
     for backend in backends_for(program):
-        found = backend.solve(program)
+        found = asked(backend, program)
         if found.status != SOLVED:
             reason = found.status
             if reason != FAILED:

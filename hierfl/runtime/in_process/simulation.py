@@ -26,7 +26,6 @@ from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.jaxtools.thread_pool import core_count, why_alone
 from hierfl.jaxtools.traced import Ahead, Traced, size_of
 from hierfl.runtime.contract import (
-    ROUND_STREAM,
     VALUE_STREAM,
     Algorithm,
     Clients,
@@ -36,6 +35,7 @@ from hierfl.runtime.contract import (
     Question,
     Received,
     Step,
+    rounded,
     taken,
 )
 from hierfl.runtime.in_process.schedule import Schedule, choose_schedule
@@ -232,7 +232,7 @@ class Simulation:
     ) -> Any:
         algorithm = self.algorithm.with_tables(tables)
         clients = self._clients(algorithm, memory, data, key, index, groups)
-        after, record = algorithm.round(clients, state, fold_in(clients.key, ROUND_STREAM))
+        after, record = rounded(algorithm, clients, state, clients.key)
         return after, clients.memory, {**record, **clients._sent, **motion(algorithm, state, after)}
 
     def _clients(

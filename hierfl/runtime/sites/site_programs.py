@@ -25,7 +25,6 @@ from hierfl.jaxtools.host_callback import call_on_host, exchange_on_host
 from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.jaxtools.precision import computing
 from hierfl.runtime.contract import (
-    ROUND_STREAM,
     VALUE_STREAM,
     Algorithm,
     Clients,
@@ -35,6 +34,7 @@ from hierfl.runtime.contract import (
     Question,
     Received,
     Step,
+    rounded,
     taken,
 )
 from hierfl.runtime.records import as_tables, motion
@@ -196,7 +196,7 @@ class SitePrograms:
         ) -> tuple[Any, dict[str, Array]]:
             algorithm = self.algorithm.with_tables(tables)
             clients = SiteClients(data, present, key, index, self.wire, self.problem, algorithm, everyone, self.aggregation)
-            after, record = algorithm.round(clients, state, fold_in(key, ROUND_STREAM))
+            after, record = rounded(algorithm, clients, state, key)
             counted = {name: jnp.asarray(count, int) for name, count in clients.traffic.items()}
             return after, {**record, **counted, **motion(algorithm, state, after)}
 

@@ -171,3 +171,23 @@ def test_a_wrong_answer_is_none_whatever_its_author_claims(monkeypatch: pytest.M
         found = solve_program(given)
         assert found.solved
         np.testing.assert_allclose(found.u, right, atol=1e-9)
+
+
+CLAIMS = [(np.zeros(2), np.zeros(2), SOLVED), (np.zeros(1), np.zeros(2), True), (np.zeros(1), 0.0, SOLVED)]  # what is no pair of the program below
+CLAIMS += [(np.full(1, u), np.zeros(2), SOLVED) for u in (np.nan, 1e3)]
+CLAIMS += [(np.zeros(1), np.array([-1.0, -1.0]), EMPTY), (np.full(1, np.nan), np.zeros(2), UNBOUNDED), (np.ones(1), np.zeros(2), UNBOUNDED)]
+
+
+@pytest.mark.parametrize("claim", range(len(CLAIMS)))
+def test_what_a_solver_claims_is_not_believed(claim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mine(Clarabel):
+        def solve(self, program: ConvexProgram) -> ProgramSolution:
+            return ProgramSolution(*CLAIMS[claim][:2], 0.0, CLAIMS[claim][2])
+
+    monkeypatch.setattr(backends, "BACKENDS", (Mine(), *backends.BACKENDS))
+    given = program(np.zeros((1, 1)), [1.0], [[1.0], [-1.0]], [0.0, 2.0], [Cone(NONNEGATIVE, 2)])
+    if claim < 3:
+        with pytest.raises(TypeError, match=r"Mine.solve gives .*ProgramSolution\(u, z, error, status\) with u \(1,\), z \(2,\)"):
+            solve_program(given)
+    else:
+        np.testing.assert_allclose(solve_program(given).u, 0.0, atol=1e-12)

@@ -1,0 +1,56 @@
+"""Classes of a user's own: what is said of them is held against their numeric, and what disagrees is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import cvxpy as cp
+import jax
+import numpy as np
+import pytest
+from cvxpy.reductions.dcp2cone.canonicalizers import CANON_METHODS
+
+import hierfl as hf
+from hierfl.atoms.ranges import slopes_between
+from hierfl.atoms.table import row_of
+from hierfl.compiler.programs.smooth_atoms import EXP, LOGISTIC
+
+X, Y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+ROW, CONE, SOFT = row_of(cp.logistic(X)), CANON_METHODS[cp.logistic], jax.nn.softplus
+
+
+def declared(cone: Any = CONE, kind: Any = None, row: dict[str, Any] | None = None, **said: Any) -> hf.Problem:
+    kind = kind or type("softplus", (cp.logistic,), {"atom_row": replace(ROW, **(row or {})), "smooth_atom": LOGISTIC, **said})
+    CANON_METHODS.update({} if cone is None else {kind: cone})
+    return hf.Problem(hf.Minimize(clients=cp.sum(kind(Y))), hf.ArgMin(Y, cp.sum(kind(Y - X)) + cp.sum_squares(Y), [cp.sum(kind(Y)) <= 1]))
+
+
+def test_one_that_agrees_with_itself_is_what_cvxpys_is() -> None:
+    at, ours, told = np.array([0.3, -0.2]), declared().implicit, declared(kind=cp.logistic).implicit
+    np.testing.assert_allclose([ours(at), *ours.gradient(at)], [told(at), *told.gradient(at)], rtol=1e-7)
+    with pytest.raises(hf.UnsupportedAtomError, match="no conic form of softplus"):
+        declared(cone=None).implicit(at)
+
+
+FAULTS: dict[str, dict[str, Any]] = {
+    "atom_row gives False": {"atom_row": {}},
+    "lower gives .*, not": {"row": {"lower": lambda atom, v: 2 * SOFT(v)}},
+    "lower gives 1.38.*, not": {"row": {"lower": lambda atom, v: SOFT(v).sum()}},
+    "lower raises .*lower.atom, .values": {"row": {"lower": SOFT}},
+    "derivative of lower": {"row": {"lower": lambda atom, v: jax.lax.stop_gradient(SOFT(v))}},
+    "slopes gives": {"row": {"slopes": slopes_between(0.0, 0.1)}},
+    "range gives 3": {"row": {"range": lambda atom, intervals: 3}},
+    "value of smooth_atom": {"smooth_atom": EXP},
+    "slope of smooth_atom": {"smooth_atom": replace(LOGISTIC, slope=lambda v: -LOGISTIC.slope(v))},
+    "curvature of smooth_atom": {"smooth_atom": replace(LOGISTIC, curvature=lambda v: np.nan * v[:, None])},
+    "is_atom_convex": {"is_atom_convex": lambda self: False, "is_atom_concave": lambda self: True},
+    "CANON_METHODS gives": {"cone": lambda e, args, solver_context=None: CONE(e, [2 * args[0]])},
+    "CANON_METHODS raises .*solver_context=None": {"cone": lambda e: (e, [])},
+}
+
+
+@pytest.mark.parametrize("said", FAULTS)
+def test_what_disagrees_is_named(said: str) -> None:
+    with pytest.raises(hf.DeclarationError, match=said):
+        declared(**FAULTS[said])
