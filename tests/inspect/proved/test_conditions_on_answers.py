@@ -10,6 +10,7 @@ import pytest
 
 import hierfl as hf
 from hierfl.solvers import BranchAndBound
+from tests.runtime.test_penalised_run import mersha_dempe
 
 DEMANDS, CAPS = (4.0, 5.0, 6.0), (1.0, 2.0, 0.8)
 
@@ -19,13 +20,6 @@ def proved(problem: hf.Problem) -> Any:
     assert found.status == "proved", found
     assert problem.implicit.violation(found.x).worst <= 1e-6
     return found
-
-
-def mersha_dempe() -> hf.Problem:
-    """Mersha and Dempe (2006): feasible up to 3, with f = -15, and from 8 on, with -20."""
-    x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    lower = hf.ArgMax(y, y, [-3 * x + y <= -3, 3 * x + y <= 30])
-    return hf.Problem(hf.Minimize(server=-x - 2 * y), lower, [2 * x - 3 * y >= -12, x + y <= 14])
 
 
 def taxed(constraint: Any) -> hf.Problem:
