@@ -21,6 +21,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 from cvxpy.atoms.affine.affine_atom import AffAtom
+from cvxpy.constraints import PSD
 from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
 from cvxpy.expressions.leaf import Leaf
@@ -163,7 +164,8 @@ def require_domain(
         if not any(v.id in kept for v in node.variables()):
             return
         for condition in own_domain(node):
-            if not any(v.id in kept for v in condition.variables()) and not enclosure.holds(condition):
+            open_ = not any(v.id in kept for v in condition.variables()) and not isinstance(condition, PSD)  # whose curvature is looked at
+            if open_ and not enclosure.holds(condition):
                 raise DeclarationError(
                     f"{what} uses {expression_text(node)}, which is convex only where {expression_text(condition)}: that does not "
                     f"follow from the declared constraints and attributes. Declare it (Problem(constraints=...), nonneg=True)."
@@ -290,7 +292,7 @@ def _require_defined(player: Player, enclosure: Enclosure) -> None:
 
     def visit(node: Expression) -> None:
         for condition in own_domain(node):
-            if any(v.id in own for v in condition.variables()) and not enclosure.holds(condition):
+            if any(v.id in own for v in condition.variables()) and not isinstance(condition, PSD) and not enclosure.holds(condition):
                 raise NotConvexError(
                     f"the objective {expression_text(player.objective)} of player {player.label!r} uses {expression_text(node)}, which "
                     f"CVXPY's rules treat only where {expression_text(condition)}: add that to the player's constraints."

@@ -29,6 +29,7 @@ Known = Mapping[int, Interval]
 NOTHING_KNOWN: Known = {}
 
 _MATRIX_LIMIT = 1_000_000
+_WHERE_POSITIVE = (cp.eye_minus_inv, cp.one_minus_pos, cp.pf_eigenvalue)  # nonnegative by DGP, whose domains CVXPY does not tell
 
 
 def enclose(expression: Any, known: Known = NOTHING_KNOWN) -> Interval:
@@ -80,7 +81,7 @@ class Enclosure:
             low, high = constraint.args
             return bool((self(low).hi <= self(high).lo).all())
         if isinstance(constraint, PSD):
-            return any(part.is_psd() for part in (constraint.args[0], *constraint.args[0].args))
+            return bool(constraint.args[0].is_psd())
         return isinstance(constraint, (Equality, Zero))  # symmetry, which costs a sign nothing
 
 
@@ -122,7 +123,7 @@ def leaf_interval(leaf: Any, known: Known) -> Interval:
 
 
 def _declared_sign(node: Any) -> Interval:
-    low = 0.0 if node.is_nonneg() else -np.inf
+    low = 0.0 if node.is_nonneg() and not isinstance(node, _WHERE_POSITIVE) else -np.inf
     high = 0.0 if node.is_nonpos() else np.inf
     return Interval(np.full(node.shape, low), np.full(node.shape, high))
 

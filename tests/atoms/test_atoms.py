@@ -136,6 +136,21 @@ def test_enclosure_contains_every_value(case: Case) -> None:
         assert (box.lo <= dense).all() and (dense <= box.hi).all()
 
 
+@pytest.mark.parametrize("name", ["quad_over_lin", "xexp", "matrix_frac", "one_minus_pos", "eye_minus_inv", "pf_eigenvalue"])
+def test_enclosure_contains_values_where_cvxpys_signs_and_slopes_do_not_hold(name: str) -> None:
+    case, rng = next(c for c in CASES if c.name == name), np.random.default_rng(0)
+    variables = [cp.Variable(shape) for shape in case.shapes]
+    expression = case.build(*variables)
+    points = [[3 * rng.standard_normal(v.shape) for v in variables] for _ in range(20)]
+    if name == "matrix_frac":
+        points = [[x, p + p.T] for x, p in points]
+    box = enclose(expression, {v.id: Interval.hull(np.stack(column)) for v, column in zip(variables, zip(*points))})
+    for point in points:
+        for v, value in zip(variables, point):
+            v.value = value
+        assert (box.lo <= expression.value).all() and (expression.value <= box.hi).all()
+
+
 @pytest.mark.parametrize("case", [c for c in CASES if "both signs" not in c.name], ids=lambda c: c.name)  # CVXPY: x > 0
 def test_second_differences_lie_between_the_bounds_of_the_curvature(case: Case) -> None:
     expression, variables, first = build(case, 3)
