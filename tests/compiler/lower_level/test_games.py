@@ -152,6 +152,14 @@ def test_a_player_that_turns_out_concave_is_refused_with_a_witness() -> None:
         problem.compile()
 
 
+def test_a_player_that_is_concave_in_one_of_its_samples_is_refused() -> None:
+    u, upper, bend = cp.Variable(name="u"), cp.Variable(name="x"), hf.Sample(name="bend")
+    level = hf.Nash(hf.Player(u, bend * cp.square(u) - upper * u, [cp.abs(u) <= 1]), scope="sample")
+    data = hf.Federation([hf.Client({bend: np.array([2.0, 3.0, -1.0])})])
+    with pytest.raises(NotConvexError, match="player 'u' must be convex in u.*curvature there is -2"):
+        hf.Problem(hf.Minimize(clients=hf.E(cp.square(u)) + cp.square(upper)), level, federation=data).compile()
+
+
 def test_a_product_with_itself_is_accepted_on_evidence() -> None:
     u, upper = cp.Variable(2, name="u"), cp.Variable(2, name="x")
     matrix = np.array([[2.0, 1.0], [0.0, 3.0]])
