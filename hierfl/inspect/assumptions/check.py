@@ -31,6 +31,7 @@ from hierfl.atoms.intervals import Interval
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.starting_points import require_start_in_x
 from hierfl.errors import SettingError
+from hierfl.inspect.argument_checks import require_positive, require_whole
 from hierfl.inspect.assumptions.examination import Examination, Holder
 from hierfl.inspect.assumptions.findings import CheckReport, Constant, Examined, Finding, Theorem
 from hierfl.inspect.assumptions.lipschitz_checks import gradient_size, lipschitz, spread
@@ -338,10 +339,10 @@ def check(
     progress: bool = True,
 ) -> CheckReport:
     """Examine a problem, for starts (k, n) or for every one, and for local steps that are given or the theorem's; other arguments as for ``Problem.check``."""
-    if not epsilon > 0 or not smoothing > 0 or samples < 1:
-        raise SettingError(
-            f"check needs epsilon > 0, smoothing > 0 and samples >= 1; got epsilon={epsilon}, smoothing={smoothing}, samples={samples}."
-        )
+    require_positive("epsilon", epsilon)
+    require_positive("smoothing", smoothing)
+    require_whole("samples", samples, 1)
+    require_whole("seed", seed, 0)
     require_continuous(compiled.upper.variables, "what check() asks about")
     if compiled.several:
         raise SettingError(
