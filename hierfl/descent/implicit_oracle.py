@@ -47,9 +47,7 @@ class ImplicitOracle:
         self.failure: HierflError | None = None
         self.answers = answers
         self.asked = 0
-        self._latest: np.ndarray | None = (
-            None  # y where it was asked last, which is near where it is asked next, if y is iterated on
-        )
+        self._latest: np.ndarray | None = None  # y where it was asked last, which is near where it is asked next, if y is iterated on
         self._evaluated: tuple[KnownPoint, Evaluation] | None = None
 
     @property

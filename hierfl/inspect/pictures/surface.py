@@ -336,9 +336,7 @@ def _contours(figure: Figure, panel: Axes, shown: Surface, style: dict[str, Any]
         panel.plot(places[:, 0], places[:, 1], ".", color=COLOURS[1], markersize=3, label="kinks")
     if len(shown.iterates):
         path = shown.iterates + shift
-        rim = [
-            withStroke(linewidth=3, foreground="black")
-        ]  # white on dark colours, rimmed on light ones and in the legend
+        rim = [withStroke(linewidth=3, foreground="black")]  # white on dark colours, rimmed on light ones and in the legend
         look: dict[str, Any] = {"color": "white", "markersize": 2.5, "linewidth": 1.2, "path_effects": rim}
         panel.plot(path[:, 0], path[:, 1], "-o", label="iterates", **look)
     if shown.gaps:
