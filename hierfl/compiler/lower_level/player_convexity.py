@@ -146,7 +146,7 @@ def _point(oracles: Oracles, seed: int) -> tuple[Array, Array, Data]:
     data = oracles.laid_out()
     party = data.clients.party(seed % data.clients.size)
     own = _with_sample(oracles, party, seed) if oracles.scope == "sample" else party.environment
-    x = oracles.project_upper(jax.random.normal(key_x, (oracles.upper.size,), float), own)
+    x = oracles.known_upper_set.project(jax.random.normal(key_x, (oracles.upper.size,), float), data.clients.public)
     y = oracles.project_lower(x, (1 + seed) * jax.random.normal(key_y, (oracles.lower.size,), float), own)
     return x, y, data
 
