@@ -157,7 +157,8 @@ def _pullback(node: Pullback, arguments: list[Interval]) -> Interval:
     if slope is None:
         return Interval.free(node.shape)
     if adjoint.lo.size > 1 and adjoint.shape != node.shape:
-        adjoint = Interval(*(np.full(node.shape, end) for end in (adjoint.lo.min(), adjoint.hi.max())))
+        uses = max(1, adjoint.lo.size // node.size)  # of an entry that is broadcast, which add up
+        adjoint = Interval(*(np.full(node.shape, uses * end) for end in (adjoint.lo.min(), adjoint.hi.max())))
     return broadcast(adjoint * slope, node.shape)
 
 

@@ -118,8 +118,12 @@ def test_gradient_as_an_expression_agrees_with_jax(case: Case) -> None:
     of_parts, expected = jax.jit(lambda at: (program(at), by_jax(at)))(
         environment
     )  # an operation at a time takes longer
-    for v, found in zip(variables, of_parts):
+    other = case.draw(np.random.default_rng(6))
+    known = {v.id: Interval.hull(np.stack(ends)) for v, *ends in zip(variables, values, other)}
+    for v, part, found in zip(variables, parts, of_parts):
         np.testing.assert_allclose(found, expected[v.id], rtol=1e-9, atol=1e-9)
+        box = enclose(part, known).widened(1e-9)
+        assert (box.lo <= found).all() and (found <= box.hi).all()
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.name != "wraps"], ids=lambda c: c.name)  # which claim a sign
