@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from hierfl.analysis.enclosure import enclose
+from hierfl.analysis.enclosure import Enclosure, enclose
 from hierfl.analysis.lipschitz import one_sample
 from hierfl.analysis.theorems import (
     Constants,
@@ -95,7 +95,8 @@ def _server(study: Examination) -> tuple[float, float]:
     upper = study.compiled.upper.variables
     spectrum = Curvature(study.compiled, term, upper, holder.known).spectrum(holder)
     ends = [end for end in (spectrum.low, spectrum.high) if end is not None]
-    smooth = max(abs(end.value) for end in ends) if len(ends) == 2 else np.inf
+    in_domain = Enclosure(holder.known).defined(term)  # where CVXPY's curvature is: x^3 has another for x < 0
+    smooth = max(abs(end.value) for end in ends) if len(ends) == 2 and in_domain else np.inf
     random = any(isinstance(p, Sample) for p in term.parameters())
     return float(smooth), gradient_size(study, term, upper, holder) ** 2 if random else 0.0
 
