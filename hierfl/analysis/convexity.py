@@ -21,7 +21,6 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 from cvxpy.atoms.affine.affine_atom import AffAtom
-from cvxpy.constraints import PSD
 from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
 from cvxpy.expressions.leaf import Leaf
@@ -158,14 +157,13 @@ def require_domain(
 
     Raises ``DeclarationError``, naming the atom and the constraint to declare.
     """
-    kept, enclosure = {v.id for v in keep}, Enclosure(known)
+    kept, enclosure = {v.id for v in keep}, Enclosure(known, definite=True)
 
     def visit(node: Expression | Constraint) -> None:
         if not any(v.id in kept for v in node.variables()):
             return
         for condition in own_domain(node):
-            open_ = not any(v.id in kept for v in condition.variables()) and not isinstance(condition, PSD)  # whose curvature is looked at
-            if open_ and not enclosure.holds(condition):
+            if not any(v.id in kept for v in condition.variables()) and not enclosure.holds(condition):
                 raise DeclarationError(
                     f"{what} uses {expression_text(node)}, which is convex only where {expression_text(condition)}: that does not "
                     f"follow from the declared constraints and attributes. Declare it (Problem(constraints=...), nonneg=True)."
@@ -247,7 +245,7 @@ def players_convexity(level: Nash) -> tuple[PlayerConvexity, ...]:
 def _proof(player: Player) -> str | None:
     """How the tree proves that a player's cost is convex in its own decision; None where it does not say."""
     check_attributes(player.variables)
-    enclosure = Enclosure(bounds_of([*player.constraints, *attribute_constraints(player.variables)], player.variables))
+    enclosure = Enclosure(bounds_of([*player.constraints, *attribute_constraints(player.variables)], player.variables), definite=True)
     _require_defined(player, enclosure)
     _require_differentiable(player, enclosure)
     (hoisted,) = hoist([player.cost], player.variables).expressions
@@ -292,7 +290,7 @@ def _require_defined(player: Player, enclosure: Enclosure) -> None:
 
     def visit(node: Expression) -> None:
         for condition in own_domain(node):
-            if any(v.id in own for v in condition.variables()) and not isinstance(condition, PSD) and not enclosure.holds(condition):
+            if any(v.id in own for v in condition.variables()) and not enclosure.holds(condition):
                 raise NotConvexError(
                     f"the objective {expression_text(player.objective)} of player {player.label!r} uses {expression_text(node)}, which "
                     f"CVXPY's rules treat only where {expression_text(condition)}: add that to the player's constraints."

@@ -45,10 +45,11 @@ class Enclosure:
 
     CVXPY's sign of an atom holds on the atom's domain: ``power(x, 3)`` is nonnegative for it, since x >= 0 is implied. We
     evaluate it at every x, so that the sign of an atom is believed only where the bounds keep its arguments in the domain.
+    Bounds say little of matrices: ``definite`` takes those for semidefinite that have to be, for levels, whose curvature is looked at.
     """
 
-    def __init__(self, known: Known = NOTHING_KNOWN) -> None:
-        self._known = known
+    def __init__(self, known: Known = NOTHING_KNOWN, definite: bool = False) -> None:
+        self._known, self._definite = known, definite
         self._memo: dict[int, Interval] = {}
         self._open: set[int] = set()
         self._kept: list[Any] = []  # ids stay unique while the nodes live
@@ -81,7 +82,7 @@ class Enclosure:
             low, high = constraint.args
             return bool((self(low).hi <= self(high).lo).all())
         if isinstance(constraint, PSD):
-            return bool(constraint.args[0].is_psd())
+            return self._definite or bool(constraint.args[0].is_psd())
         return isinstance(constraint, (Equality, Zero))  # symmetry, which costs a sign nothing
 
 

@@ -507,6 +507,13 @@ def test_a_matrix_that_may_be_indefinite_bounds_no_fraction():
     assert {f.name: f.status for f in report.theorems[0].hypotheses}["f bounded below"] == "unknown"
 
 
+def test_levels_take_matrices_that_constraints_keep_definite():
+    x, y = cp.Variable((2, 2), name="X", symmetric=True), cp.Variable(name="y")
+    level = hf.ArgMin(y, cp.matrix_frac(np.ones(2), x) * cp.square(y) - y)
+    problem = hf.Problem(hf.Minimize(clients=y), level, [x >> 0.1 * np.eye(2)])
+    assert problem.implicit(np.eye(2)) == pytest.approx(0.25)  # 2 y^2 - y
+
+
 def test_the_servers_curvature_is_known_only_where_cvxpys_rules_hold():
     x, y = cp.Variable(name="x"), cp.Variable(name="y")
     level = hf.ArgMin(y, cp.square(y - x), [y >= -3, y <= 3], scope="client")
