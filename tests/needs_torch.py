@@ -65,6 +65,8 @@ def test_precision_and_inputs_without_slopes_come_back_as_they_are_given() -> No
     value = layer.f(single, {name: one.detach().float() for name, one in theta.items()})
     value.backward()
     assert value.dtype == single.grad.dtype == torch.float32
+    short = x.detach().bfloat16()  # which NumPy has not
+    assert layer.f(short, theta) == layer.f(short.double(), theta)
     assert not layer.f(x.detach(), {name: one.detach() for name, one in theta.items()}).requires_grad
 
 

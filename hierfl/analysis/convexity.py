@@ -157,7 +157,7 @@ def require_domain(
 
     Raises ``DeclarationError``, naming the atom and the constraint to declare.
     """
-    kept, enclosure = {v.id for v in keep}, Enclosure(known)
+    kept, enclosure = {v.id for v in keep}, Enclosure(known, definite=True)
 
     def visit(node: Expression | Constraint) -> None:
         if not any(v.id in kept for v in node.variables()):
@@ -245,7 +245,7 @@ def players_convexity(level: Nash) -> tuple[PlayerConvexity, ...]:
 def _proof(player: Player) -> str | None:
     """How the tree proves that a player's cost is convex in its own decision; None where it does not say."""
     check_attributes(player.variables)
-    enclosure = Enclosure(bounds_of([*player.constraints, *attribute_constraints(player.variables)], player.variables))
+    enclosure = Enclosure(bounds_of([*player.constraints, *attribute_constraints(player.variables)], player.variables), definite=True)
     _require_defined(player, enclosure)
     _require_differentiable(player, enclosure)
     (hoisted,) = hoist([player.cost], player.variables).expressions

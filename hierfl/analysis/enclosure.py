@@ -29,6 +29,7 @@ Known = Mapping[int, Interval]
 NOTHING_KNOWN: Known = {}
 
 _MATRIX_LIMIT = 1_000_000
+_WHERE_POSITIVE = (cp.eye_minus_inv, cp.one_minus_pos, cp.pf_eigenvalue)  # nonnegative by DGP, whose domains CVXPY does not tell
 
 
 def enclose(expression: Any, known: Known = NOTHING_KNOWN) -> Interval:
@@ -44,10 +45,11 @@ class Enclosure:
 
     CVXPY's sign of an atom holds on the atom's domain: ``power(x, 3)`` is nonnegative for it, since x >= 0 is implied. We
     evaluate it at every x, so that the sign of an atom is believed only where the bounds keep its arguments in the domain.
+    Bounds say little of matrices: ``definite`` takes those for semidefinite that have to be, for levels, whose curvature is looked at.
     """
 
-    def __init__(self, known: Known = NOTHING_KNOWN) -> None:
-        self._known = known
+    def __init__(self, known: Known = NOTHING_KNOWN, definite: bool = False) -> None:
+        self._known, self._definite = known, definite
         self._memo: dict[int, Interval] = {}
         self._open: set[int] = set()
         self._kept: list[Any] = []  # ids stay unique while the nodes live
@@ -80,7 +82,7 @@ class Enclosure:
             low, high = constraint.args
             return bool((self(low).hi <= self(high).lo).all())
         if isinstance(constraint, PSD):
-            return any(part.is_psd() for part in (constraint.args[0], *constraint.args[0].args))
+            return self._definite or bool(constraint.args[0].is_psd())
         return isinstance(constraint, (Equality, Zero))  # symmetry, which costs a sign nothing
 
 
@@ -122,7 +124,7 @@ def leaf_interval(leaf: Any, known: Known) -> Interval:
 
 
 def _declared_sign(node: Any) -> Interval:
-    low = 0.0 if node.is_nonneg() else -np.inf
+    low = 0.0 if node.is_nonneg() and not isinstance(node, _WHERE_POSITIVE) else -np.inf
     high = 0.0 if node.is_nonpos() else np.inf
     return Interval(np.full(node.shape, low), np.full(node.shape, high))
 
@@ -156,7 +158,8 @@ def _pullback(node: Pullback, arguments: list[Interval]) -> Interval:
     if slope is None:
         return Interval.free(node.shape)
     if adjoint.lo.size > 1 and adjoint.shape != node.shape:
-        adjoint = Interval(*(np.full(node.shape, end) for end in (adjoint.lo.min(), adjoint.hi.max())))
+        uses = max(1, adjoint.lo.size // node.size)  # of an entry that is broadcast, which add up
+        adjoint = Interval(*(np.full(node.shape, uses * end) for end in (adjoint.lo.min(), adjoint.hi.max())))
     return broadcast(adjoint * slope, node.shape)
 
 

@@ -129,7 +129,7 @@ def copy_with(node: Tree, rebuild: Rebuild) -> Tree:
 
 def _stand_in(node: Expression, known: Known) -> cp.Parameter:
     """A parameter with the sign, definiteness and shape that are known of a subtree."""
-    enclosure = Enclosure(known)
+    enclosure = Enclosure(known, definite=True)
     if isinstance(node, Leaf):
         attributes = leaf_attributes(node)
     else:

@@ -61,8 +61,8 @@ def value_at(atom: Any, values: list[np.ndarray]) -> np.ndarray:
 
 
 def broadcast(interval: Interval, shape: tuple[int, ...]) -> Interval:
-    """Broadcast to a shape."""
-    return Interval(np.broadcast_to(interval.lo, shape), np.broadcast_to(interval.hi, shape))
+    """Broadcast to a shape; one entry to any, as CVXPY takes 1 / y for a number where y has the shape (1,)."""
+    return Interval(*(np.broadcast_to(end if end.size > 1 else end.reshape(()), shape) for end in (interval.lo, interval.hi)))
 
 
 def reshaped(interval: Interval, shape: tuple[int, ...]) -> Interval:

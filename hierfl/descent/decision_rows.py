@@ -134,5 +134,5 @@ def _leaves_of_owners(problem: CompiledProblem) -> list[dict[Any, Any]] | None:
     return [
         {**party.parameters, **{sample: np.asarray(party.samples[sample])[row] for sample in samples}}
         for party in parties
-        for row in range(len(next(iter(party.samples.values()))))
+        for row in range(len(party.samples[samples[0]]))
     ]

@@ -17,7 +17,6 @@ from hierfl.errors import DivergedError, EmptyLowerSetError, HierflError, LowerL
 
 NEARBY = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)  # relative: where a gradient is looked for if there is none at a point
 AVERAGED = 8
-UNBOUNDED = 1e300  # beyond all bounds
 LARGEST = 1e40  # of |f|, beyond which a point has no value for a search
 
 
@@ -47,9 +46,7 @@ class ImplicitOracle:
         self.failure: HierflError | None = None
         self.answers = answers
         self.asked = 0
-        self._latest: np.ndarray | None = (
-            None  # y where it was asked last, which is near where it is asked next, if y is iterated on
-        )
+        self._latest: np.ndarray | None = None  # y where it was asked last, which is near where it is asked next, if y is iterated on
         self._evaluated: tuple[KnownPoint, Evaluation] | None = None
 
     @property
@@ -158,13 +155,11 @@ class ImplicitOracle:
 
     def upper_limits(self) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]] | None:
         """Bounds that are all of X, infinite where there are none; None where X is no box."""
-        size, kind = self.problem.upper.size, self.problem.known_upper_set.kind
-        if kind == "free":
-            return np.full(size, -np.inf), np.full(size, np.inf)
-        if kind != "box":
+        known = self.problem.known_upper_set
+        if known.kind not in ("free", "box"):
             return None
-        low, high = on_upper_set(self.problem, np.array([np.full(size, -UNBOUNDED), np.full(size, UNBOUNDED)]))
-        return np.where(low > -UNBOUNDED, low, -np.inf), np.where(high < UNBOUNDED, high, np.inf)
+        low, high = known.limits(self.problem.laid_out().clients.public)
+        return np.asarray(low), np.asarray(high)
 
     def inside(self, x: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         """The projection on X."""

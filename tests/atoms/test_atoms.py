@@ -118,8 +118,12 @@ def test_gradient_as_an_expression_agrees_with_jax(case: Case) -> None:
     of_parts, expected = jax.jit(lambda at: (program(at), by_jax(at)))(
         environment
     )  # an operation at a time takes longer
-    for v, found in zip(variables, of_parts):
+    other = case.draw(np.random.default_rng(6))
+    known = {v.id: Interval.hull(np.stack(ends)) for v, *ends in zip(variables, values, other)}
+    for v, part, found in zip(variables, parts, of_parts):
         np.testing.assert_allclose(found, expected[v.id], rtol=1e-9, atol=1e-9)
+        box = enclose(part, known).widened(1e-9)
+        assert (box.lo <= found).all() and (found <= box.hi).all()
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.name != "wraps"], ids=lambda c: c.name)  # which claim a sign
@@ -134,6 +138,21 @@ def test_enclosure_contains_every_value(case: Case) -> None:
         found = expression.value
         dense = np.asarray(found.toarray() if hasattr(found, "toarray") else found).reshape(expression.shape)
         assert (box.lo <= dense).all() and (dense <= box.hi).all()
+
+
+@pytest.mark.parametrize("name", ["quad_over_lin", "xexp", "matrix_frac", "one_minus_pos", "eye_minus_inv", "pf_eigenvalue"])
+def test_enclosure_contains_values_where_cvxpys_signs_and_slopes_do_not_hold(name: str) -> None:
+    case, rng = next(c for c in CASES if c.name == name), np.random.default_rng(0)
+    variables = [cp.Variable(shape) for shape in case.shapes]
+    expression = case.build(*variables)
+    points = [[3 * rng.standard_normal(v.shape) for v in variables] for _ in range(20)]
+    if name == "matrix_frac":
+        points = [[x, p + p.T] for x, p in points]
+    box = enclose(expression, {v.id: Interval.hull(np.stack(column)) for v, column in zip(variables, zip(*points))})
+    for point in points:
+        for v, value in zip(variables, point):
+            v.value = value
+        assert (box.lo <= expression.value).all() and (expression.value <= box.hi).all()
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if "both signs" not in c.name], ids=lambda c: c.name)  # CVXPY: x > 0

@@ -128,12 +128,13 @@ def test_the_edge_of_where_y_exists_is_a_constraint() -> None:
 
 @pytest.mark.parametrize("scope", ["client", "sample"])
 def test_the_edge_is_that_of_every_owner(scope: str) -> None:
-    x, y, room = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="room")
+    x, y, room, visits = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="room"), hf.Sample(name="visits")
     own = hf.ClientParameter(name="own", nonneg=True)
     bound = room if scope == "sample" else own
     level = hf.ArgMin(y, cp.square(y - 1), [y >= x, y <= bound], scope=scope)
-    clients = [hf.Client({room: np.array([3.0, 2.5])}, {own: 2.5}), hf.Client({room: np.array([4.0])}, {own: 4.0})]
-    objective = hf.E(cp.square(y) - 9 * x + 0 * room)
+    other = np.ones(1)  # of a table with fewer rows
+    clients = [hf.Client({visits: other, room: np.array([3.0, 2.5])}, {own: 2.5}), hf.Client({visits: other, room: np.array([4.0])}, {own: 4.0})]
+    objective = hf.E(cp.square(y) - 9 * x + 0 * room) + hf.E(visits)
     result = solved(hf.Problem(hf.Minimize(clients=objective), level, [x >= 0], hf.Federation(clients)))
     assert result.status == "at rest" and result.x == pytest.approx(2.5, abs=1e-8)
 

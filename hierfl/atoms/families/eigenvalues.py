@@ -12,7 +12,9 @@ from cvxpy.atoms.norm_nuc import normNuc
 from cvxpy.atoms.sigma_max import sigma_max
 
 from hierfl.atoms.families.norms import norm_spelling
+from hierfl.atoms.intervals import Interval
 from hierfl.atoms.loaded_late import jax, jnp, jsp, spectral_values
+from hierfl.atoms.ranges import monotone
 from hierfl.atoms.row import AtomRow
 from hierfl.atoms.writing.latex_pen import LatexPen
 from hierfl.atoms.writing.pen import PRODUCT, Written
@@ -84,6 +86,7 @@ ROWS = (
     ),
     AtomRow(
         (cp.pf_eigenvalue,),
+        range=lambda atom, arguments: monotone(atom, arguments) if (arguments[0].lo >= 0).all() else Interval.free(()),
         lower=_perron_eigenvalue,
         spellings=(Spelling("pf_eigenvalue", latex=r"\lambda_{\mathrm{pf}}"),),
     ),

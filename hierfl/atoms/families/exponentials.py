@@ -15,7 +15,7 @@ from cvxpy.expressions.expression import Expression
 from hierfl.atoms import narrowing
 from hierfl.atoms.algebra import inverse, times
 from hierfl.atoms.formulas import Expr, entry_by_entry, reduction
-from hierfl.atoms.intervals import Interval, bounded
+from hierfl.atoms.intervals import EPS, Interval, bounded
 from hierfl.atoms.loaded_late import jax, jnp, safe, special, sympy
 from hierfl.atoms.ranges import always_smooth, everywhere, slopes_between, smooth_above, value_at, with_slack
 from hierfl.atoms.row import AtomRow, CurvatureSearch
@@ -205,6 +205,7 @@ ROWS = (
     AtomRow(
         (cp.xexp,),
         lower=lambda atom, value: value * jnp.exp(value),
+        range=lambda atom, arguments: arguments[0] * bounded(*map(np.exp, (arguments[0].lo, arguments[0].hi))).widened(8 * EPS),
         formula=entry_by_entry(lambda v: v * sympy.exp(v)),
         spellings=(Spelling("xexp", latex=_latex_of_x_exp_x),),
     ),

@@ -147,6 +147,7 @@ ROWS = (
     ),
     AtomRow(
         (cp.eye_minus_inv,),
+        range=lambda atom, arguments: Interval.free(atom.shape),
         lower=lambda atom, value: jnp.linalg.inv(jnp.eye(value.shape[0], dtype=value.dtype) - value),
         spellings=(Spelling("eye_minus_inv", latex=Template(r"\left(I - *1\right)^{-1}", POWER)),),
     ),

@@ -45,12 +45,11 @@ def _geometric_mean(atom: Any, value: Any) -> Any:
 
 def _range_of_cumulative_product(atom: Any, arguments: list[Interval]) -> Interval:
     """Although CVXPY counts it as increasing: of both signs it is not."""
-    if atom.axis is None:
-        return Interval.free(atom.shape)
-    low, high = (np.moveaxis(end, atom.axis, 0) for end in (arguments[0].lo, arguments[0].hi))
+    axis = atom.axis or 0  # without one it is of a vector
+    low, high = (np.moveaxis(end, axis, 0) for end in (arguments[0].lo, arguments[0].hi))
     products = list(accumulate(map(Interval, low, high), operator.mul))
     ends = ([p.lo for p in products], [p.hi for p in products])
-    return Interval(*(np.moveaxis(np.stack(end), 0, atom.axis) for end in ends))
+    return Interval(*(np.moveaxis(np.stack(end), 0, axis) for end in ends))
 
 
 # Notation

@@ -52,9 +52,8 @@ def _range_of_squares(atom: Any, arguments: list[Interval]) -> Interval:
     high_below = np.maximum(below.hi, 0.0)
     low_below = np.maximum(below.lo, 0.0)
     low, high = value_at(atom, [above.mignitude, high_below]), value_at(atom, [above.magnitude, low_below])
-    return bounded(low, np.where((low_below > 0) & np.isfinite(high), high, np.inf)).widened(
-        4 * (above.lo.size + 8) * EPS
-    )
+    low = np.where(below.lo >= 0, low, -np.inf)  # evaluated there, too
+    return bounded(low, np.where((low_below > 0) & np.isfinite(high), high, np.inf)).widened(4 * (above.lo.size + 8) * EPS)
 
 
 def _range_of_form(atom: Any, arguments: list[Interval]) -> Interval:

@@ -187,9 +187,7 @@ class _Average:
         def one(row: dict[int, Array]) -> Array:
             return self.program({**environment, **row})[0]
 
-        if (
-            batched[first].shape[0] == 1
-        ):  # a product of a matrix and a vector is eight times as fast as one of two matrices
+        if batched[first].shape[0] == 1:  # a product of a matrix and a vector is eight times as fast as one of two matrices
             per_row = one({leaf: value[0] for leaf, value in batched.items()})[None]
         else:
             per_row = jax.vmap(one)(batched)
@@ -298,7 +296,6 @@ def _hashable(data: Any, owner: Any) -> Any:
     if callable(data):
         return id(data)
     return id(owner)
-
 
 
 def pullback_of(atom: Pullback, function: Callable[..., Array]) -> Callable[..., Array]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import cvxpy as cp
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -78,9 +77,9 @@ def _evidence(exact: ExactLower, known: PlayerConvexity) -> PlayerEvidence:
     player, smallest, points = known.player, np.inf, 0
     oracles, hessian_of = exact.oracles, _own_hessian(exact)
     for seed in range(POINTS):
-        x, y, data, index = _point(oracles, seed)
+        x, y, data = _point(oracles, seed)
         for row in _rows(player, seed):
-            hessian = np.asarray(hessian_of(x, y, data, index, _places(oracles, player, row)))
+            hessian = np.asarray(hessian_of(x, y, data, seed, _places(oracles, player, row)))
             if not np.isfinite(hessian).all():
                 continue  # outside the domain of the objective: this point says nothing
             values = np.linalg.eigvalsh(0.5 * (hessian + hessian.T))
@@ -102,23 +101,23 @@ def _own_hessian(exact: ExactLower) -> Callable[..., Array]:
     """The Hessian of a player's cost in the given entries of y, its own; compiled once for each number of entries."""
 
     @jax.jit
-    def hessian(x: Array, y: Array, data: Data, index: Array, places: Array) -> Array:
+    def hessian(x: Array, y: Array, data: Data, seed: Array, places: Array) -> Array:
         def mapping(part: Array) -> Array:
-            return _owner(exact, x, data, index).operator(y.at[places].set(part))[places]
+            return _owner(exact, x, data, seed).operator(y.at[places].set(part))[places]
 
         return jacobian_by_columns(mapping, y[places])
 
     return hessian
 
 
-def _owner(exact: ExactLower, x: Array, data: Data, index: Array) -> Owner:
-    """The federation, a client, or one of its samples."""
+def _owner(exact: ExactLower, x: Array, data: Data, seed: Array) -> Owner:
+    """The federation, a client, or one of its samples, by turns and at random."""
     if exact.oracles.scope == "federation":
         return exact.federation_owner(x, data.clients)
-    party = data.clients.party(index)
+    party = data.clients.party(seed % data.clients.size)
     if exact.oracles.scope == "client":
         return exact.client_owner(x, party)
-    return exact.sample_owner(x, _with_sample(exact.oracles, party, index))
+    return exact.sample_owner(x, _with_sample(exact.oracles, party, seed))
 
 
 def _with_sample(oracles: Oracles, party: Party, seed: Any) -> dict[int, Any]:
@@ -141,16 +140,15 @@ def _places(oracles: Oracles, player: Player, row: int | None) -> np.ndarray:
     return places
 
 
-def _point(oracles: Oracles, seed: int) -> tuple[Array, Array, Data, Array]:
-    """A point of X, a point of Y(x), the data and a client's number."""
+def _point(oracles: Oracles, seed: int) -> tuple[Array, Array, Data]:
+    """A point of X, a point of the owner's Y(x), and the data."""
     key_x, key_y = jax.random.split(jax.random.key(seed))
     data = oracles.laid_out()
-    index = jnp.asarray(seed % data.clients.size)
-    party = data.clients.party(index)
-    own = _with_sample(oracles, party, index) if oracles.scope == "sample" else party.environment
-    x = oracles.project_upper(jax.random.normal(key_x, (oracles.upper.size,), float), own)
+    party = data.clients.party(seed % data.clients.size)
+    own = _with_sample(oracles, party, seed) if oracles.scope == "sample" else party.environment
+    x = oracles.known_upper_set.project(jax.random.normal(key_x, (oracles.upper.size,), float), data.clients.public)
     y = oracles.project_lower(x, (1 + seed) * jax.random.normal(key_y, (oracles.lower.size,), float), own)
-    return x, y, data, index
+    return x, y, data
 
 
 def _witness(oracles: Oracles, player: Player, row: int | None, curvature: float, x: Array, y: Array) -> str:

@@ -36,14 +36,14 @@ class PricedForm(LevelForm):
     _known: Saddles = field(default_factory=Saddles, kw_only=True)
 
     @classmethod
-    def with_prices(cls, plain: LevelForm, rows: np.ndarray, factors: np.ndarray) -> PricedForm:
+    def with_prices(cls, plain: LevelForm, rows: np.ndarray, signs: np.ndarray) -> PricedForm:
         """The level with these prices.
 
         Raises ``NoStandardFormError`` for rows of a curved cone.
         """
         groups = tuple(group._replace(template=_with_room(group.template, len(rows))) for group in plain.groups)
-        base = _bordered(plain.base, rows, factors)
-        return cls(base, groups, is_map=True, stairs=plain.stairs, plain=plain, priced=rows, signs=factors)
+        base = _bordered(plain.base, rows, signs)
+        return cls(base, groups, is_map=True, stairs=plain.stairs, plain=plain, priced=rows, signs=signs)
 
     @cached_property
     def _kept(self) -> np.ndarray:
@@ -68,7 +68,6 @@ class PricedForm(LevelForm):
         slack = level.slack(found.u)[self.priced[loose]]
         z = np.concatenate([found.z[:height][self._kept], slack, found.z[height:]])
         return program.judged(u, z, found.work)
-
 
     def of_signs(self, program: ConvexProgram) -> np.ndarray:
         """Which rows of its program are signs of prices."""

@@ -17,9 +17,10 @@ from math import comb
 import numpy as np
 from jaxtyping import Bool, Float
 from scipy.linalg import svd
+from scipy.optimize import linprog
 
 from hierfl.compiler.programs.cones import NONNEGATIVE, OF_THREE, ZERO, Cone, blocks, rays_left, rows_of
-from hierfl.compiler.programs.convex_program import SOLVED, ConvexProgram, ProgramSolution
+from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.critical_cone import critical_part
 from hierfl.compiler.programs.saddle import Saddle
 from hierfl.compiler.programs.small_and_sparse import (
@@ -62,9 +63,7 @@ class AllSolutions:
         size = program.force_size(self.answer.u, np.zeros_like(self.answer.z))
         floor = max(SMALL, 4.0 * self.answer.error) if program.polyhedral else FAINT
         most = max(float(scaled.max(initial=0.0)), size)
-        apart = program.slack(self.answer.u) / program.row_sizes(
-            self.answer.u
-        )  # interior points leave traces of multipliers there
+        apart = program.slack(self.answer.u) / program.row_sizes(self.answer.u)  # interior points leave traces of multipliers there
         return program.equal | (program.loose & (scaled > floor * most) & (scaled > apart * most))
 
     @cached_property
@@ -110,15 +109,20 @@ class AllSolutions:
         size = self.program.size
         if self._is_definite:
             return True
-        generic = np.concatenate([np.cos(np.arange(1, size + 1) ** 2), np.zeros(self.program.width - size)])
-        along = self.unpinned(generic)
-        if float(np.abs(along[:size]).max(initial=0.0)) <= MOVES * float(np.abs(generic).max()):
+        along = self.unpinned(self._generic)
+        if float(np.abs(along[:size]).max(initial=0.0)) <= MOVES * float(np.abs(self._generic).max()):
             return True
         ends = self.ends
         if len(ends) < 2:
             return None
         apart = max(float(np.abs(end.u[:size] - self.answer.u[:size]).max()) for end in ends)
         return bool(apart <= (MOVES if self.program.polyhedral else FAR) * self.unit)
+
+    @property
+    def _generic(self) -> Vector:
+        """A direction of y that is no special one."""
+        size = self.program.size
+        return np.concatenate([np.cos(np.arange(1, size + 1) ** 2), np.zeros(self.program.width - size)])
 
     @property
     def _is_definite(self) -> bool:
@@ -141,19 +145,14 @@ class AllSolutions:
     @cached_property
     def ends(self) -> list[ProgramSolution]:
         """The farthest solutions along a generic direction, either way, within a box about y."""
-        size, width = self.program.size, self.program.width
-        generic = np.concatenate([np.cos(np.arange(1, size + 1) ** 2), np.zeros(width - size)])
+        size, width, generic = self.program.size, self.program.width, self._generic
         entries = diagonal(np.ones(width), self.program.a)[:size]
         box = vstack([entries, -entries])
         y = self.answer.u[:size]
         ahead = np.concatenate([self.unit - y, self.unit + y])
         empty = zeros(width, width, self.program.p)
-        found = []
-        for sign in (1.0, -1.0):
-            farthest = solve_program(self.restricted(empty, -sign * generic, box, ahead))
-            if farthest.solved:
-                found.append(farthest)
-        return found
+        found = [solve_program(self.restricted(empty, way, box, ahead)) for way in (-generic, generic)]
+        return [end for end in found if end.solved]
 
     def restricted(
         self,
@@ -204,9 +203,7 @@ class AllSolutions:
         seen = np.linalg.norm(g, axis=1) > 1e-12
         g, h, count = g[seen], h[seen], basis.shape[1]
         if comb(len(g), count) > VERTICES:
-            raise ValueError(
-                f"it has up to {comb(len(g), count):,} vertices, and at most {VERTICES:,} are looked through"
-            )
+            raise ValueError(f"it has up to {comb(len(g), count):,} vertices, and at most {VERTICES:,} are looked through")
         if self._goes_on(g):
             raise ValueError("it goes on without end")
         for chosen in combinations(range(len(g)), count):
@@ -232,17 +229,11 @@ class AllSolutions:
 
     @staticmethod
     def _goes_on(g: np.ndarray) -> bool:
-        """Whether there is a direction along which no row ends."""
-        count = g.shape[1]
-        a = np.vstack([g, np.eye(count), -np.eye(count)])
-        b = np.concatenate([np.zeros(len(g)), np.ones(2 * count)])
-        for k in range(2 * count):
-            q = np.zeros(count)
-            q[k // 2] = 1.0 if k % 2 else -1.0
-            end = solve_program(ConvexProgram.flat(q, a, b, rows_of(0, len(b))))
-            if end.status == SOLVED and q @ end.u < -MOVES:
-                return True
-        return False
+        """Whether there is a direction along which no row ends: there is none where the rows span all and add up to 0 with some weights > 0 (Stiemke, 1915)."""
+        if not g.size:
+            return g.shape[1] > 0
+        adds_up = linprog(np.zeros(len(g)), A_eq=g.T, b_eq=np.zeros(g.shape[1]), bounds=(1.0, None), method="highs").status == 0
+        return not adds_up or int(np.linalg.matrix_rank(g)) < g.shape[1]
 
 
 def value_at(cost: ConvexProgram, y: np.ndarray) -> float:

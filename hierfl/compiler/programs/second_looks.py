@@ -95,8 +95,10 @@ WAYS = 50  # one after another
 
 def carried_on(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution:
     """The solution at the end of ways along which the objective falls, too little to be seen beside all else: where rows stop them, or UNATTAINED."""
+    if not answer.solved or program.smooth is None or program.is_map:
+        return answer
     u = answer.u
-    for _ in range(WAYS if answer.solved and program.smooth is not None and not program.is_map else 0):
+    for _ in range(WAYS):
         way = _way_on(program, u)
         if way is None:
             break

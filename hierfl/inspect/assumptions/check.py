@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from hierfl.analysis.enclosure import enclose
+from hierfl.analysis.enclosure import Enclosure, enclose
 from hierfl.analysis.lipschitz import one_sample
 from hierfl.analysis.theorems import (
     Constants,
@@ -31,6 +31,7 @@ from hierfl.atoms.intervals import Interval
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.starting_points import require_start_in_x
 from hierfl.errors import SettingError
+from hierfl.inspect.argument_checks import require_positive, require_whole
 from hierfl.inspect.assumptions.examination import Examination, Holder
 from hierfl.inspect.assumptions.findings import CheckReport, Constant, Examined, Finding, Theorem
 from hierfl.inspect.assumptions.lipschitz_checks import gradient_size, lipschitz, spread
@@ -94,7 +95,8 @@ def _server(study: Examination) -> tuple[float, float]:
     upper = study.compiled.upper.variables
     spectrum = Curvature(study.compiled, term, upper, holder.known).spectrum(holder)
     ends = [end for end in (spectrum.low, spectrum.high) if end is not None]
-    smooth = max(abs(end.value) for end in ends) if len(ends) == 2 else np.inf
+    in_domain = Enclosure(holder.known).defined(term)  # where CVXPY's curvature is: x^3 has another for x < 0
+    smooth = max(abs(end.value) for end in ends) if len(ends) == 2 and in_domain else np.inf
     random = any(isinstance(p, Sample) for p in term.parameters())
     return float(smooth), gradient_size(study, term, upper, holder) ** 2 if random else 0.0
 
@@ -338,10 +340,10 @@ def check(
     progress: bool = True,
 ) -> CheckReport:
     """Examine a problem, for starts (k, n) or for every one, and for local steps that are given or the theorem's; other arguments as for ``Problem.check``."""
-    if not epsilon > 0 or not smoothing > 0 or samples < 1:
-        raise SettingError(
-            f"check needs epsilon > 0, smoothing > 0 and samples >= 1; got epsilon={epsilon}, smoothing={smoothing}, samples={samples}."
-        )
+    require_positive("epsilon", epsilon)
+    require_positive("smoothing", smoothing)
+    require_whole("samples", samples, 1)
+    require_whole("seed", seed, 0)
     require_continuous(compiled.upper.variables, "what check() asks about")
     if compiled.several:
         raise SettingError(

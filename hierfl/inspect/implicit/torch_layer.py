@@ -93,8 +93,10 @@ def _axes(variables: Shapes, value: Any) -> Any:
 
 
 def _array(tensor: Any) -> np.ndarray:
-    array = tensor.detach().cpu().numpy()
-    return array.astype(float) if np.isrealobj(array) else array  # what is complex is refused by name
+    import torch
+
+    wide = torch.promote_types(tensor.dtype, torch.float64)  # what is complex stays so, and is refused by name
+    return np.asarray(tensor.cpu().to(wide).numpy(force=True))
 
 
 @cache

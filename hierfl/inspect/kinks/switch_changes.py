@@ -437,12 +437,9 @@ class SwitchChanges:
         while spans:
             middle = np.array([0.5 * (a + b) for a, b, _, _ in spans])
             between = self.points.values(self.line.at(middle)).signature[:, names]
-            halves = []
-            for (a, b, left, right), m, here in zip(spans, middle, between):
-                first = np.sum(left != here) >= np.sum(here != right)
-                half = (a, m, left, here) if first else (m, b, here, right)
-                if np.sum(half[2] != half[3]) >= least:
-                    halves.append(half)
+            cut = zip(spans, middle, between)
+            halves = [half for (a, b, left, right), m, here in cut for half in ((a, m, left, here), (m, b, here, right))]
+            halves = [half for half in halves if np.sum(half[2] != half[3]) >= least]
             width = self._width
             shared += [KinkPlace(0.5 * (a + b), b - a, changed(s, e, names)) for a, b, s, e in halves if b - a <= width]
             spans = [half for half in halves if half[1] - half[0] > width]

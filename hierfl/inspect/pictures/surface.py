@@ -275,11 +275,11 @@ def _directions(compiled: CompiledProblem, directions: Any, run: Result | None, 
     if directions is not None:
         if not isinstance(directions, (list, tuple, np.ndarray)) or len(directions) != 2:
             raise SettingError("directions: two of them, each in the shapes of x.")
-        first, second = (unit_vector(compiled.upper.flatten(one, "direction")) for one in directions)
-        second = second - (second @ first) * first
-        if np.linalg.norm(second) < PARALLEL:
+        given = [unit_vector(compiled.upper.flatten(one, "direction")) for one in directions]
+        orthonormal, sizes = np.linalg.qr(np.transpose(given))
+        if abs(sizes[1, 1]) < PARALLEL:
             raise SettingError("directions: two that are not parallel.")
-        return "the given directions, made orthonormal", np.stack([first, unit_vector(second)])
+        return "the given directions, made orthonormal", np.sign(np.diag(sizes))[:, None] * orthonormal.T
     if size == 2:
         return "the two coordinates of x", np.eye(2)
     if run is not None and len(run.trajectory.get("x", ())) > 2:
@@ -310,37 +310,30 @@ def axis_names(shown: Surface) -> tuple[str, str]:
     return names[0], names[1]
 
 
-def coordinates(shown: Surface) -> tuple[np.ndarray, np.ndarray]:
-    """What the axes count: x itself where the plane is that of its two coordinates, else s and t."""
-    shift = shown.plane.centre if np.array_equal(shown.plane.directions, np.eye(2)) else np.zeros(2)
-    return shown.s + shift[0], shown.s + shift[1]
+def origin(shown: Surface) -> np.ndarray:
+    """What the axes count from: x itself where the plane is that of its two coordinates, else s and t."""
+    return shown.plane.centre if np.array_equal(shown.plane.directions, np.eye(2)) else np.zeros(2)
 
 
 def _contours(figure: Figure, panel: Axes, shown: Surface, style: dict[str, Any]) -> None:
     from matplotlib.patheffects import withStroke
 
-    across, up = coordinates(shown)
-    shift = np.array([across[0], up[0]]) - shown.s[0]
+    shift = origin(shown)
+    across, up = shown.s + shift[:, None]
     panel.grid(False)
     panel.set_facecolor("0.85")
     if np.isfinite(shown.value).any():
-        filled = panel.contourf(
-            across,
-            up,
-            _without_rounding(shown.value.T),
-            **{"levels": LEVELS, "cmap": "cividis", "extend": _beyond(style), **style},
-        )
+        look = {"levels": LEVELS, "cmap": "cividis", "extend": _beyond(style), **style}
+        filled = panel.contourf(across, up, _without_rounding(shown.value.T), **look)
         figure.colorbar(filled, ax=panel, label="f")
     if len(shown.kink_points):
         places = shown.kink_points + shift
         panel.plot(places[:, 0], places[:, 1], ".", color=COLOURS[1], markersize=3, label="kinks")
     if len(shown.iterates):
         path = shown.iterates + shift
-        rim = [
-            withStroke(linewidth=3, foreground="black")
-        ]  # white on dark colours, rimmed on light ones and in the legend
-        look: dict[str, Any] = {"color": "white", "markersize": 2.5, "linewidth": 1.2, "path_effects": rim}
-        panel.plot(path[:, 0], path[:, 1], "-o", label="iterates", **look)
+        rim = [withStroke(linewidth=3, foreground="black")]  # white on dark colours, rimmed on light ones and in the legend
+        line: dict[str, Any] = {"color": "white", "markersize": 2.5, "linewidth": 1.2, "path_effects": rim}
+        panel.plot(path[:, 0], path[:, 1], "-o", label="iterates", **line)
     if shown.gaps:
         panel.plot([], [], "s", color="0.85", label="no value: " + ", ".join(shown.gaps))
     if len(shown.kink_points) or len(shown.iterates) or shown.gaps:
@@ -354,14 +347,15 @@ def _beyond(style: dict[str, Any]) -> str:
 
 
 def _in_space(figure: Figure, panel: Axes3D, shown: Surface, style: dict[str, Any]) -> None:
-    across, up = coordinates(shown)
+    shift = origin(shown)
+    across, up = shown.s + shift[:, None]
     grid = np.meshgrid(across, up, indexing="ij")
     look = {"linewidth": 0.15, "edgecolor": "0.3", "rcount": 60, "ccount": 60, "zorder": 1, **style}
     if np.isfinite(shown.value).any():
         panel.plot_surface(*grid, shown.value, **({} if "color" in style else {"cmap": "cividis"}), **look)
     if len(shown.kink_points):
         panel.computed_zorder = False  # else matplotlib hides dots on the surface behind it
-        places = shown.kink_points + np.array([across[0], up[0]]) - shown.s[0]
+        places = shown.kink_points + shift
         dots: dict[str, Any] = {"color": COLOURS[1], "markersize": 2, "zorder": 2, "label": "kinks"}
         panel.plot(places[:, 0], places[:, 1], shown.kink_values, ".", **dots)
     if shown.gaps:

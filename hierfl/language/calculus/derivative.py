@@ -177,7 +177,8 @@ def pull(node: Any, index: int, adjoint: Expression) -> Expression:
     row = row_of(node)
     pulled = row.derivative(node, index, adjoint) if row.derivative else None
     if pulled is not None:
-        return pulled
+        shape = node.args[index].shape  # other than of the adjoint where CVXPY takes 3 / y for a number, and y has the shape (1,)
+        return pulled if pulled.shape == shape else cp.reshape(pulled, shape, order="C")
     linear = isinstance(node, AffAtom) and not row.product
     return Pullback(node, index, adjoint, *(() if linear else node.args))
 

@@ -7,7 +7,7 @@ asked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -74,7 +74,7 @@ def _check_array(array: np.ndarray | MappedRows, what: str) -> None:
 
 
 def _check_attributes(leaf: cp.Parameter, array: np.ndarray | MappedRows, what: str) -> None:
-    """Check the values, block by block, against the leaf's declared attributes (sign, bounds, symmetry, definiteness).
+    """Check the values, block by block, against the leaf's declared attributes (sign, bounds, symmetry, definiteness, zeros).
 
     Raises ``DataError``, naming the attribute.
     """
@@ -86,29 +86,26 @@ def _check_attributes(leaf: cp.Parameter, array: np.ndarray | MappedRows, what: 
             raise DataError(f"{what} is declared {broken}, but its values are not.")
 
 
+_HOLDS: dict[str, Callable[[np.ndarray, Any], Any]] = {
+    "nonneg": lambda array, _: (array >= 0).all(),
+    "pos": lambda array, _: (array > 0).all(),
+    "nonpos": lambda array, _: (array <= 0).all(),
+    "neg": lambda array, _: (array < 0).all(),
+    "bounds": lambda array, ends: ((array >= ends[0]) & (array <= ends[1])).all(),
+    "symmetric": lambda array, _: np.allclose(array, np.swapaxes(array, -1, -2)),
+    "PSD": lambda array, _: np.linalg.eigvalsh(array.astype(float)).min() >= -1e-9,
+    "NSD": lambda array, _: np.linalg.eigvalsh(array.astype(float)).max() <= 1e-9,
+    "diag": lambda array, _: not (array * (1 - np.eye(array.shape[-1]))).any(),
+    "sparsity": lambda array, places: np.count_nonzero(array) <= np.count_nonzero(array[(..., *places)]),
+    "integer": lambda array, _: np.array_equal(array, np.round(array)),
+    "boolean": lambda array, _: np.isin(array, (0, 1)).all(),
+}
+
+
 def _broken_attribute(declared: dict[str, Any], array: np.ndarray) -> str | None:
     """The first of the attributes that these values do not have, or None."""
-    if "nonneg" in declared and (array < 0).any():
-        return "nonneg"
-    if "pos" in declared and (array <= 0).any():
-        return "pos"
-    if "nonpos" in declared and (array > 0).any():
-        return "nonpos"
-    if "neg" in declared and (array >= 0).any():
-        return "neg"
-    if "bounds" in declared and ((array < declared["bounds"][0]).any() or (array > declared["bounds"][1]).any()):
-        return "bounds"
-    if declared.keys() & {"symmetric", "PSD", "NSD"} and not np.allclose(array, np.swapaxes(array, -1, -2)):
-        return "symmetric"
-    if "PSD" in declared and np.linalg.eigvalsh(array.astype(float)).min() < -1e-9:
-        return "PSD"
-    if "NSD" in declared and np.linalg.eigvalsh(array.astype(float)).max() > 1e-9:
-        return "NSD"
-    if "integer" in declared and not np.array_equal(array, np.round(array)):
-        return "integer"
-    if "boolean" in declared and not np.isin(array, (0, 1)).all():
-        return "boolean"
-    return None
+    implied = {"symmetric"} if declared.keys() & {"PSD", "NSD"} else set()
+    return next((name for name, holds in _HOLDS.items() if name in declared.keys() | implied and not holds(array, declared.get(name))), None)
 
 
 def _rows_at_once(array: np.ndarray | MappedRows) -> int:

@@ -19,11 +19,7 @@ MARK = b"hfl1"  # what every frame begins with, before its length
 HEADER = struct.Struct("!4sQ")
 LARGEST = 1 << 30  # bytes of a frame
 CHUNK = 1 << 16
-HELLO, ASKED, HANDED = (
-    b"?",
-    b"!",
-    b"=",
-)  # what a question is: who is there, a message of a run, and data for a site of one's own
+HELLO, ASKED, HANDED = b"?", b"!", b"="  # what a question is: who is there, a message of a run, and data for a site of one's own
 LOOK = 0.5  # seconds between looks whether answers are still wanted
 GONE = Lost("its process is gone", gone=True)
 
@@ -179,12 +175,9 @@ class LineLinks:
 
     def _asked(self, site: str, parcel: bytes, timeout: float) -> dict[str, bytes | Lost]:
         """Ask one site; what is known of its answer, if it is gone."""
-        line = self.lines.get(site)
         try:
-            if line is None:
-                return {site: GONE}
-            line.send(ASKED + parcel, timeout)
-        except OSError:
+            self.lines[site].send(ASKED + parcel, timeout)
+        except (KeyError, OSError):
             return {site: GONE}
         return {}
 

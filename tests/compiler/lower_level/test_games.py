@@ -152,6 +152,22 @@ def test_a_player_that_turns_out_concave_is_refused_with_a_witness() -> None:
         problem.compile()
 
 
+def test_a_player_that_is_concave_in_one_of_its_samples_is_refused() -> None:
+    u, upper, bend = cp.Variable(name="u"), cp.Variable(name="x"), hf.Sample(name="bend")
+    level = hf.Nash(hf.Player(u, bend * cp.square(u) - upper * u, [cp.abs(u) <= 1]), scope="sample")
+    data = hf.Federation([hf.Client({bend: np.array([2.0, 3.0, -1.0])})])
+    with pytest.raises(NotConvexError, match="player 'u' must be convex in u.*curvature there is -2"):
+        hf.Problem(hf.Minimize(clients=hf.E(cp.square(u)) + cp.square(upper)), level, federation=data).compile()
+
+
+def test_a_player_is_looked_at_where_every_clients_own_bounds_allow_x() -> None:
+    u, v, upper, least = cp.Variable(2, name="u"), cp.Variable(name="v"), cp.Variable(name="x"), hf.ClientParameter(name="least")
+    level = hf.Nash(hf.Player(u, upper * cp.sum_squares(u) - cp.sum(u) * v), hf.Player(v, cp.square(v - 2)))
+    clients = hf.Federation([hf.Client(parameters={least: bound}) for bound in (0.5, 1.0)])
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(u) + cp.square(upper)), level, [upper >= least], clients)
+    assert problem.implicit(np.array(2.0)) == pytest.approx(2 * 0.5**2 + 4)  # u = v / (2 x)
+
+
 def test_a_product_with_itself_is_accepted_on_evidence() -> None:
     u, upper = cp.Variable(2, name="u"), cp.Variable(2, name="x")
     matrix = np.array([[2.0, 1.0], [0.0, 3.0]])

@@ -483,3 +483,40 @@ def test_numbers_are_told_in_the_digits_that_mean_something() -> None:
     near = hf.ArgMin(y, cp.sum_squares(y - x), [y >= 0, y <= 2])
     report = check(hf.Problem(hf.Minimize(clients=0.5 * cp.sum_squares(x + 1 - y)), near, [cp.abs(x) <= 2]))
     assert "prescribes rounds 1.5e16, step size" in " ".join(str(report).split()) and "e+1" not in report.details
+
+
+# --- constants of atoms
+
+
+@pytest.mark.parametrize(
+    ("term", "largest"),
+    [
+        (lambda x: cp.sum(cp.maximum(np.zeros(12), x[0])), 12.0),  # one number for twelve entries
+        (lambda x: cp.sum(3 / x[:1] * x[1]), 3 * np.sqrt(1 + 4)),  # at (1, 2)
+    ],
+)
+def test_the_lipschitz_constant_counts_every_entry_that_a_number_is_broadcast_to(term, largest):
+    x = cp.Variable(2, name="x")
+    report = check(hf.Problem(hf.Minimize(clients=term(x)), None, [x >= 1, x <= 2]))
+    assert largest <= report.constants["L_{f,x}"].value <= 1.01 * largest
+
+
+def test_a_matrix_that_may_be_indefinite_bounds_no_fraction():
+    x = cp.Variable((2, 2), name="X", symmetric=True)
+    report = check(hf.Problem(hf.Minimize(clients=cp.matrix_frac(np.ones(2), x)), None, [x >= -3, x <= 3]))
+    assert {f.name: f.status for f in report.theorems[0].hypotheses}["f bounded below"] == "unknown"
+
+
+def test_levels_take_matrices_that_constraints_keep_definite():
+    x, y = cp.Variable((2, 2), name="X", symmetric=True), cp.Variable(name="y")
+    level = hf.ArgMin(y, cp.matrix_frac(np.ones(2), x) * cp.square(y) - y)
+    problem = hf.Problem(hf.Minimize(clients=y), level, [x >> 0.1 * np.eye(2)])
+    assert problem.implicit(np.eye(2)) == pytest.approx(0.25)  # 2 y^2 - y
+
+
+def test_the_servers_curvature_is_known_only_where_cvxpys_rules_hold():
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    level = hf.ArgMin(y, cp.square(y - x), [y >= -3, y <= 3], scope="client")
+    for least, status in ((0, "proved"), (-2, "unknown")):  # 6 x of x^3
+        problem = hf.Problem(hf.Minimize(server=cp.power(x, 3), clients=cp.square(y)), level, [x >= least, x <= 1])
+        assert check(problem)["server term smooth"].status == status

@@ -26,14 +26,7 @@ CONDENSED_LIMIT = 128  # scalars of y up to which an affine F is formed as a mat
 INEXACT_TOLERANCE = 1e-6  # where Y(x) has no exact projection
 SINGLE_TOLERANCE = 1e-5  # in single precision
 
-BETWEEN = (
-    (0, 1, 0),
-    (0, 0, 1),
-    (0.63, 0.37, 0),
-    (0.29, 0, 0.71),
-    (0, 0.41, 0.59),
-    (0.17, 0.36, 0.47),
-)  # shares of three solutions
+BETWEEN = (0, 1, 0), (0, 0, 1), (0.63, 0.37, 0), (0.29, 0, 0.71), (0, 0.41, 0.59), (0.17, 0.36, 0.47)  # shares of three solutions
 TOLD_APART = 1e-7  # of f's size, from which values at two solutions differ
 
 
