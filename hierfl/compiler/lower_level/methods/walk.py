@@ -220,8 +220,14 @@ class AcceleratedSteps(Iteration[Extrapolated]):
     def depart(
         self, stand: Extrapolated, ahead: Array, point: Array, force: Array, slope: Any, stepping: Array
     ) -> Onward[Extrapolated]:
-        step = _safe_step(stand.step, point - stand.point, force - stand.force)
-        return Onward(stand._replace(force=force, step=step, point=point), point - step * force, stand.done)
+        # beyond where F is a number (an exponential overflows) a shorter step is taken from the last point
+        over = ~jnp.isfinite(force).all() & jnp.isfinite(stand.force).all()
+        step = jnp.where(over, 0.1 * stand.step, _safe_step(stand.step, point - stand.point, force - stand.force))
+        y, force, point, momentum = one_of_two(
+            over, (stand.point, stand.force, stand.point, jnp.ones_like(step)), (stand.y, force, point, stand.momentum)
+        )
+        stand = stand._replace(y=y, force=force, step=step, point=point, momentum=momentum)
+        return Onward(stand, point - step * force, stand.done & ~over)
 
 
 class Halfway(NamedTuple):
@@ -440,7 +446,9 @@ class NewtonSteps(Iteration[Safeguarded]):
         good = fresh | (error <= jnp.maximum(0.5 * best, enough))
         # what the safeguard has solved is given a Newton step, which gains digits
         met_at_first = (taken == 0) & (error <= enough)
-        last = jnp.where(fresh, met_at_first | ~jnp.isfinite(error), jnp.minimum(error, best) <= enough)
+        y, best_force, least = one_of_two(good, (point, force, error), (y, best_force, best))
+        met = least <= target(y, best_force, step, self.mu, self.tolerance)
+        last = jnp.where(fresh, met_at_first | ~jnp.isfinite(error), met)
         again = ~last & (good | (jnp.isfinite(error) & (failed < PATIENCE)))
         shrunk = jnp.where(fresh, 1.0, error / best)
         forcing = jnp.clip(0.5 * shrunk**2, 1e-6, 0.1)  # Eisenstat and Walker (1996), choice 2
@@ -449,11 +457,10 @@ class NewtonSteps(Iteration[Safeguarded]):
             return _newton_step(slope, self.operator, point, g, step, forcing, self.symmetric, (taken > INEXACT) & (g.size <= FACTORISED))
 
         move = if_wanted(stepping & newton & again, newton_step, jnp.zeros_like(point))
-        y, best_force, best = one_of_two(good, (point, force, error), (y, best_force, best))
         failed, taken, no = jnp.where(good, 0, failed + 1), taken + good, jnp.zeros((), bool)
         safe = self.safeguard.begin(y, best_force, step)
         onward = jnp.where(again, ahead + move, y - step * best_force)
-        moved = Safeguarded(y, best_force, step, best, again, no, failed, safe, taken)
+        moved = Safeguarded(y, best_force, step, least, again, no, failed, safe, taken)
         return Onward(moved, onward, last | (taken >= LIMIT))
 
     def _after_safe_step(
