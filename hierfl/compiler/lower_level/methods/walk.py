@@ -12,8 +12,8 @@ its own as well, for whoever asks for it. And there is a semismooth Newton metho
 Its unknown is z of the normal map G(z) = (z - P(z)) / s + F(P(z)), y = P(z), with s about 1 / L: unscaled maps may cycle. With
 D = DP(z) and H = DF(y) a Newton step solves (H D + (I - D) / s) dz = -G. In v = D dz this is (I - D + s D H) v = -s D G, and
 dz = v - s (G + H v). For gradients v = D u makes it symmetric and positive, (D - D^2 + s D H D) u = -s D G, so that conjugate
-gradients solve it from products alone (Milzarek and Ulbrich, 2014), or a factorisation what is left to do of an ill-conditioned one;
-small systems are solved densely, other maps by GMRES.
+gradients solve it from products alone (Milzarek and Ulbrich, 2014), and GMRES where F is no gradient, or, where they take long, a factorisation;
+small systems are solved densely.
 
 A Newton step counts if it halves |G|, which bounds the natural residual. A few that do not may lead to one that does, since |G|
 may grow while the active set settles; else some steps of the safeguard are taken from the best point, so that the method is never
@@ -220,8 +220,9 @@ class AcceleratedSteps(Iteration[Extrapolated]):
     def depart(
         self, stand: Extrapolated, ahead: Array, point: Array, force: Array, slope: Any, stepping: Array
     ) -> Onward[Extrapolated]:
-        # beyond where F is a number (an exponential overflows) a shorter step is taken from the last point
-        over = ~jnp.isfinite(force).all() & jnp.isfinite(stand.force).all()
+        # where F grows much more than a step of this length allows (an exponential, until it overflows) a shorter one is taken from the last point
+        distance, difference = jnp.linalg.norm(point - stand.point), jnp.linalg.norm(force - stand.force)
+        over = ~(stand.step * difference <= 10 * distance + _tiny(point)) & jnp.isfinite(jnp.linalg.norm(stand.force))
         step = jnp.where(over, 0.1 * stand.step, _safe_step(stand.step, point - stand.point, force - stand.force))
         y, force, point, momentum = one_of_two(
             over, (stand.point, stand.force, stand.point, jnp.ones_like(step)), (stand.y, force, point, stand.momentum)
@@ -309,8 +310,8 @@ LIMIT = 200
 PATIENCE = 3  # Newton steps that may fail to count, one after another
 SAFE_STEPS = 50
 ROUGHLY = 3  # power steps
-KRYLOV_STEPS = 400
-INEXACT = 20  # Newton steps after which an ill-conditioned matrix is factorised, up to so many scalars of y
+KRYLOV_STEPS, RESTART = 400, 30
+INEXACT = 20  # Newton steps after which the matrix is factorised, up to so many scalars of y
 FACTORISED, TOGETHER = 1000, 32  # and so many of its columns are had side by side
 REFINED = 4
 SHARES = (1.0, 0.1, 0.01, 1e-3)  # of 1 + |y|, how far other solutions are looked for
@@ -454,7 +455,7 @@ class NewtonSteps(Iteration[Safeguarded]):
         forcing = jnp.clip(0.5 * shrunk**2, 1e-6, 0.1)  # Eisenstat and Walker (1996), choice 2
 
         def newton_step() -> Array:
-            return _newton_step(slope, self.operator, point, g, step, forcing, self.symmetric, (taken > INEXACT) & (g.size <= FACTORISED))
+            return _newton_step(slope, self.operator, point, g, step, forcing, self.symmetric, taken > INEXACT)
 
         move = if_wanted(stepping & newton & again, newton_step, jnp.zeros_like(point))
         failed, taken, no = jnp.where(good, 0, failed + 1), taken + good, jnp.zeros((), bool)
@@ -479,33 +480,33 @@ def _newton_step(
 ) -> Array:
     """dz for the normal map's value g at a point; 0 where it is not finite, which the next trial does not count."""
     right = -step * derivative(g)
-    if g.size <= DENSE_LIMIT:
-        # pushed forward side by side, in one pass over the data that keeps nothing: linearised first, it would keep every row's slopes
-        identity, h = jnp.eye(g.size, dtype=g.dtype), jax.jacfwd(operator)(point)
-        d = jax.vmap(derivative, out_axes=1)(identity)
-        v = jnp.linalg.solve(identity - d + step * (d @ h), right)
-        return _finite(v - step * (g + h @ v))
     hessian = jax.linearize(operator, point)[1]
-    if symmetric:
 
-        def product(u: Array) -> Array:
-            du = derivative(u)
-            return derivative(u - du + step * hessian(du))
+    def factorised() -> Array:
+        identity = jnp.eye(g.size, dtype=g.dtype)
+        # pushed forward side by side, in one pass over the data that keeps nothing: linearised first, it would keep every row's slopes
+        h = jax.jacfwd(operator)(point) if g.size <= DENSE_LIMIT else jax.lax.map(hessian, identity, batch_size=TOGETHER).T
+        d = jax.lax.map(derivative, identity, batch_size=TOGETHER)  # which is symmetric
+        return jnp.linalg.solve(identity - d + step * (d @ h), right)
 
-        v = derivative(cg(product, right, tol=forcing, maxiter=jnp.where(exact, 1, KRYLOV_STEPS))[0])
+    def product(u: Array) -> Array:
+        du = derivative(u)
+        return derivative(u - du + step * hessian(du))
 
-        def factorised() -> Array:
-            identity = jnp.eye(g.size, dtype=g.dtype)
-            d, h = (jax.lax.map(rows, identity, batch_size=TOGETHER) for rows in (derivative, hessian))  # both are symmetric
-            return jnp.linalg.solve(identity - d + step * (d @ h), right)
+    def mixed(v: Array) -> Array:
+        return v - derivative(v - step * hessian(v))
 
-        v = if_wanted(exact, factorised, v)
+    if g.size <= (DENSE_LIMIT if symmetric else KRYLOV_STEPS):
+        v = factorised()
     else:
-
-        def mixed(v: Array) -> Array:
-            return v - derivative(v - step * hessian(v))
-
-        v = gmres(mixed, right, tol=forcing, restart=30, maxiter=KRYLOV_STEPS // 30)[0]
+        exact = exact & (g.size <= FACTORISED)
+        limit = jnp.where(exact, 1, KRYLOV_STEPS if symmetric else KRYLOV_STEPS // RESTART)
+        if symmetric:
+            v = derivative(cg(product, right, tol=forcing, maxiter=limit)[0])
+        else:
+            v = gmres(mixed, right, tol=forcing, restart=RESTART, maxiter=limit)[0]
+        if g.size <= FACTORISED:
+            v = if_wanted(exact, factorised, v)
     return _finite(v - step * (g + hessian(v)))
 
 

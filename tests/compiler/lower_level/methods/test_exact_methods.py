@@ -229,3 +229,25 @@ def test_unbounded_lower_levels_are_named(objective: Any, constraints: Any) -> N
     problem = lower_problem(lambda x, y: hf.ArgMin(y, objective(x, y), constraints(y)))
     with pytest.raises(hf.LowerLevelError, match="unbounded"):
         problem.implicit(np.zeros(N))
+
+
+@pytest.mark.parametrize("free", [True, False])
+def test_counts_in_many_columns_are_solved_from_where_exponentials_overflow(free: bool) -> None:
+    """A Poisson model of 1,500 counts in 300 columns, more than a factorisation a step: of exp(u @ w) a full step overflows. Against Newton's method with halving, in NumPy."""
+    rng = np.random.default_rng(100)
+    rows = rng.normal(size=(1_500, 300)) / np.sqrt(300)
+    counts = rng.poisson(np.exp(np.clip(rows @ rng.normal(size=300), -3, 3))).astype(float)
+    x, w, u, n = cp.Variable(name="x"), cp.Variable(300, name="w"), hf.Sample(300, name="u"), hf.Sample(name="n")
+    level = hf.ArgMin(w, hf.E(cp.exp(u @ w) - n * (u @ w)), [] if free else [w >= -50])
+    problem = hf.Problem(hf.Minimize(server=cp.square(x) + cp.sum(w)), level, federation=hf.Federation([hf.Client({u: rows, n: counts})]))
+
+    def loss(at: np.ndarray) -> float:
+        return float(np.mean(np.exp(rows @ at) - counts * (rows @ at)))
+
+    at = np.zeros(300)
+    for _ in range(60):
+        rates = np.exp(rows @ at)
+        step = np.linalg.solve(rows.T @ (rates[:, None] * rows), rows.T @ (counts - rates))
+        share = next(share for share in 0.5 ** np.arange(40) if loss(at + share * step) <= loss(at))
+        at = at + share * step
+    np.testing.assert_allclose(problem.implicit.response(0.5), at, atol=1e-7)
