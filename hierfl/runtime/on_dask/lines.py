@@ -12,6 +12,7 @@ import struct
 import time
 from collections.abc import Iterable, Mapping
 
+from hierfl.errors import SiteError
 from hierfl.jaxtools.interruption import overdue
 from hierfl.runtime.sites.parcels import Lost
 
@@ -25,7 +26,9 @@ GONE = Lost("its process is gone", gone=True)
 
 
 def framed(content: bytes) -> bytes:
-    """A frame's bytes."""
+    """A frame's bytes. Raises ``SiteError`` for one that the other side would refuse."""
+    if len(content) > LARGEST:
+        raise SiteError(f"a message of {len(content):,} bytes, and a connection carries {LARGEST:,} at most: send fewer numbers, or give sites their data as files.")
     return HEADER.pack(MARK, len(content)) + content
 
 
