@@ -173,3 +173,21 @@ def test_a_large_learning_level_is_refused_by_its_sizes_alone(monkeypatch: pytes
     verdict = parametric_program.ParametricProgram.verdict(exact.method.structure)
     rows = 5000 * 9 // 10 * 7 // 10 // 2  # a client's, of which each has a number at the least
     assert not verdict.applies and f"here {rows:,} or more, for 7,840 scalars of y" in verdict.why
+
+
+def test_rows_of_uneven_clients_are_each_held_against_their_own_clients_answer() -> None:
+    """y = rho x answers of three clients with 1, 3 and 2 rows: the least d / rho of a row binds x, whoever holds it."""
+    x, y, rho, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.ClientParameter(name="rho"), hf.Sample(name="d")
+    held = {"a": (1.0, [5.0]), "b": (2.0, [1.0, 2.0, 9.0]), "c": (3.0, [4.0, 3.5])}
+    federation = hf.Federation([hf.Client({d: rows}, {rho: slope}, name=name) for name, (slope, rows) in held.items()])
+    level = hf.ArgMin(y, cp.square(y - rho * x) / 2, scope="client")
+    problem = hf.Problem(hf.Minimize(server=cp.square(x - 4)), level, constraints=[y <= d], federation=federation)
+    for at in (0.4, 0.6, 1.0, 1.2, 6.0):
+        excess = {(name, row): slope * at - limit for name, (slope, rows) in held.items() for row, limit in enumerate(rows)}
+        worst = max(excess, key=lambda place: excess[place] / (1 + held[place[0]][0] * at))  # in 1 + the larger side
+        told = str(problem.implicit.violation(at))
+        if excess[worst] <= 0:
+            assert told == "y <= d holds"
+        else:
+            assert told == f"y <= d is violated by {excess[worst]:.6g} at client '{worst[0]}', row {worst[1]}"
+    assert problem.solve(progress=False).x == pytest.approx(0.5, abs=1e-6)

@@ -44,7 +44,8 @@ def method_for_looks(in_rounds: ExactMethod) -> ExactMethod:
     """The method for single values, gradients and slices; programs of many owners go to the device where JAX has one beside the CPU."""
     method = _on_the_host(in_rounds)
     structure = in_rounds.structure
-    if isinstance(method, SemismoothNewton) and structure.is_gradient and not structure.strict:
+    open_ = getattr(structure.level, "selection", None) is None and structure.is_gradient and not structure.strict
+    if isinstance(method, SemismoothNewton) and open_:
         return replace(method, looks_beside=True)
     if type(method) is ParametricProgram and structure.owners >= MANY and jax.default_backend() != "cpu":
         applies, why = BatchedInteriorPoints.verdict(structure)

@@ -168,10 +168,10 @@ def test_newton_on_y_tells_columns_that_are_alike_from_columns_that_nearly_are(l
     signs = np.sign(rows @ np.ones(200) + 9 * rng.normal(size=3_000))
     w, u, b = cp.Variable(200, name="w"), hf.Sample(200, name="u"), hf.Sample(name="b")
 
-    def implicit(apart: float, above: Any) -> hf.ImplicitFunction:
+    def implicit(apart: float, above: Any, **chosen: Any) -> hf.ImplicitFunction:
         told_by = rows.copy()
         told_by[:, -1] = rows[:, 0] + apart * rows[:, -1]
-        level = hf.ArgMin(w, hf.E(loss(u @ w, b)) + x * w[1] / 100, [] if box is None else [cp.abs(w) <= box])
+        level = hf.ArgMin(w, hf.E(loss(u @ w, b)) + x * w[1] / 100, [] if box is None else [cp.abs(w) <= box], **chosen)
         return hf.Problem(hf.Minimize(server=above), level, federation=hf.Federation([hf.Client({u: told_by, b: signs})])).implicit
 
     several = implicit(0.0, cp.square(w[0] - 1))
@@ -180,6 +180,8 @@ def test_newton_on_y_tells_columns_that_are_alike_from_columns_that_nearly_are(l
     assert several.certificate(0.5).unique is False
     assert not told(lambda: implicit(0.0, cp.square(w[0] + w[-1] - x))(0.5))
     assert not told(lambda: implicit(1e-4, cp.square(w[0] - 1))(0.5))
+    with pytest.warns(hf.errors.HierflWarning, match="has chosen nothing"):
+        implicit(0.0, cp.square(w[0] - 1), selection="optimistic")(0.5)
 
 
 @pytest.mark.parametrize("seed", [1, 3])
