@@ -133,8 +133,7 @@ def _gather(equation: Any) -> Made:
     shape, dtype = equation.invars[0].aval.shape, equation.outvars[0].aval.dtype
     offsets, gone = numbers.offset_dims, {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
     if missing is None:  # as JAX has it: the least of signed numbers, the largest of others
-        whole = np.issubdtype(dtype, np.integer) and np.iinfo(dtype)
-        missing = whole.min or whole.max if whole else True if dtype == bool else np.nan
+        missing = (np.iinfo(dtype).min or np.iinfo(dtype).max) if dtype.kind in "iu" else dtype.kind == "b" or np.nan
 
     def fixed(indices: Any) -> Made:
         """Every entry of the result is one of the operand, counted along all its dimensions, or is missing."""
