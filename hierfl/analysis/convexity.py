@@ -68,7 +68,8 @@ class _Kinks:
 
     def _visit(self, node: Any) -> Interval | None:
         row, arguments = row_of(node), [self.enclosure(argument) for argument in node.args]
-        found = [self._own_kinks(node, arguments)] if row.kinked else []
+        ends_inside = row.smooth and row.switches and row.switches(node) and not self._is_lipschitz(node)  # as sqrt(square(y)) does
+        found = [self._own_kinks(node, arguments)] if row.kinked or ends_inside else []
         for place, argument in enumerate(node.args):
             values = self(argument)
             if values is None:

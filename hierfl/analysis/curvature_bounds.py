@@ -125,7 +125,8 @@ def is_quadratic(expression: Any) -> bool:
     """Whether an expression is quadratic in its variables; CVXPY counts piecewise ones such as ``huber`` as well."""
 
     def pieces(node: Any) -> bool:
-        return bool(node.variables()) and (row_of(node).switches is not None or any(map(pieces, node.args)))
+        make = row_of(node).switches
+        return bool(node.variables()) and (bool(make and make(node)) or any(map(pieces, node.args)))
 
     return bool(expression.is_quadratic()) and not pieces(expression)
 

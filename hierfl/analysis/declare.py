@@ -264,45 +264,27 @@ def _require_convex_level(level: LowerLevel, expressions: Any, constraints: Any,
 
 def _require_holders(roles: Roles, federation: Federation | None) -> None:
     """Somebody holds every sample and every client parameter, samples that one E pairs as rows of one table."""
-    client_samples = [sample for table in roles.client_tables for sample in table]
-    server_samples = [sample for table in roles.server_tables for sample in table]
     if federation is None:
-        needed = [*client_samples, *server_samples, *roles.client_parameters]
+        needed = [*(sample for table in (*roles.client_tables, *roles.server_tables) for sample in table), *roles.client_parameters]
         if needed:
             raise DataError(
                 f"nobody holds {type(needed[0]).__name__} {needed[0].name()!r}: give Problem(..., federation=hf.Federation(...))."
             )
         return
-    for index, client in enumerate(federation.clients):
-        for sample in client_samples:
-            if not client.holds(sample):
-                raise DataError(
-                    f"{client.called(index)} holds no data for sample {sample.name()!r}; "
-                    f"{_namesake(sample, client.samples) or 'add it to Client(samples=...).'}"
-                )
-        for table in roles.client_tables:
-            require_paired(client, table, client.called(index))
-        for parameter in roles.client_parameters:
-            if parameter not in client.parameters:
-                raise DataError(
-                    f"{client.called(index)} has no value for client parameter {parameter.name()!r}; "
-                    + (
-                        _namesake(parameter, client.parameters)
-                        or "add it to Client(parameters=...) or Federation.split(parameters=...)."
-                    )
-                )
-    for sample in server_samples:
-        if federation.server is None or not federation.server.holds(sample):
-            raise DataError(
-                f"the server holds no data for sample {sample.name()!r}: "
-                + (
-                    _namesake(sample, federation.server.samples if federation.server else ())
-                    or "give Federation(server=hf.Client(...)) or split(server_fraction=...)."
-                )
-            )
-    if federation.server is not None:
-        for table in roles.server_tables:
-            require_paired(federation.server, table, "the server")
+    at_clients = roles.client_tables, roles.client_parameters, "add it to Client(samples=...)."
+    at_server = roles.server_tables, (), "give Federation(server=hf.Client(...)) or split(server_fraction=...)."
+    parties: list[tuple[Any, ...]] = [(client, client.called(index), *at_clients) for index, client in enumerate(federation.clients)]
+    for party, who, tables, parameters, advice in (*parties, (federation.server, "the server", *at_server)):
+        for sample in (sample for table in tables for sample in table):
+            if party is None or not party.holds(sample):
+                hint = _namesake(sample, party.samples if party else ()) or advice
+                raise DataError(f"{who} holds no data for sample {sample.name()!r}; {hint}")
+        for table in tables:
+            require_paired(party, table, who)
+        for parameter in parameters:
+            if parameter not in party.parameters:
+                hint = _namesake(parameter, party.parameters) or "add it to Client(parameters=...) or Federation.split(parameters=...)."
+                raise DataError(f"{who} has no value for client parameter {parameter.name()!r}; {hint}")
 
 
 def _namesake(leaf: Any, held: Iterable[Any]) -> str:

@@ -162,9 +162,9 @@ def _models(chosen: argparse.Namespace) -> None:
     for name, function in made.items():
         if not (signatures.isfunction(function) or issubclass(function, Problem)):
             continue
-        needs = [p.name for p in signatures.signature(function).parameters.values() if p.default is p.empty]
+        needs = ", ".join(p.name for p in signatures.signature(function).parameters.values() if p.default is p.empty)
         told = (sys.modules[function.__module__].__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
-        print(f"hierfl.models:{name}{f' (needs {chr(44).join(needs)})' if needs else ''}\n    {told}")
+        print(f"hierfl.models:{name}{f' (needs {needs})' if needs else ''}\n    {told}")
     print("\nOne that needs data is called in a file of your own: problem = hierfl.models.relu_network(data).")
 
 

@@ -91,7 +91,7 @@ def _pieces(expressions: Sequence[Any], problem: CompiledProblem) -> set[str]:
     while left:
         node = left.pop()
         row = row_of(node)
-        if (row.switches is not None or row.opaque) and any(v.id in own for v in node.variables()):
+        if (row.opaque or (row.switches and row.switches(node))) and any(v.id in own for v in node.variables()):
             found.add(expression_text(node))
         left += getattr(node, "args", ())
     return found

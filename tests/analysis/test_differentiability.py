@@ -40,6 +40,8 @@ SMOOTH = [
     cp.sum(cp.square(cp.pos(np.array([[1.0, 1.0], [1.0, -1.0]]) @ v))),
     cp.sum_squares(cp.multiply(WEIGHTS, cp.pos(v))),
     cp.quad_over_lin(cp.pos(v), 2.0),
+    cp.sqrt(cp.square(y) + 1),
+    cp.square(cp.sqrt(cp.sum_squares(v))),
 ]
 KINKED = [
     cp.pos(y),
@@ -48,6 +50,8 @@ KINKED = [
     cp.square(y + cp.pos(y) + 1),
     cp.square(cp.pos(y)) + cp.abs(y),
     cp.square(cp.sqrt(cp.abs(y))),
+    cp.sqrt(cp.square(y)),
+    cp.sqrt(cp.sum_squares(v)),
     cp.sqrt(cp.square(cp.sqrt(cp.square(cp.abs(y) + 1)))),
     cp.power(cp.abs(y), 1.0),
     cp.exp(cp.pos(y)),

@@ -15,7 +15,7 @@ from hierfl.atoms.algebra import factored, times
 from hierfl.atoms.formulas import exact
 from hierfl.atoms.intervals import EPS, Interval, bounded
 from hierfl.atoms.loaded_late import jnp, safe
-from hierfl.atoms.ranges import even, flat_at_zero
+from hierfl.atoms.ranges import even, flat_at_zero, kinked_at_zero
 from hierfl.atoms.row import AtomRow, CurvatureSearch, Parts, Rebuild
 from hierfl.atoms.writing.latex_pen import LatexPen, Template, raised
 from hierfl.atoms.writing.pen import ATOM, POWER, Written
@@ -141,6 +141,12 @@ def _is_smooth(atom: Any, varies: Sequence[bool], enclosure: Callable[[Any], Int
     return bool((low >= 0 if exponent >= 2.0 else low > 0).all())
 
 
+def _from_zero(atom: Any) -> list[Any]:
+    """Square roots, and lower powers, of a convex quadratic have a kink where that is 0: it falls to 0 and rises again."""
+    base, exponent = atom.args[0], exponent_of(atom) or 0.0
+    return [atom] if 0.0 < exponent <= 0.5 and base.is_quadratic() and base.is_convex() and not base.is_affine() else []
+
+
 def _flat(atom: Any, index: int, values: Interval, arguments: list[Interval]) -> np.ndarray:
     """Powers above 1 are flat at 0."""
     return flat_at_zero(atom, index, values, arguments) & ((exponent_of(atom) or 0.0) > 1)
@@ -201,6 +207,8 @@ ROWS = (
         second_derivative=_second_derivative,
         majorant=_majorant,
         smooth=_is_smooth,
+        kink_values=kinked_at_zero,
+        switches=_from_zero,
         flat=_flat,
         derivative=_pull,
         formula=lambda atom, value: value ** exact(float(atom.p.value)),

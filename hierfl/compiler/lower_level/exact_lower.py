@@ -329,13 +329,7 @@ class ExactLower:
     @cached_property
     def compiled_evaluation(self) -> Any:
         """``evaluate`` as one compiled program of (x, data, warm)."""
-
-        def evaluate(
-            x: Array, data: Data, warm: Array | None = None, tolerance: Array | float = TOLERANCE
-        ) -> Evaluation:
-            return self.evaluate_within(x, data, warm, tolerance)
-
-        return quick_jit(evaluate)
+        return quick_jit(lambda x, data, warm=None, tolerance=TOLERANCE: self.evaluate_within(x, data, warm, tolerance))
 
     @cached_property
     def compiled_value_at(self) -> Callable[..., tuple[Array, Array]]:

@@ -194,11 +194,8 @@ class CompiledSet:
 
     def limits(self, environment: Mapping[int, Any]) -> tuple[Float[Array, " size"], Float[Array, " size"]]:
         """(lower, upper) bounds of a set of kind ``"box"`` or ``"free"``."""
-        values, boxes = self.values(environment), [block for block in self.blocks if isinstance(block, BoxBlock)]
-        if len(boxes) == 1 and boxes[0].entries.size == self.size:
-            return boxes[0].limits(values)
-        lower, upper = jnp.full(self.size, -jnp.inf), jnp.full(self.size, jnp.inf)
-        for block in boxes:
+        values, lower, upper = self.values(environment), jnp.full(self.size, -jnp.inf), jnp.full(self.size, jnp.inf)
+        for block in (block for block in self.blocks if isinstance(block, BoxBlock)):
             low, high = block.limits(values)
             places = block.entries.astype(np.int32)
             lower, upper = lower.at[places].set(low), upper.at[places].set(high)

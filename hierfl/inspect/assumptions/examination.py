@@ -55,7 +55,7 @@ def movement(constraints: Sequence[Constraint], lower: Sequence[cp.Variable], up
     """How the set that the constraints describe in the lower variables moves with the upper ones."""
     upper_ids, lower_ids = {v.id for v in upper}, {v.id for v in lower}
     about = [c for c in constraints if any(v.id in lower_ids for v in c.variables())]
-    if not any(v.id in upper_ids for c in constraints for v in c.variables()):
+    if not any(v.id in upper_ids for c in about for v in c.variables()):
         return Movement("fixed", 0.0)
     hoisted = hoist(about, [*lower, *upper])
     if hoisted.parameters and any(_multiplies(c) for c in hoisted.expressions):
@@ -217,10 +217,10 @@ class Holders:
         The rows are those of the table that holds ``samples``; if they come from several tables or none, all are one group.
         """
         assert holder.population is not None
-        tables = [(k, t) for k, t in enumerate(holder.population.tables) if set(samples) & set(t.samples)]
-        if len(tables) != 1 or tables[0][1].quantiles is not None:
+        tables = [table for table in holder.population.tables if set(samples) & set(table.samples)]
+        if len(tables) != 1 or tables[0].quantiles is not None:
             return [(1.0, holder.known)]
-        _, table = tables[0]
+        (table,) = tables
         start, count = int(table.offsets[holder.index]), int(table.counts[holder.index])
         parts = np.array_split(np.arange(start, start + count), min(count, GROUPS))
         return [(len(part) / count, {**holder.known, **_hulls(table, part)}) for part in parts]

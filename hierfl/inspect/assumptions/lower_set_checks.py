@@ -32,12 +32,9 @@ from hierfl.language.sample import ClientParameter
 def instantiated(study: Examination, x: np.ndarray, owner: Weighted) -> tuple[list[Constraint], list[cp.Variable]]:
     """Put numbers into Y(x)'s constraints for everything but y: (constraints on twins of the variables, the twins)."""
     level = study.below
-    holders = [holder for _, holder in owner]
-    values = {
-        **{v.id: np.asarray(a) for v, a in zip(study.compiled.upper.variables, study.compiled.upper.split(x).values())}
-    }
+    values = {v.id: np.asarray(a) for v, a in zip(study.compiled.upper.variables, study.compiled.upper.split(x).values())}
     built: list[Constraint] = []
-    for holder in holders:
+    for _, holder in owner:
         numbers = values | {leaf: np.asarray(v) for leaf, v in holder.own.items()}
         constraints = study.lower_constraints
         leaves = {
@@ -49,16 +46,13 @@ def instantiated(study: Examination, x: np.ndarray, owner: Weighted) -> tuple[li
         private = [c for c in constraints if any(isinstance(p, ClientParameter) for p in c.parameters())]
         built += instantiate(constraints if not built else private, leaves)
     hoisted = hoist(built, level.variables)
-    return [c for c in hoisted.expressions if c.variables()], [hoisted.twins[v] for v in level.variables]
+    return list(hoisted.expressions), [hoisted.twins[v] for v in level.variables]
 
 
 def is_infeasible(study: Examination, x: np.ndarray, owner: Weighted) -> bool:
     """Whether CVXPY, too, finds Y(x) empty."""
     constraints, _ = instantiated(study, x, owner)
-    if not constraints:
-        return True
-    problem = cp.Problem(cp.Minimize(0), constraints)
-    return status_of(problem) in (cp.INFEASIBLE, cp.INFEASIBLE_INACCURATE)
+    return status_of(cp.Problem(cp.Minimize(0), constraints)) in (cp.INFEASIBLE, cp.INFEASIBLE_INACCURATE)
 
 
 GAP_TOLERANCE = 0.0  # gaps allow for rounding themselves
@@ -183,7 +177,9 @@ def _nonempty(study: Examination, assumption: str) -> Finding:
     empty = next(((label, owner) for label, owner, gap in here if gap > GAP_TOLERANCE), None)
     if empty is not None and is_infeasible(study, x, empty[1]):
         return empty_set_finding(study, x, empty[0], assumption)
-    if empty is None and study.movement.kind != "moving" and not _leaves_out_samples(study):
+    below, above = ({v.id for v in layout.variables} for layout in (compiled.lower, compiled.upper))
+    of_x = any(above & said and not below & said for c in study.lower_constraints for said in [{v.id for v in c.variables()}])
+    if empty is None and study.movement.kind != "moving" and not of_x and not _leaves_out_samples(study):
         return Finding(name, "proved", f"Y(x) is {study.movement.kind}, and a point of it was found", assumption)
     point = _common_point(study) if empty is None else None
     if point is not None:

@@ -175,12 +175,12 @@ def rest_of(compiled: CompiledProblem, result: Result) -> Rest:
     x, value = compiled.upper.flatten(result.x, "x"), compiled.sign * result.value
     objective = np.asarray(result.history.get("objective", ()), float)
     near, asked, jump = _in_time(compiled, result, x, value)
-    is_close = near.distance_bound < np.inf or near.distance_estimate <= NEAR * (1.0 + float(np.linalg.norm(x)))
+    short = NEAR * (1.0 + float(np.linalg.norm(x)))
+    is_close = near.distance_bound < np.inf or near.distance_estimate <= short
     away = "" if is_close else running_away(result.trajectory)
     drift = asked or Drift.of(objective, result.settings.get("sense", "minimize"))
     first = objective[0] if objective.size and np.isfinite(objective[0]) else result.value
     small = FLAT * (abs(value) + abs(float(first) - result.value))
-    short = NEAR * (1.0 + float(np.linalg.norm(x)))
     verdict = RUNS_AWAY if away else _verdict(result, near, short, small, drift)
     own_word = result.ended == AT_REST and not _proved(near, short, small)
     if verdict == AT_REST and not near.distance_bound < np.inf and (
@@ -423,28 +423,20 @@ def _strongly(modulus: float) -> str:
 
 def _hessian_program(compiled: CompiledProblem) -> Callable[[Any, Data], Any]:
     """The Hessian of f, which has no lower level, as a traceable function of x and the data: a product after another."""
-    nothing = jnp.zeros(0)
 
     def hessian(x: jax.Array, data: Data) -> jax.Array:
-        def of_server(v: jax.Array, party: Any) -> jax.Array:
+        def of_party(v: jax.Array, party: Any, value: Callable[..., jax.Array], samples: Any = None) -> jax.Array:
             def product(rows: Any) -> jax.Array:
-                slope = jax.grad(lambda at: compiled.server_value(at, nothing, party.environment, rows))
+                slope = jax.grad(lambda at: value(at, None, party.environment, rows))
                 return jax.jvp(slope, (x,), (v,))[1]
 
-            return party.mean(product)
-
-        def of_client(v: jax.Array, party: Any) -> jax.Array:
-            def product(rows: Any) -> jax.Array:
-                slope = jax.grad(lambda at: compiled.client_value(at, None, party.environment, rows))
-                return jax.jvp(slope, (x,), (v,))[1]
-
-            return party.mean(product, compiled.upper_samples)
+            return party.mean(product, samples)
 
         def product(v: jax.Array) -> jax.Array:
             total = jnp.zeros_like(v)
             if compiled.client_program is not None:
-                total = data.clients.weighted(lambda party: of_client(v, party), v)
-            return total if data.server is None else total + of_server(v, data.server_party)
+                total = data.clients.weighted(lambda party: of_party(v, party, compiled.client_value, compiled.upper_samples), v)
+            return total if data.server is None else total + of_party(v, data.server_party, compiled.server_value)
 
         return jax.lax.map(product, jnp.eye(x.size, dtype=x.dtype))
 

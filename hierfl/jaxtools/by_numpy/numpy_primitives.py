@@ -129,19 +129,11 @@ def _places(shape: Any, sizes: Any, indices: Any, mapped: Any, batching: Any, in
 def _gather(equation: Any) -> Made:
     """Take windows of an array."""
     numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
-    fill, mode = equation.params["fill_value"], str(equation.params["mode"])
-    shape, out = equation.invars[0].aval.shape, equation.outvars[0].aval
+    missing, filling = equation.params["fill_value"], "FILL" in str(equation.params["mode"])
+    shape, dtype = equation.invars[0].aval.shape, equation.outvars[0].aval.dtype
     offsets, gone = numbers.offset_dims, {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
-    filling = "FILL" in mode
-    missing = (
-        fill
-        if fill is not None
-        else np.nan
-        if np.issubdtype(out.dtype, np.inexact)
-        else np.iinfo(out.dtype).min
-        if np.issubdtype(out.dtype, np.signedinteger)
-        else 0
-    )
+    if missing is None:  # as JAX has it: the least of signed numbers, the largest of others
+        missing = (np.iinfo(dtype).min or np.iinfo(dtype).max) if dtype.kind in "iu" else dtype.kind == "b" or np.nan
 
     def fixed(indices: Any) -> Made:
         """Every entry of the result is one of the operand, counted along all its dimensions, or is missing."""
@@ -154,7 +146,7 @@ def _gather(equation: Any) -> Made:
         batch = indices.shape[:-1]
 
         def laid_out(entries: Any) -> Any:
-            entries = entries.reshape(*batch, *(s for d, s in enumerate(sizes) if d not in gone))
+            entries = entries.reshape((*batch, *(s for d, s in enumerate(sizes) if d not in gone)))
             windows, places = iter(range(len(batch), entries.ndim)), iter(range(len(batch)))
             return entries.transpose([next(windows) if k in offsets else next(places) for k in range(entries.ndim)])
 
@@ -530,6 +522,6 @@ MAKERS: dict[str, Maker] = {
     "tile": _with("reps")(lambda reps: lambda x: np.tile(x, reps)),
     "platform_index": _with("platforms")(_platform),
     "svd": _svd,
-    "round": _with("rounding_method")(lambda method: np.round if "EVEN" in str(method) else _away),
+    "round": _with("rounding_method")(lambda method: np.round if "EVEN" in method.name else _away),
     "eigh": _eigh,
 }

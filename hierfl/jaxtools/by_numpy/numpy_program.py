@@ -25,18 +25,7 @@ NUMPYS = np.dtype(float)
 SMALL = 64  # entries of a constant that is looked at
 # times that the same arrays come until there is a program for them, and how many such programs are made
 AGAIN, REMADE = 3, 8
-_CALLS = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-    "custom_vjp_call_jaxpr": "fun_jaxpr",
-    "remat": "jaxpr",
-    "checkpoint": "jaxpr",
-    "custom_lin": "call_jaxpr",
-}
+_CALLS = {"jit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr", "remat2": "jaxpr"}
 
 
 class _Latest(NamedTuple):
@@ -173,7 +162,7 @@ class _Builder:
 
     def _equation(self, equation: Any, sources: tuple[int, ...]) -> tuple[int, ...]:
         name = equation.primitive.name
-        if name in _CALLS and _CALLS[name] in equation.params:
+        if name in _CALLS:
             return self._inlined(equation.params[_CALLS[name]], sources)
         if name == "custom_linear_solve":
             return self._linear_solve(equation, sources)

@@ -180,9 +180,9 @@ class ByGroup:
                 f"ByGroup has {len(names)} distinct groups, but clients={clients}; omit clients or make them agree."
             )
         parts = [pool[groups[pool] == name] for name in names]
-        for name, part in zip(names, parts):
+        for name, part in zip(names.tolist(), parts):
             if part.size == 0:
-                raise DataError(f"ByGroup: group {name.item()!r} has no samples left after the test and server shares.")
+                raise DataError(f"ByGroup: group {name!r} has no samples left after the test and server shares.")
         return parts
 
 
@@ -217,7 +217,7 @@ def _client_count(pool: np.ndarray, clients: int | None, owner: str, least: int)
 def _class_labels(labels: Any, rows: int, owner: str) -> np.ndarray:
     """One label per row, from labels ``(N,)`` or one-hot rows ``(N, classes)``.
 
-    Raises ``DataError`` if there is not one label for each row, a label is missing (NaN) or masked, labels cannot be
+    Raises ``DataError`` if there is not one label for each row, a label is missing (NaN, NaT) or masked, labels cannot be
     compared with each other, or a matrix is not one-hot.
     """
     require_unmasked(labels, f"the labels of {owner}")
@@ -234,8 +234,8 @@ def _class_labels(labels: Any, rows: int, owner: str) -> np.ndarray:
         raise DataError(
             f"{owner} has {len(array)} labels for {rows} rows of data: one label for each row of the whole data set."
         )
-    if array.dtype.kind == "f" and np.isnan(distinct).any():
-        raise DataError(f"{owner}: {int(np.isnan(array).sum())} labels are NaN; give every row a class.")
+    if array.dtype.kind in "fcmM" and np.isnan(distinct).any():
+        raise DataError(f"{owner}: {int(np.isnan(array).sum())} labels are NaN or NaT; give every row a class.")
     if array.ndim == 1:
         return array
     if array.shape[1] == 1:

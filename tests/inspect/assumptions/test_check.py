@@ -167,6 +167,15 @@ def test_sets_that_are_never_empty_are_proved_so(pair):
         assert found.status == "proved" and rule in found.reason
 
 
+@pytest.mark.parametrize(("above", "status"), [(1.4, "violated"), (1.5, "proved")])
+def test_a_condition_on_x_alone_leaves_a_set_empty_where_it_fails(pair, above, status):
+    x, y = pair  # of norm sqrt(2) at a corner
+    for rows in ([cp.norm(x) <= above], [cp.norm(x) <= above, y >= 0, y <= 1]):
+        lower = hf.ArgMin(y, cp.sum_squares(y - 1), rows)
+        report = check(hf.Problem(hf.Minimize(clients=cp.sum(y)), lower, constraints=[cp.abs(x) <= 1]))
+        assert report["Y(x) nonempty"].status == status and report["y(x) Lipschitz"].status == "proved"
+
+
 def test_a_client_whose_linear_level_is_unbounded(pair):
     x, y = pair
     cap = hf.ClientParameter(name="cap")

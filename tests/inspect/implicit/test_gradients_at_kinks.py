@@ -112,6 +112,7 @@ def scalar(
             hf.Problem(hf.Maximize(clients=u), lower=hf.ArgMax(u, -cp.square(u - t), [u >= 0])), id="of an argmax"
         ),
         pytest.param(hf.Problem(hf.Minimize(cp.maximum(t, 0))), id="without a lower level"),
+        pytest.param(hf.Problem(hf.Minimize(cp.sqrt(cp.square(t)))), id="a root of a square"),
     ],
 )
 def test_kinks_at_zero_are_refused(problem: hf.Problem) -> None:

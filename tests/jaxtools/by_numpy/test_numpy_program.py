@@ -70,6 +70,9 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "where numbers belong": (lambda x: jnp.searchsorted(jnp.sort(x), x, method="sort"), (VECTOR,)),
     "stack and tile": (lambda x: jnp.tile(jnp.stack([x, 2 * x], 1), (2, 3)), (VECTOR,)),
     "round": (lambda x: jnp.round(3 * x), (VECTOR,)),
+    "round halves": (lambda x: jnp.round(jnp.floor(3 * x) + 0.5), (VECTOR,)),
+    "one place that is known": (jnp.median, (VECTOR,)),
+    "counts from places outside": (lambda x: jnp.take((9 * x**2).astype(jnp.uint32), OUTSIDE, mode="fill"), (VECTOR,)),
     "Fortran's order": (lambda x: jnp.ravel(x, order="F"), (PAIRS,)),
     "Fortran's order of another shape": (lambda x: jnp.reshape(x, (2, 3), order="F"), (PAIRS,)),
     "one place taken by several": (
