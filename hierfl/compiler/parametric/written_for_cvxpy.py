@@ -119,7 +119,7 @@ def _bound_of_argument(node: Any) -> tuple[cp.Variable, Constraint] | None:
         return None
     variable = cp.Variable(inner.shape, nonneg=inner.is_nonneg())
     if rises and isinstance(inner, cp.maximum) and _is_least_at_zero(node):  # below 0 a bound that is free goes back to 0
-        above = [argument for argument in inner.args if not argument.is_zero()]
+        above = [argument for argument in inner.args if not argument.is_zero()] or inner.args[:1]
         variable, inner = cp.Variable(inner.shape), cp.maximum(*above) if len(above) > 1 else above[0] + np.zeros(inner.shape)
     if node.is_convex() == rises:
         return (variable, inner <= variable) if inner.is_convex() else None

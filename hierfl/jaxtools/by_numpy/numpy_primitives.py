@@ -266,7 +266,15 @@ def _converted(equation: Any) -> Made:
         return _same
     if np.issubdtype(equation.invars[0].aval.dtype, np.floating) and np.issubdtype(dtype, np.bool_):
         return lambda x: np.not_equal(x, 0)
+    if np.issubdtype(equation.invars[0].aval.dtype, np.floating) and np.issubdtype(dtype, np.integer):
+        return lambda x: _nearest_whole(np.iinfo(dtype), x)
     return lambda x: np.asarray(x).astype(dtype)
+
+
+def _nearest_whole(of: np.iinfo, x: Any) -> Any:
+    """Numbers cut to whole ones of a type: beyond its ends those, where NumPy wraps round, and 0 for NaN."""
+    inside = np.where((x > of.min) & (x < of.max), x, 0).astype(of.dtype)
+    return np.where(x >= of.max, of.max, np.where(x <= of.min, of.min, inside)).astype(of.dtype)
 
 
 def _same(x: Any) -> Any:

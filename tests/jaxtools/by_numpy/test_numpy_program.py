@@ -89,6 +89,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "padding": (lambda x: jax.lax.pad(x, 2.0, [(1, 2, 0)]) + jax.lax.pad(x, 1.0, [(-1, 0, 1)]), (VECTOR,)),
     "a scalar choice": (lambda x: jnp.where(x[0] > 0, x[1], x[2]) + jnp.where(x[0] > 0, 1, 2), (VECTOR,)),
     "products": (lambda x, v: x.T @ v + v @ x + jnp.tensordot(x, x, axes=((0,), (1,))) @ v, (MATRIX, VECTOR)),
+    "whole numbers of what has none": (
+        lambda x: sum((1e12 * x / (x - x[0])).astype(kind).astype(float).sum() for kind in (jnp.int32, jnp.uint8, jnp.int64)),
+        (VECTOR,),
+    ),
     "a number for all": (lambda x: jnp.broadcast_to(x[0], (2, 3)) + jnp.broadcast_to(x[1], (80, 80)).sum(), (VECTOR,)),
     "Fortran's order of a square": (lambda x: jax.lax.reshape(x, (2, 2), (1, 0)), (PAIRS[:2],)),
 }
