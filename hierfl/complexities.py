@@ -16,6 +16,7 @@ import numpy as np
 
 from hierfl.compiler.compiled_problem import GRADIENTS, PROJECTIONS, CountedProblem
 from hierfl.errors import LowerLevelWarning, SettingError
+from hierfl.inspect.argument_checks import require_whole
 from hierfl.jaxtools.interruption import whole
 from hierfl.language.printing.card import Card, Shown, call_text
 from hierfl.result import Result
@@ -215,13 +216,14 @@ def complexity(
         raise SettingError(
             f"problem={problem!r}: complexity() is asked of a hf.Problem, hf.complexity(problem, solver)."
         )
+    require_whole("rounds", rounds, 1)
     compiled = problem.compile()
     asked = solver if solver is not None else ZOHFL() if compiled.scope == "client" else FedRZO()
     if not isinstance(asked, (FedRZO, ZOHFL)):
         raise SettingError(
             f"solver={asked!r}: the papers' tables are about FedRZO(...) and ZOHFL(...): write one of these."
         )
-    if lower is not None and not isinstance(lower, (list, tuple)):
+    if lower is not None and (not isinstance(lower, (list, tuple)) or None in lower):
         raise SettingError(f"lower={lower!r}: a list of lower solvers, such as lower=[LocalSGD(), LFD()].")
     if getattr(asked, "step_size", None) == "auto":
         raise SettingError(
@@ -238,13 +240,11 @@ def complexity(
             "rounds": rounds,
             "seed": seed,
             "x0": x0,
-            "evaluate_every": max(1, rounds),
+            "evaluate_every": rounds,
             "runtime": InProcess(schedule="map"),
             "progress": False,
         }
     )
-    if rounds < 1:
-        raise SettingError(f"rounds={rounds}: count at least 1 round.")
     theorem = report(compiled, float(asked.smoothing), float(asked.accuracy), asked.starts).theorems[0]
     with whole():
         columns = tuple(_column(compiled, asked, one, theorem, settings) for one in lowers)
