@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -146,16 +147,13 @@ class Comparison(Shown):
         return "\n".join([*start, *lines[:-1], r"\bottomrule", r"\end{tabular}"])
 
     def _rows(self, problem: str, against: str | None) -> list[list[str]]:
-        sign = self._sign(problem)
+        found = {name: values[np.isfinite(values)] for name in self.solvers for values in [self.final(problem, name=name)]}
         if against is None:
-            medians = {name: _median(sign * self.final(problem, name=name)) for name in self.solvers}
-            against = min(medians, key=lambda name: (math.isnan(medians[name]), medians[name]))
-        else:
-            self._require_solver(against)
+            against = min(found, key=lambda name: self._sign(problem) * np.median(found[name]) if len(found[name]) else math.inf)
+        self._require_solver(against)
         rows = [["solver", "median f(x)", "quartiles", f"minus {against}, 95% interval", self.unit, "ended"]]
         for name in self.solvers:
-            cell, values = self._cell(problem, name), self.final(problem, name=name)
-            known = values[np.isfinite(values)]
+            cell, known = self._cell(problem, name), found[name]
             if not len(known):
                 rows.append([name, "none", "", "", "", "does not fit" if cell.refused else _ended(cell)])
                 continue
@@ -387,15 +385,8 @@ def _tex(text: str) -> str:
     return escaped.replace("-", "$-$") if text[:1] in "+-[" or text[:2] == "0 " else escaped
 
 
-def _median(values: np.ndarray) -> float:
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if len(known) else math.nan
-
-
 def _ended(cell: Cell) -> str:
-    counts: dict[str, int] = {}
-    for curve in cell.curves:
-        counts[curve.status] = counts.get(curve.status, 0) + 1
+    counts = Counter(curve.status for curve in cell.curves)
     return ", ".join(status if len(counts) == 1 else f"{status} ({count})" for status, count in counts.items())
 
 
