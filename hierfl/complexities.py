@@ -16,6 +16,7 @@ import numpy as np
 
 from hierfl.compiler.compiled_problem import GRADIENTS, PROJECTIONS, CountedProblem
 from hierfl.errors import LowerLevelWarning, SettingError
+from hierfl.inspect.argument_checks import require_whole
 from hierfl.jaxtools.interruption import whole
 from hierfl.language.printing.card import Card, Shown, call_text
 from hierfl.result import Result
@@ -215,13 +216,14 @@ def complexity(
         raise SettingError(
             f"problem={problem!r}: complexity() is asked of a hf.Problem, hf.complexity(problem, solver)."
         )
+    require_whole("rounds", rounds, 1)
     compiled = problem.compile()
     asked = solver if solver is not None else ZOHFL() if compiled.scope == "client" else FedRZO()
     if not isinstance(asked, (FedRZO, ZOHFL)):
         raise SettingError(
             f"solver={asked!r}: the papers' tables are about FedRZO(...) and ZOHFL(...): write one of these."
         )
-    if lower is not None and not isinstance(lower, (list, tuple)):
+    if lower is not None and (not isinstance(lower, (list, tuple)) or None in lower):
         raise SettingError(f"lower={lower!r}: a list of lower solvers, such as lower=[LocalSGD(), LFD()].")
     if getattr(asked, "step_size", None) == "auto":
         raise SettingError(
@@ -238,13 +240,11 @@ def complexity(
             "rounds": rounds,
             "seed": seed,
             "x0": x0,
-            "evaluate_every": max(1, rounds),
+            "evaluate_every": rounds,
             "runtime": InProcess(schedule="map"),
             "progress": False,
         }
     )
-    if rounds < 1:
-        raise SettingError(f"rounds={rounds}: count at least 1 round.")
     theorem = report(compiled, float(asked.smoothing), float(asked.accuracy), asked.starts).theorems[0]
     with whole():
         columns = tuple(_column(compiled, asked, one, theorem, settings) for one in lowers)
@@ -293,10 +293,11 @@ def _printed(compiled: Any, solver: Any, lower: Any, theorem: Theorem) -> dict[s
         return {"rounds": HFL_ROUNDS, "lower steps of a client": HFL_STEPS}
     constants = report(compiled, float(solver.smoothing), float(solver.accuracy), solver.starts).constants
     mu, smooth = (float(constants.get(f"{name}_F", constants.get(f"{name}_h", 0.0))) for name in ("mu", "L"))
+    of_a_call, in_all = ROUNDS.get(type(lower), (None, None))
     known = {
         "rounds of the upper level": UPPER_ROUNDS,
-        "rounds of a lower call": lower_rounds(lower),
-        "rounds in all": total_rounds(lower),
+        "rounds of a lower call": of_a_call,
+        "rounds in all": in_all,
         "lower projections": lower_projections(lower, mu, smooth),
     }
     return {what: order.said(m, horizon) for what, order in known.items() if order is not None}
@@ -356,28 +357,16 @@ HFL_ROUNDS = "O((L_0 sqrt(n) / eta + L_0^2 n + n^2 / eta^2)^2 eps^-2)"
 HFL_STEPS = "O((L_0 sqrt(n) / eta + L_0^2 n + n^2 / eta^2)^3 eps^-3)"
 
 
-def lower_rounds(lower: object) -> Order | None:
-    """Rounds of communication in a call of a federated lower solver ([2S] Table 2); T of the last round, T_r = m^-1 (r + 1)^(2/3)."""
-    if isinstance(lower, LocalSGD):
-        return Order("m", lambda m, k: m)
-    if isinstance(lower, FedAC):
-        return Order("m^(1/3)", lambda m, k: m ** (1 / 3))
-    if isinstance(lower, LFD):
-        return Order(
-            "m^(1/3) T^(1/3)", lambda m, k: m ** (1 / 3) * (UPPER_ROUNDS.value(m, k) ** (2 / 3) / m) ** (1 / 3)
-        )
-    return None
-
-
-def total_rounds(lower: object) -> Order | None:
-    """Rounds of communication of both levels together ([NN] Table 1, [2S] Tables 2 and 3); None where no table has the solver."""
-    if isinstance(lower, LocalSGD):
-        return Order("m^(7/4) K^(3/4)", lambda m, k: m**1.75 * k**0.75)
-    if isinstance(lower, FedAC):
-        return Order("m^(13/12) K^(3/4)", lambda m, k: m ** (13 / 12) * k**0.75)
-    if isinstance(lower, LFD):
-        return Order("(m K)^(11/12)", lambda m, k: (m * k) ** (11 / 12))
-    return UPPER_ROUNDS if type(lower) is ProjectionMethod else None
+# Rounds of communication of a call ([2S] Table 2; T of the last round, T_r = m^-1 (r + 1)^(2/3)), and of both levels together ([NN] Table 1, [2S] Tables 2, 3)
+ROUNDS: dict[type, tuple[Order | None, Order | None]] = {
+    LocalSGD: (Order("m", lambda m, k: m), Order("m^(7/4) K^(3/4)", lambda m, k: m**1.75 * k**0.75)),
+    FedAC: (Order("m^(1/3)", lambda m, k: m ** (1 / 3)), Order("m^(13/12) K^(3/4)", lambda m, k: m ** (13 / 12) * k**0.75)),
+    LFD: (
+        Order("m^(1/3) T^(1/3)", lambda m, k: m ** (1 / 3) * (UPPER_ROUNDS.value(m, k) ** (2 / 3) / m) ** (1 / 3)),
+        Order("(m K)^(11/12)", lambda m, k: (m * k) ** (11 / 12)),
+    ),
+    ProjectionMethod: (None, UPPER_ROUNDS),
+}
 
 
 def lower_projections(lower: object, mu: float, smooth: float) -> Order | None:

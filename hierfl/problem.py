@@ -429,6 +429,11 @@ class Problem:
 
         if certificate not in (None, "global"):
             raise SettingError(f"unknown certificate {certificate!r} of reference: {near_names(str(certificate), ('global',))} None proves nothing.")
+        for_proofs, for_searches = {"gap": gap != 1e-6, "time_limit": time_limit != 60.0}, {"restarts": restarts != 8}
+        ignored = [name for name, given in (for_searches if certificate else for_proofs).items() if given]
+        if ignored:
+            kind = "searches, which have no certificate" if certificate else 'proofs: write certificate="global" beside it'
+            raise SettingError(f"{ignored[0]}= of reference is for {kind}.")
         compiled = self.compile(progress=progress)
         require_nonempty(compiled)
         if certificate is None:

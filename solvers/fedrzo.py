@@ -119,7 +119,7 @@ class BoundFedRZObl(ZerothOrderSteps):
         monitor = RoundMonitor.quiet(x, self.lower).with_federation(answers, self.lower, self.clock(clients.round))
         y = answers.y[0] if self.settings.estimator == "forward" else jnp.mean(answers.y, axis=0)
         x, record = self.averaged(clients, x, delayed, monitor, v, y)  # lines 6 to 11
-        return FedRZOState(x, answers.y[0], ledger), record
+        return FedRZOState(x, y, ledger), record
 
     def _answers(self, clients: Clients, x: Array, v: Directions, start: Array, key: Array) -> LowerAnswer:
         """y at x and at each shifted x, by the lower-level federated solver."""

@@ -92,6 +92,12 @@ def test_samples_that_are_answered_one_by_one() -> None:
     assert "m K / ln(1 / (1 - kappa^-2))" in str(table)
 
 
+def test_calls_from_several_threads_are_all_counted() -> None:
+    """32 rows at two points, of each of three clients; side by side they are heard from several threads at once."""
+    table = hf.complexity(declared("sample"), FedRZO(batch_size=32), lower=[ProjectionMethod(steps=5)], rounds=1)
+    assert counted(table) == predicted(table) == [(3 * 2 * 32 * 6, 3 * 2 * 32 * 7)]
+
+
 def test_where_nothing_is_known_or_counted_it_is_said() -> None:
     table = hf.complexity(declared("federation", boxed=False), lower=[Exact(), LFD()], rounds=1)
     assert counted(table) == [(None, None), (2 * (3 * 50 + 3), 0)]
@@ -109,7 +115,10 @@ def test_where_nothing_is_known_or_counted_it_is_said() -> None:
         ({"solver": FedAvg(0.1)}, "FedRZO"),
         ({"lower": []}, "at least one"),
         ({"problem": 3}, "problem=3: .* hf.Problem"),
-        ({"rounds": 0}, "at least 1 round"),
+        ({"rounds": 0}, "rounds=0: a whole number of at least 1"),
+        ({"rounds": "5"}, "rounds='5'"),
+        ({"rounds": None}, "rounds=None"),
+        ({"lower": [None]}, "lower=.None.: a list of lower solvers"),
         ({"lower": LFD()}, "a list of lower solvers"),
         ({"solver": FedRZO(step_size="auto")}, "trial runs"),
     ],

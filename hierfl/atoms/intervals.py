@@ -6,7 +6,7 @@ seen to be nonnegative; products of nonzero numbers by one unit in the last plac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,12 +124,11 @@ def matmul(left: Interval, right: Interval) -> Interval:
 
     Exact in sign where one factor is a point or both are nonnegative; else by midpoint and radius (Rump, 1999).
     """
-    if left.is_point and left.is_bounded:
-        return _point_times(left.lo, right)
-    if right.is_point and right.is_bounded:
-        transposed = _point_times(_transposed(right.lo), Interval(_transposed(left.lo), _transposed(left.hi)))
-        return Interval(_transposed(transposed.lo), _transposed(transposed.hi))
     count = left.shape[-1]
+    if left.is_point and left.is_bounded:
+        return _point_times(left.lo, right, count, lambda matrix, ends: matrix @ ends)
+    if right.is_point and right.is_bounded:
+        return _point_times(right.lo, left, count, lambda matrix, ends: ends @ matrix)
     if (left.lo >= 0).all() and (right.lo >= 0).all() and left.is_bounded and right.is_bounded:
         return Interval(left.lo @ right.lo, left.hi @ right.hi).widened(2 * (count + 2) * EPS)
     if not (left.is_bounded and right.is_bounded):
@@ -141,30 +140,22 @@ def matmul(left: Interval, right: Interval) -> Interval:
     return bounded(a @ b - radius, a @ b + radius)
 
 
-def _point_times(matrix: Any, right: Interval) -> Interval:
+def _point_times(matrix: Any, other: Interval, count: int, product: Callable[[Any, Any], Any]) -> Interval:
+    """A ``product``, of sums over ``count`` places, with a known matrix on either side."""
     positive, negative = 0.5 * (abs(matrix) + matrix), 0.5 * (matrix - abs(matrix))
-    lo = _finite_product(positive, right.lo, -np.inf) + _finite_product(negative, right.hi, -np.inf)
-    hi = _finite_product(positive, right.hi, np.inf) + _finite_product(negative, right.lo, np.inf)
-    slack = 2 * (matrix.shape[-1] + 2) * EPS
-    below = slack * (positive @ _finite(np.abs(right.lo)) - negative @ _finite(np.abs(right.hi)))
-    above = slack * (positive @ _finite(np.abs(right.hi)) - negative @ _finite(np.abs(right.lo)))
-    return bounded(lo - below, hi + above)
+    slack = 2 * (count + 2) * EPS
 
+    def end(low: np.ndarray, high: np.ndarray, infinity: float) -> np.ndarray:
+        exact = product(positive, _finite(low)) + product(negative, _finite(high))
+        size = product(positive, _finite(np.abs(low))) - product(negative, _finite(np.abs(high)))
+        reached = product(positive, 1.0 * np.isinf(low)) - product(negative, 1.0 * np.isinf(high))  # 0 times an infinite end is 0
+        return np.where(reached > 0, infinity, exact + np.copysign(slack, infinity) * size)
 
-def _finite_product(matrix: Any, ends: np.ndarray, infinity: float) -> np.ndarray:
-    """``matrix @ ends`` where an infinite end matters only against a nonzero entry."""
-    if np.isfinite(ends).all():
-        return matrix @ ends
-    reached = (abs(matrix) > 0).astype(float) @ np.isinf(ends).astype(float)
-    return np.where(reached > 0, infinity, matrix @ _finite(ends))
+    return bounded(end(other.lo, other.hi, -np.inf), end(other.hi, other.lo, np.inf))
 
 
 def _finite(array: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(array), array, 0.0)
-
-
-def _transposed(array: Any) -> Any:
-    return array if array.ndim < 2 else array.T if array.ndim == 2 else np.swapaxes(array, -1, -2)
 
 
 def _sum(a: np.ndarray, b: np.ndarray, direction: float) -> np.ndarray:

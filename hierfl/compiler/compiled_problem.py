@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, fields, replace
+from threading import Lock
 from typing import Any
 
 import jax
@@ -193,6 +194,7 @@ class CountedProblem(CompiledProblem):
     """
 
     tally: Counter[str] = field(default_factory=Counter, kw_only=True)
+    counting: Lock = field(default_factory=Lock, kw_only=True)  # programs call from several threads
 
     @classmethod
     def of(cls, compiled: CompiledProblem) -> CountedProblem:
@@ -232,6 +234,7 @@ class CountedProblem(CompiledProblem):
         """Count a call; what it is ``given`` goes along, so that of calls side by side each is heard."""
 
         def heard(share: np.ndarray, *_: np.ndarray) -> None:
-            self.tally[name] += float(share)  # type: ignore[assignment]
+            with self.counting:
+                self.tally[name] += float(share)  # type: ignore[assignment]
 
         jax.debug.callback(heard, share, *(jnp.ravel(leaf)[:1] for leaf in jax.tree.leaves(given)))

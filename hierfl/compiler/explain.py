@@ -234,15 +234,16 @@ def _per_pass(function: Any, argument: Any, by_sample: bool) -> str:
 
 
 def _data(compiled: CompiledProblem) -> Lowered:
-    tables = compiled.static_data.clients.tables
-    rows = ", ".join(str(int(table.counts.sum())) for table in tables) or "no"
-    columns = [column for table in tables for column in table.values.values()]
+    clients, server = compiled.static_data.clients.tables, getattr(compiled.static_data.server, "tables", ())
+    rows, own = (", ".join(str(int(table.counts.sum())) for table in tables) for tables in (clients, server))
+    columns = [column for table in (*clients, *server) for column in table.values.values()]
     on_disk = sum(column.nbytes for column in columns if isinstance(column, Stored))
     inside = sum(int(column.nbytes) for column in columns) - on_disk
     cost = f"{inside:,} bytes in memory" + (f", {on_disk:,} on disk" if on_disk else "")
     count = compiled.num_clients
     away = ["held elsewhere, invented here to choose programs by"] if compiled.elsewhere else []
-    how = "; ".join([f"{count} client{'s' * (count > 1)}, {rows} rows", *away, *_rules(compiled)])
+    held = [f"{count} client{'s' * (count > 1)}, {rows or 'no'} rows", *([f"the server, {own} rows"] if own else [])]
+    how = "; ".join([*held, *away, *_rules(compiled)])
     return Lowered("data", how, cost)
 
 

@@ -55,14 +55,21 @@ class ByVariable(dict[Any, Any]):
         return repr({_name(variable): value for variable, value in self.items()})
 
     def __missing__(self, key: Any) -> Any:
-        for variable, value in self.items():  # results that were loaded go by names
-            if _name(variable) == _name(key) and str in (type(key), type(variable)):
-                return value
+        if key in self:
+            return next(value for variable, value in self.items() if _name(variable) == _name(key))
         raise DataError(f"{_label(key)} is none of these variables: {near_names(_name(key), map(_name, self))}")
+
+    def __contains__(self, key: Any) -> bool:  # results that were loaded go by names
+        return super().__contains__(key) or any(_name(own) == _name(key) and str in (type(key), type(own)) for own in self)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        if key in self:
+            return self[key]
+        return default
 
 
 def _name(variable: Any) -> Any:
-    return variable.name() if isinstance(variable, cp.Variable) else variable
+    return variable.name() if hasattr(variable, "id") else variable
 
 
 def _label(key: Any) -> str:
@@ -127,18 +134,19 @@ class Layout:
         """
         names = ", ".join(v.name() for v in self.variables)
         if isinstance(value, Mapping):
-            by_id = {getattr(key, "id", key): array for key, array in value.items()}
-            by_name = {key: array for key, array in value.items() if isinstance(key, str)}
-            labels = {getattr(key, "id", key): key.name() if hasattr(key, "id") else key for key in value}
-            every = [*self.declared, *(name for name, _, _ in self.same)]
-            known = {v.id for v in every} | {v.name() for v in every}
-            for key in by_id:
-                if key not in known:
-                    raise DataError(_not_among(what, labels[key], [v.name() for v in every]))
-            missing = [v.name() for v in self.declared if v.id not in by_id and v.name() not in by_name]
+            every, given = [*self.declared, *(name for name, _, _ in self.same)], dict[int, Any]()
+            known = {key: v.id for v in every for key in (v.id, v.name())}
+            for key, array in value.items():
+                place = known.get(getattr(key, "id", key))
+                if place is None:
+                    raise DataError(_not_among(what, _name(key), [v.name() for v in every]))
+                if place in given:
+                    raise DataError(f"{what} is given twice for {_name(key)!r}, by the variable and by its name: leave one out.")
+                given[place] = array
+            missing = [v.name() for v in self.declared if v.id not in given]
             if missing:
                 raise DataError(f"{what} has no value for {', '.join(missing)}: give {{variable: array}} for {names}.")
-            arrays = [by_id.get(v.id, by_name.get(v.name())) for v in self.declared]
+            arrays = [given[v.id] for v in self.declared]
         elif len(self.variables) > 1:
             raise DataError(f"{what} must be a mapping {{variable: array}} for the variables {names}.")
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -97,8 +98,8 @@ class Comparison(Shown):
 
     def final(self, problem: str | None = None, *, name: str) -> Float[np.ndarray, " seeds"]:
         """f at the answers of a solver's runs, by seed; NaN for a run without one, and where no answer is feasible."""
-        cell = self._cell(self._problem(problem), name)
-        return np.array([curve.final for curve in cell.curves]) if cell.curves else np.full(len(self.seeds), np.nan)
+        found = {curve.seed: curve.final for curve in self._cell(self._problem(problem), name).curves}
+        return np.array([found.get(seed, math.nan) for seed in self.seeds])
 
     def difference(self, one: str, other: str, problem: str | None = None) -> PairedDifference:
         """How much larger f is at the answers of ``one`` than at those of ``other``, seed by seed: the median, and its bootstrap interval (95%).
@@ -146,16 +147,13 @@ class Comparison(Shown):
         return "\n".join([*start, *lines[:-1], r"\bottomrule", r"\end{tabular}"])
 
     def _rows(self, problem: str, against: str | None) -> list[list[str]]:
-        sign = self._sign(problem)
+        found = {name: values[np.isfinite(values)] for name in self.solvers for values in [self.final(problem, name=name)]}
         if against is None:
-            medians = {name: _median(sign * self.final(problem, name=name)) for name in self.solvers}
-            against = min(medians, key=lambda name: (math.isnan(medians[name]), medians[name]))
-        else:
-            self._require_solver(against)
+            against = min(found, key=lambda name: self._sign(problem) * np.median(found[name]) if len(found[name]) else math.inf)
+        self._require_solver(against)
         rows = [["solver", "median f(x)", "quartiles", f"minus {against}, 95% interval", self.unit, "ended"]]
         for name in self.solvers:
-            cell, values = self._cell(problem, name), self.final(problem, name=name)
-            known = values[np.isfinite(values)]
+            cell, known = self._cell(problem, name), found[name]
             if not len(known):
                 rows.append([name, "none", "", "", "", "does not fit" if cell.refused else _ended(cell)])
                 continue
@@ -197,7 +195,7 @@ class Comparison(Shown):
         for curve, own in zip(curves, places):
             values = sign * np.fmin.accumulate(sign * curve.value) if best else curve.value
             found = values[np.maximum(np.searchsorted(own, at, side="right") - 1, 0)]
-            rows.append(np.where((at >= own[0]) & (at <= own[-1]), found, np.where(at > own[-1], values[-1], np.nan)))
+            rows.append(np.where(at >= own[0], found, np.nan))
         with np.errstate(all="ignore"):
             stacked = np.array(rows) if rows else np.full((1, 0), np.nan)
             shown = np.isfinite(stacked).any(axis=0)
@@ -230,6 +228,7 @@ class Comparison(Shown):
             raise SettingError(f"tolerance={tolerance!r}: a share of the way, in (0, 1), such as 1e-3.")
         if unknown := [name for name in best or {} if name not in self.problems]:
             raise SettingError(f"best: there is no problem {unknown[0]!r}; there are {', '.join(self.problems)}.")
+        least_taken = 1e-9 if self.unit == "seconds" else 1.0  # where the start is good enough: ratios are taken of it
         fitting = [name for name in self.solvers if any(not self.cells[problem, name].refused for problem in self.problems)]
         column, took = AXES[self.unit], {name: np.full((len(self.problems), len(self.seeds)), np.inf) for name in fitting}
         for row, problem in enumerate(self.problems):
@@ -239,14 +238,14 @@ class Comparison(Shown):
             least = min(seen, default=math.nan)
             if problem in (best or {}):
                 least = min(least, sign * (best or {})[problem])
-            for place in range(len(self.seeds)):
-                own = {name: cell.curves[place] for name, cell in cells.items() if len(cell.curves) > place}
+            for place, seed in enumerate(self.seeds):
+                own = {name: curve for name, cell in cells.items() for curve in cell.curves if curve.seed == seed}
                 starts = [sign * curve.value[np.isfinite(curve.value)][0] for curve in own.values() if np.isfinite(curve.value).any()]
                 goal = least + tolerance * (max(starts, default=math.nan) - least)
                 for name, curve in own.items():
                     there = np.flatnonzero(sign * curve.value <= goal)
                     if len(there) and column in curve.counts:
-                        took[name][row, place] = max(curve.counts[column][there[0]], 1.0)
+                        took[name][row, place] = max(curve.counts[column][there[0]], least_taken)
         return took
 
     def performance_profile(self, tolerance: float = 1e-3, best: Mapping[str, float] | None = None) -> dict[str, Profile]:
@@ -296,8 +295,8 @@ class Comparison(Shown):
     @property
     def _limits(self) -> str:
         """The budgets, in words."""
-        told = list(dict.fromkeys(map(str, self.budgets.values())))
-        return told[0] if len(told) == 1 else f"{told[0]} to {max(told, key=len)}, by problem"
+        told = list(dict.fromkeys(map(str, sorted(self.budgets.values(), key=lambda one: one.limits[self.unit]))))
+        return told[0] if len(told) == 1 else f"{told[0]} to {told[-1]}, by problem"
 
     def _sign(self, problem: str) -> float:
         return 1.0 if self.senses[problem] == "minimize" else -1.0
@@ -383,18 +382,11 @@ class Profile:
 def _tex(text: str) -> str:
     """Words and numbers as LaTeX sets them as text."""
     escaped = "".join(f"\\{c}" if c in "&%$#_{}" else {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}.get(c, c) for c in text)
-    return escaped.replace("-", "$-$") if text[:1] in "+-[" or text[:2] == "0x" else escaped
-
-
-def _median(values: np.ndarray) -> float:
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if len(known) else math.nan
+    return escaped.replace("-", "$-$") if text[:1] in "+-[" or text[:2] == "0 " else escaped
 
 
 def _ended(cell: Cell) -> str:
-    counts: dict[str, int] = {}
-    for curve in cell.curves:
-        counts[curve.status] = counts.get(curve.status, 0) + 1
+    counts = Counter(curve.status for curve in cell.curves)
     return ", ".join(status if len(counts) == 1 else f"{status} ({count})" for status, count in counts.items())
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
+from hierfl.atoms.intervals import Interval, matmul
 from hierfl.compiler.expressions.program import Program
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -279,3 +280,15 @@ def test_the_entropy_has_a_second_derivative_where_eigenvalues_meet() -> None:
     _, bend = jax.jvp(jax.grad(entropy), (near,), (direction,))
     assert bend[0, 1] == pytest.approx(-direction[0, 1] / 2, rel=1e-8)
     assert bend[0, 2] == pytest.approx(-direction[0, 2] * np.log(2.5) / 3, rel=1e-12)
+
+
+@pytest.mark.parametrize(("left", "right"), [((2, 2, 3), (3,)), ((3,), (2, 3, 2)), ((4, 2, 3), (3, 2)), ((2, 3), (3,))])
+@pytest.mark.parametrize("known", [0, 1])
+def test_a_product_of_stacked_matrices_is_enclosed(left: tuple[int, ...], right: tuple[int, ...], known: int) -> None:
+    """One factor is known, entries of the other lie between two values; the product is NumPy's."""
+    rng = np.random.default_rng(0)
+    factors = [rng.standard_normal(left), rng.standard_normal(right)]
+    given = [Interval.of(value) if place == known else Interval(value - 1e-9, value + 1e-9) for place, value in enumerate(factors)]
+    found, exact = matmul(*given), factors[0] @ factors[1]
+    assert found.shape == exact.shape
+    assert ((found.lo < exact) & (exact < found.hi) & (found.hi - found.lo < 1e-7)).all()

@@ -107,3 +107,11 @@ def test_an_iterated_projection_is_exact_to_its_tolerance_only() -> None:
     assert level.method is not None and level.method.explain(None).startswith(
         "solved to 1e-06 by projection: asked for"
     )
+
+
+def test_data_of_the_server_are_counted() -> None:
+    x, a, b = cp.Variable(2, name="x"), hf.Sample(2, name="a"), hf.Sample(2, name="b")
+    objective = hf.Minimize(clients=hf.E(cp.sum_squares(x - a)), server=hf.E(cp.sum_squares(x - b)))
+    held = hf.Federation([hf.Client({a: np.ones((5, 2))})], server=hf.Client({b: np.ones((700, 2))}))
+    (data,) = hf.Problem(objective, federation=held).explain()["data"]
+    assert (data.how, data.cost) == ("1 client, 5 rows; the server, 700 rows", f"{705 * 2 * 8:,} bytes in memory")

@@ -25,6 +25,7 @@ from hierfl.solvers import (
     LocalSGD,
     ProjectedSGD,
 )
+from hierfl.solvers.lower import Exact
 from hierfl.solvers.parts import client_oracle
 from hierfl.solvers.parts.directions import Directions, estimate, shifts_of, slopes
 from tests.draws import directions, row_numbers, split
@@ -101,6 +102,16 @@ def test_client_scope_answers_by_itself_from_its_last_answer(x64: None) -> None:
 
 
 # --- known answers -----------------------------------------------------------------------------------------------
+
+
+def test_the_y_of_a_run_belongs_to_its_x() -> None:
+    """y(x) = x; around x it was asked for at a distance of eta = 0.5."""
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(y - 1)), hf.ArgMin(y, cp.sum_squares(y - x)))
+    for estimator in ("forward", "central"):
+        solver = FedRZO(smoothing=0.5, step_size=1e-9, estimator=estimator, lower=Exact())
+        result = problem.solve(solver, rounds=2, x0=np.zeros(2), metrics={"off": lambda x, y: np.abs(y - x).max()}, evaluate_every=1, progress=False)
+        assert max(result.metrics["off"]) < 1e-7
 
 
 def test_large_followers_one_after_another_or_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:

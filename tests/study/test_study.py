@@ -301,6 +301,20 @@ def test_profiles_count_first_times() -> None:
         found.plot("p", axis="seconds")
 
 
+def test_profiles_in_seconds_tell_parts_of_one_apart() -> None:
+    """a comes there in 0.1 s, b in 0.8 s, which is eight times as long; c begins there."""
+    told = {"a": [0.0, 0.1], "b": [0.0, 0.8], "c": [0.0, 0.5]}
+    values = {"a": [1.0, 0.0], "b": [1.0, 0.0], "c": [0.0, 0.0]}
+    cells = {(problem, name): Cell((Curve(0, "completed", {"seconds": np.array(took)}, np.array(values[name]), 0.0),)) for problem in "pq" for name, took in told.items()}
+    budgets = {"p": hf.Budget(seconds=100), "q": hf.Budget(seconds=2)}
+    found = Comparison(cells, budgets, (0,), dict.fromkeys("pq", "minimize"), dict.fromkeys("pq", (1, 1)))
+    assert found.solved()["a"][0, 0] == 0.1 and found.solved()["b"][0, 0] == 0.8
+    ratios = Comparison({pair: cell for pair, cell in cells.items() if pair[1] != "c"}, *list(vars(found).values())[1:]).performance_profile()
+    assert [ratios["a"](1), ratios["b"](7.9), ratios["b"](8.1)] == [1.0, 0.0, 1.0]
+    assert found.performance_profile()["c"](1) == 1.0 and np.isfinite(found.performance_profile()["a"].at).all()
+    assert str(found).startswith("each run: Budget(seconds=2) to Budget(seconds=100), by problem")
+
+
 def test_a_card_has_what_each_solver_came_to() -> None:
     title, *rows = repr(by_hand()).splitlines()
     assert title == "2 solvers, 3 seeds each, Budget(values=100)"
@@ -330,6 +344,20 @@ def half_empty() -> hf.Problem:
     """Y(x) is empty left of x = 1.5."""
     x, y = cp.Variable(name="x"), cp.Variable(name="y")
     return hf.Problem(hf.Minimize(clients=cp.square(x) + y), hf.ArgMin(y, cp.square(y - 3), [y >= 1, y <= x - 0.5]), [cp.abs(x) <= 4])
+
+
+def test_runs_are_paired_by_their_seeds() -> None:
+    """A run that diverged where f has no value is missing: seed 0 of b."""
+    ends = {"a": {0: 5.0, 1: 1.0, 2: 2.0}, "b": {1: 1.5, 2: 2.25}, "c": {2: 3.0}}
+    cells = {
+        ("p", name): Cell(tuple(Curve(seed, "completed", {"values": np.array([0.0, 10.0 * seed + 1])}, np.array([9.0, end]), end) for seed, end in found.items()))
+        for name, found in ends.items()
+    }
+    found = Comparison(cells, {"p": hf.Budget(values=100)}, (0, 1, 2), {"p": "minimize"}, {"p": (1, 1)})
+    np.testing.assert_array_equal(found.final(name="b"), [np.nan, 1.5, 2.25])
+    assert found.difference("b", "a").median == 0.375 and found.difference("b", "a").pairs == 2
+    assert found.difference("c", "a").median == 1.0 and found.difference("c", "a").pairs == 1
+    np.testing.assert_array_equal(found.solved(0.5)["b"], [[np.inf, 11, 21]])
 
 
 def test_starts_are_where_f_has_values_and_a_method_that_leaves_them_is_told() -> None:

@@ -112,17 +112,15 @@ def _latex_of_entropy(pen: LatexPen, phrase: Phrase) -> Written:
     return Written(f"-{pen.times_function(argument, logarithm)}", SUM)
 
 
-def _latex_of_relative_entropy(pen: LatexPen, phrase: Phrase) -> Written:
-    left, right = phrase.args
-    quotient = rf"\log\left(\frac{{{pen.text(left)}}}{{{pen.text(right)}}}\right)"
-    return Written(pen.times_function(left, quotient), PRODUCT if not left.shape else ELEMENTWISE)
+def _times_its(function: str) -> Callable[[LatexPen, Phrase], Written]:
+    """The first argument times a function of all."""
 
+    def written(pen: LatexPen, phrase: Phrase) -> Written:
+        first = phrase.args[0]
+        factor = function % tuple(map(pen.text, phrase.args))
+        return Written(pen.times_function(first, factor), ELEMENTWISE if first.shape else PRODUCT)
 
-def _latex_of_x_exp_x(pen: LatexPen, phrase: Phrase) -> Written:
-    (argument,) = phrase.args
-    power = rf"\exp\left({pen.text(argument)}\right)"
-    place = PRODUCT if not argument.shape else ELEMENTWISE
-    return Written(pen.times_function(argument, power), place)
+    return written
 
 
 def _power_template(text: str) -> Template:
@@ -194,7 +192,7 @@ ROWS = (
         (cp.rel_entr,),
         lower=_relative_entropy,
         formula=entry_by_entry(_relative_entropy_formula),
-        spellings=(Spelling("rel_entr", latex=_latex_of_relative_entropy),),
+        spellings=(Spelling("rel_entr", latex=_times_its(r"\log\left(\frac{%s}{%s}\right)")),),
     ),
     AtomRow(
         (cp.kl_div,),
@@ -207,7 +205,7 @@ ROWS = (
         lower=lambda atom, value: value * jnp.exp(value),
         range=lambda atom, arguments: arguments[0] * bounded(*map(np.exp, (arguments[0].lo, arguments[0].hi))).widened(8 * EPS),
         formula=entry_by_entry(lambda v: v * sympy.exp(v)),
-        spellings=(Spelling("xexp", latex=_latex_of_x_exp_x),),
+        spellings=(Spelling("xexp", latex=_times_its(r"\exp\left(%s\right)")),),
     ),
     AtomRow((normcdf,), lower=lambda atom, value: special.ndtr(value), spellings=(Spelling("normcdf", latex=r"\Phi"),)),
 )

@@ -39,7 +39,7 @@ from hierfl.language.levels import LowerLevel, averages_of
 
 CLIENTS = 4  # that are looked at as they are
 ROWS = 64  # of a table in an average
-SCALARS = 10_000_000  # of a sample in a combination
+SCALARS, SCALARS_IN_PROGRAMS = 10_000_000, 2_000_000  # of the rows that are combined, or that an average is taken of
 FAR = 1e3  # where bounds are looked at that are infinite
 
 
@@ -98,27 +98,22 @@ def _generic_owner(
     own = {leaf: _generic_value(parameters[leaf], value, rng) for leaf, value in clients.public.items()}
     own |= {leaf: np.tensordot(weights, values, axes=1) for leaf, values in clients.parameters.items()}
     tables = [table for table in clients.tables if set(table.samples) & set(oracles.lower_samples)]
-    if oracles.scope == "sample":
-        for table in tables:
-            own |= _combined(table, rng)
-        return own, NO_ROWS
-    if not from_data:
-        return own, NO_ROWS
-    values: dict[int, Any] = {}
-    for table in tables:
-        values |= table.rows(rng.integers(table.size, size=ROWS))
-    weight: dict[int, Any] = {leaf: np.full(ROWS, 1.0 / ROWS) for leaf in values}
-    counts = {leaf: table.counts[0] for table in tables for leaf in table.samples}
-    return own, Rows(values, weight, counts)
+    rows = NO_ROWS
+    for table in tables if from_data or oracles.scope == "sample" else ():
+        weights, values = _combination(table, SCALARS if oracles.scope == "sample" else SCALARS_IN_PROGRAMS, rng)
+        if oracles.scope == "sample":
+            own |= {leaf: np.tensordot(weights, np.asarray(value), axes=1) for leaf, value in values.items()}
+        else:
+            rows = Rows(rows.values | values, rows.weights | dict.fromkeys(values, weights), rows.counts | dict.fromkeys(values, table.counts[0]))
+    return own, rows
 
 
-def _combined(table: Table, rng: np.random.Generator) -> dict[int, np.ndarray]:
-    """A combination of all rows, or of as many as are quickly read."""
+def _combination(table: Table, scalars: int, rng: np.random.Generator) -> tuple[Any, dict[int, Any]]:
+    """Weights of all rows, or of as many as are quickly read, and these: one row may be unlike all others."""
     row = sum(int(np.prod(column.shape[1:], dtype=int)) for column in table.values.values())
-    most = max(1, SCALARS // max(1, row))
+    most = max(1, scalars // max(1, row))
     chosen = np.arange(table.size) if table.size <= most else rng.choice(table.size, most)
-    weights = rng.dirichlet(np.ones(chosen.size))
-    return {leaf: np.tensordot(weights, np.asarray(rows), axes=1) for leaf, rows in table.rows(chosen).items()}
+    return rng.dirichlet(np.ones(chosen.size)), table.rows(chosen)
 
 
 def _generic_value(parameter: Parameter, value: Any, rng: np.random.Generator) -> np.ndarray:

@@ -55,8 +55,8 @@ def _check_array(array: np.ndarray | MappedRows, what: str) -> None:
     if array.dtype.kind != "f":
         return
     if array.ndim == 0:
-        if not np.isfinite(array):
-            raise DataError(f"{what} is {float(np.asarray(array))}; expected a finite number.")
+        if not abs(array) <= LARGEST:
+            raise DataError(f"{what} is {float(np.asarray(array))}; expected a finite number, whose square is one too.")
         return
     rows, most = _rows_at_once(array), min(LARGEST, float(np.finfo(array.dtype).max))
     blocks = ((start, array[start : start + rows]) for start in range(0, len(array), rows))
@@ -78,10 +78,9 @@ def _check_attributes(leaf: cp.Parameter, array: np.ndarray | MappedRows, what: 
 
     Raises ``DataError``, naming the attribute.
     """
-    declared = {name: value for name, value in leaf.attributes.items() if value is not None and value is not False}
     rows = _rows_at_once(array)
-    for start in range(0, len(array) if declared else 0, rows):
-        broken = _broken_attribute(declared, np.asarray(array[start : start + rows]))
+    for start in range(0, len(array) if _declared(leaf) else 0, rows):
+        broken = _broken_attribute(leaf, np.asarray(array[start : start + rows]))
         if broken is not None:
             raise DataError(f"{what} is declared {broken}, but its values are not.")
 
@@ -93,17 +92,28 @@ _HOLDS: dict[str, Callable[[np.ndarray, Any], Any]] = {
     "neg": lambda array, _: (array < 0).all(),
     "bounds": lambda array, ends: ((array >= ends[0]) & (array <= ends[1])).all(),
     "symmetric": lambda array, _: np.allclose(array, np.swapaxes(array, -1, -2)),
-    "PSD": lambda array, _: np.linalg.eigvalsh(array.astype(float)).min() >= -1e-9,
-    "NSD": lambda array, _: np.linalg.eigvalsh(array.astype(float)).max() <= 1e-9,
-    "diag": lambda array, _: not (array * (1 - np.eye(array.shape[-1]))).any(),
+    "PSD": lambda array, _: _is_semidefinite(array),
+    "NSD": lambda array, _: _is_semidefinite(-array),
+    "diag": lambda array, _: not array[..., ~np.eye(array.shape[-1], dtype=bool)].any(),
     "sparsity": lambda array, places: np.count_nonzero(array) <= np.count_nonzero(array[(..., *places)]),
     "integer": lambda array, _: np.array_equal(array, np.round(array)),
     "boolean": lambda array, _: np.isin(array, (0, 1)).all(),
 }
 
 
-def _broken_attribute(declared: dict[str, Any], array: np.ndarray) -> str | None:
-    """The first of the attributes that these values do not have, or None."""
+def _is_semidefinite(array: np.ndarray) -> bool:
+    """Whether no eigenvalue is below 0 by more than rounding of the largest."""
+    values = np.linalg.eigvalsh(array.astype(float))
+    return bool((values[..., 0] >= -1e-9 * np.abs(values).max(axis=-1)).all())
+
+
+def _declared(leaf: cp.Parameter) -> dict[str, Any]:
+    return {name: value for name, value in leaf.attributes.items() if value is not None and value is not False}
+
+
+def _broken_attribute(leaf: cp.Parameter, array: np.ndarray) -> str | None:
+    """The first of the declared attributes that these values do not have, or None."""
+    declared = _declared(leaf)
     implied = {"symmetric"} if declared.keys() & {"PSD", "NSD"} else set()
     return next((name for name, holds in _HOLDS.items() if name in declared.keys() | implied and not holds(array, declared.get(name))), None)
 
@@ -124,21 +134,27 @@ def _check_distribution(sample: Sample, law: Any, who: str) -> None:
         )
     if hasattr(law, "ppf"):
         with np.errstate(all="ignore"):  # SciPy divides by zero for the kurtosis of a law of one value
-            _check_univariate(sample, law, what)
+            low, high = _check_univariate(sample, law, what)
+        inner = law.ppf(np.random.default_rng(0).random((2, *sample.shape)))
     elif isinstance(law, type(stats.multivariate_normal(np.zeros(2)))):
         if np.shape(law.mean) != sample.shape:
             raise DataError(
                 f"{what}: the multivariate normal has dimension {np.shape(law.mean)}; expected {sample.shape}."
             )
+        low, high, inner = -LARGEST, LARGEST, law.rvs(2, 0).reshape(2, *sample.shape)
     else:
         raise DataError(
             f"{what}: {type(law).__name__} has no inverse CDF. Supported are univariate frozen scipy.stats distributions (array loc "
             f"and scale broadcast) and multivariate_normal."
         )
+    ends = np.clip(np.stack([np.broadcast_to(end, sample.shape) for end in (low, high)]), -LARGEST, LARGEST)
+    broken = _broken_attribute(sample, np.concatenate([ends, inner]))
+    if broken is not None:
+        raise DataError(f"{what} is declared {broken}, but values of its distribution are not.")
 
 
-def _check_univariate(sample: Sample, law: Any, what: str) -> None:
-    _check_support(sample, law, what)
+def _check_univariate(sample: Sample, law: Any, what: str) -> tuple[Any, Any]:
+    """Between which values a law lies that has a mean and the sample's shape; an end without probability is left out."""
     if not np.isfinite(law.mean()).all():
         raise DataError(f"{what}: {law.dist.name} has no finite mean, so its E does not exist.")
     try:
@@ -151,15 +167,8 @@ def _check_univariate(sample: Sample, law: Any, what: str) -> None:
         raise DataError(f"{what}: the distribution has shape {median.shape[1:]}; expected {sample.shape}.")
     if not np.isfinite(median).all():
         raise DataError(f"{what}: the distribution's median is not finite; are its parameters valid?")
-
-
-def _check_support(sample: Sample, law: Any, what: str) -> None:
-    low, high = (np.asarray(edge, dtype=float) for edge in law.support())
-    declared = sample.attributes
-    if (declared.get("nonneg") or declared.get("pos")) and (low < 0).any():
-        raise DataError(f"{what} is declared nonneg, but its distribution reaches below 0.")
-    if (declared.get("nonpos") or declared.get("neg")) and (high > 0).any():
-        raise DataError(f"{what} is declared nonpos, but its distribution reaches above 0.")
+    low, high = law.support()
+    return (np.nextafter(low, high), np.nextafter(high, low)) if isinstance(law.dist, stats.rv_continuous) else (low, high)
 
 
 def sample_value(sample: Sample, value: Any, who: str) -> Any:

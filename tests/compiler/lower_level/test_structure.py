@@ -8,6 +8,7 @@ import cvxpy as cp
 import jax
 import numpy as np
 import pytest
+from scipy.optimize import lsq_linear
 
 import hierfl as hf
 from hierfl.compiler.compiled_problem import CompiledProblem
@@ -70,6 +71,23 @@ def test_one_client_unlike_the_others(odd: int, coupled: bool) -> None:
         hessian = np.diag(own) + pairs
         np.testing.assert_allclose(y_, np.linalg.solve(hessian, np.full(N, 2.0)), rtol=1e-8)
         assert 0.99 * own.min() <= mu <= np.linalg.eigvalsh(hessian)[0] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("scope", ["client", "federation"])
+def test_one_row_unlike_the_others(scope: str) -> None:
+    """Of 10,000 rows one couples the entries of y: what holds for all others is no formula for its owner."""
+    rng, (clients, count, size) = np.random.default_rng(0), (50, 200, 6)
+    x, y, a, b = cp.Variable(size, name="x"), cp.Variable(size, name="y"), hf.Sample(size, name="a"), hf.Sample(name="b")
+    features, targets = np.eye(size)[rng.integers(size, size=(clients, count))], rng.standard_normal((clients, count))
+    features[20, 150] = 10 * rng.standard_normal(size)
+    level = hf.ArgMin(y, hf.E(cp.square(a @ y - b)) + cp.sum_squares(y - x), [cp.abs(y) <= 0.5], scope=scope)
+    held = hf.Federation([hf.Client({a: own, b: out}) for own, out in zip(features, targets)])
+    found, _ = certificate(hf.Problem(hf.Minimize(clients=cp.sum(y)), level, federation=held).compile(), point := rng.standard_normal(size))
+    shape = (clients, count) if scope == "client" else (1, clients * count)
+    for y_, rows, out in zip(found, features.reshape(*shape, size), targets.reshape(shape)):
+        weight = np.sqrt(shape[1])
+        matrix, right = np.vstack([rows / weight, np.eye(size)]), np.concatenate([out / weight, point])
+        np.testing.assert_allclose(y_, lsq_linear(matrix, right, (-0.5, 0.5), tol=1e-14).x, atol=1e-7)
 
 
 @pytest.mark.parametrize("scope", ["federation", "client"])

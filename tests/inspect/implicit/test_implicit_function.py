@@ -189,6 +189,22 @@ def test_a_value_for_another_variable_is_named() -> None:
             problem.implicit({key: 1.0})
 
 
+def test_two_values_for_one_variable_are_refused() -> None:
+    x, w = cp.Variable(2, name="x"), cp.Variable(name="w")
+    problem = hf.Problem(hf.Minimize(server=cp.sum_squares(x) + cp.square(w)))
+    with pytest.raises(hf.DataError, match="x is given twice for 'x', by the variable and by its name"):
+        problem.implicit({x: [1.0, 2.0], "x": [5.0, 6.0], w: 0.0})
+
+
+def test_values_by_variable_are_found_by_name_however_they_are_asked_for() -> None:
+    x, w = cp.Variable(2, name="x"), cp.Variable(name="w")
+    found = hf.Problem(hf.Minimize(server=cp.sum_squares(x) + cp.square(w))).implicit.project({x: [1.0, 2.0], w: 3.0})
+    for key in (w, "w"):
+        assert key in found and found[key] == found.get(key) == 3.0
+    for other in (cp.Variable(name="w"), "u", 0):
+        assert other not in found and found.get(other, 7.0) == 7.0
+
+
 def test_a_point_outside_x_is_refused_with_the_nearest() -> None:
     x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
     problem = hf.Problem(

@@ -261,8 +261,6 @@ def test_wrong_keys_are_named() -> None:
     for samples in (None, np.ones((3, 2)), [1], 3, {s: scipy.stats.norm}, {s: 3}):
         with pytest.raises(hf.DataError):
             hf.Client(samples)
-    with pytest.raises(hf.DataError, match="below 0"):
-        hf.Client({hf.Sample(name="s", nonneg=True): scipy.stats.norm()})
 
 
 def test_a_split_names_the_client_whose_parameter_is_wrong() -> None:
@@ -335,6 +333,53 @@ def test_attributes_are_checked_block_by_block(
     rows[6, 1] = bad
     with pytest.raises(hf.DataError, match=f"'u' of the client is declared {next(iter(attributes))}, but its values"):
         hf.Client({u: rows})
+
+
+@pytest.mark.parametrize(
+    ("attributes", "law", "wrong"),
+    [
+        ({"nonneg": True}, scipy.stats.expon(), scipy.stats.norm()),
+        ({"nonpos": True}, scipy.stats.uniform(-1.0, 1.0), scipy.stats.uniform(-0.5, 1.0)),
+        ({"pos": True}, scipy.stats.uniform(), scipy.stats.poisson(1.0)),
+        ({"bounds": [0, 1]}, scipy.stats.beta(2, 3), scipy.stats.uniform(0.5, 1.0)),
+        ({"integer": True}, scipy.stats.poisson(1.0), scipy.stats.norm()),
+        ({"boolean": True}, scipy.stats.bernoulli(0.5), scipy.stats.uniform()),
+    ],
+)
+def test_attributes_hold_for_all_values_of_a_distribution(attributes: dict, law: object, wrong: object) -> None:
+    u = hf.Sample(name="u", **attributes)
+    hf.Client({u: law})
+    with pytest.raises(hf.DataError, match=f"'u' of the client is declared {next(iter(attributes))}, but values of its distribution"):
+        hf.Client({u: wrong})
+
+
+def test_a_normal_vector_is_not_nonnegative() -> None:
+    with pytest.raises(hf.DataError, match="declared nonneg, but values of its distribution"):
+        hf.Client({hf.Sample(2, nonneg=True): scipy.stats.multivariate_normal([50.0, 50.0])})
+
+
+@pytest.mark.parametrize("attributes", [{"diag": True}, {"sparsity": ([0, 1], [0, 1])}])
+def test_zeros_that_are_declared_are_required(attributes: dict) -> None:
+    u = hf.Sample((2, 2), name="u", **attributes)
+    hf.Client({u: np.eye(2)[None]})
+    with pytest.raises(hf.DataError, match=f"declared {next(iter(attributes))}"):
+        hf.Client({u: np.array([np.eye(2), [[1.0, 0.0], [1e-3, 1.0]]])})
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+def test_definiteness_is_judged_by_the_size_of_a_matrix(scale: float) -> None:
+    root = np.random.default_rng(0).standard_normal((6, 2))
+    singular, u, v = scale * root @ root.T, hf.Sample((6, 6), PSD=True), hf.Sample((6, 6), NSD=True)
+    hf.Client({u: singular[None]})
+    hf.Client({v: -singular[None]})
+    for leaf, matrix in ((u, -singular), (v, singular), (u, scale * np.diag([1.0, 1, 1, 1, 1, -1e-6]))):
+        with pytest.raises(hf.DataError, match="declared [PN]SD"):
+            hf.Client({leaf: matrix[None]})
+
+
+def test_a_number_of_a_client_has_a_finite_square() -> None:
+    with pytest.raises(hf.DataError, match="is 1e.200; expected a finite number"):
+        hf.Client(parameters={hf.ClientParameter(name="rho"): 1e200})
 
 
 def test_definite_samples_in_half_precision() -> None:
