@@ -388,11 +388,11 @@ class Problem:
             SCIP (``pip install 'hierfl[global]'``) branches and bounds; for lower levels of linear and convex quadratic terms over rows, and for
             affine equilibria. Of several lower solutions the best for f is meant. Whole numbers among x need it.
         gap
-            How near to the bound f is to be, relative to 1 and to |f|.
+            For proofs: how near to the bound f is to be, relative to 1 and to |f|.
         time_limit
-            Seconds for a proof, None for no limit; at the limit, and at Ctrl-C, the best point and the bound so far are returned.
+            For proofs: seconds, None for no limit; at the limit, and at Ctrl-C, the best point and the bound so far are returned.
         restarts
-            Local searches, from the best points of a grid (one or two dimensions, X bounded) or of a Sobol sample.
+            For searches: how many, from the best points of a grid (one or two dimensions, X bounded) or of a Sobol sample.
         seed
             Seed of the sample.
         x0
@@ -411,7 +411,8 @@ class Problem:
         DeclarationError
             If X is empty.
         SettingError
-            If x has more than 100 scalars, of which none may be a whole number; both but with ``certificate="global"``.
+            If x has more than 100 scalars, of which none may be a whole number; both but with ``certificate="global"``. If what is for proofs
+            is asked of searches, or the other way round.
         LowerLevelError
             If f cannot be evaluated at any point tried, or at none of X.
         DivergedError

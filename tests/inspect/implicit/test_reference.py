@@ -217,3 +217,9 @@ def test_pairs_without_values_are_not_counted() -> None:
 def test_settings_of_convexity_are_named(asked: dict, named: str) -> None:
     with pytest.raises(hf.SettingError, match=named):
         nonsmooth_toy(1).implicit.convexity([1.0], **({"progress": False} | asked))
+
+
+def test_settings_of_proofs_and_of_searches_are_not_ignored_by_the_others() -> None:
+    for given in ({"gap": 1e-3}, {"time_limit": 5.0}, {"certificate": "global", "restarts": 3}):
+        with pytest.raises(hf.SettingError, match=f"{list(given)[-1]}= of reference is for"):
+            nonsmooth_toy(1).reference(**given)  # type: ignore[arg-type]
