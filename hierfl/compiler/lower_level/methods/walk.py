@@ -144,14 +144,14 @@ def one_of_two(condition: Bool[Array, ""], one: T, other: T) -> T:
     return jax.tree.map(partial(jax.lax.select, condition), one, other)
 
 
-def if_wanted(wanted: Array, compute: Callable[[], Array], otherwise: Array) -> Array:
-    """``compute()`` where it is wanted; side by side it is computed only if somebody wants it, where a branch always would be.
+def if_wanted(wanted: Array, compute: Callable[[Array], Array], otherwise: Array) -> Array:
+    """``compute(True)`` where it is wanted; side by side it is computed only if somebody wants it, where a branch always would be.
 
-    Nor is what it uses copied side by side, as the arguments of a branch are.
+    Nor is what it uses copied side by side, as the arguments of a branch are. What does not depend on its argument may be computed at any rate.
     """
 
     def once(state: tuple[Array, Array]) -> tuple[Array, Array]:
-        return jnp.zeros_like(state[0]), compute()
+        return jnp.zeros_like(state[0]), compute(state[0])
 
     return jax.lax.while_loop(lambda state: state[0], once, (wanted, otherwise))[1]
 
@@ -454,7 +454,7 @@ class NewtonSteps(Iteration[Safeguarded]):
         shrunk = jnp.where(fresh, 1.0, error / best)
         forcing = jnp.clip(0.5 * shrunk**2, 1e-6, 0.1)  # Eisenstat and Walker (1996), choice 2
 
-        def newton_step() -> Array:
+        def newton_step(_: Array) -> Array:
             return _newton_step(slope, self.operator, point, g, step, forcing, self.symmetric, taken > INEXACT)
 
         move = if_wanted(stepping & newton & again, newton_step, jnp.zeros_like(point))
@@ -482,8 +482,8 @@ def _newton_step(
     right = -step * derivative(g)
     hessian = jax.linearize(operator, point)[1]
 
-    def factorised() -> Array:
-        identity = jnp.eye(g.size, dtype=g.dtype)
+    def factorised(wanted: Array) -> Array:
+        identity = jnp.where(wanted, jnp.eye(g.size, dtype=g.dtype), 0.0)
         # pushed forward side by side, in one pass over the data that keeps nothing: linearised first, it would keep every row's slopes
         h = jax.jacfwd(operator)(point) if g.size <= DENSE_LIMIT else jax.lax.map(hessian, identity, batch_size=TOGETHER).T
         d = jax.lax.map(derivative, identity, batch_size=TOGETHER)  # which is symmetric
@@ -497,7 +497,7 @@ def _newton_step(
         return v - derivative(v - step * hessian(v))
 
     if g.size <= (DENSE_LIMIT if symmetric else KRYLOV_STEPS):
-        v = factorised()
+        v = factorised(jnp.ones((), bool))
     else:
         exact = exact & (g.size <= FACTORISED)
         limit = jnp.where(exact, 1, KRYLOV_STEPS if symmetric else KRYLOV_STEPS // RESTART)
