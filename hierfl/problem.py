@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from hierfl.runs import Runs
 
 
+GAP, TIME_LIMIT, RESTARTS = 1e-6, 60.0, 8  # of a reference, unless somebody says otherwise
+
+
 @suggests_names
 class Problem:
     """A bilevel, minimax or equilibrium problem, and who holds its data.
@@ -372,9 +375,9 @@ class Problem:
         self,
         *,
         certificate: str | None = None,
-        gap: float = 1e-6,
-        time_limit: float | None = 60.0,
-        restarts: int = 8,
+        gap: float = GAP,
+        time_limit: float | None = TIME_LIMIT,
+        restarts: int = RESTARTS,
         seed: int = 0,
         x0: Any = None,
         progress: bool = True,
@@ -430,11 +433,11 @@ class Problem:
 
         if certificate not in (None, "global"):
             raise SettingError(f"unknown certificate {certificate!r} of reference: {near_names(str(certificate), ('global',))} None proves nothing.")
-        for_proofs, for_searches = {"gap": gap != 1e-6, "time_limit": time_limit != 60.0}, {"restarts": restarts != 8}
-        ignored = [name for name, given in (for_searches if certificate else for_proofs).items() if given]
-        if ignored:
-            kind = "searches, which have no certificate" if certificate else 'proofs: write certificate="global" beside it'
-            raise SettingError(f"{ignored[0]}= of reference is for {kind}.")
+        if certificate is None and (gap, time_limit) != (GAP, TIME_LIMIT):
+            name = "gap" if gap != GAP else "time_limit"
+            raise SettingError(f'{name}= of reference is for proofs: write certificate="global" beside it.')
+        if certificate is not None and restarts != RESTARTS:
+            raise SettingError("restarts= of reference is for searches, which have no certificate.")
         compiled = self.compile(progress=progress)
         require_nonempty(compiled)
         if certificate is None:

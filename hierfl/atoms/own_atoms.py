@@ -50,6 +50,7 @@ def _drawn(argument: Any, sign: float) -> np.ndarray:
 @double_precision
 def _require_sound(atom: Any, row: AtomRow, v: list[np.ndarray]) -> None:
     def agrees(what: str, form: str, asked: Callable[..., Any], told: Any, *given: Any) -> None:
+        cause: Exception | None = None
         try:
             found = asked(*given)
             low, high = (np.squeeze(np.asarray(end, float)) for end in ((found.lo, found.hi) if isinstance(found, Interval) else (found, found)))
@@ -59,8 +60,8 @@ def _require_sound(atom: Any, row: AtomRow, v: list[np.ndarray]) -> None:
                 return
             fault = f"gives {found}, not {told}"
         except Exception as error:
-            fault = f"raises {type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        raise DeclarationError(f"{type(atom).__name__} at {', '.join(map(str, v))}: {what} {fault}. Write {form}, of the function that numeric is.")
+            cause, fault = error, f"raises {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        raise DeclarationError(f"{type(atom).__name__} at {', '.join(map(str, v))}: {what} {fault}. Write {form}, of the function that numeric is.") from cause
 
     noise, moves = ALIKE, [not argument.is_constant() for argument in atom.args]
     agrees("atom_row", "AtomRow(...), its spellings Spelling(...)", lambda: isinstance(row, AtomRow) and all(isinstance(each, Spelling) for each in row.spellings), True)

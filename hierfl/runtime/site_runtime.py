@@ -113,7 +113,7 @@ class SiteRuntime(MessageTreatment):
         super().__post_init__()
         name = type(self).__name__
         for setting, least in (("minimum", 1), ("patience", 0)):
-            if getattr(self, setting) < least:
+            if not getattr(self, setting) >= least:
                 raise SettingError(f"{name}({setting}={getattr(self, setting)!r}): at least {least}.")
         for setting in ("timeout", "largest"):
             if not getattr(self, setting) > 0:

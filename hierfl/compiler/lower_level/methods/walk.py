@@ -220,10 +220,13 @@ class AcceleratedSteps(Iteration[Extrapolated]):
     def depart(
         self, stand: Extrapolated, ahead: Array, point: Array, force: Array, slope: Any, stepping: Array
     ) -> Onward[Extrapolated]:
-        # where F grows much more than a step of this length allows (an exponential, until it overflows) a shorter one is taken from the last point
-        distance, difference = jnp.linalg.norm(point - stand.point), jnp.linalg.norm(force - stand.force)
-        over = ~(stand.step * difference <= 10 * distance + _tiny(point)) & jnp.isfinite(jnp.linalg.norm(stand.force))
-        step = jnp.where(over, 0.1 * stand.step, _safe_step(stand.step, point - stand.point, force - stand.force))
+        distance, difference, tiny = jnp.linalg.norm(point - stand.point), jnp.linalg.norm(force - stand.force), _tiny(point)
+        # a step that is longer than ||F(a) - F(b)|| allows, beyond rounding, is shortened; where it is much longer (an exponential, until it
+        # overflows), the next is taken from the last point again
+        long = stand.step * difference > 1.0001 * distance + tiny
+        over = ~(stand.step * difference <= 10 * distance + tiny) & jnp.isfinite(jnp.linalg.norm(stand.force))
+        step = jnp.where(long, 0.95 * distance / jnp.where(difference > 0, difference, 1.0), stand.step)
+        step = jnp.where(over, 0.1 * stand.step, step)
         y, force, point, momentum = one_of_two(
             over, (stand.point, stand.force, stand.point, jnp.ones_like(step)), (stand.y, force, point, stand.momentum)
         )
@@ -271,13 +274,6 @@ class ExtragradientSteps(Iteration[Halfway]):
         return Onward(Halfway(new_y, new_force, step, half, taken), onward, met | (~half & (taken >= self.limit)))
 
 
-def _safe_step(step: Float[Array, ""], moved: Array, changed: Array) -> Array:
-    """Shrink the step when ||F(a) - F(b)|| shows a Lipschitz constant above 1/step, beyond rounding."""
-    distance, difference = jnp.linalg.norm(moved), jnp.linalg.norm(changed)
-    violated = step * difference > 1.0001 * distance + _tiny(moved)
-    return jnp.where(violated, 0.95 * distance / jnp.where(difference > 0, difference, 1.0), step)
-
-
 def _tiny(like: Array) -> Array:
     """A length that rounding alone may make."""
     return jnp.asarray(1e-13 if like.dtype == jnp.float64 else 1e-6, like.dtype)
@@ -311,9 +307,9 @@ PATIENCE = 3  # Newton steps that may fail to count, one after another
 SAFE_STEPS = 50
 ROUGHLY = 3  # power steps
 KRYLOV_STEPS, RESTART = 400, 30
-INEXACT = 20  # Newton steps after which the matrix is factorised, up to so many scalars of y
-FACTORISED, TOGETHER = 1000, 32  # and so many of its columns are had side by side
-REFINED = 4
+INEXACT = 20  # Newton steps by products alone, after which a matrix is factorised
+FACTORISED, TOGETHER = 1000, 32  # its scalars of y at most, and how many of its columns are had side by side
+REFINED = 4  # times that a way without curvature is
 SHARES = (1.0, 0.1, 0.01, 1e-3)  # of 1 + |y|, how far other solutions are looked for
 
 
@@ -479,14 +475,17 @@ def _newton_step(
     derivative: Map, operator: Map, point: Array, g: Array, step: Array, forcing: Array, symmetric: bool, exact: Array
 ) -> Array:
     """dz for the normal map's value g at a point; 0 where it is not finite, which the next trial does not count."""
-    right = -step * derivative(g)
+    right, identity = -step * derivative(g), jnp.eye(g.size, dtype=g.dtype)
+    if g.size <= DENSE_LIMIT:
+        # pushed forward side by side, in one pass over the data that keeps nothing: linearised first, it would keep every row's slopes
+        h, d = jax.jacfwd(operator)(point), jax.vmap(derivative, out_axes=1)(identity)
+        v = jnp.linalg.solve(identity - d + step * (d @ h), right)
+        return _finite(v - step * (g + h @ v))
     hessian = jax.linearize(operator, point)[1]
 
     def factorised(wanted: Array) -> Array:
-        identity = jnp.where(wanted, jnp.eye(g.size, dtype=g.dtype), 0.0)
-        # pushed forward side by side, in one pass over the data that keeps nothing: linearised first, it would keep every row's slopes
-        h = jax.jacfwd(operator)(point) if g.size <= DENSE_LIMIT else jax.lax.map(hessian, identity, batch_size=TOGETHER).T
-        d = jax.lax.map(derivative, identity, batch_size=TOGETHER)  # which is symmetric
+        columns = jnp.where(wanted, identity, 0.0)
+        d, h = (jax.lax.map(multiply, columns, batch_size=TOGETHER).T for multiply in (derivative, hessian))
         return jnp.linalg.solve(identity - d + step * (d @ h), right)
 
     def product(u: Array) -> Array:
@@ -496,15 +495,14 @@ def _newton_step(
     def mixed(v: Array) -> Array:
         return v - derivative(v - step * hessian(v))
 
-    if g.size <= (DENSE_LIMIT if symmetric else KRYLOV_STEPS):
+    if not symmetric and g.size <= KRYLOV_STEPS:
         v = factorised(jnp.ones((), bool))
     else:
         exact = exact & (g.size <= FACTORISED)
-        limit = jnp.where(exact, 1, KRYLOV_STEPS if symmetric else KRYLOV_STEPS // RESTART)
         if symmetric:
-            v = derivative(cg(product, right, tol=forcing, maxiter=limit)[0])
+            v = derivative(cg(product, right, tol=forcing, maxiter=jnp.where(exact, 1, KRYLOV_STEPS))[0])
         else:
-            v = gmres(mixed, right, tol=forcing, restart=RESTART, maxiter=limit)[0]
+            v = gmres(mixed, right, tol=forcing, restart=RESTART, maxiter=jnp.where(exact, 1, KRYLOV_STEPS // RESTART))[0]
         if g.size <= FACTORISED:
             v = if_wanted(exact, factorised, v)
     return _finite(v - step * (g + hessian(v)))
