@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from types import FrameType
 
+from jax._src.core import reset_trace_state, trace_state_clean
+
 INTERRUPTED, TIME_IS_UP = "interrupted", "time limit reached"
 PATIENCE = 0.5  # seconds that work has to come to an end by itself, such as that of a round
 AGAIN = 0.05  # seconds until the main thread is interrupted once more
@@ -140,7 +142,7 @@ def heeded(until: float = math.inf, patience: float = math.inf, *, anew: bool = 
 
     Within another one, what that was asked is asked here as well, unless this begins ``anew``.
     """
-    here, before = threading.get_ident(), _OPEN.get(threading.get_ident(), ())
+    here, before, computes = threading.get_ident(), _OPEN.get(threading.get_ident(), ()), trace_state_clean()
     wish = Wish(until, patience, before[-1].asked if before and not anew else None)
     listens = (
         threading.current_thread() is threading.main_thread()
@@ -161,6 +163,8 @@ def heeded(until: float = math.inf, patience: float = math.inf, *, anew: bool = 
             _await_what_was_sent()
         if listens:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+        if computes:  # an interruption where JAX enters or leaves a trace has it trace whatever comes after
+            reset_trace_state()
 
 
 def _leave(thread: int, before: tuple[Wish, ...]) -> None:

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax._src import core
 
 import hierfl as hf
 from hierfl.compiler.programs import backends
@@ -115,6 +116,16 @@ def test_every_run_ends_with_a_result_soon(case: str, tmp_path: Path) -> None:
             assert result.status == ("time limit reached" if "time_limit" in kept else "interrupted")
             assert all(np.isfinite(np.asarray(x)).all() for x in (result.x, result.iterate))
             assert len(result.history["scalars"]) == result.settings["rounds_done"]
+
+
+def test_an_interruption_where_jax_enters_a_trace_leaves_it_computing() -> None:
+    """Else whatever the process does next is traced and has no values."""
+    traces: list[Any] = []
+    jax.jit(lambda x: traces.append(core.trace_ctx.trace) or x)(1.0)
+    with pytest.raises(CutShort), heeded():
+        core.set_current_trace(traces[0]).__enter__()
+        raise CutShort
+    assert float(jnp.ones(3).sum()) == 3.0
 
 
 def test_ctrl_c_ends_a_run_that_nobody_keeps_with_its_rounds() -> None:

@@ -22,7 +22,7 @@ from hierfl.compiler.programs.solve_program import solve_program
 
 Map = Callable[[Array], Array]
 TOLERANCE = 1e-9  # of y, relative, that is asked for unless somebody says otherwise
-LONG = 1e6  # ||y|| from which its rounding may hide that F is not met
+LONG = 1e6  # ||y|| from which its rounding may hide that F is not met, and is no excuse where no modulus is known
 
 
 class LowerSolution(NamedTuple):
@@ -184,7 +184,8 @@ def _judged(
     proved = (mu > 0) & wanted.exact_projection
     bound = jnp.where(proved, bound + 4 * jnp.finfo(y.dtype).eps * rounding, jnp.inf)
     # where rows are nearly dependent, what rounding in their data makes of a projection is no fault of y's
-    floor = _rounding_floor(y.dtype, length, pull, step) + 4 * jnp.finfo(y.dtype).eps * wanted.condition * length / step
+    excused = jnp.where(mu > 0, length, jnp.minimum(length, LONG))  # a longer y without a modulus is on its way to infinity, or in other units
+    floor = _rounding_floor(y.dtype, excused, pull, step) + 4 * jnp.finfo(y.dtype).eps * wanted.condition * excused / step
     met = jnp.where(
         mu > 0,
         error <= jnp.maximum(mu * tolerance * (1.0 + length), floor),

@@ -87,6 +87,8 @@ def chosen_method(structure: LowerStructure) -> ExactMethod:
         methods = [ParametricProgram, *methods]
     elif _is_curved_map(structure):  # of which each answer takes several programs
         methods = [SemismoothNewton, *methods]
+    elif ParametricProgram.is_slow(structure):
+        methods.sort(key=lambda method: method is ParametricProgram)
     if getattr(structure.level, "selection", None) is not None:
         methods.insert(0, ParametricProgram)
     if structure.level.prices:  # nothing else knows multipliers

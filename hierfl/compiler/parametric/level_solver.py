@@ -60,6 +60,7 @@ KEPT = 1024  # answers, so that a derivative does not solve again
 SCALARS = 10_000_000  # that are kept with them
 FAMILIES = 4  # sets of answers of many owners that are kept
 AMONG = 1e-6  # the error of a choice over curved cones that is good enough
+FOLLOWED = 10_000  # scalars of u and rows, up to which the derivative of the shortest of several solutions is looked for: minutes beyond
 
 
 class Upper(NamedTuple):
@@ -397,6 +398,8 @@ class LevelSolver:
             below = [tangent[: len(thetas)] for tangent in tangents]
             pair = self._response(answer, thetas, answer.chosen).of_vertex(seed, below)
             return self._told(answer.program, pair, answer.chosen, thetas, of_upper)
+        if self.selection is None and answer.program.width + len(answer.program.b) > FOLLOWED:
+            return None
         return ChosenResponse.of(self.form, chosen_by, several, len(thetas)).pull(
             answer.chosen, thetas, of_upper, seed, tangents
         )

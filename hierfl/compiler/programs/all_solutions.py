@@ -22,7 +22,7 @@ from scipy.optimize import linprog
 from hierfl.compiler.programs.cones import NONNEGATIVE, OF_THREE, ZERO, Cone, blocks, rays_left, rows_of
 from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution
 from hierfl.compiler.programs.critical_cone import critical_part
-from hierfl.compiler.programs.saddle import Saddle
+from hierfl.compiler.programs.saddle import FULL, Saddle
 from hierfl.compiler.programs.small_and_sparse import (
     Matrix,
     as_array,
@@ -41,7 +41,7 @@ SMALL_Y, DEFINITE = 300, 1e-7  # scalars of y whose curvature is looked at, and 
 MOVES = 1e-7  # of a vector, from which y moves along it
 FAR = 1e-4  # the same over curved cones, where a point is blurred by the root of rounding
 TIGHT = 2e-14  # of a row's size, up to which it holds with equality
-RANK = 1e-6  # of the largest singular value, from which one counts
+RANK, INDEPENDENT = 1e-6, 1e-12  # of the largest singular value, from which one counts; from which it is one of rows that depend on each other
 FAINT = 1e-9  # over curved cones, whose multipliers are no better
 VERTICES = 20_000  # combinations of rows that are looked through for a worst vertex
 
@@ -72,9 +72,14 @@ class AllSolutions:
         e = self.program.slack(self.answer.u) / self.program.row_sizes(self.answer.u)
         return self.program.loose & (e <= max(TIGHT, 4.0 * self.answer.error)) & ~self.strong
 
-    @cached_property
+    @property
     def pinned(self) -> tuple[Matrix, np.ndarray]:
         """(rows, right sides) of the equations that hold for all solutions."""
+        return self._equations[:2]
+
+    @cached_property
+    def _equations(self) -> tuple[Matrix, np.ndarray, bool]:
+        """These, and whether they are orthogonal: where full rows are more than scalars of u, as many as count stand for them."""
         program, u = self.program, self.answer.u
         curved = program.flat_along(u)
         if program.polyhedral:
@@ -86,14 +91,19 @@ class AllSolutions:
         together = vstack(rows)
         sizes = row_norms(together)
         kept = sizes > 1e-14 * max(1.0, float(sizes.max(initial=0.0)))
-        return together[kept], np.concatenate(right)[kept]
+        together, count = together[kept], int(kept.sum())
+        if count <= program.width or not (is_dense(together) or together.nnz >= FULL * count * program.width):
+            return together, np.concatenate(right)[kept], False
+        _, values, ways = svd(np.linalg.qr(as_array(together) / sizes[kept][:, None], mode="r"))
+        fewer = (values[:, None] * ways)[values > INDEPENDENT * values[0]]
+        return fewer, fewer @ u, True
 
     def unpinned(self, way: Vector) -> Vector:
         """The part of a direction along which the equations that hold for all solutions go on holding."""
-        rows, width = self.pinned[0], self.program.width
-        if is_dense(rows) and rows.shape[0] > width:  # as many as count
-            _, values, ways = svd(np.linalg.qr(rows / row_norms(rows)[:, None], mode="r"))
-            held = ways[values > RANK * values[0]]
+        (rows, _, orthogonal), width = self._equations, self.program.width
+        if orthogonal:
+            sizes = row_norms(rows)
+            held = (rows / sizes[:, None])[sizes > RANK * sizes[0]]
             return way - held.T @ (held @ way)
         return Saddle(diagonal(np.ones(width), rows), rows).solve(way, np.zeros(rows.shape[0]))[0]
 

@@ -111,8 +111,8 @@ def test_a_split_of_a_mapped_array_stays_on_disk(tmp_path: Path) -> None:
 
     path = tmp_path / "u.bin"
     on_disk, inside = declared(mapped(path, values)), declared(values)
-    assert "0 bytes in memory, 320 on disk" in str(on_disk.explain())
-    assert "320 bytes in memory" in str(inside.explain()) and "disk" not in str(inside.explain())
+    assert "0 bytes in memory, 432 on disk" in str(on_disk.explain())
+    assert "432 bytes in memory" in str(inside.explain()) and "disk" not in str(inside.explain())
     for side in (on_disk.compile().static_data.clients, on_disk.compile().static_data.server):
         assert all(isinstance(column, Stored) for column in side.tables[0].values.values())
     assert on_disk.implicit([0.5, 1.0]) == pytest.approx(inside.implicit([0.5, 1.0]), abs=1e-12)

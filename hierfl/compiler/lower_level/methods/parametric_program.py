@@ -22,7 +22,7 @@ from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Ve
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.structure import LowerStructure
 from hierfl.compiler.oracles import Oracles, lower_constraints
-from hierfl.compiler.parametric.level_form import LevelForm, RowGroup, Thetas, distributed
+from hierfl.compiler.parametric.level_form import LevelForm, Thetas, distributed
 from hierfl.compiler.parametric.level_solver import LevelAnswer, LevelSolver, Upper
 from hierfl.compiler.parametric.linearised_form import LinearisedForm
 from hierfl.compiler.parametric.many_programs import LARGEST, ManyPrograms
@@ -39,7 +39,8 @@ from hierfl.language.prices import price_sign
 
 OWNERS = 1_000  # of a y, solved one after another, from which smooth levels are left to iterations
 NUMBERS = 5_000_000  # of rows that are averaged over, at most, and
-WORK = 2e7  # products for the curvatures of averages, of all owners, from which smooth levels are left to iterations
+WORK = 2e7  # products for the curvatures of averages, of all owners, from which smooth levels are left to iterations, and
+OPEN_WORK, AN_OWNER = 2e9, 1e7  # the same for levels that may be flat or unbounded, of which it knows more; what an owner takes however small its data are
 LINEARISED = 500  # scalars of y, from which maps that are not affine are left to iterations
 
 
@@ -72,7 +73,7 @@ class ParametricProgram(ExactMethod):
         oracles, iterable = structure.oracles, structure.obstacle is None and not structure.level.prices
         if oracles.elsewhere and oracles.scope == "federation" and iterable:
             return Verdict(False, "needs the data of all clients in one place")
-        if iterable and (least := _fewest_numbers(structure)) * structure.size * structure.owners > WORK:  # canonicalising them would take minutes
+        if iterable and (least := _fewest_numbers(structure)) * structure.size > _most_work(structure):  # canonicalising them would take minutes
             return Verdict(False, f"needs fewer numbers to average over; here {least:,} or more, for {structure.size:,} scalars of y")
         try:
             form = level_solver(structure).form
@@ -84,11 +85,10 @@ class ParametricProgram(ExactMethod):
             return Verdict(False, f"would find a staircase: {form.stairs}")
         if iterable and structure.owners > OWNERS and not ManyPrograms.treats(form):
             return Verdict(False, f"needs at most {OWNERS:,} owners of a y; here {structure.owners:,}")
-        numbers = sum(group.template.count * _rows(group, oracles, structure) for group in form.groups)
-        iterated = iterable and numbers * structure.size * structure.owners > WORK
-        if numbers > NUMBERS or iterated:  # or beyond what memory has
+        numbers, together = _numbers(form, structure)
+        if numbers > NUMBERS or (iterable and together * structure.size > _most_work(structure)):  # or beyond what memory has
             return Verdict(
-                False, f"needs fewer numbers to average over; here {numbers:,}, for {structure.size:,} scalars of y"
+                False, f"needs fewer numbers to average over; here {together:,}, for {structure.size:,} scalars of y"
             )
         return Verdict(True, "its matrices follow from x and the owner's data, and its multipliers are known")
 
@@ -100,8 +100,14 @@ class ParametricProgram(ExactMethod):
         except NoStandardFormError:
             return False
         away = structure.oracles.elsewhere and structure.oracles.scope == "federation"
-        numbers = sum(group.template.count * _rows(group, structure.oracles, structure) for group in form.groups)
-        return not form.stairs and not away and numbers <= NUMBERS
+        return not form.stairs and not away and _numbers(form, structure)[0] <= NUMBERS
+
+    @classmethod
+    def is_slow(cls, structure: LowerStructure) -> bool:
+        """Whether iterations take less time for a level that they solve, which one with more scalars than rows, and nothing else that bends it, is not."""
+        if structure.obstacle is not None or structure.level.prices or _fewest_rows(structure) < structure.size:
+            return False
+        return cls.verdict(structure).applies and _numbers(level_solver(structure).form, structure)[1] * structure.size > WORK
 
     @property
     def solutions_in_a_second(self) -> int:
@@ -310,23 +316,38 @@ def _told(answer: LevelAnswer, size: int) -> np.ndarray:
     return told
 
 
-def _rows(group: RowGroup, oracles: Oracles, structure: LowerStructure) -> int:
-    """How many rows of a group an owner averages over, at most."""
-    clients = oracles.static_data.clients
-    return int(clients.size) if group.table is None else _rows_of(clients.tables[group.table], structure)
+def _most_work(structure: LowerStructure) -> float:
+    """Products, of all owners, beyond which a level is left to iterations."""
+    return WORK if structure.strict else max(WORK, OPEN_WORK - AN_OWNER * structure.owners)
 
 
-def _rows_of(table: Table, structure: LowerStructure) -> int:
-    return int(table.size if structure.level.scope == "federation" else table.longest)
+def _numbers(form: LevelForm, structure: LowerStructure) -> tuple[int, int]:
+    """Numbers that are averaged over: by the owner of most, and by all together."""
+    clients, whole = structure.oracles.static_data.clients, structure.level.scope == "federation"
+    most = together = 0
+    for group in form.groups:
+        table = None if group.table is None else clients.tables[group.table]
+        rows = clients.size if table is None else table.size
+        together += group.template.count * rows
+        most += group.template.count * (rows if whole else 1 if table is None else table.longest)
+    return int(most), int(together)
+
+
+def _tables(structure: LowerStructure) -> list[Table]:
+    """Those over which an owner averages."""
+    oracles, wanted = structure.oracles, set(structure.oracles.lower_samples)
+    return [] if oracles.scope == "sample" else [table for table in oracles.static_data.clients.tables if wanted & set(table.values)]
 
 
 def _fewest_numbers(structure: LowerStructure) -> int:
-    """Numbers that an owner averages over at the least, one for each row of its data: known before the level has a form."""
-    oracles = structure.oracles
-    if oracles.scope == "sample":
-        return 0
-    tables, wanted = oracles.static_data.clients.tables, set(oracles.lower_samples)
-    return sum(_rows_of(table, structure) for table in tables if wanted & set(table.values))
+    """Numbers that all owners average over at the least, one for each row of their data: known before the level has a form."""
+    return sum(table.size for table in _tables(structure))
+
+
+def _fewest_rows(structure: LowerStructure) -> int:
+    """Rows of the owner that averages over fewest."""
+    whole = structure.level.scope == "federation"
+    return sum(table.size if whole else int(np.min(table.counts)) for table in _tables(structure))
 
 
 def level_solver(structure: LowerStructure) -> LevelSolver:
