@@ -100,9 +100,7 @@ class Evidence(NamedTuple):
     """What projected steps from an approximate solution show, one look after another: ``looks`` counts them.
 
     The first ends at ``final``, the y that is certified, with F there and an element of F + N_Y of length ``error``; the second
-    bounds the distance of ``final`` to the solution again; the third is the natural ``residual``, and the last one. Only of a long y
-    without a modulus there is a fourth, whether it ``falls`` on: a step of many roundings of y leads down to where F still leads down.
-    Then rounding of y is no excuse for what F is there.
+    bounds the distance of ``final`` to the solution again; the third is the natural ``residual``, and the last one.
     """
 
     final: Float[Array, " size"]
@@ -110,48 +108,43 @@ class Evidence(NamedTuple):
     error: Float[Array, ""]
     second: Float[Array, ""]
     residual: Float[Array, ""]
-    falls: Bool[Array, ""]
     looks: Int[Array, ""]
 
     @classmethod
     def none(cls, like: Float[Array, " size"]) -> Evidence:
         """Before the first look."""
         zero = jnp.zeros((), like.dtype)
-        return cls(like, like, zero, zero, zero, jnp.zeros((), bool), jnp.zeros((), int))
+        return cls(like, like, zero, zero, zero, jnp.zeros((), int))
 
-    def complete(self, wanted: Wanted) -> Bool[Array, ""]:
+    @property
+    def complete(self) -> Bool[Array, ""]:
         """Whether nothing is left to look at."""
-        return self.looks == jnp.where((wanted.mu > 0) | (jnp.linalg.norm(self.final) <= LONG), 3, 4)
+        return self.looks == 3
 
     def looked(self, ahead: Array, nearest: Array, force: Array, step: Array, wanted: Wanted) -> tuple[Evidence, Array]:
         """The evidence after one more look (P_Y of the point ahead, and F there), and what the next look projects.
 
         Whatever led to the point ahead, (ahead - nearest) / step lies in N_Y(nearest); with F there it is the vector e.
         """
-        first, last = self.looks == 0, self.looks == 3
+        first = self.looks == 0
         error = jnp.linalg.norm((ahead - nearest) / step + force)
         moved = jnp.linalg.norm(self.final - nearest)
         final, final_force = jnp.where(first, nearest, self.final), jnp.where(first, force, self.force)
-        down, pull = jnp.vdot(final_force, final - nearest), jnp.linalg.norm(final_force)
-        falls = (down > 1e-3 * pull * moved) & (jnp.vdot(force, final - nearest) > 0.5 * down)
         evidence = Evidence(
             final,
             final_force,
             jnp.where(first, error, self.error),
             # of the end of a second step: at most 2 kappa times the truth if s = 1 / L
             jnp.where(self.looks == 1, moved + wanted.error_of(error), self.second),
-            jnp.where(last, self.residual, moved),
-            last & falls,
+            moved,
             self.looks + 1,
         )
-        far = jnp.sqrt(jnp.finfo(final.dtype).eps) * jnp.linalg.norm(final) / jnp.where(pull > 0, pull, 1.0)
-        return evidence, final - jnp.where(first, step, jnp.where(self.looks == 1, 1.0, far)) * final_force
+        return evidence, final - jnp.where(first, step, 1.0) * final_force
 
     def judged(self, step: Array, iterations: Any, wanted: Wanted) -> LowerSolution:
         """The solution that complete evidence certifies."""
         bound = jnp.minimum(wanted.error_of(self.error), self.second)
-        found = _judged(self.final, self.force, self.residual, self.error, bound, step, iterations, wanted)
-        return found._replace(converged=found.converged & ~self.falls)
+        return _judged(self.final, self.force, self.residual, self.error, bound, step, iterations, wanted)
 
 
 def certify_direct(

@@ -124,7 +124,7 @@ def walked(
         steps = Walk(jnp.where(done, CERTIFICATE, STEPS), onward, moved, evidence)
 
         looked, onward = evidence.looked(ahead, nearest, force, stand.step, wanted)
-        certificate = Walk(jnp.where(looked.complete(wanted), END, CERTIFICATE), onward, stand, looked)
+        certificate = Walk(jnp.where(looked.complete, END, CERTIFICATE), onward, stand, looked)
         return one_of_two(starting, start, one_of_two(stepping, steps, certificate))
 
     def operator(purpose: Array, point: Array) -> Array:
