@@ -13,6 +13,7 @@ import hmac
 import logging
 import secrets
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -67,6 +68,7 @@ from hierfl.runtime.sites.parcels import (
     declaration_mark,
     declared_text,
     digest_of,
+    unpickled_solver,
 )
 from hierfl.runtime.sites.site_programs import RunProtocol, fitted, require_alike
 from hierfl.version import VERSION
@@ -156,7 +158,10 @@ class Site:
         raise SiteError(f"a message of the kind {kind!r}, which no run sends.")
 
     def _said(self, answer: Callable[[], Any], failed: bool = False) -> Any:
-        """An answer, or why there is none; whatever goes wrong is told by its kind, and by its kind and place in this site's own log."""
+        """An answer, or why there is none; whatever goes wrong is told by its kind, and by its kind and place in this site's own log.
+
+        A server whose pickles run here, as those of simulated sites do, has all that is here, and is told what went wrong and where.
+        """
         try:
             return answer()
         except DataError as error:
@@ -167,6 +172,9 @@ class Site:
             return Refusal(str(error), failed)
         except Exception as error:
             LOG.exception("%s: failed", self.name)
+            if self.read_solver is unpickled_solver:
+                place = [at for at in traceback.extract_tb(error.__traceback__) if "site-packages" not in at.filename][-1]
+                return Refusal(f"{type(error).__name__}: {error} (line {place.lineno} of {place.filename})", failed=True)
             return Refusal(f"{type(error).__name__}, of which the site's own log has the kind and the place", failed=True)
 
     def respond(

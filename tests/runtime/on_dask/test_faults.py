@@ -8,6 +8,8 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import parent_process
 from typing import Any
 
 import numpy as np
@@ -106,6 +108,22 @@ def without(problem: hf.Problem, absent: dict[str, list[int]], rounds: int = ROU
         return [client for site, held in HELD.items() for client in held if r not in absent.get(site, [])]
 
     return solved(problem, SCAFFOLD(step_size=0.1, local_steps=3, participation=who), rounds)
+
+
+@dataclass(frozen=True)
+class Mistaken(FedAvg):
+    """What its clients do goes wrong at a site, which is a process of its own."""
+
+    def bind(self, problem: Any, rounds: Any, queries: Any = "projected") -> Any:
+        if parent_process() is not None:
+            raise KeyError("no such weight")
+        return super().bind(problem, rounds, queries)
+
+
+def test_a_simulated_site_tells_what_went_wrong_and_where(cluster: Any, problem: Any) -> None:
+    """It has nothing of its own to keep; a site with its own data tells the kind alone."""
+    with pytest.raises(hf.SiteError, match=r"KeyError: 'no such weight' \(line \d+ of .*test_faults.py\)"):
+        solved(problem, Mistaken(step_size=0.1), 1, runtime=cluster)
 
 
 @pytest.mark.slow
