@@ -161,7 +161,7 @@ def test_bound_is_never_below_the_error_and_at_most_two_kappa_above(seed: int, l
         start = project(jnp.asarray(truth + 0.1 * rng.standard_normal(6)))
         wanted, ahead = Wanted(jnp.asarray(1.0), 1e-9, True), start - step * (matrix @ start - b)
         evidence = Evidence.none(start)
-        while not evidence.complete(wanted):
+        while not evidence.complete:
             nearest = project(ahead)
             evidence, ahead = evidence.looked(ahead, nearest, matrix @ nearest - b, step, wanted)
         solution = evidence.judged(step, 0, wanted)
