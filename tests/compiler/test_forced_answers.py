@@ -171,7 +171,7 @@ def test_a_large_learning_level_is_refused_by_its_sizes_alone(monkeypatch: pytes
     data = ClassificationData(rng.integers(0, 255, (5000, 784), dtype=np.uint8), np.arange(5000) % 10, scale=255.0)
     exact = heterogeneous_classification(data, clients=2, scheme=hf.IID()).compile(progress=False).exact
     verdict = parametric_program.ParametricProgram.verdict(exact.method.structure)
-    rows = 5000 * 9 // 10 * 7 // 10 // 2  # a client's, of which each has a number at the least
+    rows = 5000 * 9 // 10 * 7 // 10  # of both clients, each of which has a number at the least
     assert not verdict.applies and f"here {rows:,} or more, for 7,840 scalars of y" in verdict.why
 
 

@@ -73,7 +73,7 @@ class ParametricProgram(ExactMethod):
         oracles, iterable = structure.oracles, structure.obstacle is None and not structure.level.prices
         if oracles.elsewhere and oracles.scope == "federation" and iterable:
             return Verdict(False, "needs the data of all clients in one place")
-        if iterable and (least := _fewest_numbers(structure)) * structure.size > _most_work(structure):  # canonicalising them would take minutes
+        if iterable and (least := _fewest_numbers(structure)) * structure.size > WORK:  # canonicalising them would take minutes
             return Verdict(False, f"needs fewer numbers to average over; here {least:,} or more, for {structure.size:,} scalars of y")
         try:
             form = level_solver(structure).form
