@@ -104,7 +104,7 @@ class ParametricProgram(ExactMethod):
 
     @classmethod
     def is_slow(cls, structure: LowerStructure) -> bool:
-        """Whether iterations take less time for a level that they solve, which one with more scalars than rows, and nothing else that bends it, is not."""
+        """Whether iterations take less time, and converge: with fewer rows than scalars of y a level is flat, and they may not."""
         if structure.obstacle is not None or structure.level.prices or _fewest_rows(structure) < structure.size:
             return False
         return cls.verdict(structure).applies and _numbers(level_solver(structure).form, structure)[1] * structure.size > WORK
