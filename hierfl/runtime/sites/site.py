@@ -173,7 +173,8 @@ class Site:
         except Exception as error:
             LOG.exception("%s: failed", self.name)
             if self.read_solver is unpickled_solver:
-                place = [at for at in traceback.extract_tb(error.__traceback__) if "site-packages" not in at.filename][-1]
+                frames = traceback.extract_tb(error.__traceback__)
+                place = ([at for at in frames if "site-packages" not in at.filename] or frames)[-1]  # all are there where hierfl is installed
                 return Refusal(f"{type(error).__name__}: {error} (line {place.lineno} of {place.filename})", failed=True)
             return Refusal(f"{type(error).__name__}, of which the site's own log has the kind and the place", failed=True)
 
