@@ -27,7 +27,7 @@ class Certificate(Shown):
 
     ``lower_residual`` is the natural residual ||y - P_Y(y - F(y))||, or ||y - prox(y)|| where the objective is not smooth in y or Y(x) is
     not projected on by a formula: evaluated anew on the owner's data, whatever method gave y. Where that cannot be done it is what the
-    method says (NaN: nothing). ``worst`` names the owner with the largest. ``error_bound`` bounds ||y - y(x)|| (infinity: unknown),
+    method says (NaN: nothing), and so at the end of a run that had no time left. ``worst`` names the owner with the largest. ``error_bound`` bounds ||y - y(x)|| (infinity: unknown),
     ``strong_convexity`` is the smallest modulus that could be proved (0: unknown). ``unique`` says whether y(x) is the only solution for every
     owner (None: not known).
 
@@ -57,11 +57,12 @@ class Certificate(Shown):
     own_worst: str = ""
 
     @classmethod
-    def of(cls, compiled: CompiledProblem, x: np.ndarray, evaluation: Evaluation) -> Certificate:
-        """Read the certificate off one evaluation of the implicit function, at x (n,)."""
+    def of(cls, compiled: CompiledProblem, x: np.ndarray, evaluation: Evaluation, *, anew: bool = True) -> Certificate:
+        """Read the certificate off one evaluation of the implicit function, at x (n,); not ``anew``, for want of time, what the method says."""
         from hierfl.compiler.expectation_error import expectation_error
 
-        certificate, means = cls._of_lower_level(compiled, x, evaluation), expectation_error(compiled, x, evaluation)
+        certificate = cls._of_lower_level(compiled, x, evaluation, anew)
+        means = expectation_error(compiled, x, evaluation) if anew else None
         if means is None:
             return certificate
         error, points, rule, doubt = means
@@ -96,17 +97,17 @@ class Certificate(Shown):
         return cls(NOT_EVALUATED, float("nan"), float("inf"), 0.0, 0)
 
     @classmethod
-    def _of_lower_level(cls, compiled: CompiledProblem, x: np.ndarray, evaluation: Evaluation) -> Certificate:
+    def _of_lower_level(cls, compiled: CompiledProblem, x: np.ndarray, evaluation: Evaluation, anew: bool) -> Certificate:
         from hierfl.compiler.lower_level.diagnosis import owner_name
 
         solution, level = evaluation.solution, compiled.declaration.lower_level
         if solution is None or compiled.exact.method is None:
             return cls("no lower level", 0.0, 0.0, float("nan"), 0)
-        found = compiled.exact.judged_anew(x, evaluation)
+        found = compiled.exact.judged_anew(x, evaluation) if anew else solution
         return cls(
             method=compiled.exact.method.name,
             lower_residual=float(np.max(found.residual)),
-            error_bound=float(np.max(found.error_bound)),
+            error_bound=float(np.max(np.nan_to_num(found.error_bound, nan=np.inf))),
             worst=owner_name(compiled, int(np.argmax(found.residual))),
             strong_convexity=float(np.min(solution.strong_convexity)),
             iterations=int(np.max(solution.iterations)),

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.lower_level.certificate import Evaluation
 from hierfl.descent.answers import Answers
 from hierfl.errors import SettingError
 from hierfl.inspect.implicit.reference import Reference
@@ -94,11 +95,11 @@ class BoundBranchAndBound(BoundSearch):
             "lower_residual": found.certificate.lower_residual,
             **self.sent(),
         }
-        yield Visit(BestPoint(x, None), record, self._status(x, found))
+        there = evaluated(problem, x)
+        yield Visit(BestPoint(x, None), record, self._status(there, found), there)
 
-    def _status(self, x: Float[np.ndarray, " n"], found: Reference) -> str:
+    def _status(self, there: Evaluation | None, found: Reference) -> str:
         """Why the run ends: with an optimum only if f is what was proved, and y not another one of several lower solutions."""
-        there = evaluated(self.problem, x)
         if there is not None and abs(self.problem.sign * there.value - found.value) <= AGREES * (1.0 + abs(found.value)):
             return found.status
         return (

@@ -163,7 +163,8 @@ class BoundImplicitBundle(BoundSearch):
         best, problem, oracle = hopping.best, self.problem, hopping.oracle
         if oracle.answers is not None and oracle.answers.replaying:
             return Visit(BestPoint(best.x, None), {}, ended)
-        solution = oracle.evaluation(best).solution
+        evaluation = oracle.evaluation(best)
+        solution = evaluation.solution
         sides = problem.num_clients * (problem.client_program is not None) + (problem.server_program is not None)
         state = BestPoint(best.x, None if solution is None else np.asarray(solution.y))
         record = {
@@ -176,4 +177,4 @@ class BoundImplicitBundle(BoundSearch):
             **self.sent(asked, self.settings.gradients == "exact"),
             "lower_scalars_up": problem.lower_scalars if first and problem.scope == "federation" else 0,  # the data, once, of a y that clients share
         }
-        return Visit(state, record, ended)
+        return Visit(state, record, ended, evaluation)

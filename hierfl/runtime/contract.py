@@ -25,6 +25,7 @@ from jax import Array
 
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.data.tables import Data, Party
+from hierfl.compiler.lower_level.certificate import Evaluation
 from hierfl.descent.answers import Answers
 from hierfl.errors import SettingError
 from hierfl.jaxtools.keyed_random import fold_in, keyed_permutation, words
@@ -366,11 +367,12 @@ class Method(Protocol):
 
 
 class Visit(NamedTuple):
-    """A round of a method that asks for f itself: the state after it, its record, and why the method has ended, if it has."""
+    """A round of a method that asks for f itself: the state after it, its record, why the method has ended, if it has, and f there, if it is known."""
 
     state: Any
     record: dict[str, float]
     ended: str | None
+    evaluation: Evaluation | None = None
 
 
 @runtime_checkable

@@ -55,17 +55,25 @@ class RunEnd(NamedTuple):
     def rounds(self) -> int:
         return len(self.outcome.history.get("objective", ()))
 
+    @property
+    def known(self) -> Evaluation | None:
+        """f at x, where the method had it evaluated there."""
+        return self.outcome.evaluation if np.array_equal(self.x, self.iterate) else None
+
 
 def evaluations_at(compiled: CompiledProblem, watches: list[Watch], ends: list[RunEnd]) -> list[Evaluation | None]:
-    """Evaluate f at every end; None for a diverged run whose last x has no value, which its error then notes, and for data elsewhere."""
+    """f at every end; None for a diverged run whose last x has no value, which its error then notes, and for data elsewhere."""
     if compiled.elsewhere:
         return [None] * len(ends)
-    by_lane: dict[int, Evaluation | None] = {}
     finished = [lane for lane, watch in enumerate(watches) if watch.error is None]
-    if finished:
-        points = np.stack([ends[lane].x for lane in finished])
-        warm = [w for lane in finished if (w := ends[lane].warm) is not None]
-        by_lane |= zip(finished, compiled.exact.at_each(points, np.stack(warm) if warm else None))
+    by_lane: dict[int, Evaluation | None] = {
+        lane: compiled.exact.trusted(ends[lane].x, known) for lane in finished if (known := ends[lane].known) is not None
+    }
+    asked = [lane for lane in finished if lane not in by_lane]
+    if asked:
+        points = np.stack([ends[lane].x for lane in asked])
+        warm = [w for lane in asked if (w := ends[lane].warm) is not None]
+        by_lane |= zip(asked, compiled.exact.at_each(points, np.stack(warm) if warm else None))
     for lane, watch in enumerate(watches):
         if watch.error is None:
             continue
@@ -82,10 +90,10 @@ def result_of(
 ) -> Result:
     """Put a run's result together, its exact value included; without one, where data are elsewhere, by the run's own value.
 
-    One that is not ``valued``, for want of time, has no value, and no metrics at its end.
+    One that is not ``valued``, for want of time, has no value but one that is ``known``, and no metrics at its end.
     """
     compiled, algorithm, sign = watch.compiled, watch.algorithm, watch.compiled.sign
-    state, memory, history, own, _, told = end.outcome
+    state, memory, history, own, _, told, _ = end.outcome
     if watch.error is None and valued:
         watch.measure(end.rounds, state, memory)
     if watch.error is None:
@@ -117,11 +125,11 @@ def result_of(
     )
     solution = None if evaluation is None else evaluation.solution
     certificate = (
-        Certificate.not_evaluated()
-        if not valued
+        Certificate.of(compiled, end.x, evaluation, anew=valued)
+        if evaluation is not None
         else Certificate.elsewhere(compiled)
-        if evaluation is None
-        else Certificate.of(compiled, end.x, evaluation)
+        if valued
+        else Certificate.not_evaluated()
     )
     if word is not None:
         certificate = certificate.with_own(compiled, float(word.residual), float(word.error_bound), int(word.worst))

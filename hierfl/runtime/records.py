@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from hierfl.compiler.lower_level.certificate import Evaluation
 from hierfl.errors import SettingError
 from hierfl.run_settings import RunSettings
 from hierfl.runtime.contract import SENT, Algorithm, Ending, OwnValue
@@ -37,7 +38,7 @@ class Outcome(NamedTuple):
     """The final state, the clients' memories (leading axis m), the history per round, and the run's own value at any x.
 
     ``ended`` says why a run has ended by itself; None where its rounds were made, or something else ended it. ``told`` is what a
-    runtime has to tell of the run, for the result's settings.
+    runtime has to tell of the run, for the result's settings; ``evaluation`` is f at the state, where the method had it evaluated.
     """
 
     state: Any
@@ -46,6 +47,7 @@ class Outcome(NamedTuple):
     own_value: Callable[[Array], OwnValue] | None
     ended: str | None = None
     told: dict[str, Any] = {}  # noqa: RUF012
+    evaluation: Evaluation | None = None
 
 
 class Begun(NamedTuple):

@@ -163,8 +163,8 @@ def _results(
             ends = [RunEnd.of(watch, outcome, start) for watch, outcome, start in zip(watches, outcomes, starts)]
             return of_each(ends, evaluations_at(compiled, watches, ends), True)
     except CutShort:
-        bare = zip(watches, outcomes, starts)
-        return of_each([RunEnd.without_response(*end) for end in bare], [None] * len(watches), False)
+        ends = [RunEnd.without_response(*end) for end in zip(watches, outcomes, starts)]
+        return of_each(ends, [end.known for end in ends], False)
 
 
 def _with_theorem_points(

@@ -20,6 +20,7 @@ from hierfl.solvers import (
     FedAvg,
     FedProx,
     FedRZO,
+    ImplicitBundle,
     ImplicitGradient,
     LocalSGD,
     LocalSGDA,
@@ -223,6 +224,21 @@ def test_the_lower_levels_traffic_counts() -> None:
 def test_limits_are_checked(name: str, value: Any) -> None:
     with pytest.raises(hf.SettingError, match=f"{name}=.*positive"):
         solve(quadratic(), FedAvg(), **{name: value})
+
+
+def test_a_run_without_time_for_f_at_its_end_tells_what_its_method_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """y(x) = max(0, x), so that f = (max(0, x) - 3)^2 is 0 at 3."""
+    monkeypatch.setattr("hierfl.runtime.run.QUICKLY", -1e9)
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    problem = hf.Problem(
+        hf.Minimize((y - 3) ** 2), lower=hf.ArgMin(y, (y - x) ** 2, [y >= 0]), constraints=[x >= -1, x <= 5]
+    )
+    given: dict[str, Any] = {"x0": {"x": 1.0}, "time_limit": 300.0, "progress": False}
+    found = problem.solve(ImplicitBundle(), **given)
+    assert found.value == pytest.approx(0.0, abs=1e-8) and found.y["y"] == pytest.approx(3.0, abs=1e-4)
+    assert found.certificate.lower_residual < 1e-6 and "not evaluated" not in str(found.certificate)
+    unknown = problem.solve(FedRZO(smoothing=0.1, step_size=0.01), rounds=3, **given)
+    assert np.isnan(unknown.value) and "not evaluated" in str(unknown.certificate)
 
 
 def test_a_tolerance_needs_blocks_and_the_moves() -> None:

@@ -348,10 +348,11 @@ class ExactLower:
     def _at(self, x: np.ndarray, warm: np.ndarray | None, tolerance: Array | float = TOLERANCE) -> Evaluation:
         require_in_x(self.oracles, x)
         evaluation = self.compiled_evaluation(x, self.oracles.data(), warm, tolerance=tolerance)
-        return self._trusted(x, jax.tree.map(np.asarray, evaluation))
+        return self.trusted(x, jax.tree.map(np.asarray, evaluation))
 
-    def _trusted(self, x: np.ndarray, evaluation: Evaluation) -> Evaluation:
-        """The evaluation, if it can be trusted."""
+    @double_precision
+    def trusted(self, x: np.ndarray, evaluation: Evaluation) -> Evaluation:
+        """An evaluation at x, if it can be trusted; with the errors of ``at``, and its warnings."""
         require_solved(self.oracles, self.method, x, evaluation)
         if (doubtful := doubtful_infima(self.method, evaluation.solution)).any():
             assert evaluation.solution is not None

@@ -33,7 +33,7 @@ from hierfl.jaxtools.keyed_random import key_of
 from hierfl.jaxtools.precision import computing, double_precision
 from hierfl.jaxtools.thread_pool import apart, core_count, on_cores
 from hierfl.near_names import suggests_names
-from hierfl.runtime.contract import Algorithm, Ending, OwnValue, Visitor
+from hierfl.runtime.contract import Algorithm, Ending, OwnValue, Visit, Visitor
 from hierfl.runtime.in_process.schedule import require_memory
 from hierfl.runtime.in_process.simulation import Simulation, whole, whole_block
 from hierfl.runtime.records import Begun, BlockEnd, History, Outcome
@@ -352,36 +352,36 @@ def execute_visits(
 
     What stands for the clients' memories are the answers that the method was given: with them a run that has ``begun`` goes on.
     """
-    state, ended = method.init(jnp.asarray(x0)), None
     answers = Answers() if begun is None else Answers.of(begun.memory)
     records: list[dict[str, float]] = []
     visits = method.visits(x0, seed, answers) if rounds else iter(())
     before = done = 0 if begun is None else begun.rounds
+    visit = Visit(method.init(jnp.asarray(x0)), {}, None)
     for _ in range(before):
-        state, _, ended = next(visits)
-    states = [state]  # before the block, and after each of its rounds
-    while done < rounds and ended is None:
+        visit = next(visits)
+    made = [visit]  # the last before the block, and each of its rounds
+    while done < rounds and visit.ended is None:
         began = time.perf_counter()
         try:
             heed()
             visit = next(visits)
         except CutShort:
-            if len(states) > 1:
-                at_end(done, state, answers, _history(records[1 - len(states) :]))
+            if len(made) > 1:
+                at_end(done, visit.state, answers, _history(records[1 - len(made) :]))
             break
-        old, new = method.decision(state), method.decision(visit.state)
+        old, new = method.decision(made[-1].state), method.decision(visit.state)
         moved = {"move": float(np.linalg.norm(new - old)), "extent": float(np.max(np.abs(new), initial=0.0))}
         records.append({**visit.record, **moved, "seconds": time.perf_counter() - began})
-        state, ended, done = visit.state, visit.ended, done + 1
-        states.append(state)
-        if done % block and done < rounds and ended is None:
+        made.append(visit)
+        done += 1
+        if done % block and done < rounds and visit.ended is None:
             continue
-        ending = at_end(done, state, answers, _history(records[1 - len(states) :]))
+        ending = at_end(done, visit.state, answers, _history(records[1 - len(made) :]))
         if ending is not None:
-            made = _history(records[: ending.rounds - before])
-            return Outcome(states[ending.rounds - done - 1], answers, made, None)
-        states = [state]
-    return Outcome(state, answers, _history(records), None, ended)
+            last = made[ending.rounds - done - 1]
+            return Outcome(last.state, answers, _history(records[: ending.rounds - before]), None, evaluation=last.evaluation)
+        made = [visit]
+    return Outcome(visit.state, answers, _history(records), None, visit.ended, evaluation=visit.evaluation)
 
 
 def _history(records: list[dict[str, float]]) -> History:
