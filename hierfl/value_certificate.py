@@ -107,7 +107,7 @@ class Certificate(Shown):
         return cls(
             method=compiled.exact.method.name,
             lower_residual=float(np.max(found.residual)),
-            error_bound=float(np.max(np.nan_to_num(found.error_bound, nan=np.inf))),
+            error_bound=float(np.max(np.nan_to_num(found.error_bound, nan=np.inf, posinf=np.inf))),
             worst=owner_name(compiled, int(np.argmax(found.residual))),
             strong_convexity=float(np.min(solution.strong_convexity)),
             iterations=int(np.max(solution.iterations)),

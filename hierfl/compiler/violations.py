@@ -87,9 +87,9 @@ class Violations(Shown, Mapping[str, Violation]):
         self._names = {constraint.id: name for constraint, name in zip(of, self._told)}
 
     def __getitem__(self, constraint: str | Constraint) -> Violation:
-        name = constraint if isinstance(constraint, str) else self._names.get(constraint.id) or expression_text(constraint)
+        name = self._names.get(constraint.id) or expression_text(constraint) if isinstance(constraint, Constraint) else constraint
         if name not in self._told:
-            raise KeyError(f"{name!r}: {near_names(name, tuple(self._told))}")
+            raise KeyError(f"{name!r}: {near_names(str(name), tuple(self._told))}")
         return self._told[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -32,6 +32,7 @@ from hierfl.compiler.sets.blocks import (
     Block,
     BoxBlock,
     ConditionBlock,
+    ImageBlock,
     PolyhedronBlock,
     ProgramBlock,
     choose,
@@ -93,6 +94,12 @@ class CompiledSet:
     def is_exact(self) -> bool:
         """Whether every block is projected on exactly, to rounding."""
         return all(block.exact for block in self.blocks)
+
+    @cached_property
+    def outside(self) -> tuple[str, ...]:
+        """The families of its blocks that are not hierfl's own."""
+        known = {type(block.family) for block in self.blocks if isinstance(block, ImageBlock)}
+        return tuple(sorted(kind.__name__ for kind in known if kind.__module__ != Membership.__module__))
 
     @cached_property
     def is_direct(self) -> bool:
@@ -354,14 +361,14 @@ def _radius(piece: Membership) -> Callable[[Values], Array]:
 
 
 _COMPARE_LIMIT = 100
-_POINTS = 2
+_SCALES = (3.0, 100.0)  # of the points that are compared
 _CONDITION_LIMIT = 1e6  # beyond it the reference, feasible to 1e-8, may be far from the set
 
 
 def verify(compiled: CompiledSet, environment: Mapping[int, Any], seed: int = 0) -> None:
     """Compare with CVXPY at random points of this environment (small sets) or check the constraints there.
 
-    Raises ``HierflError`` if they disagree: a defect of hierfl, named with the constraints.
+    Raises ``HierflError`` if they disagree: a defect of hierfl, or of a family from outside, named with the constraints.
     """
     if not compiled.blocks or not compiled.is_exact:
         return
@@ -371,8 +378,8 @@ def verify(compiled: CompiledSet, environment: Mapping[int, Any], seed: int = 0)
     comparable = comparable and float(NumpyProgram(compiled.condition, environment)(environment)) <= _CONDITION_LIMIT
     project = NumpyProgram(compiled.traced_projection, np.zeros(compiled.size), environment)
     rng = np.random.default_rng(seed)
-    for _ in range(_POINTS):
-        z = 3 * rng.standard_normal(compiled.size)
+    for scale in _SCALES:
+        z = scale * rng.standard_normal(compiled.size)
         p = np.asarray(project(z, environment))
         error = violation(compiled, p, environment) if np.isfinite(p).all() else np.inf
         if comparable:
@@ -380,10 +387,13 @@ def verify(compiled: CompiledSet, environment: Mapping[int, Any], seed: int = 0)
             if other is not None:
                 error = max(error, float(np.linalg.norm(z - p) - np.linalg.norm(z - other)))
         if not error <= 1e-5 * (1.0 + float(np.linalg.norm(z)) + float(np.linalg.norm(p))):
-            raise HierflError(
-                f"internal error: the {compiled.kind} projection on {compiled.label} "
-                f"({', '.join(map(expression_text, compiled.constraints))}) is off by {error:.1e}. Please report it."
-            )
+            on = f"{compiled.label} ({', '.join(map(expression_text, compiled.constraints))}) is off by {error:.1e}"
+            if compiled.outside:
+                raise HierflError(
+                    f"the projection on {on}: {' or '.join(f'{name}.project' for name in compiled.outside)} does not give the nearest point of "
+                    f"{{v : d * v in C_radius}}."
+                )
+            raise HierflError(f"internal error: the {compiled.kind} projection on {on}. Please report it.")
 
 
 def reference_projection(

@@ -411,7 +411,7 @@ class ImplicitFunction(Shown):
         return midpoints_of(compiled, center, radius, samples=samples, seed=seed, progress=progress)
 
     def smoothed(self, x: Any, eta: float, samples: int = 1000, seed: int = 0) -> float:
-        """f^eta(x) = E f(x + eta u), u uniform in the unit ball, from ``samples`` antithetic draws (Monte Carlo).
+        """f^eta(x) = E f(x + eta u), u uniform in the unit ball, from ``samples`` antithetic draws (Monte Carlo), one more if that is odd.
 
         f is queried at projections on X, as algorithms do by default.
 
@@ -467,9 +467,11 @@ class ImplicitFunction(Shown):
         return self._in_x(compiled, compiled.upper.flatten(x, "x"), asked)
 
     def _in_x(self, compiled: CompiledProblem, flat: np.ndarray, asked: str) -> np.ndarray:
+        from hierfl.compiler.compiled_problem import verify_sets
         from hierfl.compiler.starting_points import require_in_upper_set
 
         with self._waits.at(asked):
+            verify_sets(compiled, outside=True)
             require_in_upper_set(compiled, flat)
         return flat
 

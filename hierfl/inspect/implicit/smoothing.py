@@ -73,7 +73,7 @@ def smoothed_at(compiled: CompiledProblem, x: Any, eta: float, samples: int, see
     points, centre = Points(compiled), compiled.upper.flatten(x, "x")
     value = float(smoothed_values(points, centre[None], radius, samples, seed)[0][0])
     if not np.isfinite(value):
-        shifts = radius * ball_points(np.random.default_rng(seed), samples // 2, centre.size)
+        shifts = radius * ball_points(np.random.default_rng(seed), (samples + 1) // 2, centre.size)
         for at in points.projected(centre + np.concatenate([shifts, -shifts])):
             compiled.exact.at(at)  # says what is wrong at the first point without a value
     return value
@@ -83,7 +83,7 @@ def smoothed_values(
     points: Points, centres: np.ndarray, eta: float, samples: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Estimate (f^eta (k,), half the width of its 95% interval (k,)) at centres (k, n): the same antithetic pairs for every centre."""
-    shifts = eta * ball_points(np.random.default_rng(seed), samples // 2, centres.shape[1])
+    shifts = eta * ball_points(np.random.default_rng(seed), (samples + 1) // 2, centres.shape[1])
     at = (centres[:, None, None] + np.stack([shifts, -shifts], axis=1)).reshape(-1, centres.shape[1])
     values = points.values(points.projected(at)).value.reshape(len(centres), len(shifts), 2).mean(axis=2)
     quantile = float(stdtrit(len(shifts) - 1, 0.975))

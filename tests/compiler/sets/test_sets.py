@@ -17,10 +17,10 @@ import hierfl as hf
 from hierfl.analysis.convexity import require_convex_set
 from hierfl.analysis.hoist import hoist, instantiate
 from hierfl.analysis.variable_bounds import attribute_constraints
-from hierfl.compiler.sets import CompiledSet, compile_set
+from hierfl.compiler.sets import CompiledSet, compile_set, families
 from hierfl.compiler.sets.blocks import KINDS, ImageBlock
 from hierfl.compiler.sets.compiled_set import verify
-from hierfl.compiler.sets.families import FAMILIES
+from hierfl.compiler.sets.families import FAMILIES, L2Ball
 from hierfl.errors import HierflError
 from tests.compiler.sets.set_specs import BY_PROGRAM, SPECS, A, N, Spec
 
@@ -333,3 +333,23 @@ def test_nonconvex_sets_are_refused_by_name(name: str, build: Callable[..., list
     x, y = cp.Variable(3, name="x"), cp.Variable(3, name="y")
     with pytest.raises(hf.NotConvexError, match="not convex in y"):
         require_convex_set(build(y, x), [y], "Y(x)")
+
+
+class TooFar(L2Ball):
+    """A ball whose projection lands inside it."""
+
+    name = "ball too far"
+
+    def project(self, v: jax.Array, d: jax.Array, radius: jax.Array) -> jax.Array:
+        return v * jnp.minimum(1.0, (radius / d[0]) ** 2 / jnp.maximum(v @ v, 1e-30))
+
+
+@pytest.mark.parametrize("above", [True, False])
+def test_a_family_from_outside_that_does_not_project_is_refused(monkeypatch: pytest.MonkeyPatch, above: bool) -> None:
+    monkeypatch.setattr(families, "FAMILIES", (TooFar, *FAMILIES))
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    ball = [cp.norm2(x if above else y) <= 2]
+    lower = hf.ArgMin(y, cp.sum_squares(y - x), [] if above else ball)
+    problem = hf.Problem(hf.Minimize(cp.sum_squares(y - 1)), lower=lower, constraints=ball if above else [])
+    with pytest.raises(hf.HierflError, match=r"TooFar\.project does not give the nearest point"):
+        problem.implicit(np.zeros(2))
