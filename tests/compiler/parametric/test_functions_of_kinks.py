@@ -228,3 +228,17 @@ def test_losses_that_owners_weigh_within_what_has_kinks(name: str, place: str) -
             own = [term(weight, row, z) <= 2 + at[0] ** 2] if place == "row" else []
             cp.Problem(cp.Minimize(cp.sum_squares(z - at) + (term(weight, row, z) if place == "cost" else 0)), own).solve(solver="CLARABEL")
             assert np.ravel(mine) == pytest.approx(np.ravel(z.value), abs=2e-5)
+
+
+@pytest.mark.parametrize("concave", [True, False])
+def test_a_price_of_what_has_parameters_of_its_own(concave: bool) -> None:
+    """y^2 / 2 - p min(y, q) is least at min(p, q), and y^2 / 2 + p max(-y, -q) is the same."""
+    price, most, y = cp.Variable(name="p", nonneg=True), cp.Variable(name="q"), cp.Variable(name="y")
+    term = -price * cp.minimum(y, most) if concave else price * cp.maximum(-y, -most)
+    lower = hf.ArgMin(y, 0.5 * cp.square(y) + term)
+    f = hf.Problem(hf.Minimize(cp.square(y - 3)), lower=lower, constraints=[price <= 5, cp.abs(most) <= 5]).implicit
+    for p, q in [(2.0, 1.5), (1.0, 1.5), (0.5, 4.0)]:
+        found, slope = f({"p": p, "q": q}), f.gradient({"p": p, "q": q})
+        assert found == pytest.approx((min(p, q) - 3) ** 2, abs=1e-9)
+        expected = 2 * (min(p, q) - 3) * np.array([p < q, q < p])
+        np.testing.assert_allclose([slope["p"], slope["q"]], expected, atol=1e-7)
