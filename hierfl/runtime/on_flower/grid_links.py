@@ -23,7 +23,7 @@ from hierfl.runtime.sites.parcels import Lost
 PULL = 0.2  # seconds between looks for replies
 LOOK = 2.0  # seconds between looks for nodes
 AGAIN = 20.0  # seconds until a node that had no site is asked again
-PATIENCE, LATEST, LEAST = 2.0, 5, 1.0  # times the longest of so many latest answers, and seconds, that a site is waited for
+PATIENCE, LATEST, LEAST = 2.0, 5, 15.0  # times the longest of so many latest answers, and seconds at least: a first round compiles, and machines have other work
 
 
 class GridLinks:
