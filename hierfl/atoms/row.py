@@ -7,7 +7,7 @@ every atom: compiled by nobody, no bound on the curvature, differentiated by JAX
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -124,7 +124,7 @@ class AtomRow:
         ``(atom,)``: expressions that are affine in the arguments and change sign wherever it changes its branch, perhaps elsewhere too;
         none where there would be too many. Default: its switches.
     opaque
-        Whether it has pieces that no switch tells apart, where it has no switches.
+        Whether it has pieces that no switch tells apart, where it has no switches; so for an atom from outside without ``smooth`` and ``switches``.
     formula
         ``(atom, *arrays of SymPy scalars)``: its value. Default: for affine atoms only.
     read
@@ -212,5 +212,7 @@ PLAIN = AtomRow()
 
 
 def own_row(kind: type) -> AtomRow | None:
-    """The row that a class carries which is none of CVXPY's."""
-    return getattr(kind, "atom_row", None)
+    """The row that a class carries which is none of CVXPY's; one from outside hierfl that says nothing of kinks may have some."""
+    row: AtomRow | None = getattr(kind, "atom_row", None)
+    told = not isinstance(row, AtomRow) or row.opaque or any(said is not None for said in (row.smooth, row.twice_smooth, row.switches))
+    return row if told or kind.__module__.startswith("hierfl.") else replace(row, opaque=True)

@@ -7,13 +7,16 @@ from typing import Any
 
 import cvxpy as cp
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from cvxpy.reductions.dcp2cone.canonicalizers import CANON_METHODS
 
 import hierfl as hf
 from hierfl.atoms.ranges import slopes_between
+from hierfl.atoms.row import AtomRow
 from hierfl.atoms.table import row_of
+from hierfl.atoms.writing.spelling import Spelling
 from hierfl.compiler.programs.smooth_atoms import EXP, LOGISTIC
 
 X, Y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
@@ -54,3 +57,19 @@ FAULTS: dict[str, dict[str, Any]] = {
 def test_what_disagrees_is_named(said: str) -> None:
     with pytest.raises(hf.DeclarationError, match=said):
         declared(**FAULTS[said])
+
+
+@pytest.mark.parametrize("smooth", [True, False])
+def test_a_kink_that_a_row_does_not_tell_is_found_by_numbers(smooth: bool) -> None:
+    """sum |v| has no gradient at 0, and a row that says neither where it is smooth nor where it switches does not deny that."""
+    base, lower, slope = (cp.logistic, SOFT, lambda v: 1 / (1 + np.exp(-v))) if smooth else (cp.abs, jnp.abs, np.sign)
+    row = AtomRow(lower=lambda atom, v: lower(v), spellings=(Spelling("size", latex="s"),))
+    kind = type("size", (base,), {"atom_row": row})
+    f = hf.Problem(hf.Minimize(cp.sum(kind(X)) + cp.sum_squares(Y)), hf.ArgMin(Y, cp.sum_squares(Y - X))).implicit
+    if smooth:
+        np.testing.assert_allclose(f.gradient(np.zeros(2)), slope(np.zeros(2)), atol=1e-9)
+    else:
+        with pytest.raises(hf.NoGradientError):
+            f.gradient(np.zeros(2))
+    at = np.array([0.5, -0.5])
+    np.testing.assert_allclose(f.gradient(at), slope(at) + 2 * at, atol=1e-8)
