@@ -26,8 +26,8 @@ from scipy.optimize import linprog
 
 from hierfl.compiler.programs.cones import NONNEGATIVE, Cone, middles
 from hierfl.compiler.programs.convex_program import FAILED, UNATTAINED, UNBOUNDED, ConvexProgram, ProgramSolution
-from hierfl.compiler.programs.small_and_sparse import Matrix, diagonal, is_dense, row_norms, vstack
-from hierfl.compiler.programs.smooth_atoms import LOG_SUM_EXP, SmoothTerm, of_blocks
+from hierfl.compiler.programs.small_and_sparse import Matrix, diagonal, is_dense, of_blocks, row_norms, vstack
+from hierfl.compiler.programs.smooth_atoms import LOG_SUM_EXP, SmoothTerm
 from hierfl.compiler.programs.solve_program import LOST, solve_program
 
 LARGE, LESS = 1e7, 1e4  # times all else, from which a price hides it, and that is left of such a price

@@ -114,14 +114,23 @@ def placed(matrix: Matrix, rows: np.ndarray, columns: np.ndarray, shape: tuple[i
     return sp.csr_array((coo.data, (rows[row], columns[column])), shape)
 
 
-def gram(form: Matrix, weight: np.ndarray) -> Matrix:
-    """form' diag(weight) form."""
+def of_blocks(blocks: np.ndarray, form: Matrix) -> Matrix:
+    """C form, C of these blocks (n, k, k) along its diagonal."""
+    count, k, _ = blocks.shape
     if is_dense(form):
-        return form.T @ (weight[:, None] * form)
-    if form.shape[1] > 8 and form.nnz > 0.2 * form.shape[0] * form.shape[1]:
-        full = form.toarray()
-        return sp.csr_array(full.T @ (weight[:, None] * full))
-    return sp.csr_array(form.T @ sp.diags_array(weight) @ form)
+        return (blocks @ form.reshape(count, k, -1)).reshape(form.shape)
+    numbers = np.arange(count * k).reshape(count, k)
+    rows, columns = np.repeat(numbers, k, axis=1).ravel(), np.tile(numbers, (1, k)).ravel()
+    return sp.csr_array(sp.csr_array((blocks.ravel(), (rows, columns)), (count * k, count * k)) @ form)
+
+
+def gram(form: Matrix, inner: np.ndarray) -> Matrix:
+    """form' C form, C diagonal (n,) or of blocks (n, k, k) along its diagonal."""
+    blocks = inner if inner.ndim == 3 else inner[:, None, None]
+    full = form if is_dense(form) else form.toarray() if form.shape[1] > 8 and form.nnz > 0.2 * np.prod(form.shape) else None
+    if full is form:
+        return full.T @ of_blocks(blocks, full)
+    return sp.csr_array(form.T @ of_blocks(blocks, form) if full is None else full.T @ of_blocks(blocks, full))
 
 
 def entries_of(matrix: Matrix) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -12,7 +12,6 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
-import scipy.sparse as sp
 from cvxpy.atoms.affine.hstack import Hstack
 from cvxpy.atoms.affine.reshape import reshape
 from cvxpy.atoms.affine.transpose import transpose
@@ -30,8 +29,8 @@ from hierfl.compiler.programs.small_and_sparse import (
     count_in_rows,
     entries_of,
     gram,
-    is_dense,
     largest,
+    of_blocks,
     placed,
     vstack,
 )
@@ -414,7 +413,7 @@ class SmoothSum:
     def hessian(self, u: np.ndarray, least: float = 0.0) -> Matrix:
         """Its second derivative; see ``SmoothTerm.curvature``."""
         with np.errstate(all="ignore"):
-            return sum(_weighted(term.form, term.curvature(u, least)) for term in self.terms)
+            return sum(gram(term.form, term.curvature(u, least)) for term in self.terms)
 
     def placed(self, columns: np.ndarray, width: int) -> SmoothSum:
         """The same over a wider u, of which these entries are its own."""
@@ -463,21 +462,3 @@ def _rates(here: np.ndarray, change: np.ndarray) -> np.ndarray:
     order = int(np.sqrt(here.shape[1]))
     roots = np.linalg.inv(np.linalg.cholesky(here.reshape(-1, order, order)))
     return np.asarray(np.linalg.eigvalsh(-roots @ change.reshape(-1, order, order) @ roots.swapaxes(1, 2))).ravel()
-
-
-def of_blocks(blocks: np.ndarray, form: Matrix) -> Matrix:
-    """C form, C of these blocks (n, k, k) along its diagonal."""
-    count, k, _ = blocks.shape
-    if is_dense(form):
-        return np.einsum("nij,njb->nib", blocks, form.reshape(count, k, -1)).reshape(form.shape)
-    numbers = np.arange(count * k).reshape(count, k)
-    rows, columns = np.repeat(numbers, k, axis=1).ravel(), np.tile(numbers, (1, k)).ravel()
-    return sp.csr_array(sp.csr_array((blocks.ravel(), (rows, columns)), (count * k, count * k)) @ form)
-
-
-def _weighted(form: Matrix, blocks: np.ndarray) -> Matrix:
-    """form' C form, C of these blocks."""
-    if blocks.shape[1] == 1:
-        return gram(form, blocks[:, 0, 0])
-    inner = form.T @ of_blocks(blocks, form)
-    return inner if is_dense(form) else sp.csr_array(inner)
