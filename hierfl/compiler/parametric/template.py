@@ -30,6 +30,7 @@ from cvxpy.reductions.dcp2cone.dcp2cone import Dcp2Cone
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
+from hierfl.analysis.conic_solving import judged_here
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import copy_with, hoist
 from hierfl.analysis.variable_bounds import attribute_constraints
@@ -379,7 +380,8 @@ def _stuffed(objective: Expression, constraints: Sequence[Constraint]) -> tuple[
         if brought_in:  # what CVXPY says of variables of its own by their attributes, such as a matrix behind sums of eigenvalues
             also, _ = Dcp2Cone(quad_obj=True).apply(cp.Problem(cp.Minimize(0), brought_in))
             reduced = cp.Problem(reduced.objective, [*reduced.constraints, *also.constraints])
-        stuffed, _ = ConeMatrixStuffing(quad_obj=True).apply(reduced)
+        with judged_here():
+            stuffed, _ = ConeMatrixStuffing(quad_obj=True).apply(reduced)
     except NotImplementedError as error:  # CVXPY's atoms all have a conic form
         without = ", ".join(kind.__name__ for kind in problem.atoms() if kind not in CANON_METHODS and not issubclass(kind, AffAtom))
         raise NoStandardFormError(f"no conic form of {without} is in CANON_METHODS of cvxpy.reductions.dcp2cone.canonicalizers (an objective needs none of what has a smooth_atom)") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import cvxpy as cp
@@ -153,3 +154,23 @@ def test_many_clients_hold_rows_of_their_own() -> None:
     ways = 1e-6 * np.eye(2)
     slopes = [(float(problem.implicit(at + way)) - float(problem.implicit(at - way))) / 2e-6 for way in ways]
     np.testing.assert_allclose(problem.implicit.gradient(at), slopes, rtol=1e-5, atol=1e-7)
+
+
+def test_a_game_that_cvxpys_first_backend_does_not_know_is_answered_without_its_warning() -> None:
+    """2 (u - mean) + a v = 0 and v = 0.2 sum(u), so that sum(u) = sum(mean) / (1 + 0.2 a)."""
+    u, v, x = cp.Variable(2, name="u"), cp.Variable(name="v"), cp.Variable(name="x")
+    s, a = hf.Sample(2, name="s"), hf.ClientParameter(name="a", nonneg=True)
+    game = hf.Nash(
+        hf.Player(u, hf.E(cp.sum_squares(u - s)) + a * cp.sum(u) * v, [u <= 5]),
+        hf.Player(v, cp.square(v) - 0.4 * cp.sum(u) * v),
+        scope="client",
+    )
+    rows = [np.random.default_rng(k).normal(size=(k, 2)) for k in (2, 5)]
+    federation = hf.Federation([hf.Client({s: own}, {a: 0.5}) for own in rows])
+    f = hf.Problem(hf.Minimize(clients=cp.sum_squares(u) + cp.square(x)), game, federation=federation).implicit
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        found = f(0.0)
+    means = [own.mean(axis=0) for own in rows]
+    answers = [mean - 0.25 * 0.2 * mean.sum() / 1.1 for mean in means]
+    assert found == pytest.approx(np.mean([answer @ answer for answer in answers]), abs=1e-9)

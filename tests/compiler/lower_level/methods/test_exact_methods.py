@@ -92,7 +92,8 @@ def test_monotone_maps_that_are_no_gradients(name: str) -> None:
     linear = cp.Problem(cp.Minimize((j @ y - b) @ x), SETS[name](x))
     linear.solve(solver=cp.CLARABEL)
     assert (j @ y - b) @ y <= linear.value + 1e-6
-    assert problem.implicit.certificate(np.zeros(N)).error_bound <= 1e-7
+    found = problem.implicit.certificate(np.zeros(N))
+    assert found.error_bound <= 1e-7 and found.iterations <= 10  # Newton steps count; others alone take 11 to 47
 
 
 EQUAL = np.ones(16)
