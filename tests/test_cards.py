@@ -200,6 +200,7 @@ def test_slices_and_explanations_are_tables() -> None:
     assert np.allclose(frame["f"], 0.5 * np.sum((at + 1 - np.maximum(at, 0)) ** 2, axis=1))
     explained = problem.explain().to_pandas()
     assert list(explained.columns) == ["piece", "how", "cost", "advice"] and "Y(x)" in set(explained["piece"])
+    assert "Y(x)" in repr(problem.explain()) and "lower level" in repr(problem.explain())
 
 
 @pytest.mark.parametrize("centre", [1 / 3, 0.7, 0.123456])

@@ -164,3 +164,14 @@ def test_a_lower_solver_of_the_federation_is_refused_for_a_client_alone() -> Non
     for solver in (FedAC(), LocalSGD()):
         with pytest.raises(hf.IncompatibleSolverError, match="a client for its own y"):
             problem.solve(ZOHFL(lower=solver), progress=False)
+
+
+@pytest.mark.parametrize("scope", ["client", "sample"])
+def test_a_lower_solver_of_the_federation_names_those_of_other_scopes(scope: str) -> None:
+    x, y, s = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="s")
+    lower = hf.ArgMin(y, cp.sum_squares(y - x) + hf.E(y @ s) if scope == "client" else cp.sum_squares(y - x - s), scope=scope)
+    federation = hf.Federation([hf.Client({s: np.eye(2) * k}) for k in (1, 2)])
+    problem = hf.Problem(hf.Minimize(clients=hf.E(cp.sum_squares(y - s))), lower, federation=federation)
+    for solver in (FedAC(), LocalSGD()):
+        with pytest.raises(hf.IncompatibleSolverError, match=rf"federation scope, but this one has {scope} scope: .*ProjectedSGD"):
+            problem.solve(ZOHFL(lower=solver, step_size=0.1), rounds=1, progress=False)

@@ -353,3 +353,12 @@ def test_a_family_from_outside_that_does_not_project_is_refused(monkeypatch: pyt
     problem = hf.Problem(hf.Minimize(cp.sum_squares(y - 1)), lower=lower, constraints=ball if above else [])
     with pytest.raises(hf.HierflError, match=r"TooFar\.project does not give the nearest point"):
         problem.implicit(np.zeros(2))
+
+
+def test_entries_of_a_box_without_a_bound_have_infinite_ones() -> None:
+    x, y = cp.Variable(3, name="x"), cp.Variable(3, name="y")
+    rows = [x[0] >= 1, x[2] <= 2]
+    known = hf.Problem(hf.Minimize(cp.sum_squares(y)), hf.ArgMin(y, cp.sum_squares(y - x)), rows).compile().known_upper_set
+    low, high = known.limits({})
+    np.testing.assert_array_equal(low, [1, -np.inf, -np.inf])
+    np.testing.assert_array_equal(high, [np.inf, np.inf, 2])
