@@ -11,6 +11,8 @@ from hierfl.compiler.lower_level.choice import METHODS, method_for_looks
 from hierfl.compiler.lower_level.methods.batched_interior_points import MANY, BatchedInteriorPoints
 from hierfl.compiler.lower_level.methods.method import ExactMethod
 from hierfl.compiler.parametric.many_programs import ManyPrograms
+from hierfl.compiler.parametric.many_smooth import ManyTerms
+from hierfl.compiler.programs.smooth_atoms import LOG
 
 COUNT = 12
 
@@ -112,3 +114,15 @@ def test_it_is_chosen_for_many_owners_where_there_is_a_device(monkeypatch: pytes
     monkeypatch.setattr("jax.default_backend", lambda: "gpu")
     assert [method_for_looks(method).name for method in (few, many)] == ["parametric program", BatchedInteriorPoints.name]
     assert BatchedInteriorPoints.name in METHODS
+
+
+def test_steps_stay_inside_of_barriers_and_come_to_their_ends() -> None:
+    """Entries of form u + shift are positive up to the share of a step that is told, and one is not just beyond."""
+    rng = np.random.default_rng(2)
+    form, u, way = rng.normal(size=(1, 4, 3)), rng.normal(size=(20, 3)), 5 * rng.normal(size=(20, 3))
+    shift = rng.uniform(0.1, 3.0, (20, 4)) - u @ form[0].T  # each program's own
+    told = ManyTerms(LOG, form, shift, np.ones((1, 4))).reach(u, way)
+    lengths = np.stack([told, np.minimum(1.0, told / 0.99), told / 0.99 * 1.0001])
+    least = [((u + t[:, None] * way) @ form[0].T + shift).min(axis=1) for t in lengths]
+    assert (least[0] > 0).all() and (told > 0).all() and (least[1] >= -1e-12).all()
+    assert ((least[2] < 0) | (told == 1.0)).all() and (told < 1).any() and (told == 1).any()
