@@ -404,7 +404,7 @@ def _marked(study: Examination, findings: Sequence[Finding], constants: Sequence
         return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} convex as asserted"
 
     told = [
-        replace(f, status="asserted", reason=f"{f.reason}; {said(names)}") if (names := resting.get(f.name)) and f.status in ("proved", "sampled") else f
+        replace(f, status="asserted", reason=f"{f.reason}; {said(names)}") if (names := resting.get(f.name)) and f.status == "proved" else f
         for f in findings
     ]
     return told, [replace(c, reason=f"{c.reason}; {said(of_level)}") if of_level and c.name in _CONSTANTS else c for c in constants]

@@ -549,3 +549,10 @@ def test_a_large_concave_term_is_not_taken_for_convex():
     term = 0.01 * cp.sum_squares(x) - cp.sum(cp.logistic(bidiagonal @ x))  # a Hessian down to -0.98 at 0
     problem = hf.Problem(hf.Minimize(server=term, clients=y), level, [x >= -1, x <= 1])
     assert check(problem).constants["L_1^{f_1}"].value >= 0.98
+
+
+def test_what_was_only_tried_is_not_known_by_an_assertion_of_convexity():
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    flat = hf.Function(lambda t: jnp.maximum(jnp.abs(t - 0.3) - 0.05, 0.0) ** 2, y, convex=True)
+    report = check(hf.Problem(hf.Minimize(clients=cp.square(y)), hf.ArgMin(y, flat + x * y, [y >= -1, y <= 1]), [x >= -1, x <= 1]))
+    assert report["strong convexity"].status == "sampled"  # and does not hold beside 0.3
