@@ -75,7 +75,7 @@ def keeps_first_axis(atom: Any) -> bool:
 def _is_column(atom: Any) -> bool:
     """(n,) from (n, 1) or the other way round."""
     before, after = atom.args[0].shape, atom.shape
-    return bool(before[0] == after[0] and np.prod(before) == np.prod(after) == before[0])
+    return bool(before and before[:1] == after[:1] and np.prod(before) == np.prod(after) == before[0])
 
 
 def _takes_all_rows(atom: Any) -> bool:
