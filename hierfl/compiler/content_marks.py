@@ -45,9 +45,7 @@ class _Told:
 
     def __init__(self, leaves: Leaves) -> None:
         self.hash, self.leaves, self.within = hashlib.blake2b(digest_size=16), leaves, set[int]()
-        self.shared: dict[
-            int, tuple[int, Any]
-        ] = {}  # the expressions told, with their numbers, kept so that ids stay theirs
+        self.shared: dict[int, tuple[int, Any]] = {}  # the expressions told, with their numbers, kept so that ids stay theirs
 
     def words(self, *words: Any) -> None:
         self.hash.update(repr(words).encode() + b"\0")
@@ -71,7 +69,7 @@ class _Told:
             is_key = isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
             array = np.asarray(jax.random.key_data(value) if is_key else value)
             self.words("array", array.shape, array.dtype.str)
-            self.hash.update(repr(array.tolist()).encode() if array.dtype == object else np.ravel(array).view(np.uint8))
+            self.hash.update(repr(array.tolist()).encode() if array.dtype == object else np.ravel(array).view(np.uint8).data)
         elif isinstance(value, FunctionType | BuiltinFunctionType | MethodType | partial | CodeType):
             self._code(value)
         elif isinstance(value, rv_frozen):
@@ -130,15 +128,10 @@ class _Told:
         else:
             known = value.__globals__
             used = {name: known[name] for name in _names(value.__code__) if name in known}
-            own = {  # of the same file: a library's are told by name
-                name: part
-                if not isinstance(part, FunctionType) or part.__module__ == value.__module__
-                else part.__qualname__
-                for name, part in used.items()
-            }
-            self._all(
-                FunctionType, [value.__code__, value.__defaults__, value.__kwdefaults__, list(_outer(value)), own]
-            )
+            for name, part in used.items():
+                if isinstance(part, FunctionType) and part.__module__ != value.__module__:  # a library's are told by name
+                    used[name] = part.__qualname__
+            self._all(FunctionType, [value.__code__, value.__defaults__, value.__kwdefaults__, list(_outer(value)), used])
 
 
 def _names(code: CodeType) -> list[str]:
