@@ -166,10 +166,11 @@ def addends(expression: Expression) -> list[Expression]:
 
 
 def factored(search: CurvatureSearch, node: Any) -> tuple[Any, Any] | None:
-    """(c, w) where the part with kept variables is c * w and w's slopes are fixed."""
+    """(c, w) where the part with kept variables is c * w, affine in these where anything is added to it."""
     if isinstance(node, AddExpression):
         held = [argument for argument in node.args if search.has_kept(argument)]
-        return factored(search, held[0]) if len(held) == 1 and held[0].shape == node.shape else None
+        alone = len(held) == 1 and held[0].shape == node.shape and search.is_affine(held[0])
+        return factored(search, held[0]) if alone else None
     if isinstance(node, NegExpression):
         return factored(search, node.args[0])
     if isinstance(node, (multiply, DivExpression)):

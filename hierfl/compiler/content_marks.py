@@ -20,7 +20,11 @@ import scipy.sparse as sp
 from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
 from cvxpy.expressions.leaf import Leaf
+from scipy.stats._distn_infrastructure import rv_generic
+from scipy.stats._multivariate import multivariate_normal_frozen
 from scipy.stats.distributions import rv_frozen
+
+from hierfl.atoms.table import row_of
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
 Leaves = dict[int, int]
@@ -41,9 +45,7 @@ class _Told:
 
     def __init__(self, leaves: Leaves) -> None:
         self.hash, self.leaves, self.within = hashlib.blake2b(digest_size=16), leaves, set[int]()
-        self.shared: dict[
-            int, tuple[int, Any]
-        ] = {}  # the expressions told, with their numbers, kept so that ids stay theirs
+        self.shared: dict[int, tuple[int, Any]] = {}  # the expressions told, with their numbers, kept so that ids stay theirs
 
     def words(self, *words: Any) -> None:
         self.hash.update(repr(words).encode() + b"\0")
@@ -67,20 +69,22 @@ class _Told:
             is_key = isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
             array = np.asarray(jax.random.key_data(value) if is_key else value)
             self.words("array", array.shape, array.dtype.str)
-            self.hash.update(
-                repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array).data
-            )
+            self.hash.update(repr(array.tolist()).encode() if array.dtype == object else np.ravel(array).view(np.uint8).data)
         elif isinstance(value, FunctionType | BuiltinFunctionType | MethodType | partial | CodeType):
             self._code(value)
         elif isinstance(value, rv_frozen):
-            self._all(type(value.dist), [value.dist.name, value.args, value.kwds])
+            self._all(rv_frozen, [value.dist, value.args, value.kwds])
+        elif isinstance(value, rv_generic):  # of what SciPy makes its copies: a table's numbers are there
+            self._all(type(value), [value._updated_ctor_param()])
+        elif isinstance(value, multivariate_normal_frozen):
+            self._all(type(value), [value.mean, value.cov])
         elif isinstance(value, type | ModuleType):
             self.words(value.__name__)
         elif isinstance(value, slice):
             self._all(slice, [value.start, value.stop, value.step])
         elif isinstance(value, Mapping):
             self._all(dict, [part for item in value.items() for part in item])
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, list | tuple | range):
             self._all(list, value)
         elif isinstance(value, set | frozenset):
             self._all(set, sorted(map(repr, value)))
@@ -109,7 +113,8 @@ class _Told:
             self.shared[id(value)] = len(self.shared), value
             data = value.get_data() or []
             own = data[:-1] if isinstance(value, Constraint) else data  # a constraint's last is its number
-            self._all(type(value), [getattr(value, "shape", None), list(own), list(value.args)])
+            inside = row_of(value).inside or (lambda atom: ())
+            self._all(type(value), [getattr(value, "shape", None), list(own), [*value.args, *inside(value)]])
 
     def _code(self, value: Any) -> None:
         if isinstance(value, partial):
@@ -123,15 +128,10 @@ class _Told:
         else:
             known = value.__globals__
             used = {name: known[name] for name in _names(value.__code__) if name in known}
-            own = {  # of the same file: a library's are told by name
-                name: part
-                if not isinstance(part, FunctionType) or part.__module__ == value.__module__
-                else part.__qualname__
-                for name, part in used.items()
-            }
-            self._all(
-                FunctionType, [value.__code__, value.__defaults__, value.__kwdefaults__, list(_outer(value)), own]
-            )
+            for name, part in used.items():
+                if isinstance(part, FunctionType) and part.__module__ != value.__module__:  # a library's are told by name
+                    used[name] = part.__qualname__
+            self._all(FunctionType, [value.__code__, value.__defaults__, value.__kwdefaults__, list(_outer(value)), used])
 
 
 def _names(code: CodeType) -> list[str]:

@@ -56,10 +56,7 @@ def grid_of(plane: Plane, s: np.ndarray) -> np.ndarray:
     return plane.at(np.stack([part.ravel() for part in np.meshgrid(s, s, indexing="ij")], axis=1))
 
 
-AROUND, NEAR = (
-    16,
-    0.05,
-)  # directions that are looked along for one into X, and the share of the window in which a line has to stay
+AROUND, NEAR = 16, 0.05  # directions that are looked along for one into X, and the share of the window in which a line has to stay
 
 
 def centre_of(compiled: CompiledProblem, center: Any) -> np.ndarray:

@@ -23,7 +23,9 @@ from hierfl.solvers.parts.step_schedules import Decay
 NAME, BELOW = "[HFL] Theorem 2", "[HFL] Proposition 1 (ii)"
 EXPERIMENTS = "the paper's own experiments have p = 1/2 too"
 LOWER = (
+    "lower level is an argmin",
     "strong convexity",
+    "strong monotonicity",  # as that is called of an equilibrium
     "smoothness",
     "lower gradient Lipschitz in x",
     "unbiased samples",

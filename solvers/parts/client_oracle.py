@@ -149,9 +149,7 @@ class ClientOracle(Tabulated):
         weight = rows.weights[self.problem.row_samples[0]]
         return value, weight @ residuals, weight @ jnp.maximum(gaps, 0.0)
 
-    def answers(
-        self, x: Array, party: Party, clock: Clock, rows: Rows
-    ) -> Answers:
+    def answers(self, x: Array, party: Party, clock: Clock, rows: Rows) -> Answers:
         """(y, natural residual, gap) of each row; None where the rows are not those of the lower level's table."""
         problem = self.problem
         table, zero = problem.row_samples, jnp.zeros(problem.lower.size, x.dtype)
@@ -176,9 +174,7 @@ class ClientOracle(Tabulated):
 
     # --- prices of means: a question for rounds to ask, and prices for other steps ---------------------------------
 
-    def with_prices(
-        self, clients: Clients, x: Array, y: Array | None, clock: Clock, told: Any, key: Array
-    ) -> Any:
+    def with_prices(self, clients: Clients, x: Array, y: Array | None, clock: Clock, told: Any, key: Array) -> Any:
         """A broadcast with the prices at x and the federation's y; itself where no upper constraint is on a mean."""
         problem, slopes = self.problem, tuple[Array, ...]()
         if not problem.means:
@@ -190,18 +186,14 @@ class ClientOracle(Tabulated):
             slopes = tuple(rho * slope_of(one, mean) for (one, _), mean in zip(self._over_clients(), means))
         return AtPrices(told, slopes, Known((x, y, clock)))
 
-    def parts(
-        self, party: Party, memory: Memory, received: Received, key: Array
-    ) -> tuple[Memory, Message]:
+    def parts(self, party: Party, memory: Memory, received: Received, key: Array) -> tuple[Memory, Message]:
         """A client's part in every mean over clients."""
         x, y, clock = received.broadcast
         y = self._own_y(x, y, party, memory, clock, key)
         own = tuple(self._share(one, party) * self._excess(one, p, x, y, party, clock) for one, p in self._over_clients())
         return memory, Message(own, {})
 
-    def at_prices(
-        self, party: Party, memory: Any, received: Received, key: Array
-    ) -> tuple[Party, Received]:
+    def at_prices(self, party: Party, memory: Any, received: Received, key: Array) -> tuple[Party, Received]:
         """The party with the prices among its constants, and what was told beside them; the same where there are none."""
         if not isinstance(received.broadcast, AtPrices):
             return party, received
@@ -229,9 +221,7 @@ class ClientOracle(Tabulated):
         problem = self.problem
         return 1.0 / (problem.num_clients * party.weight) if one.summed else jnp.asarray(1.0 / problem.total_weight)
 
-    def _own_y(
-        self, x: Array, y: Array | None, party: Party, memory: Any, clock: Clock, key: Array
-    ) -> Array | None:
+    def _own_y(self, x: Array, y: Array | None, party: Party, memory: Any, clock: Clock, key: Array) -> Array | None:
         """The federation's y, or the client's; None where each row has one."""
         if not self.alone:
             return None if self.problem.scope == "sample" else y

@@ -189,8 +189,9 @@ def require_schedule(schedule: Any, what: str, *, counts: bool = False, auto: bo
     if (auto and isinstance(schedule, str) and schedule == "auto") or (
         callable(schedule) and not isinstance(schedule, type)
     ):
-        if not counts and type(schedule) is Decay and schedule.c == 0:
-            raise SettingError(f"{what}=Decay(0, {schedule.p:g}): a step of 0 moves nothing; give a positive c.")
+        if type(schedule) is Decay and (schedule.c < 0 or (schedule.c == 0 and not counts)):
+            why = "it must not be negative" if schedule.c else "a step of 0 moves nothing"
+            raise SettingError(f"{what}=Decay({schedule.c:g}, {schedule.p:g}): {why}; give a positive c.")
         return
     if isinstance(schedule, (Sequence, np.ndarray)) and not isinstance(schedule, str) and np.ndim(schedule):
         raise SettingError(

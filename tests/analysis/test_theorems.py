@@ -185,6 +185,14 @@ def test_a_factor_that_moves_with_x_is_taken_at_its_ends():
         np.testing.assert_allclose(hessian_of(bounds.upper, y), 2 * np.diag([2.0, 4.0]), rtol=1e-9, atol=1e-9)
 
 
+def test_a_square_of_what_is_not_affine_is_bounded_by_convexity_alone():
+    y = cp.Variable(2, name="y")
+    assert curvature_bounds(cp.square(3 * cp.square(y[0]) - 10), [y]).lower is None  # -120 at 0
+    for convex in (cp.sum_squares(cp.pos(y)), cp.quad_over_lin(cp.exp(y), 2), cp.square(3 * cp.pos(y[0]))):
+        bounds = curvature_bounds(convex, [y])
+        assert bounds.upper is None and not hessian_of(bounds.lower, y).any()
+
+
 def test_huber_is_not_quadratic():
     y = cp.Variable(2)
     assert not is_quadratic(cp.sum(cp.huber(y))) and is_quadratic(cp.sum_squares(y) + cp.sum(y))

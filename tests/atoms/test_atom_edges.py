@@ -292,3 +292,14 @@ def test_a_product_of_stacked_matrices_is_enclosed(left: tuple[int, ...], right:
     found, exact = matmul(*given), factors[0] @ factors[1]
     assert found.shape == exact.shape
     assert ((found.lo < exact) & (exact < found.hi) & (found.hi - found.lo < 1e-7)).all()
+
+
+def test_what_cvxpy_evaluates_in_another_order_than_it_solves_is_refused() -> None:
+    """Programs would be of another function than values: y[0, 1] and y[1, 0] change places."""
+    x, y, z = cp.Variable(name="x"), cp.Variable((2, 2), name="y"), cp.Variable((2, 1, 2), name="z")
+    for made, instead in ((cp.concatenate([y, y], axis=None), "hstack with a cp.vec"), (cp.hstack([z, 2 * z]), "concatenate with axis=1")):
+        level = hf.ArgMin(made.variables(), cp.sum_squares(made - x))
+        with pytest.raises(hf.UnsupportedAtomError, match=instead):
+            hf.Problem(hf.Minimize(clients=x), level).implicit(0.0)
+    rows = hf.ArgMin(y, cp.sum_squares(cp.concatenate([y[0], y[1]], axis=None) - x))
+    np.testing.assert_allclose(hf.Problem(hf.Minimize(clients=x), rows).implicit.response(2.0), 2 * np.ones((2, 2)))

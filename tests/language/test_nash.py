@@ -219,3 +219,9 @@ where q = q(a) is, for each sample a, a Nash equilibrium of
 """ in str(problem)
     assert r"q_{j} \in \underset{q_{j} \in \mathbb{R}}{\operatorname{argmin}}" in problem.latex()
     assert r"\text{for each } j = 1, \ldots, 3" in problem.latex()
+
+
+def test_one_players_row_may_be_a_number_in_another_shape():
+    x, y = cp.Variable(name="x"), cp.Variable(1, name="y")
+    game = hf.Nash(hf.Player(y, cp.reshape(cp.sum_squares(y - x), (1,), order="F")))
+    assert hf.Problem(hf.Minimize(clients=cp.sum(y)), game).implicit(0.7) == pytest.approx(0.7)

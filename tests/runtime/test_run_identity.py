@@ -150,10 +150,15 @@ SAME_AND_OTHER: list[tuple[Any, Any, Any]] = [
     (functools.partial(max, 1), functools.partial(max, 1), functools.partial(max, 2)),
     (lambda v, n=1: v in {"a", "b", n}, lambda v, n=1: v in {"a", "b", n}, lambda v, n=2: v in {"a", "b", n}),
     (scipy.stats.norm(1, 2), scipy.stats.norm(1, 2), scipy.stats.norm(1, 3)),
+    (*(scipy.stats.rv_discrete(values=([0, 1], [0.5, 0.5]))() for _ in range(2)), scipy.stats.rv_discrete(values=([0, 2], [0.5, 0.5]))()),
+    (*(scipy.stats.multivariate_normal(np.zeros(2)) for _ in range(2)), scipy.stats.multivariate_normal(np.ones(2))),
+    (range(3), range(3), range(4)),
     (jnp.arange(3), np.asarray(jnp.arange(3)), jnp.arange(4)),
+    (jnp.ones(3, jnp.bfloat16), jnp.ones(3, jnp.bfloat16), jnp.zeros(3, jnp.bfloat16)),
     (cp.Variable(2)[0] + 1, cp.Variable(2, name="x")[0] + 1, cp.Variable(2)[1] + 1),
     (cp.Variable(2, nonneg=True), cp.Variable(2, nonneg=True), cp.Variable(2)),
     (cp.Variable(2) <= 1, cp.Variable(2) <= 1, cp.Variable(2) == 1),
+    (*(cp.perspective(f(cp.Variable()), cp.Variable(nonneg=True)) for f in (cp.square, cp.square, cp.abs)),),
 ]
 
 

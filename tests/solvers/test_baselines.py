@@ -455,6 +455,13 @@ def test_scaffnew_by_theory_needs_both_constants() -> None:
         kinks.solve(Scaffnew(0.1, "theory"), rounds=1, progress=False)
 
 
+def test_scaffnew_by_theory_takes_no_cube_of_a_negative_x_for_convex() -> None:
+    x = cp.Variable(name="x")
+    cubic = hf.Problem(hf.Minimize(clients=cp.power(x, 3) + cp.square(x)), constraints=[x >= -1, x <= 1])
+    with pytest.raises(hf.SettingError, match="strong convexity"):
+        cubic.solve(Scaffnew(0.1, "theory"), rounds=1, progress=False)
+
+
 def test_the_server_makes_as_many_epochs_of_its_own_rows(x64: None) -> None:
     """Full batches: an epoch is a gradient step; batches of 3 of five rows are two, of rows that are in one batch each."""
     x, u = cp.Variable(2, name="x"), hf.Sample(2, name="u")

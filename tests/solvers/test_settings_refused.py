@@ -123,6 +123,7 @@ def test_a_list_for_a_schedule_is_refused_where_the_solver_is_made(
         (lambda: Decay("a", 1), "two finite numbers"),
         (lambda: Decay(0.1, None), "two finite numbers"),
         (lambda: Decay(np.nan), "two finite numbers"),
+        (lambda: ZOHFL(step_size=Decay(-0.1, 0.75)), "must not be negative"),
     ],
 )
 def test_settings_out_of_range_are_named(made: Callable[[], Any], named: str) -> None:

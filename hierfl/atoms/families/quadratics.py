@@ -69,13 +69,11 @@ def _curvature_of_squares(search: CurvatureSearch, atom: Any, upper: bool) -> Ex
     above, below = atom.args
     if search.has_kept(below) or atom.axis is not None:
         return None
-    if not search.is_moved(above):
-        return search.bound(cp.multiply(inverse(below), cp.sum_squares(above)), upper)
-    parts = factored(search, above)
-    if parts is None:
-        return None
-    squares = cp.sum(cp.multiply(cp.square(parts[0]), cp.square(parts[1])))
-    return search.bound(squares if vanishes(below - 1) else cp.multiply(inverse(below), squares), upper)
+    parts = factored(search, above) if search.is_moved(above) else None
+    squares = cp.sum_squares(above) if parts is None else cp.sum(cp.multiply(cp.square(parts[0]), cp.square(parts[1])))
+    if not vanishes(below - 1):
+        return search.bound(cp.multiply(inverse(below), squares), upper)
+    return None if parts is None else search.bound(squares, upper)
 
 
 def _majorant_of_form(atom: Any, parts: Parts, rebuild: Rebuild) -> Expression | None:

@@ -59,6 +59,15 @@ def _entries(atom: Any, value: Any) -> Any:
     return value[tuple(np.asarray(key) if isinstance(key, list) else key for key in keys)]
 
 
+def _refused_unless(agrees: Callable[[Any], bool], instead: str) -> Callable[[Any], str | None]:
+    """Of an atom that CVXPY evaluates in one order of its entries and solves in another, unless these agree."""
+    return lambda atom: None if agrees(atom) else f"CVXPY evaluates it in another order than it solves it; write {instead}"
+
+
+def _of_vectors(atom: Any) -> bool:
+    return all(max(argument.shape, default=1) == argument.size for argument in atom.args)
+
+
 def _identity(atom: Any, value: Any) -> Any:
     return value
 
@@ -75,7 +84,7 @@ def keeps_first_axis(atom: Any) -> bool:
 def _is_column(atom: Any) -> bool:
     """(n,) from (n, 1) or the other way round."""
     before, after = atom.args[0].shape, atom.shape
-    return bool(before[0] == after[0] and np.prod(before) == np.prod(after) == before[0])
+    return bool(before and before[:1] == after[:1] and np.prod(before) == np.prod(after) == before[0])
 
 
 def _takes_all_rows(atom: Any) -> bool:
@@ -169,7 +178,9 @@ def _latex_of_index(pen: LatexPen, phrase: Phrase) -> Written:
     return Written(f"{subscriptable(pen, phrase.args[0])}_{{{escaped(index_text(phrase.value))}}}")
 
 
-def _stack_row(kind: type, lower: Callable[..., Any], separator: str, options: dict[str, Any] | None = None) -> AtomRow:
+def _stack_row(
+    kind: type, lower: Callable[..., Any], separator: str, options: dict[str, Any] | None = None, **fields: Any
+) -> AtomRow:
     """The row of an atom that puts arrays side by side, written as a list of them."""
     head = kind.__name__.lower()
 
@@ -181,7 +192,7 @@ def _stack_row(kind: type, lower: Callable[..., Any], separator: str, options: d
         return call(head, f"[{', '.join(map(pen.text, phrase.args))}]", *pen.settings(phrase))
 
     spelling = Spelling(head, options, latex, text)
-    return AtomRow((kind,), lower=lower, layout=True, range=rearranged, spellings=(spelling,))
+    return AtomRow((kind,), lower=lower, layout=True, range=rearranged, spellings=(spelling,), **fields)
 
 
 def _broadcast_row(kind: type) -> AtomRow:
@@ -207,9 +218,20 @@ ROWS = (
     _broadcast_row(Promote),
     _broadcast_row(broadcast_to),
     _stack_row(
-        Concatenate, lambda atom, *values: jnp.concatenate(values, axis=atom.axis), r",\, ", {"axis": None}
+        Concatenate,
+        lambda atom, *values: jnp.concatenate(values, axis=atom.axis),
+        r",\, ",
+        {"axis": None},
+        refusal_of=_refused_unless(
+            lambda atom: atom.axis is not None or _of_vectors(atom), "cp.hstack with a cp.vec(..., order='C') of each part"
+        ),
     ),
-    _stack_row(Hstack, lambda atom, *values: jnp.hstack(values), r",\, "),
+    _stack_row(
+        Hstack,
+        lambda atom, *values: jnp.hstack(values),
+        r",\, ",
+        refusal_of=_refused_unless(lambda atom: atom.ndim < 3, "cp.concatenate with axis=1"),
+    ),
     _stack_row(Vstack, lambda atom, *values: jnp.vstack(values), r";\, "),
     AtomRow((diag_vec,), lower=lambda atom, value: jnp.diag(jnp.ravel(value), k=atom.k), spellings=(_DIAG,)),
     AtomRow((diag_mat,), lower=lambda atom, value: jnp.diagonal(value, offset=atom.k), spellings=(_DIAG,)),

@@ -221,9 +221,7 @@ class LawKinks:
         r, size = -at_zero / rates, jnp.abs(rates)
         missed, missed_square = (told - seen for told, seen in zip(excess(table, r), _of_nodes(d, weights, r)))
         close = jnp.maximum(CLOSE * table[0, GAP], ROUNDING * jnp.finfo(precision).eps * jnp.abs(r))
-        near = (
-            jnp.abs(r[:, None] - r) < close[:, None]
-        )  # which kinks are where each one is: their jumps are seen together
+        near = jnp.abs(r[:, None] - r) < close[:, None]  # which kinks are where each one is: their jumps are seen together
 
         def at(d: Array, given: Mapping[int, Array]) -> tuple[Array, ...]:
             return integrand(jnp.reshape(d, self.sample.shape), given)
@@ -245,9 +243,7 @@ class LawKinks:
             def bent(d: Array, change: Array, place: int = place, atom: Callable[[Array], Array] = atom) -> Array:
                 return jax.jvp(lambda value: at(d, {place: value})[0], (atom(d),), (change,))[1]
 
-            together = near[mine, mine] & (
-                one.own @ one.own.T
-            )  # where several change an entry, each has its share by its rate
+            together = near[mine, mine] & (one.own @ one.own.T)  # where several change an entry, each has its share by its rate
             own = np.reshape(one.own, (-1, *one.atom.shape), order="F")
             change = jump(_slope(atom), mine) * jnp.asarray(own, precision)
             shares = missed[mine] * size[mine] / (together @ size[mine])
@@ -327,9 +323,7 @@ def _coefficients(expression: Any, sample: Sample) -> np.ndarray | None:
     scaled = isinstance(expression, DivExpression) or row_of(expression).product
     inner: list[Any] = []
     for argument in expression.args:
-        others = (
-            _dense(argument.value) if scaled and _is_number(argument) else None if scaled else np.zeros(argument.shape)
-        )
+        others = np.zeros(argument.shape) if not scaled else _dense(argument.value) if _is_number(argument) else None
         inner.append(_coefficients(argument, sample) if _mentions(argument, sample) else others)
     if not is_affine_in(expression, moved) or any(rate is None for rate in inner):
         return None
@@ -339,9 +333,7 @@ def _coefficients(expression: Any, sample: Sample) -> np.ndarray | None:
 def _is_straight(expression: Any, sample: Sample) -> bool:
     """Whether an expression is affine in the sample between kinks."""
     moved = [argument for argument in expression.args if _mentions(argument, sample)]
-    bent = (
-        moved and not is_affine_in(expression, moved) and (isinstance(expression, AffAtom) or not expression.is_pwl())
-    )
+    bent = moved and not is_affine_in(expression, moved) and (isinstance(expression, AffAtom) or not expression.is_pwl())
     return not bent and all(_is_straight(argument, sample) for argument in moved)
 
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from hierfl.analysis.enclosure import Enclosure, enclose
+from hierfl.analysis.enclosure import enclose
 from hierfl.analysis.lipschitz import one_sample
 from hierfl.analysis.theorems import (
     Constants,
@@ -35,7 +35,7 @@ from hierfl.inspect.argument_checks import require_positive, require_whole
 from hierfl.inspect.assumptions.examination import Examination, Holder
 from hierfl.inspect.assumptions.findings import CheckReport, Constant, Examined, Finding, Theorem
 from hierfl.inspect.assumptions.lipschitz_checks import gradient_size, lipschitz, spread
-from hierfl.inspect.assumptions.lower_curvature import Curvature, moduli
+from hierfl.inspect.assumptions.lower_curvature import moduli, spectrum_in_x
 from hierfl.inspect.assumptions.lower_set_checks import diameter, has_a_solution, lower_sets, upper_sets
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.function import asserted_convex
@@ -92,13 +92,9 @@ def _server(study: Examination) -> tuple[float, float]:
     term, holder = study.compiled.declaration.objective.server, study.holders.server
     if term is None or holder is None:
         return 0.0, 0.0
-    upper = study.compiled.upper.variables
-    spectrum = Curvature(study.compiled, term, upper, holder.known).spectrum(holder)
-    ends = [end for end in (spectrum.low, spectrum.high) if end is not None]
-    in_domain = Enclosure(holder.known).defined(term)  # where CVXPY's curvature is: x^3 has another for x < 0
-    smooth = max(abs(end.value) for end in ends) if len(ends) == 2 and in_domain else np.inf
+    smooth = max(np.inf if end is None else abs(end.value) for end in spectrum_in_x(study, term, holder))
     random = any(isinstance(p, Sample) for p in term.parameters())
-    return float(smooth), gradient_size(study, term, upper, holder) ** 2 if random else 0.0
+    return float(smooth), gradient_size(study, term, study.compiled.upper.variables, holder) ** 2 if random else 0.0
 
 
 def _bounded(study: Examination, name: str, value: float, assumption: str) -> Finding:
@@ -408,7 +404,7 @@ def _marked(study: Examination, findings: Sequence[Finding], constants: Sequence
         return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} convex as asserted"
 
     told = [
-        replace(f, status="asserted", reason=f"{f.reason}; {said(names)}") if (names := resting.get(f.name)) and f.status in ("proved", "sampled") else f
+        replace(f, status="asserted", reason=f"{f.reason}; {said(names)}") if (names := resting.get(f.name)) and f.status == "proved" else f
         for f in findings
     ]
     return told, [replace(c, reason=f"{c.reason}; {said(of_level)}") if of_level and c.name in _CONSTANTS else c for c in constants]

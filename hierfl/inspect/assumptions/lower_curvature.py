@@ -29,7 +29,7 @@ from hierfl.analysis.curvature_bounds import (
     moves_slopes,
     smallest,
 )
-from hierfl.analysis.enclosure import Known
+from hierfl.analysis.enclosure import Enclosure, Known
 from hierfl.analysis.hoist import hoist
 from hierfl.analysis.lipschitz import (
     ROW_LIMIT,
@@ -91,10 +91,10 @@ class Curvature:
         low = high = None
         if self.bounds.lower is not None:
             low = smallest(self._products(self.bounds.lower, holders), self.size, terms)
-            if low is None and self._plain is not None:  # leaving out convex terms can only lower mu
-                low = smallest(self._products(self._plain, holders), self.size, terms)
-            if low is None:
-                low = Edge(0.0, "convex, by CVXPY's rules")
+            if low is None and hoist([self.expression], self.variables, self.known).expressions[0].is_convex():
+                if self._plain is not None:  # leaving out convex terms can only lower mu
+                    low = smallest(self._products(self._plain, holders), self.size, terms)
+                low = low or Edge(0.0, "convex, by CVXPY's rules")
         if self.bounds.upper is not None:
             dominating = None if self._dominating is None else self._products(self._dominating, holders)
             high = largest(self._products(self.bounds.upper, holders), self.size, terms, dominating)
@@ -266,20 +266,22 @@ def _of_matrix(matrix: np.ndarray) -> Spectrum:
 
 
 def upper_spectra(study: Examination) -> tuple[Spectrum, ...]:
-    """Bound the spectrum of each client's Hessian of f_i; the problem has clients' terms and no lower level.
-
-    An end is None where there is no bound, and where a sample would stand for a distribution, which proves nothing.
-    """
-    term, variables = study.compiled.declaration.objective.clients, tuple(study.compiled.upper.variables)
+    """Bound the spectrum of each client's Hessian of f_i; the problem has clients' terms and no lower level."""
+    term = study.compiled.declaration.objective.clients
     assert term is not None
-    spectra = []
-    for holder in study.holders.clients:
-        curvature = Curvature(study.compiled, study.compiled.sign * term, variables, holder.known)
-        bounds = (curvature.bounds.lower, curvature.bounds.upper)
-        used = {p.id for bound in bounds if bound is not None for p in bound.parameters()}
-        exact = not used & study.holders.distributed
-        spectra.append(curvature.spectrum(holder) if exact else Spectrum())
-    return tuple(spectra)
+    return tuple(spectrum_in_x(study, term, holder) for holder in study.holders.clients)
+
+
+def spectrum_in_x(study: Examination, term: cp.Expression, holder: Holder) -> Spectrum:
+    """Bound the spectrum of the Hessian in x of a holder's term.
+
+    Nothing is known where x may leave the domain that CVXPY's curvature is for (x^3 has another for x < 0), nor where a sample would
+    stand for a distribution, which proves nothing.
+    """
+    curvature = Curvature(study.compiled, study.compiled.sign * term, tuple(study.compiled.upper.variables), holder.known)
+    used = {p.id for bound in (curvature.bounds.lower, curvature.bounds.upper) if bound is not None for p in bound.parameters()}
+    proved = not used & study.holders.distributed and Enclosure(holder.known).defined(term)
+    return curvature.spectrum(holder) if proved else Spectrum()
 
 
 DISTINCT_LIMIT = 64  # holders that are looked at one by one

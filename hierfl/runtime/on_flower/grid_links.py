@@ -54,10 +54,11 @@ class GridLinks:
     def look(self) -> None:
         """Look for nodes that came, or went, and ask those that are new whose data they have."""
         if self._see_who_is_online():
-            patient = {node for node, said in self._siteless.items() if self._looked - said < AGAIN}
-            strangers = self._online - (self._hellos.keys() - (self._siteless.keys() - patient))
+            again = {node for node, said in self._siteless.items() if self._looked - said >= AGAIN}
+            strangers = self._online - (self._hellos.keys() - again)
             if strangers:
                 self._hellos |= self._pushed(dict.fromkeys(strangers, packed(Hello())), self.timeout)
+                self._siteless = {node: said for node, said in self._siteless.items() if node not in strangers}
         waited = {message: node for node, message in self._hellos.items() if message}
         if waited:
             for message, reply in self._pulled(set(waited)).items():

@@ -4,6 +4,7 @@ import cvxpy as cp
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -529,3 +530,29 @@ def test_the_servers_curvature_is_known_only_where_cvxpys_rules_hold():
     for least, status in ((0, "proved"), (-2, "unknown")):  # 6 x of x^3
         problem = hf.Problem(hf.Minimize(server=cp.power(x, 3), clients=cp.square(y)), level, [x >= least, x <= 1])
         assert check(problem)["server term smooth"].status == status
+
+
+def test_the_servers_curvature_is_not_read_off_the_nodes_of_a_law():
+    x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="d")
+    level = hf.ArgMin(y, cp.square(y - x), [y >= -1, y <= 1], scope="client")
+    term = hf.E(cp.square(d) * cp.square(x))
+    for rows, status in ((scipy.stats.expon(), "unknown"), (np.ones(3), "proved")):
+        federation = hf.Federation([hf.Client()], server=hf.Client({d: rows}))
+        problem = hf.Problem(hf.Minimize(server=term, clients=cp.square(y)), level, [x >= -1, x <= 1], federation=federation)
+        assert check(problem)["server term smooth"].status == status
+
+
+def test_a_large_concave_term_is_not_taken_for_convex():
+    size, x, y = 1201, cp.Variable(1201, name="x"), cp.Variable(name="y")
+    bidiagonal = sp.diags([np.ones(size), np.ones(size - 1)], [0, 1]).tocsr()
+    level = hf.ArgMin(y, cp.square(y - x[0]), [y >= -1, y <= 1], scope="client")
+    term = 0.01 * cp.sum_squares(x) - cp.sum(cp.logistic(bidiagonal @ x))  # a Hessian down to -0.98 at 0
+    problem = hf.Problem(hf.Minimize(server=term, clients=y), level, [x >= -1, x <= 1])
+    assert check(problem).constants["L_1^{f_1}"].value >= 0.98
+
+
+def test_what_was_only_tried_is_not_known_by_an_assertion_of_convexity():
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    flat = hf.Function(lambda t: jnp.maximum(jnp.abs(t - 0.3) - 0.05, 0.0) ** 2, y, convex=True)
+    report = check(hf.Problem(hf.Minimize(clients=cp.square(y)), hf.ArgMin(y, flat + x * y, [y >= -1, y <= 1]), [x >= -1, x <= 1]))
+    assert report["strong convexity"].status == "sampled"  # and does not hold beside 0.3

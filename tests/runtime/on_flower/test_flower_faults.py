@@ -188,6 +188,27 @@ def test_a_site_that_is_started_late_or_at_another_node_takes_part(
     assert set(found.settings["sites"]) == {"site 0", "site 1", "site 2"}
 
 
+def test_a_node_that_had_no_site_is_asked_once_again_and_waited_for(problem: hf.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grid_links, "LOOK", 0.0)
+    monkeypatch.setattr(grid_links, "AGAIN", 0.0)
+    site, asked = desks(problem, sites=1)[100], list[bytes]()
+
+    def late(letter: bytes) -> bytes:
+        asked.append(letter)
+        if len(asked) == 1:
+            raise RuntimeError("no site listens at this node's socket")
+        return site(letter)
+
+    grid = LoopbackGrid({100: late})
+    links = grid_links.GridLinks(grid, 120.0)
+    links.look()
+    grid.delays[100] = 0.1
+    until = time.monotonic() + 5.0
+    while not links.held() and time.monotonic() < until:
+        links.look()
+    assert links.held() and len(asked) == 2
+
+
 def test_a_site_that_does_not_want_the_run_is_not_asked_in_every_round(problem: hf.Problem) -> None:
     grid = LoopbackGrid(desks(problem))
     grid.nodes[102] = desks(problem, rules=SiteRules(shared_seeds=True, algorithms=("FedProx",)))[102]

@@ -185,6 +185,15 @@ def test_the_conditions_of_proposition_1(steps: Any, told: str, checked: tuple[A
     assert ZOHFL(lower=Exact()).asymptotics(*checked)[1:] == ()
 
 
+def test_proposition_1_is_not_about_equilibria() -> None:
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    turned = hf.Equilibrium(y, np.array([[0.0, 1.0], [-1.0, 0.0]]) @ y - x, [y >= -1, y <= 1], scope="client")
+    problem = hf.Problem(hf.Minimize(clients=cp.norm1(x - y)), turned, [x >= -1, x <= 1])
+    solver = ZOHFL(lower=ProjectedSGD(step_size=Decay(0.1, 0.75)))
+    _, below = solver.asymptotics(problem.compile(), problem.check(samples=4, progress=False))
+    assert set(below.missing) == {"lower level is an argmin", "strong monotonicity"}  # steps lead away from y(x)
+
+
 def test_what_theorem_2_is_not_about(checked: tuple[Any, Any]) -> None:
     half = bounded_clients().check(solver=ZOHFL(participation=0.5), samples=4, progress=False)
     assert {h.name: h.status for h in half.theorems[1].hypotheses}["all clients take part"] == "not covered"
