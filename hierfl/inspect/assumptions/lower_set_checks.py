@@ -133,11 +133,11 @@ def _radius(constraint: Constraint, variables: Sequence[cp.Variable], known: Kno
     ball, limit = constraint.args
     if any(v.id == variables[0].id for v in limit.variables()):
         return np.inf
-    size = float(np.max(enclose(limit, known).hi))
-    if isinstance(ball, cp.Pnorm) and ball.p == 2 and ball.axis is None and _shifted(ball.args[0], variables[0]):
-        return max(size, 0.0)
+    sizes = np.broadcast_to(np.maximum(enclose(limit, known).hi, 0.0), constraint.shape)  # several with an axis
+    if isinstance(ball, cp.Pnorm) and ball.p == 2 and _shifted(ball.args[0], variables[0]):
+        return float(np.linalg.norm(sizes))
     squared = isinstance(ball, cp.quad_over_lin) and ball.args[1].is_constant() and ball.args[1].value == 1
-    return float(np.sqrt(max(size, 0.0))) if squared and _shifted(ball.args[0], variables[0]) else np.inf
+    return float(np.sqrt(np.sum(sizes))) if squared and _shifted(ball.args[0], variables[0]) else np.inf
 
 
 def _shifted(expression: cp.Expression, y: cp.Variable) -> bool:
@@ -229,7 +229,7 @@ def _holds(constraint: Constraint, known: Known) -> bool:
 def upper_sets(study: Examination) -> Examined:
     """Examine the X_i: whether they are nonempty, and the constants B_1 and B_2 of their dissimilarity (inequality (2) of [2S])."""
     compiled, assumption = study.compiled, study.assumption("(iii)", "hfl")
-    name, gap = "X nonempty, closed and convex", float(np.max(compiled.upper_set.gap(study.holders.clients[0].own)))
+    name, gap = "X nonempty, closed and convex", float(compiled.known_upper_set.gap(compiled.laid_out().clients.public))
     if gap <= GAP_TOLERANCE:
         nonempty = Finding(name, "proved", "a point of X was found; convex by CVXPY's rules", assumption)
     else:
