@@ -163,6 +163,15 @@ def test_x_is_what_all_clients_leave_of_it(ends, status):
     assert check(problem)["X nonempty, closed and convex"].status == status
 
 
+@pytest.mark.parametrize(("ends", "status"), [((-2, -1), "unknown"), ((-2, 1), "proved"), ((0, 1), "proved")])
+@pytest.mark.parametrize("curvature", [0.0, 1.0])
+def test_a_level_without_a_value_on_its_set_has_no_solution(ends, status, curvature):
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    lower = hf.ArgMin(y, x * y - cp.sqrt(y) + curvature * cp.square(y), [y >= ends[0], y <= ends[1]])
+    report = check(hf.Problem(hf.Minimize(clients=y), lower, [cp.abs(x) <= 1]))
+    assert report["lower level has a solution"].status == status
+
+
 def test_a_ball_for_each_column_is_not_one_for_all():
     """Three columns of length 1 each, in either direction: 2 sqrt(3) apart."""
     x, y = cp.Variable((2, 3), name="x"), cp.Variable((2, 3), name="y")
