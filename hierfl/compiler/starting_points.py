@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any, NamedTuple
 
 import jax
@@ -156,9 +155,11 @@ def start_points(compiled: CompiledProblem, x0: Any, count: int, seed: int) -> n
         return first[None]
     others = on_upper_set(compiled, sobol_points(box_around(compiled, first), SPARE * (count - 1), seed))
     asked, points = ([], [first, *others]) if x0 is None else ([first], list(others))
-    wanted = count - len(asked)
-    good = list(islice((point for point in points if _has_value(compiled, point)), wanted))
-    return np.array([*asked, *(good if len(good) == wanted else points[:wanted])])
+    good, bad = list[np.ndarray](), list[np.ndarray]()
+    while points and len(asked) + len(good) < count:
+        point = points.pop(0)
+        (good if _has_value(compiled, point) else bad).append(point)
+    return np.array([*asked, *good, *bad][:count])
 
 
 def _has_value(compiled: CompiledProblem, x: np.ndarray) -> bool:

@@ -163,12 +163,11 @@ def _violation(
     left, right = sides
     excess = np.abs(left - right) if one.equality else np.maximum(left - right, 0.0)
     sizes = 1.0 + np.maximum(np.abs(left), np.abs(right))
+    sizes = np.where(np.isfinite(sizes), sizes, 1.0)
     excess = np.where(np.isnan(left - right), np.inf, excess)
     worst = np.unravel_index(int(np.argmax(excess / sizes)), excess.shape)
     owner, *entry = (int(place) for place in worst)
-    amount = float(excess[worst])
-    allowed = ALLOWED * float(sizes[worst]) if np.isfinite(sizes[worst]) else ALLOWED
-    return Violation(one.text, amount, allowed, _called(compiled, one, owner), tuple(entry))
+    return Violation(one.text, float(excess[worst]), ALLOWED * float(sizes[worst]), _called(compiled, one, owner), tuple(entry))
 
 
 def _called(compiled: CompiledProblem, one: CoupledCondition, owner: int) -> str:

@@ -47,15 +47,15 @@ class DifferenceOracle(ImplicitOracle):
     def _required(self, x: Float[np.ndarray, " n"]) -> KnownPoint:
         evaluation = self._evaluated_at(x)
         value = float(evaluation.value)
-        lengths = np.diag(self.distance * (1.0 + np.abs(x)))
-        sides = np.stack([on_upper_set(self.problem, x + sign * lengths) - x for sign in (1.0, -1.0)], axis=1)
+        lengths = self.distance * (1.0 + np.abs(x))
+        sides = np.stack([on_upper_set(self.problem, x + sign * np.diag(lengths)) - x for sign in (1.0, -1.0)], axis=1)
         kept = np.linalg.norm(sides, axis=2)
         moves, changes = [], []
-        for both, (ahead, behind) in zip(sides, kept):
+        for both, (ahead, behind), length in zip(sides, kept, lengths):
             for move in both if ahead >= 0.5 * behind else both[::-1]:
                 if move.any() and np.isfinite(change := self._value(x + move) - value):
-                    moves.append(move)
-                    changes.append(change)
+                    moves.append(move / length)  # variables may be of different sizes
+                    changes.append(change / length)
                     break
         if not kept.any():  # X is a point
             return KnownPoint(x, value, np.zeros(x.size), evaluation)

@@ -239,7 +239,7 @@ class CVaR(Worst):
         return bound + E(cp.pos(self.args[0] - bound)) / (1.0 - self.level)
 
     def reduce(self, values: Any, columns: Sequence[Any], weights: Any, count: Any) -> Any:
-        order = jnp.argsort(jnp.where(weights > 0, -values, jnp.inf))
+        order = jnp.argsort(jnp.where(weights > 0, jnp.where(jnp.isnan(values), -jnp.inf, -values), jnp.inf))
         share = weights[order]
         room = (1.0 - self.level) - (jnp.cumsum(share) - share)
         taken = jax.lax.stop_gradient(jnp.clip(room, 0.0, share))

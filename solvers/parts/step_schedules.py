@@ -232,6 +232,8 @@ def tabulate_steps(steps: StepCounts, rounds: int, clients: int, what: str = "lo
     Raises ``SettingError`` for a wrong number of entries, a negative, non-finite or huge value, or no steps for anybody
     at any round.
     """
+    if isinstance(steps, np.ndarray) and not steps.ndim:
+        steps = steps.item()
     if isinstance(steps, (Sequence, np.ndarray)) and not isinstance(steps, str):
         if len(steps) != clients:
             raise SettingError(
@@ -277,8 +279,8 @@ def steps_of(table: np.ndarray | Array, r: Array | int, clients: Array | int) ->
 def _number(value: Any, what: str, auto: bool = False) -> float:
     if type(value) is float:
         return value
-    number = isinstance(value, (Real, np.number, np.ndarray, jax.Array)) and not isinstance(value, bool)
-    if not number or np.ndim(value) != 0 or not np.isreal(value):
+    number = isinstance(value, (Real, np.number, np.ndarray, jax.Array))
+    if not number or np.ndim(value) != 0 or np.asarray(value).dtype.kind in "bcSU":
         automatic = '"auto", ' if auto else ""
         raise SettingError(f"{what} must be a number, Decay(c, p), {automatic}or a callable of the round; got {value!r}.")
     return float(value)

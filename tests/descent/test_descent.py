@@ -480,6 +480,15 @@ def test_values_that_err_are_taken_further_apart(noise: float) -> None:
     assert result.x == pytest.approx(goal, abs=1e-6 + 20 * np.sqrt(noise))
 
 
+@pytest.mark.parametrize("large", [1e3, 1e6])
+def test_small_variables_beside_large_ones_are_moved(large: float) -> None:
+    """(x1 / large - 1.2)^2 + (x2 - 1)^2 is 0 at (1.2 large, 1)."""
+    x = cp.Variable(2, name="x")
+    value = hf.BlackBox(lambda v: (v[0] / large - 1.2) ** 2 + (v[1] - 1) ** 2, x)
+    result = hf.Problem(hf.Minimize(clients=value), constraints=[cp.abs(x) <= 10 * large]).solve(BY_VALUES, x0=[large, 0.0], progress=False)
+    assert result.value == pytest.approx(0.0, abs=1e-10) and result.x[1] == pytest.approx(1.0, abs=1e-4)
+
+
 def test_a_set_without_inside_is_searched_along_itself() -> None:
     """On the simplex, |x - goal|_1 + |x - goal|^2 with goal in it is least there; the start is in the middle."""
     x, goal = cp.Variable(3, name="x"), np.array([0.7, 0.3, 0.0])

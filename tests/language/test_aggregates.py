@@ -153,6 +153,15 @@ def test_scores_that_rounding_cannot_tell_apart_have_no_value() -> None:
             problem.implicit(np.array([300.0, 0.0]))
 
 
+@pytest.mark.parametrize("made", [hf.CVaR, hf.Worst, hf.E])
+def test_a_row_whose_loss_is_not_defined_leaves_none(made: Any) -> None:
+    x = cp.Variable(name="x")
+    problem = hf.Problem(hf.Minimize(clients=made(-cp.log(x - number))), federation=hf.Federation([hf.Client({number: np.array([0.0, 1, 3])})]))
+    with pytest.raises(hf.DivergedError, match="NaN"):
+        problem.implicit(2.0)
+    assert np.isfinite(problem.implicit(4.0))
+
+
 def test_they_are_printed_with_their_settings() -> None:
     assert "CVaR(abs(a @ w - number), level=0.7)" in str(
         hf.Problem(hf.Minimize(clients=hf.CVaR(cp.abs(a @ w - number), 0.7)), federation=FEDERATION)

@@ -137,6 +137,16 @@ def test_conditions_of_clients(constraint: Any, objective: Any, x: float | None)
     assert result.violation.feasible
     np.testing.assert_allclose(result.y, np.maximum(0, DEMANDS - x), atol=2e-5)
 
+def test_a_condition_without_a_value_is_violated_without_end() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+    problem = hf.Problem(hf.Minimize(clients=x), hf.ArgMin(y, cp.sum_squares(y - x)), [cp.abs(x) <= 2, -cp.log(y - np.array([0.0, -3.0])) <= 1])
+    with np.errstate(invalid="raise"):
+        told = problem.implicit.violation(0.0)
+    (one,) = told.violated
+    assert told.worst == np.inf and one.entry == (0,) and one.allowed == pytest.approx(1e-6)
+    assert problem.implicit.violation(1.0).feasible
+
+
 
 def test_rows_and_their_means() -> None:
     """Clients of three rows and of two: z = max(0, u - x) for every row."""

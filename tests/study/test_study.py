@@ -14,6 +14,7 @@ from scipy.optimize import minimize
 from scipy.stats import bootstrap
 
 import hierfl as hf
+from hierfl.compiler.starting_points import box_around, on_upper_set, sobol_points, start_points
 from hierfl.solvers import ZOHFL, FedAvg, FedRZO, LocalSGD
 from hierfl.study import Comparison, CountedFunction
 from hierfl.study.comparison import Cell
@@ -358,6 +359,17 @@ def test_runs_are_paired_by_their_seeds() -> None:
     assert found.difference("b", "a").median == 0.375 and found.difference("b", "a").pairs == 2
     assert found.difference("c", "a").median == 1.0 and found.difference("c", "a").pairs == 1
     np.testing.assert_array_equal(found.solved(0.5)["b"], [[np.inf, 11, 21]])
+
+
+def test_starts_where_f_has_values_are_taken_though_they_are_too_few() -> None:
+    """Of so few points about one in twenty has a value: those that have come first."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    compiled = hf.Problem(hf.Minimize(clients=x + y), hf.ArgMin(y, cp.square(y - x), [y >= 9, y <= x]), [x >= 0, x <= 10]).compile()
+    for seed in range(4):
+        starts = start_points(compiled, None, 12, seed)
+        spread = on_upper_set(compiled, sobol_points(box_around(compiled, starts[0]), 8 * 11, seed))
+        good = spread[spread >= 9]
+        assert 0 < len(good) < 12 and len(starts) == 12 and starts[: len(good), 0] == pytest.approx(good)
 
 
 def test_starts_are_where_f_has_values_and_a_method_that_leaves_them_is_told() -> None:

@@ -238,9 +238,11 @@ class Saddle:
             return self
         other = copy(self)
         other._p, other._system, other._factors = self._p.T, self._system.T, {}
-        if self._is_small:
-            pivoted = self._pivoted
-            other._pivoted = None if pivoted is None else lambda wanted: pivoted(wanted, 1)
+        if self._is_small and (pivoted := self._pivoted) is not None:
+            other._pivoted = lambda wanted: pivoted(wanted, 1)
+        elif self._is_small:
+            rows, flat, (left, curved, right) = self._decomposed
+            other._decomposed = rows, flat, (right, curved, left)
         return other
 
     def _by_factor(self, wanted: np.ndarray, firm: float, pivots: float) -> np.ndarray:

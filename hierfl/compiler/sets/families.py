@@ -109,7 +109,7 @@ class PsdCone(Family):
         function = term.function
         if isinstance(function, Semidefinite):
             matrix = function.argument
-        elif isinstance(function, LargestEigenvalue):
+        elif isinstance(function, LargestEigenvalue) and function.argument.is_symmetric():  # CVXPY makes others symmetric
             matrix = term.bound * np.eye(function.argument.shape[0]) - term.scaled(function.argument)
         else:
             return None

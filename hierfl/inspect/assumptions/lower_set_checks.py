@@ -20,7 +20,7 @@ from cvxpy.constraints import Equality, Inequality, NonNeg, NonPos, Zero
 from cvxpy.constraints.constraint import Constraint
 
 from hierfl.analysis.conic_solving import status_of
-from hierfl.analysis.enclosure import Known, enclose
+from hierfl.analysis.enclosure import Enclosure, Known, enclose
 from hierfl.analysis.hoist import hoist, instantiate
 from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of
 from hierfl.atoms.intervals import Interval
@@ -133,11 +133,11 @@ def _radius(constraint: Constraint, variables: Sequence[cp.Variable], known: Kno
     ball, limit = constraint.args
     if any(v.id == variables[0].id for v in limit.variables()):
         return np.inf
-    size = float(np.max(enclose(limit, known).hi))
-    if isinstance(ball, cp.Pnorm) and ball.p == 2 and ball.axis is None and _shifted(ball.args[0], variables[0]):
-        return max(size, 0.0)
+    sizes = np.broadcast_to(np.maximum(enclose(limit, known).hi, 0.0), constraint.shape)  # several with an axis
+    if isinstance(ball, cp.Pnorm) and ball.p == 2 and _shifted(ball.args[0], variables[0]):
+        return float(np.linalg.norm(sizes))
     squared = isinstance(ball, cp.quad_over_lin) and ball.args[1].is_constant() and ball.args[1].value == 1
-    return float(np.sqrt(max(size, 0.0))) if squared and _shifted(ball.args[0], variables[0]) else np.inf
+    return float(np.sqrt(np.sum(sizes))) if squared and _shifted(ball.args[0], variables[0]) else np.inf
 
 
 def _shifted(expression: cp.Expression, y: cp.Variable) -> bool:
@@ -200,15 +200,17 @@ def _leaves_out_samples(study: Examination) -> bool:
     return bool(samples & study.compiled.lower_set.depends_on)
 
 
-def _common_point(study: Examination) -> np.ndarray | None:
-    """Find a y that intervals prove to lie in Y(x) for all x of X and every owner; None if none of a few does."""
+def _common_point(study: Examination, defined: Sequence[cp.Expression] = ()) -> np.ndarray | None:
+    """Find a y that intervals prove to lie in Y(x) for all x of X and every owner, where expressions are defined; None if none of a few does."""
     size = study.compiled.lower.size
     candidates = [np.zeros(size)]
     for x in study.x_points[:4]:
         candidates += [study.lower.project(x, np.zeros(size), owner) for _, owner in study.set_owners[:4]]
     for candidate in candidates:
         values = {leaf: Interval.of(np.asarray(v)) for leaf, v in study.compiled.lower.split(candidate).items()}
-        if all(_holds(c, {**h.known, **values}) for h in study.holders.clients for c in study.lower_constraints):
+        every = [{**holder.known, **values} for holder in study.holders.clients]
+        inside = all(_holds(c, known) for known in every for c in study.lower_constraints)
+        if inside and all(Enclosure(known, definite=True).defined(e) for known in every for e in defined):
             return candidate
     return None
 
@@ -229,7 +231,7 @@ def _holds(constraint: Constraint, known: Known) -> bool:
 def upper_sets(study: Examination) -> Examined:
     """Examine the X_i: whether they are nonempty, and the constants B_1 and B_2 of their dissimilarity (inequality (2) of [2S])."""
     compiled, assumption = study.compiled, study.assumption("(iii)", "hfl")
-    name, gap = "X nonempty, closed and convex", float(np.max(compiled.upper_set.gap(study.holders.clients[0].own)))
+    name, gap = "X nonempty, closed and convex", float(compiled.known_upper_set.gap(compiled.laid_out().clients.public))
     if gap <= GAP_TOLERANCE:
         nonempty = Finding(name, "proved", "a point of X was found; convex by CVXPY's rules", assumption)
     else:
@@ -271,25 +273,25 @@ _FAR = (1.0, 1e2, 1e4, 1e6)
 
 def has_a_solution(study: Examination, mu: float, nonempty: Finding) -> Finding:
     """Whether the lower level attains a minimum for every x: Y(x) is nonempty, and there is one where it is."""
-    attained = _attained(study, mu)
-    if nonempty.status == "proved" or attained.status == "violated":
-        return attained
+    name = "lower level has a solution"
     if nonempty.status == "violated":
-        return replace(nonempty, name=attained.name, assumption="")
-    if attained.status == "proved":
+        return replace(nonempty, name=name, assumption="")
+    attained = _attained(study, mu, name)
+    if nonempty.status != "proved" and attained.status == "proved":
         reason = f"{attained.reason}; that Y(x) is nonempty is {nonempty.status}: {nonempty.reason}"
-        return replace(nonempty, name=attained.name, assumption="", reason=reason)
+        return replace(nonempty, name=name, assumption="", reason=reason)
     return attained
 
 
-def _attained(study: Examination, mu: float) -> Finding:
+def _attained(study: Examination, mu: float, name: str) -> Finding:
     """By strong convexity, by a compact Y(x), or else look for a direction to infinity."""
-    name = "lower level has a solution"
     level = study.below
-    if mu > 0:
-        return Finding(name, "proved", "strongly convex (monotone) over a closed convex set")
-    if np.isfinite(diameter(study)):
-        return Finding(name, "proved", "continuous over a compact convex set")
+    if mu > 0 or np.isfinite(diameter(study)):
+        why = "strongly convex (monotone) over a closed convex set" if mu > 0 else "continuous over a compact convex set"
+        known = [Enclosure(holder.known, definite=True) for holder in study.holders.clients]
+        if all(one.defined(e) for one in known for e in level.expressions) or _common_point(study, level.expressions) is not None:
+            return Finding(name, "proved", why)
+        return Finding(name, "unknown", f"{why}, and no y of Y(x) is known at which it has a value for every x of X")
     hoisted = hoist(level.expressions, level.variables, study.compiled.declaration.known_bounds).expressions
     if level.kind == "equilibrium" or not hoisted[0].is_affine():
         return Finding(name, "unknown", "neither strongly convex nor over a bounded set")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -68,22 +69,24 @@ def _eigh(equation: Any) -> Made:
 def _svd(equation: Any) -> Made:
     """Find singular values, with vectors where they are asked for."""
     full, vectors = equation.params["full_matrices"], equation.params["compute_uv"]
-    if not vectors:
-        return lambda x: (np.linalg.svd(x, compute_uv=False),)
 
-    def three(x: Any) -> tuple[Any, Any, Any]:
-        left, values, right = np.linalg.svd(x, full_matrices=full)
-        return values, left, right
+    def found(x: Any) -> tuple[Any, ...]:
+        finite = np.isfinite(x).all(axis=(-2, -1), keepdims=True)  # elsewhere NumPy raises, and JAX has NaN
+        parts = np.linalg.svd(np.where(finite, x, 0.0), full, vectors)
+        left, values, *right = parts if vectors else (None, parts)
+        values = np.where(finite[..., 0], values, np.nan)
+        return (values, *(np.where(finite, part, np.nan) for part in (left, *right))) if vectors else (values,)
 
-    return three
+    return found
 
 
 def _cholesky(x: Any) -> Any:
-    """Find the lower factor, NaN where the matrix is not definite, as JAX has it."""
-    try:
-        return np.linalg.cholesky(x)
-    except np.linalg.LinAlgError:
-        return np.full_like(x, np.nan)
+    """Find the lower factors, NaN where a matrix is not definite, as JAX has it."""
+    out = np.full_like(x, np.nan)
+    for place in np.ndindex(x.shape[:-2]):
+        with suppress(np.linalg.LinAlgError):
+            out[place] = np.linalg.cholesky(x[place])
+    return out
 
 
 class Indexing:
@@ -394,7 +397,7 @@ def _reduction(ufunc: Any) -> Maker:
     @_with("axes")
     def make(axes: Any) -> Made:
         axes = tuple(axes)
-        return (lambda x: ufunc.reduce(x, axis=axes)) if axes else _same
+        return (lambda x: ufunc.reduce(x, axis=axes, dtype=x.dtype)) if axes else _same
 
     return make
 
@@ -411,8 +414,8 @@ def _cumulative(ufunc: Any) -> Maker:
     @_with("axis", "reverse")
     def make(axis: int, reverse: bool) -> Made:
         if not reverse:
-            return lambda x: ufunc.accumulate(x, axis=axis)
-        return lambda x: np.flip(ufunc.accumulate(np.flip(x, axis), axis=axis), axis)
+            return lambda x: ufunc.accumulate(x, axis=axis, dtype=x.dtype)
+        return lambda x: np.flip(ufunc.accumulate(np.flip(x, axis), axis=axis, dtype=x.dtype), axis)
 
     return make
 

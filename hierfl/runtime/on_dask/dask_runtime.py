@@ -109,8 +109,8 @@ class LocalSites(LineLinks):
 
     def hand(self, parts: Mapping[str, HandedPart]) -> None:
         self._parts = parts
-        self._spare |= self.lines
-        self.lines = {}
+        self._spare |= self.lines | self._coming  # one that still takes its part would have the last problem's
+        self.lines, self._coming = {}, {}
         self._held = {site: clients for site, (clients, _) in parts.items()}
         self.look()
 
@@ -288,20 +288,21 @@ class _Session:
     def __init__(self) -> None:
         self._open = ExitStack()
         self._links: LocalSites | RemoteSites | None = None
-        self._of: CompiledProblem | None = None
+        self._of: tuple[CompiledProblem, Any] | None = None  # what the sites on this machine were handed, with its parameters' values
         weakref.finalize(self, self._open.close)
 
     def links(self, runtime: Dask, problem: CompiledProblem) -> LocalSites | RemoteSites:
         if runtime.scheduler is not None:
             return self._at_scheduler(runtime.scheduler, runtime.security)
         sites = self._here()
-        if self._of is problem:
+        handed = problem, problem.parameter_values
+        if self._of == handed:
             sites.look()
         else:
             self._of = None
             problem.require_all_here("sites on this machine, which hf.runtime.Dask() starts")
             sites.hand(parts_of(problem, runtime.sites or LOCAL_SITES))
-            self._of = problem
+            self._of = handed
         return sites
 
     def _here(self) -> LocalSites:

@@ -209,6 +209,7 @@ BY_PROGRAM = [
     Spec("p-norm", lambda y, x, r, c: [cp.norm(y - x, 3) <= r], "program"),
     Spec("norm under its own sum", lambda y, x, r, c: [cp.norm(y) <= 2 + cp.sum(y)], "program"),
     Spec("entropy", lambda y, x, r, c: [cp.sum(cp.entr(y)) >= 0.1], "program"),
+    Spec("eigenvalue of what has to be symmetric", lambda y, x, r, c: [cp.lambda_max(y) <= r], "program", **matrix((3, 3))),
     Spec("turning ellipsoid", lambda y, x, r, c: [cp.norm((M + cp.diag(x)) @ y) <= r], "program"),
 ]
 

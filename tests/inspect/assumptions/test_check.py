@@ -156,6 +156,31 @@ def test_an_empty_set_names_the_client(pair):
     assert report["Y(x) nonempty"].status == "violated" and report["Y(x) nonempty"].witness["client"] == "client 1"
 
 
+@pytest.mark.parametrize(("ends", "status"), [((1.0, 2.0), "proved"), ((1.0, -1.0), "violated")])
+def test_x_is_what_all_clients_leave_of_it(ends, status):
+    x, end = cp.Variable(name="x"), hf.ClientParameter(name="end")
+    clients = [hf.Client(parameters={end: value}) for value in ends]
+    problem = hf.Problem(hf.Minimize(clients=cp.square(x)), constraints=[x >= 0, x <= end], federation=hf.Federation(clients))
+    assert check(problem)["X nonempty, closed and convex"].status == status
+
+
+@pytest.mark.parametrize(("ends", "status"), [((-2, -1), "unknown"), ((-2, 1), "proved"), ((0, 1), "proved")])
+@pytest.mark.parametrize("curvature", [0.0, 1.0])
+def test_a_level_without_a_value_on_its_set_has_no_solution(ends, status, curvature):
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    lower = hf.ArgMin(y, x * y - cp.sqrt(y) + curvature * cp.square(y), [y >= ends[0], y <= ends[1]])
+    report = check(hf.Problem(hf.Minimize(clients=y), lower, [cp.abs(x) <= 1]))
+    assert report["lower level has a solution"].status == status
+
+
+def test_a_ball_for_each_column_is_not_one_for_all():
+    """Three columns of length 1 each, in either direction: 2 sqrt(3) apart."""
+    x, y = cp.Variable((2, 3), name="x"), cp.Variable((2, 3), name="y")
+    for rows in ([cp.sum_squares(y, axis=0) <= 1], [cp.norm(y, 2, axis=0) <= 1]):
+        problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), hf.ArgMin(y, cp.sum_squares(y - x), rows), [cp.abs(x) <= 1])
+        assert "3.4641 " in check(problem)["Y(x) bounded"].reason
+
+
 def test_sets_that_are_never_empty_are_proved_so(pair):
     x, y = pair
     for constraints, rule in (

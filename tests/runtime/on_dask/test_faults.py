@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from multiprocessing import parent_process
 from typing import Any
 
+import cvxpy as cp
 import numpy as np
 import pytest
 
@@ -166,6 +167,28 @@ def test_a_site_that_is_killed_is_missed_and_comes_back_under_its_name(cluster: 
     np.testing.assert_array_less(found.history["seconds"][3:6], 30.0)  # and not the timeout of two minutes
     expected = without(problem, {"1": away}, back)
     np.testing.assert_allclose(found.trajectory["x"][: back + 1], expected.trajectory["x"], rtol=0, atol=1e-10)
+
+
+def shifted(away: float) -> tuple[hf.Problem, cp.Parameter]:
+    x, own, shift = cp.Variable(name="x"), hf.ClientParameter(name="own"), cp.Parameter(name="shift", value=0.0)
+    clients = [hf.Client({}, {own: away + place}) for place in range(4)]
+    return hf.Problem(hf.Minimize(clients=cp.square(x - own - shift)), federation=hf.Federation(clients)), shift
+
+
+def test_sites_on_this_machine_have_what_a_run_is_of(cluster: Any) -> None:
+    """Another value of a parameter; and another problem alike, while a site that had died was still given the last one's part."""
+    (first, shift), (other, _), solver = shifted(0.0), shifted(5.0), FedAvg(step_size=0.5)
+    for value in (0.0, 3.0):
+        shift.value = value
+        assert first.solve(solver, runtime=cluster, rounds=1, progress=False).x == pytest.approx(1.5 + value)
+    links = cluster._session._links
+    os.kill(links.processes["1"].pid, signal.SIGKILL)
+    links.processes["1"].join()
+    heard({"1": links.lines.pop("1")}, 60)
+    links.ready()
+    (reply,) = heard(links._coming, 60).values()
+    assert links._met("1", reply) and links._coming
+    assert other.solve(solver, runtime=cluster, rounds=1, progress=False).x == pytest.approx(6.5)
 
 
 @pytest.mark.slow

@@ -36,6 +36,7 @@ def test_tables(schedule: Any, expected: list[float]) -> None:
         ("fast", "step_size must be a number, Decay"),
         (None, "step_size must be a number, Decay"),
         (True, "step_size must be a number, Decay"),
+        (np.array(True), "step_size must be a number, Decay"),
         ([0.1, 0.2, 0.3], "step_size must be a number, Decay"),
         ({0: 1}, "step_size must be a number, Decay"),
         (Decay, "step_size must be a number, Decay"),
@@ -71,6 +72,11 @@ def test_a_schedule_of_ones_own_is_asked_itself() -> None:
     listed.table = [0.3, 0.2, 0.1]
     assert tabulate(Late(1.0, 1.0), 3, "step_size").tolist() == [1 / 2, 1 / 3, 1 / 4]
     assert tabulate(listed, 3, "step_size").tolist() == [0.3, 0.2, 0.1]
+
+
+@pytest.mark.parametrize("steps", [3, np.array(3), np.float32(3)])
+def test_one_number_of_steps_is_everybody_s(steps: Any) -> None:
+    assert tabulate_steps(steps, 2, 5).tolist() == [[3], [3]]
 
 
 @pytest.mark.parametrize("steps", [1e19, 1e300, lambda r: 10.0 ** (10 * r), [3, 1e19]])
