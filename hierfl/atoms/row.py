@@ -214,5 +214,6 @@ PLAIN = AtomRow()
 def own_row(kind: type) -> AtomRow | None:
     """The row that a class carries which is none of CVXPY's; one from outside hierfl that says nothing of kinks may have some."""
     row: AtomRow | None = getattr(kind, "atom_row", None)
-    told = not isinstance(row, AtomRow) or row.opaque or any(said is not None for said in (row.smooth, row.twice_smooth, row.switches))
-    return row if told or kind.__module__.startswith("hierfl.") else replace(row, opaque=True)
+    if not isinstance(row, AtomRow) or kind.__module__.startswith("hierfl."):
+        return row
+    return row if any(said is not None for said in (row.smooth, row.twice_smooth, row.switches)) else replace(row, opaque=True)

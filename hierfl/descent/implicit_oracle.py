@@ -170,7 +170,7 @@ class ImplicitOracle:
     def _require_in_reach(self, x: Float[np.ndarray, " n"], evaluation: Evaluation) -> None:
         if abs(float(evaluation.value)) <= LARGEST:
             return
-        require_defined(x, evaluation)
+        require_defined(self.problem, x, evaluation)
         raise DivergedError(
             f"f is {self.problem.sign * float(evaluation.value):.3g} at x = {np.array2string(x, threshold=8)}, too large to descend on: "
             f"give x0, bound X, or write it in other units."

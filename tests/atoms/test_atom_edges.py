@@ -119,7 +119,6 @@ OUTSIDE: list[tuple[str, Build, float]] = [
     ("power -0.5", lambda x: cp.power(x, -0.5), 0.0),
     ("power -0.5", lambda x: cp.power(x, -0.5), -1.0),
     ("inv_pos", cp.inv_pos, 0.0),
-    ("inv_pos", cp.inv_pos, -2.0),
     ("rel_entr", lambda x: cp.rel_entr(x, 1), -1.0),
     ("rel_entr", lambda x: cp.rel_entr(1, x), 0.0),
     ("kl_div", lambda x: cp.kl_div(x, 1), -1.0),
@@ -144,6 +143,35 @@ def test_value_outside_the_domain_is_cvxpys(name: str, build: Build, point: floa
     x.value = point
     found = Program([expression])({x.id: jnp.asarray(point)})[0]
     np.testing.assert_array_equal(found, np.asarray(expression.value, float))
+
+
+BEYOND: list[tuple[str, Build]] = [
+    ("inv_pos", cp.inv_pos),
+    ("power -2", lambda x: cp.power(x, -2)),
+    ("xexp", cp.xexp),
+    ("quad_over_lin", lambda x: cp.quad_over_lin(np.ones(2), x)),
+    ("matrix_frac", lambda x: cp.matrix_frac(np.ones(2), x * np.eye(2))),
+]
+
+
+@pytest.mark.parametrize(("name", "build"), BEYOND, ids=[name for name, _ in BEYOND])
+def test_there_is_no_value_where_cvxpys_problems_have_none(name: str, build: Build) -> None:
+    """The formula goes on below 0, where CVXPY's function, whose least value it finds, is infinite."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    assert all(np.isnan(Program([build(x)])({x.id: jnp.asarray(point)})[0]) for point in (-2.0, -1e-6))
+    f = hf.Problem(hf.Minimize(build(x)), hf.ArgMin(y, cp.square(y)), [x >= -1, x <= 2]).implicit
+    with pytest.raises(hf.DivergedError, match=r"outside its domain there, which is .*x"):
+        f(-0.5)
+
+
+def test_the_least_where_a_reciprocal_ends_is_cvxpys() -> None:
+    """1 / x + 3 x over [-1, 2] falls without end below 0, where no problem of CVXPY's goes."""
+    x = cp.Variable(name="x")
+    rows = [x >= -1, x <= 2]
+    least = cp.Problem(cp.Minimize(cp.inv_pos(x) + 3 * x), rows).solve(solver=cp.CLARABEL)
+    problem = hf.Problem(hf.Minimize(cp.inv_pos(x) + 3 * x), constraints=rows)
+    assert problem.solve(x0=1.0, progress=False).value == pytest.approx(least, abs=1e-6)
+    assert problem.reference(certificate="global", progress=False).value == pytest.approx(least, abs=1e-6)
 
 
 def test_a_determinant_of_two_negative_eigenvalues_has_no_logarithm() -> None:

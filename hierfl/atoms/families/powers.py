@@ -34,18 +34,14 @@ def exponent_of(atom: Any) -> float | None:
 
 
 def _power(atom: Any, value: Any) -> Any:
+    """NaN where CVXPY has no power, below 0; but whole positive ones are polynomials, also below 0, as in maps of equilibria."""
     exponent = float(atom.p.value)
-    if exponent.is_integer():
-        return value ** int(exponent) if exponent >= 0 else _reciprocal(value ** int(-exponent))
-    return _fractional_power(value, exponent)
+    whole = int(exponent) if exponent.is_integer() else exponent
+    return value**whole if isinstance(whole, int) and whole >= 0 else _power_of_positive(value, whole)
 
 
-def _reciprocal(value: Any) -> Any:
-    return jnp.where(value == 0, jnp.inf, 1.0 / jnp.where(value == 0, 1.0, value))
-
-
-def _fractional_power(value: Any, exponent: float) -> Any:
-    """NaN below 0, as in CVXPY; at 0 infinite (p < 0), or with a huge (p < 1) or no slope (p > 1)."""
+def _power_of_positive(value: Any, exponent: float) -> Any:
+    """At 0 infinite (p < 0), or with a huge (p < 1) or no slope (p > 1)."""
     inside = value > 0
     kept = jnp.where(inside, value, 1.0)
     at_zero = jnp.inf if exponent < 0 else safe.steep(value) if exponent < 1 else jnp.zeros_like(value)

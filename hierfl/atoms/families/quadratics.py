@@ -16,7 +16,7 @@ from hierfl.atoms.algebra import expanded, factored, inverse, product, times, va
 from hierfl.atoms.families.products import product_majorant
 from hierfl.atoms.formulas import reduction
 from hierfl.atoms.intervals import EPS, Interval, bounded, matmul
-from hierfl.atoms.loaded_late import jnp, sympy
+from hierfl.atoms.loaded_late import jax, jnp, sympy
 from hierfl.atoms.ranges import everywhere, flat_at_zero, reshaped, value_at, within_rows
 from hierfl.atoms.row import AtomRow, CurvatureSearch, Parts, Rebuild
 from hierfl.atoms.writing.latex_pen import LatexPen, Template, raised, subscript
@@ -31,7 +31,8 @@ def _sum_of_squares_over(atom: Any, value: Any, denominator: Any) -> Any:
     squares = jnp.sum(value * value, axis=atom.axis)
     divisor = atom.args[1]
     is_one = isinstance(divisor, cp.Constant) and divisor.value == 1
-    return squares if is_one else squares / jnp.reshape(denominator, ())
+    below = jnp.reshape(denominator, ())
+    return squares if is_one else jnp.where(below >= 0, squares / below, jnp.nan)
 
 
 def _quadratic_form(atom: Any, x: Any, matrix: Any) -> Any:
@@ -41,7 +42,8 @@ def _quadratic_form(atom: Any, x: Any, matrix: Any) -> Any:
 
 def _matrix_fraction(atom: Any, x: Any, matrix: Any) -> Any:
     columns = x if jnp.ndim(x) == 2 else x[:, None]
-    return jnp.sum(columns * jnp.linalg.solve(matrix, columns))
+    least = jnp.linalg.eigvalsh(jax.lax.stop_gradient(matrix))[0]
+    return jnp.where(least >= 0, jnp.sum(columns * jnp.linalg.solve(matrix, columns)), jnp.nan)
 
 
 # Ranges
@@ -52,7 +54,7 @@ def _range_of_squares(atom: Any, arguments: list[Interval]) -> Interval:
     high_below = np.maximum(below.hi, 0.0)
     low_below = np.maximum(below.lo, 0.0)
     low, high = value_at(atom, [above.mignitude, high_below]), value_at(atom, [above.magnitude, low_below])
-    low = np.where(below.lo >= 0, low, -np.inf)  # evaluated there, too
+    low = np.where(below.lo >= 0, low, -np.inf)
     return bounded(low, np.where((low_below > 0) & np.isfinite(high), high, np.inf)).widened(4 * (above.lo.size + 8) * EPS)
 
 

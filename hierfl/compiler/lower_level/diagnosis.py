@@ -183,10 +183,12 @@ def _warn_once(oracles: Oracles, owners: np.ndarray, words: str, told: str = "")
     oracles.programs.keep(("told", told or words), lambda: warn(LowerLevelWarning(words.format(owner=name))))
 
 
-def require_defined(x: np.ndarray, evaluation: Evaluation) -> None:
+def require_defined(oracles: Oracles, x: np.ndarray, evaluation: Evaluation) -> None:
     """The value is a number."""
     if np.isnan(evaluation.value):
-        raise DivergedError(f"f is not defined (NaN) at x = {short(x)}: a term is outside its domain there.")
+        domain = dict.fromkeys(expression_text(row) for term in oracles.declaration.objective.terms for row in term.domain)
+        where = f", which is {', '.join(list(domain)[:4])}{', ...' if len(domain) > 4 else ''}" if domain else ""
+        raise DivergedError(f"f is not defined (NaN) at x = {short(x)}: a term is outside its domain there{where}.")
 
 
 def _diagnose(oracles: Oracles, method: ExactMethod, x: np.ndarray, solution: LowerSolution, owner: int) -> None:

@@ -359,7 +359,7 @@ class ExactLower:
             data, warm = self.oracles.data(), evaluation.solution.y
             sharper = self.compiled_evaluation(np.asarray(x, float), data, warm, tolerance=SHARPER).solution
             require_attained(self.oracles, x, evaluation.solution, np.asarray(sharper.y), doubtful)
-        require_defined(x, evaluation)
+        require_defined(self.oracles, x, evaluation)
         if evaluation.solution is not None:
             warn_of_several(self.oracles, evaluation.solution, self.method)
             warn_of_twisted(self.oracles, evaluation.solution)

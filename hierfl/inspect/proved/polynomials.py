@@ -203,6 +203,11 @@ class Unknowns:
         self.low[place], self.high[place] = max(self.low[place], low), min(self.high[place], high)
         return found
 
+    def is_at_an_end(self, values: np.ndarray, near: float) -> bool:
+        """Whether a logarithm or a negative power is that near to where it is infinite."""
+        ends = (one for one in self.definitions if one.kind == "log" or (one.kind == "power" and one.exponent < 0))
+        return any(abs(one.argument.at(values)) <= near for one in ends)
+
     def product(self, first: Any, second: Any) -> Any:
         """A product, of which a long factor is an unknown of its own."""
         if not (isinstance(first, Polynomial) and isinstance(second, Polynomial)):
@@ -395,6 +400,12 @@ def _quadratic_form(unknowns: Unknowns, node: Any, vector: Entries, matrix: Entr
     return np.asarray(_total(unknowns.product(unknowns.product(flat[i], flat[j]), matrix[i, j]) for i, j in pairs), dtype=object)
 
 
+def _power(unknowns: Unknowns, base: Any, exponent: float) -> Any:
+    """A power, of what is not negative unless it is a polynomial."""
+    anywhere = (exponent >= 0 and exponent.is_integer()) or not isinstance(base, Polynomial)
+    return unknowns.power(base if anywhere else unknowns.bounded(base, 0.0, np.inf), exponent)
+
+
 def _squares(unknowns: Unknowns, entries: Sequence[Any]) -> Polynomial:
     return _total(unknowns.power(entry, 2.0) for entry in entries)
 
@@ -442,8 +453,8 @@ RULES: dict[type, Callable[..., Any]] = {
     multiply: _entrywise_product,
     DivExpression: entrywise(lambda unknowns, _, a, b: unknowns.product(a, unknowns.inverse(b))),
     MulExpression: _matrix_product,
-    **dict.fromkeys((Power, PowerApprox), entrywise(lambda unknowns, node, v: unknowns.power(v, float(node.p.value)))),
-    cp.quad_over_lin: along_axis(lambda unknowns, _, e, below: unknowns.product(_squares(unknowns, e), unknowns.inverse(below))),
+    **dict.fromkeys((Power, PowerApprox), entrywise(lambda unknowns, node, v: _power(unknowns, v, float(node.p.value)))),
+    cp.quad_over_lin: along_axis(lambda unknowns, _, e, below: unknowns.product(_squares(unknowns, e), _power(unknowns, below, -1.0))),
     QuadForm: _quadratic_form,
     cp.exp: _function("exp"),
     cp.log: _function("log"),

@@ -75,6 +75,7 @@ QUICK, AT_ONCE = 8.0, 1.0  # seconds of a search from nowhere, where only comple
 BOUNDING = 60.0  # seconds that these may take at most
 COMBINATIONS = 1_000  # of whole numbers, up to which they are looked through
 NOT_PROVED = "not proved"
+AT_END = 10 * FEASIBILITY  # from where it is infinite, a function's argument is as good as there
 FEW, MOMENT = 40, 1.0  # scalars of x, and of all y, up to which a proof is tried when a result is printed; seconds that it may take
 
 
@@ -320,6 +321,8 @@ class _Proof:
             status = f"{NOT_PROVED}: where no constraint qualification of the lower level holds f is bounded by {self.compiled.sign * edge:.10g} only"
         else:
             status = PROVED if gap <= self.gap else search.ended if search.ended != BOUNDED else NOT_PROVED
+        if status == PROVED and search.values is not None and self.program.unknowns.is_at_an_end(search.values, AT_END):
+            status, bound, gap = f"{NOT_PROVED}: within SCIP's tolerance of where it ended a logarithm or a negative power is infinite, and f may fall on", -math.inf, math.inf
         if status == PROVED and curved:
             found, bound, status = self._confirmed(found, bound)
             gap = (found.value - bound) / max(1.0, abs(found.value))
