@@ -609,3 +609,13 @@ def test_owners_alike_hide_no_better_point_from_a_search_with_a_start() -> None:
     problem = hf.Problem(hf.Minimize(clients=cp.sum(x[:2]) - x[2] + 0 * y), level, federation=hf.Federation(clients, weights=weights))
     found = problem.reference(certificate="global", x0=np.zeros(3), progress=False)
     assert (found.status, found.value) == ("proved", pytest.approx(-sum(weights)))
+
+
+@pytest.mark.parametrize("falling", [cp.log, lambda x: -cp.inv_pos(x), lambda x: -cp.power(x, -0.5)], ids=["log", "reciprocal", "root"])
+@pytest.mark.parametrize("least", [0.0, -1.0])
+def test_nothing_is_proved_where_f_falls_without_end_at_the_edge_of_its_domain(falling: Any, least: float) -> None:
+    x = cp.Variable(name="x")
+    open_, closed = (hf.Problem(hf.Minimize(falling(x)), constraints=[x >= low, x <= 2]) for low in (least, 0.5))
+    assert "not proved" in str(open_.reference(certificate="global", progress=False).status)
+    found = closed.reference(certificate="global", progress=False)
+    assert found.status == "proved" and found.x["x"] == pytest.approx(0.5, abs=1e-6)
