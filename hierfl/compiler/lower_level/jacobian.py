@@ -136,6 +136,7 @@ def _generic_value(parameter: Parameter, value: Any, rng: np.random.Generator) -
 
 DENSE_LIMIT = 400
 CONSTANT_DENSE_LIMIT = 2000
+KRYLOV = 40  # products by which the convexity of a larger Hessian is judged
 
 
 @dataclass(frozen=True)
@@ -508,12 +509,26 @@ def _require_convex(looks: _Looks, pattern: Pattern) -> None:
         elif looks.size <= DENSE_LIMIT:
             values = np.linalg.eigvalsh(looks.matrix(point))
         else:
-            return
+            values = _ritz_values(looks.at(point), looks.size)
         if values.min() < -1e-9 * np.abs(values).max():
             raise NotConvexError(
                 f"the quadratic terms of the lower level are not convex in y: their Hessian has the eigenvalue {values.min():.4g} "
                 f"at a point of X. Something that was asserted (psd_wrap, assume_PSD, a parameter's PSD=True) does not hold."
             )
+
+
+def _ritz_values(multiply: Product, size: int) -> np.ndarray:
+    """Those of a symmetric map on a Krylov space (Lanczos): between its eigenvalues, the outermost of which they are soon near to."""
+    basis, images = np.zeros((2, max(2, min(KRYLOV, SCALARS // size)), size))
+    way = np.random.default_rng(0).standard_normal(size)
+    for k in range(len(basis)):
+        basis[k] = way / np.linalg.norm(way)
+        images[k] = way = np.asarray(multiply(basis[k]))
+        for _ in range(2):  # once leaves what rounding leaves
+            way = way - basis[: k + 1].T @ (basis[: k + 1] @ way)
+        if np.linalg.norm(way) <= 1e-12 * np.linalg.norm(images[: k + 1]):
+            break
+    return np.linalg.eigvalsh(basis[: k + 1] @ images[: k + 1].T)
 
 
 def with_transpose(multiply: Product, size: int) -> tuple[Product, Product]:

@@ -106,6 +106,16 @@ def test_an_assertion_that_does_not_hold_is_refused() -> None:
             problem.implicit(0.0)
 
 
+def test_an_assertion_about_a_large_matrix_is_looked_at_as_well() -> None:
+    size, x = 450, cp.Variable(name="x")
+    turned = np.eye(size) - 2.0 / size  # a reflection, which leaves the eigenvalues alone
+    wrong = cp.psd_wrap(turned @ np.diag(np.linspace(-0.1, 1.0, size)) @ turned)
+    y = cp.Variable(size, name="y")
+    problem = hf.Problem(hf.Minimize(clients=cp.sum(y) + 0 * x), hf.ArgMin(y, cp.quad_form(y, wrong) - x * cp.sum(y)))
+    with pytest.raises(hf.NotConvexError, match="eigenvalue -0.19|eigenvalue -0.2"):
+        problem.implicit(1.0)
+
+
 @pytest.mark.parametrize("objective", [lambda x, y: cp.exp(y) + 0 * x, lambda x, y: cp.logistic(y - x)])
 def test_an_infimum_at_infinity_is_an_error(objective: Build) -> None:
     with pytest.raises(hf.LowerLevelError, match="attain it at no y"):
