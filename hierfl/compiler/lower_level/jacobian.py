@@ -437,7 +437,7 @@ class _Looks:
 
     @cached_property
     def _entering(self) -> tuple[bool, bool, bool]:
-        """Whether x, public parameters, and what clients hold unlike each other enter a product with J."""
+        """Whether x, public parameters, and what clients hold unlike each other, or elsewhere, enter a product with J."""
         point = self.actual[0]
         leaves, form = jax.tree.flatten((point.x, point.own))
 
@@ -448,9 +448,9 @@ class _Looks:
         closed = jax.make_jaxpr(product)(*map(np.asarray, leaves))
         enters = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))[1]
         in_x, in_own = jax.tree.unflatten(form, enters)
-        held = self.oracles.static_data.clients.parameters
+        held, away = self.oracles.static_data.clients.parameters, self.oracles.elsewhere
         used = {leaf for leaf, enters in in_own.items() if enters}
-        return in_x, bool(used - set(held)), any((held[leaf] != held[leaf][:1]).any() for leaf in used & set(held))
+        return in_x, bool(used - set(held)), any(away or (held[leaf] != held[leaf][:1]).any() for leaf in used & set(held))
 
     def pattern(self) -> Pattern:
         """What holds at all points; being positive is asked of actual ones alone, since the sign may be nobody's but theirs."""
