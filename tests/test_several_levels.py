@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 import hierfl as hf
+from hierfl.compiler.lower_level.methods.in_sequence import CODES
+from hierfl.compiler.lower_level.methods.method import ITERATION_LIMIT
 
 SHARP = {"solver": "CLARABEL", "tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-12}
 DEMANDS, CAPS = (1.0, 2.5, 4.0), (0.8, 1.5, 3.0)
@@ -190,6 +192,12 @@ def test_an_empty_or_unbounded_later_level_is_named():
     assert abs(unbounded.implicit(-1.0) - 0.0) < 1e-9
     with pytest.raises(hf.LowerLevelError, match=r"its level 2 \(z\).*unbounded"):
         unbounded.implicit(1.0)
+
+
+def test_a_level_that_is_iterated_on_to_no_end_is_named():
+    exact = a_chain()[0].compile().exact
+    found = exact.at(np.zeros(2)).solution
+    assert "level 2 (z)" in exact.method.unsolved(found._replace(iterations=np.array([CODES + ITERATION_LIMIT])), 0)
 
 
 def test_what_f_makes_of_several_answers_of_the_first_is_told_by_the_last():

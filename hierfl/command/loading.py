@@ -174,9 +174,9 @@ def _built(node: ast.expr) -> Any:
             near = near_names(name, solvers.__all__)
             hint = f"{near} T" if near.startswith("did") else "t"
             raise SettingError(f"solver {name!r}: {hint}here are {', '.join(solvers.__all__)}.")
-        if any(keyword.arg is None for keyword in node.keywords):
-            raise SettingError(f"solver {ast.unparse(node)}: write every setting by its name.")
-        arguments = {str(keyword.arg): _built(keyword.value) for keyword in node.keywords}
+        arguments = {str(keyword.arg): _built(keyword.value) for keyword in node.keywords if keyword.arg}
+        if len(arguments) < len(node.keywords):
+            raise SettingError(f"solver {ast.unparse(node)}: write every setting by its name, and once.")
         return getattr(solvers, name)(*map(_built, node.args), **arguments)
     if isinstance(node, (ast.List, ast.Tuple)):
         return [_built(item) for item in node.elts]

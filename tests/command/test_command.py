@@ -98,6 +98,7 @@ def test_a_solver_is_read_as_python_and_nothing_is_run() -> None:
         ("FedRZO(smooth=1)", "did you mean .smoothing"),
         ("FedRZO(smoothing=1 +)", "Write it as in Python"),
         ("FedRZO(**{'smoothing': 1})", "by its name"),
+        ("FedRZO(smoothing=0.1, smoothing=0.2)", "and once"),
         ("Decay(1.0)", "not a solver"),
         ("3", "not a solver"),
     ):

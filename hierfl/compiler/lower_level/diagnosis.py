@@ -192,9 +192,9 @@ def require_defined(oracles: Oracles, x: np.ndarray, evaluation: Evaluation) -> 
 
 
 def _diagnose(oracles: Oracles, method: ExactMethod, x: np.ndarray, solution: LowerSolution, owner: int) -> None:
-    if oracles.lower_set is not None and not oracles.lower_set.is_exact and oracles.scope != "sample":
+    if oracles.lower_set is not None and oracles.scope != "sample":
         own = oracles.data().clients.party(owner if oracles.scope == "client" else 0).environment
-        if float(oracles.lower_set.gap(oracles.environment(jnp.asarray(x), None, own))) > 0:
+        if not float(oracles.lower_set.gap(oracles.environment(jnp.asarray(x), None, own))) <= 0:  # a side may be NaN
             raise EmptyLowerSetError(_empty_message(oracles, x, owner))
     raise LowerLevelError(
         f"the lower level of {owner_name(oracles, owner)} was not solved at {place(oracles, x)}: {method.unsolved(solution, owner)}"

@@ -136,6 +136,7 @@ def _generic_value(parameter: Parameter, value: Any, rng: np.random.Generator) -
 
 DENSE_LIMIT = 400
 CONSTANT_DENSE_LIMIT = 2000
+KRYLOV = 40  # products by which the convexity of a larger Hessian is judged
 
 
 @dataclass(frozen=True)
@@ -436,7 +437,7 @@ class _Looks:
 
     @cached_property
     def _entering(self) -> tuple[bool, bool, bool]:
-        """Whether x, public parameters, and what clients hold unlike each other enter a product with J."""
+        """Whether x, public parameters, and what clients hold unlike each other, or elsewhere, enter a product with J."""
         point = self.actual[0]
         leaves, form = jax.tree.flatten((point.x, point.own))
 
@@ -447,9 +448,9 @@ class _Looks:
         closed = jax.make_jaxpr(product)(*map(np.asarray, leaves))
         enters = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))[1]
         in_x, in_own = jax.tree.unflatten(form, enters)
-        held = self.oracles.static_data.clients.parameters
+        held, away = self.oracles.static_data.clients.parameters, self.oracles.elsewhere
         used = {leaf for leaf, enters in in_own.items() if enters}
-        return in_x, bool(used - set(held)), any((held[leaf] != held[leaf][:1]).any() for leaf in used & set(held))
+        return in_x, bool(used - set(held)), any(away or (held[leaf] != held[leaf][:1]).any() for leaf in used & set(held))
 
     def pattern(self) -> Pattern:
         """What holds at all points; being positive is asked of actual ones alone, since the sign may be nobody's but theirs."""
@@ -508,12 +509,26 @@ def _require_convex(looks: _Looks, pattern: Pattern) -> None:
         elif looks.size <= DENSE_LIMIT:
             values = np.linalg.eigvalsh(looks.matrix(point))
         else:
-            return
+            values = _ritz_values(looks.at(point), looks.size)
         if values.min() < -1e-9 * np.abs(values).max():
             raise NotConvexError(
                 f"the quadratic terms of the lower level are not convex in y: their Hessian has the eigenvalue {values.min():.4g} "
                 f"at a point of X. Something that was asserted (psd_wrap, assume_PSD, a parameter's PSD=True) does not hold."
             )
+
+
+def _ritz_values(multiply: Product, size: int) -> np.ndarray:
+    """Those of a symmetric map on a Krylov space (Lanczos): between its eigenvalues, the outermost of which they are soon near to."""
+    basis, images = np.zeros((2, max(2, min(KRYLOV, SCALARS // size)), size))
+    way = np.random.default_rng(0).standard_normal(size)
+    for k in range(len(basis)):
+        basis[k] = way / np.linalg.norm(way)
+        images[k] = way = np.asarray(multiply(basis[k]))
+        for _ in range(2):  # once leaves what rounding leaves
+            way = way - basis[: k + 1].T @ (basis[: k + 1] @ way)
+        if np.linalg.norm(way) <= 1e-12 * np.linalg.norm(images[: k + 1]):
+            break
+    return np.linalg.eigvalsh(basis[: k + 1] @ images[: k + 1].T)
 
 
 def with_transpose(multiply: Product, size: int) -> tuple[Product, Product]:

@@ -36,6 +36,7 @@ from hierfl.compiler.programs.saddle import Saddles
 from hierfl.compiler.programs.small_and_sparse import (
     SMALL,
     Matrix,
+    columns_scaled,
     from_entries,
     gram,
     is_monotone,
@@ -307,6 +308,8 @@ class LevelForm:
         for part in parts:
             priced[part.columns[:, part.template.linear.rows]] = True
         made = ConvexProgram(last.p, q, a, b, cones, self.size, last.rows, smooth, constant, priced, self.is_map)
+        if (far := made.loose & np.isposinf(b)).any():  # bounds that are infinite say nothing
+            made = replace(made, a=columns_scaled(a.T, np.where(far, 0.0, 1.0)).T, b=np.where(far, 1.0, b))
         made = made.sharing(self._made[-1])
         self._made[:] = self._made[-1], made
         return made

@@ -278,27 +278,27 @@ class ConvexProgram:
         return np.asarray(self._absolute[1] @ np.abs(u) + np.abs(self.b) + self.sizes)
 
     def error(self, u: Vector, z: Rows, beside: float | None = None) -> float:
-        """The largest relative error of the three conditions, beside the size of what balances or another."""
+        """The largest relative error of the three conditions, beside the size of what balances or another; NaN where it is not defined."""
         if not (np.isfinite(u).all() and np.isfinite(z).all()):
             return np.inf
         size = self.force_size(u, z) if beside is None else beside
         left = np.abs(self.force(u, z))
         if self.smooth is not None:
             left = left - np.minimum(self.smooth.rounding(u), left)
-        worst = float(left.max(initial=0.0)) / size  # NaN where it is not defined
+        worst = [left.max(initial=0.0) / size]
         if not len(self.b):
-            return worst
+            return float(worst[0])
         rows, sizes = self._cone_scale(self.row_sizes(u)), self._cone_scale(self.sizes)
         e, dual = self.slack(u) / rows, z * sizes / size
         simple = self.equal | self.loose
         inside = np.where(self.equal, np.abs(e), np.maximum(-e, 0.0))[simple]
         fit = np.abs(np.where(self.equal, e, np.minimum(dual, e)))[simple]
-        worst = max(worst, float(inside.max(initial=0.0)), float(fit.max(initial=0.0)))
+        worst += [inside.max(initial=0.0), fit.max(initial=0.0)]
         for cone, place in self.curved_cones:
             outside = project_dual([cone], -e[place])
             apart = dual[place] - project_dual([cone], dual[place] - e[place])
-            worst = max(worst, float(np.linalg.norm(outside)), float(np.abs(apart).max()))
-        return worst
+            worst += [np.linalg.norm(outside), np.abs(apart).max()]
+        return float(np.max(worst))
 
     @cached_property
     def curved_cones(self) -> list[tuple[Cone, slice]]:

@@ -75,16 +75,20 @@ def stand_ins(leaf: cp.Parameter, count: int) -> np.ndarray:
 
     Programs are chosen by looking at them; no value that is reported, and no message, is made of them.
     """
-    rng = np.random.default_rng(SEED)
-    drawn = rng.standard_normal((count, *leaf.shape))
-    bounds = leaf.attributes.get("bounds")
-    if bounds is not None:
-        low, high = (np.broadcast_to(np.asarray(edge, float), leaf.shape) for edge in bounds)
-        return np.clip(drawn, low, high)
-    if not any(value is not None and value is not False for value in leaf.attributes.values()):
-        return drawn
-    if leaf.attributes.get("nonneg") or leaf.attributes.get("pos"):
-        return np.abs(drawn)
-    if leaf.attributes.get("nonpos") or leaf.attributes.get("neg"):
-        return -np.abs(drawn)
-    return np.array([np.asarray(leaf.project(one), float) for one in drawn])
+    said, drawn = leaf.attributes, np.random.default_rng(SEED).standard_normal((count, *leaf.shape))
+    below, above = said.get("nonpos") or said.get("neg"), said.get("nonneg") or said.get("pos")
+    values = np.abs(drawn) if below or above else drawn
+    if said.get("PSD") or said.get("NSD"):  # definite ones, as matrices generally are
+        values = values @ np.swapaxes(values, -2, -1)
+    elif said.get("symmetric") or said.get("hermitian"):
+        values = 0.5 * (values + np.swapaxes(values, -2, -1))
+    if said.get("diag") or said.get("sparsity"):
+        pattern = np.zeros(leaf.shape, bool)
+        pattern[leaf.sparse_idx if said.get("sparsity") else np.diag_indices(leaf.shape[0])] = True
+        values = np.where(pattern, values, 0.0)
+    values = -values if below or said.get("NSD") else values
+    if (bounds := said.get("bounds")) is not None:
+        values = np.clip(values, *(np.broadcast_to(np.asarray(edge, float), leaf.shape) for edge in bounds))
+    if said.get("boolean"):
+        return np.round(np.clip(values, 0.0, 1.0))
+    return np.round(values) if said.get("integer") else values

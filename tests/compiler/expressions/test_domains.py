@@ -97,6 +97,27 @@ def test_players_keep_the_domain_by_their_own_constraints() -> None:
     assert response[a] == pytest.approx((-2 + np.sqrt(4 + 3)) / 6)  # 3 a^2 + 2 a - 1/4 = 0
 
 
+@pytest.mark.parametrize("rows", [lambda x, y: [cp.sum(y) <= cp.sqrt(x), y >= -1], lambda x, y: [y[0] + 2 * y[1] == cp.log(x)]])
+def test_no_y_satisfies_a_row_whose_side_is_not_defined(rows: Any) -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+    problem = hf.Problem(hf.Minimize(server=cp.square(x) + cp.sum(y)), hf.ArgMin(y, cp.sum_squares(y - 1), rows(x, y)))
+    assert np.isfinite(problem.implicit(1.0))
+    with pytest.raises(hf.EmptyLowerSetError, match="no y satisfies"):
+        problem.implicit(-1.0)
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+def test_an_infinite_bound_says_nothing_and_the_others_hold(coupled: bool) -> None:
+    """Beside y_0 <= inf and y_1 <= 1, where (2, 2) is wanted; the rows of the norm are infinite too."""
+    x, y, most = cp.Variable(name="x"), cp.Variable(2, name="y"), cp.Parameter(2, name="most", value=[np.inf, 1.0])
+    cost = cp.sum_squares(y - 2 * x) + (cp.square(y[0] - y[1]) if coupled else 0)
+    rows = [y <= most, cp.norm1(y) <= most[0], cp.sum(y) <= 5, y >= 0]
+    problem = hf.Problem(hf.Minimize(server=cp.square(x) + cp.sum(y)), hf.ArgMin(y, cost, rows))
+    np.testing.assert_allclose(problem.implicit.response(1.0), [1.5 if coupled else 2.0, 1.0], atol=1e-9)
+    most.value = [np.inf, 0.5]
+    np.testing.assert_allclose(problem.implicit.response(1.0), [1.25 if coupled else 2.0, 0.5], atol=1e-9)
+
+
 def test_an_assertion_that_does_not_hold_is_refused() -> None:
     for matrix in (np.diag([1.0, -0.2]), np.array([[0.4, 0.6], [0.6, 0.4]])):  # with eigenvalues 1 and -0.2
         wrong = cp.psd_wrap(matrix)
@@ -104,6 +125,16 @@ def test_an_assertion_that_does_not_hold_is_refused() -> None:
         problem = hf.Problem(hf.Minimize(clients=cp.sum(y) + 0 * x), lower=hf.ArgMin(y, cp.quad_form(y, wrong) + 0 * x))
         with pytest.raises(hf.NotConvexError, match="eigenvalue -0.4"):
             problem.implicit(0.0)
+
+
+def test_an_assertion_about_a_large_matrix_is_looked_at_as_well() -> None:
+    size, x = 450, cp.Variable(name="x")
+    turned = np.eye(size) - 2.0 / size  # a reflection, which leaves the eigenvalues alone
+    wrong = cp.psd_wrap(turned @ np.diag(np.linspace(-0.1, 1.0, size)) @ turned)
+    y = cp.Variable(size, name="y")
+    problem = hf.Problem(hf.Minimize(clients=cp.sum(y) + 0 * x), hf.ArgMin(y, cp.quad_form(y, wrong) - x * cp.sum(y)))
+    with pytest.raises(hf.NotConvexError, match="eigenvalue -0.19|eigenvalue -0.2"):
+        problem.implicit(1.0)
 
 
 @pytest.mark.parametrize("objective", [lambda x, y: cp.exp(y) + 0 * x, lambda x, y: cp.logistic(y - x)])

@@ -103,6 +103,29 @@ def test_invented_values_have_the_declared_attributes() -> None:
     assert stand_ins(bounded, 9).min() >= -0.1 and stand_ins(bounded, 9).max() <= 0.2
 
 
+@pytest.mark.parametrize(
+    "said",
+    [{"diag": True}, {"PSD": True}, {"symmetric": True, "nonneg": True}, {"NSD": True, "nonpos": True}, {"integer": True, "nonneg": True}],
+)
+def test_invented_matrices_have_all_that_is_declared_and_nothing_special(said: dict[str, bool]) -> None:
+    for value in stand_ins(hf.ClientParameter((3, 3), name="Q", **said), 4):
+        cp.Parameter((3, 3), **said).value = value  # CVXPY's own check
+        assert "integer" in said or (np.diagonal(value).all() and ("diag" in said or np.triu(value, 1).any()))
+        assert "symmetric" not in said or ((value == value.T).all() and (value >= 0).all())
+        assert "integer" not in said or (value == np.round(value)).all()
+
+
+def test_the_constant_of_a_single_client_is_no_number_of_its_programs(x64: None) -> None:
+    y = cp.Variable(10, name="y")
+    level = hf.ArgMin(y, RHO * cp.sum_squares(y - X[0]) + cp.square(cp.sum(y) - 1), scope="client")
+    alone = hf.Federation([hf.Client({}, {RHO: hf.Elsewhere()}, name="north")])
+    compiled = hf.Problem(hf.Minimize(clients=cp.sum_squares(y)), level, federation=alone).compile()
+    party, x = compiled.population_of({0: hf.Client({}, {RHO: 0.25}, name="north")}).party(0), np.array([0.5, 0.0])
+    found = compiled.exact.solve(x, compiled.exact.client_owner(x, party), np.zeros(10), 1e-9)
+    np.testing.assert_allclose(found.y, 2.25 / 20.5, rtol=1e-12)
+    assert 0.4 < float(found.strong_convexity) <= 0.5
+
+
 def test_a_federations_constraints_do_not_look_at_constants_that_are_elsewhere(x64: None) -> None:
     y, centre = cp.Variable(2, name="y"), hf.ClientParameter(2, name="c")
     level = hf.ArgMin(y, cp.sum_squares(y - centre) + cp.sum_squares(y - X), [y >= 0.5], scope="federation")

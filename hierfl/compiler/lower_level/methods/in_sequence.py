@@ -16,7 +16,7 @@ from jax import Array
 from jaxtyping import Float
 
 from hierfl.compiler.lower_level.certificate import Judgement, LowerSolution
-from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict
+from hierfl.compiler.lower_level.methods.method import ITERATION_LIMIT, ExactMethod, Question, Verdict
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, generic_ways
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.structure import LowerStructure
@@ -26,7 +26,7 @@ from hierfl.language.printing.text import expression_text
 if TYPE_CHECKING:
     from hierfl.compiler.lower_level.exact_lower import ExactLower
 
-CODES = 1_000  # what a stage says of its iterations, below its number
+CODES = 10 * ITERATION_LIMIT  # what a stage says of its iterations, below its number
 
 
 @dataclass(frozen=True, eq=False)
