@@ -68,10 +68,14 @@ def test_a_row_whose_coefficients_vanish_can_empty_the_set() -> None:
 
 def test_empty_set_of_upper_decisions() -> None:
     x, *_ = leaves()
-    for constraints in ([x >= 1, x <= 0], [cp.sum(x) >= 1, cp.norm(x) <= 0.1]):
+    rows = [x[0] + 2 * x[1] >= 1, x[0] <= 0, 3 * x[0] + x[1] <= 0, x[1] - x[0] <= 0]
+    for constraints in ([x >= 1, x <= 0], [cp.sum(x) >= 1, cp.norm(x) <= 0.1], [cp.norm(x) <= -1], rows):
         problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x)), constraints=constraints)
         with pytest.raises(hf.DeclarationError, match="X is empty"):
             problem.solve(ZOHFL(), rounds=1, progress=False)
+        for ask in (problem.implicit, problem.implicit.gradient):
+            with pytest.raises(hf.DeclarationError, match="X is empty"):
+                ask(np.zeros(2))
 
 
 def test_undefined_values_are_errors_not_nan() -> None:

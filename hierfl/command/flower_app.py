@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -16,7 +18,7 @@ CONFIGURATION = """\
 [project]
 name = "{name}"
 version = "1.0.0"
-description = "Solves {place} with clients at the SuperNodes of Flower"
+description = {description}
 license = "Apache-2.0"
 dependencies = ["hierfl[flower]"]
 
@@ -29,10 +31,10 @@ clientapp = "client_app:app"
 
 # what `flwr run --run-config` may change
 [tool.flwr.app.config]
-solver = "{solver}"
+solver = {solver}
 rounds = 20
 seed = 0
-save = "{save}"
+save = {save}
 minimum = {minimum}
 timeout = 600.0
 """
@@ -86,18 +88,23 @@ def write_app(place: str, folder: Path) -> str:
     if where.endswith(".py"):
         source = Path(where)
         shutil.copy(source, folder / source.name)
-        end = f":{name}" if name else ""
-        written, imports = f'f"{{Path(__file__).parent / {source.name!r}}}{end}"', "from pathlib import Path\n\n"
+        end = f" + {':' + name!r}" if name else ""
+        written, imports = f"str(Path(__file__).parent / {source.name!r}){end}", "from pathlib import Path\n\n"
     (folder / "server_app.py").write_text(SERVER.format(place=written, imports=imports))
     told = {
         "name": re.sub(r"[^a-z0-9-]+", "-", folder.resolve().name.lower()).strip("-") or "app",
-        "place": place.replace('"', "'"),
-        "solver": _solver_for(problem),
-        "save": (Path.cwd() / "run.npz").as_posix(),
+        "description": _toml(f"Solves {place} with clients at the SuperNodes of Flower"),
+        "solver": _toml(_solver_for(problem)),
+        "save": _toml((Path.cwd() / "run.npz").as_posix()),
         "minimum": len(problem.federation.clients),
     }
     (folder / "pyproject.toml").write_text(CONFIGURATION.format(**told))
-    return f"wrote {folder}: flwr run {folder} <superlink> --stream  (docs/real_federations.md, 'Organisations that only dial out')"
+    return f"wrote {folder}: flwr run {shlex.quote(str(folder))} <superlink> --stream  (docs/real_federations.md, 'Organisations that only dial out')"
+
+
+def _toml(text: str) -> str:
+    """A string of TOML, whose basic ones are those of JSON."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _solver_for(problem: Problem) -> str:

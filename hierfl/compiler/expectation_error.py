@@ -32,6 +32,7 @@ from hierfl.jaxtools.precision import double_precision
 ROUNDING = 1e-13  # relative: to what SciPy's quantiles are right
 ENDLESS = 0.5  # the ratio of a tail's last band to the one before from which it is not seen to end
 INFINITE_VARIANCE = 0.5  # the tail index from which it is infinite
+FEWEST = 20  # values beyond those that are alike, from which on they have a tail index
 DIRECTION_SEED = 0
 
 
@@ -267,7 +268,7 @@ def _terms(
 def _tail_index(sample: Float[np.ndarray, " n"]) -> float:
     """How heavy the tail of a sample is: the index k of the generalised Pareto law that fits its largest distances from the median.
 
-    The variance is infinite from k = 1/2 on, the mean from k = 1 on; -infinity where the largest distances do not differ. The fit is that
+    The variance is infinite from k = 1/2 on, the mean from k = 1 on; -infinity where few of these differ. The fit is that
     of Zhang and Stephens (2009), used to judge Monte Carlo means as Vehtari, Simpson, Gelman, Yao and Gabry do (2024).
     """
     away = np.sort(np.abs(sample - np.median(sample)))
@@ -275,7 +276,8 @@ def _tail_index(sample: Float[np.ndarray, " n"]) -> float:
     excess = away[-largest:] - away[-largest - 1]
     if not np.isfinite(excess).all():
         return float("inf")
-    return _pareto_index(excess) if excess[0] >= 0 and excess[largest // 4] > 1e-12 * away[-1] else float("-inf")
+    excess = excess[excess > 1e-12 * away[-1]]
+    return _pareto_index(excess) if excess.size >= FEWEST else float("-inf")
 
 
 def _pareto_index(excess: Float[np.ndarray, " n"]) -> float:

@@ -114,7 +114,7 @@ def _away(compiled: CompiledProblem, start: np.ndarray) -> tuple[float, str]:
 def require_in_upper_set(compiled: CompiledProblem, x: np.ndarray, tolerance: float = AS_GIVEN) -> None:
     """Check that a flat x is in X, private parts included, up to what rounding and iterative projections leave.
 
-    Raises ``SettingError``, saying how far it is away, and which point of X is nearest.
+    Raises ``SettingError``, saying how far it is away, and which point of X is nearest; ``DeclarationError`` where X is empty.
     """
     broken = compiled.upper.whole & (np.abs(x - np.round(x)) > tolerance)
     if broken.any():
@@ -122,10 +122,16 @@ def require_in_upper_set(compiled: CompiledProblem, x: np.ndarray, tolerance: fl
         raise SettingError(f"{compiled.upper.entries[place]} is {x[place]:.6g}, and was declared as a whole number: f is declared at those alone.")
     if compiled.upper_set.kind == "free" and compiled.private_set is None:
         return
-    nearest = compiled.known_upper_set.point_near(x, compiled.laid_out().clients.public)
+    known = compiled.known_upper_set
+    if known.is_direct:  # formulas give points of empty sets as well
+        compiled.programs.keep(("X has a point", compiled.parameter_values), lambda: require_nonempty(compiled))
+    nearest = known.point_near(x, compiled.laid_out().clients.public)
     if (nearest == x).all():
         return
     away = float(np.linalg.norm(nearest - x))
+    if np.isnan(away):
+        require_nonempty(compiled)
+        raise _none_near(x)
     if away > tolerance * (1 + np.linalg.norm(x)):
         shown = np.array2string(nearest, threshold=8, precision=8)
         raise SettingError(f"x is {away:.3g} outside X, on which f is declared: the nearest point of X is {shown}.")
@@ -145,7 +151,11 @@ def nearest_in_upper_set(compiled: CompiledProblem, x: np.ndarray) -> np.ndarray
         if np.linalg.norm(nearest - x) <= INSIDE * (1 + np.linalg.norm(x)):
             return nearest
         x = nearest
-    raise SettingError(f"no point of X was found near {np.array2string(x, threshold=8)}: projections do not settle on one.")
+    raise _none_near(x)
+
+
+def _none_near(x: np.ndarray) -> SettingError:
+    return SettingError(f"no point of X was found near {np.array2string(x, threshold=8)}: projections do not settle on one.")
 
 
 def start_points(compiled: CompiledProblem, x0: Any, count: int, seed: int) -> np.ndarray:

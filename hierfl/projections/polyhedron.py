@@ -170,7 +170,18 @@ class DualProblem(NamedTuple):
         """The separation that was met beyond its tolerance, or by how much bounds cross."""
         _, _, low, high, lower, upper = self
         crossed = jnp.maximum(box.gap(low, high), box.gap(lower, upper))
-        return jnp.maximum(beyond(solution.separation, self._size()), crossed)
+        apart = jnp.maximum(solution.separation, self.separation(self._sharpened(_unit(solution.multipliers))))
+        return jnp.maximum(beyond(apart, self._size()), crossed)
+
+    def _sharpened(self, m: Float[Array, " k"]) -> Float[Array, " k"]:
+        """A direction less what is rounding in it, and less what moves entries that have no bound there: they would be held far away."""
+        free = jnp.isinf(jnp.where(self.matrix.T @ m > 0, self.lower, self.upper))
+        m = jnp.where(jnp.abs(m) > jnp.finfo(m.dtype).eps ** 0.5, m, 0.0)
+        face = jnp.where((m != 0)[:, None] & free, self.matrix, 0.0)
+        square = face @ face.T
+        inverse = _pseudo_inverse(square)
+        m = m - inverse @ (square @ m)
+        return m - inverse @ (square @ m)
 
     def _size(self) -> Float[Array, ""]:
         """The largest finite bound."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -302,6 +303,15 @@ def test_an_app_is_written_with_the_declaration(tmp_path: Path, capsys: pytest.C
     assert "is there already" in capsys.readouterr().err
     assert main(["flower", "new", "hierfl.models:nonsmooth_toy", str(tmp_path / "toy")]) == 2
     assert "has no federation" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["it's.py", 'a "study".py', "back\\slash.py"])
+def test_an_app_of_a_file_of_any_name_is_one(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / name).write_text(study_text(north=6, south=4))
+    assert main(["flower", "new", f"{tmp_path / name}:declared", str(tmp_path / "an app")]) == 0
+    assert f"flwr run '{tmp_path / 'an app'}' " in capsys.readouterr().out
+    compile((tmp_path / "an app" / "server_app.py").read_text(), "server_app.py", "exec")
+    assert name in tomllib.loads((tmp_path / "an app" / "pyproject.toml").read_text())["project"]["description"]
 
 
 def test_options_of_the_other_engine_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from scipy.integrate import quad
 from scipy.optimize import brentq
 
 import hierfl as hf
+from hierfl.compiler.expectation_error import _tail_index
 from hierfl.solvers import ZOHFL
 
 Term = Callable[[Any], Any]
@@ -235,3 +236,12 @@ def test_an_empty_set_far_out_names_the_place_in_the_law() -> None:
     problem = hf.Problem(hf.Minimize(clients=hf.E(y) + 0 * x), lower=level, federation=federation)
     with pytest.raises(hf.errors.EmptyLowerSetError, match=r"client 0, at d = 8\.0\d* in its distribution, is empty"):
         problem.implicit(0.0)
+
+
+@pytest.mark.parametrize("heavy", [80, 144, 190])
+def test_tails_behind_values_that_are_alike_have_an_index(heavy: int) -> None:
+    """4,096 values of which all but so many are 0, and these a generalised Pareto law's of index 0.8."""
+    sample = np.append(np.zeros(4096 - heavy), stats.genpareto(0.8).ppf((np.arange(heavy) + 0.5) / heavy))
+    with np.errstate(all="raise"):
+        assert _tail_index(sample) > 0.5
+        assert _tail_index(np.zeros(4096)) == -np.inf

@@ -135,6 +135,20 @@ def test_emptiness_agrees_with_linear_programming(seed, integer, scale):
     assert np.isfinite(p).all()
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_emptiness_of_rows_over_entries_without_bounds(seed):
+    """The proofs, few in directions, have to be orthogonal to the columns of all entries that have no bounds."""
+    rng = np.random.default_rng(seed)
+    matrix, proof = np.round(2 * rng.standard_normal((4, 3))), rng.uniform(0.1, 1.0, 4)
+    matrix[3] = -proof[:3] @ matrix[:3] / proof[3]  # proof' matrix = 0
+    high = rng.standard_normal(4)
+    high[3] = -(proof[:3] @ high[:3] + 0.1) / proof[3]
+    without = np.full(3, np.inf)
+    assert float(GAP(matrix, np.full(4, -np.inf), high, -without, without)) > 0
+    high[3] += 0.2 / proof[3]
+    assert float(GAP(matrix, np.full(4, -np.inf), high, -without, without)) <= 0
+
+
 @pytest.mark.parametrize(
     "bounds",
     [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar
 
@@ -19,7 +20,7 @@ import scipy.sparse as sp
 
 from hierfl.compiler.programs.cones import EXPONENTIAL, NONNEGATIVE, SECOND_ORDER, ZERO, Cone
 from hierfl.compiler.programs.convex_program import EMPTY, FAILED, SOLVED, UNBOUNDED, ConvexProgram, ProgramSolution
-from hierfl.compiler.programs.small_and_sparse import as_array, count_in_rows, is_dense
+from hierfl.compiler.programs.small_and_sparse import as_array, count_in_rows, is_dense, largest_in_rows
 from hierfl.jaxtools.interruption import heed, heeded_unless_within, over, unbroken
 
 
@@ -49,7 +50,10 @@ SIMPLEX = 50_000  # numbers in the rows of a linear program, from which interior
 
 
 class Highs(Backend):
-    """For linear programs: large ones of more rows of several entries than columns, as those of regressions, by their duals, in a tenth of the time."""
+    """For linear programs: large ones of more rows of several entries than columns, as those of regressions, by their duals, in a tenth of the time.
+
+    Rows and costs are brought to about 1: HiGHS drops small numbers, and its tolerances are absolute.
+    """
 
     name: ClassVar[str] = "HiGHS"
     is_proof: ClassVar[bool] = True  # its basis
@@ -64,7 +68,11 @@ class Highs(Backend):
         solver.setOptionValue("threads", 1)
         solver.setOptionValue("primal_feasibility_tolerance", 1e-10)
         solver.setOptionValue("dual_feasibility_tolerance", 1e-10)
-        a = sp.csc_matrix(program.a)
+        solver.setOptionValue("small_matrix_value", 1e-12)
+        rows, unit = sp.csr_array(program.a), _power_of_two(np.abs(program.q).max(initial=0.0))
+        units = _power_of_two(largest_in_rows(abs(rows)))
+        a = sp.csc_matrix(sp.diags_array(1.0 / units) @ rows)
+        program = replace(program, q=program.q / unit, b=program.b / units)
         dual = a.nnz > SIMPLEX and np.count_nonzero(count_in_rows(program.a) > 1) >= program.width
         solver.setOptionValue("solver", "simplex" if dual or a.nnz <= SIMPLEX else "ipm")
         solver.passModel(_dual(program, a) if dual else _model(program, a))
@@ -79,7 +87,12 @@ class Highs(Backend):
         solution = solver.getSolution()
         u, z = np.array(solution.col_value), np.array(solution.row_dual)
         u, z = (-z, u) if dual else (u, z)
-        return ProgramSolution(u, z, np.inf, SOLVED, int(solver.getInfo().simplex_iteration_count))
+        return ProgramSolution(u, unit / units * z, np.inf, SOLVED, int(solver.getInfo().simplex_iteration_count))
+
+
+def _power_of_two(sizes: np.ndarray) -> np.ndarray:
+    """By which numbers are divided without rounding; 1 for 0."""
+    return np.exp2(np.round(np.log2(np.where(sizes > 0, sizes, 1.0))))
 
 
 @cache

@@ -26,6 +26,7 @@ from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of
 from hierfl.atoms.intervals import Interval
 from hierfl.inspect.assumptions.examination import Examination, Weighted
 from hierfl.inspect.assumptions.findings import Constant, Examined, Finding
+from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import ClientParameter
 
 
@@ -229,13 +230,14 @@ def _holds(constraint: Constraint, known: Known) -> bool:
 
 
 def upper_sets(study: Examination) -> Examined:
-    """Examine the X_i: whether they are nonempty, and the constants B_1 and B_2 of their dissimilarity (inequality (2) of [2S])."""
+    """Examine the X_i: whether they have a point in common, and the constants B_1 and B_2 of their dissimilarity (inequality (2) of [2S])."""
     compiled, assumption = study.compiled, study.assumption("(iii)", "hfl")
-    name, gap = "X nonempty, closed and convex", float(compiled.known_upper_set.gap(compiled.laid_out().clients.public))
-    if gap <= GAP_TOLERANCE:
+    name, known = "X nonempty, closed and convex", compiled.known_upper_set
+    if known.has_point(compiled.laid_out().clients.public):
         nonempty = Finding(name, "proved", "a point of X was found; convex by CVXPY's rules", assumption)
     else:
-        nonempty = Finding(name, "violated", f"X is empty: its constraints miss each other by {gap:.3g}", assumption)
+        written = ", ".join(map(expression_text, known.constraints))
+        nonempty = Finding(name, "violated", f"X is empty: no x satisfies {written}", assumption)
     b1, b2, rule, reason = _dissimilarity(study)
     alike = Finding("set dissimilarity", "proved" if rule else "unknown", reason, assumption)
     constants = (Constant("B_1", b1, "<=", rule or "unknown"), Constant("B_2", b2, "<=", rule or "unknown"))

@@ -247,15 +247,18 @@ def _on_set(expr: Expr, switch: Expr, region: Region) -> Iterator[_Place]:
         yield sympy.Eq(switch, 0), None
 
 
-def _places(expr: Expr, region: Region, surface: tuple[Expr, Expr] | None = None) -> tuple[list[Point], bool]:
+def _places(expr: Expr, region: Region, surface: tuple[Expr, Expr] | None = None, on: Point | None = None) -> tuple[list[Point], bool]:
     """(Points, whether they miss no cell between the switches of the expression): its symbols' values.
 
-    With a surface, (its expression, the symbol to solve it for), the values of the other symbols, for each piece of the surface.
+    With a surface, (its expression, the symbol to solve it for), the values of the other symbols, for each piece of the surface; ``on`` a
+    set, (some symbols as functions of others), those of the others.
     """
-    symbols = sorted(expr.free_symbols | (surface[0].free_symbols if surface else set()), key=str)
+    on = on or {}
+    symbols = sorted((expr.free_symbols | (surface[0].free_symbols if surface else set())) - set(on), key=str)
     others = [s for s in symbols if surface is None or s != surface[1]]
-    limits = [condition for condition in region.conditions if condition.free_symbols & set(symbols)]
+    limits = [condition for condition in region.conditions if condition.free_symbols & {*symbols, *on}]
     cuts = [*switches(expr), *roots_in(expr), *(cut for c in limits for cut in (*irreducible_factors(c), *switches(c)))]
+    cuts = [cut.subs(on) for cut in cuts]
     try:
         if not all(cut.free_symbols <= set(symbols) for cut in cuts):
             raise TooManyCellsError
@@ -284,15 +287,16 @@ def _where_vanishing(expr: Expr, base: Expr, region: Region, known: Sequence[Exp
     solution = _minimiser(base, symbols)
     if sympy.simplify(base.subs(solution)) != 0:
         return
+    place = sympy.And(*(sympy.Eq(s, value) for s, value in solution.items()))
     rng = np.random.default_rng(0)
-    everything = sorted(base.free_symbols | expr.free_symbols, key=str)
-    free = {s: random_rational(rng, region.limits(s)) for s in everything if s not in solution}
-    here = {**free, **{s: value.subs(free) for s, value in solution.items()}}
-    across = {s: random_rational(rng, (-sympy.oo, sympy.oo)) for s in everything}
-    on_known = any(condition.subs(here) == sympy.true for condition in known)
-    if not on_known and _is_defined_around(region, here, across) and _jumps(expr, here, across):
-        place = sympy.And(*(sympy.Eq(s, value) for s, value in solution.items()))
+    across = {s: random_rational(rng, (-sympy.oo, sympy.oo)) for s in sorted(expr.free_symbols, key=str)}
+    points, complete = _places(expr, region, on=solution)
+    found = ({**point, **{s: value.subs(point) for s, value in solution.items()}} for point in points)
+    inside = [here for here in found if region.has_inside_box(here) and not any(c.subs(here) == sympy.true for c in known)]
+    if any(_is_defined_around(region, here, across) and _jumps(expr, here, across) for here in inside):
         yield place, SymbolicKink(place)
+    elif inside and not complete:
+        yield place, None
 
 
 def _minimiser(base: Expr, symbols: Sequence[Expr]) -> dict[Expr, Expr]:

@@ -182,3 +182,20 @@ def test_a_set_without_end_has_no_worst_vertex() -> None:
 @pytest.mark.parametrize("seed", [*range(18), 33, 46, 1187])  # all objectives, scopes and selections; a kink of the level itself
 def test_random_ties_are_those_of_their_vertices(seed: int) -> None:
     assert random_ties.faults(random_ties.draw(seed)) == []
+
+
+@pytest.mark.parametrize("count, factor", [(2, 3.0), (10, 3.0), (3, 3.5)])
+def test_a_sample_chooses_by_a_total_as_many_times_as_there_are_samples(count: int, factor: float) -> None:
+    """Y = [0, 1] for each of N samples, and f the mean of (N - factor) y."""
+    x, y, a = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="a")
+    level = cp.square(cp.pos(y - a)) + cp.square(cp.pos(-y))
+    upper = hf.total(y) - factor * hf.E(y) + cp.square(x)
+    for selection, choose in (("optimistic", min), ("pessimistic", max)):
+        lower = hf.ArgMin(y, level, scope="sample", selection=selection)
+        clients = [hf.Client({a: np.ones(count)})] * 2
+        problem = hf.Problem(hf.Minimize(clients=upper), lower, federation=hf.Federation(clients))
+        assert problem.implicit(0.0) == pytest.approx(choose(0.0, count - factor), abs=1e-8)
+        if selection == "optimistic":
+            uneven = hf.Federation([clients[0], hf.Client({a: np.ones(count + 1)})])
+            with pytest.raises(hf.NotConvexError, match="a total beside an E"):
+                hf.Problem(hf.Minimize(clients=upper), lower, federation=uneven).implicit(0.0)

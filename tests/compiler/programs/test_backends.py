@@ -105,6 +105,22 @@ def test_empty_sets_are_told(name: str, curved: float) -> None:
     assert solve_program(given).status == EMPTY
 
 
+@pytest.mark.parametrize("row, cost", [(1e-12, 1.0), (1.0, 1e-12), (1e-12, 1e-12), (1e12, 1e9)])
+def test_linear_programs_of_small_numbers_are_solved(row: float, cost: float) -> None:
+    """min u1 + 2 u2 over u1 + u2 >= 1000 and u >= 0, the first row and the cost in other units; its own multiplier in these."""
+    given = program(np.zeros((2, 2)), [cost, 2 * cost], [[row, row], [1.0, 0.0], [0.0, 1.0]], [-1000 * row, 0.0, 0.0], [Cone(NONNEGATIVE, 3)])
+    rough, found = Highs().solve(given), solve_program(given)
+    assert found.solved
+    for answer in (rough, found):
+        np.testing.assert_allclose(answer.u, [1000.0, 0.0], atol=1e-9)
+        np.testing.assert_allclose(answer.z, [cost / row, 0.0, cost], rtol=1e-9)
+
+
+def test_a_small_number_beside_a_large_one_keeps_a_set_from_being_empty() -> None:
+    given = program(np.zeros((2, 2)), [1.0, 1.0], [[1e-10, 1.0], [0.0, -1.0]], [-1.0 - 1e-6, 1.0], [Cone(NONNEGATIVE, 2)])
+    np.testing.assert_allclose(solve_program(given).u, [1e4, 1.0], rtol=1e-6)
+
+
 @pytest.mark.parametrize("seed", range(1, 40, 2))
 def test_rows_of_all_sizes_that_miss_each_other_are_told(seed: int) -> None:
     """Interior points end without a word where bounds are far from 1; HiGHS says whether some u meets the rows."""

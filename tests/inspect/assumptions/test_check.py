@@ -23,6 +23,16 @@ def check(problem, **settings_):
     return problem.check(progress=False, **settings_)
 
 
+def test_an_x_without_a_point_is_named():
+    """Also where each client's own X_i has one, or another client's than the first has none."""
+    x, low = cp.Variable(2, name="x"), hf.ClientParameter(name="low")
+    for lows, status in (((0.0, 2.0), "violated"), ((2.0, 0.0), "violated"), ((0.0, 1.0), "proved")):
+        clients = [hf.Client(parameters={low: each}) for each in lows]
+        problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x)), constraints=[x >= low, x <= 1], federation=hf.Federation(clients))
+        (found,) = (one for one in check(problem).findings if one.name.startswith("X nonempty"))
+        assert found.status == status
+
+
 # --- mu and L
 
 

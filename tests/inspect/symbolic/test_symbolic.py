@@ -284,6 +284,13 @@ def test_kinks_on_sets_far_smaller_than_the_bounds_are_found(radius: float, boun
     assert sympy.expand(found - circle) == 0 or sympy.expand(found + circle) == 0
 
 
+@pytest.mark.parametrize("f", [cp.maximum(cp.norm(x2), y), cp.multiply(cp.norm(x2), cp.pos(-y)), cp.multiply(cp.norm(x2), cp.pos(y))])
+def test_a_root_that_counts_on_a_part_of_where_it_vanishes_is_a_kink(f: Any) -> None:
+    """At x = 0 these have a kink where the other variable has one sign, and none where it has the other."""
+    view = hf.Problem(hf.Minimize(server=f)).implicit.symbolic()
+    assert sympy.And(at(X0, 0), at(X1, 0)) in {kink.condition for kink in view.kinks}
+
+
 def test_switches_that_cancel_on_all_their_pieces_are_no_kinks() -> None:
     x = cp.Variable(2, name="x")
     assert conditions(cp.pos(x[0] - x[1]) ** 2 + cp.pos(x[0] + x[1] - 1e-3) ** 2, x >= -1000, x <= 1000) == set()

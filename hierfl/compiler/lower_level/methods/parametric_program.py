@@ -16,6 +16,7 @@ from jax import Array
 from jaxtyping import Float
 
 from hierfl.analysis.hoist import instantiate
+from hierfl.analysis.lipschitz import one_sample
 from hierfl.compiler.data.tables import Table
 from hierfl.compiler.lower_level.certificate import LowerSolution
 from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict, told_apart
@@ -32,8 +33,9 @@ from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.programs.convex_program import EMPTY, ONE, SOLVED, UNATTAINED, UNBOUNDED
 from hierfl.jaxtools.host_callback import numbers_on_host
 from hierfl.language.aggregates import opened_tails, tails_of
+from hierfl.language.calculus.derivative import depends
 from hierfl.language.coupled import chosen_by
-from hierfl.language.expectation import SampleAverage, averages_of
+from hierfl.language.expectation import averages_of, total
 from hierfl.language.levels import LowerLevel
 from hierfl.language.prices import price_sign
 
@@ -428,15 +430,11 @@ def _upper(oracles: Oracles, selection: str) -> Upper:
     wanted = oracles.sign * (1.0 if selection == "optimistic" else -1.0)
     why: list[str] = []
     for sign in (wanted, -wanted):
-        costs = [
-            (
-                cp.Constant(0.0) if term is None else _of_one_row(term) if level.scope == "sample" else term,
-                sign,
-                parties,
-            )
-            for term, parties in zip(terms, (data.clients, data.server))
-        ]
         try:
+            costs = [
+                (cp.Constant(0.0) if term is None else _of_one_row(term, oracles) if level.scope == "sample" else term, sign, parties)
+                for term, parties in zip(terms, (data.clients, data.server))
+            ]
             form = LevelForm.of(costs, (), level.variables, whole, declaration.known_bounds)
         except NoStandardFormError as reason:
             why.append(str(reason))
@@ -445,13 +443,18 @@ def _upper(oracles: Oracles, selection: str) -> Upper:
     return Upper(None, 0.0, why[0])
 
 
-def _of_one_row(term: Any) -> Any:
-    """The upper term of one sample, whose y it is: averages are of that sample alone."""
-    if isinstance(term, SampleAverage):
-        return term.per_sample
-    if not any(True for _ in averages_of(term)):
-        return term
-    return term.copy([_of_one_row(argument) for argument in term.args])
+def _of_one_row(term: Any, oracles: Oracles) -> Any:
+    """The upper term of one sample, whose y it is: averages are of that sample alone, sums as many times as much.
+
+    Raises ``NoStandardFormError`` where they are of clients that differ by how many samples they have: each would have a term of its own.
+    """
+    clients, own = oracles.static_data.clients, {v.id for v in oracles.lower.variables}
+    if len({isinstance(node, total) for node in averages_of(term) if depends(node, own)}) < 2:
+        return one_sample(term, lambda _: 1)
+    first, *others = {int(count) for count in clients.tables[oracles.row_table(clients)].counts}
+    if others:
+        raise NoStandardFormError("it has a total beside an E, and clients differ by how many samples they have")
+    return one_sample(term, lambda _: first)
 
 
 def generic_ways(x: Array) -> Sequence[Array]:
