@@ -89,8 +89,8 @@ def test_modules_and_functions(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_solver_is_read_as_python_and_nothing_is_run() -> None:
-    found = load_solver("FedRZO(0.05, step_size=Decay(c=-0.1), lower=LocalSGD(rounds=3), batch_size=None)")
-    assert found == FedRZO(0.05, step_size=Decay(-0.1), lower=LocalSGD(rounds=3), batch_size=None)
+    found = load_solver("FedRZO(0.05, step_size=Decay(c=0.1, p=-0.5), lower=LocalSGD(rounds=3), batch_size=None)")
+    assert found == FedRZO(0.05, step_size=Decay(0.1, -0.5), lower=LocalSGD(rounds=3), batch_size=None)
     assert load_solver("FedRZO") == FedRZO()
     for text, said in (
         ("__import__('os').system('true')", "not a solver|numbers, words"),
