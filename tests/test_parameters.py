@@ -31,6 +31,14 @@ def test_references_and_slices_follow_the_set() -> None:
         assert known[0] == -4 and abs(known[-1] - value) <= 0.02
 
 
+def test_rounds_project_on_the_set_of_now() -> None:
+    problem, p = in_a_box()
+    solver = ImplicitGradient(step_size=0.2)
+    for value in (1.0, 0.5):
+        p.value = value
+        np.testing.assert_allclose(problem.solve(solver, rounds=60, progress=False).x, value, atol=1e-6)
+
+
 def test_gradients_by_the_envelope_only_where_the_levels_coincide() -> None:
     """With p = 1 both levels have the same gradient in y, and a gradient of f needs no second derivatives."""
     x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
