@@ -20,13 +20,13 @@ import scipy.sparse as sp
 from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
 from cvxpy.expressions.leaf import Leaf
-from scipy.stats._distn_infrastructure import rv_generic
-from scipy.stats._multivariate import multivariate_normal_frozen
+from scipy.stats import multivariate_normal, rv_continuous, rv_discrete
 from scipy.stats.distributions import rv_frozen
 
 from hierfl.atoms.table import row_of
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
+FROZEN_NORMAL = type(multivariate_normal())
 Leaves = dict[int, int]
 
 
@@ -74,9 +74,9 @@ class _Told:
             self._code(value)
         elif isinstance(value, rv_frozen):
             self._all(rv_frozen, [value.dist, value.args, value.kwds])
-        elif isinstance(value, rv_generic):  # of what SciPy makes its copies: a table's numbers are there
+        elif isinstance(value, rv_continuous | rv_discrete):  # of what SciPy makes its copies: a table's numbers are there
             self._all(type(value), [value._updated_ctor_param()])
-        elif isinstance(value, multivariate_normal_frozen):
+        elif isinstance(value, FROZEN_NORMAL):
             self._all(type(value), [value.mean, value.cov])
         elif isinstance(value, type | ModuleType):
             self.words(value.__name__)

@@ -202,7 +202,7 @@ ROWS = (
     ),
     AtomRow(
         (cp.xexp,),
-        lower=lambda atom, value: safe.not_below_zero(value, value * jnp.exp(value)),
+        lower=lambda atom, value: jnp.where(value >= -1e-9, value * jnp.exp(value), jnp.nan),  # what is 0 may be less by rounding
         range=lambda atom, arguments: arguments[0] * bounded(*map(np.exp, (arguments[0].lo, arguments[0].hi))).widened(8 * EPS),
         formula=entry_by_entry(lambda v: v * sympy.exp(v)),
         spellings=(Spelling("xexp", latex=_times_its(r"\exp\left(%s\right)")),),

@@ -8,8 +8,6 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-SLACK = 1e-9
-
 
 @jax.custom_jvp
 def steep(value: Any) -> Any:
@@ -25,11 +23,6 @@ def steep(value: Any) -> Any:
 def _steep_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
     (value,), (tangent,) = primals, tangents
     return jnp.zeros_like(value), tangent * jnp.asarray(float(jnp.finfo(value.dtype).max) ** 0.5, value.dtype)
-
-
-def not_below_zero(value: Any, told: Any) -> Any:
-    """What is told, and NaN where a value is below 0 by more than what rounding makes of 0."""
-    return jnp.where(value >= -SLACK, told, jnp.nan)
 
 
 def reduced_first(value: Any, axis: Any, order: Literal["C", "F"] = "C") -> Any:

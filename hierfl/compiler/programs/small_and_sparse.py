@@ -118,7 +118,7 @@ def of_blocks(blocks: np.ndarray, form: Matrix) -> Matrix:
     """C form, C of these blocks (n, k, k) along its diagonal."""
     count, k, _ = blocks.shape
     if is_dense(form):
-        return (blocks @ form.reshape(count, k, -1)).reshape(form.shape)
+        return (blocks @ form.reshape(count, k, form.shape[1])).reshape(form.shape)
     numbers = np.arange(count * k).reshape(count, k)
     rows, columns = np.repeat(numbers, k, axis=1).ravel(), np.tile(numbers, (1, k)).ravel()
     return sp.csr_array(sp.csr_array((blocks.ravel(), (rows, columns)), (count * k, count * k)) @ form)

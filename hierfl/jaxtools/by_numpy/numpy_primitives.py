@@ -82,11 +82,9 @@ def _svd(equation: Any) -> Made:
 
 def _cholesky(x: Any) -> Any:
     """Find the lower factors, NaN where a matrix is not definite, as JAX has it."""
-    out = np.full_like(x, np.nan)
-    for place in np.ndindex(x.shape[:-2]):
-        with suppress(np.linalg.LinAlgError):
-            out[place] = np.linalg.cholesky(x[place])
-    return out
+    with suppress(np.linalg.LinAlgError):
+        return np.linalg.cholesky(x)
+    return np.full_like(x, np.nan) if x.ndim == 2 else np.stack([_cholesky(each) for each in x])
 
 
 class Indexing:
