@@ -100,7 +100,9 @@ class BoundBranchAndBound(BoundSearch):
 
     def _status(self, there: Evaluation | None, found: Reference) -> str:
         """Why the run ends: with an optimum only if f is what was proved, and y not another one of several lower solutions."""
-        if there is not None and abs(self.problem.sign * there.value - found.value) <= AGREES * (1.0 + abs(found.value)):
+        if there is None:
+            return f"{NOT_PROVED}: its program ends with f = {found.value:.10g} at this x, where the lower level, solved by itself, gives f no value"
+        if abs(self.problem.sign * there.value - found.value) <= AGREES * (1.0 + abs(found.value)):
             return found.status
         return (
             f"{NOT_PROVED}: the best of several lower solutions has f = {found.value:.10g}, and another is meant; selection='optimistic' means the best"
