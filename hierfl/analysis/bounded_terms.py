@@ -78,7 +78,6 @@ class BoundedTerm:
     atom: Atom | None = None
 
     def scaled(self, argument: Expression) -> Expression:
-        """The argument times the scale."""
         return _weighted(self.scale, argument)
 
 
@@ -182,7 +181,6 @@ def _multiplies_entries(term: Expression) -> bool:
 
 
 def _called(atom: Atom) -> str:
-    """The atom as messages name it."""
     return f"the atom {type(atom).__name__.removesuffix('Approx')}"
 
 

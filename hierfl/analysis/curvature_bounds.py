@@ -72,7 +72,6 @@ def majorant(expression: Any, keep: Sequence[cp.Variable]) -> Expression | None:
 
 
 def _over(node: Any, arguments: Sequence[Any]) -> Expression:
-    """The atom over other arguments."""
     replaced = {id(old): new for old, new in zip(node.args, arguments)}
     return copy_with(node, lambda argument: replaced[id(argument)])
 
@@ -322,7 +321,6 @@ def _axis(place: int, size: int) -> np.ndarray:
 
 
 def _matrix(products: Products, size: int) -> np.ndarray:
-    """The symmetric matrix of the map."""
     matrix = products(np.eye(size))
     return 0.5 * (matrix + matrix.T)
 

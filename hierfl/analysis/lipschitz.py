@@ -158,7 +158,6 @@ def _additive(part: Expression) -> list[cp.Parameter]:
 
 
 def _with(tree: Any, old: Any, new: Any) -> Any:
-    """The tree with one leaf for another."""
     if tree is old:
         return new
     return copy_with(tree, lambda argument: _with(argument, old, new)) if tree.args else tree

@@ -173,7 +173,6 @@ class _OverClients:
         return copy_with(part, self._written)
 
     def _of(self, place: int) -> dict[Any, Any]:
-        """What a client decides, and its constants."""
         unit = cp.Constant(np.eye(len(self.clients))[place])
         return {**{s: row.row(unit) for s, row in self.rows.items()}, **self.clients[place].parameters}
 

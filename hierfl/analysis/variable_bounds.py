@@ -140,7 +140,6 @@ class _Narrowing:
         self._forward: dict[int, Interval] = {}
 
     def apply(self, constraint: Constraint) -> None:
-        """Narrow the leaves under a constraint."""
         with np.errstate(all="ignore"):
             if isinstance(constraint, (Inequality, Equality)):
                 self._comparison(constraint)

@@ -40,7 +40,6 @@ class Interval:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape that both ends have."""
         return self.lo.shape
 
     @property
@@ -50,7 +49,6 @@ class Interval:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether all ends are finite."""
         return bool(np.isfinite(self.lo).all() and np.isfinite(self.hi).all())
 
     @property
@@ -70,7 +68,6 @@ class Interval:
         return np.where(inside, 0.0, np.minimum(np.abs(self.lo), np.abs(self.hi)))
 
     def meet(self, other: Interval) -> Interval:
-        """What lies in both intervals."""
         return Interval(np.maximum(self.lo, other.lo), np.minimum(self.hi, other.hi))
 
     def __neg__(self) -> Interval:

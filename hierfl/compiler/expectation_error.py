@@ -79,7 +79,6 @@ class LawTable:
         return len(self.terms) > 1
 
     def is_of(self, rule: str) -> np.ndarray:
-        """Which rows belong to that rule."""
         return self.roles.rule == RULES.index(rule)
 
     def of_part(self, rule: str, part: int) -> Float[np.ndarray, " rows"]:

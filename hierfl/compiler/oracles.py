@@ -129,7 +129,6 @@ class Oracles:
 
     @property
     def num_clients(self) -> int:
-        """The number m of clients."""
         return self.static_data.clients.size
 
     @property
@@ -208,7 +207,6 @@ class Oracles:
 
     @cached_property
     def row_samples(self) -> tuple[int, ...]:
-        """The samples of that table."""
         clients = self.static_data.clients
         return clients.tables[self.row_table(clients)].samples
 
@@ -390,7 +388,6 @@ class Oracles:
         )
 
     def server_value(self, x: Upper, y: Lower | None, own: Environment, rows: Rows) -> Scalar:
-        """The server's upper term on these rows."""
         if self.server_program is None:
             return jnp.zeros(())
         return self.sign * jnp.reshape(self.server_program(self.environment(x, y, own), rows)[0], ())

@@ -80,8 +80,6 @@ class RowLoss:
         return list(averages_of(self.expression))
 
     def sums(self, party: Party, b: Array, x: Array) -> RowSums:
-        """What the client says at b; pure."""
-
         def of_rows(rows: Rows) -> Any:
             whose = {leaf: place for place, table in enumerate(party.tables) for leaf in table.samples if leaf in rows.values}
             more = {place: jnp.zeros(rows.values[leaf].shape[0]) for leaf, place in whose.items()}

@@ -48,12 +48,10 @@ class Answers:
         return self.replayed < len(self.all)
 
     def again(self) -> OracleAnswer:
-        """The next of the answers."""
         self.replayed += 1
         return self.all[self.replayed - 1]
 
     def add(self, answer: OracleAnswer) -> None:
-        """Keep a new answer."""
         self.all.append(answer)
         self.replayed += 1
 

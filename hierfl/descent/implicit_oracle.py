@@ -162,7 +162,6 @@ class ImplicitOracle:
         return np.asarray(low), np.asarray(high)
 
     def inside(self, x: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-        """The projection on X."""
         if self.problem.known_upper_set.kind == "free":
             return x
         return on_upper_set(self.problem, x[None])[0]

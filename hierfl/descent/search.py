@@ -130,7 +130,6 @@ class Bundle:
             self._restart()
 
     def move(self, to: KnownPoint) -> None:
-        """Go to a better point."""
         self.centre = to
         self.add(to)
 

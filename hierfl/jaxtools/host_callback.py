@@ -81,7 +81,6 @@ class Batch:
     arrays: Sequence[np.ndarray]
 
     def calls(self) -> list[tuple[np.ndarray, ...]]:
-        """The arguments of each call."""
         shared = [[array[0]] * self.count if len(array) == 1 else array for array in self.arrays]
         return list(zip(*shared)) if shared else [()] * self.count
 
@@ -226,7 +225,6 @@ def _to_words(value: Any, result: jax.ShapeDtypeStruct) -> np.ndarray:
 
 
 def _from_words(words: jax.Array, result: jax.ShapeDtypeStruct) -> jax.Array:
-    """A result that has arrived."""
     return jax.lax.bitcast_convert_type(words, jnp.float64) if result.dtype == jnp.float64 else words.astype(result.dtype)
 
 

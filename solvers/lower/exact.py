@@ -122,7 +122,6 @@ class BoundExact(Tabulated):
         return LowerAnswer(*jax.lax.map(one, points.values))
 
     def owner(self, clients: Clients, x: Array) -> Owner:
-        """Of the y that clients share."""
         public, data = clients.public, self._data()
         everyone = replace(data.clients, public=public)
 

@@ -171,7 +171,6 @@ class VectorUplink:
     vectors: ClassVar[bool] = True
 
     def announced(self, x: Float[Array, " n"]) -> Array | Known:
-        """x as the server broadcasts it."""
         return x
 
     def send_directions(self, clients: Clients, scalars: Array | int) -> None:
@@ -190,7 +189,6 @@ class ScalarUplink:
     vectors: ClassVar[bool] = False
 
     def announced(self, x: Float[Array, " n"]) -> Array | Known:
-        """x is rebuilt by the participants."""
         return Known(x)
 
     def send_directions(self, clients: Clients, scalars: Array | int) -> None:
@@ -221,7 +219,6 @@ class MoveUplink(VectorUplink):
         return kept
 
     def payload(self, move: Float[Array, " n"], kept: Array) -> Array | Known:
-        """What the client sends."""
         return move
 
     def charge(self, clients: Clients, ledger: Ledger, steps: SeededSteps) -> Ledger:

@@ -26,7 +26,6 @@ from hierfl.atoms.writing.spelling import Spelling
 
 
 def _of_each_entry(kind: type, lower: Callable[[Any], Any], formula: Callable[[Any], Any], latex: str) -> AtomRow:
-    """The row of a function of each entry."""
     return AtomRow(
         (kind,),
         lower=lambda atom, value: lower(value),
@@ -113,8 +112,6 @@ def _latex_of_entropy(pen: LatexPen, phrase: Phrase) -> Written:
 
 
 def _times_its(function: str) -> Callable[[LatexPen, Phrase], Written]:
-    """The first argument times a function of all."""
-
     def written(pen: LatexPen, phrase: Phrase) -> Written:
         first = phrase.args[0]
         factor = function % tuple(map(pen.text, phrase.args))

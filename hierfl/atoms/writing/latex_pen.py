@@ -78,7 +78,6 @@ class LatexPen(Pen):
     parentheses = r"\left(", r"\right)"
 
     def listed(self, phrases: Iterable[Phrase], separator: str = r",\, ") -> str:
-        """Several phrases in a row."""
         return separator.join(map(self.text, phrases))
 
     def applied(self, name: str, args: Iterable[Phrase]) -> Written:
@@ -90,7 +89,6 @@ class LatexPen(Pen):
         return self.applied(name + subscript(self.settings(phrase)), phrase.args)
 
     def filled(self, template: Template, phrase: Phrase) -> Written:
-        """A template with the operands in their places."""
         settings = self.settings(phrase)
 
         def fill(place: re.Match[str]) -> str:

@@ -34,7 +34,6 @@ class Phrase:
         return dict(self.options).get(name, default)
 
     def is_number(self, value: float | None = None) -> bool:
-        """Whether it is a number (that number)."""
         return self.head == "number" and (value is None or bool(self.value == value))
 
 

@@ -83,7 +83,6 @@ class Stored:
         return call_on_host(self.read, (*jnp.shape(rows), *self.shape[1:]), jnp.result_type(float), rows)
 
     def read(self, rows: np.ndarray) -> np.ndarray:
-        """Rows by index, from disk."""
         self.require_whole()
         wanted = np.atleast_1d(rows)
         gathered_rows = np.empty((*wanted.shape, *self.shape[1:]))
@@ -125,7 +124,6 @@ class StandIns:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that are here."""
         return int(self.tile.nbytes)
 
     def __getitem__(self, rows: Any) -> Any:

@@ -108,7 +108,6 @@ class Population:
 
     @property
     def size(self) -> int:
-        """How many parties there are."""
         return self.weights.shape[0]
 
     @property

@@ -418,7 +418,6 @@ class _Looks:
 
     @property
     def size(self) -> int:
-        """How many scalars y has."""
         return self.oracles.lower.size
 
     def matrix(self, point: Probe) -> np.ndarray:

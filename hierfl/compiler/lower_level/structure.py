@@ -185,7 +185,6 @@ class LowerStructure:
         return self.jacobian.mode == "constant" and self.jacobian.modulus > 0
 
     def modulus_text(self, scope: str | None) -> str:
-        """Where the modulus comes from."""
         mode = self.jacobian.mode
         if mode == "constant" and self.jacobian.modulus > 0:
             return f"mu = {self.jacobian.modulus:.6g}"

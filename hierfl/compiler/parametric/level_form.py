@@ -224,12 +224,10 @@ class LevelForm:
 
     @property
     def size(self) -> int:
-        """How many scalars y has."""
         return self.base.size - self.hidden
 
     @property
     def polyhedral(self) -> bool:
-        """Whether there are only equations and inequalities."""
         templates = [self.base, *(group.template for group in self.groups)]
         return all(cone.kind in (ZERO, NONNEGATIVE) for template in templates for cone in template.cones)
 
@@ -244,7 +242,6 @@ class LevelForm:
 
     @cached_property
     def _curvatures(self) -> list[_Curvature]:
-        """The last one."""
         return [_Curvature([], None, None)]
 
     @cached_property
@@ -279,7 +276,6 @@ class LevelForm:
         return parts
 
     def program(self, thetas: Thetas) -> ConvexProgram:
-        """The level's program."""
         parts = self.blocks(thetas)
         width, height = parts[-1].end
         dense = max(width, height) * width <= SMALL
@@ -319,7 +315,6 @@ class LevelForm:
         return solve_program(program, known=known)
 
     def is_monotone(self, program: ConvexProgram) -> bool:
-        """Whether the map of its program is."""
         return is_monotone(program.p)
 
     def push(self, thetas: Thetas, tangent: Thetas, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -68,18 +68,15 @@ class Journey:
 
     @staticmethod
     def length(width: int, height: int, size: int) -> int:
-        """Of a journey as one vector."""
         return 2 * (width + height) + size + len(fields(Journey)) - 3
 
     @classmethod
     def of(cls, vector: np.ndarray, pair: int, size: int) -> Journey:
-        """From one vector."""
         ahead, here, centre, numbers = np.split(vector, [pair, 2 * pair, 2 * pair + size])
         return cls(ahead, here, centre, *map(float, numbers))
 
     @property
     def vector(self) -> np.ndarray:
-        """As one vector."""
         return np.concatenate([np.atleast_1d(getattr(self, field.name)) for field in fields(self)])
 
 

@@ -105,7 +105,6 @@ class ManyPrograms:
         return len(self.p) == len(self.a) == 1
 
     def among(self, chosen: Int[np.ndarray, " some"]) -> ManyPrograms:
-        """Some of the programs."""
         p, a = (part if len(part) == 1 else part[chosen] for part in (self.p, self.a))
         return ManyPrograms(p, self.q[chosen], a, self.b[chosen], self.equal)
 
@@ -219,7 +218,6 @@ class ManyPrograms:
     # --- judgement -----------------------------------------------------------------------------------------------------
 
     def slope(self, u: Stack) -> Stack:
-        """The gradients of the objectives."""
         return np.asarray(times(self.p, u) + self.q)
 
     def slope_size(self, u: Stack) -> Stack:

@@ -36,7 +36,6 @@ class ManyTerms:
     weight: Stack
 
     def among(self, chosen: Int[np.ndarray, " some"]) -> ManyTerms:
-        """Those of some programs."""
         form, shift, weight = (part if len(part) == 1 else part[chosen] for part in (self.form, self.shift, self.weight))
         return ManyTerms(self.atom, form, shift, weight)
 
@@ -58,7 +57,6 @@ class ManyTerms:
         return out
 
     def value(self, u: Stack) -> Float[np.ndarray, " k"]:
-        """The sums."""
         blocks, weight = self._blocks(times(self.form, u) + self.shift)
         return np.asarray(self._weighted(self.atom.value(blocks), weight).sum(axis=1))
 

@@ -66,7 +66,6 @@ class NearestPoint:
 
     @property
     def size(self) -> int:
-        """How many scalars a point has."""
         return self.solver.form.size
 
     @property

@@ -242,7 +242,6 @@ class SeparateBlock(RowBlock):
 
     @cached_property
     def heights(self) -> np.ndarray:
-        """Of their rows."""
         return np.arange(len(self.theta) * self.template.height).reshape(len(self.theta), self.template.height)
 
     def dense(self, entries: AffineEntries, shape: tuple[int, int]) -> np.ndarray:

@@ -99,7 +99,6 @@ class AffineEntries:
         return bool(self.linear.nnz)
 
     def values(self, theta: Float[np.ndarray, "*batch theta"]) -> Float[np.ndarray, "*batch entries"]:
-        """The entries at theta, or at each of many."""
         if not self.moves:
             return np.broadcast_to(self.constant, (*theta.shape[:-1], len(self.constant)))
         return np.asarray((self.linear @ theta.T).T + self.constant)
@@ -306,12 +305,10 @@ class LevelTemplate:
 
     @property
     def height(self) -> int:
-        """How many rows A has."""
         return self.matrix.shape[0]
 
     @cached_property
     def loose(self) -> Bool[np.ndarray, " height"]:
-        """Which rows are inequalities."""
         return np.concatenate([np.zeros(0, bool), *(np.full(cone.size, cone.kind == NONNEGATIVE) for cone in self.cones)])
 
     @property

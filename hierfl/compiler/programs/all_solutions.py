@@ -149,7 +149,6 @@ class AllSolutions:
 
     @cached_property
     def unit(self) -> float:
-        """The size of y."""
         return 1.0 + float(np.abs(self.answer.u[: self.program.size]).max(initial=0.0))
 
     @cached_property

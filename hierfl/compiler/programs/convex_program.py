@@ -58,7 +58,6 @@ class ProgramSolution:
 
     @property
     def solved(self) -> bool:
-        """Whether the conditions hold."""
         return self.status == SOLVED
 
 
@@ -109,7 +108,6 @@ class ConvexProgram:
 
     @property
     def width(self) -> int:
-        """How many scalars u has."""
         return len(self.q)
 
     @cached_property
@@ -127,17 +125,14 @@ class ConvexProgram:
 
     @property
     def equal(self) -> Bool[np.ndarray, " rows"]:
-        """Which rows are equations."""
         return self.kinds[0]
 
     @property
     def loose(self) -> Bool[np.ndarray, " rows"]:
-        """Which rows are inequalities."""
         return self.kinds[1]
 
     @cached_property
     def polyhedral(self) -> bool:
-        """Whether there are only equations and inequalities."""
         return bool((self.equal | self.loose).all())
 
     @cached_property
@@ -216,7 +211,6 @@ class ConvexProgram:
         return self.slope(u) - np.asarray(self.a.T @ z)
 
     def slope(self, u: Vector) -> Vector:
-        """The gradient of the objective."""
         plain = np.asarray(self.p @ u + self.q)
         return plain if self.smooth is None else plain + self.smooth.gradient(u)
 
@@ -302,7 +296,6 @@ class ConvexProgram:
 
     @cached_property
     def curved_cones(self) -> list[tuple[Cone, slice]]:
-        """The cones that are no rows."""
         return [(cone, rows) for cone, rows in blocks(self.cones) if cone.kind not in (ZERO, NONNEGATIVE)]
 
     def _cone_scale(self, rows: Rows) -> Rows:
@@ -329,7 +322,6 @@ class ConvexProgram:
         return GOOD_OVER_ROWS if self.polyhedral and self.smooth is None else GOOD
 
     def none(self, status: int) -> ProgramSolution:
-        """No solution, for a reason."""
         return ProgramSolution(np.full(self.width, np.nan), np.full(len(self.b), np.nan), np.inf, status)
 
     def proves_empty(self, z: Rows) -> bool:

@@ -292,7 +292,6 @@ def _equilibrated(sizes: Matrix) -> np.ndarray:
 
 
 def _scaled(matrix: Matrix, units: np.ndarray) -> Matrix:
-    """diag(units) matrix diag(units)."""
     if is_dense(matrix):
         return units[:, None] * matrix * units
     row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))

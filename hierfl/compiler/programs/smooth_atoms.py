@@ -387,7 +387,6 @@ class SmoothSum:
         return total if np.isfinite(total) else np.inf
 
     def gradient(self, u: np.ndarray) -> np.ndarray:
-        """Its gradient."""
         with np.errstate(all="ignore"):
             return np.asarray(sum(term.form.T @ term.slope(u).ravel() for term in self.terms))
 
@@ -397,7 +396,6 @@ class SmoothSum:
             return np.asarray(sum(abs(term.form).T @ np.abs(term.slope(u)).ravel() for term in self.terms))
 
     def rounding(self, u: np.ndarray) -> np.ndarray | float:
-        """See ``SmoothTerm.rounding``."""
         with np.errstate(all="ignore"):
             return sum(term.rounding(u) for term in self.terms if term.atom.steep or term.atom is ENTROPY)
 
@@ -422,7 +420,6 @@ class SmoothSum:
         return SmoothSum([replace(term, form=form) for term, form in zip(self.terms, forms)])
 
     def in_units(self, units: np.ndarray) -> SmoothSum:
-        """The same for u / units."""
         return SmoothSum([replace(term, form=columns_scaled(term.form, units)) for term in self.terms])
 
     def curved(self, u: np.ndarray) -> Matrix:
@@ -431,7 +428,6 @@ class SmoothSum:
 
     @property
     def forms(self) -> Matrix:
-        """The forms that count."""
         return vstack([term.form[np.repeat(term.weight != 0, term.block)] for term in self.terms])
 
     @property

@@ -93,7 +93,6 @@ class ConditionBlock:
     advice: str = ""
 
     def project(self, z: Float[Array, 0], values: Values) -> Float[Array, 0]:
-        """Leave the point where it is."""
         return z
 
     def gap(self, values: Values) -> Float[Array, ""]:
@@ -122,17 +121,14 @@ class BoxBlock:
 
     @classmethod
     def of(cls, parts: Sequence[Component]) -> BoxBlock:
-        """The block of a component without members."""
         (part,) = parts
         return cls(part.entries, part.bounds)
 
     def limits(self, values: Values) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """(lower, upper) of the entries."""
         lower, upper, _ = limits(self.bounds, self.entries, values)
         return lower, upper
 
     def project(self, z: Float[Array, " n"], values: Values) -> Float[Array, " n"]:
-        """Clip the entries."""
         lower, upper, _ = limits(self.bounds, self.entries, values)
         return box.project(z, lower, upper)
 
@@ -142,7 +138,6 @@ class BoxBlock:
         return jnp.maximum(box.gap(lower, upper), broken)
 
     def explain(self) -> str:
-        """Name the constraints behind the bounds."""
         return f"box, by clipping: {constraints_text(b.origin for b in self.bounds)}"
 
 
@@ -166,7 +161,6 @@ class AffineBlock:
 
     @classmethod
     def of(cls, parts: Sequence[Component]) -> AffineBlock:
-        """The block of a component, factorised now if it can be."""
         (part,) = parts
         bands = Bands(part.bands)
         factor = affine.factorise(bands.constant_matrix(part.entries)) if bands.constant else None
@@ -174,13 +168,11 @@ class AffineBlock:
 
     @property
     def cost(self) -> str:
-        """A product with the factor, or a factorisation."""
         rows = len(self.bands.members)
         return f"O({rows} n), factorised once" if self.factor is not None else f"O({rows}^2 n), factorised for each x"
 
     @property
     def advice(self) -> str:
-        """Ask for a constant matrix."""
         if self.factor is not None:
             return ""
         return (
@@ -193,7 +185,6 @@ class AffineBlock:
         return self.factor or affine.factorise_traced(self.bands.dense(values, self.entries)), -low
 
     def project(self, z: Float[Array, " n"], values: Values) -> Float[Array, " n"]:
-        """Project orthogonally on the solutions."""
         return affine.project(z, *self._system(values))
 
     def condition(self, values: Values) -> Float[Array, ""]:
@@ -201,12 +192,10 @@ class AffineBlock:
         return jnp.asarray(self._system(values)[0].condition)
 
     def gap(self, values: Values) -> Float[Array, ""]:
-        """Positive when the equations contradict each other."""
         low, high = self.bands.interval(values)
         return jnp.maximum(affine.gap(*self._system(values)), box.gap(low, high))
 
     def explain(self) -> str:
-        """Name the equations."""
         how = "factorised once" if self.factor is not None else "factorised for each environment"
         return f"affine set, {how}: {constraints_text(self.bands.origins)}"
 
@@ -238,13 +227,11 @@ class PolyhedronBlock:
 
     @property
     def cost(self) -> str:
-        """Some factorisations of the rows' Gram matrix."""
         rows = len(self.bands.members)
         return f"O({rows}^2 n) a Newton step, few steps"
 
     @property
     def advice(self) -> str:
-        """Ask for constant rows."""
         if self.matrix is not None:
             return ""
         return "keep the rows constant and let x enter their right-hand sides only"
@@ -265,7 +252,6 @@ class PolyhedronBlock:
         return jnp.maximum(polyhedron.gap(*self._set(values)), limits(self.bounds, self.entries, values)[2])
 
     def explain(self) -> str:
-        """Name the rows and the bounds."""
         constraints = constraints_text([*self.bands.origins, *(b.origin for b in self.bounds)])
         return (
             f"polyhedron of {len(self.bands.members)} bands over a box, by semismooth Newton on the dual: {constraints}"
@@ -316,12 +302,10 @@ class BoxWithBandBlock:
 
     @property
     def entries(self) -> Int[np.ndarray, " n"]:
-        """All groups, one after another."""
         return self.groups.ravel()
 
     @property
     def cost(self) -> str:
-        """A search for the multiplier, which bands alone have by a formula."""
         return box_with_hyperplane.COST if self.bounds else "O(n)"
 
     def _limits(
@@ -341,19 +325,16 @@ class BoxWithBandBlock:
         return jnp.zeros(self.entries.size).at[places].set(weights).reshape(self.groups.shape)
 
     def project(self, z: Float[Array, " n"], values: Values) -> Float[Array, " n"]:
-        """Find the multiplier of each band."""
         (low, high), (lower, upper, _) = self.bands.interval(values), self._limits(values)
         grouped, normals = z.reshape(self.groups.shape), self._normals(values)
         return jax.vmap(box_with_hyperplane.project)(grouped, normals, low, high, lower, upper).ravel()
 
     def gap(self, values: Values) -> Float[Array, ""]:
-        """Positive when a box is empty or its band misses it."""
         (low, high), (lower, upper, broken) = self.bands.interval(values), self._limits(values)
         missed = jax.vmap(box_with_hyperplane.gap)(self._normals(values), low, high, lower, upper)
         return jnp.maximum(jnp.max(missed), broken)
 
     def explain(self) -> str:
-        """Name the band and the bounds."""
         count = len(self.groups)
         constraints = constraints_text([*self.bands.origins, *(b.origin for b in self.bounds)])
         if not self.bounds:
@@ -417,26 +398,21 @@ class ImageBlock:
 
     @property
     def entries(self) -> Int[np.ndarray, " n"]:
-        """Those of the frame."""
         return self.frame.entries
 
     @property
     def family(self) -> Family:
-        """What they are."""
         return self.memberships[0].family
 
     @property
     def kind(self) -> str:
-        """The family's name."""
         return self.family.name
 
     @property
     def cost(self) -> str:
-        """The family's cost, and the rotation's."""
         return self.family.cost + ("" if isinstance(self.frame.turn, np.ndarray) else " and a rotation")
 
     def project(self, z: Float[Array, " n"], values: Values) -> Float[Array, " n"]:
-        """Project in the coordinates of the family."""
         frame, offset = self.frame, self.frame.offset(values)
         v = frame.into(z) + offset
         p = jax.vmap(self.family.project)(v, jnp.asarray(frame.scales, v.dtype), self._radius(values))
@@ -464,7 +440,6 @@ class ImageBlock:
         return not_below_zero(_root(right) if self.memberships[0].squared else right)
 
     def explain(self) -> str:
-        """Name the constraint behind the set."""
         count = len(self.memberships)
         what = self.kind if count == 1 else f"{count} times {self.kind}"
         several = by_source(self.memberships)
@@ -529,11 +504,9 @@ class ProgramBlock:
         return jnp.where(fine, self.nearest.project(whole, self._given(values))[self.entries], jnp.nan)
 
     def gap(self, values: Values) -> Float[Array, ""]:
-        """Positive where the set is empty, else negative."""
         return self.nearest.gap(self._given(values))
 
     def explain(self) -> str:
-        """Say why there is no closed form."""
         return f"a program for the nearest point: {constraints_text(self.origins)} ({'; '.join(self.reasons)})"
 
     def _given(self, values: Values) -> dict[int, Array]:

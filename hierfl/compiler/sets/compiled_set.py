@@ -107,7 +107,6 @@ class CompiledSet:
         return not any(isinstance(block, ITERATING) for block in self.blocks)
 
     def values(self, environment: Mapping[int, Any]) -> dict[int, Any]:
-        """Values of the hoisted parameters in an environment."""
         return dict(zip((p.id for p in self.parameters), self.hoisted_program(environment)))
 
     def project(self, z: Float[Array, " size"], environment: Mapping[int, Any]) -> Float[Array, " size"]:
@@ -152,7 +151,6 @@ class CompiledSet:
         return constraints_text([block.origin for block in self._conditions if float(block.gap(values)) > 0])
 
     def has_point(self, environment: Mapping[int, Any]) -> bool:
-        """Whether the set has a point, outside of programs."""
         return bool(float(quick_jit(self.gap)(environment)) <= 0)
 
     @cached_property

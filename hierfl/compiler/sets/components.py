@@ -46,12 +46,10 @@ class Component:
 
     @property
     def bands(self) -> tuple[Band, ...]:
-        """The affine members."""
         return tuple(member for member in self.members if isinstance(member, Band))
 
     @property
     def memberships(self) -> tuple[CompiledMembership, ...]:
-        """The members with a family of their own."""
         return tuple(member for member in self.members if isinstance(member, CompiledMembership))
 
     @property
@@ -62,12 +60,10 @@ class Component:
 
     @property
     def lone_band(self) -> Band | None:
-        """The band, if it is the only member."""
         return self.members[0] if len(self.members) == 1 and isinstance(self.members[0], Band) else None
 
     @property
     def lone_membership(self) -> CompiledMembership | None:
-        """The membership, if it is the only member."""
         return self.members[0] if len(self.members) == 1 and isinstance(self.members[0], CompiledMembership) else None
 
 

@@ -72,7 +72,6 @@ class L2Ball(Family):
         return _norm_ball(cls(), 2, term)
 
     def project(self, v: Float[Array, " k"], d: Float[Array, " k"], radius: Float[Array, ""]) -> Float[Array, " k"]:
-        """Scale the vector."""
         return ball.project(v, radius / d[0])
 
 
@@ -118,7 +117,6 @@ class PsdCone(Family):
         return Membership(cls(order), matrix, np.arange(coordinates.shape[0])[None], coordinates=coordinates)
 
     def project(self, v: Float[Array, " k"], d: Float[Array, " k"], radius: Float[Array, ""]) -> Float[Array, " k"]:
-        """Clip the eigenvalues."""
         rows, columns, scales = _triangle(self.order)
         half = v / jnp.asarray(scales, v.dtype)
         matrix = jnp.zeros((self.order, self.order), v.dtype).at[rows, columns].set(half).at[columns, rows].set(half)

@@ -51,7 +51,6 @@ class Coefficients:
 
     @cached_property
     def constant(self) -> bool:
-        """Whether it is the same at both."""
         first, second = self.draws
         scale = abs(first).max() if first.nnz else 0.0
         return (abs(first - second) > 1e-12 * scale).nnz == 0
@@ -66,7 +65,6 @@ class Coefficients:
         return matrix
 
     def mapped(self, coordinates: sp.csr_array) -> Coefficients:
-        """The coefficients of ``coordinates @ expression``."""
         first, second = (sp.csr_array(coordinates @ draw) for draw in self.draws)
         return Coefficients((first, second))
 
@@ -98,7 +96,6 @@ def random_draw(trees: Sequence[Expression], parameters: Sequence[cp.Parameter],
 
 
 def _random_value(leaf: Leaf, rng: np.random.Generator) -> np.ndarray:
-    """A random value that respects the sign."""
     value = rng.standard_normal(leaf.shape)
     if leaf.attributes.get("PSD") or leaf.attributes.get("NSD"):
         return np.asarray(value @ value.T * (1.0 if leaf.attributes.get("PSD") else -1.0))
@@ -146,7 +143,6 @@ class AffineMap:
 
     @property
     def width(self) -> int:
-        """The size of the flat y."""
         return int(self.coefficients.matrix.shape[1])
 
 
@@ -194,7 +190,6 @@ class CompiledRows:
         return sums[pattern.indices.astype(np.int32)]  # each column meets one row, so its sum is the coefficient
 
     def dense(self, values: Values, entries: Int[np.ndarray, " n"]) -> Float[Array, "rows n"]:
-        """The rows' matrix on ``entries``."""
         if self.constant:
             return jnp.asarray(self.pattern[:, entries].toarray(), float)
 
@@ -236,7 +231,6 @@ class EntryBounds:
 
     @cached_property
     def columns(self) -> Int[np.ndarray, " rows"]:
-        """The entry of each row."""
         return self.rows.pattern.indices
 
     @cached_property
@@ -320,7 +314,6 @@ class Band:
 
     @property
     def normal(self) -> CompiledRows:
-        """The row a."""
         return self.sides[0].row
 
     @property
@@ -330,7 +323,6 @@ class Band:
 
     @property
     def constant(self) -> bool:
-        """Whether the normal is the same everywhere."""
         return self.normal.constant
 
     @property
@@ -339,12 +331,10 @@ class Band:
 
     @property
     def one_sided(self) -> bool:
-        """Whether it is a halfspace."""
         return not self.equality and len({np.sign(side.factor) for side in self.sides}) == 1
 
     @property
     def origins(self) -> list[Origin]:
-        """The constraint behind each side."""
         return [side.origin for side in self.sides]
 
 
@@ -377,7 +367,6 @@ class Bands:
         ]
 
     def interval(self, values: Values) -> tuple[Float[Array, " k"], Float[Array, " k"]]:
-        """(low, high) of each band."""
         low = jnp.full(len(self.members), -jnp.inf)
         high = jnp.full(len(self.members), jnp.inf)
         for rows, factors, places, equality in self._sides:
@@ -406,12 +395,10 @@ class Bands:
 
     @property
     def origins(self) -> list[Origin]:
-        """The constraints behind the sides."""
         return [origin for band in self.members for origin in band.origins]
 
     @property
     def constant(self) -> bool:
-        """Whether all normals are the same everywhere."""
         return all(band.constant for band in self.members)
 
 
@@ -433,12 +420,10 @@ class CompiledMembership:
 
     @property
     def pattern(self) -> sp.csr_array:
-        """The rows' coefficients."""
         return self.rows.pattern
 
     @property
     def constant(self) -> bool:
-        """Whether they are the same everywhere."""
         return self.rows.constant
 
     @property
@@ -448,7 +433,6 @@ class CompiledMembership:
 
     @property
     def origins(self) -> list[Origin]:
-        """The one constraint that it comes from."""
         return [self.origin]
 
 
@@ -474,7 +458,6 @@ class Opaque:
 
     @property
     def origins(self) -> list[Origin]:
-        """The one constraint that it comes from."""
         return [self.origin]
 
 
@@ -543,7 +526,6 @@ def has_single_entries(rows: CompiledRows) -> bool:
 
 
 def _norms_if_orthogonal(matrix: sp.csr_array) -> Float[np.ndarray, " rows"] | None:
-    """Norms of the rows, if they are nonzero and orthogonal to each other."""
     lengths = np.sqrt(np.asarray(matrix.multiply(matrix).sum(axis=1)).ravel())
     if not lengths.size or (lengths == 0).any():
         return None

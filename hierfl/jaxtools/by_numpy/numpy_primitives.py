@@ -101,7 +101,6 @@ class Indexing:
         return self._fixed(indices)(x, indices, *updates)
 
     def at(self, indices: Any) -> Made:
-        """The same for these indices."""
         return self._fixed(indices)
 
 

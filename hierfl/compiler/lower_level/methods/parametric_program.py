@@ -113,7 +113,6 @@ class ParametricProgram(ExactMethod):
 
     @property
     def solutions_in_a_second(self) -> int:
-        """Some milliseconds each."""
         return max(1, 2_000_000 // (10_000 + self.structure.size**2))
 
     @cached_property
