@@ -37,11 +37,15 @@ def of_negation(node: Expression, target: Interval, arguments: list[Interval]) -
 
 
 def of_entrywise_product(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
-    """Each factor is the product over the other."""
-    return [
-        target * other.inverse() if own.shape == node.shape else None
-        for own, other in ((arguments[0], arguments[1]), (arguments[1], arguments[0]))
-    ]
+    """Each factor is the product over the other; where both may be 0, it is anything."""
+
+    def over(other: Interval) -> Interval:
+        open_ = ((target.lo <= 0) & (target.hi >= 0)) & ((other.lo <= 0) & (other.hi >= 0))
+        quotient = target * other.inverse()
+        return Interval(np.where(open_, -np.inf, quotient.lo), np.where(open_, np.inf, quotient.hi))
+
+    left, right = arguments
+    return [over(right) if left.shape == node.shape else None, over(left) if right.shape == node.shape else None]
 
 
 def of_quotient(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
@@ -176,10 +180,10 @@ def _within(size: np.ndarray) -> Interval:
 
 
 def _root(value: np.ndarray, exponent: float) -> np.ndarray:
-    """A root, rounded up unless it is exact."""
+    """A root, rounded up unless it is a whole number."""
     value = np.maximum(value, 0.0)
     root = np.sqrt(value) if exponent == 2 else value ** (1 / exponent)
-    return np.where(root**exponent == value, root, root * (1 + 16 * EPS))
+    return np.where((root == np.rint(root)) & (root**exponent == value), root, root * (1 + 16 * EPS))
 
 
 def of_absolute_value(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:

@@ -5,6 +5,8 @@ from fractions import Fraction
 import cvxpy as cp
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 import hierfl as hf
 from hierfl.analysis.enclosure import enclose
@@ -58,6 +60,21 @@ def test_no_feasible_point_is_outside(case):
         problem = cp.Problem(cp.Maximize(rng.standard_normal(3) @ x), [*constraints, cp.norm(x, "inf") <= 50])
         problem.solve(solver=cp.CLARABEL)
         assert (found.lo - 1e-6 <= x.value).all() and (x.value <= found.hi + 1e-6).all()
+
+
+ENDS = st.sampled_from([-INF, -2.0, -1.0, 0.0, 1.0, 2.0, INF])
+
+
+@given(st.tuples(ENDS, ENDS), st.tuples(ENDS, ENDS), st.sampled_from(["<=", ">=", "=="]), st.data())
+def test_what_a_factor_leaves_to_the_other(of_x, of_y, relation, data):
+    """Where both a factor and the product may be 0, the other factor is anything: (1 - build) * y == 0 says nothing of y."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    known = {one.id: Interval(*map(np.asarray, sorted(ends))) for one, ends in ((x, of_x), (y, of_y))}
+    assume(all(interval.lo < INF and interval.hi > -INF for interval in known.values()))
+    at_x, at_y = (data.draw(st.sampled_from([v for v in (-2.0, -1.0, 0.0, 1.0, 2.0) if i.lo <= v <= i.hi])) for i in known.values())
+    product, bound = cp.multiply(x, y), at_x * at_y
+    found = bounds_of([{"<=": product <= bound, ">=": product >= bound, "==": product == bound}[relation]], [x, y], known)
+    assert found[x.id].lo <= at_x <= found[x.id].hi and found[y.id].lo <= at_y <= found[y.id].hi
 
 
 def test_semidefinite_matrices_with_a_trace():
