@@ -230,11 +230,9 @@ class _Bounding:
     ) -> Expression | None:
         """``join(factor, part)`` for a factor without kept variables."""
         range_of = enclose(factor, self.known)
-        if (range_of.hi <= 0).all():
-            opposite = self.scaled(node, minus(factor), part, not upper, join)
-            return None if opposite is None else minus(opposite)
         if not (range_of.lo >= 0).all():
-            return None
+            opposite = self.scaled(node, minus(factor), part, not upper, join) if (range_of.hi <= 0).all() else None
+            return None if opposite is None else minus(opposite)
         inside = self.bound(part, upper)
         if inside is None or vanishes(inside):
             return None if inside is None else zeros(node)

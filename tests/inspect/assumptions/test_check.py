@@ -106,6 +106,13 @@ def test_moduli_hold_for_every_x_of_a_declared_set(pair):
     assert report.constants["mu_h"].value == pytest.approx(2) and report.constants["L_h"].value == pytest.approx(6)
 
 
+def test_a_factor_that_is_zero_all_over_x(pair):
+    x, y = pair
+    level = hf.ArgMin(y, cp.sum(cp.multiply(x, cp.exp(y))) + 2 * cp.sum_squares(y), [cp.abs(y) <= 1])
+    report = hf.Problem(hf.Minimize(server=cp.sum_squares(x - y)), level, [x == 0]).check(progress=False)
+    assert report.constants["mu_h"].value == pytest.approx(4) and report.constants["L_h"].value == pytest.approx(4)
+
+
 def test_a_maximisation_is_mirrored(pair):
     x, y = pair
     report = check(
