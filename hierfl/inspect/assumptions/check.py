@@ -32,44 +32,44 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.starting_points import require_start_in_x
 from hierfl.errors import SettingError
 from hierfl.inspect.argument_checks import require_positive, require_whole
-from hierfl.inspect.assumptions.examination import Examination, Holder
+from hierfl.inspect.assumptions.examination import Examination
 from hierfl.inspect.assumptions.findings import CheckReport, Constant, Examined, Finding, Theorem
-from hierfl.inspect.assumptions.lipschitz_checks import gradient_size, lipschitz, spread
+from hierfl.inspect.assumptions.lipschitz_checks import gradient_size, is_random, lipschitz, spread, times
 from hierfl.inspect.assumptions.lower_curvature import moduli, spectrum_in_x
 from hierfl.inspect.assumptions.lower_set_checks import diameter, has_a_solution, lower_sets, upper_sets
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.function import asserted_convex
-from hierfl.language.sample import Sample
 from hierfl.progress import RunProgress
 
 
 def _randomness(study: Examination) -> Examined:
-    clients, problem = study.holders.clients, study.compiled.declaration
     first = study.assumption("(ii)") if study.problem_class == "nn" else ""
-    findings = [Finding("unbiased samples", "proved", "minibatches are drawn uniformly with replacement, or from the law itself", first)]
-    constants: list[Constant] = []
+    unbiased = Finding("unbiased samples", "proved", "minibatches are drawn uniformly with replacement, or from the law itself", first)
     if study.problem_class == "nn":
-        nu = max(spread(problem.objective.clients, h) for h in clients)
-        constants.append(Constant("nu^2", nu, "<=", "a quarter of the range of f squared (Popoviciu)"))
-        findings.append(_bounded(study, "bounded variance of f", nu, first))
-    if study.problem_class == "hfl":
-        hierarchical = _of_hierarchical(study)
-        findings += hierarchical.findings
-        constants += hierarchical.constants
-    return Examined(tuple(findings), tuple(constants))
+        nu = max(spread(study.compiled.declaration.objective.clients, h) for h in study.holders.clients)
+        constant = Constant("nu^2", nu, "<=", "a quarter of the range of f squared (Popoviciu)")
+        return Examined((unbiased, _bounded(study, "bounded variance of f", nu, first)), (constant,))
+    findings, constants = _of_hierarchical(study) if study.problem_class == "hfl" else ((), ())
+    return Examined((unbiased, *findings), constants)
 
 
 def _of_hierarchical(study: Examination) -> Examined:
     """What [HFL] asks for beside unbiased samples: variances, a smooth server's term, and a clients' term without samples."""
-    clients, objective = study.holders.clients, study.compiled.declaration.objective
-    lower = max(_lower_variance(study, h) for h in clients)
-    smooth, server = _server(study)
+    level, objective, holder = study.below, study.compiled.declaration.objective, study.holders.server
+    lower = smooth = server = 0.0
+    if is_random(level.expression):
+        lower = max(gradient_size(study, level.expression, level.variables, h) for h in study.holders.clients) ** 2
+    if objective.server is not None and holder is not None:
+        ends = spectrum_in_x(study, objective.server, holder)
+        smooth = float(max(np.inf if end is None else abs(end.value) for end in ends))
+        if is_random(objective.server):
+            server = gradient_size(study, objective.server, study.compiled.upper.variables, holder) ** 2
     constants = (
         Constant("sigma_i^2", lower, "<=", "the mean square of one sample's gradient in y"),
         Constant("sigma^2", server, "<=", "the mean square of one sample's gradient of the server's term"),
         Constant("L_1^{f_1}", smooth, "<=", "curvature of the server's term"),
     )
-    free = objective.clients is None or not any(isinstance(p, Sample) for p in objective.clients.parameters())
+    free = not is_random(objective.clients)
     findings = (
         _bounded(study, "bounded variance of the lower gradient", lower, "[HFL] Assumption 1 (ii)"),
         _bounded(study, "bounded variance of the server gradient", server, "[HFL] Assumption 1 (iii)"),
@@ -77,24 +77,6 @@ def _of_hierarchical(study: Examination) -> Examined:
         Finding("client term without samples", "proved" if free else "not covered", "f_2 is evaluated, not sampled, in [HFL] (1)", "[HFL] (1)"),
     )
     return Examined(findings, constants)
-
-
-def _lower_variance(study: Examination, holder: Holder) -> float:
-    """Bound sigma_i^2: 0 without samples, else by the mean square of one sample's gradient in y."""
-    level = study.below
-    if not any(isinstance(p, Sample) for p in level.expression.parameters()):
-        return 0.0
-    return gradient_size(study, level.expression, level.variables, holder) ** 2
-
-
-def _server(study: Examination) -> tuple[float, float]:
-    """Bound (L_1^{f_1}, sigma^2) of the server's term; zeros without one."""
-    term, holder = study.compiled.declaration.objective.server, study.holders.server
-    if term is None or holder is None:
-        return 0.0, 0.0
-    smooth = max(np.inf if end is None else abs(end.value) for end in spectrum_in_x(study, term, holder))
-    random = any(isinstance(p, Sample) for p in term.parameters())
-    return float(smooth), gradient_size(study, term, study.compiled.upper.variables, holder) ** 2 if random else 0.0
 
 
 def _bounded(study: Examination, name: str, value: float, assumption: str) -> Finding:
@@ -127,9 +109,8 @@ def _theorem_constants(study: Examination, constants: Mapping[str, Constant]) ->
     implicit = get("L_{f,x}") if nn else get("L0_imp")
     whole = get("L_f", implicit)
     fall, highest, lowest = _fall_of_f(study, whole)
-    box = study.x_box
     low, high = _range_of_f(study)
-    swing = _least(high - low, _times(whole, float(np.linalg.norm(box.hi - box.lo))))
+    swing = min(high - low, times(whole, _width(study)))
     margin = whole * study.smoothing
     return Constants(
         n=study.compiled.upper.size,
@@ -161,14 +142,18 @@ def _fall_of_f(study: Examination, lipschitz: float) -> tuple[float, float, floa
     starts = somewhere[None] if study.starts is None else study.starts
     values = np.array([float(study.compiled.exact.at(start).value) for start in starts])
     reach = np.array([np.linalg.norm(np.maximum(np.abs(box.hi - x), np.abs(x - box.lo))) for x in starts])
-    change = np.array([_times(lipschitz, r) for r in reach])
+    change = np.array([times(lipschitz, r) for r in reach])
     falls = np.minimum(values - low, change)
     lowest = float(np.max(values - falls))
     if study.starts is not None:
         return float(np.max(falls)), float(np.max(np.abs(values))), lowest
     highest = min(high, float(np.min(values + change)))
-    width = float(np.linalg.norm(box.hi - box.lo))
-    return _least(highest - lowest, _times(lipschitz, width)), max(abs(highest), abs(lowest)), lowest
+    return min(highest - lowest, times(lipschitz, _width(study))), max(abs(highest), abs(lowest)), lowest
+
+
+def _width(study: Examination) -> float:
+    """The diameter of the box around X."""
+    return float(np.linalg.norm(study.x_box.hi - study.x_box.lo))
 
 
 def _range_of_f(study: Examination) -> tuple[float, float]:
@@ -188,15 +173,6 @@ def _range_of_f(study: Examination) -> tuple[float, float]:
     return low - 1e-12 * abs(low), high + 1e-12 * abs(high)
 
 
-def _least(*values: float) -> float:
-    known = [value for value in values if np.isfinite(value)]
-    return min(known) if known else np.inf
-
-
-def _times(first: float, second: float) -> float:
-    return first * second if np.isfinite(first) and np.isfinite(second) else np.inf
-
-
 STATEMENT = "a bound on E|grad f^eta(x_k*)|^2 at a random iterate k*, eta = {eta:g}, accuracy {epsilon:g}"
 PROJECTED = "queries='projected': f is queried on X, so that constants on X suffice"
 _SETS = ("Y(x) nonempty", "Y(x) closed and convex")
@@ -210,10 +186,9 @@ NEEDED: dict[str, tuple[str, tuple[str, ...]]] = {
     "2s": ("[2S] Theorem 2", (*_SLOPES, "strong monotonicity", "smoothness", "unbiased samples", *_X, *_SETS, "Y(x) bounded")),
     "hfl": ("[HFL] Theorem 1", (*_BELOW, "unbiased samples", *_VARIANCES, *_SETS, "Y(x) bounded")),
 }
+_SAME_ROLE = {"strong convexity": "strong monotonicity", "strong monotonicity": "strong convexity"}
 GAPS = {
-    "nn": (
-        "the proof shows f^eta to be (L_0 n + 1) / eta-smooth and then writes L_0 n / (2 eta); predicted is with the former.",
-    ),
+    "nn": ("the proof shows f^eta to be (L_0 n + 1) / eta-smooth and then writes L_0 n / (2 eta); predicted is with the former.",),
     "bl": (
         "[2S] Lemma 9 treats a direction shared by all clients and by H local steps as if independent: no linear speed-up in m is "
         "proved. Prescribed is one local step a round, without division by m.",
@@ -268,8 +243,8 @@ def _theorem(
     kind = "bl" if study.problem_class == "mm" else study.problem_class
     name, needed = NEEDED[kind]
     name = f"{name} (Corollary 1)" if study.problem_class == "mm" else name
-    renamed = [_same_role(n, findings) for n in needed]
-    hypotheses = [findings[n] for n in (*renamed, *(f.name for f in _form_of_declaration(study)))]
+    examined = [n if n in findings else _SAME_ROLE[n] for n in needed]
+    hypotheses = [findings[n] for n in (*examined, *(f.name for f in _form_of_declaration(study)))]
     hypotheses.append(_bounded_below(study, kind, constants))
     statement = f"{STATEMENT.format(eta=study.smoothing, epsilon=epsilon)}; {PROJECTED}"
     solver = "ZOHFL" if kind == "hfl" else "FedRZO"
@@ -277,20 +252,15 @@ def _theorem(
     if not without_numbers.applies:
         return without_numbers
     numbers = _theorem_constants(study, constants)
-    without_numbers = replace(without_numbers, fall=numbers.gap, start=_starts_of(study))
+    where = "every x_0 in X"
+    if study.starts is not None:
+        x0 = f"x_0 = {np.array2string(study.starts[0], threshold=6, precision=6)}"
+        where = x0 if len(study.starts) == 1 else f"{len(study.starts)} starts"
+    without_numbers = replace(without_numbers, fall=numbers.gap, start=where)
     if not np.isfinite(numbers.gap):
         return without_numbers
     predicted, printed = _prescribed(kind, numbers, epsilon, study.local_steps)
     return replace(without_numbers, predicted=predicted, printed=printed)
-
-
-def _starts_of(study: Examination) -> str:
-    """Which x_0 the bound on f(x_0) - inf f is for."""
-    if study.starts is None:
-        return "every x_0 in X"
-    if len(study.starts) > 1:
-        return f"{len(study.starts)} starts"
-    return f"x_0 = {np.array2string(study.starts[0], threshold=6, precision=6)}"
 
 
 def _bounded_below(study: Examination, kind: str, constants: Mapping[str, Constant]) -> Finding:
@@ -303,13 +273,6 @@ def _bounded_below(study: Examination, kind: str, constants: Mapping[str, Consta
     if np.isfinite(low) and (kind != "hfl" or np.isfinite(high)):
         return Finding(name, "proved", f"f lies in [{low:.6g}, {high:.6g}] on X")
     return Finding(name, "unknown", "no bound on f follows on X")
-
-
-def _same_role(name: str, findings: Mapping[str, Finding]) -> str:
-    """The name under which a hypothesis was examined: strong convexity and strong monotonicity play one role."""
-    if name in findings:
-        return name
-    return {"strong convexity": "strong monotonicity", "strong monotonicity": "strong convexity"}.get(name, name)
 
 
 Part = TypeVar("Part")

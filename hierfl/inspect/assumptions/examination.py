@@ -32,6 +32,7 @@ from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of
 from hierfl.atoms.intervals import Interval
 from hierfl.compiler.data.tables import Data, Population, Table
 from hierfl.compiler.expressions.program import NO_ROWS
+from hierfl.compiler.starting_points import on_upper_set
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.expectation import total
 
@@ -444,7 +445,7 @@ class Examination:
         corners = np.where(rng.random((max(1, self.samples // 2), size)) < 0.5, low, high)
         middle = 0.5 * (low + high)
         starts = np.concatenate([np.zeros((1, size)), middle[None], low[None], high[None], draws, corners])
-        return np.stack([self.project_x(z) for z in starts[: max(self.samples, 4)]])
+        return on_upper_set(self.compiled, starts[: max(self.samples, 4)])
 
     @cached_property
     def x_box(self) -> Interval:
@@ -466,11 +467,7 @@ class Examination:
         return f"nothing is known to bound {', '.join(free)} on the declared sets: add constraints that do" if free else ""
 
     def project_x(self, z: np.ndarray) -> np.ndarray:
-        return np.asarray(self._project(jnp.asarray(z), self.holders.clients[0].own))
-
-    @cached_property
-    def _project(self) -> Callable[..., jax.Array]:
-        return jax.jit(self.compiled.project_upper) if self.compiled.upper_set.is_exact else self.compiled.project_upper
+        return on_upper_set(self.compiled, z[None])[0]
 
     def y_points(self, x: np.ndarray, owner: Weighted, count: int) -> np.ndarray:
         """Draw points of Y(x) ``(count, size)``: projections of normal draws."""

@@ -26,6 +26,7 @@ from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of
 from hierfl.atoms.intervals import Interval
 from hierfl.inspect.assumptions.examination import Examination, Weighted
 from hierfl.inspect.assumptions.findings import Constant, Examined, Finding
+from hierfl.inspect.assumptions.lower_curvature import of_every_holder
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import ClientParameter
 
@@ -38,12 +39,8 @@ def instantiated(study: Examination, x: np.ndarray, owner: Weighted) -> tuple[li
     for _, holder in owner:
         numbers = values | {leaf: np.asarray(v) for leaf, v in holder.own.items()}
         constraints = study.lower_constraints
-        leaves = {
-            leaf: numbers[leaf.id]
-            for c in constraints
-            for leaf in [*c.variables(), *c.parameters()]
-            if leaf.id in numbers
-        }
+        mentioned = [leaf for c in constraints for leaf in (*c.variables(), *c.parameters())]
+        leaves = {leaf: numbers[leaf.id] for leaf in mentioned if leaf.id in numbers}
         private = [c for c in constraints if any(isinstance(p, ClientParameter) for p in c.parameters())]
         built += instantiate(constraints if not built else private, leaves)
     hoisted = hoist(built, level.variables)
@@ -157,15 +154,11 @@ def lower_sets(study: Examination) -> tuple[Finding, ...]:
     """Examine Y(x): whether it is nonempty for all x of X, closed and convex, bounded."""
     assumption = study.assumption("(iv)")
     convex = Finding("Y(x) closed and convex", "proved", "by CVXPY's rules, for every x of X", assumption)
-    return (_nonempty(study, assumption), convex, _bounded(study, assumption))
-
-
-def _bounded(study: Examination, assumption: str) -> Finding:
-    needed = assumption if study.problem_class == "2s" else ""
-    size = diameter(study)
+    needed, size = assumption if study.problem_class == "2s" else "", diameter(study)
+    bounded = Finding("Y(x) bounded", "unknown", "no bounds on y follow from its constraints on X", needed)
     if np.isfinite(size):
-        return Finding("Y(x) bounded", "proved", f"of diameter at most {size:.6g} for each x of X", needed)
-    return Finding("Y(x) bounded", "unknown", "no bounds on y follow from its constraints on X", needed)
+        bounded = Finding("Y(x) bounded", "proved", f"of diameter at most {size:.6g} for each x of X", needed)
+    return _nonempty(study, assumption), convex, bounded
 
 
 def _nonempty(study: Examination, assumption: str) -> Finding:
@@ -180,25 +173,13 @@ def _nonempty(study: Examination, assumption: str) -> Finding:
         return empty_set_finding(study, x, empty[0], assumption)
     below, above = ({v.id for v in layout.variables} for layout in (compiled.lower, compiled.upper))
     of_x = any(above & said and not below & said for c in study.lower_constraints for said in [{v.id for v in c.variables()}])
-    if empty is None and study.movement.kind != "moving" and not of_x and not _leaves_out_samples(study):
+    if empty is None and study.movement.kind != "moving" and not of_x and of_every_holder(study, compiled.lower_set.depends_on):
         return Finding(name, "proved", f"Y(x) is {study.movement.kind}, and a point of it was found", assumption)
     point = _common_point(study) if empty is None else None
     if point is not None:
-        return Finding(
-            name,
-            "proved",
-            f"y = {np.array2string(point, threshold=6, precision=4)} lies in Y(x) for every x of X",
-            assumption,
-        )
+        reason = f"y = {np.array2string(point, threshold=6, precision=4)} lies in Y(x) for every x of X"
+        return Finding(name, "proved", reason, assumption)
     return search_empty_set(study, name, assumption)
-
-
-def _leaves_out_samples(study: Examination) -> bool:
-    """Whether the set depends on samples of which only some were looked at."""
-    if study.compiled.lower_set is None or study.compiled.scope != "sample" or study.holders.every_sample:
-        return False
-    samples = {leaf for table in study.holders.data.clients.tables for leaf in table.samples}
-    return bool(samples & study.compiled.lower_set.depends_on)
 
 
 def _common_point(study: Examination, defined: Sequence[cp.Expression] = ()) -> np.ndarray | None:
