@@ -28,7 +28,7 @@ from hierfl.inspect.kinks.kink import (
     changed,
     merged,
 )
-from hierfl.inspect.kinks.one_sided import LEAST_STEP, ROUGH_DISTANCES, OneSided, Sides, judge
+from hierfl.inspect.kinks.one_sided import LEAST_STEP, ROUGH_DISTANCES, OneSided, judge
 from hierfl.inspect.kinks.switch_changes import Branches, SwitchChanges
 from hierfl.inspect.kinks.switches import TOLERANCE, Cause
 from hierfl.inspect.window import Line, bisected
@@ -57,14 +57,8 @@ def find_kinks(points: Points, line: Line, t: np.ndarray, sampled: Sampled, bran
     eye = eye._replace(branches=branches if eye.exact else None)
     search = _Search(points, line, eye.coarse, eye.branches)
     places, dropped = search.places(t, sampled)
-    resolution = Resolution(
-        eye.least_jump,
-        search.separation,
-        eye.distances[-1] * line.radius,
-        float(t[1] - t[0]),
-        (*switches.opaque, *unseen),
-        dropped,
-    )
+    bend, spacing = eye.distances[-1] * line.radius, float(t[1] - t[0])
+    resolution = Resolution(eye.least_jump, search.separation, bend, spacing, (*switches.opaque, *unseen), dropped)
     kinks, jumps = search.judged(places, eye) if places else ([], [])
     for _ in range(AGAIN):
         looks = [search._between(grid, points.values(line.at(grid)))[0] for grid in search.torn(t, sampled, kinks, jumps, eye.least_jump)]
@@ -228,9 +222,7 @@ class _Search:
             fine = np.array([np.linspace(a, b, 7) for a, b, _ in spans])
             values, slopes = self._tangents(fine.ravel())
             parts = []
-            for row, threshold, f, df in zip(
-                fine, (s[2] for s in spans), values.reshape(fine.shape), slopes.reshape(fine.shape)
-            ):
+            for row, f, df, (_, _, threshold) in zip(fine, values.reshape(fine.shape), slopes.reshape(fine.shape), spans):
                 gaps = _disagreement(row, f, df)
                 cell = int(np.argmax(gaps))
                 if gaps[cell] > threshold:
@@ -279,17 +271,15 @@ class _Search:
         seen = judge(eye, self.line.at(at), directions, self.line.radius, widths, reach)
         at = at + seen.shift
         at = np.where(np.abs(at) <= BRACKET * self.line.radius, 0.0, at)  # as exactly as places are known
-        kinks = [self._kink(places[i], float(at[i]), seen.sides, int(i)) for i in np.flatnonzero(seen.kinks)]
-        jumps = [self._jump(places[i], float(at[i]), seen.sides, int(i)) for i in np.flatnonzero(seen.jumps)]
+        kinks, jumps = list[Kink](), list[Jump]()
+        for i in np.flatnonzero(seen.kinks | seen.jumps):
+            t, value, slope = float(at[i]), seen.sides.value[i], seen.sides.slope[i]
+            x, causes = self._x(t), self._causes(places[i], t)
+            if seen.kinks[i]:
+                kinks.append(Kink(t, x, float(value.mean()), *slope.tolist(), causes))
+            else:
+                jumps.append(Jump(t, x, *value.tolist(), causes))
         return kinks, jumps
-
-    def _kink(self, place: KinkPlace, t: float, there: Sides, i: int) -> Kink:
-        before, after = there.slope[i].tolist()
-        return Kink(t, self._x(t), float(there.value[i].mean()), before, after, self._causes(place, t))
-
-    def _jump(self, place: KinkPlace, t: float, there: Sides, i: int) -> Jump:
-        left, right = there.value[i].tolist()
-        return Jump(t, self._x(t), left, right, self._causes(place, t))
 
     def _causes(self, place: KinkPlace, t: float) -> tuple[Cause, ...]:
         """Name what changes at a place, constraints first."""

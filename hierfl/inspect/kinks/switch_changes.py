@@ -57,19 +57,6 @@ class _Node(NamedTuple):
     motion: Motion
 
 
-class _Asked(NamedTuple):
-    t: np.ndarray
-    sampled: Sampled
-    moves: Followed
-
-
-class _Place(NamedTuple):
-    """Where one piece ends and the next begins; ``even`` where their lines meet there."""
-
-    t: float
-    even: bool
-
-
 @dataclass(frozen=True, eq=False)
 class Branches:
     """What is known of the pieces along a line, put down as it is found."""
@@ -78,8 +65,8 @@ class Branches:
     line: Line
     width: float
     nodes: dict[float, _Node] = field(default_factory=dict)
-    places: dict[tuple[float, float], _Place] = field(default_factory=dict)
-    _first: list[_Asked] = field(default_factory=list)  # the slice's own points
+    places: dict[tuple[float, float], tuple[float, bool]] = field(default_factory=dict)  # by neighbours, where one piece ends, and whether their lines meet there
+    _first: list[tuple[np.ndarray, Sampled, Followed]] = field(default_factory=list)  # the slice's own points
 
     @classmethod
     def of(cls, points: Points, line: Line) -> Branches | None:
@@ -88,10 +75,10 @@ class Branches:
 
     def look(self, t: np.ndarray) -> tuple[Sampled, np.ndarray, list[Motion | None]]:
         """(f, the switches, how all moves where that is told) at places (k,), which are put down."""
-        known = self._first and np.array_equal(t, self._first[0].t)
+        known = self._first and np.array_equal(t, self._first[0][0])
         sampled, moves = self._first[0][1:] if known else self.points.followed(self.line.at(t), self.line.direction)
         if not self._first:
-            self._first.append(_Asked(t, sampled, moves))
+            self._first.append((t, sampled, moves))
         motions: list[Motion | None] = [None] * len(t)
         for k in np.flatnonzero(~np.isnan(moves.ahead + moves.behind) & (sampled.reason == 0)):
             reach = float(moves.behind[k]), float(moves.ahead[k])
@@ -113,15 +100,13 @@ class Branches:
         """The derivative of f at a place that was looked at; NaN elsewhere."""
         return self.nodes[t].motion.slope if t in self.nodes else np.nan
 
-    def end(self, left: float, right: float, t: float, even: bool) -> None:
-        """Put down that all that changes between two points does so at t."""
-        self.places[left, right] = _Place(t, even)
-
     def slopes(self, points: np.ndarray, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(f, its derivatives along directions) at points (k, n): from the pieces where they are known, else asked for."""
         away = points - self.line.centre
         times = away @ self.line.direction
-        known = self._known(times) if self._are_on_the_line(away, times, directions) else {}
+        beside, size = away - times[:, None] * self.line.direction, 1.0 + np.abs(self.line.centre).max(initial=0.0)
+        on_the_line = np.abs(beside).max(initial=0.0) <= ON_THE_LINE * size and (directions == self.line.direction).all()
+        known = self._known(times) if on_the_line else {}
         value, slope = np.full(len(points), np.nan), np.full(len(points), np.nan)
         told = np.array(list(known), int)
         if told.size:
@@ -131,11 +116,6 @@ class Branches:
         if others.size:
             value[others], slope[others] = self.points.slopes(points[others], directions[others])
         return value, slope
-
-    def _are_on_the_line(self, away: np.ndarray, times: np.ndarray, directions: np.ndarray) -> bool:
-        beside = np.abs(away - times[:, None] * self.line.direction).max(initial=0.0)
-        size = 1.0 + np.abs(self.line.centre).max(initial=0.0)
-        return bool(beside <= ON_THE_LINE * size) and bool((directions == self.line.direction).all())
 
     def _known(self, times: np.ndarray) -> dict[int, tuple[np.ndarray, np.ndarray]]:
         """(y, how it moves) at those places of the line where they are known, by number."""
@@ -151,15 +131,11 @@ class Branches:
 
     def _between(self, t: float, left: _Node, right: _Node) -> tuple[np.ndarray, np.ndarray] | None:
         """The same between two neighbouring points."""
-        place = self.places.get((left.t, right.t))
-        if place is None and (left.signature == right.signature).all():
-            return self._cubic(t, left, right)
-        if place is None:
-            return None
-        node = left if t < place.t else right
-        if not place.even and abs(t - node.t) > NEXT_TO * self.width:
-            return None
-        return node.motion.y_at(t - node.t), node.motion.rate
+        if (left.t, right.t) not in self.places:
+            return self._cubic(t, left, right) if (left.signature == right.signature).all() else None
+        place, even = self.places[left.t, right.t]
+        node = left if t < place else right
+        return (node.motion.y_at(t - node.t), node.motion.rate) if even or abs(t - node.t) <= NEXT_TO * self.width else None
 
     def _cubic(self, t: float, left: _Node, right: _Node) -> tuple[np.ndarray, np.ndarray] | None:
         """By the cubic through both points, where it is close to one of them; by the line of the nearer, where that meets the other."""
@@ -366,7 +342,7 @@ class SwitchChanges:
                 width = MET * self._width if even else cell.length
                 closed.append(KinkPlace(place, max(width, blur), changed(cell.left.signature, cell.right.signature, names)))
                 if self.branches is not None:
-                    self.branches.end(cell.left.t, cell.right.t, place, even)
+                    self.branches.places[cell.left.t, cell.right.t] = place, even
             cuts = [cell.cuts(self._width, TOLERANCE) for cell in left_open]
             between = iter(self._ends(np.concatenate(cuts), None, names) if cuts else [])
             open_ = []
@@ -461,9 +437,8 @@ class SwitchChanges:
                 elif row[-1] - row[0] > width:
                     open_.append((row[max(0, least - 1)], row[min(8, least + 1)], entry, sign, scale))
                 elif size[least] <= TOUCH * scale:
-                    touching.append(
-                        KinkPlace(float(row[least]), float(row[-1] - row[0]), frozenset({int(names[entry])}))
-                    )
+                    where = float(row[least]), float(row[-1] - row[0])
+                    touching.append(KinkPlace(*where, frozenset({int(names[entry])})))
             spans = open_
         return touching + self._zeros(crossings[:LIMIT])
 
@@ -471,8 +446,8 @@ class SwitchChanges:
         """Bisect to where single switches change sign, each within (low, high)."""
         if not brackets:
             return []
-        low, high = (np.array([bracket[k] for bracket in brackets]) for k in (0, 1))
-        which, each = np.array([entry for _, _, entry in brackets]), np.arange(len(brackets))
+        low, high, which = map(np.array, zip(*brackets))
+        each = np.arange(len(brackets))
         left = self._switch_values(low)[each, which] > 0
         low, high = bisected(low, high, lambda t: (self._switch_values(t)[each, which] > 0) == left, self._width)
         return [KinkPlace(0.5 * (a + b), b - a, frozenset({int(e)})) for a, b, e in zip(low, high, which)]
