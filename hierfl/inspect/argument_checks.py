@@ -16,14 +16,14 @@ def require_positive(name: str, value: Any) -> float:
 
     Raises ``SettingError``, naming the argument.
     """
-    if not _is_number(value) or not 0 < value < np.inf:
+    if not is_number(value) or not 0 < value < np.inf:
         raise SettingError(f"{name}={value!r}: a finite number above 0.")
     return float(value)
 
 
 def require_tolerance(name: str, value: Any) -> float:
     """Require a finite number of at least 0; errors as for :func:`require_positive`."""
-    if not _is_number(value) or not 0 <= value < np.inf:
+    if not is_number(value) or not 0 <= value < np.inf:
         raise SettingError(f"{name}={value!r}: a finite number of at least 0.")
     return float(value)
 
@@ -69,5 +69,6 @@ def writable_picture(path: Any) -> Path:
     return target
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value is a real number, and no truth value."""
     return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)

@@ -77,12 +77,8 @@ def direction_of(
     """(how it was chosen, unit vector) of a line: the given direction, the run's leading principal one, or a random one in X."""
     if direction is not None:
         return "the given direction, made a unit vector", unit_vector(compiled.upper.flatten(direction, "direction"))
-    if run is not None and len(run.trajectory.get("x", ())) > 1:
-        path = run.trajectory["x"] - run.trajectory["x"].mean(axis=0)
-        if np.linalg.norm(path) > 0:
-            _, strength, axes = np.linalg.svd(path, full_matrices=False)
-            share = 100 * strength[0] ** 2 / np.sum(strength**2)
-            return f"the leading principal direction of the run's iterates ({share:.0f}% of their variance)", axes[0]
+    if (known := principal_directions(path_of(run, compiled), 1)) is not None:
+        return f"the leading principal direction {known[0]}", known[1][0]
     if compiled.upper.size == 1:
         return "x itself", np.ones(1)
     normals = np.random.default_rng(seed).standard_normal((AROUND, compiled.upper.size))
@@ -93,6 +89,23 @@ def direction_of(
         if np.linalg.norm(inward) > OUTSIDE * (1 + np.linalg.norm(centre)):
             return f"into X, which a random direction leaves on both sides (seed {seed})", unit_vector(inward)
     return f"a random unit vector (seed {seed})", vectors[0]
+
+
+def path_of(run: Result | None, compiled: CompiledProblem) -> np.ndarray:
+    """A run's iterates (k, n); none without a run."""
+    none = np.zeros((0, compiled.upper.size))
+    return none if run is None else run.trajectory.get("x", none)
+
+
+def principal_directions(path: np.ndarray, count: int) -> tuple[str, np.ndarray] | None:
+    """(how much of their variance they are, in words, the first principal directions (count, n)) of iterates; None where these do not move along as many."""
+    if len(path) <= count:
+        return None
+    _, strength, axes = np.linalg.svd(path - path.mean(axis=0), full_matrices=False)
+    if not strength[count - 1] > 1e-9 * strength[0] > 0:
+        return None
+    share = 100 * np.sum(strength[:count] ** 2) / np.sum(strength**2)
+    return f"of the run's iterates ({share:.0f}% of their variance)", axes[:count]
 
 
 def unit_vector(flat: np.ndarray) -> np.ndarray:

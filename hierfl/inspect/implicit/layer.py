@@ -7,7 +7,7 @@ All that is said of x then holds of parameters: how y moves, where it has kinks,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -50,7 +50,6 @@ from hierfl.jaxtools.precision import computing, double_precision
 from hierfl.language.declaration import Declaration
 from hierfl.language.federation.client import Client
 from hierfl.language.followers import Followers
-from hierfl.language.levels import LowerLevel
 from hierfl.language.player import Nash
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import ClientParameter, Sample
@@ -80,12 +79,11 @@ def raised(declaration: Declaration, parameters: Sequence[cp.Parameter]) -> tupl
         federation = with_clients(federation, [holding(c, own, unit) for c, unit in zip(clients, np.eye(len(clients)))])
     upper = [*declaration.constraints, *(one.constraint for one in declaration.coupled)]
     try:
-        made = declare(
-            declaration.objective.over(lambda term: instantiate([term], meant)[0]),
-            _with(level, meant),
-            instantiate(upper, meant),
-            federation,
-        )
+        objective = declaration.objective.over(lambda term: instantiate([term], meant)[0])
+        below = copy(level)
+        below.expressions = tuple(instantiate(level.expressions, meant))
+        below.constraints = tuple(instantiate(level.constraints, meant))
+        made = declare(objective, below, instantiate(upper, meant), federation)
     except (NotConvexError, DeclarationError) as error:
         names = ", ".join(p.name() for p in parameters)
         raise type(error)(
@@ -130,13 +128,6 @@ def _read(parameter: cp.Parameter, variable: cp.Variable, own: ClientParameter) 
     if not isinstance(parameter, ClientParameter):
         return variable
     return own @ variable if parameter.ndim < 2 else cp.reshape(own @ variable, parameter.shape, order="C")
-
-
-def _with(level: LowerLevel, meant: dict[Any, Any]) -> LowerLevel:
-    new = copy(level)
-    new.expressions = tuple(instantiate(level.expressions, meant))
-    new.constraints = tuple(instantiate(level.constraints, meant))
-    return new
 
 
 Shapes = dict[cp.Variable, tuple[int, ...]]  # as they are given
@@ -261,39 +252,40 @@ class ImplicitLayer:
     def _value(self) -> Any:
         """f of the flat (x, theta), in its own precision."""
 
-        def value(flat: Array) -> Array:
-            return self._evaluated(flat)[0].astype(flat.dtype)
-
-        def pull(flat: Array, seed: Array) -> tuple[Array]:
+        def pulled(flat: Array, seed: Array) -> Array:
             if self._untold:
                 raise IncompatibleSolverError(
                     f"f has no derivative here: kinks of {self._untold[0]} in the upper objective cannot be told. Take layer.y, and write that term in JAX."
                 )
-            with computing(double=True):
-                evaluation, gradient = self._gradient(flat.astype(jnp.float64), self.data)
-                self._require(True, flat, evaluation, gradient)
-                return ((self.problem.sign * seed * gradient).astype(flat.dtype),)
+            evaluation, gradient = self._gradient(flat, self.data)
+            self._require(True, flat, evaluation, gradient)
+            return self.problem.sign * seed * gradient
 
-        call = jax.custom_vjp(value)
-        call.defvjp(lambda flat: (value(flat), flat), pull)
-        return call
+        return self._differentiable(0, pulled)
 
     @cached_property
     def _answers(self) -> Any:
         """The owners' y (owners, size) of the flat (x, theta)."""
 
-        def answers(flat: Array) -> Array:
-            return self._evaluated(flat)[1].astype(flat.dtype)
+        def pulled(flat: Array, seeds: Array) -> Array:
+            evaluation, gradient = self._pulled(flat, seeds, self.data)
+            self._require(False, flat, evaluation, gradient)
+            return gradient
 
-        def pull(flat: Array, seeds: Array) -> tuple[Array]:
+        return self._differentiable(1, pulled)
+
+    def _differentiable(self, part: int, pulled: Callable[[Array, Array], Array]) -> Any:
+        """A part of what is evaluated, with an adjoint that is computed in double precision."""
+
+        def value(flat: Array) -> Array:
+            return self._evaluated(flat)[part].astype(flat.dtype)
+
+        def pull(flat: Array, seed: Array) -> tuple[Array]:
             with computing(double=True):
-                point = flat.astype(jnp.float64)
-                evaluation, gradient = self._pulled(point, seeds.astype(jnp.float64), self.data)
-                self._require(False, flat, evaluation, gradient)
-                return (gradient.astype(flat.dtype),)
+                return (pulled(flat.astype(jnp.float64), seed.astype(jnp.float64)).astype(flat.dtype),)
 
-        call = jax.custom_vjp(answers)
-        call.defvjp(lambda flat: (answers(flat), flat), pull)
+        call = jax.custom_vjp(value)
+        call.defvjp(lambda flat: (value(flat), flat), pull)
         return call
 
     def _evaluated(self, flat: Array) -> tuple[Array, Array]:
@@ -338,8 +330,7 @@ class ImplicitLayer:
 
         def gradient(flat: Array, data: Data) -> tuple[Evaluation, Array]:
             evaluation, slopes = gradient_at(hyper, _finite(flat), data)
-            sure = self._is_sure(flat, data, evaluation, True)
-            return evaluation, jnp.where(sure & (jnp.abs(slopes) < STEEP).all(), slopes, jnp.nan)
+            return evaluation, self._sure(slopes, flat, data, evaluation, True)
 
         return quick_jit(gradient)
 
@@ -351,8 +342,7 @@ class ImplicitLayer:
             evaluation = self.problem.exact.evaluate(_finite(flat), data)
             assert evaluation.solution is not None
             slopes = self.problem.exact.pulled(_finite(flat), evaluation.solution.y, seeds, None, data).sum(axis=0)
-            sure = self._is_sure(flat, data, evaluation, False)
-            return evaluation, jnp.where(sure & (jnp.abs(slopes) < STEEP).all(), slopes, jnp.nan)
+            return evaluation, self._sure(slopes, flat, data, evaluation, False)
 
         return quick_jit(pulled)
 
@@ -398,10 +388,11 @@ class ImplicitLayer:
         away = jnp.linalg.norm(project_on_all(problem, flat, data) - flat)
         return good & (away <= SINGLE * (1.0 + jnp.linalg.norm(flat)))
 
-    def _is_sure(self, flat: Array, data: Data, evaluation: Evaluation, of_f: bool) -> Bool[Array, ""]:
-        """Whether an adjoint is the derivative, if it is one of y's."""
+    def _sure(self, slopes: Array, flat: Array, data: Data, evaluation: Evaluation, of_f: bool) -> Array:
+        """An adjoint where it is the derivative, if it is one of y's; NaN elsewhere."""
         good = self._is_good(flat, data, evaluation) & self._is_meant(evaluation, of_f)
-        return good & self._is_smooth(flat, data, evaluation, of_f)
+        good = good & self._is_smooth(flat, data, evaluation, of_f) & (jnp.abs(slopes) < STEEP).all()
+        return jnp.where(good, slopes, jnp.nan)
 
     def _is_meant(self, evaluation: Evaluation, of_f: bool) -> Bool[Array, ""]:
         """Whether there is one solution, or a selection among them; f may be the same at all."""

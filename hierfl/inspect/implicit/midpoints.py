@@ -10,11 +10,12 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
 from hierfl.inspect.argument_checks import require_positive, require_whole
-from hierfl.inspect.implicit.points import REASONS, Points, shown
+from hierfl.inspect.implicit.points import REASONS, Points
 from hierfl.inspect.implicit.smoothing import ball_points, rounding
 from hierfl.inspect.window import require_inside
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.text import point_text
+from hierfl.progress import RunProgress
 
 ROUNDS, SHRINK = 12, 0.7
 NOISE = 1e-8  # of |f|, for what the lower level's tolerance leaves
@@ -52,9 +53,7 @@ class Midpoints:
 
 
 @double_precision
-def midpoints_of(
-    compiled: CompiledProblem, center: Any, radius: float, *, samples: int, seed: int, progress: bool
-) -> Midpoints:
+def midpoints_of(compiled: CompiledProblem, center: Any, radius: float, samples: int, seed: int, progress: bool) -> Midpoints:
     """Search the ball; arguments and errors as for ``ImplicitFunction.convexity``."""
     radius = require_positive("radius", radius)
     samples, seed = require_whole("samples", samples, 1), require_whole("seed", seed, 0)
@@ -62,16 +61,13 @@ def midpoints_of(
     require_inside(compiled, centre)
     rng, size = np.random.default_rng(seed), centre.size
     best: tuple[float, np.ndarray] = (-np.inf, np.stack([centre, centre]))
-    scale, compared, values = 1.0, 0, np.zeros(0)
-    with shown(3 * samples * (ROUNDS + 1) + 3, "midpoints", progress) as bar:
+    compared, values = 0, np.zeros(0)
+    with RunProgress(3 * samples * (ROUNDS + 1) + 3, "midpoints", progress, "points") as bar:
         points = Points(compiled, progress=bar)
-        for turn in range(ROUNDS + 1):
-            if turn == 0:
-                pairs = centre + radius * ball_points(rng, 2 * samples, size).reshape(samples, 2, size)
-            else:  # around the worst so far, ever closer
-                scale *= SHRINK
-                near = best[1] + scale * radius * ball_points(rng, 2 * samples, size).reshape(samples, 2, size)
-                pairs = centre + _within(near - centre, radius)
+        for turn in range(ROUNDS + 1):  # all over the ball, then around the worst so far, ever closer
+            shift = best[1] - centre + SHRINK**turn * radius * ball_points(rng, 2 * samples, size).reshape(samples, 2, size)
+            length = np.linalg.norm(shift, axis=-1, keepdims=True)
+            pairs = centre + shift * np.minimum(1.0, radius / np.where(length > 0, length, 1.0))
             pairs = points.projected(pairs.reshape(-1, size)).reshape(pairs.shape)
             violation, noise, seen = _violations(points, pairs)
             values = seen if turn == 0 else values
@@ -80,7 +76,11 @@ def midpoints_of(
             if violation[worst] - noise[worst] > best[0]:
                 best = float(violation[worst] - noise[worst]), pairs[worst]
         if compared == 0:
-            raise _nowhere(points, centre, radius, samples * (ROUNDS + 1))
+            reason = REASONS[int(points.values(centre[None]).reason[0])]
+            raise SettingError(
+                f"f has no value at one or more points of every one of the {samples * (ROUNDS + 1):,} pairs within radius={radius:g} of center"
+                f"{reason and f': at center {reason}'}. Take a center where f has a value, or another radius."
+            )
         violation, noise, _ = _violations(points, best[1][None])
     beyond = float(violation[0] - noise[0])
     violated = beyond > 0 and beyond > _rounding(points, best[1], values)
@@ -95,15 +95,6 @@ def _rounding(points: Points, pair: np.ndarray, values: np.ndarray) -> float:
     return 2 * rounding(points.compiled, np.concatenate([pair, pair[0] + shares * (pair[1] - pair[0])]), values)
 
 
-def _nowhere(points: Points, centre: np.ndarray, radius: float, tried: int) -> SettingError:
-    reason = REASONS[int(points.values(centre[None]).reason[0])]
-    at_center = f": at center {reason}" if reason else ""
-    return SettingError(
-        f"f has no value at one or more points of every one of the {tried:,} pairs within radius={radius:g} of center{at_center}. "
-        "Take a center where f has a value, or another radius."
-    )
-
-
 def _violations(points: Points, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Evaluate (f(middle) - mean of f, what the lower level's tolerance may make of it, all values of f) of pairs (k, 2, n).
 
@@ -115,8 +106,3 @@ def _violations(points: Points, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarr
     good = np.isfinite(violation)
     noise = NOISE * (1.0 + np.max(np.abs(np.where(good[:, None], value, 0)), axis=1))
     return np.where(good, violation, -np.inf), noise, value.ravel()
-
-
-def _within(shift: np.ndarray, radius: float) -> np.ndarray:
-    length = np.linalg.norm(shift, axis=-1, keepdims=True)
-    return np.asarray(shift * np.minimum(1.0, radius / np.where(length > 0, length, 1.0)))

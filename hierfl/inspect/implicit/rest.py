@@ -11,6 +11,7 @@ values of f confirm it, and values of f along the projected gradient.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -39,10 +40,10 @@ from hierfl.errors import (
 )
 from hierfl.inspect.assumptions.examination import Holders, known_of_all
 from hierfl.inspect.assumptions.lower_curvature import Curvature
-from hierfl.inspect.implicit.jumps import jump_beside
+from hierfl.inspect.implicit.beside import jump_beside
 from hierfl.inspect.implicit.points import owners
 from hierfl.inspect.implicit.reference import PROVED, known_reference
-from hierfl.inspect.implicit.smoothing import gradient_norm, sphere_points
+from hierfl.inspect.implicit.smoothing import gradient_norm, opposite_ways
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.interruption import INTERRUPTED, PATIENCE, TIME_IS_UP, CutShort, heeded
 from hierfl.jaxtools.precision import double_precision
@@ -74,41 +75,26 @@ SCALARS = 5_000  # of answers and data at one point, at most
 
 
 def where_it_ended(compiled: CompiledProblem, result: Result) -> list[str]:
-    """What is known of a result's x beside its run's own records, in lines."""
-    return [*_slope_line(compiled, result), *_reference_line(compiled, result)]
-
-
-def _slope_line(compiled: CompiledProblem, result: Result) -> list[str]:
-    """The slope of (f o P_X)^eta, of a run that descends on it; nothing in a forked process, which cannot compute."""
-    eta, settings = result.settings.get("smoothing"), result.settings
-    if result.status == "diverged" or not isinstance(eta, float) or settings["queries"] != "projected":
-        return []
-    try:
-        slope = slope_where_cheap(compiled, compiled.upper.flatten(result.x, "x"), eta, settings["seed"])
-    except ForkedProcessError:
-        return []
-    if slope is None:
-        return []
-    norm, low, high, pairs = slope
-    seen = f"from {pairs} pairs of points" if pairs > 1 else "to rounding"
-    return [f"slope of f^eta at x {norm:.2g}, 95% interval [{low:.2g}, {high:.2g}] {seen}, eta = {eta:g}"]
-
-
-def _reference_line(compiled: CompiledProblem, result: Result) -> list[str]:
-    """How far f(x) is from the reference, where that was asked for before."""
-    known = known_reference(compiled)
-    if known is None:
-        return []
-    gap = compiled.sign * (result.value - known.value)
-    if abs(gap) <= max(EQUAL * abs(known.value), result._rounding):
-        return ["f(x) is that of reference()"]
-    return [f"f(x) is {abs(gap):.2g} {'worse' if gap > 0 else 'better'} than reference()"]
+    """What is known of a result's x beside its run's own records, in lines: the slope of (f o P_X)^eta, of a run that descends on it; and how
+    far f(x) is from the reference, where that was asked for before.
+    """
+    eta, settings, lines = result.settings.get("smoothing"), result.settings, []
+    if result.status != "diverged" and isinstance(eta, float) and settings["queries"] == "projected":
+        with suppress(ForkedProcessError):  # in which nothing can be computed
+            slope = slope_where_cheap(compiled, compiled.upper.flatten(result.x, "x"), eta, settings["seed"])
+            if slope is not None:
+                norm, low, high, pairs = slope
+                seen = f"from {pairs} pairs of points" if pairs > 1 else "to rounding"
+                lines.append(f"slope of f^eta at x {norm:.2g}, 95% interval [{low:.2g}, {high:.2g}] {seen}, eta = {eta:g}")
+    if (known := known_reference(compiled)) is not None:
+        gap = compiled.sign * (result.value - known.value)
+        same = abs(gap) <= max(EQUAL * abs(known.value), result._rounding)
+        lines.append(f"f(x) is {'that of' if same else f'{abs(gap):.2g} ' + ('worse' if gap > 0 else 'better') + ' than'} reference()")
+    return lines
 
 
 @double_precision
-def slope_where_cheap(
-    compiled: CompiledProblem, x: np.ndarray, eta: float, seed: int
-) -> tuple[float, float, float, int] | None:
+def slope_where_cheap(compiled: CompiledProblem, x: np.ndarray, eta: float, seed: int) -> tuple[float, float, float, int] | None:
     """||grad (f o P_X)^eta(x)|| for x (n,), the ends of its 95% interval and the pairs of points around x whose exact values tell it.
 
     The interval knows nothing of pieces of f that no pair met and that are steeper than all that were. None for large data and for
@@ -117,14 +103,13 @@ def slope_where_cheap(
     count = PAIRS if x.size > 1 else 1
     if not _is_cheap(compiled, 2 * count):
         return None
-    directions = sphere_points(np.random.default_rng(seed), count, x.size) if x.size > 1 else np.ones((1, 1))
-    at = on_upper_set(compiled, x + eta * np.concatenate([directions, -directions]))
+    ways = opposite_ways(np.random.default_rng(seed), count, x.size)
+    at = on_upper_set(compiled, x + eta * np.concatenate([ways, -ways]))
     try:
         values = np.array([float(evaluation.value) for evaluation in compiled.exact.at_each(at)])
     except (EmptyLowerSetError, LowerLevelError, DivergedError):
         return None
-    norm, (low, high) = gradient_norm(compiled, at, values, eta, directions, np.zeros(x.size), 0.0)
-    return norm, low, high, count
+    return *gradient_norm(compiled, eta, ways, at, values), count
 
 
 def _is_cheap(compiled: CompiledProblem, points: int) -> bool:
@@ -247,9 +232,9 @@ def _verdict(result: Result, near: Nearby, short: float, small: float, drift: Dr
     return STALLED if seen and drift is not None else OUT_OF_ROUNDS
 
 
-def _trend(compiled: CompiledProblem, result: Result, near: Nearby) -> Drift | None:
+def _trend(compiled: CompiledProblem, result: Result) -> Drift | None:
     """How f itself moved over the last half of the rounds, at kept iterates; None where f is not asked for, or they are few."""
-    if near.why_not or _scalars(compiled) > TREND_DATA:
+    if _scalars(compiled) > TREND_DATA:
         return None
     points = np.asarray(result.trajectory.get("x", ()), float)
     points = points[len(points) // 2 :]
@@ -267,18 +252,14 @@ def _in_time(compiled: CompiledProblem, result: Result, x: np.ndarray, value: fl
     seconds = HURRIED if result.ended in (INTERRUPTED, TIME_IS_UP) else LONGEST
     try:
         with heeded(perf_counter() + seconds, PATIENCE, anew=True):
-            near = _look(compiled, x, value)
-            return near, _trend(compiled, result, near), "" if near.why_not else jump_beside(compiled, x, value)
+            against = _against(compiled, value)
+            found = None if against else _value_and_slope(compiled, x)
+            if found is None:
+                return Nearby(why_not=against or "f has no gradient at x"), None, ""
+            near = _Look(compiled, x, value, found[1]).nearby()
+            return near, _trend(compiled, result), jump_beside(compiled, x, value)
     except CutShort:
         return Nearby(why_not="there was no time to look at f near x"), None, ""
-
-
-def _look(compiled: CompiledProblem, x: np.ndarray, value: float) -> Nearby:
-    against = _against(compiled, value)
-    if against:
-        return Nearby(why_not=against)
-    found = _value_and_slope(compiled, x)
-    return Nearby(why_not="f has no gradient at x") if found is None else _Look(compiled, x, value, found[1]).nearby()
 
 
 def _value_and_slope(compiled: CompiledProblem, x: np.ndarray) -> tuple[float, np.ndarray] | None:
@@ -343,9 +324,7 @@ class _Look:
         near = self._bounded(Nearby(slope=slope), hessian, short)
         found = None if hessian is None else self._by_model(hessian)
         if found is None:
-            return near._replace(
-                gain=self._gain([self._projected(length * self.size / self.steep) for length in LENGTHS])
-            )
+            return near._replace(gain=self._gain([self._projected(length * self.size / self.steep) for length in LENGTHS]))
         step, fall = found
         gain = self._gain([self.x + share * step for share in SHARES])
         near = near._replace(gain=gain)

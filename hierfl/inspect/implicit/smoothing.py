@@ -17,7 +17,7 @@ from scipy.special import stdtrit
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
-from hierfl.inspect.argument_checks import require_whole
+from hierfl.inspect.argument_checks import is_number, require_whole
 from hierfl.inspect.implicit.points import Points
 from hierfl.jaxtools.precision import double_precision
 
@@ -33,21 +33,19 @@ def rounding(compiled: CompiledProblem, at: np.ndarray, values: np.ndarray) -> f
     ``values`` are any more of f, in a larger neighbourhood, in which its last digit shows.
     """
     exact, data = compiled.exact, compiled.data()
-    evaluations = [exact.compiled_evaluation(x, data) for x in at]
-    answers = [None if one.solution is None else np.asarray(one.solution.y) for one in evaluations]
+    weights = np.asarray(data.clients.weights)
     with jax.enable_x64(False):
         short = compiled.data()
-        single = [
-            exact.compiled_value_at(x.astype(np.float32), None if y is None else y.astype(np.float32), short)
-            for x, y in zip(at, answers)
-        ]
-    weights = np.asarray(data.clients.weights)
-    apart = [
-        abs(float(one.value) - float(s) - weights @ np.asarray(c, float)) for one, (s, c) in zip(evaluations, single)
-    ]
-    terms = [abs(float(one.server)) + weights @ np.abs(np.asarray(one.clients)) for one in evaluations]
-    largest = max(float(np.max(apart)) / ENLARGED, EPS * float(np.max(terms)), last_digit(values))
-    return SAFETY * largest if np.isfinite(largest) else np.inf
+    largest = [last_digit(values)]
+    for x in at:
+        one = exact.compiled_evaluation(x, data)
+        y = None if one.solution is None else np.asarray(one.solution.y).astype(np.float32)
+        with jax.enable_x64(False):
+            server, clients = exact.compiled_value_at(x.astype(np.float32), y, short)
+        apart = abs(float(one.value) - float(server) - weights @ np.asarray(clients, float))
+        terms = abs(float(one.server)) + weights @ np.abs(np.asarray(one.clients))
+        largest += [apart / ENLARGED, EPS * terms]
+    return SAFETY * float(np.max(largest)) if np.isfinite(largest).all() else np.inf
 
 
 def last_digit(values: np.ndarray) -> float:
@@ -79,9 +77,7 @@ def smoothed_at(compiled: CompiledProblem, x: Any, eta: float, samples: int, see
     return value
 
 
-def smoothed_values(
-    points: Points, centres: np.ndarray, eta: float, samples: int, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
+def smoothed_values(points: Points, centres: np.ndarray, eta: float, samples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Estimate (f^eta (k,), half the width of its 95% interval (k,)) at centres (k, n): the same antithetic pairs for every centre."""
     shifts = eta * ball_points(np.random.default_rng(seed), (samples + 1) // 2, centres.shape[1])
     at = (centres[:, None, None] + np.stack([shifts, -shifts], axis=1)).reshape(-1, centres.shape[1])
@@ -90,50 +86,27 @@ def smoothed_values(
     return values.mean(axis=1), quantile * values.std(axis=1, ddof=1) / np.sqrt(len(shifts))
 
 
-def smoothed_gradient(
-    points: Points,
-    centre: np.ndarray,
-    eta: float,
-    pairs: int,
-    guess: np.ndarray,
-    steepest: float,
-    rng: np.random.Generator,
-) -> tuple[float, tuple[float, float]]:
-    """Estimate (||grad (f o P_X)^eta||, its 95% interval) from values on the sphere: (n / 2 eta) E (f(x + eta v) - f(x - eta v)) v.
-
-    They count jumps as well. What ``guess`` (n,), drawn independently, says of the differences is taken off, and added to the mean,
-    which it does not change. In one dimension the two values say it all, up to rounding. In more, the interval is the tail bound of
-    Laurent and Massart (2000) for a weighted sum of squares, wider by what a piece that no pair met, of probability up to
-    -log(0.05) / pairs, could add if f is no steeper there than ``steepest`` and between the pairs.
-
-    Raises ``SettingError`` if f has no value at one of the points.
-    """
-    directions = sphere_points(rng, pairs, centre.size) if centre.size > 1 else np.ones((1, 1))
-    at = points.projected(centre + eta * np.concatenate([directions, -directions]))
-    values = points.values(at).value
-    if not np.isfinite(values).all():
-        raise SettingError(f"f has no value at some of the points within eta={eta:g} of x: take a smaller eta.")
-    return gradient_norm(points.compiled, at, values, eta, directions, guess, steepest)
-
-
 def gradient_norm(
-    compiled: CompiledProblem,
-    at: np.ndarray,
-    values: np.ndarray,
-    eta: float,
-    directions: np.ndarray,
-    guess: np.ndarray,
-    steepest: float,
-) -> tuple[float, tuple[float, float]]:
-    """(||grad (f o P_X)^eta||, its 95% interval) as for ``smoothed_gradient``, from values at x + eta v, then at x - eta v, for all v."""
-    slopes = (values[: len(directions)] - values[len(directions) :]) / (2 * eta)
-    if directions.shape[1] == 1:
+    compiled: CompiledProblem, eta: float, ways: np.ndarray, at: np.ndarray, values: np.ndarray, guess: Any = 0.0, steepest: float = 0.0
+) -> tuple[float, float, float]:
+    """Estimate ||grad (f o P_X)^eta||, and the ends of its 95% interval, by (n / 2 eta) E (f(x + eta v) - f(x - eta v)) v.
+
+    The values are those at the projections ``at`` (2 k, n) of x + eta v, then of x - eta v, for ways v (k, n); they count jumps as well.
+    What ``guess`` (n,), drawn independently, says of the differences is taken off, and added to the mean, which it does not change. In one
+    dimension the two values say it all, up to rounding. In more, the interval is the tail bound of Laurent and Massart (2000) for a weighted
+    sum of squares, wider by what a piece that no pair met, of probability up to -log(0.05) / k, could add if f is no steeper there than
+    ``steepest`` and between the pairs.
+    """
+    count, size = ways.shape
+    slopes = (values[:count] - values[count:]) / (2 * eta)
+    if size == 1:
         norm, radius = abs(float(slopes[0])), rounding(compiled, at, values) / eta
     else:
-        estimates = guess + directions.shape[1] * (slopes - directions @ guess)[:, None] * directions
+        guess = np.broadcast_to(guess, size)
+        estimates = guess + size * (slopes - ways @ guess)[:, None] * ways
         norm = float(np.linalg.norm(estimates.mean(axis=0)))
-        radius = _tail(estimates) + UNLIKELY / len(directions) * max(steepest, float(np.max(np.abs(slopes))))
-    return norm, (max(0.0, norm - radius), norm + radius)
+        radius = _tail(estimates) + UNLIKELY / count * max(steepest, float(np.max(np.abs(slopes))))
+    return norm, max(0.0, norm - radius), norm + radius
 
 
 def _tail(estimates: np.ndarray) -> float:
@@ -152,8 +125,12 @@ def sphere_points(rng: np.random.Generator, count: int, size: int) -> np.ndarray
 
 def ball_points(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
     """Draw uniformly from the unit ball, ``(count, size)``."""
-    normal = rng.standard_normal((count, size))
-    return np.asarray(rng.random((count, 1)) ** (1 / size) * normal / np.linalg.norm(normal, axis=1, keepdims=True))
+    return sphere_points(rng, count, size) * rng.random((count, 1)) ** (1 / size)
+
+
+def opposite_ways(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
+    """Directions to look along there and back, ``(count, size)``; of a number there is one."""
+    return sphere_points(rng, count, size) if size > 1 else np.ones((1, 1))
 
 
 def radii(smoothing: Any, samples: Any) -> tuple[float, ...]:
@@ -163,9 +140,7 @@ def radii(smoothing: Any, samples: Any) -> tuple[float, ...]:
     """
     given = smoothing if isinstance(smoothing, (Sequence, np.ndarray)) and np.ndim(smoothing) else [smoothing]
     etas = () if smoothing is None else tuple(given)
-    if not all(isinstance(eta, (int, float, np.number)) and not isinstance(eta, bool) for eta in etas) or not all(
-        0 < eta < np.inf for eta in etas
-    ):
+    if not all(is_number(eta) and 0 < eta < np.inf for eta in etas):
         raise SettingError(f"smoothing={smoothing!r}: radii eta, finite numbers above 0.")
     require_whole("samples", samples, LEAST_SAMPLES)
     return tuple(map(float, etas))

@@ -378,7 +378,7 @@ class SwitchChanges:
             if not names.size or len(t) * self.points.switches.entries > VALUES_LIMIT:
                 value = np.full((len(t), 1), np.nan)
             else:
-                value = self.points.switches_of(self.line.at(t), sampled)[:, names]
+                value = self.points.switch_values(self.line.at(t), sampled)[:, names]
         signature, good = sampled.signature[:, names], sampled.reason == 0
         return [_End(*each) for each in zip(t.tolist(), good.tolist(), signature, value, motions)]
 
@@ -387,7 +387,7 @@ class SwitchChanges:
         names = np.flatnonzero(~self.points.switches.sampled)
         if len(t) < 3 or not names.size or len(t) * self.points.switches.entries > VALUES_LIMIT:
             return []
-        value = self._denoised(self.points.switches_of(self.line.at(t), sampled))[:, names]
+        value = self._switch_values(t, sampled)[:, names]
         sign, margin = np.sign(value[1:-1]), np.full((1, len(names)), np.nan)
         before, size, after = sign * value[:-2], sign * value[1:-1], sign * value[2:]
         two_before, two_after = sign * np.vstack([margin, value[:-3]]), sign * np.vstack([value[3:], margin])
@@ -452,11 +452,9 @@ class SwitchChanges:
         low, high = bisected(low, high, lambda t: (self._switch_values(t)[each, which] > 0) == left, self._width)
         return [KinkPlace(0.5 * (a + b), b - a, frozenset({int(e)})) for a, b, e in zip(low, high, which)]
 
-    def _switch_values(self, t: np.ndarray) -> np.ndarray:
+    def _switch_values(self, t: np.ndarray, sampled: Sampled | None = None) -> np.ndarray:
         """Evaluate the switches at places (k,), rounding errors around zero taken for zero: (k, switches)."""
-        return self._denoised(self.points.switch_values(self.line.at(t)))
-
-    def _denoised(self, value: np.ndarray) -> np.ndarray:
+        value = self.points.switch_values(self.line.at(t), sampled)
         size = np.abs(value)
         noise = TOLERANCE * (1.0 + size) + ROUNDING * np.max(size, axis=1, keepdims=True, initial=0.0)
         return np.where(size <= noise, 0.0, value)

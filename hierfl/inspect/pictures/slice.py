@@ -20,11 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.lower_level.certificate import TOLERANCE
 from hierfl.errors import SettingError
 from hierfl.house_style import COLOURS, COLUMN, house_figure, house_style, line_style, require_axes, require_style
 from hierfl.inspect.argument_checks import require_positive, require_whole
-from hierfl.inspect.implicit.points import Points, Sampled, shown
+from hierfl.inspect.implicit.points import Points, Sampled
 from hierfl.inspect.implicit.smoothing import radii, smoothed_values
 from hierfl.inspect.kinks.kink import Kinks
 from hierfl.inspect.kinks.kink_search import effort, find_kinks
@@ -39,11 +38,11 @@ from hierfl.inspect.pictures.stretches import (
     ties_between,
     violated_between,
 )
-from hierfl.inspect.window import Line, centre_of, direction_of, require_window, run_of
+from hierfl.inspect.window import Line, centre_of, direction_of, path_of, require_window, run_of
 from hierfl.jaxtools.interruption import PATIENCE, CutShort, heeded
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import Card, Shown
-from hierfl.result import Result
+from hierfl.progress import RunProgress
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -131,10 +130,14 @@ class Slice(Shown):
     def residual(self) -> np.ndarray:
         return self.sampled.residual
 
+    @property
+    def _points(self) -> Points:
+        return Points(self.compiled, self.tolerance)
+
     @cached_property
     @double_precision
     def error_bound(self) -> np.ndarray:
-        return Points(self.compiled, self.tolerance).error_bounds(self.line.at(self.t), self.sampled)
+        return self._points.error_bounds(self.line.at(self.t), self.sampled)
 
     @property
     def centre(self) -> np.ndarray:
@@ -152,8 +155,8 @@ class Slice(Shown):
         None are told where the search is cut short, by the slice's ``time_limit`` or by Ctrl-C; ``str`` says so.
         """
         until = math.inf if self.time_limit is None else perf_counter() + self.time_limit
-        with shown(effort(self.t, self.sampled), "kinks", self.progress) as bar, heeded(until, PATIENCE) as wish:
-            points = Points(self.compiled, self.tolerance, bar)
+        with RunProgress(effort(self.t, self.sampled), "kinks", self.progress, "points") as bar, heeded(until, PATIENCE) as wish:
+            points = replace(self._points, progress=bar)
             branches = None if self.branches is None else replace(self.branches, points=points)
             try:
                 return find_kinks(points, self.line, self.t, self.sampled, branches)
@@ -164,19 +167,19 @@ class Slice(Shown):
     @double_precision
     def gaps(self) -> tuple[Gap, ...]:
         """Where f has no value, to 1e-7 radii, and why."""
-        return gaps_between(Points(self.compiled, self.tolerance), self.line, self.t, self.sampled)
+        return gaps_between(self._points, self.line, self.t, self.sampled)
 
     @cached_property
     @double_precision
     def ties(self) -> tuple[Tie, ...]:
         """Where the lower level has several solutions that f tells apart, to 1e-7 radii, and of which owner of a y."""
-        return ties_between(Points(self.compiled, self.tolerance), self.line, self.t, self.sampled)
+        return ties_between(self._points, self.line, self.t, self.sampled)
 
     @cached_property
     @double_precision
     def violated(self) -> tuple[Violated, ...]:
         """Where y(x) violates an upper constraint that mentions y, to 1e-7 radii, and which."""
-        return violated_between(Points(self.compiled, self.tolerance), self.line, self.t, self.sampled)
+        return violated_between(self._points, self.line, self.t, self.sampled)
 
     @double_precision
     def response(self, variable: cp.Variable | None = None) -> np.ndarray:
@@ -209,7 +212,7 @@ class Slice(Shown):
         count = len(self.t)
         if isinstance(place, bool) or not isinstance(place, (int, np.integer)) or not -count <= place < count:
             raise SettingError(f"place={place!r}: an index of the slice's {count} points, 0 to {count - 1}.")
-        switches, signature = Points(self.compiled).switches, self.sampled.signature[place]
+        switches, signature = self._points.switches, self.sampled.signature[place]
         if not signature.size or self.sampled.reason[place] != 0:
             return ()
         return tuple(str(switches.place(int(e))) for e in np.flatnonzero((signature == 0) & switches.slacks))
@@ -238,20 +241,18 @@ class Slice(Shown):
         import matplotlib.pyplot as plt
 
         require_axes(ax)
-        look = line_style(line)
-        below = None
+        look, below = line_style(line), None
         with_response = _shows_response(self, response, ax is not None)
         with house_style(require_style(style)):
-            if with_response:
-                tall = (COLUMN, 3.2) if style == "paper" else (6.4, 5.4)
-                figure, (panel, below) = plt.subplots(
-                    2, 1, sharex=True, figsize=tall, height_ratios=(3, 2), FigureClass=house_figure()
-                )
-            elif ax is None:
-                flat = (COLUMN, 2.2) if style == "paper" else (6.4, 4.0)
-                figure, panel = plt.subplots(figsize=flat, FigureClass=house_figure())
-            else:
+            if ax is not None:
                 figure, panel = ax.figure, ax
+            elif with_response:
+                size = (COLUMN, 3.2) if style == "paper" else (6.4, 5.4)
+                layout: dict[str, Any] = {"sharex": True, "height_ratios": (3, 2), "figsize": size}
+                figure, (panel, below) = plt.subplots(2, 1, FigureClass=house_figure(), **layout)
+            else:
+                size = (COLUMN, 2.2) if style == "paper" else (6.4, 4.0)
+                figure, panel = plt.subplots(figsize=size, FigureClass=house_figure())
             drawn = curve(self)
             panel.plot(drawn.t, drawn.value, **{"color": COLOURS[0], "label": "f", **look})
             for place, smooth in enumerate(self.smoothed):
@@ -294,18 +295,17 @@ class Slice(Shown):
         return pd.DataFrame({"t": self.t, **{name: x[:, place] for place, name in enumerate(names)}, "f": self.value, **smoothed})
 
     def _card(self) -> Card:
-        lines = str(self).splitlines()
-        kinks = [*map(str, (*self.kinks, *self.kinks.jumps)[:KINKS_SHOWN])] if (self.sampled.reason == 0).any() else []
-        more = len(self.kinks) + len(self.kinks.jumps) - len(kinks) if kinks else 0
-        rows = [
-            *([("f", lines[1])] if (self.sampled.reason == 0).any() else []),
-            *(("no value", f"for {gap}") for gap in self.gaps[:2]),
-            *(("not feasible", f"for {one}") for one in self.violated[:2]),
-            *(("several y", str(tie)) for tie in self.ties[:2]),
-            *(("kink" if " slope " in line else "jump", line) for line in kinks),
-            *([("", f"and {more} more kinks and jumps")] if more else []),
-            *([] if kinks else [("kinks", self.kinks.unknown or str(self.kinks.sampled or "none"))]),
-        ]
+        lines, all_kinks = str(self).splitlines(), [("kink", one) for one in self.kinks]
+        all_kinks += [("jump", one) for one in self.kinks.jumps]
+        rows = [("f", lines[1])] if (self.sampled.reason == 0).any() else []
+        rows += [("no value", f"for {gap}") for gap in self.gaps[:2]]
+        rows += [("not feasible", f"for {one}") for one in self.violated[:2]]
+        rows += [("several y", str(tie)) for tie in self.ties[:2]]
+        rows += [(what, str(one)) for what, one in all_kinks[:KINKS_SHOWN]]
+        if len(all_kinks) > KINKS_SHOWN:
+            rows.append(("", f"and {len(all_kinks) - KINKS_SHOWN} more kinks and jumps"))
+        if not all_kinks:
+            rows.append(("kinks", self.kinks.unknown or str(self.kinks.sampled or "none")))
         return Card(lines[0], rows, [("all kinks", str(self))])
 
 
@@ -313,16 +313,15 @@ class Slice(Shown):
 def slice_of(
     compiled: CompiledProblem,
     center: Any,
-    direction: Any = None,
-    radius: float = 1.0,
-    points: int = 401,
-    smoothing: float | Sequence[float] | None = None,
-    *,
-    samples: int = 256,
-    seed: int = 0,
-    tolerance: float = TOLERANCE,
-    progress: bool = True,
-    time_limit: float | None = None,
+    direction: Any,
+    radius: float,
+    points: int,
+    smoothing: float | Sequence[float] | None,
+    samples: int,
+    seed: int,
+    tolerance: float,
+    progress: bool,
+    time_limit: float | None,
 ) -> Slice:
     """Sample f along a line; arguments and errors as for ``ImplicitFunction.slice``."""
     require_whole("seed", seed, 0)
@@ -336,23 +335,17 @@ def slice_of(
     chosen, along = direction_of(compiled, direction, run, seed, start, float(radius))
     line = Line(start, along, float(radius))
     t = float(radius) * ((np.arange(points) * 2 - (points - 1)) / (points - 1))  # linspace may miss 0 by a rounding
-    with shown(points + points * samples * len(etas), "slice", progress) as bar:
+    with RunProgress(points + points * samples * len(etas), "slice", progress, "points") as bar:
         evaluate = Points(compiled, tolerance, bar)
         branches = Branches.of(evaluate, line)
         sampled = evaluate.values(line.at(t)) if branches is None else branches.look(t)[0]
         inside = np.where(sampled.reason == 1, np.nan, 1.0)
         means = [smoothed_values(evaluate, line.at(t), eta, samples, seed) for eta in etas]
         smoothed = tuple(Smoothed(eta, inside * mean, half) for eta, (mean, half) in zip(etas, means))
-    return Slice(compiled, line, chosen, t, sampled, smoothed, _iterates_along(line, run), tolerance, branches, progress, time_limit)
-
-
-def _iterates_along(line: Line, run: Result | None) -> np.ndarray:
-    """(t, distance from the line, round) of a run's iterates, (k, 3)."""
-    if run is None or not len(run.trajectory.get("x", ())):
-        return np.zeros((0, 3))
-    moved = run.trajectory["x"] - line.centre
-    t = moved @ line.direction
-    return np.stack([t, np.linalg.norm(moved - t[:, None] * line.direction, axis=1), run.trajectory["round"]], axis=1)
+    moved = path_of(run, compiled) - start
+    at = moved @ along
+    iterates = np.stack([at, np.linalg.norm(moved - at[:, None] * along, axis=1), run.trajectory["round"] if len(at) else at], axis=1)
+    return Slice(compiled, line, chosen, t, sampled, smoothed, iterates, tolerance, branches, progress, time_limit)
 
 
 SAME_PLACE = 1e-6  # in radii: a point so near to a jump is on it
@@ -383,9 +376,9 @@ def curve(shown: Slice) -> BrokenCurve:
 
 def broken(shown: Slice, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(t, values) of a term (k,) along the slice, broken by NaN at each jump of f."""
-    place = np.searchsorted(shown.t, [jump.t for jump in shown.kinks.jumps])
-    at = np.insert(shown.t, place, [jump.t for jump in shown.kinks.jumps])
-    return at, np.insert(values, place, np.nan)
+    jumps = [jump.t for jump in shown.kinks.jumps]
+    place = np.searchsorted(shown.t, jumps)
+    return np.insert(shown.t, place, jumps), np.insert(values, place, np.nan)
 
 
 def entries(layout: Layout) -> Iterable[str]:
@@ -435,9 +428,7 @@ def _shows_response(shown: Slice, asked: bool | None, own_axes: bool) -> bool:
     if asked and not scalars:
         raise SettingError("response=True: this slice holds no y(x): no lower level, or over 100,000 scalars.")
     if asked and own_axes:
-        raise SettingError(
-            "response=True draws a panel of its own: leave out ax=, or draw slice.response() on axes of yours."
-        )
+        raise SettingError("response=True draws a panel of its own: leave out ax=, or draw slice.response() on axes of yours.")
     return not own_axes and 0 < scalars <= FEW if asked is None else asked
 
 
@@ -481,10 +472,12 @@ def _draw_kinks(panel: Axes, shown: Slice) -> None:
     apart = np.diff([kink.t for kink in shown.kinks])
     scale = mpl.rcParams["lines.markersize"] / SCREEN_MARKER
     reach = min(TANGENT * shown.line.radius, max(2 * float(np.min(apart, initial=np.inf)), 0.02 * shown.line.radius))
-    for number, kink in enumerate(kinks):
-        label: dict[str, Any] = {"label": _kink_label(shown)} if number == 0 else {}
+    count = len(shown.kinks)
+    name: str | None = f"{count} kink{'s' if count != 1 else ''}{f', the {KINKS_DRAWN} sharpest' if count > KINKS_DRAWN else ''}"
+    for kink in kinks:
         size = scale * (DOT if kink.sharpness >= FAINT * kinks[0].sharpness else FAINT_DOT)
-        panel.plot(kink.t, kink.value, "o", color=COLOURS[1], markersize=size, zorder=4, **label)
+        panel.plot(kink.t, kink.value, "o", color=COLOURS[1], markersize=size, zorder=4, label=name)
+        name = None  # in the legend once
         for slope, far in ((kink.left_slope, reach), (kink.right_slope, -reach)):
             if np.isinf(slope):
                 continue  # the curve itself is upright there
@@ -492,11 +485,5 @@ def _draw_kinks(panel: Axes, shown: Slice) -> None:
             at = np.array([kink.t, kink.t + far])
             panel.plot(at, kink.value + slope * (at - kink.t), color=COLOURS[1], linewidth=1.0, linestyle=":", zorder=3)
     for number, jump in enumerate(shown.kinks.jumps):
-        named: dict[str, Any] = {"label": "jump"} if number == 0 else {}
-        panel.plot([jump.t, jump.t], [jump.left, jump.right], color=COLOURS[6], linestyle=":", **named)
-
-
-def _kink_label(shown: Slice) -> str:
-    count = len(shown.kinks)
-    more = f", the {KINKS_DRAWN} sharpest" if count > KINKS_DRAWN else ""
-    return f"{count} kink{'s' if count != 1 else ''}{more}"
+        look = {"color": COLOURS[6], "linestyle": ":", "label": None if number else "jump"}
+        panel.plot([jump.t, jump.t], [jump.left, jump.right], **look)

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from hierfl.inspect.implicit.smoothing import radii
 from hierfl.inspect.report.page import (
     Html,
     Section,
-    band_of,
+    add_band,
     drawn,
     element,
     escaped,
@@ -46,7 +46,6 @@ from hierfl.inspect.report.page import (
     joined,
     notice,
     number,
-    outline,
     page,
     paragraph,
     plotly,
@@ -82,15 +81,6 @@ COLUMNS = {
 WIDE_RANGE = 1e3  # of positive numbers: above, the axis is logarithmic
 
 
-class ConvergenceCurve(NamedTuple):
-    """A quantity by round; ``half_width`` is that of the 95% band over seeds, None for a single run."""
-
-    rounds: np.ndarray
-    value: np.ndarray
-    half_width: np.ndarray | None
-    window: int
-
-
 def quantities(result: Result) -> list[str]:
     """List the columns of the history that hold anything (a residual that is always 0 does not), and the metrics."""
     columns = [name for name in COLUMNS if np.isfinite(result.history.get(name, np.zeros(0))).any()]
@@ -99,45 +89,38 @@ def quantities(result: Result) -> list[str]:
     return columns + [name for name in result.metrics if name != "round" and len(result.metrics[name])]
 
 
-def _convergence_curve(result: Result, runs: Runs | None, name: str) -> ConvergenceCurve:
-    """Follow one quantity of a run; of several runs its mean over the seeds, with the moving mean that smooths estimates."""
-    metric = name in result.metrics
+def convergence_figure(result: Result, runs: Runs | None, name: str) -> Figure:
+    """Draw a quantity of a run by round; of several runs its mean over the seeds with a 95% band; with the moving mean that smooths estimates."""
+    figure, metric = plotly().graph_objects.Figure(), name in result.metrics
     group = runs if runs is not None and len(runs.finished) > 1 else None
-    values = np.atleast_2d(group.values(name) if group is not None else _column(result, name))
+    seeds = 1 if group is None else len(group.finished)
+    alone = np.asarray(result.metrics[name] if metric else result.history[name], float)
+    values = alone[None] if group is None else group.values(name)
+    made = result.metrics["round"] if metric else np.arange(1, 1 + values.shape[1])
+    made = made if group is None else group.rounds(name)
     window = 1 if metric else max(1, values.shape[1] // 25)
     if window > 1:
         values = np.apply_along_axis(np.convolve, 1, values, np.full(window, 1 / window), mode="valid")
-    count = values.shape[1]
-    alone = result.metrics["round"] if metric else np.arange(1, window + count)
-    made = alone if group is None else group.rounds(name)
-    band = half_width(values) if len(values) > 1 else None
-    return ConvergenceCurve(made[window - 1 :], values.mean(axis=0), band, window)
-
-
-def convergence_figure(result: Result, runs: Runs | None, name: str) -> Figure:
-    """Draw a quantity by round; returns Plotly's figure."""
-    figure, shown = plotly().graph_objects.Figure(), _convergence_curve(result, runs, name)
-    seeds = len(runs.finished) if runs is not None and shown.half_width is not None else 1
-    if shown.window > 1 and seeds == 1:
-        every = _thinned(len(_column(result, name)))
-        pale = {"color": faint(COLOURS[0]), "width": 1}
-        figure.add_scatter(x=1 + every, y=_column(result, name)[every], name="each round", mode="lines", line=pale)
-    every = _thinned(len(shown.value))
-    if shown.half_width is not None:
-        low, high = shown.value - shown.half_width, shown.value + shown.half_width
-        x, y = outline(shown.rounds[every], low[every], high[every])
-        figure.add_scatter(x=x, y=y, **band_of(COLOURS[0]), name="95% band", hoverinfo="skip")
-    figure.add_scatter(
-        x=shown.rounds[every], y=shown.value[every], name=_label(shown.window, seeds),
-        mode="lines+markers" if len(every) < 30 else "lines", line={"color": COLOURS[0], "width": 2},
-    )  # fmt: skip
+        if group is None:
+            every, pale = _thinned(len(alone)), {"color": faint(COLOURS[0]), "width": 1}
+            figure.add_scatter(x=1 + every, y=alone[every], name="each round", mode="lines", line=pale)
+    rounds, mean, every = made[window - 1 :], values.mean(axis=0), _thinned(values.shape[1])
+    if group is not None:
+        half = half_width(values)
+        add_band(figure, rounds[every], (mean - half)[every], (mean + half)[every], COLOURS[0], name="95% band", hoverinfo="skip")
+    over = [f"mean of {seeds} seeds"] * (seeds > 1) + [f"mean of {window} rounds"] * (window > 1)
+    mode = "lines+markers" if len(every) < 30 else "lines"
+    blue = {"color": COLOURS[0], "width": 2}
+    figure.add_scatter(x=rounds[every], y=mean[every], name=", ".join(over) or "each round", mode=mode, line=blue)
     if name == "objective" and np.isfinite(result.value):
-        ends = [0, int(shown.rounds[-1]) if len(shown.rounds) else 1]
+        ends = [0, int(rounds[-1]) if len(rounds) else 1]
         label = f"f at the end{' of the best run' if seeds > 1 else ''}: {result.value:.6g}"
         dashed = {"color": COLOURS[1], "dash": "dash"}
         figure.add_scatter(x=ends, y=[result.value] * 2, name=label, mode="lines", line=dashed)
+    finite = mean[np.isfinite(mean)]
+    wide = bool(finite.size and finite.min() > 0 and finite.max() > WIDE_RANGE * finite.min())
     figure.update_xaxes(title_text="round", title_standoff=8)
-    figure.update_yaxes(type="log" if _is_wide(shown.value) else "linear", exponentformat="power")
+    figure.update_yaxes(type="log" if wide else "linear", exponentformat="power")
     return styled(figure, height=360, showlegend=True)
 
 
@@ -146,24 +129,8 @@ def title(name: str) -> str:
     return escaped(COLUMNS.get(name, name))
 
 
-def _column(result: Result, name: str) -> np.ndarray:
-    return np.asarray(result.history[name] if name in result.history else result.metrics[name], dtype=float)
-
-
-def _label(window: int, seeds: int) -> str:
-    over = f"mean of {window} rounds" if window > 1 else ""
-    if seeds > 1:
-        return f"mean of {seeds} seeds" + (f", {over}" if over else "")
-    return over or "each round"
-
-
 def _thinned(count: int) -> np.ndarray:
     return np.unique(np.linspace(0, max(0, count - 1), min(count, SHOWN)).round().astype(int))
-
-
-def _is_wide(values: np.ndarray) -> bool:
-    finite = values[np.isfinite(values)]
-    return bool(finite.size and finite.min() > 0 and finite.max() > WIDE_RANGE * finite.min())
 
 
 SIZE = 12.0  # of the letters, in points
@@ -253,36 +220,23 @@ def _mathematics(declaration: Declaration) -> Html:
 
 def findings(report: CheckReport) -> Html:
     """Show what ``problem.check()`` found: assumptions, constants, theorems."""
-    rows = [
-        [
-            element("span", f.status, class_=f.status.replace(" ", "-")),
-            f.name,
-            f.assumption,
-            f.reason + (f" ({f.advice})" if f.advice else "") + _sampled(f.points, f.worst),
-        ]
-        for f in report.findings
-    ]
+    rows = []
+    for f in report.findings:
+        how = f.reason + (f" ({f.advice})" if f.advice else "")
+        if f.points is not None:
+            how += f" ({f.points} points" + ("" if f.worst is None else f", worst value {f.worst:.6g}") + ")"
+        rows.append([element("span", f.status, class_=f.status.replace(" ", "-")), f.name, f.assumption, how])
     parts = [table(["status", "property", "assumption", "how it is known"], rows, "check-findings")]
     if report.constants:
-        constants = [
-            [c.name, f"{c.side} {number(c.value)}" if np.isfinite(c.value) else "unknown", c.attained_by, c.reason]
-            for c in report.constants.values()
-        ]
-        parts += [
-            element("h3", "Constants, on the declared sets"),
-            table(["constant", "bound", "attained by", "how it is known"], constants, "check-constants"),
-        ]
+        bounds = ((c, f"{c.side} {number(c.value)}" if np.isfinite(c.value) else "unknown") for c in report.constants.values())
+        rows = [[c.name, bound, c.attained_by, c.reason] for c, bound in bounds]
+        parts.append(element("h3", "Constants, on the declared sets"))
+        parts.append(table(["constant", "bound", "attained by", "how it is known"], rows, "check-constants"))
     for theorem in report.theorems:
         parts += [element("h3", theorem.name), preformatted(theorem, wrapped=True)]
     said = [paragraph(report.title), facts(((heading, joined(map(paragraph, lines))) for heading, lines in report.page.items()), "check-page")]
     everything = f"All {len(report.findings)} findings, the constants and the theorems"
     return joined([*said, folded(everything, joined(parts))])
-
-
-def _sampled(points: int | None, worst: float | None) -> str:
-    if points is None:
-        return ""
-    return f" ({points} points" + ("" if worst is None else f", worst value {worst:.6g}") + ")"
 
 
 def _lowering(explanation: Explanation) -> Html:
@@ -300,25 +254,11 @@ def _environment() -> Html:
     """Show versions and the machine; those of the report, which a loaded result need not share."""
     import jax
 
-    rows = [
-        ("Python", sys.version.split()[0]),
-        ("hierfl", VERSION),
-        *((package, _version(package)) for package in PACKAGES),
-        ("platform", platform.platform()),
-        ("JAX's backend", jax.default_backend()),
-        ("precision", "double (64 bits)"),
-    ]
-    return joined(
-        [paragraph("Of the process that wrote this report; a result loaded from a file may come from another."),
-         facts(rows, "environment-facts")]
-    )  # fmt: skip
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+    rows = [("Python", sys.version.split()[0]), ("hierfl", VERSION)]
+    rows += [(package, importlib.metadata.version(package)) for package in PACKAGES]
+    rows += [("platform", platform.platform()), ("JAX's backend", jax.default_backend()), ("precision", "double (64 bits)")]
+    whose = paragraph("Of the process that wrote this report; a result loaded from a file may come from another.")
+    return joined([whose, facts(rows, "environment-facts")])
 
 
 DIRECTIONS = {
@@ -334,18 +274,13 @@ DIRECTIONS = {
 def communication(result: Result) -> Html:
     """Show the scalars sent, and what was not counted among them."""
     sent = result.communication
-    rows = [
-        [words, sent[name], sent.get(f"{name}_per_round", float("nan"))]
-        for name, words in DIRECTIONS.items()
-        if name in sent and (sent[name] or not name.startswith("lower"))
-    ]
+    ways = [name for name in DIRECTIONS if name in sent and (sent[name] or not name.startswith("lower"))]
+    rows = [[DIRECTIONS[name], sent[name], sent.get(f"{name}_per_round", float("nan"))] for name in ways]
     monitor = sent.get("monitor_scalars", 0) + sent.get("lower_monitor_scalars", 0)
-    counts = facts(
-        [("rounds", sent.get("rounds", 0)), ("participants in a round", sent.get("participants_per_round", 0)),
-         ("scalars in total", scalars(result)), ("numbers for monitoring, counted apart", monitor)],
-        "communication-counts",
-    )  # fmt: skip
-    return joined([table(["direction", "in total", "in a round"], rows, "communication-scalars"), counts])
+    counts = [("rounds", sent.get("rounds", 0)), ("participants in a round", sent.get("participants_per_round", 0))]
+    counts += [("scalars in total", scalars(result)), ("numbers for monitoring, counted apart", monitor)]
+    counted = facts(counts, "communication-counts")
+    return joined([table(["direction", "in total", "in a round"], rows, "communication-scalars"), counted])
 
 
 def certificate(result: Result) -> Html:
@@ -384,10 +319,8 @@ def _settings(result: Result, runs: Runs | None, slice_seed: int) -> Html:
     rows.append(("seed of this report (direction, draws, sampled checks)", slice_seed))
     parts = [facts(rows, "settings-facts")]
     if runs is not None:
-        cells = [
-            [r.settings["seed"], r.status, r.settings["rounds_done"], r.value, "" if r.own_value is None else r.own_value, scalars(r)]
-            for r in runs
-        ]  # fmt: skip
+        own = ["" if r.own_value is None else r.own_value for r in runs]
+        cells = [[r.settings["seed"], r.status, r.settings["rounds_done"], r.value, y, scalars(r)] for r, y in zip(runs, own)]
         header = ["seed", "status", "rounds", "f(x)", "own value", "scalars"]
         parts += [element("h3", "Every seed"), element("div", table(header, cells, "seeds-rows"), class_="long")]
     return joined(parts)
@@ -461,14 +394,8 @@ def _summary(problem: str, result: Result, runs: Runs | None) -> Html:
         numbers.append(("error of y at most", f"{bound:.1e}" if np.isfinite(bound) else "unknown"))
     numbers += [("rounds", number(done)), ("scalars sent", number(scalars(result)))]
     boxes = (element("div", joined([element("dt", name), element("dd", value)])) for name, value in numbers)
-    return joined(
-        [
-            element("h1", problem),
-            element("p", subtitle, class_="subtitle"),
-            *_warnings_of(result),
-            element("dl", joined(boxes), class_="numbers"),
-        ]
-    )
+    head = [element("h1", problem), element("p", subtitle, class_="subtitle"), *_warnings_of(result)]
+    return joined([*head, element("dl", joined(boxes), class_="numbers")])
 
 
 # --- sections that need a computation ---------------------------------------------------------------------------------
