@@ -20,6 +20,7 @@ from cvxpy.atoms.elementwise.trig import cos, sin
 from cvxpy.atoms.pnorm import PnormApprox
 from cvxpy.atoms.quad_form import QuadForm
 from cvxpy.expressions.leaf import Leaf
+from scipy.special import xlogy
 
 from hierfl.atoms.formulas import as_array, reduced
 from hierfl.atoms.table import row_of
@@ -141,16 +142,12 @@ class EndOfTail(NamedTuple):
         return float(found[max(int(np.ceil(self.share * len(found) - 1e-11)) - 1, 0)])
 
 
-def _x_log_x(v: float) -> float:
-    return v * np.log(v) if v else 0.0
-
-
 Function = Callable[[Any, float], Any]
 KINDS: dict[str, tuple[Function, Function]] = {  # values and slopes, of a number and an exponent
     "itself": (lambda v, _: v, lambda v, _: 1.0),
     "exp": (lambda v, _: np.exp(v), lambda v, _: np.exp(v)),
     "log": (lambda v, _: np.log(v), lambda v, _: 1.0 / np.float64(v)),
-    "x log x": (lambda v, _: _x_log_x(v), lambda v, _: np.log(v) + 1.0),
+    "x log x": (lambda v, _: xlogy(v, v), lambda v, _: np.log(v) + 1.0),
     "abs": (lambda v, _: abs(v), lambda v, _: np.sign(v)),
     "sin": (lambda v, _: np.sin(v), lambda v, _: np.cos(v)),
     "cos": (lambda v, _: np.cos(v), lambda v, _: -np.sin(v)),

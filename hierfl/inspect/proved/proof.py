@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -40,6 +40,7 @@ from hierfl.errors import (
     MissingPackageError,
     SettingError,
 )
+from hierfl.inspect.argument_checks import is_number
 from hierfl.inspect.implicit.multipliers import answers_of, multipliers_at
 from hierfl.inspect.implicit.points import owners
 from hierfl.inspect.implicit.reference import GAP, PROVED, LocalSearch, Reference, convex_reference
@@ -86,6 +87,12 @@ class Found(NamedTuple):
     evaluation: Evaluation
     tied: bool
 
+    @classmethod
+    def at(cls, compiled: CompiledProblem, x: np.ndarray) -> Found | None:
+        """f at x; None where it has no value."""
+        evaluation = evaluated(compiled, x)
+        return None if evaluation is None else cls(x, evaluation, False)
+
     @property
     def value(self) -> float:
         return float(self.evaluation.value)
@@ -99,7 +106,10 @@ class Found(NamedTuple):
 @double_precision
 def proved_reference(compiled: CompiledProblem, *, gap: float, time_limit: float | None, seed: int, x0: Any, progress: bool) -> Reference:
     """The best point with a bound; arguments and errors as for ``Problem.reference``."""
-    _require_settings(gap, time_limit)
+    if not is_number(gap) or not 0 < gap < 1:
+        raise SettingError(f"gap={gap!r}: a number between 0 and 1, relative to 1 and to |f|.")
+    if time_limit is not None and not (is_number(time_limit) and time_limit > 0):
+        raise SettingError(f"time_limit={time_limit!r}: seconds, or None for no limit.")
     limits = [wish.until for wish in present_wishes()]
     until = min([math.inf if time_limit is None else time.perf_counter() + time_limit, *limits])
     given = None if x0 is None else compiled.upper.flatten(x0, "x0")
@@ -140,13 +150,6 @@ def _told_in_a_moment(compiled: CompiledProblem, x: np.ndarray) -> Reference | N
     return None
 
 
-def _require_settings(gap: float, time_limit: float | None) -> None:
-    if isinstance(gap, bool) or not isinstance(gap, (int, float)) or not 0 < gap < 1:
-        raise SettingError(f"gap={gap!r}: a number between 0 and 1, relative to 1 and to |f|.")
-    if time_limit is not None and (isinstance(time_limit, bool) or not isinstance(time_limit, (int, float)) or not time_limit > 0):
-        raise SettingError(f"time_limit={time_limit!r}: seconds, or None for no limit.")
-
-
 @dataclass
 class _Proof:
     """One search for a proved optimum."""
@@ -170,12 +173,13 @@ class _Proof:
         with Waiting("the problem as one program", self.show), launched():
             self.program = SingleLevel.of(compiled)
         search, first = self._searched()
-        edge = self._edge()
+        edge, degenerate = None, self.program.degenerate  # where no constraint qualification of the lower level holds
+        if degenerate is not None:
+            edge = searched(degenerate, None, SHARE * self.gap, self.until, self.show, compiled.sign)
         rest()  # what is left to do ends by itself
-        at_edge = None if edge is None or edge.values is None else self._again(edge, self.program.degenerate)
-        if at_edge is not None and (first is None or at_edge.value < first.value):
-            first = at_edge
-        search = search if edge is None else _together(search, edge)
+        if edge is not None:
+            first = _better(first, None if edge.values is None else self._again(edge, degenerate))
+            search = _together(search, edge)
         if search.values is None and first is None and search.ended not in (NO_POINT, UNBOUNDED):
             first = self._feasible_at(self._begin)
         if search.ended == UNBOUNDED:
@@ -193,11 +197,6 @@ class _Proof:
             )
         return self._judged(search, first, math.inf if edge is None else edge.bound)
 
-    def _edge(self) -> Search | None:
-        """A search where no constraint qualification of the lower level holds; None where some does, whatever x is."""
-        other = self.program.degenerate
-        return None if other is None else searched(other, None, SHARE * self.gap, self.until, self.show, self.compiled.sign)
-
     def _searched(self) -> tuple[Search, Found | None]:
         """(the search, a point that is known besides): from what is given, or from nowhere; where it does not end at once, or a local search contradicts it, from the end
         of that, with bounds of slacks and multipliers if more than complementarity is curved.
@@ -212,7 +211,7 @@ class _Proof:
         if (search.ended == BOUNDED and not curved) or over() or self.from_there:
             return search, first
         found, values = self._with_values(self._first)
-        if found is not None and (first is None or found.value < first.value):
+        if found is not None and _better(first, found) is found:
             first, start = found, values
         better = first is not None and first.value < search.value - AGREES * (1.0 + abs(search.value))
         if (search.ended == BOUNDED and not better) or search.ended == UNBOUNDED or (search.ended == NO_POINT and first is None) or over() or time.perf_counter() >= self.until:
@@ -254,7 +253,7 @@ class _Proof:
             best += [points[k] for k in order[:1]]
             for k in () if whole.any() else order[:POLISHED]:
                 best.append(search.polish(points[k]).x)
-        return min((one for one in map(self._feasible_at, best) if one is not None), key=lambda one: one.value, default=None)
+        return _better(*map(self._feasible_at, best))
 
     @cached_property
     def _searched_for(self) -> CompiledProblem:
@@ -266,27 +265,18 @@ class _Proof:
         goal.declaration.penalty.weigh(10.0 * slopes_of(self.compiled, None, self.seed).penalty)
         return goal
 
-    def _found_at(self, x: np.ndarray) -> Found | None:
-        """f at x, None where it has no value."""
-        evaluation = evaluated(self.compiled, x)
-        return None if evaluation is None else Found(x, evaluation, False)
-
     def _feasible_at(self, x: np.ndarray) -> Found | None:
-        """The same where the answer is as upper constraints ask; None elsewhere."""
-        found = self._found_at(x)
+        """f at x where the answer is as upper constraints ask; None elsewhere."""
+        found = Found.at(self.compiled, x)
         return found if found is not None and found.satisfies(self.compiled) else None
 
     def _all_values(self, found: Found) -> np.ndarray:
         pairs = []
-        for answer in self._answers(found.x):
+        for answer in answers_of(self.compiled, found.x) if self.compiled.exact.method is not None else ():
             program, z = answer.program, answer.chosen.z if answer.program.is_map else answer.first.z
             u = answer.chosen.u[: program.width]
             pairs.append((u, z) if program.error(u, z) <= INSIDE else (answer.first.u, answer.first.z))
         return refined(self.program, self.program.completed(found.x, pairs))
-
-    def _answers(self, x: np.ndarray) -> list[LevelAnswer]:
-        """What the level's own solver says to every owner."""
-        return [] if self.compiled.exact.method is None else answers_of(self.compiled, x)
 
     # --- afterwards ------------------------------------------------------------------------------------------------
 
@@ -296,10 +286,10 @@ class _Proof:
         agrees = again is not None and abs(again.value - search.value) <= AGREES * (1.0 + abs(search.value))
         if search.values is not None and not agrees and first is None:
             first, _ = self._with_values(self._first)
-        found = min((one for one in (again, first) if one is not None), key=lambda one: one.value, default=None)
-        if found is None and search.values is None:
-            raise LowerLevelError(f"no x was found at which f has a value ({search.ended}). Give x0, or a longer time_limit.")
+        found = _better(again, first)
         if found is None:
+            if search.values is None:
+                raise LowerLevelError(f"no x was found at which f has a value ({search.ended}). Give x0, or a longer time_limit.")
             raise LowerLevelError(
                 "at the x that branch and bound ended with the lower level has no solution by hierfl's own solver: its tolerances "
                 f"({FEASIBILITY:.0e}) hide that Y(x) is empty. Write the problem in other units, or bound X away from there."
@@ -363,10 +353,9 @@ class _Proof:
         best: Found | None = None
         for values in (refined(program or self.program, search.values), search.values):
             x = self._inside(values[self.program.upper])
-            plain = None if x is None else self._found_at(x)
+            plain = None if x is None else Found.at(self.compiled, x)
             for found in (plain, None if plain is None else self._as_told(plain, values)):
-                if found is not None and found.satisfies(self.compiled) and (best is None or found.value < best.value):
-                    best = found
+                best = _better(best, found if found is not None and found.satisfies(self.compiled) else None)
             if best is not None and best.value <= search.value + AGREES * (1.0 + abs(search.value)):
                 break
         return self._next_to(search.values[self.program.upper]) if best is None else best
@@ -377,7 +366,7 @@ class _Proof:
             return None
         inner = self._begin
         points = on_upper_set(self.compiled, np.stack([x + share * (inner - x) for share in EDGES]))
-        return min((one for one in map(self._feasible_at, points) if one is not None), key=lambda one: one.value, default=None)
+        return _better(*map(self._feasible_at, points))
 
     def _inside(self, x: np.ndarray) -> np.ndarray | None:
         """The point of X, with whole numbers where they are wanted, that was meant; None where there is none next to it."""
@@ -413,6 +402,11 @@ class _Proof:
             server + data.clients.weights @ clients, server, clients, solution._replace(y=jnp.asarray(y)), plain.evaluation.gap
         )
         return Found(plain.x, jax.tree.map(np.asarray, told), True) if np.isfinite(told.value) else None
+
+
+def _better(*some: Found | None) -> Found | None:
+    """The best of those that were found, the first of equals; None where none was."""
+    return min((one for one in some if one is not None), key=lambda one: one.value, default=None)
 
 
 def _together(search: Search, edge: Search) -> Search:
@@ -476,40 +470,27 @@ def choices_of(compiled: CompiledProblem) -> list[Sequence[float]] | None:
 
 def _looked_through(compiled: CompiledProblem, choices: list[Sequence[float]], show: bool, why: str) -> Reference:
     """The best of all combinations, f computed exactly at each."""
-    all_of_them = [np.array(each, float) for each in product(*choices)]
-    best, left = None, len(all_of_them)
-    with RunProgress(len(all_of_them), "reference, all combinations", show, "combinations") as bar, suppress(CutShort):
-        for found in _values(compiled, all_of_them):
-            left -= 1
+    points = np.array(list(product(*choices)), float)
+    away = np.linalg.norm(on_upper_set(compiled, points) - points, axis=1)
+    inside = away <= INSIDE * (1.0 + np.linalg.norm(points, axis=1))
+    best, count = None, 0
+    with RunProgress(len(points), "reference, all combinations", show, "combinations") as bar, suppress(CutShort):
+        for x, is_inside in zip(points, inside):
+            found = Found.at(compiled, x) if is_inside else None
+            count += 1
             bar.advance(1)
-            if found is not None and found.satisfies(compiled) and (best is None or found.value < best.value):
-                best = found
+            best = _better(best, found if found is not None and found.satisfies(compiled) else None)
             heed()
-    why_ended = reason()
+    why_ended, done = reason(), count == len(points)
     rest()
     if best is None:
         if compiled.coupled.conditions:
             texts = ", ".join(one.text for one in compiled.coupled.conditions)
-            raise InfeasibleError(f"no answer at any of the {len(all_of_them) - left:,} combinations of whole numbers satisfies the upper constraints on y: {texts}.")
+            raise InfeasibleError(f"no answer at any of the {count:,} combinations of whole numbers satisfies the upper constraints on y: {texts}.")
         raise LowerLevelError(
-            f"f has a value at none of the {len(all_of_them) - left:,} combinations of whole numbers that were looked at: they are outside X, or the lower level has no solution there."
+            f"f has a value at none of the {count:,} combinations of whole numbers that were looked at: they are outside X, or the lower level has no solution there."
         )
-    done = left == 0
-    bound = best.value if done else -math.inf
-    how = (
-        f"by {'all' if done else len(all_of_them) - left} of {len(all_of_them):,} combinations of whole numbers, the lower level solved exactly at each, y as implicit(x) "
-        f"has it; no branch and bound: {why}"
-    )
-    status = PROVED if done else str(why_ended)
-    return described(compiled, best, bound, 0.0 if done else math.inf, status, how)
-
-
-def _values(compiled: CompiledProblem, points: list[np.ndarray]) -> Iterator[Found | None]:
-    """f at those of the points that are in X."""
-    inside = on_upper_set(compiled, np.array(points))
-    for x, nearest in zip(points, inside):
-        if np.linalg.norm(nearest - x) > INSIDE * (1.0 + np.linalg.norm(x)):
-            yield None
-            continue
-        evaluation = evaluated(compiled, x)
-        yield None if evaluation is None else Found(x, evaluation, False)
+    looked = f"by {'all' if done else count} of {len(points):,} combinations of whole numbers"
+    how = f"{looked}, the lower level solved exactly at each, y as implicit(x) has it; no branch and bound: {why}"
+    known = (best.value, 0.0, PROVED) if done else (-math.inf, math.inf, str(why_ended))
+    return described(compiled, best, *known, how)

@@ -39,16 +39,15 @@ from hierfl.inspect.implicit.multipliers import owners_of
 from hierfl.inspect.proved.conditions import (
     Level,
     StationarityMultipliers,
+    TiedLevel,
     ToldMultiplier,
     place_of,
     refuse,
     require_written,
+    told_worst,
 )
-from hierfl.inspect.proved.dualities import primal_dual_row, without_products
 from hierfl.inspect.proved.polynomials import Entries, Environment, Polynomial, Translator, Unknowns
-from hierfl.inspect.proved.quotients import Quotient, with_quotients
-from hierfl.inspect.proved.squares import as_squares
-from hierfl.inspect.proved.tied_level import TiedLevel, told_worst
+from hierfl.inspect.proved.tightening import Quotient, as_squares, primal_dual_row, with_quotients, without_products
 from hierfl.language.aggregates import tails_of, tails_replaced, without_tails
 from hierfl.language.coupled import CLIENTS_MEAN, FEDERATION, ROW, CoupledCondition
 from hierfl.language.expectation import SampleAverage, total
