@@ -14,6 +14,7 @@ Clients are asked for sums over their rows alone: gradient, Hessian, sum of psi 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -162,9 +163,10 @@ class Inference(Shown):
 
     def latex(self) -> str:
         """The table in LaTeX, for ``booktabs``."""
+        names = [re.sub(r"([_%&#$])", r"\\\1", name) for name in self.names]
         lines = [
-            rf"{_escaped(name)} & {b:.4g} & {se:.4g} & [{low:.4g}, {high:.4g}] & {z:.2f} & {_p_text(p)} \\"
-            for name, b, se, low, high, z, p in zip(self.names, *self._columns)
+            rf"{name} & {b:.4g} & {se:.4g} & [{low:.4g}, {high:.4g}] & {z:.2f} & {_p_text(p)} \\"
+            for name, b, se, low, high, z, p in zip(names, *self._columns)
         ]
         head = rf"& estimate & s.e. & {100 * self.level:g}\,\% interval & $z$ & $p$ \\"
         return "\n".join([r"\begin{tabular}{lrrrrr}", r"\toprule", head, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}"])
@@ -176,10 +178,8 @@ class Inference(Shown):
             middle, low, high = np.exp(middle), np.exp(low), np.exp(high)
         require_axes(ax)
         with house_style(style):
-            if ax is None:
-                figure, (axes,) = panels(1, 6.0, 1.0 + 0.32 * len(self.names), style)
-            else:
-                figure, axes = cast("Figure", ax.get_figure(root=True)), ax
+            new = panels(1, 6.0, 1.0 + 0.32 * len(self.names), style) if ax is None else (cast("Figure", ax.get_figure(root=True)), [ax])
+            figure, (axes,) = new
             places = np.arange(len(self.names))
             axes.errorbar(middle, places, xerr=[middle - low, high - middle], fmt="o", capsize=3, markersize=4)
             axes.axvline(1.0 if exponentiate else 0.0, color="0.5", linewidth=0.8)
@@ -283,9 +283,11 @@ class _Estimator:
                 f"federation or client scope."
             )
         y = problem.implicit.response(result.x)
-        parts = [y] if compiled.scope == "federation" or compiled.num_clients == 1 else _by_client(y, compiled.num_clients)
+        parts = [y]
+        if compiled.scope != "federation" and compiled.num_clients > 1:
+            each = range(compiled.num_clients)
+            parts = [{name: part[k] for name, part in y.items()} if isinstance(y, Mapping) else y[k] for k in each]
         point = np.stack([compiled.lower.flatten(part, "y") for part in parts])
-
         scope = level.scope if compiled.num_clients > 1 else "federation"
         return cls(compiled, compiled.lower, point, level.constraints, RowLoss.below(compiled), scope, x, None, of)
 
@@ -315,19 +317,19 @@ class _Estimator:
     def sums(self) -> RowSums:
         """Of every client, weighted as in the objective."""
         oracles = self.oracles
+
+        def of_clients(data: Data, points: Array, x: Array) -> Any:
+            return data.clients.one_by_one(lambda place: self.loss.sums(data.clients.party(place), points[place], x))
+
         if self.ask is None:
             points = jnp.asarray(np.broadcast_to(self.point, (self.size, self.layout.size)))
             # kept with the problem: another kind of error, or another point, is the same program
-            program = oracles.programs.keep(("inference", self.layout is oracles.lower), lambda: quick_jit(self._of_clients))
+            program = oracles.programs.keep(("inference", self.layout is oracles.lower), lambda: quick_jit(of_clients))
             found = program(oracles.data(), points, jnp.asarray(self.x))
         else:
             found = self.ask(self.point[0])
         weights = np.asarray(oracles.static_data.clients.weights) if self.scope == "federation" else np.ones(self.size)
         return RowSums(*(np.asarray(part) * np.reshape(weights**power, (-1, *(1,) * (part.ndim - 1))) for part, power in zip(found, POWERS)))
-
-    def _of_clients(self, data: Data, points: Array, x: Array) -> Any:
-        clients = data.clients
-        return clients.one_by_one(lambda place: self.loss.sums(clients.party(place), points[place], x))
 
     def told(self, sums: RowSums, kind: str, level: float, small_sample: bool, client: int | None) -> Inference:
         """The table, from the sums of all clients, or of the one that has a copy of its own."""
@@ -336,10 +338,11 @@ class _Estimator:
         estimate = self.point[0 if client is None else client]
         hessian = sums.hessian.sum(axis=0)
         whose = "" if client is None else f" of {self.oracles.declaration.client_called(client)}"
-        size = np.sqrt(np.abs(np.diag(hessian)))
-        scaled = hessian / np.where(size > 0, size, 1.0) / np.where(size > 0, size, 1.0)[:, None]  # units are no matter
-        values, vectors = np.linalg.eigh(scaled)
-        names, asked = self._entry_names(), self._entries_of()
+        unit = np.sqrt(np.abs(np.diag(hessian)))
+        unit = np.where(unit > 0, unit, 1.0)
+        values, vectors = np.linalg.eigh(hessian / unit / unit[:, None])  # units are no matter
+        names = self._entry_names()
+        asked = np.flatnonzero([self.only is None or v is self.only for v in self.layout.variables for _ in range(v.size)])
         told = values > SINGULAR
         p = int(told.sum())
         if values[0] < -SINGULAR or np.any(np.abs(vectors[np.ix_(asked, ~told)]) > ESTIMABLE):
@@ -350,9 +353,9 @@ class _Estimator:
                 f"maximum (separation, no events). Leave out a column that is constant or follows from others, or add a ridge penalty."
             )
         # of entries that no row tells of, such as a baseline's jump when nobody is at risk, nothing is said; the others are as without them
-        inverse = (vectors[:, told] / values[told]) @ vectors[:, told].T / np.where(size > 0, size, 1.0) / np.where(size > 0, size, 1.0)[:, None]
+        inverse = (vectors[:, told] / values[told]) @ vectors[:, told].T / unit / unit[:, None]
         if kind == "model":
-            covariance, notes = self._model(sums, inverse, counts, p, client)
+            covariance, notes = self._model(sums, inverse, counts, p, client, whose)
         elif kind == "clustered" and len(counts) < 2:
             raise SettingError(f"inference(kind='clustered'): a client's rows are one cluster, and there is one only{whose}: take kind='robust'.")
         else:
@@ -365,7 +368,13 @@ class _Estimator:
             covariance, notes = inverse @ score @ inverse, []
         rows_spread = np.sqrt(np.diag(inverse @ sums.outer.sum(axis=0) @ inverse))
         penalised = np.abs(sums.without).max() > 1e-12 * (1.0 + np.abs(sums.gradient).max())
-        off = self._ran_off(estimate, rows_spread, covariance if kind == "model" else self._information(sums, inverse, counts, client), penalised)
+        information = covariance
+        if kind != "model":  # the inverse information of a likelihood whose rows weigh what they weigh on average; of another loss nothing
+            weight = self._shares(sums, counts, client) @ counts / counts.sum() if self._is_likelihood else 0.0
+            information = weight * inverse
+        # what looks as if the likelihood had no maximum along it: without curvature, and with rows that pull even less
+        spread, large = np.sqrt(np.diag(information)), (np.abs(estimate) > RUN_OFF[1]) | (not penalised)
+        off = large & (np.abs(estimate) < RUN_OFF[0] * spread) & (rows_spread < RUN_OFF[0] * spread)
         self._require_estimate(sums, inverse, np.where(off, np.inf, np.maximum(np.sqrt(np.diag(covariance)), rows_spread)), whose, client)
         if kind != "model":  # whose rows pull no more where there is no maximum, which is no certainty
             covariance = np.where(off | off[:, None], np.nan, covariance)
@@ -388,12 +397,9 @@ class _Estimator:
         estimate, covariance = estimate[asked], covariance[np.ix_(asked, asked)]
         return Inference(names, estimate, 0.5 * (covariance + covariance.T), kind, level, rows, tuple(notes))
 
-    def _entries_of(self) -> np.ndarray:
-        """The places of the entries that were asked for: of one variable, or of all."""
-        ends = np.cumsum([0, *(v.size for v in self.layout.variables)])
-        return np.concatenate([np.arange(low, high) for v, low, high in zip(self.layout.variables, ends, ends[1:]) if self.only is None or v is self.only])
-
-    def _model(self, sums: RowSums, inverse: np.ndarray, counts: np.ndarray, p: int, client: int | None) -> tuple[np.ndarray, list[str]]:
+    def _model(
+        self, sums: RowSums, inverse: np.ndarray, counts: np.ndarray, p: int, client: int | None, whose: str
+    ) -> tuple[np.ndarray, list[str]]:
         """c phi H^-1; of the entries ``p`` are told apart."""
         if len(self._tables) > 1:
             raise SettingError("inference(kind='model'): the loss is of several tables, whose rows weigh differently: take kind='robust'.")
@@ -418,7 +424,6 @@ class _Estimator:
                 )
             freedom = int(rows) * residuals - p
             if freedom <= 0:
-                whose = "" if client is None else f" of {self.oracles.declaration.client_called(client)}"
                 raise SettingError(f"inference: {rows} rows{whose} are not enough for a dispersion beside {p} estimates: take kind='robust'.")
             dispersion = 2.0 * sums.loss.sum() / shares[0] / freedom
             return shares[0] * dispersion * inverse, [f"dispersion {dispersion:.6g}, from {freedom} degrees of freedom"]
@@ -435,17 +440,6 @@ class _Estimator:
         """Whether the loss looks like the negative logarithm of one whose rows have curvature of their own."""
         inner = [one.per_sample for one in self.loss.averages if not isinstance(one, RowAggregate)]
         return all(isinstance(one, Cox) for one in self.loss.averages) or any(isinstance(a, cp.logistic | cp.exp | HazardLoss) for one in inner for a in nodes_of(one))
-
-    def _information(self, sums: RowSums, inverse: np.ndarray, counts: np.ndarray, client: int | None) -> np.ndarray:
-        """The inverse information of a likelihood whose rows weigh what they weigh on average; of another loss nothing."""
-        return self._shares(sums, counts, client) @ counts / counts.sum() * inverse if self._is_likelihood else np.zeros_like(inverse)
-
-    @staticmethod
-    def _ran_off(estimate: np.ndarray, rows_spread: np.ndarray, information: np.ndarray, penalised: bool) -> np.ndarray:
-        """Which entries look as if the likelihood had no maximum along them: without curvature, and with rows that pull even less."""
-        spread = np.sqrt(np.diag(information))
-        large = (np.abs(estimate) > RUN_OFF[1]) | (not penalised)
-        return np.asarray(large & (np.abs(estimate) < RUN_OFF[0] * spread) & (rows_spread < RUN_OFF[0] * spread))
 
     def _require_estimate(self, sums: RowSums, inverse: np.ndarray, spread: np.ndarray, whose: str, client: int | None) -> None:
         """The point is where the gradient vanishes, to a small part of a standard error."""
@@ -525,16 +519,6 @@ def _residuals_of(loss: Any) -> int | None:
     if not (square or isinstance(loss, cp.quad_over_lin)) or not loss.args[0].is_affine() or loss.shape not in ((), (1,)):
         return None
     return int(loss.args[0].size)
-
-
-def _by_client(y: Any, clients: int) -> list[Any]:
-    if isinstance(y, Mapping):
-        return [{name: part[k] for name, part in y.items()} for k in range(clients)]
-    return [y[k] for k in range(clients)]
-
-
-def _escaped(name: str) -> str:
-    return "".join("\\" + c if c in "_%&#$" else c for c in name)
 
 
 def _p_text(p: float) -> str:

@@ -24,7 +24,7 @@ from hierfl.value_certificate import Certificate
 
 if TYPE_CHECKING:
     from hierfl.inspect.implicit.layer import ImplicitLayer
-    from hierfl.inspect.implicit.midpoints import Midpoints
+    from hierfl.inspect.implicit.smoothing import Midpoints
     from hierfl.inspect.implicit.stationarity import Stationarity
     from hierfl.inspect.implicit.torch_layer import TorchLayer
     from hierfl.inspect.pictures.slice import Slice
@@ -376,7 +376,7 @@ class ImplicitFunction(Shown):
         SettingError
             For a point outside X and arguments out of range.
         """
-        from hierfl.inspect.implicit.midpoints import midpoints_of
+        from hierfl.inspect.implicit.smoothing import midpoints_of
 
         return midpoints_of(self._moving("convexity", progress), center, radius, samples, seed, progress)
 

@@ -16,7 +16,7 @@ from cvxpy import constraints as cones
 
 from hierfl.atoms.formulas import Expr, Scalars
 from hierfl.errors import SymbolicError
-from hierfl.inspect.symbolic.branches import Region
+from hierfl.inspect.symbolic.branches import Region, polynomial
 from hierfl.language.printing.text import expression_text
 
 Translator = Any  # CVXPY expression -> Scalars
@@ -63,10 +63,8 @@ def answer_formula(
         entries = tuple(_clipped(h, g, y, feasible, region) for h, g, y in zip(slopes, offsets, unknowns))
     gaps = [high - low for y in unknowns for low in feasible.lower[y] for high in feasible.upper[y]]
     conditions = [sympy.expand(gap) for gap in [*gaps, *feasible.conditions]]
-    return AnswerFormula(
-        tuple(region.simplified(entry) for entry in entries),
-        tuple(dict.fromkeys(c for c in conditions if not region.nonnegative(c) and not _is_root(c))),
-    )
+    open_ = dict.fromkeys(c for c in conditions if not region.nonnegative(c) and not _is_root(c))
+    return AnswerFormula(tuple(map(region.simplified, entries)), tuple(open_))
 
 
 def _is_root(expr: Expr) -> bool:
@@ -85,7 +83,7 @@ def _diagonal(
     slopes, offsets = [], []
     for own, part in zip(unknowns, operator):
         met = [y for y in unknowns if part.has(y)] or [own]
-        affine = _polynomial(part, met)
+        affine = polynomial(part, met)
         if affine is None or affine.total_degree() > 1:
             raise SymbolicError(
                 f"the lower level is not quadratic in y (its derivative by {own} is {part}): the closed form needs an "
@@ -105,14 +103,6 @@ def _diagonal(
         slopes.append(slope)
         offsets.append(affine.coeff_monomial(1))
     return tuple(slopes), tuple(offsets)
-
-
-def _polynomial(expr: Expr, unknowns: Sequence[Expr]) -> Any:
-    """The expression as a polynomial in y; None if it is none."""
-    try:
-        return sympy.Poly(sympy.expand(expr), *unknowns)
-    except sympy.PolynomialError:
-        return None
 
 
 # The set
@@ -135,7 +125,7 @@ def _taken_apart(expr: Expr, unknowns: Sequence[Expr], region: Region) -> Iterat
         yield expr, None
         return
     stand_in = sympy.Dummy("part", real=True)
-    affine = _polynomial(expr.xreplace({node: stand_in}), [stand_in])
+    affine = polynomial(expr.xreplace({node: stand_in}), [stand_in])
     weight = affine.coeff_monomial(stand_in) if affine is not None and affine.total_degree() == 1 else sympy.S.Zero
     convex = region.positive(-weight if isinstance(node, sympy.Min) else weight)
     rest = affine.coeff_monomial(1) if convex else None
@@ -161,14 +151,18 @@ def _add_inequality(expr: Expr, unknowns: Sequence[Expr], region: Region, feasib
     if not used:
         feasible.conditions.append(-expr)
         return
-    polynomial = _polynomial(expr, used)
-    degree = polynomial.total_degree() if polynomial is not None else 3
+    poly = polynomial(expr, used)
+    degree = poly.total_degree() if poly is not None else 3
     if len(used) == 1 and degree == 1:
-        _add_bound(polynomial, used[0], region, feasible)
-    elif len(used) == 1 and degree == 2:
-        _add_interval(polynomial, used[0], region, feasible)
+        _add_bound(poly, used[0], region, feasible)
+    elif len(used) == 1 and degree == 2:  # a y^2 + b y + c <= 0
+        (y,), ball = used, _ball(poly, used, region)
+        radius = sympy.sqrt(sympy.factor(ball.radius_squared))
+        feasible.lower[y].append(ball.center[0] - radius)
+        feasible.upper[y].append(ball.center[0] + radius)
+        feasible.conditions.append(ball.radius_squared)
     elif degree == 2 and len(used) == len(unknowns):
-        feasible.balls.append(_ball(polynomial, used, region))
+        feasible.balls.append(_ball(poly, used, region))
     else:
         raise SymbolicError(
             f"the constraint {expr} <= 0 of the lower level joins {', '.join(map(str, used))}: the closed form needs bounds on "
@@ -186,24 +180,13 @@ def _add_bound(affine: Any, y: Expr, region: Region, feasible: Feasible) -> None
         raise SymbolicError(f"whether {affine.as_expr()} <= 0 bounds {y} from above or below changes with x.")
 
 
-def _add_interval(square: Any, y: Expr, region: Region, feasible: Feasible) -> None:
-    """``a y^2 + b y + c <= 0``."""
-    ball = _ball(square, [y], region)
-    radius = sympy.sqrt(sympy.factor(ball.radius_squared))
-    feasible.lower[y].append(ball.center[0] - radius)
-    feasible.upper[y].append(ball.center[0] + radius)
-    feasible.conditions.append(ball.radius_squared)
-
-
 def _ball(quadratic: Any, unknowns: Sequence[Expr], region: Region) -> Ball:
     """``a |y|^2 + b'y + c <= 0`` as a ball."""
     weight = quadratic.coeff_monomial(unknowns[0] ** 2)
     mixed = [a * b for place, a in enumerate(unknowns) for b in unknowns[place + 1 :]]
     same = all(sympy.simplify(quadratic.coeff_monomial(y**2) - weight) == 0 for y in unknowns)
     if not same or any(quadratic.coeff_monomial(pair) != 0 for pair in mixed) or not region.positive(weight):
-        raise SymbolicError(
-            f"the constraint {quadratic.as_expr()} <= 0 of the lower level is an ellipsoid, not a ball."
-        )
+        raise SymbolicError(f"the constraint {quadratic.as_expr()} <= 0 of the lower level is an ellipsoid, not a ball.")
     center = tuple(sympy.cancel(-quadratic.coeff_monomial(y) / (2 * weight)) for y in unknowns)
     return Ball(center, sympy.expand(sympy.Add(*(c**2 for c in center)) - quadratic.coeff_monomial(1) / weight))
 
@@ -231,9 +214,7 @@ def _on_ball(
     """The projection of the zero of F on a ball, where all curvatures are one."""
     bounded = any(feasible.lower[y] or feasible.upper[y] for y in unknowns)
     if len(feasible.balls) > 1 or bounded:
-        raise SymbolicError(
-            "the lower level has a ball beside other constraints: their intersection has no closed form."
-        )
+        raise SymbolicError("the lower level has a ball beside other constraints: their intersection has no closed form.")
     if slopes[0] == 0 or any(sympy.simplify(slope - slopes[0]) != 0 for slope in slopes):
         raise SymbolicError(
             f"the lower level has a ball and the curvatures {', '.join(map(str, slopes))}: the closed form needs one positive "
@@ -247,10 +228,8 @@ def _on_ball(
         return tuple(sympy.cancel(c + move) for c, move in zip(ball.center, moves))
     inside = distance <= ball.radius_squared
     shrink = sympy.sqrt(ball.radius_squared) / sympy.sqrt(distance)
-    return tuple(
-        sympy.Piecewise((sympy.cancel(c + move), inside), (c + move * shrink, True))
-        for c, move in zip(ball.center, moves)
-    )
+    cases = (((sympy.cancel(c + move), inside), (c + move * shrink, True)) for c, move in zip(ball.center, moves))
+    return tuple(sympy.Piecewise(*each) for each in cases)
 
 
 # Constraints as inequalities

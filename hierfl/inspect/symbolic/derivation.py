@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import cvxpy as cp
@@ -27,6 +28,7 @@ from hierfl.atoms.formulas import Expr, Scalars, as_array, exact, exact_array
 from hierfl.atoms.row import NoAnswerError
 from hierfl.atoms.table import row_of
 from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.layout import Layout
 from hierfl.compiler.oracles import public_response
 from hierfl.compiler.starting_points import on_upper_set
 from hierfl.errors import DeclarationError, DivergedError, HierflError, SettingError, SymbolicError
@@ -100,23 +102,20 @@ class SymbolicView:
         """
         point, step = self.decision.point(x, "x"), self.decision.point(direction, "direction")
         if not self.region.contains(point):
-            raise SettingError(
-                f"x={x} is outside the declared bounds or Y(x) is empty there: the formula need not hold."
-            )
+            raise SettingError(f"x={x} is outside the declared bounds or Y(x) is empty there: the formula need not hold.")
         return one_sided_derivatives(self.value, point, step)
 
     def latex(self) -> str:
         """y(x), f(x) and the kinks as LaTeX (an ``aligned`` display)."""
-        names = self.decision.latex
-        arguments = ", ".join(expression_latex(variable) for variable in self.x)
-        rows = [
-            rf"{expression_latex(y)}\left({arguments}\right) &= {sympy.latex(formula, symbol_names=names)}"
-            for y, formula in self.response.items()
-        ]
-        rows.append(rf"f\left({arguments}\right) &= {sympy.latex(self.value, symbol_names=names)}")
+        written = partial(sympy.latex, symbol_names=self.decision.latex)
+        arguments = ", ".join(map(expression_latex, self.x))
+        called = [(expression_latex(y), formula) for y, formula in self.response.items()]
+        rows = [rf"{name}\left({arguments}\right) &= {written(formula)}" for name, formula in (*called, ("f", self.value))]
         if self.domain != sympy.true:
-            rows.append(rf"\text{{where }} & {sympy.latex(self.domain, symbol_names=names)}")
-        rows += [rf"\text{{kink: }} & {_kink_latex(kink, names)}" for kink in self.kinks]
+            rows.append(rf"\text{{where }} & {written(self.domain)}")
+        for kink in self.kinks:
+            slopes = rf", \text{{ slopes }} {written(kink.left_slope)} \text{{ and }} {written(kink.right_slope)}"
+            rows.append(rf"\text{{kink: }} & {written(kink.condition)}{'' if kink.coordinate is None else slopes}")
         return "\\begin{aligned}\n" + " \\\\\n".join(rows) + "\n\\end{aligned}"
 
     def _repr_latex_(self) -> str:
@@ -139,44 +138,30 @@ class SymbolicView:
 class DecisionSymbols:
     """The scalars of x: one real symbol per entry, named as CVXPY indexes it."""
 
-    variables: tuple[cp.Variable, ...]
+    layout: Layout
     arrays: dict[int, Scalars]
-    compiled: CompiledProblem
 
     @classmethod
     def of(cls, compiled: CompiledProblem) -> DecisionSymbols:
-        variables = compiled.upper.variables
-        return cls(variables, {v.id: _symbols_of(v) for v in variables}, compiled)
+        return cls(compiled.upper, {v.id: _symbols_of(v) for v in compiled.upper.variables})
 
     @property
     def flat(self) -> list[Expr]:
-        return [symbol for variable in self.variables for symbol in self.arrays[variable.id].flat]
+        return [symbol for variable in self.layout.variables for symbol in self.arrays[variable.id].flat]
 
     @property
     def latex(self) -> dict[Expr, str]:
-        return {
-            symbol: expression_latex(variable[place] if variable.ndim else variable)
-            for variable in self.variables
-            for place, symbol in np.ndenumerate(self.arrays[variable.id])
-        }
+        places = [(v, place) for v in self.layout.variables for place in np.ndindex(*v.shape)]
+        return {self.arrays[v.id][place]: expression_latex(v[place] if v.ndim else v) for v, place in places}
 
     def point(self, value: Any, what: str) -> dict[Expr, Expr]:
-        flat = self.compiled.upper.flatten(value, what)
-        return dict(zip(self.flat, map(exact, flat)))
+        return dict(zip(self.flat, map(exact, self.layout.flatten(value, what))))
 
 
 def _symbols_of(variable: cp.Variable) -> Scalars:
     """One real symbol for each entry of a variable, named as CVXPY indexes it."""
     names = [expression_text(variable[place] if variable.ndim else variable) for place in np.ndindex(*variable.shape)]
     return as_array([sympy.Symbol(name, real=True) for name in names], tuple(variable.shape))
-
-
-def _kink_latex(kink: SymbolicKink, names: Mapping[Expr, str]) -> str:
-    where = sympy.latex(kink.condition, symbol_names=names)
-    if kink.coordinate is None:
-        return str(where)
-    left, right = (sympy.latex(slope, symbol_names=names) for slope in (kink.left_slope, kink.right_slope))
-    return rf"{where}, \text{{ slopes }} {left} \text{{ and }} {right}"
 
 
 CHECKS = 16  # points of X at which the formulas are compared with the numbers
@@ -209,10 +194,14 @@ def _verify(compiled: CompiledProblem, view: SymbolicView) -> None:
             evaluation = compiled.exact.at(point)
         except DivergedError:  # a point of X at which the objective is not defined
             continue
-        place = dict(zip(view.decision.flat, map(_digits, point)))
+        place = _all_digits(view, point)
         solution, pairs = evaluation.solution, [(view.value, compiled.sign * float(evaluation.value))]
         if view.response and solution is not None:
-            pairs += _pairs(view.response, public_response(compiled, solution.y))
+            numbers = public_response(compiled, solution.y)
+            for variable, formulas in view.response.items():
+                entries = sympy.flatten(formulas) if isinstance(formulas, sympy.NDimArray) else [formulas]
+                own = numbers[variable] if isinstance(numbers, Mapping) else numbers
+                pairs += zip(entries, map(float, np.ravel(own)))
         for formula, number in pairs:
             exact_value = complex(sympy.N(formula.xreplace(place), 20))
             if not abs(exact_value - number) <= _TOLERANCE * max(1.0, abs(number)):
@@ -226,9 +215,9 @@ def _verify(compiled: CompiledProblem, view: SymbolicView) -> None:
     raise SymbolicError(f"f has a value at only {checked} of {_TRIES} random points of X: too few to check a formula.")
 
 
-def _digits(value: float) -> Expr:
-    """The float's own value, all digits."""
-    return sympy.Rational(float(value))
+def _all_digits(view: SymbolicView, point: np.ndarray) -> dict[Expr, Expr]:
+    """The scalars of x as the floats' own values."""
+    return {symbol: sympy.Rational(float(value)) for symbol, value in zip(view.decision.flat, point)}
 
 
 def _points(compiled: CompiledProblem, view: SymbolicView) -> Iterator[np.ndarray]:
@@ -238,22 +227,8 @@ def _points(compiled: CompiledProblem, view: SymbolicView) -> Iterator[np.ndarra
     finite = [low.is_finite and high.is_finite for low, high in limits]
     low, high = (np.array([float(e[k]) if f else 3.0 * (2 * k - 1) for e, f in zip(limits, finite)]) for k in (0, 1))
     for point in on_upper_set(compiled, low + (high - low) * rng.random((_TRIES, low.size))):
-        place = dict(zip(view.decision.flat, map(_digits, point)))
-        if bool(view.domain.xreplace(place)):
+        if bool(view.domain.xreplace(_all_digits(view, point))):
             yield point
-
-
-def _pairs(response: Mapping[cp.Variable, Expr], numbers: Any) -> list[tuple[Expr, float]]:
-    by_variable = numbers if isinstance(numbers, Mapping) else {next(iter(response)): numbers}
-    return [
-        (formula, float(number))
-        for variable, formulas in response.items()
-        for formula, number in zip(_entries(formulas), np.ravel(by_variable[variable]))
-    ]
-
-
-def _entries(formulas: Expr) -> list[Expr]:
-    return list(sympy.flatten(formulas)) if isinstance(formulas, sympy.NDimArray) else [formulas]
 
 
 def translate(expression: Any, environment: Mapping[int, Scalars]) -> Scalars:
@@ -334,17 +309,8 @@ def symbolic(compiled: CompiledProblem) -> SymbolicView:
     region = replace(region, conditions=tuple(c for answer in answers for c in answer.conditions))
     value = _readable(region.simplified(whole), region)
     kinks, unknown = find_kinks(value, region)
-    view = SymbolicView(
-        x={v: _public(symbols.arrays[v.id]) for v in symbols.variables},
-        response=_response(declaration, answers),
-        value=value,
-        kinks=kinks,
-        unknown=unknown,
-        domain=region.domain,
-        verified=CHECKS,
-        decision=symbols,
-        region=region,
-    )
+    x = {v: _public(symbols.arrays[v.id]) for v in compiled.upper.variables}
+    view = SymbolicView(x, _response(declaration, answers), value, kinks, unknown, region.domain, CHECKS, symbols, region)
     _verify(compiled, view)
     return view
 
@@ -360,15 +326,12 @@ def _require_applicable(declaration: Declaration) -> None:
     if isinstance(level, Followers):
         raise SymbolicError("there are several lower levels in sequence: formulas are derived for one. Slices and gradients take them as they are.")
     if level is not None and level.scope == "sample":
-        raise SymbolicError(
-            "the lower level has a y for each sample: a formula needs one of the federation or the clients."
-        )
-    owners = _owners(declaration)
+        raise SymbolicError("the lower level has a y for each sample: a formula needs one of the federation or the clients.")
+    federation = declaration.federation
+    owners = federation.num_clients if level is not None and level.scope == "client" and federation else 1
     size = sum(v.size for v in roles.upper) + owners * sum(v.size for v in roles.lower)
     if size > SIZE_LIMIT:
-        raise SymbolicError(
-            f"x and y have {size} scalars; formulas of more than {SIZE_LIMIT} are not derived. Declare a smaller instance."
-        )
+        raise SymbolicError(f"x and y have {size} scalars; formulas of more than {SIZE_LIMIT} are not derived. Declare a smaller instance.")
 
 
 def _require_separable(value: Expr) -> None:
@@ -381,14 +344,9 @@ def _require_separable(value: Expr) -> None:
         )
 
 
-def _owners(declaration: Declaration) -> int:
-    level, federation = declaration.lower_level, declaration.federation
-    return federation.num_clients if level is not None and level.scope == "client" and federation else 1
-
-
 def _region(declaration: Declaration, symbols: DecisionSymbols) -> Region:
     bounds = {}
-    for variable in symbols.variables:
+    for variable in symbols.layout.variables:
         known = declaration.known_bounds[variable.id]
         for symbol, low, high in zip(symbols.arrays[variable.id].flat, known.lo.flat, known.hi.flat):
             bounds[symbol] = (exact(low), exact(high))
@@ -465,13 +423,8 @@ def _assigned(declaration: Declaration, answer: AnswerFormula) -> _Environment:
 
 def _response(declaration: Declaration, answers: list[AnswerFormula]) -> dict[cp.Variable, Expr]:
     owners = [_assigned(declaration, answer) for answer in answers]
-    if not owners:
-        return {}
-    each = len(owners) > 1
-    return {
-        variable: _public(np.stack([own[variable.id] for own in owners]) if each else owners[0][variable.id])
-        for variable in declaration.roles.lower
-    }
+    of_each = {v: [own[v.id] for own in owners] for v in (declaration.roles.lower if owners else ())}
+    return {v: _public(each[0] if len(each) == 1 else np.stack(each)) for v, each in of_each.items()}
 
 
 def _public(array: Scalars) -> Expr:

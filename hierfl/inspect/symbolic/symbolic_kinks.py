@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,16 +30,14 @@ from hierfl.inspect.symbolic.branches import (
     one_sided_derivatives,
     random_rational,
     real_roots,
-    resolved,
     roots_in,
     shortest,
-    sign_near_zero,
     sign_of_number,
+    signs_beside,
     switches,
 )
 
 _SYMBOLS_LIMIT, _CELLS_LIMIT, _EXPRESSIONS_LIMIT, _DEGREE_LIMIT = 3, 300, 60, 8
-_SHARE = Fraction(19, 47)  # of an interval: no centre of symmetry, where something may vanish by chance
 
 
 class TooManyCellsError(Exception):
@@ -68,7 +64,7 @@ def cell_points(expressions: Sequence[Expr], symbols: Sequence[Expr], region: Re
         roots = {root for e in own for root in _roots(e.subs(base), last)}
         low, high = region.limits(last)
         inside = sorted((r for r in roots if bool(low < r) and bool(r < high)), key=lambda r: sympy.N(r, 30))
-        points += [{**base, last: _between(a, b)} for a, b in pairwise([low, *inside, high])]
+        points += [{**base, last: number} for number in numbers_between(inside, low, high)]
         if len(points) > _CELLS_LIMIT:
             raise TooManyCellsError
     return points
@@ -92,12 +88,9 @@ def _polynomial(expr: Expr, symbol: Expr) -> Any:
 
 def _distinct(expressions: Sequence[Expr]) -> list[Expr]:
     """Their irreducible factors that are no numbers."""
-    factors: dict[Expr, None] = {}
-    for expr in expressions:
-        if expr.free_symbols:
-            if not expr.is_polynomial(*expr.free_symbols):
-                raise TooManyCellsError
-            factors |= dict.fromkeys(factor for factor, _ in sympy.factor_list(expr)[1])
+    if not all(expr.is_polynomial(*expr.free_symbols) for expr in expressions):
+        raise TooManyCellsError
+    factors = dict.fromkeys(factor for expr in expressions for factor in irreducible_factors(expr))
     if len(factors) > _EXPRESSIONS_LIMIT:
         raise TooManyCellsError
     return list(factors)
@@ -110,22 +103,6 @@ def _roots(expr: Expr, symbol: Expr) -> list[Expr]:
     if poly.degree() > _DEGREE_LIMIT:
         raise TooManyCellsError
     return list(sympy.real_roots(poly))
-
-
-def _between(low: Expr, high: Expr) -> Expr:
-    """A fraction of few digits between two numbers."""
-    if not low.is_finite and not high.is_finite:
-        return sympy.Rational(_SHARE.numerator, _SHARE.denominator)
-    start = low if low.is_finite else high - 1
-    width = _fraction(high - low) if low.is_finite and high.is_finite else Fraction(1)
-    inside = _fraction(start) + width * _SHARE
-    short = inside.limit_denominator(int(16 / width) + 16)
-    return sympy.Rational(short.numerator, short.denominator)
-
-
-def _fraction(value: Expr) -> Fraction:
-    number = sympy.Rational(sympy.N(value, 40))
-    return Fraction(int(number.p), int(number.q))
 
 
 _SAMPLES = 24  # points of a set on which a jump is looked for
@@ -177,16 +154,15 @@ def find_kinks(expr: Expr, region: Region) -> tuple[tuple[SymbolicKink, ...], tu
         kinks = _on_coordinate(expr, switch, region) if len(switch.free_symbols) == 1 else _on_set(expr, switch, region)
         by_condition |= dict(kinks)
     for base in roots_in(expr):
-        by_condition |= dict(
-            _where_vanishing(expr, base, region, [place for place, kink in by_condition.items() if kink])
-        )
+        known = [place for place, kink in by_condition.items() if kink]
+        by_condition |= dict(_where_vanishing(expr, base, region, known))
     unknown = sorted((place for place, kink in by_condition.items() if kink is None), key=str)
-    return tuple(sorted(filter(None, by_condition.values()), key=_order)), tuple(unknown)
 
+    def order(kink: SymbolicKink) -> Any:
+        where = float(kink.condition.rhs) if kink.coordinate else 0.0
+        return kink.coordinate is None, str(kink.coordinate), where, str(kink.condition)
 
-def _order(kink: SymbolicKink) -> Any:
-    where = float(kink.condition.rhs) if kink.coordinate else 0.0
-    return kink.coordinate is None, str(kink.coordinate), where, str(kink.condition)
+    return tuple(sorted(filter(None, by_condition.values()), key=order)), tuple(unknown)
 
 
 def pieces(expr: Expr, symbol: Expr, region: Region) -> Expr:
@@ -327,22 +303,10 @@ def _is_defined_around(region: Region, point: Point, direction: Point) -> bool:
         if not here.is_number:  # depends on coordinates that are not given
             continue
         sign = sign_of_number(here)
-        beside = _signs_beside(condition, point, direction) if sign == 0 else (sign,)
+        beside = signs_beside(condition, point, direction) if sign == 0 else (sign,)
         if any(sign is None or sign < 0 for sign in beside):
             return False
     return True
-
-
-def _signs_beside(expr: Expr, point: Point, direction: Point) -> tuple[int | None, int | None]:
-    """Signs of the expression at ``point + t direction`` for small t below and above 0; None where not found."""
-    t = sympy.Dummy("t", positive=True)
-
-    def sign(side: int) -> int | None:
-        line = {symbol: value + side * t * direction[symbol] for symbol, value in point.items()}
-        active = resolved(expr, lambda difference: sign_near_zero(difference.xreplace(line), t))
-        return sign_near_zero(active.xreplace(line), t)
-
-    return sign(-1), sign(1)
 
 
 def _jumps(expr: Expr, point: Point, direction: Point) -> bool:
