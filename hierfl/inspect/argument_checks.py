@@ -12,10 +12,7 @@ from hierfl.errors import SettingError
 
 
 def require_positive(name: str, value: Any) -> float:
-    """Require a finite number above 0.
-
-    Raises ``SettingError``, naming the argument.
-    """
+    """Require a finite number above 0; raises ``SettingError``, naming the argument."""
     if not is_number(value) or not 0 < value < np.inf:
         raise SettingError(f"{name}={value!r}: a finite number above 0.")
     return float(value)
@@ -44,9 +41,7 @@ def writable(path: Any, overwrite: bool = True) -> Path:
         raise SettingError(f"path={path!r}: the name of a file, such as 'run.html'.")
     target = Path(path)
     if target.is_dir():
-        raise SettingError(
-            f"path={str(path)!r} is a folder: give the name of a file in it, such as {str(target / 'run.html')!r}."
-        )
+        raise SettingError(f"path={str(path)!r} is a folder: give the name of a file in it, such as {str(target / 'run.html')!r}.")
     if not target.parent.is_dir():
         raise SettingError(f"path={str(path)!r}: there is no folder {str(target.parent)!r}; make it first.")
     if target.exists() and not overwrite:

@@ -204,10 +204,8 @@ class Inference(Shown):
         return "\n".join([*lines, f"{self.rows:,} rows, {self.kind} standard errors", *self.notes])
 
     def _card(self) -> Card:
-        rows = [
-            (name, f"{b:.5g} ({low:.5g} to {high:.5g}), p {_p_text(p)}")
-            for name, b, _, low, high, _, p in zip(self.names, *self._columns)
-        ]
+        entries = zip(self.names, self.estimate, self.low, self.high, self.p_value)
+        rows = [(name, f"{b:.5g} ({low:.5g} to {high:.5g}), p {_p_text(p)}") for name, b, low, high, p in entries]
         return Card(f"{100 * self.level:g} % intervals, {self.kind} standard errors, {self.rows:,} rows", rows, [("table", str(self))])
 
 
@@ -265,10 +263,8 @@ class _Estimator:
             raise SettingError(f"inference(of={of.name()!r}): it is no variable of the problem.")
         if not lower:
             if level is not None:
-                raise SettingError(
-                    f"inference(of={of.name() if of is not None else 'x'!r}): f(x) is a function of x through y(x), and x is no M-estimator of the rows. "
-                    f"Ask about y: of={level.variables[0].name()}."
-                )
+                why = "f(x) is a function of x through y(x), and x is no M-estimator of the rows"
+                raise SettingError(f"inference(of={of.name() if of is not None else 'x'!r}): {why}. Ask about y: of={level.variables[0].name()}.")
             if declaration.objective.server is not None:
                 raise SettingError("inference: the server's own term is no client's; put its rows into a client.")
 
@@ -278,10 +274,8 @@ class _Estimator:
             raise SettingError("inference(runtime=...): sites are asked about x, the variables of a problem without a lower level; leave it out.")
         assert level is not None
         if level.kind not in ("argmin", "argmax") or level.scope == "sample" or compiled.several:
-            raise SettingError(
-                f"inference: y is no M-estimator of clients' rows: a {type(level).__name__} of {level.scope} scope. It is about an ArgMin or ArgMax of "
-                f"federation or client scope."
-            )
+            what = f"y is no M-estimator of clients' rows: a {type(level).__name__} of {level.scope} scope"
+            raise SettingError(f"inference: {what}. It is about an ArgMin or ArgMax of federation or client scope.")
         y = problem.implicit.response(result.x)
         parts = [y]
         if compiled.scope != "federation" and compiled.num_clients > 1:
@@ -296,10 +290,7 @@ class _Estimator:
         return self.oracles.num_clients
 
     def require_regular(self) -> None:
-        """Rows, not laws; and a loss with a second derivative.
-
-        Raises ``SettingError`` or ``NoGradientError``, naming what is in the way.
-        """
+        """Rows, not laws; and a loss with a second derivative. Raises ``SettingError`` or ``NoGradientError``, naming what is in the way."""
         if not self.loss.averages:
             raise SettingError("inference: the level contains no E, total or aggregate of rows, so that nothing is estimated from data.")
         if any(table.weights is not None for table in self._tables):
@@ -409,10 +400,8 @@ class _Estimator:
             raise SettingError("inference(kind='model'): several losses are added with different factors: take kind='robust'.")
         shares = self._shares(sums, counts, client)
         if np.ptp(shares) > 1e-9 * shares.max():
-            raise SettingError(
-                "inference(kind='model'): rows of different clients weigh differently, and the loss is no log-likelihood of all rows. Take "
-                "Federation(weights='samples'), or kind='robust'."
-            )
+            uneven = "rows of different clients weigh differently, and the loss is no log-likelihood of all rows"
+            raise SettingError(f"inference(kind='model'): {uneven}. Take Federation(weights='samples'), or kind='robust'.")
         rows = counts.sum()
         inner = [one.per_sample for one in self.loss.averages if not isinstance(one, RowAggregate)]
         if inner and all(one.is_quadratic() and not any(isinstance(a, cp.huber) for a in nodes_of(one)) for one in inner):  # to CVXPY huber is
@@ -483,7 +472,7 @@ class _Estimator:
         federation, names = self.oracles.declaration.federation, []
         columns = federation.columns if federation else {}
         for variable in self.layout.variables:
-            known = next((of for of in (_columns_at(e, variable, columns) for e in [self.loss.expression]) if of), None)
+            known = _columns_at(self.loss.expression, variable, columns)
             if variable.ndim == 0:
                 names.append(variable.name())
             elif known is not None and variable.ndim == 1:
@@ -497,18 +486,13 @@ class _Estimator:
 
 def _columns_at(part: Any, variable: cp.Variable, columns: Mapping[Any, Any]) -> tuple[str, ...] | None:
     """The names of a sample's columns where the expression multiplies them by the variable."""
-    if isinstance(part, MulExpression):
-        sides = part.args
-        if any(side is variable for side in sides):
-            other = sides[0] if sides[1] is variable else sides[1]
-            if isinstance(other, Sample) and other in columns:
-                labels = columns[other][0]
-                if len(labels) > 1 and labels[1] is not None and len(labels[1]) == variable.shape[0]:
-                    return tuple(map(str, labels[1]))
-    for argument in getattr(part, "args", ()):
-        if (found_below := _columns_at(argument, variable, columns)) is not None:
-            return found_below
-    return None
+    if isinstance(part, MulExpression) and any(side is variable for side in part.args):
+        other = part.args[0] if part.args[1] is variable else part.args[1]
+        labels = columns[other][0] if isinstance(other, Sample) and other in columns else ()
+        if len(labels) > 1 and labels[1] is not None and len(labels[1]) == variable.shape[0]:
+            return tuple(map(str, labels[1]))
+    below = (_columns_at(argument, variable, columns) for argument in getattr(part, "args", ()))
+    return next((found for found in below if found is not None), None)
 
 
 def _residuals_of(loss: Any) -> int | None:

@@ -60,10 +60,7 @@ AROUND, NEAR = 16, 0.05  # directions that are looked along for one into X, and 
 
 
 def centre_of(compiled: CompiledProblem, center: Any) -> np.ndarray:
-    """The flat centre of a window: a point of X, a result's x, or the projection of 0 on X.
-
-    Raises ``SettingError`` for a point outside X.
-    """
+    """The flat centre of a window: a point of X, a result's x, or the projection of 0 on X; raises ``SettingError`` for a point outside X."""
     if center is None:
         return on_upper_set(compiled, np.zeros((1, compiled.upper.size)))[0]
     centre: np.ndarray = compiled.upper.flatten(center.x if isinstance(center, Result) else center, "center")
@@ -109,10 +106,7 @@ def principal_directions(path: np.ndarray, count: int) -> tuple[str, np.ndarray]
 
 
 def unit_vector(flat: np.ndarray) -> np.ndarray:
-    """Scale a vector to length 1, also where the square of a length would overflow or vanish.
-
-    Raises ``SettingError`` if it is zero.
-    """
+    """Scale a vector to length 1, also where the square of a length would overflow or vanish; raises ``SettingError`` if it is zero."""
     largest = float(np.max(np.abs(flat)))
     if largest == 0:
         raise SettingError("direction is zero: give a direction in the space of x.")
@@ -142,10 +136,7 @@ def require_window(radius: Any, points: Any) -> None:
 
 
 def require_inside(compiled: CompiledProblem, centre: np.ndarray) -> None:
-    """Require that the centre is in X.
-
-    Raises ``SettingError``, naming the distance.
-    """
+    """Require that the centre is in X; raises ``SettingError``, naming the distance."""
     away = float(np.linalg.norm(centre - on_upper_set(compiled, centre[None])[0]))
     if away > OUTSIDE * (1 + float(np.linalg.norm(centre))):
         raise SettingError(f"center is {away:.3g} outside X: give a point of X, such as its projection result.x.")

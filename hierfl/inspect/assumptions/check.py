@@ -15,17 +15,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from hierfl.analysis import theorems
 from hierfl.analysis.enclosure import enclose
 from hierfl.analysis.lipschitz import one_sample
-from hierfl.analysis.theorems import (
-    Constants,
-    Prescription,
-    prescribe_2s,
-    prescribe_bl,
-    prescribe_bl_corrected,
-    prescribe_hfl,
-    prescribe_nn,
-)
 from hierfl.analysis.variable_bounds import require_continuous
 from hierfl.atoms.intervals import Interval
 from hierfl.compiler.compiled_problem import CompiledProblem
@@ -85,20 +77,20 @@ def _bounded(study: Examination, name: str, value: float, assumption: str) -> Fi
     return Finding(name, "unknown", "no bound on the declared sets", assumption, advice=study.unbounded)
 
 
-def _prescribed(kind: str, c: Constants, epsilon: float, given: float | None) -> tuple[Prescription | None, Prescription]:
+def _prescribed(kind: str, c: theorems.Constants, epsilon: float, given: float | None) -> tuple[theorems.Prescription | None, theorems.Prescription]:
     """(what the theorem prescribes with its gaps closed, what it prescribes as printed), for ``given`` local steps if they are.
 
     With its gaps closed [2S] Theorem 1 covers one local step a round alone: None for more.
     """
     if kind == "bl":
-        return prescribe_bl_corrected(c, epsilon) if given in (None, 1) else None, prescribe_bl(c, epsilon, given)
+        return theorems.prescribe_bl_corrected(c, epsilon) if given in (None, 1) else None, theorems.prescribe_bl(c, epsilon, given)
     if kind == "hfl":
-        return prescribe_hfl(c, epsilon, corrected=True), prescribe_hfl(c, epsilon, corrected=False)
-    prescribe = prescribe_nn if kind == "nn" else prescribe_2s
+        return theorems.prescribe_hfl(c, epsilon, corrected=True), theorems.prescribe_hfl(c, epsilon, corrected=False)
+    prescribe = theorems.prescribe_nn if kind == "nn" else theorems.prescribe_2s
     return prescribe(c, epsilon, True, given), prescribe(c, epsilon, False, given)
 
 
-def _theorem_constants(study: Examination, constants: Mapping[str, Constant]) -> Constants:
+def _theorem_constants(study: Examination, constants: Mapping[str, Constant]) -> theorems.Constants:
     """Gather the theorems' constants; f's range on X comes from intervals, or from its Lipschitz constant and the size of X."""
 
     def get(name: str, otherwise: float = 0.0) -> float:
@@ -112,7 +104,7 @@ def _theorem_constants(study: Examination, constants: Mapping[str, Constant]) ->
     low, high = _range_of_f(study)
     swing = min(high - low, times(whole, _width(study)))
     margin = whole * study.smoothing
-    return Constants(
+    return theorems.Constants(
         n=study.compiled.upper.size,
         m=study.compiled.num_clients,
         smoothing=study.smoothing,
@@ -210,29 +202,30 @@ GAPS = {
 
 
 def _form_of_declaration(study: Examination) -> tuple[Finding, ...]:
-    problem = study.compiled.declaration
-    weights = study.holders.data.clients.weights
-    equal = bool(np.allclose(weights, 1.0 / len(weights), rtol=1e-12))
-    findings = [Finding("uniform weights", "proved" if equal else "not covered", "the papers' weights are 1/m")]
+    problem, weights, level = study.compiled.declaration, study.holders.data.clients.weights, study.level
+    findings: list[Finding] = []
+
+    def told(name: str, covered: bool, reason: str, otherwise: str, assumption: str = "") -> None:
+        findings.append(Finding(name, "proved" if covered else "not covered", reason if covered else otherwise, assumption))
+
+    ours = "the papers' weights are 1/m"
+    told("uniform weights", bool(np.allclose(weights, 1.0 / len(weights), rtol=1e-12)), ours, ours)
     if problem.coupled:
         texts = ", ".join(one.text for one in problem.coupled)
-        reason = f"no theorem has conditions on y(x), as {texts}: runs descend on f + penalty * violation, which is another f"
-        findings.append(Finding("constraints on x alone", "not covered", reason))
-    if study.level is not None and study.problem_class != "2s":
-        argmin = study.level.kind != "equilibrium"
-        reason = "the theorem is about minimisers" + ("" if argmin else "; for an equilibrium of this scope none is stated")
-        findings.append(Finding("lower level is an argmin", "proved" if argmin else "not covered", reason))
+        other = f"no theorem has conditions on y(x), as {texts}: runs descend on f + penalty * violation, which is another f"
+        told("constraints on x alone", False, "", other)
+    if level is not None and study.problem_class != "2s":
+        about = "the theorem is about minimisers"
+        told("lower level is an argmin", level.kind != "equilibrium", about, f"{about}; for an equilibrium of this scope none is stated")
     if study.problem_class == "hfl":
-        free = not study.compiled.upper_set.blocks and study.compiled.private_set is None
-        reason = "as in [HFL] (1)" if free else "[HFL] (1) has no constraints on x: a projected server step is not covered"
-        findings.append(Finding("x unconstrained", "proved" if free else "not covered", reason, "[HFL] (1)"))
+        free, projected = not study.compiled.upper_set.blocks and study.compiled.private_set is None, "a projected server step is not covered"
+        told("x unconstrained", free, "as in [HFL] (1)", f"[HFL] (1) has no constraints on x: {projected}", "[HFL] (1)")
     else:
         absent = problem.objective.server is None
-        reason = "the class has no server term" if absent else "the papers' class has no server term, this problem has one"
-        findings.append(Finding("no server term", "proved" if absent else "not covered", reason))
-    if study.level is not None and study.level.prices:
-        named = ", ".join(price.name() for price in study.level.prices)
-        findings.append(Finding("no prices", "not covered", f"{named}: the papers' f has no multipliers of the lower level in it"))
+        told("no server term", absent, "the class has no server term", "the papers' class has no server term, this problem has one")
+    if level is not None and level.prices:
+        named = ", ".join(price.name() for price in level.prices)
+        told("no prices", False, "", f"{named}: the papers' f has no multipliers of the lower level in it")
     return tuple(findings)
 
 

@@ -1,8 +1,5 @@
 """Lipschitz constants of f, of the lower level's gradient, of y(x) and of the implicit function, on the declared sets.
 
-They rest on bounds of gradients, of their spread over a party's samples, and of how the lower level's gradient moves with x. Of the
-response y(x) also whether it is unique and differentiable.
-
 How far y(x) moves where Y(x) = {y : A y <= b + C x} has normals that stay and sides that move: at every x some independent rows S hold with
 equality at y(x) and carry all multipliers, so that y(x) = y_S(x), the solution over the affine set A_S y = b_S + C_S x alone. There are
 finitely many S and y(x) is continuous: the largest Lipschitz constant of a y_S is one of y(x) (Robinson, 1979, for quadratic programs). That
@@ -53,11 +50,7 @@ class NoShiftError(Exception):
 
 
 def _side_shift(study: Examination) -> float | None:
-    """The largest |A_S^+ C_S| over the owners and the independent sets of rows; None where rows do not move like this.
-
-    Raises ``NoShiftError`` where a law stands behind the rows, of which points are known only, or there are too many
-    sets of rows.
-    """
+    """The largest |A_S^+ C_S| over the owners and the independent sets of rows; None where rows do not move like this. Raises ``NoShiftError``."""
     level, constraints = study.below, study.lower_constraints
     if not all(map(_affine, constraints)):
         return None
@@ -100,10 +93,8 @@ def _largest_shift(normals: np.ndarray, sides: np.ndarray, equations: int) -> fl
     count = sum(comb(len(kept), k) for k in range(free + 1))
     if count > SUBSETS:
         many = f"{count:.2g}" if count < 1e300 else f"10^{len(str(count)) - 1}"
-        raise NoShiftError(
-            f"the sides of Y(x) move, for which the constant is that of {many} sets of {len(kept)} rows, more than the "
-            f"{SUBSETS:,} that are looked at"
-        )
+        sets = f"{many} sets of {len(kept)} rows, more than the {SUBSETS:,} that are looked at"
+        raise NoShiftError(f"the sides of Y(x) move, for which the constant is that of {sets}")
     worst = 0.0
     for more in range(free + 1):
         chosen = combinations(kept, more)

@@ -330,11 +330,13 @@ def _search_monotonicity(study: Examination, name: str, known: LowerSpectra, ass
     for base in _bases(study):
         points += 1
         for other in _along(study, base):
-            ratio = study.lower.monotonicity(base.x, other, base.y, base.owner)
+            step = other - base.y
+            change = study.lower.operator(base.x, other, base.owner) - study.lower.operator(base.x, base.y, base.owner)
+            ratio = float(change @ step / (step @ step))
             if not np.isfinite(ratio):
                 continue
             worst = min(worst, ratio)
-            if _shows_none(study, base, other - base.y, ratio):
+            if _shows_none(study, base, step, ratio):
                 return _violation(study, name, assumption, base, other, ratio)
     reason = "; ".join(known.notes) or "no positive bound follows from the tree"
     if not np.isfinite(worst):
@@ -386,15 +388,9 @@ def _shows_none(study: Examination, base: _Base, step: np.ndarray, ratio: float)
 
 
 def _violation(study: Examination, name: str, assumption: str, base: _Base, other: np.ndarray, ratio: float) -> Finding:
-    compiled, level = study.compiled, study.below
-    witness = {
-        "client": base.label,
-        "x": compiled.upper.unflatten(base.x),
-        "y1": compiled.lower.unflatten(base.y),
-        "y2": compiled.lower.unflatten(other),
-        "direction": compiled.lower.unflatten((other - base.y) / np.linalg.norm(other - base.y)),
-        "ratio": ratio,
-    }
+    level, shaped = study.below, study.compiled.lower.unflatten
+    witness: dict[str, Any] = {"client": base.label, "x": study.compiled.upper.unflatten(base.x), "y1": shaped(base.y)}
+    witness |= {"y2": shaped(other), "direction": shaped((other - base.y) / np.linalg.norm(other - base.y)), "ratio": ratio}
     if level.kind != "equilibrium":
         wanted = "convex" if level.sign > 0 else "concave"
         what = f"not {wanted}" if ratio < -1e-9 else f"{wanted} but not strongly {wanted}"
@@ -473,11 +469,10 @@ def _symmetry(study: Examination) -> Finding:
     if study.compiled.lower.size > JACOBIAN_LIMIT:
         return Finding("F is a gradient", "unknown", "the Jacobian is too large to form")
     level = study.below
+    ids = {v.id for v in level.variables}
     hoisted = hoist(level.expressions, level.variables, study.compiled.declaration.known_bounds).expressions
-    fixed = all(e.is_affine() for e in hoisted) and not any(
-        moves_slopes(e, {v.id for v in level.variables}) for e in level.expressions
-    )
-    used = {leaf for e in level.expressions for leaf in _slope_parameters(e, {v.id for v in level.variables})}
+    fixed = all(e.is_affine() for e in hoisted) and not any(moves_slopes(e, ids) for e in level.expressions)
+    used = {leaf for e in level.expressions for leaf in _slope_parameters(e, ids)}
     different = {_slope_key(study, owner[0][1], used): (label, owner) for label, owner in reversed(study.owners)}
     worst, points = 0.0, 0
     for label, owner in list(different.values())[:POINTS]:
@@ -487,8 +482,7 @@ def _symmetry(study: Examination) -> Finding:
             gap = float(np.abs(matrix - matrix.T).max() / max(1e-300, np.abs(matrix).max()))
             worst, points = max(worst, gap), points + 1
             if gap > 1e-9:
-                unflatten = study.compiled.lower.unflatten
-                witness = {"client": label, "x": study.compiled.upper.unflatten(x), "y": unflatten(y)}
+                witness = {"client": label, "x": study.compiled.upper.unflatten(x), "y": study.compiled.lower.unflatten(y)}
                 reason = "its Jacobian is not symmetric at a point, so that no objective has it: nothing asks for one"
                 return Finding("F is no gradient", "proved", reason, witness=witness, points=points, worst=gap)
     if fixed and len(different) <= POINTS:

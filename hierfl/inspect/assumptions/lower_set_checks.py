@@ -53,7 +53,6 @@ def is_infeasible(study: Examination, x: np.ndarray, owner: Weighted) -> bool:
     return status_of(cp.Problem(cp.Minimize(0), constraints)) in (cp.INFEASIBLE, cp.INFEASIBLE_INACCURATE)
 
 
-GAP_TOLERANCE = 0.0  # gaps allow for rounding themselves
 OWNERS = 12
 _ASCENTS, _STEPS = 4, 30
 
@@ -67,20 +66,18 @@ def search_empty_set(study: Examination, name: str, assumption: str) -> Finding:
     for label, owner in owners:
         worst += [(study.lower.gap(x, owner), x, label, owner) for x in points]
     worst.sort(key=lambda entry: -entry[0])
-    tried = len(worst)
-    doubtful = False
-    for gap, x, label, owner in worst[:_ASCENTS]:
-        if gap <= GAP_TOLERANCE and exact:
+    tried, doubtful = len(worst), False
+    for gap, x, label, owner in worst[:_ASCENTS]:  # gaps allow for rounding themselves
+        if gap <= 0 and exact:
             gap, x, steps = _ascend(study, x, owner)
             tried += steps
-        if gap > GAP_TOLERANCE and is_infeasible(study, x, owner):
+        if gap > 0 and is_infeasible(study, x, owner):
             return empty_set_finding(study, x, label, assumption)
-        doubtful = doubtful or gap > GAP_TOLERANCE
+        doubtful = doubtful or gap > 0
+    seen = tried, worst[0][0]
     if doubtful:
-        reason = "at a point of X the projection misses Y(x), but CVXPY does not find Y(x) empty there"
-        return Finding(name, "unknown", reason, assumption, tried, worst[0][0])
-    reason = "a point of Y(x) was found at every point of X that was tried"
-    return Finding(name, "sampled", reason, assumption, tried, worst[0][0])
+        return Finding(name, "unknown", "at a point of X the projection misses Y(x), but CVXPY does not find Y(x) empty there", assumption, *seen)
+    return Finding(name, "sampled", "a point of Y(x) was found at every point of X that was tried", assumption, *seen)
 
 
 def _ascend(study: Examination, x: np.ndarray, owner: Weighted) -> tuple[float, np.ndarray, int]:
@@ -92,7 +89,7 @@ def _ascend(study: Examination, x: np.ndarray, owner: Weighted) -> tuple[float, 
     while used < _STEPS:
         used += 1
         direction = np.asarray(slope(jnp.asarray(x), own))
-        if not np.isfinite(direction).all() or not direction.any() or best > GAP_TOLERANCE:
+        if not np.isfinite(direction).all() or not direction.any() or best > 0:
             break
         other = study.project_x(x + step * direction / np.linalg.norm(direction))
         value = float(gap(jnp.asarray(other), own))
@@ -168,7 +165,7 @@ def _nonempty(study: Examination, assumption: str) -> Finding:
         return Finding(name, "proved", "y is unconstrained", assumption)
     x = study.x_points[0]
     here = [(label, owner, study.lower.gap(x, owner)) for label, owner in study.set_owners]
-    empty = next(((label, owner) for label, owner, gap in here if gap > GAP_TOLERANCE), None)
+    empty = next(((label, owner) for label, owner, gap in here if gap > 0), None)
     if empty is not None and is_infeasible(study, x, empty[1]):
         return empty_set_finding(study, x, empty[0], assumption)
     below, above = ({v.id for v in layout.variables} for layout in (compiled.lower, compiled.upper))
@@ -285,14 +282,8 @@ def _attained(study: Examination, mu: float, name: str) -> Finding:
             points += 1
             if escape is not None:
                 start, direction, slope = escape
-                lower = study.compiled.lower
-                witness = {
-                    "client": label,
-                    "x": study.compiled.upper.unflatten(x),
-                    "y": lower.unflatten(start),
-                    "direction": lower.unflatten(direction),
-                    "slope": slope,
-                }
+                shaped = study.compiled.lower.unflatten
+                witness = {"client": label, "x": study.compiled.upper.unflatten(x), "y": shaped(start), "direction": shaped(direction), "slope": slope}
                 reason = f"the linear objective falls without end: its slope along a direction that never leaves Y(x) is {slope:.6g}"
                 return Finding(name, "violated", reason, witness=witness)
     return Finding(name, "sampled", "no direction of descent that stays in Y(x)", points=points)

@@ -44,10 +44,7 @@ MORE = 6  # ways, where what is beside the point is not what the point is said t
 
 @double_precision
 def gradient_beside(problem: CompiledProblem, x: np.ndarray) -> np.ndarray:
-    """The gradient of f at x, oriented for minimisation.
-
-    Raises ``NoGradientError`` where f has none; other errors as for ``ExactLower.at``.
-    """
+    """The gradient of f at x, oriented for minimisation; ``NoGradientError`` where f has none, other errors as for ``ExactLower.at``."""
     evaluation, gradient = evaluated_with_gradient(problem, x)
     require_gradient(problem, x, evaluation, gradient)
     if _may_have_unseen_kinks(problem) and _is_near_kinks(problem, x, evaluation):
@@ -59,16 +56,11 @@ def gradient_beside(problem: CompiledProblem, x: np.ndarray) -> np.ndarray:
 
 
 def _may_have_unseen_kinks(problem: CompiledProblem) -> bool:
-    """Whether f may have kinks other than those of y(x) that the method for it tells.
-
-    Nothing is looked for where y is iterated to: it is known to the tolerance.
-    """
+    """Whether f may have kinks other than those of y(x) that the method for it tells, and y is not iterated to: it is known to the tolerance then."""
     method = problem.exact.method
     if method is not None and method.iterative:
         return False
-    return problem.programs.keep(
-        ("unseen kinks", problem.parameter_values), lambda: _has_kinks(problem, _tells(problem))
-    )
+    return problem.programs.keep(("unseen kinks", problem.parameter_values), lambda: _has_kinks(problem, _tells(problem)))
 
 
 def _tells(problem: CompiledProblem) -> bool:

@@ -8,6 +8,7 @@ All that is said of x then holds of parameters: how y moves, where it has kinks,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -33,6 +34,7 @@ from hierfl.compiler.lower_level.certificate import Evaluation
 from hierfl.compiler.lower_level.diagnosis import place, require_gradient, require_solved
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, generic_ways, level_solver
 from hierfl.compiler.lower_level.owner import Owner
+from hierfl.compiler.oracles import by_owner
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.programs.convex_program import ALIKE, SEVERAL, TWISTED
 from hierfl.compiler.starting_points import AS_GIVEN, project_on_all, require_in_upper_set
@@ -68,10 +70,8 @@ def raised(declaration: Declaration, parameters: Sequence[cp.Parameter]) -> tupl
     _require_parameters(declaration, parameters)
     if level is None or isinstance(level, (Followers, Nash)) or level.prices:
         kind = "no lower level" if level is None else "prices" if level.prices else "a game" if isinstance(level, Nash) else "several lower levels"
-        raise IncompatibleSolverError(
-            f"a layer is made of one hf.ArgMin, hf.ArgMax or hf.Equilibrium without prices; here there is {kind}. Where only x moves, "
-            f"implicit(x) and implicit.gradient(x) answer."
-        )
+        made_of = "a layer is made of one hf.ArgMin, hf.ArgMax or hf.Equilibrium without prices"
+        raise IncompatibleSolverError(f"{made_of}; here there is {kind}. Where only x moves, implicit(x) and implicit.gradient(x) answer.")
     own = ClientParameter(len(clients), name="place among the clients", nonneg=True)
     variables = tuple(_variable(parameter, len(clients)) for parameter in parameters)
     meant = {p: _read(p, variable, own) for p, variable in zip(parameters, variables)}
@@ -99,10 +99,8 @@ def _require_parameters(declaration: Declaration, parameters: Sequence[Any]) -> 
     known = [*roles.parameters, *roles.client_parameters]
     for parameter in parameters:
         if isinstance(parameter, Sample):
-            raise SettingError(
-                f"{parameter.name()!r} is a Sample: rows of data are no inputs of a layer. A cp.Parameter or a hf.ClientParameter with a row for "
-                f"each of them is."
-            )
+            instead = "A cp.Parameter or a hf.ClientParameter with a row for each of them is"
+            raise SettingError(f"{parameter.name()!r} is a Sample: rows of data are no inputs of a layer. {instead}.")
         if not any(parameter is one for one in known):
             names = ", ".join(one.name() for one in known) or "none"
             given = parameter.name() if isinstance(parameter, Leaf) else parameter
@@ -114,12 +112,11 @@ def _require_parameters(declaration: Declaration, parameters: Sequence[Any]) -> 
 def _variable(parameter: cp.Parameter, clients: int) -> cp.Variable:
     """What is decided in its place."""
     attributes = {name: value for name, value in leaf_attributes(parameter).items() if value is not None}
-    if not isinstance(parameter, ClientParameter):
-        return cp.Variable(parameter.shape, name=parameter.name(), **attributes)
-    other = [name for name in attributes if name not in SIGNS]
-    if other:
-        raise IncompatibleSolverError(f"{parameter.name()!r} is declared {other[0]}, which rows of a layer's input cannot be: give it as a cp.Parameter.")
-    shape = (clients, parameter.size) if parameter.ndim else (clients,)
+    shape, other = parameter.shape, [name for name in attributes if name not in SIGNS]
+    if isinstance(parameter, ClientParameter):
+        if other:
+            raise IncompatibleSolverError(f"{parameter.name()!r} is declared {other[0]}, which rows of a layer's input cannot be: give it as a cp.Parameter.")
+        shape = (clients, parameter.size) if parameter.ndim else (clients,)
     return cp.Variable(shape, name=parameter.name(), **attributes)
 
 
@@ -426,33 +423,23 @@ class ImplicitLayer:
     def _flat(self, x: Any, theta: Any) -> Array:
         """(x, theta) as the raised problem has it."""
         parts = {**_by_variable(self.decided, x, "x"), **_by_variable(self.given, theta, "theta")}
-        return self._joined([parts[v.id] for v in self.problem.upper.variables])
-
-    @cached_property
-    def _joined(self) -> Any:
-        """Arrays as one, compiled once."""
-
-        def joined(parts: list[Array]) -> Array:
-            dtype = jnp.result_type(*parts, float)
-            return jnp.concatenate([jnp.ravel(part).astype(dtype) for part in parts])
-
-        return jax.jit(joined)
+        return _joined([parts[v.id] for v in self.problem.upper.variables])
 
     def _as_declared(self, answers: Float[Array, "owners size"]) -> Any:
         """The owners' y in the shapes of results, by name where there are several variables."""
-        problem = self.problem
-        if problem.scope == "federation" or (problem.scope == "client" and problem.num_clients == 1):
-            return self._named(answers[0])
-        if problem.scope == "client":
-            return self._named(answers)
-        clients = problem.static_data.clients
-        starts = np.asarray(clients.tables[problem.row_table(clients)].offsets)
-        return [self._named(piece) for piece in jnp.split(answers, starts[1:])]
+        parts = by_owner(self.problem, answers)
+        return [self._named(part) for part in parts] if isinstance(parts, list) else self._named(parts)
 
     def _named(self, flat: Array) -> Any:
         pieces = self.problem.lower.split(flat)
         named = {v.name(): pieces[v.id] for v in self.problem.lower.variables}
         return next(iter(named.values())) if len(named) == 1 else named
+
+
+@jax.jit
+def _joined(parts: list[Array]) -> Array:
+    """Arrays as one."""
+    return jnp.concatenate([jnp.ravel(part).astype(jnp.result_type(*parts, float)) for part in parts])
 
 
 def _finite(flat: Array) -> Array:
@@ -490,12 +477,10 @@ def _by_variable(variables: Shapes, value: Any, what: str) -> dict[int, Array]:
         arrays = [value]
     found = {}
     for (variable, shape), given in zip(variables.items(), arrays):
-        try:
+        array = None
+        with suppress(TypeError, ValueError):
             array = jnp.asarray(given)
-            is_real = not jnp.iscomplexobj(array)
-        except (TypeError, ValueError):
-            is_real = False
-        if not is_real:
+        if array is None or jnp.iscomplexobj(array):
             raise DataError(f"{what} for {variable.name()!r} is {given!r}; expected real numbers.")
         if array.shape != shape:
             raise DataError(f"{what} for {variable.name()!r} has shape {array.shape}; expected {shape}. A batch goes through jax.vmap, or has one more first axis in PyTorch.")

@@ -85,8 +85,11 @@ class Points:
         exact = self.compiled.exact
         if exact.method is None or exact.with_bounds is exact:
             return sampled.error_bound
-        (bounds,) = self._pieces("error bounds", self._error_bound, points)
-        return bounds
+
+        def bound(x: Array, data: Data, tolerance: Array) -> tuple[Array]:
+            return (jnp.max(exact.with_bounds.solve_all(x, data, None, tolerance)[0].error_bound),)
+
+        return self._pieces("error bounds", bound, points)[0]
 
     def switch_values(self, points: np.ndarray, sampled: Sampled | None = None) -> np.ndarray:
         """Evaluate all switches at points (k, n), which may have been evaluated: (k, switches), NaN where f has no value."""
@@ -109,10 +112,10 @@ class Points:
             return (jnp.where(reason == 0, function(x, answers, data), jnp.nan),)
 
         if self.compiled.exact.method is None or self._answer_size > KEPT_LIMIT:
-            (values,) = self._pieces((name, "found again"), again, points)
+            (values,) = self._pieces(f"{name} found again", again, points)
             return values
         sampled = self.values(points) if sampled is None else sampled
-        (values,) = self._pieces((name, "of answers"), lambda x, y, data, _: (function(x, y, data),), points, sampled.answers)
+        (values,) = self._pieces(f"{name} of answers", lambda x, y, data, _: (function(x, y, data),), points, sampled.answers)
         return np.where((sampled.reason == 0)[:, None], values, np.nan)
 
     def slopes(self, points: np.ndarray, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -211,10 +214,6 @@ class Points:
             return self.compiled.sign * (server + data.clients.weights @ clients)
 
         return jax.jvp(value, (x, answers), (way, rates))
-
-    def _error_bound(self, x: Array, data: Data, tolerance: Array) -> tuple[Array]:
-        solution, _ = self.compiled.exact.with_bounds.solve_all(x, data, None, tolerance)
-        return (jnp.max(solution.error_bound),)
 
     def _violations(self, x: Array, answers: Array | None, data: Data) -> Array:
         """What each condition is violated by at its worst, in 1 + its sides."""

@@ -148,11 +148,9 @@ def spread_out(points: np.ndarray, values: np.ndarray, count: int) -> list[np.nd
     order = np.argsort(values, kind="stable")
     width = np.linalg.norm(np.ptp(points, axis=0))
     chosen: list[np.ndarray] = []
-    for place in order[np.isfinite(values[order])]:
-        if all(np.linalg.norm(points[place] - other) > 0.1 * width for other in chosen):
-            chosen.append(points[place])
-        if len(chosen) == count:
-            break
+    for point in points[order[np.isfinite(values[order])]]:
+        if len(chosen) < count and all(np.linalg.norm(point - other) > 0.1 * width for other in chosen):
+            chosen.append(point)
     return chosen
 
 
@@ -266,9 +264,9 @@ def convex_reference(compiled: CompiledProblem, gap: float) -> Reference | None:
     left = (value - optimum.bound) / max(1.0, abs(value))
     if left > gap:
         return None
+    how = "by the multipliers of one convex program, which f and X are; they meet its conditions to rounding"
     known = {"bound": compiled.sign * optimum.bound, "gap": left, "status": PROVED, "evaluations": 1}
     known |= {"local_minima": (compiled.sign * value,), "points": (compiled.upper.unflatten(optimum.x),)}
-    how = "by the multipliers of one convex program, which f and X are; they meet its conditions to rounding"
     return Reference.at(compiled, optimum.x, evaluation, how, **known)
 
 
@@ -281,8 +279,7 @@ def _searched(compiled: CompiledProblem, restarts: int, seed: int, x0: Any, prog
         return proved
     if size > SIZE_LIMIT:
         raise SettingError(f"reference() is for small problems: x has {size} scalars, at most {SIZE_LIMIT} are treated.")
-    search = LocalSearch(compiled)
-    given = [] if x0 is None else [compiled.upper.flatten(x0, "x0")]
+    search, given = LocalSearch(compiled), [] if x0 is None else [compiled.upper.flatten(x0, "x0")]
     candidates, how = candidates_on(compiled, seed, given)
     with RunProgress(2 + restarts, "reference", progress, "searches") as bar:
         values = search.values(candidates)
@@ -291,14 +288,11 @@ def _searched(compiled: CompiledProblem, restarts: int, seed: int, x0: Any, prog
         starts += [point for point in given if np.isfinite(search.values(point[None])[0])]
         ends = _ends(search, starts, restarts, bar)
     if not np.isfinite(values).any():
-        raise LowerLevelError(
-            f"f could not be evaluated at any of {len(candidates)} points of X: Y(x) is empty there, or the lower level was not solved. "
-            f"Give x0, or constraints on x that keep the lower level solvable."
-        )
+        why = f"f could not be evaluated at any of {len(candidates)} points of X: Y(x) is empty there, or the lower level was not solved"
+        raise LowerLevelError(f"{why}. Give x0, or constraints on x that keep the lower level solvable.")
     if not ends[0].value > UNBOUNDED:
-        raise DivergedError(
-            f"f seems unbounded {'below' if compiled.sign > 0 else 'above'} on X: the search met the value {compiled.sign * ends[0].value:.3g}. Bound X."
-        )
+        where = "below" if compiled.sign > 0 else "above"
+        raise DivergedError(f"f seems unbounded {where} on X: the search met the value {compiled.sign * ends[0].value:.3g}. Bound X.")
     skipped = int(np.sum(~np.isfinite(values)))
     gaps = f" ({skipped:,} of them left out: f has no value there)" if skipped else ""
     joined = f", {search.joined} of which came to where another had ended" if search.joined else ""
@@ -385,10 +379,8 @@ def _least(compiled: CompiledProblem, settings: dict[str, Any]) -> Reference:
     if not violations.feasible:
         violated = "; ".join(map(str, violations.violated))
         x = np.array2string(compiled.upper.flatten(least.x, "x"), threshold=6, precision=6)
-        raise InfeasibleError(
-            f"no x was found whose answers satisfy the upper constraints: where they are violated least, at x = {x}, {violated} "
-            f"({least.guarantee.partition(';')[0]})."
-        )
+        where = f"where they are violated least, at x = {x}, {violated} ({least.guarantee.partition(';')[0]})"
+        raise InfeasibleError(f"no x was found whose answers satisfy the upper constraints: {where}.")
     return least
 
 

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hierfl import run_standing as standing
 from hierfl.compiler.compiled_problem import CompiledProblem, penalised_problem
 from hierfl.compiler.data.tables import Data
 from hierfl.compiler.implicit_differentiation import evaluated_with_gradient
@@ -28,16 +29,7 @@ from hierfl.compiler.starting_points import box_around, on_upper_set
 from hierfl.descent.answers import FAILURES
 from hierfl.descent.convex_best import convex_optimum
 from hierfl.descent.decision_rows import DecisionRows
-from hierfl.errors import (
-    DivergedError,
-    EmptyLowerSetError,
-    ForkedProcessError,
-    HierflError,
-    IncompatibleSolverError,
-    LowerLevelError,
-    RestWarning,
-    warn,
-)
+from hierfl.errors import ForkedProcessError, HierflError, IncompatibleSolverError, RestWarning, warn
 from hierfl.inspect.assumptions.examination import Holders, known_of_all
 from hierfl.inspect.assumptions.lower_curvature import Curvature
 from hierfl.inspect.implicit.beside import jump_beside
@@ -49,24 +41,6 @@ from hierfl.jaxtools.interruption import INTERRUPTED, PATIENCE, TIME_IS_UP, CutS
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.function import asserted_convex, uses_black_box
 from hierfl.result import Result
-from hierfl.run_standing import (
-    AT_REST,
-    COMPLETED,
-    DESCENDING,
-    FEWEST,
-    FLAT,
-    NEAR,
-    OUT_OF_ROUNDS,
-    RUNS_AWAY,
-    STALLED,
-    UNKNOWN,
-    Drift,
-    Rest,
-    flat_far_away,
-    growing,
-    running_away,
-    words_of,
-)
 
 EQUAL = 1e-9  # relative: what f(x) and the reference may differ by to be called one
 PAIRS = 32  # of values; one pair where x is a number, since it says all
@@ -107,7 +81,7 @@ def slope_where_cheap(compiled: CompiledProblem, x: np.ndarray, eta: float, seed
     at = on_upper_set(compiled, x + eta * np.concatenate([ways, -ways]))
     try:
         values = np.array([float(evaluation.value) for evaluation in compiled.exact.at_each(at)])
-    except (EmptyLowerSetError, LowerLevelError, DivergedError):
+    except FAILURES:
         return None
     return *gradient_norm(compiled, eta, ways, at, values), count
 
@@ -143,15 +117,15 @@ class Nearby(NamedTuple):
     distance_bound: float = float("inf")
     modulus: float = 0.0
     why_bound: str = ""
-    value_estimate: float = UNKNOWN
-    distance_estimate: float = UNKNOWN
-    slope: float = UNKNOWN
-    gain: float = UNKNOWN
+    value_estimate: float = standing.UNKNOWN
+    distance_estimate: float = standing.UNKNOWN
+    slope: float = standing.UNKNOWN
+    gain: float = standing.UNKNOWN
     why_not: str = ""
 
 
 @double_precision
-def rest_of(compiled: CompiledProblem, result: Result) -> Rest:
+def rest_of(compiled: CompiledProblem, result: Result) -> standing.Rest:
     """Where a run stands that did not diverge, by its history and by what f is at and near x; by the bound where it has one."""
     if "bound" in result.history:
         return _by_bound(result, float(result.history["bound"][-1]))
@@ -160,34 +134,34 @@ def rest_of(compiled: CompiledProblem, result: Result) -> Rest:
     x, value = compiled.upper.flatten(result.x, "x"), compiled.sign * result.value
     objective = np.asarray(result.history.get("objective", ()), float)
     near, asked, jump = _in_time(compiled, result, x, value)
-    short = NEAR * (1.0 + float(np.linalg.norm(x)))
+    short = standing.NEAR * (1.0 + float(np.linalg.norm(x)))
     is_close = near.distance_bound < np.inf or near.distance_estimate <= short
-    away = "" if is_close else running_away(result.trajectory)
-    drift = asked or Drift.of(objective, result.settings.get("sense", "minimize"))
+    away = "" if is_close else standing.running_away(result.trajectory)
+    drift = asked or standing.Drift.of(objective, result.settings.get("sense", "minimize"))
     first = objective[0] if objective.size and np.isfinite(objective[0]) else result.value
-    small = FLAT * (abs(value) + abs(float(first) - result.value))
-    verdict = RUNS_AWAY if away else _verdict(result, near, short, small, drift)
-    own_word = result.ended == AT_REST and not _proved(near, short, small)
-    if verdict == AT_REST and not near.distance_bound < np.inf and (
-        away := growing(result.trajectory, compiled.upper.entries) or flat_far_away(result.trajectory, near.distance_estimate)
+    small = standing.FLAT * (abs(value) + abs(float(first) - result.value))
+    verdict = standing.RUNS_AWAY if away else _verdict(result, near, short, small, drift)
+    own_word = result.ended == standing.AT_REST and not _proved(near, short, small)
+    if verdict == standing.AT_REST and not near.distance_bound < np.inf and (
+        away := standing.growing(result.trajectory, compiled.upper.entries) or standing.flat_far_away(result.trajectory, near.distance_estimate)
     ):
-        verdict, near = RUNS_AWAY, near._replace(distance_estimate=UNKNOWN)
-    gained, error = (UNKNOWN, UNKNOWN) if drift is None else drift[:2]
-    rest = Rest(verdict, *near[:-1], gained, error, jump=jump)
+        verdict, near = standing.RUNS_AWAY, near._replace(distance_estimate=standing.UNKNOWN)
+    gained, error = (standing.UNKNOWN, standing.UNKNOWN) if drift is None else drift[:2]
+    rest = standing.Rest(verdict, *near[:-1], gained, error, jump=jump)
     still = near.slope == 0.0 and objective.size > 1 and not np.ptp(objective) and not near.value_bound < np.inf
-    if verdict == AT_REST and still and all(found is not None and found[0] == value for found in _around(compiled, x)):
+    if verdict == standing.AT_REST and still and all(found is not None and found[0] == value for found in _around(compiled, x)):
         return replace(rest, words="f was the same at every point that was asked, and its slope 0: it is flat here, or x does not matter to it")
-    return replace(rest, words=words_of(rest, objective.size, near.why_not, own_word, away))
+    return replace(rest, words=standing.words_of(rest, objective.size, near.why_not, own_word, away))
 
 
-def _by_bound(result: Result, bound: float) -> Rest:
+def _by_bound(result: Result, bound: float) -> standing.Rest:
     """Where a run stands that told a bound of f on X."""
     short = abs(result.value - bound)
     if not np.isfinite(short):
-        return Rest(OUT_OF_ROUNDS, words="no bound of f was found")
+        return standing.Rest(standing.OUT_OF_ROUNDS, words="no bound of f was found")
     where = f"at most {short:.1e} from the optimum" if short else "the optimum"
     words = f"f(x) is {where} (by its bound; reference(certificate='global') says how that is known)"
-    return Rest(AT_REST if result.ended == PROVED else OUT_OF_ROUNDS, value_bound=short, words=words)
+    return standing.Rest(standing.AT_REST if result.ended == PROVED else standing.OUT_OF_ROUNDS, value_bound=short, words=words)
 
 
 def _penalised(compiled: CompiledProblem, result: Result) -> tuple[CompiledProblem, Result]:
@@ -201,10 +175,10 @@ def _penalised(compiled: CompiledProblem, result: Result) -> tuple[CompiledProbl
     return goal, replace(result, value=goal.sign * value)
 
 
-def warn_of_zeroth_order(solver: Any, why: str, rest: Rest | None) -> None:
+def warn_of_zeroth_order(solver: Any, why: str, rest: standing.Rest | None) -> None:
     """Say of a run by values of f alone that nobody asked for it by name, and why it was made."""
     if rest is not None and hasattr(solver, "smoothing"):
-        known = "" if rest.verdict == AT_REST else "; it is not known to be at rest"
+        known = "" if rest.verdict == standing.AT_REST else "; it is not known to be at rest"
         took = f"solve() took {type(solver).__name__}, which asks for values of f alone (zeroth order), as {why}{known}"
         advice = "Name a solver with gradients where f has them: ImplicitGradient, or FedAvg without a lower level."
         warn(RestWarning(f"{took}. {rest}. {advice}"))
@@ -215,39 +189,36 @@ def _proved(near: Nearby, short: float, small: float) -> bool:
     return near.distance_bound <= short or near.value_bound <= small
 
 
-def _verdict(result: Result, near: Nearby, short: float, small: float, drift: Drift | None) -> str:
+def _verdict(result: Result, near: Nearby, short: float, small: float, drift: standing.Drift | None) -> str:
     """What the strongest evidence says: a bound, then Newton's model, then values, then the method's own word, then its history."""
-    if _proved(near, short, small):
-        return AT_REST
-    if near.distance_estimate <= short or near.value_estimate <= small:
-        return AT_REST
+    if _proved(near, short, small) or near.distance_estimate <= short or near.value_estimate <= small:
+        return standing.AT_REST
     seen = near.gain > small or near.value_estimate > small
-    if not seen and (result.ended == AT_REST or near.slope * short <= NEAR * small):
-        return AT_REST
+    if not seen and (result.ended == standing.AT_REST or near.slope * short <= standing.NEAR * small):
+        return standing.AT_REST
     made = len(result.history.get("objective", ()))
-    if made and result.ended == COMPLETED and result.settings.get("ended_by_itself") is False:
-        return DESCENDING
-    if drift is not None and drift.improves:
-        return DESCENDING
-    return STALLED if seen and drift is not None else OUT_OF_ROUNDS
+    cut_short = made and result.ended == standing.COMPLETED and result.settings.get("ended_by_itself") is False
+    if cut_short or (drift is not None and drift.improves):
+        return standing.DESCENDING
+    return standing.STALLED if seen and drift is not None else standing.OUT_OF_ROUNDS
 
 
-def _trend(compiled: CompiledProblem, result: Result) -> Drift | None:
+def _trend(compiled: CompiledProblem, result: Result) -> standing.Drift | None:
     """How f itself moved over the last half of the rounds, at kept iterates; None where f is not asked for, or they are few."""
     if _scalars(compiled) > TREND_DATA:
         return None
     points = np.asarray(result.trajectory.get("x", ()), float)
     points = points[len(points) // 2 :]
-    if len(points) < FEWEST:
+    if len(points) < standing.FEWEST:
         return None
     chosen = points[np.linspace(0, len(points) - 1, min(len(points), TREND)).astype(int)]
     values = [found and found[0] for found in (_value_and_slope(compiled, x) for x in on_upper_set(compiled, chosen))]
     if any(value is None or not np.isfinite(value) for value in values):
         return None
-    return Drift.through(np.array(values, float), "minimize")
+    return standing.Drift.through(np.array(values, float), "minimize")
 
 
-def _in_time(compiled: CompiledProblem, result: Result, x: np.ndarray, value: float) -> tuple[Nearby, Drift | None, str]:
+def _in_time(compiled: CompiledProblem, result: Result, x: np.ndarray, value: float) -> tuple[Nearby, standing.Drift | None, str]:
     """What f is at and near x, and how it moved, where that is found in time; a run that was to end has a result soon."""
     seconds = HURRIED if result.ended in (INTERRUPTED, TIME_IS_UP) else LONGEST
     try:
@@ -280,12 +251,11 @@ def _around(compiled: CompiledProblem, x: np.ndarray) -> list[tuple[float, np.nd
 
 def _against(compiled: CompiledProblem, value: float) -> str:
     """What speaks against looking at f near x; empty where nothing does."""
-    objective = compiled.declaration.objective
     if compiled.elsewhere:
         return "the clients hold their data elsewhere"
     if not np.isfinite(value):
         return "f has no value at x"
-    if uses_black_box(objective.terms) is not None:
+    if uses_black_box(compiled.declaration.objective.terms) is not None:
         return "a BlackBox has no gradient"
     if compiled.lower.size and not _is_cheap(compiled, 2 * len(LENGTHS)):
         return "solutions of the lower level take time; problem.implicit.stationarity(x, eta) looks"

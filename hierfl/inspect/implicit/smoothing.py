@@ -140,10 +140,7 @@ def opposite_ways(rng: np.random.Generator, count: int, size: int) -> np.ndarray
 
 
 def radii(smoothing: Any, samples: Any) -> tuple[float, ...]:
-    """Check one eta or several, and give them as numbers; none for None.
-
-    Raises ``SettingError``, naming the argument.
-    """
+    """Check one eta or several, and give them as numbers, none for None; raises ``SettingError``, naming the argument."""
     given = smoothing if isinstance(smoothing, (Sequence, np.ndarray)) and np.ndim(smoothing) else [smoothing]
     etas = () if smoothing is None else tuple(given)
     if not all(is_number(eta) and 0 < eta < np.inf for eta in etas):

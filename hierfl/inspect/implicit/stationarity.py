@@ -8,16 +8,12 @@ bound certifies, a large one proves nothing. Normals at several points do not co
 of x, would make every point near its middle line stationary for every f.
 
 Automatic differentiation is right almost everywhere on X, relative to its affine hull, but not at x itself, which may be a kink,
-nor on faces of X, which may lie on one: only points drawn from the relative interior of X are used.
+nor on faces of X, which may lie on one: only points drawn from the relative interior of X are used. What a projection takes off is a
+normal of X at the one point where it lands, and every normal of X is of that kind.
 
 Nor does any of it hold where f jumps. Where f is Lipschitz with constant L, f(b) - f(a) differs from the mean of the two ends' derivatives
 along b - a by at most 2 L ||b - a||. So a segment is halved, always keeping the half on which they differ more: the difference dies out at
 a kink and at a steep slope, and stays where f jumps.
-
-The points of X within eta of x, known through projections only: where gradients may be taken, and normals of X at one point.
-
-What a projection takes off is a normal of X at the one point where it lands, and every normal of X is of that kind. Normals at
-different points are never added: on two sides of a thin wedge their sum may point anywhere, though X has no such normal.
 
 The shortest element of conv(G) + cone(N) for finitely many vectors is found exactly at every scale: with s the sum of the convex
 weights, min ||G'w + N'u||^2 + r^2 (s - 1)^2 over w, u >= 0 has the value r^2 D^2 / (r^2 + D^2), D the distance sought, and after
@@ -112,9 +108,8 @@ def _gap(combination: Combination, gradients: np.ndarray, normals: np.ndarray) -
 
 
 def _unsolved(count: int, why: str) -> SettingError:
-    return SettingError(
-        f"the shortest combination of the {count} sampled gradients was not found ({why}): take another samples=... or seed=...."
-    )
+    said = f"the shortest combination of the {count} sampled gradients was not found ({why})"
+    return SettingError(f"{said}: take another samples=... or seed=....")
 
 
 SMALLEST_ETA = 1e-12  # of 1 + ||x||: below, rounding leaves no ball to draw from
@@ -135,10 +130,7 @@ class Neighbourhood(NamedTuple):
 
     @classmethod
     def of(cls, points: Points, x: np.ndarray, eta: float) -> Neighbourhood:
-        """Make the one around x, which is in X up to the tolerance of projections.
-
-        Raises ``SettingError`` if it is not, or if eta is lost in the rounding of x.
-        """
+        """Make the one around x; raises ``SettingError`` if that is not in X up to the tolerance of projections, or if eta is lost in its rounding."""
         scale = 1.0 + float(np.linalg.norm(x))
         if eta < SMALLEST_ETA * scale:
             raise SettingError(f"eta={eta!r}: at this x at least {SMALLEST_ETA * scale:.3g}, less is lost in rounding.")
@@ -332,21 +324,18 @@ class Stationarity(Shown):
     verdict: str
 
     def __str__(self) -> str:
+        return f"{self.verdict}\n||grad f^eta|| = {self._slope_text}, {len(self.gradients)} gradients"
+
+    @property
+    def _slope_text(self) -> str:
         low, high = self.smoothed_interval
-        return (
-            f"{self.verdict}\n||grad f^eta|| = {self.smoothed_norm:.3g}, 95% interval [{low:.3g}, {high:.3g}], "
-            f"eta = {self.eta:g}, {len(self.gradients)} gradients"
-        )
+        return f"{self.smoothed_norm:.3g}, 95% interval [{low:.3g}, {high:.3g}], eta = {self.eta:g}"
 
     def _card(self) -> Card:
-        low, high = self.smoothed_interval
         verdict, _, why = self.verdict.partition(": ")
-        rows = [
-            ("because", why),
-            ("distance", f"{size_text(self.distance, '.3g')} at most, of 0 from the slopes of f within {self.eta:g} of x"),
-            ("f^eta", f"slope {self.smoothed_norm:.3g}, 95% interval [{low:.3g}, {high:.3g}], eta = {self.eta:g}"),
-            ("from", f"{len(self.gradients)} gradients" + ("" if self.jump is None else f"; f jumps: {self.jump}")),
-        ]
+        distance = f"{size_text(self.distance, '.3g')} at most, of 0 from the slopes of f within {self.eta:g} of x"
+        seen = f"{len(self.gradients)} gradients" + ("" if self.jump is None else f"; f jumps: {self.jump}")
+        rows = [("because", why), ("distance", distance), ("f^eta", f"slope {self._slope_text}"), ("from", seen)]
         return Card(verdict, rows, [("in words", str(self))])
 
 
@@ -366,9 +355,7 @@ def stationarity_of(
     with RunProgress(HALVED * count + 2 * PAIRS * enough, "points", progress, "points") as bar:
         points = Points(compiled, progress=bar)
         if not points.differentiable:
-            raise IncompatibleSolverError(
-                "stationarity needs gradients of f, which this lower level has not: use implicit.slice, which needs values only."
-            )
+            raise IncompatibleSolverError("stationarity needs gradients of f, which this lower level has not: use implicit.slice, which needs values only.")
         near = Neighbourhood.of(points, centre, eta)
         rng = np.random.default_rng(seed)
         around = near.base + eta * ball_points(rng, max(count, enough), centre.size)
@@ -395,10 +382,8 @@ def stationarity_of(
 def _verdict(jump: SegmentJump | None, distance: float, eta: float, tolerance: float, longest: float, lost: int) -> str:
     """The certificate in words, or that there is none."""
     if jump is not None:
-        return (
-            f"not certified: f jumps within {eta:g} of x, by {jump.size:.3g} between two points of X that are {jump.apart:.1g} apart; what its "
-            f"gradients say of it does not hold across a jump"
-        )
+        jumps = f"f jumps within {eta:g} of x, by {jump.size:.3g} between two points of X that are {jump.apart:.1g} apart"
+        return f"not certified: {jumps}; what its gradients say of it does not hold across a jump"
     note = f" ({lost} of the points have no gradient and were left out)" if lost else ""
     units = f"tolerance={tolerance:g}, an absolute slope in units of f per unit of x; the longest gradient has {longest:.3g}"
     if distance <= tolerance:

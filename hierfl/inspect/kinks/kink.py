@@ -131,10 +131,8 @@ class SampledKinks:
     high: float
 
     def __str__(self) -> str:
-        return (
-            f"{self.count} changes of branch of points that stand for a distribution, for t in [{self.low:.4g}, {self.high:.4g}]: "
-            f"tiny kinks that the expectation smooths as the points grow in number"
-        )
+        what = f"{self.count} changes of branch of points that stand for a distribution, for t in [{self.low:.4g}, {self.high:.4g}]"
+        return f"{what}: tiny kinks that the expectation smooths as the points grow in number"
 
 
 class Resolution(NamedTuple):

@@ -144,9 +144,9 @@ class _Search:
 
     def _slopes(self, t: np.ndarray, good: np.ndarray) -> np.ndarray:
         """f's slopes at places of the slice's own (k,), NaN where they are not told; of those that are ``good``."""
-        slope = np.array([self.told.get(place, np.nan) for place in t.tolist()])
-        if self.branches is not None:
-            slope = np.where(np.isnan(slope), [self.branches.slope_at(place) for place in t.tolist()], slope)
+        nodes = {} if self.branches is None else self.branches.nodes
+        by_place = self.told | {place: node.motion.slope for place, node in nodes.items()}
+        slope = np.array([by_place.get(place, np.nan) for place in t.tolist()])
         asked = np.array([place not in self.told for place in t.tolist()]) & good & np.isnan(slope)
         if asked.any():
             slope[asked] = self._tangents(t[asked])[1]
@@ -167,13 +167,9 @@ class _Search:
         return [np.sort(np.linspace(a, b, EDGE_POINTS)) for a, b in zip(start[far], inside[far])]
 
     def _leaps(self, t: np.ndarray, slope: np.ndarray, known: np.ndarray) -> tuple[list[KinkPlace], int]:
-        """Narrow down the cells in which the slope changes by more than beside them, where no known place explains it.
-
-        Returns the places, and how many were too many to be looked at.
-        """
-        leap, floor = _leap(slope), LEAP * (1.0 + np.abs(slope))
+        """(places, how many were too many to be looked at) in cells where the slope changes by more than beside them, and no known place explains it."""
+        leap, floor, explained = _leap(slope), LEAP * (1.0 + np.abs(slope)), _cells_about(known, t)
         beside = np.stack([np.append(0.0, leap[:-1]), np.append(leap[1:], 0.0)])
-        explained = _cells_about(known, t)
         least = np.fmax(floor[1:], floor[:-1]) + OUTLIER * _usual(np.where(explained, np.nan, leap))
         cells = np.flatnonzero((leap > least) & (leap >= beside.max(axis=0)) & ~explained)
         cells = cells[np.argsort(-leap[cells])]
@@ -306,9 +302,8 @@ class _Search:
             if whole and jump.t - whole[-1].t <= TIE * self.separation:
                 causes = tuple(dict.fromkeys(whole[-1].causes + jump.causes))
                 middle = 0.5 * (whole[-1].t + jump.t)
-                whole[-1] = replace(whole[-1], t=middle, x=self._x(middle), right=jump.right, causes=causes)
-            else:
-                whole.append(jump)
+                jump = replace(jump, t=middle, x=self._x(middle), left=whole.pop().left, causes=causes)
+            whole.append(jump)
         return whole
 
 
@@ -323,8 +318,7 @@ def _leap(slope: np.ndarray) -> np.ndarray:
     beside = np.stack([np.append(np.nan, step[:-1]), np.append(step[1:], np.nan)])
     known = np.isfinite(beside)
     mean = np.where(known, beside, 0.0).sum(axis=0) / np.maximum(1, known.sum(axis=0))
-    leap = np.where(known.any(axis=0), np.abs(step - mean), np.nan)
-    return np.where(np.isfinite(leap), leap, 0.0)
+    return np.where(known.any(axis=0) & np.isfinite(step), np.abs(step - mean), 0.0)
 
 
 def _disagreement(t: np.ndarray, value: np.ndarray, slope: np.ndarray) -> np.ndarray:
@@ -336,9 +330,9 @@ def _disagreement(t: np.ndarray, value: np.ndarray, slope: np.ndarray) -> np.nda
 def _usual(leap: np.ndarray) -> np.ndarray:
     """The median over the cells near each that are known, its own neighbours left out; 0 where there are none."""
     near = range(2, 2 + NEIGHBOURS)
-    shifted = [np.concatenate([np.full(k, np.nan), leap[:-k]]) for k in near if k < len(leap)]
-    shifted += [np.concatenate([leap[k:], np.full(k, np.nan)]) for k in near if k < len(leap)]
-    near_it = np.stack([np.full(len(leap), np.nan), *shifted])
+    padded = np.pad(leap, NEIGHBOURS + 1, constant_values=np.nan)
+    shifts = [NEIGHBOURS + 1 + sign * k for k in near for sign in (1, -1)]
+    near_it = np.stack([np.full(len(leap), np.nan), *(padded[shift : shift + len(leap)] for shift in shifts)])
     near_it[0, np.isnan(near_it).all(axis=0)] = 0.0
     return np.nanmedian(near_it, axis=0)
 
@@ -348,12 +342,7 @@ def _outliers(points: Points, line: Line, t: np.ndarray, sampled: Sampled, coars
     value = np.where(sampled.reason == 0, sampled.value, np.nan)
     bend = np.abs(value[:-2] - 2 * value[1:-1] + value[2:])
     floor = 1e-9 * (1.0 + np.nanmax(np.abs(value), initial=0.0))
-    spans = []
-    for i in np.flatnonzero(np.isfinite(bend)):
-        near = np.concatenate([bend[max(0, i - NEIGHBOURS) : max(0, i - 1)], bend[i + 2 : i + 2 + NEIGHBOURS]])
-        usual = np.nanmedian(near) if np.isfinite(near).any() else 0.0
-        if bend[i] > OUTLIER * usual + floor:
-            spans.append((t[i], t[i + 2]))
+    spans = [(t[i], t[i + 2]) for i in np.flatnonzero(bend > OUTLIER * _usual(bend) + floor)]
     return _bent_most(points, line, spans, (ROUGH_DISTANCES[0] if coarse else 1e-7) * line.radius)
 
 
@@ -385,7 +374,7 @@ def _distinct(kinks: list[Kink], separation: float) -> list[Kink]:
     distinct: list[Kink] = []
     for kink in sorted(kinks, key=lambda kink: kink.t):
         if distinct and kink.t - distinct[-1].t <= separation:
-            distinct[-1] = replace(distinct[-1], causes=tuple(dict.fromkeys(distinct[-1].causes + kink.causes)))
-        else:
-            distinct.append(kink)
+            first = distinct.pop()
+            kink = replace(first, causes=tuple(dict.fromkeys(first.causes + kink.causes)))
+        distinct.append(kink)
     return distinct

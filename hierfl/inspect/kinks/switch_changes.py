@@ -1,11 +1,8 @@
 """Places on a line where a switch changes: where it crosses zero, touches it, or many of a sample's do at once.
 
-Switches (``hierfl.inspect.kinks.switches``) say exactly where a branch changes, and by name.
-
-f on the smooth pieces of a line between places that are known, from y and how it moves there: nothing is solved again.
-
-Where y moves evenly, lines through neighbouring pieces meet at the very place between them, and what is on them is exact up to there. Elsewhere
-a piece is told by its cubic between two points close to each other, and by the line next to a point.
+f is known on the smooth pieces of a line between such places, from y and how it moves there: nothing is solved again. Where y moves evenly, lines
+through neighbouring pieces meet at the very place between them, and what is on them is exact up to there. Elsewhere a piece is told by its cubic
+between two points close to each other, and by the line next to a point.
 """
 
 from __future__ import annotations
@@ -83,22 +80,14 @@ class Branches:
         for k in np.flatnonzero(~np.isnan(moves.ahead + moves.behind) & (sampled.reason == 0)):
             reach = float(moves.behind[k]), float(moves.ahead[k])
             motion = Motion(sampled.answers[k], moves.rates[k], *reach, float(moves.slope[k]), moves.switch_rates[k])
-            if self._is_at_an_end(sampled.signature[k], motion):
+            size = np.abs(motion.switch_rates)
+            least = max(STILL * float(size.max(initial=0.0)), TOLERANCE / self.line.radius)
+            if (size[sampled.signature[k] == 0] > least).any():  # one that counts as zero leaves it: the signature is of one piece, the motion of another
                 continue
             motions[k] = motion
             if len(self.nodes) * (motion.y.size + len(motion.switch_rates)) <= NODES_LIMIT:
                 self.nodes[float(t[k])] = _Node(float(t[k]), sampled.signature[k], motion)
         return sampled, moves.switches, motions
-
-    def _is_at_an_end(self, signature: np.ndarray, motion: Motion) -> bool:
-        """Whether a switch that counts as zero leaves it: the signature is of one piece, and the motion of another."""
-        size = np.abs(motion.switch_rates)
-        least = max(STILL * float(size.max(initial=0.0)), TOLERANCE / self.line.radius)
-        return bool((size[signature == 0] > least).any())
-
-    def slope_at(self, t: float) -> float:
-        """The derivative of f at a place that was looked at; NaN elsewhere."""
-        return self.nodes[t].motion.slope if t in self.nodes else np.nan
 
     def slopes(self, points: np.ndarray, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(f, its derivatives along directions) at points (k, n): from the pieces where they are known, else asked for."""
@@ -120,14 +109,10 @@ class Branches:
     def _known(self, times: np.ndarray) -> dict[int, tuple[np.ndarray, np.ndarray]]:
         """(y, how it moves) at those places of the line where they are known, by number."""
         nodes = [self.nodes[t] for t in sorted(self.nodes)]
-        after = np.searchsorted([node.t for node in nodes], times)
-        found = {}
-        for k, (t, place) in enumerate(zip(times.tolist(), after.tolist())):
-            if 0 < place < len(nodes):
-                answer = self._between(t, nodes[place - 1], nodes[place])
-                if answer is not None:
-                    found[k] = answer
-        return found
+        after = np.searchsorted([node.t for node in nodes], times).tolist()
+        inside = ((k, t, place) for k, (t, place) in enumerate(zip(times.tolist(), after)) if 0 < place < len(nodes))
+        found = {k: self._between(t, nodes[place - 1], nodes[place]) for k, t, place in inside}
+        return {k: answer for k, answer in found.items() if answer is not None}
 
     def _between(self, t: float, left: _Node, right: _Node) -> tuple[np.ndarray, np.ndarray] | None:
         """The same between two neighbouring points."""
@@ -293,11 +278,8 @@ class _Cell(NamedTuple):
     def parts(self, inner: list[_End], width: float) -> list[_Cell]:
         """Cut at places inside, and keep the parts over which a switch changes."""
         near = [end for end in (self.before, self.left, *inner, self.right, self.after) if end is not None]
-        cells = [
-            _Cell.of(left, right, near, width, self.misses)
-            for left, right in pairwise([self.left, *inner, self.right])
-            if (left.signature != right.signature).any()
-        ]
+        pairs = (pair for pair in pairwise([self.left, *inner, self.right]) if (pair[0].signature != pair[1].signature).any())
+        cells = [_Cell.of(left, right, near, width, self.misses) for left, right in pairs]
         gap, curved = abs(self.gap), self.curved or len(cells) <= len(inner)
         return [cell._replace(misses=cell.misses + int(abs(cell.gap) > 0.6 * gap), curved=curved) for cell in cells]
 

@@ -80,10 +80,9 @@ def owned_constraints(compiled: CompiledProblem) -> Iterator[tuple[Any, str]]:
 
 def atoms_of(compiled: CompiledProblem) -> Iterator[Any]:
     """Every expression within the declared terms and the lower level."""
-    problem, level = compiled.declaration, compiled.declaration.lower_level
-    trees: list[Any] = [*problem.objective.terms]
-    trees += [*level.expressions, *level.constraints, *attribute_constraints(level.variables)] if level else []
-    for tree in trees:
+    level = compiled.declaration.lower_level
+    below = [*level.expressions, *level.constraints, *attribute_constraints(level.variables)] if level else []
+    for tree in (*compiled.declaration.objective.terms, *below):
         yield from nodes_of(tree)
 
 

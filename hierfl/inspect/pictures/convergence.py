@@ -145,21 +145,7 @@ _PER_ROUND = {"communication": "scalars", "seconds": "seconds", "lower solves": 
 
 @dataclass(frozen=True)
 class ConvergenceAxes:
-    """The choice of an ``axis`` and a ``scale``.
-
-    Parameters
-    ----------
-    axis
-        ``"rounds"``, ``"communication"`` (scalars sent up to a round), ``"seconds"`` (that rounds took up to it, compilation left out) or
-        ``"lower solves"`` (one y at one point each, as the run counted them).
-    scale
-        ``"linear"``, ``"log"``, or ``"gap"``: the distance of objectives to ``problem.reference()``, on a logarithmic axis.
-
-    Raises
-    ------
-    SettingError
-        Naming what there is instead.
-    """
+    """The choice of an ``axis`` and a ``scale``, as for ``Runs.plot``; raises ``SettingError``, naming what there is instead."""
 
     axis: str = "rounds"
     scale: str = "linear"
@@ -225,10 +211,7 @@ def plot_result(
     """Draw the objective by round (estimates, with their moving mean) and one panel per metric; returns the figure.
 
     Where the run's own y is not the exact one, f with the lower level solved is drawn along the trajectory, and the run's own
-    estimates are thin.
-
-    Raises ``SettingError`` if ``ax`` is no matplotlib axes; for an axis, a scale or a style that there is not, and a
-    gap without a reference.
+    estimates are thin. Errors as for ``Runs.plot``.
     """
     require_axes(ax)
     how = ConvergenceAxes(axis, scale)
@@ -293,11 +276,7 @@ def plot_runs(
     scale: str = "linear",
     style: str = "screen",
 ) -> Figure:
-    """Draw a line with its 95% band for each group of runs; a panel for the objective and one per metric. Returns the figure.
-
-    Raises ``SettingError`` if ``ax`` is no matplotlib axes; for an axis, a scale or a style that there is not, and a
-    gap without a reference.
-    """
+    """Draw a line with its 95% band for each group of runs; a panel for the objective and one per metric. Returns the figure; errors as for ``Runs.plot``."""
     require_axes(ax)
     how = ConvergenceAxes(axis, scale)
     shown = {name: runs for name, runs in groups.items() if runs.finished}

@@ -9,7 +9,7 @@ curves broken at jumps, and the words along the axis.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import perf_counter
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    from hierfl.compiler.layout import Layout
 
 
 class Smoothed(NamedTuple):
@@ -82,8 +81,8 @@ class Slice(Shown):
         owners of a y.
     progress
         Whether a search for kinks shows a progress bar if it takes long.
-    time_limit
-        Seconds that a search for kinks may take.
+    time_limit, without_kinks
+        Seconds that a search for kinks may take; why there is to be none, empty where it is made.
     centre, direction, chosen
         The line: x at t = 0 and a unit vector, flat, and how the direction was chosen.
     smoothed
@@ -109,6 +108,7 @@ class Slice(Shown):
     branches: Branches | None
     progress: bool = False
     time_limit: float | None = None
+    without_kinks: str = ""
 
     @property
     def value(self) -> np.ndarray:
@@ -154,6 +154,8 @@ class Slice(Shown):
 
         None are told where the search is cut short, by the slice's ``time_limit`` or by Ctrl-C; ``str`` says so.
         """
+        if self.without_kinks:
+            return Kinks.none(self.without_kinks)
         until = math.inf if self.time_limit is None else perf_counter() + self.time_limit
         with RunProgress(effort(self.t, self.sampled), "kinks", self.progress, "points") as bar, heeded(until, PATIENCE) as wish:
             points = replace(self._points, progress=bar)
@@ -289,10 +291,8 @@ class Slice(Shown):
         """The points of the line as a table: ``t``, every scalar of x by its name, ``f``, and ``f^eta`` for each eta. NaN where f has no value. Needs pandas."""
         import pandas as pd
 
-        x = self.line.at(self.t)
-        names = entries(self.compiled.upper)
-        smoothed = {f"f^{s.eta:g}": s.value for s in self.smoothed}
-        return pd.DataFrame({"t": self.t, **{name: x[:, place] for place, name in enumerate(names)}, "f": self.value, **smoothed})
+        x = dict(zip(self.compiled.upper.entries, self.line.at(self.t).T))
+        return pd.DataFrame({"t": self.t, **x, "f": self.value, **{f"f^{s.eta:g}": s.value for s in self.smoothed}})
 
     def _card(self) -> Card:
         lines, all_kinks = str(self).splitlines(), [("kink", one) for one in self.kinks]
@@ -334,7 +334,7 @@ def slice_of(
     start = centre_of(compiled, center)
     chosen, along = direction_of(compiled, direction, run, seed, start, float(radius))
     line = Line(start, along, float(radius))
-    t = float(radius) * ((np.arange(points) * 2 - (points - 1)) / (points - 1))  # linspace may miss 0 by a rounding
+    t = line.radius * ((np.arange(points) * 2 - (points - 1)) / (points - 1))  # linspace may miss 0 by a rounding
     with RunProgress(points + points * samples * len(etas), "slice", progress, "points") as bar:
         evaluate = Points(compiled, tolerance, bar)
         branches = Branches.of(evaluate, line)
@@ -381,19 +381,12 @@ def broken(shown: Slice, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.insert(shown.t, place, jumps), np.insert(values, place, np.nan)
 
 
-def entries(layout: Layout) -> Iterable[str]:
-    """``x[0, 1]`` for every scalar of the flat vector, in order; a scalar variable has its bare name."""
-    for variable in layout.variables:
-        for index in np.ndindex(variable.shape):
-            yield f"{variable.name()}[{', '.join(map(str, index))}]" if index else variable.name()
-
-
 def _line_title(shown: Slice) -> str:
     """Along which line f is drawn: by name where one scalar moves, by the unit vector where x is small, else how it was chosen."""
     layout = shown.compiled.upper
     (moving,) = np.nonzero(np.abs(shown.line.direction) > ON_THE_LINE)
     if len(moving) == 1:
-        return f"f along {list(entries(layout))[moving[0]]}"
+        return f"f along {layout.entries[moving[0]]}"
     if layout.size <= SHOWN_ENTRIES:
         return f"f along ({', '.join(f'{entry:.3g}' for entry in shown.line.direction)})"
     return f"f along {shown.chosen}"
@@ -407,7 +400,7 @@ def line_label(shown: Slice) -> str:
         names = ", ".join(variable.name() for variable in layout.variables)
         return f"t   ({names} = centre + t · direction)"
     (place,) = moving
-    name, start = list(entries(layout))[place], float(f"{shown.line.centre[place]:.4g}")
+    name, start = layout.entries[place], float(f"{shown.line.centre[place]:.4g}")
     sign = "+" if shown.line.direction[place] > 0 else "−"
     moved = f"{start:g} {sign} t" if start else "t" if sign == "+" else "−t"
     return f"t   ({name} = {moved}{', the rest fixed' if layout.size > 1 else ''})"
@@ -437,21 +430,19 @@ def _draw_response(panel: Axes, shown: Slice) -> dict[str, Line2D]:
     import matplotlib as mpl
 
     owners, size = shown.answers.shape[1:]
-    names, declaration = list(entries(shown.compiled.lower)), shown.compiled.declaration
+    names, declaration = shown.compiled.lower.entries, shown.compiled.declaration
     called = [str(owner) for owner in range(owners)]
     if shown.compiled.scope == "client" and declaration.federation is not None:
         called = [client.name or number for client, number in zip(declaration.federation.clients, called, strict=True)]
     curves: dict[str, Line2D] = {}
-    for owner in range(owners):
-        for place in range(size):
-            t, values = broken(shown, shown.answers[:, owner, place])
-            alone = size == 1
-            colour = READABLE[(owner if alone else place) % len(READABLE)]
-            look: dict[str, Any] = {"color": colour, "linestyle": "-" if alone else LINES[owner % len(LINES)]}
-            label = names[place] if owners == 1 else f"{names[place]}, {called[owner]}"
-            (line,) = panel.plot(t, values, label=label, linewidth=0.9 * mpl.rcParams["lines.linewidth"], **look)
-            if np.isfinite(values).any():
-                curves[label] = line
+    for owner, place in np.ndindex(owners, size):
+        t, values = broken(shown, shown.answers[:, owner, place])
+        colour = READABLE[(owner if size == 1 else place) % len(READABLE)]
+        style = "-" if size == 1 else LINES[owner % len(LINES)]
+        label = names[place] if owners == 1 else f"{names[place]}, {called[owner]}"
+        (line,) = panel.plot(t, values, style, label=label, color=colour, linewidth=0.9 * mpl.rcParams["lines.linewidth"])
+        if np.isfinite(values).any():
+            curves[label] = line
     panel.set_ylabel("y(x)")
     panel.margins(y=0.08)
     return curves

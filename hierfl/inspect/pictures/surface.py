@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.spatial import cKDTree
@@ -19,7 +19,6 @@ from hierfl.inspect.kinks.kink import EACH_PLACE, MERGE
 from hierfl.inspect.kinks.one_sided import OneSided, judge
 from hierfl.inspect.kinks.switches import TOLERANCE as ZERO
 from hierfl.inspect.kinks.switches import Switches
-from hierfl.inspect.pictures.slice import entries
 from hierfl.inspect.window import (
     Plane,
     centre_of,
@@ -44,75 +43,54 @@ if TYPE_CHECKING:
 CLOSE_ON_EDGE = 1e-9  # in radii: to within this a change on an edge is found
 
 
-class GridEdges(NamedTuple):
-    """Edges of a grid: both ends' coordinates (k, 2), and the signs there of the switches ``names``, (k, switches)."""
+def _changing_edges(switches: Switches, s: np.ndarray, sampled: Sampled) -> tuple[np.ndarray, ...]:
+    """Edges of the grid (s, s), where f has been sampled, along which a switch changes, a distribution's sample left out.
 
-    low: np.ndarray
-    high: np.ndarray
-    before: np.ndarray
-    after: np.ndarray
-    names: np.ndarray
+    They are both ends' coordinates (k, 2), the signs there of some switches, (k, switches) each, and which switches these are.
+    """
+    count = len(s)
+    names = np.flatnonzero(~switches.sampled)[: sampled.signature.shape[1]]
+    names = names[(sampled.signature[:, names] != sampled.signature[0, names]).any(axis=0)]
+    signature = sampled.signature[:, names].reshape(count, count, -1)
+    good = (sampled.reason == 0).reshape(count, count)
+    ends = []
+    for axis, step in enumerate(np.eye(2, dtype=int)):
+        changes = (np.diff(signature, axis=axis) != 0).any(axis=2)
+        both = np.logical_and(*(np.take(good, np.arange(count - 1) + k, axis) for k in (0, 1)))
+        here = np.argwhere(changes & both)
+        there = here + step
+        ends.append((s[here], s[there], signature[tuple(here.T)], signature[tuple(there.T)]))
+    return *(np.concatenate(parts) for parts in zip(*ends)), names
 
-    @classmethod
-    def of(cls, switches: Switches, s: np.ndarray, sampled: Sampled) -> GridEdges:
-        """The edges along which a switch changes, of the grid (s, s) where f has been sampled; a distribution's sample left out."""
-        count = len(s)
-        names = np.flatnonzero(~switches.sampled)[: sampled.signature.shape[1]]
-        signature = sampled.signature[:, names]
-        names = names[(signature != signature[0]).any(axis=0)]
-        signature = sampled.signature[:, names].reshape(count, count, -1)
-        good = (sampled.reason == 0).reshape(count, count)
-        ends = []
-        for axis, step in enumerate(np.eye(2, dtype=int)):
-            changes = (np.diff(signature, axis=axis) != 0).any(axis=2)
-            both = np.logical_and(*(np.take(good, np.arange(count - 1) + k, axis) for k in (0, 1)))
-            here = np.argwhere(changes & both)
-            there = here + step
-            ends.append((s[here], s[there], signature[tuple(here.T)], signature[tuple(there.T)]))
-        low, high, before, after = (np.concatenate(parts) for parts in zip(*ends))
-        return cls(low, high, before, after, names)
 
-    @property
-    def length(self) -> float:
-        """The length of an edge, the same for all."""
-        return float(np.linalg.norm(self.high[0] - self.low[0]))
-
-    def halvings(self, plane: Plane) -> int:
-        """How often an edge is halved to find a change on it."""
-        return int(np.ceil(np.log2(self.length / (CLOSE_ON_EDGE * plane.radius))))
-
-    def crossings(self, points: Points, plane: Plane) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Find (places (k, 2), unit vectors along their edges (k, 2), how far the next place or end is (k,)).
-
-        All changes on an edge are bisected, each half for itself.
-        """
-        length = self.length
-        unit = (self.high - self.low) / length
-        edge, left, right = np.arange(len(unit)), self.before, self.after
-        start, width = np.zeros(len(unit)), length
-        for _ in range(self.halvings(plane)):
+def kinks_on_grid(points: Points, plane: Plane, s: np.ndarray, sampled: Sampled, progress: bool) -> np.ndarray:
+    """Find the places (k, 2) at which f has a kink or a jump along an edge of the grid (s, s) on which it has been sampled."""
+    low, high, left, right, names = _changing_edges(points.switches, s, sampled)
+    if not len(low):
+        return np.zeros((0, 2))
+    length = float(np.linalg.norm(high[0] - low[0]))  # the same for all
+    unit, edge, start, width = (high - low) / length, np.arange(len(low)), np.zeros(len(low)), length
+    halvings = int(np.ceil(np.log2(length / (CLOSE_ON_EDGE * plane.radius))))
+    with RunProgress(len(low) * (halvings + EACH_PLACE), "kinks", progress, "points") as bar:
+        points = replace(points, progress=bar)
+        for _ in range(halvings):  # all changes on an edge are bisected, each half for itself
             width *= 0.5
-            middle = points.values(plane.at(self.low[edge] + (start + width)[:, None] * unit[edge]))
-            here = middle.signature[:, self.names]
+            here = points.values(plane.at(low[edge] + (start + width)[:, None] * unit[edge])).signature[:, names]
             first, second = (left != here).any(axis=1), (here != right).any(axis=1)
             edge = np.concatenate([edge[first], edge[second]])
             start = np.concatenate([start[first], start[second] + width])
             left, right = np.concatenate([left[first], here[second]]), np.concatenate([here[first], right[second]])
         order = np.lexsort((start, edge))
-        edge, at = edge[order], start[order] + 0.5 * width
-        apart = np.where(np.diff(edge) == 0, np.diff(at), np.inf)
+        edge, along = edge[order], start[order] + 0.5 * width
+        apart = np.where(np.diff(edge) == 0, np.diff(along), np.inf)
         apart = np.where(apart > MERGE * plane.radius, apart, np.inf)  # both ends of one switch's zero
-        beside = np.minimum(np.append(np.inf, apart), np.append(apart, np.inf))
-        return self.low[edge] + at[:, None] * unit[edge], unit[edge], np.minimum(beside, length)
-
-
-def kinks_along(edges: GridEdges, points: Points, plane: Plane, s: np.ndarray, sampled: Sampled) -> np.ndarray:
-    """Find the places (k, 2) of the edges, at least one, along which f has a kink or a jump, of the grid (s, s) on which f has been sampled."""
-    at, along, apart = edges.crossings(points, plane)
-    width, directions = np.full(len(at), CLOSE_ON_EDGE * plane.radius), along @ plane.directions
-    eye = OneSided.of(points, sampled, grid_of(plane, s), directions[0], plane.radius)
-    seen = judge(eye, plane.at(at), directions, plane.radius, width, 0.1 * apart)
-    kinks = (at + seen.shift[:, None] * along)[seen.kinks | seen.jumps]
+        beside = np.minimum(np.minimum(np.append(np.inf, apart), np.append(apart, np.inf)), length)
+        at, way = low[edge] + along[:, None] * unit[edge], unit[edge]
+        directions = way @ plane.directions
+        eye = OneSided.of(points, sampled, grid_of(plane, s), directions[0], plane.radius)
+        widths = np.full(len(at), CLOSE_ON_EDGE * plane.radius)
+        seen = judge(eye, plane.at(at), directions, plane.radius, widths, 0.1 * beside)
+    kinks = (at + seen.shift[:, None] * way)[seen.kinks | seen.jumps]
     zero = max(MERGE, 4 * ZERO) * plane.radius
     twice = cKDTree(kinks).query_pairs(zero, output_type="ndarray") if len(kinks) else np.zeros((0, 2), int)
     return np.delete(kinks, twice[:, 1], axis=0)
@@ -169,12 +147,7 @@ class Surface(Shown):
         Every change of a switch along an edge is looked at as on a slice. What changes twice between the ends of an edge, comes
         to zero without changing its sign, or has no switch (a ``Function``'s inside) is not seen; nor is a kink across the edge.
         """
-        edges = GridEdges.of(self._points.switches, self.s, self.sampled)
-        if not len(edges.low):
-            return np.zeros((0, 2))
-        effort = len(edges.low) * (edges.halvings(self.plane) + EACH_PLACE)
-        with RunProgress(effort, "kinks", self.progress, "points") as bar:
-            return kinks_along(edges, replace(self._points, progress=bar), self.plane, self.s, self.sampled)
+        return kinks_on_grid(self._points, self.plane, self.s, self.sampled, self.progress)
 
     @property
     def _points(self) -> Points:
@@ -298,7 +271,7 @@ STYLE = {
 def _frame(shown: Surface) -> tuple[Iterable[str], np.ndarray]:
     """(names of the axes, what they count from): x itself where the plane is that of its two coordinates, else s and t."""
     if np.array_equal(shown.plane.directions, np.eye(2)):
-        return entries(shown.compiled.upper), shown.plane.centre
+        return shown.compiled.upper.entries, shown.plane.centre
     return ("s   (along the first direction)", "t   (along the second)"), np.zeros(2)
 
 

@@ -89,10 +89,8 @@ def require_written(form: LevelForm) -> None:
             )
     for atom in (part.atom for template in templates for part in template.smooth):
         if atom.family not in SLOPES or (atom.family == "length" and atom.steep):
-            raise refuse(
-                f"a lower objective whose slopes SCIP has an expression for; there is none for {atom.name}. Squares, powers, exp, log, entr, rel_entr, "
-                f"logistic and log_sum_exp are fine."
-            )
+            fine = "Squares, powers, exp, log, entr, rel_entr, logistic and log_sum_exp are fine"
+            raise refuse(f"a lower objective whose slopes SCIP has an expression for; there is none for {atom.name}. {fine}.")
 
 
 # --- a level ---------------------------------------------------------------------------------------------------------
@@ -333,10 +331,8 @@ class StationarityMultipliers:
     def _exponential(self, rows: slice, slack: list[Polynomial]) -> None:
         x, y, z = slack
         if (scale := y.constant) is None or not scale > 0:
-            raise refuse(
-                "rows with exp and log as they are; this lower level has perspectives of them, such as entropies, in a constraint or within another "
-                "function. Have them in sums in the objective."
-            )
+            has = "this lower level has perspectives of them, such as entropies, in a constraint or within another function"
+            raise refuse(f"rows with exp and log as they are; {has}. Have them in sums in the objective.")
         exp = self.unknowns.defined("exp", x * (1.0 / scale))
         last = self._new(rows.stop - 1, 0.0)
         self._curved(rows.start, last, z - scale * exp)
@@ -378,10 +374,8 @@ def told_worst(stage: ExactLower) -> bool:
 
 
 def _refuse(what: str) -> IncompatibleSolverError:
-    return refuse(
-        f"{what}, for the worst of several lower solutions that selection='pessimistic' asks for. Make the lower level strictly convex, or leave the "
-        "selection out: the best one is meant then."
-    )
+    why = "for the worst of several lower solutions that selection='pessimistic' asks for"
+    return refuse(f"{what}, {why}. Make the lower level strictly convex, or leave the selection out: the best one is meant then.")
 
 
 class TiedLevel(NamedTuple):

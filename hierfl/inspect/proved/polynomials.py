@@ -232,11 +232,11 @@ class Unknowns:
         """1 / base, on either side of 0."""
         return self.defined("power", base, -1.0)
 
-    def largest(self, parts: Sequence[Any]) -> Any:
-        """The largest: of two it is (a + b + |a - b|) / 2."""
+    def largest(self, parts: Sequence[Any], sign: float = 1.0) -> Any:
+        """The largest, or the smallest: of two it is (a + b + |a - b|) / 2, or (a + b - |a - b|) / 2."""
         first, *rest = parts
         for part in rest:
-            first = 0.5 * (first + part + self.defined("abs", first - part))
+            first = 0.5 * (first + part + sign * self.defined("abs", first - part))
         return first
 
     def end_of_tail(self, parts: list[Any], share: float) -> Polynomial:
@@ -267,32 +267,23 @@ class Translator:
     _maps: dict[int, tuple[Any, np.ndarray, list[sp.csr_array]]] = field(default_factory=dict)
 
     def __call__(self, expression: Any, environment: Environment, average: Average | None = None) -> Entries:
-        """The entries of an expression, of its shape.
-
-        Raises
-        ------
-        IncompatibleSolverError
-            Naming an atom without a translation.
-        """
+        """The entries of an expression, of its shape; raises ``IncompatibleSolverError``, naming an atom without a translation."""
         memo: dict[int, Entries] = {}
 
         def visit(node: Any) -> Entries:
-            if id(node) not in memo:
-                value = np.asarray(found(node))
-                memo[id(node)] = value.reshape(tuple(node.shape))
-            return memo[id(node)]
-
-        def found(node: Any) -> Any:
-            if isinstance(node, cp.Constant):
-                return _dense(node.value)
+            if id(node) in memo:
+                return memo[id(node)]
             if isinstance(node, Leaf):
-                return environment[node.id]
-            if isinstance(node, SampleAverage):
+                value: Any = _dense(node.value) if isinstance(node, cp.Constant) else environment[node.id]
+            elif isinstance(node, SampleAverage):
                 assert average is not None, "a mean where there are no rows"
-                return average(node, environment)
-            if isinstance(node, RowAggregate):
+                value = average(node, environment)
+            elif isinstance(node, RowAggregate):
                 raise self._untranslated(node)
-            return self._value(node, [visit(argument) for argument in node.args])
+            else:
+                value = self._value(node, list(map(visit, node.args)))
+            memo[id(node)] = np.asarray(value).reshape(tuple(node.shape))
+            return memo[id(node)]
 
         return visit(expression)
 
@@ -419,7 +410,7 @@ def _norm(unknowns: Unknowns, node: Any, entries: Sequence[Any]) -> Any:
 def _huber(unknowns: Unknowns, node: Any, entry: Any) -> Any:
     bound = float(node.M.value)
     size = unknowns.defined("abs", entry)
-    inner = -1.0 * unknowns.largest([-1.0 * size, -bound])
+    inner = unknowns.largest([size, bound], -1.0)
     return unknowns.power(inner, 2.0) + 2.0 * bound * (size - inner)
 
 
@@ -442,10 +433,6 @@ def _function(kind: str) -> Callable[..., Entries]:
     return entrywise(lambda unknowns, _, v: unknowns.defined(kind, v))
 
 
-def _smallest(unknowns: Unknowns, parts: Sequence[Any]) -> Any:
-    return -1.0 * unknowns.largest([-1.0 * part for part in parts])
-
-
 RULES: dict[type, Callable[..., Any]] = {
     multiply: _entrywise_product,
     DivExpression: entrywise(lambda unknowns, _, a, b: unknowns.product(a, unknowns.inverse(b))),
@@ -465,9 +452,9 @@ RULES: dict[type, Callable[..., Any]] = {
     cos: _function("cos"),
     cp.abs: _function("abs"),
     cp.maximum: entrywise(lambda unknowns, _, *parts: unknowns.largest(parts)),
-    cp.minimum: entrywise(lambda unknowns, _, *parts: _smallest(unknowns, parts)),
+    cp.minimum: entrywise(lambda unknowns, _, *parts: unknowns.largest(parts, -1.0)),
     cp.max: along_axis(lambda unknowns, _, e: unknowns.largest(e)),
-    cp.min: along_axis(lambda unknowns, _, e: _smallest(unknowns, e)),
+    cp.min: along_axis(lambda unknowns, _, e: unknowns.largest(e, -1.0)),
     cp.huber: entrywise(_huber),
     cp.norm1: along_axis(lambda unknowns, _, e: _total(unknowns.defined("abs", v) for v in e)),
     cp.norm_inf: along_axis(lambda unknowns, _, e: unknowns.largest([unknowns.defined("abs", v) for v in e])),

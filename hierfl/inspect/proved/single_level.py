@@ -8,7 +8,7 @@ a u that solves the level without such a z has one with 0 for the objective's mu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from hierfl.atoms.algebra import addends
 from hierfl.atoms.formulas import as_array
 from hierfl.atoms.intervals import Interval
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.data.tables import Population
+from hierfl.compiler.data.tables import Population, Table
 from hierfl.compiler.layout import Layout
 from hierfl.compiler.lower_level.exact_lower import ExactLower
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, level_solver
@@ -144,13 +144,7 @@ class SingleLevel:
 
     @classmethod
     def of(cls, compiled: CompiledProblem) -> SingleLevel:
-        """The program of a problem.
-
-        Raises
-        ------
-        IncompatibleSolverError
-            Naming what has no translation, and what to write.
-        """
+        """The program of a problem; raises ``IncompatibleSolverError``, naming what has no translation, and what to write."""
         return _Writer(compiled).written()
 
 
@@ -177,9 +171,8 @@ class _Writer:
             low, high = (np.broadcast_to(np.asarray(end, float), variable.shape) for end in (box.lo, box.hi))
             x[variable.id] = unknowns.array(low, high, bool(Layout((variable,)).whole.any()))
         program.upper = np.arange(compiled.upper.size)
-        public = {leaf: np.asarray(value, float) for leaf, value in data.clients.public.items()}
         for constraint in constraints_of_all_clients(declaration):
-            self._constrain(constraint, {**public, **x})
+            self._constrain(constraint, {**_numbers(data.clients.public), **x})
         answers = self._followers(x)
         for one in compiled.coupled.conditions:
             self._on_answers(one, x, answers)
@@ -189,10 +182,8 @@ class _Writer:
         program.inequalities += unknowns.inequalities
         others = [program.objective, *program.inequalities, *program.implied, *(slack for _, slack in program.slacks)]
         kept, forces = len(program.equations), len(program.forces)
-        if self.curved:
-            program.abnormal.append(Polynomial.sum_of([(-1.0, 1.0), *((1.0, Polynomial({(place,): 1.0})) for place in self.curved)]))
-        else:
-            program.abnormal = []
+        normal = Polynomial.sum_of([(-1.0, 1.0), *((1.0, Polynomial({(place,): 1.0})) for place in self.curved)])
+        program.abnormal = [*program.abnormal, normal] if self.curved else []
         rows, program.quotients = with_quotients([*program.equations, *program.forces, *program.abnormal], others, unknowns)
         first, last = kept + forces, kept + forces + len(program.abnormal)
         program.equations, program.forces, program.abnormal = [*rows[:kept], *rows[last:]], rows[kept:first], rows[first:last]
@@ -223,44 +214,31 @@ class _Writer:
     def _order(self, left: Entries, right: Entries, equal: bool) -> None:
         """left <= right, or left == right, entry by entry."""
         pairs = zip(*(part.ravel() for part in np.broadcast_arrays(left, right)))
-        differences = [Polynomial.sum_of([(1.0, b), (-1.0, a)]) for a, b in pairs]
-        (self.program.equations if equal else self.program.inequalities).extend(differences)
+        (self.program.equations if equal else self.program.inequalities).extend(Polynomial.of(b) - a for a, b in pairs)
 
     def _on_answers(self, one: CoupledCondition, x: Environment, answers: list[dict[int, Entries]]) -> None:
         """An upper constraint that mentions y, of each of its owners."""
         compiled, clients, scope = self.compiled, self.compiled.data().clients, self.compiled.scope
         shared, of_rows = (answers[0] if scope == "federation" else {}), (answers if scope == "sample" else [])
-        if one.kind == FEDERATION:
-            public = {leaf: np.asarray(value, float) for leaf, value in clients.public.items()}
-            at = {**public, **x, **shared}
-            self._order(self.translator(one.left, at), self.translator(one.right, at), one.equality)
-            return
-        sides = []
-        for index in range(clients.size):
+        signs = (0.0, 0.0) if one.equality else (1.0, -1.0)
+
+        def both(at: Environment) -> list[Entries]:
+            return [self.translator(side, at) for side in (one.left, one.right)]
+
+        sides = [both({**_numbers(clients.public), **x, **shared})] if one.kind == FEDERATION else []
+        for index in range(clients.size if one.kind != FEDERATION else 0):
             decisions = {**x, **(answers[index] if scope == "client" else shared)}
             if one.kind == ROW:
-                self._of_rows(one, clients, index, decisions, of_rows)
-                continue
-            sides.append([self._of_party(side, sign, clients, index, decisions, of_rows) for side, sign in zip((one.left, one.right), (0.0, 0.0) if one.equality else (1.0, -1.0))])
+                own = {**_numbers(clients.party(index).environment), **decisions}
+                rows = _rows_of(clients.tables[compiled.coupled.table_of(one, compiled, clients)], index)
+                sides += [both({**own, **values, **(of_rows[row] if of_rows else {})}) for row, values in rows]
+            else:
+                sides.append([self._of_party(side, sign, clients, index, decisions, of_rows) for side, sign in zip((one.left, one.right), signs)])
         if one.kind == CLIENTS_MEAN:
             shares = np.asarray(compiled.coupled.shares(one, clients), float)
-            together = [_mean_of(side, shares) for side in zip(*sides)]
-            sides = [together]
+            sides = [[_mean_of(side, shares) for side in zip(*sides)]]
         for left, right in sides:
             self._order(left, right, one.equality)
-
-    def _of_rows(
-        self, one: CoupledCondition, clients: Population, place: int, decisions: Environment, of_rows: list[dict[int, Entries]]
-    ) -> None:
-        """The same of every row of a client."""
-        table = clients.tables[self.compiled.coupled.table_of(one, self.compiled, clients)]
-        first, count = int(table.offsets[place]), int(table.counts[place])
-        numbers = np.arange(first, first + count)
-        own = {leaf: np.asarray(value, float) for leaf, value in clients.party(place).environment.items()}
-        rows = {leaf: np.asarray(value, float) for leaf, value in table.rows(numbers).items()}
-        for k, row in enumerate(numbers):
-            at = {**own, **decisions, **{leaf: value[k] for leaf, value in rows.items()}, **(of_rows[row] if of_rows else {})}
-            self._order(self.translator(one.left, at), self.translator(one.right, at), one.equality)
 
     # --- the lower level --------------------------------------------------------------------------------------------
 
@@ -286,10 +264,7 @@ class _Writer:
 
     @staticmethod
     def _form(stage: ExactLower) -> LevelForm:
-        """A level's program.
-
-        Raises ``IncompatibleSolverError`` where that is none of rows.
-        """
+        """A level's program; raises ``IncompatibleSolverError`` where that is none of rows."""
         method, level = stage.method, stage.oracles.declaration.lower_level
         assert method is not None and level is not None
         try:
@@ -329,12 +304,10 @@ class _Writer:
                 found[-1] = [u for u in inside if distance(program.cones, program.slack(u) - margin) <= ROUNDING]
         return found
 
-    def _follower(
-        self, form: LevelForm, stage: ExactLower, owner: Owner, x: Environment, others: Sequence[np.ndarray]
-    ) -> dict[int, Entries]:
+    def _follower(self, form: LevelForm, stage: ExactLower, owner: Owner, x: Environment, others: Sequence[np.ndarray]) -> dict[int, Entries]:
         """Write one owner's optimality conditions; of ``others`` none is better than its u."""
         program, unknowns = self.program, self.program.unknowns
-        own: Environment = {**{leaf: np.asarray(value, float) for leaf, value in owner.own.items()}, **x}
+        own: Environment = {**_numbers(owner.own), **x}
         lower = {v.id for v in stage.oracles.lower.variables}
         for constraint in lower_constraints(stage.oracles.declaration):  # what the level asks of x alone is in no program of its own
             if not any(v.id in lower for v in constraint.variables()):
@@ -396,7 +369,7 @@ class _Writer:
             values, weights = owner.gather(group)
             kept = np.flatnonzero(np.asarray(weights) != 0)
             template, shares = group.template, np.asarray(weights, float)[kept]
-            rows = {leaf: np.asarray(value, float) for leaf, value in values.items()}
+            rows = _numbers(values)
             blocks.append(RowBlock(template, np.zeros((len(kept), template.count)), shares, kept, width, height))
             thetas.append([self._theta(template, {**own, **{leaf: value[k] for leaf, value in rows.items()}}) for k in kept])
             width += len(kept) * blocks[-1].extra
@@ -460,22 +433,16 @@ class _Writer:
         def each_row(node: Any, expression: Any, environment: Environment) -> tuple[np.ndarray, list[Entries]]:
             """(shares, values) of the rows that an average or a tail is of."""
             leaves = {leaf.id for leaf in [*expression.parameters(), *expression.variables()]}
-            (number,) = {
-                k for k, table in enumerate(population.tables) if leaves & set(table.samples) or (k == answered and leaves & below)
-            }
-            table = population.tables[number]
+            held = [bool(leaves & (set(table.samples) | (below if k == answered else set()))) for k, table in enumerate(population.tables)]
+            table, rows = population.tables[held.index(True)], []
             if table.has_nodes:
                 raise refuse(f"data that are rows: {expression_text(node)} is over a law, of which f is known by quadrature only.")
-            first, count = int(table.offsets[place]), int(table.counts[place])
-            numbers = np.arange(first, first + count)
-            shares = np.full(count, 1.0 / count) if table.weights is None else np.asarray(table.weights, float)[numbers]
-            rows = {leaf: np.asarray(value, float) for leaf, value in table.rows(numbers).items() if leaf in leaves}
-            values = []
-            for k, row in enumerate(numbers):
-                own_y = of_rows[row] if number == answered else {}
-                own = {**environment, **{leaf: value[k] for leaf, value in rows.items()}, **own_y}
-                values.append(self.translator(expression, own, average).ravel())
-            return shares, values
+            for row, values in _rows_of(table, place):
+                own = {**environment, **values, **(of_rows[row] if held.index(True) == answered else {})}
+                share = 1.0 / int(table.counts[place]) if table.weights is None else float(table.weights[row])
+                rows.append((share, self.translator(expression, own, average).ravel()))
+            shares, each = zip(*rows)
+            return np.array(shares), list(each)
 
         def average(node: SampleAverage, environment: Environment) -> Entries:
             shares, values = each_row(node, node.per_sample, environment)
@@ -483,7 +450,7 @@ class _Writer:
             means = [Polynomial.sum_of(zip(factor * shares, column)) for column in zip(*values)]
             return np.array([*means, None], dtype=object)[:-1].reshape(tuple(node.shape))
 
-        own = {**{leaf: np.asarray(value, float) for leaf, value in party.environment.items()}, **decisions}
+        own = {**_numbers(party.environment), **decisions}
         if tails := tails_of(term):
             _require_less_of_tails(term, sign)
             bounds = [cp.Variable() for _ in tails]
@@ -493,6 +460,19 @@ class _Writer:
             term = without_tails(term, bounds)
         value: Entries = self.translator(term, own, average)
         return value
+
+
+def _numbers(values: Mapping[int, Any]) -> dict[int, np.ndarray]:
+    """By leaf, in NumPy."""
+    return {leaf: np.asarray(value, float) for leaf, value in values.items()}
+
+
+def _rows_of(table: Table, place: int) -> Iterator[tuple[int, dict[int, np.ndarray]]]:
+    """(number, values by leaf) of the rows of a table that a party holds."""
+    first, count = int(table.offsets[place]), int(table.counts[place])
+    values = _numbers(table.rows(np.arange(first, first + count)))
+    for k in range(count):
+        yield first + k, {leaf: value[k] for leaf, value in values.items()}
 
 
 def _require_less_of_tails(term: Any, sign: float) -> None:

@@ -80,10 +80,7 @@ class Section(NamedTuple):
 
 
 def plotly() -> Any:
-    """Import the package ``plotly``.
-
-    Raises ``MissingPackageError``, saying what to install.
-    """
+    """Import the package ``plotly``; raises ``MissingPackageError``, saying what to install."""
     with needing('a report needs plotly: pip install "hierfl[report]".'):
         import plotly.graph_objects
         import plotly.offline

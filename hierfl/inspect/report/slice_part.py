@@ -9,9 +9,8 @@ where they stand. A second figure has the parties' own terms along the slice.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
-from itertools import islice
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,21 +20,8 @@ from hierfl.house_style import COLOURS
 from hierfl.inspect.implicit.points import KEPT_LIMIT, REASONS, Points, owner_called
 from hierfl.inspect.kinks.kink import Kinks
 from hierfl.inspect.kinks.kink_search import effort
-from hierfl.inspect.pictures.slice import BrokenCurve, Slice, broken, curve, entries, line_label
-from hierfl.inspect.report.page import (
-    Html,
-    add_band,
-    data,
-    drawn,
-    element,
-    escaped,
-    joined,
-    notice,
-    paragraph,
-    plotly,
-    styled,
-    table,
-)
+from hierfl.inspect.pictures.slice import BrokenCurve, Slice, broken, curve, line_label
+from hierfl.inspect.report import page as html
 from hierfl.jaxtools.precision import double_precision
 
 if TYPE_CHECKING:
@@ -67,7 +53,8 @@ def _notes_along(shown: Slice, exact_slopes: bool) -> list[PointNotes]:
     slopes = points.slopes(x, shown.line.direction)[1] if exact else np.gradient(shown.value, shown.t)
     owners = shown.answers.shape[1] if shown.answers.ndim == 3 else 0
     of = [""] if owners == 1 else [f" of {owner_called(compiled, owner)}" for owner in range(min(owners, SCALARS))]
-    labels = list(islice((entry + owner for owner in of for entry in entries(compiled.lower)), SCALARS))
+    labels = [entry + owner for owner in of for entry in compiled.lower.entries[:SCALARS]][:SCALARS]
+    names = compiled.upper.entries[:SCALARS]
     notes = []
     for k, t in enumerate(shown.t):
         f, y = f"{shown.value[k]:.8g}" if reason[k] == 0 else f"no value: {REASONS[reason[k]]}", "none"
@@ -79,13 +66,13 @@ def _notes_along(shown: Slice, exact_slopes: bool) -> list[PointNotes]:
         slope = "unknown"
         if np.isfinite(slopes[k]):
             slope = f"{slopes[k]:.6g}" if exact else f"about {slopes[k]:.4g}, by differences"
-        at = _listed(_equations(entries(compiled.upper), x[k]), compiled.upper.size)
+        at = _listed(_equations(names, x[k]), compiled.upper.size)
         notes.append(PointNotes(f"{t:.6g}", f, slope, at, y, active))
     return notes
 
 
-def _equations(names: Iterable[str], values: np.ndarray) -> list[str]:
-    return [f"{name} = {value + 0.0:.6g}" for name, value in islice(zip(names, values), SCALARS)]
+def _equations(names: Sequence[str], values: np.ndarray) -> list[str]:
+    return [f"{name} = {value + 0.0:.6g}" for name, value in zip(names, values)]
 
 
 def _listed(lines: Sequence[str], count: int | None = None) -> str:
@@ -97,7 +84,7 @@ def _listed(lines: Sequence[str], count: int | None = None) -> str:
 STEPS = 401  # places of the slider
 
 
-def _line_sliders(shown: Slice, said: list[PointNotes]) -> Html:
+def _line_sliders(shown: Slice, said: list[PointNotes]) -> html.Html:
     """Make the sliders, with what is said at each stop: the place begins in the middle, eta at the first f^eta."""
     count = len(shown.t)
     stops = np.unique(np.linspace(0, count - 1, min(count, STEPS)).round().astype(int))  # both ends and the middle among them
@@ -106,14 +93,14 @@ def _line_sliders(shown: Slice, said: list[PointNotes]) -> Html:
     etas = [f"{smooth.eta:g}" for smooth in shown.smoothed]
     sliders = [_slider("place", "place on the line: t = ", said[stops[middle]].t, len(stops) - 1, middle)]
     sliders += [_slider("smoothing", "smoothing: η = ", etas[0], len(etas), 1)] if etas else []
-    places = data([said[k]._asdict() for k in stops], "line-places")
-    return joined([*sliders, places, data(moved, "line-stops"), data(["not shown", *etas], "line-smoothings")])
+    places = html.data([said[k]._asdict() for k in stops], "line-places")
+    return html.joined([*sliders, places, html.data(moved, "line-stops"), html.data(["not shown", *etas], "line-smoothings")])
 
 
-def _slider(name: str, label: str, shown: str, last: int, start: int) -> Html:
-    words = joined([element("label", label, for_=f"{name}-slider"), element("output", shown, id=f"{name}-at")], "")
-    bar = Html(f'<input type="range" id="{name}-slider" autocomplete="off" min="0" max="{last}" step="1" value="{start}">')
-    return element("div", joined([element("div", words), bar]), class_="slider")
+def _slider(name: str, label: str, shown: str, last: int, start: int) -> html.Html:
+    words = html.joined([html.element("label", label, for_=f"{name}-slider"), html.element("output", shown, id=f"{name}-at")], "")
+    bar = html.Html(f'<input type="range" id="{name}-slider" autocomplete="off" min="0" max="{last}" step="1" value="{start}">')
+    return html.element("div", html.joined([html.element("div", words), bar]), class_="slider")
 
 
 def _extent(shown: Slice) -> tuple[float | None, float | None]:
@@ -137,7 +124,7 @@ GAPS = ("#e7ebef", "#d3dae1", "#bec8d2", "#a9b6c3")  # of the reasons for which 
 
 
 def _line_figure(shown: Slice, said: Sequence[PointNotes]) -> Figure:
-    figure, drawn, hovers = plotly().graph_objects.Figure(), curve(shown), _hovers(shown, said)
+    figure, drawn, hovers = html.plotly().graph_objects.Figure(), curve(shown), _hovers(shown, said)
     _add_smoothings(figure, shown)
     look = {"mode": "lines", "line": {"color": COLOURS[0], "width": 2.2}, "legendrank": 1, "hoverinfo": "text", "meta": "curve"}
     text = [hovers[k] if k >= 0 else "" for k in drawn.point]
@@ -151,10 +138,10 @@ def _line_figure(shown: Slice, said: Sequence[PointNotes]) -> Figure:
     _add_iterates(figure, shown, drawn)
     _add_kinks(figure, shown)
     _add_marker(figure, shown)
-    axis = escaped(textwrap.shorten(line_label(shown), 60, placeholder=" …"))
+    axis = html.escaped(textwrap.shorten(line_label(shown), 60, placeholder=" …"))
     figure.update_xaxes(title_text=axis, title_standoff=8, range=[shown.t[0], shown.t[-1]])
     figure.update_yaxes(title_text="f", title_standoff=4)
-    return styled(figure, height=520)
+    return html.styled(figure, height=520)
 
 
 def _hovers(shown: Slice, said: Sequence[PointNotes]) -> list[str]:
@@ -169,20 +156,20 @@ def _hovers(shown: Slice, said: Sequence[PointNotes]) -> list[str]:
 
 
 def _boxed(lines: Sequence[str]) -> str:
-    return "<br>".join(escaped(part) for line in lines for part in textwrap.wrap(line, WIDEST) or [""])
+    return "<br>".join(html.escaped(part) for line in lines for part in textwrap.wrap(line, WIDEST) or [""])
 
 
 def _add_gaps(figure: Figure, gaps: Sequence[Gap], radius: float) -> None:
     """Draw grey bands, named in the legend, and in place where the words fit in a window for telephones as well."""
     greys = {reason: GAPS[k % len(GAPS)] for k, reason in enumerate(dict.fromkeys(gap.reason for gap in gaps))}
     for gap in gaps:
-        label = {"text": escaped(gap.reason), "font": {"size": 12, "color": "#57606a"}, "textposition": "top center"}
+        label = {"text": html.escaped(gap.reason), "font": {"size": 12, "color": "#57606a"}, "textposition": "top center"}
         room = (gap.high - gap.low) / (2 * radius) * NARROWEST
         fits = {"label": label} if room > LETTER * (len(gap.reason) + 2) else {}
         band = {"fillcolor": greys[gap.reason], "opacity": 1, "line_width": 0, "layer": "below"}
         figure.add_vrect(x0=gap.low, x1=gap.high, **band, **fits)
     for reason, grey in greys.items():
-        _add_square(figure, escaped(f"no value: {reason}"), grey, "gap")
+        _add_square(figure, html.escaped(f"no value: {reason}"), grey, "gap")
 
 
 def _add_square(figure: Figure, name: str, colour: str, meta: str) -> None:
@@ -195,7 +182,7 @@ def _add_smoothings(figure: Figure, shown: Slice) -> None:
     for place, smooth in enumerate(shown.smoothed):
         colour, given = COLOURS[1 + (place + 1) % (len(COLOURS) - 2)], {"visible": place == 0, "hoverinfo": "skip"}
         low, high, name = smooth.value - smooth.half_width, smooth.value + smooth.half_width, f"95% band, η = {smooth.eta:g}"
-        add_band(figure, shown.t, low, high, colour, name=name, showlegend=False, meta="band", **given)
+        html.add_band(figure, shown.t, low, high, colour, name=name, showlegend=False, meta="band", **given)
         dashed = {"color": colour, "dash": "dash", "width": 2}
         name = f"f<sup>η</sup>, η = {smooth.eta:g}"
         figure.add_scatter(x=shown.t, y=smooth.value, mode="lines", line=dashed, name=name, meta="smoothed", **given)
@@ -243,7 +230,7 @@ CLIENTS = 20  # more terms than this are shown as a band
 
 def _terms_figure(shown: Slice) -> Figure:
     """Draw the server's term and each client's own, unweighted; of many clients the median and the band of all."""
-    figure, clients = plotly().graph_objects.Figure(), shown.clients
+    figure, clients = html.plotly().graph_objects.Figure(), shown.clients
     if shown.compiled.declaration.objective.server is not None:
         t, value = broken(shown, shown.server)
         figure.add_scatter(x=t, y=value, name="server", mode="lines", line={"color": SERVER, "width": 2})
@@ -258,12 +245,12 @@ def _terms_figure(shown: Slice) -> Figure:
         good = np.isfinite(clients).all(axis=1)
         t, least = broken(shown, np.where(good, clients.min(axis=1), np.nan))
         most = broken(shown, np.where(good, clients.max(axis=1), np.nan))[1]
-        add_band(figure, t, least, most, COLOURS[0], name=f"all {clients.shape[1]} clients")
+        html.add_band(figure, t, least, most, COLOURS[0], name=f"all {clients.shape[1]} clients")
         t, middle = broken(shown, np.median(clients, axis=1))
         figure.add_scatter(x=t, y=middle, name="median client", mode="lines", line={"color": COLOURS[0]})
-    figure.update_xaxes(title_text=escaped(line_label(shown)), title_standoff=8)
+    figure.update_xaxes(title_text=html.escaped(line_label(shown)), title_standoff=8)
     figure.update_yaxes(title_text="term, unweighted", title_standoff=4)
-    styled(figure, height=460, showlegend=True)
+    html.styled(figure, height=460, showlegend=True)
     # many names stand below, where they can take several lines
     return figure.update_layout(legend={"y": -0.2, "yanchor": "top"}, margin={"t": 36})
 
@@ -311,33 +298,15 @@ SHARES = (0.1, 0.3)  # of the radius: smoothings that can be seen, beside the ru
 _LABELS = {"t": "t", "f": "f", "slope": "slope along the line", "x": "x", "y": "y(x)", "active": "active constraints"}
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class SliceWithoutKinks(Slice):
-    """A slice whose kinks nobody looked for, since that would take too long."""
-
-    @property
-    def kinks(self) -> Kinks:
-        return Kinks.none("kinks were not looked for")
-
-
-class ReportedLine(NamedTuple):
-    """The slice, whether its slopes are exact, and what was left out: of the figure, and of the table of kinks."""
-
-    shown: Slice
-    exact_slopes: bool
-    notes: tuple[str, ...]
-    without_kinks: str | None
-
-
-def report_slice(result: Result, settings: ReportSettings) -> ReportedLine:
-    """Make the slice through x, leave out what would take too long, and say so."""
+def report_slice(result: Result, settings: ReportSettings) -> tuple[Slice, bool, list[str]]:
+    """Make (the slice through x, whether its slopes are exact, what is left out of its figure since it would take too long); its kinks say it themselves."""
     radius = settings.radius if settings.radius is not None else _radius(result)
     implicit = result.require_problem("a report").implicit
     asked: dict[str, Any] = {"radius": radius, "points": settings.points, "samples": settings.samples}
     asked |= {"seed": settings.seed, "progress": settings.progress}
     shown = implicit.slice(result, smoothing=settings.smoothing, **asked)
     if not (shown.sampled.reason == 0).any():
-        return ReportedLine(shown, False, (), None)
+        return shown, False, []
     points, notes = Points(shown.compiled, shown.tolerance), []
     of_values = _timed(shown, points.values, 2 / 3)
     if settings.smoothing is None:
@@ -354,11 +323,10 @@ def report_slice(result: Result, settings: ReportSettings) -> ReportedLine:
     if not exact:
         notes.append(f"Slopes are by differences: exact ones would take about {_said_seconds(of_slopes)}.")
     seconds = effort(shown.t, shown.sampled) / len(shown.t) * of_values + SLOPES_FOR_KINKS * of_slopes
-    if seconds <= settings.time_budget:
-        return ReportedLine(shown, exact, tuple(notes), None)
-    without = SliceWithoutKinks(**{part.name: getattr(shown, part.name) for part in fields(shown)})
-    why = f"Kinks were not looked for: that would take about {_said_seconds(seconds)}. Write time_budget={_rounded_up(seconds)} for a report"
-    return ReportedLine(without, exact, tuple(notes), f"{why} that has them, or points=101 for a coarser line.")
+    if seconds > settings.time_budget:
+        why = f"Kinks were not looked for: that would take about {_said_seconds(seconds)}. Write time_budget={_rounded_up(seconds)} for a report"
+        shown = replace(shown, without_kinks=f"{why} that has them, or points=101 for a coarser line.")
+    return shown, exact, notes
 
 
 def _smoothing_note(per_draw: float, etas: tuple[float, ...], settings: ReportSettings, seconds: float) -> str:
@@ -396,25 +364,24 @@ def _radius(result: Result) -> float:
     return float(f"{1.1 * reach:.2g}") if 0 < reach < np.inf else 1.0
 
 
-def line_section(line: ReportedLine) -> Html:
+def line_section(shown: Slice, exact_slopes: bool, notes: Sequence[str]) -> html.Html:
     """Lay out the figures of the slice with what is said about it."""
-    shown = line.shown
-    said = _notes_along(shown, line.exact_slopes)
+    said = _notes_along(shown, exact_slopes)
     middle = said[len(shown.t) // 2]
     names, count = ", ".join(variable.name() for variable in shown.compiled.upper.variables), shown.clients.shape[1]
     line_of = f"f at {names} = centre + t · direction: the centre is the run's x, the direction {shown.chosen}."
-    parts = [paragraph(f"{line_of} The lower level is solved at every one of the {len(shown.t)} points; {_accuracy(shown)}")]
-    parts += map(notice, line.notes)
-    parts += (paragraph(f"No value for {gap}.") for gap in shown.gaps)
-    parts += (notice(f"Not feasible for {one}.") for one in shown.violated[:TIES])
-    parts += (notice(f"For {tie}.") for tie in shown.ties[:TIES])
-    parts += [element("div", drawn(_line_figure(shown, said), "line-figure", _spoken(shown)), class_="figure"), _line_sliders(shown, said)]
-    there = ((element("dt", label), element("dd", getattr(middle, key), id=f"place-{key}")) for key, label in _LABELS.items())
-    parts += [element("dl", joined(map(joined, there)), class_="place", id="place"), element("h3", "Terms along the line")]
+    parts = [html.paragraph(f"{line_of} The lower level is solved at every one of the {len(shown.t)} points; {_accuracy(shown)}")]
+    parts += map(html.notice, notes)
+    parts += (html.paragraph(f"No value for {gap}.") for gap in shown.gaps)
+    parts += (html.notice(f"Not feasible for {one}.") for one in shown.violated[:TIES])
+    parts += (html.notice(f"For {tie}.") for tie in shown.ties[:TIES])
+    parts += [html.element("div", html.drawn(_line_figure(shown, said), "line-figure", _spoken(shown)), class_="figure"), _line_sliders(shown, said)]
+    there = ((html.element("dt", label), html.element("dd", getattr(middle, key), id=f"place-{key}")) for key, label in _LABELS.items())
+    parts += [html.element("dl", html.joined(map(html.joined, there)), class_="place", id="place"), html.element("h3", "Terms along the line")]
     many = f"; of {count} clients the median and the band of all" if count > CLIENTS else ""
-    parts.append(paragraph(f"Each party's own term, unweighted{many}. A click on a name hides or shows it."))
-    terms = drawn(_terms_figure(shown), "terms-figure", "Each party's own term along the line")
-    return joined([*parts, element("div", terms, class_="figure")])
+    parts.append(html.paragraph(f"Each party's own term, unweighted{many}. A click on a name hides or shows it."))
+    terms = html.drawn(_terms_figure(shown), "terms-figure", "Each party's own term along the line")
+    return html.joined([*parts, html.element("div", terms, class_="figure")])
 
 
 def _spoken(shown: Slice) -> str:
@@ -422,7 +389,7 @@ def _spoken(shown: Slice) -> str:
     low, high = _extent(shown)
     span = "without a value" if low is None else f"between {low:.4g} and {high:.4g}"
     said = f"f along a line through x, t from {shown.t[0]:.4g} to {shown.t[-1]:.4g}: {span}"
-    if isinstance(shown, SliceWithoutKinks):
+    if shown.kinks.unknown:
         return said
     count, jumps = len(shown.kinks), len(shown.kinks.jumps)
     return f"{said}, {count} kink{'' if count == 1 else 's'}" + (f", {jumps} jump{'' if jumps == 1 else 's'}" if jumps else "")
@@ -443,18 +410,20 @@ def _accuracy(shown: Slice) -> str:
 ROWS = 200
 
 
-def kinks_table(kinks: Kinks) -> Html:
-    """Show the kinks and jumps of the slice, with what could be told apart."""
+def kinks_table(kinks: Kinks) -> html.Html:
+    """Show the kinks and jumps of the slice, with what could be told apart; or why they are not known."""
+    if kinks.unknown:
+        return html.notice(kinks.unknown)
     sharpest = sorted(sorted(kinks, key=lambda kink: -kink.sharpness)[:ROWS], key=lambda kink: kink.t)
     rows = [[k.t, k.value, k.left_slope, k.right_slope, k.bend, k.cause] for k in sharpest]
     header = ["t", "f", "slope before", "slope after", "bends", "cause"]
-    listed = element("div", table(header, rows, "kink-rows"), class_="long")
-    parts = [listed if rows else paragraph("No kinks in this window.")]
+    listed = html.element("div", html.table(header, rows, "kink-rows"), class_="long")
+    parts = [listed if rows else html.paragraph("No kinks in this window.")]
     if len(kinks) > ROWS:
-        parts.append(paragraph(f"The {ROWS} sharpest of {len(kinks):,} kinks."))
+        parts.append(html.paragraph(f"The {ROWS} sharpest of {len(kinks):,} kinks."))
     if kinks.jumps:
         jumps = [[jump.t, jump.left, jump.right, jump.cause] for jump in kinks.jumps[:ROWS]]
-        parts += [element("h3", "Jumps"), table(["t", "f before", "f after", "cause"], jumps, "jump-rows")]
+        parts += [html.element("h3", "Jumps"), html.table(["t", "f before", "f after", "cause"], jumps, "jump-rows")]
     if kinks.sampled is not None:
-        parts.append(paragraph(f"{kinks.sampled}."))
-    return joined([*parts, paragraph(f"Resolved: {kinks.resolution}.")])
+        parts.append(html.paragraph(f"{kinks.sampled}."))
+    return html.joined([*parts, html.paragraph(f"Resolved: {kinks.resolution}.")])

@@ -85,21 +85,15 @@ def _diagonal(
         met = [y for y in unknowns if part.has(y)] or [own]
         affine = polynomial(part, met)
         if affine is None or affine.total_degree() > 1:
-            raise SymbolicError(
-                f"the lower level is not quadratic in y (its derivative by {own} is {part}): the closed form needs an "
-                f"objective sum h_i(x) y_i^2 / 2 + g_i(x) y_i."
-            )
+            curved = f"the lower level is not quadratic in y (its derivative by {own} is {part})"
+            raise SymbolicError(f"{curved}: the closed form needs an objective sum h_i(x) y_i^2 / 2 + g_i(x) y_i.")
         for other in met:
-            if other != own and affine.coeff_monomial(other) != 0:
-                raise SymbolicError(
-                    f"the Hessian of the lower level in y is not diagonal: it couples {own} and {other} "
-                    f"by {affine.coeff_monomial(other)}. The closed form needs entries of y that do not meet."
-                )
+            if other != own and (weight := affine.coeff_monomial(other)) != 0:
+                coupled = f"the Hessian of the lower level in y is not diagonal: it couples {own} and {other} by {weight}"
+                raise SymbolicError(f"{coupled}. The closed form needs entries of y that do not meet.")
         slope = affine.coeff_monomial(own) if own in met else sympy.S.Zero
         if slope != 0 and not region.positive(slope):
-            raise SymbolicError(
-                f"the curvature {slope} of the lower level in {own} is not proved positive: give bounds of x that imply it."
-            )
+            raise SymbolicError(f"the curvature {slope} of the lower level in {own} is not proved positive: give bounds of x that imply it.")
         slopes.append(slope)
         offsets.append(affine.coeff_monomial(1))
     return tuple(slopes), tuple(offsets)
@@ -164,10 +158,8 @@ def _add_inequality(expr: Expr, unknowns: Sequence[Expr], region: Region, feasib
     elif degree == 2 and len(used) == len(unknowns):
         feasible.balls.append(_ball(poly, used, region))
     else:
-        raise SymbolicError(
-            f"the constraint {expr} <= 0 of the lower level joins {', '.join(map(str, used))}: the closed form needs bounds on "
-            f"single entries of y, or one ball."
-        )
+        joins = f"the constraint {expr} <= 0 of the lower level joins {', '.join(map(str, used))}"
+        raise SymbolicError(f"{joins}: the closed form needs bounds on single entries of y, or one ball.")
 
 
 def _add_bound(affine: Any, y: Expr, region: Region, feasible: Feasible) -> None:
@@ -202,10 +194,8 @@ def _clipped(slope: Expr, offset: Expr, y: Expr, feasible: Feasible, region: Reg
     for falls, bound in ((region.positive(offset), lower), (region.positive(-offset), upper)):
         if falls and bound.is_finite is not False:
             return bound
-    raise SymbolicError(
-        f"the lower level is linear in {y} with slope {offset}, which is not proved to be of one sign with a bound on that "
-        f"side: y(x) need not be one point."
-    )
+    linear = f"the lower level is linear in {y} with slope {offset}, which is not proved to be of one sign with a bound on that side"
+    raise SymbolicError(f"{linear}: y(x) need not be one point.")
 
 
 def _on_ball(
@@ -216,10 +206,8 @@ def _on_ball(
     if len(feasible.balls) > 1 or bounded:
         raise SymbolicError("the lower level has a ball beside other constraints: their intersection has no closed form.")
     if slopes[0] == 0 or any(sympy.simplify(slope - slopes[0]) != 0 for slope in slopes):
-        raise SymbolicError(
-            f"the lower level has a ball and the curvatures {', '.join(map(str, slopes))}: the closed form needs one positive "
-            f"curvature for all entries of y."
-        )
+        has = f"the lower level has a ball and the curvatures {', '.join(map(str, slopes))}"
+        raise SymbolicError(f"{has}: the closed form needs one positive curvature for all entries of y.")
     (ball,) = feasible.balls
     feasible.conditions.append(ball.radius_squared)
     moves = [sympy.cancel(-g / h - c) for g, h, c in zip(offsets, slopes, ball.center)]
@@ -236,10 +224,7 @@ def _on_ball(
 
 
 def inequalities_of(constraint: Any, translated: Translator) -> list[Expr]:
-    """A CVXPY constraint as expressions that must be <= 0.
-
-    Raises ``SymbolicError`` for a kind of constraint that is no list of inequalities.
-    """
+    """A CVXPY constraint as expressions that must be <= 0; raises ``SymbolicError`` for one that is no list of inequalities."""
     if isinstance(constraint, (cones.Inequality, cones.Equality)):
         difference: Scalars = translated(constraint.expr)
         two_sided = isinstance(constraint, cones.Equality)

@@ -175,18 +175,14 @@ def _agree(one: Expr, other: Expr, region: Region) -> bool:
     for _ in range(CHECKS):
         point = {s: random_rational(rng, region.limits(s)) for s in sorted(other.free_symbols, key=str)}
         expected = complex(sympy.N(other.xreplace(point), 20))
-        if region.domain.xreplace(point) == sympy.false or not np.isfinite(expected):
-            continue
-        if not abs(complex(sympy.N(one.xreplace(point), 20)) - expected) <= _TOLERANCE * max(1.0, abs(expected)):
+        counts = region.domain.xreplace(point) != sympy.false and np.isfinite(expected)
+        if counts and not abs(complex(sympy.N(one.xreplace(point), 20)) - expected) <= _TOLERANCE * max(1.0, abs(expected)):
             return False
     return True
 
 
 def _verify(compiled: CompiledProblem, view: SymbolicView) -> None:
-    """Compare with the implicit function at random points of X.
-
-    Raises ``HierflError`` if they disagree: a defect of hierfl.
-    """
+    """Compare with the implicit function at random points of X; raises ``HierflError`` if they disagree: a defect of hierfl."""
     upper, checked = compiled.upper, 0
     for point in _points(compiled, view):
         x = upper.unflatten(point)
@@ -203,12 +199,9 @@ def _verify(compiled: CompiledProblem, view: SymbolicView) -> None:
                 own = numbers[variable] if isinstance(numbers, Mapping) else numbers
                 pairs += zip(entries, map(float, np.ravel(own)))
         for formula, number in pairs:
-            exact_value = complex(sympy.N(formula.xreplace(place), 20))
-            if not abs(exact_value - number) <= _TOLERANCE * max(1.0, abs(number)):
-                raise HierflError(
-                    f"internal error: at x = {x} the formula {formula} is {exact_value}, problem.implicit finds {number}. "
-                    f"Please report it."
-                )
+            found = complex(sympy.N(formula.xreplace(place), 20))
+            if not abs(found - number) <= _TOLERANCE * max(1.0, abs(number)):
+                raise HierflError(f"internal error: at x = {x} the formula {formula} is {found}, problem.implicit finds {number}. Please report it.")
         checked += 1
         if checked == view.verified:
             return
@@ -240,15 +233,12 @@ def translate(expression: Any, environment: Mapping[int, Scalars]) -> Scalars:
 
     def visit(node: Any) -> Scalars:
         if id(node) not in memo:
-            memo[id(node)] = np.asarray(_value(node), dtype=object).reshape(tuple(node.shape))
+            if isinstance(node, cp.Constant):
+                value = exact_array(node.value)
+            else:
+                value = environment[node.id] if isinstance(node, Leaf) else _formula(node, list(map(visit, node.args)))
+            memo[id(node)] = np.asarray(value, dtype=object).reshape(tuple(node.shape))
         return memo[id(node)]
-
-    def _value(node: Any) -> Any:
-        if isinstance(node, cp.Constant):
-            return exact_array(node.value)
-        if isinstance(node, Leaf):
-            return environment[node.id]
-        return _formula(node, [visit(argument) for argument in node.args])
 
     return visit(expression)
 
@@ -269,25 +259,21 @@ def _formula(node: Any, values: list[Scalars]) -> Any:
 
 def _affine(atom: Any, *values: Scalars) -> Scalars:
     """Affine in the arguments that are not numbers, jointly: CVXPY's own value at 0, and its change along each entry."""
-    points = [np.zeros(v.shape) if _is_symbolic(v) else v.astype(float) for v in values]
-    base = _numeric(atom, points)
+    symbolic = [any(entry.free_symbols for entry in value.flat) for value in values]
+    points = [np.zeros(v.shape) if moves else v.astype(float) for v, moves in zip(values, symbolic)]
+
+    def numeric() -> np.ndarray:
+        value = atom.numeric(points)
+        return np.array(value.toarray() if sp.issparse(value) else value, dtype=float).reshape(atom.shape)
+
+    base = numeric()
     result = exact_array(base)
-    for place, value in enumerate(values):
-        if _is_symbolic(value):
-            for entry in np.ndindex(*value.shape):
-                moved = [p.copy() for p in points]
-                moved[place][entry] = 1.0
-                result = result + exact_array(_numeric(atom, moved) - base) * value[entry]
+    for value, point in ((value, point) for value, point, moves in zip(values, points, symbolic) if moves):
+        for entry in np.ndindex(*value.shape):
+            point[entry] = 1.0
+            result = result + exact_array(numeric() - base) * value[entry]
+            point[entry] = 0.0
     return result
-
-
-def _numeric(atom: Any, points: list[np.ndarray]) -> np.ndarray:
-    value = atom.numeric(points)
-    return np.asarray(value.toarray() if sp.issparse(value) else value, dtype=float).reshape(atom.shape)
-
-
-def _is_symbolic(value: Scalars) -> bool:
-    return any(entry.free_symbols for entry in value.flat)
 
 
 SIZE_LIMIT = 200  # scalars of x and of all owners' y
@@ -319,10 +305,8 @@ def _require_applicable(declaration: Declaration) -> None:
     level, roles = declaration.lower_level, declaration.roles
     tables = [*roles.client_tables, *roles.server_tables]
     if tables:
-        raise SymbolicError(
-            f"the problem is over data (sample {tables[0][0].name()!r}): f is a mean over rows, not a formula of x. A declaration "
-            f"with cp.Parameter or hf.ClientParameter in place of the samples has one."
-        )
+        data = f"the problem is over data (sample {tables[0][0].name()!r}): f is a mean over rows, not a formula of x"
+        raise SymbolicError(f"{data}. A declaration with cp.Parameter or hf.ClientParameter in place of the samples has one.")
     if isinstance(level, Followers):
         raise SymbolicError("there are several lower levels in sequence: formulas are derived for one. Slices and gradients take them as they are.")
     if level is not None and level.scope == "sample":
@@ -338,10 +322,8 @@ def _require_separable(value: Expr) -> None:
     """No term of f joins many scalars of x."""
     joined = max((len(term.free_symbols) for term in sympy.Add.make_args(value)), default=0)
     if joined > JOINED_LIMIT:
-        raise SymbolicError(
-            f"a term of f joins {joined} scalars of x: beyond {JOINED_LIMIT}, formulas are derived only for sums of terms in few "
-            f"scalars each. Declare a smaller instance."
-        )
+        most = f"beyond {JOINED_LIMIT}, formulas are derived only for sums of terms in few scalars each"
+        raise SymbolicError(f"a term of f joins {joined} scalars of x: {most}. Declare a smaller instance.")
 
 
 def _region(declaration: Declaration, symbols: DecisionSymbols) -> Region:

@@ -41,15 +41,11 @@ _SYMBOLS_LIMIT, _CELLS_LIMIT, _EXPRESSIONS_LIMIT, _DEGREE_LIMIT = 3, 300, 60, 8
 
 
 class TooManyCellsError(Exception):
-    """The decomposition is too large, or not of polynomials."""
+    """The decomposition is too large, of more than three symbols or 300 cells, or not of polynomials."""
 
 
 def cell_points(expressions: Sequence[Expr], symbols: Sequence[Expr], region: Region) -> list[Point]:
-    """A rational point in each open cell of the region's box on which no expression changes sign.
-
-    Raises ``TooManyCellsError`` for more than three symbols, for expressions that are no polynomials, and beyond 300
-    cells.
-    """
+    """A rational point in each open cell of the region's box on which no expression changes sign; raises ``TooManyCellsError``."""
     if len(symbols) > _SYMBOLS_LIMIT:
         raise TooManyCellsError
     if not symbols:
