@@ -229,7 +229,7 @@ def inference(
     estimator.require_regular()
     sums = estimator.sums()
     if estimator.scope == "client":
-        each = [jax.tree.map(lambda part, k=k: part[k : k + 1], sums) for k in range(estimator.size)]
+        each = [jax.tree.map(lambda part, k=k: part[k : k + 1], sums) for k in range(estimator.oracles.num_clients)]
         return tuple(estimator.told(own, kind, level, small_sample, k) for k, own in enumerate(each))
     return estimator.told(sums, kind, level, small_sample, None)
 
@@ -285,10 +285,6 @@ class _Estimator:
         scope = level.scope if compiled.num_clients > 1 else "federation"
         return cls(compiled, compiled.lower, point, level.constraints, RowLoss.below(compiled), scope, x, None, of)
 
-    @property
-    def size(self) -> int:
-        return self.oracles.num_clients
-
     def require_regular(self) -> None:
         """Rows, not laws; and a loss with a second derivative. Raises ``SettingError`` or ``NoGradientError``, naming what is in the way."""
         if not self.loss.averages:
@@ -298,11 +294,9 @@ class _Estimator:
         ids = {v.id for v in self.layout.variables}
         rough = nonsmooth_atom([self.loss.expression], ids, Enclosure(self.oracles.declaration.known_bounds))
         if rough is not None:
-            inside = {v.id for v in rough.variables()}
-            raise NoGradientError(
-                f"inference: {expression_text(rough)} has kinks in {', '.join(v.name() for v in self.layout.variables if v.id in inside)}, where an estimate has no "
-                f"normal law. Use a smooth loss (cp.huber, cp.logistic) and a smooth penalty (cp.sum_squares)."
-            )
+            inside = ", ".join(v.name() for v in self.layout.variables if any(v.id == one.id for one in rough.variables()))
+            kinks = f"{expression_text(rough)} has kinks in {inside}, where an estimate has no normal law"
+            raise NoGradientError(f"inference: {kinks}. Use a smooth loss (cp.huber, cp.logistic) and a smooth penalty (cp.sum_squares).")
 
     @double_precision
     def sums(self) -> RowSums:
@@ -313,13 +307,13 @@ class _Estimator:
             return data.clients.one_by_one(lambda place: self.loss.sums(data.clients.party(place), points[place], x))
 
         if self.ask is None:
-            points = jnp.asarray(np.broadcast_to(self.point, (self.size, self.layout.size)))
+            points = jnp.asarray(np.broadcast_to(self.point, (self.oracles.num_clients, self.layout.size)))
             # kept with the problem: another kind of error, or another point, is the same program
             program = oracles.programs.keep(("inference", self.layout is oracles.lower), lambda: quick_jit(of_clients))
             found = program(oracles.data(), points, jnp.asarray(self.x))
         else:
             found = self.ask(self.point[0])
-        weights = np.asarray(oracles.static_data.clients.weights) if self.scope == "federation" else np.ones(self.size)
+        weights = np.asarray(oracles.static_data.clients.weights) if self.scope == "federation" else np.ones(self.oracles.num_clients)
         return RowSums(*(np.asarray(part) * np.reshape(weights**power, (-1, *(1,) * (part.ndim - 1))) for part, power in zip(found, POWERS)))
 
     def told(self, sums: RowSums, kind: str, level: float, small_sample: bool, client: int | None) -> Inference:
@@ -339,10 +333,9 @@ class _Estimator:
         if values[0] < -SINGULAR or np.any(np.abs(vectors[np.ix_(asked, ~told)]) > ESTIMABLE):
             flat = np.abs(vectors[:, ~told]).max(axis=1)
             together = [name for name, part in zip(names, flat) if part > 0.1]
-            raise NoGradientError(
-                f"inference: the Hessian of the loss{whose} is singular at the estimate: its rows do not tell {', '.join(together)} apart, or their likelihood has no "
-                f"maximum (separation, no events). Leave out a column that is constant or follows from others, or add a ridge penalty."
-            )
+            why = f"its rows do not tell {', '.join(together)} apart, or their likelihood has no maximum (separation, no events)"
+            advice = "Leave out a column that is constant or follows from others, or add a ridge penalty"
+            raise NoGradientError(f"inference: the Hessian of the loss{whose} is singular at the estimate: {why}. {advice}.")
         # of entries that no row tells of, such as a baseline's jump when nobody is at risk, nothing is said; the others are as without them
         inverse = (vectors[:, told] / values[told]) @ vectors[:, told].T / unit / unit[:, None]
         if kind == "model":
@@ -407,10 +400,9 @@ class _Estimator:
         if inner and all(one.is_quadratic() and not any(isinstance(a, cp.huber) for a in nodes_of(one)) for one in inner):  # to CVXPY huber is
             residuals = _residuals_of(inner[0]) if len(self.loss.averages) == 1 else None
             if residuals is None:
-                raise SettingError(
-                    f"inference(kind='model'): {expression_text(inner[0])} is quadratic, and no square of residuals, of which a dispersion could be "
-                    f"estimated: write hf.E(cp.square(outcome - score)), penalties outside of hf.E, or take kind='robust'."
-                )
+                what = f"{expression_text(inner[0])} is quadratic, and no square of residuals, of which a dispersion could be estimated"
+                advice = "write hf.E(cp.square(outcome - score)), penalties outside of hf.E, or take kind='robust'"
+                raise SettingError(f"inference(kind='model'): {what}: {advice}.")
             freedom = int(rows) * residuals - p
             if freedom <= 0:
                 raise SettingError(f"inference: {rows} rows{whose} are not enough for a dispersion beside {p} estimates: take kind='robust'.")
@@ -436,12 +428,11 @@ class _Estimator:
         away = float(np.max(np.abs(step) / np.where(spread > 0, spread, np.inf), initial=0.0))
         if away <= FAR:
             return
-        binding = ", ".join(self._binding(client))
-        raise NoGradientError(
-            f"inference: the estimate{whose} is {away:.2g} standard errors from where the gradient of the loss vanishes"
-            + (f", since {binding} binds: there is no normal law at the edge of a constraint." if binding else ": the run ended before the answer. Go on with more rounds; columns of very different "
-              "sizes are best standardised (Federation.from_frames(..., standardise=True)).")
-        )
+        why = ": the run ended before the answer. Go on with more rounds; columns of very different sizes are best standardised"
+        why += " (Federation.from_frames(..., standardise=True))."
+        if binding := ", ".join(self._binding(client)):
+            why = f", since {binding} binds: there is no normal law at the edge of a constraint."
+        raise NoGradientError(f"inference: the estimate{whose} is {away:.2g} standard errors from where the gradient of the loss vanishes{why}")
 
     def _binding(self, client: int | None) -> list[str]:
         """The inequalities that hold with equality at the estimate, as far as they have no private constants."""

@@ -104,26 +104,21 @@ def _theorem_constants(study: Examination, constants: Mapping[str, Constant]) ->
     low, high = _range_of_f(study)
     swing = min(high - low, times(whole, _width(study)))
     margin = whole * study.smoothing
+    names = {"lipschitz_y": "L_{f,y}", "variance": "nu^2", "b1": "B_1", "b2": "B_2", "mu": f"mu_{letter}"}
+    names |= {"server_smooth": "L_1^{f_1}", "server_variance": "sigma^2", "lower_variance": "sigma_i^2"}
     return theorems.Constants(
         n=study.compiled.upper.size,
         m=study.compiled.num_clients,
         smoothing=study.smoothing,
         gap=fall + margin,
         lipschitz=implicit,
-        lipschitz_y=get("L_{f,y}"),
         slope=0.0 if nn else get("L_y"),
-        variance=get("nu^2"),
-        b1=get("B_1"),
-        b2=get("B_2"),
-        mu=get(f"mu_{letter}"),
         smooth=get(f"L_{letter}", np.inf),
         start=np.inf if nn else diameter(study) ** 2,
-        server_smooth=get("L_1^{f_1}"),
-        server_variance=get("sigma^2"),
-        lower_variance=get("sigma_i^2"),
         swing=swing,
         value=highest + margin,
         lowest=abs(lowest),
+        **{of: get(name) for of, name in names.items()},
     )
 
 
@@ -298,10 +293,8 @@ def check(
     require_whole("seed", seed, 0)
     require_continuous(compiled.upper.variables, "what check() asks about")
     if compiled.several:
-        raise SettingError(
-            "check() looks for constants and theorems of one lower level, and here are several in sequence, which no theorem of the papers covers: "
-            "check each by itself, with the answers before it as cp.Parameter."
-        )
+        why = "check() looks for constants and theorems of one lower level, and here are several in sequence, which no theorem of the papers covers"
+        raise SettingError(f"{why}: check each by itself, with the answers before it as cp.Parameter.")
     for start in () if starts is None else starts:
         require_start_in_x(compiled, start, "check(x0=...)")
     study = Examination(compiled, smoothing, samples, seed, starts, local_steps)
@@ -340,10 +333,8 @@ def _counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-_OF_Y = (
-    *("strong convexity", "strong monotonicity", "lower level has a solution"),
-    *("y(x) Lipschitz", "implicit function Lipschitz", "y(x) unique", "y(x) differentiable"),
-)
+_OF_Y = ("strong convexity", "strong monotonicity", "lower level has a solution", "y(x) Lipschitz", "y(x) unique", "y(x) differentiable")
+_OF_Y += ("implicit function Lipschitz",)
 _CONSTANTS = ("mu_h", "mu_h of the mean", "mu_F", "mu_F of the mean", "kappa_F", "L_y", "L0_imp", "L_f")
 
 
@@ -359,8 +350,8 @@ def _marked(study: Examination, findings: Sequence[Finding], constants: Sequence
     def said(names: tuple[str, ...]) -> str:
         return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} convex as asserted"
 
-    told = [
-        replace(f, status="asserted", reason=f"{f.reason}; {said(names)}") if (names := resting.get(f.name)) and f.status == "proved" else f
-        for f in findings
-    ]
+    told = []
+    for f in findings:
+        names = resting.get(f.name) if f.status == "proved" else None
+        told.append(replace(f, status="asserted", reason=f"{f.reason}; {said(names)}") if names else f)
     return told, [replace(c, reason=f"{c.reason}; {said(of_level)}") if of_level and c.name in _CONSTANTS else c for c in constants]

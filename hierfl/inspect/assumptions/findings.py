@@ -167,11 +167,9 @@ class Theorem:
         """What follows from it for a run on this problem, in a sentence or two."""
         name = self.name.split(":")[0]
         if not self.applies:
-            count = len(self.missing)
-            return (
-                f"no theorem is known to cover runs of {self.solver} here: {name} asks for {'one thing' if count == 1 else f'{count} things'} more. "
-                f"Every solver runs all the same, and values, certificates and reference() do not rest on it"
-            )
+            more = "one thing" if len(self.missing) == 1 else f"{len(self.missing)} things"
+            none = f"no theorem is known to cover runs of {self.solver} here: {name} asks for {more} more"
+            return f"{none}. Every solver runs all the same, and values, certificates and reference() do not rest on it"
         if self.predicted is None:
             fall = "" if self.fall is None else f"; f(x_0) - inf f: {self._fall_in_words}"
             return f"{name} covers runs of {self.solver}, but gives no numbers{fall}"

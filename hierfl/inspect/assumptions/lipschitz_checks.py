@@ -304,6 +304,9 @@ def lipschitz(study: Examination, moduli: Moduli | None) -> Examined:
         Constant("L0_imp", implicit, "<=", made_of),
         *_of_the_whole(study, whole),
     )
+    of_f = implicit, "L_{f,y} L_y + L_{f,x}"
+    if study.compiled.declaration.objective.server is not None:  # smooth in [HFL], where the clients' part is asked about
+        of_f = (implicit, f"{of_f[1]}, for the clients' part") if study.problem_class == "hfl" else (whole, f"{of_f[1]}, the server's gradients added")
     unique = Finding("y(x) unique", "unknown", "no modulus of strong convexity (monotonicity)")
     if moduli.own_mu > 0:
         reason = f"strongly convex (monotone) with mu = {moduli.own_mu:.6g}, where Y(x) is not empty"
@@ -313,7 +316,7 @@ def lipschitz(study: Examination, moduli: Moduli | None) -> Examined:
         _slope_finding(study, "y", lower, in_y.value, assumption),
         _bound_finding(study, "lower gradient Lipschitz in x", mixed, second, study.assumption("(ii)", "2s")),
         _bound_finding(study, "y(x) Lipschitz", slope, how, "", moduli.proved),
-        _implicit(study, implicit, whole, assumption, moduli.proved),
+        _bound_finding(study, "implicit function Lipschitz", *of_f, assumption, moduli.proved),
         unique,
         _differentiability(study, moduli),
     )
@@ -330,16 +333,6 @@ def _slope_finding(study: Examination, name: str, variables: Sequence[cp.Variabl
         return _bound_finding(study, title, value, f"the gradient of the clients' term in {name}", assumption)
     reason = f"{expression_text(steep)} is quadratic, and {name} is not bounded: its slope grows without end"
     return Finding(title, "violated", reason, assumption)
-
-
-def _implicit(study: Examination, implicit: float, whole: float, assumption: str, proved: bool) -> Finding:
-    """Whether f is Lipschitz, the server's term included; in [HFL], whose server's term is smooth, whether the clients' part is."""
-    how, value = "L_{f,y} L_y + L_{f,x}", implicit
-    if study.compiled.declaration.objective.server is not None:
-        hierarchical = study.problem_class == "hfl"
-        value = implicit if hierarchical else whole
-        how += ", for the clients' part" if hierarchical else ", the server's gradients added"
-    return _bound_finding(study, "implicit function Lipschitz", value, how, assumption, proved)
 
 
 def _server_gradient(study: Examination, variables: Sequence[cp.Variable]) -> float:

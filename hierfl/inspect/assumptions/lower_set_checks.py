@@ -228,24 +228,18 @@ def _dissimilarity(study: Examination) -> tuple[float, float, str, str]:
         free = not study.compiled.upper_set.blocks
         b2, rule = (0.0, "no constraints on x") if free else (1.0, "all X_i are the same set")
         return 0.0, b2, rule, f"B_1 = 0, B_2 = {b2:.0f}: {rule}"
-    width = _spread_of_sets(study)
+    # the diameter D of a box around all X_i, by which dist(x, X_i) <= |x - mean of P_i(x)| + D
+    problem, ends = study.compiled.declaration, []
+    constraints = [*problem.constraints, *attribute_constraints(problem.roles.upper)]
+    for variable in problem.roles.upper:
+        boxes = [bounds_of(constraints, problem.roles.upper, h.known)[variable.id] for h in study.holders.clients]
+        ends.append(np.ravel(np.max([b.hi for b in boxes], axis=0) - np.min([b.lo for b in boxes], axis=0)))
+    width = float(np.linalg.norm(np.concatenate(ends)))
     if not np.isfinite(width):
         return np.inf, np.inf, "", "private sets X_i that are not bounded"
     rule = f"all X_i lie in a box of diameter {width:.6g}"
     b1, b2 = np.sqrt(2) * width * (1 + 1e-12), float(np.nextafter(np.sqrt(2), 2))
     return b1, b2, rule, f"B_1^2 = 2 D^2, B_2^2 = 2: {rule}"
-
-
-def _spread_of_sets(study: Examination) -> float:
-    """The diameter D of a box around all X_i, by which dist(x, X_i) <= |x - mean of P_i(x)| + D."""
-    problem = study.compiled.declaration
-    constraints = [*problem.constraints, *attribute_constraints(problem.roles.upper)]
-    parts = []
-    for variable in problem.roles.upper:
-        boxes = [bounds_of(constraints, problem.roles.upper, h.known)[variable.id] for h in study.holders.clients]
-        low, high = np.min([b.lo for b in boxes], axis=0), np.max([b.hi for b in boxes], axis=0)
-        parts.append(float(np.linalg.norm(high - low)))
-    return float(np.linalg.norm(parts))
 
 
 _FAR = (1.0, 1e2, 1e4, 1e6)

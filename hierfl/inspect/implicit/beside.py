@@ -47,7 +47,11 @@ def gradient_beside(problem: CompiledProblem, x: np.ndarray) -> np.ndarray:
     """The gradient of f at x, oriented for minimisation; ``NoGradientError`` where f has none, other errors as for ``ExactLower.at``."""
     evaluation, gradient = evaluated_with_gradient(problem, x)
     require_gradient(problem, x, evaluation, gradient)
-    if _may_have_unseen_kinks(problem) and _is_near_kinks(problem, x, evaluation):
+    method, key = problem.exact.method, ("unseen kinks", problem.parameter_values)
+    told = method is None or method.tells_kinks  # where y(x) has kinks
+    iterated = method is not None and method.iterative  # y is known to the tolerance then, and kinks are not looked for
+    may_have = not iterated and problem.programs.keep(key, lambda: _has_kinks(problem, told))
+    if may_have and _is_near_kinks(problem, x, evaluation, told):
         beside = Beside(partial(unchecked_gradient, problem), np.asarray(x, float), evaluation, gradient)
         gradient = beside.gradient()
         require_gradient(problem, x, evaluation, gradient)
@@ -55,20 +59,7 @@ def gradient_beside(problem: CompiledProblem, x: np.ndarray) -> np.ndarray:
     return gradient
 
 
-def _may_have_unseen_kinks(problem: CompiledProblem) -> bool:
-    """Whether f may have kinks other than those of y(x) that the method for it tells, and y is not iterated to: it is known to the tolerance then."""
-    method = problem.exact.method
-    if method is not None and method.iterative:
-        return False
-    return problem.programs.keep(("unseen kinks", problem.parameter_values), lambda: _has_kinks(problem, _tells(problem)))
-
-
-def _tells(problem: CompiledProblem) -> bool:
-    """Whether the method for y(x) tells where that has kinks."""
-    return problem.exact.method is None or problem.exact.method.tells_kinks
-
-
-def _is_near_kinks(problem: CompiledProblem, x: np.ndarray, evaluation: Evaluation) -> bool:
+def _is_near_kinks(problem: CompiledProblem, x: np.ndarray, evaluation: Evaluation, told: bool) -> bool:
     """Whether the switch of a kink that nothing tells is near zero, or may be."""
     switches = Points(problem).switches
     if switches.opaque or switches.entries > KEPT_LIMIT:
@@ -77,7 +68,7 @@ def _is_near_kinks(problem: CompiledProblem, x: np.ndarray, evaluation: Evaluati
     answers = None if evaluation.solution is None else evaluation.solution.y
     values = np.abs(asked(x, answers, problem.data()))
     level = problem.declaration.lower_level
-    if _tells(problem) and (level is None or level.kind not in ("equilibrium", "sequence")):  # whose own map may have kinks, as gradients have none
+    if told and (level is None or level.kind not in ("equilibrium", "sequence")):  # whose own map may have kinks, as gradients have none
         values = values[~switches.of_answers]
     return bool((values <= NEAR * (1.0 + values.max(initial=0.0))).any()) or not np.isfinite(values).all()
 

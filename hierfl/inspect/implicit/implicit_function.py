@@ -308,14 +308,7 @@ class ImplicitFunction(Shown):
         return surface_of(compiled, center, directions, radius, points, seed, tolerance, progress)
 
     def stationarity(
-        self,
-        x: Any,
-        eta: float,
-        *,
-        samples: int | None = None,
-        tolerance: float = 1e-3,
-        seed: int = 0,
-        progress: bool = True,
+        self, x: Any, eta: float, *, samples: int | None = None, tolerance: float = 1e-3, seed: int = 0, progress: bool = True
     ) -> Stationarity:
         """How stationary x is on X, from gradients sampled within eta of it (Goldstein's subdifferential).
 

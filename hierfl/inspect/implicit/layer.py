@@ -46,7 +46,8 @@ from hierfl.errors import (
     NotConvexError,
     SettingError,
 )
-from hierfl.inspect.kinks.switches import Switches, is_opaque, nodes_of
+from hierfl.inspect.implicit.points import Points
+from hierfl.inspect.kinks.switches import is_opaque, nodes_of
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import computing, double_precision
 from hierfl.language.declaration import Declaration
@@ -85,11 +86,9 @@ def raised(declaration: Declaration, parameters: Sequence[cp.Parameter]) -> tupl
         below.constraints = tuple(instantiate(level.constraints, meant))
         made = declare(objective, below, instantiate(upper, meant), federation)
     except (NotConvexError, DeclarationError) as error:
-        names = ", ".join(p.name() for p in parameters)
-        raise type(error)(
-            f"{error.args[0]} In a layer this has to hold for all values of {names} together with x: say what they are, as in "
-            f"cp.Parameter(..., nonneg=True), or leave one that stays as it is out of jax(...)."
-        ) from error
+        wanted = f"In a layer this has to hold for all values of {', '.join(p.name() for p in parameters)} together with x"
+        advice = "say what they are, as in cp.Parameter(..., nonneg=True), or leave one that stays as it is out of jax(...)"
+        raise type(error)(f"{error.args[0]} {wanted}: {advice}.") from error
     return made, variables
 
 
@@ -205,10 +204,8 @@ class ImplicitLayer:
         except NoStandardFormError as reason:
             stairs = str(reason)
         if stairs or not ParametricProgram.treats(structure):
-            raise IncompatibleSolverError(
-                f"a layer needs a lower level that is a program of rows, cones and smooth terms, whose kinks are told: {stairs or 'this one has too many rows of data'}. "
-                f"implicit(x) and implicit.gradient(x) answer at one x."
-            )
+            why = f"whose kinks are told: {stairs or 'this one has too many rows of data'}. implicit(x) and implicit.gradient(x) answer at one x"
+            raise IncompatibleSolverError(f"a layer needs a lower level that is a program of rows, cones and smooth terms, {why}.")
         method = ParametricProgram(structure, "it tells where y has a derivative", has_edges=False, together=TOGETHER)
         _require_told(problem)
         return cls(replace(problem, exact=replace(problem.exact, method=method, method_in_rounds=method)), decided, shapes, problem.data())
@@ -251,9 +248,8 @@ class ImplicitLayer:
 
         def pulled(flat: Array, seed: Array) -> Array:
             if self._untold:
-                raise IncompatibleSolverError(
-                    f"f has no derivative here: kinks of {self._untold[0]} in the upper objective cannot be told. Take layer.y, and write that term in JAX."
-                )
+                untold = f"kinks of {self._untold[0]} in the upper objective cannot be told"
+                raise IncompatibleSolverError(f"f has no derivative here: {untold}. Take layer.y, and write that term in JAX.")
             evaluation, gradient = self._gradient(flat, self.data)
             self._require(True, flat, evaluation, gradient)
             return self.problem.sign * seed * gradient
@@ -304,10 +300,8 @@ class ImplicitLayer:
             return
         point, what = np.asarray(flat), "f has no gradient" if of_f else "y has no derivative"
         if not bool(self._is_meant(evaluation, of_f)):
-            raise NoGradientError(
-                f"{what} at {place(self.problem, point)}: the lower level has several solutions there, and the problem does not say which is meant. Add a strongly "
-                f'convex term to the lower level, or choose with selection="optimistic".'
-            )
+            several = f"{what} at {place(self.problem, point)}: the lower level has several solutions there, and the problem does not say which is meant"
+            raise NoGradientError(f'{several}. Add a strongly convex term to the lower level, or choose with selection="optimistic".')
         require_gradient(self.problem, point, jax.tree.map(np.asarray, evaluation), np.asarray(gradient), what)
 
     @cached_property
@@ -402,16 +396,12 @@ class ImplicitLayer:
     def _is_smooth(self, flat: Array, data: Data, evaluation: Evaluation, of_f: bool) -> Bool[Array, ""]:
         """Whether no term of x and theta, or of f, is at a kink of its own; those of y are told by its method."""
         assert evaluation.solution is not None
-        switches = self._switches
+        switches = Points(self.problem).switches
         asked = ~switches.of_answers if of_f else switches.of_level & ~switches.of_answers
         if not asked.any():
             return jnp.asarray(True)
         values = jnp.abs(switches.values(flat, evaluation.solution.y, data))
         return ~(values[asked] <= AT_ZERO * (1.0 + values.max(initial=0.0))).any()
-
-    @cached_property
-    def _switches(self) -> Switches:
-        return Switches.of(self.problem)
 
     @cached_property
     def _untold(self) -> list[str]:
@@ -454,10 +444,8 @@ def _require_told(problem: CompiledProblem) -> None:
     for part in (*level.expressions, *level.constraints):
         for node in nodes_of(part):
             if is_opaque(node) and node.variables() and not any(v.id in lower for v in node.variables()):
-                raise IncompatibleSolverError(
-                    f"kinks of {expression_text(node)} cannot be told, so a layer might differentiate where there is no derivative: give its "
-                    f"values as a cp.Parameter, and compute them in JAX before the layer."
-                )
+                untold = f"kinks of {expression_text(node)} cannot be told, so a layer might differentiate where there is no derivative"
+                raise IncompatibleSolverError(f"{untold}: give its values as a cp.Parameter, and compute them in JAX before the layer.")
 
 
 def _by_variable(variables: Shapes, value: Any, what: str) -> dict[int, Array]:

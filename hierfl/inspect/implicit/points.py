@@ -173,12 +173,6 @@ class Points:
         return True
 
     @property
-    def rough(self) -> bool:
-        """Whether values are good, and differences of neighbouring ones are not."""
-        method = self.compiled.exact.method
-        return method is not None and bool(method.values_only)
-
-    @property
     def switches(self) -> Switches:
         """All switches of the problem's constraints and atoms; found once, and kept with the problem."""
         return self.compiled.programs.keep("switches", lambda: Switches.of(self.compiled))

@@ -210,14 +210,9 @@ class Reference(Shown):
     def at(cls, compiled: CompiledProblem, x: np.ndarray, evaluation: Evaluation, guarantee: str, **known: Any) -> Reference:
         """A point (n,) where f is evaluated; ``known`` are further attributes."""
         solution = evaluation.solution
-        return cls(
-            x=compiled.upper.unflatten(x),
-            y=None if solution is None else public_response(compiled, solution.y),
-            value=compiled.sign * float(evaluation.value),
-            certificate=Certificate.of(compiled, x, evaluation),
-            guarantee=guarantee,
-            **known,
-        )
+        y = None if solution is None else public_response(compiled, solution.y)
+        value, certificate = compiled.sign * float(evaluation.value), Certificate.of(compiled, x, evaluation)
+        return cls(compiled.upper.unflatten(x), y, value, certificate, guarantee, **known)
 
     def _card(self) -> Card:
         rows = [("x", brief(self.x)), *([] if self.y is None else [("y(x)", brief(self.y))]), ("how sure", str(self.certificate))]
@@ -296,10 +291,8 @@ def _searched(compiled: CompiledProblem, restarts: int, seed: int, x0: Any, prog
     skipped = int(np.sum(~np.isfinite(values)))
     gaps = f" ({skipped:,} of them left out: f has no value there)" if skipped else ""
     joined = f", {search.joined} of which came to where another had ended" if search.joined else ""
-    guarantee = (
-        f"the best of {how}{gaps} and of {len(starts)} local searches from the best of them{joined}; {search.how}. "
-        f"A local minimum up to the searches' accuracy; global unless a basin lies between the points."
-    )
+    guarantee = f"the best of {how}{gaps} and of {len(starts)} local searches from the best of them{joined}; {search.how}."
+    guarantee += " A local minimum up to the searches' accuracy; global unless a basin lies between the points."
     distinct = _distinct(ends)
     if jump := jump_beside(compiled, distinct[0].x, distinct[0].value):
         guarantee += f" But {jump}."
@@ -397,10 +390,8 @@ def _near_feasible(compiled: CompiledProblem, settings: dict[str, Any]) -> Refer
         if found is not None and np.abs(compiled.upper.flatten(found.x, "x") - centre).max() < 0.99 * radius:
             said = f" X was searched within {radius:.3g} of a feasible x: beyond what is feasible f falls faster than a penalty grows."
             return replace(found, guarantee=found.guarantee + said)
-    raise DivergedError(
-        f"f seems unbounded {'below' if compiled.sign > 0 else 'above'} where the upper constraints on y hold, or next to where they do: within {radius:.3g} of "
-        f"a feasible x the best point is at the edge, or none was found. Bound X."
-    )
+    where = f"{'below' if compiled.sign > 0 else 'above'} where the upper constraints on y hold, or next to where they do"
+    raise DivergedError(f"f seems unbounded {where}: within {radius:.3g} of a feasible x the best point is at the edge, or none was found. Bound X.")
 
 
 def _told(compiled: CompiledProblem, x: Any) -> tuple[Evaluation, Violations]:

@@ -209,10 +209,8 @@ def midpoints_of(compiled: CompiledProblem, center: Any, radius: float, samples:
                 best = float(violation[worst] - noise[worst]), pairs[worst]
         if compared == 0:
             reason = REASONS[int(points.values(centre[None]).reason[0])]
-            raise SettingError(
-                f"f has no value at one or more points of every one of the {samples * (ROUNDS + 1):,} pairs within radius={radius:g} of center"
-                f"{reason and f': at center {reason}'}. Take a center where f has a value, or another radius."
-            )
+            where = f"every one of the {samples * (ROUNDS + 1):,} pairs within radius={radius:g} of center{reason and f': at center {reason}'}"
+            raise SettingError(f"f has no value at one or more points of {where}. Take a center where f has a value, or another radius.")
         violation, noise, _ = _violations(points, best[1][None])
     beyond = float(violation[0] - noise[0])
     violated = beyond > 0 and beyond > _rounding(points, best[1], values)

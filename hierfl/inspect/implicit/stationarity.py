@@ -386,13 +386,8 @@ def _verdict(jump: SegmentJump | None, distance: float, eta: float, tolerance: f
         return f"not certified: {jumps}; what its gradients say of it does not hold across a jump"
     note = f" ({lost} of the points have no gradient and were left out)" if lost else ""
     units = f"tolerance={tolerance:g}, an absolute slope in units of f per unit of x; the longest gradient has {longest:.3g}"
+    of = f"gradients of f at points of X within {eta:g} of x, plus a normal of X at one such point, has norm {size_text(distance, '.3g')}"
     if distance <= tolerance:
-        return (
-            f"stationary: a convex combination of gradients of f at points of X within {eta:g} of x, plus a normal of X at one such "
-            f"point, has norm {size_text(distance, '.3g')}, at most the tolerance ({units}); no jump of f was seen between them{note}"
-        )
-    return (
-        f"not certified: the shortest combination found of gradients of f at points of X within {eta:g} of x, plus a normal of X at "
-        f"one such point, has norm {distance:.3g}, above the tolerance ({units}); this proves nothing, more samples may find a "
-        f"shorter one{note}"
-    )
+        return f"stationary: a convex combination of {of}, at most the tolerance ({units}); no jump of f was seen between them{note}"
+    above = f"above the tolerance ({units}); this proves nothing, more samples may find a shorter one{note}"
+    return f"not certified: the shortest combination found of {of}, {above}"

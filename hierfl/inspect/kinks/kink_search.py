@@ -145,7 +145,7 @@ class _Search:
     def _slopes(self, t: np.ndarray, good: np.ndarray) -> np.ndarray:
         """f's slopes at places of the slice's own (k,), NaN where they are not told; of those that are ``good``."""
         nodes = {} if self.branches is None else self.branches.nodes
-        by_place = self.told | {place: node.motion.slope for place, node in nodes.items()}
+        by_place = self.told | {place: node.slope for place, node in nodes.items()}
         slope = np.array([by_place.get(place, np.nan) for place in t.tolist()])
         asked = np.array([place not in self.told for place in t.tolist()]) & good & np.isnan(slope)
         if asked.any():
@@ -159,10 +159,7 @@ class _Search:
         cells = np.flatnonzero(good[1:] != good[:-1])[:EDGES_LIMIT]
         start, outside = np.where(good[cells], t[cells], t[cells + 1]), np.where(good[cells], t[cells + 1], t[cells])
 
-        def has_value(places: np.ndarray) -> np.ndarray:
-            return self.points.values(self.line.at(places)).reason == 0
-
-        inside, _ = bisected(start, outside, has_value, BRACKET * self.line.radius)
+        inside, _ = bisected(start, outside, lambda at: self.points.values(self.line.at(at)).reason == 0, BRACKET * self.line.radius)
         far = np.abs(inside - start) > MERGE * self.line.radius
         return [np.sort(np.linspace(a, b, EDGE_POINTS)) for a, b in zip(start[far], inside[far])]
 

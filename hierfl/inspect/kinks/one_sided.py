@@ -101,6 +101,9 @@ ROUNDING = 4e-12  # of x: no step is shorter
 QUARTIC = np.array([[5, -10, 10, -5, 1], [-77 / 12, 107 / 6, -39 / 2, 61 / 6, -25 / 12]])
 
 
+Seen = tuple[np.ndarray, np.ndarray, np.ndarray]  # (values, slopes, by how much these still change)
+
+
 class OneSided(NamedTuple):
     """How f is looked at from either side; ``exact`` says that y is exact to rounding.
 
@@ -133,8 +136,9 @@ class OneSided(NamedTuple):
 
     @property
     def coarse(self) -> bool:
-        """Whether values are those of a staircase, or of a noisy function."""
-        return self.points.rough or self.noise > NOISY
+        """Whether values are those of a staircase, good where differences of neighbouring ones are not, or of a noisy function."""
+        method = self.points.compiled.exact.method
+        return self.noise > NOISY or (method is not None and bool(method.values_only))
 
     @property
     def distances(self) -> tuple[float, float]:
@@ -165,11 +169,9 @@ class OneSided(NamedTuple):
         value, slope, change = (part.reshape(-1, 2) for part in seen)
         return Sides(value, slope), change
 
-    def _derivatives(
-        self, places: np.ndarray, directions: np.ndarray, step: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        at, ways = _beyond(places, directions, step, 2)
-        value, slope = (self.branches or self.points).slopes(at, ways)
+    def _derivatives(self, places: np.ndarray, directions: np.ndarray, step: np.ndarray) -> Seen:
+        at = _beyond(places, directions, step, 2)
+        value, slope = (self.branches or self.points).slopes(at, np.repeat(directions, 2, axis=0))
         (value, _), (one, two) = value.reshape(-1, 2).T, slope.reshape(-1, 2).T
         at_place, change = 2 * one - two, np.abs(two - one)
         lost = np.isnan(at_place) & np.isfinite(value)  # there are values, and no derivatives
@@ -178,20 +180,15 @@ class OneSided(NamedTuple):
             value[lost], slope[lost], change[lost] = self._differences(places[lost], directions[lost], step[lost])
         return value, slope, change
 
-    def _differences(
-        self, places: np.ndarray, directions: np.ndarray, step: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        at, _ = _beyond(places, directions, step, 5)
-        value, slope = QUARTIC @ self.points.values(at).value.reshape(-1, 5).T
+    def _differences(self, places: np.ndarray, directions: np.ndarray, step: np.ndarray) -> Seen:
+        value, slope = QUARTIC @ self.points.values(_beyond(places, directions, step, 5)).value.reshape(-1, 5).T
         return value, slope / step, np.full(len(step), np.inf)
 
 
-def _beyond(
-    places: np.ndarray, directions: np.ndarray, step: np.ndarray, count: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """(the points at 1 to ``count`` steps from each place, one after another, the directions of each)."""
+def _beyond(places: np.ndarray, directions: np.ndarray, step: np.ndarray, count: int) -> np.ndarray:
+    """The points at 1 to ``count`` steps from each place, one after another."""
     steps = step[:, None, None] * np.arange(1, count + 1)[:, None]
-    return (places[:, None] + steps * directions[:, None]).reshape(-1, places.shape[1]), np.repeat(directions, count, axis=0)
+    return np.asarray((places[:, None] + steps * directions[:, None]).reshape(-1, places.shape[1]))
 
 
 class Judged(NamedTuple):

@@ -31,6 +31,8 @@ EVEN = 1e-11  # of y and of switches: by what lines of neighbouring pieces that 
 class Motion(NamedTuple):
     """A point of a piece: y there, how it moves, and how far back and ahead it does so; how f and the switches move."""
 
+    t: float
+    signature: np.ndarray
     y: np.ndarray
     rate: np.ndarray
     behind: float
@@ -38,20 +40,14 @@ class Motion(NamedTuple):
     slope: float
     switch_rates: np.ndarray
 
-    def y_at(self, time: float) -> np.ndarray:
-        """y some way from here, along the line."""
-        return self.y + time * self.rate
+    def y_at(self, t: float) -> np.ndarray:
+        """y at a place of the line, if it moves evenly up to there."""
+        return self.y + (t - self.t) * self.rate
 
-    def meets(self, other: Motion, mine: float, others: float) -> bool:
-        """Whether the lines of two points meet, some way from either."""
-        one, two = self.y_at(mine), other.y_at(others)
+    def meets(self, other: Motion, t: float) -> bool:
+        """Whether the lines of two points meet at a place."""
+        one, two = self.y_at(t), other.y_at(t)
         return bool((np.abs(one - two) <= EVEN * (1.0 + np.abs(one).max(initial=0.0))).all())
-
-
-class _Node(NamedTuple):
-    t: float
-    signature: np.ndarray
-    motion: Motion
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,15 +56,9 @@ class Branches:
 
     points: Points
     line: Line
-    width: float
-    nodes: dict[float, _Node] = field(default_factory=dict)
+    nodes: dict[float, Motion] = field(default_factory=dict)
     places: dict[tuple[float, float], tuple[float, bool]] = field(default_factory=dict)  # by neighbours, where one piece ends, and whether their lines meet there
     _first: list[tuple[np.ndarray, Sampled, Followed]] = field(default_factory=list)  # the slice's own points
-
-    @classmethod
-    def of(cls, points: Points, line: Line) -> Branches | None:
-        """Nothing yet; None where y is not followed."""
-        return cls(points, line, BRACKET * line.radius) if points.follows else None
 
     def look(self, t: np.ndarray) -> tuple[Sampled, np.ndarray, list[Motion | None]]:
         """(f, the switches, how all moves where that is told) at places (k,), which are put down."""
@@ -78,15 +68,15 @@ class Branches:
             self._first.append((t, sampled, moves))
         motions: list[Motion | None] = [None] * len(t)
         for k in np.flatnonzero(~np.isnan(moves.ahead + moves.behind) & (sampled.reason == 0)):
-            reach = float(moves.behind[k]), float(moves.ahead[k])
-            motion = Motion(sampled.answers[k], moves.rates[k], *reach, float(moves.slope[k]), moves.switch_rates[k])
+            place, reach = (float(t[k]), sampled.signature[k]), (float(moves.behind[k]), float(moves.ahead[k]))
+            motion = Motion(*place, sampled.answers[k], moves.rates[k], *reach, float(moves.slope[k]), moves.switch_rates[k])
             size = np.abs(motion.switch_rates)
             least = max(STILL * float(size.max(initial=0.0)), TOLERANCE / self.line.radius)
             if (size[sampled.signature[k] == 0] > least).any():  # one that counts as zero leaves it: the signature is of one piece, the motion of another
                 continue
             motions[k] = motion
             if len(self.nodes) * (motion.y.size + len(motion.switch_rates)) <= NODES_LIMIT:
-                self.nodes[float(t[k])] = _Node(float(t[k]), sampled.signature[k], motion)
+                self.nodes[motion.t] = motion
         return sampled, moves.switches, motions
 
     def slopes(self, points: np.ndarray, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -114,25 +104,24 @@ class Branches:
         found = {k: self._between(t, nodes[place - 1], nodes[place]) for k, t, place in inside}
         return {k: answer for k, answer in found.items() if answer is not None}
 
-    def _between(self, t: float, left: _Node, right: _Node) -> tuple[np.ndarray, np.ndarray] | None:
+    def _between(self, t: float, left: Motion, right: Motion) -> tuple[np.ndarray, np.ndarray] | None:
         """The same between two neighbouring points."""
         if (left.t, right.t) not in self.places:
             return self._cubic(t, left, right) if (left.signature == right.signature).all() else None
         place, even = self.places[left.t, right.t]
         node = left if t < place else right
-        return (node.motion.y_at(t - node.t), node.motion.rate) if even or abs(t - node.t) <= NEXT_TO * self.width else None
+        return (node.y_at(t), node.rate) if even or abs(t - node.t) <= NEXT_TO * BRACKET * self.line.radius else None
 
-    def _cubic(self, t: float, left: _Node, right: _Node) -> tuple[np.ndarray, np.ndarray] | None:
+    def _cubic(self, t: float, left: Motion, right: Motion) -> tuple[np.ndarray, np.ndarray] | None:
         """By the cubic through both points, where it is close to one of them; by the line of the nearer, where that meets the other."""
-        node, other = (left, right) if t - left.t <= right.t - t else (right, left)
-        one, two = node.motion, other.motion
-        if one.meets(two, other.t - node.t, 0.0):
-            return one.y_at(t - node.t), one.rate
-        if abs(t - node.t) > NEAR * self.line.radius:
+        one, two = (left, right) if t - left.t <= right.t - t else (right, left)
+        if one.meets(two, two.t):
+            return one.y_at(t), one.rate
+        if abs(t - one.t) > NEAR * self.line.radius:
             return None
-        h, s = other.t - node.t, (t - node.t) / (other.t - node.t)
-        far = (two.y - one.y_at(h), h * (two.rate - one.rate))  # what the line of the nearer misses
-        y = one.y_at(t - node.t) + s * s * ((3 - 2 * s) * far[0] + (s - 1) * far[1])
+        h, s = two.t - one.t, (t - one.t) / (two.t - one.t)
+        far = (two.y - one.y_at(two.t), h * (two.rate - one.rate))  # what the line of the nearer misses
+        y = one.y_at(t) + s * s * ((3 - 2 * s) * far[0] + (s - 1) * far[1])
         return y, one.rate + (s * (6 - 6 * s) * far[0] + s * (3 * s - 2) * far[1]) / h
 
 
@@ -237,7 +226,7 @@ class _Cell(NamedTuple):
         if self.left.motion is None or self.right.motion is None or abs(self.gap) > MET * width:
             return None
         t = 0.5 * sum(self.edges(0.0))
-        return t if self.left.motion.meets(self.right.motion, t - self.left.t, t - self.right.t) else None
+        return t if self.left.motion.meets(self.right.motion, t) else None
 
     def cuts(self, width: float, zero: float) -> np.ndarray:
         """Where to look next: between the branches of both ends; just beside the places where their lines say that they end; or half-way.

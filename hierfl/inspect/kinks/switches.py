@@ -150,11 +150,6 @@ class Group:
     program: Program
     rows: np.ndarray | None
 
-    @property
-    def averages(self) -> bool:
-        """Whether a switch is a mean over samples."""
-        return any(isinstance(atom, SampleAverage) for switch in self.switches for atom in nodes_of(switch.expression))
-
 
 @dataclass(frozen=True, eq=False)
 class Switches:
@@ -276,10 +271,12 @@ class Switches:
             return answers[0] if compiled.scope == "federation" else None if group.side == "server" else answers[index]
 
         if group.table is None:
+            atoms = (atom for switch in group.switches for atom in nodes_of(switch.expression))
+            averages = any(isinstance(atom, SampleAverage) for atom in atoms)
 
             def at(holder: Array) -> tuple[Array, ...]:
                 own = compiled.environment(x, answer(holder), side.party(holder).environment)
-                if not group.averages:
+                if not averages:
                     return group.program(own)
                 return side.party(holder).mean(lambda rows: group.program(own, rows))
 

@@ -163,18 +163,16 @@ class ConvergenceAxes:
         name = _PER_ROUND[self.axis]
         for result in results:
             if name not in result.history:
-                raise SettingError(f"axis={self.axis!r}: {self._why_missing(name, result)}")
+                instead = "Write axis='rounds', 'communication' or 'seconds'."
+                why = f"this run was saved before its history had {name!r}."
+                if name == "lower_solves" and result.y is None:
+                    why = f"the problem has no lower level to solve. {instead}"
+                elif name == "lower_solves":
+                    solver = result.settings.get("solver_given", "this run")
+                    why = f"{solver} counted none: it moves y along with x, or was saved before solves were counted. {instead}"
+                raise SettingError(f"axis={self.axis!r}: {why}")
         spent = [np.concatenate([[0.0], np.cumsum(result.history[name])])[rounds] for result in results]
         return np.asarray(np.mean(spent, axis=0))
-
-    def _why_missing(self, name: str, result: Result) -> str:
-        instead = "Write axis='rounds', 'communication' or 'seconds'."
-        if name != "lower_solves":
-            return f"this run was saved before its history had {name!r}."
-        if result.y is None:
-            return f"the problem has no lower level to solve. {instead}"
-        solver = result.settings.get("solver_given", "this run")
-        return f"{solver} counted none: it moves y along with x, or was saved before solves were counted. {instead}"
 
     def least(self, results: Sequence[Result]) -> float | None:
         """The value of the reference, of a gap; None for other scales.
@@ -270,11 +268,7 @@ def _exact_along(result: Result) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def plot_runs(
-    groups: Mapping[str, Runs],
-    ax: Axes | None = None,
-    axis: str = "rounds",
-    scale: str = "linear",
-    style: str = "screen",
+    groups: Mapping[str, Runs], ax: Axes | None = None, axis: str = "rounds", scale: str = "linear", style: str = "screen"
 ) -> Figure:
     """Draw a line with its 95% band for each group of runs; a panel for the objective and one per metric. Returns the figure; errors as for ``Runs.plot``."""
     require_axes(ax)

@@ -337,7 +337,7 @@ def slice_of(
     t = line.radius * ((np.arange(points) * 2 - (points - 1)) / (points - 1))  # linspace may miss 0 by a rounding
     with RunProgress(points + points * samples * len(etas), "slice", progress, "points") as bar:
         evaluate = Points(compiled, tolerance, bar)
-        branches = Branches.of(evaluate, line)
+        branches = Branches(evaluate, line) if evaluate.follows else None
         sampled = evaluate.values(line.at(t)) if branches is None else branches.look(t)[0]
         inside = np.where(sampled.reason == 1, np.nan, 1.0)
         means = [smoothed_values(evaluate, line.at(t), eta, samples, seed) for eta in etas]

@@ -55,10 +55,8 @@ def _soft_shares(unknowns: Unknowns, _: float, entries: Sequence[Any]) -> list[A
 
 def _relative_entropy_slope(unknowns: Unknowns, _: float, entries: Sequence[Any]) -> list[Any]:
     x, y = entries
-    return [
-        Polynomial.sum_of([(1.0, unknowns.defined("log", x)), (-1.0, unknowns.defined("log", y)), (1.0, 1.0)]),
-        -1.0 * unknowns.product(x, unknowns.inverse(Polynomial.of(y))),
-    ]
+    logs = Polynomial.of(unknowns.defined("log", x)) - unknowns.defined("log", y)
+    return [logs + 1.0, -1.0 * unknowns.product(x, unknowns.inverse(Polynomial.of(y)))]
 
 
 SLOPES: dict[str, Callable[[Unknowns, float, Sequence[Any]], list[Any]]] = {  # of an atom's family, by its exponent and the entries of a block
@@ -83,10 +81,8 @@ def require_written(form: LevelForm) -> None:
     templates = [form.base, *(group.template for group in form.groups)]
     for cone in (cone for template in templates for cone in template.cones):
         if cone.kind not in (ZERO, NONNEGATIVE, SECOND_ORDER, EXPONENTIAL):
-            raise refuse(
-                f"a lower level over rows, second-order cones and rows with exp or log; CVXPY brings this one to cones that are {cone.kind} as well. Norms of order 1 and inf, "
-                f"absolute values, maxima and squares are fine."
-            )
+            brings = f"CVXPY brings this one to cones that are {cone.kind} as well. Norms of order 1 and inf, absolute values, maxima and squares are fine"
+            raise refuse(f"a lower level over rows, second-order cones and rows with exp or log; {brings}.")
     for atom in (part.atom for template in templates for part in template.smooth):
         if atom.family not in SLOPES or (atom.family == "length" and atom.steep):
             fine = "Squares, powers, exp, log, entr, rel_entr, logistic and log_sum_exp are fine"
@@ -106,10 +102,8 @@ class Smooth(NamedTuple):
 
     def arguments(self, u: Any) -> list[Any]:
         """What the atom is applied to."""
-        return [
-            Polynomial.sum_of([*((1.0, value * u[column]) for column, value in form), *((1.0, value) for value in shift)])
-            for form, shift in zip(self.forms, self.shifts)
-        ]
+        parts = (([value * u[column] for column, value in form], shift) for form, shift in zip(self.forms, self.shifts))
+        return [Polynomial.sum_of((1.0, value) for value in (*moving, *shift)) for moving, shift in parts]
 
     def slopes(self, u: Any, unknowns: Unknowns) -> list[Any]:
         """The weighted derivatives by the arguments."""

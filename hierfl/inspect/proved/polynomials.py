@@ -200,11 +200,6 @@ class Unknowns:
         self.low[place], self.high[place] = max(self.low[place], low), min(self.high[place], high)
         return found
 
-    def is_at_an_end(self, values: np.ndarray, near: float) -> bool:
-        """Whether a logarithm or a negative power is that near to where it is infinite."""
-        ends = (one for one in self.definitions if one.kind == "log" or (one.kind == "power" and one.exponent < 0))
-        return any(abs(one.argument.at(values)) <= near for one in ends)
-
     def product(self, first: Any, second: Any) -> Any:
         """A product, of which a long factor is an unknown of its own."""
         if not (isinstance(first, Polynomial) and isinstance(second, Polynomial)):
@@ -309,10 +304,8 @@ class Translator:
 
     @staticmethod
     def _untranslated(node: Any) -> IncompatibleSolverError:
-        return IncompatibleSolverError(
-            f"certificate='global' has no translation of {type(node).__name__} in {expression_text(node)}: write it with sums, products, quotients, "
-            f"powers, exp, log, abs, maximum, minimum or norms of order 1, 2 and inf."
-        )
+        with_ = "sums, products, quotients, powers, exp, log, abs, maximum, minimum or norms of order 1, 2 and inf"
+        return IncompatibleSolverError(f"certificate='global' has no translation of {type(node).__name__} in {expression_text(node)}: write it with {with_}.")
 
 
 def _affine_map(node: Any, points: list[np.ndarray], places: Sequence[int] | None = None) -> tuple[np.ndarray, list[sp.csr_array]]:

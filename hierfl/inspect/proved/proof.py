@@ -181,16 +181,12 @@ class _Proof:
         if search.ended == scip.UNBOUNDED:
             raise scip.unbounded(-compiled.sign, box_around(compiled, self._begin).bounded)
         if search.ended == scip.NO_POINT and first is None:
+            proved = f"proved by SCIP's branch and bound, to its feasibility tolerance {scip.FEASIBILITY:.0e}"
             if compiled.coupled.conditions:
                 texts = ", ".join(one.text for one in compiled.coupled.conditions)
-                raise InfeasibleError(
-                    f"no x of X has an answer that satisfies the upper constraints on y: {texts} (proved by SCIP's branch and bound, to its feasibility "
-                    f"tolerance {scip.FEASIBILITY:.0e}). Relax them, or the constraints on x."
-                )
-            raise LowerLevelError(
-                "f has a value at no point of X: wherever x is, Y(x) is empty or the lower level has no solution (proved by SCIP's branch and "
-                f"bound, to its feasibility tolerance {scip.FEASIBILITY:.0e}). Relax the constraints on x or those of the lower level."
-            )
+                raise InfeasibleError(f"no x of X has an answer that satisfies the upper constraints on y: {texts} ({proved}). Relax them, or the constraints on x.")
+            nowhere = "f has a value at no point of X: wherever x is, Y(x) is empty or the lower level has no solution"
+            raise LowerLevelError(f"{nowhere} ({proved}). Relax the constraints on x or those of the lower level.")
         return self._judged(search, first, math.inf if edge is None else edge.bound)
 
     def _searched(self) -> tuple[scip.Search, Found | None]:
@@ -286,10 +282,8 @@ class _Proof:
         if found is None:
             if search.values is None:
                 raise LowerLevelError(f"no x was found at which f has a value ({search.ended}). Give x0, or a longer time_limit.")
-            raise LowerLevelError(
-                "at the x that branch and bound ended with the lower level has no solution by hierfl's own solver: its tolerances "
-                f"({scip.FEASIBILITY:.0e}) hide that Y(x) is empty. Write the problem in other units, or bound X away from there."
-            )
+            hidden = f"its tolerances ({scip.FEASIBILITY:.0e}) hide that Y(x) is empty. Write the problem in other units, or bound X away from there"
+            raise LowerLevelError(f"at the x that branch and bound ended with the lower level has no solution by hierfl's own solver: {hidden}.")
         curved = not self.program.is_linear  # what is linear but for choices is refined already
         if curved and agrees and search.ended == scip.BOUNDED and found.value - search.bound > DIGITS * max(1.0, abs(found.value)):
             assert search.values is not None
@@ -307,7 +301,8 @@ class _Proof:
             status = f"{NOT_PROVED}: where no constraint qualification of the lower level holds f is bounded by {self.compiled.sign * edge:.10g} only"
         else:
             status = PROVED if gap <= self.gap else search.ended if search.ended != scip.BOUNDED else NOT_PROVED
-        if status == PROVED and search.values is not None and self.program.unknowns.is_at_an_end(search.values, AT_END):
+        ends = [one for one in self.program.unknowns.definitions if one.kind == "log" or (one.kind == "power" and one.exponent < 0)]
+        if status == PROVED and search.values is not None and any(abs(one.argument.at(search.values)) <= AT_END for one in ends):
             status, bound, gap = f"{NOT_PROVED}: within SCIP's tolerance of where it ended a logarithm or a negative power is infinite, and f may fall on", -math.inf, math.inf
         if status == PROVED and curved:
             found, bound, status = self._confirmed(found, bound)
@@ -473,9 +468,8 @@ def _looked_through(compiled: CompiledProblem, choices: list[Sequence[float]], s
         if compiled.coupled.conditions:
             texts = ", ".join(one.text for one in compiled.coupled.conditions)
             raise InfeasibleError(f"no answer at any of the {count:,} combinations of whole numbers satisfies the upper constraints on y: {texts}.")
-        raise LowerLevelError(
-            f"f has a value at none of the {count:,} combinations of whole numbers that were looked at: they are outside X, or the lower level has no solution there."
-        )
+        why = "they are outside X, or the lower level has no solution there"
+        raise LowerLevelError(f"f has a value at none of the {count:,} combinations of whole numbers that were looked at: {why}.")
     looked = f"by {'all' if done else count} of {len(points):,} combinations of whole numbers"
     how = f"{looked}, the lower level solved exactly at each, y as implicit(x) has it; no branch and bound: {why}"
     known = (best.value, 0.0, PROVED) if done else (-math.inf, math.inf, str(why_ended))
@@ -543,15 +537,12 @@ def descended(program: SingleLevel, values: np.ndarray) -> np.ndarray:
     for kind, some in (("eq", equal), ("ineq", least)):
         if some:
             asked.append({"type": kind, "fun": lambda at, some=some: rows(some, at)[0], "jac": lambda at, some=some: rows(some, at)[1]})
-    goal = [program.objective]
+
+    def goal(at: np.ndarray) -> tuple[float, np.ndarray]:
+        values, slopes = rows([program.objective], at)
+        return float(values[0]) / size, slopes[0] / size
+
+    settings: dict[str, Any] = {"method": "SLSQP", "options": {"ftol": FINAL, "maxiter": MOST_STEPS}, "constraints": asked}
     with np.errstate(all="ignore"):
-        end = minimize(
-            lambda at: rows(goal, at)[0][0] / size,
-            np.clip(start, low, high),
-            jac=lambda at: rows(goal, at)[1][0] / size,
-            bounds=np.stack([low, high], axis=1),
-            constraints=asked,
-            method="SLSQP",
-            options={"ftol": FINAL, "maxiter": MOST_STEPS},
-        )
+        end = minimize(goal, np.clip(start, low, high), jac=True, bounds=np.stack([low, high], axis=1), **settings)
     return end.x if np.isfinite(end.x).all() else values

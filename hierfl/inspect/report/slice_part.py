@@ -336,11 +336,9 @@ def _smoothing_note(per_draw: float, etas: tuple[float, ...], settings: ReportSe
         samples, points, coarser = LEAST_DRAWS, 51, ", points=51"
     else:
         samples = min(samples, settings.samples)
-    return (
-        f"f^η is left out: for η = {', '.join(f'{eta:g}' for eta in etas)} it would take about {_said_seconds(seconds)}. "
-        f"smoothing={etas[0]:g}, samples={samples}{coarser} takes about {_said_seconds(per_draw * samples * points / settings.points)}; "
-        f"time_budget={_rounded_up(seconds)} gives all of it."
-    )
+    less = f"smoothing={etas[0]:g}, samples={samples}{coarser} takes about {_said_seconds(per_draw * samples * points / settings.points)}"
+    out = f"f^η is left out: for η = {', '.join(f'{eta:g}' for eta in etas)} it would take about {_said_seconds(seconds)}"
+    return f"{out}. {less}; time_budget={_rounded_up(seconds)} gives all of it."
 
 
 def _said_seconds(seconds: float) -> str:

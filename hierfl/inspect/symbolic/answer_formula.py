@@ -148,7 +148,11 @@ def _add_inequality(expr: Expr, unknowns: Sequence[Expr], region: Region, feasib
     poly = polynomial(expr, used)
     degree = poly.total_degree() if poly is not None else 3
     if len(used) == 1 and degree == 1:
-        _add_bound(poly, used[0], region, feasible)
+        (y,), weight, rest = used, poly.coeff_monomial(used[0]), poly.coeff_monomial(1)
+        sides = [side for side, sign in ((feasible.upper, weight), (feasible.lower, -weight)) if region.positive(sign)]
+        if not sides:
+            raise SymbolicError(f"whether {poly.as_expr()} <= 0 bounds {y} from above or below changes with x.")
+        sides[0][y].append(sympy.cancel(-rest / weight))
     elif len(used) == 1 and degree == 2:  # a y^2 + b y + c <= 0
         (y,), ball = used, _ball(poly, used, region)
         radius = sympy.sqrt(sympy.factor(ball.radius_squared))
@@ -160,16 +164,6 @@ def _add_inequality(expr: Expr, unknowns: Sequence[Expr], region: Region, feasib
     else:
         joins = f"the constraint {expr} <= 0 of the lower level joins {', '.join(map(str, used))}"
         raise SymbolicError(f"{joins}: the closed form needs bounds on single entries of y, or one ball.")
-
-
-def _add_bound(affine: Any, y: Expr, region: Region, feasible: Feasible) -> None:
-    weight, rest = affine.coeff_monomial(y), affine.coeff_monomial(1)
-    if region.positive(weight):
-        feasible.upper[y].append(sympy.cancel(-rest / weight))
-    elif region.positive(-weight):
-        feasible.lower[y].append(sympy.cancel(-rest / weight))
-    else:
-        raise SymbolicError(f"whether {affine.as_expr()} <= 0 bounds {y} from above or below changes with x.")
 
 
 def _ball(quadratic: Any, unknowns: Sequence[Expr], region: Region) -> Ball:

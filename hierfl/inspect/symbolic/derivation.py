@@ -136,32 +136,25 @@ class SymbolicView:
 
 @dataclass(frozen=True)
 class DecisionSymbols:
-    """The scalars of x: one real symbol per entry, named as CVXPY indexes it."""
+    """The scalars of a decision: one real symbol per entry, named as CVXPY indexes it."""
 
     layout: Layout
-    arrays: dict[int, Scalars]
-
-    @classmethod
-    def of(cls, compiled: CompiledProblem) -> DecisionSymbols:
-        return cls(compiled.upper, {v.id: _symbols_of(v) for v in compiled.upper.variables})
 
     @property
     def flat(self) -> list[Expr]:
-        return [symbol for variable in self.layout.variables for symbol in self.arrays[variable.id].flat]
+        return [sympy.Symbol(name, real=True) for name in self.layout.entries]
+
+    @property
+    def arrays(self) -> dict[int, Scalars]:
+        return self.layout.split(as_array(self.flat, (self.layout.size,)))
 
     @property
     def latex(self) -> dict[Expr, str]:
-        places = [(v, place) for v in self.layout.variables for place in np.ndindex(*v.shape)]
-        return {self.arrays[v.id][place]: expression_latex(v[place] if v.ndim else v) for v, place in places}
+        entries = (v[place] if v.ndim else v for v in self.layout.variables for place in np.ndindex(*v.shape))
+        return dict(zip(self.flat, map(expression_latex, entries)))
 
     def point(self, value: Any, what: str) -> dict[Expr, Expr]:
         return dict(zip(self.flat, map(exact, self.layout.flatten(value, what))))
-
-
-def _symbols_of(variable: cp.Variable) -> Scalars:
-    """One real symbol for each entry of a variable, named as CVXPY indexes it."""
-    names = [expression_text(variable[place] if variable.ndim else variable) for place in np.ndindex(*variable.shape)]
-    return as_array([sympy.Symbol(name, real=True) for name in names], tuple(variable.shape))
 
 
 CHECKS = 16  # points of X at which the formulas are compared with the numbers
@@ -286,17 +279,20 @@ def symbolic(compiled: CompiledProblem) -> SymbolicView:
     """The formulas; errors as for ``ImplicitFunction.symbolic``."""
     declaration = compiled.declaration
     _require_applicable(declaration)
-    symbols = DecisionSymbols.of(compiled)
+    symbols = DecisionSymbols(compiled.upper)
     region = _region(declaration, symbols)
     environments = _environments(declaration, symbols)
     answers = _answers(declaration, environments, region)
-    whole = _upper_value(declaration, environments, answers)
+    owners = [compiled.lower.split(as_array(answer.entries, (compiled.lower.size,))) for answer in answers]
+    whole = _upper_value(declaration, environments, owners)
     _require_separable(whole)
     region = replace(region, conditions=tuple(c for answer in answers for c in answer.conditions))
     value = _readable(region.simplified(whole), region)
     kinks, unknown = find_kinks(value, region)
     x = {v: _public(symbols.arrays[v.id]) for v in compiled.upper.variables}
-    view = SymbolicView(x, _response(declaration, answers), value, kinks, unknown, region.domain, CHECKS, symbols, region)
+    of_each = {v: [own[v.id] for own in owners] for v in (compiled.lower.variables if owners else ())}
+    response = {v: _public(each[0] if len(each) == 1 else np.stack(each)) for v, each in of_each.items()}
+    view = SymbolicView(x, response, value, kinks, unknown, region.domain, CHECKS, symbols, region)
     _verify(compiled, view)
     return view
 
@@ -327,12 +323,9 @@ def _require_separable(value: Expr) -> None:
 
 
 def _region(declaration: Declaration, symbols: DecisionSymbols) -> Region:
-    bounds = {}
-    for variable in symbols.layout.variables:
-        known = declaration.known_bounds[variable.id]
-        for symbol, low, high in zip(symbols.arrays[variable.id].flat, known.lo.flat, known.hi.flat):
-            bounds[symbol] = (exact(low), exact(high))
-    return Region(bounds)
+    boxes = [declaration.known_bounds[variable.id] for variable in symbols.layout.variables]
+    ends = ((exact(low), exact(high)) for box in boxes for low, high in zip(box.lo.flat, box.hi.flat))
+    return Region(dict(zip(symbols.flat, ends)))
 
 
 def _environments(declaration: Declaration, symbols: DecisionSymbols) -> list[_Environment]:
@@ -362,8 +355,8 @@ def _answers(declaration: Declaration, environments: list[_Environment], region:
 
 def _answer(level: Any, parties: list[tuple[Expr, _Environment]], region: Region) -> AnswerFormula:
     """y(x) of one owner: the weighted mean of its parties' objectives, over all their constraints."""
-    unknowns = {variable.id: _symbols_of(variable) for variable in level.variables}
-    flat = [symbol for variable in level.variables for symbol in unknowns[variable.id].flat]
+    symbols = DecisionSymbols(Layout(tuple(level.variables)))
+    unknowns, flat = symbols.arrays, symbols.flat
     terms: list[list[Expr]] = []
     inequalities: dict[Expr, None] = {}
     for weight, environment in parties:
@@ -380,33 +373,18 @@ def _answer(level: Any, parties: list[tuple[Expr, _Environment]], region: Region
 # The upper level
 
 
-def _upper_value(declaration: Declaration, environments: list[_Environment], answers: list[AnswerFormula]) -> Expr:
-    """f(x), the answers in place of y."""
+def _upper_value(declaration: Declaration, environments: list[_Environment], owners: list[_Environment]) -> Expr:
+    """f(x), the answers of the ``owners`` in place of y."""
     objective, weights = declaration.objective, declaration.client_weights
-    shared = [_assigned(declaration, answer) for answer in answers]
     total = sympy.S.Zero
     if objective.server is not None:
-        own = shared[0] if len(shared) == 1 else {}
+        own = owners[0] if len(owners) == 1 else {}
         total += translate(objective.server, {**environments[0], **own}).ravel()[0]
     if objective.clients is not None:
         for place, (weight, environment) in enumerate(zip(weights, environments)):
-            own = shared[min(place, len(shared) - 1)] if shared else {}
+            own = owners[min(place, len(owners) - 1)] if owners else {}
             total += exact(weight) * translate(objective.clients, {**environment, **own}).ravel()[0]
     return total
-
-
-def _assigned(declaration: Declaration, answer: AnswerFormula) -> _Environment:
-    assigned, start = {}, 0
-    for variable in declaration.roles.lower:
-        assigned[variable.id] = as_array(answer.entries[start : start + variable.size], tuple(variable.shape))
-        start += variable.size
-    return assigned
-
-
-def _response(declaration: Declaration, answers: list[AnswerFormula]) -> dict[cp.Variable, Expr]:
-    owners = [_assigned(declaration, answer) for answer in answers]
-    of_each = {v: [own[v.id] for own in owners] for v in (declaration.roles.lower if owners else ())}
-    return {v: _public(each[0] if len(each) == 1 else np.stack(each)) for v, each in of_each.items()}
 
 
 def _public(array: Scalars) -> Expr:
