@@ -15,7 +15,7 @@ Clients are asked for sums over their rows alone: gradient, Hessian, sum of psi 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -479,7 +479,7 @@ def _columns_at(part: Any, variable: cp.Variable, columns: Mapping[Any, Any]) ->
     """The names of a sample's columns where the expression multiplies them by the variable."""
     if isinstance(part, MulExpression) and any(side is variable for side in part.args):
         other = part.args[0] if part.args[1] is variable else part.args[1]
-        labels = columns[other][0] if isinstance(other, Sample) and other in columns else ()
+        labels: Sequence[Any] = columns[other][0] if isinstance(other, Sample) and other in columns else ()
         if len(labels) > 1 and labels[1] is not None and len(labels[1]) == variable.shape[0]:
             return tuple(map(str, labels[1]))
     below = (_columns_at(argument, variable, columns) for argument in getattr(part, "args", ()))

@@ -211,6 +211,7 @@ class Points:
 
     def _violations(self, x: Array, answers: Array | None, data: Data) -> Array:
         """What each condition is violated by at its worst, in 1 + its sides."""
+        assert answers is not None
         worst, coupled = [], self.compiled.coupled
         for one, (left, right) in zip(coupled.conditions, coupled.sides(self.compiled, x, answers, data)):
             excess = jnp.abs(left - right) if one.equality else jnp.maximum(left - right, 0.0)

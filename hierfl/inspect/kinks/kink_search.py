@@ -266,12 +266,13 @@ class _Search:
         at = np.where(np.abs(at) <= BRACKET * self.line.radius, 0.0, at)  # as exactly as places are known
         kinks, jumps = list[Kink](), list[Jump]()
         for i in np.flatnonzero(seen.kinks | seen.jumps):
-            t, value, slope = float(at[i]), seen.sides.value[i], seen.sides.slope[i]
+            t = float(at[i])
             x, causes = self._x(t), self._causes(places[i], t)
+            before, after = (seen.sides.slope if seen.kinks[i] else seen.sides.value)[i].tolist()
             if seen.kinks[i]:
-                kinks.append(Kink(t, x, float(value.mean()), *slope.tolist(), causes))
+                kinks.append(Kink(t, x, float(seen.sides.value[i].mean()), before, after, causes))
             else:
-                jumps.append(Jump(t, x, *value.tolist(), causes))
+                jumps.append(Jump(t, x, before, after, causes))
         return kinks, jumps
 
     def _causes(self, place: KinkPlace, t: float) -> tuple[Cause, ...]:

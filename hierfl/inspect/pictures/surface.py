@@ -13,22 +13,13 @@ from scipy.spatial import cKDTree
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
 from hierfl.house_style import COLOURS, COLUMN, house_figure, house_style, require_axes, require_known, require_style
+from hierfl.inspect import window
 from hierfl.inspect.argument_checks import require_positive, require_whole
 from hierfl.inspect.implicit.points import REASONS, Points, Sampled
 from hierfl.inspect.kinks.kink import EACH_PLACE, MERGE
 from hierfl.inspect.kinks.one_sided import OneSided, judge
 from hierfl.inspect.kinks.switches import TOLERANCE as ZERO
 from hierfl.inspect.kinks.switches import Switches
-from hierfl.inspect.window import (
-    Plane,
-    centre_of,
-    grid_of,
-    path_of,
-    principal_directions,
-    require_window,
-    run_of,
-    unit_vector,
-)
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import Card, Shown
 from hierfl.progress import RunProgress
@@ -63,7 +54,7 @@ def _changing_edges(switches: Switches, s: np.ndarray, sampled: Sampled) -> tupl
     return *(np.concatenate(parts) for parts in zip(*ends)), names
 
 
-def kinks_on_grid(points: Points, plane: Plane, s: np.ndarray, sampled: Sampled, progress: bool) -> np.ndarray:
+def kinks_on_grid(points: Points, plane: window.Plane, s: np.ndarray, sampled: Sampled, progress: bool) -> np.ndarray:
     """Find the places (k, 2) at which f has a kink or a jump along an edge of the grid (s, s) on which it has been sampled."""
     low, high, left, right, names = _changing_edges(points.switches, s, sampled)
     if not len(low):
@@ -87,7 +78,7 @@ def kinks_on_grid(points: Points, plane: Plane, s: np.ndarray, sampled: Sampled,
         beside = np.minimum(np.minimum(np.append(np.inf, apart), np.append(apart, np.inf)), length)
         at, way = low[edge] + along[:, None] * unit[edge], unit[edge]
         directions = way @ plane.directions
-        eye = OneSided.of(points, sampled, grid_of(plane, s), directions[0], plane.radius)
+        eye = OneSided.of(points, sampled, window.grid_of(plane, s), directions[0], plane.radius)
         widths = np.full(len(at), CLOSE_ON_EDGE * plane.radius)
         seen = judge(eye, plane.at(at), directions, plane.radius, widths, 0.1 * beside)
     kinks = (at + seen.shift[:, None] * way)[seen.kinks | seen.jumps]
@@ -121,7 +112,7 @@ class Surface(Shown):
     """
 
     compiled: CompiledProblem
-    plane: Plane
+    plane: window.Plane
     chosen: str
     s: np.ndarray
     sampled: Sampled
@@ -228,16 +219,16 @@ def surface_of(
     """Sample f over a plane; arguments and errors as for ``ImplicitFunction.surface``."""
     require_whole("seed", seed, 0)
     require_positive("tolerance", tolerance)
-    run = run_of(compiled, center)
-    require_window(radius, points)
+    run = window.run_of(compiled, center)
+    window.require_window(radius, points)
     if compiled.upper.size < 2:
         raise SettingError("a surface needs an x of at least two scalars; this one has one: use implicit.slice.")
-    start = centre_of(compiled, center)
+    start = window.centre_of(compiled, center)
     chosen, along = _directions(compiled, directions, run, seed)
-    plane, s = Plane(start, along, float(radius)), np.linspace(-radius, radius, points)
+    plane, s = window.Plane(start, along, float(radius)), np.linspace(-radius, radius, points)
     with RunProgress(points**2, "surface", progress, "points") as bar:
-        sampled = Points(compiled, tolerance, bar).values(grid_of(plane, s))
-    return Surface(compiled, plane, chosen, s, sampled, (path_of(run, compiled) - start) @ along.T, tolerance, progress)
+        sampled = Points(compiled, tolerance, bar).values(window.grid_of(plane, s))
+    return Surface(compiled, plane, chosen, s, sampled, (window.path_of(run, compiled) - start) @ along.T, tolerance, progress)
 
 
 def _directions(compiled: CompiledProblem, directions: Any, run: Result | None, seed: int) -> tuple[str, np.ndarray]:
@@ -246,14 +237,14 @@ def _directions(compiled: CompiledProblem, directions: Any, run: Result | None, 
     if directions is not None:
         if not isinstance(directions, (list, tuple, np.ndarray)) or len(directions) != 2:
             raise SettingError("directions: two of them, each in the shapes of x.")
-        given = [unit_vector(compiled.upper.flatten(one, "direction")) for one in directions]
+        given = [window.unit_vector(compiled.upper.flatten(one, "direction")) for one in directions]
         orthonormal, sizes = np.linalg.qr(np.transpose(given))
         if abs(sizes[1, 1]) < PARALLEL:
             raise SettingError("directions: two that are not parallel.")
         return "the given directions, made orthonormal", np.sign(np.diag(sizes))[:, None] * orthonormal.T
     if size == 2:
         return "the two coordinates of x", np.eye(2)
-    if (known := principal_directions(path_of(run, compiled), 2)) is not None:
+    if (known := window.principal_directions(window.path_of(run, compiled), 2)) is not None:
         return f"the two principal directions {known[0]}", known[1]
     normal = np.random.default_rng(seed).standard_normal((size, 2))
     return f"two random orthonormal directions (seed {seed})", np.linalg.qr(normal)[0].T

@@ -36,16 +36,7 @@ from hierfl.compiler.programs.cones import NoStandardFormError, distance, middle
 from hierfl.compiler.programs.smooth_atoms import SQUARE
 from hierfl.compiler.starting_points import on_upper_set
 from hierfl.inspect.implicit.multipliers import owners_of
-from hierfl.inspect.proved.conditions import (
-    Level,
-    StationarityMultipliers,
-    TiedLevel,
-    ToldMultiplier,
-    place_of,
-    refuse,
-    require_written,
-    told_worst,
-)
+from hierfl.inspect.proved import conditions
 from hierfl.inspect.proved.polynomials import Entries, Environment, Polynomial, Translator, Unknowns
 from hierfl.inspect.proved.tightening import Quotient, as_squares, primal_dual_row, with_quotients, without_products
 from hierfl.language.aggregates import tails_of, tails_replaced, without_tails
@@ -64,7 +55,7 @@ class Follower(NamedTuple):
 
     u: np.ndarray
     z: Entries
-    told: list[ToldMultiplier]
+    told: list[conditions.ToldMultiplier]
     pairs: list[tuple[int, int]]
     places: range
 
@@ -156,7 +147,7 @@ class _Writer:
     program: SingleLevel = field(default_factory=SingleLevel)
     dualities: list[Polynomial] = field(default_factory=list)  # 0 by the conditions of the lower level
     curved: list[int] = field(default_factory=list)  # multipliers that a constraint qualification is about
-    worst: list[TiedLevel] = field(default_factory=list)
+    worst: list[conditions.TiedLevel] = field(default_factory=list)
 
     @cached_property
     def translator(self) -> Translator:
@@ -209,7 +200,7 @@ class _Writer:
                 inequalities.append(Polynomial.of(bound))
                 inequalities.append(Polynomial.sum_of([(1.0, squares[0]), *((-1.0, each) for each in squares[1:])]))
         else:
-            raise refuse(f"constraints on x of rows and second-order cones: {expression_text(constraint)} is a {type(constraint).__name__}.")
+            raise conditions.refuse(f"constraints on x of rows and second-order cones: {expression_text(constraint)} is a {type(constraint).__name__}.")
 
     def _order(self, left: Entries, right: Entries, equal: bool) -> None:
         """left <= right, or left == right, entry by entry."""
@@ -248,8 +239,8 @@ class _Writer:
         if compiled.declaration.lower_level is None:
             return []
         point, stages = np.zeros(compiled.upper.size), compiled.exact.stages
-        if len(stages) > 1 and any(map(told_worst, stages)):
-            raise refuse("one lower level alone where selection='pessimistic' asks for the worst of several solutions.")
+        if len(stages) > 1 and any(map(conditions.told_worst, stages)):
+            raise conditions.refuse("one lower level alone where selection='pessimistic' asks for the worst of several solutions.")
         forms = list(map(self._form, stages))
         others = self._answers_elsewhere(forms[0]) if len(stages) == 1 else []
         found: list[dict[int, Entries]] = []
@@ -270,8 +261,8 @@ class _Writer:
         try:
             form = level_solver(method.structure).form
         except NoStandardFormError as reason:
-            raise refuse(f"a lower level that is a program over rows: {reason}.") from None
-        require_written(form)
+            raise conditions.refuse(f"a lower level that is a program over rows: {reason}.") from None
+        conditions.require_written(form)
         return form
 
     def _answers_elsewhere(self, form: LevelForm) -> list[list[np.ndarray]]:
@@ -313,7 +304,7 @@ class _Writer:
             if not any(v.id in lower for v in constraint.variables()):
                 self._constrain(constraint, own)
         blocks, thetas = self._blocks(form, owner, own)
-        level, begin = Level.of(blocks, thetas), len(unknowns.low)
+        level, begin = conditions.Level.of(blocks, thetas), len(unknowns.low)
         u, slope, found = self._solution(level, blocks[-1].end[0], form.size)
         # 0 at a solution, where u'A'z is -b'z, row by row; and with z in place of slopes for entries whose cost moves with x
         duality = Polynomial.sum_of([(1.0, level.price(found.z)), *((1.0, a * b) for a, b in zip(u, slope))])
@@ -327,17 +318,17 @@ class _Writer:
         if others:
             own_cost = level.cost(u)
             program.inequalities += [Polynomial.sum_of([(1.0, level.cost(other)), (-1.0, own_cost)]) for other in others]
-        if told_worst(stage):
-            self.worst.append(TiedLevel(level, u, form.size, set(places)))
-        program.followers.append(Follower(np.array(list(map(place_of, u)), int), found.z, found.told, found.pairs, places))
+        if conditions.told_worst(stage):
+            self.worst.append(conditions.TiedLevel(level, u, form.size, set(places)))
+        program.followers.append(Follower(np.array(list(map(conditions.place_of, u)), int), found.z, found.told, found.pairs, places))
         return stage.oracles.lower.split(u[: form.size])
 
-    def _solution(self, level: Level, width: int, size: int) -> tuple[Entries, list[Polynomial], StationarityMultipliers]:
+    def _solution(self, level: conditions.Level, width: int, size: int) -> tuple[Entries, list[Polynomial], conditions.StationarityMultipliers]:
         """(u, the slopes of the objective there, its multipliers) of a level whose u begins with so many entries of y; the optimality conditions are written."""
         program, height = self.program, sum(cone.size for cone in level.cones)
         u, seen = program.unknowns.array(np.full(width, -np.inf), np.inf), np.zeros(height, bool)
         seen[[i for i, _, _ in level.matrix]] = True
-        found = StationarityMultipliers.of(level, u, size, level.slack(u, height), seen, program.unknowns)
+        found = conditions.StationarityMultipliers.of(level, u, size, level.slack(u, height), seen, program.unknowns)
         slope, pull = level.slope(u, program.unknowns), level.pull(found.z, width)
         forces = [one for one in (a - b for a, b in zip(slope, pull)) if one.terms]
         program.forces += forces
@@ -354,7 +345,7 @@ class _Writer:
         of_all = {place for tied in self.worst for place in tied.places}
         for tied in self.worst:
             v, _, _ = self._solution(tied.worst(objective, of_all, self.program.unknowns), len(tied.u), tied.size)
-            moved = {place_of(mine): place_of(other) for mine, other in zip(tied.u[: tied.size], v)}
+            moved = {conditions.place_of(mine): conditions.place_of(other) for mine, other in zip(tied.u[: tied.size], v)}
             objective = Polynomial.sum_of((value, Polynomial({tuple(sorted(moved.get(p, p) for p in places)): 1.0})) for places, value in objective.terms.items())
             of_all |= set(moved.values())
         self.program.pessimistic = bool(self.worst)
@@ -436,7 +427,7 @@ class _Writer:
             held = [bool(leaves & (set(table.samples) | (below if k == answered else set()))) for k, table in enumerate(population.tables)]
             table, rows = population.tables[held.index(True)], []
             if table.has_nodes:
-                raise refuse(f"data that are rows: {expression_text(node)} is over a law, of which f is known by quadrature only.")
+                raise conditions.refuse(f"data that are rows: {expression_text(node)} is over a law, of which f is known by quadrature only.")
             for row, values in _rows_of(table, place):
                 own = {**environment, **values, **(of_rows[row] if held.index(True) == answered else {})}
                 share = 1.0 / int(table.counts[place]) if table.weights is None else float(table.weights[row])
@@ -481,7 +472,7 @@ def _require_less_of_tails(term: Any, sign: float) -> None:
         tails = tails_of(part)
         known = tails_replaced(part, [cp.pos(cp.Variable()) for _ in tails])
         if tails and not (known.is_convex() if sign > 0 else sign < 0 and known.is_concave()):
-            raise refuse(f"tails of rows that are minimised, or bounded above: {expression_text(part)} is not.")
+            raise conditions.refuse(f"tails of rows that are minimised, or bounded above: {expression_text(part)} is not.")
 
 
 def _mean_of(each: Sequence[Entries], shares: np.ndarray) -> Entries:

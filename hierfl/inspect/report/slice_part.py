@@ -27,7 +27,7 @@ from hierfl.jaxtools.precision import double_precision
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-    from hierfl.inspect.pictures.stretches import Gap
+    from hierfl.inspect.pictures.slice import Gap
     from hierfl.result import Result
 
 SCALARS = 4  # entries of x and of y, and constraints, that are written out

@@ -17,25 +17,7 @@ import sympy
 
 from hierfl.atoms.formulas import Expr
 from hierfl.errors import SymbolicError
-from hierfl.inspect.symbolic.branches import (
-    BRANCHING,
-    Point,
-    Region,
-    branch_at,
-    degree,
-    formula_text,
-    irreducible_factors,
-    listed_zeros,
-    numbers_between,
-    one_sided_derivatives,
-    random_rational,
-    real_roots,
-    roots_in,
-    shortest,
-    sign_of_number,
-    signs_beside,
-    switches,
-)
+from hierfl.inspect.symbolic import branches
 
 _SYMBOLS_LIMIT, _CELLS_LIMIT, _EXPRESSIONS_LIMIT, _DEGREE_LIMIT = 3, 300, 60, 8
 
@@ -44,14 +26,14 @@ class TooManyCellsError(Exception):
     """The decomposition is too large, of more than three symbols or 300 cells, or not of polynomials."""
 
 
-def cell_points(expressions: Sequence[Expr], symbols: Sequence[Expr], region: Region) -> list[Point]:
+def cell_points(expressions: Sequence[Expr], symbols: Sequence[Expr], region: branches.Region) -> list[branches.Point]:
     """A rational point in each open cell of the region's box on which no expression changes sign; raises ``TooManyCellsError``."""
     if len(symbols) > _SYMBOLS_LIMIT:
         raise TooManyCellsError
     if not symbols:
         return [{}]
     *others, last = symbols
-    points: list[Point] = []
+    points: list[branches.Point] = []
     own = [e for e in expressions if e.has(last)]
     projected = [e for e in expressions if not e.has(last)]
     for place, one in enumerate(own):
@@ -60,7 +42,7 @@ def cell_points(expressions: Sequence[Expr], symbols: Sequence[Expr], region: Re
         roots = {root for e in own for root in _roots(e.subs(base), last)}
         low, high = region.limits(last)
         inside = sorted((r for r in roots if bool(low < r) and bool(r < high)), key=lambda r: sympy.N(r, 30))
-        points += [{**base, last: number} for number in numbers_between(inside, low, high)]
+        points += [{**base, last: number} for number in branches.numbers_between(inside, low, high)]
         if len(points) > _CELLS_LIMIT:
             raise TooManyCellsError
     return points
@@ -86,7 +68,7 @@ def _distinct(expressions: Sequence[Expr]) -> list[Expr]:
     """Their irreducible factors that are no numbers."""
     if not all(expr.is_polynomial(*expr.free_symbols) for expr in expressions):
         raise TooManyCellsError
-    factors = dict.fromkeys(factor for expr in expressions for factor in irreducible_factors(expr))
+    factors = dict.fromkeys(factor for expr in expressions for factor in branches.irreducible_factors(expr))
     if len(factors) > _EXPRESSIONS_LIMIT:
         raise TooManyCellsError
     return list(factors)
@@ -129,14 +111,14 @@ class SymbolicKink:
         where = ", ".join(f"{equation.lhs} = {equation.rhs}" for equation in equations)
         if self.coordinate is None:
             return where
-        left, right = formula_text(self.left_slope), formula_text(self.right_slope)
+        left, right = branches.formula_text(self.left_slope), branches.formula_text(self.right_slope)
         return f"{where}: slope {left} on the left, {right} on the right"
 
 
 _Place = tuple[Expr, SymbolicKink | None]  # a condition and its kink; None where it is not known
 
 
-def find_kinks(expr: Expr, region: Region) -> tuple[tuple[SymbolicKink, ...], tuple[Expr, ...]]:
+def find_kinks(expr: Expr, region: branches.Region) -> tuple[tuple[SymbolicKink, ...], tuple[Expr, ...]]:
     """(All kinks of the expression inside the region, the sets of which it is not known).
 
     A set that is no ``coordinate = constant``, and slopes that depend on other symbols, are tested for a jump exactly, at a point of
@@ -146,10 +128,10 @@ def find_kinks(expr: Expr, region: Region) -> tuple[tuple[SymbolicKink, ...], tu
     Raises ``SymbolicError`` if the set where two branches meet, or a root vanishes, cannot be solved for.
     """
     by_condition: dict[Expr, SymbolicKink | None] = {}  # by condition; None where it is not known
-    for switch in switches(expr):
+    for switch in branches.switches(expr):
         kinks = _on_coordinate(expr, switch, region) if len(switch.free_symbols) == 1 else _on_set(expr, switch, region)
         by_condition |= dict(kinks)
-    for base in roots_in(expr):
+    for base in branches.roots_in(expr):
         known = [place for place, kink in by_condition.items() if kink]
         by_condition |= dict(_where_vanishing(expr, base, region, known))
     unknown = sorted((place for place, kink in by_condition.items() if kink is None), key=str)
@@ -161,22 +143,22 @@ def find_kinks(expr: Expr, region: Region) -> tuple[tuple[SymbolicKink, ...], tu
     return tuple(sorted(filter(None, by_condition.values()), key=order)), tuple(unknown)
 
 
-def pieces(expr: Expr, symbol: Expr, region: Region) -> Expr:
+def pieces(expr: Expr, symbol: Expr, region: branches.Region) -> Expr:
     """An expression in one symbol as a Piecewise over intervals of the region's box, smooth on each of them.
 
     An interval on which one of the region's conditions fails has no piece: the one that follows, or else the last, is
     carried on over it. Errors as for ``find_kinks``.
     """
     own = [condition for condition in region.conditions if condition.free_symbols == {symbol}]
-    ends = {condition: listed_zeros(condition, symbol) for condition in own}
-    candidates = {root for switch in switches(expr) for root in real_roots(switch, symbol)}
+    ends = {condition: branches.listed_zeros(condition, symbol) for condition in own}
+    candidates = {root for switch in branches.switches(expr) for root in branches.real_roots(switch, symbol)}
     candidates |= {root for roots in ends.values() for root in roots or ()}
     points = sorted((root for root in candidates if region.has_inside_box({symbol: root})), key=float)
     kept: list[tuple[Expr, Expr]] = []
-    for middle, end in zip(numbers_between(points, *region.limits(symbol)), [*points, sympy.oo]):
-        if any(sign_of_number(c.subs(symbol, middle)) == -1 for c, roots in ends.items() if roots is not None):
+    for middle, end in zip(branches.numbers_between(points, *region.limits(symbol)), [*points, sympy.oo]):
+        if any(branches.sign_of_number(c.subs(symbol, middle)) == -1 for c, roots in ends.items() if roots is not None):
             continue
-        branch = shortest(branch_at(expr, {symbol: middle}))
+        branch = branches.shortest(branches.branch_at(expr, {symbol: middle}))
         if kept and sympy.simplify(kept[-1][0] - branch) == 0:
             kept.pop()
         kept.append((branch, end))
@@ -188,28 +170,28 @@ def pieces(expr: Expr, symbol: Expr, region: Region) -> Expr:
 # Kinks of one set
 
 
-def _on_coordinate(expr: Expr, switch: Expr, region: Region) -> Iterator[_Place]:
+def _on_coordinate(expr: Expr, switch: Expr, region: branches.Region) -> Iterator[_Place]:
     """Kinks on the planes where a coordinate is a root of the switch."""
     (symbol,) = switch.free_symbols
     own, step = _terms_in(expr, {symbol}), {symbol: sympy.Integer(1)}
-    for root in real_roots(switch, symbol):
+    for root in branches.real_roots(switch, symbol):
         if not _is_defined_around(region, {symbol: root}, step):
             continue
-        left, right = one_sided_derivatives(own, {symbol: root}, step)
+        left, right = branches.one_sided_derivatives(own, {symbol: root}, step)
         points, complete = _places(left - right, region)
-        if any(sign_of_number(sympy.expand((left - right).subs(point))) != 0 for point in points):
+        if any(branches.sign_of_number(sympy.expand((left - right).subs(point))) != 0 for point in points):
             yield (plane := sympy.Eq(symbol, root)), SymbolicKink(plane, symbol, left, right)
         elif not complete:
             yield sympy.Eq(symbol, root), None
 
 
-def _on_set(expr: Expr, switch: Expr, region: Region) -> Iterator[_Place]:
+def _on_set(expr: Expr, switch: Expr, region: branches.Region) -> Iterator[_Place]:
     """A kink on a set that is no coordinate plane, if the gradient jumps at a point of it."""
     own = _terms_in(expr, switch.free_symbols)
-    solved = min(switch.free_symbols, key=lambda s: (degree(switch, s), str(s)))
+    solved = min(switch.free_symbols, key=lambda s: (branches.degree(switch, s), str(s)))
     points, complete = _places(own, region, (switch, solved))
     for point in points:
-        for root in real_roots(switch.subs(point), solved):
+        for root in branches.real_roots(switch.subs(point), solved):
             here = {**point, solved: root}
             across = {symbol: sympy.diff(switch, symbol).subs(here) for symbol in here}
             if _is_defined_around(region, here, across) and _jumps(own, here, across):
@@ -219,7 +201,7 @@ def _on_set(expr: Expr, switch: Expr, region: Region) -> Iterator[_Place]:
         yield sympy.Eq(switch, 0), None
 
 
-def _places(expr: Expr, region: Region, surface: tuple[Expr, Expr] | None = None, on: Point | None = None) -> tuple[list[Point], bool]:
+def _places(expr: Expr, region: branches.Region, surface: tuple[Expr, Expr] | None = None, on: branches.Point | None = None) -> tuple[list[branches.Point], bool]:
     """(Points, whether they miss no cell between the switches of the expression): its symbols' values.
 
     With a surface, (its expression, the symbol to solve it for), the values of the other symbols, for each piece of the surface; ``on`` a
@@ -229,7 +211,7 @@ def _places(expr: Expr, region: Region, surface: tuple[Expr, Expr] | None = None
     symbols = sorted((expr.free_symbols | (surface[0].free_symbols if surface else set())) - set(on), key=str)
     others = [s for s in symbols if surface is None or s != surface[1]]
     limits = [condition for condition in region.conditions if condition.free_symbols & {*symbols, *on}]
-    cuts = [*switches(expr), *roots_in(expr), *(cut for c in limits for cut in (*irreducible_factors(c), *switches(c)))]
+    cuts = [*branches.switches(expr), *branches.roots_in(expr), *(cut for c in limits for cut in (*branches.irreducible_factors(c), *branches.switches(c)))]
     cuts = [cut.subs(on) for cut in cuts]
     try:
         if not all(cut.free_symbols <= set(symbols) for cut in cuts):
@@ -241,10 +223,10 @@ def _places(expr: Expr, region: Region, surface: tuple[Expr, Expr] | None = None
         return cell_points(cuts, others, region), True
     except TooManyCellsError:
         rng = np.random.default_rng(0)
-        return [{s: random_rational(rng, region.limits(s)) for s in others} for _ in range(_SAMPLES)], False
+        return [{s: branches.random_rational(rng, region.limits(s)) for s in others} for _ in range(_SAMPLES)], False
 
 
-def _where_vanishing(expr: Expr, base: Expr, region: Region, known: Sequence[Expr]) -> Iterator[_Place]:
+def _where_vanishing(expr: Expr, base: Expr, region: branches.Region, known: Sequence[Expr]) -> Iterator[_Place]:
     """Kinks where the argument of a root is 0: for one symbol its zeros, else the minimisers of a sum of squares.
 
     A minimiser that lies on a kink already known is part of it.
@@ -253,7 +235,7 @@ def _where_vanishing(expr: Expr, base: Expr, region: Region, known: Sequence[Exp
         return
     symbols = sorted(base.free_symbols, key=str)
     if len(symbols) == 1:
-        for factor in irreducible_factors(base):
+        for factor in branches.irreducible_factors(base):
             yield from _on_coordinate(expr, factor, region)
         return
     solution = _minimiser(base, symbols)
@@ -261,7 +243,7 @@ def _where_vanishing(expr: Expr, base: Expr, region: Region, known: Sequence[Exp
         return
     place = sympy.And(*(sympy.Eq(s, value) for s, value in solution.items()))
     rng = np.random.default_rng(0)
-    across = {s: random_rational(rng, (-sympy.oo, sympy.oo)) for s in sorted(expr.free_symbols, key=str)}
+    across = {s: branches.random_rational(rng, (-sympy.oo, sympy.oo)) for s in sorted(expr.free_symbols, key=str)}
     points, complete = _places(expr, region, on=solution)
     found = ({**point, **{s: value.subs(point) for s, value in solution.items()}} for point in points)
     inside = [here for here in found if region.has_inside_box(here) and not any(c.subs(here) == sympy.true for c in known)]
@@ -274,7 +256,7 @@ def _where_vanishing(expr: Expr, base: Expr, region: Region, known: Sequence[Exp
 def _minimiser(base: Expr, symbols: Sequence[Expr]) -> dict[Expr, Expr]:
     """The one point, or the affine set, where the gradient vanishes."""
     try:
-        solutions = [] if base.has(*BRANCHING) else sympy.solve([base.diff(s) for s in symbols], symbols, dict=True)
+        solutions = [] if base.has(*branches.BRANCHING) else sympy.solve([base.diff(s) for s in symbols], symbols, dict=True)
     except NotImplementedError:
         solutions = []
     if len(solutions) != 1:
@@ -287,7 +269,7 @@ def _terms_in(expr: Expr, symbols: set[Expr]) -> Expr:
     return sympy.Add(*(term for term in sympy.Add.make_args(expr) if term.free_symbols & symbols))
 
 
-def _is_defined_around(region: Region, point: Point, direction: Point) -> bool:
+def _is_defined_around(region: branches.Region, point: branches.Point, direction: branches.Point) -> bool:
     """Whether the point is inside the box, and no condition of the region is known to fail beside it on the line.
 
     Where a condition is 0 and its sign beside the point cannot be found, the point counts as its boundary.
@@ -298,13 +280,13 @@ def _is_defined_around(region: Region, point: Point, direction: Point) -> bool:
         here = condition.subs(point)
         if not here.is_number:  # depends on coordinates that are not given
             continue
-        sign = sign_of_number(here)
-        beside = signs_beside(condition, point, direction) if sign == 0 else (sign,)
+        sign = branches.sign_of_number(here)
+        beside = branches.signs_beside(condition, point, direction) if sign == 0 else (sign,)
         if any(sign is None or sign < 0 for sign in beside):
             return False
     return True
 
 
-def _jumps(expr: Expr, point: Point, direction: Point) -> bool:
-    left, right = one_sided_derivatives(expr, point, direction)
-    return sign_of_number(sympy.expand(left - right)) != 0
+def _jumps(expr: Expr, point: branches.Point, direction: branches.Point) -> bool:
+    left, right = branches.one_sided_derivatives(expr, point, direction)
+    return branches.sign_of_number(sympy.expand(left - right)) != 0
