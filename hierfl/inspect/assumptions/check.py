@@ -333,8 +333,10 @@ def _counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-_OF_Y = ("strong convexity", "strong monotonicity", "lower level has a solution", "y(x) Lipschitz", "y(x) unique", "y(x) differentiable")
-_OF_Y += ("implicit function Lipschitz",)
+_OF_Y = (
+    *("strong convexity", "strong monotonicity", "lower level has a solution"),
+    *("y(x) Lipschitz", "implicit function Lipschitz", "y(x) unique", "y(x) differentiable"),
+)
 _CONSTANTS = ("mu_h", "mu_h of the mean", "mu_F", "mu_F of the mean", "kappa_F", "L_y", "L0_imp", "L_f")
 
 

@@ -206,7 +206,8 @@ class _Proof:
         if found is not None and _better(first, found) is found:
             first, start = found, values
         better = first is not None and first.value < search.value - AGREES * (1.0 + abs(search.value))
-        if (search.ended == scip.BOUNDED and not better) or search.ended == scip.UNBOUNDED or (search.ended == scip.NO_POINT and first is None) or over() or time.perf_counter() >= self.until:
+        answered = {scip.BOUNDED: not better, scip.UNBOUNDED: True, scip.NO_POINT: first is None}.get(search.ended, False)
+        if answered or over() or time.perf_counter() >= self.until:
             return search, first
         if first is None or search.value < first.value:
             start = search.values
