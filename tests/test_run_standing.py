@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.inspect.implicit.jumps import jump_beside
+from hierfl.inspect.implicit.beside import jump_beside
 from hierfl.inspect.implicit.rest import slope_where_cheap
 from hierfl.run_standing import Rest, flat_far_away, how_far, runs_away, still_improving, words_of
 from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedRZO

@@ -481,17 +481,23 @@ def _sample_ids(term: Any) -> tuple[int, ...]:
     return () if term is None else tuple(dict.fromkeys(p.id for p in term.parameters() if isinstance(p, Sample)))
 
 
+def by_owner(oracles: Oracles, each: Any) -> Any:
+    """What each owner of a y has, an array with a first axis of owners: that of the only one, of all clients, or a list over clients of their rows'."""
+    if oracles.scope == "federation" or (oracles.scope == "client" and oracles.num_clients == 1):
+        return each[0]
+    if oracles.scope == "client":
+        return each
+    clients = oracles.static_data.clients
+    ends = np.cumsum(clients.tables[oracles.row_table(clients)].counts).tolist()
+    return [each[start:end] for start, end in zip([0, *ends], ends)]
+
+
 def public_response(oracles: Oracles, y: Any) -> Any:
     """The owners' flat y (owners, size) in the public shapes of ``Result.y``."""
-    y = np.asarray(y) + 0.0  # no -0
-    if oracles.scope == "federation" or (oracles.scope == "client" and oracles.num_clients == 1):
-        return oracles.lower.unflatten(y[0])
-    if oracles.scope == "client":
-        return oracles.lower.unflatten(y)
-    clients = oracles.static_data.clients
-    table = clients.tables[oracles.row_table(clients)]
-    pieces = np.split(y, np.asarray(table.offsets)[1:])
-    per_client = [oracles.lower.unflatten(piece) for piece in pieces]
+    parts = by_owner(oracles, np.asarray(y) + 0.0)  # no -0
+    if not isinstance(parts, list):
+        return oracles.lower.unflatten(parts)
+    per_client = [oracles.lower.unflatten(piece) for piece in parts]
     if len(oracles.lower.variables) == 1:
         return per_client
     return ByVariable({variable: [piece[variable] for piece in per_client] for variable in per_client[0]})

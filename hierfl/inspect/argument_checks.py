@@ -12,18 +12,15 @@ from hierfl.errors import SettingError
 
 
 def require_positive(name: str, value: Any) -> float:
-    """Require a finite number above 0.
-
-    Raises ``SettingError``, naming the argument.
-    """
-    if not _is_number(value) or not 0 < value < np.inf:
+    """Require a finite number above 0; raises ``SettingError``, naming the argument."""
+    if not is_number(value) or not 0 < value < np.inf:
         raise SettingError(f"{name}={value!r}: a finite number above 0.")
     return float(value)
 
 
 def require_tolerance(name: str, value: Any) -> float:
     """Require a finite number of at least 0; errors as for :func:`require_positive`."""
-    if not _is_number(value) or not 0 <= value < np.inf:
+    if not is_number(value) or not 0 <= value < np.inf:
         raise SettingError(f"{name}={value!r}: a finite number of at least 0.")
     return float(value)
 
@@ -44,9 +41,7 @@ def writable(path: Any, overwrite: bool = True) -> Path:
         raise SettingError(f"path={path!r}: the name of a file, such as 'run.html'.")
     target = Path(path)
     if target.is_dir():
-        raise SettingError(
-            f"path={str(path)!r} is a folder: give the name of a file in it, such as {str(target / 'run.html')!r}."
-        )
+        raise SettingError(f"path={str(path)!r} is a folder: give the name of a file in it, such as {str(target / 'run.html')!r}.")
     if not target.parent.is_dir():
         raise SettingError(f"path={str(path)!r}: there is no folder {str(target.parent)!r}; make it first.")
     if target.exists() and not overwrite:
@@ -69,5 +64,6 @@ def writable_picture(path: Any) -> Path:
     return target
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value is a real number, and no truth value."""
     return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)

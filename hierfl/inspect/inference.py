@@ -14,7 +14,8 @@ Clients are asked for sums over their rows alone: gradient, Hessian, sum of psi 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -162,9 +163,10 @@ class Inference(Shown):
 
     def latex(self) -> str:
         """The table in LaTeX, for ``booktabs``."""
+        names = [re.sub(r"([_%&#$])", r"\\\1", name) for name in self.names]
         lines = [
-            rf"{_escaped(name)} & {b:.4g} & {se:.4g} & [{low:.4g}, {high:.4g}] & {z:.2f} & {_p_text(p)} \\"
-            for name, b, se, low, high, z, p in zip(self.names, *self._columns)
+            rf"{name} & {b:.4g} & {se:.4g} & [{low:.4g}, {high:.4g}] & {z:.2f} & {_p_text(p)} \\"
+            for name, b, se, low, high, z, p in zip(names, *self._columns)
         ]
         head = rf"& estimate & s.e. & {100 * self.level:g}\,\% interval & $z$ & $p$ \\"
         return "\n".join([r"\begin{tabular}{lrrrrr}", r"\toprule", head, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}"])
@@ -176,10 +178,8 @@ class Inference(Shown):
             middle, low, high = np.exp(middle), np.exp(low), np.exp(high)
         require_axes(ax)
         with house_style(style):
-            if ax is None:
-                figure, (axes,) = panels(1, 6.0, 1.0 + 0.32 * len(self.names), style)
-            else:
-                figure, axes = cast("Figure", ax.get_figure(root=True)), ax
+            new = panels(1, 6.0, 1.0 + 0.32 * len(self.names), style) if ax is None else (cast("Figure", ax.get_figure(root=True)), [ax])
+            figure, (axes,) = new
             places = np.arange(len(self.names))
             axes.errorbar(middle, places, xerr=[middle - low, high - middle], fmt="o", capsize=3, markersize=4)
             axes.axvline(1.0 if exponentiate else 0.0, color="0.5", linewidth=0.8)
@@ -204,10 +204,8 @@ class Inference(Shown):
         return "\n".join([*lines, f"{self.rows:,} rows, {self.kind} standard errors", *self.notes])
 
     def _card(self) -> Card:
-        rows = [
-            (name, f"{b:.5g} ({low:.5g} to {high:.5g}), p {_p_text(p)}")
-            for name, b, _, low, high, _, p in zip(self.names, *self._columns)
-        ]
+        entries = zip(self.names, self.estimate, self.low, self.high, self.p_value)
+        rows = [(name, f"{b:.5g} ({low:.5g} to {high:.5g}), p {_p_text(p)}") for name, b, low, high, p in entries]
         return Card(f"{100 * self.level:g} % intervals, {self.kind} standard errors, {self.rows:,} rows", rows, [("table", str(self))])
 
 
@@ -231,7 +229,7 @@ def inference(
     estimator.require_regular()
     sums = estimator.sums()
     if estimator.scope == "client":
-        each = [jax.tree.map(lambda part, k=k: part[k : k + 1], sums) for k in range(estimator.size)]
+        each = [jax.tree.map(lambda part, k=k: part[k : k + 1], sums) for k in range(estimator.oracles.num_clients)]
         return tuple(estimator.told(own, kind, level, small_sample, k) for k, own in enumerate(each))
     return estimator.told(sums, kind, level, small_sample, None)
 
@@ -265,10 +263,8 @@ class _Estimator:
             raise SettingError(f"inference(of={of.name()!r}): it is no variable of the problem.")
         if not lower:
             if level is not None:
-                raise SettingError(
-                    f"inference(of={of.name() if of is not None else 'x'!r}): f(x) is a function of x through y(x), and x is no M-estimator of the rows. "
-                    f"Ask about y: of={level.variables[0].name()}."
-                )
+                why = "f(x) is a function of x through y(x), and x is no M-estimator of the rows"
+                raise SettingError(f"inference(of={of.name() if of is not None else 'x'!r}): {why}. Ask about y: of={level.variables[0].name()}.")
             if declaration.objective.server is not None:
                 raise SettingError("inference: the server's own term is no client's; put its rows into a client.")
 
@@ -278,26 +274,19 @@ class _Estimator:
             raise SettingError("inference(runtime=...): sites are asked about x, the variables of a problem without a lower level; leave it out.")
         assert level is not None
         if level.kind not in ("argmin", "argmax") or level.scope == "sample" or compiled.several:
-            raise SettingError(
-                f"inference: y is no M-estimator of clients' rows: a {type(level).__name__} of {level.scope} scope. It is about an ArgMin or ArgMax of "
-                f"federation or client scope."
-            )
+            what = f"y is no M-estimator of clients' rows: a {type(level).__name__} of {level.scope} scope"
+            raise SettingError(f"inference: {what}. It is about an ArgMin or ArgMax of federation or client scope.")
         y = problem.implicit.response(result.x)
-        parts = [y] if compiled.scope == "federation" or compiled.num_clients == 1 else _by_client(y, compiled.num_clients)
+        parts = [y]
+        if compiled.scope != "federation" and compiled.num_clients > 1:
+            each = range(compiled.num_clients)
+            parts = [{name: part[k] for name, part in y.items()} if isinstance(y, Mapping) else y[k] for k in each]
         point = np.stack([compiled.lower.flatten(part, "y") for part in parts])
-
         scope = level.scope if compiled.num_clients > 1 else "federation"
         return cls(compiled, compiled.lower, point, level.constraints, RowLoss.below(compiled), scope, x, None, of)
 
-    @property
-    def size(self) -> int:
-        return self.oracles.num_clients
-
     def require_regular(self) -> None:
-        """Rows, not laws; and a loss with a second derivative.
-
-        Raises ``SettingError`` or ``NoGradientError``, naming what is in the way.
-        """
+        """Rows, not laws; and a loss with a second derivative. Raises ``SettingError`` or ``NoGradientError``, naming what is in the way."""
         if not self.loss.averages:
             raise SettingError("inference: the level contains no E, total or aggregate of rows, so that nothing is estimated from data.")
         if any(table.weights is not None for table in self._tables):
@@ -305,29 +294,27 @@ class _Estimator:
         ids = {v.id for v in self.layout.variables}
         rough = nonsmooth_atom([self.loss.expression], ids, Enclosure(self.oracles.declaration.known_bounds))
         if rough is not None:
-            inside = {v.id for v in rough.variables()}
-            raise NoGradientError(
-                f"inference: {expression_text(rough)} has kinks in {', '.join(v.name() for v in self.layout.variables if v.id in inside)}, where an estimate has no "
-                f"normal law. Use a smooth loss (cp.huber, cp.logistic) and a smooth penalty (cp.sum_squares)."
-            )
+            inside = ", ".join(v.name() for v in self.layout.variables if any(v.id == one.id for one in rough.variables()))
+            kinks = f"{expression_text(rough)} has kinks in {inside}, where an estimate has no normal law"
+            raise NoGradientError(f"inference: {kinks}. Use a smooth loss (cp.huber, cp.logistic) and a smooth penalty (cp.sum_squares).")
 
     @double_precision
     def sums(self) -> RowSums:
         """Of every client, weighted as in the objective."""
         oracles = self.oracles
+
+        def of_clients(data: Data, points: Array, x: Array) -> Any:
+            return data.clients.one_by_one(lambda place: self.loss.sums(data.clients.party(place), points[place], x))
+
         if self.ask is None:
-            points = jnp.asarray(np.broadcast_to(self.point, (self.size, self.layout.size)))
+            points = jnp.asarray(np.broadcast_to(self.point, (self.oracles.num_clients, self.layout.size)))
             # kept with the problem: another kind of error, or another point, is the same program
-            program = oracles.programs.keep(("inference", self.layout is oracles.lower), lambda: quick_jit(self._of_clients))
+            program = oracles.programs.keep(("inference", self.layout is oracles.lower), lambda: quick_jit(of_clients))
             found = program(oracles.data(), points, jnp.asarray(self.x))
         else:
             found = self.ask(self.point[0])
-        weights = np.asarray(oracles.static_data.clients.weights) if self.scope == "federation" else np.ones(self.size)
+        weights = np.asarray(oracles.static_data.clients.weights) if self.scope == "federation" else np.ones(self.oracles.num_clients)
         return RowSums(*(np.asarray(part) * np.reshape(weights**power, (-1, *(1,) * (part.ndim - 1))) for part, power in zip(found, POWERS)))
-
-    def _of_clients(self, data: Data, points: Array, x: Array) -> Any:
-        clients = data.clients
-        return clients.one_by_one(lambda place: self.loss.sums(clients.party(place), points[place], x))
 
     def told(self, sums: RowSums, kind: str, level: float, small_sample: bool, client: int | None) -> Inference:
         """The table, from the sums of all clients, or of the one that has a copy of its own."""
@@ -336,23 +323,23 @@ class _Estimator:
         estimate = self.point[0 if client is None else client]
         hessian = sums.hessian.sum(axis=0)
         whose = "" if client is None else f" of {self.oracles.declaration.client_called(client)}"
-        size = np.sqrt(np.abs(np.diag(hessian)))
-        scaled = hessian / np.where(size > 0, size, 1.0) / np.where(size > 0, size, 1.0)[:, None]  # units are no matter
-        values, vectors = np.linalg.eigh(scaled)
-        names, asked = self._entry_names(), self._entries_of()
+        unit = np.sqrt(np.abs(np.diag(hessian)))
+        unit = np.where(unit > 0, unit, 1.0)
+        values, vectors = np.linalg.eigh(hessian / unit / unit[:, None])  # units are no matter
+        names = self._entry_names()
+        asked = np.flatnonzero([self.only is None or v is self.only for v in self.layout.variables for _ in range(v.size)])
         told = values > SINGULAR
         p = int(told.sum())
         if values[0] < -SINGULAR or np.any(np.abs(vectors[np.ix_(asked, ~told)]) > ESTIMABLE):
             flat = np.abs(vectors[:, ~told]).max(axis=1)
             together = [name for name, part in zip(names, flat) if part > 0.1]
-            raise NoGradientError(
-                f"inference: the Hessian of the loss{whose} is singular at the estimate: its rows do not tell {', '.join(together)} apart, or their likelihood has no "
-                f"maximum (separation, no events). Leave out a column that is constant or follows from others, or add a ridge penalty."
-            )
+            why = f"its rows do not tell {', '.join(together)} apart, or their likelihood has no maximum (separation, no events)"
+            advice = "Leave out a column that is constant or follows from others, or add a ridge penalty"
+            raise NoGradientError(f"inference: the Hessian of the loss{whose} is singular at the estimate: {why}. {advice}.")
         # of entries that no row tells of, such as a baseline's jump when nobody is at risk, nothing is said; the others are as without them
-        inverse = (vectors[:, told] / values[told]) @ vectors[:, told].T / np.where(size > 0, size, 1.0) / np.where(size > 0, size, 1.0)[:, None]
+        inverse = (vectors[:, told] / values[told]) @ vectors[:, told].T / unit / unit[:, None]
         if kind == "model":
-            covariance, notes = self._model(sums, inverse, counts, p, client)
+            covariance, notes = self._model(sums, inverse, counts, p, client, whose)
         elif kind == "clustered" and len(counts) < 2:
             raise SettingError(f"inference(kind='clustered'): a client's rows are one cluster, and there is one only{whose}: take kind='robust'.")
         else:
@@ -365,7 +352,13 @@ class _Estimator:
             covariance, notes = inverse @ score @ inverse, []
         rows_spread = np.sqrt(np.diag(inverse @ sums.outer.sum(axis=0) @ inverse))
         penalised = np.abs(sums.without).max() > 1e-12 * (1.0 + np.abs(sums.gradient).max())
-        off = self._ran_off(estimate, rows_spread, covariance if kind == "model" else self._information(sums, inverse, counts, client), penalised)
+        information = covariance
+        if kind != "model":  # the inverse information of a likelihood whose rows weigh what they weigh on average; of another loss nothing
+            weight = self._shares(sums, counts, client) @ counts / counts.sum() if self._is_likelihood else 0.0
+            information = weight * inverse
+        # what looks as if the likelihood had no maximum along it: without curvature, and with rows that pull even less
+        spread, large = np.sqrt(np.diag(information)), (np.abs(estimate) > RUN_OFF[1]) | (not penalised)
+        off = large & (np.abs(estimate) < RUN_OFF[0] * spread) & (rows_spread < RUN_OFF[0] * spread)
         self._require_estimate(sums, inverse, np.where(off, np.inf, np.maximum(np.sqrt(np.diag(covariance)), rows_spread)), whose, client)
         if kind != "model":  # whose rows pull no more where there is no maximum, which is no certainty
             covariance = np.where(off | off[:, None], np.nan, covariance)
@@ -388,12 +381,9 @@ class _Estimator:
         estimate, covariance = estimate[asked], covariance[np.ix_(asked, asked)]
         return Inference(names, estimate, 0.5 * (covariance + covariance.T), kind, level, rows, tuple(notes))
 
-    def _entries_of(self) -> np.ndarray:
-        """The places of the entries that were asked for: of one variable, or of all."""
-        ends = np.cumsum([0, *(v.size for v in self.layout.variables)])
-        return np.concatenate([np.arange(low, high) for v, low, high in zip(self.layout.variables, ends, ends[1:]) if self.only is None or v is self.only])
-
-    def _model(self, sums: RowSums, inverse: np.ndarray, counts: np.ndarray, p: int, client: int | None) -> tuple[np.ndarray, list[str]]:
+    def _model(
+        self, sums: RowSums, inverse: np.ndarray, counts: np.ndarray, p: int, client: int | None, whose: str
+    ) -> tuple[np.ndarray, list[str]]:
         """c phi H^-1; of the entries ``p`` are told apart."""
         if len(self._tables) > 1:
             raise SettingError("inference(kind='model'): the loss is of several tables, whose rows weigh differently: take kind='robust'.")
@@ -403,22 +393,18 @@ class _Estimator:
             raise SettingError("inference(kind='model'): several losses are added with different factors: take kind='robust'.")
         shares = self._shares(sums, counts, client)
         if np.ptp(shares) > 1e-9 * shares.max():
-            raise SettingError(
-                "inference(kind='model'): rows of different clients weigh differently, and the loss is no log-likelihood of all rows. Take "
-                "Federation(weights='samples'), or kind='robust'."
-            )
+            uneven = "rows of different clients weigh differently, and the loss is no log-likelihood of all rows"
+            raise SettingError(f"inference(kind='model'): {uneven}. Take Federation(weights='samples'), or kind='robust'.")
         rows = counts.sum()
         inner = [one.per_sample for one in self.loss.averages if not isinstance(one, RowAggregate)]
         if inner and all(one.is_quadratic() and not any(isinstance(a, cp.huber) for a in nodes_of(one)) for one in inner):  # to CVXPY huber is
             residuals = _residuals_of(inner[0]) if len(self.loss.averages) == 1 else None
             if residuals is None:
-                raise SettingError(
-                    f"inference(kind='model'): {expression_text(inner[0])} is quadratic, and no square of residuals, of which a dispersion could be "
-                    f"estimated: write hf.E(cp.square(outcome - score)), penalties outside of hf.E, or take kind='robust'."
-                )
+                what = f"{expression_text(inner[0])} is quadratic, and no square of residuals, of which a dispersion could be estimated"
+                advice = "write hf.E(cp.square(outcome - score)), penalties outside of hf.E, or take kind='robust'"
+                raise SettingError(f"inference(kind='model'): {what}: {advice}.")
             freedom = int(rows) * residuals - p
             if freedom <= 0:
-                whose = "" if client is None else f" of {self.oracles.declaration.client_called(client)}"
                 raise SettingError(f"inference: {rows} rows{whose} are not enough for a dispersion beside {p} estimates: take kind='robust'.")
             dispersion = 2.0 * sums.loss.sum() / shares[0] / freedom
             return shares[0] * dispersion * inverse, [f"dispersion {dispersion:.6g}, from {freedom} degrees of freedom"]
@@ -436,29 +422,17 @@ class _Estimator:
         inner = [one.per_sample for one in self.loss.averages if not isinstance(one, RowAggregate)]
         return all(isinstance(one, Cox) for one in self.loss.averages) or any(isinstance(a, cp.logistic | cp.exp | HazardLoss) for one in inner for a in nodes_of(one))
 
-    def _information(self, sums: RowSums, inverse: np.ndarray, counts: np.ndarray, client: int | None) -> np.ndarray:
-        """The inverse information of a likelihood whose rows weigh what they weigh on average; of another loss nothing."""
-        return self._shares(sums, counts, client) @ counts / counts.sum() * inverse if self._is_likelihood else np.zeros_like(inverse)
-
-    @staticmethod
-    def _ran_off(estimate: np.ndarray, rows_spread: np.ndarray, information: np.ndarray, penalised: bool) -> np.ndarray:
-        """Which entries look as if the likelihood had no maximum along them: without curvature, and with rows that pull even less."""
-        spread = np.sqrt(np.diag(information))
-        large = (np.abs(estimate) > RUN_OFF[1]) | (not penalised)
-        return np.asarray(large & (np.abs(estimate) < RUN_OFF[0] * spread) & (rows_spread < RUN_OFF[0] * spread))
-
     def _require_estimate(self, sums: RowSums, inverse: np.ndarray, spread: np.ndarray, whose: str, client: int | None) -> None:
         """The point is where the gradient vanishes, to a small part of a standard error."""
         step = inverse @ sums.gradient.sum(axis=0)
         away = float(np.max(np.abs(step) / np.where(spread > 0, spread, np.inf), initial=0.0))
         if away <= FAR:
             return
-        binding = ", ".join(self._binding(client))
-        raise NoGradientError(
-            f"inference: the estimate{whose} is {away:.2g} standard errors from where the gradient of the loss vanishes"
-            + (f", since {binding} binds: there is no normal law at the edge of a constraint." if binding else ": the run ended before the answer. Go on with more rounds; columns of very different "
-              "sizes are best standardised (Federation.from_frames(..., standardise=True)).")
-        )
+        why = ": the run ended before the answer. Go on with more rounds; columns of very different sizes are best standardised"
+        why += " (Federation.from_frames(..., standardise=True))."
+        if binding := ", ".join(self._binding(client)):
+            why = f", since {binding} binds: there is no normal law at the edge of a constraint."
+        raise NoGradientError(f"inference: the estimate{whose} is {away:.2g} standard errors from where the gradient of the loss vanishes{why}")
 
     def _binding(self, client: int | None) -> list[str]:
         """The inequalities that hold with equality at the estimate, as far as they have no private constants."""
@@ -489,7 +463,7 @@ class _Estimator:
         federation, names = self.oracles.declaration.federation, []
         columns = federation.columns if federation else {}
         for variable in self.layout.variables:
-            known = next((of for of in (_columns_at(e, variable, columns) for e in [self.loss.expression]) if of), None)
+            known = _columns_at(self.loss.expression, variable, columns)
             if variable.ndim == 0:
                 names.append(variable.name())
             elif known is not None and variable.ndim == 1:
@@ -503,18 +477,13 @@ class _Estimator:
 
 def _columns_at(part: Any, variable: cp.Variable, columns: Mapping[Any, Any]) -> tuple[str, ...] | None:
     """The names of a sample's columns where the expression multiplies them by the variable."""
-    if isinstance(part, MulExpression):
-        sides = part.args
-        if any(side is variable for side in sides):
-            other = sides[0] if sides[1] is variable else sides[1]
-            if isinstance(other, Sample) and other in columns:
-                labels = columns[other][0]
-                if len(labels) > 1 and labels[1] is not None and len(labels[1]) == variable.shape[0]:
-                    return tuple(map(str, labels[1]))
-    for argument in getattr(part, "args", ()):
-        if (found_below := _columns_at(argument, variable, columns)) is not None:
-            return found_below
-    return None
+    if isinstance(part, MulExpression) and any(side is variable for side in part.args):
+        other = part.args[0] if part.args[1] is variable else part.args[1]
+        labels: Sequence[Any] = columns[other][0] if isinstance(other, Sample) and other in columns else ()
+        if len(labels) > 1 and labels[1] is not None and len(labels[1]) == variable.shape[0]:
+            return tuple(map(str, labels[1]))
+    below = (_columns_at(argument, variable, columns) for argument in getattr(part, "args", ()))
+    return next((found for found in below if found is not None), None)
 
 
 def _residuals_of(loss: Any) -> int | None:
@@ -525,16 +494,6 @@ def _residuals_of(loss: Any) -> int | None:
     if not (square or isinstance(loss, cp.quad_over_lin)) or not loss.args[0].is_affine() or loss.shape not in ((), (1,)):
         return None
     return int(loss.args[0].size)
-
-
-def _by_client(y: Any, clients: int) -> list[Any]:
-    if isinstance(y, Mapping):
-        return [{name: part[k] for name, part in y.items()} for k in range(clients)]
-    return [y[k] for k in range(clients)]
-
-
-def _escaped(name: str) -> str:
-    return "".join("\\" + c if c in "_%&#$" else c for c in name)
 
 
 def _p_text(p: float) -> str:

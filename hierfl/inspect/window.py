@@ -60,10 +60,7 @@ AROUND, NEAR = 16, 0.05  # directions that are looked along for one into X, and 
 
 
 def centre_of(compiled: CompiledProblem, center: Any) -> np.ndarray:
-    """The flat centre of a window: a point of X, a result's x, or the projection of 0 on X.
-
-    Raises ``SettingError`` for a point outside X.
-    """
+    """The flat centre of a window: a point of X, a result's x, or the projection of 0 on X; raises ``SettingError`` for a point outside X."""
     if center is None:
         return on_upper_set(compiled, np.zeros((1, compiled.upper.size)))[0]
     centre: np.ndarray = compiled.upper.flatten(center.x if isinstance(center, Result) else center, "center")
@@ -77,12 +74,8 @@ def direction_of(
     """(how it was chosen, unit vector) of a line: the given direction, the run's leading principal one, or a random one in X."""
     if direction is not None:
         return "the given direction, made a unit vector", unit_vector(compiled.upper.flatten(direction, "direction"))
-    if run is not None and len(run.trajectory.get("x", ())) > 1:
-        path = run.trajectory["x"] - run.trajectory["x"].mean(axis=0)
-        if np.linalg.norm(path) > 0:
-            _, strength, axes = np.linalg.svd(path, full_matrices=False)
-            share = 100 * strength[0] ** 2 / np.sum(strength**2)
-            return f"the leading principal direction of the run's iterates ({share:.0f}% of their variance)", axes[0]
+    if (known := principal_directions(path_of(run, compiled), 1)) is not None:
+        return f"the leading principal direction {known[0]}", known[1][0]
     if compiled.upper.size == 1:
         return "x itself", np.ones(1)
     normals = np.random.default_rng(seed).standard_normal((AROUND, compiled.upper.size))
@@ -95,11 +88,25 @@ def direction_of(
     return f"a random unit vector (seed {seed})", vectors[0]
 
 
-def unit_vector(flat: np.ndarray) -> np.ndarray:
-    """Scale a vector to length 1, also where the square of a length would overflow or vanish.
+def path_of(run: Result | None, compiled: CompiledProblem) -> np.ndarray:
+    """A run's iterates (k, n); none without a run."""
+    none = np.zeros((0, compiled.upper.size))
+    return none if run is None else run.trajectory.get("x", none)
 
-    Raises ``SettingError`` if it is zero.
-    """
+
+def principal_directions(path: np.ndarray, count: int) -> tuple[str, np.ndarray] | None:
+    """(how much of their variance they are, in words, the first principal directions (count, n)) of iterates; None where these do not move along as many."""
+    if len(path) <= count:
+        return None
+    _, strength, axes = np.linalg.svd(path - path.mean(axis=0), full_matrices=False)
+    if not strength[count - 1] > 1e-9 * strength[0] > 0:
+        return None
+    share = 100 * np.sum(strength[:count] ** 2) / np.sum(strength**2)
+    return f"of the run's iterates ({share:.0f}% of their variance)", axes[:count]
+
+
+def unit_vector(flat: np.ndarray) -> np.ndarray:
+    """Scale a vector to length 1, also where the square of a length would overflow or vanish; raises ``SettingError`` if it is zero."""
     largest = float(np.max(np.abs(flat)))
     if largest == 0:
         raise SettingError("direction is zero: give a direction in the space of x.")
@@ -129,10 +136,7 @@ def require_window(radius: Any, points: Any) -> None:
 
 
 def require_inside(compiled: CompiledProblem, centre: np.ndarray) -> None:
-    """Require that the centre is in X.
-
-    Raises ``SettingError``, naming the distance.
-    """
+    """Require that the centre is in X; raises ``SettingError``, naming the distance."""
     away = float(np.linalg.norm(centre - on_upper_set(compiled, centre[None])[0]))
     if away > OUTSIDE * (1 + float(np.linalg.norm(centre))):
         raise SettingError(f"center is {away:.3g} outside X: give a point of X, such as its projection result.x.")

@@ -15,61 +15,53 @@ from typing import TypeVar
 
 import numpy as np
 
+from hierfl.analysis import theorems
 from hierfl.analysis.enclosure import enclose
 from hierfl.analysis.lipschitz import one_sample
-from hierfl.analysis.theorems import (
-    Constants,
-    Prescription,
-    prescribe_2s,
-    prescribe_bl,
-    prescribe_bl_corrected,
-    prescribe_hfl,
-    prescribe_nn,
-)
 from hierfl.analysis.variable_bounds import require_continuous
 from hierfl.atoms.intervals import Interval
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.starting_points import require_start_in_x
 from hierfl.errors import SettingError
 from hierfl.inspect.argument_checks import require_positive, require_whole
-from hierfl.inspect.assumptions.examination import Examination, Holder
+from hierfl.inspect.assumptions.examination import Examination
 from hierfl.inspect.assumptions.findings import CheckReport, Constant, Examined, Finding, Theorem
-from hierfl.inspect.assumptions.lipschitz_checks import gradient_size, lipschitz, spread
+from hierfl.inspect.assumptions.lipschitz_checks import gradient_size, is_random, lipschitz, spread, times
 from hierfl.inspect.assumptions.lower_curvature import moduli, spectrum_in_x
 from hierfl.inspect.assumptions.lower_set_checks import diameter, has_a_solution, lower_sets, upper_sets
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.function import asserted_convex
-from hierfl.language.sample import Sample
 from hierfl.progress import RunProgress
 
 
 def _randomness(study: Examination) -> Examined:
-    clients, problem = study.holders.clients, study.compiled.declaration
     first = study.assumption("(ii)") if study.problem_class == "nn" else ""
-    findings = [Finding("unbiased samples", "proved", "minibatches are drawn uniformly with replacement, or from the law itself", first)]
-    constants: list[Constant] = []
+    unbiased = Finding("unbiased samples", "proved", "minibatches are drawn uniformly with replacement, or from the law itself", first)
     if study.problem_class == "nn":
-        nu = max(spread(problem.objective.clients, h) for h in clients)
-        constants.append(Constant("nu^2", nu, "<=", "a quarter of the range of f squared (Popoviciu)"))
-        findings.append(_bounded(study, "bounded variance of f", nu, first))
-    if study.problem_class == "hfl":
-        hierarchical = _of_hierarchical(study)
-        findings += hierarchical.findings
-        constants += hierarchical.constants
-    return Examined(tuple(findings), tuple(constants))
+        nu = max(spread(study.compiled.declaration.objective.clients, h) for h in study.holders.clients)
+        constant = Constant("nu^2", nu, "<=", "a quarter of the range of f squared (Popoviciu)")
+        return Examined((unbiased, _bounded(study, "bounded variance of f", nu, first)), (constant,))
+    findings, constants = _of_hierarchical(study) if study.problem_class == "hfl" else ((), ())
+    return Examined((unbiased, *findings), constants)
 
 
 def _of_hierarchical(study: Examination) -> Examined:
     """What [HFL] asks for beside unbiased samples: variances, a smooth server's term, and a clients' term without samples."""
-    clients, objective = study.holders.clients, study.compiled.declaration.objective
-    lower = max(_lower_variance(study, h) for h in clients)
-    smooth, server = _server(study)
+    level, objective, holder = study.below, study.compiled.declaration.objective, study.holders.server
+    lower = smooth = server = 0.0
+    if is_random(level.expression):
+        lower = max(gradient_size(study, level.expression, level.variables, h) for h in study.holders.clients) ** 2
+    if objective.server is not None and holder is not None:
+        ends = spectrum_in_x(study, objective.server, holder)
+        smooth = float(max(np.inf if end is None else abs(end.value) for end in ends))
+        if is_random(objective.server):
+            server = gradient_size(study, objective.server, study.compiled.upper.variables, holder) ** 2
     constants = (
         Constant("sigma_i^2", lower, "<=", "the mean square of one sample's gradient in y"),
         Constant("sigma^2", server, "<=", "the mean square of one sample's gradient of the server's term"),
         Constant("L_1^{f_1}", smooth, "<=", "curvature of the server's term"),
     )
-    free = objective.clients is None or not any(isinstance(p, Sample) for p in objective.clients.parameters())
+    free = not is_random(objective.clients)
     findings = (
         _bounded(study, "bounded variance of the lower gradient", lower, "[HFL] Assumption 1 (ii)"),
         _bounded(study, "bounded variance of the server gradient", server, "[HFL] Assumption 1 (iii)"),
@@ -79,44 +71,26 @@ def _of_hierarchical(study: Examination) -> Examined:
     return Examined(findings, constants)
 
 
-def _lower_variance(study: Examination, holder: Holder) -> float:
-    """Bound sigma_i^2: 0 without samples, else by the mean square of one sample's gradient in y."""
-    level = study.below
-    if not any(isinstance(p, Sample) for p in level.expression.parameters()):
-        return 0.0
-    return gradient_size(study, level.expression, level.variables, holder) ** 2
-
-
-def _server(study: Examination) -> tuple[float, float]:
-    """Bound (L_1^{f_1}, sigma^2) of the server's term; zeros without one."""
-    term, holder = study.compiled.declaration.objective.server, study.holders.server
-    if term is None or holder is None:
-        return 0.0, 0.0
-    smooth = max(np.inf if end is None else abs(end.value) for end in spectrum_in_x(study, term, holder))
-    random = any(isinstance(p, Sample) for p in term.parameters())
-    return float(smooth), gradient_size(study, term, study.compiled.upper.variables, holder) ** 2 if random else 0.0
-
-
 def _bounded(study: Examination, name: str, value: float, assumption: str) -> Finding:
     if np.isfinite(value):
         return Finding(name, "proved", f"at most {value:.6g}", assumption)
     return Finding(name, "unknown", "no bound on the declared sets", assumption, advice=study.unbounded)
 
 
-def _prescribed(kind: str, c: Constants, epsilon: float, given: float | None) -> tuple[Prescription | None, Prescription]:
+def _prescribed(kind: str, c: theorems.Constants, epsilon: float, given: float | None) -> tuple[theorems.Prescription | None, theorems.Prescription]:
     """(what the theorem prescribes with its gaps closed, what it prescribes as printed), for ``given`` local steps if they are.
 
     With its gaps closed [2S] Theorem 1 covers one local step a round alone: None for more.
     """
     if kind == "bl":
-        return prescribe_bl_corrected(c, epsilon) if given in (None, 1) else None, prescribe_bl(c, epsilon, given)
+        return theorems.prescribe_bl_corrected(c, epsilon) if given in (None, 1) else None, theorems.prescribe_bl(c, epsilon, given)
     if kind == "hfl":
-        return prescribe_hfl(c, epsilon, corrected=True), prescribe_hfl(c, epsilon, corrected=False)
-    prescribe = prescribe_nn if kind == "nn" else prescribe_2s
+        return theorems.prescribe_hfl(c, epsilon, corrected=True), theorems.prescribe_hfl(c, epsilon, corrected=False)
+    prescribe = theorems.prescribe_nn if kind == "nn" else theorems.prescribe_2s
     return prescribe(c, epsilon, True, given), prescribe(c, epsilon, False, given)
 
 
-def _theorem_constants(study: Examination, constants: Mapping[str, Constant]) -> Constants:
+def _theorem_constants(study: Examination, constants: Mapping[str, Constant]) -> theorems.Constants:
     """Gather the theorems' constants; f's range on X comes from intervals, or from its Lipschitz constant and the size of X."""
 
     def get(name: str, otherwise: float = 0.0) -> float:
@@ -127,30 +101,24 @@ def _theorem_constants(study: Examination, constants: Mapping[str, Constant]) ->
     implicit = get("L_{f,x}") if nn else get("L0_imp")
     whole = get("L_f", implicit)
     fall, highest, lowest = _fall_of_f(study, whole)
-    box = study.x_box
     low, high = _range_of_f(study)
-    swing = _least(high - low, _times(whole, float(np.linalg.norm(box.hi - box.lo))))
+    swing = min(high - low, times(whole, _width(study)))
     margin = whole * study.smoothing
-    return Constants(
+    names = {"lipschitz_y": "L_{f,y}", "variance": "nu^2", "b1": "B_1", "b2": "B_2", "mu": f"mu_{letter}"}
+    names |= {"server_smooth": "L_1^{f_1}", "server_variance": "sigma^2", "lower_variance": "sigma_i^2"}
+    return theorems.Constants(
         n=study.compiled.upper.size,
         m=study.compiled.num_clients,
         smoothing=study.smoothing,
         gap=fall + margin,
         lipschitz=implicit,
-        lipschitz_y=get("L_{f,y}"),
         slope=0.0 if nn else get("L_y"),
-        variance=get("nu^2"),
-        b1=get("B_1"),
-        b2=get("B_2"),
-        mu=get(f"mu_{letter}"),
         smooth=get(f"L_{letter}", np.inf),
         start=np.inf if nn else diameter(study) ** 2,
-        server_smooth=get("L_1^{f_1}"),
-        server_variance=get("sigma^2"),
-        lower_variance=get("sigma_i^2"),
         swing=swing,
         value=highest + margin,
         lowest=abs(lowest),
+        **{of: get(name) for of, name in names.items()},
     )
 
 
@@ -161,14 +129,18 @@ def _fall_of_f(study: Examination, lipschitz: float) -> tuple[float, float, floa
     starts = somewhere[None] if study.starts is None else study.starts
     values = np.array([float(study.compiled.exact.at(start).value) for start in starts])
     reach = np.array([np.linalg.norm(np.maximum(np.abs(box.hi - x), np.abs(x - box.lo))) for x in starts])
-    change = np.array([_times(lipschitz, r) for r in reach])
+    change = np.array([times(lipschitz, r) for r in reach])
     falls = np.minimum(values - low, change)
     lowest = float(np.max(values - falls))
     if study.starts is not None:
         return float(np.max(falls)), float(np.max(np.abs(values))), lowest
     highest = min(high, float(np.min(values + change)))
-    width = float(np.linalg.norm(box.hi - box.lo))
-    return _least(highest - lowest, _times(lipschitz, width)), max(abs(highest), abs(lowest)), lowest
+    return min(highest - lowest, times(lipschitz, _width(study))), max(abs(highest), abs(lowest)), lowest
+
+
+def _width(study: Examination) -> float:
+    """The diameter of the box around X."""
+    return float(np.linalg.norm(study.x_box.hi - study.x_box.lo))
 
 
 def _range_of_f(study: Examination) -> tuple[float, float]:
@@ -188,15 +160,6 @@ def _range_of_f(study: Examination) -> tuple[float, float]:
     return low - 1e-12 * abs(low), high + 1e-12 * abs(high)
 
 
-def _least(*values: float) -> float:
-    known = [value for value in values if np.isfinite(value)]
-    return min(known) if known else np.inf
-
-
-def _times(first: float, second: float) -> float:
-    return first * second if np.isfinite(first) and np.isfinite(second) else np.inf
-
-
 STATEMENT = "a bound on E|grad f^eta(x_k*)|^2 at a random iterate k*, eta = {eta:g}, accuracy {epsilon:g}"
 PROJECTED = "queries='projected': f is queried on X, so that constants on X suffice"
 _SETS = ("Y(x) nonempty", "Y(x) closed and convex")
@@ -210,10 +173,9 @@ NEEDED: dict[str, tuple[str, tuple[str, ...]]] = {
     "2s": ("[2S] Theorem 2", (*_SLOPES, "strong monotonicity", "smoothness", "unbiased samples", *_X, *_SETS, "Y(x) bounded")),
     "hfl": ("[HFL] Theorem 1", (*_BELOW, "unbiased samples", *_VARIANCES, *_SETS, "Y(x) bounded")),
 }
+_SAME_ROLE = {"strong convexity": "strong monotonicity", "strong monotonicity": "strong convexity"}
 GAPS = {
-    "nn": (
-        "the proof shows f^eta to be (L_0 n + 1) / eta-smooth and then writes L_0 n / (2 eta); predicted is with the former.",
-    ),
+    "nn": ("the proof shows f^eta to be (L_0 n + 1) / eta-smooth and then writes L_0 n / (2 eta); predicted is with the former.",),
     "bl": (
         "[2S] Lemma 9 treats a direction shared by all clients and by H local steps as if independent: no linear speed-up in m is "
         "proved. Prescribed is one local step a round, without division by m.",
@@ -235,29 +197,30 @@ GAPS = {
 
 
 def _form_of_declaration(study: Examination) -> tuple[Finding, ...]:
-    problem = study.compiled.declaration
-    weights = study.holders.data.clients.weights
-    equal = bool(np.allclose(weights, 1.0 / len(weights), rtol=1e-12))
-    findings = [Finding("uniform weights", "proved" if equal else "not covered", "the papers' weights are 1/m")]
+    problem, weights, level = study.compiled.declaration, study.holders.data.clients.weights, study.level
+    findings: list[Finding] = []
+
+    def told(name: str, covered: bool, reason: str, otherwise: str, assumption: str = "") -> None:
+        findings.append(Finding(name, "proved" if covered else "not covered", reason if covered else otherwise, assumption))
+
+    ours = "the papers' weights are 1/m"
+    told("uniform weights", bool(np.allclose(weights, 1.0 / len(weights), rtol=1e-12)), ours, ours)
     if problem.coupled:
         texts = ", ".join(one.text for one in problem.coupled)
-        reason = f"no theorem has conditions on y(x), as {texts}: runs descend on f + penalty * violation, which is another f"
-        findings.append(Finding("constraints on x alone", "not covered", reason))
-    if study.level is not None and study.problem_class != "2s":
-        argmin = study.level.kind != "equilibrium"
-        reason = "the theorem is about minimisers" + ("" if argmin else "; for an equilibrium of this scope none is stated")
-        findings.append(Finding("lower level is an argmin", "proved" if argmin else "not covered", reason))
+        other = f"no theorem has conditions on y(x), as {texts}: runs descend on f + penalty * violation, which is another f"
+        told("constraints on x alone", False, "", other)
+    if level is not None and study.problem_class != "2s":
+        about = "the theorem is about minimisers"
+        told("lower level is an argmin", level.kind != "equilibrium", about, f"{about}; for an equilibrium of this scope none is stated")
     if study.problem_class == "hfl":
-        free = not study.compiled.upper_set.blocks and study.compiled.private_set is None
-        reason = "as in [HFL] (1)" if free else "[HFL] (1) has no constraints on x: a projected server step is not covered"
-        findings.append(Finding("x unconstrained", "proved" if free else "not covered", reason, "[HFL] (1)"))
+        free, projected = not study.compiled.upper_set.blocks and study.compiled.private_set is None, "a projected server step is not covered"
+        told("x unconstrained", free, "as in [HFL] (1)", f"[HFL] (1) has no constraints on x: {projected}", "[HFL] (1)")
     else:
         absent = problem.objective.server is None
-        reason = "the class has no server term" if absent else "the papers' class has no server term, this problem has one"
-        findings.append(Finding("no server term", "proved" if absent else "not covered", reason))
-    if study.level is not None and study.level.prices:
-        named = ", ".join(price.name() for price in study.level.prices)
-        findings.append(Finding("no prices", "not covered", f"{named}: the papers' f has no multipliers of the lower level in it"))
+        told("no server term", absent, "the class has no server term", "the papers' class has no server term, this problem has one")
+    if level is not None and level.prices:
+        named = ", ".join(price.name() for price in level.prices)
+        told("no prices", False, "", f"{named}: the papers' f has no multipliers of the lower level in it")
     return tuple(findings)
 
 
@@ -268,8 +231,8 @@ def _theorem(
     kind = "bl" if study.problem_class == "mm" else study.problem_class
     name, needed = NEEDED[kind]
     name = f"{name} (Corollary 1)" if study.problem_class == "mm" else name
-    renamed = [_same_role(n, findings) for n in needed]
-    hypotheses = [findings[n] for n in (*renamed, *(f.name for f in _form_of_declaration(study)))]
+    examined = [n if n in findings else _SAME_ROLE[n] for n in needed]
+    hypotheses = [findings[n] for n in (*examined, *(f.name for f in _form_of_declaration(study)))]
     hypotheses.append(_bounded_below(study, kind, constants))
     statement = f"{STATEMENT.format(eta=study.smoothing, epsilon=epsilon)}; {PROJECTED}"
     solver = "ZOHFL" if kind == "hfl" else "FedRZO"
@@ -277,20 +240,15 @@ def _theorem(
     if not without_numbers.applies:
         return without_numbers
     numbers = _theorem_constants(study, constants)
-    without_numbers = replace(without_numbers, fall=numbers.gap, start=_starts_of(study))
+    where = "every x_0 in X"
+    if study.starts is not None:
+        x0 = f"x_0 = {np.array2string(study.starts[0], threshold=6, precision=6)}"
+        where = x0 if len(study.starts) == 1 else f"{len(study.starts)} starts"
+    without_numbers = replace(without_numbers, fall=numbers.gap, start=where)
     if not np.isfinite(numbers.gap):
         return without_numbers
     predicted, printed = _prescribed(kind, numbers, epsilon, study.local_steps)
     return replace(without_numbers, predicted=predicted, printed=printed)
-
-
-def _starts_of(study: Examination) -> str:
-    """Which x_0 the bound on f(x_0) - inf f is for."""
-    if study.starts is None:
-        return "every x_0 in X"
-    if len(study.starts) > 1:
-        return f"{len(study.starts)} starts"
-    return f"x_0 = {np.array2string(study.starts[0], threshold=6, precision=6)}"
 
 
 def _bounded_below(study: Examination, kind: str, constants: Mapping[str, Constant]) -> Finding:
@@ -303,13 +261,6 @@ def _bounded_below(study: Examination, kind: str, constants: Mapping[str, Consta
     if np.isfinite(low) and (kind != "hfl" or np.isfinite(high)):
         return Finding(name, "proved", f"f lies in [{low:.6g}, {high:.6g}] on X")
     return Finding(name, "unknown", "no bound on f follows on X")
-
-
-def _same_role(name: str, findings: Mapping[str, Finding]) -> str:
-    """The name under which a hypothesis was examined: strong convexity and strong monotonicity play one role."""
-    if name in findings:
-        return name
-    return {"strong convexity": "strong monotonicity", "strong monotonicity": "strong convexity"}.get(name, name)
 
 
 Part = TypeVar("Part")
@@ -342,10 +293,8 @@ def check(
     require_whole("seed", seed, 0)
     require_continuous(compiled.upper.variables, "what check() asks about")
     if compiled.several:
-        raise SettingError(
-            "check() looks for constants and theorems of one lower level, and here are several in sequence, which no theorem of the papers covers: "
-            "check each by itself, with the answers before it as cp.Parameter."
-        )
+        why = "check() looks for constants and theorems of one lower level, and here are several in sequence, which no theorem of the papers covers"
+        raise SettingError(f"{why}: check each by itself, with the answers before it as cp.Parameter.")
     for start in () if starts is None else starts:
         require_start_in_x(compiled, start, "check(x0=...)")
     study = Examination(compiled, smoothing, samples, seed, starts, local_steps)
@@ -403,8 +352,8 @@ def _marked(study: Examination, findings: Sequence[Finding], constants: Sequence
     def said(names: tuple[str, ...]) -> str:
         return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} convex as asserted"
 
-    told = [
-        replace(f, status="asserted", reason=f"{f.reason}; {said(names)}") if (names := resting.get(f.name)) and f.status == "proved" else f
-        for f in findings
-    ]
+    told = []
+    for f in findings:
+        names = resting.get(f.name) if f.status == "proved" else None
+        told.append(replace(f, status="asserted", reason=f"{f.reason}; {said(names)}") if names else f)
     return told, [replace(c, reason=f"{c.reason}; {said(of_level)}") if of_level and c.name in _CONSTANTS else c for c in constants]

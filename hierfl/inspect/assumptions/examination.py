@@ -1,12 +1,8 @@
 """What every part of ``problem.check()`` works with: the compiled problem, who holds a copy of a function, points of X.
 
 Holders are the clients, or each of their samples, with what is known of the leaves there. Of the lower level: its mapping F and the Jacobian,
-at points, of which sampling and witnesses are made.
-
-How Y(x) moves with x: not at all, by a translation ``Y(x) = T x + C``, or otherwise.
-
-The constraints are functions of affine pieces in (x, y). If one matrix T makes every piece a function of y - T x alone
-(its slope in x is minus its slope in y times T), the set is a translated one.
+at points, of which sampling and witnesses are made. Y(x) is fixed, moves by a translation ``Y(x) = T x + C``, or otherwise: its constraints
+are functions of affine pieces in (x, y), and T makes every piece a function of y - T x alone (its slope in x is minus its slope in y times T).
 """
 
 from __future__ import annotations
@@ -32,6 +28,7 @@ from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of
 from hierfl.atoms.intervals import Interval
 from hierfl.compiler.data.tables import Data, Population, Table
 from hierfl.compiler.expressions.program import NO_ROWS
+from hierfl.compiler.starting_points import on_upper_set
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.expectation import total
 
@@ -64,14 +61,12 @@ def movement(constraints: Sequence[Constraint], lower: Sequence[cp.Variable], up
         parameter.save_value(np.zeros(parameter.shape))
     for twin in hoisted.twins.values():
         twin.save_value(np.zeros(twin.shape))
-    pieces = [piece for c in hoisted.expressions for side in _sides(c) for piece in _affine_pieces(side)]
-    slopes = [(_slope(piece, lower, hoisted.twins), _slope(piece, upper, hoisted.twins)) for piece in pieces]
-    in_y, in_x = (sp.vstack([pair[side] for pair in slopes]).tocsr() for side in (0, 1))
-    return _translation(in_y, in_x)
-
-
-def _translation(in_y: sp.csr_array, in_x: sp.csr_array) -> Movement:
-    """T with ``in_x = -in_y T``: first plus or minus the identity, then the least-norm solution."""
+    pieces: list[Expression] = []
+    for c in hoisted.expressions:  # two sides of a comparison count through their difference
+        sides = [c.args[0] - c.args[1]] if isinstance(c, (Inequality, Equality)) else c.args
+        pieces += [piece for side in sides for piece in _affine_pieces(side)]
+    in_y, in_x = (sp.vstack([_slope(piece, group, hoisted.twins) for piece in pieces]).tocsr() for group in (lower, upper))
+    # T with in_x = -in_y T: first plus or minus the identity, then the least-norm solution
     if in_y.shape[1] == in_x.shape[1]:
         for sign in (1.0, -1.0):
             if abs(in_x + sign * in_y).max() == 0:
@@ -84,13 +79,6 @@ def _translation(in_y: sp.csr_array, in_x: sp.csr_array) -> Movement:
     if np.abs(dense_y @ shift + dense_x).max() > 1e-10 * scale:
         return Movement("moving", np.inf)
     return Movement("translated", float(np.linalg.norm(shift, 2)) * (1 + 1e-9))
-
-
-def _sides(constraint: Constraint) -> list[Expression]:
-    """The expressions that a constraint is about; two sides of a comparison count through their difference."""
-    if isinstance(constraint, (Inequality, Equality)):
-        return [constraint.args[0] - constraint.args[1]]
-    return list(constraint.args)
 
 
 def _affine_pieces(node: Expression) -> list[Expression]:
@@ -114,17 +102,13 @@ def _multiplies(node: Expression | Constraint) -> bool:
 
 def _slope(piece: Expression, variables: Sequence[cp.Variable], twins: dict[cp.Variable, cp.Variable]) -> sp.csr_array:
     """The slope of an affine piece: a row for each entry, a column for each scalar, both in CVXPY's order."""
-    slopes = piece.grad
-
-    def block(variable: cp.Variable) -> sp.csr_array:
-        slope = slopes.get(twins[variable])
-        if slope is None:
-            return sp.csr_array((piece.size, variable.size))
+    slopes, blocks = piece.grad, []
+    for variable in variables:
+        slope = slopes.get(twins[variable], sp.csc_array((variable.size, piece.size)))
         if not sp.issparse(slope):  # CVXPY gives numbers for scalars
             slope = np.reshape(slope, (variable.size, piece.size))
-        return sp.csr_array(slope.T)
-
-    return sp.hstack([block(v) for v in variables])
+        blocks.append(sp.csr_array(slope.T))
+    return sp.hstack(blocks)
 
 
 GROUPS = 64
@@ -160,11 +144,8 @@ def _hulls(table: Table, rows: np.ndarray) -> dict[int, Interval]:
 def known_of_all(holders: Sequence[Holder]) -> Known:
     """What is known of the leaves for each of several holders."""
     every = [holder.known for holder in holders]
-    return {
-        leaf: Interval(np.min([one[leaf].lo for one in every], axis=0), np.max([one[leaf].hi for one in every], axis=0))
-        for leaf in every[0]
-        if all(leaf in one for one in every)
-    }
+    of_all = {leaf: [one[leaf] for one in every] for leaf in every[0] if all(leaf in one for one in every)}
+    return {leaf: Interval(np.min([b.lo for b in boxes], axis=0), np.max([b.hi for b in boxes], axis=0)) for leaf, boxes in of_all.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,8 +217,15 @@ class Holders:
             rows = max(rows, count)
             if table.quantiles is None:
                 known |= _hulls(table, np.arange(start, start + count))
-            else:
-                known |= self._supports(population, index, table.samples)
+                continue
+            federation = self.compiled.declaration.federation
+            assert federation is not None
+            held = federation.server if population is self.data.server else federation.clients[index]
+            assert held is not None
+            for sample, law in held.samples.items():
+                if sample.id in table.samples:
+                    ends = law.support() if hasattr(law, "support") else (-np.inf, np.inf)
+                    known[sample.id] = Interval(*(np.broadcast_to(np.asarray(e, float), sample.shape) for e in ends))
         return Holder(label, index, population, own, self._with_lower(known), rows)
 
     @cached_property
@@ -245,18 +233,6 @@ class Holders:
         """Which samples are held as distributions: means over them are computed on nodes."""
         sides = [self.data.clients, *([] if self.data.server is None else [self.data.server])]
         return frozenset(s for side in sides for t in side.tables if t.quantiles is not None for s in t.samples)
-
-    def _supports(self, population: Population, index: int, samples: tuple[int, ...]) -> dict[int, Interval]:
-        federation = self.compiled.declaration.federation
-        assert federation is not None
-        party = federation.clients[index] if population is self.data.clients else federation.server
-        assert party is not None
-        supports = {}
-        for sample, law in party.samples.items():
-            if sample.id in samples:
-                ends = law.support() if hasattr(law, "support") else (-np.inf, np.inf)
-                supports[sample.id] = Interval(*(np.broadcast_to(np.asarray(e, float), sample.shape) for e in ends))
-        return supports
 
     def _with_lower(self, known: dict[int, Interval]) -> Known:
         level = self.compiled.declaration.lower_level
@@ -278,17 +254,11 @@ class MappingAtPoints:
 
     def operator(self, x: np.ndarray, y: np.ndarray, owner: Weighted) -> np.ndarray:
         """Evaluate F(x, y), which has y's size."""
-        return self._sum(self._operator, x, y, owner)
+        return self._sum(self._programs[0], x, y, owner)
 
     def jacobian(self, x: np.ndarray, y: np.ndarray, owner: Weighted) -> np.ndarray:
         """Evaluate the dense Jacobian of F in y."""
-        return self._sum(self._jacobian, x, y, owner)
-
-    def monotonicity(self, x: np.ndarray, first: np.ndarray, second: np.ndarray, owner: Weighted) -> float:
-        """Evaluate (F(y1) - F(y2))'(y1 - y2) / |y1 - y2|^2."""
-        step = np.asarray(first) - np.asarray(second)
-        change = self.operator(x, first, owner) - self.operator(x, second, owner)
-        return float(change @ step / (step @ step))
+        return self._sum(self._programs[1], x, y, owner)
 
     def project(self, x: np.ndarray, y: np.ndarray, owner: Weighted) -> np.ndarray:
         return np.asarray(self._project(jnp.asarray(x), jnp.asarray(y), owner[0][1].own))
@@ -320,32 +290,22 @@ class MappingAtPoints:
         at = jnp.asarray(x), jnp.asarray(y)
         return np.sum([weight * np.asarray(function(*at, h.population, h.index, h.own)) for weight, h in owner], axis=0)
 
-    def _mapping(
-        self, x: jax.Array, y: jax.Array, population: Population | None, index: int, own: dict[int, Any]
-    ) -> jax.Array:
+    @cached_property
+    def _programs(self) -> tuple[Callable[..., jax.Array], Callable[..., jax.Array]]:
+        """A holder's mapping, and its Jacobian."""
         compiled = self.compiled
-        if population is None:
-            return compiled.operator(x, y, own, NO_ROWS)
-        party = population.party(index)
-        return party.mean(lambda rows: compiled.operator(x, y, own, rows), compiled.lower_samples)
 
-    @cached_property
-    def _operator(self) -> Callable[..., jax.Array]:
-        return quick_jit(self._mapping)
+        def mapping(x: jax.Array, y: jax.Array, population: Population | None, index: int, own: dict[int, Any]) -> jax.Array:
+            if population is None:
+                return compiled.operator(x, y, own, NO_ROWS)
+            return population.party(index).mean(lambda rows: compiled.operator(x, y, own, rows), compiled.lower_samples)
 
-    @cached_property
-    def _jacobian(self) -> Callable[..., jax.Array]:
-        return quick_jit(jax.jacfwd(self._mapping, argnums=1))
+        return quick_jit(mapping), quick_jit(jax.jacfwd(mapping, argnums=1))
 
 
 _CLASSES = {None: "nn", "federation": "bl", "sample": "2s", "client": "hfl"}
-_ASSUMPTIONS = {
-    "nn": "[NN] Assumption 1",
-    "bl": "[2S] Assumption 2",
-    "mm": "[2S] Assumption 2",
-    "2s": "[2S] Assumption 3",
-    "hfl": "[HFL] Assumption 1",
-}
+_ASSUMPTIONS = {"nn": "[NN] Assumption 1", "2s": "[2S] Assumption 3", "hfl": "[HFL] Assumption 1"}
+_ASSUMPTIONS |= dict.fromkeys(("bl", "mm"), "[2S] Assumption 2")
 _SCALES = (0.1, 1.0, 10.0, 100.0)
 
 
@@ -444,7 +404,7 @@ class Examination:
         corners = np.where(rng.random((max(1, self.samples // 2), size)) < 0.5, low, high)
         middle = 0.5 * (low + high)
         starts = np.concatenate([np.zeros((1, size)), middle[None], low[None], high[None], draws, corners])
-        return np.stack([self.project_x(z) for z in starts[: max(self.samples, 4)]])
+        return on_upper_set(self.compiled, starts[: max(self.samples, 4)])
 
     @cached_property
     def x_box(self) -> Interval:
@@ -458,19 +418,15 @@ class Examination:
         """Which variables nothing is known to bound on X and Y(x), as advice where a bound is missing; empty where all are."""
         below = () if self.level is None else self.level.variables
         known = [holder.known for holder in self.holders.clients]
-        free = [
-            v.name()
-            for v in (*self.compiled.upper.variables, *below)
-            if not all(v.id in k and np.isfinite([*k[v.id].lo.flat, *k[v.id].hi.flat]).all() for k in known)
-        ]
+
+        def is_bounded(v: cp.Variable) -> bool:
+            return all(v.id in k and k[v.id].is_bounded for k in known)
+
+        free = [v.name() for v in (*self.compiled.upper.variables, *below) if not is_bounded(v)]
         return f"nothing is known to bound {', '.join(free)} on the declared sets: add constraints that do" if free else ""
 
     def project_x(self, z: np.ndarray) -> np.ndarray:
-        return np.asarray(self._project(jnp.asarray(z), self.holders.clients[0].own))
-
-    @cached_property
-    def _project(self) -> Callable[..., jax.Array]:
-        return jax.jit(self.compiled.project_upper) if self.compiled.upper_set.is_exact else self.compiled.project_upper
+        return on_upper_set(self.compiled, z[None])[0]
 
     def y_points(self, x: np.ndarray, owner: Weighted, count: int) -> np.ndarray:
         """Draw points of Y(x) ``(count, size)``: projections of normal draws."""

@@ -33,8 +33,6 @@ class Witness(dict[str, Any]):
     def __repr__(self) -> str:
         return "; ".join(f"{part} = {point_text(value)}" for part, value in self.items())
 
-    __str__ = __repr__
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -169,15 +167,12 @@ class Theorem:
         """What follows from it for a run on this problem, in a sentence or two."""
         name = self.name.split(":")[0]
         if not self.applies:
-            count = len(self.missing)
-            return (
-                f"no theorem is known to cover runs of {self.solver} here: {name} asks for {'one thing' if count == 1 else f'{count} things'} more. "
-                f"Every solver runs all the same, and values, certificates and reference() do not rest on it"
-            )
+            more = "one thing" if len(self.missing) == 1 else f"{len(self.missing)} things"
+            none = f"no theorem is known to cover runs of {self.solver} here: {name} asks for {more} more"
+            return f"{none}. Every solver runs all the same, and values, certificates and reference() do not rest on it"
         if self.predicted is None:
-            return f"{name} covers runs of {self.solver}, but gives no numbers" + (
-                "" if self.fall is None else f"; f(x_0) - inf f: {self._fall_in_words}"
-            )
+            fall = "" if self.fall is None else f"; f(x_0) - inf f: {self._fall_in_words}"
+            return f"{name} covers runs of {self.solver}, but gives no numbers{fall}"
         much = "" if self.practical else ": it bounds the worst case, and asks for more rounds than anybody runs"
         return f"{name} covers runs of {self.solver}, and prescribes {_in_words(self.predicted)}{much}"
 
@@ -194,10 +189,8 @@ class Theorem:
         return "no bound, and no numbers without one: give check(x0=...)"
 
     def __str__(self) -> str:
-        lines = [f"{self.name}: {self.statement}"]
-        lines.append(
-            f"  hypotheses: {', '.join(h.name + ('' if h.status == 'proved' else f' ({h.status})') for h in self.hypotheses)}"
-        )
+        hypotheses = ", ".join(h.name + ("" if h.status == "proved" else f" ({h.status})") for h in self.hypotheses)
+        lines = [f"{self.name}: {self.statement}", f"  hypotheses: {hypotheses}"]
         if not self.applies:
             return "\n".join([*lines, "  no numbers: they need every hypothesis proved"])
         if self.fall is not None:
@@ -255,13 +248,11 @@ class CheckReport(Shown):
     def page(self) -> dict[str, tuple[str, ...]]:
         """What ``print`` shows, by its headings, as lines on what holds and what is open, what it means for this problem, and what to do."""
         every = {f.name: f for f in (*self.findings, *self.hypotheses)}.values()
-        told: dict[str, tuple[str, ...]] = {}
-        told["holds"] = ("; ".join(f.name + (" (as asserted)" if f.status == "asserted" else "") for f in every if f.status in _KNOWN),)
+        holds = "; ".join(f.name + (" (as asserted)" if f.status == "asserted" else "") for f in every if f.status in _KNOWN)
+        told: dict[str, tuple[str, ...]] = {"holds": (holds,)}
         for heading, status in _OPEN.items():  # what no theorem asks for is told if it fails, and else by what it means
-            of = every if status == "violated" else self.hypotheses
-            told[heading] = tuple(
-                f"{f.name}: {f.reason}" + (f"; witness: {f.witness}" if f.witness is not None else "") for f in of if f.status == status
-            )
+            of = [f for f in (every if status == "violated" else self.hypotheses) if f.status == status]
+            told[heading] = tuple(f"{f.name}: {f.reason}" + ("" if f.witness is None else f"; witness: {f.witness}") for f in of)
         told["it means"] = (*self._of_the_response, *(theorem.meaning for theorem in self.theorems))
         told["to do"] = (*self.remarks, *self._to_do)
         return {heading: lines for heading, lines in told.items() if any(lines)}
@@ -324,11 +315,8 @@ class CheckReport(Shown):
 
 
 def _in_words(prescription: Prescription) -> str:
-    parts = [
-        f"rounds {count_text(prescription.rounds)}",
-        f"step size {_number(prescription.step)}",
-        f"local steps {count_text(prescription.local_steps)}",
-    ]
+    parts = [f"rounds {count_text(prescription.rounds)}", f"step size {_number(prescription.step)}"]
+    parts.append(f"local steps {count_text(prescription.local_steps)}")
     if prescription.iterations is not None:
         parts.append(f"horizon K {count_text(prescription.iterations)}")
     parts += [f"{name} {_number(value)}" for name, value in (prescription.extra or {}).items()]

@@ -1,8 +1,5 @@
 """Lipschitz constants of f, of the lower level's gradient, of y(x) and of the implicit function, on the declared sets.
 
-They rest on bounds of gradients, of their spread over a party's samples, and of how the lower level's gradient moves with x. Of the
-response y(x) also whether it is unique and differentiable.
-
 How far y(x) moves where Y(x) = {y : A y <= b + C x} has normals that stay and sides that move: at every x some independent rows S hold with
 equality at y(x) and carry all multipliers, so that y(x) = y_S(x), the solution over the affine set A_S y = b_S + C_S x alone. There are
 finitely many S and y(x) is continuous: the largest Lipschitz constant of a y_S is one of y(x) (Robinson, 1979, for quadratic programs). That
@@ -24,7 +21,7 @@ from cvxpy.constraints import Equality, Inequality
 from cvxpy.constraints.constraint import Constraint
 from jaxtyping import Float
 
-from hierfl.analysis.curvature_bounds import Edge, is_quadratic
+from hierfl.analysis.curvature_bounds import is_quadratic
 from hierfl.analysis.enclosure import enclose
 from hierfl.analysis.hoist import hoist
 from hierfl.analysis.lipschitz import gradient_bound, mixed_bound, one_sample
@@ -36,7 +33,7 @@ from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.programs.cones import ZERO
 from hierfl.compiler.programs.small_and_sparse import as_array
 from hierfl.inspect.assumptions.examination import Examination, Holder
-from hierfl.inspect.assumptions.findings import Constant, Examined, Finding
+from hierfl.inspect.assumptions.findings import Constant, Examined, Finding, Status
 from hierfl.inspect.assumptions.lower_curvature import Curvature, Moduli, data_exact
 from hierfl.language.calculus.derivative import depends
 from hierfl.language.function import UserAtom
@@ -53,11 +50,7 @@ class NoShiftError(Exception):
 
 
 def _side_shift(study: Examination) -> float | None:
-    """The largest |A_S^+ C_S| over the owners and the independent sets of rows; None where rows do not move like this.
-
-    Raises ``NoShiftError`` where a law stands behind the rows, of which points are known only, or there are too many
-    sets of rows.
-    """
+    """The largest |A_S^+ C_S| over the owners and the independent sets of rows; None where rows do not move like this. Raises ``NoShiftError``."""
     level, constraints = study.below, study.lower_constraints
     if not all(map(_affine, constraints)):
         return None
@@ -100,10 +93,8 @@ def _largest_shift(normals: np.ndarray, sides: np.ndarray, equations: int) -> fl
     count = sum(comb(len(kept), k) for k in range(free + 1))
     if count > SUBSETS:
         many = f"{count:.2g}" if count < 1e300 else f"10^{len(str(count)) - 1}"
-        raise NoShiftError(
-            f"the sides of Y(x) move, for which the constant is that of {many} sets of {len(kept)} rows, more than the "
-            f"{SUBSETS:,} that are looked at"
-        )
+        sets = f"{many} sets of {len(kept)} rows, more than the {SUBSETS:,} that are looked at"
+        raise NoShiftError(f"the sides of Y(x) move, for which the constant is that of {sets}")
     worst = 0.0
     for more in range(free + 1):
         chosen = combinations(kept, more)
@@ -184,37 +175,26 @@ def _over_moving_sides(study: Examination, moduli: Moduli, mixed: float) -> tupl
     return value * (1 + 1e-12), f"{how}, {rows}"
 
 
-def _uniqueness(moduli: Moduli) -> Finding:
-    """Whether y(x) is unique, which strong convexity (monotonicity) says."""
-    name = "y(x) unique"
-    if not moduli.own_mu > 0:
-        return Finding(name, "unknown", "no modulus of strong convexity (monotonicity)")
-    reason = f"strongly convex (monotone) with mu = {moduli.own_mu:.6g}, where Y(x) is not empty"
-    return Finding(name, "proved" if moduli.proved else "sampled", reason)
-
-
 def _differentiability(study: Examination, moduli: Moduli) -> Finding:
     """Whether y(x) is differentiable, by the implicit function theorem.
 
     F must be continuously differentiable, and y free or on an affine set that at most shifts.
     """
-    level, name = study.below, "y(x) differentiable"
+    constraints, moves = study.lower_constraints, study.movement.kind
+    rough = next((node for node in map(_not_smooth, study.below.expressions) if node is not None), None)
+    status: Status = "unknown"
     if not (moduli.own_mu > 0 and moduli.proved):
-        return Finding(name, "unknown", "y(x) is not known to be unique")
-    rough = next((node for node in (_not_smooth(e) for e in level.expressions) if node is not None), None)
-    if rough is not None:
+        reason = "y(x) is not known to be unique"
+    elif rough is not None:
         reason = f"{type(rough).__name__} is not known to be twice continuously differentiable"
-        return Finding(name, "unknown", reason)
-    constraints = study.lower_constraints
-    if not constraints:
-        reason = "unconstrained, smooth and strongly convex (monotone): implicit function theorem"
-        return Finding(name, "proved", reason)
-    if all(isinstance(c, Equality) for c in constraints) and study.movement.kind != "moving":
-        reason = f"smooth and strongly convex (monotone) on a {study.movement.kind} affine set"
-        return Finding(name, "proved", reason)
-    reason = "constraints become active and inactive as x moves: kinks are possible"
-    reason += ", y(x) is Lipschitz all the same" if study.movement.kind != "moving" else ""
-    return Finding(name, "unknown", reason)
+    elif not constraints:
+        status, reason = "proved", "unconstrained, smooth and strongly convex (monotone): implicit function theorem"
+    elif all(isinstance(c, Equality) for c in constraints) and moves != "moving":
+        status, reason = "proved", f"smooth and strongly convex (monotone) on a {moves} affine set"
+    else:
+        reason = "constraints become active and inactive as x moves: kinks are possible"
+        reason += "" if moves == "moving" else ", y(x) is Lipschitz all the same"
+    return Finding("y(x) differentiable", status, reason)
 
 
 def _not_smooth(node: cp.Expression) -> cp.Expression | None:
@@ -227,14 +207,13 @@ def _not_smooth(node: cp.Expression) -> cp.Expression | None:
     return next((rough for a in node.args for rough in [_not_smooth(a)] if rough is not None), None)
 
 
-def _worst_gradient(
-    study: Examination, term: cp.Expression | None, variables: Sequence[cp.Variable]
-) -> tuple[float, str, tuple[float, ...]]:
-    """The largest over clients of :func:`gradient_size`, whose it is, and those of all clients."""
-    if term is None:
-        return 0.0, "", ()
-    values = tuple(gradient_size(study, term, variables, holder) for holder in study.holders.clients)
-    return max(values), study.holders.clients[int(np.argmax(values))].label, values
+def _gradient_constant(study: Examination, name: str, variables: Sequence[cp.Variable]) -> Constant:
+    """The largest over clients of :func:`gradient_size` of their term, whose it is, and those of all clients."""
+    term, clients = study.compiled.declaration.objective.clients, study.holders.clients
+    each = () if term is None else tuple(gradient_size(study, term, variables, holder) for holder in clients)
+    value = max(each, default=0.0)
+    reason = f"the {'largest gradient' if np.isfinite(value) else 'gradient is not bounded'} on the declared sets"
+    return Constant(name, value, "<=", reason, *((clients[int(np.argmax(each))].label, each) if len(each) > 1 else ()))
 
 
 def gradient_size(study: Examination, term: cp.Expression, variables: Sequence[cp.Variable], holder: Holder) -> float:
@@ -261,9 +240,14 @@ def _steep_addend(study: Examination, term: cp.Expression, variables: Sequence[c
     return next((part for part, e in alone if is_quadratic(e) and not e.is_affine()), None)
 
 
+def is_random(term: cp.Expression | None) -> bool:
+    """Whether there are samples in a term."""
+    return term is not None and any(isinstance(p, Sample) for p in term.parameters())
+
+
 def spread(term: cp.Expression | None, holder: Holder) -> float:
     """A bound on the variance over samples of one sample's value of the term: a quarter of its range squared (Popoviciu)."""
-    if term is None or not any(isinstance(p, Sample) for p in term.parameters()):
+    if term is None or not is_random(term):
         return 0.0
     values = enclose(one_sample(term, holder.count), holder.known)
     return float(np.max(0.25 * (values.hi - values.lo) ** 2)) * (1 + 1e-12)
@@ -273,16 +257,11 @@ def _mixed_constant(study: Examination) -> float:
     """Bound L_{grad h,x}: by the Jacobian's entries, or for large jointly convex quadratics by |H_xy|^2 <= |H_xx| |H_yy|."""
     level, compiled = study.below, study.compiled
     upper, lower = compiled.upper.variables, level.variables
-    worst = 0.0
-    for holder in study.holders.clients:
-        if level.kind == "equilibrium":
-            bound = mixed_bound(level.expressions, upper, holder.known)
-        else:
-            bound = mixed_bound([one_sample(level.expression, holder.count)], upper, holder.known, lower)
-        worst = max(worst, bound)
-        if not np.isfinite(worst):
-            break
-    if np.isfinite(worst) or level.kind == "equilibrium":
+    if level.kind == "equilibrium":
+        return max(mixed_bound(level.expressions, upper, holder.known) for holder in study.holders.clients)
+    entries = [one_sample(level.expression, holder.count) for holder in study.holders.clients]
+    worst = max(mixed_bound([entry], upper, holder.known, lower) for entry, holder in zip(entries, study.holders.clients))
+    if np.isfinite(worst):
         return worst
     x_ids, y_ids = ({v.id for v in group} for group in (upper, lower))
     terms = [t for t in addends(level.expression) if depends(t, x_ids) and depends(t, y_ids)]
@@ -293,54 +272,55 @@ def _mixed_constant(study: Examination) -> float:
     halves = [Curvature(compiled, joint, group, study.holders.clients[0].known) for group in (upper, lower)]
     if not all(half.bounds.exact for half in halves):
         return np.inf
-    return max(_root([half.spectrum(holder).high for half in halves]) for holder in study.holders.clients)
-
-
-def _root(ends: Sequence[Edge | None]) -> float:
-    """The geometric mean of two ends, moved outward by the rounding; infinite where one is not known."""
-    known = [max(end.value, 0.0) for end in ends if end is not None]
-    return float(np.sqrt(np.prod(known))) * (1 + 1e-12) if len(known) == len(ends) else np.inf
+    worst = 0.0
+    for holder in study.holders.clients:
+        in_x, in_y = (half.spectrum(holder).high for half in halves)
+        squared = np.inf if in_x is None or in_y is None else max(in_x.value, 0.0) * max(in_y.value, 0.0)
+        worst = max(worst, float(np.sqrt(squared)) * (1 + 1e-12))
+    return worst
 
 
 def lipschitz(study: Examination, moduli: Moduli | None) -> Examined:
     """Bound the constants of Assumption (i), of y(x) and of the implicit function."""
-    term, level = study.compiled.declaration.objective.clients, study.level
-    assumption = study.assumption("(i)")
+    level, assumption = study.level, study.assumption("(i)")
     upper, lower = study.compiled.upper.variables, study.compiled.lower.variables
-    f_x, who_x, each_x = _worst_gradient(study, term, upper)
-    constants = [_gradient_constant("L_{f,x}", f_x, who_x, each_x)]
-    in_x = _slope_finding(study, "x", upper, f_x, assumption)
+    in_x = _gradient_constant(study, "L_{f,x}", upper)
+    x_finding = _slope_finding(study, "x", upper, in_x.value, assumption)
     if level is None or moduli is None:
-        whole = f_x + _server_gradient(study, upper)
-        return Examined((in_x,), (*constants, *_of_the_whole(study, whole)))
-    f_y, who_y, each_y = _worst_gradient(study, term, lower)
-    mixed = _mixed_constant(study)
-    constants += [
-        _gradient_constant("L_{f,y}", f_y, who_y, each_y),
-        Constant("L_{F,x}" if level.letter == "F" else "L_{grad h,x}", mixed, "<=", "second derivatives in (x, y)"),
-    ]
+        whole = in_x.value + _server_gradient(study, upper)
+        return Examined((x_finding,), (in_x, *_of_the_whole(study, whole)))
+    in_y, mixed, second = _gradient_constant(study, "L_{f,y}", lower), _mixed_constant(study), "second derivatives in (x, y)"
     slope, how = _response_constant(study, moduli, mixed)
     if level.letter == "F":
         how = how.replace("L_{grad h,x}", "L_{F,x}").replace("L_h", "L_F").replace("mu_h", "mu_F")
-    implicit = f_x + _times(f_y, slope)
-    whole = _server_gradient(study, upper) + f_x + _times(_server_gradient(study, lower) + f_y, slope)
+    implicit = in_x.value + times(in_y.value, slope)
+    whole = _server_gradient(study, upper) + in_x.value + times(_server_gradient(study, lower) + in_y.value, slope)
     made_of = "L_{f,y} L_y + L_{f,x}" if np.isfinite(implicit) else "one of its factors is unknown"
-    constants += [
+    constants = (
+        in_x,
+        in_y,
+        Constant("L_{F,x}" if level.letter == "F" else "L_{grad h,x}", mixed, "<=", second),
         Constant("L_y", slope, "<=", how.removeprefix("unknown: ")),
         Constant("L0_imp", implicit, "<=", made_of),
         *_of_the_whole(study, whole),
-    ]
-    second, of_level = "second derivatives in (x, y)", study.assumption("(ii)", "2s")
+    )
+    of_f = implicit, "L_{f,y} L_y + L_{f,x}"
+    if study.compiled.declaration.objective.server is not None:  # smooth in [HFL], where the clients' part is asked about
+        of_f = (implicit, f"{of_f[1]}, for the clients' part") if study.problem_class == "hfl" else (whole, f"{of_f[1]}, the server's gradients added")
+    unique = Finding("y(x) unique", "unknown", "no modulus of strong convexity (monotonicity)")
+    if moduli.own_mu > 0:
+        reason = f"strongly convex (monotone) with mu = {moduli.own_mu:.6g}, where Y(x) is not empty"
+        unique = Finding("y(x) unique", "proved" if moduli.proved else "sampled", reason)
     findings = (
-        in_x,
-        _slope_finding(study, "y", lower, f_y, assumption),
-        _bound_finding(study, "lower gradient Lipschitz in x", mixed, second, of_level),
+        x_finding,
+        _slope_finding(study, "y", lower, in_y.value, assumption),
+        _bound_finding(study, "lower gradient Lipschitz in x", mixed, second, study.assumption("(ii)", "2s")),
         _bound_finding(study, "y(x) Lipschitz", slope, how, "", moduli.proved),
-        _implicit(study, implicit, whole, assumption, moduli.proved),
-        _uniqueness(moduli),
+        _bound_finding(study, "implicit function Lipschitz", *of_f, assumption, moduli.proved),
+        unique,
         _differentiability(study, moduli),
     )
-    return Examined(findings, tuple(constants))
+    return Examined(findings, constants)
 
 
 def _slope_finding(study: Examination, name: str, variables: Sequence[cp.Variable], value: float, assumption: str) -> Finding:
@@ -355,16 +335,6 @@ def _slope_finding(study: Examination, name: str, variables: Sequence[cp.Variabl
     return Finding(title, "violated", reason, assumption)
 
 
-def _implicit(study: Examination, implicit: float, whole: float, assumption: str, proved: bool) -> Finding:
-    """Whether f is Lipschitz, the server's term included; in [HFL], whose server's term is smooth, whether the clients' part is."""
-    how, value = "L_{f,y} L_y + L_{f,x}", implicit
-    if study.compiled.declaration.objective.server is not None:
-        hierarchical = study.problem_class == "hfl"
-        value = implicit if hierarchical else whole
-        how += ", for the clients' part" if hierarchical else ", the server's gradients added"
-    return _bound_finding(study, "implicit function Lipschitz", value, how, assumption, proved)
-
-
 def _server_gradient(study: Examination, variables: Sequence[cp.Variable]) -> float:
     """A bound on the gradient of the server's term, 0 without one."""
     term, holder = study.compiled.declaration.objective.server, study.holders.server
@@ -377,15 +347,9 @@ def _of_the_whole(study: Examination, whole: float) -> tuple[Constant, ...]:
     return (Constant("L_f", whole, "<=", "L0_imp and the gradients of the server's term"),)
 
 
-def _times(first: float, second: float) -> float:
+def times(first: float, second: float) -> float:
     """The product of bounds, where 0 makes up for none."""
     return 0.0 if first == 0 or second == 0 else first * second
-
-
-def _gradient_constant(name: str, value: float, who: str, each: tuple[float, ...]) -> Constant:
-    many = len(each) > 1
-    reason = "the largest gradient" if np.isfinite(value) else "the gradient is not bounded"
-    return Constant(name, value, "<=", f"{reason} on the declared sets", who if many else "", each if many else ())
 
 
 def _bound_finding(study: Examination, name: str, value: float, how: str, assumption: str, proved: bool = True) -> Finding:

@@ -9,6 +9,7 @@ or any single sample. Where no bound is positive, two points of Y(x) are looked 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,7 +34,6 @@ from hierfl.analysis.enclosure import Enclosure, Known
 from hierfl.analysis.hoist import hoist
 from hierfl.analysis.lipschitz import (
     ROW_LIMIT,
-    BoundingJacobians,
     JacobianRows,
     bounding_jacobians,
     largest_norm,
@@ -81,23 +81,19 @@ class Curvature:
         """Bound the spectrum of the Hessian for one holder (a client, or one of its samples)."""
         return self.mean_spectrum([(1.0, holder)])
 
-    @property
-    def size(self) -> int:
-        return sum(v.size for v in self.variables)
-
     def mean_spectrum(self, holders: Sequence[tuple[float, Holder]]) -> Spectrum:
         """Bound the spectrum of the Hessian of a weighted sum over holders."""
         terms = max((holder.rows for _, holder in holders), default=1)
-        low = high = None
+        low, high, size = None, None, sum(v.size for v in self.variables)
         if self.bounds.lower is not None:
-            low = smallest(self._products(self.bounds.lower, holders), self.size, terms)
+            low = smallest(self._products(self.bounds.lower, holders), size, terms)
             if low is None and hoist([self.expression], self.variables, self.known).expressions[0].is_convex():
                 if self._plain is not None:  # leaving out convex terms can only lower mu
-                    low = smallest(self._products(self._plain, holders), self.size, terms)
+                    low = smallest(self._products(self._plain, holders), size, terms)
                 low = low or Edge(0.0, "convex, by CVXPY's rules")
         if self.bounds.upper is not None:
             dominating = None if self._dominating is None else self._products(self._dominating, holders)
-            high = largest(self._products(self.bounds.upper, holders), self.size, terms, dominating)
+            high = largest(self._products(self.bounds.upper, holders), size, terms, dominating)
         return Spectrum(low, high)
 
     @cached_property
@@ -184,10 +180,10 @@ def _hessian_spectra(study: Examination) -> LowerSpectra:
 
 def data_exact(study: Examination, used: set[int]) -> bool:
     """Whether the numbers are those of the declared problem, not of a sample that stands for it."""
-    return not used & study.holders.distributed and _of_every_holder(study, used)
+    return not used & study.holders.distributed and of_every_holder(study, used)
 
 
-def _of_every_holder(study: Examination, used: set[int]) -> bool:
+def of_every_holder(study: Examination, used: AbstractSet[int]) -> bool:
     """Whether those looked at are all whose numbers differ: of many samples, and of a law's, only some are."""
     sampled = {s.id for s in study.compiled.declaration.roles.lower_samples}
     return study.compiled.scope != "sample" or study.holders.every_sample or not used & sampled
@@ -224,19 +220,47 @@ def _nothing(study: Examination, note: str) -> LowerSpectra:
     return LowerSpectra((Spectrum(),) * len(study.y_holders), None, "", (note,), False)
 
 
+DISTINCT_LIMIT = 64  # holders that are looked at one by one
+RULE = "intervals through the Jacobian, for x in X and y in the box around Y(x)"
+
+
 def _by_intervals(study: Examination, moved: str) -> LowerSpectra:
-    """The same for a Jacobian that moves; ``moved`` says why it does."""
-    level = study.below
+    """The same for a Jacobian that moves, holder by holder or, where these are many, for all alike; ``moved`` says why it does."""
+    level, common = study.below, known_of_all(study.y_holders)
     if study.compiled.lower.size > ROW_LIMIT:
         return _nothing(study, f"{moved}, and its Jacobian is too large for a bound entry by entry")
-    bounds = MappingBounds(study, known_of_all(study.y_holders))
-    together = None
+    whole = JacobianRows.of(level.expressions, level.variables)
+    parts = bounding_jacobians(level, common) if isinstance(level, Nash) else None
+    leaves = [leaf.id for e in level.declared for leaf in (*e.variables(), *e.parameters())]
+    keys: list[Hashable] = [_key(holder.known, leaves) for holder in study.y_holders]
+    known: dict[Hashable, Known] = dict(zip(keys, (holder.known for holder in study.y_holders)))
+    if len(known) > DISTINCT_LIMIT:
+        keys, known = [None] * len(keys), {None: common}
+
+    def enclosed(rows: JacobianRows, weights: dict[Hashable, float]) -> Interval:
+        return interval_sum([Interval.of(np.asarray(w)) * rows.enclosed(known[key]) for key, w in weights.items()])
+
+    def spectrum(weights: dict[Hashable, float]) -> Spectrum:
+        """Of a weighted sum of what holders have, by their keys."""
+        matrix = enclosed(whole, weights)
+        low, high = least_eigenvalue(matrix), largest_norm(matrix)
+        if parts is not None:
+            lower = enclosed(parts.lower, weights)
+            low = max(low, least_eigenvalue(lower))
+            if parts.gap is not None:
+                high = min(high, largest_norm(lower, enclosed(parts.gap, weights)))
+        return Spectrum(*(Edge(end, RULE) if np.isfinite(end) else None for end in (low, high)))
+
+    spectra, together = {key: spectrum({key: 1.0}) for key in known}, None
     if study.compiled.scope == "federation":
-        together = bounds.together([weight for weight, _ in study.owners[0][1]])
+        shares: dict[Hashable, float] = dict.fromkeys(known, 0.0)
+        for key, (weight, _) in zip(keys, study.owners[0][1]):
+            shares[key] += weight
+        together = spectrum(shares)
     used = {p.id for e in level.declared for p in e.parameters()}
     note = f"{moved}, and intervals through its Jacobian prove nothing"
-    proved = _of_every_holder(study, used)  # a client's intervals contain the supports of its laws
-    return LowerSpectra(bounds.spectra(), together, RULE, (note,), proved)
+    proved = of_every_holder(study, used)  # a client's intervals contain the supports of its laws
+    return LowerSpectra(tuple(spectra[key] for key in keys), together, RULE, (note,), proved)
 
 
 def _slope_key(study: Examination, holder: Holder, used: set[int]) -> Hashable:
@@ -284,50 +308,6 @@ def spectrum_in_x(study: Examination, term: cp.Expression, holder: Holder) -> Sp
     return curvature.spectrum(holder) if proved else Spectrum()
 
 
-DISTINCT_LIMIT = 64  # holders that are looked at one by one
-RULE = "intervals through the Jacobian, for x in X and y in the box around Y(x)"
-
-
-class MappingBounds:
-    """Bounds on the spectra of F's Jacobians, for the holders one by one or, where these are many, for all alike."""
-
-    def __init__(self, study: Examination, common: Known) -> None:
-        level = study.below
-        self._whole = JacobianRows.of(level.expressions, level.variables)
-        self._parts = bounding_jacobians(level, common) if isinstance(level, Nash) else None
-        leaves = [leaf.id for e in level.declared for leaf in (*e.variables(), *e.parameters())]
-        self._keys = [_key(holder.known, leaves) for holder in study.y_holders]
-        self._known: dict[Hashable, Known] = dict(zip(self._keys, (holder.known for holder in study.y_holders)))
-        if len(self._known) > DISTINCT_LIMIT:
-            self._keys, self._known = [None] * len(self._keys), {None: common}
-
-    def spectra(self) -> tuple[Spectrum, ...]:
-        """One for each holder."""
-        found = {key: self._spectrum([(1.0, key)]) for key in self._known}
-        return tuple(found[key] for key in self._keys)
-
-    def together(self, weights: Sequence[float]) -> Spectrum:
-        """That of the holders' weighted sum."""
-        return self._spectrum(list(zip(weights, self._keys)))
-
-    def _spectrum(self, owner: list[tuple[float, Hashable]]) -> Spectrum:
-        whole = self._matrix(self._whole, owner)
-        low, high = least_eigenvalue(whole), largest_norm(whole)
-        parts: BoundingJacobians | None = self._parts
-        if parts is not None:
-            lower = self._matrix(parts.lower, owner)
-            low = max(low, least_eigenvalue(lower))
-            if parts.gap is not None:
-                high = min(high, largest_norm(lower, self._matrix(parts.gap, owner)))
-        return Spectrum(*(Edge(end, RULE) if np.isfinite(end) else None for end in (low, high)))
-
-    def _matrix(self, rows: JacobianRows, owner: list[tuple[float, Hashable]]) -> Interval:
-        weights: dict[Hashable, float] = {}
-        for weight, key in owner:
-            weights[key] = weights.get(key, 0.0) + weight
-        return interval_sum([Interval.of(np.asarray(w)) * rows.enclosed(self._known[key]) for key, w in weights.items()])
-
-
 def _key(known: Known, leaves: Sequence[int]) -> Hashable:
     """Equal for holders of whom the same is known."""
     return tuple((leaf, known[leaf].lo.tobytes(), known[leaf].hi.tobytes()) for leaf in leaves if leaf in known)
@@ -350,11 +330,13 @@ def _search_monotonicity(study: Examination, name: str, known: LowerSpectra, ass
     for base in _bases(study):
         points += 1
         for other in _along(study, base):
-            ratio = study.lower.monotonicity(base.x, other, base.y, base.owner)
+            step = other - base.y
+            change = study.lower.operator(base.x, other, base.owner) - study.lower.operator(base.x, base.y, base.owner)
+            ratio = float(change @ step / (step @ step))
             if not np.isfinite(ratio):
                 continue
             worst = min(worst, ratio)
-            if _shows_none(study, base, other - base.y, ratio):
+            if _shows_none(study, base, step, ratio):
                 return _violation(study, name, assumption, base, other, ratio)
     reason = "; ".join(known.notes) or "no positive bound follows from the tree"
     if not np.isfinite(worst):
@@ -406,15 +388,9 @@ def _shows_none(study: Examination, base: _Base, step: np.ndarray, ratio: float)
 
 
 def _violation(study: Examination, name: str, assumption: str, base: _Base, other: np.ndarray, ratio: float) -> Finding:
-    compiled, level = study.compiled, study.below
-    witness = {
-        "client": base.label,
-        "x": compiled.upper.unflatten(base.x),
-        "y1": compiled.lower.unflatten(base.y),
-        "y2": compiled.lower.unflatten(other),
-        "direction": compiled.lower.unflatten((other - base.y) / np.linalg.norm(other - base.y)),
-        "ratio": ratio,
-    }
+    level, shaped = study.below, study.compiled.lower.unflatten
+    witness: dict[str, Any] = {"client": base.label, "x": study.compiled.upper.unflatten(base.x), "y1": shaped(base.y)}
+    witness |= {"y2": shaped(other), "direction": shaped((other - base.y) / np.linalg.norm(other - base.y)), "ratio": ratio}
     if level.kind != "equilibrium":
         wanted = "convex" if level.sign > 0 else "concave"
         what = f"not {wanted}" if ratio < -1e-9 else f"{wanted} but not strongly {wanted}"
@@ -441,76 +417,51 @@ class Moduli:
 
 def moduli(study: Examination) -> Moduli:
     """Bound the lower level's curvature from below and above, for every holder and for their mean."""
-    level = study.below
-    known = _mapping_spectra(study) if level.kind == "equilibrium" else _hessian_spectra(study)
-    holders = study.y_holders
-    mu, lowest = _extreme([s.low for s in known.spectra], min)
-    smooth, highest = _extreme([s.high for s in known.spectra], max)
-    own = known.together.low.value if known.together is not None and known.together.low is not None else mu
-    convexity = "strong monotonicity" if level.kind == "equilibrium" else "strong convexity"
-    uneven = len({s.low.value for s in known.spectra if s.low is not None}) > 1
-    findings = [
-        _lower_finding(study, convexity, mu, known, holders[lowest].label if uneven else ""),
-        _upper_finding(study, smooth, known),
-    ]
-    if level.kind == "equilibrium":
-        findings.append(_symmetry(study))
-    suffix = "" if known.proved else ", on the sample that stands for the distribution"
-    letter = level.letter
-    constants: tuple[Constant, ...] = (
-        _constant(f"mu_{letter}", [s.low for s in known.spectra], ">=", holders[lowest].label),
-        _constant(f"L_{letter}", [s.high for s in known.spectra], "<=", holders[highest].label),
-    )
-    if known.together is not None and len(holders) > 1:
-        constants += (
-            _constant(f"mu_{letter} of the mean", [known.together.low], ">="),
-            _constant(f"L_{letter} of the mean", [known.together.high], "<="),
-        )
-    if level.kind == "equilibrium" and mu > 0 and np.isfinite(smooth):
-        constants += (Constant("kappa_F", smooth / mu * (1 + 1e-12), "<=", "L_F / mu_F"),)
-    constants = tuple(replace(c, reason=c.reason + suffix) for c in constants)
-    return Moduli(tuple(findings), constants, smooth, max(own, 0.0), known.proved)
+    level, holders, assumption = study.below, study.y_holders, study.assumption("(ii)")
+    of_mapping, letter = level.kind == "equilibrium", level.letter
+    known = _mapping_spectra(study) if of_mapping else _hessian_spectra(study)
+    lowest = _constant(f"mu_{letter}", [s.low for s in known.spectra], ">=", holders)
+    highest = _constant(f"L_{letter}", [s.high for s in known.spectra], "<=", holders)
+    constants, mu, smooth = [lowest, highest], lowest.value, highest.value
 
+    def bounded(name: str, bound: str, value: float, where: str = "") -> Finding:
+        """A modulus that is proved, or known of the sample that stands for the data."""
+        if known.proved:
+            return Finding(name, "proved", f"{bound} by {known.rule}{where}", assumption)
+        return Finding(name, "sampled", f"{bound}{where}, on the sample that stands for the data", assumption, len(holders), value)
 
-def _extreme(edges: Sequence[Edge | None], pick: Callable[[list[float]], float]) -> tuple[float, int]:
-    """The worst value and whose it is; no edge means no bound."""
-    nothing = -np.inf if pick is min else np.inf
-    values = [nothing if edge is None else edge.value for edge in edges]
-    worst = pick(values)
-    return float(worst), values.index(worst)
-
-
-def _constant(name: str, edges: Sequence[Edge | None], side: str, label: str = "") -> Constant:
-    """The worst of the holders' ends, whose is called ``label``; of a single end itself."""
-    nothing, worst = (0.0, min) if side == ">=" else (np.inf, max)
-    values = tuple(nothing if e is None else max(float(e.value), 0.0) for e in edges)
-    reason = next((e.rule for e in edges if e is not None), "no bound")
-    several = len(edges) > 1
-    return Constant(name, worst(values), side, reason, label if several else "", values if several else ())
-
-
-def _lower_finding(study: Examination, name: str, mu: float, known: LowerSpectra, label: str) -> Finding:
-    assumption, letter = study.assumption("(ii)"), study.below.letter
-    where = f", attained by {label}" if label else ""
-    if study.below.prices:
-        return Finding(name, "not covered", "f has prices in it, and multipliers solve no strongly convex problem", assumption)
-    if mu > 0 and known.proved:
-        return Finding(name, "proved", f"mu_{letter} >= {mu:.6g} by {known.rule}{where}", assumption)
-    if mu > 0:
-        reason = f"mu_{letter} >= {mu:.6g}{where}, on the sample that stands for the data"
-        return Finding(name, "sampled", reason, assumption, len(study.y_holders), mu)
-    return _search_monotonicity(study, name, known, assumption)
-
-
-def _upper_finding(study: Examination, smooth: float, known: LowerSpectra) -> Finding:
-    assumption, letter = study.assumption("(ii)"), study.below.letter
-    if np.isfinite(smooth) and known.proved:
-        return Finding("smoothness", "proved", f"L_{letter} <= {smooth:.6g} by {known.rule}", assumption)
+    convexity = "strong monotonicity" if of_mapping else "strong convexity"
+    if level.prices:
+        convex = Finding(convexity, "not covered", "f has prices in it, and multipliers solve no strongly convex problem", assumption)
+    elif mu > 0:
+        uneven = len(set(lowest.by_client)) > 1
+        convex = bounded(convexity, f"mu_{letter} >= {mu:.6g}", mu, f", attained by {lowest.attained_by}" if uneven else "")
+    else:
+        convex = _search_monotonicity(study, convexity, known, assumption)
+    even = Finding("smoothness", "unknown", "; ".join(known.notes) or "no bound on the Hessian", assumption)
     if np.isfinite(smooth):
-        reason = f"L_{letter} <= {smooth:.6g}, on the sample that stands for the data"
-        return Finding("smoothness", "sampled", reason, assumption, len(study.y_holders), smooth)
-    reason = "; ".join(known.notes) or "no bound on the Hessian"
-    return Finding("smoothness", "unknown", reason, assumption)
+        even = bounded("smoothness", f"L_{letter} <= {smooth:.6g}", smooth)
+    own = mu
+    if known.together is not None:
+        own = mu if known.together.low is None else known.together.low.value
+        if len(holders) > 1:
+            constants.append(_constant(f"mu_{letter} of the mean", [known.together.low], ">="))
+            constants.append(_constant(f"L_{letter} of the mean", [known.together.high], "<="))
+    if of_mapping and mu > 0 and np.isfinite(smooth):
+        constants.append(Constant("kappa_F", smooth / mu * (1 + 1e-12), "<=", "L_F / mu_F"))
+    if not known.proved:
+        constants = [replace(c, reason=f"{c.reason}, on the sample that stands for the distribution") for c in constants]
+    findings = (convex, even, *([_symmetry(study)] if of_mapping else []))
+    return Moduli(findings, tuple(constants), smooth, max(own, 0.0), known.proved)
+
+
+def _constant(name: str, edges: Sequence[Edge | None], side: str, holders: Sequence[Holder] = ()) -> Constant:
+    """The worst of the ends, and whose of several holders it is."""
+    nothing, worst = (-np.inf, np.argmin) if side == ">=" else (np.inf, np.argmax)
+    ends = [nothing if e is None else float(e.value) for e in edges]
+    values, place = tuple(max(end, 0.0) for end in ends), int(worst(ends))
+    reason = next((e.rule for e in edges if e is not None), "no bound")
+    return Constant(name, values[place], side, reason, *((holders[place].label, values) if len(edges) > 1 else ()))
 
 
 def _symmetry(study: Examination) -> Finding:
@@ -518,11 +469,10 @@ def _symmetry(study: Examination) -> Finding:
     if study.compiled.lower.size > JACOBIAN_LIMIT:
         return Finding("F is a gradient", "unknown", "the Jacobian is too large to form")
     level = study.below
+    ids = {v.id for v in level.variables}
     hoisted = hoist(level.expressions, level.variables, study.compiled.declaration.known_bounds).expressions
-    fixed = all(e.is_affine() for e in hoisted) and not any(
-        moves_slopes(e, {v.id for v in level.variables}) for e in level.expressions
-    )
-    used = {leaf for e in level.expressions for leaf in _slope_parameters(e, {v.id for v in level.variables})}
+    fixed = all(e.is_affine() for e in hoisted) and not any(moves_slopes(e, ids) for e in level.expressions)
+    used = {leaf for e in level.expressions for leaf in _slope_parameters(e, ids)}
     different = {_slope_key(study, owner[0][1], used): (label, owner) for label, owner in reversed(study.owners)}
     worst, points = 0.0, 0
     for label, owner in list(different.values())[:POINTS]:
@@ -532,8 +482,7 @@ def _symmetry(study: Examination) -> Finding:
             gap = float(np.abs(matrix - matrix.T).max() / max(1e-300, np.abs(matrix).max()))
             worst, points = max(worst, gap), points + 1
             if gap > 1e-9:
-                unflatten = study.compiled.lower.unflatten
-                witness = {"client": label, "x": study.compiled.upper.unflatten(x), "y": unflatten(y)}
+                witness = {"client": label, "x": study.compiled.upper.unflatten(x), "y": study.compiled.lower.unflatten(y)}
                 reason = "its Jacobian is not symmetric at a point, so that no objective has it: nothing asks for one"
                 return Finding("F is no gradient", "proved", reason, witness=witness, points=points, worst=gap)
     if fixed and len(different) <= POINTS:

@@ -26,6 +26,7 @@ from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of
 from hierfl.atoms.intervals import Interval
 from hierfl.inspect.assumptions.examination import Examination, Weighted
 from hierfl.inspect.assumptions.findings import Constant, Examined, Finding
+from hierfl.inspect.assumptions.lower_curvature import of_every_holder
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import ClientParameter
 
@@ -38,12 +39,8 @@ def instantiated(study: Examination, x: np.ndarray, owner: Weighted) -> tuple[li
     for _, holder in owner:
         numbers = values | {leaf: np.asarray(v) for leaf, v in holder.own.items()}
         constraints = study.lower_constraints
-        leaves = {
-            leaf: numbers[leaf.id]
-            for c in constraints
-            for leaf in [*c.variables(), *c.parameters()]
-            if leaf.id in numbers
-        }
+        mentioned = [leaf for c in constraints for leaf in (*c.variables(), *c.parameters())]
+        leaves = {leaf: numbers[leaf.id] for leaf in mentioned if leaf.id in numbers}
         private = [c for c in constraints if any(isinstance(p, ClientParameter) for p in c.parameters())]
         built += instantiate(constraints if not built else private, leaves)
     hoisted = hoist(built, level.variables)
@@ -56,7 +53,6 @@ def is_infeasible(study: Examination, x: np.ndarray, owner: Weighted) -> bool:
     return status_of(cp.Problem(cp.Minimize(0), constraints)) in (cp.INFEASIBLE, cp.INFEASIBLE_INACCURATE)
 
 
-GAP_TOLERANCE = 0.0  # gaps allow for rounding themselves
 OWNERS = 12
 _ASCENTS, _STEPS = 4, 30
 
@@ -70,20 +66,18 @@ def search_empty_set(study: Examination, name: str, assumption: str) -> Finding:
     for label, owner in owners:
         worst += [(study.lower.gap(x, owner), x, label, owner) for x in points]
     worst.sort(key=lambda entry: -entry[0])
-    tried = len(worst)
-    doubtful = False
-    for gap, x, label, owner in worst[:_ASCENTS]:
-        if gap <= GAP_TOLERANCE and exact:
+    tried, doubtful = len(worst), False
+    for gap, x, label, owner in worst[:_ASCENTS]:  # gaps allow for rounding themselves
+        if gap <= 0 and exact:
             gap, x, steps = _ascend(study, x, owner)
             tried += steps
-        if gap > GAP_TOLERANCE and is_infeasible(study, x, owner):
+        if gap > 0 and is_infeasible(study, x, owner):
             return empty_set_finding(study, x, label, assumption)
-        doubtful = doubtful or gap > GAP_TOLERANCE
+        doubtful = doubtful or gap > 0
+    seen = tried, worst[0][0]
     if doubtful:
-        reason = "at a point of X the projection misses Y(x), but CVXPY does not find Y(x) empty there"
-        return Finding(name, "unknown", reason, assumption, tried, worst[0][0])
-    reason = "a point of Y(x) was found at every point of X that was tried"
-    return Finding(name, "sampled", reason, assumption, tried, worst[0][0])
+        return Finding(name, "unknown", "at a point of X the projection misses Y(x), but CVXPY does not find Y(x) empty there", assumption, *seen)
+    return Finding(name, "sampled", "a point of Y(x) was found at every point of X that was tried", assumption, *seen)
 
 
 def _ascend(study: Examination, x: np.ndarray, owner: Weighted) -> tuple[float, np.ndarray, int]:
@@ -95,7 +89,7 @@ def _ascend(study: Examination, x: np.ndarray, owner: Weighted) -> tuple[float, 
     while used < _STEPS:
         used += 1
         direction = np.asarray(slope(jnp.asarray(x), own))
-        if not np.isfinite(direction).all() or not direction.any() or best > GAP_TOLERANCE:
+        if not np.isfinite(direction).all() or not direction.any() or best > 0:
             break
         other = study.project_x(x + step * direction / np.linalg.norm(direction))
         value = float(gap(jnp.asarray(other), own))
@@ -157,15 +151,11 @@ def lower_sets(study: Examination) -> tuple[Finding, ...]:
     """Examine Y(x): whether it is nonempty for all x of X, closed and convex, bounded."""
     assumption = study.assumption("(iv)")
     convex = Finding("Y(x) closed and convex", "proved", "by CVXPY's rules, for every x of X", assumption)
-    return (_nonempty(study, assumption), convex, _bounded(study, assumption))
-
-
-def _bounded(study: Examination, assumption: str) -> Finding:
-    needed = assumption if study.problem_class == "2s" else ""
-    size = diameter(study)
+    needed, size = assumption if study.problem_class == "2s" else "", diameter(study)
+    bounded = Finding("Y(x) bounded", "unknown", "no bounds on y follow from its constraints on X", needed)
     if np.isfinite(size):
-        return Finding("Y(x) bounded", "proved", f"of diameter at most {size:.6g} for each x of X", needed)
-    return Finding("Y(x) bounded", "unknown", "no bounds on y follow from its constraints on X", needed)
+        bounded = Finding("Y(x) bounded", "proved", f"of diameter at most {size:.6g} for each x of X", needed)
+    return _nonempty(study, assumption), convex, bounded
 
 
 def _nonempty(study: Examination, assumption: str) -> Finding:
@@ -175,30 +165,18 @@ def _nonempty(study: Examination, assumption: str) -> Finding:
         return Finding(name, "proved", "y is unconstrained", assumption)
     x = study.x_points[0]
     here = [(label, owner, study.lower.gap(x, owner)) for label, owner in study.set_owners]
-    empty = next(((label, owner) for label, owner, gap in here if gap > GAP_TOLERANCE), None)
+    empty = next(((label, owner) for label, owner, gap in here if gap > 0), None)
     if empty is not None and is_infeasible(study, x, empty[1]):
         return empty_set_finding(study, x, empty[0], assumption)
     below, above = ({v.id for v in layout.variables} for layout in (compiled.lower, compiled.upper))
     of_x = any(above & said and not below & said for c in study.lower_constraints for said in [{v.id for v in c.variables()}])
-    if empty is None and study.movement.kind != "moving" and not of_x and not _leaves_out_samples(study):
+    if empty is None and study.movement.kind != "moving" and not of_x and of_every_holder(study, compiled.lower_set.depends_on):
         return Finding(name, "proved", f"Y(x) is {study.movement.kind}, and a point of it was found", assumption)
     point = _common_point(study) if empty is None else None
     if point is not None:
-        return Finding(
-            name,
-            "proved",
-            f"y = {np.array2string(point, threshold=6, precision=4)} lies in Y(x) for every x of X",
-            assumption,
-        )
+        reason = f"y = {np.array2string(point, threshold=6, precision=4)} lies in Y(x) for every x of X"
+        return Finding(name, "proved", reason, assumption)
     return search_empty_set(study, name, assumption)
-
-
-def _leaves_out_samples(study: Examination) -> bool:
-    """Whether the set depends on samples of which only some were looked at."""
-    if study.compiled.lower_set is None or study.compiled.scope != "sample" or study.holders.every_sample:
-        return False
-    samples = {leaf for table in study.holders.data.clients.tables for leaf in table.samples}
-    return bool(samples & study.compiled.lower_set.depends_on)
 
 
 def _common_point(study: Examination, defined: Sequence[cp.Expression] = ()) -> np.ndarray | None:
@@ -250,24 +228,18 @@ def _dissimilarity(study: Examination) -> tuple[float, float, str, str]:
         free = not study.compiled.upper_set.blocks
         b2, rule = (0.0, "no constraints on x") if free else (1.0, "all X_i are the same set")
         return 0.0, b2, rule, f"B_1 = 0, B_2 = {b2:.0f}: {rule}"
-    width = _spread_of_sets(study)
+    # the diameter D of a box around all X_i, by which dist(x, X_i) <= |x - mean of P_i(x)| + D
+    problem, ends = study.compiled.declaration, []
+    constraints = [*problem.constraints, *attribute_constraints(problem.roles.upper)]
+    for variable in problem.roles.upper:
+        boxes = [bounds_of(constraints, problem.roles.upper, h.known)[variable.id] for h in study.holders.clients]
+        ends.append(np.ravel(np.max([b.hi for b in boxes], axis=0) - np.min([b.lo for b in boxes], axis=0)))
+    width = float(np.linalg.norm(np.concatenate(ends)))
     if not np.isfinite(width):
         return np.inf, np.inf, "", "private sets X_i that are not bounded"
     rule = f"all X_i lie in a box of diameter {width:.6g}"
     b1, b2 = np.sqrt(2) * width * (1 + 1e-12), float(np.nextafter(np.sqrt(2), 2))
     return b1, b2, rule, f"B_1^2 = 2 D^2, B_2^2 = 2: {rule}"
-
-
-def _spread_of_sets(study: Examination) -> float:
-    """The diameter D of a box around all X_i, by which dist(x, X_i) <= |x - mean of P_i(x)| + D."""
-    problem = study.compiled.declaration
-    constraints = [*problem.constraints, *attribute_constraints(problem.roles.upper)]
-    parts = []
-    for variable in problem.roles.upper:
-        boxes = [bounds_of(constraints, problem.roles.upper, h.known)[variable.id] for h in study.holders.clients]
-        low, high = np.min([b.lo for b in boxes], axis=0), np.max([b.hi for b in boxes], axis=0)
-        parts.append(float(np.linalg.norm(high - low)))
-    return float(np.linalg.norm(parts))
 
 
 _FAR = (1.0, 1e2, 1e4, 1e6)
@@ -304,14 +276,8 @@ def _attained(study: Examination, mu: float, name: str) -> Finding:
             points += 1
             if escape is not None:
                 start, direction, slope = escape
-                lower = study.compiled.lower
-                witness = {
-                    "client": label,
-                    "x": study.compiled.upper.unflatten(x),
-                    "y": lower.unflatten(start),
-                    "direction": lower.unflatten(direction),
-                    "slope": slope,
-                }
+                shaped = study.compiled.lower.unflatten
+                witness = {"client": label, "x": study.compiled.upper.unflatten(x), "y": shaped(start), "direction": shaped(direction), "slope": slope}
                 reason = f"the linear objective falls without end: its slope along a direction that never leaves Y(x) is {slope:.6g}"
                 return Finding(name, "violated", reason, witness=witness)
     return Finding(name, "sampled", "no direction of descent that stays in Y(x)", points=points)

@@ -1,4 +1,4 @@
-"""Whether f has a gradient at a point, as gradients next to it say.
+"""Whether f has a gradient at a point, as gradients next to it say, and whether it jumps next to where it is best.
 
 Formulas for y(x), and atoms with kinks, have a derivative everywhere by some convention, one between two slopes where f has two. Next
 to the point, there and back along directions without anything special, they have their own; where f is differentiable these tend
@@ -25,7 +25,10 @@ from hierfl.compiler.implicit_differentiation import evaluated_with_gradient, un
 from hierfl.compiler.lower_level.certificate import Evaluation
 from hierfl.compiler.lower_level.diagnosis import require_gradient, warn_of_several
 from hierfl.compiler.oracles import lower_constraints
+from hierfl.compiler.starting_points import on_upper_set
+from hierfl.descent.answers import FAILURES
 from hierfl.inspect.implicit.points import KEPT_LIMIT, Points
+from hierfl.inspect.implicit.smoothing import opposite_ways
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
 
@@ -41,13 +44,14 @@ MORE = 6  # ways, where what is beside the point is not what the point is said t
 
 @double_precision
 def gradient_beside(problem: CompiledProblem, x: np.ndarray) -> np.ndarray:
-    """The gradient of f at x, oriented for minimisation.
-
-    Raises ``NoGradientError`` where f has none; other errors as for ``ExactLower.at``.
-    """
+    """The gradient of f at x, oriented for minimisation; ``NoGradientError`` where f has none, other errors as for ``ExactLower.at``."""
     evaluation, gradient = evaluated_with_gradient(problem, x)
     require_gradient(problem, x, evaluation, gradient)
-    if _may_have_unseen_kinks(problem) and _is_near_kinks(problem, x, evaluation):
+    method, key = problem.exact.method, ("unseen kinks", problem.parameter_values)
+    told = method is None or method.tells_kinks  # where y(x) has kinks
+    iterated = method is not None and method.iterative  # y is known to the tolerance then, and kinks are not looked for
+    may_have = not iterated and problem.programs.keep(key, lambda: _has_kinks(problem, told))
+    if may_have and _is_near_kinks(problem, x, evaluation, told):
         beside = Beside(partial(unchecked_gradient, problem), np.asarray(x, float), evaluation, gradient)
         gradient = beside.gradient()
         require_gradient(problem, x, evaluation, gradient)
@@ -55,25 +59,7 @@ def gradient_beside(problem: CompiledProblem, x: np.ndarray) -> np.ndarray:
     return gradient
 
 
-def _may_have_unseen_kinks(problem: CompiledProblem) -> bool:
-    """Whether f may have kinks other than those of y(x) that the method for it tells.
-
-    Nothing is looked for where y is iterated to: it is known to the tolerance.
-    """
-    method = problem.exact.method
-    if method is not None and method.iterative:
-        return False
-    return problem.programs.keep(
-        ("unseen kinks", problem.parameter_values), lambda: _has_kinks(problem, _tells(problem))
-    )
-
-
-def _tells(problem: CompiledProblem) -> bool:
-    """Whether the method for y(x) tells where that has kinks."""
-    return problem.exact.method is None or problem.exact.method.tells_kinks
-
-
-def _is_near_kinks(problem: CompiledProblem, x: np.ndarray, evaluation: Evaluation) -> bool:
+def _is_near_kinks(problem: CompiledProblem, x: np.ndarray, evaluation: Evaluation, told: bool) -> bool:
     """Whether the switch of a kink that nothing tells is near zero, or may be."""
     switches = Points(problem).switches
     if switches.opaque or switches.entries > KEPT_LIMIT:
@@ -82,7 +68,7 @@ def _is_near_kinks(problem: CompiledProblem, x: np.ndarray, evaluation: Evaluati
     answers = None if evaluation.solution is None else evaluation.solution.y
     values = np.abs(asked(x, answers, problem.data()))
     level = problem.declaration.lower_level
-    if _tells(problem) and (level is None or level.kind not in ("equilibrium", "sequence")):  # whose own map may have kinks, as gradients have none
+    if told and (level is None or level.kind not in ("equilibrium", "sequence")):  # whose own map may have kinks, as gradients have none
         values = values[~switches.of_answers]
     return bool((values <= NEAR * (1.0 + values.max(initial=0.0))).any()) or not np.isfinite(values).all()
 
@@ -175,3 +161,45 @@ class Beside:
 def _sizes(changes: Float[np.ndarray, "k n+1"]) -> Float[np.ndarray, "k 2"]:
     """Of the gradient's part of each, and of the value's."""
     return np.stack([np.abs(changes[:, :-1]).max(axis=1), np.abs(changes[:, -1])], axis=1)
+
+
+NEXT_TO = 1e-4  # of 1 + |x|: how far from x a jump is looked for
+PAIRS = 4  # of opposite directions, one of which crosses a jump
+LARGE = 1e-3  # of 1 + |f|: a change over that distance that is a jump, if it stays over ever shorter ones
+TOGETHER = 1e-12  # of 1 + |x|: how near to each other the sides are brought, if the lower level is solved so near to its tie
+
+
+def jump_beside(compiled: CompiledProblem, x: np.ndarray, value: float) -> str:
+    """Say that f, ``value`` at x, is worse beyond a jump next to x (n,), on whose very place x is not; empty where no jump is seen.
+
+    With ``selection="optimistic"`` nothing is said: f is lower semicontinuous then, so that the best of a bounded X is attained.
+    """
+    level = compiled.declaration.lower_level
+    if level is None or level.selection == "optimistic" or not np.isfinite(value):
+        return ""
+    directions = opposite_ways(np.random.default_rng(0), PAIRS, x.size)
+    far = NEXT_TO * (1.0 + float(np.linalg.norm(x))) * np.concatenate([directions, -directions])
+    others = on_upper_set(compiled, x + far)
+    try:
+        values = np.array([float(one.value) for one in compiled.exact.at_each(others)])
+    except FAILURES:  # where f has values on one side alone, runs say so
+        return ""
+    large, size = LARGE * (1.0 + abs(value)), 1.0 + float(np.linalg.norm(x))
+    place = int(np.argmax(values))
+    here, near, beyond, worse = x, value, others[place], float(values[place])
+    while large < worse - near < np.inf and np.linalg.norm(here - beyond) > TOGETHER * size:
+        middle = 0.5 * (here + beyond)
+        try:
+            between = float(compiled.exact.at(middle).value)
+        except FAILURES:
+            break
+        if between - near < worse - between:
+            here, near = middle, between
+        else:
+            beyond, worse = middle, between
+    may_attain = here is x and level.selection != "pessimistic"  # a worst value is upper semicontinuous: at the jump itself it is that beyond
+    if not large < worse - near < np.inf or may_attain:
+        return ""
+    sides = f"from {compiled.sign * near + 0.0:.6g} to {compiled.sign * worse + 0.0:.6g}, at x = {np.array2string(beyond, precision=6, threshold=6)}"
+    attains = ". selection='optimistic' attains it" if level.selection is None else ""
+    return f"f jumps next to x, {sides}: f(x) may be a limit that no x attains{attains}"

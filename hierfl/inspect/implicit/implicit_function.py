@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
@@ -25,7 +24,7 @@ from hierfl.value_certificate import Certificate
 
 if TYPE_CHECKING:
     from hierfl.inspect.implicit.layer import ImplicitLayer
-    from hierfl.inspect.implicit.midpoints import Midpoints
+    from hierfl.inspect.implicit.smoothing import Midpoints
     from hierfl.inspect.implicit.stationarity import Stationarity
     from hierfl.inspect.implicit.torch_layer import TorchLayer
     from hierfl.inspect.pictures.slice import Slice
@@ -36,32 +35,6 @@ if TYPE_CHECKING:
 
 LATEST = 64  # points
 LARGEST = 100_000  # scalars of an evaluation, beyond which finding it again is cheaper than keeping it
-
-
-@dataclass(eq=False)
-class KnownValues:
-    """Evaluations by x and by the values of the parameters; none of a ``BlackBox``, which may answer differently each time."""
-
-    repeatable: bool
-    _known: OrderedDict[Hashable, Evaluation] = field(default_factory=OrderedDict)
-
-    @classmethod
-    def of(cls, compiled: CompiledProblem) -> KnownValues:
-        """Those of a problem, kept with it."""
-        objective, level = compiled.declaration.objective, compiled.declaration.lower_level
-        terms = [*objective.terms, *(level.expressions if level else ())]
-        return compiled.programs.keep("known values", lambda: cls(uses_black_box(terms) is None))
-
-    def at(self, x: np.ndarray, parameters: Hashable) -> Evaluation | None:
-        """The evaluation at a flat x; None where it is not known."""
-        return self._known.get((x.tobytes(), parameters))
-
-    def keep(self, x: np.ndarray, parameters: Hashable, evaluation: Evaluation) -> None:
-        """Keep an evaluation, and forget the oldest."""
-        if self.repeatable and sum(np.size(leaf) for leaf in jax.tree.leaves(evaluation)) <= LARGEST:
-            self._known[x.tobytes(), parameters] = evaluation
-            while len(self._known) > LATEST:
-                self._known.popitem(last=False)  # in one piece, whatever other threads do
 
 
 class ImplicitFunction(Shown):
@@ -87,13 +60,13 @@ class ImplicitFunction(Shown):
         self._compiled_when_asked, self._declaration, self._waits = compiled, declaration, Waits()
 
     def _card(self) -> Card:
-        of_x = ", ".join(f"{v.name()} in {domain_text(v.shape)}" for v in self._declaration.upper_variables)
-        levels = [("y(x)", f"{', '.join(v.name() for v in level.decided)} by {level.kind}, one for {'the' if level.scope == 'federation' else 'each'} {level.scope}") for level in self._declaration.lower]
-        asks = [("look", "slice(), surface(), stationarity(x, eta), convexity(), symbolic()")]
-        return Card(
-            "f(x), the implicit function: call it for a value",
-            [("x", of_x), *levels, ("at an x", "response(x), gradient(x), multipliers(x), violation(x), certificate(x), smoothed(x, eta)"), *asks],
-        )
+        rows = [("x", ", ".join(f"{v.name()} in {domain_text(v.shape)}" for v in self._declaration.upper_variables))]
+        for level in self._declaration.lower:
+            whose = f"{'the' if level.scope == 'federation' else 'each'} {level.scope}"
+            rows.append(("y(x)", f"{', '.join(v.name() for v in level.decided)} by {level.kind}, one for {whose}"))
+        rows.append(("at an x", "response(x), gradient(x), multipliers(x), violation(x), certificate(x), smoothed(x, eta)"))
+        rows.append(("look", "slice(), surface(), stationarity(x, eta), convexity(), symbolic()"))
+        return Card("f(x), the implicit function: call it for a value", rows)
 
     def __call__(self, x: Any) -> float:
         """Evaluate f(x); an ``hf.FeasibilityWarning`` names the upper constraints that its answer y(x) violates, if any mention y.
@@ -293,9 +266,8 @@ class ImplicitFunction(Shown):
         """
         from hierfl.inspect.pictures.slice import slice_of
 
-        compiled, settings = self._moving("a slice", progress), {"samples": samples, "seed": seed}
-        line = (center, direction, radius, points, smoothing)
-        return slice_of(compiled, *line, **settings, tolerance=tolerance, progress=progress, time_limit=time_limit)
+        compiled, line = self._moving("a slice", progress), (center, direction, radius, points)
+        return slice_of(compiled, *line, smoothing, samples, seed, tolerance, progress, time_limit)
 
     def surface(
         self,
@@ -332,18 +304,11 @@ class ImplicitFunction(Shown):
         """
         from hierfl.inspect.pictures.surface import surface_of
 
-        settings: dict[str, Any] = {"seed": seed, "tolerance": tolerance, "progress": progress}
-        return surface_of(self._moving("a surface", progress), center, directions, radius, points, **settings)
+        compiled = self._moving("a surface", progress)
+        return surface_of(compiled, center, directions, radius, points, seed, tolerance, progress)
 
     def stationarity(
-        self,
-        x: Any,
-        eta: float,
-        *,
-        samples: int | None = None,
-        tolerance: float = 1e-3,
-        seed: int = 0,
-        progress: bool = True,
+        self, x: Any, eta: float, *, samples: int | None = None, tolerance: float = 1e-3, seed: int = 0, progress: bool = True
     ) -> Stationarity:
         """How stationary x is on X, from gradients sampled within eta of it (Goldstein's subdifferential).
 
@@ -376,8 +341,7 @@ class ImplicitFunction(Shown):
         """
         from hierfl.inspect.implicit.stationarity import stationarity_of
 
-        settings: dict[str, Any] = {"samples": samples, "tolerance": tolerance, "seed": seed, "progress": progress}
-        return stationarity_of(self._moving("stationarity", progress), x, eta, **settings)
+        return stationarity_of(self._moving("stationarity", progress), x, eta, samples, tolerance, seed, progress)
 
     def convexity(
         self, center: Any, radius: float = 1.0, *, samples: int = 256, seed: int = 0, progress: bool = True
@@ -405,10 +369,9 @@ class ImplicitFunction(Shown):
         SettingError
             For a point outside X and arguments out of range.
         """
-        from hierfl.inspect.implicit.midpoints import midpoints_of
+        from hierfl.inspect.implicit.smoothing import midpoints_of
 
-        compiled = self._moving("convexity", progress)
-        return midpoints_of(compiled, center, radius, samples=samples, seed=seed, progress=progress)
+        return midpoints_of(self._moving("convexity", progress), center, radius, samples, seed, progress)
 
     def smoothed(self, x: Any, eta: float, samples: int = 1000, seed: int = 0) -> float:
         """f^eta(x) = E f(x + eta u), u uniform in the unit ball, from ``samples`` antithetic draws (Monte Carlo), one more if that is odd.
@@ -463,28 +426,32 @@ class ImplicitFunction(Shown):
 
     def _point_of_x(self, x: Any, asked: str = "f(x)") -> np.ndarray:
         """The flat x, in X: f is not declared elsewhere, whatever its formula gives there; ``asked`` is what is shown while it waits."""
-        compiled = self._compiled
-        return self._in_x(compiled, compiled.upper.flatten(x, "x"), asked)
-
-    def _in_x(self, compiled: CompiledProblem, flat: np.ndarray, asked: str) -> np.ndarray:
         from hierfl.compiler.compiled_problem import verify_sets
         from hierfl.compiler.starting_points import require_in_upper_set
 
+        compiled = self._compiled
+        flat = compiled.upper.flatten(x, "x")
         with self._waits.at(asked):
             verify_sets(compiled, outside=True)
             require_in_upper_set(compiled, flat)
         return flat
 
     def _evaluate(self, x: Any) -> Evaluation:
+        """The evaluation at x, kept with the problem; that of a ``BlackBox`` is not, which may answer differently each time."""
         compiled = self._compiled
-        known = KnownValues.of(compiled)
-        point, parameters = compiled.upper.flatten(x, "x"), compiled.parameter_values
-        if (evaluation := known.at(point, parameters)) is not None:
-            return evaluation
+        known: OrderedDict[Hashable, Evaluation] = compiled.programs.keep("known values", OrderedDict)
+        key = compiled.upper.flatten(x, "x").tobytes(), compiled.parameter_values
+        if (found := known.get(key)) is not None:
+            return found
         with computing(double=True):  # entered once, for all that is asked
-            self._in_x(compiled, point, "f(x)")
+            point = self._point_of_x(x)
             with self._waits.at("f(x)"):
                 evaluation = compiled.exact.at(point)
             warn_of_doubts(compiled, point, evaluation)
-        known.keep(point, parameters, evaluation)
+        objective, level = compiled.declaration.objective, compiled.declaration.lower_level
+        repeatable = uses_black_box([*objective.terms, *(level.expressions if level else ())]) is None
+        if repeatable and sum(np.size(leaf) for leaf in jax.tree.leaves(evaluation)) <= LARGEST:
+            known[key] = evaluation
+            while len(known) > LATEST:
+                known.popitem(last=False)  # in one piece, whatever other threads do
         return evaluation

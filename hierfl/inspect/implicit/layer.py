@@ -7,7 +7,8 @@ All that is said of x then holds of parameters: how y moves, where it has kinks,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -33,6 +34,7 @@ from hierfl.compiler.lower_level.certificate import Evaluation
 from hierfl.compiler.lower_level.diagnosis import place, require_gradient, require_solved
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, generic_ways, level_solver
 from hierfl.compiler.lower_level.owner import Owner
+from hierfl.compiler.oracles import by_owner
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.programs.convex_program import ALIKE, SEVERAL, TWISTED
 from hierfl.compiler.starting_points import AS_GIVEN, project_on_all, require_in_upper_set
@@ -44,13 +46,13 @@ from hierfl.errors import (
     NotConvexError,
     SettingError,
 )
-from hierfl.inspect.kinks.switches import Switches, is_opaque, nodes_of
+from hierfl.inspect.implicit.points import Points
+from hierfl.inspect.kinks.switches import is_opaque, nodes_of
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import computing, double_precision
 from hierfl.language.declaration import Declaration
 from hierfl.language.federation.client import Client
 from hierfl.language.followers import Followers
-from hierfl.language.levels import LowerLevel
 from hierfl.language.player import Nash
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import ClientParameter, Sample
@@ -69,10 +71,8 @@ def raised(declaration: Declaration, parameters: Sequence[cp.Parameter]) -> tupl
     _require_parameters(declaration, parameters)
     if level is None or isinstance(level, (Followers, Nash)) or level.prices:
         kind = "no lower level" if level is None else "prices" if level.prices else "a game" if isinstance(level, Nash) else "several lower levels"
-        raise IncompatibleSolverError(
-            f"a layer is made of one hf.ArgMin, hf.ArgMax or hf.Equilibrium without prices; here there is {kind}. Where only x moves, "
-            f"implicit(x) and implicit.gradient(x) answer."
-        )
+        made_of = "a layer is made of one hf.ArgMin, hf.ArgMax or hf.Equilibrium without prices"
+        raise IncompatibleSolverError(f"{made_of}; here there is {kind}. Where only x moves, implicit(x) and implicit.gradient(x) answer.")
     own = ClientParameter(len(clients), name="place among the clients", nonneg=True)
     variables = tuple(_variable(parameter, len(clients)) for parameter in parameters)
     meant = {p: _read(p, variable, own) for p, variable in zip(parameters, variables)}
@@ -80,18 +80,15 @@ def raised(declaration: Declaration, parameters: Sequence[cp.Parameter]) -> tupl
         federation = with_clients(federation, [holding(c, own, unit) for c, unit in zip(clients, np.eye(len(clients)))])
     upper = [*declaration.constraints, *(one.constraint for one in declaration.coupled)]
     try:
-        made = declare(
-            declaration.objective.over(lambda term: instantiate([term], meant)[0]),
-            _with(level, meant),
-            instantiate(upper, meant),
-            federation,
-        )
+        objective = declaration.objective.over(lambda term: instantiate([term], meant)[0])
+        below = copy(level)
+        below.expressions = tuple(instantiate(level.expressions, meant))
+        below.constraints = tuple(instantiate(level.constraints, meant))
+        made = declare(objective, below, instantiate(upper, meant), federation)
     except (NotConvexError, DeclarationError) as error:
-        names = ", ".join(p.name() for p in parameters)
-        raise type(error)(
-            f"{error.args[0]} In a layer this has to hold for all values of {names} together with x: say what they are, as in "
-            f"cp.Parameter(..., nonneg=True), or leave one that stays as it is out of jax(...)."
-        ) from error
+        wanted = f"In a layer this has to hold for all values of {', '.join(p.name() for p in parameters)} together with x"
+        advice = "say what they are, as in cp.Parameter(..., nonneg=True), or leave one that stays as it is out of jax(...)"
+        raise type(error)(f"{error.args[0]} {wanted}: {advice}.") from error
     return made, variables
 
 
@@ -101,10 +98,8 @@ def _require_parameters(declaration: Declaration, parameters: Sequence[Any]) -> 
     known = [*roles.parameters, *roles.client_parameters]
     for parameter in parameters:
         if isinstance(parameter, Sample):
-            raise SettingError(
-                f"{parameter.name()!r} is a Sample: rows of data are no inputs of a layer. A cp.Parameter or a hf.ClientParameter with a row for "
-                f"each of them is."
-            )
+            instead = "A cp.Parameter or a hf.ClientParameter with a row for each of them is"
+            raise SettingError(f"{parameter.name()!r} is a Sample: rows of data are no inputs of a layer. {instead}.")
         if not any(parameter is one for one in known):
             names = ", ".join(one.name() for one in known) or "none"
             given = parameter.name() if isinstance(parameter, Leaf) else parameter
@@ -116,12 +111,11 @@ def _require_parameters(declaration: Declaration, parameters: Sequence[Any]) -> 
 def _variable(parameter: cp.Parameter, clients: int) -> cp.Variable:
     """What is decided in its place."""
     attributes = {name: value for name, value in leaf_attributes(parameter).items() if value is not None}
-    if not isinstance(parameter, ClientParameter):
-        return cp.Variable(parameter.shape, name=parameter.name(), **attributes)
-    other = [name for name in attributes if name not in SIGNS]
-    if other:
-        raise IncompatibleSolverError(f"{parameter.name()!r} is declared {other[0]}, which rows of a layer's input cannot be: give it as a cp.Parameter.")
-    shape = (clients, parameter.size) if parameter.ndim else (clients,)
+    shape, other = parameter.shape, [name for name in attributes if name not in SIGNS]
+    if isinstance(parameter, ClientParameter):
+        if other:
+            raise IncompatibleSolverError(f"{parameter.name()!r} is declared {other[0]}, which rows of a layer's input cannot be: give it as a cp.Parameter.")
+        shape = (clients, parameter.size) if parameter.ndim else (clients,)
     return cp.Variable(shape, name=parameter.name(), **attributes)
 
 
@@ -130,13 +124,6 @@ def _read(parameter: cp.Parameter, variable: cp.Variable, own: ClientParameter) 
     if not isinstance(parameter, ClientParameter):
         return variable
     return own @ variable if parameter.ndim < 2 else cp.reshape(own @ variable, parameter.shape, order="C")
-
-
-def _with(level: LowerLevel, meant: dict[Any, Any]) -> LowerLevel:
-    new = copy(level)
-    new.expressions = tuple(instantiate(level.expressions, meant))
-    new.constraints = tuple(instantiate(level.constraints, meant))
-    return new
 
 
 Shapes = dict[cp.Variable, tuple[int, ...]]  # as they are given
@@ -217,10 +204,8 @@ class ImplicitLayer:
         except NoStandardFormError as reason:
             stairs = str(reason)
         if stairs or not ParametricProgram.treats(structure):
-            raise IncompatibleSolverError(
-                f"a layer needs a lower level that is a program of rows, cones and smooth terms, whose kinks are told: {stairs or 'this one has too many rows of data'}. "
-                f"implicit(x) and implicit.gradient(x) answer at one x."
-            )
+            why = f"whose kinks are told: {stairs or 'this one has too many rows of data'}. implicit(x) and implicit.gradient(x) answer at one x"
+            raise IncompatibleSolverError(f"a layer needs a lower level that is a program of rows, cones and smooth terms, {why}.")
         method = ParametricProgram(structure, "it tells where y has a derivative", has_edges=False, together=TOGETHER)
         _require_told(problem)
         return cls(replace(problem, exact=replace(problem.exact, method=method, method_in_rounds=method)), decided, shapes, problem.data())
@@ -261,39 +246,39 @@ class ImplicitLayer:
     def _value(self) -> Any:
         """f of the flat (x, theta), in its own precision."""
 
-        def value(flat: Array) -> Array:
-            return self._evaluated(flat)[0].astype(flat.dtype)
-
-        def pull(flat: Array, seed: Array) -> tuple[Array]:
+        def pulled(flat: Array, seed: Array) -> Array:
             if self._untold:
-                raise IncompatibleSolverError(
-                    f"f has no derivative here: kinks of {self._untold[0]} in the upper objective cannot be told. Take layer.y, and write that term in JAX."
-                )
-            with computing(double=True):
-                evaluation, gradient = self._gradient(flat.astype(jnp.float64), self.data)
-                self._require(True, flat, evaluation, gradient)
-                return ((self.problem.sign * seed * gradient).astype(flat.dtype),)
+                untold = f"kinks of {self._untold[0]} in the upper objective cannot be told"
+                raise IncompatibleSolverError(f"f has no derivative here: {untold}. Take layer.y, and write that term in JAX.")
+            evaluation, gradient = self._gradient(flat, self.data)
+            self._require(True, flat, evaluation, gradient)
+            return self.problem.sign * seed * gradient
 
-        call = jax.custom_vjp(value)
-        call.defvjp(lambda flat: (value(flat), flat), pull)
-        return call
+        return self._differentiable(0, pulled)
 
     @cached_property
     def _answers(self) -> Any:
         """The owners' y (owners, size) of the flat (x, theta)."""
 
-        def answers(flat: Array) -> Array:
-            return self._evaluated(flat)[1].astype(flat.dtype)
+        def pulled(flat: Array, seeds: Array) -> Array:
+            evaluation, gradient = self._pulled(flat, seeds, self.data)
+            self._require(False, flat, evaluation, gradient)
+            return gradient
 
-        def pull(flat: Array, seeds: Array) -> tuple[Array]:
+        return self._differentiable(1, pulled)
+
+    def _differentiable(self, part: int, pulled: Callable[[Array, Array], Array]) -> Any:
+        """A part of what is evaluated, with an adjoint that is computed in double precision."""
+
+        def value(flat: Array) -> Array:
+            return self._evaluated(flat)[part].astype(flat.dtype)
+
+        def pull(flat: Array, seed: Array) -> tuple[Array]:
             with computing(double=True):
-                point = flat.astype(jnp.float64)
-                evaluation, gradient = self._pulled(point, seeds.astype(jnp.float64), self.data)
-                self._require(False, flat, evaluation, gradient)
-                return (gradient.astype(flat.dtype),)
+                return (pulled(flat.astype(jnp.float64), seed.astype(jnp.float64)).astype(flat.dtype),)
 
-        call = jax.custom_vjp(answers)
-        call.defvjp(lambda flat: (answers(flat), flat), pull)
+        call = jax.custom_vjp(value)
+        call.defvjp(lambda flat: (value(flat), flat), pull)
         return call
 
     def _evaluated(self, flat: Array) -> tuple[Array, Array]:
@@ -315,10 +300,8 @@ class ImplicitLayer:
             return
         point, what = np.asarray(flat), "f has no gradient" if of_f else "y has no derivative"
         if not bool(self._is_meant(evaluation, of_f)):
-            raise NoGradientError(
-                f"{what} at {place(self.problem, point)}: the lower level has several solutions there, and the problem does not say which is meant. Add a strongly "
-                f'convex term to the lower level, or choose with selection="optimistic".'
-            )
+            several = f"{what} at {place(self.problem, point)}: the lower level has several solutions there, and the problem does not say which is meant"
+            raise NoGradientError(f'{several}. Add a strongly convex term to the lower level, or choose with selection="optimistic".')
         require_gradient(self.problem, point, jax.tree.map(np.asarray, evaluation), np.asarray(gradient), what)
 
     @cached_property
@@ -338,8 +321,7 @@ class ImplicitLayer:
 
         def gradient(flat: Array, data: Data) -> tuple[Evaluation, Array]:
             evaluation, slopes = gradient_at(hyper, _finite(flat), data)
-            sure = self._is_sure(flat, data, evaluation, True)
-            return evaluation, jnp.where(sure & (jnp.abs(slopes) < STEEP).all(), slopes, jnp.nan)
+            return evaluation, self._sure(slopes, flat, data, evaluation, True)
 
         return quick_jit(gradient)
 
@@ -351,8 +333,7 @@ class ImplicitLayer:
             evaluation = self.problem.exact.evaluate(_finite(flat), data)
             assert evaluation.solution is not None
             slopes = self.problem.exact.pulled(_finite(flat), evaluation.solution.y, seeds, None, data).sum(axis=0)
-            sure = self._is_sure(flat, data, evaluation, False)
-            return evaluation, jnp.where(sure & (jnp.abs(slopes) < STEEP).all(), slopes, jnp.nan)
+            return evaluation, self._sure(slopes, flat, data, evaluation, False)
 
         return quick_jit(pulled)
 
@@ -398,10 +379,11 @@ class ImplicitLayer:
         away = jnp.linalg.norm(project_on_all(problem, flat, data) - flat)
         return good & (away <= SINGLE * (1.0 + jnp.linalg.norm(flat)))
 
-    def _is_sure(self, flat: Array, data: Data, evaluation: Evaluation, of_f: bool) -> Bool[Array, ""]:
-        """Whether an adjoint is the derivative, if it is one of y's."""
+    def _sure(self, slopes: Array, flat: Array, data: Data, evaluation: Evaluation, of_f: bool) -> Array:
+        """An adjoint where it is the derivative, if it is one of y's; NaN elsewhere."""
         good = self._is_good(flat, data, evaluation) & self._is_meant(evaluation, of_f)
-        return good & self._is_smooth(flat, data, evaluation, of_f)
+        good = good & self._is_smooth(flat, data, evaluation, of_f) & (jnp.abs(slopes) < STEEP).all()
+        return jnp.where(good, slopes, jnp.nan)
 
     def _is_meant(self, evaluation: Evaluation, of_f: bool) -> Bool[Array, ""]:
         """Whether there is one solution, or a selection among them; f may be the same at all."""
@@ -414,16 +396,12 @@ class ImplicitLayer:
     def _is_smooth(self, flat: Array, data: Data, evaluation: Evaluation, of_f: bool) -> Bool[Array, ""]:
         """Whether no term of x and theta, or of f, is at a kink of its own; those of y are told by its method."""
         assert evaluation.solution is not None
-        switches = self._switches
+        switches = Points(self.problem).switches
         asked = ~switches.of_answers if of_f else switches.of_level & ~switches.of_answers
         if not asked.any():
             return jnp.asarray(True)
         values = jnp.abs(switches.values(flat, evaluation.solution.y, data))
         return ~(values[asked] <= AT_ZERO * (1.0 + values.max(initial=0.0))).any()
-
-    @cached_property
-    def _switches(self) -> Switches:
-        return Switches.of(self.problem)
 
     @cached_property
     def _untold(self) -> list[str]:
@@ -435,33 +413,23 @@ class ImplicitLayer:
     def _flat(self, x: Any, theta: Any) -> Array:
         """(x, theta) as the raised problem has it."""
         parts = {**_by_variable(self.decided, x, "x"), **_by_variable(self.given, theta, "theta")}
-        return self._joined([parts[v.id] for v in self.problem.upper.variables])
-
-    @cached_property
-    def _joined(self) -> Any:
-        """Arrays as one, compiled once."""
-
-        def joined(parts: list[Array]) -> Array:
-            dtype = jnp.result_type(*parts, float)
-            return jnp.concatenate([jnp.ravel(part).astype(dtype) for part in parts])
-
-        return jax.jit(joined)
+        return _joined([parts[v.id] for v in self.problem.upper.variables])
 
     def _as_declared(self, answers: Float[Array, "owners size"]) -> Any:
         """The owners' y in the shapes of results, by name where there are several variables."""
-        problem = self.problem
-        if problem.scope == "federation" or (problem.scope == "client" and problem.num_clients == 1):
-            return self._named(answers[0])
-        if problem.scope == "client":
-            return self._named(answers)
-        clients = problem.static_data.clients
-        starts = np.asarray(clients.tables[problem.row_table(clients)].offsets)
-        return [self._named(piece) for piece in jnp.split(answers, starts[1:])]
+        parts = by_owner(self.problem, answers)
+        return [self._named(part) for part in parts] if isinstance(parts, list) else self._named(parts)
 
     def _named(self, flat: Array) -> Any:
         pieces = self.problem.lower.split(flat)
         named = {v.name(): pieces[v.id] for v in self.problem.lower.variables}
         return next(iter(named.values())) if len(named) == 1 else named
+
+
+@jax.jit
+def _joined(parts: list[Array]) -> Array:
+    """Arrays as one."""
+    return jnp.concatenate([jnp.ravel(part).astype(jnp.result_type(*parts, float)) for part in parts])
 
 
 def _finite(flat: Array) -> Array:
@@ -476,10 +444,8 @@ def _require_told(problem: CompiledProblem) -> None:
     for part in (*level.expressions, *level.constraints):
         for node in nodes_of(part):
             if is_opaque(node) and node.variables() and not any(v.id in lower for v in node.variables()):
-                raise IncompatibleSolverError(
-                    f"kinks of {expression_text(node)} cannot be told, so a layer might differentiate where there is no derivative: give its "
-                    f"values as a cp.Parameter, and compute them in JAX before the layer."
-                )
+                untold = f"kinks of {expression_text(node)} cannot be told, so a layer might differentiate where there is no derivative"
+                raise IncompatibleSolverError(f"{untold}: give its values as a cp.Parameter, and compute them in JAX before the layer.")
 
 
 def _by_variable(variables: Shapes, value: Any, what: str) -> dict[int, Array]:
@@ -499,12 +465,10 @@ def _by_variable(variables: Shapes, value: Any, what: str) -> dict[int, Array]:
         arrays = [value]
     found = {}
     for (variable, shape), given in zip(variables.items(), arrays):
-        try:
+        array = None
+        with suppress(TypeError, ValueError):
             array = jnp.asarray(given)
-            is_real = not jnp.iscomplexobj(array)
-        except (TypeError, ValueError):
-            is_real = False
-        if not is_real:
+        if array is None or jnp.iscomplexobj(array):
             raise DataError(f"{what} for {variable.name()!r} is {given!r}; expected real numbers.")
         if array.shape != shape:
             raise DataError(f"{what} for {variable.name()!r} has shape {array.shape}; expected {shape}. A batch goes through jax.vmap, or has one more first axis in PyTorch.")

@@ -15,7 +15,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.lower_level.certificate import Evaluation
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, level_solver
 from hierfl.compiler.lower_level.owner import Owner
-from hierfl.compiler.oracles import lower_constraints
+from hierfl.compiler.oracles import by_owner, lower_constraints
 from hierfl.compiler.parametric.level_solver import LevelAnswer
 from hierfl.compiler.parametric.priced_form import PricedForm
 from hierfl.compiler.parametric.template import LevelTemplate
@@ -57,7 +57,7 @@ def multipliers_at(compiled: CompiledProblem, x: np.ndarray, evaluation: Evaluat
         duals = [[_dual(base, k, constraint, z) for z in rows] for k, constraint in enumerate(constraints)]
         level = stage.oracles.declaration.lower_level
         if level is None or level.of is None:
-            found |= zip(constraints, (_by_owner(compiled, each) for each in duals))
+            found |= zip(constraints, (by_owner(compiled, np.stack(each)) for each in duals))
             continue
         # every client's own level, in a sum by weights: its constraints are those that were declared, one after another for each client
         declared = [*level.of.constraints, *attribute_constraints(level.of.variables)]
@@ -102,28 +102,14 @@ def owners_of(compiled: CompiledProblem, x: np.ndarray) -> list[Owner]:
         return [exact.client_owner(at, clients.party(index)) for index in range(clients.size)]
     table = clients.tables[compiled.row_table(clients)]
     holders = np.searchsorted(np.asarray(table.offsets), np.arange(table.size), side="right") - 1
-    return [
-        exact.sample_owner(at, {**clients.party(int(holder)).environment, **table.rows(row)})
-        for row, holder in enumerate(holders)
-    ]
+    own = ({**clients.party(int(holder)).environment, **table.rows(row)} for row, holder in enumerate(holders))
+    return [exact.sample_owner(at, each) for each in own]
 
 
 def _dual(base: LevelTemplate, index: int, constraint: Constraint, z: np.ndarray) -> np.ndarray:
     """CVXPY's ``dual_value``: nonnegative for inequalities, of lhs - rhs for equations."""
-    rows = z[base.rows[index]] + 0.0  # without negative zeros
-    rows = rows if rows.ndim == 1 else rows.sum(axis=0)
+    rows = np.atleast_2d(z[base.rows[index]]).sum(axis=0) + 0.0  # without negative zeros
     if isinstance(constraint, PSD):
         return (triangle(constraint.args[0].shape[0]).T @ rows).reshape(constraint.args[0].shape)
     signed = -rows if isinstance(constraint, (Equality, Zero)) else rows
     return signed.reshape(constraint.shape, order="F") if rows.size == np.prod(constraint.shape) else signed  # of cones all rows
-
-
-def _by_owner(compiled: CompiledProblem, duals: list[np.ndarray]) -> Any:
-    """In the shapes of ``Result.y``: one, ``(m, *shape)``, or a list over clients of ``(N_i, *shape)``."""
-    if compiled.scope == "federation" or (compiled.scope == "client" and len(duals) == 1):
-        return duals[0]
-    if compiled.scope == "client":
-        return np.stack(duals)
-    clients = compiled.static_data.clients
-    ends = np.cumsum(clients.tables[compiled.row_table(clients)].counts)[:-1]
-    return np.split(np.stack(duals), ends)

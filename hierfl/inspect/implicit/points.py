@@ -85,37 +85,38 @@ class Points:
         exact = self.compiled.exact
         if exact.method is None or exact.with_bounds is exact:
             return sampled.error_bound
-        (bounds,) = self._pieces("error bounds", self._error_bound, points)
-        return bounds
 
-    def switch_values(self, points: np.ndarray) -> np.ndarray:
-        """Evaluate all switches at points (k, n): (k, switches), NaN where f has no value."""
-        if self._keeps_answers:
-            return self.switches_of(points, self.values(points))  # the lower level is in that program already
-        (values,) = self._pieces("switch values", self._switch_values, points)
-        return values
+        def bound(x: Array, data: Data, tolerance: Array) -> tuple[Array]:
+            return (jnp.max(exact.with_bounds.solve_all(x, data, None, tolerance)[0].error_bound),)
 
-    def switches_of(self, points: np.ndarray, sampled: Sampled) -> np.ndarray:
-        """The same at points that have been evaluated."""
-        if not self._keeps_answers:
-            return self.switch_values(points)
-        (values,) = self._pieces("switches of answers", self._at_answers, points, sampled.answers)
-        return np.where((sampled.reason == 0)[:, None], values, np.nan)
+        return self._pieces("error bounds", bound, points)[0]
+
+    def switch_values(self, points: np.ndarray, sampled: Sampled | None = None) -> np.ndarray:
+        """Evaluate all switches at points (k, n), which may have been evaluated: (k, switches), NaN where f has no value."""
+        return self._of_answers("switches", self.switches.values, points, sampled)
 
     def violated(self, points: np.ndarray, sampled: Sampled) -> np.ndarray:
         """Whether each upper constraint that mentions y is violated at points that have been evaluated: (k, constraints), 0 or 1."""
         if not self.compiled.coupled.conditions:
             return np.zeros((len(points), 0), int)
-        if self._keeps_answers:
-            (worst,) = self._pieces("violated by answers", self._violated_by, points, sampled.answers)
-        else:
-            (worst,) = self._pieces("violated", self._violated, points)
-        return ((worst > ALLOWED) & (sampled.reason == 0)[:, None]).astype(int)
+        return (self._of_answers("violated", self._violations, points, sampled) > ALLOWED).astype(int)
 
-    @property
-    def _keeps_answers(self) -> bool:
-        """Whether y(x) is kept with the values at a point."""
-        return self.compiled.exact.method is not None and self._answer_size <= KEPT_LIMIT
+    def _of_answers(
+        self, name: str, function: Callable[[Array, Array | None, Data], Array], points: np.ndarray, sampled: Sampled | None
+    ) -> np.ndarray:
+        """A function of x, y(x) and the data: of answers that are kept with values, else of such that are found again."""
+
+        def again(x: Array, data: Data, tolerance: Array) -> tuple[Array]:
+            evaluation, reason = self._evaluate(x, data, tolerance)
+            answers = None if evaluation.solution is None else evaluation.solution.y
+            return (jnp.where(reason == 0, function(x, answers, data), jnp.nan),)
+
+        if self.compiled.exact.method is None or self._answer_size > KEPT_LIMIT:
+            (values,) = self._pieces(f"{name} found again", again, points)
+            return values
+        sampled = self.values(points) if sampled is None else sampled
+        (values,) = self._pieces(f"{name} of answers", lambda x, y, data, _: (function(x, y, data),), points, sampled.answers)
+        return np.where((sampled.reason == 0)[:, None], values, np.nan)
 
     def slopes(self, points: np.ndarray, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Evaluate (f (k,), its derivatives along directions (k, n)) by implicit differentiation; NaN where f has no value."""
@@ -172,12 +173,6 @@ class Points:
         return True
 
     @property
-    def rough(self) -> bool:
-        """Whether values are good, and differences of neighbouring ones are not."""
-        method = self.compiled.exact.method
-        return method is not None and bool(method.values_only)
-
-    @property
     def switches(self) -> Switches:
         """All switches of the problem's constraints and atoms; found once, and kept with the problem."""
         return self.compiled.programs.keep("switches", lambda: Switches.of(self.compiled))
@@ -207,52 +202,32 @@ class Points:
         switches, moved = jax.jvp(lambda x, y: self.switches.values(x, y, data), (x, answers), (way, rates))
         return *told, rates, jnp.min(behind), jnp.min(ahead), slope, switches, moved
 
-    def _moving(
-        self, x: Array, way: Array, answers: Array, rates: Array, data: Data, tolerance: Array
-    ) -> tuple[Array, Array]:
+    def _moving(self, x: Array, way: Array, answers: Array, rates: Array, data: Data, tolerance: Array) -> tuple[Array, Array]:
         def value(x: Array, y: Array) -> Array:
             server, clients = self.compiled.exact.value_at(x, y, data)
             return self.compiled.sign * (server + data.clients.weights @ clients)
 
         return jax.jvp(value, (x, answers), (way, rates))
 
-    def _error_bound(self, x: Array, data: Data, tolerance: Array) -> tuple[Array]:
-        solution, _ = self.compiled.exact.with_bounds.solve_all(x, data, None, tolerance)
-        return (jnp.max(solution.error_bound),)
-
-    def _violated_by(self, x: Array, answers: Array, data: Data, tolerance: Array) -> tuple[Array]:
+    def _violations(self, x: Array, answers: Array | None, data: Data) -> Array:
         """What each condition is violated by at its worst, in 1 + its sides."""
-        worst = []
-        for one, (left, right) in zip(
-            self.compiled.coupled.conditions, self.compiled.coupled.sides(self.compiled, x, answers, data)
-        ):
+        assert answers is not None
+        worst, coupled = [], self.compiled.coupled
+        for one, (left, right) in zip(coupled.conditions, coupled.sides(self.compiled, x, answers, data)):
             excess = jnp.abs(left - right) if one.equality else jnp.maximum(left - right, 0.0)
             worst.append(jnp.max(excess / (1.0 + jnp.maximum(jnp.abs(left), jnp.abs(right)))))
-        return (jnp.stack(worst),)
-
-    def _violated(self, x: Array, data: Data, tolerance: Array) -> tuple[Array]:
-        solution = self._evaluate(x, data, tolerance)[0].solution
-        assert solution is not None
-        return self._violated_by(x, solution.y, data, tolerance)
-
-    def _at_answers(self, x: Array, answers: Array, data: Data, tolerance: Array) -> tuple[Array]:
-        return (self.switches.values(x, answers, data),)
-
-    def _switch_values(self, x: Array, data: Data, tolerance: Array) -> tuple[Array]:
-        evaluation, reason = self._evaluate(x, data, tolerance)
-        answers = None if evaluation.solution is None else evaluation.solution.y
-        return (jnp.where(reason == 0, self.switches.values(x, answers, data), jnp.nan),)
+        return jnp.stack(worst)
 
     def _evaluate(self, x: Array, data: Data, tolerance: Array) -> tuple[Evaluation, Array]:
-        exact = self.compiled.exact
-        evaluation = exact.evaluate_within(x, data, None, tolerance)
-        solved = jnp.ones((), bool) if evaluation.solution is None else evaluation.solution.converged.all()
-        empty = ~(jnp.max(evaluation.gap) <= 0)
-        flags = jnp.stack([self._away(x, data), empty, ~solved, ~jnp.isfinite(evaluation.value)])
-        return evaluation, jnp.where(flags.any(), 1 + jnp.argmax(flags), 0)
+        evaluation = self.compiled.exact.evaluate_within(x, data, None, tolerance)
+        return evaluation, self._reason(x, evaluation, data)
 
-    def _away(self, x: Array, data: Data) -> Array:
-        return jnp.linalg.norm(x - project_on_all(self.compiled, x, data)) > OUTSIDE * (1 + jnp.linalg.norm(x))
+    def _reason(self, x: Array, evaluation: Evaluation, data: Data) -> Array:
+        """Why f has no value, by its place in ``REASONS``."""
+        away = jnp.linalg.norm(x - project_on_all(self.compiled, x, data)) > OUTSIDE * (1 + jnp.linalg.norm(x))
+        solved = jnp.ones((), bool) if evaluation.solution is None else evaluation.solution.converged.all()
+        flags = jnp.stack([away, ~(jnp.max(evaluation.gap) <= 0), ~solved, ~jnp.isfinite(evaluation.value)])
+        return jnp.where(flags.any(), 1 + jnp.argmax(flags), 0)
 
     def _slope(self, hyper: Hypergradient, x: Array, way: Array, data: Data, tolerance: Array) -> tuple[Array, Array]:
         value, gradient = self._gradient(hyper.along(way), x, data, tolerance)
@@ -260,12 +235,7 @@ class Points:
 
     def _gradient(self, hyper: Hypergradient, x: Array, data: Data, tolerance: Array) -> tuple[Array, Array]:
         evaluation, gradient = gradient_at(hyper, x, data)
-        good = (
-            ~self._away(x, data)
-            & (jnp.max(evaluation.gap) <= 0)
-            & (True if evaluation.solution is None else evaluation.solution.converged.all())
-        )
-        factor = self.compiled.sign * jnp.where(good, 1.0, jnp.nan)
+        factor = self.compiled.sign * jnp.where(self._reason(x, evaluation, data) == 0, 1.0, jnp.nan)
         return factor * evaluation.value, factor * gradient
 
     # --- many points ---------------------------------------------------------------------------------------------
@@ -274,31 +244,18 @@ class Points:
     def _answer_size(self) -> int:
         return self.compiled.lower.size * owners(self.compiled)
 
-    @property
-    def _piece(self) -> int:
-        """Points in one call: as many as fit."""
-        rows = sum(int(np.sum(table.counts)) for table in self.compiled.static_data.clients.tables)
-        return int(np.clip(PIECE_SCALARS // (1 + rows + self._answer_size), 1, PIECE))
-
     def _pieces(
-        self,
-        name: Hashable,
-        one: Callable[..., tuple[Array, ...]],
-        points: np.ndarray,
-        *more: np.ndarray,
-        most: int = PIECE,
+        self, name: Hashable, one: Callable[..., tuple[Array, ...]], points: np.ndarray, *more: np.ndarray, most: int = PIECE
     ) -> list[np.ndarray]:
         """The results of ``one`` at points, each with its own entries of further arrays, in calls of one size, at ``most``."""
-        size = min(self._piece, most)
-        key = ("points", name, size)
+        rows = sum(int(np.sum(table.counts)) for table in self.compiled.static_data.clients.tables)
+        size = int(np.clip(PIECE_SCALARS // (1 + rows + self._answer_size), 1, min(PIECE, most)))  # as many as fit
 
-        def make() -> Callable[..., tuple[Array, ...]]:
-            def all_of(points: Array, more: tuple[Array, ...], data: Data, tolerance: Array) -> tuple[Array, ...]:
-                return jax.vmap(lambda x, more: one(x, *more, data, tolerance))(points, more)
+        def all_of(points: Array, more: tuple[Array, ...], data: Data, tolerance: Array) -> tuple[Array, ...]:
+            return jax.vmap(lambda x, more: one(x, *more, data, tolerance))(points, more)
 
-            return quick_jit(all_of)
-
-        program, data = self.compiled.programs.keep(key, make), jax.device_put(self.compiled.data())
+        program = self.compiled.programs.keep(("points", name, size), lambda: quick_jit(all_of))
+        data = jax.device_put(self.compiled.data())
         parts = []
         for start in range(0, len(points), size):
             pieces = [array[start : start + size] for array in (points, *more)]
@@ -328,8 +285,3 @@ def owner_called(compiled: CompiledProblem, owner: int) -> str:
     offsets = np.asarray(clients.tables[compiled.row_table(clients)].offsets)
     client = int(np.searchsorted(offsets, owner, side="right")) - 1
     return f"{compiled.declaration.client_called(client)}, row {owner - int(offsets[client])}"
-
-
-def shown(total: int, what: str, progress: bool) -> RunProgress:
-    """Show a progress bar over points."""
-    return RunProgress(total, what, progress, "points")

@@ -39,7 +39,7 @@ from hierfl.descent.limited_search import LimitedDescent
 from hierfl.descent.search import BOTTOM, Descent
 from hierfl.errors import DivergedError, InfeasibleError, LowerLevelError, SettingError
 from hierfl.inspect.argument_checks import require_whole
-from hierfl.inspect.implicit.jumps import jump_beside
+from hierfl.inspect.implicit.beside import jump_beside
 from hierfl.inspect.implicit.points import Points, owners
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
@@ -90,14 +90,10 @@ class LocalSearch:
     def _value(self, x: jax.Array, data: Data) -> jax.Array:
         inside = project_on_all(self.compiled, x, data)
         evaluation = self.compiled.exact.evaluate_within(inside, data, None, TOLERANCE)
-        return self._checked(evaluation) + 0.5 * jnp.sum((x - inside) ** 2)
-
-    @staticmethod
-    def _checked(evaluation: Evaluation) -> jax.Array:
         good = jnp.isfinite(evaluation.value) & (jnp.max(evaluation.gap) <= 0)
         if evaluation.solution is not None:
             good = good & evaluation.solution.converged.all()
-        return jnp.where(good, evaluation.value, jnp.inf)
+        return jnp.where(good, evaluation.value, jnp.inf) + 0.5 * jnp.sum((x - inside) ** 2)
 
     def polish(self, start: np.ndarray, accuracy: float = ACCURACY, ends: Sequence[LocalMinimum] = ()) -> LocalMinimum:
         """Search from a start, by gradients where there are any, else by differences; a search that comes to one of the ``ends`` ends with it."""
@@ -113,19 +109,14 @@ class LocalSearch:
         with suppress(StopIteration):
             for _ in range(MOST):
                 best = descent.best
-                if (there := _end_at(ends, best.x, best.value)) is not None:
+                near = SAME * (1.0 + float(np.linalg.norm(best.x)))
+                if there := [end for end in ends if end.value <= best.value and np.linalg.norm(end.x - best.x) <= near]:
                     self.joined += 1
-                    return there
+                    return there[0]
                 point = oracle(asks.send(point))
                 self.count = counted + oracle.asked
         best = descent.best
         return LocalMinimum(best.x, best.value)
-
-
-def _end_at(ends: Sequence[LocalMinimum], x: np.ndarray, value: float) -> LocalMinimum | None:
-    """The end that a search has come to: next to x, and no worse."""
-    near = SAME * (1.0 + float(np.linalg.norm(x)))
-    return next((end for end in ends if end.value <= value and np.linalg.norm(end.x - x) <= near), None)
 
 
 GRID = {1: 2001, 2: 61}  # points along each axis
@@ -157,11 +148,9 @@ def spread_out(points: np.ndarray, values: np.ndarray, count: int) -> list[np.nd
     order = np.argsort(values, kind="stable")
     width = np.linalg.norm(np.ptp(points, axis=0))
     chosen: list[np.ndarray] = []
-    for place in order[np.isfinite(values[order])]:
-        if all(np.linalg.norm(points[place] - other) > 0.1 * width for other in chosen):
-            chosen.append(points[place])
-        if len(chosen) == count:
-            break
+    for point in points[order[np.isfinite(values[order])]]:
+        if len(chosen) < count and all(np.linalg.norm(point - other) > 0.1 * width for other in chosen):
+            chosen.append(point)
     return chosen
 
 
@@ -221,37 +210,19 @@ class Reference(Shown):
     def at(cls, compiled: CompiledProblem, x: np.ndarray, evaluation: Evaluation, guarantee: str, **known: Any) -> Reference:
         """A point (n,) where f is evaluated; ``known`` are further attributes."""
         solution = evaluation.solution
-        return cls(
-            x=compiled.upper.unflatten(x),
-            y=None if solution is None else public_response(compiled, solution.y),
-            value=compiled.sign * float(evaluation.value),
-            certificate=Certificate.of(compiled, x, evaluation),
-            guarantee=guarantee,
-            **known,
-        )
+        y = None if solution is None else public_response(compiled, solution.y)
+        value, certificate = compiled.sign * float(evaluation.value), Certificate.of(compiled, x, evaluation)
+        return cls(compiled.upper.unflatten(x), y, value, certificate, guarantee, **known)
 
     def _card(self) -> Card:
-        if self.bound is not None:
-            return self._card_with_bound(self.bound)
-        rows = [
-            ("x", brief(self.x)),
-            *([] if self.y is None else [("y(x)", brief(self.y))]),
-            ("how sure", str(self.certificate)),
-            ("found by", self.guarantee),
-            ("other minima", ", ".join(f"{value:.6g}" for value in self.local_minima[1:4]) or "none met"),
-            ("evaluations", f"{self.evaluations:,} of f"),
-        ]
-        return Card(f"f = {self.value:.10g}, the best point found", rows, [("in words", str(self))])
-
-    def _card_with_bound(self, bound: float) -> Card:
-        rows = [
-            ("status", self.status),
-            ("bound", f"{bound:.10g}, a gap of {0.0 if (self.gap or 0.0) <= 1e-12 else self.gap:.2g}" if np.isfinite(bound) else "none"),
-            ("x", brief(self.x)),
-            *([] if self.y is None else [("y(x)", brief(self.y))]),
-            ("how sure", str(self.certificate)),
-            ("bound known", self.guarantee),
-        ]
+        rows = [("x", brief(self.x)), *([] if self.y is None else [("y(x)", brief(self.y))]), ("how sure", str(self.certificate))]
+        if self.bound is None:
+            others = ", ".join(f"{value:.6g}" for value in self.local_minima[1:4]) or "none met"
+            rows += [("found by", self.guarantee), ("other minima", others), ("evaluations", f"{self.evaluations:,} of f")]
+            return Card(f"f = {self.value:.10g}, the best point found", rows, [("in words", str(self))])
+        gap = 0.0 if (self.gap or 0.0) <= 1e-12 else self.gap
+        bound = f"{self.bound:.10g}, a gap of {gap:.2g}" if np.isfinite(self.bound) else "none"
+        rows = [("status", self.status), ("bound", bound), *rows, ("bound known", self.guarantee)]
         what = "the optimum" if self.status == "proved" else "the best point found"
         return Card(f"f = {self.value:.10g}, {what}", rows, [("multipliers", repr(self.multipliers or ""))])
 
@@ -288,9 +259,9 @@ def convex_reference(compiled: CompiledProblem, gap: float) -> Reference | None:
     left = (value - optimum.bound) / max(1.0, abs(value))
     if left > gap:
         return None
+    how = "by the multipliers of one convex program, which f and X are; they meet its conditions to rounding"
     known = {"bound": compiled.sign * optimum.bound, "gap": left, "status": PROVED, "evaluations": 1}
     known |= {"local_minima": (compiled.sign * value,), "points": (compiled.upper.unflatten(optimum.x),)}
-    how = "by the multipliers of one convex program, which f and X are; they meet its conditions to rounding"
     return Reference.at(compiled, optimum.x, evaluation, how, **known)
 
 
@@ -302,11 +273,8 @@ def _searched(compiled: CompiledProblem, restarts: int, seed: int, x0: Any, prog
     if (proved := convex_reference(compiled, GAP)) is not None:
         return proved
     if size > SIZE_LIMIT:
-        raise SettingError(
-            f"reference() is for small problems: x has {size} scalars, at most {SIZE_LIMIT} are treated."
-        )
-    search = LocalSearch(compiled)
-    given = [] if x0 is None else [compiled.upper.flatten(x0, "x0")]
+        raise SettingError(f"reference() is for small problems: x has {size} scalars, at most {SIZE_LIMIT} are treated.")
+    search, given = LocalSearch(compiled), [] if x0 is None else [compiled.upper.flatten(x0, "x0")]
     candidates, how = candidates_on(compiled, seed, given)
     with RunProgress(2 + restarts, "reference", progress, "searches") as bar:
         values = search.values(candidates)
@@ -315,33 +283,23 @@ def _searched(compiled: CompiledProblem, restarts: int, seed: int, x0: Any, prog
         starts += [point for point in given if np.isfinite(search.values(point[None])[0])]
         ends = _ends(search, starts, restarts, bar)
     if not np.isfinite(values).any():
-        raise LowerLevelError(
-            f"f could not be evaluated at any of {len(candidates)} points of X: Y(x) is empty there, or the lower level was not solved. "
-            f"Give x0, or constraints on x that keep the lower level solvable."
-        )
+        why = f"f could not be evaluated at any of {len(candidates)} points of X: Y(x) is empty there, or the lower level was not solved"
+        raise LowerLevelError(f"{why}. Give x0, or constraints on x that keep the lower level solvable.")
     if not ends[0].value > UNBOUNDED:
-        raise DivergedError(
-            f"f seems unbounded {'below' if compiled.sign > 0 else 'above'} on X: the search met the value {compiled.sign * ends[0].value:.3g}. Bound X."
-        )
+        where = "below" if compiled.sign > 0 else "above"
+        raise DivergedError(f"f seems unbounded {where} on X: the search met the value {compiled.sign * ends[0].value:.3g}. Bound X.")
     skipped = int(np.sum(~np.isfinite(values)))
     gaps = f" ({skipped:,} of them left out: f has no value there)" if skipped else ""
     joined = f", {search.joined} of which came to where another had ended" if search.joined else ""
-    guarantee = (
-        f"the best of {how}{gaps} and of {len(starts)} local searches from the best of them{joined}; {search.how}. "
-        f"A local minimum up to the searches' accuracy; global unless a basin lies between the points."
-    )
+    guarantee = f"the best of {how}{gaps} and of {len(starts)} local searches from the best of them{joined}; {search.how}."
+    guarantee += " A local minimum up to the searches' accuracy; global unless a basin lies between the points."
     distinct = _distinct(ends)
     if jump := jump_beside(compiled, distinct[0].x, distinct[0].value):
         guarantee += f" But {jump}."
-    return Reference.at(
-        compiled,
-        distinct[0].x,
-        compiled.exact.at(distinct[0].x),
-        guarantee,
-        local_minima=tuple(compiled.sign * end.value for end in distinct),
-        points=tuple(compiled.upper.unflatten(end.x) for end in distinct),
-        evaluations=search.count,
-    )
+    minima = tuple(compiled.sign * end.value for end in distinct)
+    points = tuple(compiled.upper.unflatten(end.x) for end in distinct)
+    best, known = distinct[0].x, {"local_minima": minima, "points": points, "evaluations": search.count}
+    return Reference.at(compiled, best, compiled.exact.at(best), guarantee, **known)
 
 
 def _ends(search: LocalSearch, starts: list[np.ndarray], restarts: int, bar: RunProgress) -> list[LocalMinimum]:
@@ -391,21 +349,17 @@ def _raised(compiled: CompiledProblem, settings: dict[str, Any]) -> Reference | 
         enough = 0.0
         with suppress(DivergedError):
             found = reference(goal, **settings)
-            if _violations(compiled, found.x).feasible:
+            evaluation, violations = _told(compiled, found.x)
+            if violations.feasible:
                 return _of_f(compiled, found, rho)
-            value = _value(compiled, found.x)
+            value = float(evaluation.value)
             violated = (goal.sign * found.value - value) / rho
             if violated > 0 and np.isfinite(feasible):
                 enough = GUESS * (feasible - value) / violated  # for a feasible point that is known to be better
         if tried == 1:  # whether it is worth while
-            feasible = _value(compiled, _least(compiled, settings).x)
+            feasible = float(_told(compiled, _least(compiled, settings).x)[0].value)
         rho = max(RAISE * rho, enough)
     return None
-
-
-def _value(compiled: CompiledProblem, x: Any) -> float:
-    """f at x, oriented for minimisation."""
-    return float(compiled.exact.at(compiled.upper.flatten(x, "x")).value)
 
 
 def _least(compiled: CompiledProblem, settings: dict[str, Any]) -> Reference:
@@ -414,14 +368,12 @@ def _least(compiled: CompiledProblem, settings: dict[str, Any]) -> Reference:
     assert goal.declaration.penalty is not None
     goal.declaration.penalty.weigh(1.0, 0.0)
     least = reference(goal, **settings)
-    violations = _violations(compiled, least.x)
+    _, violations = _told(compiled, least.x)
     if not violations.feasible:
         violated = "; ".join(map(str, violations.violated))
         x = np.array2string(compiled.upper.flatten(least.x, "x"), threshold=6, precision=6)
-        raise InfeasibleError(
-            f"no x was found whose answers satisfy the upper constraints: where they are violated least, at x = {x}, {violated} "
-            f"({least.guarantee.partition(';')[0]})."
-        )
+        where = f"where they are violated least, at x = {x}, {violated} ({least.guarantee.partition(';')[0]})"
+        raise InfeasibleError(f"no x was found whose answers satisfy the upper constraints: {where}.")
     return least
 
 
@@ -438,30 +390,28 @@ def _near_feasible(compiled: CompiledProblem, settings: dict[str, Any]) -> Refer
         if found is not None and np.abs(compiled.upper.flatten(found.x, "x") - centre).max() < 0.99 * radius:
             said = f" X was searched within {radius:.3g} of a feasible x: beyond what is feasible f falls faster than a penalty grows."
             return replace(found, guarantee=found.guarantee + said)
-    raise DivergedError(
-        f"f seems unbounded {'below' if compiled.sign > 0 else 'above'} where the upper constraints on y hold, or next to where they do: within {radius:.3g} of "
-        f"a feasible x the best point is at the edge, or none was found. Bound X."
-    )
+    where = f"{'below' if compiled.sign > 0 else 'above'} where the upper constraints on y hold, or next to where they do"
+    raise DivergedError(f"f seems unbounded {where}: within {radius:.3g} of a feasible x the best point is at the edge, or none was found. Bound X.")
 
 
-def _violations(compiled: CompiledProblem, x: Any) -> Violations:
+def _told(compiled: CompiledProblem, x: Any) -> tuple[Evaluation, Violations]:
+    """(f at x, what the answer there violates)."""
     flat = compiled.upper.flatten(x, "x")
-    solution = compiled.exact.at(flat).solution
-    assert solution is not None
-    return Violations.at(compiled, flat, solution.y)
+    evaluation = compiled.exact.at(flat)
+    assert evaluation.solution is not None
+    return evaluation, Violations.at(compiled, flat, evaluation.solution.y)
 
 
 def _of_f(compiled: CompiledProblem, found: Reference, rho: float) -> Reference:
     """The same point with f there, and those of the other minima that are feasible."""
-    flat = compiled.upper.flatten(found.x, "x")
-    evaluation = compiled.exact.at(flat)
-    kept = [place for place, x in enumerate(found.points) if _violations(compiled, x).feasible]
-    values = [compiled.sign * float(compiled.exact.at(compiled.upper.flatten(found.points[k], "x")).value) for k in kept]
+    evaluation, violations = _told(compiled, found.x)
+    others = [(x, *_told(compiled, x)) for x in found.points]
+    kept = [(x, compiled.sign * float(there.value)) for x, there, violated in others if violated.feasible]
     return replace(
         found,
         value=compiled.sign * float(evaluation.value),
-        certificate=Certificate.of(compiled, flat, evaluation),
-        local_minima=tuple(values),
-        points=tuple(found.points[k] for k in kept),
-        guarantee=f"{found.guarantee} Upper constraints on y: {'; '.join(map(str, _violations(compiled, found.x).values()))}, with penalty {rho:.3g}.",
+        certificate=Certificate.of(compiled, compiled.upper.flatten(found.x, "x"), evaluation),
+        local_minima=tuple(value for _, value in kept),
+        points=tuple(x for x, _ in kept),
+        guarantee=f"{found.guarantee} Upper constraints on y: {'; '.join(map(str, violations.values()))}, with penalty {rho:.3g}.",
     )

@@ -11,6 +11,7 @@ values of f confirm it, and values of f along the projected gradient.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hierfl import run_standing as standing
 from hierfl.compiler.compiled_problem import CompiledProblem, penalised_problem
 from hierfl.compiler.data.tables import Data
 from hierfl.compiler.implicit_differentiation import evaluated_with_gradient
@@ -27,45 +29,18 @@ from hierfl.compiler.starting_points import box_around, on_upper_set
 from hierfl.descent.answers import FAILURES
 from hierfl.descent.convex_best import convex_optimum
 from hierfl.descent.decision_rows import DecisionRows
-from hierfl.errors import (
-    DivergedError,
-    EmptyLowerSetError,
-    ForkedProcessError,
-    HierflError,
-    IncompatibleSolverError,
-    LowerLevelError,
-    RestWarning,
-    warn,
-)
+from hierfl.errors import ForkedProcessError, HierflError, IncompatibleSolverError, RestWarning, warn
 from hierfl.inspect.assumptions.examination import Holders, known_of_all
 from hierfl.inspect.assumptions.lower_curvature import Curvature
-from hierfl.inspect.implicit.jumps import jump_beside
+from hierfl.inspect.implicit.beside import jump_beside
 from hierfl.inspect.implicit.points import owners
 from hierfl.inspect.implicit.reference import PROVED, known_reference
-from hierfl.inspect.implicit.smoothing import gradient_norm, sphere_points
+from hierfl.inspect.implicit.smoothing import gradient_norm, opposite_ways
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.interruption import INTERRUPTED, PATIENCE, TIME_IS_UP, CutShort, heeded
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.function import asserted_convex, uses_black_box
 from hierfl.result import Result
-from hierfl.run_standing import (
-    AT_REST,
-    COMPLETED,
-    DESCENDING,
-    FEWEST,
-    FLAT,
-    NEAR,
-    OUT_OF_ROUNDS,
-    RUNS_AWAY,
-    STALLED,
-    UNKNOWN,
-    Drift,
-    Rest,
-    flat_far_away,
-    growing,
-    running_away,
-    words_of,
-)
 
 EQUAL = 1e-9  # relative: what f(x) and the reference may differ by to be called one
 PAIRS = 32  # of values; one pair where x is a number, since it says all
@@ -74,41 +49,26 @@ SCALARS = 5_000  # of answers and data at one point, at most
 
 
 def where_it_ended(compiled: CompiledProblem, result: Result) -> list[str]:
-    """What is known of a result's x beside its run's own records, in lines."""
-    return [*_slope_line(compiled, result), *_reference_line(compiled, result)]
-
-
-def _slope_line(compiled: CompiledProblem, result: Result) -> list[str]:
-    """The slope of (f o P_X)^eta, of a run that descends on it; nothing in a forked process, which cannot compute."""
-    eta, settings = result.settings.get("smoothing"), result.settings
-    if result.status == "diverged" or not isinstance(eta, float) or settings["queries"] != "projected":
-        return []
-    try:
-        slope = slope_where_cheap(compiled, compiled.upper.flatten(result.x, "x"), eta, settings["seed"])
-    except ForkedProcessError:
-        return []
-    if slope is None:
-        return []
-    norm, low, high, pairs = slope
-    seen = f"from {pairs} pairs of points" if pairs > 1 else "to rounding"
-    return [f"slope of f^eta at x {norm:.2g}, 95% interval [{low:.2g}, {high:.2g}] {seen}, eta = {eta:g}"]
-
-
-def _reference_line(compiled: CompiledProblem, result: Result) -> list[str]:
-    """How far f(x) is from the reference, where that was asked for before."""
-    known = known_reference(compiled)
-    if known is None:
-        return []
-    gap = compiled.sign * (result.value - known.value)
-    if abs(gap) <= max(EQUAL * abs(known.value), result._rounding):
-        return ["f(x) is that of reference()"]
-    return [f"f(x) is {abs(gap):.2g} {'worse' if gap > 0 else 'better'} than reference()"]
+    """What is known of a result's x beside its run's own records, in lines: the slope of (f o P_X)^eta, of a run that descends on it; and how
+    far f(x) is from the reference, where that was asked for before.
+    """
+    eta, settings, lines = result.settings.get("smoothing"), result.settings, []
+    if result.status != "diverged" and isinstance(eta, float) and settings["queries"] == "projected":
+        with suppress(ForkedProcessError):  # in which nothing can be computed
+            slope = slope_where_cheap(compiled, compiled.upper.flatten(result.x, "x"), eta, settings["seed"])
+            if slope is not None:
+                norm, low, high, pairs = slope
+                seen = f"from {pairs} pairs of points" if pairs > 1 else "to rounding"
+                lines.append(f"slope of f^eta at x {norm:.2g}, 95% interval [{low:.2g}, {high:.2g}] {seen}, eta = {eta:g}")
+    if (known := known_reference(compiled)) is not None:
+        gap = compiled.sign * (result.value - known.value)
+        same = abs(gap) <= max(EQUAL * abs(known.value), result._rounding)
+        lines.append(f"f(x) is {'that of' if same else f'{abs(gap):.2g} ' + ('worse' if gap > 0 else 'better') + ' than'} reference()")
+    return lines
 
 
 @double_precision
-def slope_where_cheap(
-    compiled: CompiledProblem, x: np.ndarray, eta: float, seed: int
-) -> tuple[float, float, float, int] | None:
+def slope_where_cheap(compiled: CompiledProblem, x: np.ndarray, eta: float, seed: int) -> tuple[float, float, float, int] | None:
     """||grad (f o P_X)^eta(x)|| for x (n,), the ends of its 95% interval and the pairs of points around x whose exact values tell it.
 
     The interval knows nothing of pieces of f that no pair met and that are steeper than all that were. None for large data and for
@@ -117,14 +77,13 @@ def slope_where_cheap(
     count = PAIRS if x.size > 1 else 1
     if not _is_cheap(compiled, 2 * count):
         return None
-    directions = sphere_points(np.random.default_rng(seed), count, x.size) if x.size > 1 else np.ones((1, 1))
-    at = on_upper_set(compiled, x + eta * np.concatenate([directions, -directions]))
+    ways = opposite_ways(np.random.default_rng(seed), count, x.size)
+    at = on_upper_set(compiled, x + eta * np.concatenate([ways, -ways]))
     try:
         values = np.array([float(evaluation.value) for evaluation in compiled.exact.at_each(at)])
-    except (EmptyLowerSetError, LowerLevelError, DivergedError):
+    except FAILURES:
         return None
-    norm, (low, high) = gradient_norm(compiled, at, values, eta, directions, np.zeros(x.size), 0.0)
-    return norm, low, high, count
+    return *gradient_norm(compiled, eta, ways, at, values), count
 
 
 def _is_cheap(compiled: CompiledProblem, points: int) -> bool:
@@ -158,15 +117,15 @@ class Nearby(NamedTuple):
     distance_bound: float = float("inf")
     modulus: float = 0.0
     why_bound: str = ""
-    value_estimate: float = UNKNOWN
-    distance_estimate: float = UNKNOWN
-    slope: float = UNKNOWN
-    gain: float = UNKNOWN
+    value_estimate: float = standing.UNKNOWN
+    distance_estimate: float = standing.UNKNOWN
+    slope: float = standing.UNKNOWN
+    gain: float = standing.UNKNOWN
     why_not: str = ""
 
 
 @double_precision
-def rest_of(compiled: CompiledProblem, result: Result) -> Rest:
+def rest_of(compiled: CompiledProblem, result: Result) -> standing.Rest:
     """Where a run stands that did not diverge, by its history and by what f is at and near x; by the bound where it has one."""
     if "bound" in result.history:
         return _by_bound(result, float(result.history["bound"][-1]))
@@ -175,34 +134,34 @@ def rest_of(compiled: CompiledProblem, result: Result) -> Rest:
     x, value = compiled.upper.flatten(result.x, "x"), compiled.sign * result.value
     objective = np.asarray(result.history.get("objective", ()), float)
     near, asked, jump = _in_time(compiled, result, x, value)
-    short = NEAR * (1.0 + float(np.linalg.norm(x)))
+    short = standing.NEAR * (1.0 + float(np.linalg.norm(x)))
     is_close = near.distance_bound < np.inf or near.distance_estimate <= short
-    away = "" if is_close else running_away(result.trajectory)
-    drift = asked or Drift.of(objective, result.settings.get("sense", "minimize"))
+    away = "" if is_close else standing.running_away(result.trajectory)
+    drift = asked or standing.Drift.of(objective, result.settings.get("sense", "minimize"))
     first = objective[0] if objective.size and np.isfinite(objective[0]) else result.value
-    small = FLAT * (abs(value) + abs(float(first) - result.value))
-    verdict = RUNS_AWAY if away else _verdict(result, near, short, small, drift)
-    own_word = result.ended == AT_REST and not _proved(near, short, small)
-    if verdict == AT_REST and not near.distance_bound < np.inf and (
-        away := growing(result.trajectory, compiled.upper.entries) or flat_far_away(result.trajectory, near.distance_estimate)
+    small = standing.FLAT * (abs(value) + abs(float(first) - result.value))
+    verdict = standing.RUNS_AWAY if away else _verdict(result, near, short, small, drift)
+    own_word = result.ended == standing.AT_REST and not _proved(near, short, small)
+    if verdict == standing.AT_REST and not near.distance_bound < np.inf and (
+        away := standing.growing(result.trajectory, compiled.upper.entries) or standing.flat_far_away(result.trajectory, near.distance_estimate)
     ):
-        verdict, near = RUNS_AWAY, near._replace(distance_estimate=UNKNOWN)
-    gained, error = (UNKNOWN, UNKNOWN) if drift is None else drift[:2]
-    rest = Rest(verdict, *near[:-1], gained, error, jump=jump)
+        verdict, near = standing.RUNS_AWAY, near._replace(distance_estimate=standing.UNKNOWN)
+    gained, error = (standing.UNKNOWN, standing.UNKNOWN) if drift is None else drift[:2]
+    rest = standing.Rest(verdict, *near[:-1], gained, error, jump=jump)
     still = near.slope == 0.0 and objective.size > 1 and not np.ptp(objective) and not near.value_bound < np.inf
-    if verdict == AT_REST and still and all(found is not None and found[0] == value for found in _around(compiled, x)):
+    if verdict == standing.AT_REST and still and all(found is not None and found[0] == value for found in _around(compiled, x)):
         return replace(rest, words="f was the same at every point that was asked, and its slope 0: it is flat here, or x does not matter to it")
-    return replace(rest, words=words_of(rest, objective.size, near.why_not, own_word, away))
+    return replace(rest, words=standing.words_of(rest, objective.size, near.why_not, own_word, away))
 
 
-def _by_bound(result: Result, bound: float) -> Rest:
+def _by_bound(result: Result, bound: float) -> standing.Rest:
     """Where a run stands that told a bound of f on X."""
     short = abs(result.value - bound)
     if not np.isfinite(short):
-        return Rest(OUT_OF_ROUNDS, words="no bound of f was found")
+        return standing.Rest(standing.OUT_OF_ROUNDS, words="no bound of f was found")
     where = f"at most {short:.1e} from the optimum" if short else "the optimum"
     words = f"f(x) is {where} (by its bound; reference(certificate='global') says how that is known)"
-    return Rest(AT_REST if result.ended == PROVED else OUT_OF_ROUNDS, value_bound=short, words=words)
+    return standing.Rest(standing.AT_REST if result.ended == PROVED else standing.OUT_OF_ROUNDS, value_bound=short, words=words)
 
 
 def _penalised(compiled: CompiledProblem, result: Result) -> tuple[CompiledProblem, Result]:
@@ -216,10 +175,10 @@ def _penalised(compiled: CompiledProblem, result: Result) -> tuple[CompiledProbl
     return goal, replace(result, value=goal.sign * value)
 
 
-def warn_of_zeroth_order(solver: Any, why: str, rest: Rest | None) -> None:
+def warn_of_zeroth_order(solver: Any, why: str, rest: standing.Rest | None) -> None:
     """Say of a run by values of f alone that nobody asked for it by name, and why it was made."""
     if rest is not None and hasattr(solver, "smoothing"):
-        known = "" if rest.verdict == AT_REST else "; it is not known to be at rest"
+        known = "" if rest.verdict == standing.AT_REST else "; it is not known to be at rest"
         took = f"solve() took {type(solver).__name__}, which asks for values of f alone (zeroth order), as {why}{known}"
         advice = "Name a solver with gradients where f has them: ImplicitGradient, or FedAvg without a lower level."
         warn(RestWarning(f"{took}. {rest}. {advice}"))
@@ -230,55 +189,48 @@ def _proved(near: Nearby, short: float, small: float) -> bool:
     return near.distance_bound <= short or near.value_bound <= small
 
 
-def _verdict(result: Result, near: Nearby, short: float, small: float, drift: Drift | None) -> str:
+def _verdict(result: Result, near: Nearby, short: float, small: float, drift: standing.Drift | None) -> str:
     """What the strongest evidence says: a bound, then Newton's model, then values, then the method's own word, then its history."""
-    if _proved(near, short, small):
-        return AT_REST
-    if near.distance_estimate <= short or near.value_estimate <= small:
-        return AT_REST
+    if _proved(near, short, small) or near.distance_estimate <= short or near.value_estimate <= small:
+        return standing.AT_REST
     seen = near.gain > small or near.value_estimate > small
-    if not seen and (result.ended == AT_REST or near.slope * short <= NEAR * small):
-        return AT_REST
+    if not seen and (result.ended == standing.AT_REST or near.slope * short <= standing.NEAR * small):
+        return standing.AT_REST
     made = len(result.history.get("objective", ()))
-    if made and result.ended == COMPLETED and result.settings.get("ended_by_itself") is False:
-        return DESCENDING
-    if drift is not None and drift.improves:
-        return DESCENDING
-    return STALLED if seen and drift is not None else OUT_OF_ROUNDS
+    cut_short = made and result.ended == standing.COMPLETED and result.settings.get("ended_by_itself") is False
+    if cut_short or (drift is not None and drift.improves):
+        return standing.DESCENDING
+    return standing.STALLED if seen and drift is not None else standing.OUT_OF_ROUNDS
 
 
-def _trend(compiled: CompiledProblem, result: Result, near: Nearby) -> Drift | None:
+def _trend(compiled: CompiledProblem, result: Result) -> standing.Drift | None:
     """How f itself moved over the last half of the rounds, at kept iterates; None where f is not asked for, or they are few."""
-    if near.why_not or _scalars(compiled) > TREND_DATA:
+    if _scalars(compiled) > TREND_DATA:
         return None
     points = np.asarray(result.trajectory.get("x", ()), float)
     points = points[len(points) // 2 :]
-    if len(points) < FEWEST:
+    if len(points) < standing.FEWEST:
         return None
     chosen = points[np.linspace(0, len(points) - 1, min(len(points), TREND)).astype(int)]
     values = [found and found[0] for found in (_value_and_slope(compiled, x) for x in on_upper_set(compiled, chosen))]
     if any(value is None or not np.isfinite(value) for value in values):
         return None
-    return Drift.through(np.array(values, float), "minimize")
+    return standing.Drift.through(np.array(values, float), "minimize")
 
 
-def _in_time(compiled: CompiledProblem, result: Result, x: np.ndarray, value: float) -> tuple[Nearby, Drift | None, str]:
+def _in_time(compiled: CompiledProblem, result: Result, x: np.ndarray, value: float) -> tuple[Nearby, standing.Drift | None, str]:
     """What f is at and near x, and how it moved, where that is found in time; a run that was to end has a result soon."""
     seconds = HURRIED if result.ended in (INTERRUPTED, TIME_IS_UP) else LONGEST
     try:
         with heeded(perf_counter() + seconds, PATIENCE, anew=True):
-            near = _look(compiled, x, value)
-            return near, _trend(compiled, result, near), "" if near.why_not else jump_beside(compiled, x, value)
+            against = _against(compiled, value)
+            found = None if against else _value_and_slope(compiled, x)
+            if found is None:
+                return Nearby(why_not=against or "f has no gradient at x"), None, ""
+            near = _Look(compiled, x, value, found[1]).nearby()
+            return near, _trend(compiled, result), jump_beside(compiled, x, value)
     except CutShort:
         return Nearby(why_not="there was no time to look at f near x"), None, ""
-
-
-def _look(compiled: CompiledProblem, x: np.ndarray, value: float) -> Nearby:
-    against = _against(compiled, value)
-    if against:
-        return Nearby(why_not=against)
-    found = _value_and_slope(compiled, x)
-    return Nearby(why_not="f has no gradient at x") if found is None else _Look(compiled, x, value, found[1]).nearby()
 
 
 def _value_and_slope(compiled: CompiledProblem, x: np.ndarray) -> tuple[float, np.ndarray] | None:
@@ -299,12 +251,11 @@ def _around(compiled: CompiledProblem, x: np.ndarray) -> list[tuple[float, np.nd
 
 def _against(compiled: CompiledProblem, value: float) -> str:
     """What speaks against looking at f near x; empty where nothing does."""
-    objective = compiled.declaration.objective
     if compiled.elsewhere:
         return "the clients hold their data elsewhere"
     if not np.isfinite(value):
         return "f has no value at x"
-    if uses_black_box(objective.terms) is not None:
+    if uses_black_box(compiled.declaration.objective.terms) is not None:
         return "a BlackBox has no gradient"
     if compiled.lower.size and not _is_cheap(compiled, 2 * len(LENGTHS)):
         return "solutions of the lower level take time; problem.implicit.stationarity(x, eta) looks"
@@ -343,9 +294,7 @@ class _Look:
         near = self._bounded(Nearby(slope=slope), hessian, short)
         found = None if hessian is None else self._by_model(hessian)
         if found is None:
-            return near._replace(
-                gain=self._gain([self._projected(length * self.size / self.steep) for length in LENGTHS])
-            )
+            return near._replace(gain=self._gain([self._projected(length * self.size / self.steep) for length in LENGTHS]))
         step, fall = found
         gain = self._gain([self.x + share * step for share in SHARES])
         near = near._replace(gain=gain)

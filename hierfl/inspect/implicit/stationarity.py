@@ -8,16 +8,12 @@ bound certifies, a large one proves nothing. Normals at several points do not co
 of x, would make every point near its middle line stationary for every f.
 
 Automatic differentiation is right almost everywhere on X, relative to its affine hull, but not at x itself, which may be a kink,
-nor on faces of X, which may lie on one: only points drawn from the relative interior of X are used.
+nor on faces of X, which may lie on one: only points drawn from the relative interior of X are used. What a projection takes off is a
+normal of X at the one point where it lands, and every normal of X is of that kind.
 
 Nor does any of it hold where f jumps. Where f is Lipschitz with constant L, f(b) - f(a) differs from the mean of the two ends' derivatives
 along b - a by at most 2 L ||b - a||. So a segment is halved, always keeping the half on which they differ more: the difference dies out at
 a kink and at a steep slope, and stays where f jumps.
-
-The points of X within eta of x, known through projections only: where gradients may be taken, and normals of X at one point.
-
-What a projection takes off is a normal of X at the one point where it lands, and every normal of X is of that kind. Normals at
-different points are never added: on two sides of a thin wedge their sum may point anywhere, though X has no such normal.
 
 The shortest element of conv(G) + cone(N) for finitely many vectors is found exactly at every scale: with s the sum of the convex
 weights, min ||G'w + N'u||^2 + r^2 (s - 1)^2 over w, u >= 0 has the value r^2 D^2 / (r^2 + D^2), D the distance sought, and after
@@ -36,10 +32,11 @@ import scipy.optimize
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.inspect.argument_checks import require_positive, require_tolerance, require_whole
-from hierfl.inspect.implicit.points import OUTSIDE, Points, shown
-from hierfl.inspect.implicit.smoothing import ball_points, rounding, smoothed_gradient
+from hierfl.inspect.implicit.points import OUTSIDE, Points
+from hierfl.inspect.implicit.smoothing import ball_points, gradient_norm, opposite_ways, rounding
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import Card, Shown, size_text
+from hierfl.progress import RunProgress
 
 PASSES = 12
 FALL = 0.9  # another pass while it shortens by more than a tenth
@@ -65,11 +62,9 @@ def shortest(gradients: np.ndarray, normals: np.ndarray) -> Combination:
 
     Raises ``SettingError`` if the conditions of optimality do not hold to 1e-9 of the longest gradient.
     """
-    size = float(np.max(np.linalg.norm(gradients, axis=1)))
+    size, count = float(np.max(np.linalg.norm(gradients, axis=1))), len(gradients)
     if size == 0:
-        return Combination(
-            np.full(len(gradients), 1 / len(gradients)), np.zeros(len(normals)), np.zeros_like(gradients[0])
-        )
+        return Combination(np.full(count, 1 / count), np.zeros(len(normals)), np.zeros_like(gradients[0]))
     lengths = np.linalg.norm(normals, axis=1)
     scaled, units = gradients / size, normals / lengths[:, None]
     level, passes = 1.0, [_solved(scaled, units, 1.0)]
@@ -113,9 +108,8 @@ def _gap(combination: Combination, gradients: np.ndarray, normals: np.ndarray) -
 
 
 def _unsolved(count: int, why: str) -> SettingError:
-    return SettingError(
-        f"the shortest combination of the {count} sampled gradients was not found ({why}): take another samples=... or seed=...."
-    )
+    said = f"the shortest combination of the {count} sampled gradients was not found ({why})"
+    return SettingError(f"{said}: take another samples=... or seed=....")
 
 
 SMALLEST_ETA = 1e-12  # of 1 + ||x||: below, rounding leaves no ball to draw from
@@ -136,10 +130,7 @@ class Neighbourhood(NamedTuple):
 
     @classmethod
     def of(cls, points: Points, x: np.ndarray, eta: float) -> Neighbourhood:
-        """Make the one around x, which is in X up to the tolerance of projections.
-
-        Raises ``SettingError`` if it is not, or if eta is lost in the rounding of x.
-        """
+        """Make the one around x; raises ``SettingError`` if that is not in X up to the tolerance of projections, or if eta is lost in its rounding."""
         scale = 1.0 + float(np.linalg.norm(x))
         if eta < SMALLEST_ETA * scale:
             raise SettingError(f"eta={eta!r}: at this x at least {SMALLEST_ETA * scale:.3g}, less is lost in rounding.")
@@ -226,9 +217,8 @@ class Neighbourhood(NamedTuple):
             if present.length <= SETTLED * scale:
                 break
             landed, more = self.normals(here - 0.5 * close / present.length * present.rest[None])
-            more = more[
-                (np.linalg.norm(landed - here, axis=1) <= close) & (more @ present.rest < -SETTLED * present.length)
-            ]
+            near = np.linalg.norm(landed - here, axis=1) <= close
+            more = more[near & (more @ present.rest < -SETTLED * present.length)]
             if not len(more):
                 break
             normals = np.concatenate([normals, more])
@@ -253,66 +243,45 @@ class SegmentJump(NamedTuple):
     apart: float
 
 
-class _Ends(NamedTuple):
-    """Points (k, n) with f's values (k,) and gradients (k, n)."""
-
-    at: np.ndarray
-    value: np.ndarray
-    gradient: np.ndarray
-
-    def chosen(self, which: np.ndarray) -> _Ends:
-        return _Ends(*(part[which] for part in self))
-
-    def or_else(self, other: _Ends, first: np.ndarray) -> _Ends:
-        return _Ends(
-            np.where(first[:, None], self.at, other.at),
-            np.where(first, self.value, other.value),
-            np.where(first[:, None], self.gradient, other.gradient),
-        )
-
-
 def _largest_jump(points: Points, at: np.ndarray, value: np.ndarray, gradient: np.ndarray) -> SegmentJump | None:
     """Find the largest jump on segments from the first of the points (k, n) to the others; None where there is none.
 
     A jump between any two of the points is one between the first and one of them. Segments on which f has no gradient somewhere are
     left out, and jumps below 1e-8 (1 + |f|), or below what rounding makes of f, do not count.
     """
-    far = _Ends(at[1:], value[1:], gradient[1:])
-    near = _Ends(at[:1], value[:1], gradient[:1]).chosen(np.zeros(len(at) - 1, int))
+    n, rows = at.shape[1], np.column_stack([at, value, gradient])
+    near, far = np.repeat(rows[:1], len(at) - 1, axis=0), rows[1:]
+
+    def seen(near: np.ndarray, far: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(by how much f changes that slopes do not explain, over what length)."""
+        step, mean = far[:, :n] - near[:, :n], 0.5 * (near[:, n + 1 :] + far[:, n + 1 :])
+        return np.abs(far[:, n] - near[:, n] - np.sum(mean * step, axis=1)), np.linalg.norm(step, axis=1)
+
     noise = NOISE * (1 + float(np.max(np.abs(value))))
     steepest, shortest = float(np.max(np.linalg.norm(gradient, axis=1))), SHORTEST * (1 + float(np.linalg.norm(at[0])))
     for turn in range(HALVINGS):
-        live = _unexplained(near, far) > noise
+        size, apart = seen(near, far)
+        live = size > noise
         if turn == SCREENED:
-            steepness = _unexplained(near, far) / _lengths(near, far)
-            live &= np.argsort(np.argsort(-steepness)) < KEPT
-        near, far = near.chosen(live), far.chosen(live)
-        if float(np.max(_lengths(near, far), initial=0.0)) <= shortest:
+            live &= np.argsort(np.argsort(-size / apart)) < KEPT
+        near, far = near[live], far[live]
+        if float(np.max(apart[live], initial=0.0)) <= shortest:
             break
-        middle = 0.5 * (near.at + far.at)
-        between = _Ends(middle, *points.gradients(middle))
-        good = np.isfinite(between.value) & np.isfinite(between.gradient).all(axis=1)
-        near, far, between = near.chosen(good), far.chosen(good), between.chosen(good)
-        steepest = max(steepest, float(np.max(np.linalg.norm(between.gradient, axis=1), initial=0.0)))
-        first = _unexplained(near, between) >= _unexplained(between, far)
-        near, far = near.or_else(between, first), between.or_else(far, first)
-    size, apart = _unexplained(near, far), _lengths(near, far)
+        middle = 0.5 * (near[:, :n] + far[:, :n])
+        between = np.column_stack([middle, *points.gradients(middle)])
+        good = np.isfinite(between).all(axis=1)
+        near, far, between = near[good], far[good], between[good]
+        steepest = max(steepest, float(np.max(np.linalg.norm(between[:, n + 1 :], axis=1), initial=0.0)))
+        first = (seen(near, between)[0] >= seen(between, far)[0])[:, None]
+        near, far = np.where(first, near, between), np.where(first, between, far)
+    size, apart = seen(near, far)
     jumps = size > noise + STEEPER * steepest * apart
     if not jumps.any():
         return None
     place = int(np.argmax(np.where(jumps, size, 0)))
-    ends = np.stack([near.at[place], far.at[place]])
+    ends = np.stack([near[place, :n], far[place, :n]])
     jump = SegmentJump(float(size[place]), float(apart[place]))
     return jump if jump.size > rounding(points.compiled, ends, value) else None
-
-
-def _unexplained(near: _Ends, far: _Ends) -> np.ndarray:
-    mean = 0.5 * (near.gradient + far.gradient)
-    return np.asarray(np.abs(far.value - near.value - np.sum(mean * (far.at - near.at), axis=1)))
-
-
-def _lengths(near: _Ends, far: _Ends) -> np.ndarray:
-    return np.asarray(np.linalg.norm(far.at - near.at, axis=1))
 
 
 LEAST_SAMPLES = 64
@@ -355,27 +324,24 @@ class Stationarity(Shown):
     verdict: str
 
     def __str__(self) -> str:
+        return f"{self.verdict}\n||grad f^eta|| = {self._slope_text}, {len(self.gradients)} gradients"
+
+    @property
+    def _slope_text(self) -> str:
         low, high = self.smoothed_interval
-        return (
-            f"{self.verdict}\n||grad f^eta|| = {self.smoothed_norm:.3g}, 95% interval [{low:.3g}, {high:.3g}], "
-            f"eta = {self.eta:g}, {len(self.gradients)} gradients"
-        )
+        return f"{self.smoothed_norm:.3g}, 95% interval [{low:.3g}, {high:.3g}], eta = {self.eta:g}"
 
     def _card(self) -> Card:
-        low, high = self.smoothed_interval
         verdict, _, why = self.verdict.partition(": ")
-        rows = [
-            ("because", why),
-            ("distance", f"{size_text(self.distance, '.3g')} at most, of 0 from the slopes of f within {self.eta:g} of x"),
-            ("f^eta", f"slope {self.smoothed_norm:.3g}, 95% interval [{low:.3g}, {high:.3g}], eta = {self.eta:g}"),
-            ("from", f"{len(self.gradients)} gradients" + ("" if self.jump is None else f"; f jumps: {self.jump}")),
-        ]
+        distance = f"{size_text(self.distance, '.3g')} at most, of 0 from the slopes of f within {self.eta:g} of x"
+        seen = f"{len(self.gradients)} gradients" + ("" if self.jump is None else f"; f jumps: {self.jump}")
+        rows = [("because", why), ("distance", distance), ("f^eta", f"slope {self._slope_text}"), ("from", seen)]
         return Card(verdict, rows, [("in words", str(self))])
 
 
 @double_precision
 def stationarity_of(
-    compiled: CompiledProblem, x: Any, eta: float, *, samples: int | None, tolerance: float, seed: int, progress: bool
+    compiled: CompiledProblem, x: Any, eta: float, samples: int | None, tolerance: float, seed: int, progress: bool
 ) -> Stationarity:
     """Look at f within eta of x; arguments and errors as for ``ImplicitFunction.stationarity``.
 
@@ -386,12 +352,10 @@ def stationarity_of(
     centre = compiled.upper.flatten(x, "x")
     enough = max(LEAST_SAMPLES, 2 * centre.size)
     count = enough if samples is None else require_whole("samples", samples, 2)
-    with shown(HALVED * count + 2 * PAIRS * enough, "points", progress) as bar:
+    with RunProgress(HALVED * count + 2 * PAIRS * enough, "points", progress, "points") as bar:
         points = Points(compiled, progress=bar)
         if not points.differentiable:
-            raise IncompatibleSolverError(
-                "stationarity needs gradients of f, which this lower level has not: use implicit.slice, which needs values only."
-            )
+            raise IncompatibleSolverError("stationarity needs gradients of f, which this lower level has not: use implicit.slice, which needs values only.")
         near = Neighbourhood.of(points, centre, eta)
         rng = np.random.default_rng(seed)
         around = near.base + eta * ball_points(rng, max(count, enough), centre.size)
@@ -403,43 +367,27 @@ def stationarity_of(
         jump = _largest_jump(points, drawn[good], values[good], gradients[good])
         normals, combination = near.shortest(compiled.sign * gradients[good], around)
         longest = float(np.max(np.linalg.norm(gradients[good], axis=1)))
-        norm, interval = smoothed_gradient(
-            points, near.base, eta, PAIRS * enough, gradients[good].mean(axis=0), longest, rng
-        )
+        ways = opposite_ways(rng, PAIRS * enough, centre.size)
+        at = points.projected(near.base + eta * np.concatenate([ways, -ways]))
+        ends = points.values(at).value
+        if not np.isfinite(ends).all():
+            raise SettingError(f"f has no value at some of the points within eta={eta:g} of x: take a smaller eta.")
+        norm, *interval = gradient_norm(compiled, eta, ways, at, ends, gradients[good].mean(axis=0), longest)
     distance = np.inf if jump else combination.length
-    verdict = _no_verdict(jump, eta) if jump else _verdict(distance, eta, tolerance, longest, int(np.sum(~good)))
-    return Stationarity(
-        eta,
-        distance,
-        gradients[good],
-        combination.weights,
-        normals,
-        combination.multipliers,
-        jump,
-        norm,
-        interval,
-        verdict,
-    )
+    verdict = _verdict(jump, distance, eta, tolerance, longest, int(np.sum(~good)))
+    seen = gradients[good], combination.weights, normals, combination.multipliers
+    return Stationarity(eta, distance, *seen, jump, norm, (interval[0], interval[1]), verdict)
 
 
-def _no_verdict(jump: SegmentJump, eta: float) -> str:
-    return (
-        f"not certified: f jumps within {eta:g} of x, by {jump.size:.3g} between two points of X that are {jump.apart:.1g} apart; what its "
-        f"gradients say of it does not hold across a jump"
-    )
-
-
-def _verdict(distance: float, eta: float, tolerance: float, longest: float, lost: int) -> str:
+def _verdict(jump: SegmentJump | None, distance: float, eta: float, tolerance: float, longest: float, lost: int) -> str:
     """The certificate in words, or that there is none."""
+    if jump is not None:
+        jumps = f"f jumps within {eta:g} of x, by {jump.size:.3g} between two points of X that are {jump.apart:.1g} apart"
+        return f"not certified: {jumps}; what its gradients say of it does not hold across a jump"
     note = f" ({lost} of the points have no gradient and were left out)" if lost else ""
     units = f"tolerance={tolerance:g}, an absolute slope in units of f per unit of x; the longest gradient has {longest:.3g}"
+    of = f"gradients of f at points of X within {eta:g} of x, plus a normal of X at one such point, has norm {size_text(distance, '.3g')}"
     if distance <= tolerance:
-        return (
-            f"stationary: a convex combination of gradients of f at points of X within {eta:g} of x, plus a normal of X at one such "
-            f"point, has norm {size_text(distance, '.3g')}, at most the tolerance ({units}); no jump of f was seen between them{note}"
-        )
-    return (
-        f"not certified: the shortest combination found of gradients of f at points of X within {eta:g} of x, plus a normal of X at "
-        f"one such point, has norm {distance:.3g}, above the tolerance ({units}); this proves nothing, more samples may find a "
-        f"shorter one{note}"
-    )
+        return f"stationary: a convex combination of {of}, at most the tolerance ({units}); no jump of f was seen between them{note}"
+    above = f"above the tolerance ({units}); this proves nothing, more samples may find a shorter one{note}"
+    return f"not certified: the shortest combination found of {of}, {above}"

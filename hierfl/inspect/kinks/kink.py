@@ -38,30 +38,36 @@ def merged(places: Iterable[KinkPlace], separation: float, zero: float) -> list[
     together: list[KinkPlace] = []
     for place in sorted(places):
         last = together[-1] if together else None
-        if last is not None and place.t - last.t <= (
-            max(separation, zero) if last.entries & place.entries else separation
-        ):
-            together[-1] = _joined(last, place)
-        else:
+        same = last is not None and bool(last.entries & place.entries)
+        if last is None or place.t - last.t > (max(separation, zero) if same else separation):
             together.append(place)
+        elif same:  # half-way between both ends
+            width = max(last.width, place.width, place.t - last.t)
+            together[-1] = KinkPlace(0.5 * (last.t + place.t), width, last.entries | place.entries)
+        else:  # where the slope leaps, or the sharper of the two
+            sharper = min(last, place, key=lambda one: (len(one.entries) > 0, one.width))
+            together[-1] = sharper._replace(entries=last.entries | place.entries)
     return together
-
-
-def _joined(last: KinkPlace, other: KinkPlace) -> KinkPlace:
-    """One place: half-way between both ends of one switch's zero; else where the slope leaps, or the sharper of the two."""
-    entries = last.entries | other.entries
-    if last.entries & other.entries:
-        return KinkPlace(0.5 * (last.t + other.t), max(last.width, other.width, other.t - last.t), entries)
-    sharper = min(last, other, key=lambda place: (len(place.entries) > 0, place.width))
-    return KinkPlace(sharper.t, sharper.width, entries)
 
 
 NAMED = 3  # causes that are written out
 ROUNDING = 1e-13  # of the larger slope at a kink: less is written as none
 
 
+class _Caused:
+    causes: tuple[Cause, ...]
+
+    @property
+    def cause(self) -> str:
+        """The first few of the causes in words, and how many more there are."""
+        if not self.causes:
+            return "no constraint or atom in sight changes"
+        named = " and ".join(map(str, self.causes[:NAMED]))
+        return named if len(self.causes) <= NAMED else f"{named} and {len(self.causes) - NAMED} more"
+
+
 @dataclass(frozen=True, repr=False)
-class Kink:
+class Kink(_Caused):
     """f has two slopes at ``t``: ``left_slope`` before it and ``right_slope`` after, along the line, possibly infinite.
 
     ``causes`` are the constraints and atoms that change there, or what hierfl cannot see into where none does; empty without either.
@@ -89,11 +95,6 @@ class Kink:
         """The amount by which the slope jumps; infinite where one of the slopes is."""
         return np.inf if self.bend == "vertical" else abs(self.right_slope - self.left_slope)
 
-    @property
-    def cause(self) -> str:
-        """The first few of the causes in words, and how many more there are."""
-        return _in_words(self.causes)
-
     def __str__(self) -> str:
         bend = "is vertical" if self.bend == "vertical" else f"bends {self.bend}"
         sides = (self.left_slope, self.right_slope)
@@ -105,7 +106,7 @@ class Kink:
 
 
 @dataclass(frozen=True)
-class Jump:
+class Jump(_Caused):
     """f itself jumps at ``t``, from ``left`` to ``right``: y(x) is not continuous there."""
 
     t: float
@@ -113,11 +114,6 @@ class Jump:
     left: float
     right: float
     causes: tuple[Cause, ...]
-
-    @property
-    def cause(self) -> str:
-        """The first few of the causes in words, and how many more there are."""
-        return _in_words(self.causes)
 
     def __str__(self) -> str:
         return f"{_place(self.t, self.x)}: f jumps from {self.left:.6g} to {self.right:.6g}; {self.cause}"
@@ -135,10 +131,8 @@ class SampledKinks:
     high: float
 
     def __str__(self) -> str:
-        return (
-            f"{self.count} changes of branch of points that stand for a distribution, for t in [{self.low:.4g}, {self.high:.4g}]: "
-            f"tiny kinks that the expectation smooths as the points grow in number"
-        )
+        what = f"{self.count} changes of branch of points that stand for a distribution, for t in [{self.low:.4g}, {self.high:.4g}]"
+        return f"{what}: tiny kinks that the expectation smooths as the points grow in number"
 
 
 class Resolution(NamedTuple):
@@ -205,10 +199,3 @@ def _place(t: float, x: Any) -> str:
     """Where on the line, and which x that is, if x is one number."""
     at = f" (x = {round(float(x), 9) + 0.0:.6g})" if np.ndim(x) == 0 and not isinstance(x, dict) else ""
     return f"t = {round(t, 9) + 0.0:.6g}{at}"
-
-
-def _in_words(causes: tuple[Cause, ...]) -> str:
-    if not causes:
-        return "no constraint or atom in sight changes"
-    named = " and ".join(map(str, causes[:NAMED]))
-    return named if len(causes) <= NAMED else f"{named} and {len(causes) - NAMED} more"

@@ -28,7 +28,7 @@ from hierfl.inspect.kinks.kink import (
     changed,
     merged,
 )
-from hierfl.inspect.kinks.one_sided import LEAST_STEP, ROUGH_DISTANCES, OneSided, Sides, judge
+from hierfl.inspect.kinks.one_sided import LEAST_STEP, ROUGH_DISTANCES, OneSided, judge
 from hierfl.inspect.kinks.switch_changes import Branches, SwitchChanges
 from hierfl.inspect.kinks.switches import TOLERANCE, Cause
 from hierfl.inspect.window import Line, bisected
@@ -57,14 +57,8 @@ def find_kinks(points: Points, line: Line, t: np.ndarray, sampled: Sampled, bran
     eye = eye._replace(branches=branches if eye.exact else None)
     search = _Search(points, line, eye.coarse, eye.branches)
     places, dropped = search.places(t, sampled)
-    resolution = Resolution(
-        eye.least_jump,
-        search.separation,
-        eye.distances[-1] * line.radius,
-        float(t[1] - t[0]),
-        (*switches.opaque, *unseen),
-        dropped,
-    )
+    bend, spacing = eye.distances[-1] * line.radius, float(t[1] - t[0])
+    resolution = Resolution(eye.least_jump, search.separation, bend, spacing, (*switches.opaque, *unseen), dropped)
     kinks, jumps = search.judged(places, eye) if places else ([], [])
     for _ in range(AGAIN):
         looks = [search._between(grid, points.values(line.at(grid)))[0] for grid in search.torn(t, sampled, kinks, jumps, eye.least_jump)]
@@ -150,9 +144,9 @@ class _Search:
 
     def _slopes(self, t: np.ndarray, good: np.ndarray) -> np.ndarray:
         """f's slopes at places of the slice's own (k,), NaN where they are not told; of those that are ``good``."""
-        slope = np.array([self.told.get(place, np.nan) for place in t.tolist()])
-        if self.branches is not None:
-            slope = np.where(np.isnan(slope), [self.branches.slope_at(place) for place in t.tolist()], slope)
+        nodes = {} if self.branches is None else self.branches.nodes
+        by_place = self.told | {place: node.slope for place, node in nodes.items()}
+        slope = np.array([by_place.get(place, np.nan) for place in t.tolist()])
         asked = np.array([place not in self.told for place in t.tolist()]) & good & np.isnan(slope)
         if asked.any():
             slope[asked] = self._tangents(t[asked])[1]
@@ -165,21 +159,14 @@ class _Search:
         cells = np.flatnonzero(good[1:] != good[:-1])[:EDGES_LIMIT]
         start, outside = np.where(good[cells], t[cells], t[cells + 1]), np.where(good[cells], t[cells + 1], t[cells])
 
-        def has_value(places: np.ndarray) -> np.ndarray:
-            return self.points.values(self.line.at(places)).reason == 0
-
-        inside, _ = bisected(start, outside, has_value, BRACKET * self.line.radius)
+        inside, _ = bisected(start, outside, lambda at: self.points.values(self.line.at(at)).reason == 0, BRACKET * self.line.radius)
         far = np.abs(inside - start) > MERGE * self.line.radius
         return [np.sort(np.linspace(a, b, EDGE_POINTS)) for a, b in zip(start[far], inside[far])]
 
     def _leaps(self, t: np.ndarray, slope: np.ndarray, known: np.ndarray) -> tuple[list[KinkPlace], int]:
-        """Narrow down the cells in which the slope changes by more than beside them, where no known place explains it.
-
-        Returns the places, and how many were too many to be looked at.
-        """
-        leap, floor = _leap(slope), LEAP * (1.0 + np.abs(slope))
+        """(places, how many were too many to be looked at) in cells where the slope changes by more than beside them, and no known place explains it."""
+        leap, floor, explained = _leap(slope), LEAP * (1.0 + np.abs(slope)), _cells_about(known, t)
         beside = np.stack([np.append(0.0, leap[:-1]), np.append(leap[1:], 0.0)])
-        explained = _cells_about(known, t)
         least = np.fmax(floor[1:], floor[:-1]) + OUTLIER * _usual(np.where(explained, np.nan, leap))
         cells = np.flatnonzero((leap > least) & (leap >= beside.max(axis=0)) & ~explained)
         cells = cells[np.argsort(-leap[cells])]
@@ -228,9 +215,7 @@ class _Search:
             fine = np.array([np.linspace(a, b, 7) for a, b, _ in spans])
             values, slopes = self._tangents(fine.ravel())
             parts = []
-            for row, threshold, f, df in zip(
-                fine, (s[2] for s in spans), values.reshape(fine.shape), slopes.reshape(fine.shape)
-            ):
+            for row, f, df, (_, _, threshold) in zip(fine, values.reshape(fine.shape), slopes.reshape(fine.shape), spans):
                 gaps = _disagreement(row, f, df)
                 cell = int(np.argmax(gaps))
                 if gaps[cell] > threshold:
@@ -279,17 +264,16 @@ class _Search:
         seen = judge(eye, self.line.at(at), directions, self.line.radius, widths, reach)
         at = at + seen.shift
         at = np.where(np.abs(at) <= BRACKET * self.line.radius, 0.0, at)  # as exactly as places are known
-        kinks = [self._kink(places[i], float(at[i]), seen.sides, int(i)) for i in np.flatnonzero(seen.kinks)]
-        jumps = [self._jump(places[i], float(at[i]), seen.sides, int(i)) for i in np.flatnonzero(seen.jumps)]
+        kinks, jumps = list[Kink](), list[Jump]()
+        for i in np.flatnonzero(seen.kinks | seen.jumps):
+            t = float(at[i])
+            x, causes = self._x(t), self._causes(places[i], t)
+            before, after = (seen.sides.slope if seen.kinks[i] else seen.sides.value)[i].tolist()
+            if seen.kinks[i]:
+                kinks.append(Kink(t, x, float(seen.sides.value[i].mean()), before, after, causes))
+            else:
+                jumps.append(Jump(t, x, before, after, causes))
         return kinks, jumps
-
-    def _kink(self, place: KinkPlace, t: float, there: Sides, i: int) -> Kink:
-        before, after = there.slope[i].tolist()
-        return Kink(t, self._x(t), float(there.value[i].mean()), before, after, self._causes(place, t))
-
-    def _jump(self, place: KinkPlace, t: float, there: Sides, i: int) -> Jump:
-        left, right = there.value[i].tolist()
-        return Jump(t, self._x(t), left, right, self._causes(place, t))
 
     def _causes(self, place: KinkPlace, t: float) -> tuple[Cause, ...]:
         """Name what changes at a place, constraints first."""
@@ -316,9 +300,8 @@ class _Search:
             if whole and jump.t - whole[-1].t <= TIE * self.separation:
                 causes = tuple(dict.fromkeys(whole[-1].causes + jump.causes))
                 middle = 0.5 * (whole[-1].t + jump.t)
-                whole[-1] = replace(whole[-1], t=middle, x=self._x(middle), right=jump.right, causes=causes)
-            else:
-                whole.append(jump)
+                jump = replace(jump, t=middle, x=self._x(middle), left=whole.pop().left, causes=causes)
+            whole.append(jump)
         return whole
 
 
@@ -333,8 +316,7 @@ def _leap(slope: np.ndarray) -> np.ndarray:
     beside = np.stack([np.append(np.nan, step[:-1]), np.append(step[1:], np.nan)])
     known = np.isfinite(beside)
     mean = np.where(known, beside, 0.0).sum(axis=0) / np.maximum(1, known.sum(axis=0))
-    leap = np.where(known.any(axis=0), np.abs(step - mean), np.nan)
-    return np.where(np.isfinite(leap), leap, 0.0)
+    return np.where(known.any(axis=0) & np.isfinite(step), np.abs(step - mean), 0.0)
 
 
 def _disagreement(t: np.ndarray, value: np.ndarray, slope: np.ndarray) -> np.ndarray:
@@ -346,9 +328,9 @@ def _disagreement(t: np.ndarray, value: np.ndarray, slope: np.ndarray) -> np.nda
 def _usual(leap: np.ndarray) -> np.ndarray:
     """The median over the cells near each that are known, its own neighbours left out; 0 where there are none."""
     near = range(2, 2 + NEIGHBOURS)
-    shifted = [np.concatenate([np.full(k, np.nan), leap[:-k]]) for k in near if k < len(leap)]
-    shifted += [np.concatenate([leap[k:], np.full(k, np.nan)]) for k in near if k < len(leap)]
-    near_it = np.stack([np.full(len(leap), np.nan), *shifted])
+    padded = np.pad(leap, NEIGHBOURS + 1, constant_values=np.nan)
+    shifts = [NEIGHBOURS + 1 + sign * k for k in near for sign in (1, -1)]
+    near_it = np.stack([np.full(len(leap), np.nan), *(padded[shift : shift + len(leap)] for shift in shifts)])
     near_it[0, np.isnan(near_it).all(axis=0)] = 0.0
     return np.nanmedian(near_it, axis=0)
 
@@ -358,12 +340,7 @@ def _outliers(points: Points, line: Line, t: np.ndarray, sampled: Sampled, coars
     value = np.where(sampled.reason == 0, sampled.value, np.nan)
     bend = np.abs(value[:-2] - 2 * value[1:-1] + value[2:])
     floor = 1e-9 * (1.0 + np.nanmax(np.abs(value), initial=0.0))
-    spans = []
-    for i in np.flatnonzero(np.isfinite(bend)):
-        near = np.concatenate([bend[max(0, i - NEIGHBOURS) : max(0, i - 1)], bend[i + 2 : i + 2 + NEIGHBOURS]])
-        usual = np.nanmedian(near) if np.isfinite(near).any() else 0.0
-        if bend[i] > OUTLIER * usual + floor:
-            spans.append((t[i], t[i + 2]))
+    spans = [(t[i], t[i + 2]) for i in np.flatnonzero(bend > OUTLIER * _usual(bend) + floor)]
     return _bent_most(points, line, spans, (ROUGH_DISTANCES[0] if coarse else 1e-7) * line.radius)
 
 
@@ -395,7 +372,7 @@ def _distinct(kinks: list[Kink], separation: float) -> list[Kink]:
     distinct: list[Kink] = []
     for kink in sorted(kinks, key=lambda kink: kink.t):
         if distinct and kink.t - distinct[-1].t <= separation:
-            distinct[-1] = replace(distinct[-1], causes=tuple(dict.fromkeys(distinct[-1].causes + kink.causes)))
-        else:
-            distinct.append(kink)
+            first = distinct.pop()
+            kink = replace(first, causes=tuple(dict.fromkeys(first.causes + kink.causes)))
+        distinct.append(kink)
     return distinct

@@ -30,11 +30,11 @@ class Sides(NamedTuple):
     value: np.ndarray
     slope: np.ndarray
 
-    def replaced(self, places: np.ndarray, others: Sides) -> Sides:
+    def replaced(self, places: np.ndarray, value: np.ndarray, slope: np.ndarray) -> Sides:
         """The same with those of some places replaced."""
-        value, slope = self.value.copy(), self.slope.copy()
-        value[places], slope[places] = others
-        return Sides(value, slope)
+        of_all, slopes = self.value.copy(), self.slope.copy()
+        of_all[places], slopes[places] = value, slope
+        return Sides(of_all, slopes)
 
     @property
     def bend(self) -> np.ndarray:
@@ -74,15 +74,8 @@ class Sides(NamedTuple):
         return (stays | self.vertical) & np.isfinite(self.value).all(axis=1)
 
 
-def limit(looks: list[Sides]) -> Sides:
-    """Both sides as the distance goes to 0, from four looks at distances that shrink by a constant factor."""
-    values = _limit([look.value for look in looks], LEAST_STEP)
-    slopes = _limit([look.slope for look in looks], SETTLED)
-    return Sides(np.where(np.isfinite(values), values, looks[-1].value), slopes)
-
-
 def _limit(terms: list[np.ndarray], settled: float) -> np.ndarray:
-    """The limit of a geometric sequence, infinite where it grows; the last term of one that has settled or is none."""
+    """The limit of a geometric sequence of four terms, infinite where it grows; the last term of one that has settled or is none."""
     one, two, three, four = terms
     with np.errstate(all="ignore"):
         change = four - three
@@ -106,6 +99,9 @@ STILL = 1e-4  # of a jump of the slope: what slopes change by over a step where 
 ROUNDING = 4e-12  # of x: no step is shorter
 # the value at 0 of the quartic through values at 1 to 5, and its slope there
 QUARTIC = np.array([[5, -10, 10, -5, 1], [-77 / 12, 107 / 6, -39 / 2, 61 / 6, -25 / 12]])
+
+
+Seen = tuple[np.ndarray, np.ndarray, np.ndarray]  # (values, slopes, by how much these still change)
 
 
 class OneSided(NamedTuple):
@@ -140,8 +136,9 @@ class OneSided(NamedTuple):
 
     @property
     def coarse(self) -> bool:
-        """Whether values are those of a staircase, or of a noisy function."""
-        return self.points.rough or self.noise > NOISY
+        """Whether values are those of a staircase, good where differences of neighbouring ones are not, or of a noisy function."""
+        method = self.points.compiled.exact.method
+        return self.noise > NOISY or (method is not None and bool(method.values_only))
 
     @property
     def distances(self) -> tuple[float, float]:
@@ -161,16 +158,10 @@ class OneSided(NamedTuple):
             return np.full(len(distance), self.least_jump)
         return np.maximum(self.least_jump, DIFFERENCE_NOISE * (1.0 + np.abs(sides.value[:, 0])) / distance)
 
-    def look(self, places: np.ndarray, directions: np.ndarray, distance: np.ndarray) -> Sides:
-        """See both sides of places (k, n) along unit vectors (k, n), from distances (k,)."""
-        return self.look_still(places, directions, distance)[0]
+    def look(self, places: np.ndarray, directions: np.ndarray, distance: np.ndarray) -> tuple[Sides, np.ndarray]:
+        """See (both sides of places (k, n) along unit vectors (k, n), from distances (k,), by how much their slopes still change there, (k, 2)).
 
-    def look_still(
-        self, places: np.ndarray, directions: np.ndarray, distance: np.ndarray
-    ) -> tuple[Sides, np.ndarray]:
-        """(both sides, by how much their slopes still change at that distance, (k, 2); without end where that is not seen).
-
-        Points of one side are asked for one after another: there the same holds below.
+        Infinite where that is not seen. Points of one side are asked for one after another: there the same holds below.
         """
         make = self._differences if self.by_differences else self._derivatives
         steps = np.stack([-distance, distance], axis=1).ravel()
@@ -178,11 +169,9 @@ class OneSided(NamedTuple):
         value, slope, change = (part.reshape(-1, 2) for part in seen)
         return Sides(value, slope), change
 
-    def _derivatives(
-        self, places: np.ndarray, directions: np.ndarray, step: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        at, ways = _beyond(places, directions, step, 2)
-        value, slope = (self.branches or self.points).slopes(at, ways)
+    def _derivatives(self, places: np.ndarray, directions: np.ndarray, step: np.ndarray) -> Seen:
+        at = _beyond(places, directions, step, 2)
+        value, slope = (self.branches or self.points).slopes(at, np.repeat(directions, 2, axis=0))
         (value, _), (one, two) = value.reshape(-1, 2).T, slope.reshape(-1, 2).T
         at_place, change = 2 * one - two, np.abs(two - one)
         lost = np.isnan(at_place) & np.isfinite(value)  # there are values, and no derivatives
@@ -191,20 +180,15 @@ class OneSided(NamedTuple):
             value[lost], slope[lost], change[lost] = self._differences(places[lost], directions[lost], step[lost])
         return value, slope, change
 
-    def _differences(
-        self, places: np.ndarray, directions: np.ndarray, step: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        at, _ = _beyond(places, directions, step, 5)
-        value, slope = QUARTIC @ self.points.values(at).value.reshape(-1, 5).T
+    def _differences(self, places: np.ndarray, directions: np.ndarray, step: np.ndarray) -> Seen:
+        value, slope = QUARTIC @ self.points.values(_beyond(places, directions, step, 5)).value.reshape(-1, 5).T
         return value, slope / step, np.full(len(step), np.inf)
 
 
-def _beyond(
-    places: np.ndarray, directions: np.ndarray, step: np.ndarray, count: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """(the points at 1 to ``count`` steps from each place, one after another, the directions of each)."""
+def _beyond(places: np.ndarray, directions: np.ndarray, step: np.ndarray, count: int) -> np.ndarray:
+    """The points at 1 to ``count`` steps from each place, one after another."""
     steps = step[:, None, None] * np.arange(1, count + 1)[:, None]
-    return (places[:, None] + steps * directions[:, None]).reshape(-1, places.shape[1]), np.repeat(directions, count, axis=0)
+    return np.asarray((places[:, None] + steps * directions[:, None]).reshape(-1, places.shape[1]))
 
 
 class Judged(NamedTuple):
@@ -229,16 +213,18 @@ def judge(
     distances = np.geomspace(np.maximum(np.minimum(first, reach), closest), closest, LOOKS)
     looks, shift, settled = _looks(eye, places, directions, distances)
     closest = _from_where_there_are_values(looks, distances)
-    there, near, far = limit(looks), looks[-1], looks[-2]
+    near, far = looks[-1], looks[-2]
+    value = _limit([look.value for look in looks], LEAST_STEP)
+    there = Sides(np.where(np.isfinite(value), value, near.value), _limit([look.slope for look in looks], SETTLED))
     jumps = there.steps(near, far, closest)
     kinks = there.bends(near, far, eye.least_jump_from(closest, there)) & ~jumps
     shift = shift + np.where(kinks, near.crossing(np.maximum(distances[-1], widths)), 0.0)
     unsure = np.flatnonzero(kinks & ~settled)
     if eye.exact and not eye.by_differences and unsure.size:  # the slopes at the very place
         ways = directions[unsure]
-        again = eye.look(places[unsure] + shift[unsure, None] * ways, ways, distances[-1][unsure])
+        again, _ = eye.look(places[unsure] + shift[unsure, None] * ways, ways, distances[-1][unsure])
         close = _alike(again.slope, there.slope[unsure])
-        there = there.replaced(unsure, Sides(there.value[unsure], np.where(close, again.slope, there.slope[unsure])))
+        there.slope[unsure] = np.where(close, again.slope, there.slope[unsure])
         shift[unsure] += np.where(close.all(axis=1), again.crossing(distances[-1][unsure]), 0.0)
     return Judged(kinks, jumps, shift, there)
 
@@ -253,7 +239,7 @@ def _looks(
 
     def seen(aside: np.ndarray, distance: np.ndarray, which: np.ndarray | slice = slice(None)) -> Sides:
         ways = directions[which]
-        return eye.look(places[which] + aside[:, None] * ways, ways, distance[which])
+        return eye.look(places[which] + aside[:, None] * ways, ways, distance[which])[0]
 
     here = np.zeros(len(places))
     if eye.by_differences:
@@ -262,7 +248,7 @@ def _looks(
         return [first, *(seen(shift, distance) for distance in distances[1:])], shift, np.zeros(len(places), bool)
     if not eye.exact:
         return [seen(here, distance) for distance in distances], here, np.zeros(len(places), bool)
-    last, change = eye.look_still(places, directions, distances[-1])
+    last, change = eye.look(places, directions, distances[-1])
     least = np.maximum(np.abs(last.bend), LEAST_JUMP * (1.0 + np.abs(last.slope).max(axis=1)))
     settled = np.asarray((change <= STILL * least[:, None]).all(axis=1))
     looks, others, shift = [last] * LOOKS, np.flatnonzero(~settled), here
@@ -271,7 +257,7 @@ def _looks(
         still = _alike(closer[-1].slope, closer[-2].slope).all(axis=1)
         shift[others] = np.where(still, closer[-1].crossing(distances[-2][others]), 0.0)  # aside: a switch counts as zero near its zero
         closer.append(seen(shift[others], distances[-1], others))
-        looks = [last.replaced(others, other) for other in closer]
+        looks = [last.replaced(others, *other) for other in closer]
     return looks, shift, settled
 
 

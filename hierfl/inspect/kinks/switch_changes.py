@@ -1,11 +1,8 @@
 """Places on a line where a switch changes: where it crosses zero, touches it, or many of a sample's do at once.
 
-Switches (``hierfl.inspect.kinks.switches``) say exactly where a branch changes, and by name.
-
-f on the smooth pieces of a line between places that are known, from y and how it moves there: nothing is solved again.
-
-Where y moves evenly, lines through neighbouring pieces meet at the very place between them, and what is on them is exact up to there. Elsewhere
-a piece is told by its cubic between two points close to each other, and by the line next to a point.
+f is known on the smooth pieces of a line between such places, from y and how it moves there: nothing is solved again. Where y moves evenly, lines
+through neighbouring pieces meet at the very place between them, and what is on them is exact up to there. Elsewhere a piece is told by its cubic
+between two points close to each other, and by the line next to a point.
 """
 
 from __future__ import annotations
@@ -34,6 +31,8 @@ EVEN = 1e-11  # of y and of switches: by what lines of neighbouring pieces that 
 class Motion(NamedTuple):
     """A point of a piece: y there, how it moves, and how far back and ahead it does so; how f and the switches move."""
 
+    t: float
+    signature: np.ndarray
     y: np.ndarray
     rate: np.ndarray
     behind: float
@@ -41,33 +40,14 @@ class Motion(NamedTuple):
     slope: float
     switch_rates: np.ndarray
 
-    def y_at(self, time: float) -> np.ndarray:
-        """y some way from here, along the line."""
-        return self.y + time * self.rate
+    def y_at(self, t: float) -> np.ndarray:
+        """y at a place of the line, if it moves evenly up to there."""
+        return self.y + (t - self.t) * self.rate
 
-    def meets(self, other: Motion, mine: float, others: float) -> bool:
-        """Whether the lines of two points meet, some way from either."""
-        one, two = self.y_at(mine), other.y_at(others)
+    def meets(self, other: Motion, t: float) -> bool:
+        """Whether the lines of two points meet at a place."""
+        one, two = self.y_at(t), other.y_at(t)
         return bool((np.abs(one - two) <= EVEN * (1.0 + np.abs(one).max(initial=0.0))).all())
-
-
-class _Node(NamedTuple):
-    t: float
-    signature: np.ndarray
-    motion: Motion
-
-
-class _Asked(NamedTuple):
-    t: np.ndarray
-    sampled: Sampled
-    moves: Followed
-
-
-class _Place(NamedTuple):
-    """Where one piece ends and the next begins; ``even`` where their lines meet there."""
-
-    t: float
-    even: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,52 +56,36 @@ class Branches:
 
     points: Points
     line: Line
-    width: float
-    nodes: dict[float, _Node] = field(default_factory=dict)
-    places: dict[tuple[float, float], _Place] = field(default_factory=dict)
-    _first: list[_Asked] = field(default_factory=list)  # the slice's own points
-
-    @classmethod
-    def of(cls, points: Points, line: Line) -> Branches | None:
-        """Nothing yet; None where y is not followed."""
-        return cls(points, line, BRACKET * line.radius) if points.follows else None
+    nodes: dict[float, Motion] = field(default_factory=dict)
+    places: dict[tuple[float, float], tuple[float, bool]] = field(default_factory=dict)  # by neighbours, where one piece ends, and whether their lines meet there
+    _first: list[tuple[np.ndarray, Sampled, Followed]] = field(default_factory=list)  # the slice's own points
 
     def look(self, t: np.ndarray) -> tuple[Sampled, np.ndarray, list[Motion | None]]:
         """(f, the switches, how all moves where that is told) at places (k,), which are put down."""
-        known = self._first and np.array_equal(t, self._first[0].t)
+        known = self._first and np.array_equal(t, self._first[0][0])
         sampled, moves = self._first[0][1:] if known else self.points.followed(self.line.at(t), self.line.direction)
         if not self._first:
-            self._first.append(_Asked(t, sampled, moves))
+            self._first.append((t, sampled, moves))
         motions: list[Motion | None] = [None] * len(t)
         for k in np.flatnonzero(~np.isnan(moves.ahead + moves.behind) & (sampled.reason == 0)):
-            reach = float(moves.behind[k]), float(moves.ahead[k])
-            motion = Motion(sampled.answers[k], moves.rates[k], *reach, float(moves.slope[k]), moves.switch_rates[k])
-            if self._is_at_an_end(sampled.signature[k], motion):
+            place, reach = (float(t[k]), sampled.signature[k]), (float(moves.behind[k]), float(moves.ahead[k]))
+            motion = Motion(*place, sampled.answers[k], moves.rates[k], *reach, float(moves.slope[k]), moves.switch_rates[k])
+            size = np.abs(motion.switch_rates)
+            least = max(STILL * float(size.max(initial=0.0)), TOLERANCE / self.line.radius)
+            if (size[sampled.signature[k] == 0] > least).any():  # one that counts as zero leaves it: the signature is of one piece, the motion of another
                 continue
             motions[k] = motion
             if len(self.nodes) * (motion.y.size + len(motion.switch_rates)) <= NODES_LIMIT:
-                self.nodes[float(t[k])] = _Node(float(t[k]), sampled.signature[k], motion)
+                self.nodes[motion.t] = motion
         return sampled, moves.switches, motions
-
-    def _is_at_an_end(self, signature: np.ndarray, motion: Motion) -> bool:
-        """Whether a switch that counts as zero leaves it: the signature is of one piece, and the motion of another."""
-        size = np.abs(motion.switch_rates)
-        least = max(STILL * float(size.max(initial=0.0)), TOLERANCE / self.line.radius)
-        return bool((size[signature == 0] > least).any())
-
-    def slope_at(self, t: float) -> float:
-        """The derivative of f at a place that was looked at; NaN elsewhere."""
-        return self.nodes[t].motion.slope if t in self.nodes else np.nan
-
-    def end(self, left: float, right: float, t: float, even: bool) -> None:
-        """Put down that all that changes between two points does so at t."""
-        self.places[left, right] = _Place(t, even)
 
     def slopes(self, points: np.ndarray, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(f, its derivatives along directions) at points (k, n): from the pieces where they are known, else asked for."""
         away = points - self.line.centre
         times = away @ self.line.direction
-        known = self._known(times) if self._are_on_the_line(away, times, directions) else {}
+        beside, size = away - times[:, None] * self.line.direction, 1.0 + np.abs(self.line.centre).max(initial=0.0)
+        on_the_line = np.abs(beside).max(initial=0.0) <= ON_THE_LINE * size and (directions == self.line.direction).all()
+        known = self._known(times) if on_the_line else {}
         value, slope = np.full(len(points), np.nan), np.full(len(points), np.nan)
         told = np.array(list(known), int)
         if told.size:
@@ -132,46 +96,32 @@ class Branches:
             value[others], slope[others] = self.points.slopes(points[others], directions[others])
         return value, slope
 
-    def _are_on_the_line(self, away: np.ndarray, times: np.ndarray, directions: np.ndarray) -> bool:
-        beside = np.abs(away - times[:, None] * self.line.direction).max(initial=0.0)
-        size = 1.0 + np.abs(self.line.centre).max(initial=0.0)
-        return bool(beside <= ON_THE_LINE * size) and bool((directions == self.line.direction).all())
-
     def _known(self, times: np.ndarray) -> dict[int, tuple[np.ndarray, np.ndarray]]:
         """(y, how it moves) at those places of the line where they are known, by number."""
         nodes = [self.nodes[t] for t in sorted(self.nodes)]
-        after = np.searchsorted([node.t for node in nodes], times)
-        found = {}
-        for k, (t, place) in enumerate(zip(times.tolist(), after.tolist())):
-            if 0 < place < len(nodes):
-                answer = self._between(t, nodes[place - 1], nodes[place])
-                if answer is not None:
-                    found[k] = answer
-        return found
+        after = np.searchsorted([node.t for node in nodes], times).tolist()
+        inside = ((k, t, place) for k, (t, place) in enumerate(zip(times.tolist(), after)) if 0 < place < len(nodes))
+        found = {k: self._between(t, nodes[place - 1], nodes[place]) for k, t, place in inside}
+        return {k: answer for k, answer in found.items() if answer is not None}
 
-    def _between(self, t: float, left: _Node, right: _Node) -> tuple[np.ndarray, np.ndarray] | None:
+    def _between(self, t: float, left: Motion, right: Motion) -> tuple[np.ndarray, np.ndarray] | None:
         """The same between two neighbouring points."""
-        place = self.places.get((left.t, right.t))
-        if place is None and (left.signature == right.signature).all():
-            return self._cubic(t, left, right)
-        if place is None:
-            return None
-        node = left if t < place.t else right
-        if not place.even and abs(t - node.t) > NEXT_TO * self.width:
-            return None
-        return node.motion.y_at(t - node.t), node.motion.rate
+        if (left.t, right.t) not in self.places:
+            return self._cubic(t, left, right) if (left.signature == right.signature).all() else None
+        place, even = self.places[left.t, right.t]
+        node = left if t < place else right
+        return (node.y_at(t), node.rate) if even or abs(t - node.t) <= NEXT_TO * BRACKET * self.line.radius else None
 
-    def _cubic(self, t: float, left: _Node, right: _Node) -> tuple[np.ndarray, np.ndarray] | None:
+    def _cubic(self, t: float, left: Motion, right: Motion) -> tuple[np.ndarray, np.ndarray] | None:
         """By the cubic through both points, where it is close to one of them; by the line of the nearer, where that meets the other."""
-        node, other = (left, right) if t - left.t <= right.t - t else (right, left)
-        one, two = node.motion, other.motion
-        if one.meets(two, other.t - node.t, 0.0):
-            return one.y_at(t - node.t), one.rate
-        if abs(t - node.t) > NEAR * self.line.radius:
+        one, two = (left, right) if t - left.t <= right.t - t else (right, left)
+        if one.meets(two, two.t):
+            return one.y_at(t), one.rate
+        if abs(t - one.t) > NEAR * self.line.radius:
             return None
-        h, s = other.t - node.t, (t - node.t) / (other.t - node.t)
-        far = (two.y - one.y_at(h), h * (two.rate - one.rate))  # what the line of the nearer misses
-        y = one.y_at(t - node.t) + s * s * ((3 - 2 * s) * far[0] + (s - 1) * far[1])
+        h, s = two.t - one.t, (t - one.t) / (two.t - one.t)
+        far = (two.y - one.y_at(two.t), h * (two.rate - one.rate))  # what the line of the nearer misses
+        y = one.y_at(t) + s * s * ((3 - 2 * s) * far[0] + (s - 1) * far[1])
         return y, one.rate + (s * (6 - 6 * s) * far[0] + s * (3 * s - 2) * far[1]) / h
 
 
@@ -276,7 +226,7 @@ class _Cell(NamedTuple):
         if self.left.motion is None or self.right.motion is None or abs(self.gap) > MET * width:
             return None
         t = 0.5 * sum(self.edges(0.0))
-        return t if self.left.motion.meets(self.right.motion, t - self.left.t, t - self.right.t) else None
+        return t if self.left.motion.meets(self.right.motion, t) else None
 
     def cuts(self, width: float, zero: float) -> np.ndarray:
         """Where to look next: between the branches of both ends; just beside the places where their lines say that they end; or half-way.
@@ -317,11 +267,8 @@ class _Cell(NamedTuple):
     def parts(self, inner: list[_End], width: float) -> list[_Cell]:
         """Cut at places inside, and keep the parts over which a switch changes."""
         near = [end for end in (self.before, self.left, *inner, self.right, self.after) if end is not None]
-        cells = [
-            _Cell.of(left, right, near, width, self.misses)
-            for left, right in pairwise([self.left, *inner, self.right])
-            if (left.signature != right.signature).any()
-        ]
+        pairs = (pair for pair in pairwise([self.left, *inner, self.right]) if (pair[0].signature != pair[1].signature).any())
+        cells = [_Cell.of(left, right, near, width, self.misses) for left, right in pairs]
         gap, curved = abs(self.gap), self.curved or len(cells) <= len(inner)
         return [cell._replace(misses=cell.misses + int(abs(cell.gap) > 0.6 * gap), curved=curved) for cell in cells]
 
@@ -366,7 +313,7 @@ class SwitchChanges:
                 width = MET * self._width if even else cell.length
                 closed.append(KinkPlace(place, max(width, blur), changed(cell.left.signature, cell.right.signature, names)))
                 if self.branches is not None:
-                    self.branches.end(cell.left.t, cell.right.t, place, even)
+                    self.branches.places[cell.left.t, cell.right.t] = place, even
             cuts = [cell.cuts(self._width, TOLERANCE) for cell in left_open]
             between = iter(self._ends(np.concatenate(cuts), None, names) if cuts else [])
             open_ = []
@@ -402,7 +349,7 @@ class SwitchChanges:
             if not names.size or len(t) * self.points.switches.entries > VALUES_LIMIT:
                 value = np.full((len(t), 1), np.nan)
             else:
-                value = self.points.switches_of(self.line.at(t), sampled)[:, names]
+                value = self.points.switch_values(self.line.at(t), sampled)[:, names]
         signature, good = sampled.signature[:, names], sampled.reason == 0
         return [_End(*each) for each in zip(t.tolist(), good.tolist(), signature, value, motions)]
 
@@ -411,7 +358,7 @@ class SwitchChanges:
         names = np.flatnonzero(~self.points.switches.sampled)
         if len(t) < 3 or not names.size or len(t) * self.points.switches.entries > VALUES_LIMIT:
             return []
-        value = self._denoised(self.points.switches_of(self.line.at(t), sampled))[:, names]
+        value = self._switch_values(t, sampled)[:, names]
         sign, margin = np.sign(value[1:-1]), np.full((1, len(names)), np.nan)
         before, size, after = sign * value[:-2], sign * value[1:-1], sign * value[2:]
         two_before, two_after = sign * np.vstack([margin, value[:-3]]), sign * np.vstack([value[3:], margin])
@@ -461,9 +408,8 @@ class SwitchChanges:
                 elif row[-1] - row[0] > width:
                     open_.append((row[max(0, least - 1)], row[min(8, least + 1)], entry, sign, scale))
                 elif size[least] <= TOUCH * scale:
-                    touching.append(
-                        KinkPlace(float(row[least]), float(row[-1] - row[0]), frozenset({int(names[entry])}))
-                    )
+                    where = float(row[least]), float(row[-1] - row[0])
+                    touching.append(KinkPlace(*where, frozenset({int(names[entry])})))
             spans = open_
         return touching + self._zeros(crossings[:LIMIT])
 
@@ -471,17 +417,15 @@ class SwitchChanges:
         """Bisect to where single switches change sign, each within (low, high)."""
         if not brackets:
             return []
-        low, high = (np.array([bracket[k] for bracket in brackets]) for k in (0, 1))
-        which, each = np.array([entry for _, _, entry in brackets]), np.arange(len(brackets))
+        low, high, which = map(np.array, zip(*brackets))
+        each = np.arange(len(brackets))
         left = self._switch_values(low)[each, which] > 0
         low, high = bisected(low, high, lambda t: (self._switch_values(t)[each, which] > 0) == left, self._width)
         return [KinkPlace(0.5 * (a + b), b - a, frozenset({int(e)})) for a, b, e in zip(low, high, which)]
 
-    def _switch_values(self, t: np.ndarray) -> np.ndarray:
+    def _switch_values(self, t: np.ndarray, sampled: Sampled | None = None) -> np.ndarray:
         """Evaluate the switches at places (k,), rounding errors around zero taken for zero: (k, switches)."""
-        return self._denoised(self.points.switch_values(self.line.at(t)))
-
-    def _denoised(self, value: np.ndarray) -> np.ndarray:
+        value = self.points.switch_values(self.line.at(t), sampled)
         size = np.abs(value)
         noise = TOLERANCE * (1.0 + size) + ROUNDING * np.max(size, axis=1, keepdims=True, initial=0.0)
         return np.where(size <= noise, 0.0, value)

@@ -23,7 +23,7 @@ from hierfl.analysis.variable_bounds import attribute_constraints
 from hierfl.atoms.table import row_of
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.evaluation_nodes import RULES, SUM
-from hierfl.compiler.data.tables import Data
+from hierfl.compiler.data.tables import Data, Population
 from hierfl.compiler.expressions.law_kinks import crossed_atoms
 from hierfl.compiler.expressions.program import Program
 from hierfl.language.aggregates import Worst
@@ -74,18 +74,15 @@ def owned_constraints(compiled: CompiledProblem) -> Iterator[tuple[Any, str]]:
             yield constraint, ""
             continue
         for index, client in enumerate(federation.clients):
-            yield (
-                instantiate([constraint], client.parameters)[0],
-                f"{expression_text(constraint)} of {client.called(index)}",
-            )
+            (own,) = instantiate([constraint], client.parameters)
+            yield own, f"{expression_text(constraint)} of {client.called(index)}"
 
 
 def atoms_of(compiled: CompiledProblem) -> Iterator[Any]:
     """Every expression within the declared terms and the lower level."""
-    problem, level = compiled.declaration, compiled.declaration.lower_level
-    trees: list[Any] = [*problem.objective.terms]
-    trees += [*level.expressions, *level.constraints, *attribute_constraints(level.variables)] if level else []
-    for tree in trees:
+    level = compiled.declaration.lower_level
+    below = [*level.expressions, *level.constraints, *attribute_constraints(level.variables)] if level else []
+    for tree in (*compiled.declaration.objective.terms, *below):
         yield from nodes_of(tree)
 
 
@@ -153,21 +150,6 @@ class Group:
     program: Program
     rows: np.ndarray | None
 
-    @property
-    def size(self) -> int:
-        """Entries at one holder."""
-        return sum(int(np.prod(switch.expression.shape, dtype=int)) for switch in self.switches)
-
-    @property
-    def averages(self) -> bool:
-        """Whether a switch is a mean over samples."""
-        return any(isinstance(atom, SampleAverage) for switch in self.switches for atom in nodes_of(switch.expression))
-
-    @classmethod
-    def of(cls, side: str, table: int | None, switches: list[Switch], rows: np.ndarray | None) -> Group:
-        """Compile the switches of one side and table together."""
-        return cls(side, table, tuple(switches), Program([switch.expression for switch in switches]), rows)
-
 
 @dataclass(frozen=True, eq=False)
 class Switches:
@@ -196,11 +178,11 @@ class Switches:
             place = side, _table(compiled, side, switch), switch.smoothed
             together.setdefault(place, []).append(switch)
         opaque = {expression_text(atom): None for atom in atoms_of(compiled) if is_opaque(atom)}
-        groups = tuple(
-            Group.of(side, table, switches, _rows(compiled, side, table, smoothed))
-            for (side, table, smoothed), switches in together.items()
-        )
-        return cls(compiled, groups, tuple(opaque))
+        groups = []
+        for (side, table, smoothed), switches in together.items():
+            program = Program([switch.expression for switch in switches])
+            groups.append(Group(side, table, tuple(switches), program, _rows(compiled, side, table, smoothed)))
+        return cls(compiled, tuple(groups), tuple(opaque))
 
     def values(self, x: Array, answers: Array | None, data: Data) -> Array:
         """The value of every switch at x, ``(entries,)``; traceable."""
@@ -221,7 +203,7 @@ class Switches:
     @cached_property
     def entries(self) -> int:
         """Length of a signature."""
-        return sum(self._holders(group) * group.size for group in self.groups)
+        return sum(self._holders(group) * switch.expression.size for group in self.groups for switch in group.switches)
 
     @cached_property
     def slacks(self) -> np.ndarray:
@@ -237,42 +219,37 @@ class Switches:
     def of_answers(self) -> np.ndarray:
         """Which entries are of the lower level and move with y, (entries,)."""
         lower = {variable.id for variable in self.compiled.lower.variables}
-        return self._flags(
-            lambda group, switch: group.side == "lower" and any(v.id in lower for v in switch.expression.variables())
-        )
+
+        def moves(group: Group, switch: Switch) -> bool:
+            return group.side == "lower" and any(v.id in lower for v in switch.expression.variables())
+
+        return self._flags(moves)
 
     @cached_property
     def sampled(self) -> np.ndarray:
         """Which entries belong to nodes that stand for a distribution, (entries,); a sum over its values has its kinks."""
-        return self._flags(lambda group, switch: self._is_sampled(group))
 
-    def _is_sampled(self, group: Group) -> np.ndarray | bool:
-        """Whether each holder is a node of a distribution."""
-        static = self.compiled.static_data
-        side = static.server if group.side == "server" else static.clients
-        roles = None if group.table is None or side is None else side.tables[group.table].roles
-        if roles is None or any(switch.smoothed for switch in group.switches):
-            return False
-        return roles.rule != RULES.index(SUM)
+        def is_node(group: Group, switch: Switch) -> np.ndarray | bool:
+            side = _population(self.compiled, group.side)
+            roles = None if group.table is None or side is None else side.tables[group.table].roles
+            return False if roles is None or switch.smoothed else roles.rule != RULES.index(SUM)
+
+        return self._flags(is_node)
 
     def _flags(self, flag: Callable[[Group, Switch], np.ndarray | bool]) -> np.ndarray:
-        parts = [
-            np.repeat(
-                np.broadcast_to(flag(group, switch), self._holders(group)),
-                int(np.prod(switch.expression.shape, dtype=int)),
-            )
-            for group in self.groups
-            for switch in group.switches
-        ]
-        return np.concatenate([np.zeros(0, bool), *parts])
+        parts = [np.zeros(0, bool)]
+        for group in self.groups:
+            for switch in group.switches:
+                of_holders = np.broadcast_to(flag(group, switch), self._holders(group))
+                parts.append(np.repeat(of_holders, switch.expression.size))
+        return np.concatenate(parts)
 
     def place(self, entry: int) -> Cause:
         """What an entry of a signature belongs to."""
         for group in self.groups:
             holders = self._holders(group)
             for switch in group.switches:
-                shape = tuple(switch.expression.shape)
-                size = int(np.prod(shape, dtype=int))
+                shape, size = tuple(switch.expression.shape), switch.expression.size
                 if entry < size * holders:
                     holder, within = divmod(entry, size)
                     index = tuple(int(i) for i in np.unravel_index(within, shape)) if shape else ()
@@ -294,10 +271,12 @@ class Switches:
             return answers[0] if compiled.scope == "federation" else None if group.side == "server" else answers[index]
 
         if group.table is None:
+            atoms = (atom for switch in group.switches for atom in nodes_of(switch.expression))
+            averages = any(isinstance(atom, SampleAverage) for atom in atoms)
 
             def at(holder: Array) -> tuple[Array, ...]:
                 own = compiled.environment(x, answer(holder), side.party(holder).environment)
-                if not group.averages:
+                if not averages:
                     return group.program(own)
                 return side.party(holder).mean(lambda rows: group.program(own, rows))
 
@@ -305,23 +284,16 @@ class Switches:
         table = side.tables[group.table]
         rows = jnp.asarray(group.rows)
         holder = jnp.searchsorted(table.offsets, rows, side="right") - 1
-        answered = self._answered(group) and answers is not None
+        each_row = compiled.scope == "sample" and group.side != "server" and group.table == compiled.row_table(compiled.static_data.clients)
 
         def one(job: tuple[Array, Array]) -> tuple[Array, ...]:
             row, index = job
-            y = answers[row] if answered and answers is not None else answer(index)
+            y = answers[row] if each_row and answers is not None else answer(index)
             return group.program(compiled.environment(x, y, {**side.party(index).environment, **table.rows(row)}))
 
         found = jax.vmap(one)((rows, holder))
         tails = (switch.tail for switch in group.switches)
         return tuple(value if tail is None else value - _edges(value, tail, holder, table.offsets, table.counts) for value, tail in zip(found, tails))
-
-    def _answered(self, group: Group) -> bool:
-        """Whether each row of the group has a y of its own."""
-        compiled = self.compiled
-        if compiled.scope != "sample" or group.side == "server" or group.table is None:
-            return False
-        return group.table == compiled.row_table(compiled.static_data.clients)
 
     def _holders(self, group: Group) -> int:
         if group.rows is not None:
@@ -331,29 +303,20 @@ class Switches:
         return 1 if group.side == "server" or lower_shared else static.clients.size
 
     def _named(self, group: Group, switch: Switch, index: tuple[int, ...], holder: int) -> Cause:
-        static = self.compiled.static_data
-        if group.table is None or group.rows is None:
-            alone = group.side == "server" or self._holders(group) == 1
-            owner = (
-                "server" if group.side == "server" else "" if alone else self.compiled.declaration.client_called(holder)
-            )
-            return Cause(switch.source, index, owner, None, switch.is_slack)
-        side = static.server if group.side == "server" else static.clients
-        assert side is not None
-        table = side.tables[group.table]
-        at = int(group.rows[holder])
-        owner_index = int(np.searchsorted(np.asarray(table.offsets), at, side="right")) - 1
-        owner = "server" if group.side == "server" else self.compiled.declaration.client_called(owner_index)
+        def called(owner: int) -> str:
+            return "server" if group.side == "server" else self.compiled.declaration.client_called(owner)
+
+        side = _population(self.compiled, group.side)
+        if group.table is None or group.rows is None or side is None:
+            alone = group.side != "server" and self._holders(group) == 1
+            return Cause(switch.source, index, "" if alone else called(holder), None, switch.is_slack)
+        table, at = side.tables[group.table], int(group.rows[holder])
+        owner = int(np.searchsorted(np.asarray(table.offsets), at, side="right")) - 1
         if switch.smoothed:
             jump = float(np.ravel(table.values[table.samples[0]][at])[0])
-            return Cause(
-                switch.source,
-                index,
-                f"{owner}, whose law has a jump of its density at {round(jump, 12):.6g}",
-                None,
-                False,
-            )
-        return Cause(switch.source, index, owner, at - int(table.offsets[owner_index]), switch.is_slack)
+            law = f"{called(owner)}, whose law has a jump of its density at {round(jump, 12):.6g}"
+            return Cause(switch.source, index, law, None, False)
+        return Cause(switch.source, index, called(owner), at - int(table.offsets[owner]), switch.is_slack)
 
 
 def _edges(losses: Array, tail: float, holder: Array, offsets: Array, counts: Array) -> Array:
@@ -363,17 +326,21 @@ def _edges(losses: Array, tail: float, holder: Array, offsets: Array, counts: Ar
     return ordered[(offsets[: len(counts)] + last)[holder]]
 
 
+def _population(compiled: CompiledProblem, side: str) -> Population | None:
+    """Who holds the data of a side."""
+    return compiled.static_data.server if side == "server" else compiled.static_data.clients
+
+
 def _smooth_laws(compiled: CompiledProblem, side: str) -> frozenset[int]:
     """The samples, by id, whose law makes means of kinks smooth."""
-    static = compiled.static_data
-    population = static.server if side == "server" else static.clients
+    population = _population(compiled, side)
     apart = side != "server" and compiled.scope == "sample"  # each node has a y of its own
     return frozenset() if population is None or apart else population.scalar_laws
 
 
 def _rows(compiled: CompiledProblem, side: str, table: int | None, smoothed: bool) -> np.ndarray | None:
     """On which rows of a table switches are evaluated: on all, or where the density of a law that smooths their kinks jumps."""
-    population = compiled.static_data.server if side == "server" else compiled.static_data.clients
+    population = _population(compiled, side)
     if table is None or population is None:
         return None
     rows, roles = np.arange(population.tables[table].size), population.tables[table].roles
@@ -382,7 +349,7 @@ def _rows(compiled: CompiledProblem, side: str, table: int | None, smoothed: boo
 
 def _table(compiled: CompiledProblem, side: str, switch: Switch) -> int | None:
     """The table on whose rows a switch is evaluated; None where it holds no sample."""
-    population = compiled.static_data.server if side == "server" else compiled.static_data.clients
+    population = _population(compiled, side)
     if population is None:
         return None
     leaves = {leaf.id for leaf in [*switch.expression.parameters(), *switch.expression.variables()]}

@@ -35,14 +35,7 @@ HANDLE = 10  # characters that a legend needs beside a name
 BESIDE = 1.05  # of a panel's width: where names begin
 LINE = 1.5  # of a legend, in sizes of its type
 SPACING = 1.25  # of a line of type
-LEADER = {
-    "arrowstyle": "-",
-    "linestyle": ":",
-    "linewidth": 1.0,
-    "shrinkA": 1,
-    "shrinkB": 1,
-    "relpos": (0, 0.5),
-}  # dotted: it is no curve
+LEADER = {"arrowstyle": "-", "linestyle": ":", "linewidth": 1.0, "shrinkA": 1, "shrinkB": 1, "relpos": (0, 0.5)}  # dotted: it is no curve
 SHORT = 0.9  # of a panel's width: a curve that ends before has a dot there, and the line to its name begins at the panel's edge
 WIDEST = 0.4  # of a panel's width: longer names stand below the figure
 
@@ -56,8 +49,9 @@ def name_curves(panels: Sequence[Axes], curves: Sequence[Sequence[Line2D]], name
     figure = cast("Figure", panels[0].figure)
     written = [_beside(panel, own, names) for panel, own in zip(panels, curves)]
     figure.draw_without_rendering()  # a first layout, by which names and panels are measured
+    labels = [label for own in written for label in own]
     if not all(_fit(panel, own) for panel, own in zip(panels, written)):
-        for label in (label for own in written for label in own):
+        for label in labels:
             label.remove()
         across = int(figure.get_figwidth() * 72 / (0.6 * _font_size()))  # characters
         shown = [fill(name, max(12, across - HANDLE)) for name in names]
@@ -67,7 +61,7 @@ def name_curves(panels: Sequence[Axes], curves: Sequence[Sequence[Line2D]], name
         figure.set_figheight(figure.get_figheight() + lines * LINE * _font_size() / 72)  # panels keep their height
         figure.legend(curves[0], shown, loc="outside lower center", ncols=columns)
         return
-    for label in (label for own in written for label in own):
+    for label in labels:
         label.set_in_layout(True)
     for _ in range(2):  # the layout moves with the names, a little
         for panel, own in zip(panels, written):
@@ -144,33 +138,14 @@ def _font_size() -> float:
     return float(mpl.rcParams["font.size"])
 
 
-AXES = {
-    "rounds": "round",
-    "communication": "scalars sent, down and up",
-    "seconds": "seconds",
-    "lower solves": "lower solves",
-}
+AXES = {"rounds": "round", "communication": "scalars sent, down and up", "seconds": "seconds", "lower solves": "lower solves"}
 SCALES = ("linear", "log", "gap")
 _PER_ROUND = {"communication": "scalars", "seconds": "seconds", "lower solves": "lower_solves"}
 
 
 @dataclass(frozen=True)
 class ConvergenceAxes:
-    """The choice of an ``axis`` and a ``scale``.
-
-    Parameters
-    ----------
-    axis
-        ``"rounds"``, ``"communication"`` (scalars sent up to a round), ``"seconds"`` (that rounds took up to it, compilation left out) or
-        ``"lower solves"`` (one y at one point each, as the run counted them).
-    scale
-        ``"linear"``, ``"log"``, or ``"gap"``: the distance of objectives to ``problem.reference()``, on a logarithmic axis.
-
-    Raises
-    ------
-    SettingError
-        Naming what there is instead.
-    """
+    """The choice of an ``axis`` and a ``scale``, as for ``Runs.plot``; raises ``SettingError``, naming what there is instead."""
 
     axis: str = "rounds"
     scale: str = "linear"
@@ -188,18 +163,16 @@ class ConvergenceAxes:
         name = _PER_ROUND[self.axis]
         for result in results:
             if name not in result.history:
-                raise SettingError(f"axis={self.axis!r}: {self._why_missing(name, result)}")
+                instead = "Write axis='rounds', 'communication' or 'seconds'."
+                why = f"this run was saved before its history had {name!r}."
+                if name == "lower_solves" and result.y is None:
+                    why = f"the problem has no lower level to solve. {instead}"
+                elif name == "lower_solves":
+                    solver = result.settings.get("solver_given", "this run")
+                    why = f"{solver} counted none: it moves y along with x, or was saved before solves were counted. {instead}"
+                raise SettingError(f"axis={self.axis!r}: {why}")
         spent = [np.concatenate([[0.0], np.cumsum(result.history[name])])[rounds] for result in results]
         return np.asarray(np.mean(spent, axis=0))
-
-    def _why_missing(self, name: str, result: Result) -> str:
-        instead = "Write axis='rounds', 'communication' or 'seconds'."
-        if name != "lower_solves":
-            return f"this run was saved before its history had {name!r}."
-        if result.y is None:
-            return f"the problem has no lower level to solve. {instead}"
-        solver = result.settings.get("solver_given", "this run")
-        return f"{solver} counted none: it moves y along with x, or was saved before solves were counted. {instead}"
 
     def least(self, results: Sequence[Result]) -> float | None:
         """The value of the reference, of a gap; None for other scales.
@@ -236,20 +209,14 @@ def plot_result(
     """Draw the objective by round (estimates, with their moving mean) and one panel per metric; returns the figure.
 
     Where the run's own y is not the exact one, f with the lower level solved is drawn along the trajectory, and the run's own
-    estimates are thin.
-
-    Raises ``SettingError`` if ``ax`` is no matplotlib axes; for an axis, a scale or a style that there is not, and a
-    gap without a reference.
+    estimates are thin. Errors as for ``Runs.plot``.
     """
     require_axes(ax)
     how = ConvergenceAxes(axis, scale)
     least = how.least([result])
     names = [name for name in result.metrics if name != "round"]
     with house_style(require_style(style)):
-        if ax is None:
-            figure, drawn = panels(1 + len(names), 4.6, 3.4, style)
-        else:
-            figure, drawn, names = cast("Figure", ax.figure), [ax], []
+        figure, drawn = panels(1 + len(names), 4.6, 3.4, style) if ax is None else (cast("Figure", ax.figure), [ax])
         _objective(drawn[0], result, how, least)
         for panel, name in zip(drawn[1:], names):
             panel.plot(how.at([result], result.metrics["round"]), result.metrics[name], marker="o", markersize=3)
@@ -263,26 +230,19 @@ def _objective(panel: Axes, result: Result, how: ConvergenceAxes, least: float |
     at = how.at([result], np.arange(1, len(estimates) + 1))
     window, exact = max(1, len(estimates) // 25), _exact_along(result)
     whose = "the run's own y: " if exact is not None else ""
-    thin: dict[str, Any] = {"linewidth": 0.8, "alpha": 0.35} if window > 1 or exact is not None else {}
-    panel.plot(at, how.scaled(estimates, least), color=COLOURS[0], label=f"{whose}estimate of a round", **thin)
+    look: dict[str, Any] = {"color": COLOURS[0], **({} if exact is None else {"linewidth": 0.8})}
+    thin = {"linewidth": 0.8, "alpha": 0.35} if window > 1 or exact is not None else {}
+    panel.plot(at, how.scaled(estimates, least), label=f"{whose}estimate of a round", **{**look, **thin})
     if window > 1:
-        look: dict[str, Any] = {"linewidth": 0.8} if exact is not None else {}
-        mean = how.scaled(moving_mean(estimates, window), least)
-        panel.plot(at, mean, color=COLOURS[0], label=f"{whose}mean of {window} rounds", **look)
+        panel.plot(at, how.scaled(moving_mean(estimates, window), least), label=f"{whose}mean of {window} rounds", **look)
     if exact is not None:
         rounds, values = exact
-        f = how.scaled(values, least)
-        panel.plot(
-            how.at([result], rounds), f, "-o", color=COLOURS[1], markersize=3, label="f(x), the lower level solved"
-        )
+        look = {"color": COLOURS[1], "markersize": 3, "label": "f(x), the lower level solved"}
+        panel.plot(how.at([result], rounds), how.scaled(values, least), "-o", **look)
     (end,) = how.scaled([result.value], least)
     if np.isfinite(end):
-        said = (
-            f"f(x) at the end: {result.value:.4g}"
-            if least is None
-            else f"f(x) - f of reference() at the end: {end:.2g}"
-        )
-        panel.axhline(end, color=COLOURS[1], linestyle="--", label=said)
+        said = f"at the end: {result.value:.4g}" if least is None else f"- f of reference() at the end: {end:.2g}"
+        panel.axhline(end, color=COLOURS[1], linestyle="--", label=f"f(x) {said}")
     panel.set_title("objective")
     how.finish(panel, "objective", objective=True)
     panel.legend()
@@ -308,34 +268,24 @@ def _exact_along(result: Result) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def plot_runs(
-    groups: Mapping[str, Runs],
-    ax: Axes | None = None,
-    axis: str = "rounds",
-    scale: str = "linear",
-    style: str = "screen",
+    groups: Mapping[str, Runs], ax: Axes | None = None, axis: str = "rounds", scale: str = "linear", style: str = "screen"
 ) -> Figure:
-    """Draw a line with its 95% band for each group of runs; a panel for the objective and one per metric. Returns the figure.
-
-    Raises ``SettingError`` if ``ax`` is no matplotlib axes; for an axis, a scale or a style that there is not, and a
-    gap without a reference.
-    """
+    """Draw a line with its 95% band for each group of runs; a panel for the objective and one per metric. Returns the figure; errors as for ``Runs.plot``."""
     require_axes(ax)
     how = ConvergenceAxes(axis, scale)
     shown = {name: runs for name, runs in groups.items() if runs.finished}
     metrics = {name: None for runs in shown.values() for name in runs.finished[0].metrics if name != "round"}
     with house_style(require_style(style)):
-        if ax is None:
-            figure, drawn = panels(1 + len(metrics), 4.8, 3.6, style)
-        else:
-            figure, drawn = cast("Figure", ax.figure), [ax]
+        figure, drawn = panels(1 + len(metrics), 4.8, 3.6, style) if ax is None else (cast("Figure", ax.figure), [ax])
         curves = []
         for panel, name in zip(drawn, ("objective", *metrics)):
-            bands = [
-                _band(panel, runs, name, label or f"mean of {len(runs.finished)} seeds, 95% band", DASHES[place], how)
-                for place, (label, runs) in enumerate(shown.items())
-            ]
-            curves.append([line for line, _ in bands])
-            window = max((window for _, window in bands), default=1)
+            lines: list[Line2D] = []
+            window = 1
+            for dashes, (label, runs) in zip(DASHES, shown.items()):
+                called = label or f"mean of {len(runs.finished)} seeds, 95% band"
+                line, smoothed = _band(panel, runs, name, called, dashes, how)
+                lines, window = [*lines, line], max(window, smoothed)
+            curves.append(lines)
             panel.set_title(f"{name}, mean of {window} rounds" if window > 1 else name)
             how.finish(panel, name, objective=name == "objective")
         if len(shown) > 1 and ax is None:

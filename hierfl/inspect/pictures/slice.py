@@ -9,9 +9,10 @@ curves broken at jumps, and the words along the axis.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import pairwise
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -20,30 +21,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.lower_level.certificate import TOLERANCE
 from hierfl.errors import SettingError
-from hierfl.house_style import COLOURS, COLUMN, house_figure, house_style, line_style, require_axes, require_style
+from hierfl.house_style import COLOURS, COLUMN, GAPS, house_figure, house_style, line_style, require_axes, require_style
 from hierfl.inspect.argument_checks import require_positive, require_whole
-from hierfl.inspect.implicit.points import Points, Sampled, shown
+from hierfl.inspect.implicit.points import REASONS, Points, Sampled, owner_called
 from hierfl.inspect.implicit.smoothing import radii, smoothed_values
 from hierfl.inspect.kinks.kink import Kinks
 from hierfl.inspect.kinks.kink_search import effort, find_kinks
 from hierfl.inspect.kinks.switch_changes import Branches
 from hierfl.inspect.pictures.convergence import name_curves
-from hierfl.inspect.pictures.stretches import (
-    Gap,
-    Tie,
-    Violated,
-    draw_stretches,
-    gaps_between,
-    ties_between,
-    violated_between,
-)
-from hierfl.inspect.window import Line, centre_of, direction_of, require_window, run_of
+from hierfl.inspect.window import Line, bisected, centre_of, direction_of, path_of, require_window, run_of
 from hierfl.jaxtools.interruption import PATIENCE, CutShort, heeded
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import Card, Shown
-from hierfl.result import Result
+from hierfl.progress import RunProgress
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,7 +42,126 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    from hierfl.compiler.layout import Layout
+
+
+EDGE = 1e-7  # in radii: to within this an edge is found
+
+
+class Gap(NamedTuple):
+    """f has no value for t in [low, high]; ``reason`` says why."""
+
+    low: float
+    high: float
+    reason: str
+
+    def __str__(self) -> str:
+        return f"t in [{self.low:.6g}, {self.high:.6g}]: {self.reason}"
+
+
+class Violated(NamedTuple):
+    """For t in [low, high] y(x) violates the upper ``constraint``, so that x is not feasible."""
+
+    low: float
+    high: float
+    constraint: str
+
+    def __str__(self) -> str:
+        return f"t in [{self.low:.6g}, {self.high:.6g}]: {self.constraint} is violated"
+
+
+class Tie(NamedTuple):
+    """For t in [low, high] an owner's lower level has several solutions that f tells apart.
+
+    Which is ``taken`` depends on the method. Where the declaration has ``selected`` among them, whether it has is not known.
+    """
+
+    low: float
+    high: float
+    owner: str
+    selected: bool
+    taken: str
+
+    def __str__(self) -> str:
+        where = f"t = {self.low:.6g}" if self.high == self.low else f"t in [{self.low:.6g}, {self.high:.6g}]"
+        if self.selected:
+            return f"{where}: whether the lower level of {self.owner} has one solution or several is not known, so that none is chosen"
+        return f"{where}: the lower level of {self.owner} has several solutions, and y is {self.taken}"
+
+
+def gaps_between(points: Points, line: Line, t: np.ndarray, sampled: Sampled) -> tuple[Gap, ...]:
+    """Find the gaps between places ``t`` of a line that have been sampled."""
+    found = _stretches(line, t, sampled.reason, lambda places: points.values(line.at(places)).reason)
+    return tuple(Gap(low, high, REASONS[reason]) for low, high, reason in found)
+
+
+def ties_between(points: Points, line: Line, t: np.ndarray, sampled: Sampled) -> tuple[Tie, ...]:
+    """Find the ties between places ``t`` of a line that have been sampled."""
+    found = _stretches(line, t, sampled.tied, lambda places: points.values(line.at(places)).tied)
+    selected, method = getattr(points.compiled.declaration.lower_level, "selection", None) is not None, points.compiled.exact.method
+    taken = "" if method is None else method.of_several
+    return tuple(Tie(low, high, owner_called(points.compiled, who - 1), selected, taken) for low, high, who in found)
+
+
+def violated_between(points: Points, line: Line, t: np.ndarray, sampled: Sampled) -> tuple[Violated, ...]:
+    """Find where an upper constraint that mentions y does not hold between places ``t`` of a line that have been sampled."""
+
+    def of(place: int, places: np.ndarray) -> np.ndarray:
+        at = line.at(places)
+        return points.violated(at, points.values(at))[:, place]
+
+    found, flags = list[Violated](), points.violated(line.at(t), sampled)
+    for place, one in enumerate(points.compiled.coupled.conditions):
+        stretches = _stretches(line, t, flags[:, place], partial(of, place))
+        found += [Violated(low, high, one.text) for low, high, _ in stretches]
+    return tuple(sorted(found))
+
+
+def _stretches(
+    line: Line, t: np.ndarray, codes: np.ndarray, ask: Callable[[np.ndarray], np.ndarray]
+) -> Iterator[tuple[float, float, int]]:
+    """(low, high, code) of every stretch with one code but 0, whose edges are bisected, all at once."""
+    changes = np.flatnonzero(np.diff(codes) != 0)
+    here, there = (np.repeat([t[changes], t[changes + 1]], 2, axis=1)[k] for k in (0, 1))
+    other = np.arange(len(here)) % 2 == 1  # each edge is looked for from both of its sides
+    inside, outside = np.where(other, there, here), np.where(other, here, there)
+    wanted = np.repeat(codes[changes], 2)
+    wanted[1::2] = codes[changes + 1]
+    inside, _ = bisected(inside, outside, lambda places: ask(places) == wanted, EDGE * line.radius)
+    ends = [t[0], *inside, t[-1]]
+    starts = [0, *(changes + 1), len(codes)]
+    for number, (first, _) in enumerate(pairwise(starts)):
+        if codes[first] != 0:
+            yield float(ends[2 * number]), float(ends[2 * number + 1]), int(codes[first])
+
+
+TIE_SHADE = 0.15
+HATCHES = ("\\\\\\", "|||", "---", "+++")
+
+
+def draw_stretches(panel: Axes, gaps: Sequence[Gap], ties: Sequence[Tie], violated: Sequence[Violated]) -> None:
+    """Draw bands behind f: grey where it has no value, shaded where it is that of one of several lower solutions, hatched where x is not feasible.
+
+    Each reason, and each constraint, has a look of its own and a name in the legend; ties at single places are lines.
+    """
+    reasons, texts = list(dict.fromkeys(gap.reason for gap in gaps)), list(dict.fromkeys(one.constraint for one in violated))
+    bands: list[tuple[float, float, str, dict[str, Any]]] = []
+    for gap in gaps:
+        grey, hatch = GAPS[reasons.index(gap.reason) % len(GAPS)]
+        bands.append((gap.low, gap.high, f"no value: {gap.reason}", {"facecolor": grey, "hatch": hatch, "edgecolor": "white"}))
+    bands += [(tie.low, tie.high, "several lower solutions", {"color": COLOURS[6], "alpha": TIE_SHADE}) for tie in ties]
+    for one in violated:
+        number = texts.index(one.constraint)
+        hatch, colour = HATCHES[number % len(HATCHES)], COLOURS[(3 + number) % len(COLOURS)]
+        hatched = {"facecolor": "none", "hatch": hatch, "edgecolor": colour, "alpha": 0.4}
+        bands.append((one.low, one.high, f"violated: {one.constraint}", hatched))
+    named: set[str] = set()
+    for low, high, name, look in bands:
+        label: dict[str, Any] = {} if name in named else {"label": name}
+        named.add(name)
+        if high > low:
+            panel.axvspan(low, high, linewidth=0, zorder=0, **look, **label)
+        else:
+            panel.axvline(low, zorder=0, **{**look, "alpha": 2 * TIE_SHADE}, **label)
 
 
 class Smoothed(NamedTuple):
@@ -83,8 +193,8 @@ class Slice(Shown):
         owners of a y.
     progress
         Whether a search for kinks shows a progress bar if it takes long.
-    time_limit
-        Seconds that a search for kinks may take.
+    time_limit, without_kinks
+        Seconds that a search for kinks may take; why there is to be none, empty where it is made.
     centre, direction, chosen
         The line: x at t = 0 and a unit vector, flat, and how the direction was chosen.
     smoothed
@@ -110,6 +220,7 @@ class Slice(Shown):
     branches: Branches | None
     progress: bool = False
     time_limit: float | None = None
+    without_kinks: str = ""
 
     @property
     def value(self) -> np.ndarray:
@@ -131,10 +242,14 @@ class Slice(Shown):
     def residual(self) -> np.ndarray:
         return self.sampled.residual
 
+    @property
+    def _points(self) -> Points:
+        return Points(self.compiled, self.tolerance)
+
     @cached_property
     @double_precision
     def error_bound(self) -> np.ndarray:
-        return Points(self.compiled, self.tolerance).error_bounds(self.line.at(self.t), self.sampled)
+        return self._points.error_bounds(self.line.at(self.t), self.sampled)
 
     @property
     def centre(self) -> np.ndarray:
@@ -151,9 +266,11 @@ class Slice(Shown):
 
         None are told where the search is cut short, by the slice's ``time_limit`` or by Ctrl-C; ``str`` says so.
         """
+        if self.without_kinks:
+            return Kinks.none(self.without_kinks)
         until = math.inf if self.time_limit is None else perf_counter() + self.time_limit
-        with shown(effort(self.t, self.sampled), "kinks", self.progress) as bar, heeded(until, PATIENCE) as wish:
-            points = Points(self.compiled, self.tolerance, bar)
+        with RunProgress(effort(self.t, self.sampled), "kinks", self.progress, "points") as bar, heeded(until, PATIENCE) as wish:
+            points = replace(self._points, progress=bar)
             branches = None if self.branches is None else replace(self.branches, points=points)
             try:
                 return find_kinks(points, self.line, self.t, self.sampled, branches)
@@ -164,19 +281,19 @@ class Slice(Shown):
     @double_precision
     def gaps(self) -> tuple[Gap, ...]:
         """Where f has no value, to 1e-7 radii, and why."""
-        return gaps_between(Points(self.compiled, self.tolerance), self.line, self.t, self.sampled)
+        return gaps_between(self._points, self.line, self.t, self.sampled)
 
     @cached_property
     @double_precision
     def ties(self) -> tuple[Tie, ...]:
         """Where the lower level has several solutions that f tells apart, to 1e-7 radii, and of which owner of a y."""
-        return ties_between(Points(self.compiled, self.tolerance), self.line, self.t, self.sampled)
+        return ties_between(self._points, self.line, self.t, self.sampled)
 
     @cached_property
     @double_precision
     def violated(self) -> tuple[Violated, ...]:
         """Where y(x) violates an upper constraint that mentions y, to 1e-7 radii, and which."""
-        return violated_between(Points(self.compiled, self.tolerance), self.line, self.t, self.sampled)
+        return violated_between(self._points, self.line, self.t, self.sampled)
 
     @double_precision
     def response(self, variable: cp.Variable | None = None) -> np.ndarray:
@@ -209,7 +326,7 @@ class Slice(Shown):
         count = len(self.t)
         if isinstance(place, bool) or not isinstance(place, (int, np.integer)) or not -count <= place < count:
             raise SettingError(f"place={place!r}: an index of the slice's {count} points, 0 to {count - 1}.")
-        switches, signature = Points(self.compiled).switches, self.sampled.signature[place]
+        switches, signature = self._points.switches, self.sampled.signature[place]
         if not signature.size or self.sampled.reason[place] != 0:
             return ()
         return tuple(str(switches.place(int(e))) for e in np.flatnonzero((signature == 0) & switches.slacks))
@@ -238,20 +355,18 @@ class Slice(Shown):
         import matplotlib.pyplot as plt
 
         require_axes(ax)
-        look = line_style(line)
-        below = None
+        look, below = line_style(line), None
         with_response = _shows_response(self, response, ax is not None)
         with house_style(require_style(style)):
-            if with_response:
-                tall = (COLUMN, 3.2) if style == "paper" else (6.4, 5.4)
-                figure, (panel, below) = plt.subplots(
-                    2, 1, sharex=True, figsize=tall, height_ratios=(3, 2), FigureClass=house_figure()
-                )
-            elif ax is None:
-                flat = (COLUMN, 2.2) if style == "paper" else (6.4, 4.0)
-                figure, panel = plt.subplots(figsize=flat, FigureClass=house_figure())
-            else:
+            if ax is not None:
                 figure, panel = ax.figure, ax
+            elif with_response:
+                size = (COLUMN, 3.2) if style == "paper" else (6.4, 5.4)
+                layout: dict[str, Any] = {"sharex": True, "height_ratios": (3, 2), "figsize": size}
+                figure, (panel, below) = plt.subplots(2, 1, FigureClass=house_figure(), **layout)
+            else:
+                size = (COLUMN, 2.2) if style == "paper" else (6.4, 4.0)
+                figure, panel = plt.subplots(figsize=size, FigureClass=house_figure())
             drawn = curve(self)
             panel.plot(drawn.t, drawn.value, **{"color": COLOURS[0], "label": "f", **look})
             for place, smooth in enumerate(self.smoothed):
@@ -288,24 +403,21 @@ class Slice(Shown):
         """The points of the line as a table: ``t``, every scalar of x by its name, ``f``, and ``f^eta`` for each eta. NaN where f has no value. Needs pandas."""
         import pandas as pd
 
-        x = self.line.at(self.t)
-        names = entries(self.compiled.upper)
-        smoothed = {f"f^{s.eta:g}": s.value for s in self.smoothed}
-        return pd.DataFrame({"t": self.t, **{name: x[:, place] for place, name in enumerate(names)}, "f": self.value, **smoothed})
+        x = dict(zip(self.compiled.upper.entries, self.line.at(self.t).T))
+        return pd.DataFrame({"t": self.t, **x, "f": self.value, **{f"f^{s.eta:g}": s.value for s in self.smoothed}})
 
     def _card(self) -> Card:
-        lines = str(self).splitlines()
-        kinks = [*map(str, (*self.kinks, *self.kinks.jumps)[:KINKS_SHOWN])] if (self.sampled.reason == 0).any() else []
-        more = len(self.kinks) + len(self.kinks.jumps) - len(kinks) if kinks else 0
-        rows = [
-            *([("f", lines[1])] if (self.sampled.reason == 0).any() else []),
-            *(("no value", f"for {gap}") for gap in self.gaps[:2]),
-            *(("not feasible", f"for {one}") for one in self.violated[:2]),
-            *(("several y", str(tie)) for tie in self.ties[:2]),
-            *(("kink" if " slope " in line else "jump", line) for line in kinks),
-            *([("", f"and {more} more kinks and jumps")] if more else []),
-            *([] if kinks else [("kinks", self.kinks.unknown or str(self.kinks.sampled or "none"))]),
-        ]
+        lines, all_kinks = str(self).splitlines(), [("kink", str(one)) for one in self.kinks]
+        all_kinks += [("jump", str(one)) for one in self.kinks.jumps]
+        rows = [("f", lines[1])] if (self.sampled.reason == 0).any() else []
+        rows += [("no value", f"for {gap}") for gap in self.gaps[:2]]
+        rows += [("not feasible", f"for {one}") for one in self.violated[:2]]
+        rows += [("several y", str(tie)) for tie in self.ties[:2]]
+        rows += all_kinks[:KINKS_SHOWN]
+        if len(all_kinks) > KINKS_SHOWN:
+            rows.append(("", f"and {len(all_kinks) - KINKS_SHOWN} more kinks and jumps"))
+        if not all_kinks:
+            rows.append(("kinks", self.kinks.unknown or str(self.kinks.sampled or "none")))
         return Card(lines[0], rows, [("all kinks", str(self))])
 
 
@@ -313,16 +425,15 @@ class Slice(Shown):
 def slice_of(
     compiled: CompiledProblem,
     center: Any,
-    direction: Any = None,
-    radius: float = 1.0,
-    points: int = 401,
-    smoothing: float | Sequence[float] | None = None,
-    *,
-    samples: int = 256,
-    seed: int = 0,
-    tolerance: float = TOLERANCE,
-    progress: bool = True,
-    time_limit: float | None = None,
+    direction: Any,
+    radius: float,
+    points: int,
+    smoothing: float | Sequence[float] | None,
+    samples: int,
+    seed: int,
+    tolerance: float,
+    progress: bool,
+    time_limit: float | None,
 ) -> Slice:
     """Sample f along a line; arguments and errors as for ``ImplicitFunction.slice``."""
     require_whole("seed", seed, 0)
@@ -335,24 +446,19 @@ def slice_of(
     start = centre_of(compiled, center)
     chosen, along = direction_of(compiled, direction, run, seed, start, float(radius))
     line = Line(start, along, float(radius))
-    t = float(radius) * ((np.arange(points) * 2 - (points - 1)) / (points - 1))  # linspace may miss 0 by a rounding
-    with shown(points + points * samples * len(etas), "slice", progress) as bar:
+    t = line.radius * ((np.arange(points) * 2 - (points - 1)) / (points - 1))  # linspace may miss 0 by a rounding
+    with RunProgress(points + points * samples * len(etas), "slice", progress, "points") as bar:
         evaluate = Points(compiled, tolerance, bar)
-        branches = Branches.of(evaluate, line)
+        branches = Branches(evaluate, line) if evaluate.follows else None
         sampled = evaluate.values(line.at(t)) if branches is None else branches.look(t)[0]
         inside = np.where(sampled.reason == 1, np.nan, 1.0)
         means = [smoothed_values(evaluate, line.at(t), eta, samples, seed) for eta in etas]
         smoothed = tuple(Smoothed(eta, inside * mean, half) for eta, (mean, half) in zip(etas, means))
-    return Slice(compiled, line, chosen, t, sampled, smoothed, _iterates_along(line, run), tolerance, branches, progress, time_limit)
-
-
-def _iterates_along(line: Line, run: Result | None) -> np.ndarray:
-    """(t, distance from the line, round) of a run's iterates, (k, 3)."""
-    if run is None or not len(run.trajectory.get("x", ())):
-        return np.zeros((0, 3))
-    moved = run.trajectory["x"] - line.centre
-    t = moved @ line.direction
-    return np.stack([t, np.linalg.norm(moved - t[:, None] * line.direction, axis=1), run.trajectory["round"]], axis=1)
+    moved = path_of(run, compiled) - start
+    at = moved @ along
+    rounds = at if run is None or not len(at) else run.trajectory["round"]
+    iterates = np.stack([at, np.linalg.norm(moved - at[:, None] * along, axis=1), rounds], axis=1)
+    return Slice(compiled, line, chosen, t, sampled, smoothed, iterates, tolerance, branches, progress, time_limit)
 
 
 SAME_PLACE = 1e-6  # in radii: a point so near to a jump is on it
@@ -383,16 +489,9 @@ def curve(shown: Slice) -> BrokenCurve:
 
 def broken(shown: Slice, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(t, values) of a term (k,) along the slice, broken by NaN at each jump of f."""
-    place = np.searchsorted(shown.t, [jump.t for jump in shown.kinks.jumps])
-    at = np.insert(shown.t, place, [jump.t for jump in shown.kinks.jumps])
-    return at, np.insert(values, place, np.nan)
-
-
-def entries(layout: Layout) -> Iterable[str]:
-    """``x[0, 1]`` for every scalar of the flat vector, in order; a scalar variable has its bare name."""
-    for variable in layout.variables:
-        for index in np.ndindex(variable.shape):
-            yield f"{variable.name()}[{', '.join(map(str, index))}]" if index else variable.name()
+    jumps = [jump.t for jump in shown.kinks.jumps]
+    place = np.searchsorted(shown.t, jumps)
+    return np.insert(shown.t, place, jumps), np.insert(values, place, np.nan)
 
 
 def _line_title(shown: Slice) -> str:
@@ -400,7 +499,7 @@ def _line_title(shown: Slice) -> str:
     layout = shown.compiled.upper
     (moving,) = np.nonzero(np.abs(shown.line.direction) > ON_THE_LINE)
     if len(moving) == 1:
-        return f"f along {list(entries(layout))[moving[0]]}"
+        return f"f along {layout.entries[moving[0]]}"
     if layout.size <= SHOWN_ENTRIES:
         return f"f along ({', '.join(f'{entry:.3g}' for entry in shown.line.direction)})"
     return f"f along {shown.chosen}"
@@ -414,7 +513,7 @@ def line_label(shown: Slice) -> str:
         names = ", ".join(variable.name() for variable in layout.variables)
         return f"t   ({names} = centre + t · direction)"
     (place,) = moving
-    name, start = list(entries(layout))[place], float(f"{shown.line.centre[place]:.4g}")
+    name, start = layout.entries[place], float(f"{shown.line.centre[place]:.4g}")
     sign = "+" if shown.line.direction[place] > 0 else "−"
     moved = f"{start:g} {sign} t" if start else "t" if sign == "+" else "−t"
     return f"t   ({name} = {moved}{', the rest fixed' if layout.size > 1 else ''})"
@@ -435,9 +534,7 @@ def _shows_response(shown: Slice, asked: bool | None, own_axes: bool) -> bool:
     if asked and not scalars:
         raise SettingError("response=True: this slice holds no y(x): no lower level, or over 100,000 scalars.")
     if asked and own_axes:
-        raise SettingError(
-            "response=True draws a panel of its own: leave out ax=, or draw slice.response() on axes of yours."
-        )
+        raise SettingError("response=True draws a panel of its own: leave out ax=, or draw slice.response() on axes of yours.")
     return not own_axes and 0 < scalars <= FEW if asked is None else asked
 
 
@@ -446,21 +543,19 @@ def _draw_response(panel: Axes, shown: Slice) -> dict[str, Line2D]:
     import matplotlib as mpl
 
     owners, size = shown.answers.shape[1:]
-    names, declaration = list(entries(shown.compiled.lower)), shown.compiled.declaration
+    names, declaration = shown.compiled.lower.entries, shown.compiled.declaration
     called = [str(owner) for owner in range(owners)]
     if shown.compiled.scope == "client" and declaration.federation is not None:
         called = [client.name or number for client, number in zip(declaration.federation.clients, called, strict=True)]
     curves: dict[str, Line2D] = {}
-    for owner in range(owners):
-        for place in range(size):
-            t, values = broken(shown, shown.answers[:, owner, place])
-            alone = size == 1
-            colour = READABLE[(owner if alone else place) % len(READABLE)]
-            look: dict[str, Any] = {"color": colour, "linestyle": "-" if alone else LINES[owner % len(LINES)]}
-            label = names[place] if owners == 1 else f"{names[place]}, {called[owner]}"
-            (line,) = panel.plot(t, values, label=label, linewidth=0.9 * mpl.rcParams["lines.linewidth"], **look)
-            if np.isfinite(values).any():
-                curves[label] = line
+    for owner, place in np.ndindex(owners, size):
+        t, values = broken(shown, shown.answers[:, owner, place])
+        colour = READABLE[(owner if size == 1 else place) % len(READABLE)]
+        style = "-" if size == 1 else LINES[owner % len(LINES)]
+        label = names[place] if owners == 1 else f"{names[place]}, {called[owner]}"
+        (line,) = panel.plot(t, values, style, label=label, color=colour, linewidth=0.9 * mpl.rcParams["lines.linewidth"])
+        if np.isfinite(values).any():
+            curves[label] = line
     panel.set_ylabel("y(x)")
     panel.margins(y=0.08)
     return curves
@@ -481,10 +576,12 @@ def _draw_kinks(panel: Axes, shown: Slice) -> None:
     apart = np.diff([kink.t for kink in shown.kinks])
     scale = mpl.rcParams["lines.markersize"] / SCREEN_MARKER
     reach = min(TANGENT * shown.line.radius, max(2 * float(np.min(apart, initial=np.inf)), 0.02 * shown.line.radius))
-    for number, kink in enumerate(kinks):
-        label: dict[str, Any] = {"label": _kink_label(shown)} if number == 0 else {}
+    count = len(shown.kinks)
+    name: str | None = f"{count} kink{'s' if count != 1 else ''}{f', the {KINKS_DRAWN} sharpest' if count > KINKS_DRAWN else ''}"
+    for kink in kinks:
         size = scale * (DOT if kink.sharpness >= FAINT * kinks[0].sharpness else FAINT_DOT)
-        panel.plot(kink.t, kink.value, "o", color=COLOURS[1], markersize=size, zorder=4, **label)
+        panel.plot(kink.t, kink.value, "o", color=COLOURS[1], markersize=size, zorder=4, label=name)
+        name = None  # in the legend once
         for slope, far in ((kink.left_slope, reach), (kink.right_slope, -reach)):
             if np.isinf(slope):
                 continue  # the curve itself is upright there
@@ -492,11 +589,5 @@ def _draw_kinks(panel: Axes, shown: Slice) -> None:
             at = np.array([kink.t, kink.t + far])
             panel.plot(at, kink.value + slope * (at - kink.t), color=COLOURS[1], linewidth=1.0, linestyle=":", zorder=3)
     for number, jump in enumerate(shown.kinks.jumps):
-        named: dict[str, Any] = {"label": "jump"} if number == 0 else {}
-        panel.plot([jump.t, jump.t], [jump.left, jump.right], color=COLOURS[6], linestyle=":", **named)
-
-
-def _kink_label(shown: Slice) -> str:
-    count = len(shown.kinks)
-    more = f", the {KINKS_DRAWN} sharpest" if count > KINKS_DRAWN else ""
-    return f"{count} kink{'s' if count != 1 else ''}{more}"
+        look: dict[str, Any] = {"color": COLOURS[6], "linestyle": ":", "label": None if number else "jump"}
+        panel.plot([jump.t, jump.t], [jump.left, jump.right], **look)

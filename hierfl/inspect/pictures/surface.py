@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.spatial import cKDTree
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.lower_level.certificate import TOLERANCE
 from hierfl.errors import SettingError
 from hierfl.house_style import COLOURS, COLUMN, house_figure, house_style, require_axes, require_known, require_style
+from hierfl.inspect import window
 from hierfl.inspect.argument_checks import require_positive, require_whole
-from hierfl.inspect.implicit.points import REASONS, Points, Sampled, shown
+from hierfl.inspect.implicit.points import REASONS, Points, Sampled
 from hierfl.inspect.kinks.kink import EACH_PLACE, MERGE
 from hierfl.inspect.kinks.one_sided import OneSided, judge
 from hierfl.inspect.kinks.switches import TOLERANCE as ZERO
 from hierfl.inspect.kinks.switches import Switches
-from hierfl.inspect.window import Plane, centre_of, grid_of, require_window, run_of, unit_vector
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import Card, Shown
+from hierfl.progress import RunProgress
 from hierfl.result import Result
 
 if TYPE_CHECKING:
@@ -33,79 +34,54 @@ if TYPE_CHECKING:
 CLOSE_ON_EDGE = 1e-9  # in radii: to within this a change on an edge is found
 
 
-class GridEdges(NamedTuple):
-    """Edges of a grid: both ends' coordinates (k, 2), and the signs there of the switches ``names``, (k, switches)."""
+def _changing_edges(switches: Switches, s: np.ndarray, sampled: Sampled) -> tuple[np.ndarray, ...]:
+    """Edges of the grid (s, s), where f has been sampled, along which a switch changes, a distribution's sample left out.
 
-    low: np.ndarray
-    high: np.ndarray
-    before: np.ndarray
-    after: np.ndarray
-    names: np.ndarray
+    They are both ends' coordinates (k, 2), the signs there of some switches, (k, switches) each, and which switches these are.
+    """
+    count = len(s)
+    names = np.flatnonzero(~switches.sampled)[: sampled.signature.shape[1]]
+    names = names[(sampled.signature[:, names] != sampled.signature[0, names]).any(axis=0)]
+    signature = sampled.signature[:, names].reshape(count, count, -1)
+    good = (sampled.reason == 0).reshape(count, count)
+    ends = []
+    for axis, step in enumerate(np.eye(2, dtype=int)):
+        changes = (np.diff(signature, axis=axis) != 0).any(axis=2)
+        both = np.logical_and(*(np.take(good, np.arange(count - 1) + k, axis) for k in (0, 1)))
+        here = np.argwhere(changes & both)
+        there = here + step
+        ends.append((s[here], s[there], signature[tuple(here.T)], signature[tuple(there.T)]))
+    return *(np.concatenate(parts) for parts in zip(*ends)), names
 
-    @classmethod
-    def of(cls, switches: Switches, s: np.ndarray, sampled: Sampled) -> GridEdges:
-        """The edges along which a switch changes, of the grid (s, s) where f has been sampled; a distribution's sample left out."""
-        count = len(s)
-        names = np.flatnonzero(~switches.sampled)[: sampled.signature.shape[1]]
-        signature = sampled.signature[:, names]
-        names = names[(signature != signature[0]).any(axis=0)]
-        signature = sampled.signature[:, names].reshape(count, count, -1)
-        good = (sampled.reason == 0).reshape(count, count)
-        ends = []
-        for axis in (0, 1):
-            a = (slice(None, -1), slice(None)) if axis == 0 else (slice(None), slice(None, -1))
-            b = (slice(1, None), slice(None)) if axis == 0 else (slice(None), slice(1, None))
-            here = np.argwhere((signature[a] != signature[b]).any(axis=2) & good[a] & good[b])
-            there = np.add(here, (1 - axis, axis))
-            ends.append((s[here], s[there], signature[tuple(here.T)], signature[tuple(there.T)]))
-        low, high, before, after = (np.concatenate(parts) for parts in zip(*ends))
-        return cls(low, high, before, after, names)
 
-    @property
-    def length(self) -> float:
-        """The length of an edge, the same for all."""
-        return float(np.linalg.norm(self.high[0] - self.low[0]))
-
-    def halvings(self, plane: Plane) -> int:
-        """How often an edge is halved to find a change on it."""
-        return int(np.ceil(np.log2(self.length / (CLOSE_ON_EDGE * plane.radius))))
-
-    def effort(self, plane: Plane) -> int:
-        """Estimate how many points a search for kinks along the edges looks at, for a progress bar."""
-        return len(self.low) * (self.halvings(plane) + EACH_PLACE)
-
-    def crossings(self, points: Points, plane: Plane) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Find (places (k, 2), unit vectors along their edges (k, 2), how far the next place or end is (k,)).
-
-        All changes on an edge are bisected, each half for itself.
-        """
-        length = self.length
-        unit = (self.high - self.low) / length
-        edge, left, right = np.arange(len(unit)), self.before, self.after
-        start, width = np.zeros(len(unit)), length
-        for _ in range(self.halvings(plane)):
+def kinks_on_grid(points: Points, plane: window.Plane, s: np.ndarray, sampled: Sampled, progress: bool) -> np.ndarray:
+    """Find the places (k, 2) at which f has a kink or a jump along an edge of the grid (s, s) on which it has been sampled."""
+    low, high, left, right, names = _changing_edges(points.switches, s, sampled)
+    if not len(low):
+        return np.zeros((0, 2))
+    length = float(np.linalg.norm(high[0] - low[0]))  # the same for all
+    unit, edge, start, width = (high - low) / length, np.arange(len(low)), np.zeros(len(low)), length
+    halvings = int(np.ceil(np.log2(length / (CLOSE_ON_EDGE * plane.radius))))
+    with RunProgress(len(low) * (halvings + EACH_PLACE), "kinks", progress, "points") as bar:
+        points = replace(points, progress=bar)
+        for _ in range(halvings):  # all changes on an edge are bisected, each half for itself
             width *= 0.5
-            middle = points.values(plane.at(self.low[edge] + (start + width)[:, None] * unit[edge]))
-            here = middle.signature[:, self.names]
+            here = points.values(plane.at(low[edge] + (start + width)[:, None] * unit[edge])).signature[:, names]
             first, second = (left != here).any(axis=1), (here != right).any(axis=1)
             edge = np.concatenate([edge[first], edge[second]])
             start = np.concatenate([start[first], start[second] + width])
             left, right = np.concatenate([left[first], here[second]]), np.concatenate([here[first], right[second]])
         order = np.lexsort((start, edge))
-        edge, at = edge[order], start[order] + 0.5 * width
-        apart = np.where(np.diff(edge) == 0, np.diff(at), np.inf)
+        edge, along = edge[order], start[order] + 0.5 * width
+        apart = np.where(np.diff(edge) == 0, np.diff(along), np.inf)
         apart = np.where(apart > MERGE * plane.radius, apart, np.inf)  # both ends of one switch's zero
-        beside = np.minimum(np.append(np.inf, apart), np.append(apart, np.inf))
-        return self.low[edge] + at[:, None] * unit[edge], unit[edge], np.minimum(beside, length)
-
-
-def kinks_along(edges: GridEdges, points: Points, plane: Plane, s: np.ndarray, sampled: Sampled) -> np.ndarray:
-    """Find the places (k, 2) of the edges, at least one, along which f has a kink or a jump, of the grid (s, s) on which f has been sampled."""
-    at, along, apart = edges.crossings(points, plane)
-    width, directions = np.full(len(at), CLOSE_ON_EDGE * plane.radius), along @ plane.directions
-    eye = OneSided.of(points, sampled, grid_of(plane, s), directions[0], plane.radius)
-    seen = judge(eye, plane.at(at), directions, plane.radius, width, 0.1 * apart)
-    kinks = (at + seen.shift[:, None] * along)[seen.kinks | seen.jumps]
+        beside = np.minimum(np.minimum(np.append(np.inf, apart), np.append(apart, np.inf)), length)
+        at, way = low[edge] + along[:, None] * unit[edge], unit[edge]
+        directions = way @ plane.directions
+        eye = OneSided.of(points, sampled, window.grid_of(plane, s), directions[0], plane.radius)
+        widths = np.full(len(at), CLOSE_ON_EDGE * plane.radius)
+        seen = judge(eye, plane.at(at), directions, plane.radius, widths, 0.1 * beside)
+    kinks = (at + seen.shift[:, None] * way)[seen.kinks | seen.jumps]
     zero = max(MERGE, 4 * ZERO) * plane.radius
     twice = cKDTree(kinks).query_pairs(zero, output_type="ndarray") if len(kinks) else np.zeros((0, 2), int)
     return np.delete(kinks, twice[:, 1], axis=0)
@@ -136,7 +112,7 @@ class Surface(Shown):
     """
 
     compiled: CompiledProblem
-    plane: Plane
+    plane: window.Plane
     chosen: str
     s: np.ndarray
     sampled: Sampled
@@ -162,11 +138,7 @@ class Surface(Shown):
         Every change of a switch along an edge is looked at as on a slice. What changes twice between the ends of an edge, comes
         to zero without changing its sign, or has no switch (a ``Function``'s inside) is not seen; nor is a kink across the edge.
         """
-        edges = GridEdges.of(self._points.switches, self.s, self.sampled)
-        if not len(edges.low):
-            return np.zeros((0, 2))
-        with shown(edges.effort(self.plane), "kinks", self.progress) as bar:
-            return kinks_along(edges, Points(self.compiled, self.tolerance, bar), self.plane, self.s, self.sampled)
+        return kinks_on_grid(self._points, self.plane, self.s, self.sampled, self.progress)
 
     @property
     def _points(self) -> Points:
@@ -212,9 +184,10 @@ class Surface(Shown):
                 figure, panel = plt.subplots(figsize=size, FigureClass=house_figure(), **projection)
             else:
                 figure, panel = ax.figure, ax
-            first, second = axis_names(self)
-            panel.set(xlabel=first, ylabel=second, title="implicit function")
-            (_contours if kind == "contour" else _in_space)(figure, panel, self, look)
+            (first, second), shift = _frame(self)
+            across, up = self.s + shift[:, None]
+            (_contours if kind == "contour" else _in_space)(figure, panel, self, look, shift)
+            panel.set(xlabel=first, ylabel=second, title="implicit function", xlim=(across[0], across[-1]), ylim=(up[0], up[-1]))
         return figure
 
     def __str__(self) -> str:
@@ -241,32 +214,21 @@ PARALLEL = 1e-12  # the sine of the angle between two directions
 
 @double_precision
 def surface_of(
-    compiled: CompiledProblem,
-    center: Any,
-    directions: Any = None,
-    radius: float = 1.0,
-    points: int = 101,
-    *,
-    seed: int = 0,
-    tolerance: float = TOLERANCE,
-    progress: bool = True,
+    compiled: CompiledProblem, center: Any, directions: Any, radius: float, points: int, seed: int, tolerance: float, progress: bool
 ) -> Surface:
     """Sample f over a plane; arguments and errors as for ``ImplicitFunction.surface``."""
     require_whole("seed", seed, 0)
     require_positive("tolerance", tolerance)
-    run = run_of(compiled, center)
-    require_window(radius, points)
+    run = window.run_of(compiled, center)
+    window.require_window(radius, points)
     if compiled.upper.size < 2:
         raise SettingError("a surface needs an x of at least two scalars; this one has one: use implicit.slice.")
-    start = centre_of(compiled, center)
+    start = window.centre_of(compiled, center)
     chosen, along = _directions(compiled, directions, run, seed)
-    plane, s = Plane(start, along, float(radius)), np.linspace(-radius, radius, points)
-    with shown(points**2, "surface", progress) as bar:
-        sampled = Points(compiled, tolerance, bar).values(grid_of(plane, s))
-    path = np.zeros((0, 2))
-    if run is not None and len(run.trajectory.get("x", ())):
-        path = (run.trajectory["x"] - start) @ along.T
-    return Surface(compiled, plane, chosen, s, sampled, path, tolerance, progress)
+    plane, s = window.Plane(start, along, float(radius)), np.linspace(-radius, radius, points)
+    with RunProgress(points**2, "surface", progress, "points") as bar:
+        sampled = Points(compiled, tolerance, bar).values(window.grid_of(plane, s))
+    return Surface(compiled, plane, chosen, s, sampled, (window.path_of(run, compiled) - start) @ along.T, tolerance, progress)
 
 
 def _directions(compiled: CompiledProblem, directions: Any, run: Result | None, seed: int) -> tuple[str, np.ndarray]:
@@ -275,19 +237,15 @@ def _directions(compiled: CompiledProblem, directions: Any, run: Result | None, 
     if directions is not None:
         if not isinstance(directions, (list, tuple, np.ndarray)) or len(directions) != 2:
             raise SettingError("directions: two of them, each in the shapes of x.")
-        given = [unit_vector(compiled.upper.flatten(one, "direction")) for one in directions]
+        given = [window.unit_vector(compiled.upper.flatten(one, "direction")) for one in directions]
         orthonormal, sizes = np.linalg.qr(np.transpose(given))
         if abs(sizes[1, 1]) < PARALLEL:
             raise SettingError("directions: two that are not parallel.")
         return "the given directions, made orthonormal", np.sign(np.diag(sizes))[:, None] * orthonormal.T
     if size == 2:
         return "the two coordinates of x", np.eye(2)
-    if run is not None and len(run.trajectory.get("x", ())) > 2:
-        path = run.trajectory["x"] - run.trajectory["x"].mean(axis=0)
-        _, strength, axes = np.linalg.svd(path, full_matrices=False)
-        if strength[1] > 1e-9 * strength[0] > 0:
-            share = 100 * np.sum(strength[:2] ** 2) / np.sum(strength**2)
-            return f"the two principal directions of the run's iterates ({share:.0f}% of their variance)", axes[:2]
+    if (known := window.principal_directions(window.path_of(run, compiled), 2)) is not None:
+        return f"the two principal directions {known[0]}", known[1]
     normal = np.random.default_rng(seed).standard_normal((size, 2))
     return f"two random orthonormal directions (seed {seed})", np.linalg.qr(normal)[0].T
 
@@ -301,30 +259,23 @@ STYLE = {
 }  # fmt: skip
 
 
-def axis_names(shown: Surface) -> tuple[str, str]:
-    """Name the axes: by the declared entries of x where the plane is that of its two coordinates, else s and t."""
-    if not np.array_equal(shown.plane.directions, np.eye(2)):
-        return "s   (along the first direction)", "t   (along the second)"
-    variables = shown.compiled.upper.variables
-    names = [v.name() for v in variables] if len(variables) == 2 else [f"{variables[0].name()}[{i}]" for i in range(2)]
-    return names[0], names[1]
+def _frame(shown: Surface) -> tuple[Iterable[str], np.ndarray]:
+    """(names of the axes, what they count from): x itself where the plane is that of its two coordinates, else s and t."""
+    if np.array_equal(shown.plane.directions, np.eye(2)):
+        return shown.compiled.upper.entries, shown.plane.centre
+    return ("s   (along the first direction)", "t   (along the second)"), np.zeros(2)
 
 
-def origin(shown: Surface) -> np.ndarray:
-    """What the axes count from: x itself where the plane is that of its two coordinates, else s and t."""
-    return shown.plane.centre if np.array_equal(shown.plane.directions, np.eye(2)) else np.zeros(2)
-
-
-def _contours(figure: Figure, panel: Axes, shown: Surface, style: dict[str, Any]) -> None:
+def _contours(figure: Figure, panel: Axes, shown: Surface, style: dict[str, Any], shift: np.ndarray) -> None:
     from matplotlib.patheffects import withStroke
 
-    shift = origin(shown)
-    across, up = shown.s + shift[:, None]
     panel.grid(False)
     panel.set_facecolor("0.85")
     if np.isfinite(shown.value).any():
-        look = {"levels": LEVELS, "cmap": "cividis", "extend": _beyond(style), **style}
-        filled = panel.contourf(across, up, _without_rounding(shown.value.T), **look)
+        # values at and beyond the last level have its colour, not that of places without a value; levels that are given are kept to
+        beyond = "neither" if np.ndim(style.get("levels", 0)) else "both"
+        look = {"levels": LEVELS, "cmap": "cividis", "extend": beyond, **style}
+        filled = panel.contourf(*(shown.s + shift[:, None]), _without_rounding(shown.value.T), **look)
         figure.colorbar(filled, ax=panel, label="f")
     if len(shown.kink_points):
         places = shown.kink_points + shift
@@ -338,18 +289,10 @@ def _contours(figure: Figure, panel: Axes, shown: Surface, style: dict[str, Any]
         panel.plot([], [], "s", color="0.85", label="no value: " + ", ".join(shown.gaps))
     if len(shown.kink_points) or len(shown.iterates) or shown.gaps:
         panel.legend(loc="upper left", bbox_to_anchor=(0, -0.12), ncols=3)
-    panel.set(xlim=(across[0], across[-1]), ylim=(up[0], up[-1]))
 
 
-def _beyond(style: dict[str, Any]) -> str:
-    """Values at and beyond the last level have its colour, not that of places without a value; levels that are given are kept to."""
-    return "neither" if np.ndim(style.get("levels", 0)) else "both"
-
-
-def _in_space(figure: Figure, panel: Axes3D, shown: Surface, style: dict[str, Any]) -> None:
-    shift = origin(shown)
-    across, up = shown.s + shift[:, None]
-    grid = np.meshgrid(across, up, indexing="ij")
+def _in_space(figure: Figure, panel: Axes3D, shown: Surface, style: dict[str, Any], shift: np.ndarray) -> None:
+    grid = np.meshgrid(*(shown.s + shift[:, None]), indexing="ij")
     look = {"linewidth": 0.15, "edgecolor": "0.3", "rcount": 60, "ccount": 60, "zorder": 1, **style}
     if np.isfinite(shown.value).any():
         panel.plot_surface(*grid, shown.value, **({} if "color" in style else {"cmap": "cividis"}), **look)
@@ -362,7 +305,7 @@ def _in_space(figure: Figure, panel: Axes3D, shown: Surface, style: dict[str, An
         panel.plot([], [], [], " ", label="no value: " + ", ".join(shown.gaps))
     if len(shown.kink_points) or shown.gaps:
         panel.legend(loc="upper left")
-    panel.set(xlim=(across[0], across[-1]), ylim=(up[0], up[-1]), zlabel="f")
+    panel.set(zlabel="f")
     panel.view_init(elev=28, azim=-128)
 
 

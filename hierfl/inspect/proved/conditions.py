@@ -3,6 +3,10 @@
 Smooth functions s have their slopes by name. Of an inequality the slack and the multiplier are a pair of which one is 0. A second-order cone |w| <= t with
 multiplier (m, n) is one row t^2 >= |w|^2, in which whatever squares CVXPY has split comes together again, with a multiplier k: (m, n) = k (t, -w) where t
 cannot be 0; elsewhere t n + m w = 0 says the same of m, and all of the apex. An exponential cone is one row c exp(x / c) <= z, c a number.
+
+Lower levels that may have several solutions, of which the worst for f is meant (``selection="pessimistic"``): where only right-hand sides of linear rows move with
+x, and costs in what curvature tells of y, the solutions are a polyhedron that moves as those do: f is continuous, and the worst solution v for an f that is linear
+in it is told by optimality conditions of its own. Elsewhere f may jump, and have no least value.
 """
 
 from __future__ import annotations
@@ -16,14 +20,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import linprog
 
+from hierfl.compiler.lower_level.exact_lower import ExactLower
 from hierfl.compiler.parametric.level_form import LevelForm
 from hierfl.compiler.parametric.row_block import RowBlock
 from hierfl.compiler.parametric.template import AffineEntries, SmoothPart
-from hierfl.compiler.programs.cones import EXPONENTIAL, NONNEGATIVE, SECOND_ORDER, ZERO, Cone, blocks
-from hierfl.compiler.programs.smooth_atoms import SmoothAtom
+from hierfl.compiler.programs.cones import EXPONENTIAL, NONNEGATIVE, SECOND_ORDER, ZERO, Cone, blocks, rows_of
+from hierfl.compiler.programs.smooth_atoms import SQUARE, SmoothAtom
 from hierfl.errors import IncompatibleSolverError
 from hierfl.inspect.proved.polynomials import Definition, Entries, Polynomial, Unknowns
 
+TOLD = 1e-12  # of its size: how near a moving cost is to what curvature tells
 NOTHING = 2  # the status by which linprog says that there is no point
 
 
@@ -49,10 +55,8 @@ def _soft_shares(unknowns: Unknowns, _: float, entries: Sequence[Any]) -> list[A
 
 def _relative_entropy_slope(unknowns: Unknowns, _: float, entries: Sequence[Any]) -> list[Any]:
     x, y = entries
-    return [
-        Polynomial.sum_of([(1.0, unknowns.defined("log", x)), (-1.0, unknowns.defined("log", y)), (1.0, 1.0)]),
-        -1.0 * unknowns.product(x, unknowns.inverse(Polynomial.of(y))),
-    ]
+    logs = Polynomial.of(unknowns.defined("log", x)) - unknowns.defined("log", y)
+    return [logs + 1.0, -1.0 * unknowns.product(x, unknowns.inverse(Polynomial.of(y)))]
 
 
 SLOPES: dict[str, Callable[[Unknowns, float, Sequence[Any]], list[Any]]] = {  # of an atom's family, by its exponent and the entries of a block
@@ -77,16 +81,12 @@ def require_written(form: LevelForm) -> None:
     templates = [form.base, *(group.template for group in form.groups)]
     for cone in (cone for template in templates for cone in template.cones):
         if cone.kind not in (ZERO, NONNEGATIVE, SECOND_ORDER, EXPONENTIAL):
-            raise refuse(
-                f"a lower level over rows, second-order cones and rows with exp or log; CVXPY brings this one to cones that are {cone.kind} as well. Norms of order 1 and inf, "
-                f"absolute values, maxima and squares are fine."
-            )
+            brings = f"CVXPY brings this one to cones that are {cone.kind} as well. Norms of order 1 and inf, absolute values, maxima and squares are fine"
+            raise refuse(f"a lower level over rows, second-order cones and rows with exp or log; {brings}.")
     for atom in (part.atom for template in templates for part in template.smooth):
         if atom.family not in SLOPES or (atom.family == "length" and atom.steep):
-            raise refuse(
-                f"a lower objective whose slopes SCIP has an expression for; there is none for {atom.name}. Squares, powers, exp, log, entr, rel_entr, "
-                f"logistic and log_sum_exp are fine."
-            )
+            fine = "Squares, powers, exp, log, entr, rel_entr, logistic and log_sum_exp are fine"
+            raise refuse(f"a lower objective whose slopes SCIP has an expression for; there is none for {atom.name}. {fine}.")
 
 
 # --- a level ---------------------------------------------------------------------------------------------------------
@@ -102,10 +102,8 @@ class Smooth(NamedTuple):
 
     def arguments(self, u: Any) -> list[Any]:
         """What the atom is applied to."""
-        return [
-            Polynomial.sum_of([*((1.0, value * u[column]) for column, value in form), *((1.0, value) for value in shift)])
-            for form, shift in zip(self.forms, self.shifts)
-        ]
+        parts = (([value * u[column] for column, value in form], shift) for form, shift in zip(self.forms, self.shifts))
+        return [Polynomial.sum_of((1.0, value) for value in (*moving, *shift)) for moving, shift in parts]
 
     def slopes(self, u: Any, unknowns: Unknowns) -> list[Any]:
         """The weighted derivatives by the arguments."""
@@ -327,10 +325,8 @@ class StationarityMultipliers:
     def _exponential(self, rows: slice, slack: list[Polynomial]) -> None:
         x, y, z = slack
         if (scale := y.constant) is None or not scale > 0:
-            raise refuse(
-                "rows with exp and log as they are; this lower level has perspectives of them, such as entropies, in a constraint or within another "
-                "function. Have them in sums in the objective."
-            )
+            has = "this lower level has perspectives of them, such as entropies, in a constraint or within another function"
+            raise refuse(f"rows with exp and log as they are; {has}. Have them in sums in the objective.")
         exp = self.unknowns.defined("exp", x * (1.0 / scale))
         last = self._new(rows.stop - 1, 0.0)
         self._curved(rows.start, last, z - scale * exp)
@@ -360,3 +356,89 @@ def _never_all_zero(some: Sequence[Polynomial], unknowns: Unknowns) -> bool:
                 right[k] = -value
     limits = [(unknowns.low[place], unknowns.high[place]) for place in places]
     return bool(linprog(np.zeros(len(places)), A_eq=matrix, b_eq=right, bounds=limits).status == NOTHING)
+
+
+# --- levels with several solutions ---------------------------------------------------------------------------------
+
+
+def told_worst(stage: ExactLower) -> bool:
+    """Whether of several solutions the worst for f is meant."""
+    level, method = stage.oracles.declaration.lower_level, stage.method
+    return level is not None and method is not None and level.selection == "pessimistic" and not method.structure.strict
+
+
+def _refuse(what: str) -> IncompatibleSolverError:
+    why = "for the worst of several lower solutions that selection='pessimistic' asks for"
+    return refuse(f"{what}, {why}. Make the lower level strictly convex, or leave the selection out: the best one is meant then.")
+
+
+class TiedLevel(NamedTuple):
+    """An owner's level with its u, which begins with so many entries of y, and all its places, of multipliers and slacks too."""
+
+    level: Level
+    u: Entries
+    size: int
+    places: set[int]
+
+    def worst(self, objective: Polynomial, of_all: set[int], unknowns: Unknowns) -> Level:
+        """The program over all solutions v, of which u is one, for the largest objective; ``of_all`` are the places of all owners.
+
+        A v solves a convex level if it satisfies the rows, P v is P u, and the rest of the cost is no larger (Mangasarian, A simple characterization of solution
+        sets of convex programs, 1988).
+
+        Raises ``IncompatibleSolverError`` where the worst one is told by no such program.
+        """
+        level, curved = self.level, self._curved()
+        if any(cone.kind not in (ZERO, NONNEGATIVE) for cone in level.cones) or any(isinstance(value, Polynomial) for _, _, value in level.matrix):
+            raise _refuse("linear rows below, in which x moves right-hand sides alone")
+        height, equal = sum(cone.size for cone in level.cones), [row for row in curved if row.any()]
+        found = Level([*level.cones, *rows_of(len(equal), 1)], matrix=list(level.matrix), offset=list(level.offset))
+        for k, row in enumerate([*equal, -self._plain_costs(np.reshape(equal, (-1, len(self.u))))]):
+            found.matrix += [(height + k, int(j), float(row[j])) for j in np.flatnonzero(row)]
+            found.offset.append((height + k, Polynomial.sum_of((-float(row[j]), self.u[j]) for j in np.flatnonzero(row))))
+        found.linear = [(j, -1.0 * slope) for j, slope in self._slopes(objective, of_all, unknowns).items()]
+        return found
+
+    def _curved(self) -> np.ndarray:
+        """Rows by which u is told wherever the level's objective is curved."""
+        width, smooth = len(self.u), self.level.smooth
+        forms = [form for one in smooth for form in one.forms]
+        rows = np.zeros((width + len(forms), width))
+        entries = [*self.level.quadratic, *((width + k, j, value) for k, form in enumerate(forms) for j, value in form)]
+        if any(one.atom is not SQUARE or isinstance(one.weight, Polynomial) for one in smooth) or any(isinstance(value, Polynomial) for _, _, value in entries):
+            raise _refuse("an objective below that is at most quadratic, with a curvature that x does not move")
+        for i, j, value in entries:
+            rows[i, j] += value
+        return rows
+
+    def _plain_costs(self, equal: np.ndarray) -> np.ndarray:
+        """The linear part of the objective, less what is the same for all solutions."""
+        costs: dict[tuple[int, ...], np.ndarray] = {(): np.zeros(len(self.u))}
+        for j, value in self.level.linear:
+            for places, number in Polynomial.of(value).terms.items():
+                costs.setdefault(places, np.zeros(len(self.u)))[j] += number
+        plain = costs.pop(())
+        for cost in costs.values():
+            told = equal.T @ np.linalg.lstsq(equal.T, cost, rcond=None)[0]
+            if np.abs(cost - told).max() > TOLD * np.abs(cost).max():
+                raise _refuse("linear costs below that x does not move, since f may jump where they change their order, and have no least value")
+        return plain
+
+    def _slopes(self, objective: Polynomial, of_all: set[int], unknowns: Unknowns) -> dict[int, Polynomial]:
+        """What the objective has of each entry of y that is in it."""
+        entries = {place_of(one): k for k, one in enumerate(self.u[: self.size])}
+        parts: dict[int, dict[tuple[int, ...], float]] = {}
+        behind, bent = {place for places in objective.terms for place in places}, False
+        for one in reversed(unknowns.definitions):  # what they mention was there before
+            if one.place in behind:
+                mentioned = {place for places in one.argument.terms for place in places}
+                behind |= mentioned
+                bent = bent or bool(mentioned & of_all)
+        for places, value in objective.terms.items():
+            own = [place for place in places if place in self.places]
+            bent = bent or not set(own) <= set(entries) or (bool(own) and sum(place in of_all for place in places) > 1)
+            if own and not bent:
+                parts.setdefault(entries[own[0]], {})[tuple(place for place in places if place != own[0])] = value
+        if bent:
+            raise _refuse("f linear in the y of each owner, without prices")
+        return {j: Polynomial(part) for j, part in parts.items()}

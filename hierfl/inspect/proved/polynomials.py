@@ -20,6 +20,7 @@ from cvxpy.atoms.elementwise.trig import cos, sin
 from cvxpy.atoms.pnorm import PnormApprox
 from cvxpy.atoms.quad_form import QuadForm
 from cvxpy.expressions.leaf import Leaf
+from scipy.special import xlogy
 
 from hierfl.atoms.formulas import as_array, reduced
 from hierfl.atoms.table import row_of
@@ -141,16 +142,12 @@ class EndOfTail(NamedTuple):
         return float(found[max(int(np.ceil(self.share * len(found) - 1e-11)) - 1, 0)])
 
 
-def _x_log_x(v: float) -> float:
-    return v * np.log(v) if v else 0.0
-
-
 Function = Callable[[Any, float], Any]
 KINDS: dict[str, tuple[Function, Function]] = {  # values and slopes, of a number and an exponent
     "itself": (lambda v, _: v, lambda v, _: 1.0),
     "exp": (lambda v, _: np.exp(v), lambda v, _: np.exp(v)),
     "log": (lambda v, _: np.log(v), lambda v, _: 1.0 / np.float64(v)),
-    "x log x": (lambda v, _: _x_log_x(v), lambda v, _: np.log(v) + 1.0),
+    "x log x": (lambda v, _: xlogy(v, v), lambda v, _: np.log(v) + 1.0),
     "abs": (lambda v, _: abs(v), lambda v, _: np.sign(v)),
     "sin": (lambda v, _: np.sin(v), lambda v, _: np.cos(v)),
     "cos": (lambda v, _: np.cos(v), lambda v, _: -np.sin(v)),
@@ -203,11 +200,6 @@ class Unknowns:
         self.low[place], self.high[place] = max(self.low[place], low), min(self.high[place], high)
         return found
 
-    def is_at_an_end(self, values: np.ndarray, near: float) -> bool:
-        """Whether a logarithm or a negative power is that near to where it is infinite."""
-        ends = (one for one in self.definitions if one.kind == "log" or (one.kind == "power" and one.exponent < 0))
-        return any(abs(one.argument.at(values)) <= near for one in ends)
-
     def product(self, first: Any, second: Any) -> Any:
         """A product, of which a long factor is an unknown of its own."""
         if not (isinstance(first, Polynomial) and isinstance(second, Polynomial)):
@@ -235,11 +227,11 @@ class Unknowns:
         """1 / base, on either side of 0."""
         return self.defined("power", base, -1.0)
 
-    def largest(self, parts: Sequence[Any]) -> Any:
-        """The largest: of two it is (a + b + |a - b|) / 2."""
+    def largest(self, parts: Sequence[Any], sign: float = 1.0) -> Any:
+        """The largest, or the smallest: of two it is (a + b + |a - b|) / 2, or (a + b - |a - b|) / 2."""
         first, *rest = parts
         for part in rest:
-            first = 0.5 * (first + part + self.defined("abs", first - part))
+            first = 0.5 * (first + part + sign * self.defined("abs", first - part))
         return first
 
     def end_of_tail(self, parts: list[Any], share: float) -> Polynomial:
@@ -270,32 +262,23 @@ class Translator:
     _maps: dict[int, tuple[Any, np.ndarray, list[sp.csr_array]]] = field(default_factory=dict)
 
     def __call__(self, expression: Any, environment: Environment, average: Average | None = None) -> Entries:
-        """The entries of an expression, of its shape.
-
-        Raises
-        ------
-        IncompatibleSolverError
-            Naming an atom without a translation.
-        """
+        """The entries of an expression, of its shape; raises ``IncompatibleSolverError``, naming an atom without a translation."""
         memo: dict[int, Entries] = {}
 
         def visit(node: Any) -> Entries:
-            if id(node) not in memo:
-                value = np.asarray(found(node))
-                memo[id(node)] = value.reshape(tuple(node.shape))
-            return memo[id(node)]
-
-        def found(node: Any) -> Any:
-            if isinstance(node, cp.Constant):
-                return _dense(node.value)
+            if id(node) in memo:
+                return memo[id(node)]
             if isinstance(node, Leaf):
-                return environment[node.id]
-            if isinstance(node, SampleAverage):
+                value: Any = _dense(node.value) if isinstance(node, cp.Constant) else environment[node.id]
+            elif isinstance(node, SampleAverage):
                 assert average is not None, "a mean where there are no rows"
-                return average(node, environment)
-            if isinstance(node, RowAggregate):
+                value = average(node, environment)
+            elif isinstance(node, RowAggregate):
                 raise self._untranslated(node)
-            return self._value(node, [visit(argument) for argument in node.args])
+            else:
+                value = self._value(node, list(map(visit, node.args)))
+            memo[id(node)] = np.asarray(value).reshape(tuple(node.shape))
+            return memo[id(node)]
 
         return visit(expression)
 
@@ -321,10 +304,8 @@ class Translator:
 
     @staticmethod
     def _untranslated(node: Any) -> IncompatibleSolverError:
-        return IncompatibleSolverError(
-            f"certificate='global' has no translation of {type(node).__name__} in {expression_text(node)}: write it with sums, products, quotients, "
-            f"powers, exp, log, abs, maximum, minimum or norms of order 1, 2 and inf."
-        )
+        with_ = "sums, products, quotients, powers, exp, log, abs, maximum, minimum or norms of order 1, 2 and inf"
+        return IncompatibleSolverError(f"certificate='global' has no translation of {type(node).__name__} in {expression_text(node)}: write it with {with_}.")
 
 
 def _affine_map(node: Any, points: list[np.ndarray], places: Sequence[int] | None = None) -> tuple[np.ndarray, list[sp.csr_array]]:
@@ -422,7 +403,7 @@ def _norm(unknowns: Unknowns, node: Any, entries: Sequence[Any]) -> Any:
 def _huber(unknowns: Unknowns, node: Any, entry: Any) -> Any:
     bound = float(node.M.value)
     size = unknowns.defined("abs", entry)
-    inner = -1.0 * unknowns.largest([-1.0 * size, -bound])
+    inner = unknowns.largest([size, bound], -1.0)
     return unknowns.power(inner, 2.0) + 2.0 * bound * (size - inner)
 
 
@@ -445,10 +426,6 @@ def _function(kind: str) -> Callable[..., Entries]:
     return entrywise(lambda unknowns, _, v: unknowns.defined(kind, v))
 
 
-def _smallest(unknowns: Unknowns, parts: Sequence[Any]) -> Any:
-    return -1.0 * unknowns.largest([-1.0 * part for part in parts])
-
-
 RULES: dict[type, Callable[..., Any]] = {
     multiply: _entrywise_product,
     DivExpression: entrywise(lambda unknowns, _, a, b: unknowns.product(a, unknowns.inverse(b))),
@@ -468,9 +445,9 @@ RULES: dict[type, Callable[..., Any]] = {
     cos: _function("cos"),
     cp.abs: _function("abs"),
     cp.maximum: entrywise(lambda unknowns, _, *parts: unknowns.largest(parts)),
-    cp.minimum: entrywise(lambda unknowns, _, *parts: _smallest(unknowns, parts)),
+    cp.minimum: entrywise(lambda unknowns, _, *parts: unknowns.largest(parts, -1.0)),
     cp.max: along_axis(lambda unknowns, _, e: unknowns.largest(e)),
-    cp.min: along_axis(lambda unknowns, _, e: _smallest(unknowns, e)),
+    cp.min: along_axis(lambda unknowns, _, e: unknowns.largest(e, -1.0)),
     cp.huber: entrywise(_huber),
     cp.norm1: along_axis(lambda unknowns, _, e: _total(unknowns.defined("abs", v) for v in e)),
     cp.norm_inf: along_axis(lambda unknowns, _, e: unknowns.largest([unknowns.defined("abs", v) for v in e])),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,12 +22,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse as sp
+from scipy.optimize import minimize
 
 from hierfl.compiler.compiled_problem import CompiledProblem, penalised_problem
 from hierfl.compiler.lower_level.certificate import Evaluation
 from hierfl.compiler.parametric.level_solver import LevelAnswer
 from hierfl.compiler.programs.all_solutions import AllSolutions
 from hierfl.compiler.programs.convex_program import SEVERAL
+from hierfl.compiler.programs.saddle import Saddle
 from hierfl.compiler.programs.small_and_sparse import diagonal
 from hierfl.compiler.programs.solve_program import polished, solve_program
 from hierfl.compiler.starting_points import box_around, on_upper_set, sobol_points, start_point
@@ -40,22 +43,12 @@ from hierfl.errors import (
     MissingPackageError,
     SettingError,
 )
+from hierfl.inspect.argument_checks import is_number
 from hierfl.inspect.implicit.multipliers import answers_of, multipliers_at
 from hierfl.inspect.implicit.points import owners
 from hierfl.inspect.implicit.reference import GAP, PROVED, LocalSearch, Reference, convex_reference
-from hierfl.inspect.proved.refined import descended, refined
-from hierfl.inspect.proved.scip import (
-    BOUNDED,
-    FEASIBILITY,
-    NO_POINT,
-    UNBOUNDED,
-    Search,
-    bound_pairs,
-    launched,
-    nothing_below,
-    searched,
-    unbounded,
-)
+from hierfl.inspect.proved import scip
+from hierfl.inspect.proved.polynomials import Definition, Polynomial
 from hierfl.inspect.proved.single_level import SingleLevel
 from hierfl.jaxtools.interruption import CutShort, heed, heeded, impatient, over, present_wishes, reason, rest
 from hierfl.jaxtools.precision import double_precision
@@ -64,6 +57,10 @@ from hierfl.progress import RunProgress, Waiting
 from hierfl.result import Result
 from hierfl.runtime.penalised_run import slopes_of
 
+NEAR = 1e-7  # of 1 + its size: how near to a bound, or to equality, what holds is
+FAR = 1e-5  # of 1 + |value|: a step that leads so far is not taken
+STEPS, MOST = 4, 30_000  # of Newton's method, and unknowns that it is tried for
+SMALL, FINAL, MOST_STEPS = 60, 1e-15, 30  # unknowns up to which a descent is tried, to which fall of the objective, relative to 1 and to it, and its steps
 AGREES = 1e-6  # relative to 1 + |f|: how far f with the lower level solved again may be from the program's value
 SHARE = 0.5  # of the gap that is asked for, that the search itself is asked for
 DIGITS = 1e-13  # relative: a value that is proved is polished, if it may be off by more
@@ -75,7 +72,7 @@ QUICK, AT_ONCE = 8.0, 1.0  # seconds of a search from nowhere, where only comple
 BOUNDING = 60.0  # seconds that these may take at most
 COMBINATIONS = 1_000  # of whole numbers, up to which they are looked through
 NOT_PROVED = "not proved"
-AT_END = 10 * FEASIBILITY  # from where it is infinite, a function's argument is as good as there
+AT_END = 10 * scip.FEASIBILITY  # from where it is infinite, a function's argument is as good as there
 FEW, MOMENT = 40, 1.0  # scalars of x, and of all y, up to which a proof is tried when a result is printed; seconds that it may take
 
 
@@ -85,6 +82,12 @@ class Found(NamedTuple):
     x: np.ndarray
     evaluation: Evaluation
     tied: bool
+
+    @classmethod
+    def at(cls, compiled: CompiledProblem, x: np.ndarray) -> Found | None:
+        """f at x; None where it has no value."""
+        evaluation = evaluated(compiled, x)
+        return None if evaluation is None else cls(x, evaluation, False)
 
     @property
     def value(self) -> float:
@@ -99,7 +102,10 @@ class Found(NamedTuple):
 @double_precision
 def proved_reference(compiled: CompiledProblem, *, gap: float, time_limit: float | None, seed: int, x0: Any, progress: bool) -> Reference:
     """The best point with a bound; arguments and errors as for ``Problem.reference``."""
-    _require_settings(gap, time_limit)
+    if not is_number(gap) or not 0 < gap < 1:
+        raise SettingError(f"gap={gap!r}: a number between 0 and 1, relative to 1 and to |f|.")
+    if time_limit is not None and not (is_number(time_limit) and time_limit > 0):
+        raise SettingError(f"time_limit={time_limit!r}: seconds, or None for no limit.")
     limits = [wish.until for wish in present_wishes()]
     until = min([math.inf if time_limit is None else time.perf_counter() + time_limit, *limits])
     given = None if x0 is None else compiled.upper.flatten(x0, "x0")
@@ -140,13 +146,6 @@ def _told_in_a_moment(compiled: CompiledProblem, x: np.ndarray) -> Reference | N
     return None
 
 
-def _require_settings(gap: float, time_limit: float | None) -> None:
-    if isinstance(gap, bool) or not isinstance(gap, (int, float)) or not 0 < gap < 1:
-        raise SettingError(f"gap={gap!r}: a number between 0 and 1, relative to 1 and to |f|.")
-    if time_limit is not None and (isinstance(time_limit, bool) or not isinstance(time_limit, (int, float)) or not time_limit > 0):
-        raise SettingError(f"time_limit={time_limit!r}: seconds, or None for no limit.")
-
-
 @dataclass
 class _Proof:
     """One search for a proved optimum."""
@@ -167,66 +166,59 @@ class _Proof:
     def reference(self) -> Reference:
         compiled = self.compiled
         compiled.require_all_here("an optimum that is proved")
-        with Waiting("the problem as one program", self.show), launched():
+        with Waiting("the problem as one program", self.show), scip.launched():
             self.program = SingleLevel.of(compiled)
         search, first = self._searched()
-        edge = self._edge()
+        edge, degenerate = None, self.program.degenerate  # where no constraint qualification of the lower level holds
+        if degenerate is not None:
+            edge = scip.searched(degenerate, None, SHARE * self.gap, self.until, self.show, compiled.sign)
         rest()  # what is left to do ends by itself
-        at_edge = None if edge is None or edge.values is None else self._again(edge, self.program.degenerate)
-        if at_edge is not None and (first is None or at_edge.value < first.value):
-            first = at_edge
-        search = search if edge is None else _together(search, edge)
-        if search.values is None and first is None and search.ended not in (NO_POINT, UNBOUNDED):
+        if edge is not None:
+            first = _better(first, None if edge.values is None else self._again(edge, degenerate))
+            search = _together(search, edge)
+        if search.values is None and first is None and search.ended not in (scip.NO_POINT, scip.UNBOUNDED):
             first = self._feasible_at(self._begin)
-        if search.ended == UNBOUNDED:
-            raise unbounded(-compiled.sign, box_around(compiled, self._begin).bounded)
-        if search.ended == NO_POINT and first is None:
+        if search.ended == scip.UNBOUNDED:
+            raise scip.unbounded(-compiled.sign, box_around(compiled, self._begin).bounded)
+        if search.ended == scip.NO_POINT and first is None:
+            proved = f"proved by SCIP's branch and bound, to its feasibility tolerance {scip.FEASIBILITY:.0e}"
             if compiled.coupled.conditions:
                 texts = ", ".join(one.text for one in compiled.coupled.conditions)
-                raise InfeasibleError(
-                    f"no x of X has an answer that satisfies the upper constraints on y: {texts} (proved by SCIP's branch and bound, to its feasibility "
-                    f"tolerance {FEASIBILITY:.0e}). Relax them, or the constraints on x."
-                )
-            raise LowerLevelError(
-                "f has a value at no point of X: wherever x is, Y(x) is empty or the lower level has no solution (proved by SCIP's branch and "
-                f"bound, to its feasibility tolerance {FEASIBILITY:.0e}). Relax the constraints on x or those of the lower level."
-            )
+                raise InfeasibleError(f"no x of X has an answer that satisfies the upper constraints on y: {texts} ({proved}). Relax them, or the constraints on x.")
+            nowhere = "f has a value at no point of X: wherever x is, Y(x) is empty or the lower level has no solution"
+            raise LowerLevelError(f"{nowhere} ({proved}). Relax the constraints on x or those of the lower level.")
         return self._judged(search, first, math.inf if edge is None else edge.bound)
 
-    def _edge(self) -> Search | None:
-        """A search where no constraint qualification of the lower level holds; None where some does, whatever x is."""
-        other = self.program.degenerate
-        return None if other is None else searched(other, None, SHARE * self.gap, self.until, self.show, self.compiled.sign)
-
-    def _searched(self) -> tuple[Search, Found | None]:
+    def _searched(self) -> tuple[scip.Search, Found | None]:
         """(the search, a point that is known besides): from what is given, or from nowhere; where it does not end at once, or a local search contradicts it, from the end
         of that, with bounds of slacks and multipliers if more than complementarity is curved.
         """
         program, gap, sign = self.program, SHARE * self.gap, self.compiled.sign
         first, start = (None, None) if self.given is None else self._with_values(self._feasible_at, self.given)
-        linear, opened = program.is_linear, FEASIBILITY if program.is_linear else 0.0
+        linear, opened = program.is_linear, scip.FEASIBILITY if program.is_linear else 0.0
         curved = any(row.degree > 1 for row in (*program.equations, *program.inequalities))  # products with multipliers that nothing bounds
         of_choices = not (curved or program.unknowns.definitions or any(row.degree > 1 for row in program.forces))
         quick = min(self.until, time.perf_counter() + (QUICK if of_choices else AT_ONCE))
-        search = searched(program, start, gap, quick, self.show, sign, opened, plain=linear)
-        if (search.ended == BOUNDED and not curved) or over() or self.from_there:
+        search = scip.searched(program, start, gap, quick, self.show, sign, opened, plain=linear)
+        if (search.ended == scip.BOUNDED and not curved) or over() or self.from_there:
             return search, first
         found, values = self._with_values(self._first)
-        if found is not None and (first is None or found.value < first.value):
+        if found is not None and _better(first, found) is found:
             first, start = found, values
         better = first is not None and first.value < search.value - AGREES * (1.0 + abs(search.value))
-        if (search.ended == BOUNDED and not better) or search.ended == UNBOUNDED or (search.ended == NO_POINT and first is None) or over() or time.perf_counter() >= self.until:
+        answered = {scip.BOUNDED: not better, scip.UNBOUNDED: True, scip.NO_POINT: first is None}.get(search.ended, False)
+        if answered or over() or time.perf_counter() >= self.until:
             return search, first
         if first is None or search.value < first.value:
             start = search.values
         if not (linear or search.failed):
             with Waiting("bounds of multipliers", self.show):
-                bound_pairs(program, time.perf_counter() + min(BOUNDING, 0.3 * (self.until - time.perf_counter())))
-        refuted = search.ended == NO_POINT  # there is one: by presolving, most often
-        again = searched(program, start, gap, self.until, self.show, sign, opened, plain=linear, presolved=not refuted)
+                scip.bound_pairs(program, time.perf_counter() + min(BOUNDING, 0.3 * (self.until - time.perf_counter())))
+        refuted = search.ended == scip.NO_POINT  # there is one: by presolving, most often
+        again = scip.searched(program, start, gap, self.until, self.show, sign, opened, plain=linear, presolved=not refuted)
         best = search if again.values is None else again
         again = again._replace(values=best.values, value=best.value, nodes=search.nodes + again.nodes)
-        return (again if search.ended in (NO_POINT, BOUNDED) else again._replace(bound=max(search.bound, again.bound))), first
+        return (again if search.ended in (scip.NO_POINT, scip.BOUNDED) else again._replace(bound=max(search.bound, again.bound))), first
 
     def _with_values(self, find: Callable[..., Found | None], *given: np.ndarray) -> tuple[Found | None, np.ndarray | None]:
         """(a point, the values of all unknowns there), None where none is found, or there is no time; the search then tells that."""
@@ -254,7 +246,7 @@ class _Proof:
             best += [points[k] for k in order[:1]]
             for k in () if whole.any() else order[:POLISHED]:
                 best.append(search.polish(points[k]).x)
-        return min((one for one in map(self._feasible_at, best) if one is not None), key=lambda one: one.value, default=None)
+        return _better(*map(self._feasible_at, best))
 
     @cached_property
     def _searched_for(self) -> CompiledProblem:
@@ -266,70 +258,58 @@ class _Proof:
         goal.declaration.penalty.weigh(10.0 * slopes_of(self.compiled, None, self.seed).penalty)
         return goal
 
-    def _found_at(self, x: np.ndarray) -> Found | None:
-        """f at x, None where it has no value."""
-        evaluation = evaluated(self.compiled, x)
-        return None if evaluation is None else Found(x, evaluation, False)
-
     def _feasible_at(self, x: np.ndarray) -> Found | None:
-        """The same where the answer is as upper constraints ask; None elsewhere."""
-        found = self._found_at(x)
+        """f at x where the answer is as upper constraints ask; None elsewhere."""
+        found = Found.at(self.compiled, x)
         return found if found is not None and found.satisfies(self.compiled) else None
 
     def _all_values(self, found: Found) -> np.ndarray:
         pairs = []
-        for answer in self._answers(found.x):
+        for answer in answers_of(self.compiled, found.x) if self.compiled.exact.method is not None else ():
             program, z = answer.program, answer.chosen.z if answer.program.is_map else answer.first.z
             u = answer.chosen.u[: program.width]
             pairs.append((u, z) if program.error(u, z) <= INSIDE else (answer.first.u, answer.first.z))
         return refined(self.program, self.program.completed(found.x, pairs))
 
-    def _answers(self, x: np.ndarray) -> list[LevelAnswer]:
-        """What the level's own solver says to every owner."""
-        return [] if self.compiled.exact.method is None else answers_of(self.compiled, x)
-
     # --- afterwards ------------------------------------------------------------------------------------------------
 
-    def _judged(self, search: Search, first: Found | None, edge: float) -> Reference:
+    def _judged(self, search: scip.Search, first: Found | None, edge: float) -> Reference:
         """What a search has found, with the lower level solved again; ``edge`` bounds f where no constraint qualification holds."""
         again = None if search.values is None else self._again(search)
         agrees = again is not None and abs(again.value - search.value) <= AGREES * (1.0 + abs(search.value))
         if search.values is not None and not agrees and first is None:
             first, _ = self._with_values(self._first)
-        found = min((one for one in (again, first) if one is not None), key=lambda one: one.value, default=None)
-        if found is None and search.values is None:
-            raise LowerLevelError(f"no x was found at which f has a value ({search.ended}). Give x0, or a longer time_limit.")
+        found = _better(again, first)
         if found is None:
-            raise LowerLevelError(
-                "at the x that branch and bound ended with the lower level has no solution by hierfl's own solver: its tolerances "
-                f"({FEASIBILITY:.0e}) hide that Y(x) is empty. Write the problem in other units, or bound X away from there."
-            )
+            if search.values is None:
+                raise LowerLevelError(f"no x was found at which f has a value ({search.ended}). Give x0, or a longer time_limit.")
+            hidden = f"its tolerances ({scip.FEASIBILITY:.0e}) hide that Y(x) is empty. Write the problem in other units, or bound X away from there"
+            raise LowerLevelError(f"at the x that branch and bound ended with the lower level has no solution by hierfl's own solver: {hidden}.")
         curved = not self.program.is_linear  # what is linear but for choices is refined already
-        if curved and agrees and search.ended == BOUNDED and found.value - search.bound > DIGITS * max(1.0, abs(found.value)):
+        if curved and agrees and search.ended == scip.BOUNDED and found.value - search.bound > DIGITS * max(1.0, abs(found.value)):
             assert search.values is not None
             polished = self._again(search._replace(values=descended(self.program, search.values)))
             found = found if polished is None or polished.value > found.value else polished
         below = found.value < search.bound - AGREES * (1.0 + abs(found.value))
-        bound = -math.inf if below or search.ended == NO_POINT else min(search.bound, found.value)
+        bound = -math.inf if below or search.ended == scip.NO_POINT else min(search.bound, found.value)
         gap = (found.value - bound) / max(1.0, abs(found.value))
         if search.values is not None and not agrees:
             value = "no value" if again is None else f"the value {self.compiled.sign * again.value:.10g}"
             status = f"{NOT_PROVED}: f has {value} where the program has {self.compiled.sign * search.value:.10g}"
         elif bound == -math.inf:
-            status = NOT_PROVED if search.ended == BOUNDED or below else search.ended
+            status = NOT_PROVED if search.ended == scip.BOUNDED or below else search.ended
         elif gap > self.gap and bound == edge:
             status = f"{NOT_PROVED}: where no constraint qualification of the lower level holds f is bounded by {self.compiled.sign * edge:.10g} only"
         else:
-            status = PROVED if gap <= self.gap else search.ended if search.ended != BOUNDED else NOT_PROVED
-        if status == PROVED and search.values is not None and self.program.unknowns.is_at_an_end(search.values, AT_END):
+            status = PROVED if gap <= self.gap else search.ended if search.ended != scip.BOUNDED else NOT_PROVED
+        ends = [one for one in self.program.unknowns.definitions if one.kind == "log" or (one.kind == "power" and one.exponent < 0)]
+        if status == PROVED and search.values is not None and any(abs(one.argument.at(search.values)) <= AT_END for one in ends):
             status, bound, gap = f"{NOT_PROVED}: within SCIP's tolerance of where it ended a logarithm or a negative power is infinite, and f may fall on", -math.inf, math.inf
         if status == PROVED and curved:
             found, bound, status = self._confirmed(found, bound)
             gap = (found.value - bound) / max(1.0, abs(found.value))
-        how = (
-            f"by SCIP's branch and bound over the lower level's optimality conditions ({search.nodes:,} nodes), to its feasibility tolerance "
-            f"{FEASIBILITY:.0e}; the lower level was solved again at x"
-        )
+        how = f"by SCIP's branch and bound over the lower level's optimality conditions ({search.nodes:,} nodes), to its feasibility tolerance"
+        how += f" {scip.FEASIBILITY:.0e}; the lower level was solved again at x"
         if status == PROVED:
             holds = "the bound holds" if not curved else f"a second search finds nothing better by more than {self.gap:.0e}"
             how += f"; {holds} even where every row may be violated by that tolerance"
@@ -343,8 +323,8 @@ class _Proof:
         """(the best point, its bound, the status), after another search that no violation of rows within SCIP's tolerance can mislead."""
         sign = self.compiled.sign
         for program in (one for one in (self.program, self.program.degenerate) if one is not None):
-            other = nothing_below(program, found.value, self.gap, self.until, self.show, sign)
-            if other.values is None and other.ended != NO_POINT:
+            other = scip.nothing_below(program, found.value, self.gap, self.until, self.show, sign)
+            if other.values is None and other.ended != scip.NO_POINT:
                 return found, bound, f"{other.ended}, in the second search, which says that no violation of rows within SCIP's tolerance undoes the bound"
             if other.values is not None:
                 break
@@ -353,20 +333,19 @@ class _Proof:
         again = self._again(other, program)
         if again is not None and again.value < found.value - SHARE * self.gap * max(1.0, abs(found.value)):
             return again, -math.inf, f"{NOT_PROVED}: f is {sign * again.value:.10g} where SCIP's branch and bound says that it is no better than {sign * bound:.10g}"
-        loose = searched(program, other.values, SHARE * self.gap, self.until, self.show, sign, FEASIBILITY)
-        why = f"where rows are violated by {FEASIBILITY:.0e}, SCIP's tolerance, the program's value is {sign * min(loose.value, other.value):.10g}"
+        loose = scip.searched(program, other.values, SHARE * self.gap, self.until, self.show, sign, scip.FEASIBILITY)
+        why = f"where rows are violated by {scip.FEASIBILITY:.0e}, SCIP's tolerance, the program's value is {sign * min(loose.value, other.value):.10g}"
         return found, min(bound, loose.bound), f"{NOT_PROVED}: {why}"
 
-    def _again(self, search: Search, program: SingleLevel | None = None) -> Found | None:
+    def _again(self, search: scip.Search, program: SingleLevel | None = None) -> Found | None:
         """The end of a search, of another program than the main one where it is given, with the lower level solved exactly; None where f has no value there."""
         assert search.values is not None
         best: Found | None = None
         for values in (refined(program or self.program, search.values), search.values):
             x = self._inside(values[self.program.upper])
-            plain = None if x is None else self._found_at(x)
+            plain = None if x is None else Found.at(self.compiled, x)
             for found in (plain, None if plain is None else self._as_told(plain, values)):
-                if found is not None and found.satisfies(self.compiled) and (best is None or found.value < best.value):
-                    best = found
+                best = _better(best, found if found is not None and found.satisfies(self.compiled) else None)
             if best is not None and best.value <= search.value + AGREES * (1.0 + abs(search.value)):
                 break
         return self._next_to(search.values[self.program.upper]) if best is None else best
@@ -377,7 +356,7 @@ class _Proof:
             return None
         inner = self._begin
         points = on_upper_set(self.compiled, np.stack([x + share * (inner - x) for share in EDGES]))
-        return min((one for one in map(self._feasible_at, points) if one is not None), key=lambda one: one.value, default=None)
+        return _better(*map(self._feasible_at, points))
 
     def _inside(self, x: np.ndarray) -> np.ndarray | None:
         """The point of X, with whole numbers where they are wanted, that was meant; None where there is none next to it."""
@@ -409,16 +388,20 @@ class _Proof:
             return None
         compiled, data = self.compiled, self.compiled.data()
         server, clients = compiled.exact.compiled_value_at(plain.x, y, data)
-        told = Evaluation(
-            server + data.clients.weights @ clients, server, clients, solution._replace(y=jnp.asarray(y)), plain.evaluation.gap
-        )
+        value = server + data.clients.weights @ clients
+        told = Evaluation(value, server, clients, solution._replace(y=jnp.asarray(y)), plain.evaluation.gap)
         return Found(plain.x, jax.tree.map(np.asarray, told), True) if np.isfinite(told.value) else None
 
 
-def _together(search: Search, edge: Search) -> Search:
+def _better(*some: Found | None) -> Found | None:
+    """The best of those that were found, the first of equals; None where none was."""
+    return min((one for one in some if one is not None), key=lambda one: one.value, default=None)
+
+
+def _together(search: scip.Search, edge: scip.Search) -> scip.Search:
     """A search, with the bound of another one, and its end where that says less."""
-    ended = edge.ended if search.ended == NO_POINT or (search.ended == BOUNDED and edge.ended != NO_POINT) else search.ended
-    return search._replace(bound=min(search.bound, edge.bound), ended=NOT_PROVED if ended == UNBOUNDED == edge.ended else ended, nodes=search.nodes + edge.nodes)
+    ended = edge.ended if search.ended == scip.NO_POINT or (search.ended == scip.BOUNDED and edge.ended != scip.NO_POINT) else search.ended
+    return search._replace(bound=min(search.bound, edge.bound), ended=NOT_PROVED if ended == scip.UNBOUNDED == edge.ended else ended, nodes=search.nodes + edge.nodes)
 
 
 def _solution_next_to(answer: LevelAnswer, u: np.ndarray, z: np.ndarray) -> np.ndarray | None:
@@ -460,56 +443,107 @@ def choices_of(compiled: CompiledProblem) -> list[Sequence[float]] | None:
     """What each entry of x may be, where all are whole and few; None elsewhere."""
     if not compiled.upper.whole.all() or not compiled.upper.size:
         return None
-    known, count = compiled.declaration.known_bounds, 1
-    choices: list[Sequence[float]] = []
-    for variable in compiled.upper.variables:
-        box = known[variable.id]
-        for low, high in zip(np.ravel(np.broadcast_to(box.lo, variable.shape)), np.ravel(np.broadcast_to(box.hi, variable.shape))):
-            if not math.isfinite(high - low):
-                return None
-            choices.append([float(k) for k in range(math.ceil(low - INSIDE), math.floor(high + INSIDE) + 1)])
-            count *= max(1, len(choices[-1]))
-            if count > COMBINATIONS:
-                return None
-    return choices
+    box = box_around(compiled, np.zeros(compiled.upper.size))
+    first, last = np.ceil(box.low - INSIDE), np.floor(box.high + INSIDE)
+    if not box.bounded or np.prod(np.maximum(last - first + 1.0, 1.0)) > COMBINATIONS:
+        return None
+    return [np.arange(low, high + 1.0).tolist() for low, high in zip(first, last)]
 
 
 def _looked_through(compiled: CompiledProblem, choices: list[Sequence[float]], show: bool, why: str) -> Reference:
     """The best of all combinations, f computed exactly at each."""
-    all_of_them = [np.array(each, float) for each in product(*choices)]
-    best, left = None, len(all_of_them)
-    with RunProgress(len(all_of_them), "reference, all combinations", show, "combinations") as bar, suppress(CutShort):
-        for found in _values(compiled, all_of_them):
-            left -= 1
+    points = np.array(list(product(*choices)), float)
+    away = np.linalg.norm(on_upper_set(compiled, points) - points, axis=1)
+    inside = away <= INSIDE * (1.0 + np.linalg.norm(points, axis=1))
+    best, count = None, 0
+    with RunProgress(len(points), "reference, all combinations", show, "combinations") as bar, suppress(CutShort):
+        for x, is_inside in zip(points, inside):
+            found = Found.at(compiled, x) if is_inside else None
+            count += 1
             bar.advance(1)
-            if found is not None and found.satisfies(compiled) and (best is None or found.value < best.value):
-                best = found
+            best = _better(best, found if found is not None and found.satisfies(compiled) else None)
             heed()
-    why_ended = reason()
+    why_ended, done = reason(), count == len(points)
     rest()
     if best is None:
         if compiled.coupled.conditions:
             texts = ", ".join(one.text for one in compiled.coupled.conditions)
-            raise InfeasibleError(f"no answer at any of the {len(all_of_them) - left:,} combinations of whole numbers satisfies the upper constraints on y: {texts}.")
-        raise LowerLevelError(
-            f"f has a value at none of the {len(all_of_them) - left:,} combinations of whole numbers that were looked at: they are outside X, or the lower level has no solution there."
-        )
-    done = left == 0
-    bound = best.value if done else -math.inf
-    how = (
-        f"by {'all' if done else len(all_of_them) - left} of {len(all_of_them):,} combinations of whole numbers, the lower level solved exactly at each, y as implicit(x) "
-        f"has it; no branch and bound: {why}"
-    )
-    status = PROVED if done else str(why_ended)
-    return described(compiled, best, bound, 0.0 if done else math.inf, status, how)
+            raise InfeasibleError(f"no answer at any of the {count:,} combinations of whole numbers satisfies the upper constraints on y: {texts}.")
+        why = "they are outside X, or the lower level has no solution there"
+        raise LowerLevelError(f"f has a value at none of the {count:,} combinations of whole numbers that were looked at: {why}.")
+    looked = f"by {'all' if done else count} of {len(points):,} combinations of whole numbers"
+    how = f"{looked}, the lower level solved exactly at each, y as implicit(x) has it; no branch and bound: {why}"
+    known = (best.value, 0.0, PROVED) if done else (-math.inf, math.inf, str(why_ended))
+    return described(compiled, best, *known, how)
 
 
-def _values(compiled: CompiledProblem, points: list[np.ndarray]) -> Iterator[Found | None]:
-    """f at those of the points that are in X."""
-    inside = on_upper_set(compiled, np.array(points))
-    for x, nearest in zip(points, inside):
-        if np.linalg.norm(nearest - x) > INSIDE * (1.0 + np.linalg.norm(x)):
-            yield None
-            continue
-        evaluation = evaluated(compiled, x)
-        yield None if evaluation is None else Found(x, evaluation, False)
+# --- the end of a search, with what holds there holding to rounding: a tie of the lower level, met to 1e-9 only, would be none ----
+
+
+def refined(program: SingleLevel, values: np.ndarray) -> np.ndarray:
+    """The nearest values at which all holds that nearly holds; the same ones where there are none so near."""
+    unknowns = program.unknowns
+    if len(values) > MOST:
+        return values
+    low, high = np.array(unknowns.low), np.array(unknowns.high)
+    found = np.where(unknowns.whole, np.round(values), values)
+    for end in (low, high):
+        with np.errstate(invalid="ignore"):
+            found = np.where(np.isfinite(end) & (np.abs(found - end) <= NEAR * (1.0 + np.abs(end))), end, found)
+    fixed = np.array(unknowns.whole, bool) | (found == low) | (found == high)
+    free = np.flatnonzero(~fixed)
+    tight = [one for one in program.inequalities if abs(one.at(found)) <= NEAR * (1.0 + abs(one.terms.get((), 0.0)))]
+    equations = [*program.all_equations, *tight]
+    for _ in range(STEPS):
+        with np.errstate(all="ignore"):
+            rows = [(one.at(found), one.slopes(found)) for one in equations]
+            rows += [one.misses(found) for one in unknowns.definitions]
+            left = np.array([value for value, _ in rows])
+        entries = [(k, place, slope) for k, (_, slopes) in enumerate(rows) for place, slope in slopes.items() if not fixed[place]]
+        if not (np.isfinite(left).all() and np.isfinite([slope for _, _, slope in entries]).all()):
+            return values
+        if not entries or np.abs(left).max() == 0.0:
+            break
+        k, place, slope = (np.array(each) for each in zip(*entries))
+        matrix = sp.csr_array((slope, (k, place)), (len(rows), len(found)))[:, free]
+        shortest = Saddle(diagonal(np.ones(len(free)), matrix), matrix)
+        found[free] -= shortest.solve(np.zeros(len(free)), left)[0]
+    return found if (np.abs(found - values) <= FAR * (1.0 + np.abs(values))).all() else values
+
+
+def descended(program: SingleLevel, values: np.ndarray) -> np.ndarray:
+    """The end of sequential quadratic programming from some values, the one of every pair that is nearer to 0 held there: the digits that a gap does not ask
+    for. The same values where there are too many, or it fails.
+    """
+    unknowns = program.unknowns
+    if len(values) > SMALL:
+        return values
+    low, high, size = np.array(unknowns.low), np.array(unknowns.high), 1.0 + abs(program.objective.at(values))
+    for first, second in program.pairs:
+        place = first if values[first] <= values[second] else second
+        low[place] = high[place] = 0.0
+    start = np.where(unknowns.whole, np.round(values), values)
+    low, high = (np.where(unknowns.whole, start, end) for end in (low, high))
+
+    def rows(some: Sequence[Polynomial | Definition], at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(values, derivatives) of rows."""
+        found = [one.misses(at) if isinstance(one, Definition) else (one.at(at), one.slopes(at)) for one in some]
+        matrix = np.zeros((len(found), len(at)))
+        for k, (_, slopes) in enumerate(found):
+            matrix[k, list(slopes)] = list(slopes.values())
+        return np.array([value for value, _ in found]), matrix
+
+    equal, least = [*program.all_equations, *unknowns.definitions], program.inequalities
+    asked = []
+    for kind, some in (("eq", equal), ("ineq", least)):
+        if some:
+            asked.append({"type": kind, "fun": lambda at, some=some: rows(some, at)[0], "jac": lambda at, some=some: rows(some, at)[1]})
+
+    def goal(at: np.ndarray) -> tuple[float, np.ndarray]:
+        values, slopes = rows([program.objective], at)
+        return float(values[0]) / size, slopes[0] / size
+
+    settings: dict[str, Any] = {"method": "SLSQP", "options": {"ftol": FINAL, "maxiter": MOST_STEPS}, "constraints": asked}
+    with np.errstate(all="ignore"):
+        end = minimize(goal, np.clip(start, low, high), jac=True, bounds=np.stack([low, high], axis=1), **settings)
+    return end.x if np.isfinite(end.x).all() else values

@@ -156,10 +156,7 @@ def _process() -> Iterator[Process]:
 
 @contextmanager
 def launched() -> Iterator[None]:
-    """Have SCIP loaded, while what is within is done.
-
-    Raises ``MissingPackageError`` without the package pyscipopt.
-    """
+    """Have SCIP loaded, while what is within is done; raises ``MissingPackageError`` without the package pyscipopt."""
     if find_spec("pyscipopt") is None:
         raise MissingPackageError("certificate='global' needs the solver SCIP: pip install 'hierfl[global]'.")
     with _process() as process:
@@ -234,11 +231,6 @@ def searched(
     the larger one of that and of a floor is searched for; where that is met, of one that nobody would call bounded, which the usual tolerance tells
     where linear programs with such numbers are not solved to ours. Where they are not solved anywhere they are tried in other units; of what is found
     then, that there is no point is not believed.
-
-    Raises
-    ------
-    MissingPackageError
-        Without the package pyscipopt.
     """
 
     def search(asked: SingleLevel, floor: float | None, **settings: float) -> Search:

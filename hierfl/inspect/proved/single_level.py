@@ -8,7 +8,7 @@ a u that solves the level without such a z has one with 0 for the objective's mu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from hierfl.atoms.algebra import addends
 from hierfl.atoms.formulas import as_array
 from hierfl.atoms.intervals import Interval
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.data.tables import Population
+from hierfl.compiler.data.tables import Population, Table
 from hierfl.compiler.layout import Layout
 from hierfl.compiler.lower_level.exact_lower import ExactLower
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, level_solver
@@ -36,19 +36,9 @@ from hierfl.compiler.programs.cones import NoStandardFormError, distance, middle
 from hierfl.compiler.programs.smooth_atoms import SQUARE
 from hierfl.compiler.starting_points import on_upper_set
 from hierfl.inspect.implicit.multipliers import owners_of
-from hierfl.inspect.proved.conditions import (
-    Level,
-    StationarityMultipliers,
-    ToldMultiplier,
-    place_of,
-    refuse,
-    require_written,
-)
-from hierfl.inspect.proved.dualities import primal_dual_row, without_products
+from hierfl.inspect.proved import conditions
 from hierfl.inspect.proved.polynomials import Entries, Environment, Polynomial, Translator, Unknowns
-from hierfl.inspect.proved.quotients import Quotient, with_quotients
-from hierfl.inspect.proved.squares import as_squares
-from hierfl.inspect.proved.tied_level import TiedLevel, told_worst
+from hierfl.inspect.proved.tightening import Quotient, as_squares, primal_dual_row, with_quotients, without_products
 from hierfl.language.aggregates import tails_of, tails_replaced, without_tails
 from hierfl.language.coupled import CLIENTS_MEAN, FEDERATION, ROW, CoupledCondition
 from hierfl.language.expectation import SampleAverage, total
@@ -65,7 +55,7 @@ class Follower(NamedTuple):
 
     u: np.ndarray
     z: Entries
-    told: list[ToldMultiplier]
+    told: list[conditions.ToldMultiplier]
     pairs: list[tuple[int, int]]
     places: range
 
@@ -145,13 +135,7 @@ class SingleLevel:
 
     @classmethod
     def of(cls, compiled: CompiledProblem) -> SingleLevel:
-        """The program of a problem.
-
-        Raises
-        ------
-        IncompatibleSolverError
-            Naming what has no translation, and what to write.
-        """
+        """The program of a problem; raises ``IncompatibleSolverError``, naming what has no translation, and what to write."""
         return _Writer(compiled).written()
 
 
@@ -163,7 +147,7 @@ class _Writer:
     program: SingleLevel = field(default_factory=SingleLevel)
     dualities: list[Polynomial] = field(default_factory=list)  # 0 by the conditions of the lower level
     curved: list[int] = field(default_factory=list)  # multipliers that a constraint qualification is about
-    worst: list[TiedLevel] = field(default_factory=list)
+    worst: list[conditions.TiedLevel] = field(default_factory=list)
 
     @cached_property
     def translator(self) -> Translator:
@@ -178,9 +162,8 @@ class _Writer:
             low, high = (np.broadcast_to(np.asarray(end, float), variable.shape) for end in (box.lo, box.hi))
             x[variable.id] = unknowns.array(low, high, bool(Layout((variable,)).whole.any()))
         program.upper = np.arange(compiled.upper.size)
-        public = {leaf: np.asarray(value, float) for leaf, value in data.clients.public.items()}
         for constraint in constraints_of_all_clients(declaration):
-            self._constrain(constraint, {**public, **x})
+            self._constrain(constraint, {**_numbers(data.clients.public), **x})
         answers = self._followers(x)
         for one in compiled.coupled.conditions:
             self._on_answers(one, x, answers)
@@ -190,10 +173,8 @@ class _Writer:
         program.inequalities += unknowns.inequalities
         others = [program.objective, *program.inequalities, *program.implied, *(slack for _, slack in program.slacks)]
         kept, forces = len(program.equations), len(program.forces)
-        if self.curved:
-            program.abnormal.append(Polynomial.sum_of([(-1.0, 1.0), *((1.0, Polynomial({(place,): 1.0})) for place in self.curved)]))
-        else:
-            program.abnormal = []
+        normal = Polynomial.sum_of([(-1.0, 1.0), *((1.0, Polynomial({(place,): 1.0})) for place in self.curved)])
+        program.abnormal = [*program.abnormal, normal] if self.curved else []
         rows, program.quotients = with_quotients([*program.equations, *program.forces, *program.abnormal], others, unknowns)
         first, last = kept + forces, kept + forces + len(program.abnormal)
         program.equations, program.forces, program.abnormal = [*rows[:kept], *rows[last:]], rows[kept:first], rows[first:last]
@@ -219,49 +200,36 @@ class _Writer:
                 inequalities.append(Polynomial.of(bound))
                 inequalities.append(Polynomial.sum_of([(1.0, squares[0]), *((-1.0, each) for each in squares[1:])]))
         else:
-            raise refuse(f"constraints on x of rows and second-order cones: {expression_text(constraint)} is a {type(constraint).__name__}.")
+            raise conditions.refuse(f"constraints on x of rows and second-order cones: {expression_text(constraint)} is a {type(constraint).__name__}.")
 
     def _order(self, left: Entries, right: Entries, equal: bool) -> None:
         """left <= right, or left == right, entry by entry."""
         pairs = zip(*(part.ravel() for part in np.broadcast_arrays(left, right)))
-        differences = [Polynomial.sum_of([(1.0, b), (-1.0, a)]) for a, b in pairs]
-        (self.program.equations if equal else self.program.inequalities).extend(differences)
+        (self.program.equations if equal else self.program.inequalities).extend(Polynomial.of(b) - a for a, b in pairs)
 
     def _on_answers(self, one: CoupledCondition, x: Environment, answers: list[dict[int, Entries]]) -> None:
         """An upper constraint that mentions y, of each of its owners."""
         compiled, clients, scope = self.compiled, self.compiled.data().clients, self.compiled.scope
         shared, of_rows = (answers[0] if scope == "federation" else {}), (answers if scope == "sample" else [])
-        if one.kind == FEDERATION:
-            public = {leaf: np.asarray(value, float) for leaf, value in clients.public.items()}
-            at = {**public, **x, **shared}
-            self._order(self.translator(one.left, at), self.translator(one.right, at), one.equality)
-            return
-        sides = []
-        for index in range(clients.size):
+        signs = (0.0, 0.0) if one.equality else (1.0, -1.0)
+
+        def both(at: Environment) -> list[Entries]:
+            return [self.translator(side, at) for side in (one.left, one.right)]
+
+        sides = [both({**_numbers(clients.public), **x, **shared})] if one.kind == FEDERATION else []
+        for index in range(clients.size if one.kind != FEDERATION else 0):
             decisions = {**x, **(answers[index] if scope == "client" else shared)}
             if one.kind == ROW:
-                self._of_rows(one, clients, index, decisions, of_rows)
-                continue
-            sides.append([self._of_party(side, sign, clients, index, decisions, of_rows) for side, sign in zip((one.left, one.right), (0.0, 0.0) if one.equality else (1.0, -1.0))])
+                own = {**_numbers(clients.party(index).environment), **decisions}
+                rows = _rows_of(clients.tables[compiled.coupled.table_of(one, compiled, clients)], index)
+                sides += [both({**own, **values, **(of_rows[row] if of_rows else {})}) for row, values in rows]
+            else:
+                sides.append([self._of_party(side, sign, clients, index, decisions, of_rows) for side, sign in zip((one.left, one.right), signs)])
         if one.kind == CLIENTS_MEAN:
             shares = np.asarray(compiled.coupled.shares(one, clients), float)
-            together = [_mean_of(side, shares) for side in zip(*sides)]
-            sides = [together]
+            sides = [[_mean_of(side, shares) for side in zip(*sides)]]
         for left, right in sides:
             self._order(left, right, one.equality)
-
-    def _of_rows(
-        self, one: CoupledCondition, clients: Population, place: int, decisions: Environment, of_rows: list[dict[int, Entries]]
-    ) -> None:
-        """The same of every row of a client."""
-        table = clients.tables[self.compiled.coupled.table_of(one, self.compiled, clients)]
-        first, count = int(table.offsets[place]), int(table.counts[place])
-        numbers = np.arange(first, first + count)
-        own = {leaf: np.asarray(value, float) for leaf, value in clients.party(place).environment.items()}
-        rows = {leaf: np.asarray(value, float) for leaf, value in table.rows(numbers).items()}
-        for k, row in enumerate(numbers):
-            at = {**own, **decisions, **{leaf: value[k] for leaf, value in rows.items()}, **(of_rows[row] if of_rows else {})}
-            self._order(self.translator(one.left, at), self.translator(one.right, at), one.equality)
 
     # --- the lower level --------------------------------------------------------------------------------------------
 
@@ -271,8 +239,8 @@ class _Writer:
         if compiled.declaration.lower_level is None:
             return []
         point, stages = np.zeros(compiled.upper.size), compiled.exact.stages
-        if len(stages) > 1 and any(map(told_worst, stages)):
-            raise refuse("one lower level alone where selection='pessimistic' asks for the worst of several solutions.")
+        if len(stages) > 1 and any(map(conditions.told_worst, stages)):
+            raise conditions.refuse("one lower level alone where selection='pessimistic' asks for the worst of several solutions.")
         forms = list(map(self._form, stages))
         others = self._answers_elsewhere(forms[0]) if len(stages) == 1 else []
         found: list[dict[int, Entries]] = []
@@ -287,17 +255,14 @@ class _Writer:
 
     @staticmethod
     def _form(stage: ExactLower) -> LevelForm:
-        """A level's program.
-
-        Raises ``IncompatibleSolverError`` where that is none of rows.
-        """
+        """A level's program; raises ``IncompatibleSolverError`` where that is none of rows."""
         method, level = stage.method, stage.oracles.declaration.lower_level
         assert method is not None and level is not None
         try:
             form = level_solver(method.structure).form
         except NoStandardFormError as reason:
-            raise refuse(f"a lower level that is a program over rows: {reason}.") from None
-        require_written(form)
+            raise conditions.refuse(f"a lower level that is a program over rows: {reason}.") from None
+        conditions.require_written(form)
         return form
 
     def _answers_elsewhere(self, form: LevelForm) -> list[list[np.ndarray]]:
@@ -330,18 +295,16 @@ class _Writer:
                 found[-1] = [u for u in inside if distance(program.cones, program.slack(u) - margin) <= ROUNDING]
         return found
 
-    def _follower(
-        self, form: LevelForm, stage: ExactLower, owner: Owner, x: Environment, others: Sequence[np.ndarray]
-    ) -> dict[int, Entries]:
+    def _follower(self, form: LevelForm, stage: ExactLower, owner: Owner, x: Environment, others: Sequence[np.ndarray]) -> dict[int, Entries]:
         """Write one owner's optimality conditions; of ``others`` none is better than its u."""
         program, unknowns = self.program, self.program.unknowns
-        own: Environment = {**{leaf: np.asarray(value, float) for leaf, value in owner.own.items()}, **x}
+        own: Environment = {**_numbers(owner.own), **x}
         lower = {v.id for v in stage.oracles.lower.variables}
         for constraint in lower_constraints(stage.oracles.declaration):  # what the level asks of x alone is in no program of its own
             if not any(v.id in lower for v in constraint.variables()):
                 self._constrain(constraint, own)
         blocks, thetas = self._blocks(form, owner, own)
-        level, begin = Level.of(blocks, thetas), len(unknowns.low)
+        level, begin = conditions.Level.of(blocks, thetas), len(unknowns.low)
         u, slope, found = self._solution(level, blocks[-1].end[0], form.size)
         # 0 at a solution, where u'A'z is -b'z, row by row; and with z in place of slopes for entries whose cost moves with x
         duality = Polynomial.sum_of([(1.0, level.price(found.z)), *((1.0, a * b) for a, b in zip(u, slope))])
@@ -355,17 +318,17 @@ class _Writer:
         if others:
             own_cost = level.cost(u)
             program.inequalities += [Polynomial.sum_of([(1.0, level.cost(other)), (-1.0, own_cost)]) for other in others]
-        if told_worst(stage):
-            self.worst.append(TiedLevel(level, u, form.size, set(places)))
-        program.followers.append(Follower(np.array(list(map(place_of, u)), int), found.z, found.told, found.pairs, places))
+        if conditions.told_worst(stage):
+            self.worst.append(conditions.TiedLevel(level, u, form.size, set(places)))
+        program.followers.append(Follower(np.array(list(map(conditions.place_of, u)), int), found.z, found.told, found.pairs, places))
         return stage.oracles.lower.split(u[: form.size])
 
-    def _solution(self, level: Level, width: int, size: int) -> tuple[Entries, list[Polynomial], StationarityMultipliers]:
+    def _solution(self, level: conditions.Level, width: int, size: int) -> tuple[Entries, list[Polynomial], conditions.StationarityMultipliers]:
         """(u, the slopes of the objective there, its multipliers) of a level whose u begins with so many entries of y; the optimality conditions are written."""
         program, height = self.program, sum(cone.size for cone in level.cones)
         u, seen = program.unknowns.array(np.full(width, -np.inf), np.inf), np.zeros(height, bool)
         seen[[i for i, _, _ in level.matrix]] = True
-        found = StationarityMultipliers.of(level, u, size, level.slack(u, height), seen, program.unknowns)
+        found = conditions.StationarityMultipliers.of(level, u, size, level.slack(u, height), seen, program.unknowns)
         slope, pull = level.slope(u, program.unknowns), level.pull(found.z, width)
         forces = [one for one in (a - b for a, b in zip(slope, pull)) if one.terms]
         program.forces += forces
@@ -382,7 +345,7 @@ class _Writer:
         of_all = {place for tied in self.worst for place in tied.places}
         for tied in self.worst:
             v, _, _ = self._solution(tied.worst(objective, of_all, self.program.unknowns), len(tied.u), tied.size)
-            moved = {place_of(mine): place_of(other) for mine, other in zip(tied.u[: tied.size], v)}
+            moved = {conditions.place_of(mine): conditions.place_of(other) for mine, other in zip(tied.u[: tied.size], v)}
             objective = Polynomial.sum_of((value, Polynomial({tuple(sorted(moved.get(p, p) for p in places)): 1.0})) for places, value in objective.terms.items())
             of_all |= set(moved.values())
         self.program.pessimistic = bool(self.worst)
@@ -397,7 +360,7 @@ class _Writer:
             values, weights = owner.gather(group)
             kept = np.flatnonzero(np.asarray(weights) != 0)
             template, shares = group.template, np.asarray(weights, float)[kept]
-            rows = {leaf: np.asarray(value, float) for leaf, value in values.items()}
+            rows = _numbers(values)
             blocks.append(RowBlock(template, np.zeros((len(kept), template.count)), shares, kept, width, height))
             thetas.append([self._theta(template, {**own, **{leaf: value[k] for leaf, value in rows.items()}}) for k in kept])
             width += len(kept) * blocks[-1].extra
@@ -461,22 +424,16 @@ class _Writer:
         def each_row(node: Any, expression: Any, environment: Environment) -> tuple[np.ndarray, list[Entries]]:
             """(shares, values) of the rows that an average or a tail is of."""
             leaves = {leaf.id for leaf in [*expression.parameters(), *expression.variables()]}
-            (number,) = {
-                k for k, table in enumerate(population.tables) if leaves & set(table.samples) or (k == answered and leaves & below)
-            }
-            table = population.tables[number]
+            held = [bool(leaves & (set(table.samples) | (below if k == answered else set()))) for k, table in enumerate(population.tables)]
+            table, rows = population.tables[held.index(True)], []
             if table.has_nodes:
-                raise refuse(f"data that are rows: {expression_text(node)} is over a law, of which f is known by quadrature only.")
-            first, count = int(table.offsets[place]), int(table.counts[place])
-            numbers = np.arange(first, first + count)
-            shares = np.full(count, 1.0 / count) if table.weights is None else np.asarray(table.weights, float)[numbers]
-            rows = {leaf: np.asarray(value, float) for leaf, value in table.rows(numbers).items() if leaf in leaves}
-            values = []
-            for k, row in enumerate(numbers):
-                own_y = of_rows[row] if number == answered else {}
-                own = {**environment, **{leaf: value[k] for leaf, value in rows.items()}, **own_y}
-                values.append(self.translator(expression, own, average).ravel())
-            return shares, values
+                raise conditions.refuse(f"data that are rows: {expression_text(node)} is over a law, of which f is known by quadrature only.")
+            for row, values in _rows_of(table, place):
+                own = {**environment, **values, **(of_rows[row] if held.index(True) == answered else {})}
+                share = 1.0 / int(table.counts[place]) if table.weights is None else float(table.weights[row])
+                rows.append((share, self.translator(expression, own, average).ravel()))
+            shares, each = zip(*rows)
+            return np.array(shares), list(each)
 
         def average(node: SampleAverage, environment: Environment) -> Entries:
             shares, values = each_row(node, node.per_sample, environment)
@@ -484,7 +441,7 @@ class _Writer:
             means = [Polynomial.sum_of(zip(factor * shares, column)) for column in zip(*values)]
             return np.array([*means, None], dtype=object)[:-1].reshape(tuple(node.shape))
 
-        own = {**{leaf: np.asarray(value, float) for leaf, value in party.environment.items()}, **decisions}
+        own = {**_numbers(party.environment), **decisions}
         if tails := tails_of(term):
             _require_less_of_tails(term, sign)
             bounds = [cp.Variable() for _ in tails]
@@ -496,13 +453,26 @@ class _Writer:
         return value
 
 
+def _numbers(values: Mapping[int, Any]) -> dict[int, np.ndarray]:
+    """By leaf, in NumPy."""
+    return {leaf: np.asarray(value, float) for leaf, value in values.items()}
+
+
+def _rows_of(table: Table, place: int) -> Iterator[tuple[int, dict[int, np.ndarray]]]:
+    """(number, values by leaf) of the rows of a table that a party holds."""
+    first, count = int(table.offsets[place]), int(table.counts[place])
+    values = _numbers(table.rows(np.arange(first, first + count)))
+    for k in range(count):
+        yield first + k, {leaf: value[k] for leaf, value in values.items()}
+
+
 def _require_less_of_tails(term: Any, sign: float) -> None:
     """Refuse tails of rows of which more is wanted, or as much as of something else: they are no least values then."""
     for part in addends(term):
         tails = tails_of(part)
         known = tails_replaced(part, [cp.pos(cp.Variable()) for _ in tails])
         if tails and not (known.is_convex() if sign > 0 else sign < 0 and known.is_concave()):
-            raise refuse(f"tails of rows that are minimised, or bounded above: {expression_text(part)} is not.")
+            raise conditions.refuse(f"tails of rows that are minimised, or bounded above: {expression_text(part)} is not.")
 
 
 def _mean_of(each: Sequence[Entries], shares: np.ndarray) -> Entries:

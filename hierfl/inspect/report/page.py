@@ -45,34 +45,24 @@ def styled(figure: Figure, **layout: Any) -> Figure:
     return figure
 
 
-def outline(t: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[list[float | None], list[float | None]]:
-    """Trace the polygon between two curves, one for each stretch without gaps."""
-    x: list[float | None] = []
-    y: list[float | None] = []
-    good = np.isfinite(low) & np.isfinite(high)
-    stretches = np.split(np.flatnonzero(good), np.flatnonzero(np.diff(np.flatnonzero(good)) > 1) + 1)
-    for stretch in stretches:
-        x += [*t[stretch].tolist(), *t[stretch][::-1].tolist(), None]
-        y += [*high[stretch].tolist(), *low[stretch][::-1].tolist(), None]
-    return x, y
-
-
 def faint(colour: str) -> str:
     """The colour of a band around a line of that colour."""
     red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
     return f"rgba({red},{green},{blue},0.2)"
 
 
-def band_of(colour: str) -> dict[str, str]:
-    """How Plotly draws the band around a line of that colour, of the outline's points."""
-    return {"fill": "toself", "mode": "none", "fillcolor": faint(colour)}
+def add_band(figure: Figure, t: np.ndarray, low: np.ndarray, high: np.ndarray, colour: str, **look: Any) -> None:
+    """Draw the band around a line of that colour: the polygon between two curves, one for each stretch without gaps."""
+    x: list[float | None] = []
+    y: list[float | None] = []
+    good = np.flatnonzero(np.isfinite(low) & np.isfinite(high))
+    for stretch in np.split(good, np.flatnonzero(np.diff(good) > 1) + 1):
+        x += [*t[stretch].tolist(), *t[stretch][::-1].tolist(), None]
+        y += [*high[stretch].tolist(), *low[stretch][::-1].tolist(), None]
+    figure.add_scatter(x=x, y=y, fill="toself", mode="none", fillcolor=faint(colour), **look)
 
 
-PLOT_SETTINGS = {
-    "responsive": True,
-    "displaylogo": False,
-    "modeBarButtons": [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
-}
+PLOT_SETTINGS = {"responsive": True, "displaylogo": False, "modeBarButtons": [["toImage", "zoom2d", "pan2d", "resetScale2d"]]}
 
 CARD_COLUMNS = 4
 
@@ -90,10 +80,7 @@ class Section(NamedTuple):
 
 
 def plotly() -> Any:
-    """Import the package ``plotly``.
-
-    Raises ``MissingPackageError``, saying what to install.
-    """
+    """Import the package ``plotly``; raises ``MissingPackageError``, saying what to install."""
     with needing('a report needs plotly: pip install "hierfl[report]".'):
         import plotly.graph_objects
         import plotly.offline
@@ -114,11 +101,6 @@ def element(tag: str, content: Any, **attributes: str) -> Html:
     """Make ``<tag ...>content</tag>``; write ``class_`` for the attribute ``class``."""
     written = "".join(f' {name.rstrip("_")}="{escape(value)}"' for name, value in attributes.items())
     return Html(f"<{tag}{written}>{escaped(content)}</{tag}>")
-
-
-def void(tag: str, **attributes: str) -> Html:
-    """Make an element that has no content, such as ``<input ...>``."""
-    return Html(element(tag, "", **attributes).removesuffix(f"</{tag}>"))
 
 
 def folded(summary: Any, body: Any, printed: bool = True) -> Html:
@@ -206,10 +188,5 @@ def page(title: str, summary: Html, sections: Sequence[Section]) -> str:
     template = resources.files("hierfl.inspect.report").joinpath("page.html").read_text(encoding="utf-8")
     contents = joined(element("li", element("a", s.title, href=f"#{s.name}")) for s in sections)
     body = joined(element("section", joined([element("h2", s.title), s.body]), id=s.name) for s in sections)
-    return Template(template).substitute(
-        title=escaped(title),
-        summary=summary,
-        contents=contents,
-        sections=body,
-        plotly=_plotly_script(),
-    )
+    parts = {"title": escaped(title), "summary": summary, "contents": contents, "sections": body, "plotly": _plotly_script()}
+    return Template(template).substitute(parts)

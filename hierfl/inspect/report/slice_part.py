@@ -9,10 +9,8 @@ where they stand. A second figure has the parties' own terms along the slice.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
-from functools import cached_property
-from itertools import islice
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,33 +20,17 @@ from hierfl.house_style import COLOURS
 from hierfl.inspect.implicit.points import KEPT_LIMIT, REASONS, Points, owner_called
 from hierfl.inspect.kinks.kink import Kinks
 from hierfl.inspect.kinks.kink_search import effort
-from hierfl.inspect.pictures.slice import BrokenCurve, Slice, broken, curve, entries, line_label
-from hierfl.inspect.report.page import (
-    Html,
-    band_of,
-    data,
-    drawn,
-    element,
-    escaped,
-    joined,
-    notice,
-    outline,
-    paragraph,
-    plotly,
-    styled,
-    table,
-    void,
-)
+from hierfl.inspect.pictures.slice import BrokenCurve, Slice, broken, curve, line_label
+from hierfl.inspect.report import page as html
 from hierfl.jaxtools.precision import double_precision
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-    from hierfl.inspect.pictures.stretches import Gap, Tie
+    from hierfl.inspect.pictures.slice import Gap
     from hierfl.result import Result
 
-SCALARS = 4  # entries of x and of y that are written out
-CONSTRAINTS = 4
+SCALARS = 4  # entries of x and of y, and constraints, that are written out
 
 
 class PointNotes(NamedTuple):
@@ -65,91 +47,60 @@ class PointNotes(NamedTuple):
 @double_precision
 def _notes_along(shown: Slice, exact_slopes: bool) -> list[PointNotes]:
     """Describe the points of a slice, in order; slopes are exact where there are such and they are wanted, else by differences."""
-    compiled, reason = shown.compiled, shown.sampled.reason
-    points, x, slopes = Points(compiled, shown.tolerance), shown.line.at(shown.t), _slopes(shown, exact_slopes)
-    labels, kept = _answer_labels(shown), points.switches.entries <= KEPT_LIMIT
-    return [
-        PointNotes(
-            t=f"{t:.6g}",
-            f=f"{shown.value[k]:.8g}" if reason[k] == 0 else f"no value: {REASONS[reason[k]]}",
-            slope=slopes[k],
-            x=_listed(zip(entries(compiled.upper), x[k]), compiled.upper.size),
-            y=_answer(shown, labels, k),
-            active=_active(shown.active(k), kept),
-        )
-        for k, t in enumerate(shown.t)
-    ]
-
-
-def _slopes(shown: Slice, exact_slopes: bool) -> list[str]:
-    points = Points(shown.compiled, shown.tolerance)
-    if exact_slopes and points.differentiable:
-        exact = points.slopes(shown.line.at(shown.t), shown.line.direction)[1]
-        return [f"{slope:.6g}" if np.isfinite(slope) else "unknown" for slope in exact]
-    rough = np.gradient(shown.value, shown.t)
-    return [f"about {slope:.4g}, by differences" if np.isfinite(slope) else "unknown" for slope in rough]
-
-
-def _answer_labels(shown: Slice) -> list[str]:
-    """Name the first scalars of y, with their owners where there are several."""
-    compiled, owners = shown.compiled, shown.answers.shape[1] if shown.answers.ndim == 3 else 0
+    compiled, reason, x = shown.compiled, shown.sampled.reason, shown.line.at(shown.t)
+    points = Points(compiled, shown.tolerance)
+    exact = exact_slopes and points.differentiable
+    slopes = points.slopes(x, shown.line.direction)[1] if exact else np.gradient(shown.value, shown.t)
+    owners = shown.answers.shape[1] if shown.answers.ndim == 3 else 0
     of = [""] if owners == 1 else [f" of {owner_called(compiled, owner)}" for owner in range(min(owners, SCALARS))]
-    return list(islice((entry + owner for owner in of for entry in entries(compiled.lower)), SCALARS))
+    labels = [entry + owner for owner in of for entry in compiled.lower.entries[:SCALARS]][:SCALARS]
+    names = compiled.upper.entries[:SCALARS]
+    notes = []
+    for k, t in enumerate(shown.t):
+        f, y = f"{shown.value[k]:.8g}" if reason[k] == 0 else f"no value: {REASONS[reason[k]]}", "none"
+        if not labels:
+            y = "no lower level" if compiled.declaration.lower_level is None else "not kept: over 100,000 scalars"
+        elif reason[k] == 0:
+            y = _listed(_equations(labels, shown.answers[k].ravel()), shown.answers[k].size)
+        active = _listed(shown.active(k)) or "none" if points.switches.entries <= KEPT_LIMIT else "not kept: over 100,000 constraints"
+        slope = "unknown"
+        if np.isfinite(slopes[k]):
+            slope = f"{slopes[k]:.6g}" if exact else f"about {slopes[k]:.4g}, by differences"
+        at = _listed(_equations(names, x[k]), compiled.upper.size)
+        notes.append(PointNotes(f"{t:.6g}", f, slope, at, y, active))
+    return notes
 
 
-def _answer(shown: Slice, labels: list[str], k: int) -> str:
-    if shown.compiled.declaration.lower_level is None:
-        return "no lower level"
-    if not labels:
-        return "not kept: over 100,000 scalars"
-    if shown.sampled.reason[k] != 0:
-        return "none"
-    return _listed(zip(labels, shown.answers[k].ravel()), shown.answers[k].size)
+def _equations(names: Sequence[str], values: np.ndarray) -> list[str]:
+    return [f"{name} = {value + 0.0:.6g}" for name, value in zip(names, values)]
 
 
-def _listed(named: Iterable[tuple[str, float]], size: int) -> str:
-    written = [f"{name} = {value + 0.0:.6g}" for name, value in islice(named, SCALARS)]
-    return "\n".join([*written, *([f"and {size - SCALARS:,} more"] if size > SCALARS else [])])
-
-
-def _active(constraints: tuple[str, ...], kept: bool) -> str:
-    if not kept:
-        return "not kept: over 100,000 constraints"
-    more = [f"and {len(constraints) - CONSTRAINTS:,} more"] if len(constraints) > CONSTRAINTS else []
-    return "\n".join([*constraints[:CONSTRAINTS], *more]) or "none"
+def _listed(lines: Sequence[str], count: int | None = None) -> str:
+    """The first of so many lines, and how many more there are."""
+    more = (len(lines) if count is None else count) - SCALARS
+    return "\n".join([*lines[:SCALARS], *([f"and {more:,} more"] if more > 0 else [])])
 
 
 STEPS = 401  # places of the slider
 
 
-def _slider_points(shown: Slice) -> np.ndarray:
-    """The points of the slice at which the slider stops, both ends and the middle among them."""
-    count = len(shown.t)
-    return np.unique(np.linspace(0, count - 1, min(count, STEPS)).round().astype(int))
-
-
-def _line_sliders(shown: Slice, said: list[PointNotes]) -> Html:
+def _line_sliders(shown: Slice, said: list[PointNotes]) -> html.Html:
     """Make the sliders, with what is said at each stop: the place begins in the middle, eta at the first f^eta."""
-    stops = _slider_points(shown)
-    middle = int(np.searchsorted(stops, len(shown.t) // 2))
+    count = len(shown.t)
+    stops = np.unique(np.linspace(0, count - 1, min(count, STEPS)).round().astype(int))  # both ends and the middle among them
+    middle = int(np.searchsorted(stops, count // 2))
     moved = {"t": shown.t[stops].tolist(), "f": [finite(shown.value[k]) for k in stops], "extent": _extent(shown)}
     etas = [f"{smooth.eta:g}" for smooth in shown.smoothed]
-    return joined(
-        [
-            _slider("place", "place on the line: t = ", said[stops[middle]].t, len(stops) - 1, middle),
-            *([_slider("smoothing", "smoothing: η = ", etas[0], len(etas), 1)] if etas else []),
-            data([said[k]._asdict() for k in stops], "line-places"),
-            data(moved, "line-stops"),
-            data(["not shown", *etas], "line-smoothings"),
-        ]
-    )
+    sliders = [_slider("place", "place on the line: t = ", said[stops[middle]].t, len(stops) - 1, middle)]
+    sliders += [_slider("smoothing", "smoothing: η = ", etas[0], len(etas), 1)] if etas else []
+    places = html.data([said[k]._asdict() for k in stops], "line-places")
+    return html.joined([*sliders, places, html.data(moved, "line-stops"), html.data(["not shown", *etas], "line-smoothings")])
 
 
-def _slider(name: str, label: str, shown: str, last: int, start: int) -> Html:
-    stops: dict[str, Any] = {"min": "0", "max": str(last), "step": "1", "value": str(start)}
-    words = joined([element("label", label, for_=f"{name}-slider"), element("output", shown, id=f"{name}-at")], "")
-    bar = void("input", type="range", id=f"{name}-slider", autocomplete="off", **stops)
-    return element("div", joined([element("div", words), bar]), class_="slider")
+def _slider(name: str, label: str, shown: str, last: int, start: int) -> html.Html:
+    words = html.joined([html.element("label", label, for_=f"{name}-slider"), html.element("output", shown, id=f"{name}-at")], "")
+    bar = html.Html(f'<input type="range" id="{name}-slider" autocomplete="off" min="0" max="{last}" step="1" value="{start}">')
+    return html.element("div", html.joined([html.element("div", words), bar]), class_="slider")
 
 
 def _extent(shown: Slice) -> tuple[float | None, float | None]:
@@ -173,21 +124,24 @@ GAPS = ("#e7ebef", "#d3dae1", "#bec8d2", "#a9b6c3")  # of the reasons for which 
 
 
 def _line_figure(shown: Slice, said: Sequence[PointNotes]) -> Figure:
-    figure, drawn, hovers = plotly().graph_objects.Figure(), curve(shown), _hovers(shown, said)
+    figure, drawn, hovers = html.plotly().graph_objects.Figure(), curve(shown), _hovers(shown, said)
     _add_smoothings(figure, shown)
-    figure.add_scatter(
-        x=drawn.t, y=drawn.value, name="f", mode="lines", line={"color": COLOURS[0], "width": 2.2}, legendrank=1,
-        text=[hovers[k] if k >= 0 else "" for k in drawn.point], hoverinfo="text", meta="curve",
-    )  # fmt: skip
+    look = {"mode": "lines", "line": {"color": COLOURS[0], "width": 2.2}, "legendrank": 1, "hoverinfo": "text", "meta": "curve"}
+    text = [hovers[k] if k >= 0 else "" for k in drawn.point]
+    figure.add_scatter(x=drawn.t, y=drawn.value, name="f", text=text, **look)
     _add_gaps(figure, shown.gaps, shown.line.radius)
-    _add_ties(figure, shown.ties)
+    for tie in shown.ties:  # f is that of one of several lower solutions
+        line = {"color": TIED, "width": 1 if tie.high == tie.low else 0}
+        figure.add_vrect(x0=tie.low, x1=tie.high, fillcolor=TIED, opacity=0.5, line=line, layer="below")
+    if shown.ties:
+        _add_square(figure, "several lower solutions", TIED, "tie")
     _add_iterates(figure, shown, drawn)
     _add_kinks(figure, shown)
     _add_marker(figure, shown)
-    axis = escaped(textwrap.shorten(line_label(shown), 60, placeholder=" …"))
+    axis = html.escaped(textwrap.shorten(line_label(shown), 60, placeholder=" …"))
     figure.update_xaxes(title_text=axis, title_standoff=8, range=[shown.t[0], shown.t[-1]])
     figure.update_yaxes(title_text="f", title_standoff=4)
-    return styled(figure, height=520)
+    return html.styled(figure, height=520)
 
 
 def _hovers(shown: Slice, said: Sequence[PointNotes]) -> list[str]:
@@ -202,20 +156,20 @@ def _hovers(shown: Slice, said: Sequence[PointNotes]) -> list[str]:
 
 
 def _boxed(lines: Sequence[str]) -> str:
-    return "<br>".join(escaped(part) for line in lines for part in textwrap.wrap(line, WIDEST) or [""])
+    return "<br>".join(html.escaped(part) for line in lines for part in textwrap.wrap(line, WIDEST) or [""])
 
 
 def _add_gaps(figure: Figure, gaps: Sequence[Gap], radius: float) -> None:
     """Draw grey bands, named in the legend, and in place where the words fit in a window for telephones as well."""
     greys = {reason: GAPS[k % len(GAPS)] for k, reason in enumerate(dict.fromkeys(gap.reason for gap in gaps))}
     for gap in gaps:
-        label = {"text": escaped(gap.reason), "font": {"size": 12, "color": "#57606a"}, "textposition": "top center"}
+        label = {"text": html.escaped(gap.reason), "font": {"size": 12, "color": "#57606a"}, "textposition": "top center"}
         room = (gap.high - gap.low) / (2 * radius) * NARROWEST
         fits = {"label": label} if room > LETTER * (len(gap.reason) + 2) else {}
         band = {"fillcolor": greys[gap.reason], "opacity": 1, "line_width": 0, "layer": "below"}
         figure.add_vrect(x0=gap.low, x1=gap.high, **band, **fits)
     for reason, grey in greys.items():
-        _add_square(figure, escaped(f"no value: {reason}"), grey, "gap")
+        _add_square(figure, html.escaped(f"no value: {reason}"), grey, "gap")
 
 
 def _add_square(figure: Figure, name: str, colour: str, meta: str) -> None:
@@ -224,21 +178,11 @@ def _add_square(figure: Figure, name: str, colour: str, meta: str) -> None:
     figure.add_scatter(x=[None], y=[None], mode="markers", name=name, marker=marker, meta=meta)
 
 
-def _add_ties(figure: Figure, ties: Sequence[Tie]) -> None:
-    """Shade where f is that of one of several lower solutions."""
-    for tie in ties:
-        line = {"color": TIED, "width": 1 if tie.high == tie.low else 0}
-        figure.add_vrect(x0=tie.low, x1=tie.high, fillcolor=TIED, opacity=0.5, line=line, layer="below")
-    if ties:
-        _add_square(figure, "several lower solutions", TIED, "tie")
-
-
 def _add_smoothings(figure: Figure, shown: Slice) -> None:
     for place, smooth in enumerate(shown.smoothed):
         colour, given = COLOURS[1 + (place + 1) % (len(COLOURS) - 2)], {"visible": place == 0, "hoverinfo": "skip"}
-        x, y = outline(shown.t, smooth.value - smooth.half_width, smooth.value + smooth.half_width)
-        name = f"95% band, η = {smooth.eta:g}"
-        figure.add_scatter(x=x, y=y, **band_of(colour), name=name, showlegend=False, meta="band", **given)
+        low, high, name = smooth.value - smooth.half_width, smooth.value + smooth.half_width, f"95% band, η = {smooth.eta:g}"
+        html.add_band(figure, shown.t, low, high, colour, name=name, showlegend=False, meta="band", **given)
         dashed = {"color": colour, "dash": "dash", "width": 2}
         name = f"f<sup>η</sup>, η = {smooth.eta:g}"
         figure.add_scatter(x=shown.t, y=smooth.value, mode="lines", line=dashed, name=name, meta="smoothed", **given)
@@ -248,31 +192,25 @@ def _add_iterates(figure: Figure, shown: Slice, drawn: BrokenCurve) -> None:
     near = shown.iterates[np.abs(shown.iterates[:, 0]) <= shown.line.radius]
     if not len(near):
         return
-    hover = "round %{customdata[1]:.0f}, projected on the line<br>t = %{x:.5g}, %{customdata[0]:.3g} away from the line"
-    figure.add_scatter(
-        x=near[:, 0], y=np.interp(near[:, 0], drawn.t, drawn.value), mode="markers", name="iterates", meta="iterates",
-        marker=ITERATE, customdata=near[:, 1:], hovertemplate=hover + "<extra></extra>",
-    )  # fmt: skip
+    hover = "round %{customdata[1]:.0f}, projected on the line<br>t = %{x:.5g}, %{customdata[0]:.3g} away from the line<extra></extra>"
+    look = {"mode": "markers", "marker": ITERATE, "name": "iterates", "meta": "iterates", "hovertemplate": hover}
+    f = np.interp(near[:, 0], drawn.t, drawn.value)
+    figure.add_scatter(x=near[:, 0], y=f, customdata=near[:, 1:], **look)
 
 
 def _add_kinks(figure: Figure, shown: Slice) -> None:
     kinks = shown.kinks
     if len(kinks):
-        words = [
-            _boxed([f"kink at t = {kink.t:.6g}, f = {kink.value:.6g}",
-                    f"slope {kink.left_slope:.6g} before, {kink.right_slope:.6g} after", kink.cause])
-            for kink in kinks
-        ]  # fmt: skip
-        figure.add_scatter(
-            x=[kink.t for kink in kinks], y=[kink.value for kink in kinks], mode="markers", hoverinfo="text",
-            name=f"{len(kinks)} kink{'s' if len(kinks) > 1 else ''}", text=words, meta="kinks", marker=KINK,
-        )  # fmt: skip
+        words = []
+        for kink in kinks:
+            slopes = f"slope {kink.left_slope:.6g} before, {kink.right_slope:.6g} after"
+            words.append(_boxed([f"kink at t = {kink.t:.6g}, f = {kink.value:.6g}", slopes, kink.cause]))
+        t, f, name = [kink.t for kink in kinks], [kink.value for kink in kinks], f"{len(kinks)} kink{'s' if len(kinks) > 1 else ''}"
+        figure.add_scatter(x=t, y=f, name=name, text=words, mode="markers", hoverinfo="text", meta="kinks", marker=KINK)
+    look = {"mode": "lines+markers", "line": {"color": COLOURS[1], "dash": "dot"}, "hoverinfo": "text", "name": "jump", "meta": "jump"}
     for number, jump in enumerate(kinks.jumps):
         words = [_boxed([f"f jumps at t = {jump.t:.6g} from {jump.left:.6g} to {jump.right:.6g}", jump.cause])] * 2
-        figure.add_scatter(
-            x=[jump.t, jump.t], y=[jump.left, jump.right], text=words, hoverinfo="text", name="jump", meta="jump",
-            mode="lines+markers", line={"color": COLOURS[1], "dash": "dot"}, showlegend=number == 0,
-        )  # fmt: skip
+        figure.add_scatter(x=[jump.t, jump.t], y=[jump.left, jump.right], text=words, showlegend=number == 0, **look)
 
 
 def _add_marker(figure: Figure, shown: Slice) -> None:
@@ -292,7 +230,7 @@ CLIENTS = 20  # more terms than this are shown as a band
 
 def _terms_figure(shown: Slice) -> Figure:
     """Draw the server's term and each client's own, unweighted; of many clients the median and the band of all."""
-    figure, clients = plotly().graph_objects.Figure(), shown.clients
+    figure, clients = html.plotly().graph_objects.Figure(), shown.clients
     if shown.compiled.declaration.objective.server is not None:
         t, value = broken(shown, shown.server)
         figure.add_scatter(x=t, y=value, name="server", mode="lines", line={"color": SERVER, "width": 2})
@@ -306,14 +244,13 @@ def _terms_figure(shown: Slice) -> Figure:
     else:
         good = np.isfinite(clients).all(axis=1)
         t, least = broken(shown, np.where(good, clients.min(axis=1), np.nan))
-        x, y = outline(t, least, broken(shown, np.where(good, clients.max(axis=1), np.nan))[1])
-        name = f"all {clients.shape[1]} clients"
-        figure.add_scatter(x=x, y=y, name=name, **band_of(COLOURS[0]))
+        most = broken(shown, np.where(good, clients.max(axis=1), np.nan))[1]
+        html.add_band(figure, t, least, most, COLOURS[0], name=f"all {clients.shape[1]} clients")
         t, middle = broken(shown, np.median(clients, axis=1))
         figure.add_scatter(x=t, y=middle, name="median client", mode="lines", line={"color": COLOURS[0]})
-    figure.update_xaxes(title_text=escaped(line_label(shown)), title_standoff=8)
+    figure.update_xaxes(title_text=html.escaped(line_label(shown)), title_standoff=8)
     figure.update_yaxes(title_text="term, unweighted", title_standoff=4)
-    styled(figure, height=460, showlegend=True)
+    html.styled(figure, height=460, showlegend=True)
     # many names stand below, where they can take several lines
     return figure.update_layout(legend={"y": -0.2, "yanchor": "top"}, margin={"t": 36})
 
@@ -337,49 +274,22 @@ FEW = 64  # points that are timed: a whole piece of those that are evaluated tog
 SLOPES_FOR_KINKS = 4  # evaluations of a slope for each point of a slice, about, in a search for kinks
 
 
-@dataclass(frozen=True)
-class TimeEstimates:
-    """What parts of a report on a slice would take, in seconds, of a slice that has been sampled."""
+@double_precision
+def _timed(shown: Slice, function: Callable[[np.ndarray], Any], after: float) -> float:
+    """Seconds for all points of a slice, by a few in the middle that are evaluated together; what they compile is not counted.
 
-    shown: Slice
-
-    def smoothing(self, etas: int, samples: int) -> float:
-        """Seconds of f^eta for so many etas."""
-        return etas * samples * len(self.shown.t) * self._value
-
-    def slopes(self) -> float:
-        """Seconds of exact slopes at the slice's points; 0 where there are none."""
-        return len(self.shown.t) * self._slope
-
-    def kinks(self) -> float:
-        """Seconds of a search for kinks."""
-        return effort(self.shown.t, self.shown.sampled) * self._value + SLOPES_FOR_KINKS * self.slopes()
-
-    @cached_property
-    def _value(self) -> float:
-        return self._timed(Points(self.shown.compiled, self.shown.tolerance).values, 2 / 3)
-
-    @cached_property
-    def _slope(self) -> float:
-        points = Points(self.shown.compiled, self.shown.tolerance)
-        return self._timed(points.gradients, 0) if points.differentiable else 0.0
-
-    @double_precision
-    def _timed(self, function: Callable[[np.ndarray], Any], after: float) -> float:
-        """Seconds for one point, of a few in the middle that are evaluated together; what they compile is not counted.
-
-        They are a share ``after`` of a step behind the slice's own points, a little aside, and compiled for at others: lower levels that
-        are solved on the host remember what they were asked, and answer it again in no time; along the line all may be one question.
-        """
-        t = self.shown.t
-        count = min(FEW, len(t) - 1)
-        few, step = t[(len(t) - count) // 2 :][:count], t[1] - t[0]
-        places = self.shown.line.at(few + step / 3)
-        aside = ASIDE * step * after * np.cos(np.arange(1, places.shape[-1] + 1) ** 2)
-        function(places + 0.5 * aside)
-        began = perf_counter()
-        function(self.shown.line.at(few + after * step) + aside)
-        return (perf_counter() - began) / count
+    They are a share ``after`` of a step behind the slice's own points, a little aside, and compiled for at others: lower levels that
+    are solved on the host remember what they were asked, and answer it again in no time; along the line all may be one question.
+    """
+    t = shown.t
+    count = min(FEW, len(t) - 1)
+    few, step = t[(len(t) - count) // 2 :][:count], t[1] - t[0]
+    places = shown.line.at(few + step / 3)
+    aside = ASIDE * step * after * np.cos(np.arange(1, places.shape[-1] + 1) ** 2)
+    function(places + 0.5 * aside)
+    began = perf_counter()
+    function(shown.line.at(few + after * step) + aside)
+    return (perf_counter() - began) / count * len(t)
 
 
 TIES = 5  # written out
@@ -388,53 +298,35 @@ SHARES = (0.1, 0.3)  # of the radius: smoothings that can be seen, beside the ru
 _LABELS = {"t": "t", "f": "f", "slope": "slope along the line", "x": "x", "y": "y(x)", "active": "active constraints"}
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class SliceWithoutKinks(Slice):
-    """A slice whose kinks nobody looked for, since that would take too long."""
-
-    @property
-    def kinks(self) -> Kinks:
-        return Kinks.none("kinks were not looked for")
-
-
-class ReportedLine(NamedTuple):
-    """The slice, whether its slopes are exact, and what was left out: of the figure, and of the table of kinks."""
-
-    shown: Slice
-    exact_slopes: bool
-    notes: tuple[str, ...]
-    without_kinks: str | None
-
-
-def report_slice(result: Result, settings: ReportSettings) -> ReportedLine:
-    """Make the slice through x, leave out what would take too long, and say so."""
+def report_slice(result: Result, settings: ReportSettings) -> tuple[Slice, bool, list[str]]:
+    """Make (the slice through x, whether its slopes are exact, what is left out of its figure since it would take too long); its kinks say it themselves."""
     radius = settings.radius if settings.radius is not None else _radius(result)
     implicit = result.require_problem("a report").implicit
     asked: dict[str, Any] = {"radius": radius, "points": settings.points, "samples": settings.samples}
     asked |= {"seed": settings.seed, "progress": settings.progress}
     shown = implicit.slice(result, smoothing=settings.smoothing, **asked)
     if not (shown.sampled.reason == 0).any():
-        return ReportedLine(shown, False, (), None)
-    estimates, notes = TimeEstimates(shown), []
+        return shown, False, []
+    points, notes = Points(shown.compiled, shown.tolerance), []
+    of_values = _timed(shown, points.values, 2 / 3)
     if settings.smoothing is None:
-        etas = _smoothing(result, radius)
-        seconds = estimates.smoothing(len(etas), settings.samples)
+        # the run's own eta and two that can be seen in the window
+        own = result.settings.get("smoothing")
+        etas = tuple(sorted({float(f"{share * radius:.1g}") for share in SHARES} | ({float(own)} if own else set())))
+        seconds = of_values * len(etas) * settings.samples
         if seconds <= settings.time_budget:
             shown = implicit.slice(result, smoothing=etas, **asked)
         else:
-            notes.append(_smoothing_note(estimates.smoothing(1, 1), etas, settings, seconds))
-    exact = estimates.slopes() <= settings.time_budget
+            notes.append(_smoothing_note(of_values, etas, settings, seconds))
+    of_slopes = _timed(shown, points.gradients, 0) if points.differentiable else 0.0
+    exact = of_slopes <= settings.time_budget
     if not exact:
-        notes.append(f"Slopes are by differences: exact ones would take about {_said_seconds(estimates.slopes())}.")
-    seconds = estimates.kinks()
-    if seconds <= settings.time_budget:
-        return ReportedLine(shown, exact, tuple(notes), None)
-    without = SliceWithoutKinks(**{part.name: getattr(shown, part.name) for part in fields(shown)})
-    why = (
-        f"Kinks were not looked for: that would take about {_said_seconds(seconds)}. Write time_budget={_rounded_up(seconds)} for a report "
-        f"that has them, or points=101 for a coarser line."
-    )
-    return ReportedLine(without, exact, tuple(notes), why)
+        notes.append(f"Slopes are by differences: exact ones would take about {_said_seconds(of_slopes)}.")
+    seconds = effort(shown.t, shown.sampled) / len(shown.t) * of_values + SLOPES_FOR_KINKS * of_slopes
+    if seconds > settings.time_budget:
+        why = f"Kinks were not looked for: that would take about {_said_seconds(seconds)}. Write time_budget={_rounded_up(seconds)} for a report"
+        shown = replace(shown, without_kinks=f"{why} that has them, or points=101 for a coarser line.")
+    return shown, exact, notes
 
 
 def _smoothing_note(per_draw: float, etas: tuple[float, ...], settings: ReportSettings, seconds: float) -> str:
@@ -444,11 +336,9 @@ def _smoothing_note(per_draw: float, etas: tuple[float, ...], settings: ReportSe
         samples, points, coarser = LEAST_DRAWS, 51, ", points=51"
     else:
         samples = min(samples, settings.samples)
-    return (
-        f"f^η is left out: for η = {', '.join(f'{eta:g}' for eta in etas)} it would take about {_said_seconds(seconds)}. "
-        f"smoothing={etas[0]:g}, samples={samples}{coarser} takes about {_said_seconds(per_draw * samples * points / settings.points)}; "
-        f"time_budget={_rounded_up(seconds)} gives all of it."
-    )
+    less = f"smoothing={etas[0]:g}, samples={samples}{coarser} takes about {_said_seconds(per_draw * samples * points / settings.points)}"
+    out = f"f^η is left out: for η = {', '.join(f'{eta:g}' for eta in etas)} it would take about {_said_seconds(seconds)}"
+    return f"{out}. {less}; time_budget={_rounded_up(seconds)} gives all of it."
 
 
 def _said_seconds(seconds: float) -> str:
@@ -472,53 +362,35 @@ def _radius(result: Result) -> float:
     return float(f"{1.1 * reach:.2g}") if 0 < reach < np.inf else 1.0
 
 
-def _smoothing(result: Result, radius: float) -> tuple[float, ...]:
-    """The run's own eta and two that can be seen in the window."""
-    own = result.settings.get("smoothing")
-    return tuple(sorted({float(f"{share * radius:.1g}") for share in SHARES} | ({float(own)} if own else set())))
-
-
-def line_section(line: ReportedLine) -> Html:
+def line_section(shown: Slice, exact_slopes: bool, notes: Sequence[str]) -> html.Html:
     """Lay out the figures of the slice with what is said about it."""
-    shown = line.shown
-    said = _notes_along(shown, line.exact_slopes)
+    said = _notes_along(shown, exact_slopes)
     middle = said[len(shown.t) // 2]
-    listed = (
-        joined([element("dt", label), element("dd", getattr(middle, key), id=f"place-{key}")])
-        for key, label in _LABELS.items()
-    )
-    names = ", ".join(variable.name() for variable in shown.compiled.upper.variables)
-    count = shown.clients.shape[1]
+    names, count = ", ".join(variable.name() for variable in shown.compiled.upper.variables), shown.clients.shape[1]
+    line_of = f"f at {names} = centre + t · direction: the centre is the run's x, the direction {shown.chosen}."
+    parts = [html.paragraph(f"{line_of} The lower level is solved at every one of the {len(shown.t)} points; {_accuracy(shown)}")]
+    parts += map(html.notice, notes)
+    parts += (html.paragraph(f"No value for {gap}.") for gap in shown.gaps)
+    parts += (html.notice(f"Not feasible for {one}.") for one in shown.violated[:TIES])
+    parts += (html.notice(f"For {tie}.") for tie in shown.ties[:TIES])
+    parts += [html.element("div", html.drawn(_line_figure(shown, said), "line-figure", _spoken(shown)), class_="figure"), _line_sliders(shown, said)]
+    there = ((html.element("dt", label), html.element("dd", getattr(middle, key), id=f"place-{key}")) for key, label in _LABELS.items())
+    parts += [html.element("dl", html.joined(map(html.joined, there)), class_="place", id="place"), html.element("h3", "Terms along the line")]
     many = f"; of {count} clients the median and the band of all" if count > CLIENTS else ""
-    return joined(
-        [
-            paragraph(
-                f"f at {names} = centre + t · direction: the centre is the run's x, the direction {shown.chosen}. The lower level is "
-                f"solved at every one of the {len(shown.t)} points; {_accuracy(shown)}"
-            ),
-            *map(notice, line.notes),
-            *(paragraph(f"No value for {gap}.") for gap in shown.gaps),
-            *(notice(f"Not feasible for {one}.") for one in shown.violated[:TIES]),
-            *(notice(f"For {tie}.") for tie in shown.ties[:TIES]),
-            element("div", drawn(_line_figure(shown, said), "line-figure", _spoken(shown)), class_="figure"),
-            _line_sliders(shown, said),
-            element("dl", joined(listed), class_="place", id="place"),
-            element("h3", "Terms along the line"),
-            paragraph(f"Each party's own term, unweighted{many}. A click on a name hides or shows it."),
-            element("div", drawn(_terms_figure(shown), "terms-figure", "Each party's own term along the line"), class_="figure"),
-        ]
-    )
+    parts.append(html.paragraph(f"Each party's own term, unweighted{many}. A click on a name hides or shows it."))
+    terms = html.drawn(_terms_figure(shown), "terms-figure", "Each party's own term along the line")
+    return html.joined([*parts, html.element("div", terms, class_="figure")])
 
 
 def _spoken(shown: Slice) -> str:
     """What the figure shows, to those who do not see it."""
     low, high = _extent(shown)
     span = "without a value" if low is None else f"between {low:.4g} and {high:.4g}"
-    if isinstance(shown, SliceWithoutKinks):
-        return f"f along a line through x, t from {shown.t[0]:.4g} to {shown.t[-1]:.4g}: {span}"
+    said = f"f along a line through x, t from {shown.t[0]:.4g} to {shown.t[-1]:.4g}: {span}"
+    if shown.kinks.unknown:
+        return said
     count, jumps = len(shown.kinks), len(shown.kinks.jumps)
-    bends = f"{count} kink{'' if count == 1 else 's'}" + (f", {jumps} jump{'' if jumps == 1 else 's'}" if jumps else "")
-    return f"f along a line through x, t from {shown.t[0]:.4g} to {shown.t[-1]:.4g}: {span}, {bends}"
+    return f"{said}, {count} kink{'' if count == 1 else 's'}" + (f", {jumps} jump{'' if jumps == 1 else 's'}" if jumps else "")
 
 
 def _accuracy(shown: Slice) -> str:
@@ -536,18 +408,20 @@ def _accuracy(shown: Slice) -> str:
 ROWS = 200
 
 
-def kinks_table(kinks: Kinks) -> Html:
-    """Show the kinks and jumps of the slice, with what could be told apart."""
+def kinks_table(kinks: Kinks) -> html.Html:
+    """Show the kinks and jumps of the slice, with what could be told apart; or why they are not known."""
+    if kinks.unknown:
+        return html.notice(kinks.unknown)
     sharpest = sorted(sorted(kinks, key=lambda kink: -kink.sharpness)[:ROWS], key=lambda kink: kink.t)
     rows = [[k.t, k.value, k.left_slope, k.right_slope, k.bend, k.cause] for k in sharpest]
     header = ["t", "f", "slope before", "slope after", "bends", "cause"]
-    listed = element("div", table(header, rows, "kink-rows"), class_="long")
-    parts = [listed if rows else paragraph("No kinks in this window.")]
+    listed = html.element("div", html.table(header, rows, "kink-rows"), class_="long")
+    parts = [listed if rows else html.paragraph("No kinks in this window.")]
     if len(kinks) > ROWS:
-        parts.append(paragraph(f"The {ROWS} sharpest of {len(kinks):,} kinks."))
+        parts.append(html.paragraph(f"The {ROWS} sharpest of {len(kinks):,} kinks."))
     if kinks.jumps:
         jumps = [[jump.t, jump.left, jump.right, jump.cause] for jump in kinks.jumps[:ROWS]]
-        parts += [element("h3", "Jumps"), table(["t", "f before", "f after", "cause"], jumps, "jump-rows")]
+        parts += [html.element("h3", "Jumps"), html.table(["t", "f before", "f after", "cause"], jumps, "jump-rows")]
     if kinks.sampled is not None:
-        parts.append(paragraph(f"{kinks.sampled}."))
-    return joined([*parts, paragraph(f"Resolved: {kinks.resolution}.")])
+        parts.append(html.paragraph(f"{kinks.sampled}."))
+    return html.joined([*parts, html.paragraph(f"Resolved: {kinks.resolution}.")])

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,27 +33,7 @@ from hierfl.house_style import COLOURS
 from hierfl.inspect.argument_checks import require_tolerance, require_whole, writable
 from hierfl.inspect.assumptions.check import check
 from hierfl.inspect.implicit.smoothing import radii
-from hierfl.inspect.report.page import (
-    Html,
-    Section,
-    band_of,
-    drawn,
-    element,
-    escaped,
-    facts,
-    faint,
-    folded,
-    joined,
-    notice,
-    number,
-    outline,
-    page,
-    paragraph,
-    plotly,
-    preformatted,
-    styled,
-    table,
-)
+from hierfl.inspect.report import page as html
 from hierfl.inspect.report.slice_part import ReportSettings, kinks_table, line_section, report_slice
 from hierfl.inspect.window import require_window
 from hierfl.language.declaration import Declaration
@@ -74,96 +54,60 @@ if TYPE_CHECKING:
 
 
 SHOWN = 1500  # points of a curve
-COLUMNS = {
-    "objective": "objective, the run's own estimates",
-    "gradient_norm": "norm of the gradient's estimate",
-    "lower_residual": "residual of the lower level in the run",
-}
+COLUMNS = {"objective": "objective, the run's own estimates", "gradient_norm": "norm of the gradient's estimate"}
+COLUMNS["lower_residual"] = "residual of the lower level in the run"
 WIDE_RANGE = 1e3  # of positive numbers: above, the axis is logarithmic
-
-
-class ConvergenceCurve(NamedTuple):
-    """A quantity by round; ``half_width`` is that of the 95% band over seeds, None for a single run."""
-
-    rounds: np.ndarray
-    value: np.ndarray
-    half_width: np.ndarray | None
-    window: int
 
 
 def quantities(result: Result) -> list[str]:
     """List the columns of the history that hold anything (a residual that is always 0 does not), and the metrics."""
-    columns = [name for name in COLUMNS if np.isfinite(result.history.get(name, np.zeros(0))).any()]
-    if not np.any(result.history.get("lower_residual", 0.0)):
-        columns = [name for name in columns if name != "lower_residual"]
+    held = {name: np.asarray(result.history.get(name, np.zeros(0))) for name in COLUMNS}
+    columns = [name for name, values in held.items() if np.isfinite(values).any() and (name != "lower_residual" or values.any())]
     return columns + [name for name in result.metrics if name != "round" and len(result.metrics[name])]
 
 
-def _convergence_curve(result: Result, runs: Runs | None, name: str) -> ConvergenceCurve:
-    """Follow one quantity of a run; of several runs its mean over the seeds, with the moving mean that smooths estimates."""
-    metric = name in result.metrics
+def convergence_figure(result: Result, runs: Runs | None, name: str) -> Figure:
+    """Draw a quantity of a run by round; of several runs its mean over the seeds with a 95% band; with the moving mean that smooths estimates."""
+    figure, metric = html.plotly().graph_objects.Figure(), name in result.metrics
     group = runs if runs is not None and len(runs.finished) > 1 else None
-    values = np.atleast_2d(group.values(name) if group is not None else _column(result, name))
+    seeds = 1 if group is None else len(group.finished)
+    alone = np.asarray(result.metrics[name] if metric else result.history[name], float)
+    values = alone[None] if group is None else group.values(name)
+    made = result.metrics["round"] if metric else np.arange(1, 1 + values.shape[1])
+    made = made if group is None else group.rounds(name)
     window = 1 if metric else max(1, values.shape[1] // 25)
     if window > 1:
         values = np.apply_along_axis(np.convolve, 1, values, np.full(window, 1 / window), mode="valid")
-    count = values.shape[1]
-    alone = result.metrics["round"] if metric else np.arange(1, window + count)
-    made = alone if group is None else group.rounds(name)
-    band = half_width(values) if len(values) > 1 else None
-    return ConvergenceCurve(made[window - 1 :], values.mean(axis=0), band, window)
-
-
-def convergence_figure(result: Result, runs: Runs | None, name: str) -> Figure:
-    """Draw a quantity by round; returns Plotly's figure."""
-    figure, shown = plotly().graph_objects.Figure(), _convergence_curve(result, runs, name)
-    seeds = len(runs.finished) if runs is not None and shown.half_width is not None else 1
-    if shown.window > 1 and seeds == 1:
-        every = _thinned(len(_column(result, name)))
-        pale = {"color": faint(COLOURS[0]), "width": 1}
-        figure.add_scatter(x=1 + every, y=_column(result, name)[every], name="each round", mode="lines", line=pale)
-    every = _thinned(len(shown.value))
-    if shown.half_width is not None:
-        low, high = shown.value - shown.half_width, shown.value + shown.half_width
-        x, y = outline(shown.rounds[every], low[every], high[every])
-        figure.add_scatter(x=x, y=y, **band_of(COLOURS[0]), name="95% band", hoverinfo="skip")
-    figure.add_scatter(
-        x=shown.rounds[every], y=shown.value[every], name=_label(shown.window, seeds),
-        mode="lines+markers" if len(every) < 30 else "lines", line={"color": COLOURS[0], "width": 2},
-    )  # fmt: skip
+        if group is None:
+            every, pale = _thinned(len(alone)), {"color": html.faint(COLOURS[0]), "width": 1}
+            figure.add_scatter(x=1 + every, y=alone[every], name="each round", mode="lines", line=pale)
+    rounds, mean, every = made[window - 1 :], values.mean(axis=0), _thinned(values.shape[1])
+    if group is not None:
+        half = half_width(values)
+        html.add_band(figure, rounds[every], (mean - half)[every], (mean + half)[every], COLOURS[0], name="95% band", hoverinfo="skip")
+    over = [f"mean of {seeds} seeds"] * (seeds > 1) + [f"mean of {window} rounds"] * (window > 1)
+    mode = "lines+markers" if len(every) < 30 else "lines"
+    blue = {"color": COLOURS[0], "width": 2}
+    figure.add_scatter(x=rounds[every], y=mean[every], name=", ".join(over) or "each round", mode=mode, line=blue)
     if name == "objective" and np.isfinite(result.value):
-        ends = [0, int(shown.rounds[-1]) if len(shown.rounds) else 1]
+        ends = [0, int(rounds[-1]) if len(rounds) else 1]
         label = f"f at the end{' of the best run' if seeds > 1 else ''}: {result.value:.6g}"
         dashed = {"color": COLOURS[1], "dash": "dash"}
         figure.add_scatter(x=ends, y=[result.value] * 2, name=label, mode="lines", line=dashed)
+    finite = mean[np.isfinite(mean)]
+    wide = bool(finite.size and finite.min() > 0 and finite.max() > WIDE_RANGE * finite.min())
     figure.update_xaxes(title_text="round", title_standoff=8)
-    figure.update_yaxes(type="log" if _is_wide(shown.value) else "linear", exponentformat="power")
-    return styled(figure, height=360, showlegend=True)
+    figure.update_yaxes(type="log" if wide else "linear", exponentformat="power")
+    return html.styled(figure, height=360, showlegend=True)
 
 
 def title(name: str) -> str:
     """Say what a panel shows."""
-    return escaped(COLUMNS.get(name, name))
-
-
-def _column(result: Result, name: str) -> np.ndarray:
-    return np.asarray(result.history[name] if name in result.history else result.metrics[name], dtype=float)
-
-
-def _label(window: int, seeds: int) -> str:
-    over = f"mean of {window} rounds" if window > 1 else ""
-    if seeds > 1:
-        return f"mean of {seeds} seeds" + (f", {over}" if over else "")
-    return over or "each round"
+    return html.escaped(COLUMNS.get(name, name))
 
 
 def _thinned(count: int) -> np.ndarray:
     return np.unique(np.linspace(0, max(0, count - 1), min(count, SHOWN)).round().astype(int))
-
-
-def _is_wide(values: np.ndarray) -> bool:
-    finite = values[np.isfinite(values)]
-    return bool(finite.size and finite.min() > 0 and finite.max() > WIDE_RANGE * finite.min())
 
 
 SIZE = 12.0  # of the letters, in points
@@ -184,8 +128,8 @@ def mathematics_svg(latex: str, spoken: str) -> str | None:
             drawn = _typeset(rows)
     except (ValueError, RuntimeError):  # mathtext's parse errors; and a glyph that its fonts do not have
         return None
-    element = drawn[drawn.index("<svg") :].replace("<svg", f'<svg class="mathematics" role="img" aria-label="{escape(spoken)}" fill="currentColor"', 1)
-    return re.sub(r"<metadata>.*?</metadata>", "", element, flags=re.DOTALL)
+    svg = drawn[drawn.index("<svg") :].replace("<svg", f'<svg class="mathematics" role="img" aria-label="{escape(spoken)}" fill="currentColor"', 1)
+    return re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
 
 
 def _typeset(rows: list[tuple[str, str]]) -> str:
@@ -241,84 +185,57 @@ def _missing_glyphs_are_errors() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def _mathematics(declaration: Declaration) -> Html:
+def _mathematics(declaration: Declaration) -> html.Html:
     """Show the declaration as it would be set in a paper, and as text."""
     text = problem_text(declaration)
     drawn = mathematics_svg(problem_latex(declaration), text)
     if drawn is None:
-        return preformatted(text)
-    spelled = folded("The same as text", preformatted(text), printed=False)
-    return joined([element("div", Html(drawn), class_="formula"), spelled])
+        return html.preformatted(text)
+    spelled = html.folded("The same as text", html.preformatted(text), printed=False)
+    return html.joined([html.element("div", html.Html(drawn), class_="formula"), spelled])
 
 
-def findings(report: CheckReport) -> Html:
+def findings(report: CheckReport) -> html.Html:
     """Show what ``problem.check()`` found: assumptions, constants, theorems."""
-    rows = [
-        [
-            element("span", f.status, class_=f.status.replace(" ", "-")),
-            f.name,
-            f.assumption,
-            f.reason + (f" ({f.advice})" if f.advice else "") + _sampled(f.points, f.worst),
-        ]
-        for f in report.findings
-    ]
-    parts = [table(["status", "property", "assumption", "how it is known"], rows, "check-findings")]
+    rows = []
+    for f in report.findings:
+        how = f.reason + (f" ({f.advice})" if f.advice else "")
+        if f.points is not None:
+            how += f" ({f.points} points" + ("" if f.worst is None else f", worst value {f.worst:.6g}") + ")"
+        rows.append([html.element("span", f.status, class_=f.status.replace(" ", "-")), f.name, f.assumption, how])
+    parts = [html.table(["status", "property", "assumption", "how it is known"], rows, "check-findings")]
     if report.constants:
-        constants = [
-            [c.name, f"{c.side} {number(c.value)}" if np.isfinite(c.value) else "unknown", c.attained_by, c.reason]
-            for c in report.constants.values()
-        ]
-        parts += [
-            element("h3", "Constants, on the declared sets"),
-            table(["constant", "bound", "attained by", "how it is known"], constants, "check-constants"),
-        ]
+        bounds = ((c, f"{c.side} {html.number(c.value)}" if np.isfinite(c.value) else "unknown") for c in report.constants.values())
+        rows = [[c.name, bound, c.attained_by, c.reason] for c, bound in bounds]
+        parts.append(html.element("h3", "Constants, on the declared sets"))
+        parts.append(html.table(["constant", "bound", "attained by", "how it is known"], rows, "check-constants"))
     for theorem in report.theorems:
-        parts += [element("h3", theorem.name), preformatted(theorem, wrapped=True)]
-    said = [paragraph(report.title), facts(((heading, joined(map(paragraph, lines))) for heading, lines in report.page.items()), "check-page")]
+        parts += [html.element("h3", theorem.name), html.preformatted(theorem, wrapped=True)]
+    said = [html.paragraph(report.title), html.facts(((heading, html.joined(map(html.paragraph, lines))) for heading, lines in report.page.items()), "check-page")]
     everything = f"All {len(report.findings)} findings, the constants and the theorems"
-    return joined([*said, folded(everything, joined(parts))])
+    return html.joined([*said, html.folded(everything, html.joined(parts))])
 
 
-def _sampled(points: int | None, worst: float | None) -> str:
-    if points is None:
-        return ""
-    return f" ({points} points" + ("" if worst is None else f", worst value {worst:.6g}") + ")"
-
-
-def _lowering(explanation: Explanation) -> Html:
+def _lowering(explanation: Explanation) -> html.Html:
     rows = [[piece.piece, piece.how, piece.cost, piece.advice] for piece in explanation]
     advice = sum(1 for piece in explanation if piece.advice)
     said = f"{len(rows)} pieces" + (f", {advice} of them with advice on what would be better" if advice else "")
-    whole = table(["piece", "how", "cost of one use", "better"], rows, "lowering-pieces")
-    return folded(f"How each of {said} was compiled", whole)
+    whole = html.table(["piece", "how", "cost of one use", "better"], rows, "lowering-pieces")
+    return html.folded(f"How each of {said} was compiled", whole)
 
 
 PACKAGES = ("jax", "jaxlib", "cvxpy", "numpy", "scipy", "plotly")
 
 
-def _environment() -> Html:
+def _environment() -> html.Html:
     """Show versions and the machine; those of the report, which a loaded result need not share."""
     import jax
 
-    rows = [
-        ("Python", sys.version.split()[0]),
-        ("hierfl", VERSION),
-        *((package, _version(package)) for package in PACKAGES),
-        ("platform", platform.platform()),
-        ("JAX's backend", jax.default_backend()),
-        ("precision", "double (64 bits)"),
-    ]
-    return joined(
-        [paragraph("Of the process that wrote this report; a result loaded from a file may come from another."),
-         facts(rows, "environment-facts")]
-    )  # fmt: skip
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+    rows = [("Python", sys.version.split()[0]), ("hierfl", VERSION)]
+    rows += [(package, importlib.metadata.version(package)) for package in PACKAGES]
+    rows += [("platform", platform.platform()), ("JAX's backend", jax.default_backend()), ("precision", "double (64 bits)")]
+    whose = html.paragraph("Of the process that wrote this report; a result loaded from a file may come from another.")
+    return html.joined([whose, html.facts(rows, "environment-facts")])
 
 
 DIRECTIONS = {
@@ -331,31 +248,26 @@ DIRECTIONS = {
 }
 
 
-def communication(result: Result) -> Html:
+def communication(result: Result) -> html.Html:
     """Show the scalars sent, and what was not counted among them."""
     sent = result.communication
-    rows = [
-        [words, sent[name], sent.get(f"{name}_per_round", float("nan"))]
-        for name, words in DIRECTIONS.items()
-        if name in sent and (sent[name] or not name.startswith("lower"))
-    ]
+    ways = [name for name in DIRECTIONS if name in sent and (sent[name] or not name.startswith("lower"))]
+    rows = [[DIRECTIONS[name], sent[name], sent.get(f"{name}_per_round", float("nan"))] for name in ways]
     monitor = sent.get("monitor_scalars", 0) + sent.get("lower_monitor_scalars", 0)
-    counts = facts(
-        [("rounds", sent.get("rounds", 0)), ("participants in a round", sent.get("participants_per_round", 0)),
-         ("scalars in total", scalars(result)), ("numbers for monitoring, counted apart", monitor)],
-        "communication-counts",
-    )  # fmt: skip
-    return joined([table(["direction", "in total", "in a round"], rows, "communication-scalars"), counts])
+    counts = [("rounds", sent.get("rounds", 0)), ("participants in a round", sent.get("participants_per_round", 0))]
+    counts += [("scalars in total", scalars(result)), ("numbers for monitoring, counted apart", monitor)]
+    counted = html.facts(counts, "communication-counts")
+    return html.joined([html.table(["direction", "in total", "in a round"], rows, "communication-scalars"), counted])
 
 
-def certificate(result: Result) -> Html:
+def certificate(result: Result) -> html.Html:
     """Show how the lower level behind the value was solved, how accurately, and the run's own value beside it."""
     known = result.certificate
     rows: list[tuple[str, Any]] = [("f(x), the lower level solved", result.value)]
     rows += [("distributions", known.expectation)] if known.expectation else []
     if known.method == "no lower level":
-        words = paragraph("There is no lower level: f(x) is evaluated as declared.")
-        return joined([words, facts(rows, "certificate-facts")])
+        words = html.paragraph("There is no lower level: f(x) is evaluated as declared.")
+        return html.joined([words, html.facts(rows, "certificate-facts")])
     own = "the solver keeps no y of its own" if result.own_value is None else result.own_value
     rows += [
         ("the run's own objective, with its own y", own),
@@ -367,146 +279,126 @@ def certificate(result: Result) -> Html:
         ("iterations, most", known.iterations),
         ("largest distance of the raw iterate to a client's X", float(np.max(result.distances, initial=0.0))),
     ]
-    return facts(rows, "certificate-facts")
+    return html.facts(rows, "certificate-facts")
 
 
 def _of(residual: float, owner: str) -> str:
-    return f"{number(residual)}{owner and f', {owner}'}"
+    return f"{html.number(residual)}{owner and f', {owner}'}"
 
 
-def _settings(result: Result, runs: Runs | None, slice_seed: int) -> Html:
-    rows: list[tuple[str, Any]] = [
-        (name.replace("_", " "), "none" if value is None else escaped(value) if isinstance(value, str) else value)
-        for name, value in result.settings.items()
-    ]
+def _settings(result: Result, runs: Runs | None, slice_seed: int) -> html.Html:
+    shown = {name: "none" if value is None else html.escaped(value) if isinstance(value, str) else value for name, value in result.settings.items()}
+    rows: list[tuple[str, Any]] = [(name.replace("_", " "), value) for name, value in shown.items()]
     if runs is not None:
         rows.append(("all seeds", ", ".join(map(str, runs.seeds))))
     rows.append(("seed of this report (direction, draws, sampled checks)", slice_seed))
-    parts = [facts(rows, "settings-facts")]
+    parts = [html.facts(rows, "settings-facts")]
     if runs is not None:
-        cells = [
-            [r.settings["seed"], r.status, r.settings["rounds_done"], r.value, "" if r.own_value is None else r.own_value, scalars(r)]
-            for r in runs
-        ]  # fmt: skip
+        own = ["" if r.own_value is None else r.own_value for r in runs]
+        cells = [[r.settings["seed"], r.status, r.settings["rounds_done"], r.value, y, scalars(r)] for r, y in zip(runs, own)]
         header = ["seed", "status", "rounds", "f(x)", "own value", "scalars"]
-        parts += [element("h3", "Every seed"), element("div", table(header, cells, "seeds-rows"), class_="long")]
-    return joined(parts)
+        parts += [html.element("h3", "Every seed"), html.element("div", html.table(header, cells, "seeds-rows"), class_="long")]
+    return html.joined(parts)
 
 
-def _warnings_of(result: Result) -> list[Html]:
+def _warnings_of(result: Result) -> list[html.Html]:
     """Say what a reader must know before the numbers."""
     warnings = []
     if result.status == "diverged":
         warnings.append("This run diverged: what follows describes its last finite state, not a solution.")
     own, away = result.own_value, float(np.max(result.distances, initial=0.0))
     if own is not None and abs(own - result.value) > OWN_VALUE_TOLERANCE * (1 + abs(result.value)):
-        warnings.append(
-            f"The run's own objective is {number(own)}, but f(x) with the lower level solved is "
-            f"{number(result.value)}: the run's lower solver stopped short."
-        )
+        solved = f"f(x) with the lower level solved is {html.number(result.value)}"
+        warnings.append(f"The run's own objective is {html.number(own)}, but {solved}: the run's lower solver stopped short.")
     if away > 1e-9:
         warnings.append(f"The raw iterate is up to {away:.3g} outside X; x and f(x) are those of its projection.")
     if not np.isfinite(result.certificate.error_bound):
         warnings.append("No bound on the error of y is known: the value of f(x) is as good as the residual below says.")
-    return [notice(text) for text in warnings]
+    return [html.notice(text) for text in warnings]
 
 
 def write_report(result: Result, runs: Runs | None, path: str | Path, settings: ReportSettings) -> Path:
     """Write the file; arguments and errors as for ``Result.report``."""
     target = writable(path, settings.overwrite)
-    plotly()
+    html.plotly()
     compiled = result.require_problem("a report").compile(progress=settings.progress)
     require_window(1.0 if settings.radius is None else settings.radius, settings.points)
     require_whole("seed", settings.seed, 0)
     require_tolerance("time_budget", settings.time_budget)
     radii(settings.smoothing, settings.samples)
     sections = [
-        Section("mathematics", "Declared mathematics", _mathematics(compiled.declaration)),
+        html.Section("mathematics", "Declared mathematics", _mathematics(compiled.declaration)),
         *_line_sections(result, settings),
-        Section("convergence", "Convergence", _convergence(result, runs)),
-        Section("check", "Check of the assumptions", _check(compiled, settings)),
-        Section("lowering", "Lowering", _lowering(explain(compiled, how_clients_run(compiled)))),
-        Section("communication", "Communication", communication(result)),
-        Section("certificate", "Certificate", certificate(result)),
-        Section("settings", "Settings and seeds", _settings(result, runs, settings.seed)),
-        Section("environment", "Environment", _environment()),
+        html.Section("convergence", "Convergence", _convergence(result, runs)),
+        html.Section("check", "Check of the assumptions", _check(compiled, settings)),
+        html.Section("lowering", "Lowering", _lowering(explain(compiled, how_clients_run(compiled)))),
+        html.Section("communication", "Communication", communication(result)),
+        html.Section("certificate", "Certificate", certificate(result)),
+        html.Section("settings", "Settings and seeds", _settings(result, runs, settings.seed)),
+        html.Section("environment", "Environment", _environment()),
     ]
-    title = _title(compiled.declaration)
-    written = page(title, _summary(title, result, runs), sections)
-    target.write_text(written, encoding="utf-8")
+    declared = compiled.declaration
+    over = shorten(", ".join(v.name() for v in declared.upper_variables), 40, placeholder=" ...")
+    objective = shorten(" + ".join(map(expression_text, declared.objective.terms)), 80, placeholder=" ...")
+    title = f"{declared.objective.sense} {objective} over {over}"
+    target.write_text(html.page(title, _summary(title, result, runs), sections), encoding="utf-8")
     return target
 
 
-# --- the head of the page ---------------------------------------------------------------------------------------------
-
-
-def _title(declaration: Declaration) -> str:
-    objective = " + ".join(map(expression_text, declaration.objective.terms))
-    over = ", ".join(v.name() for v in declaration.upper_variables)
-    return f"{declaration.objective.sense} {shorten(objective, 80, placeholder=' ...')} over {shorten(over, 40, placeholder=' ...')}"
-
-
-def _summary(problem: str, result: Result, runs: Runs | None) -> Html:
+def _summary(problem: str, result: Result, runs: Runs | None) -> html.Html:
     done = result.settings.get("rounds_done", 0)
     subtitle = f"{str(result.settings.get('solver', 'run')).split('(')[0]}: {result.status}. {result.settings.get('solver_given', result.settings.get('solver', ''))}, {done:,} round{'s' * (done != 1)}, seed {result.settings.get('seed')}"
     if runs is not None:
         subtitle = f"The best of {len(runs)} seeds. {subtitle}"
-    numbers: list[tuple[str, Any]] = [("f(x), lower level solved", number(result.value))]
+    numbers: list[tuple[str, Any]] = [("f(x), lower level solved", html.number(result.value))]
     if result.own_value is not None:
-        numbers.append(("the run's own objective", number(result.own_value)))
+        numbers.append(("the run's own objective", html.number(result.own_value)))
     if runs is not None:
         numbers.append(("mean over the seeds, 95%", summary(runs)))
     if result.certificate.method != "no lower level":
         bound = result.certificate.error_bound
         numbers.append(("error of y at most", f"{bound:.1e}" if np.isfinite(bound) else "unknown"))
-    numbers += [("rounds", number(done)), ("scalars sent", number(scalars(result)))]
-    boxes = (element("div", joined([element("dt", name), element("dd", value)])) for name, value in numbers)
-    return joined(
-        [
-            element("h1", problem),
-            element("p", subtitle, class_="subtitle"),
-            *_warnings_of(result),
-            element("dl", joined(boxes), class_="numbers"),
-        ]
-    )
+    numbers += [("rounds", html.number(done)), ("scalars sent", html.number(scalars(result)))]
+    boxes = (html.element("div", html.joined([html.element("dt", name), html.element("dd", value)])) for name, value in numbers)
+    head = [html.element("h1", problem), html.element("p", subtitle, class_="subtitle"), *_warnings_of(result)]
+    return html.joined([*head, html.element("dl", html.joined(boxes), class_="numbers")])
 
 
 # --- sections that need a computation ---------------------------------------------------------------------------------
 
 
-def _check(compiled: CompiledProblem, settings: ReportSettings) -> Html:
+def _check(compiled: CompiledProblem, settings: ReportSettings) -> html.Html:
     if not settings.check:
-        return paragraph("Not run: the report was written with check=False.")
+        return html.paragraph("Not run: the report was written with check=False.")
     try:
         return findings(check(compiled, seed=settings.seed, progress=settings.progress))
     except HierflError as error:
-        return notice(f"The check could not be made: {error}")
+        return html.notice(f"The check could not be made: {error}")
 
 
-def _convergence(result: Result, runs: Runs | None) -> Html:
+def _convergence(result: Result, runs: Runs | None) -> html.Html:
     names = quantities(result)
     if not names:
-        return paragraph("The run made no round.")
+        return html.paragraph("The run made no round.")
     panels = []
     for place, name in enumerate(names):
-        shown = drawn(convergence_figure(result, runs, name), f"convergence-{place}", f"{title(name)} by round")
-        panels.append(element("div", joined([element("h3", title(name)), shown])))
+        shown = html.drawn(convergence_figure(result, runs, name), f"convergence-{place}", f"{title(name)} by round")
+        panels.append(html.element("div", html.joined([html.element("h3", title(name)), shown])))
     if runs is None:
         words = "One run. The objective is estimated in each round at the points the algorithm queries; f(x) is exact."
     elif len(runs.finished) < 2:
         words = "Fewer than two runs finished: no band can be given."
     else:
         words = f"Mean over {len(runs.finished)} seeds with Student's 95% confidence band."
-    return joined([paragraph(words), element("div", joined(panels), class_="panels")])
+    return html.joined([html.paragraph(words), html.element("div", html.joined(panels), class_="panels")])
 
 
-def _line_sections(result: Result, settings: ReportSettings) -> list[Section]:
+def _line_sections(result: Result, settings: ReportSettings) -> list[html.Section]:
     try:
-        line = report_slice(result, settings)
-        body = line_section(line)
-        kinks = kinks_table(line.shown.kinks) if line.without_kinks is None else notice(line.without_kinks)
+        shown, exact, notes = report_slice(result, settings)
+        body, kinks = line_section(shown, exact, notes), kinks_table(shown.kinks)
     except SettingError:
         raise
     except HierflError as error:
-        body = kinks = notice(f"The slice could not be made: {error}")
-    return [Section("line", "Implicit function on a line", body), Section("kinks", "Kinks", kinks)]
+        body = kinks = html.notice(f"The slice could not be made: {error}")
+    return [html.Section("line", "Implicit function on a line", body), html.Section("kinks", "Kinks", kinks)]

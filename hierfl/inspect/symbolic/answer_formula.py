@@ -16,7 +16,7 @@ from cvxpy import constraints as cones
 
 from hierfl.atoms.formulas import Expr, Scalars
 from hierfl.errors import SymbolicError
-from hierfl.inspect.symbolic.branches import Region
+from hierfl.inspect.symbolic.branches import Region, polynomial
 from hierfl.language.printing.text import expression_text
 
 Translator = Any  # CVXPY expression -> Scalars
@@ -63,10 +63,8 @@ def answer_formula(
         entries = tuple(_clipped(h, g, y, feasible, region) for h, g, y in zip(slopes, offsets, unknowns))
     gaps = [high - low for y in unknowns for low in feasible.lower[y] for high in feasible.upper[y]]
     conditions = [sympy.expand(gap) for gap in [*gaps, *feasible.conditions]]
-    return AnswerFormula(
-        tuple(region.simplified(entry) for entry in entries),
-        tuple(dict.fromkeys(c for c in conditions if not region.nonnegative(c) and not _is_root(c))),
-    )
+    open_ = dict.fromkeys(c for c in conditions if not region.nonnegative(c) and not _is_root(c))
+    return AnswerFormula(tuple(map(region.simplified, entries)), tuple(open_))
 
 
 def _is_root(expr: Expr) -> bool:
@@ -85,34 +83,20 @@ def _diagonal(
     slopes, offsets = [], []
     for own, part in zip(unknowns, operator):
         met = [y for y in unknowns if part.has(y)] or [own]
-        affine = _polynomial(part, met)
+        affine = polynomial(part, met)
         if affine is None or affine.total_degree() > 1:
-            raise SymbolicError(
-                f"the lower level is not quadratic in y (its derivative by {own} is {part}): the closed form needs an "
-                f"objective sum h_i(x) y_i^2 / 2 + g_i(x) y_i."
-            )
+            curved = f"the lower level is not quadratic in y (its derivative by {own} is {part})"
+            raise SymbolicError(f"{curved}: the closed form needs an objective sum h_i(x) y_i^2 / 2 + g_i(x) y_i.")
         for other in met:
-            if other != own and affine.coeff_monomial(other) != 0:
-                raise SymbolicError(
-                    f"the Hessian of the lower level in y is not diagonal: it couples {own} and {other} "
-                    f"by {affine.coeff_monomial(other)}. The closed form needs entries of y that do not meet."
-                )
+            if other != own and (weight := affine.coeff_monomial(other)) != 0:
+                coupled = f"the Hessian of the lower level in y is not diagonal: it couples {own} and {other} by {weight}"
+                raise SymbolicError(f"{coupled}. The closed form needs entries of y that do not meet.")
         slope = affine.coeff_monomial(own) if own in met else sympy.S.Zero
         if slope != 0 and not region.positive(slope):
-            raise SymbolicError(
-                f"the curvature {slope} of the lower level in {own} is not proved positive: give bounds of x that imply it."
-            )
+            raise SymbolicError(f"the curvature {slope} of the lower level in {own} is not proved positive: give bounds of x that imply it.")
         slopes.append(slope)
         offsets.append(affine.coeff_monomial(1))
     return tuple(slopes), tuple(offsets)
-
-
-def _polynomial(expr: Expr, unknowns: Sequence[Expr]) -> Any:
-    """The expression as a polynomial in y; None if it is none."""
-    try:
-        return sympy.Poly(sympy.expand(expr), *unknowns)
-    except sympy.PolynomialError:
-        return None
 
 
 # The set
@@ -135,7 +119,7 @@ def _taken_apart(expr: Expr, unknowns: Sequence[Expr], region: Region) -> Iterat
         yield expr, None
         return
     stand_in = sympy.Dummy("part", real=True)
-    affine = _polynomial(expr.xreplace({node: stand_in}), [stand_in])
+    affine = polynomial(expr.xreplace({node: stand_in}), [stand_in])
     weight = affine.coeff_monomial(stand_in) if affine is not None and affine.total_degree() == 1 else sympy.S.Zero
     convex = region.positive(-weight if isinstance(node, sympy.Min) else weight)
     rest = affine.coeff_monomial(1) if convex else None
@@ -161,38 +145,25 @@ def _add_inequality(expr: Expr, unknowns: Sequence[Expr], region: Region, feasib
     if not used:
         feasible.conditions.append(-expr)
         return
-    polynomial = _polynomial(expr, used)
-    degree = polynomial.total_degree() if polynomial is not None else 3
+    poly = polynomial(expr, used)
+    degree = poly.total_degree() if poly is not None else 3
     if len(used) == 1 and degree == 1:
-        _add_bound(polynomial, used[0], region, feasible)
-    elif len(used) == 1 and degree == 2:
-        _add_interval(polynomial, used[0], region, feasible)
+        (y,), weight, rest = used, poly.coeff_monomial(used[0]), poly.coeff_monomial(1)
+        sides = [side for side, sign in ((feasible.upper, weight), (feasible.lower, -weight)) if region.positive(sign)]
+        if not sides:
+            raise SymbolicError(f"whether {poly.as_expr()} <= 0 bounds {y} from above or below changes with x.")
+        sides[0][y].append(sympy.cancel(-rest / weight))
+    elif len(used) == 1 and degree == 2:  # a y^2 + b y + c <= 0
+        (y,), ball = used, _ball(poly, used, region)
+        radius = sympy.sqrt(sympy.factor(ball.radius_squared))
+        feasible.lower[y].append(ball.center[0] - radius)
+        feasible.upper[y].append(ball.center[0] + radius)
+        feasible.conditions.append(ball.radius_squared)
     elif degree == 2 and len(used) == len(unknowns):
-        feasible.balls.append(_ball(polynomial, used, region))
+        feasible.balls.append(_ball(poly, used, region))
     else:
-        raise SymbolicError(
-            f"the constraint {expr} <= 0 of the lower level joins {', '.join(map(str, used))}: the closed form needs bounds on "
-            f"single entries of y, or one ball."
-        )
-
-
-def _add_bound(affine: Any, y: Expr, region: Region, feasible: Feasible) -> None:
-    weight, rest = affine.coeff_monomial(y), affine.coeff_monomial(1)
-    if region.positive(weight):
-        feasible.upper[y].append(sympy.cancel(-rest / weight))
-    elif region.positive(-weight):
-        feasible.lower[y].append(sympy.cancel(-rest / weight))
-    else:
-        raise SymbolicError(f"whether {affine.as_expr()} <= 0 bounds {y} from above or below changes with x.")
-
-
-def _add_interval(square: Any, y: Expr, region: Region, feasible: Feasible) -> None:
-    """``a y^2 + b y + c <= 0``."""
-    ball = _ball(square, [y], region)
-    radius = sympy.sqrt(sympy.factor(ball.radius_squared))
-    feasible.lower[y].append(ball.center[0] - radius)
-    feasible.upper[y].append(ball.center[0] + radius)
-    feasible.conditions.append(ball.radius_squared)
+        joins = f"the constraint {expr} <= 0 of the lower level joins {', '.join(map(str, used))}"
+        raise SymbolicError(f"{joins}: the closed form needs bounds on single entries of y, or one ball.")
 
 
 def _ball(quadratic: Any, unknowns: Sequence[Expr], region: Region) -> Ball:
@@ -201,9 +172,7 @@ def _ball(quadratic: Any, unknowns: Sequence[Expr], region: Region) -> Ball:
     mixed = [a * b for place, a in enumerate(unknowns) for b in unknowns[place + 1 :]]
     same = all(sympy.simplify(quadratic.coeff_monomial(y**2) - weight) == 0 for y in unknowns)
     if not same or any(quadratic.coeff_monomial(pair) != 0 for pair in mixed) or not region.positive(weight):
-        raise SymbolicError(
-            f"the constraint {quadratic.as_expr()} <= 0 of the lower level is an ellipsoid, not a ball."
-        )
+        raise SymbolicError(f"the constraint {quadratic.as_expr()} <= 0 of the lower level is an ellipsoid, not a ball.")
     center = tuple(sympy.cancel(-quadratic.coeff_monomial(y) / (2 * weight)) for y in unknowns)
     return Ball(center, sympy.expand(sympy.Add(*(c**2 for c in center)) - quadratic.coeff_monomial(1) / weight))
 
@@ -219,10 +188,8 @@ def _clipped(slope: Expr, offset: Expr, y: Expr, feasible: Feasible, region: Reg
     for falls, bound in ((region.positive(offset), lower), (region.positive(-offset), upper)):
         if falls and bound.is_finite is not False:
             return bound
-    raise SymbolicError(
-        f"the lower level is linear in {y} with slope {offset}, which is not proved to be of one sign with a bound on that "
-        f"side: y(x) need not be one point."
-    )
+    linear = f"the lower level is linear in {y} with slope {offset}, which is not proved to be of one sign with a bound on that side"
+    raise SymbolicError(f"{linear}: y(x) need not be one point.")
 
 
 def _on_ball(
@@ -231,14 +198,10 @@ def _on_ball(
     """The projection of the zero of F on a ball, where all curvatures are one."""
     bounded = any(feasible.lower[y] or feasible.upper[y] for y in unknowns)
     if len(feasible.balls) > 1 or bounded:
-        raise SymbolicError(
-            "the lower level has a ball beside other constraints: their intersection has no closed form."
-        )
+        raise SymbolicError("the lower level has a ball beside other constraints: their intersection has no closed form.")
     if slopes[0] == 0 or any(sympy.simplify(slope - slopes[0]) != 0 for slope in slopes):
-        raise SymbolicError(
-            f"the lower level has a ball and the curvatures {', '.join(map(str, slopes))}: the closed form needs one positive "
-            f"curvature for all entries of y."
-        )
+        has = f"the lower level has a ball and the curvatures {', '.join(map(str, slopes))}"
+        raise SymbolicError(f"{has}: the closed form needs one positive curvature for all entries of y.")
     (ball,) = feasible.balls
     feasible.conditions.append(ball.radius_squared)
     moves = [sympy.cancel(-g / h - c) for g, h, c in zip(offsets, slopes, ball.center)]
@@ -247,20 +210,15 @@ def _on_ball(
         return tuple(sympy.cancel(c + move) for c, move in zip(ball.center, moves))
     inside = distance <= ball.radius_squared
     shrink = sympy.sqrt(ball.radius_squared) / sympy.sqrt(distance)
-    return tuple(
-        sympy.Piecewise((sympy.cancel(c + move), inside), (c + move * shrink, True))
-        for c, move in zip(ball.center, moves)
-    )
+    cases = (((sympy.cancel(c + move), inside), (c + move * shrink, True)) for c, move in zip(ball.center, moves))
+    return tuple(sympy.Piecewise(*each) for each in cases)
 
 
 # Constraints as inequalities
 
 
 def inequalities_of(constraint: Any, translated: Translator) -> list[Expr]:
-    """A CVXPY constraint as expressions that must be <= 0.
-
-    Raises ``SymbolicError`` for a kind of constraint that is no list of inequalities.
-    """
+    """A CVXPY constraint as expressions that must be <= 0; raises ``SymbolicError`` for one that is no list of inequalities."""
     if isinstance(constraint, (cones.Inequality, cones.Equality)):
         difference: Scalars = translated(constraint.expr)
         two_sided = isinstance(constraint, cones.Equality)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import reduce
 from itertools import pairwise
 from typing import Any
@@ -73,11 +74,8 @@ class Region:
         symbols = sorted(expr.free_symbols, key=str)
         if not symbols:
             return expr
-        try:
-            affine = sympy.Poly(expr, *symbols)
-        except sympy.PolynomialError:
-            return None
-        if affine.total_degree() > 1:
+        affine = polynomial(expr, symbols)
+        if affine is None or affine.total_degree() > 1:
             return None
         lowest = affine.coeff_monomial(1)
         for symbol in symbols:
@@ -87,11 +85,12 @@ class Region:
 
     def _shifted(self, expr: Expr, question: str) -> bool:
         """SymPy's answer when every symbol is written as its low end plus, or its high end minus, something nonnegative."""
-        return any(getattr(sympy.expand(expr.xreplace(self._substitution(expr, end))), question) for end in (0, 1))
-
-    def _substitution(self, expr: Expr, end: int) -> dict[Expr, Expr]:
-        finite = ((s, self.limits(s)[end]) for s in expr.free_symbols if self.limits(s)[end].is_finite)
-        return {s: value + (1 - 2 * end) * sympy.Dummy(nonnegative=True) for s, value in finite}
+        for end, way in ((0, 1), (1, -1)):
+            finite = ((s, self.limits(s)[end]) for s in expr.free_symbols if self.limits(s)[end].is_finite)
+            moved = {s: value + way * sympy.Dummy(nonnegative=True) for s, value in finite}
+            if getattr(sympy.expand(expr.xreplace(moved)), question):
+                return True
+        return False
 
     def _live_branches(self, node: Expr) -> Expr:
         if isinstance(node, sympy.Abs):
@@ -109,6 +108,14 @@ class Region:
         return node.func(*reduce(insert, node.args, ()))
 
 
+def polynomial(expr: Expr, symbols: Sequence[Expr]) -> Any:
+    """The expression as a polynomial in the symbols; None if it is none."""
+    try:
+        return sympy.Poly(sympy.expand(expr), *symbols)
+    except sympy.PolynomialError:
+        return None
+
+
 Point = Mapping[Expr, Expr]
 SignOf = Callable[[Expr], int | None]  # of a difference of branches; None where it is not decided
 _TAYLOR_TERMS = 8
@@ -118,13 +125,21 @@ _DIGITS = 50  # zero to so many digits counts as zero
 def one_sided_derivatives(expr: Expr, point: Point, direction: Point) -> tuple[Expr, Expr]:
     """(left, right) derivatives at t = 0 of the expression at ``point + t direction``."""
     t = sympy.Dummy("t", positive=True)
+    left, right = (_slope(side * _beside(expr, point, direction, side * t, t), t) for side in (-1, 1))
+    return left, right
 
-    def slope(sign: int) -> Expr:
-        line = {symbol: value + sign * t * direction[symbol] for symbol, value in point.items()}
-        active = resolved(expr, lambda difference: sign_near_zero(difference.xreplace(line), t))
-        return _slope(sign * active.xreplace(line), t)
 
-    return slope(-1), slope(1)
+def signs_beside(expr: Expr, point: Point, direction: Point) -> tuple[int | None, int | None]:
+    """Signs of the expression at ``point + t direction`` for small t below and above 0; None where not found."""
+    t = sympy.Dummy("t", positive=True)
+    left, right = (sign_near_zero(_beside(expr, point, direction, side * t, t), t) for side in (-1, 1))
+    return left, right
+
+
+def _beside(expr: Expr, point: Point, direction: Point, step: Expr, t: Expr) -> Expr:
+    """The expression a step away, a multiple of t, with the branches that are active there for small t > 0."""
+    line = {symbol: value + step * direction[symbol] for symbol, value in point.items()}
+    return resolved(expr, lambda difference: sign_near_zero(difference.xreplace(line), t)).xreplace(line)
 
 
 def shortest(expr: Expr) -> Expr:
@@ -272,11 +287,8 @@ def branch_at(expr: Expr, point: Point) -> Expr:
 
 class _Printer(StrPrinter):
     def _print_Piecewise(self, expr: Any) -> str:  # noqa: N802 - the name that SymPy looks for
-        return "{" + "; ".join(self._case(branch, condition) for branch, condition in expr.args) + "}"
-
-    def _case(self, branch: Any, condition: Any) -> str:
-        when = "otherwise" if condition == sympy.true else f"if {self._print(condition)}"
-        return f"{self._print(branch)} {when}"
+        whens = ["otherwise" if condition == sympy.true else f"if {self._print(condition)}" for _, condition in expr.args]
+        return "{" + "; ".join(f"{self._print(branch)} {when}" for (branch, _), when in zip(expr.args, whens)) + "}"
 
 
 def formula_text(formula: Any) -> str:
@@ -305,17 +317,27 @@ def listed_zeros(expr: Expr, symbol: Expr) -> list[Expr] | None:
     return list(zeros) if zeros is sympy.S.EmptySet or isinstance(zeros, sympy.FiniteSet) else None
 
 
+_SHARE = Fraction(19, 47)  # of an interval: no centre of symmetry, where something may vanish by chance
+
+
 def numbers_between(points: Sequence[Expr], low: Expr, high: Expr) -> list[Expr]:
-    """A rational number inside each interval between the points."""
-    return [_middle(a, b) for a, b in pairwise([low, *points, high])]
+    """A fraction of few digits inside each interval between the points."""
+    return [_between(a, b) for a, b in pairwise([low, *points, high])]
 
 
-def _middle(low: Expr, high: Expr) -> Expr:
-    if low.is_finite and high.is_finite:
-        return sympy.Rational(sympy.N((low + high) / 2, 30))
-    if low.is_finite or high.is_finite:
-        return sympy.Rational(sympy.N(low + 1 if low.is_finite else high - 1, 30))
-    return sympy.Rational(1, 3)
+def _between(low: Expr, high: Expr) -> Expr:
+    if not low.is_finite and not high.is_finite:
+        return sympy.Rational(_SHARE.numerator, _SHARE.denominator)
+    start = low if low.is_finite else high - 1
+    width = _fraction(high - low) if low.is_finite and high.is_finite else Fraction(1)
+    inside = _fraction(start) + width * _SHARE
+    short = inside.limit_denominator(int(16 / width) + 16) if width else inside
+    return sympy.Rational(short.numerator, short.denominator)
+
+
+def _fraction(value: Expr) -> Fraction:
+    number = sympy.Rational(sympy.N(value, 40))
+    return Fraction(int(number.p), int(number.q))
 
 
 def random_rational(rng: np.random.Generator, limits: tuple[Expr, Expr]) -> Expr:

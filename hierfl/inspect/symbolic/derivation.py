@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import cvxpy as cp
@@ -27,6 +28,7 @@ from hierfl.atoms.formulas import Expr, Scalars, as_array, exact, exact_array
 from hierfl.atoms.row import NoAnswerError
 from hierfl.atoms.table import row_of
 from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.layout import Layout
 from hierfl.compiler.oracles import public_response
 from hierfl.compiler.starting_points import on_upper_set
 from hierfl.errors import DeclarationError, DivergedError, HierflError, SettingError, SymbolicError
@@ -100,23 +102,20 @@ class SymbolicView:
         """
         point, step = self.decision.point(x, "x"), self.decision.point(direction, "direction")
         if not self.region.contains(point):
-            raise SettingError(
-                f"x={x} is outside the declared bounds or Y(x) is empty there: the formula need not hold."
-            )
+            raise SettingError(f"x={x} is outside the declared bounds or Y(x) is empty there: the formula need not hold.")
         return one_sided_derivatives(self.value, point, step)
 
     def latex(self) -> str:
         """y(x), f(x) and the kinks as LaTeX (an ``aligned`` display)."""
-        names = self.decision.latex
-        arguments = ", ".join(expression_latex(variable) for variable in self.x)
-        rows = [
-            rf"{expression_latex(y)}\left({arguments}\right) &= {sympy.latex(formula, symbol_names=names)}"
-            for y, formula in self.response.items()
-        ]
-        rows.append(rf"f\left({arguments}\right) &= {sympy.latex(self.value, symbol_names=names)}")
+        written = partial(sympy.latex, symbol_names=self.decision.latex)
+        arguments = ", ".join(map(expression_latex, self.x))
+        called = [(expression_latex(y), formula) for y, formula in self.response.items()]
+        rows = [rf"{name}\left({arguments}\right) &= {written(formula)}" for name, formula in (*called, ("f", self.value))]
         if self.domain != sympy.true:
-            rows.append(rf"\text{{where }} & {sympy.latex(self.domain, symbol_names=names)}")
-        rows += [rf"\text{{kink: }} & {_kink_latex(kink, names)}" for kink in self.kinks]
+            rows.append(rf"\text{{where }} & {written(self.domain)}")
+        for kink in self.kinks:
+            slopes = rf", \text{{ slopes }} {written(kink.left_slope)} \text{{ and }} {written(kink.right_slope)}"
+            rows.append(rf"\text{{kink: }} & {written(kink.condition)}{'' if kink.coordinate is None else slopes}")
         return "\\begin{aligned}\n" + " \\\\\n".join(rows) + "\n\\end{aligned}"
 
     def _repr_latex_(self) -> str:
@@ -137,46 +136,25 @@ class SymbolicView:
 
 @dataclass(frozen=True)
 class DecisionSymbols:
-    """The scalars of x: one real symbol per entry, named as CVXPY indexes it."""
+    """The scalars of a decision: one real symbol per entry, named as CVXPY indexes it."""
 
-    variables: tuple[cp.Variable, ...]
-    arrays: dict[int, Scalars]
-    compiled: CompiledProblem
-
-    @classmethod
-    def of(cls, compiled: CompiledProblem) -> DecisionSymbols:
-        variables = compiled.upper.variables
-        return cls(variables, {v.id: _symbols_of(v) for v in variables}, compiled)
+    layout: Layout
 
     @property
     def flat(self) -> list[Expr]:
-        return [symbol for variable in self.variables for symbol in self.arrays[variable.id].flat]
+        return [sympy.Symbol(name, real=True) for name in self.layout.entries]
+
+    @property
+    def arrays(self) -> dict[int, Scalars]:
+        return self.layout.split(as_array(self.flat, (self.layout.size,)))
 
     @property
     def latex(self) -> dict[Expr, str]:
-        return {
-            symbol: expression_latex(variable[place] if variable.ndim else variable)
-            for variable in self.variables
-            for place, symbol in np.ndenumerate(self.arrays[variable.id])
-        }
+        entries = (v[place] if v.ndim else v for v in self.layout.variables for place in np.ndindex(*v.shape))
+        return dict(zip(self.flat, map(expression_latex, entries)))
 
     def point(self, value: Any, what: str) -> dict[Expr, Expr]:
-        flat = self.compiled.upper.flatten(value, what)
-        return dict(zip(self.flat, map(exact, flat)))
-
-
-def _symbols_of(variable: cp.Variable) -> Scalars:
-    """One real symbol for each entry of a variable, named as CVXPY indexes it."""
-    names = [expression_text(variable[place] if variable.ndim else variable) for place in np.ndindex(*variable.shape)]
-    return as_array([sympy.Symbol(name, real=True) for name in names], tuple(variable.shape))
-
-
-def _kink_latex(kink: SymbolicKink, names: Mapping[Expr, str]) -> str:
-    where = sympy.latex(kink.condition, symbol_names=names)
-    if kink.coordinate is None:
-        return str(where)
-    left, right = (sympy.latex(slope, symbol_names=names) for slope in (kink.left_slope, kink.right_slope))
-    return rf"{where}, \text{{ slopes }} {left} \text{{ and }} {right}"
+        return dict(zip(self.flat, map(exact, self.layout.flatten(value, what))))
 
 
 CHECKS = 16  # points of X at which the formulas are compared with the numbers
@@ -190,18 +168,14 @@ def _agree(one: Expr, other: Expr, region: Region) -> bool:
     for _ in range(CHECKS):
         point = {s: random_rational(rng, region.limits(s)) for s in sorted(other.free_symbols, key=str)}
         expected = complex(sympy.N(other.xreplace(point), 20))
-        if region.domain.xreplace(point) == sympy.false or not np.isfinite(expected):
-            continue
-        if not abs(complex(sympy.N(one.xreplace(point), 20)) - expected) <= _TOLERANCE * max(1.0, abs(expected)):
+        counts = region.domain.xreplace(point) != sympy.false and np.isfinite(expected)
+        if counts and not abs(complex(sympy.N(one.xreplace(point), 20)) - expected) <= _TOLERANCE * max(1.0, abs(expected)):
             return False
     return True
 
 
 def _verify(compiled: CompiledProblem, view: SymbolicView) -> None:
-    """Compare with the implicit function at random points of X.
-
-    Raises ``HierflError`` if they disagree: a defect of hierfl.
-    """
+    """Compare with the implicit function at random points of X; raises ``HierflError`` if they disagree: a defect of hierfl."""
     upper, checked = compiled.upper, 0
     for point in _points(compiled, view):
         x = upper.unflatten(point)
@@ -209,26 +183,27 @@ def _verify(compiled: CompiledProblem, view: SymbolicView) -> None:
             evaluation = compiled.exact.at(point)
         except DivergedError:  # a point of X at which the objective is not defined
             continue
-        place = dict(zip(view.decision.flat, map(_digits, point)))
+        place = _all_digits(view, point)
         solution, pairs = evaluation.solution, [(view.value, compiled.sign * float(evaluation.value))]
         if view.response and solution is not None:
-            pairs += _pairs(view.response, public_response(compiled, solution.y))
+            numbers = public_response(compiled, solution.y)
+            for variable, formulas in view.response.items():
+                entries = sympy.flatten(formulas) if isinstance(formulas, sympy.NDimArray) else [formulas]
+                own = numbers[variable] if isinstance(numbers, Mapping) else numbers
+                pairs += zip(entries, map(float, np.ravel(own)))
         for formula, number in pairs:
-            exact_value = complex(sympy.N(formula.xreplace(place), 20))
-            if not abs(exact_value - number) <= _TOLERANCE * max(1.0, abs(number)):
-                raise HierflError(
-                    f"internal error: at x = {x} the formula {formula} is {exact_value}, problem.implicit finds {number}. "
-                    f"Please report it."
-                )
+            found = complex(sympy.N(formula.xreplace(place), 20))
+            if not abs(found - number) <= _TOLERANCE * max(1.0, abs(number)):
+                raise HierflError(f"internal error: at x = {x} the formula {formula} is {found}, problem.implicit finds {number}. Please report it.")
         checked += 1
         if checked == view.verified:
             return
     raise SymbolicError(f"f has a value at only {checked} of {_TRIES} random points of X: too few to check a formula.")
 
 
-def _digits(value: float) -> Expr:
-    """The float's own value, all digits."""
-    return sympy.Rational(float(value))
+def _all_digits(view: SymbolicView, point: np.ndarray) -> dict[Expr, Expr]:
+    """The scalars of x as the floats' own values."""
+    return {symbol: sympy.Rational(float(value)) for symbol, value in zip(view.decision.flat, point)}
 
 
 def _points(compiled: CompiledProblem, view: SymbolicView) -> Iterator[np.ndarray]:
@@ -238,22 +213,8 @@ def _points(compiled: CompiledProblem, view: SymbolicView) -> Iterator[np.ndarra
     finite = [low.is_finite and high.is_finite for low, high in limits]
     low, high = (np.array([float(e[k]) if f else 3.0 * (2 * k - 1) for e, f in zip(limits, finite)]) for k in (0, 1))
     for point in on_upper_set(compiled, low + (high - low) * rng.random((_TRIES, low.size))):
-        place = dict(zip(view.decision.flat, map(_digits, point)))
-        if bool(view.domain.xreplace(place)):
+        if bool(view.domain.xreplace(_all_digits(view, point))):
             yield point
-
-
-def _pairs(response: Mapping[cp.Variable, Expr], numbers: Any) -> list[tuple[Expr, float]]:
-    by_variable = numbers if isinstance(numbers, Mapping) else {next(iter(response)): numbers}
-    return [
-        (formula, float(number))
-        for variable, formulas in response.items()
-        for formula, number in zip(_entries(formulas), np.ravel(by_variable[variable]))
-    ]
-
-
-def _entries(formulas: Expr) -> list[Expr]:
-    return list(sympy.flatten(formulas)) if isinstance(formulas, sympy.NDimArray) else [formulas]
 
 
 def translate(expression: Any, environment: Mapping[int, Scalars]) -> Scalars:
@@ -265,15 +226,12 @@ def translate(expression: Any, environment: Mapping[int, Scalars]) -> Scalars:
 
     def visit(node: Any) -> Scalars:
         if id(node) not in memo:
-            memo[id(node)] = np.asarray(_value(node), dtype=object).reshape(tuple(node.shape))
+            if isinstance(node, cp.Constant):
+                value = exact_array(node.value)
+            else:
+                value = environment[node.id] if isinstance(node, Leaf) else _formula(node, list(map(visit, node.args)))
+            memo[id(node)] = np.asarray(value, dtype=object).reshape(tuple(node.shape))
         return memo[id(node)]
-
-    def _value(node: Any) -> Any:
-        if isinstance(node, cp.Constant):
-            return exact_array(node.value)
-        if isinstance(node, Leaf):
-            return environment[node.id]
-        return _formula(node, [visit(argument) for argument in node.args])
 
     return visit(expression)
 
@@ -294,25 +252,21 @@ def _formula(node: Any, values: list[Scalars]) -> Any:
 
 def _affine(atom: Any, *values: Scalars) -> Scalars:
     """Affine in the arguments that are not numbers, jointly: CVXPY's own value at 0, and its change along each entry."""
-    points = [np.zeros(v.shape) if _is_symbolic(v) else v.astype(float) for v in values]
-    base = _numeric(atom, points)
+    symbolic = [any(entry.free_symbols for entry in value.flat) for value in values]
+    points = [np.zeros(v.shape) if moves else v.astype(float) for v, moves in zip(values, symbolic)]
+
+    def numeric() -> np.ndarray:
+        value = atom.numeric(points)
+        return np.array(value.toarray() if sp.issparse(value) else value, dtype=float).reshape(atom.shape)
+
+    base = numeric()
     result = exact_array(base)
-    for place, value in enumerate(values):
-        if _is_symbolic(value):
-            for entry in np.ndindex(*value.shape):
-                moved = [p.copy() for p in points]
-                moved[place][entry] = 1.0
-                result = result + exact_array(_numeric(atom, moved) - base) * value[entry]
+    for value, point in ((value, point) for value, point, moves in zip(values, points, symbolic) if moves):
+        for entry in np.ndindex(*value.shape):
+            point[entry] = 1.0
+            result = result + exact_array(numeric() - base) * value[entry]
+            point[entry] = 0.0
     return result
-
-
-def _numeric(atom: Any, points: list[np.ndarray]) -> np.ndarray:
-    value = atom.numeric(points)
-    return np.asarray(value.toarray() if sp.issparse(value) else value, dtype=float).reshape(atom.shape)
-
-
-def _is_symbolic(value: Scalars) -> bool:
-    return any(entry.free_symbols for entry in value.flat)
 
 
 SIZE_LIMIT = 200  # scalars of x and of all owners' y
@@ -325,26 +279,20 @@ def symbolic(compiled: CompiledProblem) -> SymbolicView:
     """The formulas; errors as for ``ImplicitFunction.symbolic``."""
     declaration = compiled.declaration
     _require_applicable(declaration)
-    symbols = DecisionSymbols.of(compiled)
+    symbols = DecisionSymbols(compiled.upper)
     region = _region(declaration, symbols)
     environments = _environments(declaration, symbols)
     answers = _answers(declaration, environments, region)
-    whole = _upper_value(declaration, environments, answers)
+    owners = [compiled.lower.split(as_array(answer.entries, (compiled.lower.size,))) for answer in answers]
+    whole = _upper_value(declaration, environments, owners)
     _require_separable(whole)
     region = replace(region, conditions=tuple(c for answer in answers for c in answer.conditions))
     value = _readable(region.simplified(whole), region)
     kinks, unknown = find_kinks(value, region)
-    view = SymbolicView(
-        x={v: _public(symbols.arrays[v.id]) for v in symbols.variables},
-        response=_response(declaration, answers),
-        value=value,
-        kinks=kinks,
-        unknown=unknown,
-        domain=region.domain,
-        verified=CHECKS,
-        decision=symbols,
-        region=region,
-    )
+    x = {v: _public(symbols.arrays[v.id]) for v in compiled.upper.variables}
+    of_each = {v: [own[v.id] for own in owners] for v in (compiled.lower.variables if owners else ())}
+    response = {v: _public(each[0] if len(each) == 1 else np.stack(each)) for v, each in of_each.items()}
+    view = SymbolicView(x, response, value, kinks, unknown, region.domain, CHECKS, symbols, region)
     _verify(compiled, view)
     return view
 
@@ -353,46 +301,31 @@ def _require_applicable(declaration: Declaration) -> None:
     level, roles = declaration.lower_level, declaration.roles
     tables = [*roles.client_tables, *roles.server_tables]
     if tables:
-        raise SymbolicError(
-            f"the problem is over data (sample {tables[0][0].name()!r}): f is a mean over rows, not a formula of x. A declaration "
-            f"with cp.Parameter or hf.ClientParameter in place of the samples has one."
-        )
+        data = f"the problem is over data (sample {tables[0][0].name()!r}): f is a mean over rows, not a formula of x"
+        raise SymbolicError(f"{data}. A declaration with cp.Parameter or hf.ClientParameter in place of the samples has one.")
     if isinstance(level, Followers):
         raise SymbolicError("there are several lower levels in sequence: formulas are derived for one. Slices and gradients take them as they are.")
     if level is not None and level.scope == "sample":
-        raise SymbolicError(
-            "the lower level has a y for each sample: a formula needs one of the federation or the clients."
-        )
-    owners = _owners(declaration)
+        raise SymbolicError("the lower level has a y for each sample: a formula needs one of the federation or the clients.")
+    federation = declaration.federation
+    owners = federation.num_clients if level is not None and level.scope == "client" and federation else 1
     size = sum(v.size for v in roles.upper) + owners * sum(v.size for v in roles.lower)
     if size > SIZE_LIMIT:
-        raise SymbolicError(
-            f"x and y have {size} scalars; formulas of more than {SIZE_LIMIT} are not derived. Declare a smaller instance."
-        )
+        raise SymbolicError(f"x and y have {size} scalars; formulas of more than {SIZE_LIMIT} are not derived. Declare a smaller instance.")
 
 
 def _require_separable(value: Expr) -> None:
     """No term of f joins many scalars of x."""
     joined = max((len(term.free_symbols) for term in sympy.Add.make_args(value)), default=0)
     if joined > JOINED_LIMIT:
-        raise SymbolicError(
-            f"a term of f joins {joined} scalars of x: beyond {JOINED_LIMIT}, formulas are derived only for sums of terms in few "
-            f"scalars each. Declare a smaller instance."
-        )
-
-
-def _owners(declaration: Declaration) -> int:
-    level, federation = declaration.lower_level, declaration.federation
-    return federation.num_clients if level is not None and level.scope == "client" and federation else 1
+        most = f"beyond {JOINED_LIMIT}, formulas are derived only for sums of terms in few scalars each"
+        raise SymbolicError(f"a term of f joins {joined} scalars of x: {most}. Declare a smaller instance.")
 
 
 def _region(declaration: Declaration, symbols: DecisionSymbols) -> Region:
-    bounds = {}
-    for variable in symbols.variables:
-        known = declaration.known_bounds[variable.id]
-        for symbol, low, high in zip(symbols.arrays[variable.id].flat, known.lo.flat, known.hi.flat):
-            bounds[symbol] = (exact(low), exact(high))
-    return Region(bounds)
+    boxes = [declaration.known_bounds[variable.id] for variable in symbols.layout.variables]
+    ends = ((exact(low), exact(high)) for box in boxes for low, high in zip(box.lo.flat, box.hi.flat))
+    return Region(dict(zip(symbols.flat, ends)))
 
 
 def _environments(declaration: Declaration, symbols: DecisionSymbols) -> list[_Environment]:
@@ -422,8 +355,8 @@ def _answers(declaration: Declaration, environments: list[_Environment], region:
 
 def _answer(level: Any, parties: list[tuple[Expr, _Environment]], region: Region) -> AnswerFormula:
     """y(x) of one owner: the weighted mean of its parties' objectives, over all their constraints."""
-    unknowns = {variable.id: _symbols_of(variable) for variable in level.variables}
-    flat = [symbol for variable in level.variables for symbol in unknowns[variable.id].flat]
+    symbols = DecisionSymbols(Layout(tuple(level.variables)))
+    unknowns, flat = symbols.arrays, symbols.flat
     terms: list[list[Expr]] = []
     inequalities: dict[Expr, None] = {}
     for weight, environment in parties:
@@ -440,38 +373,18 @@ def _answer(level: Any, parties: list[tuple[Expr, _Environment]], region: Region
 # The upper level
 
 
-def _upper_value(declaration: Declaration, environments: list[_Environment], answers: list[AnswerFormula]) -> Expr:
-    """f(x), the answers in place of y."""
+def _upper_value(declaration: Declaration, environments: list[_Environment], owners: list[_Environment]) -> Expr:
+    """f(x), the answers of the ``owners`` in place of y."""
     objective, weights = declaration.objective, declaration.client_weights
-    shared = [_assigned(declaration, answer) for answer in answers]
     total = sympy.S.Zero
     if objective.server is not None:
-        own = shared[0] if len(shared) == 1 else {}
+        own = owners[0] if len(owners) == 1 else {}
         total += translate(objective.server, {**environments[0], **own}).ravel()[0]
     if objective.clients is not None:
         for place, (weight, environment) in enumerate(zip(weights, environments)):
-            own = shared[min(place, len(shared) - 1)] if shared else {}
+            own = owners[min(place, len(owners) - 1)] if owners else {}
             total += exact(weight) * translate(objective.clients, {**environment, **own}).ravel()[0]
     return total
-
-
-def _assigned(declaration: Declaration, answer: AnswerFormula) -> _Environment:
-    assigned, start = {}, 0
-    for variable in declaration.roles.lower:
-        assigned[variable.id] = as_array(answer.entries[start : start + variable.size], tuple(variable.shape))
-        start += variable.size
-    return assigned
-
-
-def _response(declaration: Declaration, answers: list[AnswerFormula]) -> dict[cp.Variable, Expr]:
-    owners = [_assigned(declaration, answer) for answer in answers]
-    if not owners:
-        return {}
-    each = len(owners) > 1
-    return {
-        variable: _public(np.stack([own[variable.id] for own in owners]) if each else owners[0][variable.id])
-        for variable in declaration.roles.lower
-    }
 
 
 def _public(array: Scalars) -> Expr:

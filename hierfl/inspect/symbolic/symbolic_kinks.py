@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,47 +17,23 @@ import sympy
 
 from hierfl.atoms.formulas import Expr
 from hierfl.errors import SymbolicError
-from hierfl.inspect.symbolic.branches import (
-    BRANCHING,
-    Point,
-    Region,
-    branch_at,
-    degree,
-    formula_text,
-    irreducible_factors,
-    listed_zeros,
-    numbers_between,
-    one_sided_derivatives,
-    random_rational,
-    real_roots,
-    resolved,
-    roots_in,
-    shortest,
-    sign_near_zero,
-    sign_of_number,
-    switches,
-)
+from hierfl.inspect.symbolic import branches
 
 _SYMBOLS_LIMIT, _CELLS_LIMIT, _EXPRESSIONS_LIMIT, _DEGREE_LIMIT = 3, 300, 60, 8
-_SHARE = Fraction(19, 47)  # of an interval: no centre of symmetry, where something may vanish by chance
 
 
 class TooManyCellsError(Exception):
-    """The decomposition is too large, or not of polynomials."""
+    """The decomposition is too large, of more than three symbols or 300 cells, or not of polynomials."""
 
 
-def cell_points(expressions: Sequence[Expr], symbols: Sequence[Expr], region: Region) -> list[Point]:
-    """A rational point in each open cell of the region's box on which no expression changes sign.
-
-    Raises ``TooManyCellsError`` for more than three symbols, for expressions that are no polynomials, and beyond 300
-    cells.
-    """
+def cell_points(expressions: Sequence[Expr], symbols: Sequence[Expr], region: branches.Region) -> list[branches.Point]:
+    """A rational point in each open cell of the region's box on which no expression changes sign; raises ``TooManyCellsError``."""
     if len(symbols) > _SYMBOLS_LIMIT:
         raise TooManyCellsError
     if not symbols:
         return [{}]
     *others, last = symbols
-    points: list[Point] = []
+    points: list[branches.Point] = []
     own = [e for e in expressions if e.has(last)]
     projected = [e for e in expressions if not e.has(last)]
     for place, one in enumerate(own):
@@ -68,7 +42,7 @@ def cell_points(expressions: Sequence[Expr], symbols: Sequence[Expr], region: Re
         roots = {root for e in own for root in _roots(e.subs(base), last)}
         low, high = region.limits(last)
         inside = sorted((r for r in roots if bool(low < r) and bool(r < high)), key=lambda r: sympy.N(r, 30))
-        points += [{**base, last: _between(a, b)} for a, b in pairwise([low, *inside, high])]
+        points += [{**base, last: number} for number in branches.numbers_between(inside, low, high)]
         if len(points) > _CELLS_LIMIT:
             raise TooManyCellsError
     return points
@@ -92,12 +66,9 @@ def _polynomial(expr: Expr, symbol: Expr) -> Any:
 
 def _distinct(expressions: Sequence[Expr]) -> list[Expr]:
     """Their irreducible factors that are no numbers."""
-    factors: dict[Expr, None] = {}
-    for expr in expressions:
-        if expr.free_symbols:
-            if not expr.is_polynomial(*expr.free_symbols):
-                raise TooManyCellsError
-            factors |= dict.fromkeys(factor for factor, _ in sympy.factor_list(expr)[1])
+    if not all(expr.is_polynomial(*expr.free_symbols) for expr in expressions):
+        raise TooManyCellsError
+    factors = dict.fromkeys(factor for expr in expressions for factor in branches.irreducible_factors(expr))
     if len(factors) > _EXPRESSIONS_LIMIT:
         raise TooManyCellsError
     return list(factors)
@@ -110,22 +81,6 @@ def _roots(expr: Expr, symbol: Expr) -> list[Expr]:
     if poly.degree() > _DEGREE_LIMIT:
         raise TooManyCellsError
     return list(sympy.real_roots(poly))
-
-
-def _between(low: Expr, high: Expr) -> Expr:
-    """A fraction of few digits between two numbers."""
-    if not low.is_finite and not high.is_finite:
-        return sympy.Rational(_SHARE.numerator, _SHARE.denominator)
-    start = low if low.is_finite else high - 1
-    width = _fraction(high - low) if low.is_finite and high.is_finite else Fraction(1)
-    inside = _fraction(start) + width * _SHARE
-    short = inside.limit_denominator(int(16 / width) + 16)
-    return sympy.Rational(short.numerator, short.denominator)
-
-
-def _fraction(value: Expr) -> Fraction:
-    number = sympy.Rational(sympy.N(value, 40))
-    return Fraction(int(number.p), int(number.q))
 
 
 _SAMPLES = 24  # points of a set on which a jump is looked for
@@ -156,14 +111,14 @@ class SymbolicKink:
         where = ", ".join(f"{equation.lhs} = {equation.rhs}" for equation in equations)
         if self.coordinate is None:
             return where
-        left, right = formula_text(self.left_slope), formula_text(self.right_slope)
+        left, right = branches.formula_text(self.left_slope), branches.formula_text(self.right_slope)
         return f"{where}: slope {left} on the left, {right} on the right"
 
 
 _Place = tuple[Expr, SymbolicKink | None]  # a condition and its kink; None where it is not known
 
 
-def find_kinks(expr: Expr, region: Region) -> tuple[tuple[SymbolicKink, ...], tuple[Expr, ...]]:
+def find_kinks(expr: Expr, region: branches.Region) -> tuple[tuple[SymbolicKink, ...], tuple[Expr, ...]]:
     """(All kinks of the expression inside the region, the sets of which it is not known).
 
     A set that is no ``coordinate = constant``, and slopes that depend on other symbols, are tested for a jump exactly, at a point of
@@ -173,38 +128,37 @@ def find_kinks(expr: Expr, region: Region) -> tuple[tuple[SymbolicKink, ...], tu
     Raises ``SymbolicError`` if the set where two branches meet, or a root vanishes, cannot be solved for.
     """
     by_condition: dict[Expr, SymbolicKink | None] = {}  # by condition; None where it is not known
-    for switch in switches(expr):
+    for switch in branches.switches(expr):
         kinks = _on_coordinate(expr, switch, region) if len(switch.free_symbols) == 1 else _on_set(expr, switch, region)
         by_condition |= dict(kinks)
-    for base in roots_in(expr):
-        by_condition |= dict(
-            _where_vanishing(expr, base, region, [place for place, kink in by_condition.items() if kink])
-        )
+    for base in branches.roots_in(expr):
+        known = [place for place, kink in by_condition.items() if kink]
+        by_condition |= dict(_where_vanishing(expr, base, region, known))
     unknown = sorted((place for place, kink in by_condition.items() if kink is None), key=str)
-    return tuple(sorted(filter(None, by_condition.values()), key=_order)), tuple(unknown)
+
+    def order(kink: SymbolicKink) -> Any:
+        where = float(kink.condition.rhs) if kink.coordinate else 0.0
+        return kink.coordinate is None, str(kink.coordinate), where, str(kink.condition)
+
+    return tuple(sorted(filter(None, by_condition.values()), key=order)), tuple(unknown)
 
 
-def _order(kink: SymbolicKink) -> Any:
-    where = float(kink.condition.rhs) if kink.coordinate else 0.0
-    return kink.coordinate is None, str(kink.coordinate), where, str(kink.condition)
-
-
-def pieces(expr: Expr, symbol: Expr, region: Region) -> Expr:
+def pieces(expr: Expr, symbol: Expr, region: branches.Region) -> Expr:
     """An expression in one symbol as a Piecewise over intervals of the region's box, smooth on each of them.
 
     An interval on which one of the region's conditions fails has no piece: the one that follows, or else the last, is
     carried on over it. Errors as for ``find_kinks``.
     """
     own = [condition for condition in region.conditions if condition.free_symbols == {symbol}]
-    ends = {condition: listed_zeros(condition, symbol) for condition in own}
-    candidates = {root for switch in switches(expr) for root in real_roots(switch, symbol)}
+    ends = {condition: branches.listed_zeros(condition, symbol) for condition in own}
+    candidates = {root for switch in branches.switches(expr) for root in branches.real_roots(switch, symbol)}
     candidates |= {root for roots in ends.values() for root in roots or ()}
     points = sorted((root for root in candidates if region.has_inside_box({symbol: root})), key=float)
     kept: list[tuple[Expr, Expr]] = []
-    for middle, end in zip(numbers_between(points, *region.limits(symbol)), [*points, sympy.oo]):
-        if any(sign_of_number(c.subs(symbol, middle)) == -1 for c, roots in ends.items() if roots is not None):
+    for middle, end in zip(branches.numbers_between(points, *region.limits(symbol)), [*points, sympy.oo]):
+        if any(branches.sign_of_number(c.subs(symbol, middle)) == -1 for c, roots in ends.items() if roots is not None):
             continue
-        branch = shortest(branch_at(expr, {symbol: middle}))
+        branch = branches.shortest(branches.branch_at(expr, {symbol: middle}))
         if kept and sympy.simplify(kept[-1][0] - branch) == 0:
             kept.pop()
         kept.append((branch, end))
@@ -216,28 +170,28 @@ def pieces(expr: Expr, symbol: Expr, region: Region) -> Expr:
 # Kinks of one set
 
 
-def _on_coordinate(expr: Expr, switch: Expr, region: Region) -> Iterator[_Place]:
+def _on_coordinate(expr: Expr, switch: Expr, region: branches.Region) -> Iterator[_Place]:
     """Kinks on the planes where a coordinate is a root of the switch."""
     (symbol,) = switch.free_symbols
     own, step = _terms_in(expr, {symbol}), {symbol: sympy.Integer(1)}
-    for root in real_roots(switch, symbol):
+    for root in branches.real_roots(switch, symbol):
         if not _is_defined_around(region, {symbol: root}, step):
             continue
-        left, right = one_sided_derivatives(own, {symbol: root}, step)
+        left, right = branches.one_sided_derivatives(own, {symbol: root}, step)
         points, complete = _places(left - right, region)
-        if any(sign_of_number(sympy.expand((left - right).subs(point))) != 0 for point in points):
+        if any(branches.sign_of_number(sympy.expand((left - right).subs(point))) != 0 for point in points):
             yield (plane := sympy.Eq(symbol, root)), SymbolicKink(plane, symbol, left, right)
         elif not complete:
             yield sympy.Eq(symbol, root), None
 
 
-def _on_set(expr: Expr, switch: Expr, region: Region) -> Iterator[_Place]:
+def _on_set(expr: Expr, switch: Expr, region: branches.Region) -> Iterator[_Place]:
     """A kink on a set that is no coordinate plane, if the gradient jumps at a point of it."""
     own = _terms_in(expr, switch.free_symbols)
-    solved = min(switch.free_symbols, key=lambda s: (degree(switch, s), str(s)))
+    solved = min(switch.free_symbols, key=lambda s: (branches.degree(switch, s), str(s)))
     points, complete = _places(own, region, (switch, solved))
     for point in points:
-        for root in real_roots(switch.subs(point), solved):
+        for root in branches.real_roots(switch.subs(point), solved):
             here = {**point, solved: root}
             across = {symbol: sympy.diff(switch, symbol).subs(here) for symbol in here}
             if _is_defined_around(region, here, across) and _jumps(own, here, across):
@@ -247,7 +201,7 @@ def _on_set(expr: Expr, switch: Expr, region: Region) -> Iterator[_Place]:
         yield sympy.Eq(switch, 0), None
 
 
-def _places(expr: Expr, region: Region, surface: tuple[Expr, Expr] | None = None, on: Point | None = None) -> tuple[list[Point], bool]:
+def _places(expr: Expr, region: branches.Region, surface: tuple[Expr, Expr] | None = None, on: branches.Point | None = None) -> tuple[list[branches.Point], bool]:
     """(Points, whether they miss no cell between the switches of the expression): its symbols' values.
 
     With a surface, (its expression, the symbol to solve it for), the values of the other symbols, for each piece of the surface; ``on`` a
@@ -257,7 +211,7 @@ def _places(expr: Expr, region: Region, surface: tuple[Expr, Expr] | None = None
     symbols = sorted((expr.free_symbols | (surface[0].free_symbols if surface else set())) - set(on), key=str)
     others = [s for s in symbols if surface is None or s != surface[1]]
     limits = [condition for condition in region.conditions if condition.free_symbols & {*symbols, *on}]
-    cuts = [*switches(expr), *roots_in(expr), *(cut for c in limits for cut in (*irreducible_factors(c), *switches(c)))]
+    cuts = [*branches.switches(expr), *branches.roots_in(expr), *(cut for c in limits for cut in (*branches.irreducible_factors(c), *branches.switches(c)))]
     cuts = [cut.subs(on) for cut in cuts]
     try:
         if not all(cut.free_symbols <= set(symbols) for cut in cuts):
@@ -269,10 +223,10 @@ def _places(expr: Expr, region: Region, surface: tuple[Expr, Expr] | None = None
         return cell_points(cuts, others, region), True
     except TooManyCellsError:
         rng = np.random.default_rng(0)
-        return [{s: random_rational(rng, region.limits(s)) for s in others} for _ in range(_SAMPLES)], False
+        return [{s: branches.random_rational(rng, region.limits(s)) for s in others} for _ in range(_SAMPLES)], False
 
 
-def _where_vanishing(expr: Expr, base: Expr, region: Region, known: Sequence[Expr]) -> Iterator[_Place]:
+def _where_vanishing(expr: Expr, base: Expr, region: branches.Region, known: Sequence[Expr]) -> Iterator[_Place]:
     """Kinks where the argument of a root is 0: for one symbol its zeros, else the minimisers of a sum of squares.
 
     A minimiser that lies on a kink already known is part of it.
@@ -281,7 +235,7 @@ def _where_vanishing(expr: Expr, base: Expr, region: Region, known: Sequence[Exp
         return
     symbols = sorted(base.free_symbols, key=str)
     if len(symbols) == 1:
-        for factor in irreducible_factors(base):
+        for factor in branches.irreducible_factors(base):
             yield from _on_coordinate(expr, factor, region)
         return
     solution = _minimiser(base, symbols)
@@ -289,7 +243,7 @@ def _where_vanishing(expr: Expr, base: Expr, region: Region, known: Sequence[Exp
         return
     place = sympy.And(*(sympy.Eq(s, value) for s, value in solution.items()))
     rng = np.random.default_rng(0)
-    across = {s: random_rational(rng, (-sympy.oo, sympy.oo)) for s in sorted(expr.free_symbols, key=str)}
+    across = {s: branches.random_rational(rng, (-sympy.oo, sympy.oo)) for s in sorted(expr.free_symbols, key=str)}
     points, complete = _places(expr, region, on=solution)
     found = ({**point, **{s: value.subs(point) for s, value in solution.items()}} for point in points)
     inside = [here for here in found if region.has_inside_box(here) and not any(c.subs(here) == sympy.true for c in known)]
@@ -302,7 +256,7 @@ def _where_vanishing(expr: Expr, base: Expr, region: Region, known: Sequence[Exp
 def _minimiser(base: Expr, symbols: Sequence[Expr]) -> dict[Expr, Expr]:
     """The one point, or the affine set, where the gradient vanishes."""
     try:
-        solutions = [] if base.has(*BRANCHING) else sympy.solve([base.diff(s) for s in symbols], symbols, dict=True)
+        solutions = [] if base.has(*branches.BRANCHING) else sympy.solve([base.diff(s) for s in symbols], symbols, dict=True)
     except NotImplementedError:
         solutions = []
     if len(solutions) != 1:
@@ -315,7 +269,7 @@ def _terms_in(expr: Expr, symbols: set[Expr]) -> Expr:
     return sympy.Add(*(term for term in sympy.Add.make_args(expr) if term.free_symbols & symbols))
 
 
-def _is_defined_around(region: Region, point: Point, direction: Point) -> bool:
+def _is_defined_around(region: branches.Region, point: branches.Point, direction: branches.Point) -> bool:
     """Whether the point is inside the box, and no condition of the region is known to fail beside it on the line.
 
     Where a condition is 0 and its sign beside the point cannot be found, the point counts as its boundary.
@@ -326,25 +280,13 @@ def _is_defined_around(region: Region, point: Point, direction: Point) -> bool:
         here = condition.subs(point)
         if not here.is_number:  # depends on coordinates that are not given
             continue
-        sign = sign_of_number(here)
-        beside = _signs_beside(condition, point, direction) if sign == 0 else (sign,)
+        sign = branches.sign_of_number(here)
+        beside = branches.signs_beside(condition, point, direction) if sign == 0 else (sign,)
         if any(sign is None or sign < 0 for sign in beside):
             return False
     return True
 
 
-def _signs_beside(expr: Expr, point: Point, direction: Point) -> tuple[int | None, int | None]:
-    """Signs of the expression at ``point + t direction`` for small t below and above 0; None where not found."""
-    t = sympy.Dummy("t", positive=True)
-
-    def sign(side: int) -> int | None:
-        line = {symbol: value + side * t * direction[symbol] for symbol, value in point.items()}
-        active = resolved(expr, lambda difference: sign_near_zero(difference.xreplace(line), t))
-        return sign_near_zero(active.xreplace(line), t)
-
-    return sign(-1), sign(1)
-
-
-def _jumps(expr: Expr, point: Point, direction: Point) -> bool:
-    left, right = one_sided_derivatives(expr, point, direction)
-    return sign_of_number(sympy.expand(left - right)) != 0
+def _jumps(expr: Expr, point: branches.Point, direction: branches.Point) -> bool:
+    left, right = branches.one_sided_derivatives(expr, point, direction)
+    return branches.sign_of_number(sympy.expand(left - right)) != 0

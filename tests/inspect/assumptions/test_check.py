@@ -33,6 +33,15 @@ def test_an_x_without_a_point_is_named():
         assert found.status == status
 
 
+def test_an_empty_lower_set_is_looked_for_where_private_sets_allow_x():
+    """x = 10 leaves Y(x) empty, and every client's own set forbids it."""
+    x, y, cap = cp.Variable(name="x"), cp.Variable(name="y"), hf.ClientParameter(name="cap")
+    clients = [hf.Client(parameters={cap: most}) for most in (0.5, 0.7)]
+    lower = hf.ArgMin(y, cp.square(y - x), [y >= 0, y + x <= 1])
+    problem = hf.Problem(hf.Minimize(clients=cp.square(x) + y), lower, constraints=[x <= cap], federation=hf.Federation(clients))
+    assert check(problem)["Y(x) nonempty"].status != "violated"
+
+
 # --- mu and L
 
 

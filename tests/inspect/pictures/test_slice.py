@@ -242,7 +242,8 @@ def test_a_search_for_kinks_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch)
         def advance(self, count: int) -> None:
             counted.append(count)
 
-    monkeypatch.setattr("hierfl.inspect.implicit.points.RunProgress", Watched)
+    for picture in ("slice", "surface"):
+        monkeypatch.setattr(f"hierfl.inspect.pictures.{picture}.RunProgress", Watched)
     line = nonsmooth_toy(1).implicit.slice(np.zeros(1), points=41)
     plane = nonsmooth_toy(2).implicit.surface([0.01, 0.02], points=5, progress=False)
     before = len(counted)

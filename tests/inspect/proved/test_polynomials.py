@@ -13,7 +13,7 @@ import hierfl as hf
 from hierfl.errors import IncompatibleSolverError
 from hierfl.inspect.proved.polynomials import LONG, Polynomial, Translator, Unknowns
 from hierfl.inspect.proved.single_level import SingleLevel
-from hierfl.inspect.proved.squares import as_squares
+from hierfl.inspect.proved.tightening import as_squares
 from tests.atoms.atom_cases import CASES, Case
 
 TRANSLATED = ("multiply", "divide", "matmat", "dot of vectors", "kron", "index", "sum axis", "exp", "log", "abs", "maximum", "max", "norm1", "huber", "logistic")

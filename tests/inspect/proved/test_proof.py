@@ -22,7 +22,7 @@ import hierfl as hf
 from hierfl.inspect.implicit.multipliers import answers_of
 from hierfl.inspect.implicit.reference import Reference
 from hierfl.inspect.proved import proof, scip
-from hierfl.inspect.proved.refined import descended
+from hierfl.inspect.proved.proof import descended
 from hierfl.inspect.proved.scip import bound_pairs
 from hierfl.inspect.proved.single_level import SingleLevel
 from tests.benchmarks.bolib import declared
@@ -382,13 +382,13 @@ def test_the_limit_and_ctrl_c_give_the_best_point_and_the_bound(monkeypatch: pyt
     assert found.status == "time limit reached" and "time limit reached" in str(found) and "the best point found" in repr(found)
     assert found.bound < found.value == pytest.approx(problem.implicit(found.x))
 
-    begun, search = threading.Event(), proof.searched
+    begun, search = threading.Event(), scip.searched
 
     def watched(*given: object, **settings: object) -> object:
         begun.set()
         return search(*given, **settings)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(proof, "searched", watched)
+    monkeypatch.setattr(scip, "searched", watched)
 
     def press() -> None:
         """A second after the search has begun."""
@@ -511,13 +511,13 @@ def test_without_scip_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch
 def test_an_optimum_that_does_not_hold_when_the_level_is_solved_again_is_not_called_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = cp.Variable(name="x"), cp.Variable(name="y")
     problem = hf.Problem(hf.Minimize(server=x + y), hf.ArgMin(y, cp.square(y - x)), [cp.abs(x) <= 1])
-    right = proof.searched
+    right = scip.searched
 
     def wrong(*given: object, **settings: object) -> object:
         found = right(*given, **settings)  # type: ignore[arg-type]
         return found._replace(value=found.value - 0.1, bound=found.bound - 0.1)
 
-    monkeypatch.setattr(proof, "searched", wrong)
+    monkeypatch.setattr(scip, "searched", wrong)
     found = problem.reference(certificate="global", progress=False)
     assert found.status.startswith("not proved") and found.value == pytest.approx(-2) and "not proved" in repr(found)
 
