@@ -179,7 +179,7 @@ class Problem:
         The result prints as text and iterates over its pieces (``piece``, ``how``, ``cost``, ``advice``).
         """
         from hierfl.compiler.explain import explain
-        from hierfl.runtime.in_process.schedule import how_clients_run
+        from hierfl.runtime.in_process.simulation import how_clients_run
 
         compiled = self.compile()
         return explain(compiled, how_clients_run(compiled))

@@ -124,8 +124,7 @@ def _verdict(what: str, reasons: list[str | None]) -> str:
 def _rehearsal(
     chosen: argparse.Namespace, rules: SiteRules, ledger: LedgerContent, declaration: Declaration, held: Mapping[int, Client]
 ) -> Iterator[str]:
-    from hierfl.runtime.privacy.accounting import Spent, composed
-    from hierfl.runtime.privacy.gaussian_noise import GaussianNoise
+    from hierfl.runtime.privacy.gaussian_noise import GaussianNoise, Spent, composed
     from hierfl.runtime.privacy.ledger import LedgerRun
     from hierfl.runtime.privacy.pairwise_masks import MaskOrder, PairwiseMasks
     from hierfl.runtime.sites.owner.site_data import rehearsed

@@ -44,9 +44,8 @@ from hierfl.language.expectation import (
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.federated_data import Federation
 from hierfl.language.federation.sample_values import LARGEST
-from hierfl.language.followers import Followers
 from hierfl.language.function import UserAtom
-from hierfl.language.levels import LowerLevel, Objective
+from hierfl.language.levels import Followers, LowerLevel, Objective
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import ONE_FOR_EACH, ClientParameter, Sample
 

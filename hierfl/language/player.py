@@ -21,8 +21,14 @@ from cvxpy.expressions.expression import Expression
 
 from hierfl.atoms.table import is_entrywise, row_of
 from hierfl.errors import DeclarationError
-from hierfl.language.calculus.derivative import Variables, depends, gradient, own_gradient, require_code_with_gradient
-from hierfl.language.calculus.jax_derivative import OwnGradient
+from hierfl.language.calculus.derivative import (
+    OwnGradient,
+    Variables,
+    depends,
+    gradient,
+    own_gradient,
+    require_code_with_gradient,
+)
 from hierfl.language.declared_arguments import constraint_tuple, variable_tuple
 from hierfl.language.levels import LowerLevel, refuse_selection
 from hierfl.language.printing.text import expression_text

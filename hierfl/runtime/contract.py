@@ -168,6 +168,13 @@ def _require_alike(function: Any, what: str, after: Any, before: Any) -> None:
         raise TypeError(f"{function.__qualname__} gives a {what} of {found}, where it was {had}: it keeps its shapes and types from round to round.")
 
 
+@dataclass
+class Shared:
+    """What changes within a round: the clients' memories (leading axis m), where they are here."""
+
+    memory: Any = None
+
+
 @dataclass(frozen=True)
 class Clients:
     """The clients that take part in one round, as an algorithm sees them; a runtime says how a step reaches them.
@@ -183,6 +190,7 @@ class Clients:
     round: Array
     traffic: dict[str, Any] = field(default_factory=lambda: dict.fromkeys(TRAFFIC, 0), kw_only=True)
     level: str = field(default="", kw_only=True)
+    shared: Shared = field(default_factory=Shared, kw_only=True)
 
     @property
     def participants(self) -> Array:
@@ -251,8 +259,24 @@ class Clients:
         raise NotImplementedError
 
     def loop(self, count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:
-        """Do ``state = body(i, state)`` for i < count: the only loop that may contain a ``map``."""
-        raise NotImplementedError
+        """Do ``state = body(i, state)`` for i < count: the only loop that may contain a ``map``.
+
+        As ``fori_loop`` does, which carries what was sent and what clients remember: it may be of the round, and then known by no other program.
+        """
+
+        def one(index: Any, carry: tuple[Any, Any, dict[str, Array]]) -> tuple[Any, Any, dict[str, Array]]:
+            state, self.shared.memory, sent = carry
+            self.traffic.update(sent)
+            return body(index, state), self.shared.memory, self.sent
+
+        state, self.shared.memory, sent = jax.lax.fori_loop(0, count, one, (state, self.shared.memory, self.sent))
+        self.traffic.update(sent)
+        return state
+
+    @property
+    def sent(self) -> dict[str, Array]:
+        """The scalars so far, by way."""
+        return {name: jnp.asarray(count, int) for name, count in self.traffic.items()}
 
     def _note(self, way: str, scalars: Any) -> None:
         self.traffic[self.level + way] += scalars

@@ -20,7 +20,7 @@ from hierfl.compiler.violations import Violations
 from hierfl.descent.implicit_oracle import ImplicitOracle
 from hierfl.errors import DivergedError, EmptyLowerSetError, LowerLevelError, SettingError
 from hierfl.runtime.records import SCALARS, NotCountedError, together
-from hierfl.study.curve import Curve
+from hierfl.study.comparison import Curve
 
 OUTSIDE = "method from outside"
 

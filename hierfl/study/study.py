@@ -42,9 +42,8 @@ from hierfl.runtime.checkpoints import differences, identity_of, stored_identity
 from hierfl.runtime.on_dask.dask_runtime import require_guard
 from hierfl.runtime.records import Limits, NotCountedError
 from hierfl.runtime.step_search import TrialsError
-from hierfl.study.comparison import Cell, Comparison
+from hierfl.study.comparison import Cell, Comparison, Curve
 from hierfl.study.counted_function import CountedFunction, OutsideMethod
-from hierfl.study.curve import Curve
 
 MOST = 1_000_000  # rounds
 LOOKS = 100  # points along a run at which f is looked at

@@ -17,8 +17,7 @@ import hierfl as hf
 from hierfl.compiler.starting_points import box_around, on_upper_set, sobol_points, start_points
 from hierfl.solvers import ZOHFL, FedAvg, FedRZO, LocalSGD
 from hierfl.study import Comparison, CountedFunction
-from hierfl.study.comparison import Cell
-from hierfl.study.curve import Curve
+from hierfl.study.comparison import Cell, Curve
 from hierfl.study.study import Job
 
 pytestmark = pytest.mark.filterwarnings("ignore::hierfl.HierflWarning")

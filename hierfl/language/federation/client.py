@@ -16,9 +16,9 @@ import numpy as np
 
 from hierfl.errors import DataError
 from hierfl.language.declared_arguments import reserve_ids
-from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.federation.given_arrays import GivenArray, name_order, names_of_columns, require_same_rows
 from hierfl.language.federation.sample_values import (
+    Elsewhere,
     array_of,
     check_table,
     described,

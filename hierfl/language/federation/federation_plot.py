@@ -11,8 +11,7 @@ import numpy as np
 from hierfl.errors import DataError
 from hierfl.house_style import COLOURS, COLUMN, house_figure, house_style, require_axes, require_style
 from hierfl.language.federation.client import Client
-from hierfl.language.federation.elsewhere import Elsewhere
-from hierfl.language.federation.sample_values import described
+from hierfl.language.federation.sample_values import Elsewhere, described
 from hierfl.language.sample import Sample
 from hierfl.near_names import near_names
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from hierfl.errors import DataError
 from hierfl.language.federation.client import Client
-from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.federation.given_arrays import (
     GivenArray,
     common_order,
@@ -23,7 +22,13 @@ from hierfl.language.federation.given_arrays import (
     row_labels,
     rows_of,
 )
-from hierfl.language.federation.sample_values import check_table, in_one_order, parameters_by_client, sample_value
+from hierfl.language.federation.sample_values import (
+    Elsewhere,
+    check_table,
+    in_one_order,
+    parameters_by_client,
+    sample_value,
+)
 from hierfl.language.sample import ClientParameter, Sample
 from hierfl.near_names import as_given, near_names, suggests_names
 

@@ -34,8 +34,7 @@ from hierfl.jaxtools.precision import computing, double_precision
 from hierfl.jaxtools.thread_pool import apart, core_count, on_cores
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Algorithm, Ending, OwnValue, Visit, Visitor
-from hierfl.runtime.in_process.schedule import require_memory
-from hierfl.runtime.in_process.simulation import Simulation, whole, whole_block
+from hierfl.runtime.in_process.simulation import Simulation, require_memory, whole, whole_block
 from hierfl.runtime.records import Begun, BlockEnd, History, Outcome
 
 Turn = AbstractContextManager[Any]
@@ -166,7 +165,7 @@ class InProcess:
     ----------
     schedule
         ``"map"``: participants one after another; ``"vmap"``: side by side; ``"threads"``: in a group for each core, one after
-        another or side by side. None chooses (``hierfl.runtime.in_process.schedule``), and ``problem.explain()`` says which. Draws are the
+        another or side by side. None chooses (``hierfl.runtime.in_process.simulation``), and ``problem.explain()`` says which. Draws are the
         same; sums side by side are rounded in another order, which steps that are too large amplify from round to round.
     precision
         ``"double"`` or ``"single"``: of a run's arithmetic. Data are kept as they are given, and the final value is computed in

@@ -24,7 +24,7 @@ from typing import Any
 from hierfl.compiler.content_marks import content_mark
 from hierfl.errors import LedgerError, SettingError
 from hierfl.jaxtools.whole_file import write_whole
-from hierfl.runtime.privacy.accounting import Spent, composed
+from hierfl.runtime.privacy.gaussian_noise import Spent, composed
 
 LOG = logging.getLogger("hierfl.site")
 LINE = re.compile(rb'(\{.*),"hash":"([0-9a-f]{64})"\}')

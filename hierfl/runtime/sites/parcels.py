@@ -26,9 +26,9 @@ from hierfl.errors import SettingError, SiteError
 from hierfl.language.coupled import PenaltyWeights
 from hierfl.language.declaration import Declaration
 from hierfl.language.federation.client import Client
-from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.federation.federated_data import Federation
 from hierfl.language.federation.given_arrays import has_names
+from hierfl.language.federation.sample_values import Elsewhere
 from hierfl.language.printing.render import problem_text
 from hierfl.language.sample import Sample
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder

@@ -33,7 +33,7 @@ from hierfl.jaxtools.precision import computing
 from hierfl.language.declaration import Declaration
 from hierfl.language.federation.client import Client
 from hierfl.runtime.contract import Received, taken
-from hierfl.runtime.in_process.schedule import choose_schedule
+from hierfl.runtime.in_process.simulation import choose_schedule
 from hierfl.runtime.privacy.gaussian_noise import NoisedMessages, SharedNoise, require_covered
 from hierfl.runtime.privacy.ledger import LedgerRun, PrivacyLedger
 from hierfl.runtime.privacy.pairwise_masks import SiteMasks, require_means

@@ -134,21 +134,8 @@ class SiteClients(Clients):
         return self._aggregate(values, own, self.algorithm.absent, everybody.size, jnp.sum(everybody))
 
     def loop(self, count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:
-        """Loop as ``fori_loop`` does; the scalars sent are carried along."""
-        traffic = self.traffic
-
-        def counted() -> dict[str, Array]:
-            return {name: jnp.asarray(scalars, int) for name, scalars in traffic.items()}
-
-        def one(index: Any, carry: tuple[Any, dict[str, Array]]) -> tuple[Any, dict[str, Array]]:
-            state, sent = carry
-            traffic.update(sent)
-            return body(index, state), counted()
-
         with self.wire.repeated(count):
-            state, sent = jax.lax.fori_loop(0, count, one, (state, counted()))
-        traffic.update(sent)
-        return state
+            return super().loop(count, body, state)
 
     def _ask(self, kind: str, step: Callable[..., Any], one: Any, broadcast: Any, each: Any, seed: Array) -> Any:
         wire, name = self.wire, step_name(step, self.algorithm)
@@ -197,8 +184,7 @@ class SitePrograms:
             algorithm = self.algorithm.with_tables(tables)
             clients = SiteClients(data, present, key, index, self.wire, self.problem, algorithm, everyone, self.aggregation)
             after, record = rounded(algorithm, clients, state, key)
-            counted = {name: jnp.asarray(count, int) for name, count in clients.traffic.items()}
-            return after, {**record, **counted, **motion(algorithm, state, after)}
+            return after, {**record, **clients.sent, **motion(algorithm, state, after)}
 
         return self._keep("round", lambda: jax.jit(one))
 

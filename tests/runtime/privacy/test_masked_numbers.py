@@ -15,8 +15,17 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import norm
 
 from hierfl.errors import SiteError
-from hierfl.runtime.privacy.accounting import MOST_NUMBERS, Spent, composed
-from hierfl.runtime.privacy.gaussian_noise import NoisedMessages, NoiseOrder, clipped, epsilon_of, grid_of, noised
+from hierfl.runtime.privacy.gaussian_noise import (
+    MOST_NUMBERS,
+    NoisedMessages,
+    NoiseOrder,
+    Spent,
+    clipped,
+    composed,
+    epsilon_of,
+    grid_of,
+    noised,
+)
 from hierfl.runtime.privacy.pairwise_masks import (
     CHECKS,
     SEALED,
