@@ -213,16 +213,12 @@ def complexity(
     >>> took = hf.complexity(problem, FedRZO(step_size=0.05, local_steps=5), rounds=5)
     """
     if not hasattr(problem, "compile"):
-        raise SettingError(
-            f"problem={problem!r}: complexity() is asked of a hf.Problem, hf.complexity(problem, solver)."
-        )
+        raise SettingError(f"problem={problem!r}: complexity() is asked of a problem, hf.complexity(problem, solver).")
     require_whole("rounds", rounds, 1)
     compiled = problem.compile()
     asked = solver if solver is not None else ZOHFL() if compiled.scope == "client" else FedRZO()
     if not isinstance(asked, (FedRZO, ZOHFL)):
-        raise SettingError(
-            f"solver={asked!r}: the papers' tables are about FedRZO(...) and ZOHFL(...): write one of these."
-        )
+        raise SettingError(f"solver={asked!r}: the papers' tables are about FedRZO(...) and ZOHFL(...): write either.")
     if lower is not None and (not isinstance(lower, (list, tuple)) or None in lower):
         raise SettingError(f"lower={lower!r}: a list of lower solvers, such as lower=[LocalSGD(), LFD()].")
     if getattr(asked, "step_size", None) == "auto":
@@ -265,9 +261,8 @@ def _column(compiled: Any, solver: Any, lower: Any, theorem: Theorem, settings: 
     assert isinstance(result, Result)
     algorithm = by_it.bind(counted, settings.most_rounds, settings.queries)
     predicted = predicted_effort(algorithm, settings.most_rounds)
-    return SolverComplexity(
-        lower, _printed(compiled, by_it, lower, theorem), predicted, _measured(result, algorithm, lower, seen)
-    )
+    measured = _measured(result, algorithm, lower, seen)
+    return SolverComplexity(lower, _printed(compiled, by_it, lower, theorem), predicted, measured)
 
 
 def _measured(result: Result, algorithm: Any, lower: Any, seen: dict[str, int]) -> MeasuredEffort:
@@ -416,9 +411,8 @@ def _steps(algorithm: Any, rounds: int) -> list[tuple[int, int, int]]:
     steps, found = algorithm.steps, []
     for r, own in enumerate(rows_of(steps.counts, 0, rounds)):
         counts = np.broadcast_to(own, algorithm.problem.num_clients)
-        found += [
-            (r, int(steps.first_steps[r]) + t, client) for client in clients for t in range(max(1, counts[client]))
-        ]
+        estimates = [(client, t) for client in clients for t in range(max(1, counts[client]))]
+        found += [(r, int(steps.first_steps[r]) + t, client) for client, t in estimates]
     return found
 
 

@@ -131,9 +131,7 @@ def require_axes(ax: Any, projection: str = "rectilinear") -> None:
     how = "plt.subplots()" if projection == "rectilinear" else "plt.subplots(subplot_kw={'projection': '3d'})"
     if ax is not None and (not isinstance(ax, Axes) or (ax.name == "3d") != (projection == "3d")):
         what = f"3-D axes ({ax.name})" if isinstance(ax, Axes) and ax.name == "3d" else repr(ax)
-        raise SettingError(
-            f"ax={what}: axes of matplotlib, such as the second value of {how}, or None for a new figure."
-        )
+        raise SettingError(f"ax={what}: axes of matplotlib, such as the second value of {how}; None makes a figure.")
 
 
 def line_style(style: Mapping[str, Any]) -> dict[str, Any]:

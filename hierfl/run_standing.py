@@ -190,11 +190,8 @@ def runs_away(trajectory: Mapping[str, np.ndarray]) -> float | None:
 def running_away(trajectory: Mapping[str, np.ndarray]) -> str:
     """Say that x runs away, if it does."""
     away = runs_away(trajectory)
-    return (
-        ""
-        if away is None
-        else f"|x| = {away:.3g} and growing, so that f may be unbounded along it, or {LEAST_FAR}"
-    )
+    unbounded = f"and growing, so that f may be unbounded along it, or {LEAST_FAR}"
+    return "" if away is None else f"|x| = {away:.3g} {unbounded}"
 
 
 def growing(trajectory: Mapping[str, np.ndarray], names: Sequence[str]) -> str:

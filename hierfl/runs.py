@@ -129,10 +129,8 @@ class Runs(Shown):
 
     def rounds(self, name: str = "objective") -> np.ndarray:
         """Give the rounds of ``values(name)``: those that every finished run has of a column of the history, or of a metric."""
-        made = [
-            np.arange(1, len(run.history[name]) + 1) if name in run.history else run.metrics["round"]
-            for run in self.finished
-        ]
+        counted = (run.history.get(name) for run in self.finished)
+        made = [run.metrics["round"] if own is None else np.arange(1, len(own) + 1) for run, own in zip(self.finished, counted)]
         common = made[0] if made else np.zeros(0)
         for own in made[1:]:
             common = common[np.isin(common, own)]

@@ -59,10 +59,8 @@ class Sweep(Shown):
         return aligned(self._cells())
 
     def _cells(self) -> list[list[str]]:
-        rows = [
-            [name, summary(runs), f"{_mean_scalars(runs):,.0f}", f"{self.seconds[name]:.1f}"]
-            for name, runs in self.runs.items()
-        ]
+        told = ((name, runs, _mean_scalars(runs)) for name, runs in self.runs.items())
+        rows = [[name, summary(runs), f"{sent:,.0f}", f"{self.seconds[name]:.1f}"] for name, runs, sent in told]
         return [["solver", "f(x)", "scalars", "seconds"], *rows]
 
     def latex(self) -> str:

@@ -136,9 +136,8 @@ class Certificate(Shown):
 
     def __str__(self) -> str:
         own = self._of_own
-        return "; ".join(
-            filter(None, [self._lower_level(), own and f"the run's own y: residual {own}", self.expectation])
-        )
+        of_own = own and f"the run's own y: residual {own}"
+        return "; ".join(filter(None, [self._lower_level(), of_own, self.expectation]))
 
     @property
     def _of_own(self) -> str:

@@ -105,9 +105,7 @@ def _mathematics(problem: Problem) -> str:
     lines = []
     for line in str(problem).splitlines():
         indent = " " * (len(line) - len(line.lstrip()))
-        lines += wrap(
-            line.strip(), WIDTH, initial_indent=indent, subsequent_indent=indent + "    ", break_long_words=False
-        )
+        lines += wrap(line.strip(), WIDTH, initial_indent=indent, subsequent_indent=f"{indent}    ", break_long_words=False)
     return "\n".join(lines)
 
 

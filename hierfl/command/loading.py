@@ -49,9 +49,7 @@ def load_problem(place: str) -> Problem:
             )
         problem = problem()
     if not isinstance(problem, Problem):
-        raise SettingError(
-            f"{place} is {type(problem).__name__}, not a hierfl.Problem nor a function that returns one."
-        )
+        raise SettingError(f"{place} is {type(problem).__name__}, not a hierfl.Problem nor a function that makes one.")
     return problem
 
 
@@ -66,9 +64,7 @@ def load_rows(place: str) -> Any:
     module = _module_of_file(Path(where)) if where.endswith(".py") else _module_of_name(where)
     function = getattr(module, name, None)
     if not callable(function):
-        functions = [
-            key for key, value in vars(module).items() if inspect.isfunction(value) and not key.startswith("_")
-        ]
+        functions = [key for key, own in vars(module).items() if inspect.isfunction(own) and not key.startswith("_")]
         raise SettingError(f"{where} has no function {name!r}: {near_names(name, functions)}")
     return function()
 

@@ -305,9 +305,7 @@ class HazardLoss(Unknown, OnlyCompiled):
         For a hazard that is not affine, or times that are not increasing.
     """
 
-    atom_row: ClassVar[AtomRow] = AtomRow(
-        lower=_lower, smooth=lambda *_: True, twice_smooth=lambda atom: True
-    )
+    atom_row: ClassVar[AtomRow] = AtomRow(lower=_lower, smooth=_is_smooth, twice_smooth=_is_smooth)
 
     @suggests_names
     def __init__(self, hazard: Any, times: Any, time: Any, event: Any, *entry: Any) -> None:

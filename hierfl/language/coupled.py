@@ -288,9 +288,8 @@ def penalised(declaration: Declaration) -> Declaration:
     """The same problem with the exact penalty in the terms of who knows what is violated, in place of the conditions on the answers."""
     weight = cp.Parameter(nonneg=True, name="weight of f", value=1.0)
     rho = cp.Parameter(nonneg=True, name="penalty", value=1.0)
-    prices = {
-        one: ClientParameter(one.excess.shape, name=f"price of {one.text}") for one in declaration.coupled if one.is_mean
-    }
+    means = [one for one in declaration.coupled if one.is_mean]
+    prices = {one: ClientParameter(one.excess.shape, name=f"price of {one.text}") for one in means}
     roles = declaration.roles
     return replace(
         declaration,

@@ -89,10 +89,8 @@ def _check_declaration(
 
 def _check_constants(part: Part) -> None:
     """Check that no constant is nan, and that infinite ones stand in constraints only, where they are no bound at all."""
-    values = [
-        np.asarray(constant.value.todense() if issparse(constant.value) else constant.value)
-        for constant in part.constants()
-    ]
+    raw = (constant.value for constant in part.constants())
+    values = [np.asarray(value.todense() if issparse(value) else value) for value in raw]
     if any(np.isnan(value).any() for value in values):
         raise DeclarationError(
             f"{expression_text(part)} has a constant that is nan. A value that is not there yet, None, is nan in CVXPY: in place of dual_value write "
@@ -448,9 +446,7 @@ class Declaration:
         """The rows that each client holds of the tables that count."""
         samples = self.roles.lower_samples or tuple(s for table in self.roles.client_tables for s in table)
         if not samples:
-            raise DataError(
-                "weights='samples' needs samples at the clients; the problem uses none. Write weights='uniform'."
-            )
+            raise DataError("weights='samples' needs samples at the clients, and there are none. Write weights='uniform'.")
         wanted = {sample.id for sample in samples}
         tables = [table for table in self.roles.client_tables if any(s.id in wanted for s in table)]
         counts = np.zeros(federation.num_clients)
@@ -482,9 +478,8 @@ class _Copier(pickle.Pickler):
 
     def persistent_id(self, value: Any) -> int | None:
         """The place of what is taken over as it is."""
-        shared = isinstance(value, Sample | ClientParameter | Client) or (
-            callable(value) and not isinstance(value, type)
-        )
+        is_function = callable(value) and not isinstance(value, type)
+        shared = is_function or isinstance(value, Sample | ClientParameter | Client)
         if not shared:
             return None
         if id(value) not in self.places:

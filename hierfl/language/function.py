@@ -91,9 +91,8 @@ class _Named:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if isinstance(error, Exception):
-            raise DeclarationError(
-                f"{self.label} raised {type(error).__name__}: {error} at {_shown(self.arrays)}."
-            ) from error
+            what = f"{type(error).__name__}: {error}"
+            raise DeclarationError(f"{self.label} raised {what} at {_shown(self.arrays)}.") from error
 
 
 def _shown(arrays: list[np.ndarray]) -> str:
@@ -156,9 +155,7 @@ class UserAtom(Unknown):
         return np.asarray(self.callable(*values), dtype=float).reshape(self.declared_shape)
 
     def canonicalize(self) -> NoReturn:
-        raise NotConvexError(
-            f"{self.name()} is user code: CVXPY has no conic form of it, so no CVXPY solver can treat it."
-        )
+        raise NotConvexError(f"{self.name()} is user code: CVXPY has no conic form of it, and no solver that can treat it.")
 
     def _grad(self, values: Any) -> NoReturn:
         raise NotImplementedError

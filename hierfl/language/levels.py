@@ -30,9 +30,8 @@ class Objective(Shown):
     def __init__(self, clients: Any = None, server: Any = None) -> None:
         if clients is None and server is None:
             raise DeclarationError(f"{type(self).__name__}() is empty: give clients=..., server=... or both.")
-        self.clients = (
-            None if clients is None else scalar_expression(clients, f"the clients term of {type(self).__name__}")
-        )
+        clients_term = f"the clients term of {type(self).__name__}"
+        self.clients = None if clients is None else scalar_expression(clients, clients_term)
         self.server = None if server is None else scalar_expression(server, f"the server term of {type(self).__name__}")
 
     @property

@@ -118,9 +118,7 @@ class Player:
                 f"{type(given).__name__}."
             )
         if given.is_complex():
-            raise DeclarationError(
-                f"the objective of player {self.label!r} is complex; hierfl treats real problems only."
-            )
+            raise DeclarationError(f"the objective of player {self.label!r} is complex; hierfl treats real problems.")
         return sense, given
 
     def _check_shapes(self) -> None:

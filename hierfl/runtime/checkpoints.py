@@ -128,12 +128,8 @@ def _cut(text: str) -> str:
 
 
 def _problem(declaration: Declaration) -> Iterator[Part]:
-    objective, level, federation, roles = (
-        declaration.objective,
-        declaration.lower_level,
-        declaration.federation,
-        declaration.roles,
-    )
+    objective, level = declaration.objective, declaration.lower_level
+    federation, roles = declaration.federation, declaration.roles
     leaves: Leaves = {}
 
     def mathematics(name: str, parts: Sequence[Any], *beside: Any) -> Part:
@@ -200,9 +196,8 @@ def _runtime_text(runtime: Any) -> str:
     beside = getattr(runtime, "no_part_of_a_run", ())
     plain = [f for f in fields(runtime) if f.repr and f.name not in beside] if is_dataclass(runtime) else []
     given = [(f.name, getattr(runtime, f.name)) for f in plain]
-    settings = ", ".join(
-        f"{name}={value!r}" for name, value in given if isinstance(value, (str, int, float, type(None)))
-    )
+    plain_given = (pair for pair in given if isinstance(pair[1], str | int | float | None))
+    settings = ", ".join(f"{name}={value!r}" for name, value in plain_given)
     return f"{type(runtime).__name__}({settings})"
 
 
@@ -410,9 +405,8 @@ class KeptRun:
             "path": {"round": list(path), "x": list(path.values()), "start": at.seen.start},
             "measured": {str(place): values[:kept] for place, values in enumerate(measured.values())},
         }
-        arrays |= {
-            f"{lane}/{g}/{name}": np.asarray(part) for g, parts in groups.items() for name, part in parts.items()
-        }
+        named = ((f"{lane}/{group}/{name}", part) for group, parts in groups.items() for name, part in parts.items())
+        arrays |= {name: np.asarray(part) for name, part in named}
         return {
             "rounds": at.rounds,
             "looked": at.seen.looked,
@@ -512,9 +506,8 @@ class RunKeeper:
         seconds, rounds = self.settings.every_seconds, self.settings.every_rounds
         if seconds is not None and time.perf_counter() - self._written >= seconds:
             return True
-        return (
-            rounds is not None and done - max((run.written for run in self.runs if not run.over), default=0) >= rounds
-        )
+        latest = max((run.written for run in self.runs if not run.over), default=0)
+        return rounds is not None and done - latest >= rounds
 
     def _require_same(self, identity: Identity) -> None:
         if self.stored is None:

@@ -120,9 +120,8 @@ def result_of(
     spared = watch.status in (INTERRUPTED, TIME_IS_UP) and evaluation is not None  # the time of another program
     word = None if own is None or spared or not valued else own(jnp.asarray(end.x))
     own_value = None if word is None else sign * float(word.value)
-    value = (
-        sign * float(evaluation.value) if evaluation is not None else float("nan") if own_value is None else own_value
-    )
+    exact = float("nan") if evaluation is None else sign * float(evaluation.value)
+    value = exact if evaluation is not None or own_value is None else own_value
     solution = None if evaluation is None else evaluation.solution
     certificate = (
         Certificate.of(compiled, end.x, evaluation, anew=valued)
@@ -166,11 +165,8 @@ def _slope_at_the_end(watch: Watch, end: RunEnd) -> dict[str, Any]:
     if watch.error is not None or first is None or not end.rounds or not watch.algorithm.descends(end.rounds):
         return {}
     history = {name: values[first:] for name, values in end.outcome.history.items()}
-    bound = (
-        watch.algorithm.gradient_at_most(watch.path[first], end.iterate, history, first)
-        if MOTION[0] in history
-        else None
-    )
+    moved = MOTION[0] in history
+    bound = watch.algorithm.gradient_at_most(watch.path[first], end.iterate, history, first) if moved else None
     if bound is None or not np.isfinite(bound):
         return {}
     return {"slope": bound, "slope_of": watch.algorithm.slope_of.format(rounds=end.rounds - first)}

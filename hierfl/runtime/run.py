@@ -56,9 +56,7 @@ def run(
         raise SettingError(f"solver={as_given(solver)}: an instance of a solver of hierfl.solvers, such as ZOHFL(); left out, hierfl chooses one.")
     if type(solver).__module__.startswith(LOWER_SOLVERS):
         name = type(solver).__name__
-        raise SettingError(
-            f"{name} solves lower levels inside a run: write FedRZO(lower={name}(...)) or ZOHFL(lower={name}(...))."
-        )
+        raise SettingError(f"{name} solves lower levels inside a run: FedRZO(lower={name}(...)), ZOHFL(lower={name}(...)).")
     if not getattr(solver, "treats_whole_numbers", False):
         require_continuous(compiled.upper.variables, type(solver).__name__)
     if settings.penalty is not None and compiled.declaration.penalty is None:
@@ -97,11 +95,9 @@ def run(
     theory = algorithm.theory if rounds and early is None else None
     drawn = [None if theory is None else DrawnStep.of(theory, rounds, seed) for seed in seeds]
     sense = compiled.declaration.objective.sense
-    kept_in = {} if settings.checkpoint is None else {"checkpoint": str(settings.checkpoint.folder)}
-    told: dict[str, Any] = ({} if chosen is None else {"chosen": chosen}) | (
-        {} if found is None else {"auto": found.told}
-    )
-    told = {"rounds": rounds, "queries": settings.queries, "sense": sense, **kept_in, **told}
+    folder = None if settings.checkpoint is None else str(settings.checkpoint.folder)
+    beside = {"checkpoint": folder, "chosen": chosen, "auto": found and found.told}
+    told = {"rounds": rounds, "queries": settings.queries, "sense": sense, **{n: v for n, v in beside.items() if v is not None}}
     in_time = heeded((limits.until if early is None else early) + QUICKLY, LATE, anew=True)  # not long where the run was to end already
     results = _results(watches, outcomes, starts, settings, told, in_time)
     if not isinstance(algorithm, Visitor):
@@ -263,9 +259,8 @@ def _executed(
         else:
             going_on = {"begun": begun} if any(begun) else {}
             with impatient():
-                outcomes = list(
-                    runtime.execute_many(compiled, algorithm, starts, rounds, seeds, block, at_ends, **going_on)
-                )
+                given = compiled, algorithm, starts, rounds, seeds, block, at_ends
+                outcomes = list(runtime.execute_many(*given, **going_on))
     except CutShort:
         outcomes = [_given_up(watch, algorithm, *given) for watch, *given in zip(watches, starts, begun)]
     why = reason()
@@ -376,8 +371,7 @@ def _warn_if_unsolved(results: Sequence[Result], advice: str) -> None:
     result = max(results, key=excess)
     if excess(result) > 0:
         short = sum(excess(one) > 0 for one in results)
-        which = (
-            f" of seed {result.settings['seed']} ({short} of {len(results)} runs are alike)" if len(results) > 1 else ""
-        )
+        seed = result.settings["seed"]
+        which = f" of seed {seed} ({short} of {len(results)} runs are alike)" if len(results) > 1 else ""
         said = f"the run's own objective value{which} is {result.own_value:.6g}, but f(x) with the lower level solved is {result.value:.6g}"
         warn(LowerLevelWarning(f"{said}: the lower solver stopped short. {advice}"))

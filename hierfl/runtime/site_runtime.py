@@ -71,9 +71,7 @@ class MessageTreatment:
             )
         if self.masks is not None and (asynchronous or self.rule is not None):
             other = "asynchronous=True" if asynchronous else f"aggregation={self.aggregation!r}"
-            raise SettingError(
-                f"{name}(masks=..., {other}): that needs the sites' messages one by one; choose one of the two."
-            )
+            raise SettingError(f"{name}(masks=..., {other}): that needs sites' messages one by one; choose one of the two.")
         if self.noise is not None and asynchronous:
             raise SettingError(
                 f"{name}(noise=..., asynchronous=True): without rounds nobody knows beforehand how many messages a client sends, nor epsilon; "
@@ -281,9 +279,7 @@ class Delayed(MessageTreatment):
     def __post_init__(self) -> None:
         super().__post_init__()
         if np.ndim(self.delays) != 1 or not all(0 < delay < np.inf for delay in self.delays) or not 0 <= self.spread < np.inf:
-            raise SettingError(
-                "Delayed(delays=..., spread=...): positive mean seconds, one for each client, and a spread from 0 on."
-            )
+            raise SettingError("Delayed(delays=..., spread=...): positive mean seconds of each client, and a spread from 0 on.")
 
     def execute(
         self,

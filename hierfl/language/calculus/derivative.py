@@ -343,9 +343,7 @@ def _own(cost: Expression, variables: Variables, seed: Expression, mixed: _Mixed
     own = _collect(_sweep(cost, variables, seed, rule, terminal), variables)
     if mixed is not None:
         diagonal = times(mixed.adjoint, _rows(_diagonal(mixed.matrix), mixed.adjoint.shape))
-        own = tuple(
-            part if vanishes(part) else times(_rows(diagonal, v.shape), part) for v, part in zip(variables, own)
-        )
+        own = tuple(p if vanishes(p) else times(_rows(diagonal, v.shape), p) for v, p in zip(variables, own))
     for variable, part in zip(variables, own):
         aggregates.setdefault(variable.id, []).insert(0, part)
     return _collect(aggregates, variables)

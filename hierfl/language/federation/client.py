@@ -188,18 +188,15 @@ class Client:
         new = object.__new__(Client)
         for name in PLAIN:
             object.__setattr__(new, name, getattr(self, name))
-        own = (
-            {leaf: ordered.get(leaf, self.given(leaf)) for leaf in held} for held in (self.samples, self.parameters)
-        )
+        own = ({leaf: ordered.get(leaf, self.given(leaf)) for leaf in of} for of in (self.samples, self.parameters))
         new._keep(*own)
         return new
 
     def given(self, leaf: Any) -> Any:
         """What is held for a leaf, with its labels where it is an array."""
         value = self.samples[leaf] if leaf in self.samples else self.parameters[leaf]
-        return (
-            value if leaf not in self.labels or _has_columns(value) else GivenArray(value, self.labels[leaf], own=True)
-        )
+        plain = leaf not in self.labels or _has_columns(value)
+        return value if plain else GivenArray(value, self.labels[leaf], own=True)
 
     def called(self, place: int) -> str:
         """How messages call the client: by its name, or by its place in the federation where it has none."""
@@ -223,9 +220,8 @@ class Client:
         return self.samples[sample]
 
     def __repr__(self) -> str:
-        held = ", ".join(
-            f"{s.name()}: {'distribution' if self.is_distribution(s) else self.num_samples(s)}" for s in self.samples
-        )
+        counts = {s.name(): "distribution" if (n := self.num_samples(s)) is None else n for s in self.samples}
+        held = ", ".join(f"{name}: {count}" for name, count in counts.items())
         given = ", ".join(p.name() for p in self.parameters)
         less = f"; {self.dropped} {'row' if self.dropped == 1 else 'rows'} dropped" if self.dropped else ""
         return f"Client({held}{'; ' + given if given else ''}{less})"
@@ -260,12 +256,7 @@ def require_paired(party: Client, samples: Sequence[Sample], label: str) -> None
             f"rows of one table; put those of another table into an E of their own."
         )
     require_same_rows({s.name(): party.labels[s][0] for s in samples if s in party.labels}, label)
-    homes = {
-        place
-        for sample in samples
-        for place, table in enumerate(party.tables)
-        if any(sample is other for other in table)
-    }
+    homes = {k for sample in samples for k, table in enumerate(party.tables) if any(sample is one for one in table)}
     if len(homes) > 1:
         raise DataError(
             f"{label} declares {names} in separate tables, but one E pairs them: samples in one E are paired rows of one table."
@@ -280,9 +271,6 @@ def mixed_kinds(parties: Sequence[Client], samples: Sequence[Sample], label: Cal
     (sample,) = samples
     kinds = [party.is_distribution(sample) for party in parties]
     law, rows = label(kinds.index(True)), label(kinds.index(False))
-    few = (
-        "; rows of one scalar are the law scipy.stats.rv_discrete(values=(values, shares))()"
-        if sample.size == 1
-        else ""
-    )
+    law_of_rows = "; rows of one scalar are the law scipy.stats.rv_discrete(values=(values, shares))()"
+    few = law_of_rows if sample.size == 1 else ""
     return f"sample {sample.name()!r} is a distribution for {law} and an array for {rows}; give all of them as one or the other{few}."

@@ -69,9 +69,8 @@ def _require_held(clients: Sequence[Client], sample: Sample) -> Sample:
     if not isinstance(sample, Sample):
         raise DataError(f"plot({sample!r}): one of the clients' samples: {', '.join(known) or 'they hold none'}.")
     if any(not client.holds(sample) for client in clients):
-        raise DataError(
-            f"plot: the clients hold no data for {described(sample)}: {near_names(sample.name(), tuple(known))}"
-        )
+        hint = near_names(sample.name(), known)
+        raise DataError(f"plot: the clients hold no data for {described(sample)}: {hint}")
     if sample.size > 1 and not _is_class_label(clients, sample):
         raise DataError(f"plot: {described(sample)} is neither a class label (one-hot) nor one number: give another.")
     if all(_is_elsewhere(client, sample) for client in clients):
@@ -125,9 +124,8 @@ def _classes(clients: Sequence[Client], label: Sample, names: list[str], ax: Axe
 
 def _rows(clients: Sequence[Client], names: list[str], ax: Axes | None, style: str) -> Figure:
     """Numbers of rows, of the table of the first sample that has some."""
-    counted_by = next(
-        sample for sample in clients[0].samples if any(client.num_samples(sample) is not None for client in clients)
-    )
+    held = clients[0].samples
+    counted_by = next(own for own in held if any(client.num_samples(own) is not None for client in clients))
     rows = np.array([client.num_samples(counted_by) or 0 for client in clients])
     here = np.array([0 if _is_elsewhere(client, counted_by) else count for client, count in zip(clients, rows)])
     with house_style(style):
@@ -145,9 +143,8 @@ def _spread(clients: Sequence[Client], sample: Sample, names: list[str], ax: Axe
     with house_style(style):
         figure, panel = _panel(ax, len(clients), style)
         panel.hlines(places, low, high, color=COLOURS[0], alpha=0.5, linewidth=4 if len(clients) <= 40 else 1)
-        panel.plot(
-            middle, places, linestyle="", marker="o", markersize=4 if len(clients) <= 40 else 2, color=COLOURS[1]
-        )
+        size = 4 if len(clients) <= 40 else 2
+        panel.plot(middle, places, linestyle="", marker="o", markersize=size, color=COLOURS[1])
         _axis(panel, len(clients), names)
         elsewhere = ", elsewhere unknown" if np.isnan(middle).any() else ""
         panel.set_xlabel(f"{sample.name()}: median, and 5 to 95 %{elsewhere}")

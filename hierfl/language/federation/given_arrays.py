@@ -147,9 +147,8 @@ def given_array(value: Any, what: str, instead: str = "") -> GivenArray:
         raise DataError(f"{what} is a sparse matrix ({type(value).__name__}); give an array, value.toarray().")
     frame = as_frame(value, what)
     if isinstance(frame, nw.DataFrame):
-        columns = [
-            numbers_as_given(column, f"column {name!r} of {what}") for name, column in zip(frame.columns, frame.iter_columns())
-        ]
+        named = zip(frame.columns, frame.iter_columns())
+        columns = [numbers_as_given(column, f"column {name!r} of {what}") for name, column in named]
         table = np.stack(columns, axis=1) if columns else np.zeros((len(frame), 0))
         return GivenArray(table, (row_labels(value), names_of_columns(frame.columns)), own=True)
     if frame is not None:
@@ -309,9 +308,7 @@ def _of_several(parts: Sequence[Any], what: str) -> GivenArray:
                 f"{what} is a list whose entries 0 and {place} have shapes {first.array.shape} and {other.array.shape}."
             )
         if not all(map(_alike, first.labels, other.labels)):
-            raise DataError(
-                f"{what} is a list whose entries 0 and {place} have different labels: give one table, or arrays."
-            )
+            raise DataError(f"{what} is a list whose entries 0 and {place} have different labels: give a table, or arrays.")
     return GivenArray(np.stack([one.array for one in each]), (None, *first.labels), own=True)
 
 

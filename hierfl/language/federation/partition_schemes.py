@@ -181,9 +181,7 @@ class ByGroup:
         groups = _class_labels(self.groups, rows, "ByGroup")
         names = np.unique(groups)
         if clients is not None and clients != len(names):
-            raise DataError(
-                f"ByGroup has {len(names)} distinct groups, but clients={clients}; omit clients or make them agree."
-            )
+            raise DataError(f"ByGroup has {len(names)} distinct groups, and clients={clients}; omit it, or make them agree.")
         parts = [pool[groups[pool] == name] for name in names]
         for name, part in zip(names.tolist(), parts):
             if part.size == 0:
@@ -320,9 +318,7 @@ def _whole_table(samples: Any) -> dict[Sample, GivenArray]:
     for sample, value in whole.items():
         if not isinstance(value, GivenArray):
             what = "rows that are elsewhere are" if isinstance(value, Elsewhere) else "a distribution is"
-            raise DataError(
-                f"Federation.split splits arrays; {what} given to each hf.Client, as is sample {sample.name()!r}."
-            )
+            raise DataError(f"Federation.split splits arrays; {what} given to each hf.Client, as is {sample.name()!r}.")
     if not whole:
         raise DataError("Federation.split needs at least one sample with its array.")
     return whole

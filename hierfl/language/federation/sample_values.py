@@ -143,9 +143,8 @@ def _check_array(array: np.ndarray | MappedRows, what: str) -> None:
         return
     rows, most = _rows_at_once(array), min(LARGEST, float(np.finfo(array.dtype).max))
     blocks = ((start, array[start : start + rows]) for start in range(0, len(array), rows))
-    broken = [
-        start + np.flatnonzero(~(np.abs(block) <= most).reshape(len(block), -1).all(axis=1)) for start, block in blocks
-    ]
+    within = ((start, np.abs(block) <= most) for start, block in blocks)
+    broken = [start + np.flatnonzero(~good.reshape(len(good), -1).all(axis=1)) for start, good in within]
     broken_rows = np.concatenate(broken) if broken else np.zeros(0, int)
     if broken_rows.size:
         first = int(broken_rows[0])
@@ -221,9 +220,7 @@ def _check_distribution(sample: Sample, law: Any, who: str) -> None:
         inner = law.ppf(np.random.default_rng(0).random((2, *sample.shape)))
     elif isinstance(law, type(stats.multivariate_normal(np.zeros(2)))):
         if np.shape(law.mean) != sample.shape:
-            raise DataError(
-                f"{what}: the multivariate normal has dimension {np.shape(law.mean)}; expected {sample.shape}."
-            )
+            raise DataError(f"{what}: the multivariate normal is of dimension {np.shape(law.mean)}, not {sample.shape}.")
         low, high, inner = -LARGEST, LARGEST, law.rvs(2, 0).reshape(2, *sample.shape)
     else:
         raise DataError(
@@ -243,9 +240,7 @@ def _check_univariate(sample: Sample, law: Any, what: str) -> tuple[Any, Any]:
     try:
         median = np.asarray(law.ppf(np.full((1, *sample.shape), 0.5)), dtype=float)
     except ValueError as error:
-        raise DataError(
-            f"{what}: the distribution does not broadcast to the sample's shape {sample.shape}: {error}."
-        ) from error
+        raise DataError(f"{what}: the distribution does not broadcast to the shape {sample.shape}: {error}.") from error
     if median.shape != (1, *sample.shape):
         raise DataError(f"{what}: the distribution has shape {median.shape[1:]}; expected {sample.shape}.")
     if not np.isfinite(median).all():
@@ -270,9 +265,8 @@ def sample_value(sample: Sample, value: Any, who: str) -> Any:
         if value.rows is None:
             raise DataError(f"{what}: say how many rows are held there, hf.Elsewhere(120).")
         if value.columns is not None and (len(value.columns),) != sample.shape:
-            raise DataError(
-                f"{what} has shape {sample.shape} and {len(value.columns)} columns: give one name for each entry."
-            )
+            names = len(value.columns)
+            raise DataError(f"{what} has shape {sample.shape} and {names} columns: give one name for each entry.")
         return value
     given = given_array(value, what, " or a frozen scipy.stats distribution, such as stats.norm(0, 1)")
     array = given.array

@@ -91,9 +91,8 @@ class Moments:
             raise DataError("Moments.pooled(...) takes the moments of sites, all of the same columns.")
         count, mean, sd = {}, {}, {}
         for column in sites[0].mean:
-            counts, means, sds = (
-                np.array([getattr(site, name)[column] for site in sites], float) for name in ("count", "mean", "sd")
-            )
+            numbers = ([getattr(site, name)[column] for site in sites] for name in ("count", "mean", "sd"))
+            counts, means, sds = (np.array(own, float) for own in numbers)
             together = max(counts.sum(), 1.0)
             middle = counts @ means / together
             count[column], mean[column] = int(counts.sum()), float(middle)

@@ -85,9 +85,8 @@ def _task_text(task: Optimization | Inequality | Game) -> list[str]:
     if isinstance(task, Optimization):
         return [*_goal_text(task), *_subject_text(task.conditions)]
     if isinstance(task, Game):
-        return [
-            line for player in task.players for line in (_player_text(player), *_indented(_task_text(player.program)))
-        ]
+        each = ((_player_text(one), _indented(_task_text(one.program))) for one in task.players)
+        return [line for lead, lines in each for line in (lead, *lines)]
     point, other, feasible = map(write_text, (task.point, task.other, task.feasible))
     members = ", ".join(map(_member_text, task.variables))
     such_that = ", ".join(map(_condition_text, task.conditions))

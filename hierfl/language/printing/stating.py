@@ -298,11 +298,8 @@ def _one_per_client(level: Any) -> bool:
 
 
 def _answer(level: Any, problem: Any, clients: int) -> Answer:
-    mentioned = {
-        leaf.id: leaf
-        for part in [*level.declared, *level.constraints]
-        for leaf in [*part.variables(), *part.parameters()]
-    }
+    parts = [*level.declared, *level.constraints]
+    mentioned = {leaf.id: leaf for part in parts for leaf in [*part.variables(), *part.parameters()]}
     samples = tuple(read(s) for s in mentioned.values() if isinstance(s, Sample)) if level.scope == "sample" else ()
     earlier = [y for other in problem.lower[: problem.lower.index(level)] for y in other.variables]
     decisions = tuple(read(x) for x in (*problem.upper_variables, *earlier) if x.id in mentioned)

@@ -285,9 +285,8 @@ class TreeReader:
         if defaults is None:
             defaults = _AXIS_OPTIONS if isinstance(part, AxisAtom) else {}
         given = ((name, getattr(part, name), default) for name, default in defaults.items())
-        options = tuple(
-            (name, self._setting(value)) for name, value, default in given if not _is_default(value, default)
-        )
+        differing = ((name, value) for name, value, default in given if not _is_default(value, default))
+        options = tuple((name, self._setting(value)) for name, value in differing)
         return Phrase(head, args, options=options, shape=tuple(part.shape), spelling=own)
 
     def _setting(self, value: Any) -> Any:

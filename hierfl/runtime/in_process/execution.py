@@ -309,9 +309,8 @@ def _going_on(begun: Sequence[Begun | None], state: Any, memory: Any, alone: boo
         leaves, structure = jax.tree.flatten(fresh)
         for place, own in enumerate(kept):
             if own is not None:
-                leaves = [
-                    jnp.asarray(new) if alone else jnp.asarray(old).at[place].set(new) for old, new in zip(leaves, own)
-                ]
+                pairs = zip(leaves, own)
+                leaves = [jnp.asarray(new) if alone else jnp.asarray(old).at[place].set(new) for old, new in pairs]
         return jax.tree.unflatten(structure, leaves)
 
     states = [None if b is None else jax.tree.leaves(b.state) for b in begun]

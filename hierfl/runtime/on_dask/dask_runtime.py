@@ -254,9 +254,7 @@ class Dask(SiteRuntime):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.scheduler is not None and self.sites is not None:
-            raise SettingError(
-                "Dask(scheduler=..., sites=...): the scheduler's sites are those that have joined it; leave sites out."
-            )
+            raise SettingError("Dask(scheduler=..., sites=...): a scheduler's sites are those that joined it; leave sites out.")
         if self.sites is not None and self.sites < 1:
             raise SettingError(f"Dask(sites={self.sites!r}): at least 1.")
 
@@ -455,11 +453,8 @@ class RemoteSites(LineLinks):
             del self.refusals[site]
         for site, address in there.items():
             tried = self._tried.get((site, address), -AGAIN)
-            if (
-                site in self.lines
-                or site in self._coming
-                or (site in self.refusals and time.monotonic() - tried < AGAIN)
-            ):
+            lately = site in self.refusals and time.monotonic() - tried < AGAIN
+            if site in self.lines or site in self._coming or lately:
                 continue
             self._addresses[site], self._tried[site, address] = address, time.monotonic()
             self._coming[site] = self._threads.submit(self._met, site, address)

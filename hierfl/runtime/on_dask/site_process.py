@@ -57,9 +57,7 @@ class TLSFiles:
 
     def __post_init__(self) -> None:
         if len({value is None for value in (self.ca, self.cert, self.key)}) > 1:
-            raise SettingError(
-                "TLS needs all of --tls-ca, --tls-cert and --tls-key (TLSFiles(ca=..., cert=..., key=...))."
-            )
+            raise SettingError("TLS needs --tls-ca, --tls-cert and --tls-key together (TLSFiles(ca=..., cert=..., key=...)).")
 
     def security(self) -> Any:
         """As Dask takes it, for every role; None without files, in the clear."""

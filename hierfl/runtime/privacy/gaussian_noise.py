@@ -211,9 +211,7 @@ class GaussianNoise:
             if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not 0 < value < np.inf:
                 raise SettingError(f"{name}={value!r} of GaussianNoise: a positive number.")
         if self.multiplier < LEAST:
-            raise SettingError(
-                f"multiplier={self.multiplier!r} of GaussianNoise: at least {LEAST}, less protects nothing."
-            )
+            raise SettingError(f"multiplier={self.multiplier!r} of GaussianNoise: at least {LEAST}, less is no protection.")
         if not isinstance(self.shared, bool):
             raise SettingError(f"shared={self.shared!r} of GaussianNoise: True or False.")
         if isinstance(self.colluding, bool) or not isinstance(self.colluding, (int, np.integer)) or self.colluding < 0:
@@ -461,9 +459,7 @@ def orders_of(
     weights = problem.declaration.client_weights
     part = part_of(noising, masking, float(np.max(weights) / np.sum(weights)))
     if np.ldexp(noising.clip, masking.bits) + FAR * part * problem.num_clients > 2.0**62:
-        raise SettingError(
-            f"PairwiseMasks(bits={masking.bits}): the noise and the clip are too large for them, take fewer."
-        )
+        raise SettingError(f"PairwiseMasks(bits={masking.bits}): noise and clip are too large for them, take fewer.")
     return noising, masking
 
 

@@ -95,9 +95,8 @@ class PairwiseMasks:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not first <= value <= last:
                 hint = ": a sum over one site hides nothing" if name == "least" else ""
-                raise SettingError(
-                    f"{name}={value!r} of PairwiseMasks: a whole number from {first} on{hint}, at most {last}."
-                )
+                allowed = f"a whole number from {first} on{hint}, at most {last}"
+                raise SettingError(f"{name}={value!r} of PairwiseMasks: {allowed}.")
 
     def order(self, problem: CompiledProblem, algorithm: Algorithm) -> MaskOrder:
         """What a run with these masks asks of its sites."""
@@ -121,9 +120,8 @@ def require_means(problem: CompiledProblem, algorithm: Algorithm) -> None:
     elif getattr(settings, "communication", "full") != "full":
         against = "with communication='scalars' replays each client's slopes: write communication='full'"
     if against is not None:
-        raise IncompatibleSolverError(
-            f"masks=...: {name} {against}. They are for {', '.join(SOLVERS)} without a lower level."
-        )
+        covered = f"They are for {', '.join(SOLVERS)} without a lower level."
+        raise IncompatibleSolverError(f"masks=...: {name} {against}. {covered}")
 
 
 KEY = 32  # bytes
@@ -301,9 +299,8 @@ def whole(numbers: np.ndarray, bits: int, parts: int) -> UInt64[np.ndarray, " d"
         return numbers.view(np.uint64)
     scaled = np.ldexp(numbers, bits)
     if not np.all(np.abs(scaled) <= 2.0**62 / parts):
-        raise SiteError(
-            f"its sum is not finite, or beyond {2.0 ** (62 - bits) / parts:.3g}: take fewer bits of PairwiseMasks"
-        )
+        most = 2.0 ** (62 - bits) / parts
+        raise SiteError(f"its sum is not finite, or beyond {most:.3g}: take fewer bits of PairwiseMasks")
     return np.rint(scaled).astype(np.int64).view(np.uint64)
 
 

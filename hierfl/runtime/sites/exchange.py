@@ -345,9 +345,8 @@ class Exchange:
         parcels = {site: packed(Keep(run, number, self._settled.get(site))) for site in here}
         for site, reply in self._sent(parcels, "keep", None).items():
             if not isinstance(reply, Kept):
-                self._fault(
-                    site, f"kept nothing for the checkpoint: {getattr(reply, 'reason', 'another kind of answer')}"
-                )
+                said = getattr(reply, "reason", "another kind of answer")
+                self._fault(site, f"kept nothing for the checkpoint: {said}")
             elif reply.kept:
                 self.kept[site] = KeptMark(run, number, reply.content)
                 self.changed.discard(site)
@@ -363,9 +362,8 @@ class Exchange:
         Raises ``SiteError``, naming the site, with what it said.
         """
         for site in self.kept.keys() & self._refused.keys():
-            raise SiteError(
-                f"the run cannot go on from this checkpoint: site {site!r}: {self.reports[site].faults[-1][1]}."
-            )
+            said = self.reports[site].faults[-1][1]
+            raise SiteError(f"the run cannot go on from this checkpoint: site {site!r}: {said}.")
 
     def forget(self, site: str) -> None:
         self._began.pop(site, None)
@@ -393,9 +391,8 @@ class Exchange:
         for site, found in found_wild.items():
             for place in np.flatnonzero(found):
                 client = int(clients[rows[site][place]])
-                self._lose(
-                    site, np.array([client]), f"client {client} sent NaN, infinity or more than {self.start.largest:g}"
-                )
+                said = f"client {client} sent NaN, infinity or more than {self.start.largest:g}"
+                self._lose(site, np.array([client]), said)
 
 
 def said_by(reply: Any) -> str:

@@ -268,9 +268,8 @@ def asked_of(letter: Letter, steps: Mapping[tuple[str, str], list[Any]]) -> Aske
         if (trees := _filled(arrays, broadcast=broadcast, each=each)) is not None:
             return Asked(**found, **trees)
     listed = ", ".join(f"{name} {array.shape} {array.dtype}" for name, array in arrays.items())
-    raise SiteError(
-        f"{found['kind']} {found['step']!r} with {listed or 'no arrays'}: no message of this run's algorithm."
-    )
+    asked = f"{found['kind']} {found['step']!r}"
+    raise SiteError(f"{asked} with {listed or 'no arrays'}: no message of this run's algorithm.")
 
 
 def by_name(**trees: Any) -> dict[str, Any]:

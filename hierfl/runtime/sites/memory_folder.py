@@ -45,9 +45,8 @@ class MemoryFolder:
         try:
             write_whole(self._path(run, number), content, mode=0o600)
         except OSError as error:
-            raise SiteError(
-                f"its --keep folder took nothing of {len(content):,} bytes ({error.strerror or error})"
-            ) from error
+            why = error.strerror or error
+            raise SiteError(f"its --keep folder took nothing of {len(content):,} bytes ({why})") from error
         for old in sorted(self.path.glob(f"{run}-*{SUFFIX}"))[:-KEPT]:
             old.unlink(missing_ok=True)
 

@@ -78,13 +78,9 @@ def require_known(held: dict[str, tuple[int, ...]], clients: int) -> dict[str, t
     for site, own in held.items():
         for client in own:
             if client in holder:
-                raise SiteError(
-                    f"sites {holder[client]!r} and {site!r} both say that they hold the data of client {client}: stop one."
-                )
+                raise SiteError(f"sites {holder[client]!r} and {site!r} both hold the data of client {client}: stop one.")
             if client >= clients:
-                raise SiteError(
-                    f"site {site!r} holds the data of client {client}, but the problem has {clients} clients."
-                )
+                raise SiteError(f"site {site!r} holds the data of client {client}, and the problem has {clients} clients.")
             holder[client] = site
     return held
 

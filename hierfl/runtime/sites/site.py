@@ -321,9 +321,7 @@ class Site:
 
     def _kept(self, mark: KeptMark) -> bytes:
         if self.memories is None:
-            raise SiteError(
-                "the run goes on from what this site's clients remember, and it keeps nothing: start it with --keep DIR"
-            )
+            raise SiteError("the run goes on from what clients remember, and this site keeps nothing: start it with --keep DIR")
         return mark.content if self.memories == "handed back" else self.memories.read(mark.run, mark.number)
 
     def _step(self, asked: Asked | Unmask, run: SiteRun) -> Answered | Unmasked | Refusal:

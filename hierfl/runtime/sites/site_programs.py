@@ -201,9 +201,8 @@ class SitePrograms:
     def _keep(self, name: str, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
         if self.tracing is not None:
             return make()
-        return self.problem.programs.keep(
-            ("sites", name, self.algorithm.program_key, self.aggregation), make, of_run=True
-        )
+        key = "sites", name, self.algorithm.program_key, self.aggregation
+        return self.problem.programs.keep(key, make, of_run=True)
 
 
 def present_in(clients: np.ndarray, size: int) -> Cohort:

@@ -12,7 +12,7 @@ import pytest
 
 import hierfl as hf
 from hierfl.runtime import Delayed, GaussianNoise
-from hierfl.runtime.buffered import delayed_runtime
+from hierfl.runtime import site_runtime
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder, epsilon_of
 from hierfl.runtime.privacy.ledger import PrivacyLedger
 from hierfl.runtime.sites.exchange import Exchange
@@ -88,7 +88,7 @@ def test_what_the_result_tells(problem: hf.Problem) -> None:
 
 def test_sites_with_ledgers_say_what_all_runs_come_to(problem: hf.Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with PrivacyLedger(tmp_path / "ledger") as ledger:
-        monkeypatch.setattr(delayed_runtime, "Site", partial(Site, ledger=ledger))
+        monkeypatch.setattr(site_runtime, "Site", partial(Site, ledger=ledger))
         told = [problem.solve(FedAvg(0.1), runtime=noisy(), **SETTINGS).settings["privacy"] for _ in range(2)]
     assert [run["epsilon_with_earlier_runs"] for run in told] == pytest.approx([epsilon_of(2.0, 6, 1e-5), epsilon_of(2.0, 12, 1e-5)], rel=1e-9)
     assert told[0]["epsilon"] == told[1]["epsilon"] and [run.released for run in ledger.content.runs] == [6, 6]

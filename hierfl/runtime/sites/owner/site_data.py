@@ -49,9 +49,8 @@ def held_of(declaration: Declaration, loaded: Any) -> dict[int, Client]:
     held = {}
     for name, own in loaded.items():
         if name not in names:
-            raise DataError(
-                f"client {name!r} of this site's data: {near_names(str(name), [str(known) for known in names])}"
-            )
+            near = near_names(str(name), map(str, names))
+            raise DataError(f"client {name!r} of this site's data: {near}")
         declared, label = federation.clients[names[name]], f"client {name!r} in this site's data"
         if isinstance(own, Client):
             for schema, known in zip(own.schemas, declared.schemas):
