@@ -58,10 +58,7 @@ KEPT = ("savefig.dpi", "savefig.bbox", "pdf.fonttype", "ps.fonttype")  # of a st
 
 
 def require_style(style: Any) -> str:
-    """Require a style that there is.
-
-    Raises ``SettingError``, naming those.
-    """
+    """Require a style that there is. Raises ``SettingError``, naming those."""
     if style not in STYLES:
         raise SettingError(f"style={style!r}: {near_names(style, tuple(STYLES))}")
     return str(style)
@@ -153,10 +150,7 @@ def line_style(style: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_known(style: Mapping[str, Any], known: Iterable[str], usual: Iterable[str]) -> None:
-    """Require that every keyword is known.
-
-    Raises ``SettingError``, naming the keyword, and the usual ones.
-    """
+    """Require that every keyword is known. Raises ``SettingError``, naming the keyword, and the usual ones."""
     unknown = [name for name in style if name not in set(known)]
     if unknown:
         raise SettingError(f"{unknown[0]}= is no style keyword of this plot: write {', '.join(usual)}, for example.")

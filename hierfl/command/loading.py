@@ -87,10 +87,7 @@ def load_solver(text: str) -> Any:
 
 
 def load_point(text: str) -> float | list[Any] | dict[str, Any]:
-    """A point in JSON: a number, a list, or ``{"variable": ...}``.
-
-    Raises ``SettingError`` if it is no JSON.
-    """
+    """A point in JSON: a number, a list, or ``{"variable": ...}``. Raises ``SettingError`` if it is no JSON."""
     try:
         point: float | list[Any] | dict[str, Any] = json.loads(text)
     except json.JSONDecodeError as error:

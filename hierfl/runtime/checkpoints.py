@@ -320,10 +320,7 @@ def _read(path: Path) -> CheckpointContent:
 
 @contextmanager
 def _as_written(folder: Path) -> Iterator[None]:
-    """What is not as a run writes it, though whole, is told of in one way.
-
-    Raises ``CheckpointError``.
-    """
+    """What is not as a run writes it, though whole, is told of in one way. Raises ``CheckpointError``."""
     try:
         yield
     except HierflError:

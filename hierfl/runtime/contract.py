@@ -65,10 +65,7 @@ def draw_participants(round_key: Array, cohort: int, total: int) -> Array:
 
 
 def cohort_size(participation: float, clients: int) -> int:
-    """The number of participants, ceil(participation * m).
-
-    Raises ``SettingError`` if the fraction is not in (0, 1].
-    """
+    """The number of participants, ceil(participation * m). Raises ``SettingError`` if the fraction is not in (0, 1]."""
     if not 0 < participation <= 1:
         raise SettingError(f"participation={participation}: a fraction of the clients in (0, 1].")
     return min(clients, math.ceil(participation * clients - 1e-9))

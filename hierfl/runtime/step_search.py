@@ -90,10 +90,7 @@ class TrialsError(SettingError):
 
 
 def require_left(found: FoundStep, limits: Limits) -> None:
-    """Something is left to be spent after the trials.
-
-    Raises ``TrialsError``, naming what they took.
-    """
+    """Something is left to be spent after the trials. Raises ``TrialsError``, naming what they took."""
     for name, limit in limits.counts.items():
         if (took := found.took.get(name, 0)) >= limit:
             what = "floats" if name == SCALARS else name

@@ -79,10 +79,7 @@ class Elsewhere:
         return 0 if self.rows is None else int(self.rows)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
-        """No numbers are made of it, by NumPy or anybody.
-
-        Raises ``DataError`` always.
-        """
+        """No numbers are made of it, by NumPy or anybody. Raises ``DataError`` always."""
         raise DataError(
             f"{self!r} was asked for its numbers, which are held where the client is and not here: only a run on a runtime whose processes "
             f"hold them, problem.solve(solver, runtime=...), reaches them, by messages."

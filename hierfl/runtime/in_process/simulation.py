@@ -129,10 +129,7 @@ def scalars_read(problem: CompiledProblem, rows: int | None) -> int:
 
 
 def require_memory(needed: int, problem: CompiledProblem, schedule: Schedule, seeds: int) -> None:
-    """Require that so many bytes are free.
-
-    Raises ``SettingError``, saying how much is needed, and what needs less.
-    """
+    """Require that so many bytes are free. Raises ``SettingError``, saying how much is needed, and what needs less."""
     free = available_bytes()
     if needed > free:
         clients, one_by_one = problem.num_clients, "schedule='map', " if schedule.side_by_side else ""

@@ -117,10 +117,7 @@ class LocalSites(LineLinks):
         self.look()
 
     def look(self) -> None:
-        """Wait until all are there.
-
-        Raises ``SiteError`` if one cannot begin.
-        """
+        """Wait until all are there. Raises ``SiteError`` if one cannot begin."""
         super().look()
         until = time.monotonic() + JOINING
         while self._begin() or self._coming:
@@ -398,10 +395,7 @@ class RemoteSites(LineLinks):
         self._looked = -LISTING
 
     def look(self) -> None:
-        """Ask the scheduler, and wait for those whom it names.
-
-        Raises ``SiteError`` if it cannot be asked.
-        """
+        """Ask the scheduler, and wait for those whom it names. Raises ``SiteError`` if it cannot be asked."""
         super().look()
         self._listing = self._listing or self._threads.submit(self._listed, REACHING)
         try:
@@ -460,10 +454,7 @@ class RemoteSites(LineLinks):
             self._coming[site] = self._threads.submit(self._met, site, address)
 
     def _met(self, site: str, address: str) -> Met:
-        """Connect to a site, and hear who it is.
-
-        Raises ``SiteError`` if that cannot be.
-        """
+        """Connect to a site, and hear who it is. Raises ``SiteError`` if that cannot be."""
         try:
             connection = socket.create_connection(place_of(address), CONNECTING)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

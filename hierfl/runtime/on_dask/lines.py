@@ -33,10 +33,7 @@ def framed(content: bytes) -> bytes:
 
 
 def length_of(header: bytes) -> int:
-    """The length that a header tells.
-
-    Raises ``ConnectionError`` for one of no frame, or of one that is too large.
-    """
+    """The length that a header tells. Raises ``ConnectionError`` for one of no frame, or of one that is too large."""
     mark, length = HEADER.unpack(header)
     if mark != MARK or length > LARGEST:
         raise ConnectionError("what came is no frame of hierfl's")

@@ -80,10 +80,7 @@ def _numeric(host: str) -> Any:
 
 
 def place_of(scheduler: str) -> tuple[str, int]:
-    """The host and the port of an address.
-
-    Raises ``SettingError`` for one that names none.
-    """
+    """The host and the port of an address. Raises ``SettingError`` for one that names none."""
     try:
         parts = urlsplit(scheduler)
         host, port = parts.hostname, parts.port

@@ -89,10 +89,7 @@ def composed(spent: Iterable[Spent], delta: float) -> Composed:
 
 
 def accounting() -> ModuleType:
-    """The accountant's package.
-
-    Raises ``MissingPackageError`` if it is not installed.
-    """
+    """The accountant's package. Raises ``MissingPackageError`` if it is not installed."""
     with needing("noise=... needs the packages dp-accounting and opendp: pip install 'hierfl[privacy]'."):
         import dp_accounting.pld
         import dp_accounting.rdp
@@ -339,10 +336,7 @@ class NoisedMessages:
         self._sent: dict[int, Float[np.ndarray, " d"]] = {}  # each client's last message
 
     def require(self, kind: str, step: str) -> None:
-        """Require a question whose answers are noised.
-
-        Raises ``SiteError`` for any other.
-        """
+        """Require a question whose answers are noised. Raises ``SiteError`` for any other."""
         if kind != "map" or step != self.step:
             raise SiteError(f"this run's messages are noised, those of {step!r} would not be")
 

@@ -264,10 +264,7 @@ class PrivacyLedger:
 
 
 def _key(file: Path) -> tuple[bytes, tuple[int, bytes]]:
-    """The key in a file, and the seal.
-
-    Raises ``LedgerError`` for one that others can read, or that is none.
-    """
+    """The key in a file, and the seal. Raises ``LedgerError`` for one that others can read, or that is none."""
     try:
         found, mode = KEY.fullmatch(file.read_bytes()), file.stat().st_mode
     except OSError as error:

@@ -193,10 +193,7 @@ class SiteMasks:
         return total, b"".join(self._cipher(self.public, other).encrypt(_nonce(self._last.attempt), share, None) for share, other in zip(shares, others))
 
     def own_mask(self, attempt: int) -> bytes:
-        """The key of this site's own mask.
-
-        Raises ``SiteError`` for any attempt but the last.
-        """
+        """The key of this site's own mask. Raises ``SiteError`` for any attempt but the last."""
         self._open(attempt)
         return self._own
 

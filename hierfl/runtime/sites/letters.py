@@ -49,10 +49,7 @@ class Letter:
 
     @classmethod
     def from_bytes(cls, parcel: bytes) -> Letter:
-        """The letter again; nothing in it is run.
-
-        Raises ``SiteError`` for anything but the bytes of a letter.
-        """
+        """The letter again; nothing in it is run. Raises ``SiteError`` for anything but the bytes of a letter."""
         try:
             return cls(*read_letter(parcel))
         except ValueError as error:
@@ -234,18 +231,12 @@ def _fields(letter: Letter, arrays: dict[str, np.ndarray], kind: type, prefix: s
 
 
 def message_of(letter: Letter, kind: type[Message]) -> Message:
-    """A message of a kind that has no trees of arrays.
-
-    Raises ``SiteError`` for a letter that is no such message.
-    """
+    """A message of a kind that has no trees of arrays. Raises ``SiteError`` for a letter that is no such message."""
     return kind(**_fields(letter, dict(letter.arrays), kind))
 
 
 def start_of(letter: Letter) -> Start:
-    """The beginning of a run.
-
-    Raises ``SiteError`` for a letter that is no such message.
-    """
+    """The beginning of a run. Raises ``SiteError`` for a letter that is no such message."""
     arrays = dict(letter.arrays)
     found = _fields(letter, arrays, Start)
     if not all(name.startswith(TABLES) for name in arrays):

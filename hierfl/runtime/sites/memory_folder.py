@@ -51,10 +51,7 @@ class MemoryFolder:
             old.unlink(missing_ok=True)
 
     def read(self, run: str, number: int) -> bytes:
-        """What was kept.
-
-        Raises ``SiteError`` if it is not there.
-        """
+        """What was kept. Raises ``SiteError`` if it is not there."""
         path = self._path(run, number)
         try:
             return path.read_bytes()

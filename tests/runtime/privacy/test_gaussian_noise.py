@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.runtime import Delayed, GaussianNoise
-from hierfl.runtime import site_runtime
+from hierfl.runtime import Delayed, GaussianNoise, site_runtime
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder, epsilon_of
 from hierfl.runtime.privacy.ledger import PrivacyLedger
 from hierfl.runtime.sites.exchange import Exchange
