@@ -34,9 +34,7 @@ from hierfl.runtime.sites.parcels import (
     unpickled_solver,
 )
 from hierfl.runtime.sites.rounds import (
-    Attendance,
     BufferedRounds,
-    Buffering,
     SiteRounds,
     require_begun,
     scalars_remembered,
@@ -62,9 +60,9 @@ class MessageTreatment:
         Raises ``SettingError``, naming the two that exclude each other; for a buffer, or weights of old moves, out of range.
         """
         name, asynchronous = type(self).__name__, getattr(self, "asynchronous", False)
-        buffering = self._buffering
-        if buffering.buffer < 1 or not buffering.staleness >= 0:
-            raise SettingError(f"{name}(buffer={buffering.buffer!r}, staleness={buffering.staleness!r}): at least 1, and at least 0.")
+        buffer, staleness = getattr(self, "buffer", 1), getattr(self, "staleness", 0.0)
+        if buffer < 1 or not staleness >= 0:
+            raise SettingError(f"{name}(buffer={buffer!r}, staleness={staleness!r}): at least 1, and at least 0.")
         if self.rule is not None and asynchronous:
             raise SettingError(
                 f"{name}(aggregation=..., asynchronous=True): a robust aggregate is one of a round's messages; choose one of the two."
@@ -82,10 +80,6 @@ class MessageTreatment:
     def rule(self) -> Aggregation | None:
         return None if self.aggregation is None else Aggregation(self.aggregation, self.adversaries)
 
-    @property
-    def _buffering(self) -> Buffering:
-        return Buffering(getattr(self, "buffer", 1), getattr(self, "staleness", 0.0))
-
     def _start(self, problem: CompiledProblem, algorithm: Algorithm, x0: np.ndarray, rounds: int, seed: int, **told: Any) -> Start:
         """What sites are told of a run. Raises ``SettingError`` for one of no rounds, of which no message would be the algorithm's."""
         if rounds < 1:
@@ -98,14 +92,15 @@ class MessageTreatment:
         problem: CompiledProblem,
         algorithm: Algorithm,
         exchange: Exchange,
-        attendance: Attendance,
+        minimum: int,
+        patience: float,
         seed: int,
         clock: Callable[[], float] | None = None,
     ) -> SiteRounds:
         """What makes the rounds, by its ``run``; of a simulation its clock is recorded."""
-        if getattr(self, "asynchronous", False):
-            return BufferedRounds(problem, algorithm, exchange, self._buffering, attendance.patience, seed)
-        return SiteRounds(problem, algorithm, exchange, attendance, seed, clock, self.rule)
+        if isinstance(self, SiteRuntime | Delayed) and self.asynchronous:
+            return BufferedRounds(problem, algorithm, exchange, self.buffer, self.staleness, patience, seed)
+        return SiteRounds(problem, algorithm, exchange, minimum, patience, seed, clock, self.rule)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +156,7 @@ class SiteRuntime(MessageTreatment):
             self._latest.begin(exchange, scalars_remembered(algorithm, x0), begun)
             self._open(problem, exchange, links)
             patience = self.timeout if self.asynchronous else self.patience
-            making = self._rounds(problem, algorithm, exchange, Attendance(self.minimum, patience), seed)
+            making = self._rounds(problem, algorithm, exchange, self.minimum, patience, seed)
             making.told["wire"] = self._wire
             return making.run(x0, rounds, block, at_end, begun)
 
@@ -195,7 +190,7 @@ class SiteRuntime(MessageTreatment):
         federation = problem.declaration.federation
         names = [client.name for client in federation.clients] if federation else [None]
         try:
-            require_begun(exchange, names, Attendance(self.minimum, self.patience))
+            require_begun(exchange, names, self.minimum, self.patience)
         except SiteError as error:
             said = "".join(f"\n{who}: {reason}" for who, reason in links.refusals.items())
             raise SiteError(f"{error}{said}") from None
@@ -299,7 +294,7 @@ class Delayed(MessageTreatment):
             links = _DelayedLinks(problem, np.asarray(self.delays, float), self.spread, seed)
             start = self._start(problem, algorithm, x0, rounds, seed, shared_seeds=True, solver=pickled_solver(algorithm.settings))
             exchange = exchange_for(problem, links, start, links.held(), float("inf"))
-            making = self._rounds(problem, algorithm, exchange, Attendance(1, 0.0), seed, lambda: links.clock)
+            making = self._rounds(problem, algorithm, exchange, 1, 0.0, seed, lambda: links.clock)
             return making.run(x0, rounds, block, at_end, None)
 
 

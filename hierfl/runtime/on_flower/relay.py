@@ -21,23 +21,10 @@ from flwr.clientapp import ClientApp
 from hierfl.runtime.on_flower.site_frames import dial, receive_frame, send_frame
 from hierfl.runtime.sites.letter_bytes import letter_bytes, read_letter
 
-OPTIONS = (
-    "problem",
-    "data",
-    "name",
-    "algorithms",
-    "min-samples",
-    "max-rounds",
-    "max-messages",
-    "shared-seeds",
-    "min-noise",
-    "min-sum",
-    "rules",
-    "ledger",
-    "ledger-key",
-    "keep",
-    "log",
-)  # of hierfl site
+OPTIONS = (  # of hierfl site
+    *("problem", "data", "name", "algorithms", "min-samples", "max-rounds", "max-messages", "shared-seeds"),
+    *("min-noise", "min-sum", "rules", "ledger", "ledger-key", "keep", "log"),
+)
 STARTING = 120.0  # seconds that a site's process may take until it listens
 
 app = ClientApp()

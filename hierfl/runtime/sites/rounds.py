@@ -20,7 +20,7 @@ from hierfl.jaxtools.precision import computing
 from hierfl.runtime.contract import TRAFFIC, Algorithm, OwnValue
 from hierfl.runtime.records import ANSWERED, WITHHELD, WORK, Begun, BlockEnd, History, Outcome
 from hierfl.runtime.sites.aggregation import Aggregation
-from hierfl.runtime.sites.exchange import Exchange, Shapes, misshapen, said_by, wild
+from hierfl.runtime.sites.exchange import Exchange, Request, misshapen, said_by, wild
 from hierfl.runtime.sites.letters import packed, reply_of
 from hierfl.runtime.sites.parcels import Answered, Asked, Lost, Refusal, Settled
 from hierfl.runtime.sites.site_programs import SitePrograms, present_in
@@ -29,20 +29,12 @@ from hierfl.runtime.sites.site_reports import RollCall
 LOOK = 0.2  # seconds between looks for sites that are missing
 
 
-@dataclass(frozen=True)
-class Attendance:
-    """How many clients must answer in a round, and how long to wait for so many to be there (seconds)."""
-
-    minimum: int
-    patience: float
-
-
 class TooFewError(Exception):
     """A round cannot be made, most often since fewer clients answered than have to; says why."""
 
 
 class SiteRounds:
-    """Makes the rounds of one run."""
+    """Makes the rounds of one run: with so many clients at least, for which it waits as long as its ``patience`` lasts (seconds)."""
 
     unit = "round"
 
@@ -51,7 +43,8 @@ class SiteRounds:
         problem: CompiledProblem,
         algorithm: Algorithm,
         exchange: Exchange,
-        attendance: Attendance,
+        minimum: int,
+        patience: float,
         seed: int,
         clock: Callable[[], float] | None = None,
         aggregation: Aggregation | None = None,
@@ -59,7 +52,8 @@ class SiteRounds:
         if aggregation is not None:
             aggregation.require_fitting(problem, algorithm)
         self.clock = clock  # of a simulation, which is then recorded
-        self.problem, self.algorithm, self.exchange, self.attendance = problem, algorithm, exchange, attendance
+        self.problem, self.algorithm, self.exchange = problem, algorithm, exchange
+        self.minimum, self.patience = minimum, patience
         self.noise = exchange.start.noise
         federation = problem.declaration.federation
         self.roll = RollCall([client.name for client in federation.clients] if federation else [None])
@@ -130,9 +124,9 @@ class SiteRounds:
             chosen = (
                 chosen if chosen.size else there[:size]
             )  # of others that are there, if none of those who were drawn
-            if len(chosen) < min(self.attendance.minimum, len(wanted)):
+            if len(chosen) < min(self.minimum, len(wanted)):
                 exchange.close(made=False)
-                raise TooFewError(_too_few(len(chosen), len(wanted), index, self.attendance.minimum, exchange))
+                raise TooFewError(_too_few(len(chosen), len(wanted), index, self.minimum, exchange))
             given = (present_in(chosen, size), present_in(there, self.problem.num_clients), key, jnp.asarray(index))
             program = self.programs.round()
             with unbroken():
@@ -165,10 +159,10 @@ class SiteRounds:
 
     def _gathered(self, index: int, wanted: np.ndarray) -> np.ndarray:
         """The clients that are there, once enough of those that are wanted are; waits for them as long as it may."""
-        until = time.monotonic() + self.attendance.patience
+        until = time.monotonic() + self.patience
         while True:
             there = self.exchange.present()
-            enough = len(there) >= min(self.attendance.minimum, len(wanted))
+            enough = len(there) >= min(self.minimum, len(wanted))
             if enough or time.monotonic() >= until:
                 return there
             heed()
@@ -246,14 +240,14 @@ def _too_few(answered: int, wanted: int, index: int, minimum: int, exchange: Exc
     return f"{answered} of {wanted} clients answered in round {index}, fewer than minimum={minimum}{because}"
 
 
-def require_begun(exchange: Exchange, names: Sequence[str | None], attendance: Attendance) -> None:
+def require_begun(exchange: Exchange, names: Sequence[str | None], minimum: int, patience: float) -> None:
     """Wait for the sites of a run that are still to come, or to answer (those that refuse do not), and require that it can begin.
 
     Raises ``SiteError`` if too few are there, with what each said, if one does not go on with what its clients
     remembered, if one's data are not what the problem declares (who left it out would answer another question than was asked), or if nobody
     holds a client's data and all clients are needed.
     """
-    until, clients = time.monotonic() + attendance.patience, len(names)
+    until, clients = time.monotonic() + patience, len(names)
     while True:
         there = exchange.present()
         decided = len(there) + sum(len(exchange.clients_of[site]) for site in exchange.unwilling)
@@ -269,15 +263,15 @@ def require_begun(exchange: Exchange, names: Sequence[str | None], attendance: A
             f"federation.\n{told}"
         )
     missing = [str(name or client) for client, name in enumerate(names) if client not in exchange.site_of]
-    if missing and (attendance.minimum >= clients or not exchange.clients_of):
+    if missing and (minimum >= clients or not exchange.clients_of):
         raise SiteError(
             f"no site holds the data of {', '.join(missing[:8])}{', ...' if len(missing) > 8 else ''}: start one for each client, "
             f"hierfl site --problem ... --data ... --scheduler ...."
         )
-    if len(there) < min(attendance.minimum, clients):
+    if len(there) < min(minimum, clients):
         said = [f"{site}: {report.faults[-1][1]}" for site, report in exchange.reports.items() if report.faults]
         raise SiteError(
-            f"{len(there)} of {clients} clients can take part, fewer than minimum={attendance.minimum}. " + "\n".join(said)
+            f"{len(there)} of {clients} clients can take part, fewer than minimum={minimum}. " + "\n".join(said)
         )
 
 
@@ -299,40 +293,29 @@ class Conversation:
     settled: Settled | None
     answers: list[Answered] = field(default_factory=list)
     pending: Asked | None = None
-    step: str = ""
-    expected: Shapes = None
+    request: Request | None = None  # that it is of
     _place: int = 0
 
     def again(self) -> None:
         self._place, self.pending = 0, None
 
-    def ask(
-        self, kind: str, step: str, clients: np.ndarray, broadcast: Any, each: Any, seed: np.ndarray, expected: Shapes
-    ) -> Any:
+    def ask(self, request: Request) -> Any:
         """The answer that is there, or zeros: then ``pending`` is what to send."""
         place, self._place = self._place, self._place + 1
         if place < len(self.answers):
             answer = self.answers[place]
-            return jax.tree.map(lambda zero, part: part, expected, (answer.payload, answer.monitor))
+            return jax.tree.map(lambda zero, part: part, request.expected, (answer.payload, answer.monitor))
         if self.pending is None:
-            settled = self.settled
-            asked = Asked(self.turn, self.version, place, settled, kind, step, clients, seed, broadcast, each)
-            self.pending, self.step, self.expected = asked, step, expected
-        return jax.tree.map(lambda s: np.zeros((len(clients), *s.shape), s.dtype), expected)
+            kind, step, clients, broadcast, each, seed, _ = request
+            asked = Asked(self.turn, self.version, place, self.settled, kind, step, clients, seed, broadcast, each)
+            self.pending, self.request = asked, request
+        return request.zeros()
 
 
 GIVEN_UP = 0.5  # seconds between looks whether the run is to end
 SOLVERS = ("FedAvg", "FedRZO", "ZOHFL")
 SUMMED = (*TRAFFIC, *WORK)
 MOST_OF = ("fault", "empty")  # columns of which the largest counts, where others are averaged
-
-
-@dataclass(frozen=True)
-class Buffering:
-    """How many sites' moves make a step, and how much an old one weighs: (1 + tau)^(-staleness)."""
-
-    buffer: int
-    staleness: float
 
 
 def require_buffered(problem: CompiledProblem, algorithm: Algorithm) -> None:
@@ -374,13 +357,14 @@ class BufferedRounds(SiteRounds):
         problem: CompiledProblem,
         algorithm: Algorithm,
         exchange: Exchange,
-        buffering: Buffering,
+        buffer: int,
+        staleness: float,
         patience: float,
         seed: int,
     ) -> None:
         require_buffered(problem, algorithm)
-        super().__init__(problem, algorithm, exchange, Attendance(1, patience), seed)
-        self.links, self.buffering = exchange.links, buffering
+        super().__init__(problem, algorithm, exchange, 1, patience, seed)
+        self.links, self.buffer, self.staleness = exchange.links, buffer, staleness
         self.size = max(map(len, exchange.clients_of.values()))
         self.talking: dict[str, Conversation] = {}
         self.last: dict[str, Settled] = {}
@@ -389,8 +373,8 @@ class BufferedRounds(SiteRounds):
     def run(self, x0: np.ndarray, rounds: int, block: int, at_end: BlockEnd, begun: Begun | None) -> Outcome:
         if begun is not None:
             raise SettingError("asynchronous=True: a run without rounds does not go on from a checkpoint.")
-        if self.buffering.buffer > len(self.exchange.clients_of):
-            raise SettingError(f"buffer={self.buffering.buffer}: there are {len(self.exchange.clients_of)} sites.")
+        if self.buffer > len(self.exchange.clients_of):
+            raise SettingError(f"buffer={self.buffer}: there are {len(self.exchange.clients_of)} sites.")
         return super().run(x0, rounds, block, at_end, None)
 
     def round(self, state: Any, index: int) -> tuple[Any, dict[str, Any]]:
@@ -407,7 +391,7 @@ class BufferedRounds(SiteRounds):
     def finish(self) -> None:
         """Wait for those who are still at work, as long as for anybody: they are asked for f next."""
         self.programs.wire.exchange = self.exchange
-        until = time.monotonic() + self.attendance.patience
+        until = time.monotonic() + self.patience
         while self.talking and time.monotonic() < until and reason() is None:
             arrived = self.links.arrival(1.0)
             if arrived is not None and (conversation := self.talking.get(arrived[0])) is not None:
@@ -425,8 +409,8 @@ class BufferedRounds(SiteRounds):
     def _moves(self, state: Any, version: int) -> list[tuple[Conversation, Any, Any]] | None:
         """As many moves as make a step: (the conversation, the state after it, its record); None if too few come."""
         moves: list[tuple[Conversation, Any, Any]] = []
-        refused, until = 0, time.monotonic() + self.attendance.patience
-        while len(moves) < self.buffering.buffer:
+        refused, until = 0, time.monotonic() + self.patience
+        while len(moves) < self.buffer:
             heed()
             self._dispatch(state, version)
             arrived = self.links.arrival(min(GIVEN_UP, max(0.05, until - time.monotonic())))
@@ -441,7 +425,7 @@ class BufferedRounds(SiteRounds):
                 if refused > 2 * len(self.exchange.clients_of):
                     return None
                 continue
-            until = time.monotonic() + self.attendance.patience
+            until = time.monotonic() + self.patience
             after, record = self._on(conversation)
             if conversation.pending is None:
                 moves.append((conversation, after, record))
@@ -474,7 +458,7 @@ class BufferedRounds(SiteRounds):
             after, record = jax.block_until_ready(program(*given))
         if conversation.pending is not None:
             parcel = packed(conversation.pending)
-            self.exchange.note_sent(conversation.site, conversation.step, parcel)
+            self.exchange.note_sent(conversation.site, conversation.pending.step, parcel)
             self.links.send(conversation.site, parcel)
         return after, record
 
@@ -485,10 +469,12 @@ class BufferedRounds(SiteRounds):
         if isinstance(reply, Lost):
             problem = reply.reason
         else:
-            message = reply_of(reply, conversation.expected)
-            exchange.note_received(site, conversation.step, message, reply)
+            assert conversation.request is not None  # or nothing would have been sent
+            expected = conversation.request.expected
+            message = reply_of(reply, expected)
+            exchange.note_received(site, conversation.request.step, message, reply)
             if isinstance(message, Answered):
-                problem = misshapen(message, len(conversation.clients), conversation.expected)
+                problem = misshapen(message, len(conversation.clients), expected)
                 if problem is None and wild(message, exchange.start.largest).any():
                     problem = f"sent NaN, infinity or more than {exchange.start.largest:g}"
                 if problem is None:
@@ -514,7 +500,7 @@ class BufferedRounds(SiteRounds):
         """x plus the mean of the moves over clients, old ones weighing less; on X, where the algorithm stays there."""
         sizes = np.array([len(talk.clients) for talk, _, _ in moves], float)
         old = np.array([version - talk.version for talk, _, _ in moves], float)
-        weights = sizes / sizes.sum() * (1.0 + old) ** -self.buffering.staleness
+        weights = sizes / sizes.sum() * (1.0 + old) ** -self.staleness
 
         def stepped(now: Any, *pairs: Any) -> Any:
             if not jnp.issubdtype(now.dtype, jnp.floating):

@@ -39,16 +39,14 @@ from hierfl.runtime.contract import (
 )
 from hierfl.runtime.records import as_tables, motion
 from hierfl.runtime.sites.aggregation import Aggregation
-from hierfl.runtime.sites.exchange import Shapes
+from hierfl.runtime.sites.exchange import Request
 from hierfl.runtime.sites.parcels import Asked, leaves_by_path, step_name
 
 
 class Answering(Protocol):
     """What answers for sites: an exchange of messages, or what they have said already."""
 
-    def ask(
-        self, kind: str, step: str, clients: np.ndarray, broadcast: Any, each: Any, seed: np.ndarray, expected: Shapes
-    ) -> Any:
+    def ask(self, request: Request) -> Any:
         """Stacked answers ``(len(clients), ...)`` of a step."""
 
 
@@ -76,7 +74,7 @@ class Wire:
         own = jax.tree.map(lambda a: a[: int(count)], each)
         clients = np.asarray(participants, int)[: int(count)]
         with self._one_by_one:
-            answers = self.exchange.ask(kind, name, clients, broadcast, own, np.asarray(seed, np.uint32), expected)
+            answers = self.exchange.ask(Request(kind, name, clients, broadcast, own, np.asarray(seed, np.uint32), expected))
         places = np.where(np.arange(len(participants)) < int(count), np.arange(len(participants)), 0)
         return jax.tree.map(lambda a: a[places], answers)
 
