@@ -231,16 +231,8 @@ def complexity(
         raise SettingError("lower=[]: give at least one lower solver, such as lower=[LocalSGD(), FedAC(), LFD()].")
     if compiled.scope is None and lowers != (None,):
         raise SettingError("lower=[...]: the problem has no lower level. Leave lower out.")
-    settings = RunSettings.of(
-        {
-            "rounds": rounds,
-            "seed": seed,
-            "x0": x0,
-            "evaluate_every": rounds,
-            "runtime": InProcess(schedule="map"),
-            "progress": False,
-        }
-    )
+    one_by_one = InProcess(schedule="map")
+    settings = RunSettings(rounds, seed, x0=x0, evaluate_every=rounds, runtime=one_by_one, progress=False)
     theorem = report(compiled, float(asked.smoothing), float(asked.accuracy), asked.starts).theorems[0]
     with whole():
         columns = tuple(_column(compiled, asked, one, theorem, settings) for one in lowers)
@@ -254,10 +246,9 @@ def _column(compiled: Any, solver: Any, lower: Any, theorem: Theorem, settings: 
     def after_the_rounds(done: int, *_: Any) -> None:
         seen.update(counted.counts)  # what comes later is no part of the rounds
 
-    callback = replace(settings, callback=after_the_rounds)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LowerLevelWarning)  # the residual is told instead
-        result = run(counted, by_it, callback, Limits())
+        result = run(counted, by_it, replace(settings, callback=after_the_rounds), Limits())
     assert isinstance(result, Result)
     algorithm = by_it.bind(counted, settings.most_rounds, settings.queries)
     predicted = predicted_effort(algorithm, settings.most_rounds)
@@ -313,9 +304,8 @@ def _counts() -> list[tuple[str, Any]]:
 
 
 def _predicted(column: SolverComplexity, name: str) -> str:
-    if column.lower is None:
-        return "0"
-    return UNKNOWN if column.predicted is None else f"{getattr(column.predicted, name):,}"
+    known = "0" if column.lower is None else UNKNOWN
+    return known if column.lower is None or column.predicted is None else f"{getattr(column.predicted, name):,}"
 
 
 def _rounds(number: int) -> str:

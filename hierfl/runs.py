@@ -5,30 +5,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hierfl.errors import SettingError
-from hierfl.language.printing.card import Card, Shown, brief
+from hierfl.language.printing.card import Card, brief
 from hierfl.near_names import no_such_attribute
+from hierfl.result import Reported, Result
 from hierfl.run_standing import AT_REST, OUT_OF_ROUNDS
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from hierfl.problem import Problem
-    from hierfl.result import Result
 
 FINAL = ("value", "own_value")
 OF_BEST = ("x", "y", "value", "status", "ended", "rest", "certificate", "gap", "save")
 
 
 @dataclass(frozen=True, repr=False)
-class Runs(Shown):
+class Runs(Reported):
     """The results of a solver's runs with several seeds; behaves as a sequence of them.
 
     Means and bands are taken over the runs that did not diverge, and over the rounds that all of these made. ``x``, ``y``, ``value``,
@@ -172,42 +169,11 @@ class Runs(Shown):
 
         return pd.concat({run.settings["seed"]: run.to_pandas() for run in self.results}, names=["seed"])
 
-    def plot(
-        self, ax: Axes | None = None, *, axis: str = "rounds", scale: str = "linear", style: str = "screen"
-    ) -> Figure:
-        """Draw the mean over the seeds with its 95% band: the objective's estimate and the metrics. Returns the figure.
+    def _curves(self) -> Any:
+        return {"": self}
 
-        ``axis`` is ``"rounds"``, ``"communication"``, ``"seconds"`` or ``"lower solves"``; ``scale`` ``"linear"``, ``"log"`` or ``"gap"``, the distance to
-        ``problem.reference()`` on a logarithmic axis; ``style`` ``"screen"`` or ``"paper"``, a column of 3.4 inches in type of 8 points.
-        A ``SettingError`` names what there is for anything else.
-        """
-        from hierfl.inspect.pictures.convergence import plot_runs
-
-        return plot_runs({"": self}, ax, axis, scale, style)
-
-    def report(
-        self,
-        path: str | Path,
-        *,
-        radius: float | None = None,
-        smoothing: float | Sequence[float] | None = None,
-        points: int = 401,
-        samples: int = 128,
-        seed: int = 0,
-        check: bool = True,
-        progress: bool = True,
-        time_budget: float = 30.0,
-        overwrite: bool = False,
-    ) -> Path:
-        """Write everything about these runs to one HTML file: the best run, and convergence with bands over the seeds.
-
-        Parameters, returned path and errors as for ``Result.report``.
-        """
-        from hierfl.inspect.report.slice_part import ReportSettings
-        from hierfl.inspect.report.write import write_report
-
-        settings = ReportSettings(radius, smoothing, points, samples, seed, check, progress, time_budget, overwrite)
-        return write_report(self.best, self, path, settings)
+    def _told(self) -> tuple[Result, Any]:
+        return self.best, self
 
     def _card(self) -> Card:
         best = self.best

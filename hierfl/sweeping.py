@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
 from hierfl.atoms.writing.latex_pen import escaped
 from hierfl.errors import DivergedError, SettingError
 from hierfl.jaxtools.interruption import INTERRUPTED
-from hierfl.language.printing.card import Card, Shown, call_text
+from hierfl.language.printing.card import Card, call_text
 from hierfl.near_names import suggests_names
+from hierfl.result import Drawn
 from hierfl.run_settings import Checkpoint, RunSettings, SolveSettings
 from hierfl.runs import Runs, aligned, scalars, summary
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from hierfl.problem import Problem
 
 
 @dataclass(frozen=True, repr=False)
-class Sweep(Shown):
+class Sweep(Drawn):
     """Runs by solver's name; behaves as a mapping.
 
     Attributes
@@ -88,16 +87,8 @@ class Sweep(Shown):
         ]
         return pd.DataFrame(rows)
 
-    def plot(
-        self, ax: Axes | None = None, *, axis: str = "rounds", scale: str = "linear", style: str = "screen"
-    ) -> Figure:
-        """Draw one line for each solver, with its 95% band: the objective's estimate and the metrics. Returns the figure.
-
-        ``axis``, ``scale`` and ``style`` as for ``Runs.plot``.
-        """
-        from hierfl.inspect.pictures.convergence import plot_runs
-
-        return plot_runs(self.runs, ax, axis, scale, style)
+    def _curves(self) -> Any:
+        return self.runs
 
     def _card(self) -> Card:
         best_first = sorted(self.runs.items(), key=lambda item: _rank(item[1]))
@@ -150,9 +141,7 @@ def sweep(
     ['ImplicitBundle()', 'ImplicitGradient()']
     """
     RunSettings.require_known(settings, "sweep")
-    named = dict(solvers) if isinstance(solvers, Mapping) else _named(solvers)
-    if not named:
-        raise SettingError("sweep needs at least one solver: {'name': FedRZO(...), ...} or a list.")
+    named = named_solvers(solvers, "sweep")
     runs: dict[str, Runs] = {}
     seconds: dict[str, float] = {}
     with problem.compile(progress=settings.get("progress", True)).programs.forgetting_runs() as forget_unused:
@@ -181,14 +170,20 @@ def _solved(problem: Problem, solver: Any, seeds: int | Sequence[int], settings:
         return error.runs
 
 
-def _named(solvers: Sequence[Any]) -> dict[str, Any]:
-    if not isinstance(solvers, Sequence) or isinstance(solvers, str):
-        raise SettingError(f"sweep over {solvers!r}: {{'name': solver, ...}}, or a list of solvers.")
-    names = [call_text(solver) for solver in solvers]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise SettingError(f"sweep was given {twice} twice: leave one out, or name them, {{'name': solver}}.")
-    return dict(zip(names, solvers))
+def named_solvers(solvers: Any, who: str, called: Callable[[Any], str] = call_text) -> dict[str, Any]:
+    """Solvers by name: those that they are given, or those that they are called by. Raises ``SettingError`` for no solvers, or two of a name."""
+    if isinstance(solvers, Mapping):
+        named = {str(name): one for name, one in solvers.items()}
+    elif isinstance(solvers, Sequence) and not isinstance(solvers, str):
+        names = [called(solver) for solver in solvers]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise SettingError(f"{who} was given {twice[0]} twice: leave one out, or name them, {{'name': solver}}.")
+        named = dict(zip(names, solvers))
+    else:
+        raise SettingError(f"{who} over {solvers!r}: {{'name': solver, ...}}, or a list of solvers.")
+    if not named:
+        raise SettingError(f"{who} needs at least one solver: {{'name': FedRZO(...), ...}} or a list.")
+    return named
 
 
 def _rank(runs: Runs) -> float:

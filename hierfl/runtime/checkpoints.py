@@ -34,6 +34,7 @@ from hierfl.language.printing.card import call_text
 from hierfl.language.printing.text import expression_text
 from hierfl.run_settings import Checkpoint, RunSettings
 from hierfl.runtime.contract import Algorithm, Ending, Visitor
+from hierfl.runtime.in_process.execution import InProcess
 from hierfl.runtime.records import Begun, History, KeptMemory
 from hierfl.runtime.watch import Seen, Watch
 from hierfl.version import VERSION
@@ -189,10 +190,7 @@ def _plain(solver: Any) -> Any:
 
 def _runtime_text(runtime: Any) -> str:
     """A runtime by its plain settings; connections and processes, and how long they are waited for, are no part of a run."""
-    if runtime is None:
-        from hierfl.runtime.in_process.execution import InProcess
-
-        runtime = InProcess()
+    runtime = runtime or InProcess()
     beside = getattr(runtime, "no_part_of_a_run", ())
     plain = [f for f in fields(runtime) if f.repr and f.name not in beside] if is_dataclass(runtime) else []
     given = [(f.name, getattr(runtime, f.name)) for f in plain]
@@ -212,10 +210,6 @@ class CheckpointContent(NamedTuple):
 
     note: dict[str, Any]
     arrays: dict[str, np.ndarray]
-
-
-class DamagedError(Exception):
-    """A file is not what was written."""
 
 
 class CheckpointFolder:
@@ -264,7 +258,7 @@ class CheckpointFolder:
         for path in reversed(self._files()):
             try:
                 stored = _read(path)
-            except (DamagedError, OSError) as error:
+            except (BadArchiveError, OSError) as error:
                 damaged.append(f"{path.name}: {error}")
                 continue
             if damaged:
@@ -308,14 +302,11 @@ def _read(path: Path) -> CheckpointContent:
     content = path.read_bytes()
     head, newline, body = content.partition(b"\n")
     if not head.startswith(HEAD) or not newline:
-        raise DamagedError("not a checkpoint, or only the beginning of one")
+        raise BadArchiveError("not a checkpoint, or only the beginning of one")
     if hashlib.sha256(body).hexdigest().encode() != head.removeprefix(HEAD):
-        raise DamagedError("damaged, or only a part of it was written")
-    try:
-        arrays = read_arrays(io.BytesIO(body))
-        return CheckpointContent(read_note(arrays, FORMAT), arrays)
-    except BadArchiveError as error:
-        raise DamagedError(f"not what a run has written: {error}") from error
+        raise BadArchiveError("damaged, or only a part of it was written")
+    arrays = read_arrays(io.BytesIO(body))
+    return CheckpointContent(read_note(arrays, FORMAT), arrays)
 
 
 @contextmanager
@@ -394,7 +385,8 @@ class KeptRun:
         path = {done: x for done, x in at.seen.path.items() if done <= at.rounds}
         measured = self.watch.measured
         kept = int(np.sum(np.array(measured["round"]) <= at.rounds)) if measured else 0
-        state, memory = jax.tree.leaves(at.state), _leaves(at.memory, at.rounds)
+        state, kept_apart = jax.tree.leaves(at.state), isinstance(at.memory, KeptMemory)
+        memory = at.memory.kept(at.rounds) if kept_apart else jax.tree.leaves(at.memory)
         groups: dict[str, dict[str, Any]] = {
             "history": self.watch.history(at.rounds),
             "state": {str(place): leaf for place, leaf in enumerate(state)},
@@ -435,10 +427,6 @@ class KeptRun:
         self.begun, self.written = Begun(rounds, own, memory), rounds
         self.over = rounds == watch.settings.most_rounds
         self.standing = Standing(rounds, state if own is None else own, memory, seen)
-
-
-def _leaves(memory: Any, rounds: int) -> list[Any]:
-    return memory.kept(rounds) if isinstance(memory, KeptMemory) else jax.tree.leaves(memory)
 
 
 class RunKeeper:

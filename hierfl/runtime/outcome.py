@@ -40,16 +40,12 @@ class RunEnd(NamedTuple):
     warm: np.ndarray | None
 
     @classmethod
-    def of(cls, watch: Watch, outcome: Outcome, start: np.ndarray) -> RunEnd:
-        warm = response_of(watch.compiled, watch.algorithm, outcome.state, outcome.memory)
-        end = cls.without_response(watch, outcome, start)
-        return end._replace(warm=None if warm is None else np.asarray(warm, float))
-
-    @classmethod
-    def without_response(cls, watch: Watch, outcome: Outcome, start: np.ndarray) -> RunEnd:
-        """Where it ended, without a y: nothing is solved for it."""
+    def of(cls, watch: Watch, outcome: Outcome, start: np.ndarray, answered: bool = True) -> RunEnd:
+        """Where it ended; not ``answered`` without a y, for which nothing is solved then."""
         iterate = np.asarray(watch.algorithm.decision(outcome.state), float)
-        return cls(outcome, start, iterate, on_upper_set(watch.compiled, iterate[None])[0], None)
+        warm = response_of(watch.compiled, watch.algorithm, outcome.state, outcome.memory) if answered else None
+        x = on_upper_set(watch.compiled, iterate[None])[0]
+        return cls(outcome, start, iterate, x, None if warm is None else np.asarray(warm, float))
 
     @property
     def rounds(self) -> int:

@@ -156,10 +156,10 @@ def _results(
     try:
         with in_time, Waiting("f(x) at the end, its lower level solved", settings.progress):
             heed()
-            ends = [RunEnd.of(watch, outcome, start) for watch, outcome, start in zip(watches, outcomes, starts)]
+            ends = [RunEnd.of(*end) for end in zip(watches, outcomes, starts)]
             return of_each(ends, evaluations_at(compiled, watches, ends), True)
     except CutShort:
-        ends = [RunEnd.without_response(*end) for end in zip(watches, outcomes, starts)]
+        ends = [RunEnd.of(*end, answered=False) for end in zip(watches, outcomes, starts)]
         return of_each(ends, [end.known for end in ends], False)
 
 

@@ -44,6 +44,7 @@ from hierfl.runtime.records import Limits, NotCountedError
 from hierfl.runtime.step_search import TrialsError
 from hierfl.study.comparison import Cell, Comparison, Curve
 from hierfl.study.counted_function import CountedFunction, OutsideMethod
+from hierfl.sweeping import named_solvers
 
 MOST = 1_000_000  # rounds
 LOOKS = 100  # points along a run at which f is looked at
@@ -387,22 +388,15 @@ def _named_problems(problems: Any) -> dict[str, Problem]:
     return {str(name): one for name, one in named.items()}
 
 
+def _called(solver: Any) -> str:
+    return "solve()" if solver is None else solver.name if isinstance(solver, OutsideMethod) else call_text(solver)
+
+
 def _named_solvers(solvers: Any) -> dict[str, Any]:
-    if isinstance(solvers, Mapping):
-        named = {str(name): one for name, one in solvers.items()}
-    elif isinstance(solvers, Sequence) and not isinstance(solvers, str):
-        names = ["solve()" if one is None else one.name if isinstance(one, OutsideMethod) else call_text(one) for one in solvers]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise SettingError(f"solvers: {twice} is there twice: leave one out, or name them, {{'name': solver}}.")
-        named = dict(zip(names, solvers))
-    else:
-        raise SettingError(f"solvers={solvers!r}: {{'name': solver}}, or a list of solvers.")
+    named = named_solvers(solvers, "a study", _called)
     for name, one in named.items():
         if one is not None and not isinstance(one, OutsideMethod) and (isinstance(one, type) or not hasattr(one, "bind")):
             outside = callable(one) and not isinstance(one, type)
             instead = f"hf.study.adapter({getattr(one, '__name__', 'minimise')})" if outside else "hf.study.adapter(function)"
             raise SettingError(f"solver {name!r} is {as_given(one)}: an instance of a solver such as FedRZO(), None for solve()'s own choice, or a method from outside by {instead}.")
-    if not named:
-        raise SettingError("solvers: at least one.")
     return named

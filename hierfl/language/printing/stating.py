@@ -124,31 +124,31 @@ def with_names(said: Statement) -> Statement:
     used = {phrase.value for phrase in phrases if phrase.head == "name"}
     free = [next((name for name in names if not any(_alike(u, name) for u in used)), names[-1]) for names in LETTERS]
     letter, weight, index = free
-    if (weight, index) != (WEIGHT, INDEX):
-        said = _relettered(said, weight, index)
     names = {
         key: Phrase("name", value=letter, shape=key[0], options=(("index", str(k)),) if len(arrays) > 1 else ())
         for k, key in enumerate(arrays, 1)
     }
-    return replace(_renamed(said, names), constants=tuple(names.values())) if names else said
+    return replace(_rewritten(said, names, weight, index), constants=tuple(names.values()))
 
 
 # for constants, weights and the clients' index, the first that is free
 LETTERS = ("c", "a", "b", "d", "const", "constant"), (WEIGHT, "omega", "p", "weight"), (INDEX, "k", "l", "client")
 
 
-def _relettered(part: Any, weight: str, index: str) -> Any:
-    """A part of a statement with other letters for the clients' weights and index."""
+def _rewritten(part: Any, names: Mapping[Any, Phrase], weight: str, index: str) -> Any:
+    """A part of a statement with names for long arrays, and other letters for the clients' weights and index."""
     if isinstance(part, tuple):
-        return tuple(_relettered(piece, weight, index) for piece in part)
+        return tuple(_rewritten(piece, names, weight, index) for piece in part)
+    if isinstance(part, Phrase):
+        if _is_long(part):
+            return names[_key(part)]
+        indexed = {name: index if name in ("index", "holder") and value == INDEX else value for name, value in part.options}
+        options = indexed | ({"weight": weight, "index": index} if part.head == "weighted_sum" else {})
+        return replace(part, args=_rewritten(part.args, names, weight, index), options=tuple(options.items()))
     if not is_dataclass(part) or isinstance(part, type):
         return part
-    if isinstance(part, Phrase):
-        options = {name: index if name in ("index", "holder") and value == INDEX else value for name, value in part.options}
-        options |= {"weight": weight, "index": index} if part.head == "weighted_sum" else {}
-        return replace(part, args=_relettered(part.args, weight, index), options=tuple(options.items()))
-    own = {entry.name: index if entry.name == "index" else _relettered(getattr(part, entry.name), weight, index) for entry in fields(part)}
-    return replace(part, **own)
+    own = {entry.name: _rewritten(getattr(part, entry.name), names, weight, index) for entry in fields(part)}
+    return replace(part, **own | ({"index": index} if "index" in own else {}))
 
 
 def _alike(used: str, name: str) -> bool:
@@ -179,16 +179,6 @@ def _phrases(part: Any) -> Iterator[Phrase]:
     elif is_dataclass(part):
         for entry in fields(part):
             yield from _phrases(getattr(part, entry.name))
-
-
-def _renamed(part: Any, names: dict[Any, Phrase]) -> Any:
-    if isinstance(part, Phrase):
-        return names[_key(part)] if _is_long(part) else replace(part, args=_renamed(part.args, names))
-    if isinstance(part, tuple):
-        return tuple(_renamed(piece, names) for piece in part)
-    if is_dataclass(part) and not isinstance(part, type):
-        return replace(part, **{entry.name: _renamed(getattr(part, entry.name), names) for entry in fields(part)})
-    return part
 
 
 def statement(problem: Any) -> Statement:

@@ -289,33 +289,25 @@ class _Session:
         weakref.finalize(self, self._open.close)
 
     def links(self, runtime: Dask, problem: CompiledProblem) -> LocalSites | RemoteSites:
-        if runtime.scheduler is not None:
-            return self._at_scheduler(runtime.scheduler, runtime.security)
-        sites = self._here()
+        if self._links is None:
+            self._links = self._begun(runtime)
+            self._open.callback(self._links.close)
         handed = problem, problem.parameter_values
-        if self._of == handed:
-            sites.look()
-        else:
-            self._of = None
-            problem.require_all_here("sites on this machine, which hf.runtime.Dask() starts")
-            sites.hand(parts_of(problem, runtime.sites or LOCAL_SITES))
-            self._of = handed
-        return sites
+        if isinstance(self._links, RemoteSites) or self._of == handed:
+            self._links.look()
+            return self._links
+        self._of = None
+        problem.require_all_here("sites on this machine, which hf.runtime.Dask() starts")
+        self._links.hand(parts_of(problem, runtime.sites or LOCAL_SITES))
+        self._of = handed
+        return self._links
 
-    def _here(self) -> LocalSites:
-        if not isinstance(self._links, LocalSites):
+    def _begun(self, runtime: Dask) -> LocalSites | RemoteSites:
+        if runtime.scheduler is None:
             require_guard("hf.runtime.Dask on this machine")
-            self._links = LocalSites()
-            self._open.callback(self._links.close)
-        return self._links
-
-    def _at_scheduler(self, scheduler: str, security: Any) -> RemoteSites:
-        if not isinstance(self._links, RemoteSites):
-            with needing("hf.runtime.Dask(scheduler) needs the package distributed: pip install 'hierfl[dask]'."):
-                self._links = RemoteSites(scheduler, security)
-            self._open.callback(self._links.close)
-        self._links.look()
-        return self._links
+            return LocalSites()
+        with needing("hf.runtime.Dask(scheduler) needs the package distributed: pip install 'hierfl[dask]'."):
+            return RemoteSites(runtime.scheduler, runtime.security)
 
     def close(self) -> None:
         self._of = self._links = None
@@ -330,21 +322,21 @@ def require_guard(who: str) -> None:
     file, line = _running()
     if file is None:
         return
+
+    def holds(part: ast.stmt) -> bool:
+        return part.lineno <= line <= (part.end_lineno or part.lineno)
+
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:  # no Python: whoever runs it knows what happens in its processes
         return
-    statement = next((part for part in tree.body if part.lineno <= line <= (part.end_lineno or part.lineno)), None)
-    if statement is None or any(isinstance(part, ast.If) and _holds(part, line) for part in ast.walk(statement)):
+    statement = next(filter(holds, tree.body), None)
+    if statement is None or any(isinstance(part, ast.If) and holds(part) for part in ast.walk(statement)):
         return
     raise SiteError(
         f"{who} starts processes, each of which imports {Path(file).name} and would run its line {line} again. Put what the script does "
         "into a function, such as main(), and call it at the end under if __name__ == '__main__': main()."
     )
-
-
-def _holds(part: ast.If, line: int) -> bool:
-    return part.lineno <= line <= (part.end_lineno or part.lineno)
 
 
 def _running() -> tuple[str | None, int]:

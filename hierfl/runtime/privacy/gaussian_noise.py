@@ -233,24 +233,19 @@ def require_covered(problem: CompiledProblem, algorithm: Algorithm) -> str:
     """
     name = type(algorithm.settings).__name__
     covered = "it is for FedAvg, FedProx, FedRZO and ZOHFL, without a lower level that all clients answer together"
+    against = None
     if name not in STEPS:
-        raise IncompatibleSolverError(
-            f"noise=...: {name} would carry the noise of its messages on from round to round; {covered}."
-        )
-    if problem.scope == "federation":
-        raise IncompatibleSolverError(
-            f"noise=...: the messages by which clients solve their common lower level would leave without noise; {covered}."
-        )
-    if problem.asks_all:
-        raise IncompatibleSolverError(
-            "noise=...: the clients' parts in the mean that an upper constraint is on would leave without noise. Give each client, or row, a condition "
-            "of its own."
-        )
-    if getattr(algorithm, "sends_answers", False):
-        raise IncompatibleSolverError(
-            "noise=...: ZOHFL sends the lower level's answers here, not differences, and clipped answers are no answers. Write "
-            'communication="scalars".'
-        )
+        against = f"{name} would carry the noise of its messages on from round to round; {covered}."
+    elif problem.scope == "federation":
+        against = f"the messages by which clients solve their common lower level would leave without noise; {covered}."
+    elif problem.asks_all:
+        parts = "the clients' parts in the mean that an upper constraint is on would leave without noise"
+        against = f"{parts}. Give each client, or row, a condition of its own."
+    elif getattr(algorithm, "sends_answers", False):
+        answers = "ZOHFL sends the lower level's answers here, not differences, and clipped answers are no answers"
+        against = f'{answers}. Write communication="scalars".'
+    if against is not None:
+        raise IncompatibleSolverError(f"noise=...: {against}")
     return STEPS[name]
 
 
