@@ -154,11 +154,8 @@ def _collect(parts: Gradients, variables: Variables) -> tuple[Expression, ...]:
 
 
 def _sweep(
-    root: Expression,
-    variables: Variables,
-    seed: Expression,
-    rule: Pull,
-    terminal: Callable[[Any, Expression, Variables], Gradients | None],
+    root: Expression, variables: Variables, seed: Expression, rule: Pull,
+    terminal: Callable[[Any, Expression, Variables], Gradients | None]
 ) -> Gradients:
     """Reverse accumulation: contributions to each variable's gradient.
 
@@ -221,10 +218,7 @@ def _mean_terms(node: Any, adjoint: Expression, variables: Variables) -> Gradien
 
 
 def _mean_of(
-    node: SampleAverage,
-    adjoint: Expression,
-    variables: Variables,
-    derivative: Callable[[Any], tuple[Expression, ...]],
+    node: SampleAverage, adjoint: Expression, variables: Variables, derivative: Callable[[Any], tuple[Expression, ...]]
 ) -> Gradients:
     """The gradient of a mean is the mean of the gradients.
 
