@@ -139,23 +139,18 @@ def sweep(
     """
     RunSettings.require_known(settings, "sweep")
     named = named_solvers(solvers, "sweep")
-    runs: dict[str, Runs] = {}
-    seconds: dict[str, float] = {}
+    runs, seconds, kept = dict[str, Runs](), dict[str, float](), settings.get("checkpoint")
     with problem.compile(progress=settings.get("progress", True)).programs.forgetting_runs() as forget_unused:
         for place, (name, solver) in enumerate(named.items(), 1):
             began = time.perf_counter()
-            runs[name] = _solved(problem, solver, seeds, _kept_apart(settings, str(place)))
+            if kept is not None:
+                settings["checkpoint"] = Checkpoint.of(kept).inside(str(place))
+            runs[name] = _solved(problem, solver, seeds, settings)
             forget_unused()
             seconds[name] = time.perf_counter() - began
             if any(run.status == INTERRUPTED for run in runs[name]):
                 break
     return Sweep(runs, seconds)
-
-
-def _kept_apart(settings: SolveSettings, folder: str) -> SolveSettings:
-    """The settings of one of several solvers."""
-    kept = settings.get("checkpoint")
-    return settings if kept is None else {**settings, "checkpoint": Checkpoint.of(kept).inside(folder)}
 
 
 def _solved(problem: Problem, solver: Any, seeds: int | Sequence[int], settings: SolveSettings) -> Runs:

@@ -54,7 +54,8 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     _add_demo(commands)
     docs = commands.add_parser("docs", help="what an error or a warning means, and what to do about it")
     docs.add_argument("topic", nargs="?", help="such as DataError; all there are if left out")
-    for add in (_add_show, _add_check, _add_explain, _add_inspect, _add_solve, _add_report):
+    commands.add_parser("explain", parents=[problem], help="print how each piece was compiled, and why")
+    for add in (_add_show, _add_check, _add_inspect, _add_solve, _add_report):
         add(commands, problem)
     _add_scheduler(commands)
     _add_site(commands)
@@ -85,10 +86,6 @@ def _add_check(commands: Commands, problem: argparse.ArgumentParser) -> None:
     check.add_argument("--details", action="store_true", help="how each property is known, the constants, and the theorem in full")
     check.add_argument("--smoothing", type=float, default=0.1, metavar="ETA", help="radius of the smoothing (0.1)")
     check.add_argument("--accuracy", type=float, default=1e-2, metavar="EPS", help="bound on E|grad f^eta|^2 (0.01)")
-
-
-def _add_explain(commands: Commands, problem: argparse.ArgumentParser) -> None:
-    commands.add_parser("explain", parents=[problem], help="print how each piece was compiled, and why")
 
 
 def _add_inspect(commands: Commands, problem: argparse.ArgumentParser) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
@@ -67,8 +66,10 @@ def call_black_box(atom: Any, *values: Any) -> Any:
 
 def _on_one(atom: Any, arrays: list[np.ndarray]) -> np.ndarray:
     label = f"hf.BlackBox {atom.label_name!r}"
-    with _Named(label, arrays):
+    try:
         result = np.asarray(atom.callable(*arrays))
+    except Exception as error:  # JAX only shows the message: it says in whose callable, and at which arguments
+        raise DeclarationError(f"{label} raised {type(error).__name__}: {error} at {_shown(arrays)}.") from error
     _check_shape(label, result.shape, atom.declared_shape)
     if np.isnan(result).any() and not any(np.isnan(array).any() for array in arrays):
         raise DivergedError(f"{label} returned NaN at {_shown(arrays)}.")
@@ -78,21 +79,6 @@ def _on_one(atom: Any, arrays: list[np.ndarray]) -> np.ndarray:
 def _check_shape(label: str, shape: tuple[int, ...], declared: tuple[int, ...]) -> None:
     if shape != declared:
         raise DeclarationError(f"{label} returned an array of shape {shape}; declared shape={declared}.")
-
-
-class _Named:
-    """Says in whose callable, and at which arguments, an exception was raised: JAX only shows the message."""
-
-    def __init__(self, label: str, arrays: list[np.ndarray]) -> None:
-        self.label, self.arrays = label, arrays
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if isinstance(error, Exception):
-            what = f"{type(error).__name__}: {error}"
-            raise DeclarationError(f"{self.label} raised {what} at {_shown(self.arrays)}.") from error
 
 
 def _shown(arrays: list[np.ndarray]) -> str:

@@ -35,7 +35,7 @@ from hierfl.language.printing.text import expression_text
 from hierfl.run_settings import Checkpoint, RunSettings
 from hierfl.runtime.contract import Algorithm, Ending, Visitor
 from hierfl.runtime.in_process.execution import InProcess
-from hierfl.runtime.records import Begun, History, KeptMemory
+from hierfl.runtime.records import Begun, History
 from hierfl.runtime.watch import Seen, Watch
 from hierfl.version import VERSION
 
@@ -385,8 +385,8 @@ class KeptRun:
         path = {done: x for done, x in at.seen.path.items() if done <= at.rounds}
         measured = self.watch.measured
         kept = int(np.sum(np.array(measured["round"]) <= at.rounds)) if measured else 0
-        state, kept_apart = jax.tree.leaves(at.state), isinstance(at.memory, KeptMemory)
-        memory = at.memory.kept(at.rounds) if kept_apart else jax.tree.leaves(at.memory)
+        state = jax.tree.leaves(at.state)
+        memory = at.memory.kept(at.rounds) if hasattr(at.memory, "kept") else jax.tree.leaves(at.memory)
         groups: dict[str, dict[str, Any]] = {
             "history": self.watch.history(at.rounds),
             "state": {str(place): leaf for place, leaf in enumerate(state)},

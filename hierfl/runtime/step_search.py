@@ -122,7 +122,7 @@ class _Trials:
             solver = replace(solver, participation=1.0)  # a script is of the run's rounds; trials have others
         self.compiled, self.solver, self.settings, self.start = compiled, solver, settings, start
         self.runtime = settings.runtime or InProcess()
-        self.rounds, self.took = 0, dict[str, int]()
+        self.rounds, self.took, self._seed = 0, dict[str, int](), settings.all_seeds[0]
 
     def search(self) -> float:
         step = self._first_step()
@@ -145,7 +145,7 @@ class _Trials:
 
     def level(self, step: float) -> float:
         """The mean objective over the second half of a trial, to be made small; infinite where it fails, or x leaves X for good."""
-        history, x = self._trial(step, TRIAL, self._seed)
+        history, x = self._trial(step, self._seed)
         values = self.compiled.sign * np.asarray(history["objective"], float)
         if not np.all(np.abs(x) <= TOO_LARGE):
             return float("inf")
@@ -156,25 +156,21 @@ class _Trials:
         return float(np.mean(values[len(values) // 2 :])) if good else float("inf")
 
     def differs_between_seeds(self, step: float) -> bool:
-        one, other = (self._trial(step, TRIAL, seed)[0]["objective"] for seed in (self._seed, self._seed + 1))
+        one, other = (self._trial(step, seed)[0]["objective"] for seed in (self._seed, self._seed + 1))
         return not np.max(np.abs(one - other)) <= 1e-9 * (1.0 + np.max(np.abs(one)))  # NaN is noise as well
 
-    @property
-    def _seed(self) -> int:
-        return self.settings.all_seeds[0]
-
     def _first_step(self) -> float:
-        length = float(np.max(self._trial(STILL, TRIAL, self._seed)[0]["move"])) / STILL
+        length = float(np.max(self._trial(STILL, self._seed)[0]["move"])) / STILL
         scale = FIRST * max(1.0, float(np.linalg.norm(self.start)))
         return scale / length if np.isfinite(length) and length > 0 else FIRST
 
-    def _trial(self, step: float, rounds: int, seed: int) -> tuple[History, np.ndarray]:
+    def _trial(self, step: float, seed: int) -> tuple[History, np.ndarray]:
         """The records of a trial, and x at its end."""
         bind: Callable[..., Any] = replace(self.solver, step_size=step).bind
-        algorithm = bind(self.compiled, rounds, self.settings.queries)
+        algorithm = bind(self.compiled, TRIAL, self.settings.queries)
         block = self.settings.evaluate_every
-        self.rounds += rounds
-        outcome = self.runtime.execute(self.compiled, algorithm, self.start, rounds, seed, block, lambda *_: None)
+        self.rounds += TRIAL
+        outcome = self.runtime.execute(self.compiled, algorithm, self.start, TRIAL, seed, block, lambda *_: None)
         heed()  # a trial that was cut short is none
         self.took = together(self.took, spending(outcome.history))
         return outcome.history, np.asarray(algorithm.decision(outcome.state), float)

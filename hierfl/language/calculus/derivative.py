@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NoReturn
 
 import cvxpy as cp
@@ -333,7 +334,7 @@ def _own(cost: Expression, variables: Variables, seed: Expression, mixed: _Mixed
             raise _NotSeparableError(node)
         return {}
 
-    rule = _row_pull if mixed is None or cost.ndim == 1 else _entry_pull
+    rule = partial(_row_pull, entrywise_alone=mixed is not None and cost.ndim != 1)
     own = _collect(_sweep(cost, variables, seed, rule, terminal), variables)
     if mixed is not None:
         diagonal = times(mixed.adjoint, _rows(_diagonal(mixed.matrix), mixed.adjoint.shape))
@@ -391,16 +392,10 @@ def _mixing(
     return _own(rows, variables, cp.Constant(np.ones(rows.shape)), _Mixed(matrix, adjoint))
 
 
-def _row_pull(node: Any, place: int, adjoint: Expression) -> Expression:
-    keeps_rows = row_of(node).keeps_rows
+def _row_pull(node: Any, place: int, adjoint: Expression, entrywise_alone: bool = False) -> Expression:
+    keeps_rows = None if entrywise_alone else row_of(node).keeps_rows
     entrywise = is_entrywise(node) and node.args[place].shape == node.shape
     if entrywise or (keeps_rows is not None and keeps_rows(node)):
-        return pull(node, place, adjoint)
-    raise _NotSeparableError(node)
-
-
-def _entry_pull(node: Any, place: int, adjoint: Expression) -> Expression:
-    if is_entrywise(node) and node.args[place].shape == node.shape:
         return pull(node, place, adjoint)
     raise _NotSeparableError(node)
 

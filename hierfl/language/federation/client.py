@@ -100,11 +100,10 @@ class Client:
             raise DataError(f"Client(parameters=...) takes a mapping, not {type(parameters).__name__}.")
         own = {p: parameter_value(p, value, who) for p, value in (parameters or {}).items()}
         self._keep(held, own)
-        object.__setattr__(self, "tables", () if isinstance(samples, Mapping) else tuple(tuple(t) for t in tables))
-        object.__setattr__(self, "name", name)
+        paired = () if isinstance(samples, Mapping) else tuple(tuple(t) for t in tables)
         read = [table for table in tables if isinstance(table, EncodedTable)]
-        object.__setattr__(self, "schemas", tuple(table.schema for table in read))
-        object.__setattr__(self, "dropped", sum(table.dropped for table in read))
+        schemas, dropped = tuple(table.schema for table in read), sum(table.dropped for table in read)
+        vars(self).update(tables=paired, name=name, schemas=schemas, dropped=dropped)
 
     @classmethod
     def from_frame(cls, frame: Any, schema: Schema, name: str | None = None) -> Client:
@@ -147,16 +146,15 @@ class Client:
             labels |= {leaf: value.labels for leaf, value in given.items()}
             labels |= {leaf: (None, names_of_columns(v.columns)) for leaf, v in values.items() if _has_columns(v)}
             held = {leaf: array_of(given.get(leaf, value)) for leaf, value in values.items()}
-            object.__setattr__(self, name, MappingProxyType(held))
-        object.__setattr__(self, "labels", MappingProxyType(labels))
+            vars(self)[name] = MappingProxyType(held)
+        vars(self)["labels"] = MappingProxyType(labels)
 
     def __getstate__(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in PLAIN}
         return {**own, **{name: pickled(getattr(self, name)) for name in ("samples", "parameters", "labels")}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            object.__setattr__(self, name, value if name in PLAIN else unpickled(value))
+        vars(self).update({name: value if name in PLAIN else unpickled(value) for name, value in state.items()})
         reserve_ids([*self.samples, *self.parameters])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Client:
@@ -184,8 +182,7 @@ class Client:
         if not ordered:
             return self
         new = object.__new__(Client)
-        for name in PLAIN:
-            object.__setattr__(new, name, getattr(self, name))
+        vars(new).update({name: getattr(self, name) for name in PLAIN})
         own = ({leaf: ordered.get(leaf, self.given(leaf)) for leaf in of} for of in (self.samples, self.parameters))
         new._keep(*own)
         return new

@@ -105,11 +105,7 @@ class Moments:
 
     def only(self, columns: Sequence[str]) -> Moments:
         """Those of some columns alone, in that order."""
-        return Moments(
-            {column: self.count[column] for column in columns},
-            {column: self.mean[column] for column in columns},
-            {column: self.sd[column] for column in columns},
-        )
+        return Moments(*({column: own[column] for column in columns} for own in (self.count, self.mean, self.sd)))
 
     def __repr__(self) -> str:
         return f"Moments(count={dict(self.count)}, mean={dict(self.mean)}, sd={dict(self.sd)})"
@@ -222,20 +218,16 @@ class Schema:
         if len({*columns}) < len(columns):
             raise DataError(f"Schema: two features would have one name among {', '.join(columns)}; rename a column.")
         before = "" if name is None else f"{name}_"
-        object.__setattr__(self, "features", Sample(len(columns), name=f"{before}features"))
-        object.__setattr__(self, "columns", tuple(columns))
-        object.__setattr__(self, "numeric", numbers)
-        object.__setattr__(self, "categorical", MappingProxyType(groups))
-        object.__setattr__(self, "outcomes", MappingProxyType({o: Sample(name=f"{before}{o}") for o in outcomes}))
-        object.__setattr__(self, "missing", MappingProxyType(policies))
-        object.__setattr__(self, "moments", None)
+        features, told = Sample(len(columns), name=f"{before}features"), {o: Sample(name=f"{before}{o}") for o in outcomes}
+        vars(self).update(features=features, columns=tuple(columns), numeric=numbers, moments=None)
+        mappings = {"categorical": groups, "outcomes": told, "missing": policies}
+        vars(self).update({name: MappingProxyType(own) for name, own in mappings.items()})
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: dict(own) if isinstance(own, MappingProxyType) else own for name, own in vars(self).items()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, own in state.items():
-            object.__setattr__(self, name, MappingProxyType(own) if isinstance(own, dict) else own)
+        vars(self).update({n: MappingProxyType(own) if isinstance(own, dict) else own for n, own in state.items()})
         reserve_ids([self.features, *self.outcomes.values()])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Schema:
@@ -340,9 +332,7 @@ class Schema:
                 f"category, or the indicator (missing={{'age': 'indicator'}} makes some alone) in hf.Schema, or read the tables with standardise=False."
             )
         new = object.__new__(Schema)
-        for name, own in vars(self).items():
-            object.__setattr__(new, name, own)
-        object.__setattr__(new, "moments", together.only(self.numeric))
+        vars(new).update(vars(self), moments=together.only(self.numeric))
         return new
 
     def require_same_moments(self, other: Schema, at: str, label: str) -> None:

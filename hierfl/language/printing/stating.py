@@ -230,10 +230,6 @@ def _seen_by_client(part: Any, several: bool, own: Iterable[Any] = ()) -> Phrase
     return _marked(read(part), {leaf.id: "i" for leaf in leaves}, holder="i")
 
 
-def _differs_by_client(part: Any) -> bool:
-    return any(averages_of(part)) or _has_private_constant(part)
-
-
 def _has_private_constant(part: Any) -> bool:
     return any(isinstance(parameter, ClientParameter) for parameter in part.parameters())
 
@@ -336,7 +332,8 @@ def _together(nodes: Phrases) -> Phrase:
 def _values(expressions: Sequence[Any], shared: bool, clients: int) -> Phrase:
     """Objective or mapping as its party sees it; a shared one that differs by client is a mean over clients."""
     value = _together(tuple(_seen_by_client(expression, clients > 1) for expression in expressions))
-    return _over_clients(value, clients) if shared and any(map(_differs_by_client, expressions)) else value
+    differ = any(any(averages_of(one)) or _has_private_constant(one) for one in expressions)
+    return _over_clients(value, clients) if shared and differ else value
 
 
 def _conditions(owner: Any, shared: bool, clients: int) -> tuple[Condition, ...]:
@@ -431,17 +428,14 @@ def _domains(variables: Iterable[cp.Variable]) -> tuple[Condition, ...]:
     nodes: list[Phrase] = []
     for variable in variables:
         name = read(variable)
-        nodes += [rule(name) for attribute, rule in _ATTRIBUTES.items() if _is_set(variable.attributes[attribute])]
+        given = {kind: value for kind, value in variable.attributes.items() if value is not None and value is not False}
+        nodes += [rule(name) for attribute, rule in _ATTRIBUTES.items() if attribute in given]
         bounds: Any = variable.attributes["bounds"]
         if bounds is not None:
             lower, upper = map(_bound, bounds)
             nodes += [Phrase("ge", (name, lower))] if lower else []
             nodes += [Phrase("le", (name, upper))] if upper else []
     return tuple(map(Condition, nodes))
-
-
-def _is_set(attribute: Any) -> bool:
-    return attribute is not None and attribute is not False
 
 
 def _bound(value: Any) -> Phrase | None:

@@ -60,16 +60,6 @@ def _text_of_array(pen: TextPen, phrase: Phrase) -> Written:
     return Written(f"[{'x'.join(map(str, phrase.shape))} constant]")
 
 
-def _latex_of_name(pen: LatexPen, phrase: Phrase) -> Written:
-    index = phrase.option("index")
-    return Written(symbol(phrase.value, *([index] if index else [])))
-
-
-def _text_of_name(pen: TextPen, phrase: Phrase) -> Written:
-    index = phrase.option("index")
-    return Written(f"{phrase.value}_{index}" if index else phrase.value)
-
-
 # Means and sums over samples and clients
 
 
@@ -83,11 +73,6 @@ def _latex_of_average(pen: LatexPen, phrase: Phrase) -> Written:
         of_client = r"i \in \mathcal{C}" if holder == "clients" else ""
         operator = r"\sum" + subscript([of_client or rf"{samples} \in \mathcal{{D}}_{{{party}}}" if party else samples])
     return Written(rf"{operator}\left[{pen.text(phrase.args[0])}\right]", POWER)
-
-
-def _text_of_average(pen: TextPen, phrase: Phrase) -> Written:
-    holder = phrase.option("holder")
-    return Written(f"{phrase.value}{f'_{holder}' if holder else ''}[{pen.text(phrase.args[0])}]")
 
 
 def _latex_of_weighted_sum(pen: LatexPen, phrase: Phrase) -> Written:
@@ -113,30 +98,32 @@ def _tuple(pen: Pen, phrase: Phrase) -> Written:
     return pen.applied("", phrase.args)
 
 
-def _latex_of_dot(pen: LatexPen, phrase: Phrase) -> Written:
-    left, right = phrase.args
-    return beside(rf"{pen.text(left)}^{{\top}}", pen.at(right, PRODUCT))
-
-
-def _text_of_dot(pen: TextPen, phrase: Phrase) -> Written:
-    left, right = phrase.args
-    return Written(f"{pen.at(left, ATOM)}^T {pen.at(right, ATOM)}", PRODUCT)
-
-
 _LEAVES_AND_MEANS = (
     Spelling("number", latex=_latex_of_number, text=lambda pen, phrase: Written(f"{phrase.value:g}")),
     Spelling("array", latex=_latex_of_array, text=_text_of_array),
-    Spelling("name", latex=_latex_of_name, text=_text_of_name),
+    Spelling(
+        "name",
+        latex=lambda pen, phrase: Written(symbol(phrase.value, *filter(None, [phrase.option("index")]))),
+        text=lambda pen, phrase: Written("_".join(filter(None, [phrase.value, phrase.option("index")]))),
+    ),
     Spelling(
         "call",
         latex=lambda pen, phrase: pen.applied(symbol(phrase.value), phrase.args),
         text=lambda pen, phrase: pen.applied(phrase.value, phrase.args),
     ),
-    Spelling("average", latex=_latex_of_average, text=_text_of_average),
+    Spelling(
+        "average",
+        latex=_latex_of_average,
+        text=lambda pen, phrase: Written(f"{'_'.join(filter(None, [phrase.value, phrase.option('holder')]))}[{pen.text(phrase.args[0])}]"),
+    ),
     Spelling("weighted_sum", latex=_latex_of_weighted_sum, text=_text_of_weighted_sum),
     Spelling("tuple", latex=_tuple, text=_tuple),
     Spelling("apply", latex=_application, text=_application),
-    Spelling("dot", latex=_latex_of_dot, text=_text_of_dot),
+    Spelling(
+        "dot",
+        latex=lambda pen, phrase: beside(rf"{pen.text(phrase.args[0])}^{{\top}}", pen.at(phrase.args[1], PRODUCT)),
+        text=lambda pen, phrase: Written(f"{pen.at(phrase.args[0], ATOM)}^T {pen.at(phrase.args[1], ATOM)}", PRODUCT),
+    ),
     Spelling(
         "inner",
         latex=lambda pen, phrase: Written(rf"\left\langle {pen.listed(phrase.args)} \right\rangle"),
@@ -153,10 +140,6 @@ def _inequality(reader: Reader, constraint: Any) -> Phrase:
     if constraint.args[0].is_constant() and not constraint.args[1].is_constant():
         return Phrase("ge", (upper, lower))
     return Phrase("le", (lower, upper))
-
-
-def _equality(reader: Reader, constraint: Any) -> Phrase:
-    return Phrase("eq", tuple(reader(bare(argument)) for argument in constraint.args))
 
 
 def _against_zero(head: str) -> Callable[[Reader, Any], Phrase]:
@@ -186,19 +169,15 @@ def _second_order(reader: Reader, constraint: Any) -> Phrase:
     return Phrase("le", (norm, reader(bound)))
 
 
-def _finite_set(reader: Reader, constraint: Any) -> Phrase:
-    return Phrase("member", (reader(constraint.args[0]), value_phrase(np.asarray(constraint.vec.value))))
-
-
 READERS: dict[type, Callable[[Reader, Any], Phrase]] = {
     cones.Inequality: _inequality,
-    cones.Equality: _equality,
+    cones.Equality: lambda reader, one: Phrase("eq", tuple(reader(bare(argument)) for argument in one.args)),
     cones.Zero: _against_zero("eq"),
     cones.NonNeg: _against_zero("ge"),
     cones.NonPos: _against_zero("le"),
     cones.PSD: _semidefinite,
     cones.SOC: _second_order,
-    cones.FiniteSet: _finite_set,
+    cones.FiniteSet: lambda reader, one: Phrase("member", (reader(one.args[0]), value_phrase(np.asarray(one.vec.value)))),
 }
 
 
@@ -216,14 +195,6 @@ def _latex_of_member(pen: LatexPen, phrase: Phrase) -> Written:
     return Written(rf"{pen.text(element)} \in \left\{{{values}\right\}}", RELATION)
 
 
-def _latex_of_property(pen: LatexPen, phrase: Phrase) -> Written:
-    return Written(rf"{pen.text(phrase.args[0])}\ \mathrm{{{escaped(phrase.value)}}}", RELATION)
-
-
-def _text_of_property(pen: TextPen, phrase: Phrase) -> Written:
-    return Written(f"{pen.at(phrase.args[0], SUM)} is {phrase.value}", RELATION)
-
-
 _QUADRATURE = {"m": None, "k": None}
 
 _RELATIONS = (
@@ -233,7 +204,11 @@ _RELATIONS = (
     _relation("psd_ge", r"\succeq", ">>"),
     _relation("psd_le", r"\preceq", "<<"),
     Spelling("member", latex=_latex_of_member, text=lambda pen, phrase: call("FiniteSet", *map(pen.text, phrase.args))),
-    Spelling("property", latex=_latex_of_property, text=_text_of_property),
+    Spelling(
+        "property",
+        latex=lambda pen, phrase: Written(rf"{pen.text(phrase.args[0])}\ \mathrm{{{escaped(phrase.value)}}}", RELATION),
+        text=lambda pen, phrase: Written(f"{pen.at(phrase.args[0], SUM)} is {phrase.value}", RELATION),
+    ),
     _cone("ExpCone", r"\left(#1,\, #2,\, #3\right) \in \mathcal{K}_{\exp}"),
     _cone("PowCone3D", r"\left(#1,\, #2,\, #3\right) \in \mathcal{K}_{\mathrm{pow}#,}", {"alpha": None}),
     _cone("PowConeND", r"\left(#1,\, #2\right) \in \mathcal{K}_{\mathrm{pow}#,}", {"alpha": None, "axis": 0}),

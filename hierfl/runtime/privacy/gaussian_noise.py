@@ -287,11 +287,6 @@ def require_one_run(noise: GaussianNoise | None, solver: Any, settings: Any) -> 
             raise SettingError(f"noise=...: {reason}.")
 
 
-def epsilon_of(multiplier: float, releases: int, delta: float, numbers: int = 0, shared: bool = False) -> float:
-    """The epsilon of so many messages of a client, each of so many numbers with noise of ``multiplier`` times the clip, which sites may share."""
-    return composed([Spent(multiplier, releases, numbers, shared)], delta).epsilon
-
-
 BITS = 30  # the grid is finer than the noise's standard deviation by 2^BITS
 SLACK = 2.0**-30  # relative: more than the rounding of a length, so that a clipped message is not longer than the clip
 

@@ -12,7 +12,7 @@ import pytest
 
 import hierfl as hf
 from hierfl.runtime import Delayed, GaussianNoise, site_runtime
-from hierfl.runtime.privacy.gaussian_noise import NoiseOrder, epsilon_of
+from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
 from hierfl.runtime.privacy.ledger import PrivacyLedger
 from hierfl.runtime.sites.exchange import Exchange
 from hierfl.runtime.sites.owner.site_rules import SiteRules
@@ -21,6 +21,7 @@ from hierfl.runtime.sites.site import Site
 from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedRZO
 from tests.runtime.on_dask.test_dask_runtime import common
 from tests.runtime.privacy.test_limits_of_sites import a_start
+from tests.runtime.privacy.test_masked_numbers import epsilon_of
 
 CLIENTS = 6
 RNG = np.random.default_rng(0)

@@ -22,7 +22,6 @@ from hierfl.runtime.privacy.gaussian_noise import (
     Spent,
     clipped,
     composed,
-    epsilon_of,
     grid_of,
     noised,
 )
@@ -41,6 +40,12 @@ from hierfl.runtime.privacy.pairwise_masks import (
 
 ORDER = MaskOrder(3, 40, "a run")
 RNG = np.random.default_rng(5)
+
+
+def epsilon_of(multiplier: float, releases: int, delta: float, numbers: int = 0, shared: bool = False) -> float:
+    """The epsilon of so many messages of a client, each of so many numbers with noise of ``multiplier`` times the clip."""
+    return composed([Spent(multiplier, releases, numbers, shared)], delta).epsilon
+
 
 
 PLACE, ASKED = (0, 0), b"a question"

@@ -19,12 +19,12 @@ from hierfl.runtime.privacy.gaussian_noise import (
     SharedNoise,
     clipped,
     discrete_gaussian,
-    epsilon_of,
     in_whole,
 )
 from hierfl.runtime.privacy.pairwise_masks import MaskOrder
 from hierfl.runtime.sites.site import SiteRules
 from hierfl.solvers import FedAvg
+from tests.runtime.privacy.test_masked_numbers import epsilon_of
 
 CLIENTS, SIZE = 8, 400
 ROWS = np.random.default_rng(3).standard_normal((CLIENTS, 2, SIZE))
