@@ -222,9 +222,8 @@ class Problem:
         from hierfl.inspect.assumptions.check import check
 
         if solver is not None and (isinstance(solver, type) or not hasattr(solver, "asymptotics")):
-            raise SettingError(
-                f"check(solver={as_given(solver)}): an instance of ZOHFL, which [HFL] Theorem 2 is about; others have no theorem on their steps."
-            )
+            said = f"check(solver={as_given(solver)}): an instance of ZOHFL, which [HFL] Theorem 2 is about"
+            raise SettingError(f"{said}; others have no theorem on their steps.")
         compiled = self.compile(progress=progress)
         report = check(
             compiled,

@@ -254,9 +254,8 @@ class RunSettings:
         object.__setattr__(self, "rounds", int(min(within)) if within else None)
         object.__setattr__(self, "most_rounds", OPEN_ENDED if self.rounds is None else self.rounds)
         if self.most_rounds > MOST_ROUNDS:
-            raise SettingError(
-                f"rounds={self.rounds}: at most {MOST_ROUNDS:,}, for all of which step sizes are tabulated; go on with x0=result.x."
-            )
+            said = f"rounds={self.rounds}: at most {MOST_ROUNDS:,}, for all of which step sizes are tabulated"
+            raise SettingError(f"{said}; go on with x0=result.x.")
 
     @property
     def several(self) -> bool:

@@ -38,9 +38,8 @@ def rules_of(chosen: argparse.Namespace) -> SiteRules:
     given = {name: getattr(chosen, name) for name in RULES if getattr(chosen, name) is not None}
     if chosen.rules is not None and given:
         name = next(iter(given))
-        raise SettingError(
-            f"--{name.replace('_', '-')} beside --rules {chosen.rules}: rules stand in one place: write {name} = ... there, and leave the flag out."
-        )
+        said = f"--{name.replace('_', '-')} beside --rules {chosen.rules}: rules stand in one place"
+        raise SettingError(f"{said}: write {name} = ... there, and leave the flag out.")
     if "algorithms" in given:
         given["algorithms"] = tuple(name.strip() for name in given["algorithms"].split(","))
     rules = SiteRules(**given) if chosen.rules is None else read_rules(chosen.rules)

@@ -95,9 +95,8 @@ def _check_constants(part: Part) -> None:
         )
     if not isinstance(part, (Inequality, Equality)):
         if any((np.abs(value) > LARGEST).any() for value in values):
-            raise DeclarationError(
-                f"{expression_text(part)} has a constant beyond {LARGEST:.0e}, whose square is infinite: that is no number to compute with."
-            )
+            said = f"{expression_text(part)} has a constant beyond {LARGEST:.0e}, whose square is infinite"
+            raise DeclarationError(f"{said}: that is no number to compute with.")
         return
     if not any(np.isinf(value).any() for value in values):
         return
@@ -148,22 +147,18 @@ def _check_upper_constraints(constraints: Sequence[Constraint]) -> None:
         if not constraint.variables():
             raise DeclarationError(f"the constraint {expression_text(constraint)} on x mentions no variable.")
         for average in averages_of(constraint):
-            raise DeclarationError(
-                f"{expression_text(average)} in the constraint {expression_text(constraint)} on x: X cannot depend on private data."
-            )
+            said = f"{expression_text(average)} in the constraint {expression_text(constraint)} on x"
+            raise DeclarationError(f"{said}: X cannot depend on private data.")
         for sample in bare_samples(constraint):
-            raise DeclarationError(
-                f"sample {sample.name()!r} in the constraint {expression_text(constraint)} on x: X cannot depend on private data. {ONE_FOR_EACH}"
-            )
+            said = f"sample {sample.name()!r} in the constraint {expression_text(constraint)} on x"
+            raise DeclarationError(f"{said}: X cannot depend on private data. {ONE_FOR_EACH}")
 
 
 def _check_term(term: Expression, what: str, lower: LowerLevel | None) -> None:
     """Check the samples, the averages and the lower variables of an upper term; ``what`` is "server" or "clients"."""
     for sample in bare_samples(term):
-        raise DeclarationError(
-            f"sample {sample.name()!r} is used outside E or total in the {what} term {expression_text(term)}: write hf.E(...) around the "
-            f"per-sample expression. {ONE_FOR_EACH}"
-        )
+        said = f"sample {sample.name()!r} is used outside E or total in the {what} term {expression_text(term)}"
+        raise DeclarationError(f"{said}: write hf.E(...) around the per-sample expression. {ONE_FOR_EACH}")
     require_affine_in_averages(term, f"the {what} term")
     answers = {v.id for v in lower.variables} if lower is not None and lower.scope == "sample" else set()
     _check_averages(term, answers)
@@ -171,19 +166,16 @@ def _check_term(term: Expression, what: str, lower: LowerLevel | None) -> None:
         _check_known_to_server(term, lower)
     outside = [v for v in variables_outside_averages(term) if v.id in answers]
     if outside:
-        raise DeclarationError(
-            f"lower variable {outside[0].name()!r} answers each sample, so it must stand under hf.E in the {what} term "
-            f"{expression_text(term)}."
-        )
+        said = f"lower variable {outside[0].name()!r} answers each sample"
+        raise DeclarationError(f"{said}, so it must stand under hf.E in the {what} term {expression_text(term)}.")
 
 
 def _check_known_to_server(term: Expression, lower: LowerLevel | None) -> None:
     """Check that the server's term mentions neither a client's parameter nor a y that has copies."""
     for parameter in term.parameters():
         if isinstance(parameter, ClientParameter):
-            raise DeclarationError(
-                f"client parameter {parameter.name()!r} in the server term {expression_text(term)}: the server does not know it."
-            )
+            said = f"client parameter {parameter.name()!r} in the server term {expression_text(term)}"
+            raise DeclarationError(f"{said}: the server does not know it.")
     if lower is None or lower.scope == "federation":
         return
     lower_by_id = {v.id: v for v in lower.variables}
@@ -199,19 +191,16 @@ def _check_lower_constraints(lower: LowerLevel) -> None:
     """Check that every constraint of the level is about y, or about x: then Y(x) is empty where it does not hold."""
     for constraint in lower.constraints:
         if not constraint.variables():
-            raise DeclarationError(
-                f"the constraint {expression_text(constraint)} of {type(lower).__name__} mentions no variable: it always holds, or never does."
-            )
+            said = f"the constraint {expression_text(constraint)} of {type(lower).__name__} mentions no variable"
+            raise DeclarationError(f"{said}: it always holds, or never does.")
 
 
 def _check_averages(part: Part, answers: set[int]) -> None:
     """Check that every average is one over something: a sample, or an answer (by id) to each sample."""
     for average in averages_of(part):
         if not samples_among(average.parameters()) and not any(v.id in answers for v in average.variables()):
-            raise DeclarationError(
-                f"{expression_text(average)} contains no Sample: there is nothing to average over. Write the expression itself, "
-                f"or declare its data with hf.Sample."
-            )
+            said = f"{expression_text(average)} contains no Sample: there is nothing to average over"
+            raise DeclarationError(f"{said}. Write the expression itself, or declare its data with hf.Sample.")
 
 
 def _check_names(leaves: Sequence[Leaf]) -> None:
@@ -448,9 +437,8 @@ class Declaration:
             for table in tables:
                 count = client.num_samples(table[0])
                 if count is None:
-                    raise DataError(
-                        f"weights='samples' counts rows, but {client.called(index)} holds a distribution for {table[0].name()!r}."
-                    )
+                    said = "weights='samples' counts rows"
+                    raise DataError(f"{said}, but {client.called(index)} holds a distribution for {table[0].name()!r}.")
                 counts[index] += count
         return counts
 

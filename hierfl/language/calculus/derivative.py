@@ -131,9 +131,8 @@ def require_code_with_gradient(expression: Any, variables: Variables, what: str)
     if not depends(expression, {v.id for v in variables}):
         return
     if isinstance(expression, BlackBox):
-        raise DeclarationError(
-            f"{expression.name()} in {what} is a BlackBox, which has no gradient: wrap a JAX function in hf.Function."
-        )
+        said = f"{expression.name()} in {what} is a BlackBox, which has no gradient"
+        raise DeclarationError(f"{said}: wrap a JAX function in hf.Function.")
     for argument in expression.args:
         require_code_with_gradient(argument, variables, what)
 
@@ -226,10 +225,8 @@ def _mean_of(
     Raises ``DeclarationError`` if the mean does not enter affinely, so that a minibatch would bias the gradient.
     """
     if any(averages_of(adjoint)):
-        raise DeclarationError(
-            f"the objective is not affine in its mean {expression_text(node)}: a minibatch would bias it. Means and totals may "
-            f"only be added, scaled, or put through affine atoms."
-        )
+        said = f"the objective is not affine in its mean {expression_text(node)}: a minibatch would bias it"
+        raise DeclarationError(f"{said}. Means and totals may only be added, scaled, or put through affine atoms.")
     return {v.id: [averaged(node, part)] for v, part in zip(variables, derivative(node.per_sample))}
 
 

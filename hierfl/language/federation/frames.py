@@ -65,9 +65,8 @@ def read_columns(frame: Any, columns: Sequence[str], who: str) -> dict[str, nw.S
         except DuplicateError:
             given = as_frame(frame, f"the table of {who}")
     if not isinstance(given, (nw.DataFrame, nw.LazyFrame)):
-        raise DataError(
-            f"{who}: a table is a data frame of pandas or Polars, an Arrow table or the path of a Parquet file, not {type(frame).__name__}."
-        )
+        said = f"{who}: a table is a data frame of pandas or Polars"
+        raise DataError(f"{said}, an Arrow table or the path of a Parquet file, not {type(frame).__name__}.")
     names = given.columns if isinstance(given, nw.DataFrame) else given.collect_schema().names()
     known = [str(name) for name in names]  # numbers, where a file had no header
     if absent := [column for column in columns if column not in known]:
@@ -81,16 +80,14 @@ def read_columns(frame: Any, columns: Sequence[str], who: str) -> dict[str, nw.S
 def _of_file(path: Path, who: str) -> nw.LazyFrame[Any]:
     """A Parquet file, whose columns are read when they are asked for."""
     if path.suffix.lower() not in PARQUET:
-        raise DataError(
-            f"{who}: {path} is not named as a Parquet file (.parquet); read others with pandas or Polars, which know their types, and give the table."
-        )
+        said = f"{who}: {path} is not named as a Parquet file (.parquet)"
+        raise DataError(f"{said}; read others with pandas or Polars, which know their types, and give the table.")
     if not path.exists():
         raise DataError(f"{who}: there is no file {path}.")
     reader = next((name for name in READERS if find_spec(name) is not None), None)
     if reader is None:
-        raise MissingPackageError(
-            f"{who}: reading {path} takes polars or pyarrow: pip install polars (or pip install 'hierfl[parquet]')."
-        )
+        said = f"{who}: reading {path} takes polars or pyarrow"
+        raise MissingPackageError(f"{said}: pip install polars (or pip install 'hierfl[parquet]').")
     return nw.scan_parquet(str(path), backend=reader)
 
 
@@ -102,10 +99,8 @@ def numbers_as_given(column: nw.Series[Any], what: str) -> np.ndarray:
     if missing := column.null_count():
         raise DataError(f"{what}: {missing} of {len(column)} entries are missing; fill them in, or leave those rows out.")
     if isinstance(column.dtype, (nw.Categorical, nw.Enum)):
-        raise DataError(
-            f"{what} holds categories; read the table by a hf.Schema(categorical=...), which gives each a column, or write .cat.codes if their "
-            f"numbers are meant."
-        )
+        said = f"{what} holds categories; read the table by a hf.Schema(categorical=...)"
+        raise DataError(f"{said}, which gives each a column, or write .cat.codes if their numbers are meant.")
     array = column.to_numpy()
     require_real(array, what, _named(column))
     return array

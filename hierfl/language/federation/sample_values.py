@@ -208,9 +208,8 @@ def _check_distribution(sample: Sample, law: Any, who: str) -> None:
     """
     what = f"sample {sample.name()!r} of {who}"
     if isinstance(law, (stats.rv_continuous, stats.rv_discrete)):
-        raise DataError(
-            f"{what}: {law.name} is a family of distributions; freeze it with its parameters, such as stats.norm(0, 1)."
-        )
+        said = f"{what}: {law.name} is a family of distributions"
+        raise DataError(f"{said}; freeze it with its parameters, such as stats.norm(0, 1).")
     if hasattr(law, "ppf"):
         with np.errstate(all="ignore"):  # SciPy divides by zero for the kurtosis of a law of one value
             low, high = _check_univariate(sample, law, what)
@@ -269,10 +268,8 @@ def sample_value(sample: Sample, value: Any, who: str) -> Any:
     array = given.array
     if array.ndim == 0 or array.shape[1:] != sample.shape:
         wanted = ", ".join(["N", *map(str, sample.shape)]) if sample.shape else "N,"
-        raise DataError(
-            f"{what} has shape {array.shape}; expected ({wanted}) with samples along the first axis."
-            f"{_shape_hint(sample, array)}"
-        )
+        said = f"{what} has shape {array.shape}"
+        raise DataError(f"{said}; expected ({wanted}) with samples along the first axis.{_shape_hint(sample, array)}")
     if len(array) == 0:
         raise DataError(f"{what} has no rows: every party that holds a sample needs at least one.")
     if type(array) is not np.ndarray:
@@ -301,9 +298,8 @@ def check_table(table: Mapping[Sample, Any], values: Mapping[Sample, Any], who: 
     """
     kinds = {is_frozen_distribution(values[s]) for s in table}
     if len(kinds) > 1:
-        raise DataError(
-            f"{who}: a table mixes arrays and distributions ({', '.join(s.name() for s in table)}); give all as one or the other."
-        )
+        said = f"{who}: a table mixes arrays and distributions ({', '.join(s.name() for s in table)})"
+        raise DataError(f"{said}; give all as one or the other.")
     if kinds == {False}:
         lengths = {s.name(): len(array_of(values[s])) for s in table}
         if len(set(lengths.values())) > 1:
@@ -387,9 +383,8 @@ def parameter_value(parameter: ClientParameter, value: Any, who: str) -> GivenAr
     attribute.
     """
     if not isinstance(parameter, ClientParameter):
-        raise DataError(
-            f"{who}: {described(parameter)} is not a hf.ClientParameter; parameters= takes {{hf.ClientParameter: value}}."
-        )
+        said = f"{who}: {described(parameter)} is not a hf.ClientParameter"
+        raise DataError(f"{said}; parameters= takes {{hf.ClientParameter: value}}.")
     what = f"client parameter {parameter.name()!r} of {who}"
     if isinstance(value, Elsewhere):
         if value.rows is not None:
@@ -442,10 +437,8 @@ def _values(parameter: ClientParameter, given: Any, clients: int) -> list[Any]:
         rows = given_array(given, name)
         return [GivenArray(row, rows.labels[1:]) for row in rows.array]
     if shape != parameter.shape:
-        raise DataError(
-            f"{name}: got shape {shape}; give one value of shape {parameter.shape}, a list of {clients} such values, or a "
-            f"callable of the client's index."
-        )
+        said = f"{name}: got shape {shape}; give one value of shape {parameter.shape}"
+        raise DataError(f"{said}, a list of {clients} such values, or a callable of the client's index.")
     if clients > 1 and shape == (clients,):
         raise DataError(
             f"{name}: {clients} numbers for {clients} clients are ambiguous, since one value has shape {shape} too. Write "
