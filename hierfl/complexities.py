@@ -257,14 +257,9 @@ def _measured(result: Result, algorithm: Any, lower: Any, seen: dict[str, int]) 
     exact = isinstance(lower, Exact)
     counted = level > 0 and not exact
     rounds = algorithm.lower.rounds_of(sent["lower_scalars_up"], points_of(algorithm.settings)) if counted else 0
-    return MeasuredEffort(
-        None if exact else seen.get(GRADIENTS, 0),
-        None if exact else seen.get(PROJECTIONS, 0),
-        None if exact else rounds,
-        own,
-        level,
-        None if lower is None or not len(residuals) else float(residuals[-1]),
-    )
+    residual = None if lower is None or not len(residuals) else float(residuals[-1])
+    made, projected = (None if exact else seen.get(name, 0) for name in (GRADIENTS, PROJECTIONS))
+    return MeasuredEffort(made, projected, None if exact else rounds, own, level, residual)
 
 
 def _printed(compiled: Any, solver: Any, lower: Any, theorem: Theorem) -> dict[str, str]:

@@ -225,15 +225,10 @@ class Problem:
             said = f"check(solver={as_given(solver)}): an instance of ZOHFL, which [HFL] Theorem 2 is about"
             raise SettingError(f"{said}; others have no theorem on their steps.")
         compiled = self.compile(progress=progress)
-        report = check(
-            compiled,
-            starts=None if x0 is None else compiled.upper.flatten(x0, "x0")[None],
-            epsilon=epsilon,
-            smoothing=smoothing if solver is None else float(solver.smoothing),
-            samples=samples,
-            seed=seed,
-            progress=progress,
-        )
+        starts = None if x0 is None else compiled.upper.flatten(x0, "x0")[None]
+        smoothing = smoothing if solver is None else float(solver.smoothing)
+        of_run: dict[str, Any] = {"epsilon": epsilon, "samples": samples, "seed": seed, "progress": progress}
+        report = check(compiled, starts=starts, smoothing=smoothing, **of_run)
         if solver is None:
             return report
         return replace(report, theorems=(*report.theorems, *solver.asymptotics(compiled, report)))

@@ -115,14 +115,9 @@ class Runs(Reported):
             known = ", ".join((*FINAL, *runs[0].history, *(m for m in runs[0].metrics if m != "round")))
             raise SettingError(f"there is no {name!r} in these runs; there are {known}.")
         at = self.rounds(name)
-        return np.array(
-            [
-                run.history[name][at - 1]
-                if name in run.history
-                else run.metrics[name][np.isin(run.metrics["round"], at)]
-                for run in runs
-            ]
-        )
+        if all(name in run.history for run in runs):
+            return np.array([run.history[name][at - 1] for run in runs])
+        return np.array([run.metrics[name][np.isin(run.metrics["round"], at)] for run in runs])
 
     def rounds(self, name: str = "objective") -> np.ndarray:
         """Give the rounds of ``values(name)``: those that every finished run has of a column of the history, or of a metric."""
@@ -150,18 +145,12 @@ class Runs(Reported):
     def table(self) -> str:
         """Write one line for each seed: status, rounds, the exact value and, where the solver keeps a y, its own, scalars sent."""
         own = any(run.own_value is not None for run in self.results)
-        rows = [
-            [
-                str(run.settings["seed"]),
-                run.status,
-                str(run.settings["rounds_done"]),
-                run._shown(run.value),
-                *(["" if run.own_value is None else run._shown(run.own_value)] if own else []),
-                f"{scalars(run):,}",
-            ]
-            for run in self.results
-        ]
-        return aligned([["seed", "status", "rounds", "f(x)", *(["own value"] if own else []), "scalars"], *rows])
+        rows = [["seed", "status", "rounds", "f(x)", *["own value"] * own, "scalars"]]
+        for run in self.results:
+            values = ["" if value is None else run._shown(value) for value in (run.value, *[run.own_value] * own)]
+            made = str(run.settings["seed"]), run.status, str(run.settings["rounds_done"])
+            rows.append([*made, *values, f"{scalars(run):,}"])
+        return aligned(rows)
 
     def to_pandas(self) -> pd.DataFrame:
         """Give all histories, one row for each seed and round. Needs pandas."""
@@ -254,11 +243,6 @@ def interval(values: Sequence[float] | np.ndarray, digits: int = 2) -> str:
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
     """Put rows of text into columns: the first column to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = (
-        "  ".join(
-            cell.rjust(width) if place else cell.ljust(width) for place, (cell, width) in enumerate(zip(row, widths))
-        )
-        for row in rows
-    )
+    first, *others = [max(map(len, column)) for column in zip(*rows)]
+    lines = ("  ".join([row[0].ljust(first), *map(str.rjust, row[1:], others)]) for row in rows)
     return "\n".join(line.rstrip() for line in lines)

@@ -72,20 +72,12 @@ class Sweep(Drawn):
         """Give one row for each solver and seed: status, rounds, values, scalars. Needs pandas."""
         import pandas as pd
 
-        rows = [
-            {
-                "solver": name,
-                "seed": run.settings["seed"],
-                "status": run.status,
-                "rounds": run.settings["rounds_done"],
-                "value": run.value,
-                "own_value": run.own_value,
-                "scalars": scalars(run),
-            }
-            for name, runs in self.runs.items()
-            for run in runs
-        ]
-        return pd.DataFrame(rows)
+        columns = ["solver", "seed", "status", "rounds", "value", "own_value", "scalars"]
+        rows = []
+        for name, run in ((name, run) for name, runs in self.runs.items() for run in runs):
+            made = run.settings["seed"], run.status, run.settings["rounds_done"]
+            rows.append((name, *made, run.value, run.own_value, scalars(run)))
+        return pd.DataFrame(rows, columns=columns)
 
     def _curves(self) -> Any:
         return self.runs

@@ -120,15 +120,9 @@ def _solve(chosen: argparse.Namespace) -> None:
         writable(chosen.report, chosen.overwrite)
     solver = None if chosen.solver is None else load_solver(chosen.solver)
     problem = load_problem(chosen.problem)
-    result = problem.solve(
-        solver,
-        rounds=chosen.rounds,
-        seed=chosen.seed,
-        seeds=chosen.seeds,
-        restarts=chosen.restarts,
-        x0=None if chosen.x0 is None else load_point(chosen.x0),
-        progress=not chosen.quiet,
-    )
+    told = {name: getattr(chosen, name) for name in ("rounds", "seed", "seeds", "restarts")}
+    x0 = None if chosen.x0 is None else load_point(chosen.x0)
+    result = problem.solve(solver, x0=x0, progress=not chosen.quiet, **told)
     best = result.best if isinstance(result, Runs) else result
     print(result)
     print(f"x = {_text(best.x)}")

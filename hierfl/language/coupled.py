@@ -288,14 +288,9 @@ def penalised(declaration: Declaration) -> Declaration:
     rho = cp.Parameter(nonneg=True, name="penalty", value=1.0)
     means = [one for one in declaration.coupled if one.is_mean]
     prices = {one: ClientParameter(one.excess.shape, name=f"price of {one.text}") for one in means}
-    roles = declaration.roles
-    return replace(
-        declaration,
-        objective=_penalised_objective(declaration, weight, rho, prices),
-        roles=replace(roles, parameters=(*roles.parameters, weight, rho)),
-        coupled=(),
-        penalty=Penalty(declaration, weight, rho, prices),
-    )
+    roles = replace(declaration.roles, parameters=(*declaration.roles.parameters, weight, rho))
+    objective, penalty = (of(declaration, weight, rho, prices) for of in (_penalised_objective, Penalty))
+    return replace(declaration, objective=objective, roles=roles, coupled=(), penalty=penalty)
 
 
 def chosen_by(declaration: Declaration) -> Objective:

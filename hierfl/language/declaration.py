@@ -131,14 +131,8 @@ def _check_shapes(part: Part, whole: Part, seen: set[int]) -> None:
 def _check_upper_variables(upper: Sequence[cp.Variable], lower: LowerLevel | None) -> None:
     if not upper:
         names = ", ".join(v.name() for v in (lower.variables if lower else ()))
-        raise DeclarationError(
-            "the problem has no upper variable: "
-            + (
-                f"{names} is declared by the lower level, and no other variable appears."
-                if names
-                else "no cp.Variable appears."
-            )
-        )
+        said = f"{names} is declared by the lower level, and no other variable" if names else "no cp.Variable"
+        raise DeclarationError(f"the problem has no upper variable: {said} appears.")
 
 
 def _check_upper_constraints(constraints: Sequence[Constraint]) -> None:
@@ -281,12 +275,9 @@ def _answered_samples(parts: Sequence[Part], lower: LowerLevel) -> PairedSamples
     """The samples that a sample-scope level answers, and those that are averaged together with its answers."""
     lower_ids = {v.id for v in lower.variables}
     bare = samples_among(p for part in (*lower.expressions, *lower.constraints) for p in part.parameters())
-    answers = [
-        samples_among(average.parameters())
-        for part in parts
-        for average in averages_of(part)
-        if any(v.id in lower_ids for v in average.variables())
-    ]
+    averages = [average for part in parts for average in averages_of(part)]
+    of_answers = [one for one in averages if any(v.id in lower_ids for v in one.variables())]
+    answers = [samples_among(one.parameters()) for one in of_answers]
     return unique_leaves([*bare, *(s for group in answers for s in group)])
 
 
@@ -390,11 +381,8 @@ class Declaration:
             parts += [*level.declared, *level.constraints]
         elsewhere = {v.id for part in parts for v in part.variables()}
         mentions = Counter(v.id for term in terms for v in {v.id: v for v in term.variables()}.values())
-        return tuple(
-            v
-            for v in self.upper_variables
-            if v.id not in elsewhere and mentions[v.id] == 1 and not v.domain and not any(v.attributes[kind] for kind in _BINDING)
-        )
+        once = [v for v in self.upper_variables if v.id not in elsewhere and mentions[v.id] == 1]
+        return tuple(v for v in once if not v.domain and not any(v.attributes[kind] for kind in _BINDING))
 
     @property
     def strays_text(self) -> str:

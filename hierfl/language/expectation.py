@@ -33,13 +33,8 @@ from hierfl.near_names import suggests_names
 
 def _read(reader: Reader, average: SampleAverage) -> Phrase:
     samples = tuple(parameter.name() for parameter in average.per_sample.parameters())
-    return Phrase(
-        "average",
-        (reader(average.per_sample),),
-        value=average.symbol,
-        options=(("over", samples),),
-        shape=tuple(average.shape),
-    )
+    over, shape = (("over", samples),), tuple(average.shape)
+    return Phrase("average", (reader(average.per_sample),), value=average.symbol, options=over, shape=shape)
 
 
 class OfSamples(OnlyCompiled):

@@ -122,13 +122,8 @@ class UserAtom(Unknown):
         return [self.callable, self.declared_shape, self.asserted_convex, self.label_name]
 
     def copy(self, args: Any = None, id_objects: Any = None) -> UserAtom:
-        return type(self)(
-            self.callable,
-            *(args or self.args),
-            shape=self.declared_shape,
-            convex=self.asserted_convex,
-            name=self.label_name,
-        )
+        told = {"shape": self.declared_shape, "convex": self.asserted_convex, "name": self.label_name}
+        return type(self)(self.callable, *(args or self.args), **told)
 
     def name(self) -> str:
         return f"{self.label_name}({', '.join(arg.name() for arg in self.args)})"
@@ -204,11 +199,8 @@ def asserted_convex(parts: Iterable[Any], variables: Iterable[Any]) -> tuple[str
     """The names of the functions of these variables, in the expressions or constraints, whose convexity is the user's word."""
     wanted, found = list(variables), dict[str, None]()
     for part in parts:
-        if (
-            isinstance(part, UserAtom)
-            and part.asserted_convex
-            and any(v is w for v in part.variables() for w in wanted)
-        ):
+        asserted = isinstance(part, UserAtom) and part.asserted_convex
+        if asserted and any(v is w for v in part.variables() for w in wanted):
             found[str(part.label_name)] = None
         found |= dict.fromkeys(asserted_convex(getattr(part, "args", ()), wanted))
     return tuple(found)

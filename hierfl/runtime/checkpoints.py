@@ -82,11 +82,8 @@ def identity_of(compiled: CompiledProblem, solver: Any, settings: RunSettings) -
 def bound_identity(tables: Any, starts: np.ndarray) -> Identity:
     """The parts that are known when the solver is bound: what its schedules come to, and where the runs begin."""
     schedules = content_mark([np.asarray(leaf) for leaf in jax.tree.leaves(tables)])
-    parts = [
-        Part("the schedules of the solver", "other numbers", schedules),
-        _told("the start", np.array2string(starts, threshold=8), starts),
-    ]
-    return _by_key(parts)
+    begun = _told("the start", np.array2string(starts, threshold=8), starts)
+    return _by_key([Part("the schedules of the solver", "other numbers", schedules), begun])
 
 
 def stored_identity(identity: Identity) -> dict[str, Any]:

@@ -95,7 +95,8 @@ def result_of(
     if watch.error is None:
         watch.follow(end.rounds, end.iterate)
     participants = history["answered"] if "answered" in history else algorithm.cohorts.counts(end.rounds)
-    extra: dict[str, Any] = {} if watch.limits.tolerance is None else {"gradient_at_most": watch.gradient_at_most}
+    extra: dict[str, Any] = {"rounds_done": end.rounds}
+    extra |= {} if watch.limits.tolerance is None else {"gradient_at_most": watch.gradient_at_most}
     extra |= _slope_at_the_end(watch, end)
     if isinstance(algorithm, Visitor):
         extra["ended_by_itself"] = end.outcome.ended is not None
@@ -104,28 +105,18 @@ def result_of(
     if (mode := getattr(watch.solver, "published_as", None)) is not None:
         extra["published_as"] = str(mode)
     if (theory := algorithm.theory) is not None:
-        extra["theory"] = {
-            "step_size": theory.step,
-            "local_steps": theory.local_steps,
-            "rounds": theory.rounds,
-            "bound": theory.bound,
-            "schedule": watch.solver.schedule,
-            **({} if theory.lower is None else {"lower": theory.lower}),
-            **(theory.extra or {}),
-        }
+        numbers = {name: getattr(theory, name) for name in ("local_steps", "rounds", "bound")}
+        extra["theory"] = {"step_size": theory.step, **numbers, "schedule": watch.solver.schedule}
+        extra["theory"] |= ({} if theory.lower is None else {"lower": theory.lower}) | (theory.extra or {})
     spared = watch.status in (INTERRUPTED, TIME_IS_UP) and evaluation is not None  # the time of another program
     word = None if own is None or spared or not valued else own(jnp.asarray(end.x))
     own_value = None if word is None else sign * float(word.value)
     exact = float("nan") if evaluation is None else sign * float(evaluation.value)
     value = exact if evaluation is not None or own_value is None else own_value
     solution = None if evaluation is None else evaluation.solution
-    certificate = (
-        Certificate.of(compiled, end.x, evaluation, anew=valued)
-        if evaluation is not None
-        else Certificate.elsewhere(compiled)
-        if valued
-        else Certificate.not_evaluated()
-    )
+    certificate = Certificate.elsewhere(compiled) if valued else Certificate.not_evaluated()
+    if evaluation is not None:
+        certificate = Certificate.of(compiled, end.x, evaluation, anew=valued)
     if word is not None:
         certificate = certificate.with_own(compiled, float(word.residual), float(word.error_bound), int(word.worst))
     return Result(
@@ -141,14 +132,7 @@ def result_of(
         metrics={name: np.asarray(values) for name, values in watch.measured.items()},
         communication=_communication(history, participants),
         certificate=certificate,
-        settings={
-            **settings,
-            "solver": str(watch.solver),
-            "solver_given": call_text(watch.solver),
-            "rounds_done": end.rounds,
-            **extra,
-            **told,
-        },
+        settings={**settings, "solver": str(watch.solver), "solver_given": call_text(watch.solver), **extra, **told},
         trajectory=watch.trajectory,
     )
 
@@ -233,10 +217,6 @@ def theorem_point(
     outcome = runtime.execute(compiled, cut, start, drawn.rounds, seed, block, lambda *_: None)
     iterate = np.asarray(cut.decision(outcome.state), float)
     x = on_upper_set(compiled, iterate[None])[0]
-    return TheoremPoint(
-        x=compiled.upper.unflatten(x),
-        iterate=compiled.upper.unflatten(iterate),
-        value=compiled.sign * float(compiled.exact.at(x).value),
-        round=drawn.round,
-        local_step=drawn.local_step,
-    )
+    places = {"x": compiled.upper.unflatten(x), "iterate": compiled.upper.unflatten(iterate)}
+    value = compiled.sign * float(compiled.exact.at(x).value)
+    return TheoremPoint(**places, value=value, round=drawn.round, local_step=drawn.local_step)

@@ -70,13 +70,8 @@ class Curve:
 
     def to_json(self) -> dict[str, Any]:
         """Plain numbers, from which :meth:`of_json` makes the very same again."""
-        return {
-            "seed": self.seed,
-            "status": self.status,
-            "counts": {name: values.tolist() for name, values in self.counts.items()},
-            "value": self.value.tolist(),
-            "final": self.final,
-        }
+        counts = {name: values.tolist() for name, values in self.counts.items()}
+        return {**vars(self), "counts": counts, "value": self.value.tolist()}
 
     @classmethod
     def of_json(cls, told: dict[str, Any]) -> Curve:
@@ -156,11 +151,8 @@ class Comparison(Shown):
     @property
     def notes(self) -> list[str]:
         """Who did not fit, and what runs warned of, a line each."""
-        return [
-            f"{solver} on {problem}: {text}"
-            for (problem, solver), cell in self.cells.items()
-            for text in ([f"does not fit: {cell.refused}"] if cell.refused else cell.notes)
-        ]
+        told = {pair: [f"does not fit: {cell.refused}"] if cell.refused else cell.notes for pair, cell in self.cells.items()}
+        return [f"{solver} on {problem}: {text}" for (problem, solver), texts in told.items() for text in texts]
 
     def final(self, problem: str | None = None, *, name: str) -> Float[np.ndarray, " seeds"]:
         """f at the answers of a solver's runs, by seed; NaN for a run without one, and where no answer is feasible."""
@@ -233,11 +225,8 @@ class Comparison(Shown):
         """Give all points of all curves: problem, solver, seed, f, and what had been taken. Needs pandas."""
         import pandas as pd
 
-        parts = [
-            pd.DataFrame({"problem": problem, "solver": solver, "seed": curve.seed, "value": curve.value, **curve.counts})
-            for (problem, solver), cell in self.cells.items()
-            for curve in cell.curves
-        ]
+        whose = [({"problem": pair[0], "solver": pair[1]}, curve) for pair, cell in self.cells.items() for curve in cell.curves]
+        parts = [pd.DataFrame({**pair, "seed": curve.seed, "value": curve.value, **curve.counts}) for pair, curve in whose]
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
     # --- curves ------------------------------------------------------------------------------------------------------

@@ -178,13 +178,8 @@ def _stacked(ax: Axes, counts: np.ndarray, classes: list[str], unknown: np.ndarr
 def _name_classes(ax: Axes, classes: int) -> None:
     import matplotlib.pyplot as plt
 
-    ax.legend(
-        title="class",
-        title_fontsize=plt.rcParams["legend.fontsize"],
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-        ncols=-(-(classes + 1) // LEGEND_ROWS) if classes > LEGEND_ROWS else 1,
-    )
+    columns, small = -(-(classes + 1) // LEGEND_ROWS) if classes > LEGEND_ROWS else 1, plt.rcParams["legend.fontsize"]
+    ax.legend(title="class", title_fontsize=small, loc="center left", bbox_to_anchor=(1.0, 0.5), ncols=columns)
 
 
 def _panel(ax: Axes | None, clients: int, style: str) -> tuple[Figure, Axes]:

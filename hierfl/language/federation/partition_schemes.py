@@ -268,10 +268,9 @@ def split_data(
 
     def rows(chosen: np.ndarray) -> dict[Sample, GivenArray]:
         """Some rows, which nobody else holds; columns have the names that they had."""
-        return {
-            sample: GivenArray(rows_of(given.array, np.sort(chosen)), (None, *given.labels[1:]), own=True)
-            for sample, given in whole.items()
-        }
+        order = np.sort(chosen)
+        parts = {sample: (rows_of(own.array, order), (None, *own.labels[1:])) for sample, own in whole.items()}
+        return {sample: GivenArray(*part, own=True) for sample, part in parts.items()}
 
     holders = [Client([rows(part)], own) for part, own in zip(parts, given)]
     return holders, Client([rows(server)]) if server.size else None, rows(test) if test.size else None

@@ -65,11 +65,8 @@ class Card:
         left = 'style="text-align:left"'
         cells = ((escape(label), escape(text)) for label, text in self._labelled())
         rows = "".join(f"<tr><th {left}>{label}</th><td {left}>{text}</td></tr>" for label, text in cells)
-        folded = "".join(
-            f"<details><summary>{escape(summary)}</summary><pre>{escape(_cut(text))}</pre></details>"
-            for summary, text in self.folded
-            if text
-        )
+        below = ((escape(summary), escape(_cut(text))) for summary, text in self.folded if text)
+        folded = "".join(f"<details><summary>{head}</summary><pre>{text}</pre></details>" for head, text in below)
         return f"<div><b>{escape(self.title)}</b><table>{rows}</table>{folded}</div>"
 
 

@@ -124,10 +124,8 @@ def with_names(said: Statement) -> Statement:
     used = {phrase.value for phrase in phrases if phrase.head == "name"}
     free = [next((name for name in names if not any(_alike(u, name) for u in used)), names[-1]) for names in LETTERS]
     letter, weight, index = free
-    names = {
-        key: Phrase("name", value=letter, shape=key[0], options=(("index", str(k)),) if len(arrays) > 1 else ())
-        for k, key in enumerate(arrays, 1)
-    }
+    indices = [(("index", str(k)),) if len(arrays) > 1 else () for k in range(1, len(arrays) + 1)]
+    names = {key: Phrase("name", value=letter, shape=key[0], options=own) for key, own in zip(arrays, indices)}
     return replace(_rewritten(said, names, weight, index), constants=tuple(names.values()))
 
 

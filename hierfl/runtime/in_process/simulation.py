@@ -111,11 +111,8 @@ def how_clients_run(problem: CompiledProblem) -> Lowered:
     """Say what ``explain()`` says of the clients."""
     schedule = choose_schedule(problem, problem.num_clients)
     held = problem.num_clients * (problem.upper.size + problem.lower.size)
-    return Lowered(
-        "clients",
-        f"{schedule.reason} (where all take part, with all their rows)",
-        f"{held:,} scalars of x and y for all of them",
-    )
+    how = f"{schedule.reason} (where all take part, with all their rows)"
+    return Lowered("clients", how, f"{held:,} scalars of x and y for all of them")
 
 
 def scalars_read(problem: CompiledProblem, rows: int | None) -> int:
@@ -241,10 +238,8 @@ class Simulation:
 
     def start(self, lanes: int | None) -> Callable[..., Any]:
         """Make ``start(tables, x0)``: the state and all clients' memories before the first round, of one run or of several side by side."""
-        return self._keep(
-            ("start", lanes is None),
-            lambda: quick_jit(self._begin if lanes is None else jax.vmap(self._begin, (None, 0))),
-        )
+        begin = self._begin if lanes is None else jax.vmap(self._begin, (None, 0))
+        return self._keep(("start", lanes is None), lambda: quick_jit(begin))
 
     def program(self, size: int, lanes: int | None, starts: np.ndarray, key: Array) -> Ahead:
         """Compile a block of at most ``size`` rounds of one run, or of several side by side; ``working`` counts the clients' memories."""
@@ -285,11 +280,9 @@ class Simulation:
             reason = why_alone(traced.program)
             threads = RoundInGroups.of(traced, groups) if groups is not None and reason is None else None
             if self.asked == "threads" and (reason is not None or (groups is not None and threads is None)):
-                raise SettingError(
-                    "schedule='threads': the clients cannot run in threads here, because "
-                    + (reason or "a round asks nothing of them, or only in loops of its own")
-                    + ". Leave it out, or take 'map'."
-                )
+                because = reason or "a round asks nothing of them, or only in loops of its own"
+                said = "schedule='threads': the clients cannot run in threads here"
+                raise SettingError(f"{said}, because {because}. Leave it out, or take 'map'.")
             return RoundsBlock(run, reason is not None, threads)
 
         return self._keep(("block", size, groups), make)

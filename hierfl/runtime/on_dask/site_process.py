@@ -186,13 +186,8 @@ async def _serve(
         await worker
     except (TimeoutError, OSError, ValueError, RuntimeError) as error:
         raise SiteError(f"cannot join {scheduler} as {site.name!r}: {last_cause(error)}") from error
-    LOG.info(
-        "%s: joined %s, with the data of clients %s; listening at %s",
-        site.name,
-        scheduler,
-        ", ".join(map(str, site.held)),
-        worker.address,
-    )
+    clients, joined = ", ".join(map(str, site.held)), "%s: joined %s, with the data of clients %s; listening at %s"
+    LOG.info(joined, site.name, scheduler, clients, worker.address)
     await worker.finished()
 
 

@@ -268,19 +268,11 @@ def unpickled_solver(text: str) -> Any:
 
 def starting(problem: CompiledProblem, algorithm: Any, rounds: int, x0: np.ndarray, **told: Any) -> Start:
     """What a site is told of a run of a bound algorithm; ``told`` are further fields, the solver as it travels among them."""
-    settings, penalty = algorithm.settings, problem.declaration.penalty
+    settings, declaration, penalty = algorithm.settings, problem.declaration, problem.declaration.penalty
     given: dict[str, Any] = {"solver": settings, "penalty": None if penalty is None else penalty.weights, **told}
-    return Start(
-        VERSION,
-        declaration_mark(problem.declaration),
-        declared_text(problem.declaration),
-        type(settings).__name__,
-        tables=leaves_by_path(algorithm.tables),
-        rounds=rounds,
-        queries=algorithm.queries,
-        x0=np.asarray(x0),
-        **given,
-    )
+    given |= {"tables": leaves_by_path(algorithm.tables), "queries": algorithm.queries, "x0": np.asarray(x0)}
+    about = VERSION, declaration_mark(declaration), declared_text(declaration), type(settings).__name__
+    return Start(*about, rounds=rounds, **given)
 
 
 def declaration_mark(declaration: Declaration) -> str:

@@ -224,11 +224,8 @@ def seen(history: History) -> History:
 
 
 def _too_few(answered: int, wanted: int, index: int, minimum: int, exchange: Exchange) -> str:
-    why = [
-        f"{site}: {report.faults[-1][1].splitlines()[0]}"
-        for site, report in exchange.reports.items()
-        if report.faults and report.faults[-1][0] == index
-    ]
+    latest = {site: report.faults[-1] for site, report in exchange.reports.items() if report.faults}
+    why = [f"{site}: {said.splitlines()[0]}" for site, (at, said) in latest.items() if at == index]
     because = f" ({'; '.join(why)})" if why else ""
     return f"{answered} of {wanted} clients answered in round {index}, fewer than minimum={minimum}{because}"
 
