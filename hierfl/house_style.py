@@ -119,10 +119,7 @@ def house_figure() -> type[Figure]:
 
 
 def require_axes(ax: Any, projection: str = "rectilinear") -> None:
-    """Require that ``ax`` is None, or axes of matplotlib of that projection.
-
-    Raises ``SettingError``, saying how such axes are made.
-    """
+    """``ax`` is None, or axes of matplotlib of that projection. Raises ``SettingError``, saying how such are made."""
     from matplotlib.axes import Axes
 
     how = "plt.subplots()" if projection == "rectilinear" else "plt.subplots(subplot_kw={'projection': '3d'})"

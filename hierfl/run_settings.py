@@ -217,10 +217,7 @@ class RunSettings:
 
     @classmethod
     def require_known(cls, given: Iterable[str], function: str) -> None:
-        """Each name is a setting.
-
-        Raises ``UnknownNameError``, naming the function that was called, and the nearest settings that there are.
-        """
+        """Each name is a setting. Raises ``UnknownNameError``, naming the function called, and the nearest settings."""
         require_names(given, [setting.name for setting in fields(cls) if setting.init], function)
 
     @classmethod

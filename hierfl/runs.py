@@ -197,10 +197,7 @@ class Runs(Reported):
 
 
 def half_width(values: np.ndarray, level: float = 0.95) -> Any:
-    """Compute half the width of Student's interval for the mean over the first axis.
-
-    Raises ``SettingError`` if the level is not in (0, 1).
-    """
+    """Half the width of Student's interval for the mean over the first axis; the ``level`` is in (0, 1), or a ``SettingError``."""
     from scipy.special import stdtrit
 
     if not 0 < level < 1:

@@ -53,10 +53,7 @@ def load_problem(place: str) -> Problem:
 
 
 def load_rows(place: str) -> Any:
-    """What the function without arguments at ``module:name`` or ``path/to/file.py:name`` returns.
-
-    Raises ``SettingError`` if there is no such function.
-    """
+    """What a function ``module:name`` or ``file.py:name`` without arguments returns. Raises ``SettingError`` without one."""
     where, _, name = place.partition(":")
     if not where or not name:
         raise SettingError(f"{place!r}: write module:name or file.py:name of a function without arguments.")

@@ -50,10 +50,7 @@ def rules_of(chosen: argparse.Namespace) -> SiteRules:
 
 
 def held_by(declaration: Declaration, place: str) -> dict[int, Client]:
-    """The clients whose data the function at a place loads.
-
-    Raises ``DataError`` where it fails, without its words; also as ``held_of``.
-    """
+    """The clients whose data the function at a place loads. Raises ``DataError`` where it fails, without its words."""
     from hierfl.runtime.sites.owner.site_data import held_of
     from hierfl.runtime.sites.owner.site_log import told_without_words
 

@@ -233,10 +233,7 @@ class Roles:
         cls, objective: Objective, lower: LowerLevel | None, on_x: Sequence[Constraint],
         coupled: Sequence[CoupledCondition] = ()
     ) -> Roles:
-        """Sort the leaves and check the declaration.
-
-        Raises ``DeclarationError`` for every misuse that :func:`check_declaration` finds.
-        """
+        """Sort the leaves and check the declaration. Raises ``DeclarationError`` for every misuse."""
         below: list[Part] = [*lower.expressions, *lower.constraints] if lower else []
         on_answers = [one.constraint for one in coupled]
         parts = [*objective.terms, *on_x, *below, *on_answers]
@@ -459,10 +456,7 @@ class _Copier(pickle.Pickler):
 
 
 def _require_importable(declaration: Declaration) -> None:
-    """Refuse to pickle a function that no other process could import; cloudpickle and dill take it along.
-
-    Raises ``DeclarationError``, naming the function.
-    """
+    """Refuse to pickle a function that no other process could import, by a ``DeclarationError`` that names it."""
     if any(name in ("cloudpickle", "dill") for name in _callers()):
         return
     level = declaration.lower_level

@@ -219,10 +219,7 @@ def variables_outside_averages(part: Part) -> list[cp.Variable]:
 
 
 def require_affine_in_averages(expression: Expression, what: str) -> None:
-    """Check that the expression is affine in its ``E`` and ``total`` nodes.
-
-    Raises ``DeclarationError``, naming the smallest subexpression that is not.
-    """
+    """Check that it is affine in its ``E`` and ``total``. Raises ``DeclarationError``, naming the least part that is not."""
     if isinstance(expression, RowAggregate):
         return
     if isinstance(expression, SampleAverage):
@@ -241,10 +238,7 @@ def require_affine_in_averages(expression: Expression, what: str) -> None:
 
 
 def refuse_total_of_distribution(parts: Iterable[Part], distributions: set[int]) -> None:
-    """Refuse what is of rows, ``total`` and aggregates, over a sample that is held as a distribution, which has none.
-
-    Raises ``DataError``, naming the expression.
-    """
+    """Refuse what is of rows over a sample that is held as a distribution. Raises ``DataError``, naming the expression."""
     for part in parts:
         for average in averages_of(part):
             if isinstance(average, total) and any(p.id in distributions for p in average.parameters()):

@@ -119,10 +119,7 @@ class NotCountedError(SettingError):
 
 
 def counted(history: History, name: str) -> np.ndarray:
-    """A column by round: scalars sent, or work.
-
-    Raises ``SettingError`` for a column that the run does not count, naming those that it does.
-    """
+    """A column by round. Raises ``SettingError`` for one that the run does not count, naming those that it does."""
     if name == SCALARS:
         return scalars_sent(history)
     if name not in history:

@@ -101,10 +101,7 @@ def require_left(found: FoundStep, limits: Limits) -> None:
 
 
 def find_step(compiled: CompiledProblem, solver: Any, settings: RunSettings, start: np.ndarray) -> FoundStep:
-    """Find a step for a solver whose ``step_size`` is ``"auto"``.
-
-    Raises ``TrialsError`` if no step that was tried keeps the objective finite.
-    """
+    """Find a step for ``step_size="auto"``. Raises ``TrialsError`` if none that was tried keeps the objective finite."""
     trials = _Trials(compiled, solver, settings, start)
     with Waiting("trial runs for step_size='auto'", settings.progress):
         best = trials.search()

@@ -83,10 +83,7 @@ class CountedFunction:
         return self._best
 
     def project(self, x: Any) -> Float[np.ndarray, " n"]:
-        """The nearest point of X, ``(n,)``; it costs nothing.
-
-        Raises ``SettingError`` for an array of another shape, and for what are no real numbers.
-        """
+        """The nearest point of X, ``(n,)``, at no cost. Raises ``SettingError`` for what is no such array of real numbers."""
         try:
             point = np.array(x, float) if not np.iscomplexobj(x) else None
         except (TypeError, ValueError):

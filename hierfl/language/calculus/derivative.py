@@ -124,10 +124,7 @@ Pull = Callable[[Any, int, Expression], Expression]
 
 
 def require_code_with_gradient(expression: Any, variables: Variables, what: str) -> None:
-    """Check that no user code over the variables is without a gradient.
-
-    Raises ``DeclarationError``, naming the function.
-    """
+    """No user code over the variables is without a gradient. Raises ``DeclarationError``, naming the function."""
     if not depends(expression, {v.id for v in variables}):
         return
     if isinstance(expression, BlackBox):

@@ -408,10 +408,7 @@ def _checked_points(points: Any) -> int:
 
 
 def _checked_edges(edges: Mapping[str, Sequence[int]], clients: int) -> dict[str, tuple[int, ...]]:
-    """The clients of each edge by index.
-
-    Raises ``DataError`` for no edges, an edge without clients, or a client that is not at exactly one; names it.
-    """
+    """The clients of each edge by index. Raises ``DataError``, naming an edge without any, or a client not at one."""
     if not isinstance(edges, Mapping) or not edges or not all(isinstance(name, str) for name in edges):
         raise DataError("edges are a mapping {edge's name: its clients}, of one or more.")
     for name, own in edges.items():

@@ -36,10 +36,7 @@ NO_NUMBERS = {
 
 
 def as_frame(value: Any, what: str) -> nw.DataFrame[Any] | nw.Series[Any] | None:
-    """A table or a column in memory as narwhals has it; None for what is neither.
-
-    Raises ``DataError`` for columns of one name.
-    """
+    """A table or a column as narwhals has it, None for others. Raises ``DataError`` for columns of one name."""
     if isinstance(value, (np.ndarray, list, tuple, int, float)):
         return None
     try:
@@ -92,10 +89,7 @@ def _of_file(path: Path, who: str) -> nw.LazyFrame[Any]:
 
 
 def numbers_as_given(column: nw.Series[Any], what: str) -> np.ndarray:
-    """A column in which nothing may be missing as an array of its own dtype.
-
-    Raises ``DataError`` for missing entries, and what is no real number.
-    """
+    """A column as an array of its own dtype. Raises ``DataError`` for missing entries, and what is no real number."""
     if missing := column.null_count():
         raise DataError(f"{what}: {missing} of {len(column)} entries are missing; fill them in, or leave those rows out.")
     if isinstance(column.dtype, (nw.Categorical, nw.Enum)):
@@ -113,10 +107,7 @@ def _named(column: nw.Series[Any]) -> str:
 
 
 def require_real(array: np.ndarray, what: str, dtype: str = "") -> None:
-    """Refuse an array of anything but real numbers, which had this dtype where it came from.
-
-    Raises ``DataError``, saying what to write.
-    """
+    """Refuse an array of anything but real numbers, of this dtype where it came from. Raises ``DataError``."""
     if array.dtype.kind in "fiub":
         return
     told = dtype or str(array.dtype)

@@ -168,19 +168,13 @@ def given_array(value: Any, what: str, instead: str = "") -> GivenArray:
 
 
 def in_given_order(value: Any, what: str) -> np.ndarray:
-    """An array whose entries are told apart by their places alone.
-
-    Raises ``DataError`` as :func:`given_array` and :func:`require_numbered_in_order`.
-    """
+    """An array whose entries are told apart by their places alone. Raises ``DataError`` for what is none."""
     require_numbered_in_order(value, what)
     return np.asarray(given_array(value, what).array)
 
 
 def require_numbered_in_order(value: Any, what: str) -> None:
-    """Refuse a column or a table whose index numbers its entries in another order than they have.
-
-    Raises ``DataError``, saying what to write for either order.
-    """
+    """Refuse an index that numbers entries in another order than they have. Raises ``DataError``, saying what to write."""
     labels = row_labels(value)
     if labels is not None and _numbers_otherwise(labels):
         raise DataError(

@@ -292,10 +292,7 @@ def in_one_order(table: Mapping[Sample, Any]) -> dict[Sample, Any]:
 
 
 def check_table(table: Mapping[Sample, Any], values: Mapping[Sample, Any], who: str) -> None:
-    """Check that the samples of one table are paired rows: all arrays of one length, or all distributions.
-
-    Raises ``DataError``, naming the samples of the table.
-    """
+    """The samples of one table are paired rows, or all distributions. Raises ``DataError``, naming the table's."""
     kinds = {is_frozen_distribution(values[s]) for s in table}
     if len(kinds) > 1:
         said = f"{who}: a table mixes arrays and distributions ({', '.join(s.name() for s in table)})"

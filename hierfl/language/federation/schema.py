@@ -257,10 +257,7 @@ class Schema:
         return np.array([sd.get(column, 1.0) for column in self.columns])
 
     def __getitem__(self, column: str) -> Sample | Expression:
-        """The sample of an outcome, or the entry of ``schema.features`` that has this name.
-
-        Raises ``DataError`` for a name that is neither, with the nearest.
-        """
+        """The sample of an outcome, or the entry of ``features`` of this name. Raises ``DataError``, with the nearest."""
         if column in self.outcomes:
             return self.outcomes[column]
         if column not in self.columns:

@@ -298,10 +298,7 @@ NOBODY = -1  # is at fault, and has an empty Y(x): such points are not visited
 
 
 def require_here(runtime: object, solver: object) -> None:
-    """Require that the runtime simulates all clients in this process, in double precision.
-
-    Raises ``IncompatibleSolverError``, naming the solver to take elsewhere.
-    """
+    """All clients are simulated here, in double precision. Raises ``IncompatibleSolverError``, naming another solver."""
     name = type(solver).__name__
     instead = "no method takes whole numbers among x there" if getattr(solver, "treats_whole_numbers", False) else "use ImplicitGradient"
     if not isinstance(runtime, InProcess):

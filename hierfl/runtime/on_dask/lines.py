@@ -106,10 +106,7 @@ def heard(lines: Mapping[str, SiteLine], timeout: float) -> dict[str, bytes | Lo
 
 
 class LineLinks:
-    """The links to sites by lines; how these come about is a subclass's part.
-
-    ``refusals`` says of sites, by name, why they are none.
-    """
+    """The links to sites by lines, which a subclass makes; ``refusals`` says of sites, by name, why they are none."""
 
     def __init__(self) -> None:
         self.lines: dict[str, SiteLine] = {}

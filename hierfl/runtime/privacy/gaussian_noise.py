@@ -66,10 +66,7 @@ class Composed(NamedTuple):
 
 
 def composed(spent: Iterable[Spent], delta: float) -> Composed:
-    """The epsilon of all of these messages together.
-
-    Raises ``MissingPackageError`` without the package dp-accounting.
-    """
+    """The epsilon of all of these messages together. Raises ``MissingPackageError`` without dp-accounting."""
     messages = [own for own in spent if own.releases]
     if not messages:
         return Composed(0.0, "none, since nothing is sent")
@@ -115,10 +112,7 @@ class NoiseOrder(NamedTuple):
     colluding: int = 0
 
     def require_sound(self) -> None:
-        """Require numbers as :class:`GaussianNoise` has them: an order comes from a server that may have sent anything.
-
-        Raises ``SettingError`` for any other.
-        """
+        """Numbers as :class:`GaussianNoise` has them: a server may have sent any. Raises ``SettingError`` for others."""
         GaussianNoise(self.clip, self.multiplier, self.delta, self.shared, self.colluding)
         if self.releases < 0:
             raise SettingError(f"releases={self.releases!r} of a run with noise: from 0 on.")
@@ -424,10 +418,7 @@ def orders_of(
     noise: GaussianNoise | None, masks: PairwiseMasks | None, problem: CompiledProblem, algorithm: Algorithm,
     rounds: int, seed: int
 ) -> tuple[NoiseOrder | None, MaskOrder | None]:
-    """What a run asks of its sites, checked together.
-
-    Raises ``SettingError`` for noise that is shared without masks, or does not fit to them.
-    """
+    """What a run asks of its sites. Raises ``SettingError`` for noise that is shared without masks that fit to it."""
     masking = None if masks is None else masks.order(problem, algorithm)
     noising = None if noise is None else noise.order(problem, algorithm, rounds, seed)
     if noising is None or not noising.shared:

@@ -36,10 +36,7 @@ class MaskOrder(NamedTuple):
     run: str
 
     def require_sound(self) -> None:
-        """Require numbers as :class:`PairwiseMasks` has them: an order comes from a server that may have sent anything.
-
-        Raises ``SettingError`` for any other.
-        """
+        """Numbers as :class:`PairwiseMasks` has them: a server may have sent any. Raises ``SettingError`` for others."""
         PairwiseMasks(self.least, self.bits)
 
     def told(self, sums: int, error: float) -> dict[str, Any]:
@@ -107,10 +104,7 @@ class PairwiseMasks:
 
 
 def require_means(problem: CompiledProblem, algorithm: Algorithm) -> None:
-    """Require an algorithm whose server forms means of whole messages, and needs nothing else of them.
-
-    Raises ``IncompatibleSolverError``, naming those that do.
-    """
+    """The server forms means of whole messages, and needs no more of them. Raises ``IncompatibleSolverError``."""
     name, settings = type(algorithm.settings).__name__, algorithm.settings
     against = None
     if name not in SOLVERS:

@@ -360,10 +360,7 @@ class Exchange:
                 )
 
     def require_memories(self) -> None:
-        """Require that no site refused to go on with what its clients remembered.
-
-        Raises ``SiteError``, naming the site, with what it said.
-        """
+        """No site refused to go on with what its clients remembered. Raises ``SiteError``, with what it said."""
         for site in self.kept.keys() & self._refused.keys():
             said = self.reports[site].faults[-1][1]
             raise SiteError(f"the run cannot go on from this checkpoint: site {site!r}: {said}.")

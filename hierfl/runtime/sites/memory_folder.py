@@ -38,10 +38,7 @@ class MemoryFolder:
             raise SettingError(f"--keep {str(path)!r}: nothing can be written there.")
 
     def keep(self, run: str, number: int, content: bytes) -> None:
-        """Write one; the oldest of the run beyond three are removed.
-
-        Raises ``SiteError`` if it cannot be written; those before it are then as they were.
-        """
+        """Write one, and remove the run's oldest. Raises ``SiteError`` if it cannot be written, and others stay as they are."""
         try:
             write_whole(self._path(run, number), content, mode=0o600)
         except OSError as error:

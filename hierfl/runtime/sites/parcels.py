@@ -70,10 +70,7 @@ class Links(Protocol):
 
 
 def require_known(held: dict[str, tuple[int, ...]], clients: int) -> dict[str, tuple[int, ...]]:
-    """Whose data the sites hold, each client's at one site.
-
-    Raises ``SiteError`` if two sites say that they hold the same client's, or one an unknown client's.
-    """
+    """Whose data the sites hold. Raises ``SiteError`` for a client that two say they hold, or that there is not."""
     holder: dict[int, str] = {}
     for site, own in held.items():
         for client in own:

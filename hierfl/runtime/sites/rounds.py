@@ -305,10 +305,7 @@ MOST_OF = ("fault", "empty")  # columns of which the largest counts, where other
 
 
 def require_buffered(problem: CompiledProblem, algorithm: Algorithm) -> None:
-    """Require that a run without rounds is one of this algorithm.
-
-    Raises ``IncompatibleSolverError``, saying what stands against it.
-    """
+    """An algorithm can do without rounds. Raises ``IncompatibleSolverError``, saying what stands against it."""
     name = type(algorithm.settings).__name__
     against = None
     if name not in SOLVERS:

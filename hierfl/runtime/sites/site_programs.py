@@ -280,10 +280,7 @@ class RunProtocol:
         return cls(shapes, parts[1].told | parts[0].told, often, drawn)
 
     def require(self, asked: Asked, before: int) -> None:
-        """Require a message of the run's algorithm, of a step that was answered so many times in this turn.
-
-        Raises ``SiteError`` for any other.
-        """
+        """A message of the algorithm's, of a step answered so many times in this turn. Raises ``SiteError`` for others."""
         step = asked.kind, asked.step
         if not any(_fit(asked, *trees) for trees in self.shapes.get(step, ())):
             raise SiteError(f"{asked.kind} {asked.step!r} as it was sent is no message of this run's algorithm")
@@ -320,10 +317,7 @@ def of_type(sent: np.dtype, wanted: np.dtype) -> bool:
 
 
 def fitted(tables: Mapping[str, np.ndarray], own: Any) -> Any:
-    """The server's tables in the places of one's own.
-
-    Raises ``SiteError`` if they are not the tables of the same algorithm, by their names and shapes.
-    """
+    """The server's tables in the places of one's own. Raises ``SiteError`` for those of another algorithm."""
     kinds = {name: (table.shape, table.dtype.kind) for name, table in leaves_by_path(own).items()}
     sent = {name: (np.shape(table), np.asarray(table).dtype.kind) for name, table in tables.items()}
     if kinds != sent:
