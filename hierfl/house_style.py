@@ -77,10 +77,7 @@ def house_style(style: str = "screen") -> Iterator[None]:
 
 
 def panels(count: int, width: float, height: float, style: str = "screen") -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels of that size in inches side by side, or, for a paper, below each other in a column.
-
-    It is saved in its style, whenever that is.
-    """
+    """A figure of so many panels (inches) side by side, for a paper below each other, that is saved in its style."""
     import matplotlib.pyplot as plt
 
     if style == "paper":
@@ -129,10 +126,7 @@ def require_axes(ax: Any, projection: str = "rectilinear") -> None:
 
 
 def line_style(style: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords of matplotlib's lines, under their long names (``lw`` is ``linewidth``).
-
-    Raises ``SettingError``, naming a keyword that is none, and the usual ones.
-    """
+    """The keywords of matplotlib's lines, ``lw`` as ``linewidth``. Raises ``SettingError``, naming one that is none."""
     from matplotlib.artist import ArtistInspector
     from matplotlib.cbook import normalize_kwargs
     from matplotlib.lines import Line2D

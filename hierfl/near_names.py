@@ -81,10 +81,7 @@ def as_given(value: object) -> str:
 
 
 def require_names(given: Iterable[str], known: Iterable[str], function: str, elsewhere: Mapping[str, str] | None = None) -> None:
-    """Each name is one of a function's settings.
-
-    Raises ``UnknownNameError``, naming the function that was called, and where that is instead, or the nearest settings that there are.
-    """
+    """Each name is a setting of a function. Raises ``UnknownNameError``, with where it is, or the nearest settings."""
     known = list(known)
     for name in given:
         if name not in known:

@@ -71,10 +71,7 @@ class _InNotebook:
 
 
 class _Bar:
-    """A bar that appears after two seconds, from a thread of its own where nothing is reported until then.
-
-    What draws it is loaded when it appears.
-    """
+    """A bar that appears after two seconds, by a thread of its own where nothing is reported, and loads what draws it."""
 
     def __init__(self, label: str, total: int | None, enabled: bool) -> None:
         self._label, self._total = label, total

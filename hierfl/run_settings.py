@@ -183,10 +183,7 @@ class SolveSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, eq=False)
 class RunSettings:
-    """What ``Problem.solve`` was asked for; its docstring says what each setting means.
-
-    Raises ``SettingError`` for a setting out of range, or two that exclude each other.
-    """
+    """What ``Problem.solve`` was asked for, as it explains. Raises ``SettingError`` for what is not to be had."""
 
     rounds: int | None = 500
     seed: int = 0

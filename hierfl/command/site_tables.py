@@ -28,10 +28,7 @@ RULES = ("algorithms", "min_samples", "max_rounds", "max_messages", "min_noise",
 
 
 def rules_of(chosen: argparse.Namespace) -> SiteRules:
-    """The rules of the command line, or those of the file that it names.
-
-    Raises ``SettingError`` for both, and for algorithms that there are not; also as ``read_rules``.
-    """
+    """The rules of the command line, or of the file that it names. Raises ``SettingError`` for both, or none such."""
     from hierfl import solvers
     from hierfl.runtime.sites.owner.site_rules import SiteRules, read_rules
 

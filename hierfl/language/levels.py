@@ -297,10 +297,7 @@ class Equilibrium(LowerLevel):
 
 
 def refuse_selection(selection: Any, level: str) -> None:
-    """Refuse to choose among equilibria: they solve no common problem, and need not be a convex set.
-
-    Raises ``DeclarationError``, saying which levels take a selection.
-    """
+    """Equilibria solve no common problem to be chosen by. Raises ``DeclarationError``, with levels that take one."""
     if selection is not None:
         raise DeclarationError(
             f"{level} takes no selection (given: {selection!r}): only the solutions of an hf.ArgMin or hf.ArgMax are chosen among. "

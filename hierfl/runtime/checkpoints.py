@@ -267,10 +267,7 @@ class CheckpointFolder:
         return None
 
     def write(self, note: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        """Keep a checkpoint, and of those before it the latest.
-
-        Raises ``CheckpointError`` if it cannot be written; those before it are then as they were.
-        """
+        """Keep a checkpoint, and the latest before. Raises ``CheckpointError`` if it cannot be written; others stay."""
         body = io.BytesIO()
         np.savez(body, note=note_of(note, FORMAT, arrays), **arrays)  # type: ignore[arg-type]
         content, path = body.getbuffer(), self.path / f"{self._number + 1:06d}{SUFFIX}"
@@ -420,10 +417,7 @@ class KeptRun:
 
 
 class RunKeeper:
-    """Made by :func:`keeping`; ``stored`` is the checkpoint that the runs go on from, None where they begin.
-
-    ``found`` is what trials have found, which are not made again.
-    """
+    """Made by :func:`keeping`; ``stored`` is the checkpoint to go on from, None at first, ``found`` what trials found."""
 
     def __init__(
         self, settings: Checkpoint, folder: CheckpointFolder, identity: Identity, stored: CheckpointContent | None

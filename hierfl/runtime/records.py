@@ -94,10 +94,7 @@ class Limits:
         return math.inf if self.seconds is None else self.began + self.seconds
 
     def affordable(self, spent: Mapping[str, float], history: History) -> tuple[int, str]:
-        """How many rounds of a block the limits allow when so much of each column was spent before it, and by which of them.
-
-        Raises ``SettingError`` for a column that the run does not count, naming those that it does.
-        """
+        """How many rounds of a block fit, so much of each column spent before, and by which limit; as :func:`counted`."""
         kept, by = len(history["objective"]), ""
         for name, limit in self.counts.items():
             fitting = int(np.sum(spent.get(name, 0) + np.cumsum(counted(history, name)) <= limit))

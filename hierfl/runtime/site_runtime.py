@@ -55,10 +55,7 @@ class MessageTreatment:
     masks: PairwiseMasks | None = None
 
     def __post_init__(self) -> None:
-        """Require that what is about the messages of one round is asked for in runs that have rounds.
-
-        Raises ``SettingError``, naming the two that exclude each other; for a buffer, or weights of old moves, out of range.
-        """
+        """Refuse settings that exclude each other, or out of range. Raises ``SettingError``, naming them."""
         name, asynchronous = type(self).__name__, getattr(self, "asynchronous", False)
         buffer, staleness = getattr(self, "buffer", 1), getattr(self, "staleness", 0.0)
         if buffer < 1 or not staleness >= 0:
@@ -152,10 +149,7 @@ class SiteRuntime(MessageTreatment):
         return not self.asynchronous
 
     def memories(self) -> list[np.ndarray]:
-        """What finds the clients' memories again, which their sites keep for a checkpoint; nothing, where they have none.
-
-        Raises ``SiteError``, naming a site that has no place for them.
-        """
+        """What finds the clients' memories again, kept at their sites. Raises ``SiteError``, naming one with no place."""
         return self._latest.keep()
 
     @property

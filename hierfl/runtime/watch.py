@@ -38,10 +38,7 @@ class Seen(NamedTuple):
 
 @dataclass
 class Watch:
-    """Watches one run: what a runtime calls at the end of a block.
-
-    ``status`` is the one of the result; ``error`` says where a run diverged; ``start`` is the flat x0.
-    """
+    """Watches one run for its runtime; ``status`` is the result's, ``error`` where it diverged, ``start`` the flat x0."""
 
     compiled: CompiledProblem
     solver: Any

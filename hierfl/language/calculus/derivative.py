@@ -217,10 +217,7 @@ def _mean_terms(node: Any, adjoint: Expression, variables: Variables) -> Gradien
 def _mean_of(
     node: SampleAverage, adjoint: Expression, variables: Variables, derivative: Callable[[Any], tuple[Expression, ...]]
 ) -> Gradients:
-    """The gradient of a mean is the mean of the gradients.
-
-    Raises ``DeclarationError`` if the mean does not enter affinely, so that a minibatch would bias the gradient.
-    """
+    """The gradient of a mean is the mean of the gradients, where it enters affinely; else a ``DeclarationError``."""
     if any(averages_of(adjoint)):
         said = f"the objective is not affine in its mean {expression_text(node)}: a minibatch would bias it"
         raise DeclarationError(f"{said}. Means and totals may only be added, scaled, or put through affine atoms.")

@@ -77,10 +77,7 @@ def rows_of(array: Any, rows: np.ndarray) -> Any:
 
 
 def require_whole(arrays: Sequence[Any], name: str) -> None:
-    """Refuse a file behind the sample's arrays that shrank since it was mapped: reading beyond its end would kill the process.
-
-    Raises ``DataError``, naming the file.
-    """
+    """Refuse a mapped file that shrank: reading beyond its end would kill the process. Raises ``DataError``."""
     mapped = [a.array if isinstance(a, MappedRows) else a for a in arrays if isinstance(a, np.memmap | MappedRows)]
     for file, size in _extents(mapped).items():
         present = os.path.getsize(file) if os.path.exists(file) else size  # a file without a name is still there
@@ -184,10 +181,7 @@ def require_numbered_in_order(value: Any, what: str) -> None:
 
 
 def require_unmasked(value: Any, what: str) -> None:
-    """Refuse a masked array, or a list with one, some of whose entries are masked: NumPy would read what lies under the mask.
-
-    Raises ``DataError``, saying how many entries are masked.
-    """
+    """Refuse masked entries, in lists too: NumPy would read what lies under a mask. Raises ``DataError``."""
     if isinstance(value, np.ma.MaskedArray):
         masked = int(np.ma.count_masked(value))
         if masked:

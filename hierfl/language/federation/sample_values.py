@@ -128,10 +128,7 @@ def described(key: Any) -> str:
 
 
 def _check_array(array: np.ndarray | MappedRows, what: str) -> None:
-    """Check that real entries are finite; they are read in blocks, so that memory-mapped arrays stay on disk.
-
-    Raises ``DataError``, saying how many entries are not finite, and in which row first.
-    """
+    """Entries are finite, read in blocks, so that mapped arrays stay on disk. Raises ``DataError``, with the first row."""
     if array.dtype.kind != "f":
         return
     if array.ndim == 0:
@@ -153,10 +150,7 @@ def _check_array(array: np.ndarray | MappedRows, what: str) -> None:
 
 
 def _check_attributes(leaf: cp.Parameter, array: np.ndarray | MappedRows, what: str) -> None:
-    """Check the values, block by block, against the leaf's declared attributes (sign, bounds, symmetry, definiteness, zeros).
-
-    Raises ``DataError``, naming the attribute.
-    """
+    """Check values, block by block, against the leaf's declared attributes. Raises ``DataError``, naming the attribute."""
     rows = _rows_at_once(array)
     for start in range(0, len(array) if _declared(leaf) else 0, rows):
         broken = _broken_attribute(leaf, np.asarray(array[start : start + rows]))
@@ -202,10 +196,7 @@ def _rows_at_once(array: np.ndarray | MappedRows) -> int:
 
 
 def _check_distribution(sample: Sample, law: Any, who: str) -> None:
-    """Check for a univariate frozen law that broadcasts to the sample's shape, or a multivariate normal of that size.
-
-    Raises ``DataError``, naming the sample and what is supported.
-    """
+    """A univariate frozen law of the sample's shape, or a multivariate normal of its size. Raises ``DataError``."""
     what = f"sample {sample.name()!r} of {who}"
     if isinstance(law, (stats.rv_continuous, stats.rv_discrete)):
         said = f"{what}: {law.name} is a family of distributions"
@@ -399,11 +390,7 @@ def parameter_value(parameter: ClientParameter, value: Any, who: str) -> GivenAr
 def parameters_by_client(
     parameters: Mapping[ClientParameter, Any], clients: int
 ) -> list[dict[ClientParameter, GivenArray | Elsewhere]]:
-    """The parameters of each of ``clients`` clients, checked under the client's index.
-
-    Raises ``DataError`` as :func:`parameter_value`; also if a value is neither one for all nor one per client, or could
-    be both.
-    """
+    """The parameters of each client. Raises ``DataError`` for a value that is neither for all nor for each, or both."""
     if not isinstance(parameters, Mapping):
         raise DataError(f"parameters= takes a mapping {{hf.ClientParameter: value}}, not {type(parameters).__name__}.")
     per_client: list[dict[ClientParameter, GivenArray | Elsewhere]] = [{} for _ in range(clients)]

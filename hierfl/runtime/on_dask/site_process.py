@@ -109,10 +109,7 @@ def require_closed(files: TLSFiles, insecure: bool, *hosts: str) -> None:
 
 
 def run_scheduler(files: TLSFiles, host: str, port: int, insecure: bool = False) -> None:
-    """Be the scheduler at which sites join, and do nothing else, until the process is ended.
-
-    Raises ``SettingError`` for a place where it would listen to everybody; ``SiteError`` where it cannot listen.
-    """
+    """Be the scheduler, and nothing else, until ended. Raises ``SettingError`` and ``SiteError`` where it may not listen."""
     require_closed(files, insecure, host)
     with needing("hierfl scheduler needs the package distributed: pip install 'hierfl[dask]'."):
         from hierfl.runtime.on_dask.dask_servers import scheduling

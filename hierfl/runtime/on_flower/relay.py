@@ -40,10 +40,7 @@ def hand_on(message: Message, context: Context) -> Message:
 
 
 def connected(config: Mapping[str, Any]) -> socket.socket:
-    """A connection to the site's process, which is started where none listens and this node's configuration says how.
-
-    Raises ``RuntimeError`` if there is none.
-    """
+    """A connection to the site's process, started where none listens and it is said how. Raises ``RuntimeError``."""
     if "socket" not in config:
         raise RuntimeError("this node has no site: --node-config 'socket=\"/path/of/site.sock\"'")
     path = str(config["socket"])

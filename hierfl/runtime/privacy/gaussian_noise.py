@@ -221,10 +221,7 @@ class GaussianNoise:
 
 
 def require_covered(problem: CompiledProblem, algorithm: Algorithm) -> str:
-    """The step whose messages are noised; a clip bounds all that another algorithm's clients say, but it could not go on with it.
-
-    Raises ``IncompatibleSolverError``, naming the algorithms that are covered.
-    """
+    """The step whose messages are noised. Raises ``IncompatibleSolverError``, naming the algorithms that are covered."""
     name = type(algorithm.settings).__name__
     covered = "it is for FedAvg, FedProx, FedRZO and ZOHFL, without a lower level that all clients answer together"
     against = None
@@ -258,10 +255,7 @@ def planned_releases(algorithm: Algorithm, clients: int, rounds: int, seed: int)
 
 
 def require_one_run(noise: GaussianNoise | None, solver: Any, settings: Any) -> None:
-    """Require a solve whose only messages are those of one run, each round made once: an epsilon is of these.
-
-    Raises ``SettingError``, naming what would ask clients for more.
-    """
+    """A solve is one run, each round made once: an epsilon is of these. Raises ``SettingError``, naming what is more."""
     if noise is None:
         return
     step = getattr(solver, "step_size", None)
@@ -325,10 +319,7 @@ class NoisedMessages:
             raise SiteError(f"this run's messages are noised, those of {step!r} would not be")
 
     def of(self, clients: Sequence[int], questions: Sequence[Hashable], payload: Any) -> Any:
-        """The payload, leading axis clients, as it may leave: a question that was answered before is answered as before.
-
-        Raises ``SiteError`` if a client has sent all that the run may ask of it.
-        """
+        """The payload as it may leave, an old question answered as before. Raises ``SiteError`` where none is left."""
         new, rows = self._new(clients, questions), rows_of(payload, len(clients))
         leaves, tree = jax.tree.flatten(payload)
         for row, client in enumerate(clients):
@@ -395,10 +386,7 @@ FAR = 50.0  # deviations beyond which no noise is
 
 
 def part_of(noise: NoiseOrder, masks: MaskOrder, largest_share: float) -> float:
-    """The deviation of one site's noise, in multiples of the masks' resolution.
-
-    Raises ``SettingError`` where a sum has no honest site, or the resolution does not fit.
-    """
+    """The deviation of a site's noise, in the masks' resolutions. Raises ``SettingError`` where that does not fit."""
     honest = masks.least - noise.colluding
     if honest < 1:
         raise SettingError(

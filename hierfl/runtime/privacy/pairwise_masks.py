@@ -125,10 +125,7 @@ LOG = logging.getLogger("hierfl.site")  # owners may compare keys: the server ha
 
 
 class Masking(NamedTuple):
-    """What a question says of the masks of its answer.
-
-    Which attempt at a sum it is, the public keys of all sites in it, in order, and all clients whose messages are summed.
-    """
+    """Which attempt at a sum an answer is for, the public keys of its sites in order, and all clients in it."""
 
     attempt: int
     keys: tuple[bytes, ...]
@@ -192,10 +189,7 @@ class SiteMasks:
         return self._own
 
     def share(self, attempt: int, other: bytes, sealed: bytes) -> bytes:
-        """This site's share of the key of another's mask, which has gone between its message and its mask.
-
-        Raises ``SiteError`` for any attempt but the last, and for what that site did not seal for it.
-        """
+        """This site's share of the key of a lost site's mask. Raises ``SiteError`` for another attempt or share."""
         from cryptography.exceptions import InvalidTag
 
         if other == self.public or other not in self._last.keys:
@@ -282,10 +276,7 @@ def checked(numbers: np.ndarray, bits: int, parts: int) -> UInt64[np.ndarray, " 
 
 
 def whole(numbers: np.ndarray, bits: int, parts: int) -> UInt64[np.ndarray, " d"]:
-    """Numbers as the nearest whole multiples of 2^-bits, modulo 2^64; int64 ones are whole already.
-
-    Raises ``SiteError`` for numbers that are not finite, or so large that a sum of so many parts could go round.
-    """
+    """Whole multiples of 2^-bits, modulo 2^64; int64 ones are. Raises ``SiteError`` where a sum could go round."""
     if numbers.dtype == np.int64:
         return numbers.view(np.uint64)
     scaled = np.ldexp(numbers, bits)

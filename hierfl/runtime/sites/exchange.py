@@ -72,10 +72,7 @@ class Told(NamedTuple):
 
 @dataclass
 class Exchange:
-    """The messages of a run.
-
-    ``timeout`` is in seconds; ``largest`` bounds the entries of what clients send; ``watcher`` is told of everything that crosses.
-    """
+    """The messages of a run: ``timeout`` in seconds, ``largest`` entry of clients, a ``watcher`` of all that crosses."""
 
     links: Links
     start: Start

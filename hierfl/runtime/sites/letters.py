@@ -249,10 +249,7 @@ def start_of(letter: Letter) -> Start:
 
 
 def asked_of(letter: Letter, steps: Mapping[tuple[str, str], list[Any]]) -> Asked:
-    """A step that is asked for; its arrays are named as those of one of the algorithm's ``steps``, which :class:`RunProtocol` looks at.
-
-    Raises ``SiteError`` for others.
-    """
+    """A step that is asked for, one of the algorithm's ``steps`` (:class:`RunProtocol`). Raises ``SiteError`` for others."""
     arrays = dict(letter.arrays)
     found = _fields(letter, arrays, Asked)
     for broadcast, each in steps.get((found["kind"], found["step"]), ()):

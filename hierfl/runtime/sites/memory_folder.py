@@ -23,10 +23,7 @@ KEPT = 3  # files of a run: those of the server's two latest checkpoints, and of
 
 
 class MemoryFolder:
-    """A folder of files ``RUN-NUMBER.memory``, each whole or not there; of every run the latest three stay.
-
-    Raises ``SettingError`` for a folder that cannot be made or written.
-    """
+    """Files ``RUN-NUMBER.memory``, each whole or not there, three of a run. Raises ``SettingError`` for no folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -71,10 +68,7 @@ def memory_bytes(memory: Any, clients: Mapping[int, int]) -> bytes:
 
 
 def memory_of(content: bytes, like: Any, clients: Mapping[int, int]) -> Any:
-    """The memories again, of the same clients and in the form of others.
-
-    Raises ``SiteError`` for those of other clients, or of another algorithm, and for what is no such file.
-    """
+    """The memories again, in the form of others. Raises ``SiteError`` for other clients, algorithms, or no such file."""
     try:
         kept = read_arrays(io.BytesIO(content))
         whose = kept.pop("clients").tolist()

@@ -327,10 +327,7 @@ def _held(client: Client, tables: Any) -> list[Any]:
 
 
 def step_name(step: Callable[..., Any], algorithm: Any) -> str:
-    """Where the algorithm has a step, such as ``lower.local_round``: the way to it in any process.
-
-    Raises ``TypeError`` for anything but a method of the bound algorithm, or of an object in its fields.
-    """
+    """Where the algorithm has a step, such as ``lower.local_round``. Raises ``TypeError`` for no method of its own."""
     owner = getattr(step, "__self__", None)
     places: deque[tuple[str, Any]] = deque([("", algorithm)])
     while owner is not None and places:

@@ -109,10 +109,7 @@ class Rehearsed(NamedTuple):
 
 
 def rehearsed(declaration: Declaration, held: Mapping[int, Client], solver: Any, rounds: int, noise: GaussianNoise | None) -> Rehearsed:
-    """Every step of a run, asked for twice, at x = 0: the first time compiles.
-
-    Raises ``SiteError`` if the run cannot begin; also as the solver does for a problem that is not its.
-    """
+    """Every step of a run, asked twice, at x = 0: the first compiles. Raises ``SiteError`` if the run cannot begin."""
     with computing(double=True):
         problem = compile_problem(declaration)
         algorithm = solver.bind(problem, rounds)
