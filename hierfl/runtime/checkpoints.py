@@ -35,8 +35,8 @@ from hierfl.language.printing.text import expression_text
 from hierfl.run_settings import Checkpoint, RunSettings
 from hierfl.runtime.contract import Algorithm, Ending, Visitor
 from hierfl.runtime.in_process.execution import InProcess
+from hierfl.runtime.outcome import Seen, Watch
 from hierfl.runtime.records import Begun, History
-from hierfl.runtime.watch import Seen, Watch
 from hierfl.version import VERSION
 
 LOOKED_AT = 256  # rows of a file that is not read as a whole

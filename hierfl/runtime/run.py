@@ -31,11 +31,10 @@ from hierfl.runs import Runs
 from hierfl.runtime.checkpoints import RunKeeper, keeping
 from hierfl.runtime.contract import Algorithm, Method, Visitor, require_call
 from hierfl.runtime.in_process.execution import InProcess, execute_visits, require_here
-from hierfl.runtime.outcome import DrawnStep, RunEnd, evaluations_at, result_of, theorem_point
+from hierfl.runtime.outcome import DrawnStep, RunEnd, Watch, evaluations_at, result_of, theorem_point
 from hierfl.runtime.privacy.gaussian_noise import require_one_run
 from hierfl.runtime.records import Begun, BlockEnd, Limits, Outcome
 from hierfl.runtime.step_search import FIRST, FoundStep, find_step, require_left, wants_step
-from hierfl.runtime.watch import Watch
 from hierfl.value_certificate import AS_GOOD
 
 INSIDE = 1e-9

@@ -45,8 +45,7 @@ from hierfl.language.declaration import Declaration
 from hierfl.language.expectation import SampleAverage
 from hierfl.language.federation.client import Client
 from hierfl.language.levels import Followers
-from hierfl.language.printing.latex import expression_latex
-from hierfl.language.printing.text import expression_text
+from hierfl.language.printing.text import expression_latex, expression_text
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -1,9 +1,4 @@
-"""``Client``: one party of a federation, the server included, and the private data that it holds.
-
-Arrays are kept as given (memory-mapped, integer or single-precision ones too), those in memory as copies, so that the numbers
-of a declaration are those of the time when it was made. Whatever is wrong with them is said when the client is made, with the
-client's and the sample's name, before anything is compiled.
-"""
+"""``Client``: one party of a federation, the server included, and the private data that it holds, which are checked when it is made."""
 
 from __future__ import annotations
 

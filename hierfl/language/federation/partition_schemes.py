@@ -1,7 +1,4 @@
-"""Partition schemes, and ``Federation.split``: one data set split among a test set, the server and the clients.
-
-A scheme spreads a pool of samples over clients, by class or group too. Seeded; nothing is lost or used twice.
-"""
+"""Partition schemes, and ``Federation.split``: one data set among a test set, the server and the clients; nothing is lost or used twice."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-r"""A declared problem on paper: ``problem_text`` for the terminal, ``problem_latex`` for a notebook.
-
-Both lay out the same :class:`hierfl.language.printing.stating.Statement`, in the order: objective, lower level, constraints,
-parties.
-"""
+r"""A declared problem on paper: one ``Statement`` as text for the terminal, and as LaTeX for a notebook."""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ from typing import Any
 
 from hierfl.atoms.writing.latex_pen import escaped
 from hierfl.atoms.writing.phrase import Phrase
-from hierfl.language.printing.latex import domain_latex, write_latex
 from hierfl.language.printing.stating import (
     Answer,
     Condition,
@@ -23,7 +18,7 @@ from hierfl.language.printing.stating import (
     statement,
     with_names,
 )
-from hierfl.language.printing.text import domain_text, write_text
+from hierfl.language.printing.text import domain_latex, domain_text, write_latex, write_text
 
 _INDENT = "    "
 

@@ -4,7 +4,8 @@ The row of an atom may say how it is read; any other atom becomes a function of 
 of the other pieces of a problem, has a spelling. Here are those of leaves, of users' functions, of means over samples and clients, of
 constraints, and of the other pieces.
 
-The text is Python: with CVXPY's functions and the leaves' names in scope it evaluates to the same expression (except
+LaTeX is for notebooks (MathJax) and matplotlib's labels (mathtext): an *operator* stands before its operands, ``\\exp\\left(x\\right)``, a
+*template* has places for them. Vectors are columns, so ``label @ (w @ image)`` reads label' w image. The text is Python: with CVXPY's functions and the leaves' names in scope it evaluates to the same expression (except
 for abbreviated constants, ``E`` and ``total``). Parentheses follow from a precedence for each operation.
 """
 
@@ -329,3 +330,32 @@ def point_text(point: Any) -> str:
     array = np.asarray(point)
     rounding = np.abs(array) <= 1e-12 * np.max(np.abs(array), initial=0.0, where=np.isfinite(array))
     return " ".join(np.array2string(np.where(rounding, np.zeros_like(array), array), threshold=8, precision=6).split())
+
+
+def expression_latex(expr: Any) -> str:
+    r"""A CVXPY expression or constraint as LaTeX, such as ``\left\Vert x - y \right\Vert_{2}^{2}``, to be put between dollar signs.
+
+    An atom without a notation of its own is ``\operatorname{name}(...)``.
+    """
+    return write_latex(read(expr))
+
+
+def write_latex(phrase: Phrase) -> str:
+    """A phrase as LaTeX."""
+    return _written_latex(phrase).text
+
+
+def _written_latex(phrase: Phrase) -> Written:
+    spelling = spelling_in(phrase)
+    latex = None if spelling is None else spelling.latex
+    if isinstance(latex, Template):
+        return _LATEX_PEN.filled(latex, phrase)
+    return latex(_LATEX_PEN, phrase) if callable(latex) else _LATEX_PEN.operator(phrase, latex)
+
+
+_LATEX_PEN = LatexPen(_written_latex)
+
+
+def domain_latex(shape: tuple[int, ...]) -> str:
+    r"""The space of that shape: ``\mathbb{R}^{10 \times 785}``."""
+    return r"\mathbb{R}" + (f"^{{{dimensions_latex(shape)}}}" if shape else "")
