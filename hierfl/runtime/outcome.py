@@ -367,19 +367,17 @@ def result_of(
         certificate = Certificate.of(compiled, end.x, evaluation, anew=valued)
     if word is not None:
         certificate = certificate.with_own(compiled, float(word.residual), float(word.error_bound), int(word.worst))
+    points = (("x", end.x), ("iterate", end.iterate), ("x0", end.start))
+    values = {"value": value, "own_value": own_value, "certificate": certificate}
     return Result(
-        x=compiled.upper.unflatten(end.x),
-        iterate=compiled.upper.unflatten(end.iterate),
-        x0=compiled.upper.unflatten(end.start),
+        **{name: compiled.upper.unflatten(point) for name, point in points},
+        **values,
         distances=_distances(compiled, end.iterate),
         y=None if solution is None else public_response(compiled, solution.y),
-        value=value,
-        own_value=own_value,
         ended=watch.status,
         history=_shown(compiled, history) | ({} if algorithm.cohorts.by_chance else {"participants": participants}),
         metrics={name: np.asarray(values) for name, values in watch.measured.items()},
         communication=_communication(history, participants),
-        certificate=certificate,
         settings={**settings, "solver": str(watch.solver), "solver_given": call_text(watch.solver), **extra, **told},
         trajectory=watch.trajectory,
     )

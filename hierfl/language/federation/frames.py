@@ -27,11 +27,9 @@ READERS: tuple[Literal["polars", "pyarrow"], ...] = ("polars", "pyarrow")  # of 
 SHOWN = 4
 NO_NUMBERS = {
     nw.String: "holds text, which is no number: write .astype(float) if it spells numbers",
-    nw.Datetime: "holds dates: write what number stands for a date, such as days since the first",
-    nw.Date: "holds dates: write what number stands for a date, such as days since the first",
+    **dict.fromkeys((nw.Datetime, nw.Date), "holds dates: write what number stands for a date, such as days since the first"),
     nw.Duration: "holds durations: write a number of units, such as value / np.timedelta64(1, 'D')",
-    nw.Categorical: "holds categories: their numbers would be an accident of the file",
-    nw.Enum: "holds categories: their numbers would be an accident of the file",
+    **dict.fromkeys((nw.Categorical, nw.Enum), "holds categories: their numbers would be an accident of the file"),
 }
 
 

@@ -407,18 +407,12 @@ def _unused(candidates: str, used: set[str]) -> str:
 
 # Attributes of variables, as the constraints that they are
 
-_ATTRIBUTES = {
-    "nonneg": lambda v: Phrase("ge", (v, number(0))),
-    "pos": lambda v: Phrase("ge", (v, number(0))),
-    "nonpos": lambda v: Phrase("le", (v, number(0))),
-    "neg": lambda v: Phrase("le", (v, number(0))),
-    "PSD": lambda v: Phrase("psd_ge", (v, number(0))),
-    "NSD": lambda v: Phrase("psd_le", (v, number(0))),
+_AGAINST_ZERO = {"nonneg": "ge", "pos": "ge", "nonpos": "le", "neg": "le", "PSD": "psd_ge", "NSD": "psd_le"}
+_PROPERTIES = {"diag": "diagonal", "sparsity": "sparse", "boolean": "binary", "integer": "integer"}
+_ATTRIBUTES: dict[str, Callable[[Phrase], Phrase]] = {
+    **{name: lambda v, head=head: Phrase(head, (v, number(0))) for name, head in _AGAINST_ZERO.items()},
     "symmetric": lambda v: Phrase("eq", (v, Phrase("transpose", (v,)))),
-    "diag": lambda v: Phrase("property", (v,), value="diagonal"),
-    "sparsity": lambda v: Phrase("property", (v,), value="sparse"),
-    "boolean": lambda v: Phrase("property", (v,), value="binary"),
-    "integer": lambda v: Phrase("property", (v,), value="integer"),
+    **{name: lambda v, kind=kind: Phrase("property", (v,), value=kind) for name, kind in _PROPERTIES.items()},
 }
 
 

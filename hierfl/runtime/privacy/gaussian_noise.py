@@ -129,9 +129,7 @@ class NoiseOrder(NamedTuple):
         epsilon, accountant = composed([self.spent(self.releases, numbers)], self.delta)
         return {
             "mechanism": f"discrete Gaussian noise on clipped messages, at the sites{', which share it' if self.shared else ''}",
-            "clip": self.clip,
-            "multiplier": self.multiplier,
-            "delta": self.delta,
+            **{name: getattr(self, name) for name in ("clip", "multiplier", "delta")},
             "epsilon": epsilon,
             "epsilon_with_earlier_runs": earlier,
             "releases": self.releases,
