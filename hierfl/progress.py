@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from functools import cache
 from statistics import median_low
 from threading import Event, Lock, Thread, Timer
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
@@ -91,9 +90,7 @@ class _Bar:
             self._timer.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._timer.cancel()
         with self._showing:
             self._enabled = False

@@ -165,10 +165,8 @@ def _kind(constraint: Constraint, level: LowerLevel) -> str:
             said = f"{expression_text(one)} contains no Sample, and nothing that differs by client"
             raise DeclarationError(f"{said}: there is nothing to average over. Write the expression itself.")
     if rows and averages:
-        raise DeclarationError(
-            f"the upper constraint {text} mentions {rows} itself and the mean {expression_text(averages[0])}: what holds for every row cannot be "
-            f"compared with a mean over them. Put both under hf.E, or neither."
-        )
+        both = f"{rows} itself and the mean {expression_text(averages[0])}, to which no row can be compared"
+        raise DeclarationError(f"the upper constraint {text} mentions {both}: put both under hf.E, or neither.")
     if over_clients and (clients or over_rows):
         raise DeclarationError(
             f"the upper constraint {text} has the mean over clients {expression_text(over_clients[0])} beside {clients or expression_text(over_rows[0])}, "

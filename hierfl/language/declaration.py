@@ -70,7 +70,10 @@ def _check_declaration(
     for part in parts:
         _check_constants(part)
         _check_shapes(part, part, set())
-    _check_upper_variables(upper, lower)
+    if not upper:
+        names = ", ".join(v.name() for v in (lower.variables if lower else ()))
+        said = f"{names} is declared by the lower level, and no other variable" if names else "no cp.Variable"
+        raise DeclarationError(f"the problem has no upper variable: {said} appears.")
     _check_upper_constraints(on_x)
     for term, what in ((objective.server, "server"), (objective.clients, "clients")):
         if term is not None:
@@ -128,13 +131,6 @@ def _check_shapes(part: Part, whole: Part, seen: set[int]) -> None:
         _check_shapes(argument, whole, seen)
 
 
-def _check_upper_variables(upper: Sequence[cp.Variable], lower: LowerLevel | None) -> None:
-    if not upper:
-        names = ", ".join(v.name() for v in (lower.variables if lower else ()))
-        said = f"{names} is declared by the lower level, and no other variable" if names else "no cp.Variable"
-        raise DeclarationError(f"the problem has no upper variable: {said} appears.")
-
-
 def _check_upper_constraints(constraints: Sequence[Constraint]) -> None:
     """Check that X is a set of upper variables alone, which depends on no private data."""
     for constraint in constraints:
@@ -175,10 +171,8 @@ def _check_known_to_server(term: Expression, lower: LowerLevel | None) -> None:
     lower_by_id = {v.id: v for v in lower.variables}
     mentioned = [lower_by_id[v.id] for v in term.variables() if v.id in lower_by_id]
     if mentioned:
-        raise DeclarationError(
-            f"lower variable {mentioned[0].name()!r} has {lower.scope} scope and appears in the server term {expression_text(term)}: "
-            f"there is one copy for each {lower.scope}. Put the term into clients=..."
-        )
+        said = f"lower variable {mentioned[0].name()!r} has {lower.scope} scope, one copy for each {lower.scope}"
+        raise DeclarationError(f"{said}, and appears in the server term {expression_text(term)}: put it into clients=...")
 
 
 def _check_lower_constraints(lower: LowerLevel) -> None:

@@ -50,10 +50,8 @@ class OfSamples(OnlyCompiled):
         return bool(self.args[0].is_constant())
 
     def _refuse(self) -> NoReturn:
-        raise DeclarationError(
-            f"{expression_text(self)} is of private samples: CVXPY can neither evaluate nor solve it. "
-            f"Put it into hf.Problem(hf.Minimize(...)) with a Federation that holds the data."
-        )
+        said = f"{expression_text(self)} is of private samples: CVXPY can neither evaluate nor solve it"
+        raise DeclarationError(f"{said}. Put it into a hf.Problem(hf.Minimize(...)) with a Federation that holds the data.")
 
 
 class SampleAverage(OfSamples, AffAtom):

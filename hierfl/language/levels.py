@@ -152,10 +152,8 @@ class LowerLevel:
         mentioned = {v.id for part in (*self.declared, *self.constraints) for v in part.variables()}
         for variable in self.variables:
             if variable.id not in mentioned:
-                raise DeclarationError(
-                    f"lower variable {variable.name()!r} appears in nothing that {type(self).__name__} declares: y(x) would be arbitrary. Remove it "
-                    f"from the level, or add it to the objective or the constraints."
-                )
+                said = f"lower variable {variable.name()!r} appears in nothing of {type(self).__name__}: y(x) would be arbitrary"
+                raise DeclarationError(f"{said}. Remove it from the level, or add it to the objective or the constraints.")
 
     def _check_samples(self) -> None:
         """Check that samples stand inside ``E`` or ``total``, bare where y answers each sample, and that Y(x) has no means."""
@@ -163,16 +161,13 @@ class LowerLevel:
             averages = list(averages_of(part))
             bare = bare_samples(part)
             if self.scope == "sample" and averages:
-                raise DeclarationError(
-                    f"{expression_text(averages[0])} in a sample-scope lower level: y(x, sample) is solved for one sample at a "
-                    f"time; write the per-sample expression without E."
-                )
+                said = f"{expression_text(averages[0])} in a sample-scope lower level, which is solved for one sample at a time"
+                raise DeclarationError(f"{said}: write the per-sample expression without E.")
             if self.scope != "sample" and bare:
                 mean = "" if any(part is one for one in self.constraints) else "hf.E(...) around it, or "
-                raise DeclarationError(
-                    f"sample {bare[0].name()!r} is used outside E or total in a {self.scope}-scope lower level "
-                    f"({expression_text(part)}): write {mean}scope='sample' if y answers each sample. {ONE_FOR_EACH}"
-                )
+                where = f"in a {self.scope}-scope lower level ({expression_text(part)})"
+                said = f"sample {bare[0].name()!r} is used outside E or total {where}"
+                raise DeclarationError(f"{said}: write {mean}scope='sample' if y answers each sample. {ONE_FOR_EACH}")
         # not of what was declared: a player's objective may have a sample that its derivative has not
         deciding = [p for part in (*self.expressions, *self.constraints) for p in part.parameters()]
         if self.scope == "sample" and not samples_among(deciding):
@@ -184,10 +179,8 @@ class LowerLevel:
             if any(samples_among(average.parameters()) for average in averages_of(constraint)) or (
                 self.scope == "sample" and any(averages_of(constraint))
             ):
-                raise DeclarationError(
-                    f"constraint {expression_text(constraint)} of {type(self).__name__} contains E or total: a set that is known only "
-                    f"through private data cannot be projected on. Pass the number as a hf.ClientParameter."
-                )
+                said = f"constraint {expression_text(constraint)} of {type(self).__name__} contains E or total"
+                raise DeclarationError(f"{said}, and cannot be projected on. Pass the number as a hf.ClientParameter.")
 
     def __repr__(self) -> str:
         names = ", ".join(v.name() for v in self.variables)
@@ -289,10 +282,8 @@ class Equilibrium(LowerLevel):
         expressions = tuple(m if isinstance(m, Expression) else cp.Constant(m) for m in mappings)
         for variable, expression in zip(variables, expressions):
             if expression.shape != variable.shape:
-                raise DeclarationError(
-                    f"the mapping of {variable.name()!r} has shape {expression.shape}, but {variable.name()!r} has shape "
-                    f"{variable.shape}: G(x, y) must be of y's shape."
-                )
+                name = variable.name()
+                raise DeclarationError(f"the mapping of {name!r} has shape {expression.shape}, and {name!r} {variable.shape}.")
         super().__init__(y, expressions, constraints, scope)
 
 

@@ -134,10 +134,8 @@ class Player:
         mentioned = {v.id for v in self.objective.variables()}
         for variable in self.variables:
             if variable.id not in mentioned:
-                raise DeclarationError(
-                    f"the objective of player {self.label!r} does not mention its own variable {variable.name()!r}: any choice would be "
-                    f"optimal. Remove the variable from the player or add it to the objective."
-                )
+                said = f"the objective of player {self.label!r} does not mention its own variable {variable.name()!r}"
+                raise DeclarationError(f"{said}: any choice would be optimal. Remove it from the player, or add it to the objective.")
 
     def _check_uncoupled(self) -> None:
         """Check that neither an attribute nor a constraint ties one player's row to another's."""
@@ -259,7 +257,8 @@ class Nash(LowerLevel):
     def __init__(self, *players: Player, scope: str = "federation", selection: None = None) -> None:
         refuse_selection(selection, "Nash")
         self.players = players
-        _check_players(players)
+        if not players:
+            raise DeclarationError("Nash needs at least one hf.Player(y, objective, constraints).")
         _check_ownership(players)
         variables = [variable for player in self.players for variable in player.variables]
         mapping = tuple(part for player in self.players for part in player.mapping)
@@ -274,26 +273,20 @@ class Nash(LowerLevel):
         return f"Nash({', '.join(map(repr, self.players))}; scope={self.scope!r})"
 
 
-def _check_players(players: Sequence[Player]) -> None:
-    if not players:
-        raise DeclarationError("Nash needs at least one hf.Player(y, objective, constraints).")
+def _check_ownership(players: Sequence[Player]) -> None:
+    """Check that all are players, that every variable has one owner, and that its constraints mention no other player's variables."""
     for player in players:
         if not isinstance(player, Player):
             instead = "; write hf.Nash(*players)" if isinstance(player, list | tuple) else ""
             said = "Nash takes hf.Player(y, objective, constraints) for each player"
             raise DeclarationError(f"{said}, not {player!r} ({type(player).__name__}){instead}.")
-
-
-def _check_ownership(players: Sequence[Player]) -> None:
-    """Check that every variable has one owner, whose constraints mention no other player's variables."""
     owner: dict[int, Player] = {}
     for player in players:
         for variable in player.variables:
             if variable.id in owner:
-                raise DeclarationError(
-                    f"variable {variable.name()!r} is owned by two players ({owner[variable.id].label!r} and {player.label!r}): give each "
-                    f"its own variable, or declare one player for their joint decision."
-                )
+                both = f"({owner[variable.id].label!r} and {player.label!r})"
+                said = f"variable {variable.name()!r} is owned by two players {both}"
+                raise DeclarationError(f"{said}: give each its own, or declare one player for their joint decision.")
             owner[variable.id] = player
     for player in players:
         for constraint in player.constraints:

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from inspect import signature
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import jax
@@ -238,9 +237,7 @@ class CheckpointFolder:
         self._number = max([0, *(int(path.stem) for path in self._files())])
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._lock.close()
 
     @property
@@ -494,10 +491,8 @@ def keeping(compiled: CompiledProblem, solver: Any, settings: RunSettings) -> It
         return
     runtime = settings.runtime
     if not getattr(runtime, "resumes", True):
-        raise SettingError(
-            f"checkpoint=...: a run on {type(runtime).__name__}(asynchronous=True) cannot go on from one, since its sites are never at the same "
-            f"round: leave checkpoint out, or run with rounds."
-        )
+        said = f"checkpoint=...: {type(runtime).__name__}(asynchronous=True) has no moment at which all sites are in one round"
+        raise SettingError(f"{said}: leave checkpoint out, or run with rounds.")
     if runtime is not None and "begun" not in signature(runtime.execute).parameters:
         said = f"checkpoint=...: {type(runtime).__name__} cannot resume a run, its execute() takes no begun=..."
         raise SettingError(f"{said}: leave checkpoint out, or use hierfl.runtime.InProcess().")

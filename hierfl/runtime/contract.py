@@ -131,10 +131,8 @@ def taken(step: Step, party: Party, memory: Any, received: Received, key: Array)
     told: Any = step(party, memory, received, key)
     if not (isinstance(told, tuple) and len(told) == 2 and isinstance(told[1], Message)):
         given = f"({', '.join(type(part).__name__ for part in told)})" if type(told) is tuple else type(told).__name__
-        raise TypeError(
-            f"{getattr(step, '__qualname__', step)} gives {given}: a client's step gives (memory, Message(payload, monitor)), with monitor={{}} "
-            f"where nothing is watched."
-        )
+        due = "(memory, Message(payload, monitor)), with monitor={} where nothing is watched"
+        raise TypeError(f"{getattr(step, '__qualname__', step)} gives {given}: a client's step gives {due}.")
     _require_alike(step, "memory", told[0], memory)
     return told[0], told[1]
 

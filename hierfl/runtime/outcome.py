@@ -186,10 +186,9 @@ class Watch:
             try:
                 value = metric(x, y)
             except Exception as error:
-                raise SettingError(
-                    f"metric {name!r} raised {type(error).__name__} after {done} rounds: {error}. It is called as metric(x, y), with x "
-                    f"{_described(x)} and y {_described(y)}."
-                ) from error
+                asked = f"It is called as metric(x, y), with x {_described(x)} and y {_described(y)}"
+                said = f"metric {name!r} raised {type(error).__name__} after {done} rounds"
+                raise SettingError(f"{said}: {error}. {asked}.") from error
             number = np.ndim(value) == 0 and isinstance(value, (Real, np.generic, np.ndarray, jax.Array))
             if not number or np.asarray(value).dtype.kind not in "biuf":
                 raise SettingError(f"metric {name!r} returned {type(value).__name__}; expected one number.")

@@ -29,7 +29,7 @@ from hierfl.result import OWN_VALUE_TOLERANCE, Result
 from hierfl.run_settings import RunSettings
 from hierfl.runs import Runs
 from hierfl.runtime.checkpoints import RunKeeper, keeping
-from hierfl.runtime.contract import Algorithm, Method, Visitor, require_call
+from hierfl.runtime.contract import Algorithm, Visitor, require_call
 from hierfl.runtime.in_process.execution import InProcess, execute_visits, require_here
 from hierfl.runtime.outcome import DrawnStep, RunEnd, Watch, evaluations_at, result_of, theorem_point
 from hierfl.runtime.privacy.gaussian_noise import require_one_run
@@ -124,7 +124,12 @@ def _prepared(
         lower.require_reachable()
     if isinstance(algorithm, Visitor):
         require_here(settings.runtime or InProcess(), solver)
-    _require_gradient_steps(algorithm, solver, settings.tolerance, rounds)
+    if settings.tolerance is not None and not algorithm.descends(rounds):
+        raise SettingError(
+            f"tolerance=... compares the moves of x with gradient steps, but those of {type(solver).__name__} with these settings are "
+            f"none (corrections, proximal terms, local steps that differ between clients, scripted participation, or absent='zero'): leave it out, and use "
+            f"problem.implicit.stationarity on the result."
+        )
     require_nonempty(compiled)
     verify_sets(compiled)
     starts = _starts(compiled, settings)
@@ -274,16 +279,6 @@ def _given_up(watch: Watch, algorithm: Algorithm | Visitor, start: np.ndarray, b
         return Outcome(state, None, {}, None)
     done, state, memory = watch.latest
     return Outcome(state, memory, {n: v[watch.begun :] for n, v in watch.history(done).items()}, None)
-
-
-def _require_gradient_steps(algorithm: Method, solver: Any, tolerance: float | None, rounds: int) -> None:
-    """Require that a tolerance can be compared with what the algorithm does."""
-    if tolerance is not None and not algorithm.descends(rounds):
-        raise SettingError(
-            f"tolerance=... compares the moves of x with gradient steps, but those of {type(solver).__name__} with these settings are "
-            f"none (corrections, proximal terms, local steps that differ between clients, scripted participation, or absent='zero'): leave it out, and use "
-            f"problem.implicit.stationarity on the result."
-        )
 
 
 def _inside(compiled: CompiledProblem, start: np.ndarray) -> np.ndarray:

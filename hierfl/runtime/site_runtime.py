@@ -67,10 +67,8 @@ class MessageTreatment:
             other = "asynchronous=True" if asynchronous else f"aggregation={self.aggregation!r}"
             raise SettingError(f"{name}(masks=..., {other}): that needs sites' messages one by one; choose one of the two.")
         if self.noise is not None and asynchronous:
-            raise SettingError(
-                f"{name}(noise=..., asynchronous=True): without rounds nobody knows beforehand how many messages a client sends, nor epsilon; "
-                f"choose one of the two."
-            )
+            unknown = "without rounds nobody knows beforehand how many messages a client sends, nor epsilon"
+            raise SettingError(f"{name}(noise=..., asynchronous=True): {unknown}; choose one of the two.")
 
     @property
     def rule(self) -> Aggregation | None:

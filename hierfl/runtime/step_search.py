@@ -94,10 +94,8 @@ def require_left(found: FoundStep, limits: Limits) -> None:
     for name, limit in limits.counts.items():
         if (took := found.took.get(name, 0)) >= limit:
             what = "floats" if name == SCALARS else name
-            raise TrialsError(
-                f"step_size='auto': its trial runs took {took:,} {what}, and the limit is {limit:,.0f}, trials included: give step_size=..., such as "
-                f"{found.step:.3g}, which they found, or a larger limit."
-            )
+            said = f"step_size='auto': its trial runs took {took:,} {what}, and the limit is {limit:,.0f}, trials included"
+            raise TrialsError(f"{said}: give step_size=..., such as {found.step:.3g}, which they found, or a larger limit.")
 
 
 def find_step(compiled: CompiledProblem, solver: Any, settings: RunSettings, start: np.ndarray) -> FoundStep:
@@ -134,10 +132,8 @@ class _Trials:
                 break  # larger ones were better: smaller ones are not tried
         best = min(levels, key=lambda s: levels[s])
         if not np.isfinite(levels[best]):
-            raise TrialsError(
-                f"step_size='auto': the objective's estimates are not finite with any step from {min(levels):.1e} to {max(levels):.1e} "
-                f"from this start. Give x0, or step_size."
-            )
+            steps = f"with any step from {min(levels):.1e} to {max(levels):.1e} from this start"
+            raise TrialsError(f"step_size='auto': the objective is not finite {steps}. Give x0, or step_size.")
         return best
 
     def level(self, step: float) -> float:

@@ -205,10 +205,8 @@ def _ordered(root: Any, wanted: set[int]) -> list[Any]:
 
 def _mean_terms(node: Any, adjoint: Expression, variables: Variables) -> Gradients | None:
     if isinstance(node, RowAggregate):
-        raise DeclarationError(
-            f"{expression_text(node)} is of all rows at once, and its gradient is no expression, as a player's mapping has to be: it may stand in "
-            f"hf.Minimize, hf.ArgMin and hf.ArgMax."
-        )
+        said = f"{expression_text(node)} is of all rows at once, and its gradient no expression, as a mapping has to be"
+        raise DeclarationError(f"{said}: it may stand in hf.Minimize, hf.ArgMin and hf.ArgMax.")
     if not isinstance(node, SampleAverage):
         return None
     return _mean_of(node, adjoint, variables, lambda inner: gradient(inner, variables, adjoint))

@@ -79,9 +79,8 @@ class Client:
         if not isinstance(samples, (Mapping, list, tuple)) or not all(
             isinstance(t, Mapping) for t in samples if not isinstance(samples, Mapping)
         ):
-            raise DataError(
-                "Client(samples=...) takes a mapping {hf.Sample: array}, or a list of such mappings, one per table."
-            )
+            tables = "a mapping {hf.Sample: array}, or a list of such mappings, one per table"
+            raise DataError(f"Client(samples=...) takes {tables}.")
         tables = (samples,) if isinstance(samples, Mapping) else tuple(samples)
         who = "the client" if name is None else f"client {name!r}"
         held: dict[Sample, Any] = {}
@@ -240,10 +239,8 @@ def require_paired(party: Client, samples: Sequence[Sample], label: str) -> None
     lengths = [len(party.samples[sample]) for sample in samples]
     if len(set(lengths)) > 1:
         held = ", ".join(f"{sample.name()}: {length}" for sample, length in zip(samples, lengths))
-        raise DataError(
-            f"{label} holds different numbers of rows for samples that one E pairs ({held}): samples in one E are paired "
-            f"rows of one table; put those of another table into an E of their own."
-        )
+        said = f"{label} holds different numbers of rows for samples that one E pairs ({held}) as rows of one table"
+        raise DataError(f"{said}: put those of another table into an E of their own.")
     require_same_rows({s.name(): party.labels[s][0] for s in samples if s in party.labels}, label)
     homes = {k for sample in samples for k, table in enumerate(party.tables) if any(sample is one for one in table)}
     if len(homes) > 1:

@@ -390,10 +390,8 @@ def _refuse_counting_distributions(clients: Sequence[Client]) -> None:
     """Refuse if a client holds nothing but distributions; which table counts is known only when compiled."""
     for index, client in enumerate(clients):
         if client.samples and all(client.is_distribution(s) for s in client.samples):
-            raise DataError(
-                f"weights='samples' counts rows, but {client.called(index)} holds a distribution for "
-                f"{next(iter(client.samples)).name()!r}; write weights='uniform' or one number per client."
-            )
+            law = f"{client.called(index)} holds a distribution for {next(iter(client.samples)).name()!r}"
+            raise DataError(f"weights='samples' counts rows, but {law}; write weights='uniform' or one number per client.")
 
 
 def _checked_points(points: Any) -> int:

@@ -82,10 +82,8 @@ def require_whole(arrays: Sequence[Any], name: str) -> None:
     for file, size in _extents(mapped).items():
         present = os.path.getsize(file) if os.path.exists(file) else size  # a file without a name is still there
         if present < size:
-            raise DataError(
-                f"sample {name!r} is memory-mapped from {file}, which has {present:,} bytes now and had at least {size:,} when "
-                f"it was mapped: restore the file, and load it again."
-            )
+            said = f"sample {name!r} is memory-mapped from {file}, of {present:,} bytes now and {size:,} when it was mapped"
+            raise DataError(f"{said}: restore the file, and load it again.")
 
 
 def _extents(arrays: Sequence[np.memmap]) -> dict[str, int]:
@@ -174,10 +172,8 @@ def require_numbered_in_order(value: Any, what: str) -> None:
     """Refuse an index that numbers entries in another order than they have. Raises ``DataError``, saying what to write."""
     labels = row_labels(value)
     if labels is not None and _numbers_otherwise(labels):
-        raise DataError(
-            f"{what} has an index that numbers its entries in another order, {_shown(labels)}, and they are told apart by their places: "
-            f"write .sort_index().to_numpy() or .to_numpy(), whichever is meant."
-        )
+        said = f"{what} has an index that numbers its entries in another order, {_shown(labels)}, and places tell them apart"
+        raise DataError(f"{said}: write .sort_index().to_numpy() or .to_numpy(), whichever is meant.")
 
 
 def require_unmasked(value: Any, what: str) -> None:
@@ -290,9 +286,8 @@ def _of_several(parts: Sequence[Any], what: str) -> GivenArray:
     first = each[0]
     for place, other in enumerate(each):
         if other.array.shape != first.array.shape:
-            raise DataError(
-                f"{what} is a list whose entries 0 and {place} have shapes {first.array.shape} and {other.array.shape}."
-            )
+            shapes = f"{first.array.shape} and {other.array.shape}"
+            raise DataError(f"{what} is a list whose entries 0 and {place} have shapes {shapes}.")
         if not all(map(_alike, first.labels, other.labels)):
             raise DataError(f"{what} is a list whose entries 0 and {place} have different labels: give a table, or arrays.")
     return GivenArray(np.stack([one.array for one in each]), (None, *first.labels), own=True)

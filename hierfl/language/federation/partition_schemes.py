@@ -100,10 +100,8 @@ class Dirichlet:
             if sizes.min() >= self.min_samples:
                 pieces = [np.split(rng.permutation(own), cut) for own, cut in zip(members, cuts)]
                 return [np.concatenate([piece[k] for piece in pieces]) for k in range(count)]
-        raise DataError(
-            f"Dirichlet({self.alpha:g}) gave some of {count} clients fewer than {self.min_samples} of {len(pool)} samples in {_TRIES} "
-            f"draws: lower min_samples, raise alpha, or use fewer clients."
-        )
+        said = f"Dirichlet({self.alpha:g}) gave some of {count} clients fewer than {self.min_samples} of {len(pool)} samples"
+        raise DataError(f"{said} in {_TRIES} draws: lower min_samples, raise alpha, or use fewer clients.")
 
 
 @suggests_names
@@ -260,7 +258,10 @@ def split_data(
     test, training = _cut(rng.permutation(row_count), test_fraction)
     server, pool = _cut(training, server_fraction)
     parts = _in_row_order(scheme or IID(), whole).assign(pool, clients, rng, row_count)
-    _check_sizes(parts, len(pool), min_samples)
+    for index, part in enumerate(parts):
+        if len(part) < min_samples:
+            said = f"client {index} gets {len(part)} of {len(pool)} samples, fewer than min_samples={min_samples}"
+            raise DataError(f"{said}: lower min_samples, use fewer clients, or a scheme that is less uneven.")
     given = parameters_by_client({} if parameters is None else parameters, len(parts))
 
     def rows(chosen: np.ndarray) -> dict[Sample, GivenArray]:
@@ -323,10 +324,3 @@ def _in_row_order(scheme: Scheme, whole: Mapping[Sample, GivenArray]) -> Scheme:
 def _cut(order: np.ndarray, fraction: float) -> list[np.ndarray]:
     """The first share of the row numbers, and the rest."""
     return np.split(order, [round(fraction * len(order))])
-
-
-def _check_sizes(parts: list[np.ndarray], available: int, min_samples: int) -> None:
-    for index, part in enumerate(parts):
-        if len(part) < min_samples:
-            said = f"client {index} gets {len(part)} of {available} samples, fewer than min_samples={min_samples}"
-            raise DataError(f"{said}: lower min_samples, use fewer clients, or a scheme that is less uneven.")

@@ -80,10 +80,8 @@ class Elsewhere:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
         """No numbers are made of it, by NumPy or anybody. Raises ``DataError`` always."""
-        raise DataError(
-            f"{self!r} was asked for its numbers, which are held where the client is and not here: only a run on a runtime whose processes "
-            f"hold them, problem.solve(solver, runtime=...), reaches them, by messages."
-        )
+        said = f"{self!r} was asked for its numbers, which are held where the client is and not here"
+        raise DataError(f"{said}: only a run by messages reaches them, problem.solve(solver, runtime=...).")
 
 
 def stand_ins(leaf: cp.Parameter, count: int) -> np.ndarray:
@@ -210,10 +208,8 @@ def _check_distribution(sample: Sample, law: Any, who: str) -> None:
             raise DataError(f"{what}: the multivariate normal is of dimension {np.shape(law.mean)}, not {sample.shape}.")
         low, high, inner = -LARGEST, LARGEST, law.rvs(2, 0).reshape(2, *sample.shape)
     else:
-        raise DataError(
-            f"{what}: {type(law).__name__} has no inverse CDF. Supported are univariate frozen scipy.stats distributions (array loc "
-            f"and scale broadcast) and multivariate_normal."
-        )
+        known = "univariate frozen scipy.stats distributions (array loc and scale broadcast) and multivariate_normal"
+        raise DataError(f"{what}: {type(law).__name__} has no inverse CDF. Supported are {known}.")
     ends = np.clip(np.stack([np.broadcast_to(end, sample.shape) for end in (low, high)]), -LARGEST, LARGEST)
     broken = _broken_attribute(sample, np.concatenate([ends, inner]))
     if broken is not None:

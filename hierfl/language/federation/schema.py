@@ -337,10 +337,8 @@ class Schema:
             Naming both.
         """
         if self.moments != other.moments:
-            raise DataError(
-                f"the tables of {label} and {at} are not standardised alike: read both by one schema, "
-                f"hf.Schema(...).standardised(moments) or hf.Federation.from_frames(..., standardise=True)."
-            )
+            one = "hf.Schema(...).standardised(moments) or hf.Federation.from_frames(..., standardise=True)"
+            raise DataError(f"the tables of {label} and {at} are not standardised alike: read both by one schema, {one}.")
 
     def on_original_scale(self, coefficients: Any, intercept: float = 0.0) -> tuple[np.ndarray, float]:
         """Coefficients ``(p,)`` and an intercept for columns in their own units, from those for the columns as they are read.

@@ -254,8 +254,9 @@ class TreeReader:
 
     def operation(self, part: Any, args: tuple[Phrase, ...], head: str | None = None) -> Phrase:
         """A function of phrases, named by the part's class, with the settings that differ from their defaults."""
-        head = head or _head(part)
-        own = next((one for one in row_of(part).spellings if one.head == head), None)  # that of an atom with a row of its own is in no table
+        spellings = row_of(part).spellings
+        head = head or (spellings[0].head if spellings else CONE_HEADS.get(type(part), type(part).__name__))
+        own = next((one for one in spellings if one.head == head), None)  # that of an atom with a row of its own is in no table
         spelling = own or _spelling_named(head)
         defaults = spelling.options if spelling is not None else None
         if defaults is None:
@@ -272,11 +273,6 @@ class TreeReader:
 
 
 read = TreeReader()
-
-
-def _head(part: Any) -> str:
-    spellings = row_of(part).spellings
-    return spellings[0].head if spellings else CONE_HEADS.get(type(part), type(part).__name__)
 
 
 def _is_default(value: Any, default: Any) -> bool:

@@ -387,16 +387,13 @@ def part_of(noise: NoiseOrder, masks: MaskOrder, largest_share: float) -> float:
     """The deviation of a site's noise, in the masks' resolutions. Raises ``SettingError`` where that does not fit."""
     honest = masks.least - noise.colluding
     if honest < 1:
-        raise SettingError(
-            f"GaussianNoise(colluding={noise.colluding}) and PairwiseMasks(least={masks.least}): of the sites in a sum one at least adds its "
-            f"noise and keeps it to itself; take a larger least."
-        )
+        given = f"GaussianNoise(colluding={noise.colluding}) and PairwiseMasks(least={masks.least})"
+        raise SettingError(f"{given}: one site of a sum at least keeps its noise to itself; take a larger least.")
     part = float(np.ldexp(noise.multiplier * noise.clip * largest_share, masks.bits) / np.sqrt(honest))
     if part < FINE:
-        raise SettingError(
-            f"PairwiseMasks(bits={masks.bits}): a site's part of the noise has a deviation of {part:.3g} resolutions, {FINE:g} are "
-            f"needed: take {int(np.ceil(np.log2(FINE / part)))} more bits, or more."
-        )
+        part_of_noise = f"a site's part of the noise has a deviation of {part:.3g} resolutions, of {FINE:g} that are needed"
+        more = int(np.ceil(np.log2(FINE / part)))
+        raise SettingError(f"PairwiseMasks(bits={masks.bits}): {part_of_noise}: take {more} more bits, or more.")
     return part
 
 

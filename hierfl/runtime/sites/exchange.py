@@ -351,10 +351,8 @@ class Exchange:
                 self.kept[site] = KeptMark(run, number, reply.content)
                 self.changed.discard(site)
             else:
-                raise SiteError(
-                    f"site {site!r} has no place to keep what its clients remember from round to round, which this solver's checkpoints need: "
-                    f"have its owner start it with --keep DIR, or leave checkpoint=... out."
-                )
+                said = f"site {site!r} has no place to keep what clients remember, which this solver's checkpoints need"
+                raise SiteError(f"{said}: have its owner start it with --keep DIR, or leave checkpoint=... out.")
 
     def require_memories(self) -> None:
         """No site refused to go on with what its clients remembered. Raises ``SiteError``, with what it said."""

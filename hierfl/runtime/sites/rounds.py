@@ -256,9 +256,8 @@ def require_begun(exchange: Exchange, names: Sequence[str | None], minimum: int,
         raise SiteError(f"{wrong}: start one for each client, hierfl site --problem ... --data ... --scheduler ....")
     if len(there) < min(minimum, clients):
         said = [f"{site}: {report.faults[-1][1]}" for site, report in exchange.reports.items() if report.faults]
-        raise SiteError(
-            f"{len(there)} of {clients} clients can take part, fewer than minimum={minimum}. " + "\n".join(said)
-        )
+        few = f"{len(there)} of {clients} clients can take part, fewer than minimum={minimum}. "
+        raise SiteError(few + "\n".join(said))
 
 
 def scalars_remembered(algorithm: Algorithm, x0: np.ndarray) -> int:
