@@ -13,8 +13,14 @@ from cvxpy.expressions.expression import Expression
 
 from hierfl.errors import DataError, DroppedRowsWarning, warn
 from hierfl.language.declared_arguments import reserve_ids
-from hierfl.language.federation.frames import counted, numbers_of, places_of, read_columns
-from hierfl.language.federation.given_arrays import GivenArray, names_of_columns
+from hierfl.language.federation.given_arrays import (
+    GivenArray,
+    counted,
+    names_of_columns,
+    numbers_of,
+    places_of,
+    read_columns,
+)
 from hierfl.language.federation.sample_values import Elsewhere
 from hierfl.language.sample import Sample
 from hierfl.near_names import near_names, suggests_names
