@@ -29,14 +29,13 @@ from hierfl.language.expectation import (
     RowAggregate,
     SampleAverage,
     averages_of,
-    bare_samples,
+    outside_averages,
     require_affine_in_averages,
     total,
-    variables_outside_averages,
 )
 from hierfl.language.levels import LowerLevel, Objective
 from hierfl.language.printing.text import expression_text
-from hierfl.language.sample import ClientParameter
+from hierfl.language.sample import ClientParameter, Sample
 
 if TYPE_CHECKING:
     from hierfl.language.declaration import Declaration
@@ -193,7 +192,7 @@ def _over_clients(average: SampleAverage | RowAggregate, level: LowerLevel) -> b
 
 def _of_each_row(part: Part, level: LowerLevel) -> str:
     """What stands outside of averages and is a row's own, by name; empty if nothing is."""
-    samples = bare_samples(part)
+    samples = outside_averages(part, Sample)
     if samples:
         return samples[0].name()
     return _own_variable(part, level) if level.scope == "sample" else ""
@@ -201,24 +200,14 @@ def _of_each_row(part: Part, level: LowerLevel) -> str:
 
 def _of_each_client(part: Part, level: LowerLevel) -> str:
     """The same of what is a client's own."""
-    parameter = _bare_client_parameter(part)
-    if parameter is not None:
-        return parameter.name()
+    if parameters := outside_averages(part, ClientParameter):
+        return parameters[0].name()
     return _own_variable(part, level) if level.scope == "client" else ""
 
 
 def _own_variable(part: Part, level: LowerLevel) -> str:
     own = {v.id for v in level.variables}
-    return next((v.name() for v in variables_outside_averages(part) if v.id in own), "")
-
-
-def _bare_client_parameter(part: Part) -> ClientParameter | None:
-    if isinstance(part, SampleAverage | RowAggregate):
-        return None
-    if isinstance(part, ClientParameter):
-        return part
-    found = (_bare_client_parameter(argument) for argument in getattr(part, "args", ()))
-    return next((one for one in found if one is not None), None)
+    return next((v.name() for v in outside_averages(part, cp.Variable) if v.id in own), "")
 
 
 def _stripped(part: Expression, clients: int) -> Expression:

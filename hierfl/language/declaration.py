@@ -10,7 +10,7 @@ import io
 import pickle
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,14 +37,13 @@ from hierfl.language.expectation import (
     RowAggregate,
     SampleAverage,
     averages_of,
-    bare_samples,
+    outside_averages,
     require_affine_in_averages,
-    variables_outside_averages,
 )
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.federated_data import Federation
 from hierfl.language.federation.sample_values import LARGEST
-from hierfl.language.function import UserAtom
+from hierfl.language.function import user_atoms
 from hierfl.language.levels import Followers, LowerLevel, Objective
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import ONE_FOR_EACH, ClientParameter, Sample
@@ -139,14 +138,14 @@ def _check_upper_constraints(constraints: Sequence[Constraint]) -> None:
         for average in averages_of(constraint):
             said = f"{expression_text(average)} in the constraint {expression_text(constraint)} on x"
             raise DeclarationError(f"{said}: X cannot depend on private data.")
-        for sample in bare_samples(constraint):
+        for sample in outside_averages(constraint, Sample):
             said = f"sample {sample.name()!r} in the constraint {expression_text(constraint)} on x"
             raise DeclarationError(f"{said}: X cannot depend on private data. {ONE_FOR_EACH}")
 
 
 def _check_term(term: Expression, what: str, lower: LowerLevel | None) -> None:
     """Check the samples, the averages and the lower variables of an upper term; ``what`` is "server" or "clients"."""
-    for sample in bare_samples(term):
+    for sample in outside_averages(term, Sample):
         said = f"sample {sample.name()!r} is used outside E or total in the {what} term {expression_text(term)}"
         raise DeclarationError(f"{said}: write hf.E(...) around the per-sample expression. {ONE_FOR_EACH}")
     require_affine_in_averages(term, f"the {what} term")
@@ -154,7 +153,7 @@ def _check_term(term: Expression, what: str, lower: LowerLevel | None) -> None:
     _check_averages(term, answers)
     if what == "server":
         _check_known_to_server(term, lower)
-    outside = [v for v in variables_outside_averages(term) if v.id in answers]
+    outside = [v for v in outside_averages(term, cp.Variable) if v.id in answers]
     if outside:
         said = f"lower variable {outside[0].name()!r} answers each sample"
         raise DeclarationError(f"{said}, so it must stand under hf.E in the {what} term {expression_text(term)}.")
@@ -456,21 +455,14 @@ def _require_importable(declaration: Declaration) -> None:
     level = declaration.lower_level
     parts = [*declaration.objective.terms, *declaration.constraints, *(one.constraint for one in declaration.coupled)]
     parts += [*level.declared, *level.expressions, *level.constraints] if level else []
-    for function, atom in _user_functions(parts):
+    for atom in user_atoms(parts):
         try:
-            pickle.dumps(function)
+            pickle.dumps(atom.callable)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise DeclarationError(
                 f"a problem with {type(atom).__name__} {atom.label_name!r} cannot be pickled: {error}. Write the function with def at the "
                 f"top of a module, where another process can import it, or pickle with cloudpickle; copy.deepcopy works as it is."
             ) from error
-
-
-def _user_functions(parts: Any) -> Iterator[tuple[Callable[..., Any], UserAtom]]:
-    for part in parts:
-        if isinstance(part, UserAtom):
-            yield part.callable, part
-        yield from _user_functions(getattr(part, "args", ()))
 
 
 def _callers() -> Iterator[str]:

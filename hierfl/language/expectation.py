@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NoReturn, TypeAlias
 
-import cvxpy as cp
 import numpy as np
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.atoms.affine.binary_operators import DivExpression
@@ -25,7 +24,7 @@ from hierfl.atoms.table import row_of
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Reader
 from hierfl.errors import DataError, DeclarationError
-from hierfl.language.declared_arguments import as_expression
+from hierfl.language.declared_arguments import AnyLeaf, as_expression
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import Sample
 from hierfl.near_names import suggests_names
@@ -198,22 +197,13 @@ def averages_of(part: Part) -> Iterable[Any]:
         yield from averages_of(argument)
 
 
-def bare_samples(part: Part) -> list[Sample]:
-    """The samples that occur outside every ``E`` and ``total``, in order of appearance."""
+def outside_averages(part: Part, kind: type[AnyLeaf]) -> list[AnyLeaf]:
+    """The leaves of a kind that occur outside every ``E``, ``total`` and aggregate, in order and as often as they occur."""
     if isinstance(part, SampleAverage | RowAggregate):
         return []
-    if isinstance(part, Sample):
+    if isinstance(part, kind):
         return [part]
-    return [sample for argument in getattr(part, "args", ()) for sample in bare_samples(argument)]
-
-
-def variables_outside_averages(part: Part) -> list[cp.Variable]:
-    """The variables that occur outside every ``E`` and ``total``, as often as they occur."""
-    if isinstance(part, SampleAverage | RowAggregate):
-        return []
-    if isinstance(part, cp.Variable):
-        return [part]
-    return [v for argument in getattr(part, "args", ()) for v in variables_outside_averages(argument)]
+    return [leaf for argument in getattr(part, "args", ()) for leaf in outside_averages(argument, kind)]
 
 
 def require_affine_in_averages(expression: Expression, what: str) -> None:

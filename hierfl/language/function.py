@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
@@ -195,30 +195,26 @@ class BlackBox(UserAtom):
         return BlackBox(self.callable, *(args or self.args), shape=self.declared_shape, name=self.label_name)
 
 
+def user_atoms(parts: Iterable[Any]) -> Iterator[UserAtom]:
+    """All functions of the user's in expressions or constraints, those that stand in others as well, from the outside in."""
+    for part in parts:
+        if isinstance(part, UserAtom):
+            yield part
+        yield from user_atoms(getattr(part, "args", ()))
+
+
 def asserted_convex(parts: Iterable[Any], variables: Iterable[Any]) -> tuple[str, ...]:
     """The names of the functions of these variables, in the expressions or constraints, whose convexity is the user's word."""
-    wanted, found = list(variables), dict[str, None]()
-    for part in parts:
-        asserted = isinstance(part, UserAtom) and part.asserted_convex
-        if asserted and any(v is w for v in part.variables() for w in wanted):
-            found[str(part.label_name)] = None
-        found |= dict.fromkeys(asserted_convex(getattr(part, "args", ()), wanted))
-    return tuple(found)
+    wanted, asserted = list(variables), (atom for atom in user_atoms(parts) if atom.asserted_convex)
+    found = (str(atom.label_name) for atom in asserted if any(v is w for v in atom.variables() for w in wanted))
+    return tuple(dict.fromkeys(found))
 
 
 def uses_black_box(parts: Iterable[Any]) -> BlackBox | None:
     """The first ``BlackBox`` in the expressions, or None where there is none."""
-    for part in parts:
-        if isinstance(part, BlackBox):
-            return part
-        inner = uses_black_box(getattr(part, "args", ()))
-        if inner is not None:
-            return inner
-    return None
+    return next((atom for atom in user_atoms(parts) if isinstance(atom, BlackBox)), None)
 
 
 def user_code_in(tree: Any) -> UserAtom | None:
     """A function of the user's that variables enter, of which CVXPY knows nothing but what is asserted."""
-    if isinstance(tree, UserAtom) and tree.variables():
-        return tree
-    return next((code for argument in tree.args if (code := user_code_in(argument)) is not None), None)
+    return next((atom for atom in user_atoms([tree]) if atom.variables()), None)

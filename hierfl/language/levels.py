@@ -15,10 +15,10 @@ from cvxpy.expressions.leaf import Leaf
 
 from hierfl.errors import DeclarationError
 from hierfl.language.declared_arguments import constraint_tuple, samples_among, scalar_expression, variable_tuple
-from hierfl.language.expectation import averages_of, bare_samples
+from hierfl.language.expectation import averages_of, outside_averages
 from hierfl.language.printing.card import Card, Shown
 from hierfl.language.printing.text import expression_text
-from hierfl.language.sample import ONE_FOR_EACH
+from hierfl.language.sample import ONE_FOR_EACH, Sample
 from hierfl.near_names import near_names, suggests_names
 
 
@@ -159,7 +159,7 @@ class LowerLevel:
         """Check that samples stand inside ``E`` or ``total``, bare where y answers each sample, and that Y(x) has no means."""
         for part in [*self.declared, *self.constraints]:
             averages = list(averages_of(part))
-            bare = bare_samples(part)
+            bare = outside_averages(part, Sample)
             if self.scope == "sample" and averages:
                 said = f"{expression_text(averages[0])} in a sample-scope lower level, which is solved for one sample at a time"
                 raise DeclarationError(f"{said}: write the per-sample expression without E.")

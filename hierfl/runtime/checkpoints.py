@@ -330,10 +330,8 @@ class KeptRun:
     ``standing`` is where the run last stood, ``written`` the rounds of it that are on disk, ``over`` whether it has come to its end.
     """
 
-    def __init__(
-        self, watch: Watch, due: Callable[[int], bool], write: Callable[[], None], memories: Callable[[], Any]
-    ) -> None:
-        self.watch, self._due, self._write, self._memories = watch, due, write, memories
+    def __init__(self, watch: Watch, keeper: RunKeeper, memories: Callable[[], Any]) -> None:
+        self.watch, self._keeper, self._memories = watch, keeper, memories
         self.standing: Standing | None = None
         self.written = 0
         self.over = False
@@ -350,7 +348,7 @@ class KeptRun:
         self.over = ending is not None or done == watch.settings.most_rounds
         if ending is not None and watch.status not in GOES_ON:
             return ending
-        due = self._due(done)
+        due = self._keeper.due(done)
         if memory is None:  # it is the clients', and asked for where it is wanted
             if not due and not self.over:
                 return None
@@ -358,7 +356,7 @@ class KeptRun:
             memory = self._memories()
         self.standing = Standing(done, state, memory, watch.seen)
         if due:
-            self._write()
+            self._keeper.write()
         return ending
 
     def stored(self, arrays: dict[str, np.ndarray], lane: int) -> dict[str, Any] | None:
@@ -430,7 +428,7 @@ class RunKeeper:
             self._require_same(bound)
         self.identity |= bound
         memories = getattr(runtime, "memories", lambda: None)
-        self.runs = [KeptRun(watch, self._due, self.write, memories) for watch in watches]
+        self.runs = [KeptRun(watch, self, memories) for watch in watches]
         for lane, (run, start) in enumerate(zip(self.runs, starts)):
             if self.stored is not None:
                 first = None if visits else algorithm.init(jnp.asarray(start))
@@ -461,7 +459,7 @@ class RunKeeper:
             run.written = 0 if run.standing is None else run.standing.rounds
         self._written = time.perf_counter()
 
-    def _due(self, done: int) -> bool:
+    def due(self, done: int) -> bool:
         """Whether to write when a run has made so many rounds: of several side by side the first to get there has all of them written."""
         seconds, rounds = self.settings.every_seconds, self.settings.every_rounds
         if seconds is not None and time.perf_counter() - self._written >= seconds:

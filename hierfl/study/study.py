@@ -283,17 +283,15 @@ class Job:
                 if self.budget.seconds is not None and rounds > compiled_for:  # before the clock begins
                     self._unheard({**self._asked(rounds, own, start), "budget": Budget(floats=1)})
                     compiled_for = rounds
-                runs = self._solved(rounds, own, start)
+                name = f"{own[0]}-{rounds}"
+                kept = {} if self.kept is None else {"checkpoint": Checkpoint(self.kept / name), "resume": True}
+                runs = self._solved_by(self._asked(rounds, own, start) | {"budget": self.budget} | kept)
                 short = [run for run in runs if run.ended == "completed" and self._share(run) < FULLY]
                 if not short or rounds >= MOST or self.budget.rounds is not None:
                     break
                 rounds = min(MOST, math.ceil(1.1 * rounds / max(0.05, min(map(self._share, short)))))
             curves += [Curve.of_run(compiled, run, self.budget.seconds is not None) for run in runs]
         return curves
-
-    def _solved(self, rounds: int, seeds: Sequence[int], x0: Any) -> Runs:
-        kept: dict[str, Any] = {} if self.kept is None else {"checkpoint": Checkpoint(self.kept / f"{seeds[0]}-{rounds}"), "resume": True}
-        return self._solved_by(self._asked(rounds, seeds, x0) | {"budget": self.budget} | kept)
 
     def _asked(self, rounds: int, seeds: Sequence[int], x0: Any) -> dict[str, Any]:
         return {**self._runs(seeds), "x0": x0, "rounds": rounds, "evaluate_every": max(1, math.ceil(rounds / LOOKS))}

@@ -38,7 +38,7 @@ from hierfl.atoms.row import AtomRow, OnlyCompiled, Unknown
 from hierfl.atoms.table import is_entrywise, row_of
 from hierfl.errors import DeclarationError, NotConvexError
 from hierfl.language.expectation import RowAggregate, SampleAverage, averages_of, total
-from hierfl.language.function import BlackBox
+from hierfl.language.function import BlackBox, user_atoms
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import Sample
 
@@ -119,22 +119,21 @@ def leaves_of(cost: Any) -> list[Any]:
 
 
 Variables = Sequence[cp.Variable]
+Expressions = tuple[Expression, ...]  # one for each of the variables
 Gradients = dict[int, list[Expression]]
 Pull = Callable[[Any, int, Expression], Expression]
 
 
 def require_code_with_gradient(expression: Any, variables: Variables, what: str) -> None:
     """No user code over the variables is without a gradient. Raises ``DeclarationError``, naming the function."""
-    if not depends(expression, {v.id for v in variables}):
-        return
-    if isinstance(expression, BlackBox):
-        said = f"{expression.name()} in {what} is a BlackBox, which has no gradient"
-        raise DeclarationError(f"{said}: wrap a JAX function in hf.Function.")
-    for argument in expression.args:
-        require_code_with_gradient(argument, variables, what)
+    wanted = {v.id for v in variables}
+    for atom in user_atoms([expression]):
+        if isinstance(atom, BlackBox) and depends(atom, wanted):
+            said = f"{atom.name()} in {what} is a BlackBox, which has no gradient"
+            raise DeclarationError(f"{said}: wrap a JAX function in hf.Function.")
 
 
-def gradient(expression: Expression, variables: Variables, seed: Expression | None = None) -> tuple[Expression, ...]:
+def gradient(expression: Expression, variables: Variables, seed: Expression | None = None) -> Expressions:
     """The gradient of ``<seed, expression>`` in each of the variables, of its shape, all other leaves fixed; affine, in CVXPY's sense, for quadratics.
 
     The expression is a scalar, or of any shape with a ``seed`` of that. Raises ``DeclarationError`` for a mean that it is not affine in.
@@ -144,7 +143,7 @@ def gradient(expression: Expression, variables: Variables, seed: Expression | No
     return _collect(collected, variables)
 
 
-def _collect(parts: Gradients, variables: Variables) -> tuple[Expression, ...]:
+def _collect(parts: Gradients, variables: Variables) -> Expressions:
     """The sums of the contributions to each variable's gradient; zero where there are none."""
     zeros = {v.id: cp.Constant(np.zeros(v.shape)) for v in variables}
     return tuple(plus(*parts.get(v.id, []), zero=zeros[v.id]) for v in variables)
@@ -213,7 +212,7 @@ def _mean_terms(node: Any, adjoint: Expression, variables: Variables) -> Gradien
 
 
 def _mean_of(
-    node: SampleAverage, adjoint: Expression, variables: Variables, derivative: Callable[[Any], tuple[Expression, ...]]
+    node: SampleAverage, adjoint: Expression, variables: Variables, derivative: Callable[[Any], Expressions]
 ) -> Gradients:
     """The gradient of a mean is the mean of the gradients, where it enters affinely; else a ``DeclarationError``."""
     if any(averages_of(adjoint)):
@@ -262,7 +261,7 @@ class _Mixed:
     adjoint: Expression
 
 
-def own_gradient(cost: Expression, variables: Variables) -> tuple[Expression, ...]:
+def own_gradient(cost: Expression, variables: Variables) -> Expressions:
     """Row j of the results is the derivative of ``cost[j]``, the objective of player j, in row j of each variable, which that player owns.
 
     They are linear in n to evaluate, unless they contain an ``OwnGradient``. Raises ``DeclarationError`` as :func:`gradient`; and for more than
@@ -280,7 +279,7 @@ def own_gradient(cost: Expression, variables: Variables) -> tuple[Expression, ..
         return tuple(OwnGradient(cost, v, *leaves_of(cost)) for v in variables)
 
 
-def separable_gradient(cost: Expression, variables: Variables) -> tuple[Expression, ...] | None:
+def separable_gradient(cost: Expression, variables: Variables) -> Expressions | None:
     """As :func:`own_gradient`, None where that takes more than linear time."""
     try:
         return _own(cost, variables, cp.Constant(np.ones(cost.shape)), None)
@@ -288,12 +287,12 @@ def separable_gradient(cost: Expression, variables: Variables) -> tuple[Expressi
         return None
 
 
-def _own(cost: Expression, variables: Variables, seed: Expression, mixed: _Mixed | None) -> tuple[Expression, ...]:
+def _own(cost: Expression, variables: Variables, seed: Expression, mixed: _Mixed | None) -> Expressions:
     """The row-by-row sweep; with ``mixed`` the cost's rows pass through a matrix first."""
     wanted = {v.id for v in variables}
     aggregates: Gradients = {}
 
-    def add(parts: tuple[Expression, ...]) -> None:
+    def add(parts: Expressions) -> None:
         for variable, part in zip(variables, parts):
             aggregates.setdefault(variable.id, []).append(part)
 
@@ -333,9 +332,7 @@ def _own(cost: Expression, variables: Variables, seed: Expression, mixed: _Mixed
     return _collect(aggregates, variables)
 
 
-def _shared(
-    aggregate: Expression, adjoint: Expression, variables: Variables, mixed: _Mixed | None
-) -> tuple[Expression, ...]:
+def _shared(aggregate: Expression, adjoint: Expression, variables: Variables, mixed: _Mixed | None) -> Expressions:
     """Contributions through an aggregate, whose adjoint has one row for each player."""
     if aggregate.size == 1:
         if mixed is not None:
@@ -349,7 +346,7 @@ def _shared(
     return _prices(aggregate, adjoint, variables)
 
 
-def _prices(aggregate: Any, adjoint: Expression, variables: Variables) -> tuple[Expression, ...]:
+def _prices(aggregate: Any, adjoint: Expression, variables: Variables) -> Expressions:
     """Contributions through an aggregate of shape (k,), a price for each column, say; its adjoint is (n, k)."""
     if isinstance(aggregate, Promote):
         return _shared(aggregate.args[0], adjoint, variables, None)
@@ -374,7 +371,7 @@ def _prices(aggregate: Any, adjoint: Expression, variables: Variables) -> tuple[
 
 def _mixing(
     rows: Expression, matrix: Expression, adjoint: Expression, variables: Variables, mixed: _Mixed | None
-) -> tuple[Expression, ...]:
+) -> Expressions:
     """Contributions through ``matrix @ rows``, with a square matrix."""
     if mixed is not None or matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise _NotSeparableError(rows)

@@ -171,9 +171,7 @@ class Site:
                 return Refusal(f"{type(error).__name__}: {error} (line {place.lineno} of {place.filename})", failed=True)
             return Refusal(f"{type(error).__name__}, of which the site's own log has the kind and the place", failed=True)
 
-    def respond(
-        self, message: Start | Asked | Unmask | Keep, server: str = ""
-    ) -> Welcome | Answered | Unmasked | Kept | Refusal:
+    def respond(self, message: Start | Asked | Unmask | Keep, server: str = "") -> Any:
         """Answer one message. What a server began is its own: another may have a run here at the same time."""
         return self._said(lambda: self._answered(message, server))
 
