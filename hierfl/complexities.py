@@ -48,27 +48,14 @@ BY_SCOPE: dict[str | None, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class MeasuredEffort:
-    """What a run of ``rounds`` rounds took: counted while it went on.
+    """What a run of ``rounds`` rounds took, counted while it went on; None of what ``Exact()`` does, whose method is the compiler's."""
 
-    Attributes
-    ----------
-    gradients, projections
-        Evaluations of the lower level's F, each on a minibatch or on all of a client's data, and projections on Y(x), one owner of y
-        and one point at a time; None with ``Exact()``, whose method is the compiler's.
-    rounds
-        Rounds of communication of the lower solver, by what clients sent; None with ``Exact()``, 0 where none is needed.
-    scalars, lower_scalars
-        Sent down and up, by the upper level and by the lower solver.
-    residual
-        The lower level's natural residual in the last round, None where there is no lower level: counts compare only where answers are alike.
-    """
-
-    gradients: int | None
-    projections: int | None
-    rounds: int | None
-    scalars: int
-    lower_scalars: int
-    residual: float | None
+    gradients: int | None  # of the lower level's F, each on a minibatch or on all of a client's data
+    projections: int | None  # on Y(x), one owner of y and one point at a time
+    rounds: int | None  # of communication of the lower solver, by what clients sent; 0 where none is needed
+    scalars: int  # sent down and up, by the upper level
+    lower_scalars: int  # and by the lower solver
+    residual: float | None  # of the lower level in the last round; counts compare only where answers are alike
 
 
 class Effort(NamedTuple):

@@ -273,38 +273,16 @@ def _answered_samples(parts: Sequence[Part], lower: LowerLevel) -> PairedSamples
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Declaration:
-    """An objective, a lower level, constraints on x and a federation, checked together.
-
-    Made by :func:`hierfl.analysis.declare.declare`, which proves what has to hold.
-
-    Attributes
-    ----------
-    objective
-        What the clients and the server contribute to the upper objective.
-    lower_level
-        The lower level; None for a problem in x alone.
-    constraints
-        The constraints on x.
-    coupled
-        The conditions on the answers: constraints that mention y.
-    federation
-        Who holds which data; None for one client without data.
-    roles
-        Which variables are upper and lower, which tables of samples belong to whom.
-    known_bounds
-        Bounds by leaf id: of the upper variables on the public X, and of the client parameters over the clients.
-    penalty
-        What the objective has in place of conditions on the answers, if it is that of a penalised problem.
-    """
+    """What was declared, checked together; made by :func:`hierfl.analysis.declare.declare`, which proves what has to hold."""
 
     objective: Objective
-    lower_level: LowerLevel | None
-    constraints: tuple[Any, ...]
-    federation: Federation | None
+    lower_level: LowerLevel | None  # None for a problem in x alone
+    constraints: tuple[Any, ...]  # on x
+    federation: Federation | None  # None for one client without data
     roles: Roles
-    known_bounds: Mapping[int, Interval]
-    coupled: tuple[CoupledCondition, ...] = ()
-    penalty: Penalty | None = None
+    known_bounds: Mapping[int, Interval]  # by leaf id: of upper variables on the public X, of client parameters over the clients
+    coupled: tuple[CoupledCondition, ...] = ()  # constraints that mention y
+    penalty: Penalty | None = None  # that stands for these in the objective of a penalised problem
 
     def __getstate__(self) -> dict[str, Any]:
         _require_importable(self)

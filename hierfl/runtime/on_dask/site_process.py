@@ -43,13 +43,7 @@ def last_cause(error: BaseException) -> str:
 @suggests_names
 @dataclass(frozen=True)
 class TLSFiles:
-    """A side's certificate: the authority that both sides trust, the certificate that it signed, and its key (PEM files).
-
-    Raises
-    ------
-    SettingError
-        If only some of them are given.
-    """
+    """The authority that both sides trust, a certificate that it signed, and its key (PEM files): all, or a ``SettingError``."""
 
     ca: str | None = None
     cert: str | None = None
