@@ -85,23 +85,11 @@ class SolverComplexity:
 
 @dataclass(frozen=True, repr=False)
 class Complexity(Shown):
-    """A column for each lower solver; prints as a table.
+    """A column for each lower solver; prints as a table."""
 
-    Attributes
-    ----------
-    solver
-        The upper level's, with its settings.
-    theorem
-        The class's theorem for the solver's smoothing and accuracy; its numbers are there where all hypotheses are proved.
-    rounds
-        Rounds of the upper level that were counted.
-    columns
-        A ``SolverComplexity`` for each lower solver.
-    """
-
-    solver: Any
-    theorem: Theorem
-    rounds: int
+    solver: Any  # the upper level's, with its settings
+    theorem: Theorem  # the class's, for the solver's smoothing and accuracy; its numbers are there where all hypotheses are proved
+    rounds: int  # of the upper level that were counted
     columns: tuple[SolverComplexity, ...]
 
     def __getitem__(self, place: int) -> SolverComplexity:

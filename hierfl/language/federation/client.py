@@ -66,9 +66,7 @@ class Client:
     parameters: Mapping[ClientParameter, np.ndarray | Elsewhere]
     tables: tuple[tuple[Sample, ...], ...]
     name: str | None
-    labels: Mapping[
-        Any, tuple[Any, ...]
-    ]  # by sample and parameter, where known: the index and the names of columns, None for none
+    labels: Mapping[Any, tuple[Any, ...]]  # by sample and parameter, where known: the index and names of columns, or None
     schemas: tuple[Schema, ...]  # by which its tables were read
     dropped: int  # rows that were left out because values are missing
 

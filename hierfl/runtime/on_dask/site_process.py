@@ -151,9 +151,7 @@ def run_site(
     place = listening_host(scheduler, files, host, insecure), port or 0
     with needing("hierfl site needs the package distributed: pip install 'hierfl[dask]'."):
         import distributed  # noqa: F401
-    with tempfile.TemporaryDirectory(
-        prefix="hierfl-site-"
-    ) as folder:  # Dask's own is shared with the machine's other users
+    with tempfile.TemporaryDirectory(prefix="hierfl-site-") as folder:  # Dask's own is shared with the machine's other users
         asyncio.run(_serve(site, scheduler, files.security(), place, joining, folder))
 
 

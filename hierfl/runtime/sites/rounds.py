@@ -114,9 +114,7 @@ class SiteRounds:
         while True:
             there = there[~np.isin(there, list(exchange.lost))]
             chosen = wanted[np.isin(wanted, there)]
-            chosen = (
-                chosen if chosen.size else there[:size]
-            )  # of others that are there, if none of those who were drawn
+            chosen = chosen if chosen.size else there[:size]  # of others that are there, if none of those who were drawn
             if len(chosen) < min(self.minimum, len(wanted)):
                 exchange.close(made=False)
                 raise TooFewError(_too_few(len(chosen), len(wanted), index, self.minimum, exchange))

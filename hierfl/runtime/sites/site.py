@@ -446,9 +446,8 @@ class SiteRun:
         if isinstance(self.noised, SharedNoise):
             assert self.masks is not None  # required when the run began
             withheld = int("value" in monitor)
-            questions = [
-                (question, -1 if asked.masking is None else asked.masking.attempt) for question in asked.questions()
-            ]  # another attempt has other noise, and others may open it
+            attempt = -1 if asked.masking is None else asked.masking.attempt
+            questions = [(question, attempt) for question in asked.questions()]  # another has other noise, and others may open it
             return self._masked(asked, self.noised.summed(clients, questions, payload, withheld), 0.0)
         if self.noised is not None:  # what else there is to say is withheld, the time it took as well
             payload = self.noised.of(clients, asked.questions(), payload)
