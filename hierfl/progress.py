@@ -114,7 +114,7 @@ class _Bar:
 
         columns = [TextColumn("{task.description}"), BarColumn(), *self._columns()]
         shared = sys.stdout.isatty()  # what is printed meanwhile then goes above the bar
-        options = {"transient": transient, "redirect_stdout": shared, "get_time": time.monotonic}
+        options: dict[str, Any] = {"transient": transient, "redirect_stdout": shared, "get_time": time.monotonic}
         bar = Progress(*columns, console=_console(), **options)
         task = bar.add_task(self._label, total=self._total, note="starting")
         bar.tasks[task].start_time = self._entered

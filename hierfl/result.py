@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
@@ -54,8 +54,8 @@ class Drawn(Shown):
         """
         from hierfl.inspect.pictures.convergence import plot_result, plot_runs
 
-        curves: Any = self._curves()
-        return plot_result(self, ax, axis, scale, style) if curves is None else plot_runs(curves, ax, axis, scale, style)
+        curves, single = self._curves(), cast("Result", self)
+        return plot_result(single, ax, axis, scale, style) if curves is None else plot_runs(curves, ax, axis, scale, style)
 
 
 class Reported(Drawn):
@@ -454,7 +454,7 @@ class Result(Reported):
 
     @classmethod
     def _of(cls, note: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Result:
-        groups = {
+        groups: dict[str, Any] = {
             group: {name.split("/", 1)[1]: a for name, a in arrays.items() if name.startswith(group + "/")}
             for group in ("history", "metrics", "trajectory")
         }

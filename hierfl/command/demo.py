@@ -111,7 +111,7 @@ def _mathematics(problem: Problem) -> str:
 
 def _declared(data: ClassificationData, seed: int) -> Problem:
     server = SERVER_SAMPLES / round(len(data.labels) * (1 - TEST_FRACTION))
-    shares = {"server_fraction": server, "test_fraction": TEST_FRACTION}
+    shares: dict[str, Any] = {"server_fraction": server, "test_fraction": TEST_FRACTION}
     scheme = Dirichlet(1.0, labels=data.labels, min_samples=10)
     return heterogeneous_classification(data, scheme=scheme, lam=10.0, mu=0.3, envelope=True, seed=seed, **shares)
 
@@ -127,7 +127,7 @@ def _outcome(data: ClassificationData, seed: int, rounds: int) -> DemoOutcome:
     alone, ceiling = _best_regression(*server, test), _best_regression(*pooled, test)
     lower = ProjectedSGD(steps=40, step_size=0.1, batch_size=32)
     solver = ImplicitGradient(step_size=0.2, participation=PARTICIPATION, batch_size=128, lower=lower)
-    given = {"x0": alone, "metrics": {ACCURACY: lambda x, y: _accuracy(x, test)}, "evaluate_every": EVERY}
+    given: dict[str, Any] = {"x0": alone, "metrics": {ACCURACY: lambda x, y: _accuracy(x, test)}, "evaluate_every": EVERY}
     result = problem.solve(solver, rounds=rounds, seed=seed, progress=False, **given)
     return DemoOutcome(_accuracy(alone, test), _accuracy(result.x, test), _accuracy(ceiling, test), result)
 

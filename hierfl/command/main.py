@@ -6,9 +6,8 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hierfl.command.actions import ACTIONS
 from hierfl.errors import HierflError
@@ -40,7 +39,11 @@ EPILOG = """examples:
 """
 
 
-Command = partial(argparse.ArgumentParser, allow_abbrev=False)
+class Command(argparse.ArgumentParser):
+    """A parser that takes options by their whole names alone."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:

@@ -276,7 +276,8 @@ def penalised(declaration: Declaration) -> Declaration:
     means = [one for one in declaration.coupled if one.is_mean]
     prices = {one: ClientParameter(one.excess.shape, name=f"price of {one.text}") for one in means}
     roles = replace(declaration.roles, parameters=(*declaration.roles.parameters, weight, rho))
-    objective, penalty = (of(declaration, weight, rho, prices) for of in (_penalised_objective, Penalty))
+    objective = _penalised_objective(declaration, weight, rho, prices)
+    penalty = Penalty(declaration, weight, rho, prices)
     return replace(declaration, objective=objective, roles=roles, coupled=(), penalty=penalty)
 
 

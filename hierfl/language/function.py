@@ -122,7 +122,7 @@ class UserAtom(Unknown):
         return [self.callable, self.declared_shape, self.asserted_convex, self.label_name]
 
     def copy(self, args: Any = None, id_objects: Any = None) -> UserAtom:
-        told = {"shape": self.declared_shape, "convex": self.asserted_convex, "name": self.label_name}
+        told: dict[str, Any] = {"shape": self.declared_shape, "convex": self.asserted_convex, "name": self.label_name}
         return type(self)(self.callable, *(args or self.args), **told)
 
     def name(self) -> str:

@@ -367,7 +367,7 @@ def result_of(
     if word is not None:
         certificate = certificate.with_own(compiled, float(word.residual), float(word.error_bound), int(word.worst))
     points = (("x", end.x), ("iterate", end.iterate), ("x0", end.start))
-    values = {"value": value, "own_value": own_value, "certificate": certificate}
+    values: dict[str, Any] = {"value": value, "own_value": own_value, "certificate": certificate}
     return Result(
         **{name: compiled.upper.unflatten(point) for name, point in points},
         **values,

@@ -250,7 +250,7 @@ def _executed(
         if isinstance(algorithm, Visitor) or not together or reason() is not None:
             outcomes = [outcome_of(lane, at_end) for lane, at_end in enumerate(at_ends)]
         else:
-            going_on = {"begun": begun} if any(begun) else {}
+            going_on: dict[str, Any] = {"begun": begun} if any(begun) else {}
             with impatient():
                 given = compiled, algorithm, starts, rounds, seeds, block, at_ends
                 outcomes = list(runtime.execute_many(*given, **going_on))

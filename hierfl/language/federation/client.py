@@ -77,8 +77,8 @@ class Client:
         if not isinstance(samples, (Mapping, list, tuple)) or not all(
             isinstance(t, Mapping) for t in samples if not isinstance(samples, Mapping)
         ):
-            tables = "a mapping {hf.Sample: array}, or a list of such mappings, one per table"
-            raise DataError(f"Client(samples=...) takes {tables}.")
+            due = "a mapping {hf.Sample: array}, or a list of such mappings, one per table"
+            raise DataError(f"Client(samples=...) takes {due}.")
         tables = (samples,) if isinstance(samples, Mapping) else tuple(samples)
         who = "the client" if name is None else f"client {name!r}"
         held: dict[Sample, Any] = {}

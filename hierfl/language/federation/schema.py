@@ -107,7 +107,8 @@ class Moments:
 
     def only(self, columns: Sequence[str]) -> Moments:
         """Those of some columns alone, in that order."""
-        return Moments(*({column: own[column] for column in columns} for own in (self.count, self.mean, self.sd)))
+        each: list[Any] = [{column: own[column] for column in columns} for own in (self.count, self.mean, self.sd)]
+        return Moments(*each)
 
     def __repr__(self) -> str:
         return f"Moments(count={dict(self.count)}, mean={dict(self.mean)}, sd={dict(self.sd)})"
@@ -222,7 +223,7 @@ class Schema:
         before = "" if name is None else f"{name}_"
         features, told = Sample(len(columns), name=f"{before}features"), {o: Sample(name=f"{before}{o}") for o in outcomes}
         vars(self).update(features=features, columns=tuple(columns), numeric=numbers, moments=None)
-        mappings = {"categorical": groups, "outcomes": told, "missing": policies}
+        mappings: dict[str, Mapping[str, Any]] = {"categorical": groups, "outcomes": told, "missing": policies}
         vars(self).update({name: MappingProxyType(own) for name, own in mappings.items()})
 
     def __getstate__(self) -> dict[str, Any]:

@@ -409,11 +409,14 @@ def _unused(candidates: str, used: set[str]) -> str:
 
 _AGAINST_ZERO = {"nonneg": "ge", "pos": "ge", "nonpos": "le", "neg": "le", "PSD": "psd_ge", "NSD": "psd_le"}
 _PROPERTIES = {"diag": "diagonal", "sparsity": "sparse", "boolean": "binary", "integer": "integer"}
-_ATTRIBUTES: dict[str, Callable[[Phrase], Phrase]] = {
-    **{name: lambda v, head=head: Phrase(head, (v, number(0))) for name, head in _AGAINST_ZERO.items()},
-    "symmetric": lambda v: Phrase("eq", (v, Phrase("transpose", (v,)))),
-    **{name: lambda v, kind=kind: Phrase("property", (v,), value=kind) for name, kind in _PROPERTIES.items()},
-}
+
+
+def _of_attribute(kind: str, v: Phrase) -> Phrase:
+    if kind in _AGAINST_ZERO:
+        return Phrase(_AGAINST_ZERO[kind], (v, number(0)))
+    if kind in _PROPERTIES:
+        return Phrase("property", (v,), value=_PROPERTIES[kind])
+    return Phrase("eq", (v, Phrase("transpose", (v,))))
 
 
 def _domains(variables: Iterable[cp.Variable]) -> tuple[Condition, ...]:
@@ -421,7 +424,7 @@ def _domains(variables: Iterable[cp.Variable]) -> tuple[Condition, ...]:
     for variable in variables:
         name = read(variable)
         given = {kind: value for kind, value in variable.attributes.items() if value is not None and value is not False}
-        nodes += [rule(name) for attribute, rule in _ATTRIBUTES.items() if attribute in given]
+        nodes += [_of_attribute(kind, name) for kind in (*_AGAINST_ZERO, "symmetric", *_PROPERTIES) if kind in given]
         bounds: Any = variable.attributes["bounds"]
         if bounds is not None:
             lower, upper = map(_bound, bounds)

@@ -38,8 +38,8 @@ def held_of(declaration: Declaration, loaded: Any) -> dict[int, Client]:
     """
     federation = declaration.federation
     if federation is None:
-        declared = "hf.Federation([hf.Client({...: hf.Elsewhere(rows)}, name=...)])"
-        raise DataError(f"the problem has no federation: declare {declared}.")
+        due = "hf.Federation([hf.Client({...: hf.Elsewhere(rows)}, name=...)])"
+        raise DataError(f"the problem has no federation: declare {due}.")
     if not isinstance(loaded, Mapping) or not loaded or not all(isinstance(own, (Mapping, Client)) for own in loaded.values()):
         such = "such as {'north': {'u': array, 'rho': 0.3}}, or {client: hf.Client}"
         raise DataError(f"a site's data are {{client: {{sample or constant: values}}}}, {such}.")
