@@ -15,7 +15,7 @@ from hierfl.near_names import near_names
 from hierfl.version import VERSION
 
 if TYPE_CHECKING:
-    Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
+    Commands: TypeAlias = argparse._SubParsersAction["Command"]
 
 PLACE = (
     "module:name or file.py:name of a problem, or of a function without arguments that returns one; the name can be left out where "
@@ -52,7 +52,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     whole = Command(prog="hierfl", description=said, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
     whole.add_argument("--version", action="version", version=f"hierfl {VERSION}")
     commands = whole.add_subparsers(title="commands", required=True, metavar="command", dest="command", parser_class=Command)
-    problem = argparse.ArgumentParser(add_help=False)
+    problem = Command(add_help=False)
     problem.add_argument("problem", help=PLACE)
     _add_demo(commands)
     docs = commands.add_parser("docs", help="what an error or a warning means, and what to do about it")
@@ -135,7 +135,7 @@ def _add_report(commands: Commands, problem: argparse.ArgumentParser) -> None:
 
 
 def _add_site(commands: Commands) -> None:
-    held = argparse.ArgumentParser(add_help=False)
+    held = Command(add_help=False)
     held.add_argument("--problem", required=True, metavar="PLACE", help=f"the problem, as the server declares it: {PLACE}")
     held.add_argument(
         "--data", required=True, metavar="PLACE",
