@@ -38,7 +38,7 @@ OWN_VALUE_TOLERANCE = 0.01  # relative: how far an algorithm's own value of f ma
 SAME = 1e-6  # of a value: what two evaluations of f may differ by
 
 
-class Drawn(Shown):
+class Plotted(Shown):
     """What is drawn by round: a run, several, or several of each of some solvers."""
 
     def _curves(self) -> Any:
@@ -58,7 +58,7 @@ class Drawn(Shown):
         return plot_result(single, ax, axis, scale, style) if curves is None else plot_runs(curves, ax, axis, scale, style)
 
 
-class Reported(Drawn):
+class Reported(Plotted):
     """What a report is written about: a run, or several of one solver."""
 
     def report(

@@ -233,7 +233,8 @@ class RunSettings:
             raise SettingError(f"queries={self.queries!r}: {near_names(self.queries, ('projected', 'raw'))}")
         object.__setattr__(self, "all_seeds", tuple(_all_seeds(self.seed, self.seeds, self.restarts)))
         if self.tolerance is not None and self.evaluate_every < 2:
-            raise SettingError("tolerance=... is tested on a block of rounds: take evaluate_every of 2 at least, better 10.")
+            said = "tolerance=... is tested on a block of rounds"
+            raise SettingError(f"{said}: take evaluate_every of at least 2, better 10.")
         if self.checkpoint is not None:
             object.__setattr__(self, "checkpoint", Checkpoint.of(self.checkpoint))
         if not isinstance(self.resume, bool):

@@ -12,7 +12,7 @@ from hierfl.errors import DivergedError, SettingError
 from hierfl.jaxtools.interruption import INTERRUPTED
 from hierfl.language.printing.card import Card, call_text
 from hierfl.near_names import suggests_names
-from hierfl.result import Drawn
+from hierfl.result import Plotted
 from hierfl.run_settings import Checkpoint, RunSettings, SolveSettings
 from hierfl.runs import Runs, aligned, scalars, summary
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class Sweep(Drawn):
+class Sweep(Plotted):
     """Runs by solver's name; behaves as a mapping.
 
     Attributes

@@ -76,13 +76,13 @@ def _add_demo(commands: Commands) -> None:
     demo.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
-def _add_show(commands: Commands, problem: argparse.ArgumentParser) -> None:
+def _add_show(commands: Commands, problem: Command) -> None:
     show = commands.add_parser("show", parents=[problem], help="print the mathematics")
     show.add_argument("--latex", action="store_true", help="as LaTeX")
     show.add_argument("--mark", action="store_true", help="the mark by which sites know the declaration, in place of it")
 
 
-def _add_check(commands: Commands, problem: argparse.ArgumentParser) -> None:
+def _add_check(commands: Commands, problem: Command) -> None:
     check = commands.add_parser(
         "check", parents=[problem], help="print which assumptions hold, and what the theorems prescribe"
     )
@@ -91,7 +91,7 @@ def _add_check(commands: Commands, problem: argparse.ArgumentParser) -> None:
     check.add_argument("--accuracy", type=float, default=1e-2, metavar="EPS", help="bound on E|grad f^eta|^2 (0.01)")
 
 
-def _add_inspect(commands: Commands, problem: argparse.ArgumentParser) -> None:
+def _add_inspect(commands: Commands, problem: Command) -> None:
     inspect = commands.add_parser(
         "inspect", parents=[problem], help="look at the implicit function: values, kinks, figures"
     )
@@ -108,7 +108,7 @@ def _add_inspect(commands: Commands, problem: argparse.ArgumentParser) -> None:
     inspect.add_argument("--quiet", action="store_true", help="no progress bars")
 
 
-def _add_solve(commands: Commands, problem: argparse.ArgumentParser) -> None:
+def _add_solve(commands: Commands, problem: Command) -> None:
     solve = commands.add_parser("solve", parents=[problem], help="run a federated algorithm")
     solve.add_argument("--solver", metavar="CALL", help='as in Python, "ZOHFL(smoothing=0.1)"; chosen if left out')
     solve.add_argument("--rounds", type=int, default=500, help="communication rounds (500)")
@@ -124,7 +124,7 @@ def _add_solve(commands: Commands, problem: argparse.ArgumentParser) -> None:
     solve.add_argument("--quiet", action="store_true", help="no progress bars")
 
 
-def _add_report(commands: Commands, problem: argparse.ArgumentParser) -> None:
+def _add_report(commands: Commands, problem: Command) -> None:
     report = commands.add_parser("report", help="write everything about a saved result to one HTML file")
     report.add_argument("result", type=Path, metavar="NPZ", help="as saved by solve --save, or by result.save")
     report.add_argument("problem", help=f"the problem that it belongs to: {PLACE}")
@@ -181,7 +181,7 @@ def _add_scheduler(commands: Commands) -> None:
     _add_doors(scheduler, "hierfl:scheduler")
 
 
-def _add_doors(command: argparse.ArgumentParser, role: str) -> None:
+def _add_doors(command: Command, role: str) -> None:
     command.add_argument("--tls-ca", metavar="PEM", help="the authority that all sides trust")
     command.add_argument("--tls-cert", metavar="PEM", help=f"this side's certificate, of the role {role}")
     command.add_argument("--tls-key", metavar="PEM", help="its key")
@@ -189,7 +189,7 @@ def _add_doors(command: argparse.ArgumentParser, role: str) -> None:
     command.add_argument("--insecure", action="store_true", help=clear)
 
 
-def _add_rules(held: argparse.ArgumentParser) -> None:
+def _add_rules(held: Command) -> None:
     held.add_argument("--rules", type=Path, metavar="TOML", help="the owner's rules as a file, in place of the flags for them")
     held.add_argument("--ledger", type=Path, metavar="FILE", help="where all that is answered is written, and counted from")
     held.add_argument("--ledger-key", type=Path, metavar="FILE", help="of its key (beside it, .key); made at first use")
