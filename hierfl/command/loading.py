@@ -135,15 +135,12 @@ def _only_problem(module: ModuleType, where: str) -> str:
 def _problems_of(module: ModuleType) -> tuple[list[str], list[str]]:
     """The names of a module's problems and of its public functions that return one: those that need nothing for it, and others."""
     public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
-    made = {key: value for key, value in public.items() if inspect.isfunction(value) and _makes_problem(value)}
+    functions = {key: inspect.signature(value).return_annotation for key, value in public.items() if inspect.isfunction(value)}
+    named = {key: str(getattr(told, "__name__", told)).rpartition(".")[2] for key, told in functions.items()}
+    made = {key: public[key] for key, name in named.items() if name == "Problem"}
     needy = {k for k, value in made.items() if any(map(_is_required, inspect.signature(value).parameters.values()))}
     declared = {key for key, value in public.items() if isinstance(value, Problem)}
     return sorted(declared | made.keys() - needy), sorted(needy)
-
-
-def _makes_problem(function: Any) -> bool:
-    told = inspect.signature(function).return_annotation
-    return str(getattr(told, "__name__", told)).rpartition(".")[2] == "Problem"
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:

@@ -103,8 +103,9 @@ def find_step(compiled: CompiledProblem, solver: Any, settings: RunSettings, sta
     trials = _Trials(compiled, solver, settings, start)
     with Waiting("trial runs for step_size='auto'", settings.progress):
         best = trials.search()
-        noisy = trials.differs_between_seeds(best)
-    constant = getattr(type(solver), "constant_step", False) or not noisy
+        one, other = (trials.trial(best, seed)[0]["objective"] for seed in (trials.seed, trials.seed + 1))
+    alike = np.max(np.abs(one - other)) <= 1e-9 * (1.0 + np.max(np.abs(one)))  # NaN is noise as well
+    constant = getattr(type(solver), "constant_step", False) or alike
     hold = max(TRIAL, (HELD if settings.rounds is None else settings.rounds) // 5)
     return FoundStep(best, best if constant else Settling(best, hold), trials.rounds, trials.took)
 
@@ -117,10 +118,12 @@ class _Trials:
             solver = replace(solver, participation=1.0)  # a script is of the run's rounds; trials have others
         self.compiled, self.solver, self.settings, self.start = compiled, solver, settings, start
         self.runtime = settings.runtime or InProcess()
-        self.rounds, self.took, self._seed = 0, dict[str, int](), settings.all_seeds[0]
+        self.rounds, self.took, self.seed = 0, dict[str, int](), settings.all_seeds[0]
 
     def search(self) -> float:
-        step = self._first_step()
+        length = float(np.max(self.trial(STILL, self.seed)[0]["move"])) / STILL
+        scale = FIRST * max(1.0, float(np.linalg.norm(self.start)))
+        step = scale / length if np.isfinite(length) and length > 0 else FIRST
         levels = {step: self.level(step)}
         for factor in (FACTOR, 1.0 / FACTOR):
             for _ in range(MOST):
@@ -138,7 +141,7 @@ class _Trials:
 
     def level(self, step: float) -> float:
         """The mean objective over the second half of a trial, to be made small; infinite where it fails, or x leaves X for good."""
-        history, x = self._trial(step, self._seed)
+        history, x = self.trial(step, self.seed)
         values = self.compiled.sign * np.asarray(history["objective"], float)
         if not np.all(np.abs(x) <= TOO_LARGE):
             return float("inf")
@@ -148,16 +151,7 @@ class _Trials:
         good = np.all(np.abs(values) <= TOO_LARGE) and np.all(history["fault"] < 0) and np.all(history["empty"] < 0)
         return float(np.mean(values[len(values) // 2 :])) if good else float("inf")
 
-    def differs_between_seeds(self, step: float) -> bool:
-        one, other = (self._trial(step, seed)[0]["objective"] for seed in (self._seed, self._seed + 1))
-        return not np.max(np.abs(one - other)) <= 1e-9 * (1.0 + np.max(np.abs(one)))  # NaN is noise as well
-
-    def _first_step(self) -> float:
-        length = float(np.max(self._trial(STILL, self._seed)[0]["move"])) / STILL
-        scale = FIRST * max(1.0, float(np.linalg.norm(self.start)))
-        return scale / length if np.isfinite(length) and length > 0 else FIRST
-
-    def _trial(self, step: float, seed: int) -> tuple[History, np.ndarray]:
+    def trial(self, step: float, seed: int) -> tuple[History, np.ndarray]:
         """The records of a trial, and x at its end."""
         bind: Callable[..., Any] = replace(self.solver, step_size=step).bind
         algorithm = bind(self.compiled, TRIAL, self.settings.queries)

@@ -139,14 +139,13 @@ def run_site(
     site: Site, scheduler: str, files: TLSFiles, host: str | None = None, port: int | None = None,
     insecure: bool = False, joining: float = 30.0
 ) -> None:
-    """Join the cluster and answer; returns when the scheduler closes the worker.
+    """Join the cluster (for ``joining`` seconds) and answer; returns when the scheduler closes the worker.
 
-    The scheduler's address is ``tcp://...``, or ``tls://...``, for which ``files`` are this site's certificate. The site listens, and the server reaches it,
-    at the interface that reaches the scheduler and any free port, unless others are named; ``insecure`` lets messages go in the clear to other
-    machines. It tries to reach the scheduler for ``joining`` seconds.
+    The scheduler's address is ``tcp://...``, or ``tls://...``, for which ``files`` are this site's certificate. The site listens as
+    :func:`listening_host` says, at any free port unless one is named; ``insecure`` lets messages go in the clear to other machines.
 
-    Raises ``SettingError`` for a place where it would listen to everybody; ``SiteError`` if the scheduler cannot be reached, or does not accept the
-    certificate, or has no acceptable one itself; ``MissingPackageError`` without ``distributed``.
+    Raises ``SettingError`` for a place where it would listen to everybody; ``SiteError`` if the scheduler cannot be reached, or one of both does
+    not accept the other's certificate; ``MissingPackageError`` without ``distributed``.
     """
     place = listening_host(scheduler, files, host, insecure), port or 0
     with needing("hierfl site needs the package distributed: pip install 'hierfl[dask]'."):
