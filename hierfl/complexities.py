@@ -183,7 +183,7 @@ def complexity(
     >>> took = hf.complexity(problem, FedRZO(step_size=0.05, local_steps=5), rounds=5)
     """
     if not hasattr(problem, "compile"):
-        raise SettingError(f"problem={problem!r}: complexity() is asked of a problem, hf.complexity(problem, solver).")
+        raise SettingError(f"problem={problem!r}: complexity() is asked of a hf.Problem: hf.complexity(problem).")
     require_whole("rounds", rounds, 1)
     compiled = problem.compile()
     asked = solver if solver is not None else ZOHFL() if compiled.scope == "client" else FedRZO()

@@ -152,8 +152,8 @@ class LowerLevel:
         mentioned = {v.id for part in (*self.declared, *self.constraints) for v in part.variables()}
         for variable in self.variables:
             if variable.id not in mentioned:
-                said = f"lower variable {variable.name()!r} appears in nothing of {type(self).__name__}: y(x) would be arbitrary"
-                raise DeclarationError(f"{said}. Remove it from the level, or add it to the objective or the constraints.")
+                said = f"lower variable {variable.name()!r} appears in nothing that {type(self).__name__} declares"
+                raise DeclarationError(f"{said}: y(x) would be arbitrary. Remove it from the level, or add it to the level's terms.")
 
     def _check_samples(self) -> None:
         """Check that samples stand inside ``E`` or ``total``, bare where y answers each sample, and that Y(x) has no means."""
