@@ -244,8 +244,12 @@ def _printed(compiled: Any, solver: Any, lower: Any, theorem: Theorem) -> dict[s
     constants = report(compiled, float(solver.smoothing), float(solver.accuracy), solver.starts).constants
     mu, smooth = (float(constants.get(f"{name}_F", constants.get(f"{name}_h", 0.0))) for name in ("mu", "L"))
     of_a_call, in_all = ROUNDS.get(type(lower), (None, None))
-    known = {"rounds of the upper level": UPPER_ROUNDS, "rounds of a lower call": of_a_call, "rounds in all": in_all}
-    known |= {"lower projections": lower_projections(lower, mu, smooth)}
+    known = {
+        "rounds of the upper level": UPPER_ROUNDS,
+        "rounds of a lower call": of_a_call,
+        "rounds in all": in_all,
+        "lower projections": lower_projections(lower, mu, smooth),
+    }
     return {what: order.said(m, horizon) for what, order in known.items() if order is not None}
 
 

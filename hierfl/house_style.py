@@ -22,15 +22,35 @@ GAPS = (("0.88", ""), ("0.80", "///"), ("0.72", "..."), ("0.64", "xxx"))
 
 
 SCREEN = {
-    **{"axes.grid": True, "grid.alpha": 0.25, "axes.spines.top": False, "axes.spines.right": False},
-    **{"figure.dpi": 110, "savefig.dpi": 150, "savefig.bbox": "tight", "figure.constrained_layout.use": True},
-    **{"font.size": 10, "legend.fontsize": 8, "legend.frameon": False, "lines.linewidth": 1.6},
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.dpi": 110,
+    "savefig.dpi": 150,
+    "savefig.bbox": "tight",
+    "font.size": 10,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "figure.constrained_layout.use": True,
 }
 # a column of a paper, in the type of its captions; Type 42 fonts, which publishers ask for; saved at the width that it has
-_TYPE = ("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize")
-PAPER = SCREEN | dict.fromkeys((*_TYPE, "figure.titlesize"), 8) | {
-    **{"savefig.dpi": 300, "savefig.bbox": None, "pdf.fonttype": 42, "ps.fonttype": 42},
-    **{"lines.linewidth": 1.1, "lines.markersize": 3, "axes.linewidth": 0.6},
+PAPER = SCREEN | {
+    "savefig.dpi": 300,
+    "savefig.bbox": None,
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.fontsize": 8,
+    "figure.titlesize": 8,
+    "lines.linewidth": 1.1,
+    "lines.markersize": 3,
+    "axes.linewidth": 0.6,
+    "pdf.fonttype": 42,
+    "ps.fonttype": 42,
 }
 STYLES = {"screen": SCREEN, "paper": PAPER}
 COLUMN = 3.4  # inches, of a paper's column

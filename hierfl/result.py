@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 FORMAT = 6
 LARGEST = 1 << 30  # bytes that a saved result may unpack to, unless more are allowed
-PLAIN = ("value", "own_value", "ended", "communication", "settings")  # as JSON has them
 POINTS, POINT_NUMBERS = ("x", "iterate"), ("value", "round", "local_step")  # of a theorem point
 OWN_VALUE_TOLERANCE = 0.01  # relative: how far an algorithm's own value of f may be from f(x) without a warning
 SAME = 1e-6  # of a value: what two evaluations of f may differ by
@@ -410,10 +409,14 @@ class Result(Reported):
         note = {
             "theorem_point": None if point is None else {name: getattr(point, name) for name in POINT_NUMBERS},
             "structure": structure,
-            **{name: getattr(self, name) for name in PLAIN},
+            "value": self.value,
+            "own_value": self.own_value,
+            "ended": self.ended,
             "rest": None if self.rest is None else asdict(self.rest),
             "violation": [asdict(one) for one in self.violation.values()],
+            "communication": self.communication,
             "certificate": asdict(self.certificate),
+            "settings": self.settings,
         }
         content = BytesIO()
         np.savez(content, note=note_of(note, FORMAT, arrays), **arrays)  # type: ignore[arg-type]
@@ -468,10 +471,15 @@ class Result(Reported):
             **parts,
             **groups,
             distances=arrays["distances"],
-            **{name: note[name] for name in PLAIN},
+            value=float(note["value"]),
+            own_value=None if note["own_value"] is None else float(note["own_value"]),
+            ended=note["ended"],
             rest=None if note["rest"] is None else Rest(**note["rest"]),
             violation=Violations([Violation(**{**one, "entry": tuple(one["entry"])}) for one in note["violation"]]),
+            communication=note["communication"],
             certificate=Certificate(**{**note["certificate"], "asserted": tuple(note["certificate"]["asserted"])}),
+            settings=note["settings"],
+            problem=None,
         )
 
     def _require_own(self, problem: Problem, path: str | Path) -> None:

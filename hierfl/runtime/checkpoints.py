@@ -378,8 +378,14 @@ class KeptRun:
         }
         named = ((f"{lane}/{group}/{name}", part) for group, parts in groups.items() for name, part in parts.items())
         arrays |= {name: np.asarray(part) for name, part in named}
-        seen = {name: getattr(at.seen, name) for name in ("looked", "next_look", "gradient_at_most")}
-        return {"rounds": at.rounds, **seen, "measured": list(measured), "leaves": [len(state), len(memory)]}
+        return {
+            "rounds": at.rounds,
+            "looked": at.seen.looked,
+            "next_look": at.seen.next_look,
+            "gradient_at_most": at.seen.gradient_at_most,
+            "measured": list(measured),
+            "leaves": [len(state), len(memory)],
+        }
 
     def resume(self, note: Mapping[str, Any] | None, arrays: Mapping[str, np.ndarray], lane: int, first: Any) -> None:
         """Stand where the run stood, if it had begun; ``first`` is the algorithm's state at the start, or None where the method has its own."""

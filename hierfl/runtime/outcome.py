@@ -369,14 +369,18 @@ def result_of(
     points = (("x", end.x), ("iterate", end.iterate), ("x0", end.start))
     values: dict[str, Any] = {"value": value, "own_value": own_value, "certificate": certificate}
     return Result(
-        **{name: compiled.upper.unflatten(point) for name, point in points},
-        **values,
+        x=compiled.upper.unflatten(end.x),
+        iterate=compiled.upper.unflatten(end.iterate),
+        x0=compiled.upper.unflatten(end.start),
         distances=_distances(compiled, end.iterate),
         y=None if solution is None else public_response(compiled, solution.y),
+        value=value,
+        own_value=own_value,
         ended=watch.status,
         history=_shown(compiled, history) | ({} if algorithm.cohorts.by_chance else {"participants": participants}),
         metrics={name: np.asarray(values) for name, values in watch.measured.items()},
         communication=_communication(history, participants),
+        certificate=certificate,
         settings={**settings, "solver": str(watch.solver), "solver_given": call_text(watch.solver), **extra, **told},
         trajectory=watch.trajectory,
     )

@@ -349,19 +349,27 @@ class _Rounds:
         compiled, result, violations = self.compiled, ended.result, ended.violations
         rho = max(one.rho for one in self.made if one.objective) if gave_up or not ended.objective else ended.rho
         self.penalty.weigh(rho)
-        rounds = []
-        for one in self.made:
-            made = {"rounds": int(one.result.settings["rounds_done"]), "ended": one.result.ended}
-            weighed = {"penalty": one.rho, "weight of f": one.objective, "violation": one.violations.worst}
-            rounds.append({**weighed, "value": compiled.sign * one.value, **made})
+        rounds = [
+            {
+                "penalty": one.rho,
+                "weight of f": one.objective,
+                "violation": one.violations.worst,
+                "value": compiled.sign * one.value,
+                "rounds": int(one.result.settings["rounds_done"]),
+                "ended": one.result.ended,
+            }
+            for one in self.made
+        ]
         settings = {**result.settings, "penalty": rho, "penalty_rounds": rounds, "penalty_gave_up": gave_up}
         own = {"x0": self.made[0].result.x0, "settings": settings, "violation": violations, "own_value": None}
         own["communication"] = _together([one.result.communication for one in self.made])
         own["value"] = compiled.sign * ended.value
         if ended.evaluation is not None and np.isfinite(result.value):
             assert ended.evaluation.solution is not None
-            own["y"] = public_response(compiled, ended.evaluation.solution.y)
-            own["certificate"] = Certificate.of(compiled, ended.x, ended.evaluation)
+            own |= {
+                "y": public_response(compiled, ended.evaluation.solution.y),
+                "certificate": Certificate.of(compiled, ended.x, ended.evaluation),
+            }
         return replace(result, **own)
 
 

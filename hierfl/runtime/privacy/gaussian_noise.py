@@ -129,7 +129,9 @@ class NoiseOrder(NamedTuple):
         epsilon, accountant = composed([self.spent(self.releases, numbers)], self.delta)
         return {
             "mechanism": f"discrete Gaussian noise on clipped messages, at the sites{', which share it' if self.shared else ''}",
-            **{name: getattr(self, name) for name in ("clip", "multiplier", "delta")},
+            "clip": self.clip,
+            "multiplier": self.multiplier,
+            "delta": self.delta,
             "epsilon": epsilon,
             "epsilon_with_earlier_runs": earlier,
             "releases": self.releases,

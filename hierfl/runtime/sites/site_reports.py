@@ -35,9 +35,16 @@ class SiteReport:
 
     @property
     def told(self) -> dict[str, Any]:
-        rounds = {"clients": self.clients, "rounds_answered": self.rounds, "rounds_without": _spans(self.silent)}
-        sent = {"seconds": round(self.seconds, 6), "bytes_down": self.bytes_down, "bytes_up": self.bytes_up}
-        return {**rounds, **sent, "faults": list(map(list, self.faults)), "faults_in_all": self.faults_in_all}
+        return {
+            "clients": self.clients,
+            "rounds_answered": self.rounds,
+            "rounds_without": _spans(self.silent),
+            "seconds": round(self.seconds, 6),
+            "bytes_down": self.bytes_down,
+            "bytes_up": self.bytes_up,
+            "faults": [list(fault) for fault in self.faults],
+            "faults_in_all": self.faults_in_all,
+        }
 
 
 @dataclass
