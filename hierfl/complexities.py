@@ -192,8 +192,9 @@ def complexity(
     if lower is not None and (not isinstance(lower, (list, tuple)) or None in lower):
         raise SettingError(f"lower={lower!r}: a list of lower solvers, such as lower=[LocalSGD(), LFD()].")
     if getattr(asked, "step_size", None) == "auto":
-        said = "step_size='auto' is found by trial runs, which would be counted too"
-        raise SettingError(f"{said}: give complexity() a solver with a step.")
+        raise SettingError(
+            "step_size='auto' is found by trial runs, which would be counted too: give complexity() a solver with a step."
+        )
     own = None if compiled.scope is None else asked.lower
     lowers = tuple(lower if lower is not None else BY_SCOPE[compiled.scope] if own is None else (own,))
     if not lowers:

@@ -222,8 +222,9 @@ class Problem:
         from hierfl.inspect.assumptions.check import check
 
         if solver is not None and (isinstance(solver, type) or not hasattr(solver, "asymptotics")):
-            said = f"check(solver={as_given(solver)}): an instance of ZOHFL, which [HFL] Theorem 2 is about"
-            raise SettingError(f"{said}; others have no theorem on their steps.")
+            raise SettingError(
+                f"check(solver={as_given(solver)}): an instance of ZOHFL, which [HFL] Theorem 2 is about; others have no theorem on their steps."
+            )
         compiled = self.compile(progress=progress)
         starts = None if x0 is None else compiled.upper.flatten(x0, "x0")[None]
         smoothing = smoothing if solver is None else float(solver.smoothing)

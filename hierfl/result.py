@@ -489,8 +489,10 @@ class Result(Reported):
         except HierflError as error:
             raise DataError(f"{path} belongs to another problem: {error}") from error
         if np.isfinite(value) and abs(value - self.value) > SAME * (1 + abs(self.value)):
-            said = f"{path} belongs to another problem, or to other data: its value is {self.value:.8g}"
-            raise DataError(f"{said}, and f at its x is {value:.8g}. Give the problem that it was saved from.")
+            raise DataError(
+                f"{path} belongs to another problem, or to other data: its value is {self.value:.8g}, and f at its x is {value:.8g}. "
+                f"Give the problem that it was saved from."
+            )
         object.__setattr__(self, "_parameters", problem.compile().parameter_values)
 
 

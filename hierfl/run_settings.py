@@ -249,8 +249,9 @@ class RunSettings:
         object.__setattr__(self, "rounds", int(min(within)) if within else None)
         object.__setattr__(self, "most_rounds", OPEN_ENDED if self.rounds is None else self.rounds)
         if self.most_rounds > MOST_ROUNDS:
-            said = f"rounds={self.rounds}: at most {MOST_ROUNDS:,}, for all of which step sizes are tabulated"
-            raise SettingError(f"{said}; go on with x0=result.x.")
+            raise SettingError(
+                f"rounds={self.rounds}: at most {MOST_ROUNDS:,}, for all of which step sizes are tabulated; go on with x0=result.x."
+            )
 
     @property
     def several(self) -> bool:

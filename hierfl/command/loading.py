@@ -44,8 +44,9 @@ def load_problem(place: str) -> Problem:
     if inspect.isfunction(problem):
         required = [p.name for p in inspect.signature(problem).parameters.values() if _is_required(p)]
         if required:
-            said = f"{place} needs {', '.join(required)}"
-            raise SettingError(f"{said}: write a function without arguments, or a problem, in a file of your own.")
+            raise SettingError(
+                f"{place} needs {', '.join(required)}: write a function without arguments, or a problem, in a file of your own."
+            )
         problem = problem()
     if not isinstance(problem, Problem):
         raise SettingError(f"{place} is {type(problem).__name__}, not a hierfl.Problem nor a function that makes one.")
@@ -87,8 +88,9 @@ def load_point(text: str) -> float | list[Any] | dict[str, Any]:
     try:
         point: float | list[Any] | dict[str, Any] = json.loads(text)
     except json.JSONDecodeError as error:
-        said = f"{text!r} is no JSON ({error.msg}): write a number, a list such as '[0, 1.5]'"
-        raise SettingError(f"{said}, or '{{\"x\": [0, 1], \"z\": 2}}'.") from None
+        raise SettingError(
+            f"{text!r} is no JSON ({error.msg}): write a number, a list such as '[0, 1.5]', or '{{\"x\": [0, 1], \"z\": 2}}'."
+        ) from None
     return point
 
 
@@ -115,8 +117,9 @@ def _module_of_name(where: str) -> ModuleType:
             raise  # the module is there, and imports something that is not
         near = near_names(where, ["hierfl.models"])
         hint = " Did you mean 'hierfl.models'?" if near.startswith("did") else ""
-        said = f"there is no module {where} here"
-        raise SettingError(f"{said}: write a path such as file.py:name, or install it.{hint}") from None
+        raise SettingError(
+            f"there is no module {where} here: write a path such as file.py:name, or install it.{hint}"
+        ) from None
 
 
 def _only_problem(module: ModuleType, where: str) -> str:

@@ -103,8 +103,9 @@ class Cox(RowAggregate):
         self.ties = ties
         super().__init__(score, time, event, *(() if entry is None else (entry,)))
         if not self.args[0].is_affine():
-            said = f"Cox: the score {expression_text(self.args[0])} is not affine in the decisions"
-            raise DeclarationError(f"{said}, so that the partial likelihood is not known to be convex.")
+            raise DeclarationError(
+                f"Cox: the score {expression_text(self.args[0])} is not affine in the decisions, so that the partial likelihood is not known to be convex."
+            )
 
     def sign_from_args(self) -> tuple[bool, bool]:
         """Nonnegative: who has an event is among those at risk."""

@@ -161,8 +161,10 @@ def _kind(constraint: Constraint, level: LowerLevel) -> str:
     text = expression_text(constraint)
     for one in over_clients:
         if not _of_each_client(one.per_sample, level) and not any(averages_of(one.per_sample)):
-            said = f"{expression_text(one)} contains no Sample, and nothing that differs by client"
-            raise DeclarationError(f"{said}: there is nothing to average over. Write the expression itself.")
+            raise DeclarationError(
+                f"{expression_text(one)} contains no Sample, and nothing that differs by client: there is nothing to average over. Write the "
+                f"expression itself."
+            )
     if rows and averages:
         both = f"{rows} itself and the mean {expression_text(averages[0])}, to which no row can be compared"
         raise DeclarationError(f"the upper constraint {text} mentions {both}: put both under hf.E, or neither.")

@@ -97,8 +97,9 @@ def _check_constants(part: Part) -> None:
         )
     if not isinstance(part, (Inequality, Equality)):
         if any((np.abs(value) > LARGEST).any() for value in values):
-            said = f"{expression_text(part)} has a constant beyond {LARGEST:.0e}, whose square is infinite"
-            raise DeclarationError(f"{said}: that is no number to compute with.")
+            raise DeclarationError(
+                f"{expression_text(part)} has a constant beyond {LARGEST:.0e}, whose square is infinite: that is no number to compute with."
+            )
         return
     if not any(np.isinf(value).any() for value in values):
         return
@@ -155,16 +156,19 @@ def _check_term(term: Expression, what: str, lower: LowerLevel | None) -> None:
         _check_known_to_server(term, lower)
     outside = [v for v in outside_averages(term, cp.Variable) if v.id in answers]
     if outside:
-        said = f"lower variable {outside[0].name()!r} answers each sample"
-        raise DeclarationError(f"{said}, so it must stand under hf.E in the {what} term {expression_text(term)}.")
+        raise DeclarationError(
+            f"lower variable {outside[0].name()!r} answers each sample, so it must stand under hf.E in the {what} term "
+            f"{expression_text(term)}."
+        )
 
 
 def _check_known_to_server(term: Expression, lower: LowerLevel | None) -> None:
     """Check that the server's term mentions neither a client's parameter nor a y that has copies."""
     for parameter in term.parameters():
         if isinstance(parameter, ClientParameter):
-            said = f"client parameter {parameter.name()!r} in the server term {expression_text(term)}"
-            raise DeclarationError(f"{said}: the server does not know it.")
+            raise DeclarationError(
+                f"client parameter {parameter.name()!r} in the server term {expression_text(term)}: the server does not know it."
+            )
     if lower is None or lower.scope == "federation":
         return
     lower_by_id = {v.id: v for v in lower.variables}
@@ -178,16 +182,19 @@ def _check_lower_constraints(lower: LowerLevel) -> None:
     """Check that every constraint of the level is about y, or about x: then Y(x) is empty where it does not hold."""
     for constraint in lower.constraints:
         if not constraint.variables():
-            said = f"the constraint {expression_text(constraint)} of {type(lower).__name__} mentions no variable"
-            raise DeclarationError(f"{said}: it always holds, or never does.")
+            raise DeclarationError(
+                f"the constraint {expression_text(constraint)} of {type(lower).__name__} mentions no variable: it always holds, or never does."
+            )
 
 
 def _check_averages(part: Part, answers: set[int]) -> None:
     """Check that every average is one over something: a sample, or an answer (by id) to each sample."""
     for average in averages_of(part):
         if not samples_among(average.parameters()) and not any(v.id in answers for v in average.variables()):
-            said = f"{expression_text(average)} contains no Sample: there is nothing to average over"
-            raise DeclarationError(f"{said}. Write the expression itself, or declare its data with hf.Sample.")
+            raise DeclarationError(
+                f"{expression_text(average)} contains no Sample: there is nothing to average over. Write the expression itself, "
+                f"or declare its data with hf.Sample."
+            )
 
 
 def _check_names(leaves: Sequence[Leaf]) -> None:
@@ -393,8 +400,9 @@ class Declaration:
             for table in tables:
                 count = client.num_samples(table[0])
                 if count is None:
-                    said = "weights='samples' counts rows"
-                    raise DataError(f"{said}, but {client.called(index)} holds a distribution for {table[0].name()!r}.")
+                    raise DataError(
+                        f"weights='samples' counts rows, but {client.called(index)} holds a distribution for {table[0].name()!r}."
+                    )
                 counts[index] += count
         return counts
 

@@ -68,8 +68,9 @@ def scalar_expression(expression: Any, what: str) -> Expression:
         raise DeclarationError(f"{what} is a cvxpy {type(expression).__name__}; give the expression inside it.")
     expression = as_expression(expression, what)
     if expression.size != 1:
-        said = f"{what} must be a scalar, but {expression_text(expression)} has shape {expression.shape}"
-        raise DeclarationError(f"{said}; write cp.sum(...) of it?")
+        raise DeclarationError(
+            f"{what} must be a scalar, but {expression_text(expression)} has shape {expression.shape}; write cp.sum(...) of it?"
+        )
     if expression.is_complex():
         raise DeclarationError(f"{what} is complex; hierfl treats real problems only.")
     return expression

@@ -73,8 +73,10 @@ class SampleAverage(OfSamples, AffAtom):
     def __init__(self, expr: Any) -> None:
         super().__init__(as_expression(expr, f"what {self.symbol} is of"))
         if not self.args[0].variables() and not any(isinstance(p, Sample) for p in self.args[0].parameters()):
-            said = f"{self.symbol}({self.args[0]}) contains no Sample: there is nothing to average over"
-            raise DeclarationError(f"{said}. Write the expression itself, or declare its data with hf.Sample.")
+            raise DeclarationError(
+                f"{self.symbol}({self.args[0]}) contains no Sample: there is nothing to average over. "
+                f"Write the expression itself, or declare its data with hf.Sample."
+            )
 
     def shape_from_args(self) -> tuple[int, ...]:
         return tuple(self.args[0].shape)
@@ -212,8 +214,9 @@ def require_affine_in_averages(expression: Expression, what: str) -> None:
         return
     if isinstance(expression, SampleAverage):
         for inner in averages_of(expression.per_sample):
-            said = f"{expression_text(inner)} is nested in {expression_text(expression)}"
-            raise DeclarationError(f"{said}: a mean of a mean is not supported.")
+            raise DeclarationError(
+                f"{expression_text(inner)} is nested in {expression_text(expression)}: a mean of a mean is not supported."
+            )
         return
     holders = [argument for argument in expression.args if any(averages_of(argument))]
     for argument in holders:
@@ -230,11 +233,13 @@ def refuse_total_of_distribution(parts: Iterable[Part], distributions: set[int])
     for part in parts:
         for average in averages_of(part):
             if isinstance(average, total) and any(p.id in distributions for p in average.parameters()):
-                said = f"{expression_text(average)} sums over a distribution, which has no number of samples"
-                raise DataError(f"{said}: write hf.E(...) instead.")
+                raise DataError(
+                    f"{expression_text(average)} sums over a distribution, which has no number of samples: write hf.E(...) instead."
+                )
             if isinstance(average, RowAggregate) and any(p.id in distributions for p in average.parameters()):
-                said = f"{expression_text(average)} is of rows, and a distribution has none"
-                raise DataError(f"{said}: give rows that are drawn from it, law.rvs(size=1000).")
+                raise DataError(
+                    f"{expression_text(average)} is of rows, and a distribution has none: give rows that are drawn from it, law.rvs(size=1000)."
+                )
 
 
 def is_affine_in(expression: Expression, holders: list[Expression]) -> bool:

@@ -227,8 +227,9 @@ class ArgMin(LowerLevel):
         variables = variable_tuple(y, type(self).__name__)
         super().__init__(variables, (scalar_expression(objective, f"the objective of {type(self).__name__}"),), constraints, scope)
         if selection is not None and selection not in SELECTIONS:
-            said = f"unknown selection {selection!r} of {type(self).__name__}"
-            raise DeclarationError(f"{said}: {near_names(selection, SELECTIONS)} None leaves it open.")
+            raise DeclarationError(
+                f"unknown selection {selection!r} of {type(self).__name__}: {near_names(selection, SELECTIONS)} None leaves it open."
+            )
         self.selection = selection
 
 
@@ -277,8 +278,9 @@ class Equilibrium(LowerLevel):
         variables = variable_tuple(y, "Equilibrium")
         mappings = tuple(mapping) if isinstance(mapping, (list, tuple)) else (mapping,)
         if len(mappings) != len(variables):
-            said = f"Equilibrium has {len(variables)} variables and {len(mappings)} mappings"
-            raise DeclarationError(f"{said}: give one mapping for each.")
+            raise DeclarationError(
+                f"Equilibrium has {len(variables)} variables and {len(mappings)} mappings: give one mapping for each."
+            )
         expressions = tuple(m if isinstance(m, Expression) else cp.Constant(m) for m in mappings)
         for variable, expression in zip(variables, expressions):
             if expression.shape != variable.shape:

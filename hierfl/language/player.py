@@ -103,8 +103,9 @@ class Player:
         told = {"": objective, "maximize": maximize, "minimize": minimize}
         found = [(name, given) for name, given in told.items() if given is not None]
         if len(found) != 1:
-            said = f"player {self.label!r} needs one objective"
-            raise DeclarationError(f"{said}: hf.Player(y, cost) is minimised, hf.Player(y, maximize=profit) maximised.")
+            raise DeclarationError(
+                f"player {self.label!r} needs one objective: hf.Player(y, cost) is minimised, hf.Player(y, maximize=profit) maximised."
+            )
         ((name, given),) = found
         sense = name or "minimize"
         if isinstance(given, (cp.Minimize, cp.Maximize)):
@@ -112,8 +113,10 @@ class Player:
                 raise DeclarationError(f"player {self.label!r}: give {name}= the expression, not a cvxpy objective.")
             sense, given = ("minimize" if isinstance(given, cp.Minimize) else "maximize"), given.args[0]
         if not isinstance(given, Expression):
-            said = f"the objective of player {self.label!r} must be a CVXPY expression"
-            raise DeclarationError(f"{said}, cp.Minimize or cp.Maximize, not {type(given).__name__}.")
+            raise DeclarationError(
+                f"the objective of player {self.label!r} must be a CVXPY expression, cp.Minimize or cp.Maximize, not "
+                f"{type(given).__name__}."
+            )
         if given.is_complex():
             raise DeclarationError(f"the objective of player {self.label!r} is complex; hierfl treats real problems.")
         return sense, given
@@ -144,8 +147,9 @@ class Player:
         for variable in self.variables:
             shared = [name for name in _COUPLING if variable.attributes.get(name) not in (None, False)]
             if shared:
-                said = f"variable {variable.name()!r} is declared {shared[0]}"
-                raise DeclarationError(f"{said}, which couples the {self.count} players that own its rows.")
+                raise DeclarationError(
+                    f"variable {variable.name()!r} is declared {shared[0]}, which couples the {self.count} players that own its rows."
+                )
         for constraint in self.constraints:
             if couples(constraint, self.variables):
                 raise DeclarationError(

@@ -90,8 +90,9 @@ def price_sign(price: cp.Variable, constraint: Constraint, level: LowerLevel) ->
     if not isinstance(price, ShadowPrice):
         return 1.0
     if level.kind == "equilibrium":
-        said = f"{price.name()}: an equilibrium ({type(level).__name__}) has no optimal value that would change"
-        raise DeclarationError(f"{said}. Write hf.Dual, its multiplier.")
+        raise DeclarationError(
+            f"{price.name()}: an equilibrium ({type(level).__name__}) has no optimal value that would change. Write hf.Dual, its multiplier."
+        )
     own = {variable.id for variable in level.decided}
     right_moves = any(v.id in own for v in constraint.args[1].variables())
     left_moves = any(v.id in own for v in constraint.args[0].variables())

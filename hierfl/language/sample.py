@@ -30,8 +30,9 @@ class _Private(cp.Parameter):
         entries = shape if isinstance(shape, (tuple, list)) else (shape,)
         if not all(isinstance(entry, (int, np.integer)) and not isinstance(entry, bool) and entry > 0 for entry in entries):
             given = f"an array of shape {np.shape(shape)}" if isinstance(shape, np.ndarray) else repr(shape)
-            said = f"the shape of {kind} is {given}: give () for a number, n, or a tuple of positive whole numbers"
-            raise DeclarationError(f"{said}; data are given in a Federation.")
+            raise DeclarationError(
+                f"the shape of {kind} is {given}: give () for a number, n, or a tuple of positive whole numbers; data are given in a Federation."
+            )
         if name is not None and not isinstance(name, str):
             raise DeclarationError(f"the name of {kind} is {name!r} ({type(name).__name__}): give a string.")
         require_names(attributes, ("shape", "name", *_ATTRIBUTES, "value"), kind)
@@ -66,8 +67,10 @@ class _Private(cp.Parameter):
 
     def _refuse(self, what: str) -> NoReturn:
         name = getattr(self, "_name", None) or "(unnamed)"
-        said = f"{type(self).__name__} {name!r} {what}: its values belong to {self._holder}"
-        raise DeclarationError(f"{said}. Give them in a Federation; a plain constant is a cp.Parameter or a number.")
+        raise DeclarationError(
+            f"{type(self).__name__} {name!r} {what}: its values belong to {self._holder}. "
+            f"Give them in a Federation; a plain constant is a cp.Parameter or a number."
+        )
 
 
 class Sample(_Private):

@@ -224,14 +224,16 @@ class CheckpointFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = open(self.path / LOCK, "a+")  # held until the run ends
         except OSError as error:
-            said = f"checkpoint={str(self.path)!r}: no checkpoint can be written there ({_reason(error)})"
-            raise CheckpointError(f"{said}. Give a folder that may be written.") from error
+            raise CheckpointError(
+                f"checkpoint={str(self.path)!r}: no checkpoint can be written there ({_reason(error)}). Give a folder that may be written."
+            ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._lock.close()
-            said = f"checkpoint={str(self.path)!r}: another run is keeping its checkpoints there right now"
-            raise CheckpointError(f"{said}. Give every run a folder of its own.") from None
+            raise CheckpointError(
+                f"checkpoint={str(self.path)!r}: another run is keeping its checkpoints there right now. Give every run a folder of its own."
+            ) from None
         except OSError:  # a file system without locks
             pass
         self._number = max([0, *(int(path.stem) for path in self._files())])
@@ -259,8 +261,9 @@ class CheckpointFolder:
             self._good = [path]
             return stored
         if damaged:
-            said = f"no checkpoint in {self.path} can be read ({'; '.join(damaged)})"
-            raise CheckpointError(f"{said}. Delete the folder to begin anew, or give another one.")
+            raise CheckpointError(
+                f"no checkpoint in {self.path} can be read ({'; '.join(damaged)}). Delete the folder to begin anew, or give another one."
+            )
         return None
 
     def write(self, note: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
@@ -272,8 +275,10 @@ class CheckpointFolder:
             write_whole(path, HEAD + hashlib.sha256(content).hexdigest().encode() + b"\n", content)
         except OSError as error:
             left = f"; {self._good[-1].name}, the checkpoint before, is intact" if self._good else ""
-            said = f"the checkpoint of {len(content):,} bytes cannot be written to {self.path} ({_reason(error)}){left}"
-            raise CheckpointError(f"{said}. Make room there, and solve again with resume=True.") from error
+            raise CheckpointError(
+                f"the checkpoint of {len(content):,} bytes cannot be written to {self.path} ({_reason(error)}){left}. Make room there, and "
+                f"solve again with resume=True."
+            ) from error
         self._number += 1
         self._good = [*self._good[1 - KEPT :], path]
         for old in set(self._files()) - set(self._good):
@@ -303,8 +308,10 @@ def _as_written(folder: Path) -> Iterator[None]:
     except HierflError:
         raise
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        said = f"the checkpoint in {folder} is not what this run has written ({type(error).__name__}: {error})"
-        raise CheckpointError(f"{said}. Delete the folder to begin anew, or give another one.") from error
+        raise CheckpointError(
+            f"the checkpoint in {folder} is not what this run has written ({type(error).__name__}: {error}). Delete the folder to begin "
+            f"anew, or give another one."
+        ) from error
 
 
 def _reason(error: OSError) -> str:
@@ -478,8 +485,10 @@ class RunKeeper:
             return
         different = list(differences(self.stored.note["identity"], identity))
         if different:
-            said = f"the checkpoint in {self.folder.path} is of another run. What differs: {'; '.join(different)}"
-            raise CheckpointError(f"{said}. Solve with what it was made with, or give a new folder to begin anew.")
+            raise CheckpointError(
+                f"the checkpoint in {self.folder.path} is of another run. What differs: {'; '.join(different)}. Solve with what it was made "
+                f"with, or give a new folder to begin anew."
+            )
 
 
 @contextmanager
@@ -498,12 +507,15 @@ def keeping(compiled: CompiledProblem, solver: Any, settings: RunSettings) -> It
         said = f"checkpoint=...: {type(runtime).__name__}(asynchronous=True) has no moment at which all sites are in one round"
         raise SettingError(f"{said}: leave checkpoint out, or run with rounds.")
     if runtime is not None and "begun" not in signature(runtime.execute).parameters:
-        said = f"checkpoint=...: {type(runtime).__name__} cannot resume a run, its execute() takes no begun=..."
-        raise SettingError(f"{said}: leave checkpoint out, or use hierfl.runtime.InProcess().")
+        raise SettingError(
+            f"checkpoint=...: {type(runtime).__name__} cannot resume a run, its execute() takes no begun=...: leave checkpoint out, or "
+            f"use hierfl.runtime.InProcess()."
+        )
     with CheckpointFolder(wanted.path) as folder:
         if folder.begun and not settings.resume:
-            said = f"there is a checkpoint in {folder.path} already"
-            raise CheckpointError(f"{said}. Write resume=True to go on with it, or give a new folder to begin anew.")
+            raise CheckpointError(
+                f"there is a checkpoint in {folder.path} already. Write resume=True to go on with it, or give a new folder to begin anew."
+            )
         with _as_written(wanted.path):
             keeper = RunKeeper(wanted, folder, identity_of(compiled, solver, settings), folder.read())
             keeper._require_same(keeper.identity)

@@ -61,8 +61,9 @@ class MessageTreatment:
         if buffer < 1 or not staleness >= 0:
             raise SettingError(f"{name}(buffer={buffer!r}, staleness={staleness!r}): at least 1, and at least 0.")
         if self.rule is not None and asynchronous:
-            said = f"{name}(aggregation=..., asynchronous=True)"
-            raise SettingError(f"{said}: a robust aggregate is one of a round's messages; choose one of the two.")
+            raise SettingError(
+                f"{name}(aggregation=..., asynchronous=True): a robust aggregate is one of a round's messages; choose one of the two."
+            )
         if self.masks is not None and (asynchronous or self.rule is not None):
             other = "asynchronous=True" if asynchronous else f"aggregation={self.aggregation!r}"
             raise SettingError(f"{name}(masks=..., {other}): that needs sites' messages one by one; choose one of the two.")

@@ -104,8 +104,9 @@ class Study(Shown):
         self.budgets = dict(budget) if isinstance(budget, Mapping) else dict.fromkeys(self.problems, budget)
         units = [one.limits for one in self.budgets.values() if isinstance(one, Budget) and len(one.limits) == 1]
         if len(units) != len(self.problems) or set(self.budgets) != set(self.problems) or len({next(iter(unit)) for unit in units}) != 1:
-            said = f"budget={budget}: a hf.Budget with one limit, such as hf.Budget(floats=1e6)"
-            raise SettingError(f"{said}, which is what curves are drawn over; or one for every problem, in one unit.")
+            raise SettingError(
+                f"budget={budget}: a hf.Budget with one limit, such as hf.Budget(floats=1e6), which is what curves are drawn over; or one for every problem, in one unit."
+            )
         if starts not in STARTS:
             raise SettingError(f"starts={starts!r}: {' or '.join(map(repr, STARTS))}.")
         self.starts = starts

@@ -216,8 +216,10 @@ def _mean_of(
 ) -> Gradients:
     """The gradient of a mean is the mean of the gradients, where it enters affinely; else a ``DeclarationError``."""
     if any(averages_of(adjoint)):
-        said = f"the objective is not affine in its mean {expression_text(node)}: a minibatch would bias it"
-        raise DeclarationError(f"{said}. Means and totals may only be added, scaled, or put through affine atoms.")
+        raise DeclarationError(
+            f"the objective is not affine in its mean {expression_text(node)}: a minibatch would bias it. Means and totals may "
+            f"only be added, scaled, or put through affine atoms."
+        )
     return {v.id: [averaged(node, part)] for v, part in zip(variables, derivative(node.per_sample))}
 
 

@@ -230,8 +230,9 @@ def require_paired(party: Client, samples: Sequence[Sample], label: str) -> None
     names = ", ".join(sample.name() for sample in samples)
     laws = [party.is_distribution(sample) for sample in samples]
     if any(laws) and not all(laws):
-        said = f"the paired samples {names} mix arrays and distributions for {label}"
-        raise DataError(f"{said}; give all of them as one or the other.")
+        raise DataError(
+            f"the paired samples {names} mix arrays and distributions for {label}; give all of them as one or the other."
+        )
     if any(laws):
         return
     lengths = [len(party.samples[sample]) for sample in samples]
@@ -242,8 +243,9 @@ def require_paired(party: Client, samples: Sequence[Sample], label: str) -> None
     require_same_rows({s.name(): party.labels[s][0] for s in samples if s in party.labels}, label)
     homes = {k for sample in samples for k, table in enumerate(party.tables) if any(sample is one for one in table)}
     if len(homes) > 1:
-        said = f"{label} declares {names} in separate tables, but one E pairs them"
-        raise DataError(f"{said}: samples in one E are paired rows of one table.")
+        raise DataError(
+            f"{label} declares {names} in separate tables, but one E pairs them: samples in one E are paired rows of one table."
+        )
 
 
 def mixed_kinds(parties: Sequence[Client], samples: Sequence[Sample], label: Callable[[int], str]) -> str:

@@ -305,8 +305,10 @@ class Federation(Shown):
             if party is None or party.name is None:
                 continue
             if party.name in places:
-                said = f"{places[party.name]} and {place} are both named {party.name!r}"
-                raise DataError(f"{said}: names tell parties apart in messages; give each its own, or none.")
+                raise DataError(
+                    f"{places[party.name]} and {place} are both named {party.name!r}: names tell parties apart in messages; give each its own, "
+                    f"or none."
+                )
             places[party.name] = place
 
     def _check_same_holdings(self) -> None:
@@ -315,8 +317,9 @@ class Federation(Shown):
             for index, client in enumerate(self.clients):
                 for leaf in everything.values():
                     if leaf not in getattr(client, of):
-                        said = f"{client.called(index)} has no value for {kind} {leaf.name()!r}"
-                        raise DataError(f"{said}, which other clients have; add it to Client({of}=...).")
+                        raise DataError(
+                            f"{client.called(index)} has no value for {kind} {leaf.name()!r}, which other clients have; add it to Client({of}=...)."
+                        )
 
     def _check_same_moments(self, test: Client | None) -> None:
         """Check that tables of one schema are standardised alike."""
@@ -400,8 +403,9 @@ def _checked_points(points: Any) -> int:
         raise DataError(f"Federation(points={points!r}): a power of two, such as {4 * POINTS}.")
     nearest = 2 ** round(np.log2(min(max(int(points), LEAST_POINTS), MOST_POINTS)))
     if points != nearest:
-        said = f"Federation(points={points})"
-        raise DataError(f"{said}: a power of two from {LEAST_POINTS} to {MOST_POINTS:,}; the nearest is {nearest}.")
+        raise DataError(
+            f"Federation(points={points}): a power of two from {LEAST_POINTS} to {MOST_POINTS:,}; the nearest is {nearest}."
+        )
     return int(points)
 
 

@@ -440,8 +440,10 @@ def name_order(labels: Any, others: Any, what: str, at: str) -> np.ndarray | Non
         extra, missing = _difference(mine, theirs)
         lacks = [f"lacks {_shown(missing)}"] if missing else []
         has = [f"has {_shown(extra)} besides" if missing else f"has {_shown(extra)} more"] if extra else []
-        said = f"{what} {' and '.join([*lacks, *has])}, by the columns of {at} ({_shown(theirs)})"
-        raise DataError(f"{said}: columns are known by their names, which have to be the same.")
+        raise DataError(
+            f"{what} {' and '.join([*lacks, *has])}, by the columns of {at} ({_shown(theirs)}): columns are known by their names, "
+            f"which have to be the same."
+        )
     return order
 
 

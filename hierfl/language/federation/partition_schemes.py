@@ -225,11 +225,13 @@ def _class_labels(labels: Any, rows: int, owner: str) -> np.ndarray:
     except (TypeError, ValueError) as error:
         raise DataError(f"{owner}: the labels are not one array of comparable values: {error}.") from error
     if array.ndim not in (1, 2) or (array.dtype == object and not all(isinstance(entry, str) for entry in array.flat)):
-        said = f"{owner}: labels of shape {array.shape} and dtype {array.dtype}"
-        raise DataError(f"{said}; expected one class per row, ({rows},), or one-hot rows.")
+        raise DataError(
+            f"{owner}: labels of shape {array.shape} and dtype {array.dtype}; expected one class per row, ({rows},), or one-hot rows."
+        )
     if len(array) != rows:
-        said = f"{owner} has {len(array)} labels for {rows} rows of data"
-        raise DataError(f"{said}: one label for each row of the whole data set.")
+        raise DataError(
+            f"{owner} has {len(array)} labels for {rows} rows of data: one label for each row of the whole data set."
+        )
     if array.dtype.kind in "fcmM" and np.isnan(distinct).any():
         raise DataError(f"{owner}: {int(np.isnan(array).sum())} labels are NaN or NaT; give every row a class.")
     if array.ndim == 1:
@@ -289,8 +291,9 @@ def _check_settings(
             raise DataError(f"{what}={number!r}{hint}; a whole number, {least} or more.")
     if scheme is not None and (isinstance(scheme, type) or not hasattr(scheme, "assign")):
         hint = f" For that name {near_names(scheme, SCHEMES)}" if isinstance(scheme, str) else ""
-        said = f"scheme={as_given(scheme)}: an instance of a partition scheme"
-        raise DataError(f"{said}, such as hf.IID() or hf.Dirichlet(0.1, labels).{hint}")
+        raise DataError(
+            f"scheme={as_given(scheme)}: an instance of a partition scheme, such as hf.IID() or hf.Dirichlet(0.1, labels).{hint}"
+        )
 
 
 def _whole_table(samples: Any) -> dict[Sample, GivenArray]:

@@ -197,8 +197,9 @@ def _check_distribution(sample: Sample, law: Any, who: str) -> None:
     """A univariate frozen law of the sample's shape, or a multivariate normal of its size. Raises ``DataError``."""
     what = f"sample {sample.name()!r} of {who}"
     if isinstance(law, (stats.rv_continuous, stats.rv_discrete)):
-        said = f"{what}: {law.name} is a family of distributions"
-        raise DataError(f"{said}; freeze it with its parameters, such as stats.norm(0, 1).")
+        raise DataError(
+            f"{what}: {law.name} is a family of distributions; freeze it with its parameters, such as stats.norm(0, 1)."
+        )
     if hasattr(law, "ppf"):
         with np.errstate(all="ignore"):  # SciPy divides by zero for the kurtosis of a law of one value
             low, high = _check_univariate(sample, law, what)
@@ -255,8 +256,10 @@ def sample_value(sample: Sample, value: Any, who: str) -> Any:
     array = given.array
     if array.ndim == 0 or array.shape[1:] != sample.shape:
         wanted = ", ".join(["N", *map(str, sample.shape)]) if sample.shape else "N,"
-        said = f"{what} has shape {array.shape}"
-        raise DataError(f"{said}; expected ({wanted}) with samples along the first axis.{_shape_hint(sample, array)}")
+        raise DataError(
+            f"{what} has shape {array.shape}; expected ({wanted}) with samples along the first axis."
+            f"{_shape_hint(sample, array)}"
+        )
     if len(array) == 0:
         raise DataError(f"{what} has no rows: every party that holds a sample needs at least one.")
     if type(array) is not np.ndarray:
@@ -282,8 +285,9 @@ def check_table(table: Mapping[Sample, Any], values: Mapping[Sample, Any], who: 
     """The samples of one table are paired rows, or all distributions. Raises ``DataError``, naming the table's."""
     kinds = {is_frozen_distribution(values[s]) for s in table}
     if len(kinds) > 1:
-        said = f"{who}: a table mixes arrays and distributions ({', '.join(s.name() for s in table)})"
-        raise DataError(f"{said}; give all as one or the other.")
+        raise DataError(
+            f"{who}: a table mixes arrays and distributions ({', '.join(s.name() for s in table)}); give all as one or the other."
+        )
     if kinds == {False}:
         lengths = {s.name(): len(array_of(values[s])) for s in table}
         if len(set(lengths.values())) > 1:
@@ -367,8 +371,9 @@ def parameter_value(parameter: ClientParameter, value: Any, who: str) -> GivenAr
     attribute.
     """
     if not isinstance(parameter, ClientParameter):
-        said = f"{who}: {described(parameter)} is not a hf.ClientParameter"
-        raise DataError(f"{said}; parameters= takes {{hf.ClientParameter: value}}.")
+        raise DataError(
+            f"{who}: {described(parameter)} is not a hf.ClientParameter; parameters= takes {{hf.ClientParameter: value}}."
+        )
     what = f"client parameter {parameter.name()!r} of {who}"
     if isinstance(value, Elsewhere):
         if value.rows is not None:
@@ -417,8 +422,10 @@ def _values(parameter: ClientParameter, given: Any, clients: int) -> list[Any]:
         rows = given_array(given, name)
         return [GivenArray(row, rows.labels[1:]) for row in rows.array]
     if shape != parameter.shape:
-        said = f"{name}: got shape {shape}; give one value of shape {parameter.shape}"
-        raise DataError(f"{said}, a list of {clients} such values, or a callable of the client's index.")
+        raise DataError(
+            f"{name}: got shape {shape}; give one value of shape {parameter.shape}, a list of {clients} such values, or a "
+            f"callable of the client's index."
+        )
     if clients > 1 and shape == (clients,):
         raise DataError(
             f"{name}: {clients} numbers for {clients} clients are ambiguous, since one value has shape {shape} too. Write "

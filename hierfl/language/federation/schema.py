@@ -439,8 +439,9 @@ def _names(setting: str, given: Any) -> tuple[str, ...]:
 def _categories(column: str, given: Any) -> tuple[Any, ...]:
     """The categories of a column, two or more, each once."""
     if isinstance(given, (str, Mapping, set, frozenset)) or not isinstance(given, Iterable):
-        said = f"Schema(categorical={{{column!r}: {given!r}}})"
-        raise DataError(f"{said}: a list of categories, the reference first; sets have no order.")
+        raise DataError(
+            f"Schema(categorical={{{column!r}: {given!r}}}): a list of categories, the reference first; sets have no order."
+        )
     own = tuple(one.item() if isinstance(one, np.generic) else one for one in given)
     if len(own) < 2 or len({*own}) < len(own) or any(one is None or one != one for one in own):
         raise DataError(f"Schema: {column!r} has categories {own}; two or more, each once, and missing is none of them.")

@@ -304,8 +304,9 @@ def require_here(runtime: object, solver: object) -> None:
     if not isinstance(runtime, InProcess):
         raise IncompatibleSolverError(f"{name} evaluates f with all data in this process, which {type(runtime).__name__} has elsewhere: {instead}.")
     if runtime.precision != "double" or runtime.schedule is not None:
-        said = f"{name} evaluates f exactly, in double precision and by a schedule of its own"
-        raise IncompatibleSolverError(f"{said}: leave the settings of InProcess out; else {instead}.")
+        raise IncompatibleSolverError(
+            f"{name} evaluates f exactly, in double precision and by a schedule of its own: leave the settings of InProcess out; else {instead}."
+        )
 
 
 @double_precision

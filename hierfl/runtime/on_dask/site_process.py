@@ -121,8 +121,9 @@ def listening_host(scheduler: str, files: TLSFiles, host: str | None, insecure: 
     """
     there, port = place_of(scheduler)
     if scheduler.startswith("tls://") != (files.ca is not None):
-        said = f"scheduler {scheduler!r}: a tls:// address needs --tls-ca"
-        raise SettingError(f"{said}, --tls-cert and --tls-key, and these a tls:// address.")
+        raise SettingError(
+            f"scheduler {scheduler!r}: a tls:// address needs --tls-ca, --tls-cert and --tls-key, and these a tls:// address."
+        )
     require_closed(files, insecure, there, *([] if host is None else [host]))
     if host is not None:
         return host

@@ -63,8 +63,10 @@ class Flower(SiteRuntime):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not hasattr(self.grid, "push_messages"):
-            said = f"Flower(grid={type(self.grid).__name__}): the Grid that a ServerApp's main function is given"
-            raise SettingError(f"{said}; hierfl flower new writes such an app.")
+            raise SettingError(
+                f"Flower(grid={type(self.grid).__name__}): the Grid that a ServerApp's main function is given; "
+                f"hierfl flower new writes such an app."
+            )
 
     @property
     def _wire(self) -> str:

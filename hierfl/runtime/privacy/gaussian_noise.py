@@ -409,8 +409,9 @@ def orders_of(
     if noising is None or not noising.shared:
         return noising, masking
     if masking is None:
-        said = "GaussianNoise(shared=True): a part of the noise is enough where the server sees sums alone"
-        raise SettingError(f"{said}: give masks=hf.runtime.PairwiseMasks().")
+        raise SettingError(
+            "GaussianNoise(shared=True): a part of the noise is enough where the server sees sums alone: give masks=hf.runtime.PairwiseMasks()."
+        )
     weights = problem.declaration.client_weights
     part = part_of(noising, masking, float(np.max(weights) / np.sum(weights)))
     if np.ldexp(noising.clip, masking.bits) + FAR * part * problem.num_clients > 2.0**62:

@@ -135,8 +135,10 @@ def _read(path: Path, content: bytes, key: bytes, seal: tuple[int, bytes]) -> Le
     for number, line in enumerate([*lines, *([rest] if LINE.fullmatch(rest) else [])], 1):
         whole = LINE.fullmatch(line)
         if whole is None or not hmac.compare_digest(_hash(key, found.hash, whole[1]), whole[2]):
-            wrong = f"{path}, line {number}: it is not what was written there after the lines before it"
-            raise LedgerError(f"{wrong}: an entry was changed, removed, put elsewhere, or written under another key.")
+            raise LedgerError(
+                f"{path}, line {number}: it is not what was written there after the lines before it: an entry was changed, removed, put "
+                f"elsewhere, or written under another key."
+            )
         entry = json.loads(whole[1] + b"}")
         found.take(entry["what"], entry)
         found.entries, found.hash, found.size = number, whole[2], found.size + len(line) + (number <= ended)

@@ -47,8 +47,9 @@ class Aggregation:
         if name not in SOLVERS or problem.scope == "federation" or problem.asks_all:
             what = "with a lower level of the federation" if name in SOLVERS else "forms no average of moves"
             what = "with an upper constraint on a mean over clients" if problem.asks_all else what
-            said = f"aggregation={self.rule!r}: {name} {what}; it is for {', '.join(SOLVERS)} without a lower level"
-            raise IncompatibleSolverError(f"{said}, or a condition, that all answer together.")
+            raise IncompatibleSolverError(
+                f"aggregation={self.rule!r}: {name} {what}; it is for {', '.join(SOLVERS)} without a lower level, or a condition, that all answer together."
+            )
 
     def of(self, values: Any, present: Bool[Array, " S"]) -> Any:
         """The aggregate of values with leading axis S, of those that are present: of each array by itself.

@@ -50,8 +50,9 @@ class MemoryFolder:
         try:
             return path.read_bytes()
         except FileNotFoundError:
-            said = "what its clients remember at this checkpoint is not at the site any more"
-            raise SiteError(f"{said}: there is no {path.name} in its --keep folder") from None
+            raise SiteError(
+                f"what its clients remember at this checkpoint is not at the site any more: there is no {path.name} in its --keep folder"
+            ) from None
 
     def _path(self, run: str, number: int) -> Path:
         if not RUN.fullmatch(run) or not 0 <= number < 10**9:
@@ -74,8 +75,9 @@ def memory_of(content: bytes, like: Any, clients: Mapping[int, int]) -> Any:
         whose = kept.pop("clients").tolist()
         leaves = [kept.pop(str(place)) for place in range(len(kept))]
     except (BadArchiveError, KeyError) as error:
-        said = "what was kept at this checkpoint is damaged"
-        raise SiteError(f"{said}: only a part of the file is there, or another one ({error})") from error
+        raise SiteError(
+            f"what was kept at this checkpoint is damaged: only a part of the file is there, or another one ({error})"
+        ) from error
     if whose != list(clients):
         raise SiteError(f"what was kept at this checkpoint is of clients {whose}, and this site holds {list(clients)}")
     shapes = [(np.shape(leaf), np.asarray(leaf).dtype) for leaf in jax.tree.leaves(like)]

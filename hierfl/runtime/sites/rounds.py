@@ -246,12 +246,16 @@ def require_begun(exchange: Exchange, names: Sequence[str | None], minimum: int,
     exchange.require_memories()
     if exchange.unfit:
         told = "\n".join(f"{site}: {reason}" for site, reason in exchange.unfit.items())
-        wrong = "no run begins while a site's data are not what the problem declares"
-        raise SiteError(f"{wrong}: have its owner mend them, or leave its clients out of the federation.\n{told}")
+        raise SiteError(
+            f"no run begins while a site's data are not what the problem declares: have its owner mend them, or leave its clients out of the "
+            f"federation.\n{told}"
+        )
     missing = [str(name or client) for client, name in enumerate(names) if client not in exchange.site_of]
     if missing and (minimum >= clients or not exchange.clients_of):
-        wrong = f"no site holds the data of {', '.join(missing[:8])}{', ...' if len(missing) > 8 else ''}"
-        raise SiteError(f"{wrong}: start one for each client, hierfl site --problem ... --data ... --scheduler ....")
+        raise SiteError(
+            f"no site holds the data of {', '.join(missing[:8])}{', ...' if len(missing) > 8 else ''}: start one for each client, "
+            f"hierfl site --problem ... --data ... --scheduler ...."
+        )
     if len(there) < min(minimum, clients):
         said = [f"{site}: {report.faults[-1][1]}" for site, report in exchange.reports.items() if report.faults]
         few = f"{len(there)} of {clients} clients can take part, fewer than minimum={minimum}. "
