@@ -147,8 +147,13 @@ LEGEND = (
 
 
 def complexity(
-    problem: Problem, solver: Any = None, *, lower: Sequence[Any] | None = None, rounds: int = 10, seed: int = 0,
-    x0: Any = None
+    problem: Problem,
+    solver: Any = None,
+    *,
+    lower: Sequence[Any] | None = None,
+    rounds: int = 10,
+    seed: int = 0,
+    x0: Any = None,
 ) -> Complexity:
     """Put the papers' orders, predicted and measured work of several lower solvers into one table.
 

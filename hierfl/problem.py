@@ -89,8 +89,11 @@ class Problem:
     }
 
     def __init__(
-        self, objective: Objective, lower: LowerLevel | Sequence[LowerLevel] | None = None, constraints: Any = (),
-        federation: Federation | None = None
+        self,
+        objective: Objective,
+        lower: LowerLevel | Sequence[LowerLevel] | None = None,
+        constraints: Any = (),
+        federation: Federation | None = None,
     ) -> None:
         self.declaration: Declaration = declare(objective, lower, constraints, federation)
 
@@ -182,8 +185,15 @@ class Problem:
         return explain(compiled, how_clients_run(compiled))
 
     def check(
-        self, *, epsilon: float = 1e-2, smoothing: float = 0.1, samples: int = 64, seed: int = 0, x0: Any = None,
-        solver: Any = None, progress: bool = True
+        self,
+        *,
+        epsilon: float = 1e-2,
+        smoothing: float = 0.1,
+        samples: int = 64,
+        seed: int = 0,
+        x0: Any = None,
+        solver: Any = None,
+        progress: bool = True,
     ) -> CheckReport:
         """Which assumptions of the papers hold, how that is known, and what the class's theorem then prescribes.
 
@@ -241,7 +251,12 @@ class Problem:
 
     @overload
     def solve(
-        self, solver: Any = None, *, seeds: int | Sequence[int], restarts: None = None, **settings: Unpack[SolveSettings]
+        self,
+        solver: Any = None,
+        *,
+        seeds: int | Sequence[int],
+        restarts: None = None,
+        **settings: Unpack[SolveSettings],
     ) -> Runs: ...
 
     @overload
@@ -352,8 +367,15 @@ class Problem:
     solve.__signature__ = RunSettings.signature()  # type: ignore[attr-defined]  # for help(): the settings by name
 
     def reference(
-        self, *, certificate: str | None = None, gap: float = GAP, time_limit: float | None = TIME_LIMIT,
-        restarts: int = RESTARTS, seed: int = 0, x0: Any = None, progress: bool = True
+        self,
+        *,
+        certificate: str | None = None,
+        gap: float = GAP,
+        time_limit: float | None = TIME_LIMIT,
+        restarts: int = RESTARTS,
+        seed: int = 0,
+        x0: Any = None,
+        progress: bool = True,
     ) -> Reference:
         """A trustworthy minimum of the implicit function of a small problem, to compare algorithms with; proved if it is asked to be.
 

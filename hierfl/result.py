@@ -61,9 +61,18 @@ class Reported(Plotted):
     """What a report is written about: a run, or several of one solver."""
 
     def report(
-        self, path: str | Path, *, radius: float | None = None, smoothing: float | Sequence[float] | None = None,
-        points: int = 401, samples: int = 128, seed: int = 0, check: bool = True, progress: bool = True,
-        time_budget: float = 30.0, overwrite: bool = False
+        self,
+        path: str | Path,
+        *,
+        radius: float | None = None,
+        smoothing: float | Sequence[float] | None = None,
+        points: int = 401,
+        samples: int = 128,
+        seed: int = 0,
+        check: bool = True,
+        progress: bool = True,
+        time_budget: float = 30.0,
+        overwrite: bool = False,
     ) -> Path:
         """Write everything about this run to one HTML file, which needs no network; returns its path. Of several the best, and bands over the seeds.
 
@@ -352,8 +361,13 @@ class Result(Reported):
         return frame if metrics.empty else frame.join(metrics.astype({"round": int}).set_index("round"))
 
     def inference(
-        self, *, level: float = 0.95, kind: str = "model", of: cp.Variable | None = None, small_sample: bool = False,
-        runtime: Any = None
+        self,
+        *,
+        level: float = 0.95,
+        kind: str = "model",
+        of: cp.Variable | None = None,
+        small_sample: bool = False,
+        runtime: Any = None,
     ) -> Inference | tuple[Inference, ...]:
         """Give standard errors, intervals and tests of what this run estimated from clients' rows.
 

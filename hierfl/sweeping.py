@@ -96,8 +96,11 @@ class Sweep(Plotted):
 
 @suggests_names
 def sweep(
-    problem: Problem, solvers: Mapping[str, Any] | Sequence[Any], *, seeds: int | Sequence[int] = 10,
-    **settings: Unpack[SolveSettings]
+    problem: Problem,
+    solvers: Mapping[str, Any] | Sequence[Any],
+    *,
+    seeds: int | Sequence[int] = 10,
+    **settings: Unpack[SolveSettings],
 ) -> Sweep:
     """Solve a problem with several solvers, all seeds of each as one compiled program.
 

@@ -55,8 +55,11 @@ BROADCASTING = (AddExpression, multiply, DivExpression, Elementwise, Inequality,
 
 
 def _check_declaration(
-    objective: Objective, lower: LowerLevel | None, on_x: Sequence[Constraint], on_answers: Sequence[Constraint],
-    upper: Sequence[cp.Variable]
+    objective: Objective,
+    lower: LowerLevel | None,
+    on_x: Sequence[Constraint],
+    on_answers: Sequence[Constraint],
+    upper: Sequence[cp.Variable],
 ) -> None:
     """Check the parts of a declaration together; ``upper`` are its variables that no lower level names.
 
@@ -230,8 +233,11 @@ class Roles:
 
     @classmethod
     def of(
-        cls, objective: Objective, lower: LowerLevel | None, on_x: Sequence[Constraint],
-        coupled: Sequence[CoupledCondition] = ()
+        cls,
+        objective: Objective,
+        lower: LowerLevel | None,
+        on_x: Sequence[Constraint],
+        coupled: Sequence[CoupledCondition] = (),
     ) -> Roles:
         """Sort the leaves and check the declaration. Raises ``DeclarationError`` for every misuse."""
         below: list[Part] = [*lower.expressions, *lower.constraints] if lower else []

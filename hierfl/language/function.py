@@ -95,8 +95,12 @@ class UserAtom(Unknown):
 
     @suggests_names
     def __init__(
-        self, callable: Callable[..., Any], *args: Any, shape: int | tuple[int, ...] = (), convex: bool = False,
-        name: str | None = None
+        self,
+        callable: Callable[..., Any],
+        *args: Any,
+        shape: int | tuple[int, ...] = (),
+        convex: bool = False,
+        name: str | None = None,
     ) -> None:
         if not args:
             raise DeclarationError(f"{type(self).__name__} needs at least one argument besides its callable.")

@@ -222,7 +222,13 @@ class ArgMin(LowerLevel):
     kind = "argmin"
 
     def __init__(
-        self, y: Any, objective: Any, constraints: Any = (), scope: str = "federation", *, selection: str | None = None
+        self,
+        y: Any,
+        objective: Any,
+        constraints: Any = (),
+        scope: str = "federation",
+        *,
+        selection: str | None = None,
     ) -> None:
         variables = variable_tuple(y, type(self).__name__)
         super().__init__(variables, (scalar_expression(objective, f"the objective of {type(self).__name__}"),), constraints, scope)

@@ -457,8 +457,12 @@ class DrawnStep(NamedTuple):
 
 
 def theorem_point(
-    compiled: CompiledProblem, algorithm: Algorithm, drawn: DrawnStep, start: np.ndarray, seed: int,
-    settings: RunSettings
+    compiled: CompiledProblem,
+    algorithm: Algorithm,
+    drawn: DrawnStep,
+    start: np.ndarray,
+    seed: int,
+    settings: RunSettings,
 ) -> TheoremPoint:
     """x_k*, by running once more as far as it: clients then stop, and the server takes their mean as at the end of a round."""
     cut = algorithm if drawn.local_step == 0 else algorithm.cut_short(drawn.round, drawn.local_step)

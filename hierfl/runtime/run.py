@@ -139,8 +139,12 @@ def _prepared(
 
 
 def _results(
-    watches: list[Watch], outcomes: list[Outcome], starts: np.ndarray, settings: RunSettings, told: dict[str, Any],
-    in_time: AbstractContextManager[Any]
+    watches: list[Watch],
+    outcomes: list[Outcome],
+    starts: np.ndarray,
+    settings: RunSettings,
+    told: dict[str, Any],
+    in_time: AbstractContextManager[Any],
 ) -> list[Result | None]:
     """The runs' results, with f at their ends where it is found in time; None for a diverged run whose last x has no value."""
     compiled = watches[0].compiled
@@ -164,8 +168,12 @@ def _results(
 
 
 def _with_theorem_points(
-    compiled: CompiledProblem, algorithm: Algorithm, drawn: Sequence[DrawnStep | None], starts: np.ndarray,
-    settings: RunSettings, results: list[Result | None]
+    compiled: CompiledProblem,
+    algorithm: Algorithm,
+    drawn: Sequence[DrawnStep | None],
+    starts: np.ndarray,
+    settings: RunSettings,
+    results: list[Result | None],
 ) -> list[Result | None]:
     """The results with the iterates that their theorem is about, where the runs came as far."""
     if not any(drawn):
@@ -215,8 +223,11 @@ def _starts(compiled: CompiledProblem, settings: RunSettings) -> np.ndarray:
 
 
 def _executed(
-    algorithm: Algorithm | Visitor, watches: list[Watch], starts: np.ndarray, settings: RunSettings,
-    keeper: RunKeeper | None
+    algorithm: Algorithm | Visitor,
+    watches: list[Watch],
+    starts: np.ndarray,
+    settings: RunSettings,
+    keeper: RunKeeper | None,
 ) -> list[Outcome]:
     """Run the rounds of all runs, together where the runtime can do that, up to where each run is to end."""
     compiled, runtime, seeds = watches[0].compiled, settings.runtime or InProcess(), settings.all_seeds
@@ -306,8 +317,13 @@ def _alone(compiled: CompiledProblem, error: DivergedError | None, result: Resul
 
 
 def gathered_runs(
-    compiled: CompiledProblem, solver: str, seeds: Sequence[int], errors: list[DivergedError | None],
-    results: list[Result | None], over: str, advice: str = ""
+    compiled: CompiledProblem,
+    solver: str,
+    seeds: Sequence[int],
+    errors: list[DivergedError | None],
+    results: list[Result | None],
+    over: str,
+    advice: str = "",
 ) -> Runs:
     """Give all runs; where some diverged, raise the first one's error with all of them."""
     runs = Runs(tuple(r for r in results if r is not None), solver, compiled.declaration.objective.sense, over)

@@ -83,8 +83,14 @@ class MessageTreatment:
         return starting(problem, algorithm, rounds, x0, noise=noise, masks=masks, **told)
 
     def _rounds(
-        self, problem: CompiledProblem, algorithm: Algorithm, exchange: Exchange, minimum: int, patience: float,
-        seed: int, clock: Callable[[], float] | None = None
+        self,
+        problem: CompiledProblem,
+        algorithm: Algorithm,
+        exchange: Exchange,
+        minimum: int,
+        patience: float,
+        seed: int,
+        clock: Callable[[], float] | None = None,
     ) -> SiteRounds:
         """What makes the rounds, by its ``run``; of a simulation its clock is recorded."""
         if isinstance(self, SiteRuntime | Delayed) and self.asynchronous:
@@ -123,8 +129,15 @@ class SiteRuntime(MessageTreatment):
                 raise SettingError(f"{name}({setting}={getattr(self, setting)!r}): above 0.")
 
     def execute(
-        self, problem: CompiledProblem, algorithm: Algorithm, x0: np.ndarray, rounds: int, seed: int, block: int,
-        at_end: BlockEnd, begun: Begun | None = None
+        self,
+        problem: CompiledProblem,
+        algorithm: Algorithm,
+        x0: np.ndarray,
+        rounds: int,
+        seed: int,
+        block: int,
+        at_end: BlockEnd,
+        begun: Begun | None = None,
     ) -> Outcome:
         """Run as ``InProcess.execute`` does, in double precision; the memories stay at the sites: None here."""
         with computing(double=True):
@@ -256,8 +269,14 @@ class Delayed(MessageTreatment):
             raise SettingError("Delayed(delays=..., spread=...): positive mean seconds of each client, and a spread from 0 on.")
 
     def execute(
-        self, problem: CompiledProblem, algorithm: Algorithm, x0: np.ndarray, rounds: int, seed: int, block: int,
-        at_end: BlockEnd
+        self,
+        problem: CompiledProblem,
+        algorithm: Algorithm,
+        x0: np.ndarray,
+        rounds: int,
+        seed: int,
+        block: int,
+        at_end: BlockEnd,
     ) -> Outcome:
         """Run as ``InProcess.execute`` does, in double precision; its clock does not go on from a checkpoint."""
         problem.require_all_here("a simulation of delays")

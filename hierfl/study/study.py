@@ -95,9 +95,15 @@ class Study(Shown):
     """
 
     def __init__(
-        self, problems: Problem | Mapping[str, Problem], solvers: Mapping[str, Any] | Sequence[Any], *,
-        seeds: int | Sequence[int] = 10, budget: Budget | Mapping[str, Budget], starts: str = "same", x0: Any = None,
-        settings: Mapping[str, Any] | None = None
+        self,
+        problems: Problem | Mapping[str, Problem],
+        solvers: Mapping[str, Any] | Sequence[Any],
+        *,
+        seeds: int | Sequence[int] = 10,
+        budget: Budget | Mapping[str, Budget],
+        starts: str = "same",
+        x0: Any = None,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.problems = _named_problems(problems)
         self.solvers = _named_solvers(solvers)

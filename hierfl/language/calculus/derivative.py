@@ -150,8 +150,11 @@ def _collect(parts: Gradients, variables: Variables) -> Expressions:
 
 
 def _sweep(
-    root: Expression, variables: Variables, seed: Expression, rule: Pull,
-    terminal: Callable[[Any, Expression, Variables], Gradients | None]
+    root: Expression,
+    variables: Variables,
+    seed: Expression,
+    rule: Pull,
+    terminal: Callable[[Any, Expression, Variables], Gradients | None],
 ) -> Gradients:
     """Reverse accumulation: contributions to each variable's gradient.
 

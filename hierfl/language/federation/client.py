@@ -71,8 +71,10 @@ class Client:
     dropped: int  # rows that were left out because values are missing
 
     def __init__(
-        self, samples: Mapping[Sample, Any] | Sequence[Mapping[Sample, Any]] = (),
-        parameters: Mapping[ClientParameter, Any] | None = None, name: str | None = None
+        self,
+        samples: Mapping[Sample, Any] | Sequence[Mapping[Sample, Any]] = (),
+        parameters: Mapping[ClientParameter, Any] | None = None,
+        name: str | None = None,
     ) -> None:
         if not isinstance(samples, (Mapping, list, tuple)) or not all(
             isinstance(t, Mapping) for t in samples if not isinstance(samples, Mapping)

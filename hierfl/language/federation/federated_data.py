@@ -72,9 +72,13 @@ class Federation(Shown):
     edges: Mapping[str, tuple[int, ...]] | None
 
     def __init__(
-        self, clients: Sequence[Client], server: Client | None = None, weights: str | Sequence[float] = "uniform",
-        test: Mapping[Sample, Any] | None = None, points: int = POINTS,
-        edges: Mapping[str, Sequence[int]] | None = None
+        self,
+        clients: Sequence[Client],
+        server: Client | None = None,
+        weights: str | Sequence[float] = "uniform",
+        test: Mapping[Sample, Any] | None = None,
+        points: int = POINTS,
+        edges: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         if not isinstance(clients, Sequence):
             hint = " Write [client]." if isinstance(clients, Client) else " Its values are a list by list(clients.values())." if isinstance(clients, Mapping) else ""
@@ -126,10 +130,16 @@ class Federation(Shown):
 
     @classmethod
     def split(
-        cls, samples: Mapping[Sample, Any], clients: int | None = None, scheme: Scheme | None = None,
-        server_fraction: float = 0.0, test_fraction: float = 0.0,
-        parameters: Mapping[ClientParameter, Any] | None = None, weights: str | Sequence[float] = "uniform",
-        seed: int = 0, min_samples: int = 1
+        cls,
+        samples: Mapping[Sample, Any],
+        clients: int | None = None,
+        scheme: Scheme | None = None,
+        server_fraction: float = 0.0,
+        test_fraction: float = 0.0,
+        parameters: Mapping[ClientParameter, Any] | None = None,
+        weights: str | Sequence[float] = "uniform",
+        seed: int = 0,
+        min_samples: int = 1,
     ) -> Federation:
         """Split one data set: a test share, then the server's share of the rest, the remainder over the clients.
 
@@ -164,8 +174,12 @@ class Federation(Shown):
 
     @classmethod
     def from_frames(
-        cls, frames: Mapping[str, Any], schema: Schema, standardise: bool = False,
-        weights: str | Sequence[float] = "uniform", test: Any = None
+        cls,
+        frames: Mapping[str, Any],
+        schema: Schema,
+        standardise: bool = False,
+        weights: str | Sequence[float] = "uniform",
+        test: Any = None,
     ) -> Federation:
         """Clients of tables as they are, one for each, read by one schema; each table is read once.
 
@@ -205,8 +219,12 @@ class Federation(Shown):
 
     @classmethod
     def tree(
-        cls, edges: Mapping[str, Sequence[Client]], server: Client | None = None,
-        weights: str | Sequence[float] = "uniform", test: Mapping[Sample, Any] | None = None, points: int = POINTS
+        cls,
+        edges: Mapping[str, Sequence[Client]],
+        server: Client | None = None,
+        weights: str | Sequence[float] = "uniform",
+        test: Mapping[Sample, Any] | None = None,
+        points: int = POINTS,
     ) -> Federation:
         """Clients at edge servers, which are at one server (the cloud): for :class:`hierfl.solvers.HierFAVG`.
 

@@ -31,8 +31,12 @@ NAME = 16  # characters of a client's name
 
 
 def plot_federation(
-    clients: Sequence[Client], weights: str | np.ndarray, title: str, sample: Sample | None, ax: Axes | None,
-    style: str
+    clients: Sequence[Client],
+    weights: str | np.ndarray,
+    title: str,
+    sample: Sample | None,
+    ax: Axes | None,
+    style: str,
 ) -> Figure:
     """Draw what clients hold; see ``Federation.plot``."""
     require_axes(ax)

@@ -244,8 +244,14 @@ def _class_labels(labels: Any, rows: int, owner: str) -> np.ndarray:
 
 
 def split_data(
-    samples: Mapping[Sample, Any], clients: int | None, scheme: Scheme | None, server_fraction: float,
-    test_fraction: float, parameters: Mapping[ClientParameter, Any] | None, seed: int, min_samples: int
+    samples: Mapping[Sample, Any],
+    clients: int | None,
+    scheme: Scheme | None,
+    server_fraction: float,
+    test_fraction: float,
+    parameters: Mapping[ClientParameter, Any] | None,
+    seed: int,
+    min_samples: int,
 ) -> tuple[list[Client], Client | None, dict[Sample, GivenArray] | None]:
     """(the clients with their rows and parameters, the server with its share if any, the held-out rows if any).
 
@@ -277,8 +283,12 @@ def split_data(
 
 
 def _check_settings(
-    clients: int | None, scheme: Scheme | None, server_fraction: float, test_fraction: float, seed: int,
-    min_samples: int
+    clients: int | None,
+    scheme: Scheme | None,
+    server_fraction: float,
+    test_fraction: float,
+    seed: int,
+    min_samples: int,
 ) -> None:
     for what, share in (("server_fraction", server_fraction), ("test_fraction", test_fraction)):
         if not isinstance(share, Real) or not 0 <= share < 1:

@@ -201,9 +201,12 @@ class Schema:
     moments: Moments | None
 
     def __init__(
-        self, outcome: str | Sequence[str], numeric: Sequence[str] = (),
-        categorical: Mapping[str, Sequence[Any]] | None = None, missing: str | Mapping[str, str] = "error",
-        name: str | None = None
+        self,
+        outcome: str | Sequence[str],
+        numeric: Sequence[str] = (),
+        categorical: Mapping[str, Sequence[Any]] | None = None,
+        missing: str | Mapping[str, str] = "error",
+        name: str | None = None,
     ) -> None:
         outcomes = (outcome,) if isinstance(outcome, str) else _names("outcome", outcome)
         numbers = _names("numeric", numeric)

@@ -49,8 +49,10 @@ class Share(NamedTuple):
 
 
 def in_shares(
-    count: int, cores: int, at_ends: Sequence[Callable[..., Ending | None]],
-    run: Callable[[np.ndarray, list[Any], Share], list[Any]]
+    count: int,
+    cores: int,
+    at_ends: Sequence[Callable[..., Ending | None]],
+    run: Callable[[np.ndarray, list[Any], Share], list[Any]],
 ) -> list[Any]:
     """Do ``run(places, their at_ends, share)`` for shares of ``range(count)``, one for each core; the outcomes in order.
 
@@ -185,8 +187,15 @@ class InProcess:
                 raise SettingError(f"{name}={value!r} of InProcess: write one of {', '.join(map(repr, allowed))}.")
 
     def execute(
-        self, problem: CompiledProblem, algorithm: Algorithm, x0: np.ndarray, rounds: int, seed: int, block: int,
-        at_end: BlockEnd, begun: Begun | None = None
+        self,
+        problem: CompiledProblem,
+        algorithm: Algorithm,
+        x0: np.ndarray,
+        rounds: int,
+        seed: int,
+        block: int,
+        at_end: BlockEnd,
+        begun: Begun | None = None,
     ) -> Outcome:
         """Run ``rounds`` rounds in blocks, or what is left of them; ``at_end(rounds done, state, memory, block's records)`` may end the run."""
         simulation = Simulation(problem, algorithm, self.schedule, self.precision)
@@ -194,8 +203,15 @@ class InProcess:
             return self._execute(simulation, x0[None], rounds, [seed], block, [at_end], [begun], None)[0]
 
     def execute_many(
-        self, problem: CompiledProblem, algorithm: Algorithm, starts: np.ndarray, rounds: int, seeds: Sequence[int],
-        block: int, at_ends: Sequence[BlockEnd], begun: Sequence[Begun | None] | None = None
+        self,
+        problem: CompiledProblem,
+        algorithm: Algorithm,
+        starts: np.ndarray,
+        rounds: int,
+        seeds: Sequence[int],
+        block: int,
+        at_ends: Sequence[BlockEnd],
+        begun: Sequence[Begun | None] | None = None,
     ) -> list[Outcome]:
         """Several runs, each with its flat start and its seed, or from where it has come to; each ends by its own ``at_end``.
 
@@ -213,8 +229,15 @@ class InProcess:
             return in_shares(len(seeds), 1 if alone else core_count(), at_ends, run)
 
     def _execute(
-        self, simulation: Simulation, starts: np.ndarray, rounds: int, seeds: Sequence[int], block: int,
-        at_ends: Sequence[BlockEnd], begun: Sequence[Begun | None], share: Share | None
+        self,
+        simulation: Simulation,
+        starts: np.ndarray,
+        rounds: int,
+        seeds: Sequence[int],
+        block: int,
+        at_ends: Sequence[BlockEnd],
+        begun: Sequence[Begun | None],
+        share: Share | None,
     ) -> list[Outcome]:
         """Side by side, in a share of several runs, the state, the memories and the key have a leading axis, a lane for each seed.
 
@@ -311,8 +334,14 @@ def require_here(runtime: object, solver: object) -> None:
 
 @double_precision
 def execute_visits(
-    problem: CompiledProblem, method: Visitor, x0: np.ndarray, rounds: int, seed: int, block: int, at_end: BlockEnd,
-    begun: Begun | None = None
+    problem: CompiledProblem,
+    method: Visitor,
+    x0: np.ndarray,
+    rounds: int,
+    seed: int,
+    block: int,
+    at_end: BlockEnd,
+    begun: Begun | None = None,
 ) -> Outcome:
     """Make ``rounds`` rounds, or fewer where the method ends by itself or has to; ``at_end`` looks at each block, as for a runtime.
 

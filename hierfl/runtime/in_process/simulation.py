@@ -405,8 +405,13 @@ class _RoundPart:
     """A part of a round: what the clients do (nothing at its beginning), and what the server does next."""
 
     def __init__(
-        self, whole: Jaxpr, known: Values, maps: JaxprEqn | None, equations: list[JaxprEqn], later: set[Var],
-        groups: int
+        self,
+        whole: Jaxpr,
+        known: Values,
+        maps: JaxprEqn | None,
+        equations: list[JaxprEqn],
+        later: set[Var],
+        groups: int,
     ) -> None:
         self._groups = groups if maps is not None else 0
         asked = _inputs(maps) if maps is not None else []

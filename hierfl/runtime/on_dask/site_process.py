@@ -137,8 +137,13 @@ def listening_host(scheduler: str, files: TLSFiles, host: str | None, insecure: 
 
 
 def run_site(
-    site: Site, scheduler: str, files: TLSFiles, host: str | None = None, port: int | None = None,
-    insecure: bool = False, joining: float = 30.0
+    site: Site,
+    scheduler: str,
+    files: TLSFiles,
+    host: str | None = None,
+    port: int | None = None,
+    insecure: bool = False,
+    joining: float = 30.0,
 ) -> None:
     """Join the cluster (for ``joining`` seconds) and answer; returns when the scheduler closes the worker.
 

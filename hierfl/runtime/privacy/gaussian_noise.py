@@ -400,8 +400,12 @@ def part_of(noise: NoiseOrder, masks: MaskOrder, largest_share: float) -> float:
 
 
 def orders_of(
-    noise: GaussianNoise | None, masks: PairwiseMasks | None, problem: CompiledProblem, algorithm: Algorithm,
-    rounds: int, seed: int
+    noise: GaussianNoise | None,
+    masks: PairwiseMasks | None,
+    problem: CompiledProblem,
+    algorithm: Algorithm,
+    rounds: int,
+    seed: int,
 ) -> tuple[NoiseOrder | None, MaskOrder | None]:
     """What a run asks of its sites. Raises ``SettingError`` for noise that is shared without masks that fit to it."""
     masking = None if masks is None else masks.order(problem, algorithm)

@@ -527,8 +527,12 @@ class MaskedExchange(Exchange):
 
 
 def exchange_for(
-    problem: CompiledProblem, links: Links, start: Start, clients_of: dict[str, tuple[int, ...]], timeout: float,
-    watcher: Callable[[Crossing], None] | None = None
+    problem: CompiledProblem,
+    links: Links,
+    start: Start,
+    clients_of: dict[str, tuple[int, ...]],
+    timeout: float,
+    watcher: Callable[[Crossing], None] | None = None,
 ) -> Exchange:
     """The exchange of a run, with masks where it has some."""
     if start.masks is None:

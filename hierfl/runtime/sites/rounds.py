@@ -39,8 +39,15 @@ class SiteRounds:
     unit = "round"
 
     def __init__(
-        self, problem: CompiledProblem, algorithm: Algorithm, exchange: Exchange, minimum: int, patience: float,
-        seed: int, clock: Callable[[], float] | None = None, aggregation: Aggregation | None = None
+        self,
+        problem: CompiledProblem,
+        algorithm: Algorithm,
+        exchange: Exchange,
+        minimum: int,
+        patience: float,
+        seed: int,
+        clock: Callable[[], float] | None = None,
+        aggregation: Aggregation | None = None,
     ) -> None:
         if aggregation is not None:
             aggregation.require_fitting(problem, algorithm)
@@ -337,8 +344,14 @@ class BufferedRounds(SiteRounds):
     unit = "step"
 
     def __init__(
-        self, problem: CompiledProblem, algorithm: Algorithm, exchange: Exchange, buffer: int, staleness: float,
-        patience: float, seed: int
+        self,
+        problem: CompiledProblem,
+        algorithm: Algorithm,
+        exchange: Exchange,
+        buffer: int,
+        staleness: float,
+        patience: float,
+        seed: int,
     ) -> None:
         require_buffered(problem, algorithm)
         super().__init__(problem, algorithm, exchange, 1, patience, seed)

@@ -99,10 +99,17 @@ class Site:
     """
 
     def __init__(
-        self, name: str, declaration: Declaration, held: Mapping[int, Client], rules: SiteRules,
-        compiled: CompiledProblem | None = None, programs: ProgramCache | None = None,
-        memories: MemoryFolder | Literal["handed back"] | None = None, own: frozenset[int] | None = None,
-        ledger: PrivacyLedger | None = None, read_solver: Callable[[str], Any] = reads_nothing
+        self,
+        name: str,
+        declaration: Declaration,
+        held: Mapping[int, Client],
+        rules: SiteRules,
+        compiled: CompiledProblem | None = None,
+        programs: ProgramCache | None = None,
+        memories: MemoryFolder | Literal["handed back"] | None = None,
+        own: frozenset[int] | None = None,
+        ledger: PrivacyLedger | None = None,
+        read_solver: Callable[[str], Any] = reads_nothing,
     ) -> None:
         if rules.epsilon is not None and ledger is None:
             raise SettingError("a budget of epsilon over all runs is kept by a ledger: hierfl site --ledger FILE.")
@@ -373,8 +380,14 @@ class SiteRun:
     """One run at a site: the memories of its clients before the present turn, and the calls in it."""
 
     def __init__(
-        self, site: Site, problem: CompiledProblem, algorithm: Any, protocol: RunProtocol, start: Start,
-        noised: NoisedMessages | None, masks: SiteMasks | None
+        self,
+        site: Site,
+        problem: CompiledProblem,
+        algorithm: Any,
+        protocol: RunProtocol,
+        start: Start,
+        noised: NoisedMessages | None,
+        masks: SiteMasks | None,
     ) -> None:
         self.entry: LedgerRun | None = None
         self.number = 0  # in the owner's log
