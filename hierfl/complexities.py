@@ -48,14 +48,27 @@ BY_SCOPE: dict[str | None, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class MeasuredEffort:
-    """What a run of ``rounds`` rounds took, counted while it went on; None of what ``Exact()`` does, whose method is the compiler's."""
+    """What a run of ``rounds`` rounds took: counted while it went on.
 
-    gradients: int | None  # of the lower level's F, each on a minibatch or on all of a client's data
-    projections: int | None  # on Y(x), one owner of y and one point at a time
-    rounds: int | None  # of communication of the lower solver, by what clients sent; 0 where none is needed
-    scalars: int  # sent down and up, by the upper level
-    lower_scalars: int  # and by the lower solver
-    residual: float | None  # of the lower level in the last round; counts compare only where answers are alike
+    Attributes
+    ----------
+    gradients, projections
+        Evaluations of the lower level's F, each on a minibatch or on all of a client's data, and projections on Y(x), one owner of y
+        and one point at a time; None with ``Exact()``, whose method is the compiler's.
+    rounds
+        Rounds of communication of the lower solver, by what clients sent; None with ``Exact()``, 0 where none is needed.
+    scalars, lower_scalars
+        Sent down and up, by the upper level and by the lower solver.
+    residual
+        The lower level's natural residual in the last round, None where there is no lower level: counts compare only where answers are alike.
+    """
+
+    gradients: int | None
+    projections: int | None
+    rounds: int | None
+    scalars: int
+    lower_scalars: int
+    residual: float | None
 
 
 class Effort(NamedTuple):
@@ -85,11 +98,23 @@ class SolverComplexity:
 
 @dataclass(frozen=True, repr=False)
 class Complexity(Shown):
-    """A column for each lower solver; prints as a table."""
+    """A column for each lower solver; prints as a table.
 
-    solver: Any  # the upper level's, with its settings
-    theorem: Theorem  # the class's, for the solver's smoothing and accuracy; its numbers are there where all hypotheses are proved
-    rounds: int  # of the upper level that were counted
+    Attributes
+    ----------
+    solver
+        The upper level's, with its settings.
+    theorem
+        The class's theorem for the solver's smoothing and accuracy; its numbers are there where all hypotheses are proved.
+    rounds
+        Rounds of the upper level that were counted.
+    columns
+        A ``SolverComplexity`` for each lower solver.
+    """
+
+    solver: Any
+    theorem: Theorem
+    rounds: int
     columns: tuple[SolverComplexity, ...]
 
     def __getitem__(self, place: int) -> SolverComplexity:

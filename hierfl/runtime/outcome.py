@@ -366,8 +366,6 @@ def result_of(
         certificate = Certificate.of(compiled, end.x, evaluation, anew=valued)
     if word is not None:
         certificate = certificate.with_own(compiled, float(word.residual), float(word.error_bound), int(word.worst))
-    points = (("x", end.x), ("iterate", end.iterate), ("x0", end.start))
-    values: dict[str, Any] = {"value": value, "own_value": own_value, "certificate": certificate}
     return Result(
         x=compiled.upper.unflatten(end.x),
         iterate=compiled.upper.unflatten(end.iterate),
