@@ -53,21 +53,23 @@ class MessageTreatment:
     adversaries: float = 0.2
     noise: GaussianNoise | None = None
     masks: PairwiseMasks | None = None
+    asynchronous: bool = False
+    buffer: int = 1
+    staleness: float = 0.5
 
     def __post_init__(self) -> None:
         """Refuse settings that exclude each other, or out of range. Raises ``SettingError``, naming them."""
-        name, asynchronous = type(self).__name__, getattr(self, "asynchronous", False)
-        buffer, staleness = getattr(self, "buffer", 1), getattr(self, "staleness", 0.0)
-        if buffer < 1 or not staleness >= 0:
-            raise SettingError(f"{name}(buffer={buffer!r}, staleness={staleness!r}): at least 1, and at least 0.")
-        if self.rule is not None and asynchronous:
+        name = type(self).__name__
+        if self.buffer < 1 or not self.staleness >= 0:
+            raise SettingError(f"{name}(buffer={self.buffer!r}, staleness={self.staleness!r}): at least 1, and at least 0.")
+        if self.rule is not None and self.asynchronous:
             raise SettingError(
                 f"{name}(aggregation=..., asynchronous=True): a robust aggregate is one of a round's messages; choose one of the two."
             )
-        if self.masks is not None and (asynchronous or self.rule is not None):
-            other = "asynchronous=True" if asynchronous else f"aggregation={self.aggregation!r}"
+        if self.masks is not None and (self.asynchronous or self.rule is not None):
+            other = "asynchronous=True" if self.asynchronous else f"aggregation={self.aggregation!r}"
             raise SettingError(f"{name}(masks=..., {other}): that needs sites' messages one by one; choose one of the two.")
-        if self.noise is not None and asynchronous:
+        if self.noise is not None and self.asynchronous:
             unknown = "without rounds nobody knows beforehand how many messages a client sends, nor epsilon"
             raise SettingError(f"{name}(noise=..., asynchronous=True): {unknown}; choose one of the two.")
 
@@ -93,7 +95,7 @@ class MessageTreatment:
         clock: Callable[[], float] | None = None,
     ) -> SiteRounds:
         """What makes the rounds, by its ``run``; of a simulation its clock is recorded."""
-        if isinstance(self, SiteRuntime | Delayed) and self.asynchronous:
+        if self.asynchronous:
             return BufferedRounds(problem, algorithm, exchange, self.buffer, self.staleness, patience, seed)
         return SiteRounds(problem, algorithm, exchange, minimum, patience, seed, clock, self.rule)
 
@@ -110,9 +112,6 @@ class SiteRuntime(MessageTreatment):
     patience: float = 30.0
     largest: float = 1e15
     shared_seeds: bool = False
-    asynchronous: bool = False
-    buffer: int = 1
-    staleness: float = 0.5
     watcher: Any = field(default=None, repr=False)
     _latest: _LatestRun = field(default_factory=lambda: _LatestRun(), init=False, repr=False, compare=False)
     # how sites are reached
@@ -259,9 +258,6 @@ class Delayed(MessageTreatment):
 
     delays: Sequence[float]
     spread: float = 0.25
-    asynchronous: bool = False
-    buffer: int = 1
-    staleness: float = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
