@@ -12,9 +12,9 @@ from hierfl.errors import *  # noqa: F403
 from hierfl.language.aggregates import Cox, CVaR, Worst
 from hierfl.language.expectation import E, total
 from hierfl.language.federation.client import Client
-from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.federation.federated_data import Federation
 from hierfl.language.federation.partition_schemes import IID, ByGroup, Dirichlet, Quantity, Shards
+from hierfl.language.federation.sample_values import Elsewhere
 from hierfl.language.federation.schema import Moments, Schema
 from hierfl.language.function import BlackBox, Function
 from hierfl.language.levels import ArgMax, ArgMin, Equilibrium, Maximize, Minimize
@@ -32,44 +32,10 @@ from hierfl.version import VERSION
 __version__ = VERSION
 
 __all__ = [
-    "IID",
-    "ArgMax",
-    "ArgMin",
-    "BlackBox",
-    "Budget",
-    "ByGroup",
-    "CVaR",
-    "Checkpoint",
-    "Client",
-    "ClientParameter",
-    "Cox",
-    "Dirichlet",
-    "Dual",
-    "E",
-    "Elsewhere",
-    "Equilibrium",
-    "Federation",
-    "Function",
-    "Maximize",
-    "Minimize",
-    "Moments",
-    "Nash",
-    "Player",
-    "Problem",
-    "Quantity",
-    "Result",
-    "Runs",
-    "Sample",
-    "Schema",
-    "ShadowPrice",
-    "Shards",
-    "Study",
-    "Sweep",
-    "Worst",
-    "complexity",
-    "errors",
-    "sweep",
-    "total",
+    "IID", "ArgMax", "ArgMin", "BlackBox", "Budget", "ByGroup", "CVaR", "Checkpoint", "Client", "ClientParameter",
+    "Cox", "Dirichlet", "Dual", "E", "Elsewhere", "Equilibrium", "Federation", "Function", "Maximize", "Minimize",
+    "Moments", "Nash", "Player", "Problem", "Quantity", "Result", "Runs", "Sample", "Schema", "ShadowPrice",
+    "Shards", "Study", "Sweep", "Worst", "complexity", "errors", "sweep", "total",
 ]
 __all__ += errors.__all__
 

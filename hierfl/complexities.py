@@ -213,16 +213,12 @@ def complexity(
     >>> took = hf.complexity(problem, FedRZO(step_size=0.05, local_steps=5), rounds=5)
     """
     if not hasattr(problem, "compile"):
-        raise SettingError(
-            f"problem={problem!r}: complexity() is asked of a hf.Problem, hf.complexity(problem, solver)."
-        )
+        raise SettingError(f"problem={problem!r}: complexity() is asked of a hf.Problem: hf.complexity(problem).")
     require_whole("rounds", rounds, 1)
     compiled = problem.compile()
     asked = solver if solver is not None else ZOHFL() if compiled.scope == "client" else FedRZO()
     if not isinstance(asked, (FedRZO, ZOHFL)):
-        raise SettingError(
-            f"solver={asked!r}: the papers' tables are about FedRZO(...) and ZOHFL(...): write one of these."
-        )
+        raise SettingError(f"solver={asked!r}: the papers' tables are about FedRZO(...) and ZOHFL(...): write either.")
     if lower is not None and (not isinstance(lower, (list, tuple)) or None in lower):
         raise SettingError(f"lower={lower!r}: a list of lower solvers, such as lower=[LocalSGD(), LFD()].")
     if getattr(asked, "step_size", None) == "auto":
@@ -235,16 +231,8 @@ def complexity(
         raise SettingError("lower=[]: give at least one lower solver, such as lower=[LocalSGD(), FedAC(), LFD()].")
     if compiled.scope is None and lowers != (None,):
         raise SettingError("lower=[...]: the problem has no lower level. Leave lower out.")
-    settings = RunSettings.of(
-        {
-            "rounds": rounds,
-            "seed": seed,
-            "x0": x0,
-            "evaluate_every": rounds,
-            "runtime": InProcess(schedule="map"),
-            "progress": False,
-        }
-    )
+    one_by_one = InProcess(schedule="map")
+    settings = RunSettings(rounds, seed, x0=x0, evaluate_every=rounds, runtime=one_by_one, progress=False)
     theorem = report(compiled, float(asked.smoothing), float(asked.accuracy), asked.starts).theorems[0]
     with whole():
         columns = tuple(_column(compiled, asked, one, theorem, settings) for one in lowers)
@@ -258,16 +246,14 @@ def _column(compiled: Any, solver: Any, lower: Any, theorem: Theorem, settings: 
     def after_the_rounds(done: int, *_: Any) -> None:
         seen.update(counted.counts)  # what comes later is no part of the rounds
 
-    callback = replace(settings, callback=after_the_rounds)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LowerLevelWarning)  # the residual is told instead
-        result = run(counted, by_it, callback, Limits())
+        result = run(counted, by_it, replace(settings, callback=after_the_rounds), Limits())
     assert isinstance(result, Result)
     algorithm = by_it.bind(counted, settings.most_rounds, settings.queries)
     predicted = predicted_effort(algorithm, settings.most_rounds)
-    return SolverComplexity(
-        lower, _printed(compiled, by_it, lower, theorem), predicted, _measured(result, algorithm, lower, seen)
-    )
+    measured = _measured(result, algorithm, lower, seen)
+    return SolverComplexity(lower, _printed(compiled, by_it, lower, theorem), predicted, measured)
 
 
 def _measured(result: Result, algorithm: Any, lower: Any, seen: dict[str, int]) -> MeasuredEffort:
@@ -277,14 +263,9 @@ def _measured(result: Result, algorithm: Any, lower: Any, seen: dict[str, int]) 
     exact = isinstance(lower, Exact)
     counted = level > 0 and not exact
     rounds = algorithm.lower.rounds_of(sent["lower_scalars_up"], points_of(algorithm.settings)) if counted else 0
-    return MeasuredEffort(
-        None if exact else seen.get(GRADIENTS, 0),
-        None if exact else seen.get(PROJECTIONS, 0),
-        None if exact else rounds,
-        own,
-        level,
-        None if lower is None or not len(residuals) else float(residuals[-1]),
-    )
+    residual = None if lower is None or not len(residuals) else float(residuals[-1])
+    made, projected = (None if exact else seen.get(name, 0) for name in (GRADIENTS, PROJECTIONS))
+    return MeasuredEffort(made, projected, None if exact else rounds, own, level, residual)
 
 
 def _printed(compiled: Any, solver: Any, lower: Any, theorem: Theorem) -> dict[str, str]:
@@ -318,9 +299,8 @@ def _counts() -> list[tuple[str, Any]]:
 
 
 def _predicted(column: SolverComplexity, name: str) -> str:
-    if column.lower is None:
-        return "0"
-    return UNKNOWN if column.predicted is None else f"{getattr(column.predicted, name):,}"
+    known = "0" if column.lower is None else UNKNOWN
+    return known if column.lower is None or column.predicted is None else f"{getattr(column.predicted, name):,}"
 
 
 def _rounds(number: int) -> str:
@@ -416,9 +396,8 @@ def _steps(algorithm: Any, rounds: int) -> list[tuple[int, int, int]]:
     steps, found = algorithm.steps, []
     for r, own in enumerate(rows_of(steps.counts, 0, rounds)):
         counts = np.broadcast_to(own, algorithm.problem.num_clients)
-        found += [
-            (r, int(steps.first_steps[r]) + t, client) for client in clients for t in range(max(1, counts[client]))
-        ]
+        estimates = [(client, t) for client in clients for t in range(max(1, counts[client]))]
+        found += [(r, int(steps.first_steps[r]) + t, client) for client, t in estimates]
     return found
 
 

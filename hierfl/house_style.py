@@ -58,10 +58,7 @@ KEPT = ("savefig.dpi", "savefig.bbox", "pdf.fonttype", "ps.fonttype")  # of a st
 
 
 def require_style(style: Any) -> str:
-    """Require a style that there is.
-
-    Raises ``SettingError``, naming those.
-    """
+    """Require a style that there is. Raises ``SettingError``, naming those."""
     if style not in STYLES:
         raise SettingError(f"style={style!r}: {near_names(style, tuple(STYLES))}")
     return str(style)
@@ -80,10 +77,7 @@ def house_style(style: str = "screen") -> Iterator[None]:
 
 
 def panels(count: int, width: float, height: float, style: str = "screen") -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels of that size in inches side by side, or, for a paper, below each other in a column.
-
-    It is saved in its style, whenever that is.
-    """
+    """A figure of so many panels (inches) side by side, for a paper below each other, that is saved in its style."""
     import matplotlib.pyplot as plt
 
     if style == "paper":
@@ -122,25 +116,17 @@ def house_figure() -> type[Figure]:
 
 
 def require_axes(ax: Any, projection: str = "rectilinear") -> None:
-    """Require that ``ax`` is None, or axes of matplotlib of that projection.
-
-    Raises ``SettingError``, saying how such axes are made.
-    """
+    """``ax`` is None, or axes of matplotlib of that projection. Raises ``SettingError``, saying how such are made."""
     from matplotlib.axes import Axes
 
     how = "plt.subplots()" if projection == "rectilinear" else "plt.subplots(subplot_kw={'projection': '3d'})"
     if ax is not None and (not isinstance(ax, Axes) or (ax.name == "3d") != (projection == "3d")):
         what = f"3-D axes ({ax.name})" if isinstance(ax, Axes) and ax.name == "3d" else repr(ax)
-        raise SettingError(
-            f"ax={what}: axes of matplotlib, such as the second value of {how}, or None for a new figure."
-        )
+        raise SettingError(f"ax={what}: axes of matplotlib, such as the second value of {how}; None makes a figure.")
 
 
 def line_style(style: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords of matplotlib's lines, under their long names (``lw`` is ``linewidth``).
-
-    Raises ``SettingError``, naming a keyword that is none, and the usual ones.
-    """
+    """The keywords of matplotlib's lines, ``lw`` as ``linewidth``. Raises ``SettingError``, naming one that is none."""
     from matplotlib.artist import ArtistInspector
     from matplotlib.cbook import normalize_kwargs
     from matplotlib.lines import Line2D
@@ -155,10 +141,7 @@ def line_style(style: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_known(style: Mapping[str, Any], known: Iterable[str], usual: Iterable[str]) -> None:
-    """Require that every keyword is known.
-
-    Raises ``SettingError``, naming the keyword, and the usual ones.
-    """
+    """Require that every keyword is known. Raises ``SettingError``, naming the keyword, and the usual ones."""
     unknown = [name for name in style if name not in set(known)]
     if unknown:
         raise SettingError(f"{unknown[0]}= is no style keyword of this plot: write {', '.join(usual)}, for example.")

@@ -81,10 +81,7 @@ def as_given(value: object) -> str:
 
 
 def require_names(given: Iterable[str], known: Iterable[str], function: str, elsewhere: Mapping[str, str] | None = None) -> None:
-    """Each name is one of a function's settings.
-
-    Raises ``UnknownNameError``, naming the function that was called, and where that is instead, or the nearest settings that there are.
-    """
+    """Each name is a setting of a function. Raises ``UnknownNameError``, with where it is, or the nearest settings."""
     known = list(known)
     for name in given:
         if name not in known:
@@ -125,9 +122,12 @@ def _suggesting(function: Any) -> Any:
         try:
             return function(*given, **settings)
         except TypeError:
-            misfit = _misfit(fitting, given, settings)
-            if misfit is None:
-                raise
+            try:
+                fitting.bind(*given, **settings)
+            except TypeError as error:
+                misfit = str(error)
+            else:
+                raise  # one from within
         raise CallError(_what_to_call(_name_of(function, given), fitting, misfit))  # here, so that the traceback is of this one alone
 
     checked._suggests = True  # type: ignore[attr-defined]
@@ -137,15 +137,6 @@ def _suggesting(function: Any) -> Any:
 def _name_of(function: Any, given: tuple[Any, ...]) -> str:
     """What users call: the class of what is made or called."""
     return type(given[0]).__name__ if function.__name__ in ("__init__", "__call__") else function.__name__
-
-
-def _misfit(fitting: Signature, given: tuple[Any, ...], settings: dict[str, Any]) -> str | None:
-    """Why a call does not fit a signature; None where it does, and the error is one from within."""
-    try:
-        fitting.bind(*given, **settings)
-    except TypeError as error:
-        return str(error)
-    return None
 
 
 def _what_to_call(name: str, fitting: Signature, misfit: str) -> str:

@@ -179,7 +179,7 @@ class Problem:
         The result prints as text and iterates over its pieces (``piece``, ``how``, ``cost``, ``advice``).
         """
         from hierfl.compiler.explain import explain
-        from hierfl.runtime.in_process.schedule import how_clients_run
+        from hierfl.runtime.in_process.simulation import how_clients_run
 
         compiled = self.compile()
         return explain(compiled, how_clients_run(compiled))
@@ -236,15 +236,10 @@ class Problem:
                 f"check(solver={as_given(solver)}): an instance of ZOHFL, which [HFL] Theorem 2 is about; others have no theorem on their steps."
             )
         compiled = self.compile(progress=progress)
-        report = check(
-            compiled,
-            starts=None if x0 is None else compiled.upper.flatten(x0, "x0")[None],
-            epsilon=epsilon,
-            smoothing=smoothing if solver is None else float(solver.smoothing),
-            samples=samples,
-            seed=seed,
-            progress=progress,
-        )
+        starts = None if x0 is None else compiled.upper.flatten(x0, "x0")[None]
+        smoothing = smoothing if solver is None else float(solver.smoothing)
+        of_run: dict[str, Any] = {"epsilon": epsilon, "samples": samples, "seed": seed, "progress": progress}
+        report = check(compiled, starts=starts, smoothing=smoothing, **of_run)
         if solver is None:
             return report
         return replace(report, theorems=(*report.theorems, *solver.asymptotics(compiled, report)))

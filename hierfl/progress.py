@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from functools import cache
 from statistics import median_low
 from threading import Event, Lock, Thread, Timer
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
@@ -71,10 +70,7 @@ class _InNotebook:
 
 
 class _Bar:
-    """A bar that appears after two seconds, from a thread of its own where nothing is reported until then.
-
-    What draws it is loaded when it appears.
-    """
+    """A bar that appears after two seconds, by a thread of its own where nothing is reported, and loads what draws it."""
 
     def __init__(self, label: str, total: int | None, enabled: bool) -> None:
         self._label, self._total = label, total
@@ -94,9 +90,7 @@ class _Bar:
             self._timer.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._timer.cancel()
         with self._showing:
             self._enabled = False
@@ -120,9 +114,8 @@ class _Bar:
 
         columns = [TextColumn("{task.description}"), BarColumn(), *self._columns()]
         shared = sys.stdout.isatty()  # what is printed meanwhile then goes above the bar
-        bar = Progress(
-            *columns, console=_console(), transient=transient, redirect_stdout=shared, get_time=time.monotonic
-        )
+        options: dict[str, Any] = {"transient": transient, "redirect_stdout": shared, "get_time": time.monotonic}
+        bar = Progress(*columns, console=_console(), **options)
         task = bar.add_task(self._label, total=self._total, note="starting")
         bar.tasks[task].start_time = self._entered
         return bar

@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
@@ -37,8 +37,88 @@ OWN_VALUE_TOLERANCE = 0.01  # relative: how far an algorithm's own value of f ma
 SAME = 1e-6  # of a value: what two evaluations of f may differ by
 
 
+class Plotted(Shown):
+    """What is drawn by round: a run, several, or several of each of some solvers."""
+
+    def _curves(self) -> Any:
+        """Runs by the names of their curves; None for a single run."""
+        return None
+
+    def plot(self, ax: Axes | None = None, *, axis: str = "rounds", scale: str = "linear", style: str = "screen") -> Figure:
+        """Draw the convergence, the objective's estimate and the metrics; of several runs the mean over the seeds with its 95% band. Returns the figure.
+
+        ``axis`` is ``"rounds"``, ``"communication"``, ``"seconds"`` or ``"lower solves"``; ``scale`` ``"linear"``, ``"log"`` or ``"gap"``, the distance to
+        ``problem.reference()`` on a logarithmic axis; ``style`` ``"screen"`` or ``"paper"``, a column of 3.4 inches in type of 8 points.
+        A ``SettingError`` names what there is for anything else.
+        """
+        from hierfl.inspect.pictures.convergence import plot_result, plot_runs
+
+        curves, single = self._curves(), cast("Result", self)
+        return plot_result(single, ax, axis, scale, style) if curves is None else plot_runs(curves, ax, axis, scale, style)
+
+
+class Reported(Plotted):
+    """What a report is written about: a run, or several of one solver."""
+
+    def report(
+        self,
+        path: str | Path,
+        *,
+        radius: float | None = None,
+        smoothing: float | Sequence[float] | None = None,
+        points: int = 401,
+        samples: int = 128,
+        seed: int = 0,
+        check: bool = True,
+        progress: bool = True,
+        time_budget: float = 30.0,
+        overwrite: bool = False,
+    ) -> Path:
+        """Write everything about this run to one HTML file, which needs no network; returns its path. Of several the best, and bands over the seeds.
+
+        The declared mathematics, ``problem.check()``, ``problem.explain()``, convergence, the implicit function on a line
+        through ``x`` with its kinks (zoom, hover, sliders for the place and for eta), communication, certificate, settings,
+        seeds and environment. Needs plotly, ``pip install "hierfl[report]"``.
+
+        Parameters
+        ----------
+        path
+            The file.
+        radius
+            Half the length of the line's window; by default all iterates are as near to x.
+        smoothing
+            eta, or several, for f^eta along the line; ``()`` for none. By default the run's own and two wider ones.
+        points, samples, seed
+            How many points on the line, how many draws and their seed for f^eta, as for ``problem.implicit.slice``; the seed is also that of the check.
+        check
+            Whether to run ``problem.check()``.
+        progress
+            Show progress bars for what takes long.
+        time_budget
+            Seconds. The smoothings by default, exact slopes and the search for kinks are left out where one would take longer; a note says so.
+        overwrite
+            Whether a file that is there already is written over.
+
+        Raises
+        ------
+        SettingError
+            If the result was loaded without its problem, for a path that cannot be written or is there already, or a setting out of range.
+        MissingPackageError
+            If plotly is not installed.
+        """
+        from hierfl.inspect.report.slice_part import ReportSettings
+        from hierfl.inspect.report.write import write_report
+
+        settings = ReportSettings(radius, smoothing, points, samples, seed, check, progress, time_budget, overwrite)
+        return write_report(*self._told(), path, settings)
+
+    def _told(self) -> tuple[Result, Any]:
+        """The result that a report is about, and the runs that it is one of, or None."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, repr=False)
-class Result(Shown):
+class Result(Reported):
     """What a run returns. Arrays are NumPy; ``x`` is an array for one upper variable, else ``{variable: array}``; both take variables and their names as indices.
 
     Attributes
@@ -327,65 +407,8 @@ class Result(Shown):
 
         return inference(self, level=level, kind=kind, of=of, small_sample=small_sample, runtime=runtime)
 
-    def plot(
-        self, ax: Axes | None = None, *, axis: str = "rounds", scale: str = "linear", style: str = "screen"
-    ) -> Figure:
-        """Draw the convergence, the objective's estimate and the metrics; ``axis``, ``scale`` and ``style`` as for ``Runs.plot``. Returns the figure."""
-        from hierfl.inspect.pictures.convergence import plot_result
-
-        return plot_result(self, ax, axis, scale, style)
-
-    def report(
-        self,
-        path: str | Path,
-        *,
-        radius: float | None = None,
-        smoothing: float | Sequence[float] | None = None,
-        points: int = 401,
-        samples: int = 128,
-        seed: int = 0,
-        check: bool = True,
-        progress: bool = True,
-        time_budget: float = 30.0,
-        overwrite: bool = False,
-    ) -> Path:
-        """Write everything about this run to one HTML file, which needs no network; returns its path.
-
-        The declared mathematics, ``problem.check()``, ``problem.explain()``, convergence, the implicit function on a line
-        through ``x`` with its kinks (zoom, hover, sliders for the place and for eta), communication, certificate, settings,
-        seeds and environment. Needs plotly, ``pip install "hierfl[report]"``.
-
-        Parameters
-        ----------
-        path
-            The file.
-        radius
-            Half the length of the line's window; by default all iterates are as near to x.
-        smoothing
-            eta, or several, for f^eta along the line; ``()`` for none. By default the run's own and two wider ones.
-        points, samples, seed
-            How many points on the line, how many draws and their seed for f^eta, as for ``problem.implicit.slice``; the seed is also that of the check.
-        check
-            Whether to run ``problem.check()``.
-        progress
-            Show progress bars for what takes long.
-        time_budget
-            Seconds. The smoothings by default, exact slopes and the search for kinks are left out where one would take longer; a note says so.
-        overwrite
-            Whether a file that is there already is written over.
-
-        Raises
-        ------
-        SettingError
-            If the result was loaded without its problem, for a path that cannot be written or is there already, or a setting out of range.
-        MissingPackageError
-            If plotly is not installed.
-        """
-        from hierfl.inspect.report.slice_part import ReportSettings
-        from hierfl.inspect.report.write import write_report
-
-        settings = ReportSettings(radius, smoothing, points, samples, seed, check, progress, time_budget, overwrite)
-        return write_report(self, None, path, settings)
+    def _told(self) -> tuple[Result, Any]:
+        return self, None
 
     def save(self, path: str | Path) -> None:
         """Write everything to one ``.npz`` file, whole or not at all; arrays by variable name, never pickled. Makes the folder if there is none."""
@@ -448,7 +471,7 @@ class Result(Shown):
 
     @classmethod
     def _of(cls, note: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Result:
-        groups = {
+        groups: dict[str, Any] = {
             group: {name.split("/", 1)[1]: a for name, a in arrays.items() if name.startswith(group + "/")}
             for group in ("history", "metrics", "trajectory")
         }

@@ -64,9 +64,7 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         if not isinstance(self.folder, (str, os.PathLike)) or not str(self.folder):
-            raise SettingError(
-                f'checkpoint={self.folder!r}: the name of a folder, such as "run/", or hf.Checkpoint(...).'
-            )
+            raise SettingError(f'checkpoint={self.folder!r}: the name of a folder, such as "run/", or a hf.Checkpoint.')
         seconds, rounds = self.every_seconds, self.every_rounds
         if seconds is not None and (
             isinstance(seconds, bool) or not isinstance(seconds, Real) or not float(seconds) >= 0
@@ -185,10 +183,7 @@ class SolveSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, eq=False)
 class RunSettings:
-    """What ``Problem.solve`` was asked for; its docstring says what each setting means.
-
-    Raises ``SettingError`` for a setting out of range, or two that exclude each other.
-    """
+    """What ``Problem.solve`` was asked for, as it explains. Raises ``SettingError`` for what is not to be had."""
 
     rounds: int | None = 500
     seed: int = 0
@@ -219,10 +214,7 @@ class RunSettings:
 
     @classmethod
     def require_known(cls, given: Iterable[str], function: str) -> None:
-        """Each name is a setting.
-
-        Raises ``UnknownNameError``, naming the function that was called, and the nearest settings that there are.
-        """
+        """Each name is a setting. Raises ``UnknownNameError``, naming the function called, and the nearest settings."""
         require_names(given, [setting.name for setting in fields(cls) if setting.init], function)
 
     @classmethod
@@ -241,9 +233,8 @@ class RunSettings:
             raise SettingError(f"queries={self.queries!r}: {near_names(self.queries, ('projected', 'raw'))}")
         object.__setattr__(self, "all_seeds", tuple(_all_seeds(self.seed, self.seeds, self.restarts)))
         if self.tolerance is not None and self.evaluate_every < 2:
-            raise SettingError(
-                "tolerance=... is tested on a block of rounds: take evaluate_every of at least 2, better 10."
-            )
+            said = "tolerance=... is tested on a block of rounds"
+            raise SettingError(f"{said}: take evaluate_every of at least 2, better 10.")
         if self.checkpoint is not None:
             object.__setattr__(self, "checkpoint", Checkpoint.of(self.checkpoint))
         if not isinstance(self.resume, bool):
@@ -251,9 +242,7 @@ class RunSettings:
         if self.resume and self.checkpoint is None:
             raise SettingError('resume=True: name the folder to go on from, checkpoint="run/".')
         if self.several and self.callback is not None:
-            raise SettingError(
-                "callback=... follows one run: leave it out with seeds and restarts, or solve one by one."
-            )
+            raise SettingError("callback=... follows one run: leave it out with seeds and restarts, or solve one a time.")
         # whole numbers of NumPy become Python's
         object.__setattr__(self, "evaluate_every", int(self.evaluate_every))
         within = [rounds for rounds in (self.rounds, None if self.budget is None else self.budget.rounds) if rounds is not None]

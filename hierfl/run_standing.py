@@ -20,13 +20,8 @@ NEAR = 1e-5  # of 1 + |x|: how far from an optimum x is at rest
 FLAT = 1e-8  # of |f| and its fall: how far from the optimum f is at rest
 
 COMPLETED = "completed"  # what ended a run whose rounds were made
-AT_REST, DESCENDING, STALLED, RUNS_AWAY, OUT_OF_ROUNDS = (
-    "at rest",
-    "still descending",
-    "stalled",
-    "runs away",
-    "out of rounds",
-)
+AT_REST, DESCENDING, STALLED, RUNS_AWAY = "at rest", "still descending", "stalled", "runs away"
+OUT_OF_ROUNDS = "out of rounds"
 INFEASIBLE = "infeasible"
 STUCK = "no descent found"  # a method's last word
 WHY_STUCK = (
@@ -190,11 +185,8 @@ def runs_away(trajectory: Mapping[str, np.ndarray]) -> float | None:
 def running_away(trajectory: Mapping[str, np.ndarray]) -> str:
     """Say that x runs away, if it does."""
     away = runs_away(trajectory)
-    return (
-        ""
-        if away is None
-        else f"|x| = {away:.3g} and growing, so that f may be unbounded along it, or {LEAST_FAR}"
-    )
+    unbounded = f"and growing, so that f may be unbounded along it, or {LEAST_FAR}"
+    return "" if away is None else f"|x| = {away:.3g} {unbounded}"
 
 
 def growing(trajectory: Mapping[str, np.ndarray], names: Sequence[str]) -> str:
@@ -232,11 +224,8 @@ def words_of(rest: Rest, rounds: int, why_unknown: str, by_itself: bool, away: s
         proves_less = by_itself and rest.distance_bound > NEAR and not np.isfinite(rest.distance_estimate)
         if far:
             return f"{OWN_WORD}; what is proved is less: {far}" if proves_less else far
-        return (
-            f"{OWN_WORD} (no proof by itself)"
-            if by_itself
-            else f"f has slope {size_text(rest.slope)} at x, and is nowhere better along it (no proof of an optimum by itself)"
-        )
+        level = f"f has slope {size_text(rest.slope)} at x, and is nowhere better along it (no proof of an optimum by itself)"
+        return f"{OWN_WORD} (no proof by itself)" if by_itself else level
     unknown = f"how far f(x) is from an optimum is not known{why_unknown and f': {why_unknown}'}"
     if rest.verdict == DESCENDING:
         improved = rest.drift > SURE * rest.error

@@ -5,30 +5,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hierfl.errors import SettingError
-from hierfl.language.printing.card import Card, Shown, brief
+from hierfl.language.printing.card import Card, brief
 from hierfl.near_names import no_such_attribute
+from hierfl.result import Reported, Result
 from hierfl.run_standing import AT_REST, OUT_OF_ROUNDS
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from hierfl.problem import Problem
-    from hierfl.result import Result
 
 FINAL = ("value", "own_value")
 OF_BEST = ("x", "y", "value", "status", "ended", "rest", "certificate", "gap", "save")
 
 
 @dataclass(frozen=True, repr=False)
-class Runs(Shown):
+class Runs(Reported):
     """The results of a solver's runs with several seeds; behaves as a sequence of them.
 
     Means and bands are taken over the runs that did not diverge, and over the rounds that all of these made. ``x``, ``y``, ``value``,
@@ -118,21 +115,14 @@ class Runs(Shown):
             known = ", ".join((*FINAL, *runs[0].history, *(m for m in runs[0].metrics if m != "round")))
             raise SettingError(f"there is no {name!r} in these runs; there are {known}.")
         at = self.rounds(name)
-        return np.array(
-            [
-                run.history[name][at - 1]
-                if name in run.history
-                else run.metrics[name][np.isin(run.metrics["round"], at)]
-                for run in runs
-            ]
-        )
+        if all(name in run.history for run in runs):
+            return np.array([run.history[name][at - 1] for run in runs])
+        return np.array([run.metrics[name][np.isin(run.metrics["round"], at)] for run in runs])
 
     def rounds(self, name: str = "objective") -> np.ndarray:
         """Give the rounds of ``values(name)``: those that every finished run has of a column of the history, or of a metric."""
-        made = [
-            np.arange(1, len(run.history[name]) + 1) if name in run.history else run.metrics["round"]
-            for run in self.finished
-        ]
+        counted = (run.history.get(name) for run in self.finished)
+        made = [run.metrics["round"] if own is None else np.arange(1, len(own) + 1) for run, own in zip(self.finished, counted)]
         common = made[0] if made else np.zeros(0)
         for own in made[1:]:
             common = common[np.isin(common, own)]
@@ -155,18 +145,12 @@ class Runs(Shown):
     def table(self) -> str:
         """Write one line for each seed: status, rounds, the exact value and, where the solver keeps a y, its own, scalars sent."""
         own = any(run.own_value is not None for run in self.results)
-        rows = [
-            [
-                str(run.settings["seed"]),
-                run.status,
-                str(run.settings["rounds_done"]),
-                run._shown(run.value),
-                *(["" if run.own_value is None else run._shown(run.own_value)] if own else []),
-                f"{scalars(run):,}",
-            ]
-            for run in self.results
-        ]
-        return aligned([["seed", "status", "rounds", "f(x)", *(["own value"] if own else []), "scalars"], *rows])
+        rows = [["seed", "status", "rounds", "f(x)", *["own value"] * own, "scalars"]]
+        for run in self.results:
+            values = ["" if value is None else run._shown(value) for value in (run.value, *[run.own_value] * own)]
+            made = str(run.settings["seed"]), run.status, str(run.settings["rounds_done"])
+            rows.append([*made, *values, f"{scalars(run):,}"])
+        return aligned(rows)
 
     def to_pandas(self) -> pd.DataFrame:
         """Give all histories, one row for each seed and round. Needs pandas."""
@@ -174,42 +158,11 @@ class Runs(Shown):
 
         return pd.concat({run.settings["seed"]: run.to_pandas() for run in self.results}, names=["seed"])
 
-    def plot(
-        self, ax: Axes | None = None, *, axis: str = "rounds", scale: str = "linear", style: str = "screen"
-    ) -> Figure:
-        """Draw the mean over the seeds with its 95% band: the objective's estimate and the metrics. Returns the figure.
+    def _curves(self) -> Any:
+        return {"": self}
 
-        ``axis`` is ``"rounds"``, ``"communication"``, ``"seconds"`` or ``"lower solves"``; ``scale`` ``"linear"``, ``"log"`` or ``"gap"``, the distance to
-        ``problem.reference()`` on a logarithmic axis; ``style`` ``"screen"`` or ``"paper"``, a column of 3.4 inches in type of 8 points.
-        A ``SettingError`` names what there is for anything else.
-        """
-        from hierfl.inspect.pictures.convergence import plot_runs
-
-        return plot_runs({"": self}, ax, axis, scale, style)
-
-    def report(
-        self,
-        path: str | Path,
-        *,
-        radius: float | None = None,
-        smoothing: float | Sequence[float] | None = None,
-        points: int = 401,
-        samples: int = 128,
-        seed: int = 0,
-        check: bool = True,
-        progress: bool = True,
-        time_budget: float = 30.0,
-        overwrite: bool = False,
-    ) -> Path:
-        """Write everything about these runs to one HTML file: the best run, and convergence with bands over the seeds.
-
-        Parameters, returned path and errors as for ``Result.report``.
-        """
-        from hierfl.inspect.report.slice_part import ReportSettings
-        from hierfl.inspect.report.write import write_report
-
-        settings = ReportSettings(radius, smoothing, points, samples, seed, check, progress, time_budget, overwrite)
-        return write_report(self.best, self, path, settings)
+    def _told(self) -> tuple[Result, Any]:
+        return self.best, self
 
     def _card(self) -> Card:
         best = self.best
@@ -244,10 +197,7 @@ class Runs(Shown):
 
 
 def half_width(values: np.ndarray, level: float = 0.95) -> Any:
-    """Compute half the width of Student's interval for the mean over the first axis.
-
-    Raises ``SettingError`` if the level is not in (0, 1).
-    """
+    """Half the width of Student's interval for the mean over the first axis; the ``level`` is in (0, 1), or a ``SettingError``."""
     from scipy.special import stdtrit
 
     if not 0 < level < 1:
@@ -290,11 +240,6 @@ def interval(values: Sequence[float] | np.ndarray, digits: int = 2) -> str:
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
     """Put rows of text into columns: the first column to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = (
-        "  ".join(
-            cell.rjust(width) if place else cell.ljust(width) for place, (cell, width) in enumerate(zip(row, widths))
-        )
-        for row in rows
-    )
+    first, *others = [max(map(len, column)) for column in zip(*rows)]
+    lines = ("  ".join([row[0].ljust(first), *map(str.rjust, row[1:], others)]) for row in rows)
     return "\n".join(line.rstrip() for line in lines)

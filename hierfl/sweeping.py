@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
 from hierfl.atoms.writing.latex_pen import escaped
 from hierfl.errors import DivergedError, SettingError
 from hierfl.jaxtools.interruption import INTERRUPTED
-from hierfl.language.printing.card import Card, Shown, call_text
+from hierfl.language.printing.card import Card, call_text
 from hierfl.near_names import suggests_names
+from hierfl.result import Plotted
 from hierfl.run_settings import Checkpoint, RunSettings, SolveSettings
 from hierfl.runs import Runs, aligned, scalars, summary
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from hierfl.problem import Problem
 
 
 @dataclass(frozen=True, repr=False)
-class Sweep(Shown):
+class Sweep(Plotted):
     """Runs by solver's name; behaves as a mapping.
 
     Attributes
@@ -59,10 +58,8 @@ class Sweep(Shown):
         return aligned(self._cells())
 
     def _cells(self) -> list[list[str]]:
-        rows = [
-            [name, summary(runs), f"{_mean_scalars(runs):,.0f}", f"{self.seconds[name]:.1f}"]
-            for name, runs in self.runs.items()
-        ]
+        told = ((name, runs, _mean_scalars(runs)) for name, runs in self.runs.items())
+        rows = [[name, summary(runs), f"{sent:,.0f}", f"{self.seconds[name]:.1f}"] for name, runs, sent in told]
         return [["solver", "f(x)", "scalars", "seconds"], *rows]
 
     def latex(self) -> str:
@@ -75,31 +72,15 @@ class Sweep(Shown):
         """Give one row for each solver and seed: status, rounds, values, scalars. Needs pandas."""
         import pandas as pd
 
-        rows = [
-            {
-                "solver": name,
-                "seed": run.settings["seed"],
-                "status": run.status,
-                "rounds": run.settings["rounds_done"],
-                "value": run.value,
-                "own_value": run.own_value,
-                "scalars": scalars(run),
-            }
-            for name, runs in self.runs.items()
-            for run in runs
-        ]
-        return pd.DataFrame(rows)
+        columns = ["solver", "seed", "status", "rounds", "value", "own_value", "scalars"]
+        rows = []
+        for name, run in ((name, run) for name, runs in self.runs.items() for run in runs):
+            made = run.settings["seed"], run.status, run.settings["rounds_done"]
+            rows.append((name, *made, run.value, run.own_value, scalars(run)))
+        return pd.DataFrame(rows, columns=columns)
 
-    def plot(
-        self, ax: Axes | None = None, *, axis: str = "rounds", scale: str = "linear", style: str = "screen"
-    ) -> Figure:
-        """Draw one line for each solver, with its 95% band: the objective's estimate and the metrics. Returns the figure.
-
-        ``axis``, ``scale`` and ``style`` as for ``Runs.plot``.
-        """
-        from hierfl.inspect.pictures.convergence import plot_runs
-
-        return plot_runs(self.runs, ax, axis, scale, style)
+    def _curves(self) -> Any:
+        return self.runs
 
     def _card(self) -> Card:
         best_first = sorted(self.runs.items(), key=lambda item: _rank(item[1]))
@@ -152,26 +133,19 @@ def sweep(
     ['ImplicitBundle()', 'ImplicitGradient()']
     """
     RunSettings.require_known(settings, "sweep")
-    named = dict(solvers) if isinstance(solvers, Mapping) else _named(solvers)
-    if not named:
-        raise SettingError("sweep needs at least one solver: {'name': FedRZO(...), ...} or a list.")
-    runs: dict[str, Runs] = {}
-    seconds: dict[str, float] = {}
+    named = named_solvers(solvers, "sweep")
+    runs, seconds, kept = dict[str, Runs](), dict[str, float](), settings.get("checkpoint")
     with problem.compile(progress=settings.get("progress", True)).programs.forgetting_runs() as forget_unused:
         for place, (name, solver) in enumerate(named.items(), 1):
             began = time.perf_counter()
-            runs[name] = _solved(problem, solver, seeds, _kept_apart(settings, str(place)))
+            if kept is not None:
+                settings["checkpoint"] = Checkpoint.of(kept).inside(str(place))
+            runs[name] = _solved(problem, solver, seeds, settings)
             forget_unused()
             seconds[name] = time.perf_counter() - began
             if any(run.status == INTERRUPTED for run in runs[name]):
                 break
     return Sweep(runs, seconds)
-
-
-def _kept_apart(settings: SolveSettings, folder: str) -> SolveSettings:
-    """The settings of one of several solvers."""
-    kept = settings.get("checkpoint")
-    return settings if kept is None else {**settings, "checkpoint": Checkpoint.of(kept).inside(folder)}
 
 
 def _solved(problem: Problem, solver: Any, seeds: int | Sequence[int], settings: SolveSettings) -> Runs:
@@ -183,14 +157,20 @@ def _solved(problem: Problem, solver: Any, seeds: int | Sequence[int], settings:
         return error.runs
 
 
-def _named(solvers: Sequence[Any]) -> dict[str, Any]:
-    if not isinstance(solvers, Sequence) or isinstance(solvers, str):
-        raise SettingError(f"sweep over {solvers!r}: {{'name': solver, ...}}, or a list of solvers.")
-    names = [call_text(solver) for solver in solvers]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise SettingError(f"sweep was given {twice} twice: leave one out, or name them, {{'name': solver}}.")
-    return dict(zip(names, solvers))
+def named_solvers(solvers: Any, who: str, called: Callable[[Any], str] = call_text) -> dict[str, Any]:
+    """Solvers by name: those that they are given, or those that they are called by. Raises ``SettingError`` for no solvers, or two of a name."""
+    if isinstance(solvers, Mapping):
+        named = {str(name): one for name, one in solvers.items()}
+    elif isinstance(solvers, Sequence) and not isinstance(solvers, str):
+        names = [called(solver) for solver in solvers]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise SettingError(f"{who} was given {twice[0]} twice: leave one out, or name them, {{'name': solver}}.")
+        named = dict(zip(names, solvers))
+    else:
+        raise SettingError(f"{who} over {solvers!r}: {{'name': solver, ...}}, or a list of solvers.")
+    if not named:
+        raise SettingError(f"{who} needs at least one solver: {{'name': FedRZO(...), ...}} or a list.")
+    return named
 
 
 def _rank(runs: Runs) -> float:

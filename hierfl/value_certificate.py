@@ -63,16 +63,8 @@ class Certificate(Shown):
 
         certificate = cls._of_lower_level(compiled, x, evaluation, anew)
         means = expectation_error(compiled, x, evaluation) if anew else None
-        if means is None:
-            return certificate
-        error, points, rule, doubt = means
-        return replace(
-            certificate,
-            expectation_error=error,
-            expectation_points=points,
-            expectation_rule=rule,
-            expectation_doubt=doubt,
-        )
+        told = {} if means is None else {f"expectation_{name}": value for name, value in means._asdict().items()}
+        return replace(certificate, **told)
 
     @classmethod
     def elsewhere(cls, compiled: CompiledProblem) -> Certificate:
@@ -136,9 +128,8 @@ class Certificate(Shown):
 
     def __str__(self) -> str:
         own = self._of_own
-        return "; ".join(
-            filter(None, [self._lower_level(), own and f"the run's own y: residual {own}", self.expectation])
-        )
+        of_own = own and f"the run's own y: residual {own}"
+        return "; ".join(filter(None, [self._lower_level(), of_own, self.expectation]))
 
     @property
     def _of_own(self) -> str:

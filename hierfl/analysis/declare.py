@@ -27,8 +27,7 @@ from hierfl.language.declaration import Declaration, Roles
 from hierfl.language.declared_arguments import called, constraint_tuple, unique_leaves
 from hierfl.language.federation.client import require_paired
 from hierfl.language.federation.federated_data import Federation
-from hierfl.language.followers import Followers
-from hierfl.language.levels import ArgMin, LowerLevel, Objective
+from hierfl.language.levels import ArgMin, Followers, LowerLevel, Objective
 from hierfl.language.player import Nash
 from hierfl.language.prices import Dual, Price, price_sign, priced
 from hierfl.language.printing.text import expression_text

@@ -22,7 +22,7 @@ from hierfl.atoms.algebra import sparse_factor
 from hierfl.atoms.intervals import Interval, SparsePoint, bounded, matmul
 from hierfl.atoms.ranges import broadcast, monotone, reshaped, value_at
 from hierfl.atoms.table import row_of
-from hierfl.language.calculus.jax_derivative import Pullback
+from hierfl.language.calculus.derivative import Pullback
 from hierfl.language.expectation import SampleAverage, total
 
 Known = Mapping[int, Interval]

@@ -24,10 +24,9 @@ from hierfl.language.declaration import Declaration
 from hierfl.language.declared_arguments import samples_among
 from hierfl.language.expectation import SampleAverage, averages_of, total
 from hierfl.language.federation.client import Client
-from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.federation.federated_data import Federation
-from hierfl.language.followers import Followers
-from hierfl.language.levels import ArgMin, LowerLevel
+from hierfl.language.federation.sample_values import Elsewhere
+from hierfl.language.levels import ArgMin, Followers, LowerLevel
 from hierfl.language.prices import Price
 from hierfl.language.sample import ClientParameter, OneForEach
 

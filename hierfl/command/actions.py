@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import argparse
+import math
+import platform
+import re
 import signal
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import fields, replace
+from datetime import datetime
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hierfl.command.loading import load_point, load_problem, load_solver
-from hierfl.command.site_tables import held_by, ledger_show, rules_of, site_check, site_log
-from hierfl.errors import SettingError
+from hierfl.command.loading import load_point, load_problem, load_rows, load_solver
+from hierfl.errors import DataError, HierflError, SettingError
+from hierfl.near_names import near_names
+from hierfl.version import VERSION
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from hierfl.language.declaration import Declaration
+    from hierfl.language.federation.client import Client
+    from hierfl.runtime.privacy.ledger import LedgerContent, LedgerRun
+    from hierfl.runtime.sites.owner.site_rules import SiteRules
     from hierfl.runtime.sites.site import Site
 
 
@@ -120,15 +132,9 @@ def _solve(chosen: argparse.Namespace) -> None:
         writable(chosen.report, chosen.overwrite)
     solver = None if chosen.solver is None else load_solver(chosen.solver)
     problem = load_problem(chosen.problem)
-    result = problem.solve(
-        solver,
-        rounds=chosen.rounds,
-        seed=chosen.seed,
-        seeds=chosen.seeds,
-        restarts=chosen.restarts,
-        x0=None if chosen.x0 is None else load_point(chosen.x0),
-        progress=not chosen.quiet,
-    )
+    told = {name: getattr(chosen, name) for name in ("rounds", "seed", "seeds", "restarts")}
+    x0 = None if chosen.x0 is None else load_point(chosen.x0)
+    result = problem.solve(solver, x0=x0, progress=not chosen.quiet, **told)
     best = result.best if isinstance(result, Runs) else result
     print(result)
     print(f"x = {_text(best.x)}")
@@ -179,6 +185,209 @@ def _text(x: Any) -> str:
     if isinstance(x, dict):
         return ", ".join(f"{variable.name()}: {_text(part)}" for variable, part in x.items())
     return np.array2string(np.asarray(x), precision=6, threshold=20)
+
+
+# --- sites: what one would send, has sent, and may still send ----------------------------------------------------------
+
+RULES = ("algorithms", "min_samples", "max_rounds", "max_messages", "min_noise", "min_sum", "shared_seeds")  # that are flags, too
+
+
+def rules_of(chosen: argparse.Namespace) -> SiteRules:
+    """The rules of the command line, or of the file that it names. Raises ``SettingError`` for both, or none such."""
+    from hierfl import solvers
+    from hierfl.runtime.sites.owner.site_rules import SiteRules, read_rules
+
+    given = {name: getattr(chosen, name) for name in RULES if getattr(chosen, name) is not None}
+    if chosen.rules is not None and given:
+        name = next(iter(given))
+        said = f"--{name.replace('_', '-')} beside --rules {chosen.rules}: rules stand in one place"
+        raise SettingError(f"{said}: write {name} = ... there, and leave the flag out.")
+    if "algorithms" in given:
+        given["algorithms"] = tuple(name.strip() for name in given["algorithms"].split(","))
+    rules = SiteRules(**given) if chosen.rules is None else read_rules(chosen.rules)
+    for name in rules.algorithms or ():
+        if name not in solvers.__all__:
+            raise SettingError(f"algorithms {name!r}: {near_names(name, solvers.__all__)}")
+    return rules
+
+
+def held_by(declaration: Declaration, place: str) -> dict[int, Client]:
+    """The clients whose data the function at a place loads. Raises ``DataError`` where it fails, without its words."""
+    from hierfl.runtime.sites.owner.site_data import held_of
+    from hierfl.runtime.sites.owner.site_log import told_without_words
+
+    try:
+        return held_of(declaration, load_rows(place))
+    except HierflError:
+        raise
+    except Exception as error:  # the owner's own code may raise anything, with rows in its words
+        raise DataError(f"--data {place}: {told_without_words(error)}. Call it in Python to see its words.") from None
+
+
+# --- what would leave ---------------------------------------------------------------------------------------------------
+
+
+def site_check(chosen: argparse.Namespace) -> None:
+    """Rehearse a run, and print what it would come to."""
+    from hierfl.runtime.privacy.ledger import LedgerContent, read_ledger
+    from hierfl.runtime.sites.parcels import declaration_mark, declared_text
+
+    rules, declaration = rules_of(chosen), load_problem(chosen.problem).declaration
+    ledger = LedgerContent()
+    if chosen.ledger is not None and chosen.ledger.exists():
+        ledger = read_ledger(chosen.ledger, chosen.ledger_key)
+    packages = ", ".join(f"{name} {version(name)}" for name in ("jax", "numpy", "cvxpy"))
+    print(f"hierfl {VERSION}, Python {platform.python_version()}, {packages}")
+    print(f"problem {declaration_mark(declaration)}\n{declared_text(declaration)}")
+    held = held_by(declaration, chosen.data)
+    print("\n".join(_schema(declaration, held)))
+    own = [(one.name, getattr(rules, one.name)) for one in fields(rules) if getattr(rules, one.name) != one.default]
+    print(f"rules: {', '.join(f'{name} = {value}' for name, value in own) or 'none'}")
+    if chosen.solver is None:
+        reasons = [_unfit(declaration, held), rules.against_rows(declaration, held), rules.against_more(ledger.rounds, ledger.messages)]
+        print(_verdict("the data", reasons) + "\na run is rehearsed with --solver, as in --solver 'FedAvg(step_size=0.05)'")
+        return
+    print("\n".join(_rehearsal(chosen, rules, ledger, declaration, held)))
+
+
+def _unfit(declaration: Declaration, held: Mapping[int, Client]) -> str | None:
+    """What is wrong with the data, as a run would say it."""
+    from hierfl.compiler.compiled_problem import compile_problem
+
+    try:
+        compile_problem(declaration).population_of(held)
+    except DataError as error:
+        return str(error)
+    return None
+
+
+def _schema(declaration: Declaration, held: Mapping[int, Client]) -> Iterator[str]:
+    declared = declaration.federation.clients if declaration.federation else ()
+    for place, client in held.items():
+        tables = []
+        for sample in client.samples:
+            count, known = client.num_samples(sample), declared[place].num_samples(sample)
+            columns = f" of {', '.join(map(str, sample.shape))} columns" if sample.shape else ""
+            unlike = "" if count == known else f", where the problem says {known}"
+            tables.append(f"{sample.name()}: a distribution" if count is None else f"{sample.name()}: {count:,} rows{columns}{unlike}")
+        constants = [f"{constant.name()}: a constant of shape {constant.shape}" for constant in client.parameters]
+        yield f"{client.called(place)}: {'; '.join([*tables, *constants])}"
+
+
+def _verdict(what: str, reasons: list[str | None]) -> str:
+    against = [reason for reason in reasons if reason is not None]
+    return f"{what}: allowed" if not against else "\n".join(f"{what}: refused: {reason}" for reason in against)
+
+
+def _rehearsal(
+    chosen: argparse.Namespace, rules: SiteRules, ledger: LedgerContent, declaration: Declaration, held: Mapping[int, Client]
+) -> Iterator[str]:
+    from hierfl.runtime.privacy.gaussian_noise import GaussianNoise, Spent, composed
+    from hierfl.runtime.privacy.ledger import LedgerRun
+    from hierfl.runtime.privacy.pairwise_masks import MaskOrder, PairwiseMasks
+    from hierfl.runtime.sites.owner.site_data import rehearsed
+    from hierfl.runtime.step_search import STILL, TRIAL, wants_step
+
+    solver = load_solver(chosen.solver)
+    noise = None if chosen.noise is None else GaussianNoise(chosen.noise[0], chosen.noise[1], rules.delta)
+    masks = None if chosen.masks is None else PairwiseMasks(chosen.masks)
+    trials = wants_step(solver)  # messages are those of any step
+    found = rehearsed(declaration, held, replace(solver, step_size=STILL) if trials else solver, chosen.rounds, noise)
+    start = found.start._replace(masks=None if masks is None else MaskOrder(masks.least, masks.bits, "rehearsed"))
+    told = None if start.noise is None else start.noise._asdict() | {"numbers": found.numbers}
+    run = LedgerRun("rehearsed", "", start.mark, "", start.algorithm, start.rounds, told)
+    reasons = [rules.against_now(datetime.now()), rules.against(start, declaration, held), rules.against_batches(found.fewest)]
+    reasons += [rules.against_more(ledger.rounds, ledger.messages), rules.against_spending(ledger, run, None)]
+    if rules.epsilon is not None and chosen.ledger is None:
+        reasons.append("a budget of epsilon is kept by a ledger: start the site with --ledger FILE")
+    yield _verdict(f"{chosen.solver}, {chosen.rounds} rounds", reasons)
+    if trials:
+        yield f"step_size='auto' is found by trial runs before, of {TRIAL} rounds each, mostly a dozen: what follows is sent in these too, and they are counted; a step spares them"
+    if rules.servers is not None:
+        yield f"asked by {' or '.join(rules.servers)} alone"
+    counts = [client.num_samples(sample) for client in held.values() for sample in client.samples]
+    everything = min((count for count in counts if count is not None), default=0)
+    yield "what would leave in a round, or for f at the end, of all clients here together:"
+    for step, array, often, rows in found.leaving:
+        times = "as often as data say" if math.isinf(often) else "once" if often == 1 else f"{often:g} times"
+        yield (
+            f"  {step}: {array.name} {array.shape} {array.dtype}, {array.bytes:,} bytes, {times}, over "
+            f"{f'all rows of a client, {everything:,}' if rows is None else f'{rows:,} rows of a client'} at least"
+        )
+    if masks is not None:
+        yield f"  under masks as one weighted sum of these, hidden among those of {masks.least} sites or more"
+    yield f"a round takes {found.seconds:.3g} s here, {chosen.rounds} rounds {found.seconds * chosen.rounds:.3g} s"
+    if noise is not None:
+        epsilon, accountant = composed([Spent(noise.multiplier, run.most, found.numbers)], rules.delta)
+        yield f"{run.most} messages of a client with noise of {noise.multiplier:g} clips: epsilon = {epsilon:.4g} at delta = {rules.delta:g} ({accountant})"
+    yield from _left(rules, ledger, None if noise is None else run)
+
+
+def _left(rules: SiteRules, ledger: LedgerContent, beginning: LedgerRun | None = None) -> Iterator[str]:
+    """What is left of an owner's limits."""
+    for name, most, answered in (("rounds", rules.max_rounds, ledger.rounds), ("messages", rules.max_messages, ledger.messages)):
+        left = "" if most is None else f", of {most:,} that are allowed {max(most - answered, 0):,} are left"
+        yield f"{answered:,} {name} were answered{left}"
+    if rules.epsilon is None and beginning is None and not ledger.runs:
+        return
+    budget = "" if rules.epsilon is None else f", of {rules.epsilon:g} that is allowed"
+    yield f"epsilon of all runs, with what is planned = {ledger.epsilon(rules.delta):.4g} at delta = {rules.delta:g}{budget}"
+    if beginning is not None:
+        yield f"with this run it would be {ledger.epsilon(rules.delta, beginning):.4g}"
+
+
+# --- what has left ------------------------------------------------------------------------------------------------------
+
+LINE = re.compile(r"(\S+ \S+) \w+ (.*): run (\d+)(?: begins: (.*)|: sent (?:(.*?) (\(.*?\) \S+)|(\w+)), (\d+) bytes( in all)?)\n?")
+
+
+def site_log(chosen: argparse.Namespace) -> None:
+    """Print what has left by a site's log: numbers and sizes, by run and array."""
+    runs: dict[tuple[str, str], tuple[str, Counter[str], Counter[str]]] = {}
+    order = []
+    try:
+        with open(chosen.file, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                found = LINE.fullmatch(line)
+                if found is None:
+                    continue
+                when, site, number, begins, name, form, kind, size, _ = found.groups()
+                if begins is not None or (site, number) not in runs:
+                    runs[site, number] = (f"{site}, run {number}: {begins or 'begun before this log'} ({when})", Counter(), Counter())
+                    order.append(runs[site, number])
+                if size is not None:
+                    what = f"{name} {form}" if kind is None else kind
+                    runs[site, number][1][what] += 1
+                    runs[site, number][2][what] += int(size)
+    except OSError as error:
+        raise SettingError(f"{chosen.file}: it cannot be read ({error.strerror}).") from error
+    for told, counts, sizes in order:
+        print(told)
+        for what, count in counts.items():
+            print(f"  {what}: {count:,} times, {sizes[what]:,} bytes")
+    if not order:
+        print(f"{chosen.file} tells of no run")
+
+
+def ledger_show(chosen: argparse.Namespace) -> None:
+    """Print what a ledger says, once its chain was found to hold."""
+    from hierfl.runtime.privacy.ledger import epsilon_together, read_ledger
+    from hierfl.runtime.sites.owner.site_rules import SiteRules, read_rules
+
+    rules = SiteRules() if chosen.rules is None else read_rules(chosen.rules)
+    found = read_ledger(chosen.file, chosen.key)
+    torn = ", but the last line was cut off: the site counts it in full when it starts" if found.torn else ""
+    print(f"{chosen.file}: {found.entries:,} entries, the chain holds{torn}")
+    for number, run in enumerate(found.runs, 1):
+        told: dict[str, Any] = run.noise or {}
+        mechanism = "no noise" if run.noise is None else f"noise of {told['multiplier']:g} clips{', shared' if told['shared'] else ''}"
+        masks = "" if run.masks is None else f", masks of {run.masks} sites"
+        print(f"run {number}, {run.time}, asked by {run.server!a}: {run.algorithm}, {mechanism}{masks}{'' if run.going else ', over'}")
+        print(f"  problem {run.problem}, data {run.data}")
+        print(f"  {run.rounds:,} of {run.planned:,} rounds, {run.messages:,} messages", end="")
+        noised = "" if run.noise is None else f", {run.released:,} of {run.most:,} noised ones of a client"
+        print(f"{noised}; epsilon = {epsilon_together([run], rules.delta):.4g}")
+    print("\n".join(_left(rules, found)))
 
 
 ACTIONS: dict[str, Callable[[argparse.Namespace], None]] = {

@@ -105,23 +105,15 @@ def _mathematics(problem: Problem) -> str:
     lines = []
     for line in str(problem).splitlines():
         indent = " " * (len(line) - len(line.lstrip()))
-        lines += wrap(
-            line.strip(), WIDTH, initial_indent=indent, subsequent_indent=indent + "    ", break_long_words=False
-        )
+        lines += wrap(line.strip(), WIDTH, initial_indent=indent, subsequent_indent=f"{indent}    ", break_long_words=False)
     return "\n".join(lines)
 
 
 def _declared(data: ClassificationData, seed: int) -> Problem:
-    return heterogeneous_classification(
-        data,
-        scheme=Dirichlet(1.0, labels=data.labels, min_samples=10),
-        server_fraction=SERVER_SAMPLES / round(len(data.labels) * (1 - TEST_FRACTION)),
-        test_fraction=TEST_FRACTION,
-        lam=10.0,
-        mu=0.3,
-        envelope=True,
-        seed=seed,
-    )
+    server = SERVER_SAMPLES / round(len(data.labels) * (1 - TEST_FRACTION))
+    shares: dict[str, Any] = {"server_fraction": server, "test_fraction": TEST_FRACTION}
+    scheme = Dirichlet(1.0, labels=data.labels, min_samples=10)
+    return heterogeneous_classification(data, scheme=scheme, lam=10.0, mu=0.3, envelope=True, seed=seed, **shares)
 
 
 def _outcome(data: ClassificationData, seed: int, rounds: int) -> DemoOutcome:
@@ -134,15 +126,9 @@ def _outcome(data: ClassificationData, seed: int, rounds: int) -> DemoOutcome:
     pooled = (np.concatenate([images for images, _ in parts]), np.concatenate([labels for _, labels in parts]))
     alone, ceiling = _best_regression(*server, test), _best_regression(*pooled, test)
     lower = ProjectedSGD(steps=40, step_size=0.1, batch_size=32)
-    result = problem.solve(
-        ImplicitGradient(step_size=0.2, participation=PARTICIPATION, batch_size=128, lower=lower),
-        rounds=rounds,
-        seed=seed,
-        x0=alone,
-        metrics={ACCURACY: lambda x, y: _accuracy(x, test)},
-        evaluate_every=EVERY,
-        progress=False,
-    )
+    solver = ImplicitGradient(step_size=0.2, participation=PARTICIPATION, batch_size=128, lower=lower)
+    given: dict[str, Any] = {"x0": alone, "metrics": {ACCURACY: lambda x, y: _accuracy(x, test)}, "evaluate_every": EVERY}
+    result = problem.solve(solver, rounds=rounds, seed=seed, progress=False, **given)
     return DemoOutcome(_accuracy(alone, test), _accuracy(result.x, test), _accuracy(ceiling, test), result)
 
 

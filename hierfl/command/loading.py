@@ -49,26 +49,19 @@ def load_problem(place: str) -> Problem:
             )
         problem = problem()
     if not isinstance(problem, Problem):
-        raise SettingError(
-            f"{place} is {type(problem).__name__}, not a hierfl.Problem nor a function that returns one."
-        )
+        raise SettingError(f"{place} is {type(problem).__name__}, not a hierfl.Problem nor a function that makes one.")
     return problem
 
 
 def load_rows(place: str) -> Any:
-    """What the function without arguments at ``module:name`` or ``path/to/file.py:name`` returns.
-
-    Raises ``SettingError`` if there is no such function.
-    """
+    """What a function ``module:name`` or ``file.py:name`` without arguments returns. Raises ``SettingError`` without one."""
     where, _, name = place.partition(":")
     if not where or not name:
         raise SettingError(f"{place!r}: write module:name or file.py:name of a function without arguments.")
     module = _module_of_file(Path(where)) if where.endswith(".py") else _module_of_name(where)
     function = getattr(module, name, None)
     if not callable(function):
-        functions = [
-            key for key, value in vars(module).items() if inspect.isfunction(value) and not key.startswith("_")
-        ]
+        functions = [key for key, own in vars(module).items() if inspect.isfunction(own) and not key.startswith("_")]
         raise SettingError(f"{where} has no function {name!r}: {near_names(name, functions)}")
     return function()
 
@@ -91,10 +84,7 @@ def load_solver(text: str) -> Any:
 
 
 def load_point(text: str) -> float | list[Any] | dict[str, Any]:
-    """A point in JSON: a number, a list, or ``{"variable": ...}``.
-
-    Raises ``SettingError`` if it is no JSON.
-    """
+    """A point in JSON: a number, a list, or ``{"variable": ...}``. Raises ``SettingError`` if it is no JSON."""
     try:
         point: float | list[Any] | dict[str, Any] = json.loads(text)
     except json.JSONDecodeError as error:
@@ -148,15 +138,12 @@ def _only_problem(module: ModuleType, where: str) -> str:
 def _problems_of(module: ModuleType) -> tuple[list[str], list[str]]:
     """The names of a module's problems and of its public functions that return one: those that need nothing for it, and others."""
     public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
-    made = {key: value for key, value in public.items() if inspect.isfunction(value) and _makes_problem(value)}
+    functions = {key: inspect.signature(value).return_annotation for key, value in public.items() if inspect.isfunction(value)}
+    named = {key: str(getattr(told, "__name__", told)).rpartition(".")[2] for key, told in functions.items()}
+    made = {key: public[key] for key, name in named.items() if name == "Problem"}
     needy = {k for k, value in made.items() if any(map(_is_required, inspect.signature(value).parameters.values()))}
     declared = {key for key, value in public.items() if isinstance(value, Problem)}
     return sorted(declared | made.keys() - needy), sorted(needy)
-
-
-def _makes_problem(function: Any) -> bool:
-    told = inspect.signature(function).return_annotation
-    return str(getattr(told, "__name__", told)).rpartition(".")[2] == "Problem"
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:

@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hierfl.command.actions import ACTIONS
 from hierfl.errors import HierflError
@@ -15,7 +15,7 @@ from hierfl.near_names import near_names
 from hierfl.version import VERSION
 
 if TYPE_CHECKING:
-    Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
+    Commands: TypeAlias = argparse._SubParsersAction["Command"]
 
 PLACE = (
     "module:name or file.py:name of a problem, or of a function without arguments that returns one; the name can be left out where "
@@ -39,101 +39,82 @@ EPILOG = """examples:
 """
 
 
+class Command(argparse.ArgumentParser):
+    """A parser that takes options by their whole names alone."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
+
+
 def parser(description: str | None) -> argparse.ArgumentParser:
     """The parser of the command line; it stores the name of the command under ``command``."""
-    whole = argparse.ArgumentParser(
-        allow_abbrev=False,
-        prog="hierfl",
-        description=(description or "").replace("``", ""),
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    said = (description or "").replace("``", "")
+    whole = Command(prog="hierfl", description=said, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
     whole.add_argument("--version", action="version", version=f"hierfl {VERSION}")
-    commands = whole.add_subparsers(title="commands", required=True, metavar="command", dest="command")
-    problem = argparse.ArgumentParser(add_help=False)
+    commands = whole.add_subparsers(title="commands", required=True, metavar="command", dest="command", parser_class=Command)
+    problem = Command(add_help=False)
     problem.add_argument("problem", help=PLACE)
     _add_demo(commands)
-    docs = commands.add_parser("docs", allow_abbrev=False, help="what an error or a warning means, and what to do about it")
+    docs = commands.add_parser("docs", help="what an error or a warning means, and what to do about it")
     docs.add_argument("topic", nargs="?", help="such as DataError; all there are if left out")
-    for add in (_add_show, _add_check, _add_explain, _add_inspect, _add_solve, _add_report):
+    commands.add_parser("explain", parents=[problem], help="print how each piece was compiled, and why")
+    for add in (_add_show, _add_check, _add_inspect, _add_solve, _add_report):
         add(commands, problem)
     _add_scheduler(commands)
     _add_site(commands)
     _add_flower(commands)
-    commands.add_parser("models", allow_abbrev=False, help="list the ready declarations")
+    commands.add_parser("models", help="list the ready declarations")
     return whole
 
 
 def _add_demo(commands: Commands) -> None:
-    demo = commands.add_parser(
-        "demo", allow_abbrev=False, help="the first minute: one problem, its outcome, a figure and a report"
-    )
+    demo = commands.add_parser("demo", help="the first minute: one problem, its outcome, a figure and a report")
     demo.add_argument("--no-open", dest="open", action="store_false", help="do not open the report in a browser")
-    demo.add_argument(
-        "--out", type=Path, default=Path("hierfl-demo"), metavar="DIR", help="where to write (hierfl-demo)"
-    )
+    demo.add_argument("--out", type=Path, default=Path("hierfl-demo"), metavar="DIR", help="the folder (hierfl-demo)")
     demo.add_argument("--seeds", type=int, default=5, metavar="N", help="how often the data are dealt out anew (5)")
     demo.add_argument("--rounds", type=int, default=200, help="communication rounds (200)")
     demo.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
-def _add_show(commands: Commands, problem: argparse.ArgumentParser) -> None:
-    show = commands.add_parser("show", allow_abbrev=False, parents=[problem], help="print the mathematics")
+def _add_show(commands: Commands, problem: Command) -> None:
+    show = commands.add_parser("show", parents=[problem], help="print the mathematics")
     show.add_argument("--latex", action="store_true", help="as LaTeX")
     show.add_argument("--mark", action="store_true", help="the mark by which sites know the declaration, in place of it")
 
 
-def _add_check(commands: Commands, problem: argparse.ArgumentParser) -> None:
+def _add_check(commands: Commands, problem: Command) -> None:
     check = commands.add_parser(
-        "check",
-        allow_abbrev=False,
-        parents=[problem],
-        help="print which assumptions hold, and what the theorems prescribe",
+        "check", parents=[problem], help="print which assumptions hold, and what the theorems prescribe"
     )
     check.add_argument("--details", action="store_true", help="how each property is known, the constants, and the theorem in full")
     check.add_argument("--smoothing", type=float, default=0.1, metavar="ETA", help="radius of the smoothing (0.1)")
     check.add_argument("--accuracy", type=float, default=1e-2, metavar="EPS", help="bound on E|grad f^eta|^2 (0.01)")
 
 
-def _add_explain(commands: Commands, problem: argparse.ArgumentParser) -> None:
-    commands.add_parser(
-        "explain", allow_abbrev=False, parents=[problem], help="print how each piece was compiled, and why"
-    )
-
-
-def _add_inspect(commands: Commands, problem: argparse.ArgumentParser) -> None:
+def _add_inspect(commands: Commands, problem: Command) -> None:
     inspect = commands.add_parser(
-        "inspect", allow_abbrev=False, parents=[problem], help="look at the implicit function: values, kinks, figures"
+        "inspect", parents=[problem], help="look at the implicit function: values, kinks, figures"
     )
     inspect.add_argument("--center", metavar="JSON", help="a point of X; the projection of 0 on X if left out")
-    inspect.add_argument(
-        "--result", metavar="NPZ", help="a saved result, in place of --center: its iterates are drawn too"
-    )
+    inspect.add_argument("--result", metavar="NPZ", help="a saved result in place of --center, its iterates drawn too")
     inspect.add_argument("--direction", metavar="JSON", help="in the shapes of x; chosen, and said, if left out")
     inspect.add_argument("--radius", type=float, default=1.0, help="half the length of the window (1)")
     inspect.add_argument("--points", type=int, help="points on the line (401), or on each side of the surface (101)")
-    inspect.add_argument(
-        "--smoothing", type=float, action="append", metavar="ETA", help="add f^eta to the slice; may be repeated"
-    )
+    again = "add f^eta to the slice; may be repeated"
+    inspect.add_argument("--smoothing", type=float, action="append", metavar="ETA", help=again)
     inspect.add_argument("--slice", type=Path, metavar="FILE", help="save the figure of the slice (png, pdf, svg)")
-    inspect.add_argument(
-        "--surface", type=Path, metavar="FILE", help="save the figure of the surface around the center as well"
-    )
+    inspect.add_argument("--surface", type=Path, metavar="FILE", help="save that of the surface around the center too")
     inspect.add_argument("--seed", type=int, default=0, help="of random directions and draws (0)")
     inspect.add_argument("--quiet", action="store_true", help="no progress bars")
 
 
-def _add_solve(commands: Commands, problem: argparse.ArgumentParser) -> None:
-    solve = commands.add_parser("solve", allow_abbrev=False, parents=[problem], help="run a federated algorithm")
-    solve.add_argument(
-        "--solver", metavar="CALL", help='as in Python, "ZOHFL(smoothing=0.1)"; by default the class\'s own'
-    )
+def _add_solve(commands: Commands, problem: Command) -> None:
+    solve = commands.add_parser("solve", parents=[problem], help="run a federated algorithm")
+    solve.add_argument("--solver", metavar="CALL", help='as in Python, "ZOHFL(smoothing=0.1)"; chosen if left out')
     solve.add_argument("--rounds", type=int, default=500, help="communication rounds (500)")
     solve.add_argument("--seed", type=int, default=0, help="of everything random (0)")
     several = solve.add_mutually_exclusive_group()
-    several.add_argument(
-        "--seeds", type=int, metavar="N", help="N runs with seeds from --seed on, with confidence bands"
-    )
+    several.add_argument("--seeds", type=int, metavar="N", help="N runs, seeds from --seed on, with confidence bands")
     several.add_argument("--restarts", type=int, metavar="N", help="N runs from points spread over X")
     solve.add_argument("--x0", metavar="JSON", help="the start; the projection of 0 on X if left out")
     solve.add_argument("--save", type=Path, metavar="NPZ", help="save the (best) result")
@@ -143,10 +124,8 @@ def _add_solve(commands: Commands, problem: argparse.ArgumentParser) -> None:
     solve.add_argument("--quiet", action="store_true", help="no progress bars")
 
 
-def _add_report(commands: Commands, problem: argparse.ArgumentParser) -> None:
-    report = commands.add_parser(
-        "report", allow_abbrev=False, help="write everything about a saved result to one HTML file"
-    )
+def _add_report(commands: Commands, problem: Command) -> None:
+    report = commands.add_parser("report", help="write everything about a saved result to one HTML file")
     report.add_argument("result", type=Path, metavar="NPZ", help="as saved by solve --save, or by result.save")
     report.add_argument("problem", help=f"the problem that it belongs to: {PLACE}")
     report.add_argument("--out", type=Path, metavar="HTML", help="the file (beside the result, .html)")
@@ -156,108 +135,89 @@ def _add_report(commands: Commands, problem: argparse.ArgumentParser) -> None:
 
 
 def _add_site(commands: Commands) -> None:
-    held = argparse.ArgumentParser(add_help=False)
+    held = Command(add_help=False)
     held.add_argument("--problem", required=True, metavar="PLACE", help=f"the problem, as the server declares it: {PLACE}")
     held.add_argument(
-        "--data",
-        required=True,
-        metavar="PLACE",
-        help="module:name or file.py:name of a function that returns {client: {sample or constant: values}}",
+        "--data", required=True, metavar="PLACE",
+        help="module:name or file.py:name of a function that returns {client: {sample or constant: values}}"
     )
     _add_rules(held)
     site = commands.add_parser(
-        "site",
-        allow_abbrev=False,
-        parents=[held],
-        help="hold clients' data, and answer the server of a run (hf.runtime.Dask, hf.runtime.Flower)",
+        "site", parents=[held],
+        help="hold clients' data, and answer the server of a run (hf.runtime.Dask, hf.runtime.Flower)"
     )
     check = commands.add_parser(
-        "site check", allow_abbrev=False, parents=[held], help="rehearse a run at a site, and send nothing: what would leave, and what it comes to"
+        "site check", parents=[held], help="rehearse a run at a site, and send nothing: what would leave, and what it comes to"
     )
     check.add_argument("--solver", metavar="CALL", help='as in Python, "FedAvg(step_size=0.05)"')
     check.add_argument("--rounds", type=int, default=200, metavar="N", help="of the run (200)")
     check.add_argument("--noise", type=float, nargs=2, metavar=("CLIP", "MULTIPLIER"), help="of the run's GaussianNoise, at the rules' delta")
     check.add_argument("--masks", type=int, metavar="LEAST", help="of the run's PairwiseMasks")
-    log = commands.add_parser("site log", allow_abbrev=False, help="what has left by a site's log, by run and array")
+    log = commands.add_parser("site log", help="what has left by a site's log, by run and array")
     log.add_argument("file", metavar="FILE", help="as --log wrote it")
     _add_ledger(commands)
     place = site.add_mutually_exclusive_group(required=True)
     place.add_argument("--scheduler", metavar="ADDRESS", help="on Dask, tcp://host:port or tls://host:port")
-    place.add_argument(
-        "--socket", metavar="FILE", help="on Flower, the socket file at which this machine's SuperNode asks"
-    )
+    place.add_argument("--socket", metavar="FILE", help="on Flower, the file at which this machine's SuperNode asks")
     site.add_argument("--parent-pid", type=int, metavar="PID", help="with --socket: end when this process has ended")
     site.add_argument("--name", help="of this site; by default its clients' names")
     site.add_argument(
-        "--host",
-        metavar="ADDRESS",
-        help="where to listen, and the server reaches this machine (on Dask; that of the interface to the scheduler if left out)",
+        "--host", metavar="ADDRESS",
+        help="where to listen, and the server reaches this machine (on Dask; that of the interface to the scheduler if left out)"
     )
     site.add_argument("--port", type=int, metavar="N", help="with --scheduler: the port to listen at (any free one)")
     _add_doors(site, "hierfl:site:NAME")
-    site.add_argument(
-        "--keep", type=Path, metavar="DIR", help="where what clients remember is kept, for the server's checkpoints"
-    )
+    site.add_argument("--keep", type=Path, metavar="DIR", help="of what clients remember, for the server's checkpoints")
     site.add_argument("--log", metavar="FILE", help="what was sent, array by array, for your eyes alone (standard error if left out)")
 
 
 def _add_scheduler(commands: Commands) -> None:
     scheduler = commands.add_parser(
-        "scheduler", allow_abbrev=False, help="the place where sites join, and the server finds them (hf.runtime.Dask)"
+        "scheduler", help="the place where sites join, and the server finds them (hf.runtime.Dask)"
     )
-    scheduler.add_argument(
-        "--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen: one of this machine's (127.0.0.1)"
-    )
+    host = "where to listen: one of this machine's (127.0.0.1)"
+    scheduler.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help=host)
     scheduler.add_argument("--port", type=int, default=8786, metavar="N", help="the port (8786)")
     _add_doors(scheduler, "hierfl:scheduler")
 
 
-def _add_doors(command: argparse.ArgumentParser, role: str) -> None:
+def _add_doors(command: Command, role: str) -> None:
     command.add_argument("--tls-ca", metavar="PEM", help="the authority that all sides trust")
     command.add_argument("--tls-cert", metavar="PEM", help=f"this side's certificate, of the role {role}")
     command.add_argument("--tls-key", metavar="PEM", help="its key")
-    command.add_argument(
-        "--insecure", action="store_true", help="let messages go in the clear beyond this machine, for all to read"
-    )
+    clear = "let messages go in the clear beyond this machine, for all to read"
+    command.add_argument("--insecure", action="store_true", help=clear)
 
 
-def _add_rules(held: argparse.ArgumentParser) -> None:
+def _add_rules(held: Command) -> None:
     held.add_argument("--rules", type=Path, metavar="TOML", help="the owner's rules as a file, in place of the flags for them")
     held.add_argument("--ledger", type=Path, metavar="FILE", help="where all that is answered is written, and counted from")
     held.add_argument("--ledger-key", type=Path, metavar="FILE", help="of its key (beside it, .key); made at first use")
     held.add_argument("--algorithms", metavar="NAMES", help="the only ones to answer, such as FedAvg,SCAFFOLD")
-    held.add_argument(
-        "--min-samples", type=int, metavar="N", help="the fewest rows of a client behind every number that is sent (1)"
-    )
+    held.add_argument("--min-samples", type=int, metavar="N", help="fewest rows of a client behind a number sent (1)")
     held.add_argument("--max-rounds", type=int, metavar="N", help="answer so many rounds at most, of all runs together")
     held.add_argument("--max-messages", type=int, metavar="N", help="answer so many messages at most, of all runs together")
     held.add_argument(
-        "--shared-seeds",
-        action="store_true",
-        default=None,
-        help="draw the rows that the server's seed says where a run asks for it, so that it equals one in process; the server then knows them",
+        "--shared-seeds", action="store_true", default=None,
+        help="draw the rows that the server's seed says where a run asks for it, so that it equals one in process; the server then knows them"
     )
-    held.add_argument(
-        "--min-noise", type=float, metavar="M", help="answer runs alone whose GaussianNoise has this multiplier or more"
-    )
-    held.add_argument(
-        "--min-sum", type=int, metavar="N", help="answer runs alone whose PairwiseMasks have this least or more"
-    )
+    held.add_argument("--min-noise", type=float, metavar="M", help="the least multiplier of a run's GaussianNoise")
+    held.add_argument("--min-sum", type=int, metavar="N", help="the least that a run's PairwiseMasks may have as least")
 
 
 def _add_ledger(commands: Commands) -> None:
-    ledger = commands.add_parser("ledger", allow_abbrev=False, help="what a site has answered, over all runs and restarts")
-    what = ledger.add_subparsers(title="commands", required=True, metavar="command", dest="what")
-    show = what.add_parser("show", allow_abbrev=False, help="check a ledger's chain, and print its runs, what each spent and what is left")
+    ledger = commands.add_parser("ledger", help="what a site has answered, over all runs and restarts")
+    what = ledger.add_subparsers(title="commands", required=True, metavar="command", dest="what", parser_class=Command)
+    show = what.add_parser("show", help="check a ledger's chain, and print its runs, what each spent and what is left")
     show.add_argument("file", type=Path, metavar="FILE", help="the ledger")
     show.add_argument("--key", type=Path, metavar="FILE", help="of its key (beside it, .key)")
     show.add_argument("--rules", type=Path, metavar="TOML", help="the owner's rules, for what is left")
 
 
 def _add_flower(commands: Commands) -> None:
-    flower = commands.add_parser("flower", allow_abbrev=False, help="apps for Flower, whose sites only dial out")
-    what = flower.add_subparsers(title="commands", required=True, metavar="command", dest="flower")
-    new = what.add_parser("new", allow_abbrev=False, help="write an app that solves a problem (hf.runtime.Flower)")
+    flower = commands.add_parser("flower", help="apps for Flower, whose sites only dial out")
+    what = flower.add_subparsers(title="commands", required=True, metavar="command", dest="flower", parser_class=Command)
+    new = what.add_parser("new", help="write an app that solves a problem (hf.runtime.Flower)")
     new.add_argument("problem", help=f"which every site has, too: {PLACE}")
     new.add_argument("folder", type=Path, metavar="DIR", help="where to write; it must not be there, or be empty")
 

@@ -31,16 +31,13 @@ def entry(topic: str | None) -> str:
     """
     known = entries()
     if topic is None:
-        listed = (f"{heading}\n{indent(fill(_first_sentence(text), WIDTH - 4), '    ')}" for heading, text in known.items())
+        first = {heading: re.split(r"(?<=\.)\s", " ".join(text.split()), maxsplit=1)[0] for heading, text in known.items()}
+        listed = (f"{heading}\n{indent(fill(sentence, WIDTH - 4), '    ')}" for heading, sentence in first.items())
         return "\n".join([*listed, "", "hierfl docs TOPIC prints one of these."])
     found = [heading for heading in known if heading.casefold() == topic.casefold()]
     if not found:
         raise UnknownNameError(f"docs has no topic {topic!r}: {near_names(topic, known)}")
     return f"{found[0]}\n\n{_as_text(known[found[0]])}"
-
-
-def _first_sentence(text: str) -> str:
-    return re.split(r"(?<=\.)\s", " ".join(text.split()), maxsplit=1)[0]
 
 
 def _as_text(text: str) -> str:

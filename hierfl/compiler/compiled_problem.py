@@ -39,8 +39,8 @@ from hierfl.language.declaration import Declaration
 from hierfl.language.expectation import refuse_total_of_distribution
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.federated_data import POINTS
-from hierfl.language.followers import Followers
 from hierfl.language.function import uses_black_box
+from hierfl.language.levels import Followers
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -38,9 +38,9 @@ from hierfl.jaxtools.precision import is_double, renewed
 from hierfl.language.coupled import CLIENTS_MEAN
 from hierfl.language.declaration import Declaration
 from hierfl.language.federation.client import Client
-from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.federation.federated_data import POINTS
-from hierfl.language.followers import Followers
+from hierfl.language.federation.sample_values import Elsewhere
+from hierfl.language.levels import Followers
 from hierfl.language.sample import ClientParameter, Sample
 
 MOST_INTERSECTED = 1000  # clients whose private parts of a federation-scope Y(x) are compiled into one set

@@ -289,25 +289,12 @@ def _lower(atom: Any, hazard: Any, times: Any, time: Any, event: Any, *entry: An
 class HazardLoss(Unknown, OnlyCompiled):
     """Minus the log-likelihood of a row; scalar.
 
-    Parameters
-    ----------
-    hazard
-        (K,): s + a, the logarithms of the jumps of the row's integrated hazard; affine.
-    times
-        (K,): when the baseline jumps, increasing; constants that everybody knows.
-    time, event, entry
-        As of :class:`hierfl.Cox`; a row with an event that is neither 0 nor 1 or at none of the times,
-        or an entry that is not before its time, has no value (NaN).
-
-    Raises
-    ------
-    DeclarationError
-        For a hazard that is not affine, or times that are not increasing.
+    ``hazard`` (K,) is s + a, the logarithms of the jumps of the row's integrated hazard, affine; ``times`` (K,) are when the baseline jumps,
+    increasing constants that everybody knows, or there is a ``DeclarationError``. ``time``, ``event``, ``entry`` are as of :class:`hierfl.Cox`; a
+    row with an event that is neither 0 nor 1 or at none of the times, or an entry that is not before its time, has no value (NaN).
     """
 
-    atom_row: ClassVar[AtomRow] = AtomRow(
-        lower=_lower, smooth=lambda *_: True, twice_smooth=lambda atom: True
-    )
+    atom_row: ClassVar[AtomRow] = AtomRow(lower=_lower, smooth=_is_smooth, twice_smooth=_is_smooth)
 
     @suggests_names
     def __init__(self, hazard: Any, times: Any, time: Any, event: Any, *entry: Any) -> None:

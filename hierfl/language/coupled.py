@@ -29,14 +29,13 @@ from hierfl.language.expectation import (
     RowAggregate,
     SampleAverage,
     averages_of,
-    bare_samples,
+    outside_averages,
     require_affine_in_averages,
     total,
-    variables_outside_averages,
 )
 from hierfl.language.levels import LowerLevel, Objective
 from hierfl.language.printing.text import expression_text
-from hierfl.language.sample import ClientParameter
+from hierfl.language.sample import ClientParameter, Sample
 
 if TYPE_CHECKING:
     from hierfl.language.declaration import Declaration
@@ -167,10 +166,8 @@ def _kind(constraint: Constraint, level: LowerLevel) -> str:
                 f"expression itself."
             )
     if rows and averages:
-        raise DeclarationError(
-            f"the upper constraint {text} mentions {rows} itself and the mean {expression_text(averages[0])}: what holds for every row cannot be "
-            f"compared with a mean over them. Put both under hf.E, or neither."
-        )
+        both = f"{rows} itself and the mean {expression_text(averages[0])}, to which no row can be compared"
+        raise DeclarationError(f"the upper constraint {text} mentions {both}: put both under hf.E, or neither.")
     if over_clients and (clients or over_rows):
         raise DeclarationError(
             f"the upper constraint {text} has the mean over clients {expression_text(over_clients[0])} beside {clients or expression_text(over_rows[0])}, "
@@ -197,7 +194,7 @@ def _over_clients(average: SampleAverage | RowAggregate, level: LowerLevel) -> b
 
 def _of_each_row(part: Part, level: LowerLevel) -> str:
     """What stands outside of averages and is a row's own, by name; empty if nothing is."""
-    samples = bare_samples(part)
+    samples = outside_averages(part, Sample)
     if samples:
         return samples[0].name()
     return _own_variable(part, level) if level.scope == "sample" else ""
@@ -205,24 +202,14 @@ def _of_each_row(part: Part, level: LowerLevel) -> str:
 
 def _of_each_client(part: Part, level: LowerLevel) -> str:
     """The same of what is a client's own."""
-    parameter = _bare_client_parameter(part)
-    if parameter is not None:
-        return parameter.name()
+    if parameters := outside_averages(part, ClientParameter):
+        return parameters[0].name()
     return _own_variable(part, level) if level.scope == "client" else ""
 
 
 def _own_variable(part: Part, level: LowerLevel) -> str:
     own = {v.id for v in level.variables}
-    return next((v.name() for v in variables_outside_averages(part) if v.id in own), "")
-
-
-def _bare_client_parameter(part: Part) -> ClientParameter | None:
-    if isinstance(part, SampleAverage | RowAggregate):
-        return None
-    if isinstance(part, ClientParameter):
-        return part
-    found = (_bare_client_parameter(argument) for argument in getattr(part, "args", ()))
-    return next((one for one in found if one is not None), None)
+    return next((v.name() for v in outside_averages(part, cp.Variable) if v.id in own), "")
 
 
 def _stripped(part: Expression, clients: int) -> Expression:
@@ -288,17 +275,12 @@ def penalised(declaration: Declaration) -> Declaration:
     """The same problem with the exact penalty in the terms of who knows what is violated, in place of the conditions on the answers."""
     weight = cp.Parameter(nonneg=True, name="weight of f", value=1.0)
     rho = cp.Parameter(nonneg=True, name="penalty", value=1.0)
-    prices = {
-        one: ClientParameter(one.excess.shape, name=f"price of {one.text}") for one in declaration.coupled if one.is_mean
-    }
-    roles = declaration.roles
-    return replace(
-        declaration,
-        objective=_penalised_objective(declaration, weight, rho, prices),
-        roles=replace(roles, parameters=(*roles.parameters, weight, rho)),
-        coupled=(),
-        penalty=Penalty(declaration, weight, rho, prices),
-    )
+    means = [one for one in declaration.coupled if one.is_mean]
+    prices = {one: ClientParameter(one.excess.shape, name=f"price of {one.text}") for one in means}
+    roles = replace(declaration.roles, parameters=(*declaration.roles.parameters, weight, rho))
+    objective = _penalised_objective(declaration, weight, rho, prices)
+    penalty = Penalty(declaration, weight, rho, prices)
+    return replace(declaration, objective=objective, roles=roles, coupled=(), penalty=penalty)
 
 
 def chosen_by(declaration: Declaration) -> Objective:

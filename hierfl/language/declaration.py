@@ -10,7 +10,7 @@ import io
 import pickle
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,16 +37,14 @@ from hierfl.language.expectation import (
     RowAggregate,
     SampleAverage,
     averages_of,
-    bare_samples,
+    outside_averages,
     require_affine_in_averages,
-    variables_outside_averages,
 )
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.federated_data import Federation
 from hierfl.language.federation.sample_values import LARGEST
-from hierfl.language.followers import Followers
-from hierfl.language.function import UserAtom
-from hierfl.language.levels import LowerLevel, Objective
+from hierfl.language.function import user_atoms
+from hierfl.language.levels import Followers, LowerLevel, Objective
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import ONE_FOR_EACH, ClientParameter, Sample
 
@@ -74,7 +72,10 @@ def _check_declaration(
     for part in parts:
         _check_constants(part)
         _check_shapes(part, part, set())
-    _check_upper_variables(upper, lower)
+    if not upper:
+        names = ", ".join(v.name() for v in (lower.variables if lower else ()))
+        said = f"{names} is declared by the lower level, and no other variable" if names else "no cp.Variable"
+        raise DeclarationError(f"the problem has no upper variable: {said} appears.")
     _check_upper_constraints(on_x)
     for term, what in ((objective.server, "server"), (objective.clients, "clients")):
         if term is not None:
@@ -90,10 +91,8 @@ def _check_declaration(
 
 def _check_constants(part: Part) -> None:
     """Check that no constant is nan, and that infinite ones stand in constraints only, where they are no bound at all."""
-    values = [
-        np.asarray(constant.value.todense() if issparse(constant.value) else constant.value)
-        for constant in part.constants()
-    ]
+    raw = (constant.value for constant in part.constants())
+    values = [np.asarray(value.todense() if issparse(value) else value) for value in raw]
     if any(np.isnan(value).any() for value in values):
         raise DeclarationError(
             f"{expression_text(part)} has a constant that is nan. A value that is not there yet, None, is nan in CVXPY: in place of dual_value write "
@@ -135,47 +134,30 @@ def _check_shapes(part: Part, whole: Part, seen: set[int]) -> None:
         _check_shapes(argument, whole, seen)
 
 
-def _check_upper_variables(upper: Sequence[cp.Variable], lower: LowerLevel | None) -> None:
-    if not upper:
-        names = ", ".join(v.name() for v in (lower.variables if lower else ()))
-        raise DeclarationError(
-            "the problem has no upper variable: "
-            + (
-                f"{names} is declared by the lower level, and no other variable appears."
-                if names
-                else "no cp.Variable appears."
-            )
-        )
-
-
 def _check_upper_constraints(constraints: Sequence[Constraint]) -> None:
     """Check that X is a set of upper variables alone, which depends on no private data."""
     for constraint in constraints:
         if not constraint.variables():
             raise DeclarationError(f"the constraint {expression_text(constraint)} on x mentions no variable.")
         for average in averages_of(constraint):
-            raise DeclarationError(
-                f"{expression_text(average)} in the constraint {expression_text(constraint)} on x: X cannot depend on private data."
-            )
-        for sample in bare_samples(constraint):
-            raise DeclarationError(
-                f"sample {sample.name()!r} in the constraint {expression_text(constraint)} on x: X cannot depend on private data. {ONE_FOR_EACH}"
-            )
+            said = f"{expression_text(average)} in the constraint {expression_text(constraint)} on x"
+            raise DeclarationError(f"{said}: X cannot depend on private data.")
+        for sample in outside_averages(constraint, Sample):
+            said = f"sample {sample.name()!r} in the constraint {expression_text(constraint)} on x"
+            raise DeclarationError(f"{said}: X cannot depend on private data. {ONE_FOR_EACH}")
 
 
 def _check_term(term: Expression, what: str, lower: LowerLevel | None) -> None:
     """Check the samples, the averages and the lower variables of an upper term; ``what`` is "server" or "clients"."""
-    for sample in bare_samples(term):
-        raise DeclarationError(
-            f"sample {sample.name()!r} is used outside E or total in the {what} term {expression_text(term)}: write hf.E(...) around the "
-            f"per-sample expression. {ONE_FOR_EACH}"
-        )
+    for sample in outside_averages(term, Sample):
+        said = f"sample {sample.name()!r} is used outside E or total in the {what} term {expression_text(term)}"
+        raise DeclarationError(f"{said}: write hf.E(...) around the per-sample expression. {ONE_FOR_EACH}")
     require_affine_in_averages(term, f"the {what} term")
     answers = {v.id for v in lower.variables} if lower is not None and lower.scope == "sample" else set()
     _check_averages(term, answers)
     if what == "server":
         _check_known_to_server(term, lower)
-    outside = [v for v in variables_outside_averages(term) if v.id in answers]
+    outside = [v for v in outside_averages(term, cp.Variable) if v.id in answers]
     if outside:
         raise DeclarationError(
             f"lower variable {outside[0].name()!r} answers each sample, so it must stand under hf.E in the {what} term "
@@ -195,10 +177,8 @@ def _check_known_to_server(term: Expression, lower: LowerLevel | None) -> None:
     lower_by_id = {v.id: v for v in lower.variables}
     mentioned = [lower_by_id[v.id] for v in term.variables() if v.id in lower_by_id]
     if mentioned:
-        raise DeclarationError(
-            f"lower variable {mentioned[0].name()!r} has {lower.scope} scope and appears in the server term {expression_text(term)}: "
-            f"there is one copy for each {lower.scope}. Put the term into clients=..."
-        )
+        said = f"lower variable {mentioned[0].name()!r} has {lower.scope} scope, one copy for each {lower.scope}"
+        raise DeclarationError(f"{said}, and appears in the server term {expression_text(term)}: put it into clients=...")
 
 
 def _check_lower_constraints(lower: LowerLevel) -> None:
@@ -259,10 +239,7 @@ class Roles:
         on_x: Sequence[Constraint],
         coupled: Sequence[CoupledCondition] = (),
     ) -> Roles:
-        """Sort the leaves and check the declaration.
-
-        Raises ``DeclarationError`` for every misuse that :func:`check_declaration` finds.
-        """
+        """Sort the leaves and check the declaration. Raises ``DeclarationError`` for every misuse."""
         below: list[Part] = [*lower.expressions, *lower.constraints] if lower else []
         on_answers = [one.constraint for one in coupled]
         parts = [*objective.terms, *on_x, *below, *on_answers]
@@ -301,49 +278,24 @@ def _answered_samples(parts: Sequence[Part], lower: LowerLevel) -> PairedSamples
     """The samples that a sample-scope level answers, and those that are averaged together with its answers."""
     lower_ids = {v.id for v in lower.variables}
     bare = samples_among(p for part in (*lower.expressions, *lower.constraints) for p in part.parameters())
-    answers = [
-        samples_among(average.parameters())
-        for part in parts
-        for average in averages_of(part)
-        if any(v.id in lower_ids for v in average.variables())
-    ]
+    averages = [average for part in parts for average in averages_of(part)]
+    of_answers = [one for one in averages if any(v.id in lower_ids for v in one.variables())]
+    answers = [samples_among(one.parameters()) for one in of_answers]
     return unique_leaves([*bare, *(s for group in answers for s in group)])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Declaration:
-    """An objective, a lower level, constraints on x and a federation, checked together.
-
-    Made by :func:`hierfl.analysis.declare.declare`, which proves what has to hold.
-
-    Attributes
-    ----------
-    objective
-        What the clients and the server contribute to the upper objective.
-    lower_level
-        The lower level; None for a problem in x alone.
-    constraints
-        The constraints on x.
-    coupled
-        The conditions on the answers: constraints that mention y.
-    federation
-        Who holds which data; None for one client without data.
-    roles
-        Which variables are upper and lower, which tables of samples belong to whom.
-    known_bounds
-        Bounds by leaf id: of the upper variables on the public X, and of the client parameters over the clients.
-    penalty
-        What the objective has in place of conditions on the answers, if it is that of a penalised problem.
-    """
+    """What was declared, checked together; made by :func:`hierfl.analysis.declare.declare`, which proves what has to hold."""
 
     objective: Objective
-    lower_level: LowerLevel | None
-    constraints: tuple[Any, ...]
-    federation: Federation | None
+    lower_level: LowerLevel | None  # None for a problem in x alone
+    constraints: tuple[Any, ...]  # on x
+    federation: Federation | None  # None for one client without data
     roles: Roles
-    known_bounds: Mapping[int, Interval]
-    coupled: tuple[CoupledCondition, ...] = ()
-    penalty: Penalty | None = None
+    known_bounds: Mapping[int, Interval]  # by leaf id: of upper variables on the public X, of client parameters over the clients
+    coupled: tuple[CoupledCondition, ...] = ()  # constraints that mention y
+    penalty: Penalty | None = None  # that stands for these in the objective of a penalised problem
 
     def __getstate__(self) -> dict[str, Any]:
         _require_importable(self)
@@ -410,11 +362,8 @@ class Declaration:
             parts += [*level.declared, *level.constraints]
         elsewhere = {v.id for part in parts for v in part.variables()}
         mentions = Counter(v.id for term in terms for v in {v.id: v for v in term.variables()}.values())
-        return tuple(
-            v
-            for v in self.upper_variables
-            if v.id not in elsewhere and mentions[v.id] == 1 and not v.domain and not any(v.attributes[kind] for kind in _BINDING)
-        )
+        once = [v for v in self.upper_variables if v.id not in elsewhere and mentions[v.id] == 1]
+        return tuple(v for v in once if not v.domain and not any(v.attributes[kind] for kind in _BINDING))
 
     @property
     def strays_text(self) -> str:
@@ -449,9 +398,7 @@ class Declaration:
         """The rows that each client holds of the tables that count."""
         samples = self.roles.lower_samples or tuple(s for table in self.roles.client_tables for s in table)
         if not samples:
-            raise DataError(
-                "weights='samples' needs samples at the clients; the problem uses none. Write weights='uniform'."
-            )
+            raise DataError("weights='samples' needs samples at the clients, and there are none. Write weights='uniform'.")
         wanted = {sample.id for sample in samples}
         tables = [table for table in self.roles.client_tables if any(s.id in wanted for s in table)]
         counts = np.zeros(federation.num_clients)
@@ -483,9 +430,8 @@ class _Copier(pickle.Pickler):
 
     def persistent_id(self, value: Any) -> int | None:
         """The place of what is taken over as it is."""
-        shared = isinstance(value, Sample | ClientParameter | Client) or (
-            callable(value) and not isinstance(value, type)
-        )
+        is_function = callable(value) and not isinstance(value, type)
+        shared = is_function or isinstance(value, Sample | ClientParameter | Client)
         if not shared:
             return None
         if id(value) not in self.places:
@@ -495,30 +441,20 @@ class _Copier(pickle.Pickler):
 
 
 def _require_importable(declaration: Declaration) -> None:
-    """Refuse to pickle a function that no other process could import; cloudpickle and dill take it along.
-
-    Raises ``DeclarationError``, naming the function.
-    """
+    """Refuse to pickle a function that no other process could import, by a ``DeclarationError`` that names it."""
     if any(name in ("cloudpickle", "dill") for name in _callers()):
         return
     level = declaration.lower_level
     parts = [*declaration.objective.terms, *declaration.constraints, *(one.constraint for one in declaration.coupled)]
     parts += [*level.declared, *level.expressions, *level.constraints] if level else []
-    for function, atom in _user_functions(parts):
+    for atom in user_atoms(parts):
         try:
-            pickle.dumps(function)
+            pickle.dumps(atom.callable)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise DeclarationError(
                 f"a problem with {type(atom).__name__} {atom.label_name!r} cannot be pickled: {error}. Write the function with def at the "
                 f"top of a module, where another process can import it, or pickle with cloudpickle; copy.deepcopy works as it is."
             ) from error
-
-
-def _user_functions(parts: Any) -> Iterator[tuple[Callable[..., Any], UserAtom]]:
-    for part in parts:
-        if isinstance(part, UserAtom):
-            yield part.callable, part
-        yield from _user_functions(getattr(part, "args", ()))
 
 
 def _callers() -> Iterator[str]:

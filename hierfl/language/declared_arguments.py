@@ -35,10 +35,7 @@ def called(given: Any) -> str:
 
 
 def variable_tuple(y: Any, owner: str) -> tuple[cp.Variable, ...]:
-    """The variables as a tuple, each checked to be one.
-
-    Raises ``DeclarationError``, naming the entry that is none, or a variable that is named twice.
-    """
+    """The variables as a tuple. Raises ``DeclarationError``, naming what is none, or one that is named twice."""
     items: Sequence[Any] = tuple(y) if isinstance(y, (list, tuple)) else (y,)
     for item in items:
         if not isinstance(item, cp.Variable):
@@ -51,10 +48,7 @@ def variable_tuple(y: Any, owner: str) -> tuple[cp.Variable, ...]:
 
 
 def constraint_tuple(constraints: Any, owner: str) -> tuple[Constraint, ...]:
-    """The constraints as a tuple, each checked to be a CVXPY constraint.
-
-    Raises ``DeclarationError``, naming the entry that is none.
-    """
+    """The constraints as a tuple. Raises ``DeclarationError``, naming the entry that is none of CVXPY's."""
     if isinstance(constraints, Constraint):
         constraints = (constraints,)
     if not isinstance(constraints, Iterable):
@@ -69,10 +63,7 @@ def constraint_tuple(constraints: Any, owner: str) -> tuple[Constraint, ...]:
 
 
 def scalar_expression(expression: Any, what: str) -> Expression:
-    """An objective as a CVXPY expression, checked to be a real scalar.
-
-    Raises ``DeclarationError``, naming ``what`` and the expression's shape.
-    """
+    """An objective as a real scalar expression. Raises ``DeclarationError``, naming ``what`` and the shape."""
     if isinstance(expression, (cp.Minimize, cp.Maximize)):
         raise DeclarationError(f"{what} is a cvxpy {type(expression).__name__}; give the expression inside it.")
     expression = as_expression(expression, what)
@@ -86,10 +77,7 @@ def scalar_expression(expression: Any, what: str) -> Expression:
 
 
 def as_expression(given: Any, what: str) -> Expression:
-    """A CVXPY expression, or a number or an array as one.
-
-    Raises ``DeclarationError``, naming ``what``, for all else.
-    """
+    """A CVXPY expression, or a number or an array as one. Raises ``DeclarationError``, naming ``what``, for others."""
     if isinstance(given, Expression):
         return given
     try:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NoReturn, TypeAlias
 
-import cvxpy as cp
 import numpy as np
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.atoms.affine.binary_operators import DivExpression
@@ -25,7 +24,7 @@ from hierfl.atoms.table import row_of
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Reader
 from hierfl.errors import DataError, DeclarationError
-from hierfl.language.declared_arguments import as_expression
+from hierfl.language.declared_arguments import AnyLeaf, as_expression
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import Sample
 from hierfl.near_names import suggests_names
@@ -33,13 +32,8 @@ from hierfl.near_names import suggests_names
 
 def _read(reader: Reader, average: SampleAverage) -> Phrase:
     samples = tuple(parameter.name() for parameter in average.per_sample.parameters())
-    return Phrase(
-        "average",
-        (reader(average.per_sample),),
-        value=average.symbol,
-        options=(("over", samples),),
-        shape=tuple(average.shape),
-    )
+    over, shape = (("over", samples),), tuple(average.shape)
+    return Phrase("average", (reader(average.per_sample),), value=average.symbol, options=over, shape=shape)
 
 
 class OfSamples(OnlyCompiled):
@@ -55,10 +49,8 @@ class OfSamples(OnlyCompiled):
         return bool(self.args[0].is_constant())
 
     def _refuse(self) -> NoReturn:
-        raise DeclarationError(
-            f"{expression_text(self)} is of private samples: CVXPY can neither evaluate nor solve it. "
-            f"Put it into hf.Problem(hf.Minimize(...)) with a Federation that holds the data."
-        )
+        said = f"{expression_text(self)} is of private samples: CVXPY can neither evaluate nor solve it"
+        raise DeclarationError(f"{said}. Put it into a hf.Problem(hf.Minimize(...)) with a Federation that holds the data.")
 
 
 class SampleAverage(OfSamples, AffAtom):
@@ -207,29 +199,17 @@ def averages_of(part: Part) -> Iterable[Any]:
         yield from averages_of(argument)
 
 
-def bare_samples(part: Part) -> list[Sample]:
-    """The samples that occur outside every ``E`` and ``total``, in order of appearance."""
+def outside_averages(part: Part, kind: type[AnyLeaf]) -> list[AnyLeaf]:
+    """The leaves of a kind that occur outside every ``E``, ``total`` and aggregate, in order and as often as they occur."""
     if isinstance(part, SampleAverage | RowAggregate):
         return []
-    if isinstance(part, Sample):
+    if isinstance(part, kind):
         return [part]
-    return [sample for argument in getattr(part, "args", ()) for sample in bare_samples(argument)]
-
-
-def variables_outside_averages(part: Part) -> list[cp.Variable]:
-    """The variables that occur outside every ``E`` and ``total``, as often as they occur."""
-    if isinstance(part, SampleAverage | RowAggregate):
-        return []
-    if isinstance(part, cp.Variable):
-        return [part]
-    return [v for argument in getattr(part, "args", ()) for v in variables_outside_averages(argument)]
+    return [leaf for argument in getattr(part, "args", ()) for leaf in outside_averages(argument, kind)]
 
 
 def require_affine_in_averages(expression: Expression, what: str) -> None:
-    """Check that the expression is affine in its ``E`` and ``total`` nodes.
-
-    Raises ``DeclarationError``, naming the smallest subexpression that is not.
-    """
+    """Check that it is affine in its ``E`` and ``total``. Raises ``DeclarationError``, naming the least part that is not."""
     if isinstance(expression, RowAggregate):
         return
     if isinstance(expression, SampleAverage):
@@ -249,10 +229,7 @@ def require_affine_in_averages(expression: Expression, what: str) -> None:
 
 
 def refuse_total_of_distribution(parts: Iterable[Part], distributions: set[int]) -> None:
-    """Refuse what is of rows, ``total`` and aggregates, over a sample that is held as a distribution, which has none.
-
-    Raises ``DataError``, naming the expression.
-    """
+    """Refuse what is of rows over a sample that is held as a distribution. Raises ``DataError``, naming the expression."""
     for part in parts:
         for average in averages_of(part):
             if isinstance(average, total) and any(p.id in distributions for p in average.parameters()):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable
-from types import TracebackType
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
@@ -67,8 +66,10 @@ def call_black_box(atom: Any, *values: Any) -> Any:
 
 def _on_one(atom: Any, arrays: list[np.ndarray]) -> np.ndarray:
     label = f"hf.BlackBox {atom.label_name!r}"
-    with _Named(label, arrays):
+    try:
         result = np.asarray(atom.callable(*arrays))
+    except Exception as error:  # JAX only shows the message: it says in whose callable, and at which arguments
+        raise DeclarationError(f"{label} raised {type(error).__name__}: {error} at {_shown(arrays)}.") from error
     _check_shape(label, result.shape, atom.declared_shape)
     if np.isnan(result).any() and not any(np.isnan(array).any() for array in arrays):
         raise DivergedError(f"{label} returned NaN at {_shown(arrays)}.")
@@ -78,22 +79,6 @@ def _on_one(atom: Any, arrays: list[np.ndarray]) -> np.ndarray:
 def _check_shape(label: str, shape: tuple[int, ...], declared: tuple[int, ...]) -> None:
     if shape != declared:
         raise DeclarationError(f"{label} returned an array of shape {shape}; declared shape={declared}.")
-
-
-class _Named:
-    """Says in whose callable, and at which arguments, an exception was raised: JAX only shows the message."""
-
-    def __init__(self, label: str, arrays: list[np.ndarray]) -> None:
-        self.label, self.arrays = label, arrays
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if isinstance(error, Exception):
-            raise DeclarationError(
-                f"{self.label} raised {type(error).__name__}: {error} at {_shown(self.arrays)}."
-            ) from error
 
 
 def _shown(arrays: list[np.ndarray]) -> str:
@@ -141,13 +126,8 @@ class UserAtom(Unknown):
         return [self.callable, self.declared_shape, self.asserted_convex, self.label_name]
 
     def copy(self, args: Any = None, id_objects: Any = None) -> UserAtom:
-        return type(self)(
-            self.callable,
-            *(args or self.args),
-            shape=self.declared_shape,
-            convex=self.asserted_convex,
-            name=self.label_name,
-        )
+        told: dict[str, Any] = {"shape": self.declared_shape, "convex": self.asserted_convex, "name": self.label_name}
+        return type(self)(self.callable, *(args or self.args), **told)
 
     def name(self) -> str:
         return f"{self.label_name}({', '.join(arg.name() for arg in self.args)})"
@@ -156,9 +136,7 @@ class UserAtom(Unknown):
         return np.asarray(self.callable(*values), dtype=float).reshape(self.declared_shape)
 
     def canonicalize(self) -> NoReturn:
-        raise NotConvexError(
-            f"{self.name()} is user code: CVXPY has no conic form of it, so no CVXPY solver can treat it."
-        )
+        raise NotConvexError(f"{self.name()} is user code: CVXPY has no conic form of it, and no solver that can treat it.")
 
     def _grad(self, values: Any) -> NoReturn:
         raise NotImplementedError
@@ -221,33 +199,26 @@ class BlackBox(UserAtom):
         return BlackBox(self.callable, *(args or self.args), shape=self.declared_shape, name=self.label_name)
 
 
+def user_atoms(parts: Iterable[Any]) -> Iterator[UserAtom]:
+    """All functions of the user's in expressions or constraints, those that stand in others as well, from the outside in."""
+    for part in parts:
+        if isinstance(part, UserAtom):
+            yield part
+        yield from user_atoms(getattr(part, "args", ()))
+
+
 def asserted_convex(parts: Iterable[Any], variables: Iterable[Any]) -> tuple[str, ...]:
     """The names of the functions of these variables, in the expressions or constraints, whose convexity is the user's word."""
-    wanted, found = list(variables), dict[str, None]()
-    for part in parts:
-        if (
-            isinstance(part, UserAtom)
-            and part.asserted_convex
-            and any(v is w for v in part.variables() for w in wanted)
-        ):
-            found[str(part.label_name)] = None
-        found |= dict.fromkeys(asserted_convex(getattr(part, "args", ()), wanted))
-    return tuple(found)
+    wanted, asserted = list(variables), (atom for atom in user_atoms(parts) if atom.asserted_convex)
+    found = (str(atom.label_name) for atom in asserted if any(v is w for v in atom.variables() for w in wanted))
+    return tuple(dict.fromkeys(found))
 
 
 def uses_black_box(parts: Iterable[Any]) -> BlackBox | None:
     """The first ``BlackBox`` in the expressions, or None where there is none."""
-    for part in parts:
-        if isinstance(part, BlackBox):
-            return part
-        inner = uses_black_box(getattr(part, "args", ()))
-        if inner is not None:
-            return inner
-    return None
+    return next((atom for atom in user_atoms(parts) if isinstance(atom, BlackBox)), None)
 
 
 def user_code_in(tree: Any) -> UserAtom | None:
     """A function of the user's that variables enter, of which CVXPY knows nothing but what is asserted."""
-    if isinstance(tree, UserAtom) and tree.variables():
-        return tree
-    return next((code for argument in tree.args if (code := user_code_in(argument)) is not None), None)
+    return next((atom for atom in user_atoms([tree]) if atom.variables()), None)

@@ -6,7 +6,7 @@ A lower level has a *kind* (argmin, argmax, or equilibrium, a variational inequa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import cvxpy as cp
@@ -15,10 +15,10 @@ from cvxpy.expressions.leaf import Leaf
 
 from hierfl.errors import DeclarationError
 from hierfl.language.declared_arguments import constraint_tuple, samples_among, scalar_expression, variable_tuple
-from hierfl.language.expectation import averages_of, bare_samples
+from hierfl.language.expectation import averages_of, outside_averages
 from hierfl.language.printing.card import Card, Shown
 from hierfl.language.printing.text import expression_text
-from hierfl.language.sample import ONE_FOR_EACH
+from hierfl.language.sample import ONE_FOR_EACH, Sample
 from hierfl.near_names import near_names, suggests_names
 
 
@@ -30,9 +30,8 @@ class Objective(Shown):
     def __init__(self, clients: Any = None, server: Any = None) -> None:
         if clients is None and server is None:
             raise DeclarationError(f"{type(self).__name__}() is empty: give clients=..., server=... or both.")
-        self.clients = (
-            None if clients is None else scalar_expression(clients, f"the clients term of {type(self).__name__}")
-        )
+        clients_term = f"the clients term of {type(self).__name__}"
+        self.clients = None if clients is None else scalar_expression(clients, clients_term)
         self.server = None if server is None else scalar_expression(server, f"the server term of {type(self).__name__}")
 
     @property
@@ -153,27 +152,22 @@ class LowerLevel:
         mentioned = {v.id for part in (*self.declared, *self.constraints) for v in part.variables()}
         for variable in self.variables:
             if variable.id not in mentioned:
-                raise DeclarationError(
-                    f"lower variable {variable.name()!r} appears in nothing that {type(self).__name__} declares: y(x) would be arbitrary. Remove it "
-                    f"from the level, or add it to the objective or the constraints."
-                )
+                said = f"lower variable {variable.name()!r} appears in nothing that {type(self).__name__} declares"
+                raise DeclarationError(f"{said}: y(x) would be arbitrary. Remove it from the level, or add it to the level's terms.")
 
     def _check_samples(self) -> None:
         """Check that samples stand inside ``E`` or ``total``, bare where y answers each sample, and that Y(x) has no means."""
         for part in [*self.declared, *self.constraints]:
             averages = list(averages_of(part))
-            bare = bare_samples(part)
+            bare = outside_averages(part, Sample)
             if self.scope == "sample" and averages:
-                raise DeclarationError(
-                    f"{expression_text(averages[0])} in a sample-scope lower level: y(x, sample) is solved for one sample at a "
-                    f"time; write the per-sample expression without E."
-                )
+                said = f"{expression_text(averages[0])} in a sample-scope lower level, which is solved for one sample at a time"
+                raise DeclarationError(f"{said}: write the per-sample expression without E.")
             if self.scope != "sample" and bare:
                 mean = "" if any(part is one for one in self.constraints) else "hf.E(...) around it, or "
-                raise DeclarationError(
-                    f"sample {bare[0].name()!r} is used outside E or total in a {self.scope}-scope lower level "
-                    f"({expression_text(part)}): write {mean}scope='sample' if y answers each sample. {ONE_FOR_EACH}"
-                )
+                where = f"in a {self.scope}-scope lower level ({expression_text(part)})"
+                said = f"sample {bare[0].name()!r} is used outside E or total {where}"
+                raise DeclarationError(f"{said}: write {mean}scope='sample' if y answers each sample. {ONE_FOR_EACH}")
         # not of what was declared: a player's objective may have a sample that its derivative has not
         deciding = [p for part in (*self.expressions, *self.constraints) for p in part.parameters()]
         if self.scope == "sample" and not samples_among(deciding):
@@ -185,10 +179,8 @@ class LowerLevel:
             if any(samples_among(average.parameters()) for average in averages_of(constraint)) or (
                 self.scope == "sample" and any(averages_of(constraint))
             ):
-                raise DeclarationError(
-                    f"constraint {expression_text(constraint)} of {type(self).__name__} contains E or total: a set that is known only "
-                    f"through private data cannot be projected on. Pass the number as a hf.ClientParameter."
-                )
+                said = f"constraint {expression_text(constraint)} of {type(self).__name__} contains E or total"
+                raise DeclarationError(f"{said}, and cannot be projected on. Pass the number as a hf.ClientParameter.")
 
     def __repr__(self) -> str:
         names = ", ".join(v.name() for v in self.variables)
@@ -298,20 +290,46 @@ class Equilibrium(LowerLevel):
         expressions = tuple(m if isinstance(m, Expression) else cp.Constant(m) for m in mappings)
         for variable, expression in zip(variables, expressions):
             if expression.shape != variable.shape:
-                raise DeclarationError(
-                    f"the mapping of {variable.name()!r} has shape {expression.shape}, but {variable.name()!r} has shape "
-                    f"{variable.shape}: G(x, y) must be of y's shape."
-                )
+                name = variable.name()
+                raise DeclarationError(f"the mapping of {name!r} has shape {expression.shape}, and {name!r} {variable.shape}.")
         super().__init__(y, expressions, constraints, scope)
 
 
 def refuse_selection(selection: Any, level: str) -> None:
-    """Refuse to choose among equilibria: they solve no common problem, and need not be a convex set.
-
-    Raises ``DeclarationError``, saying which levels take a selection.
-    """
+    """Equilibria solve no common problem to be chosen by. Raises ``DeclarationError``, with levels that take one."""
     if selection is not None:
         raise DeclarationError(
             f"{level} takes no selection (given: {selection!r}): only the solutions of an hf.ArgMin or hf.ArgMax are chosen among. "
             f"Leave it out, and make the equilibrium unique, such as by a small multiple of y in its mapping."
         )
+
+
+class Followers(LowerLevel):
+    """Levels of one scope, each of which answers x and the y of those before it."""
+
+    kind = "sequence"
+
+    def __init__(self, levels: Sequence[LowerLevel]) -> None:
+        self.levels = tuple(levels)
+        self.scope = self.levels[0].scope
+        self.variables = tuple(v for level in levels for v in level.variables)
+        self.expressions = tuple(e for level in levels for e in level.expressions)
+        self.constraints = tuple(c for level in levels for c in level.constraints)
+        self.prices = tuple(p for level in levels for p in level.prices)
+        self.same_prices = tuple(same for level in levels for same in level.same_prices)
+        self.selection = self.levels[-1].selection
+
+    @property
+    def declared(self) -> tuple[Expression, ...]:
+        return tuple(e for level in self.levels for e in level.declared)
+
+    @property
+    def decided(self) -> tuple[cp.Variable, ...]:
+        return tuple(v for level in self.levels for v in level.decided)
+
+    def before(self, place: int) -> tuple[cp.Variable, ...]:
+        """What a level is given besides x: the answers of those before it, prices that are mentioned among them."""
+        return tuple(v for level in self.levels[:place] for v in level.variables)
+
+    def __repr__(self) -> str:
+        return f"[{', '.join(map(repr, self.levels))}]"

@@ -21,8 +21,14 @@ from cvxpy.expressions.expression import Expression
 
 from hierfl.atoms.table import is_entrywise, row_of
 from hierfl.errors import DeclarationError
-from hierfl.language.calculus.derivative import Variables, depends, gradient, own_gradient, require_code_with_gradient
-from hierfl.language.calculus.jax_derivative import OwnGradient
+from hierfl.language.calculus.derivative import (
+    OwnGradient,
+    Variables,
+    depends,
+    gradient,
+    own_gradient,
+    require_code_with_gradient,
+)
 from hierfl.language.declared_arguments import constraint_tuple, variable_tuple
 from hierfl.language.levels import LowerLevel, refuse_selection
 from hierfl.language.printing.text import expression_text
@@ -112,9 +118,7 @@ class Player:
                 f"{type(given).__name__}."
             )
         if given.is_complex():
-            raise DeclarationError(
-                f"the objective of player {self.label!r} is complex; hierfl treats real problems only."
-            )
+            raise DeclarationError(f"the objective of player {self.label!r} is complex; hierfl treats real problems.")
         return sense, given
 
     def _check_shapes(self) -> None:
@@ -133,10 +137,8 @@ class Player:
         mentioned = {v.id for v in self.objective.variables()}
         for variable in self.variables:
             if variable.id not in mentioned:
-                raise DeclarationError(
-                    f"the objective of player {self.label!r} does not mention its own variable {variable.name()!r}: any choice would be "
-                    f"optimal. Remove the variable from the player or add it to the objective."
-                )
+                said = f"the objective of player {self.label!r} does not mention its own variable {variable.name()!r}"
+                raise DeclarationError(f"{said}: any choice would be optimal. Remove it from the player, or add it to the objective.")
 
     def _check_uncoupled(self) -> None:
         """Check that neither an attribute nor a constraint ties one player's row to another's."""
@@ -259,7 +261,8 @@ class Nash(LowerLevel):
     def __init__(self, *players: Player, scope: str = "federation", selection: None = None) -> None:
         refuse_selection(selection, "Nash")
         self.players = players
-        _check_players(players)
+        if not players:
+            raise DeclarationError("Nash needs at least one hf.Player(y, objective, constraints).")
         _check_ownership(players)
         variables = [variable for player in self.players for variable in player.variables]
         mapping = tuple(part for player in self.players for part in player.mapping)
@@ -274,27 +277,20 @@ class Nash(LowerLevel):
         return f"Nash({', '.join(map(repr, self.players))}; scope={self.scope!r})"
 
 
-def _check_players(players: Sequence[Player]) -> None:
-    if not players:
-        raise DeclarationError("Nash needs at least one hf.Player(y, objective, constraints).")
+def _check_ownership(players: Sequence[Player]) -> None:
+    """Check that all are players, that every variable has one owner, and that its constraints mention no other player's variables."""
     for player in players:
         if not isinstance(player, Player):
             instead = "; write hf.Nash(*players)" if isinstance(player, list | tuple) else ""
-            raise DeclarationError(
-                f"Nash takes hf.Player(y, objective, constraints) for each player, not {player!r} ({type(player).__name__}){instead}."
-            )
-
-
-def _check_ownership(players: Sequence[Player]) -> None:
-    """Check that every variable has one owner, whose constraints mention no other player's variables."""
+            said = "Nash takes hf.Player(y, objective, constraints) for each player"
+            raise DeclarationError(f"{said}, not {player!r} ({type(player).__name__}){instead}.")
     owner: dict[int, Player] = {}
     for player in players:
         for variable in player.variables:
             if variable.id in owner:
-                raise DeclarationError(
-                    f"variable {variable.name()!r} is owned by two players ({owner[variable.id].label!r} and {player.label!r}): give each "
-                    f"its own variable, or declare one player for their joint decision."
-                )
+                both = f"({owner[variable.id].label!r} and {player.label!r})"
+                said = f"variable {variable.name()!r} is owned by two players {both}"
+                raise DeclarationError(f"{said}: give each its own, or declare one player for their joint decision.")
             owner[variable.id] = player
     for player in players:
         for constraint in player.constraints:

@@ -86,10 +86,7 @@ class ShadowPrice(Price):
 
 
 def price_sign(price: cp.Variable, constraint: Constraint, level: LowerLevel) -> float:
-    """What CVXPY's dual value is multiplied by.
-
-    Raises ``DeclarationError`` for the shadow price of an equilibrium.
-    """
+    """What CVXPY's dual value is multiplied by. Raises ``DeclarationError`` for the shadow price of an equilibrium."""
     if not isinstance(price, ShadowPrice):
         return 1.0
     if level.kind == "equilibrium":

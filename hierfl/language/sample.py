@@ -1,8 +1,4 @@
-"""Private constants: ``Sample`` (differs by sample) and ``ClientParameter`` (differs by client); decisions with a row for each client.
-
-The former are CVXPY parameters without a value: their values belong to whoever holds the data and live in a
-``Federation``, so that an expression can be written before any data exist and never captures any.
-"""
+"""Private constants, parameters without a value that a ``Federation`` has: ``Sample`` and ``ClientParameter``; decisions with a row for each client."""
 
 from __future__ import annotations
 

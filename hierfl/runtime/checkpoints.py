@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from inspect import signature
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import jax
@@ -34,8 +33,9 @@ from hierfl.language.printing.card import call_text
 from hierfl.language.printing.text import expression_text
 from hierfl.run_settings import Checkpoint, RunSettings
 from hierfl.runtime.contract import Algorithm, Ending, Visitor
-from hierfl.runtime.records import Begun, History, KeptMemory
-from hierfl.runtime.watch import Seen, Watch
+from hierfl.runtime.in_process.execution import InProcess
+from hierfl.runtime.outcome import Seen, Watch
+from hierfl.runtime.records import Begun, History
 from hierfl.version import VERSION
 
 LOOKED_AT = 256  # rows of a file that is not read as a whole
@@ -81,11 +81,8 @@ def identity_of(compiled: CompiledProblem, solver: Any, settings: RunSettings) -
 def bound_identity(tables: Any, starts: np.ndarray) -> Identity:
     """The parts that are known when the solver is bound: what its schedules come to, and where the runs begin."""
     schedules = content_mark([np.asarray(leaf) for leaf in jax.tree.leaves(tables)])
-    parts = [
-        Part("the schedules of the solver", "other numbers", schedules),
-        _told("the start", np.array2string(starts, threshold=8), starts),
-    ]
-    return _by_key(parts)
+    begun = _told("the start", np.array2string(starts, threshold=8), starts)
+    return _by_key([Part("the schedules of the solver", "other numbers", schedules), begun])
 
 
 def stored_identity(identity: Identity) -> dict[str, Any]:
@@ -128,12 +125,8 @@ def _cut(text: str) -> str:
 
 
 def _problem(declaration: Declaration) -> Iterator[Part]:
-    objective, level, federation, roles = (
-        declaration.objective,
-        declaration.lower_level,
-        declaration.federation,
-        declaration.roles,
-    )
+    objective, level = declaration.objective, declaration.lower_level
+    federation, roles = declaration.federation, declaration.roles
     leaves: Leaves = {}
 
     def mathematics(name: str, parts: Sequence[Any], *beside: Any) -> Part:
@@ -193,16 +186,12 @@ def _plain(solver: Any) -> Any:
 
 def _runtime_text(runtime: Any) -> str:
     """A runtime by its plain settings; connections and processes, and how long they are waited for, are no part of a run."""
-    if runtime is None:
-        from hierfl.runtime.in_process.execution import InProcess
-
-        runtime = InProcess()
+    runtime = runtime or InProcess()
     beside = getattr(runtime, "no_part_of_a_run", ())
     plain = [f for f in fields(runtime) if f.repr and f.name not in beside] if is_dataclass(runtime) else []
     given = [(f.name, getattr(runtime, f.name)) for f in plain]
-    settings = ", ".join(
-        f"{name}={value!r}" for name, value in given if isinstance(value, (str, int, float, type(None)))
-    )
+    plain_given = (pair for pair in given if isinstance(pair[1], str | int | float | None))
+    settings = ", ".join(f"{name}={value!r}" for name, value in plain_given)
     return f"{type(runtime).__name__}({settings})"
 
 
@@ -217,10 +206,6 @@ class CheckpointContent(NamedTuple):
 
     note: dict[str, Any]
     arrays: dict[str, np.ndarray]
-
-
-class DamagedError(Exception):
-    """A file is not what was written."""
 
 
 class CheckpointFolder:
@@ -254,9 +239,7 @@ class CheckpointFolder:
         self._number = max([0, *(int(path.stem) for path in self._files())])
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._lock.close()
 
     @property
@@ -269,7 +252,7 @@ class CheckpointFolder:
         for path in reversed(self._files()):
             try:
                 stored = _read(path)
-            except (DamagedError, OSError) as error:
+            except (BadArchiveError, OSError) as error:
                 damaged.append(f"{path.name}: {error}")
                 continue
             if damaged:
@@ -284,10 +267,7 @@ class CheckpointFolder:
         return None
 
     def write(self, note: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        """Keep a checkpoint, and of those before it the latest.
-
-        Raises ``CheckpointError`` if it cannot be written; those before it are then as they were.
-        """
+        """Keep a checkpoint, and the latest before. Raises ``CheckpointError`` if it cannot be written; others stay."""
         body = io.BytesIO()
         np.savez(body, note=note_of(note, FORMAT, arrays), **arrays)  # type: ignore[arg-type]
         content, path = body.getbuffer(), self.path / f"{self._number + 1:06d}{SUFFIX}"
@@ -313,22 +293,16 @@ def _read(path: Path) -> CheckpointContent:
     content = path.read_bytes()
     head, newline, body = content.partition(b"\n")
     if not head.startswith(HEAD) or not newline:
-        raise DamagedError("not a checkpoint, or only the beginning of one")
+        raise BadArchiveError("not a checkpoint, or only the beginning of one")
     if hashlib.sha256(body).hexdigest().encode() != head.removeprefix(HEAD):
-        raise DamagedError("damaged, or only a part of it was written")
-    try:
-        arrays = read_arrays(io.BytesIO(body))
-        return CheckpointContent(read_note(arrays, FORMAT), arrays)
-    except BadArchiveError as error:
-        raise DamagedError(f"not what a run has written: {error}") from error
+        raise BadArchiveError("damaged, or only a part of it was written")
+    arrays = read_arrays(io.BytesIO(body))
+    return CheckpointContent(read_note(arrays, FORMAT), arrays)
 
 
 @contextmanager
 def _as_written(folder: Path) -> Iterator[None]:
-    """What is not as a run writes it, though whole, is told of in one way.
-
-    Raises ``CheckpointError``.
-    """
+    """What is not as a run writes it, though whole, is told of in one way. Raises ``CheckpointError``."""
     try:
         yield
     except HierflError:
@@ -363,10 +337,8 @@ class KeptRun:
     ``standing`` is where the run last stood, ``written`` the rounds of it that are on disk, ``over`` whether it has come to its end.
     """
 
-    def __init__(
-        self, watch: Watch, due: Callable[[int], bool], write: Callable[[], None], memories: Callable[[], Any]
-    ) -> None:
-        self.watch, self._due, self._write, self._memories = watch, due, write, memories
+    def __init__(self, watch: Watch, keeper: RunKeeper, memories: Callable[[], Any]) -> None:
+        self.watch, self._keeper, self._memories = watch, keeper, memories
         self.standing: Standing | None = None
         self.written = 0
         self.over = False
@@ -383,7 +355,7 @@ class KeptRun:
         self.over = ending is not None or done == watch.settings.most_rounds
         if ending is not None and watch.status not in GOES_ON:
             return ending
-        due = self._due(done)
+        due = self._keeper.due(done)
         if memory is None:  # it is the clients', and asked for where it is wanted
             if not due and not self.over:
                 return None
@@ -391,7 +363,7 @@ class KeptRun:
             memory = self._memories()
         self.standing = Standing(done, state, memory, watch.seen)
         if due:
-            self._write()
+            self._keeper.write()
         return ending
 
     def stored(self, arrays: dict[str, np.ndarray], lane: int) -> dict[str, Any] | None:
@@ -402,7 +374,8 @@ class KeptRun:
         path = {done: x for done, x in at.seen.path.items() if done <= at.rounds}
         measured = self.watch.measured
         kept = int(np.sum(np.array(measured["round"]) <= at.rounds)) if measured else 0
-        state, memory = jax.tree.leaves(at.state), _leaves(at.memory, at.rounds)
+        state = jax.tree.leaves(at.state)
+        memory = at.memory.kept(at.rounds) if hasattr(at.memory, "kept") else jax.tree.leaves(at.memory)
         groups: dict[str, dict[str, Any]] = {
             "history": self.watch.history(at.rounds),
             "state": {str(place): leaf for place, leaf in enumerate(state)},
@@ -410,9 +383,8 @@ class KeptRun:
             "path": {"round": list(path), "x": list(path.values()), "start": at.seen.start},
             "measured": {str(place): values[:kept] for place, values in enumerate(measured.values())},
         }
-        arrays |= {
-            f"{lane}/{g}/{name}": np.asarray(part) for g, parts in groups.items() for name, part in parts.items()
-        }
+        named = ((f"{lane}/{group}/{name}", part) for group, parts in groups.items() for name, part in parts.items())
+        arrays |= {name: np.asarray(part) for name, part in named}
         return {
             "rounds": at.rounds,
             "looked": at.seen.looked,
@@ -446,15 +418,8 @@ class KeptRun:
         self.standing = Standing(rounds, state if own is None else own, memory, seen)
 
 
-def _leaves(memory: Any, rounds: int) -> list[Any]:
-    return memory.kept(rounds) if isinstance(memory, KeptMemory) else jax.tree.leaves(memory)
-
-
 class RunKeeper:
-    """Made by :func:`keeping`; ``stored`` is the checkpoint that the runs go on from, None where they begin.
-
-    ``found`` is what trials have found, which are not made again.
-    """
+    """Made by :func:`keeping`; ``stored`` is the checkpoint to go on from, None at first, ``found`` what trials found."""
 
     def __init__(
         self, settings: Checkpoint, folder: CheckpointFolder, identity: Identity, stored: CheckpointContent | None
@@ -476,7 +441,7 @@ class RunKeeper:
             self._require_same(bound)
         self.identity |= bound
         memories = getattr(runtime, "memories", lambda: None)
-        self.runs = [KeptRun(watch, self._due, self.write, memories) for watch in watches]
+        self.runs = [KeptRun(watch, self, memories) for watch in watches]
         for lane, (run, start) in enumerate(zip(self.runs, starts)):
             if self.stored is not None:
                 first = None if visits else algorithm.init(jnp.asarray(start))
@@ -507,14 +472,13 @@ class RunKeeper:
             run.written = 0 if run.standing is None else run.standing.rounds
         self._written = time.perf_counter()
 
-    def _due(self, done: int) -> bool:
+    def due(self, done: int) -> bool:
         """Whether to write when a run has made so many rounds: of several side by side the first to get there has all of them written."""
         seconds, rounds = self.settings.every_seconds, self.settings.every_rounds
         if seconds is not None and time.perf_counter() - self._written >= seconds:
             return True
-        return (
-            rounds is not None and done - max((run.written for run in self.runs if not run.over), default=0) >= rounds
-        )
+        latest = max((run.written for run in self.runs if not run.over), default=0)
+        return rounds is not None and done - latest >= rounds
 
     def _require_same(self, identity: Identity) -> None:
         if self.stored is None:
@@ -540,10 +504,8 @@ def keeping(compiled: CompiledProblem, solver: Any, settings: RunSettings) -> It
         return
     runtime = settings.runtime
     if not getattr(runtime, "resumes", True):
-        raise SettingError(
-            f"checkpoint=...: a run on {type(runtime).__name__}(asynchronous=True) cannot go on from one, since its sites are never at the same "
-            f"round: leave checkpoint out, or run with rounds."
-        )
+        said = f"checkpoint=...: {type(runtime).__name__}(asynchronous=True) has no moment at which all sites are in one round"
+        raise SettingError(f"{said}: leave checkpoint out, or run with rounds.")
     if runtime is not None and "begun" not in signature(runtime.execute).parameters:
         raise SettingError(
             f"checkpoint=...: {type(runtime).__name__} cannot resume a run, its execute() takes no begun=...: leave checkpoint out, or "

@@ -65,10 +65,7 @@ def draw_participants(round_key: Array, cohort: int, total: int) -> Array:
 
 
 def cohort_size(participation: float, clients: int) -> int:
-    """The number of participants, ceil(participation * m).
-
-    Raises ``SettingError`` if the fraction is not in (0, 1].
-    """
+    """The number of participants, ceil(participation * m). Raises ``SettingError`` if the fraction is not in (0, 1]."""
     if not 0 < participation <= 1:
         raise SettingError(f"participation={participation}: a fraction of the clients in (0, 1].")
     return min(clients, math.ceil(participation * clients - 1e-9))
@@ -134,10 +131,8 @@ def taken(step: Step, party: Party, memory: Any, received: Received, key: Array)
     told: Any = step(party, memory, received, key)
     if not (isinstance(told, tuple) and len(told) == 2 and isinstance(told[1], Message)):
         given = f"({', '.join(type(part).__name__ for part in told)})" if type(told) is tuple else type(told).__name__
-        raise TypeError(
-            f"{getattr(step, '__qualname__', step)} gives {given}: a client's step gives (memory, Message(payload, monitor)), with monitor={{}} "
-            f"where nothing is watched."
-        )
+        due = "(memory, Message(payload, monitor)), with monitor={} where nothing is watched"
+        raise TypeError(f"{getattr(step, '__qualname__', step)} gives {given}: a client's step gives {due}.")
     _require_alike(step, "memory", told[0], memory)
     return told[0], told[1]
 
@@ -168,6 +163,13 @@ def _require_alike(function: Any, what: str, after: Any, before: Any) -> None:
         raise TypeError(f"{function.__qualname__} gives a {what} of {found}, where it was {had}: it keeps its shapes and types from round to round.")
 
 
+@dataclass
+class Shared:
+    """What changes within a round: the clients' memories (leading axis m), where they are here."""
+
+    memory: Any = None
+
+
 @dataclass(frozen=True)
 class Clients:
     """The clients that take part in one round, as an algorithm sees them; a runtime says how a step reaches them.
@@ -183,6 +185,7 @@ class Clients:
     round: Array
     traffic: dict[str, Any] = field(default_factory=lambda: dict.fromkeys(TRAFFIC, 0), kw_only=True)
     level: str = field(default="", kw_only=True)
+    shared: Shared = field(default_factory=Shared, kw_only=True)
 
     @property
     def participants(self) -> Array:
@@ -251,8 +254,24 @@ class Clients:
         raise NotImplementedError
 
     def loop(self, count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:
-        """Do ``state = body(i, state)`` for i < count: the only loop that may contain a ``map``."""
-        raise NotImplementedError
+        """Do ``state = body(i, state)`` for i < count: the only loop that may contain a ``map``.
+
+        As ``fori_loop`` does, which carries what was sent and what clients remember: it may be of the round, and then known by no other program.
+        """
+
+        def one(index: Any, carry: tuple[Any, Any, dict[str, Array]]) -> tuple[Any, Any, dict[str, Array]]:
+            state, self.shared.memory, sent = carry
+            self.traffic.update(sent)
+            return body(index, state), self.shared.memory, self.sent
+
+        state, self.shared.memory, sent = jax.lax.fori_loop(0, count, one, (state, self.shared.memory, self.sent))
+        self.traffic.update(sent)
+        return state
+
+    @property
+    def sent(self) -> dict[str, Array]:
+        """The scalars so far, by way."""
+        return {name: jnp.asarray(count, int) for name, count in self.traffic.items()}
 
     def _note(self, way: str, scalars: Any) -> None:
         self.traffic[self.level + way] += scalars

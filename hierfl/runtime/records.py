@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,20 +55,13 @@ class Begun(NamedTuple):
 
     A runtime whose ``execute`` takes ``begun`` (``execute_many`` one for each run, None for those at their start) makes the rounds from
     there on, and its outcome has the history of these alone. Where memories stay with the clients, it gives None for them at the
-    end of a block, and has a method ``memories()`` by which they are kept for a checkpoint: they, or what finds them again.
+    end of a block, and has a method ``memories()`` by which they are kept for a checkpoint: they, or what finds them again. Memories that are
+    no tree of arrays have a method ``kept(rounds)``, which gives the arrays that a checkpoint after so many rounds keeps.
     """
 
     rounds: int
     state: Any
     memory: list[np.ndarray]
-
-
-@runtime_checkable
-class KeptMemory(Protocol):
-    """Memories that are no tree of arrays."""
-
-    def kept(self, rounds: int) -> list[Any]:
-        """The arrays that a checkpoint after so many rounds keeps."""
 
 
 def motion(algorithm: Algorithm, before: Any, after: Any) -> dict[str, Array]:
@@ -101,21 +94,13 @@ class Limits:
         return math.inf if self.seconds is None else self.began + self.seconds
 
     def affordable(self, spent: Mapping[str, float], history: History) -> tuple[int, str]:
-        """How many rounds of a block the limits allow when so much of each column was spent before it, and by which of them.
-
-        Raises ``SettingError`` for a column that the run does not count, naming those that it does.
-        """
+        """How many rounds of a block fit, so much of each column spent before, and by which limit; as :func:`counted`."""
         kept, by = len(history["objective"]), ""
         for name, limit in self.counts.items():
             fitting = int(np.sum(spent.get(name, 0) + np.cumsum(counted(history, name)) <= limit))
             if fitting < kept:
                 kept, by = fitting, name
         return kept, by
-
-    def require_counted(self, history: History) -> None:
-        """A run counts all that is limited. Raises ``SettingError`` as :func:`counted`."""
-        for name in self.counts:
-            counted(history, name)
 
     def exhausted(self, spent: Mapping[str, float]) -> str:
         """The column whose limit is met exactly, "" for none."""
@@ -131,10 +116,7 @@ class NotCountedError(SettingError):
 
 
 def counted(history: History, name: str) -> np.ndarray:
-    """A column by round: scalars sent, or work.
-
-    Raises ``SettingError`` for a column that the run does not count, naming those that it does.
-    """
+    """A column by round. Raises ``SettingError`` for one that the run does not count, naming those that it does."""
     if name == SCALARS:
         return scalars_sent(history)
     if name not in history:

@@ -29,13 +29,12 @@ from hierfl.result import OWN_VALUE_TOLERANCE, Result
 from hierfl.run_settings import RunSettings
 from hierfl.runs import Runs
 from hierfl.runtime.checkpoints import RunKeeper, keeping
-from hierfl.runtime.contract import Algorithm, Method, Visitor, require_call
+from hierfl.runtime.contract import Algorithm, Visitor, require_call
 from hierfl.runtime.in_process.execution import InProcess, execute_visits, require_here
-from hierfl.runtime.outcome import DrawnStep, RunEnd, evaluations_at, result_of, theorem_point
+from hierfl.runtime.outcome import DrawnStep, RunEnd, Watch, evaluations_at, result_of, theorem_point
 from hierfl.runtime.privacy.gaussian_noise import require_one_run
 from hierfl.runtime.records import Begun, BlockEnd, Limits, Outcome
 from hierfl.runtime.step_search import FIRST, FoundStep, find_step, require_left, wants_step
-from hierfl.runtime.watch import Watch
 from hierfl.value_certificate import AS_GOOD
 
 INSIDE = 1e-9
@@ -56,9 +55,7 @@ def run(
         raise SettingError(f"solver={as_given(solver)}: an instance of a solver of hierfl.solvers, such as ZOHFL(); left out, hierfl chooses one.")
     if type(solver).__module__.startswith(LOWER_SOLVERS):
         name = type(solver).__name__
-        raise SettingError(
-            f"{name} solves lower levels inside a run: write FedRZO(lower={name}(...)) or ZOHFL(lower={name}(...))."
-        )
+        raise SettingError(f"{name} solves lower levels inside a run: FedRZO(lower={name}(...)), ZOHFL(lower={name}(...)).")
     if not getattr(solver, "treats_whole_numbers", False):
         require_continuous(compiled.upper.variables, type(solver).__name__)
     if settings.penalty is not None and compiled.declaration.penalty is None:
@@ -97,11 +94,9 @@ def run(
     theory = algorithm.theory if rounds and early is None else None
     drawn = [None if theory is None else DrawnStep.of(theory, rounds, seed) for seed in seeds]
     sense = compiled.declaration.objective.sense
-    kept_in = {} if settings.checkpoint is None else {"checkpoint": str(settings.checkpoint.folder)}
-    told: dict[str, Any] = ({} if chosen is None else {"chosen": chosen}) | (
-        {} if found is None else {"auto": found.told}
-    )
-    told = {"rounds": rounds, "queries": settings.queries, "sense": sense, **kept_in, **told}
+    folder = None if settings.checkpoint is None else str(settings.checkpoint.folder)
+    beside = {"checkpoint": folder, "chosen": chosen, "auto": found and found.told}
+    told = {"rounds": rounds, "queries": settings.queries, "sense": sense, **{n: v for n, v in beside.items() if v is not None}}
     in_time = heeded((limits.until if early is None else early) + QUICKLY, LATE, anew=True)  # not long where the run was to end already
     results = _results(watches, outcomes, starts, settings, told, in_time)
     if not isinstance(algorithm, Visitor):
@@ -129,7 +124,12 @@ def _prepared(
         lower.require_reachable()
     if isinstance(algorithm, Visitor):
         require_here(settings.runtime or InProcess(), solver)
-    _require_gradient_steps(algorithm, solver, settings.tolerance, rounds)
+    if settings.tolerance is not None and not algorithm.descends(rounds):
+        raise SettingError(
+            f"tolerance=... compares the moves of x with gradient steps, but those of {type(solver).__name__} with these settings are "
+            f"none (corrections, proximal terms, local steps that differ between clients, scripted participation, or absent='zero'): leave it out, and use "
+            f"problem.implicit.stationarity on the result."
+        )
     require_nonempty(compiled)
     verify_sets(compiled)
     starts = _starts(compiled, settings)
@@ -160,10 +160,10 @@ def _results(
     try:
         with in_time, Waiting("f(x) at the end, its lower level solved", settings.progress):
             heed()
-            ends = [RunEnd.of(watch, outcome, start) for watch, outcome, start in zip(watches, outcomes, starts)]
+            ends = [RunEnd.of(*end) for end in zip(watches, outcomes, starts)]
             return of_each(ends, evaluations_at(compiled, watches, ends), True)
     except CutShort:
-        ends = [RunEnd.without_response(*end) for end in zip(watches, outcomes, starts)]
+        ends = [RunEnd.of(*end, answered=False) for end in zip(watches, outcomes, starts)]
         return of_each(ends, [end.known for end in ends], False)
 
 
@@ -261,11 +261,10 @@ def _executed(
         if isinstance(algorithm, Visitor) or not together or reason() is not None:
             outcomes = [outcome_of(lane, at_end) for lane, at_end in enumerate(at_ends)]
         else:
-            going_on = {"begun": begun} if any(begun) else {}
+            going_on: dict[str, Any] = {"begun": begun} if any(begun) else {}
             with impatient():
-                outcomes = list(
-                    runtime.execute_many(compiled, algorithm, starts, rounds, seeds, block, at_ends, **going_on)
-                )
+                given = compiled, algorithm, starts, rounds, seeds, block, at_ends
+                outcomes = list(runtime.execute_many(*given, **going_on))
     except CutShort:
         outcomes = [_given_up(watch, algorithm, *given) for watch, *given in zip(watches, starts, begun)]
     why = reason()
@@ -291,16 +290,6 @@ def _given_up(watch: Watch, algorithm: Algorithm | Visitor, start: np.ndarray, b
         return Outcome(state, None, {}, None)
     done, state, memory = watch.latest
     return Outcome(state, memory, {n: v[watch.begun :] for n, v in watch.history(done).items()}, None)
-
-
-def _require_gradient_steps(algorithm: Method, solver: Any, tolerance: float | None, rounds: int) -> None:
-    """Require that a tolerance can be compared with what the algorithm does."""
-    if tolerance is not None and not algorithm.descends(rounds):
-        raise SettingError(
-            f"tolerance=... compares the moves of x with gradient steps, but those of {type(solver).__name__} with these settings are "
-            f"none (corrections, proximal terms, local steps that differ between clients, scripted participation, or absent='zero'): leave it out, and use "
-            f"problem.implicit.stationarity on the result."
-        )
 
 
 def _inside(compiled: CompiledProblem, start: np.ndarray) -> np.ndarray:
@@ -376,8 +365,7 @@ def _warn_if_unsolved(results: Sequence[Result], advice: str) -> None:
     result = max(results, key=excess)
     if excess(result) > 0:
         short = sum(excess(one) > 0 for one in results)
-        which = (
-            f" of seed {result.settings['seed']} ({short} of {len(results)} runs are alike)" if len(results) > 1 else ""
-        )
+        seed = result.settings["seed"]
+        which = f" of seed {seed} ({short} of {len(results)} runs are alike)" if len(results) > 1 else ""
         said = f"the run's own objective value{which} is {result.own_value:.6g}, but f(x) with the lower level solved is {result.value:.6g}"
         warn(LowerLevelWarning(f"{said}: the lower solver stopped short. {advice}"))

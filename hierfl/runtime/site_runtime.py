@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import heapq
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -11,16 +12,34 @@ import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError, SiteError
+from hierfl.jaxtools.disk_cache import ProgramCache
 from hierfl.jaxtools.precision import computing
+from hierfl.language.federation.client import Client
+from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Algorithm
 from hierfl.runtime.privacy.gaussian_noise import GaussianNoise, orders_of
 from hierfl.runtime.privacy.pairwise_masks import PairwiseMasks
 from hierfl.runtime.records import Begun, BlockEnd, Outcome
 from hierfl.runtime.sites.aggregation import Aggregation
-from hierfl.runtime.sites.buffered_rounds import BufferedRounds, Buffering
 from hierfl.runtime.sites.exchange import Exchange, exchange_for
-from hierfl.runtime.sites.parcels import KeptMark, Start, pickled_solver, require_known, solver_text, starting
-from hierfl.runtime.sites.rounds import Attendance, SiteRounds, require_begun, scalars_remembered
+from hierfl.runtime.sites.owner.site_rules import SiteRules
+from hierfl.runtime.sites.parcels import (
+    KeptMark,
+    Lost,
+    Start,
+    pickled_solver,
+    require_known,
+    solver_text,
+    starting,
+    unpickled_solver,
+)
+from hierfl.runtime.sites.rounds import (
+    BufferedRounds,
+    SiteRounds,
+    require_begun,
+    scalars_remembered,
+)
+from hierfl.runtime.sites.site import Site
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,38 +53,29 @@ class MessageTreatment:
     adversaries: float = 0.2
     noise: GaussianNoise | None = None
     masks: PairwiseMasks | None = None
+    asynchronous: bool = False
+    buffer: int = 1
+    staleness: float = 0.5
 
     def __post_init__(self) -> None:
-        """Require that what is about the messages of one round is asked for in runs that have rounds.
-
-        Raises ``SettingError``, naming the two that exclude each other; for a buffer, or weights of old moves, out of range.
-        """
-        name, asynchronous = type(self).__name__, getattr(self, "asynchronous", False)
-        buffering = self._buffering
-        if buffering.buffer < 1 or not buffering.staleness >= 0:
-            raise SettingError(f"{name}(buffer={buffering.buffer!r}, staleness={buffering.staleness!r}): at least 1, and at least 0.")
-        if self.rule is not None and asynchronous:
+        """Refuse settings that exclude each other, or out of range. Raises ``SettingError``, naming them."""
+        name = type(self).__name__
+        if self.buffer < 1 or not self.staleness >= 0:
+            raise SettingError(f"{name}(buffer={self.buffer!r}, staleness={self.staleness!r}): at least 1, and at least 0.")
+        if self.rule is not None and self.asynchronous:
             raise SettingError(
                 f"{name}(aggregation=..., asynchronous=True): a robust aggregate is one of a round's messages; choose one of the two."
             )
-        if self.masks is not None and (asynchronous or self.rule is not None):
-            other = "asynchronous=True" if asynchronous else f"aggregation={self.aggregation!r}"
-            raise SettingError(
-                f"{name}(masks=..., {other}): that needs the sites' messages one by one; choose one of the two."
-            )
-        if self.noise is not None and asynchronous:
-            raise SettingError(
-                f"{name}(noise=..., asynchronous=True): without rounds nobody knows beforehand how many messages a client sends, nor epsilon; "
-                f"choose one of the two."
-            )
+        if self.masks is not None and (self.asynchronous or self.rule is not None):
+            other = "asynchronous=True" if self.asynchronous else f"aggregation={self.aggregation!r}"
+            raise SettingError(f"{name}(masks=..., {other}): that needs sites' messages one by one; choose one of the two.")
+        if self.noise is not None and self.asynchronous:
+            unknown = "without rounds nobody knows beforehand how many messages a client sends, nor epsilon"
+            raise SettingError(f"{name}(noise=..., asynchronous=True): {unknown}; choose one of the two.")
 
     @property
     def rule(self) -> Aggregation | None:
         return None if self.aggregation is None else Aggregation(self.aggregation, self.adversaries)
-
-    @property
-    def _buffering(self) -> Buffering:
-        return Buffering(getattr(self, "buffer", 1), getattr(self, "staleness", 0.0))
 
     def _start(self, problem: CompiledProblem, algorithm: Algorithm, x0: np.ndarray, rounds: int, seed: int, **told: Any) -> Start:
         """What sites are told of a run. Raises ``SettingError`` for one of no rounds, of which no message would be the algorithm's."""
@@ -79,14 +89,15 @@ class MessageTreatment:
         problem: CompiledProblem,
         algorithm: Algorithm,
         exchange: Exchange,
-        attendance: Attendance,
+        minimum: int,
+        patience: float,
         seed: int,
         clock: Callable[[], float] | None = None,
     ) -> SiteRounds:
         """What makes the rounds, by its ``run``; of a simulation its clock is recorded."""
-        if getattr(self, "asynchronous", False):
-            return BufferedRounds(problem, algorithm, exchange, self._buffering, attendance.patience, seed)
-        return SiteRounds(problem, algorithm, exchange, attendance, seed, clock, self.rule)
+        if self.asynchronous:
+            return BufferedRounds(problem, algorithm, exchange, self.buffer, self.staleness, patience, seed)
+        return SiteRounds(problem, algorithm, exchange, minimum, patience, seed, clock, self.rule)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,9 +112,6 @@ class SiteRuntime(MessageTreatment):
     patience: float = 30.0
     largest: float = 1e15
     shared_seeds: bool = False
-    asynchronous: bool = False
-    buffer: int = 1
-    staleness: float = 0.5
     watcher: Any = field(default=None, repr=False)
     _latest: _LatestRun = field(default_factory=lambda: _LatestRun(), init=False, repr=False, compare=False)
     # how sites are reached
@@ -142,7 +150,7 @@ class SiteRuntime(MessageTreatment):
             self._latest.begin(exchange, scalars_remembered(algorithm, x0), begun)
             self._open(problem, exchange, links)
             patience = self.timeout if self.asynchronous else self.patience
-            making = self._rounds(problem, algorithm, exchange, Attendance(self.minimum, patience), seed)
+            making = self._rounds(problem, algorithm, exchange, self.minimum, patience, seed)
             making.told["wire"] = self._wire
             return making.run(x0, rounds, block, at_end, begun)
 
@@ -152,10 +160,7 @@ class SiteRuntime(MessageTreatment):
         return not self.asynchronous
 
     def memories(self) -> list[np.ndarray]:
-        """What finds the clients' memories again, which their sites keep for a checkpoint; nothing, where they have none.
-
-        Raises ``SiteError``, naming a site that has no place for them.
-        """
+        """What finds the clients' memories again, kept at their sites. Raises ``SiteError``, naming one with no place."""
         return self._latest.keep()
 
     @property
@@ -176,7 +181,7 @@ class SiteRuntime(MessageTreatment):
         federation = problem.declaration.federation
         names = [client.name for client in federation.clients] if federation else [None]
         try:
-            require_begun(exchange, names, Attendance(self.minimum, self.patience))
+            require_begun(exchange, names, self.minimum, self.patience)
         except SiteError as error:
             said = "".join(f"\n{who}: {reason}" for who, reason in links.refusals.items())
             raise SiteError(f"{error}{said}") from None
@@ -217,3 +222,111 @@ class _LatestRun:
         contents = [np.frombuffer(mark.content, np.uint8) for mark in marks]
         clients = [np.array(self.exchange.clients_of[name], int) for name in names]
         return [np.array(self.run), np.array(names, str), np.array(numbers, int), *contents, *clients]
+
+
+STREAM = 77
+
+
+@suggests_names
+@dataclass(frozen=True)
+class Delayed(MessageTreatment):
+    """Run in this process, with a clock on which each client takes a drawn time for every answer: ``history["clock"]`` has its seconds.
+
+    In rounds (``asynchronous=False``) every exchange of messages takes as long as the slowest of its clients. Without rounds it is as for
+    :class:`hierfl.runtime.Dask`, each client a site. Same seed, same delays, same run.
+
+    Parameters
+    ----------
+    delays
+        The mean seconds that each client takes to answer, ``(m,)``.
+    spread
+        The standard deviation of the logarithm of a time over its mean: times are log-normal; 0 for times that are all alike.
+    asynchronous, buffer, staleness
+        As for :class:`hierfl.runtime.Dask`, the buffer in clients.
+    aggregation, adversaries, noise, masks
+        As for :class:`hierfl.runtime.Dask`.
+
+    Raises
+    ------
+    SettingError
+        For delays that are not positive, or not one for each client, and settings out of range.
+
+    Examples
+    --------
+    >>> runtime = hf.runtime.Delayed([1.0, 1.0, 10.0], asynchronous=True, buffer=2)
+    """
+
+    delays: Sequence[float]
+    spread: float = 0.25
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if np.ndim(self.delays) != 1 or not all(0 < delay < np.inf for delay in self.delays) or not 0 <= self.spread < np.inf:
+            raise SettingError("Delayed(delays=..., spread=...): positive mean seconds of each client, and a spread from 0 on.")
+
+    def execute(
+        self,
+        problem: CompiledProblem,
+        algorithm: Algorithm,
+        x0: np.ndarray,
+        rounds: int,
+        seed: int,
+        block: int,
+        at_end: BlockEnd,
+    ) -> Outcome:
+        """Run as ``InProcess.execute`` does, in double precision; its clock does not go on from a checkpoint."""
+        problem.require_all_here("a simulation of delays")
+        if len(self.delays) != problem.num_clients:
+            raise SettingError(f"Delayed(delays=...): {len(self.delays)} of them for {problem.num_clients} clients.")
+        with computing(double=True):
+            links = _DelayedLinks(problem, np.asarray(self.delays, float), self.spread, seed)
+            start = self._start(problem, algorithm, x0, rounds, seed, shared_seeds=True, solver=pickled_solver(algorithm.settings))
+            exchange = exchange_for(problem, links, start, links.held(), float("inf"))
+            making = self._rounds(problem, algorithm, exchange, 1, 0.0, seed, lambda: links.clock)
+            return making.run(x0, rounds, block, at_end, None)
+
+
+class _DelayedLinks:
+    """Sites of one client each, which answer at once, and arrive when their time has passed on the clock."""
+
+    def __init__(self, problem: CompiledProblem, delays: np.ndarray, spread: float, seed: int) -> None:
+        declaration = problem.declaration
+        clients = dict(enumerate(declaration.federation.clients if declaration.federation else (Client(),)))
+        given = declaration, clients, SiteRules(shared_seeds=True), problem, problem.programs.keep("simulated sites", ProgramCache)
+        self.sites = {str(i): Site(str(i), *given, own=frozenset({i}), read_solver=unpickled_solver) for i in clients}
+        self.delays, self.spread, self.clock = delays, spread, 0.0
+        self.draws = [np.random.default_rng([STREAM, seed, i]) for i in range(len(delays))]
+        self.waiting: list[tuple[float, str, bytes]] = []
+        self._started: set[str] = set()
+
+    def ready(self) -> frozenset[str]:
+        return frozenset(self.sites)
+
+    def held(self) -> dict[str, tuple[int, ...]]:
+        return {site: (int(site),) for site in self.sites}
+
+    def born(self, site: str) -> int:
+        return 1
+
+    def exchange(self, parcels: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Lost]:
+        """All answers, when the slowest is there; that a run begins takes no time."""
+        answers: dict[str, bytes | Lost] = {site: self.sites[site].answer(parcel) for site, parcel in parcels.items()}
+        if not all(site in self._started for site in parcels):
+            self._started |= parcels.keys()
+            return answers
+        self.clock += max(self._delay(site) for site in parcels)
+        return answers
+
+    def send(self, site: str, parcel: bytes) -> None:
+        heapq.heappush(self.waiting, (self.clock + self._delay(site), site, self.sites[site].answer(parcel)))
+
+    def arrival(self, timeout: float) -> tuple[str, bytes | Lost] | None:
+        if not self.waiting:
+            return None
+        self.clock, site, answer = heapq.heappop(self.waiting)
+        return site, answer
+
+    def _delay(self, site: str) -> float:
+        place = int(site)
+        drawn = self.draws[place].lognormal(-0.5 * self.spread**2, self.spread) if self.spread else 1.0
+        return float(self.delays[place] * drawn)

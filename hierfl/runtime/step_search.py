@@ -90,29 +90,22 @@ class TrialsError(SettingError):
 
 
 def require_left(found: FoundStep, limits: Limits) -> None:
-    """Something is left to be spent after the trials.
-
-    Raises ``TrialsError``, naming what they took.
-    """
+    """Something is left to be spent after the trials. Raises ``TrialsError``, naming what they took."""
     for name, limit in limits.counts.items():
         if (took := found.took.get(name, 0)) >= limit:
             what = "floats" if name == SCALARS else name
-            raise TrialsError(
-                f"step_size='auto': its trial runs took {took:,} {what}, and the limit is {limit:,.0f}, trials included: give step_size=..., such as "
-                f"{found.step:.3g}, which they found, or a larger limit."
-            )
+            said = f"step_size='auto': its trial runs took {took:,} {what}, and the limit is {limit:,.0f}, trials included"
+            raise TrialsError(f"{said}: give step_size=..., such as {found.step:.3g}, which they found, or a larger limit.")
 
 
 def find_step(compiled: CompiledProblem, solver: Any, settings: RunSettings, start: np.ndarray) -> FoundStep:
-    """Find a step for a solver whose ``step_size`` is ``"auto"``.
-
-    Raises ``TrialsError`` if no step that was tried keeps the objective finite.
-    """
+    """Find a step for ``step_size="auto"``. Raises ``TrialsError`` if none that was tried keeps the objective finite."""
     trials = _Trials(compiled, solver, settings, start)
     with Waiting("trial runs for step_size='auto'", settings.progress):
         best = trials.search()
-        noisy = trials.differs_between_seeds(best)
-    constant = getattr(type(solver), "constant_step", False) or not noisy
+        one, other = (trials.trial(best, seed)[0]["objective"] for seed in (trials.seed, trials.seed + 1))
+    alike = np.max(np.abs(one - other)) <= 1e-9 * (1.0 + np.max(np.abs(one)))  # NaN is noise as well
+    constant = getattr(type(solver), "constant_step", False) or alike
     hold = max(TRIAL, (HELD if settings.rounds is None else settings.rounds) // 5)
     return FoundStep(best, best if constant else Settling(best, hold), trials.rounds, trials.took)
 
@@ -125,10 +118,12 @@ class _Trials:
             solver = replace(solver, participation=1.0)  # a script is of the run's rounds; trials have others
         self.compiled, self.solver, self.settings, self.start = compiled, solver, settings, start
         self.runtime = settings.runtime or InProcess()
-        self.rounds, self.took = 0, dict[str, int]()
+        self.rounds, self.took, self.seed = 0, dict[str, int](), settings.all_seeds[0]
 
     def search(self) -> float:
-        step = self._first_step()
+        length = float(np.max(self.trial(STILL, self.seed)[0]["move"])) / STILL
+        scale = FIRST * max(1.0, float(np.linalg.norm(self.start)))
+        step = scale / length if np.isfinite(length) and length > 0 else FIRST
         levels = {step: self.level(step)}
         for factor in (FACTOR, 1.0 / FACTOR):
             for _ in range(MOST):
@@ -140,15 +135,13 @@ class _Trials:
                 break  # larger ones were better: smaller ones are not tried
         best = min(levels, key=lambda s: levels[s])
         if not np.isfinite(levels[best]):
-            raise TrialsError(
-                f"step_size='auto': the objective's estimates are not finite with any step from {min(levels):.1e} to {max(levels):.1e} "
-                f"from this start. Give x0, or step_size."
-            )
+            steps = f"with any step from {min(levels):.1e} to {max(levels):.1e} from this start"
+            raise TrialsError(f"step_size='auto': the objective is not finite {steps}. Give x0, or step_size.")
         return best
 
     def level(self, step: float) -> float:
         """The mean objective over the second half of a trial, to be made small; infinite where it fails, or x leaves X for good."""
-        history, x = self._trial(step, TRIAL, self._seed)
+        history, x = self.trial(step, self.seed)
         values = self.compiled.sign * np.asarray(history["objective"], float)
         if not np.all(np.abs(x) <= TOO_LARGE):
             return float("inf")
@@ -158,26 +151,13 @@ class _Trials:
         good = np.all(np.abs(values) <= TOO_LARGE) and np.all(history["fault"] < 0) and np.all(history["empty"] < 0)
         return float(np.mean(values[len(values) // 2 :])) if good else float("inf")
 
-    def differs_between_seeds(self, step: float) -> bool:
-        one, other = (self._trial(step, TRIAL, seed)[0]["objective"] for seed in (self._seed, self._seed + 1))
-        return not np.max(np.abs(one - other)) <= 1e-9 * (1.0 + np.max(np.abs(one)))  # NaN is noise as well
-
-    @property
-    def _seed(self) -> int:
-        return self.settings.all_seeds[0]
-
-    def _first_step(self) -> float:
-        length = float(np.max(self._trial(STILL, TRIAL, self._seed)[0]["move"])) / STILL
-        scale = FIRST * max(1.0, float(np.linalg.norm(self.start)))
-        return scale / length if np.isfinite(length) and length > 0 else FIRST
-
-    def _trial(self, step: float, rounds: int, seed: int) -> tuple[History, np.ndarray]:
+    def trial(self, step: float, seed: int) -> tuple[History, np.ndarray]:
         """The records of a trial, and x at its end."""
         bind: Callable[..., Any] = replace(self.solver, step_size=step).bind
-        algorithm = bind(self.compiled, rounds, self.settings.queries)
+        algorithm = bind(self.compiled, TRIAL, self.settings.queries)
         block = self.settings.evaluate_every
-        self.rounds += rounds
-        outcome = self.runtime.execute(self.compiled, algorithm, self.start, rounds, seed, block, lambda *_: None)
+        self.rounds += TRIAL
+        outcome = self.runtime.execute(self.compiled, algorithm, self.start, TRIAL, seed, block, lambda *_: None)
         heed()  # a trial that was cut short is none
         self.took = together(self.took, spending(outcome.history))
         return outcome.history, np.asarray(algorithm.decision(outcome.state), float)

@@ -6,17 +6,80 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from jaxtyping import Float
 
+from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
+from hierfl.house_style import house_style, panels, require_axes, require_style
+from hierfl.inspect.implicit.points import Points
+from hierfl.inspect.pictures.convergence import DASHES, SCALES, name_curves
+from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import Card, Shown
 from hierfl.near_names import near_names
-from hierfl.run_settings import Budget
+from hierfl.result import Result
+from hierfl.run_settings import COLUMNS, Budget
 from hierfl.runs import aligned
-from hierfl.study.curve import AXES, Curve
+
+AXES = {**COLUMNS, "rounds": "rounds", "seconds": "seconds"}  # a unit, and its column
+KEPT = 120  # points of a curve
+
+
+@dataclass(frozen=True)
+class Curve:
+    """f along the run of a seed, and how it ended.
+
+    ``counts`` ``{column: (points,)}`` are what had been taken by each point, never less than before; ``value`` (points,) is f there, as declared, the lower
+    level solved exactly, at the projection on X, NaN where it has no value or the answer violates an upper constraint, and where nothing is known
+    yet; ``final`` is f at what the run gives as its answer, NaN where it has none.
+    """
+
+    seed: int
+    status: str
+    counts: dict[str, Float[np.ndarray, " points"]]
+    value: Float[np.ndarray, " points"]
+    final: float
+
+    @classmethod
+    @double_precision
+    def of_run(cls, compiled: CompiledProblem, result: Result, whole: bool) -> Curve:
+        """Of a run that counts its rounds; ``whole`` keeps what seconds they took."""
+        took = result.settings.get("auto", {}).get("took", {})
+        done = int(result.settings["rounds_done"])
+        path = result.trajectory
+        rounds, xs = np.asarray(path.get("round", np.zeros(0)), int), np.asarray(path.get("x", np.zeros((0, compiled.upper.size))), float)
+        some = rounds <= done
+        rounds, xs = rounds[some], xs[some]
+        if not len(rounds) or rounds[-1] != done:
+            rounds, xs = np.append(rounds, done), np.concatenate([xs, compiled.upper.flatten(result.iterate, "x")[None]])
+        if len(rounds) > KEPT:  # as many early as late on a logarithmic axis, and evenly
+            places = np.concatenate([np.linspace(0, len(rounds) - 1, KEPT // 2), np.geomspace(1, len(rounds) - 1, KEPT // 2)])
+            chosen = np.unique(np.r_[0, places.round().astype(int), len(rounds) - 1])
+            rounds, xs = rounds[chosen], xs[chosen]
+        points = Points(compiled)
+        inside = points.projected(xs)
+        sampled = points.values(inside)
+        violated = points.violated(inside, sampled).any(axis=1)
+        names = [name for name in COLUMNS.values() if name in result.history or not done]  # nothing was taken where no round was made
+        counts = {name: took.get(name, 0) + np.concatenate([[0.0], np.cumsum(result.history.get(name, np.zeros(done)))])[rounds] for name in names}
+        counts["rounds"] = rounds.astype(float)
+        if whole:
+            counts["seconds"] = np.concatenate([[0.0], np.cumsum(result.history.get("seconds", np.zeros(done)))])[rounds]
+        final = float(result.value) if result.violation.feasible else float("nan")
+        return cls(result.settings["seed"], result.status, counts, np.where(violated, np.nan, sampled.value), final)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain numbers, from which :meth:`of_json` makes the very same again."""
+        counts = {name: values.tolist() for name, values in self.counts.items()}
+        return {**vars(self), "counts": counts, "value": self.value.tolist()}
+
+    @classmethod
+    def of_json(cls, told: dict[str, Any]) -> Curve:
+        counts = {name: np.array(values, float) for name, values in told["counts"].items()}
+        return cls(told["seed"], told["status"], counts, np.array(told["value"], float), float(told["final"]))
+
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,11 +153,8 @@ class Comparison(Shown):
     @property
     def notes(self) -> list[str]:
         """Who did not fit, and what runs warned of, a line each."""
-        return [
-            f"{solver} on {problem}: {text}"
-            for (problem, solver), cell in self.cells.items()
-            for text in ([f"does not fit: {cell.refused}"] if cell.refused else cell.notes)
-        ]
+        told = {pair: [f"does not fit: {cell.refused}"] if cell.refused else cell.notes for pair, cell in self.cells.items()}
+        return [f"{solver} on {problem}: {text}" for (problem, solver), texts in told.items() for text in texts]
 
     def final(self, problem: str | None = None, *, name: str) -> Float[np.ndarray, " seeds"]:
         """f at the answers of a solver's runs, by seed; NaN for a run without one, and where no answer is feasible."""
@@ -167,11 +227,8 @@ class Comparison(Shown):
         """Give all points of all curves: problem, solver, seed, f, and what had been taken. Needs pandas."""
         import pandas as pd
 
-        parts = [
-            pd.DataFrame({"problem": problem, "solver": solver, "seed": curve.seed, "value": curve.value, **curve.counts})
-            for (problem, solver), cell in self.cells.items()
-            for curve in cell.curves
-        ]
+        whose = [({"problem": pair[0], "solver": pair[1]}, curve) for pair, cell in self.cells.items() for curve in cell.curves]
+        parts = [pd.DataFrame({**pair, "seed": curve.seed, "value": curve.value, **curve.counts}) for pair, curve in whose]
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
     # --- curves ------------------------------------------------------------------------------------------------------
@@ -210,8 +267,6 @@ class Comparison(Shown):
         ``axis`` as for :meth:`band`; ``scale`` is ``"linear"``, ``"log"``, or ``"gap"``, the distance to the best f that any run saw, on a logarithmic
         axis; ``style`` ``"screen"``, or ``"paper"`` for a column of 3.4 inches, which ``figure.savefig("f.pdf")`` keeps as vectors.
         """
-        from hierfl.study.figures import plot_curves
-
         return plot_curves(self, self._problem(problem), ax, self.unit if axis is None else axis, scale, best, style)
 
     # --- profiles ----------------------------------------------------------------------------------------------------
@@ -275,8 +330,6 @@ class Comparison(Shown):
         self, ax: Axes | None = None, *, kind: str = "data", tolerance: float | Sequence[float] = 1e-3, best: Mapping[str, float] | None = None, style: str = "screen"
     ) -> Figure:
         """Draw ``data_profile`` or ``performance_profile`` (``kind="performance"``), a panel for each tolerance. Returns the figure."""
-        from hierfl.study.figures import plot_profiles
-
         if kind not in ("data", "performance"):
             raise SettingError(f"kind={kind!r}: 'data' or 'performance'.")
         tolerances: list[Any] = list(tolerance) if isinstance(tolerance, (list, tuple, np.ndarray)) and len(tolerance) else [tolerance]
@@ -390,3 +443,73 @@ def _ended(cell: Cell) -> str:
     return ", ".join(status if len(counts) == 1 else f"{status} ({count})" for status, count in counts.items())
 
 
+def plot_curves(compared: Comparison, problem: str, ax: Axes | None, axis: str, scale: str, best: bool, style: str) -> Figure:
+    """A line and its quartiles for each solver; errors as for ``Comparison.plot``."""
+    require_axes(ax)
+    if scale not in SCALES:
+        raise SettingError(f"scale={scale!r}: {near_names(scale, SCALES)}")
+    bands = {name: compared.band(problem, name=name, axis=axis, best=best) for name in compared.solvers if not compared.cells[problem, name].refused}
+    sign = 1.0 if compared.senses[problem] == "minimize" else -1.0
+    seen = [curve.value for name in bands for curve in compared.cells[problem, name].curves]
+    least = sign * min((float(np.nanmin(sign * values)) for values in seen if np.isfinite(values).any()), default=np.nan)
+
+    def drawn(values: np.ndarray) -> np.ndarray:
+        if scale != "gap":
+            return values
+        gap = sign * (values - least)
+        return np.where(gap > 0, gap, np.nan)
+
+    with house_style(require_style(style)):
+        figure, axes = panels(1, 5.2, 3.6, style) if ax is None else (cast("Figure", ax.figure), [ax])
+        panel, lines, names = axes[0], [], []
+        for place, (name, band) in enumerate(bands.items()):
+            if not len(band.at):
+                continue
+            (line,) = panel.plot(band.at, drawn(band.middle), DASHES[place], drawstyle="steps-post", label=name)
+            panel.fill_between(band.at, drawn(band.low), drawn(band.high), step="post", color=line.get_color(), alpha=0.2, linewidth=0)
+            lines.append(line)
+            names.append(name)
+        what = "best f(x) so far" if best else "f(x)"
+        panel.set(xlabel=UNITS.get(axis, axis.replace("_", " ")), ylabel=f"{what} - the best seen" if scale == "gap" else what)
+        if scale != "linear":
+            panel.set_yscale("log", nonpositive="mask")
+        _named(figure, panel, lines, names, ax is None, beside=True)
+    return figure
+
+
+def plot_profiles(of: Mapping[float, Mapping[str, Profile]], ax: Axes | None, kind: str, unit: str, style: str) -> Figure:
+    """A panel for each tolerance, a step function for each solver; errors as for ``Comparison.plot_profile``."""
+    require_axes(ax)
+    if ax is not None and len(of) != 1:
+        raise SettingError("ax=...: one tolerance for one panel; leave ax out for several.")
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    with house_style(require_style(style)):
+        figure, axes = panels(len(of), 4.4, 3.4, style) if ax is None else (cast("Figure", ax.figure), [ax])
+        for panel, (tolerance, profiles) in zip(axes, of.items()):
+            ends = [float(profile.at[-1]) for profile in profiles.values() if len(profile.at)]
+            begins = [float(profile.at[0]) for profile in profiles.values() if len(profile.at)]
+            last, lines = 1.05 * max(ends, default=1.0), []
+            first = min(begins, default=1.0)
+            for place, (name, profile) in enumerate(profiles.items()):
+                at, share = np.r_[first, profile.at, last], np.r_[0.0, profile.share, profile.share[-1] if len(profile.share) else 0.0]
+                lines += panel.plot(at, share, DASHES[place], drawstyle="steps-post", label=name)
+            panel.set(xlabel=unit if kind == "data" else "factor of the quickest", ylabel="share solved", ylim=(-0.02, 1.02), xscale="log")
+            if last < 100 * first:  # where powers of ten would be one label, or none
+                panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                panel.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            panel.xaxis.set_minor_formatter(NullFormatter())
+            panel.set_title(f"to {tolerance:g} of the way")
+            if panel is axes[-1]:
+                _named(figure, panel, lines, list(profiles), ax is None, beside=len(of) == 1)
+    return figure
+
+
+def _named(figure: Figure, panel: Axes, lines: list[Any], names: list[str], ours: bool, beside: bool) -> None:
+    """Names beside the curves of a single panel, below several, and within a panel of somebody else's figure."""
+    if ours and beside and len(lines) > 1:
+        name_curves([panel], [lines], names)
+    elif ours and len(lines) > 1:
+        figure.legend(lines, names, loc="outside lower center", ncols=min(len(names), 4))
+    elif lines:
+        panel.legend()

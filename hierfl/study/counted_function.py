@@ -20,7 +20,7 @@ from hierfl.compiler.violations import Violations
 from hierfl.descent.implicit_oracle import ImplicitOracle
 from hierfl.errors import DivergedError, EmptyLowerSetError, LowerLevelError, SettingError
 from hierfl.runtime.records import SCALARS, NotCountedError, together
-from hierfl.study.curve import Curve
+from hierfl.study.comparison import Curve
 
 OUTSIDE = "method from outside"
 
@@ -83,10 +83,7 @@ class CountedFunction:
         return self._best
 
     def project(self, x: Any) -> Float[np.ndarray, " n"]:
-        """The nearest point of X, ``(n,)``; it costs nothing.
-
-        Raises ``SettingError`` for an array of another shape, and for what are no real numbers.
-        """
+        """The nearest point of X, ``(n,)``, at no cost. Raises ``SettingError`` for what is no such array of real numbers."""
         try:
             point = np.array(x, float) if not np.iscomplexobj(x) else None
         except (TypeError, ValueError):

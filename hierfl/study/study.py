@@ -40,11 +40,11 @@ from hierfl.run_settings import Budget, Checkpoint, RunSettings
 from hierfl.runs import Runs
 from hierfl.runtime.checkpoints import differences, identity_of, stored_identity
 from hierfl.runtime.on_dask.dask_runtime import require_guard
-from hierfl.runtime.records import Limits, NotCountedError
+from hierfl.runtime.records import NotCountedError, counted
 from hierfl.runtime.step_search import TrialsError
-from hierfl.study.comparison import Cell, Comparison
+from hierfl.study.comparison import Cell, Comparison, Curve
 from hierfl.study.counted_function import CountedFunction, OutsideMethod
-from hierfl.study.curve import Curve
+from hierfl.sweeping import named_solvers
 
 MOST = 1_000_000  # rounds
 LOOKS = 100  # points along a run at which f is looked at
@@ -290,17 +290,15 @@ class Job:
                 if self.budget.seconds is not None and rounds > compiled_for:  # before the clock begins
                     self._unheard({**self._asked(rounds, own, start), "budget": Budget(floats=1)})
                     compiled_for = rounds
-                runs = self._solved(rounds, own, start)
+                name = f"{own[0]}-{rounds}"
+                kept = {} if self.kept is None else {"checkpoint": Checkpoint(self.kept / name), "resume": True}
+                runs = self._solved_by(self._asked(rounds, own, start) | {"budget": self.budget} | kept)
                 short = [run for run in runs if run.ended == "completed" and self._share(run) < FULLY]
                 if not short or rounds >= MOST or self.budget.rounds is not None:
                     break
                 rounds = min(MOST, math.ceil(1.1 * rounds / max(0.05, min(map(self._share, short)))))
             curves += [Curve.of_run(compiled, run, self.budget.seconds is not None) for run in runs]
         return curves
-
-    def _solved(self, rounds: int, seeds: Sequence[int], x0: Any) -> Runs:
-        kept: dict[str, Any] = {} if self.kept is None else {"checkpoint": Checkpoint(self.kept / f"{seeds[0]}-{rounds}"), "resume": True}
-        return self._solved_by(self._asked(rounds, seeds, x0) | {"budget": self.budget} | kept)
 
     def _asked(self, rounds: int, seeds: Sequence[int], x0: Any) -> dict[str, Any]:
         return {**self._runs(seeds), "x0": x0, "rounds": rounds, "evaluate_every": max(1, math.ceil(rounds / LOOKS))}
@@ -351,8 +349,8 @@ class Job:
         ((name, limit),) = self.budget.limits.items()
         if name == "seconds":
             return min(MOST, max(PILOT, math.ceil(1.5 * limit / max(float(pilot.history["seconds"][-1]), 1e-6))))
-        Limits(counts=self.budget.counts).require_counted(pilot.history)
         (column,) = self.budget.counts
+        counted(pilot.history, column)  # or it says that it does not
         took = pilot.settings.get("auto", {}).get("took", {}).get(column, 0)
         each = pilot.history[column]
         return min(MOST, max(PILOT, math.ceil(max(0.0, limit - took) / max(1.0, float(each[-1]) if len(each) else 1.0)) + 1))
@@ -388,22 +386,15 @@ def _named_problems(problems: Any) -> dict[str, Problem]:
     return {str(name): one for name, one in named.items()}
 
 
+def _called(solver: Any) -> str:
+    return "solve()" if solver is None else solver.name if isinstance(solver, OutsideMethod) else call_text(solver)
+
+
 def _named_solvers(solvers: Any) -> dict[str, Any]:
-    if isinstance(solvers, Mapping):
-        named = {str(name): one for name, one in solvers.items()}
-    elif isinstance(solvers, Sequence) and not isinstance(solvers, str):
-        names = ["solve()" if one is None else one.name if isinstance(one, OutsideMethod) else call_text(one) for one in solvers]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise SettingError(f"solvers: {twice} is there twice: leave one out, or name them, {{'name': solver}}.")
-        named = dict(zip(names, solvers))
-    else:
-        raise SettingError(f"solvers={solvers!r}: {{'name': solver}}, or a list of solvers.")
+    named = named_solvers(solvers, "a study", _called)
     for name, one in named.items():
         if one is not None and not isinstance(one, OutsideMethod) and (isinstance(one, type) or not hasattr(one, "bind")):
             outside = callable(one) and not isinstance(one, type)
             instead = f"hf.study.adapter({getattr(one, '__name__', 'minimise')})" if outside else "hf.study.adapter(function)"
             raise SettingError(f"solver {name!r} is {as_given(one)}: an instance of a solver such as FedRZO(), None for solve()'s own choice, or a method from outside by {instead}.")
-    if not named:
-        raise SettingError("solvers: at least one.")
     return named

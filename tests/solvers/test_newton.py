@@ -12,7 +12,7 @@ import pytest
 import statsmodels.api as sm
 
 import hierfl as hf
-from hierfl.runtime.buffered.delayed_runtime import _DelayedLinks
+from hierfl.runtime.site_runtime import _DelayedLinks
 from hierfl.runtime.sites.letters import Letter
 from hierfl.runtime.sites.parcels import Lost
 from hierfl.solvers import Newton

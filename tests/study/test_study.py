@@ -17,8 +17,7 @@ import hierfl as hf
 from hierfl.compiler.starting_points import box_around, on_upper_set, sobol_points, start_points
 from hierfl.solvers import ZOHFL, FedAvg, FedRZO, LocalSGD
 from hierfl.study import Comparison, CountedFunction
-from hierfl.study.comparison import Cell
-from hierfl.study.curve import Curve
+from hierfl.study.comparison import Cell, Curve
 from hierfl.study.study import Job
 
 pytestmark = pytest.mark.filterwarnings("ignore::hierfl.HierflWarning")
@@ -190,7 +189,7 @@ def test_who_does_not_fit_or_does_not_count_is_named() -> None:
         ({"budget": {"another": hf.Budget(values=1)}}, "one for every problem"),
         ({"solvers": [FedRZO]}, "an instance of a solver"),
         ({"solvers": [minimize]}, r"hf.study.adapter\(minimize\)"),
-        ({"solvers": [cobyqa, cobyqa]}, "cobyqa is there twice"),
+        ({"solvers": [cobyqa, cobyqa]}, "given cobyqa twice"),
         ({"solvers": {}}, "at least one"),
         ({"starts": "random"}, "'same' or 'spread'"),
         ({"settings": 3}, "a mapping of keywords"),

@@ -17,8 +17,8 @@ import numpy as np
 from hierfl.errors import DataError
 from hierfl.jaxtools.host_callback import call_on_host
 from hierfl.language.federation.client import Client
-from hierfl.language.federation.elsewhere import TILE, Elsewhere, stand_ins
 from hierfl.language.federation.given_arrays import MappedRows, require_whole
+from hierfl.language.federation.sample_values import TILE, Elsewhere, stand_ins
 from hierfl.language.sample import ClientParameter, Sample
 
 ALIGNMENT = 64

@@ -36,7 +36,7 @@ from hierfl.errors import DataError, IncompatibleSolverError
 from hierfl.jaxtools.keyed_random import fold_in, keyed_permutation, row_numbers
 from hierfl.language.expectation import RowAggregate, SampleAverage
 from hierfl.language.federation.client import Client, mixed_kinds, require_paired
-from hierfl.language.federation.elsewhere import Elsewhere
+from hierfl.language.federation.sample_values import Elsewhere
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import ClientParameter, Sample
 

@@ -26,7 +26,7 @@ from hierfl.atoms.algebra import sparse_factor
 from hierfl.atoms.table import arguments_of, lowering_of, row_of
 from hierfl.compiler.expressions.law_kinks import LawKinks
 from hierfl.errors import DeclarationError, UnsupportedAtomError
-from hierfl.language.calculus.jax_derivative import OwnGradient, Pullback, leaves_of
+from hierfl.language.calculus.derivative import OwnGradient, Pullback, leaves_of
 from hierfl.language.expectation import RowAggregate, SampleAverage, total
 
 Environment = Mapping[int, Any]

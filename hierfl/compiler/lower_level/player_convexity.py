@@ -18,7 +18,7 @@ from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.oracles import Oracles
 from hierfl.errors import NotConvexError
 from hierfl.jaxtools.columns import jacobian_by_columns
-from hierfl.language.calculus.jax_derivative import Pullback
+from hierfl.language.calculus.derivative import Pullback
 from hierfl.language.player import Nash, Player
 
 POINTS = 8

@@ -52,7 +52,7 @@ from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import computing, double_precision
 from hierfl.language.declaration import Declaration
 from hierfl.language.federation.client import Client
-from hierfl.language.followers import Followers
+from hierfl.language.levels import Followers
 from hierfl.language.player import Nash
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import ClientParameter, Sample

@@ -25,7 +25,7 @@ from scipy.special import xlogy
 from hierfl.atoms.formulas import as_array, reduced
 from hierfl.atoms.table import row_of
 from hierfl.errors import IncompatibleSolverError
-from hierfl.language.calculus.jax_derivative import Pullback
+from hierfl.language.calculus.derivative import Pullback
 from hierfl.language.expectation import RowAggregate, SampleAverage
 from hierfl.language.printing.text import expression_text
 

@@ -41,7 +41,7 @@ from hierfl.language.printing.render import problem_latex, problem_text
 from hierfl.language.printing.text import expression_text
 from hierfl.result import OWN_VALUE_TOLERANCE
 from hierfl.runs import half_width, scalars, summary
-from hierfl.runtime.in_process.schedule import how_clients_run
+from hierfl.runtime.in_process.simulation import how_clients_run
 from hierfl.version import VERSION
 
 if TYPE_CHECKING:

@@ -46,9 +46,8 @@ from hierfl.jaxtools.precision import double_precision
 from hierfl.language.declaration import Declaration
 from hierfl.language.expectation import SampleAverage
 from hierfl.language.federation.client import Client
-from hierfl.language.followers import Followers
-from hierfl.language.printing.latex import expression_latex
-from hierfl.language.printing.text import expression_text
+from hierfl.language.levels import Followers
+from hierfl.language.printing.text import expression_latex, expression_text
 
 
 @dataclass(frozen=True, eq=False, repr=False)

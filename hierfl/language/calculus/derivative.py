@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar, NoReturn
 
 import cvxpy as cp
 import numpy as np
@@ -33,35 +34,106 @@ from cvxpy.expressions.expression import Expression
 
 from hierfl.atoms.algebra import expanded, plus, product, times, vanishes
 from hierfl.atoms.families.rearrangements import keeps_first_axis
+from hierfl.atoms.row import AtomRow, OnlyCompiled, Unknown
 from hierfl.atoms.table import is_entrywise, row_of
-from hierfl.errors import DeclarationError
-from hierfl.language.calculus.jax_derivative import OwnGradient, Pullback, leaves_of
+from hierfl.errors import DeclarationError, NotConvexError
 from hierfl.language.expectation import RowAggregate, SampleAverage, averages_of, total
-from hierfl.language.function import BlackBox
+from hierfl.language.function import BlackBox, user_atoms
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import Sample
 
+
+class JaxDerivative(Unknown, OnlyCompiled):
+    """Base of the derivatives: of unknown sign and monotonicity, and beyond CVXPY's reach.
+
+    Each holds another expression, so that what evaluates or bounds trees treats it as a node of its own kind.
+    """
+
+    atom_row: ClassVar[AtomRow] = AtomRow(shared=False, only_compiled=True)
+
+    def is_atom_convex(self) -> bool:
+        return False
+
+    def is_atom_concave(self) -> bool:
+        """As convex: only an affine derivative is known to be either."""
+        return self.is_atom_convex()
+
+    def _refuse(self) -> NoReturn:
+        raise NotConvexError(f"the {self.name()} is computed by JAX: CVXPY can neither evaluate nor solve it.")
+
+
+class Pullback(JaxDerivative):
+    """The adjoint J'a of one atom's derivative J in its argument ``index``, ``adjoint`` a.
+
+    ``values`` are the atom's arguments, at which it is differentiated; none for a linear atom, whose derivative needs no point.
+    """
+
+    def __init__(self, node: Any, index: int, adjoint: Any, *values: Any) -> None:
+        self.node, self.index = node, index
+        super().__init__(adjoint, *values)
+
+    def shape_from_args(self) -> tuple[int, ...]:
+        return tuple(self.node.args[self.index].shape)
+
+    def is_atom_convex(self) -> bool:
+        """Linear in the adjoint where the point is fixed."""
+        return all(value.is_constant() for value in self.args[1:])
+
+    def get_data(self) -> list[Any]:
+        return [self.node, self.index]
+
+    def copy(self, args: Any = None, id_objects: Any = None) -> Pullback:
+        return Pullback(self.node, self.index, *(args or self.args))
+
+    def name(self) -> str:
+        return f"gradient of {expression_text(self.node)}"
+
+
+class OwnGradient(JaxDerivative):
+    """Each player's derivative in its own row, computed one player at a time: n evaluations of all the costs.
+
+    Entry j of ``cost`` is the objective of player j, who owns row j of ``variable``; ``values`` are those of the cost's leaves, in the order of
+    :func:`leaves_of`.
+    """
+
+    def __init__(self, cost: Any, variable: cp.Variable, *values: Any) -> None:
+        self.cost, self.variable = cost, variable
+        super().__init__(*values)
+
+    def shape_from_args(self) -> tuple[int, ...]:
+        return tuple(self.variable.shape)
+
+    def get_data(self) -> list[Any]:
+        return [self.cost, self.variable]
+
+    def copy(self, args: Any = None, id_objects: Any = None) -> OwnGradient:
+        return OwnGradient(self.cost, self.variable, *(args or self.args))
+
+    def name(self) -> str:
+        return f"each player's own gradient of {expression_text(self.cost)}"
+
+
+def leaves_of(cost: Any) -> list[Any]:
+    """The variables and parameters of an expression, each once."""
+    return list({leaf.id: leaf for leaf in [*cost.variables(), *cost.parameters()]}.values())
+
+
 Variables = Sequence[cp.Variable]
+Expressions = tuple[Expression, ...]  # one for each of the variables
 Gradients = dict[int, list[Expression]]
 Pull = Callable[[Any, int, Expression], Expression]
 
 
 def require_code_with_gradient(expression: Any, variables: Variables, what: str) -> None:
-    """Check that no user code over the variables is without a gradient.
-
-    Raises ``DeclarationError``, naming the function.
-    """
-    if not depends(expression, {v.id for v in variables}):
-        return
-    if isinstance(expression, BlackBox):
-        raise DeclarationError(
-            f"{expression.name()} in {what} is a BlackBox, which has no gradient: wrap a JAX function in hf.Function."
-        )
-    for argument in expression.args:
-        require_code_with_gradient(argument, variables, what)
+    """No user code over the variables is without a gradient. Raises ``DeclarationError``, naming the function."""
+    wanted = {v.id for v in variables}
+    for atom in user_atoms([expression]):
+        if isinstance(atom, BlackBox) and depends(atom, wanted):
+            said = f"{atom.name()} in {what} is a BlackBox, which has no gradient"
+            raise DeclarationError(f"{said}: wrap a JAX function in hf.Function.")
 
 
-def gradient(expression: Expression, variables: Variables, seed: Expression | None = None) -> tuple[Expression, ...]:
+def gradient(expression: Expression, variables: Variables, seed: Expression | None = None) -> Expressions:
     """The gradient of ``<seed, expression>`` in each of the variables, of its shape, all other leaves fixed; affine, in CVXPY's sense, for quadratics.
 
     The expression is a scalar, or of any shape with a ``seed`` of that. Raises ``DeclarationError`` for a mean that it is not affine in.
@@ -71,7 +143,7 @@ def gradient(expression: Expression, variables: Variables, seed: Expression | No
     return _collect(collected, variables)
 
 
-def _collect(parts: Gradients, variables: Variables) -> tuple[Expression, ...]:
+def _collect(parts: Gradients, variables: Variables) -> Expressions:
     """The sums of the contributions to each variable's gradient; zero where there are none."""
     zeros = {v.id: cp.Constant(np.zeros(v.shape)) for v in variables}
     return tuple(plus(*parts.get(v.id, []), zero=zeros[v.id]) for v in variables)
@@ -135,25 +207,17 @@ def _ordered(root: Any, wanted: set[int]) -> list[Any]:
 
 def _mean_terms(node: Any, adjoint: Expression, variables: Variables) -> Gradients | None:
     if isinstance(node, RowAggregate):
-        raise DeclarationError(
-            f"{expression_text(node)} is of all rows at once, and its gradient is no expression, as a player's mapping has to be: it may stand in "
-            f"hf.Minimize, hf.ArgMin and hf.ArgMax."
-        )
+        said = f"{expression_text(node)} is of all rows at once, and its gradient no expression, as a mapping has to be"
+        raise DeclarationError(f"{said}: it may stand in hf.Minimize, hf.ArgMin and hf.ArgMax.")
     if not isinstance(node, SampleAverage):
         return None
     return _mean_of(node, adjoint, variables, lambda inner: gradient(inner, variables, adjoint))
 
 
 def _mean_of(
-    node: SampleAverage,
-    adjoint: Expression,
-    variables: Variables,
-    derivative: Callable[[Any], tuple[Expression, ...]],
+    node: SampleAverage, adjoint: Expression, variables: Variables, derivative: Callable[[Any], Expressions]
 ) -> Gradients:
-    """The gradient of a mean is the mean of the gradients.
-
-    Raises ``DeclarationError`` if the mean does not enter affinely, so that a minibatch would bias the gradient.
-    """
+    """The gradient of a mean is the mean of the gradients, where it enters affinely; else a ``DeclarationError``."""
     if any(averages_of(adjoint)):
         raise DeclarationError(
             f"the objective is not affine in its mean {expression_text(node)}: a minibatch would bias it. Means and totals may "
@@ -202,7 +266,7 @@ class _Mixed:
     adjoint: Expression
 
 
-def own_gradient(cost: Expression, variables: Variables) -> tuple[Expression, ...]:
+def own_gradient(cost: Expression, variables: Variables) -> Expressions:
     """Row j of the results is the derivative of ``cost[j]``, the objective of player j, in row j of each variable, which that player owns.
 
     They are linear in n to evaluate, unless they contain an ``OwnGradient``. Raises ``DeclarationError`` as :func:`gradient`; and for more than
@@ -220,7 +284,7 @@ def own_gradient(cost: Expression, variables: Variables) -> tuple[Expression, ..
         return tuple(OwnGradient(cost, v, *leaves_of(cost)) for v in variables)
 
 
-def separable_gradient(cost: Expression, variables: Variables) -> tuple[Expression, ...] | None:
+def separable_gradient(cost: Expression, variables: Variables) -> Expressions | None:
     """As :func:`own_gradient`, None where that takes more than linear time."""
     try:
         return _own(cost, variables, cp.Constant(np.ones(cost.shape)), None)
@@ -228,12 +292,12 @@ def separable_gradient(cost: Expression, variables: Variables) -> tuple[Expressi
         return None
 
 
-def _own(cost: Expression, variables: Variables, seed: Expression, mixed: _Mixed | None) -> tuple[Expression, ...]:
+def _own(cost: Expression, variables: Variables, seed: Expression, mixed: _Mixed | None) -> Expressions:
     """The row-by-row sweep; with ``mixed`` the cost's rows pass through a matrix first."""
     wanted = {v.id for v in variables}
     aggregates: Gradients = {}
 
-    def add(parts: tuple[Expression, ...]) -> None:
+    def add(parts: Expressions) -> None:
         for variable, part in zip(variables, parts):
             aggregates.setdefault(variable.id, []).append(part)
 
@@ -263,21 +327,17 @@ def _own(cost: Expression, variables: Variables, seed: Expression, mixed: _Mixed
             raise _NotSeparableError(node)
         return {}
 
-    rule = _row_pull if mixed is None or cost.ndim == 1 else _entry_pull
+    rule = partial(_row_pull, entrywise_alone=mixed is not None and cost.ndim != 1)
     own = _collect(_sweep(cost, variables, seed, rule, terminal), variables)
     if mixed is not None:
         diagonal = times(mixed.adjoint, _rows(_diagonal(mixed.matrix), mixed.adjoint.shape))
-        own = tuple(
-            part if vanishes(part) else times(_rows(diagonal, v.shape), part) for v, part in zip(variables, own)
-        )
+        own = tuple(p if vanishes(p) else times(_rows(diagonal, v.shape), p) for v, p in zip(variables, own))
     for variable, part in zip(variables, own):
         aggregates.setdefault(variable.id, []).insert(0, part)
     return _collect(aggregates, variables)
 
 
-def _shared(
-    aggregate: Expression, adjoint: Expression, variables: Variables, mixed: _Mixed | None
-) -> tuple[Expression, ...]:
+def _shared(aggregate: Expression, adjoint: Expression, variables: Variables, mixed: _Mixed | None) -> Expressions:
     """Contributions through an aggregate, whose adjoint has one row for each player."""
     if aggregate.size == 1:
         if mixed is not None:
@@ -291,7 +351,7 @@ def _shared(
     return _prices(aggregate, adjoint, variables)
 
 
-def _prices(aggregate: Any, adjoint: Expression, variables: Variables) -> tuple[Expression, ...]:
+def _prices(aggregate: Any, adjoint: Expression, variables: Variables) -> Expressions:
     """Contributions through an aggregate of shape (k,), a price for each column, say; its adjoint is (n, k)."""
     if isinstance(aggregate, Promote):
         return _shared(aggregate.args[0], adjoint, variables, None)
@@ -316,23 +376,17 @@ def _prices(aggregate: Any, adjoint: Expression, variables: Variables) -> tuple[
 
 def _mixing(
     rows: Expression, matrix: Expression, adjoint: Expression, variables: Variables, mixed: _Mixed | None
-) -> tuple[Expression, ...]:
+) -> Expressions:
     """Contributions through ``matrix @ rows``, with a square matrix."""
     if mixed is not None or matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise _NotSeparableError(rows)
     return _own(rows, variables, cp.Constant(np.ones(rows.shape)), _Mixed(matrix, adjoint))
 
 
-def _row_pull(node: Any, place: int, adjoint: Expression) -> Expression:
-    keeps_rows = row_of(node).keeps_rows
+def _row_pull(node: Any, place: int, adjoint: Expression, entrywise_alone: bool = False) -> Expression:
+    keeps_rows = None if entrywise_alone else row_of(node).keeps_rows
     entrywise = is_entrywise(node) and node.args[place].shape == node.shape
     if entrywise or (keeps_rows is not None and keeps_rows(node)):
-        return pull(node, place, adjoint)
-    raise _NotSeparableError(node)
-
-
-def _entry_pull(node: Any, place: int, adjoint: Expression) -> Expression:
-    if is_entrywise(node) and node.args[place].shape == node.shape:
         return pull(node, place, adjoint)
     raise _NotSeparableError(node)
 

@@ -1,9 +1,4 @@
-"""``Client``: one party of a federation, the server included, and the private data that it holds.
-
-Arrays are kept as given (memory-mapped, integer or single-precision ones too), those in memory as copies, so that the numbers
-of a declaration are those of the time when it was made. Whatever is wrong with them is said when the client is made, with the
-client's and the sample's name, before anything is compiled.
-"""
+"""``Client``: one party of a federation, the server included, and the private data that it holds, which are checked when it is made."""
 
 from __future__ import annotations
 
@@ -16,9 +11,9 @@ import numpy as np
 
 from hierfl.errors import DataError
 from hierfl.language.declared_arguments import reserve_ids
-from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.federation.given_arrays import GivenArray, name_order, names_of_columns, require_same_rows
 from hierfl.language.federation.sample_values import (
+    Elsewhere,
     array_of,
     check_table,
     described,
@@ -71,9 +66,7 @@ class Client:
     parameters: Mapping[ClientParameter, np.ndarray | Elsewhere]
     tables: tuple[tuple[Sample, ...], ...]
     name: str | None
-    labels: Mapping[
-        Any, tuple[Any, ...]
-    ]  # by sample and parameter, where known: the index and the names of columns, None for none
+    labels: Mapping[Any, tuple[Any, ...]]  # by sample and parameter, where known: the index and names of columns, or None
     schemas: tuple[Schema, ...]  # by which its tables were read
     dropped: int  # rows that were left out because values are missing
 
@@ -86,9 +79,8 @@ class Client:
         if not isinstance(samples, (Mapping, list, tuple)) or not all(
             isinstance(t, Mapping) for t in samples if not isinstance(samples, Mapping)
         ):
-            raise DataError(
-                "Client(samples=...) takes a mapping {hf.Sample: array}, or a list of such mappings, one per table."
-            )
+            due = "a mapping {hf.Sample: array}, or a list of such mappings, one per table"
+            raise DataError(f"Client(samples=...) takes {due}.")
         tables = (samples,) if isinstance(samples, Mapping) else tuple(samples)
         who = "the client" if name is None else f"client {name!r}"
         held: dict[Sample, Any] = {}
@@ -102,11 +94,10 @@ class Client:
             raise DataError(f"Client(parameters=...) takes a mapping, not {type(parameters).__name__}.")
         own = {p: parameter_value(p, value, who) for p, value in (parameters or {}).items()}
         self._keep(held, own)
-        object.__setattr__(self, "tables", () if isinstance(samples, Mapping) else tuple(tuple(t) for t in tables))
-        object.__setattr__(self, "name", name)
+        paired = () if isinstance(samples, Mapping) else tuple(tuple(t) for t in tables)
         read = [table for table in tables if isinstance(table, EncodedTable)]
-        object.__setattr__(self, "schemas", tuple(table.schema for table in read))
-        object.__setattr__(self, "dropped", sum(table.dropped for table in read))
+        schemas, dropped = tuple(table.schema for table in read), sum(table.dropped for table in read)
+        vars(self).update(tables=paired, name=name, schemas=schemas, dropped=dropped)
 
     @classmethod
     def from_frame(cls, frame: Any, schema: Schema, name: str | None = None) -> Client:
@@ -149,16 +140,15 @@ class Client:
             labels |= {leaf: value.labels for leaf, value in given.items()}
             labels |= {leaf: (None, names_of_columns(v.columns)) for leaf, v in values.items() if _has_columns(v)}
             held = {leaf: array_of(given.get(leaf, value)) for leaf, value in values.items()}
-            object.__setattr__(self, name, MappingProxyType(held))
-        object.__setattr__(self, "labels", MappingProxyType(labels))
+            vars(self)[name] = MappingProxyType(held)
+        vars(self)["labels"] = MappingProxyType(labels)
 
     def __getstate__(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in PLAIN}
         return {**own, **{name: pickled(getattr(self, name)) for name in ("samples", "parameters", "labels")}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            object.__setattr__(self, name, value if name in PLAIN else unpickled(value))
+        vars(self).update({name: value if name in PLAIN else unpickled(value) for name, value in state.items()})
         reserve_ids([*self.samples, *self.parameters])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Client:
@@ -186,20 +176,16 @@ class Client:
         if not ordered:
             return self
         new = object.__new__(Client)
-        for name in PLAIN:
-            object.__setattr__(new, name, getattr(self, name))
-        own = (
-            {leaf: ordered.get(leaf, self.given(leaf)) for leaf in held} for held in (self.samples, self.parameters)
-        )
+        vars(new).update({name: getattr(self, name) for name in PLAIN})
+        own = ({leaf: ordered.get(leaf, self.given(leaf)) for leaf in of} for of in (self.samples, self.parameters))
         new._keep(*own)
         return new
 
     def given(self, leaf: Any) -> Any:
         """What is held for a leaf, with its labels where it is an array."""
         value = self.samples[leaf] if leaf in self.samples else self.parameters[leaf]
-        return (
-            value if leaf not in self.labels or _has_columns(value) else GivenArray(value, self.labels[leaf], own=True)
-        )
+        plain = leaf not in self.labels or _has_columns(value)
+        return value if plain else GivenArray(value, self.labels[leaf], own=True)
 
     def called(self, place: int) -> str:
         """How messages call the client: by its name, or by its place in the federation where it has none."""
@@ -223,9 +209,8 @@ class Client:
         return self.samples[sample]
 
     def __repr__(self) -> str:
-        held = ", ".join(
-            f"{s.name()}: {'distribution' if self.is_distribution(s) else self.num_samples(s)}" for s in self.samples
-        )
+        counts = {s.name(): "distribution" if (n := self.num_samples(s)) is None else n for s in self.samples}
+        held = ", ".join(f"{name}: {count}" for name, count in counts.items())
         given = ", ".join(p.name() for p in self.parameters)
         less = f"; {self.dropped} {'row' if self.dropped == 1 else 'rows'} dropped" if self.dropped else ""
         return f"Client({held}{'; ' + given if given else ''}{less})"
@@ -255,17 +240,10 @@ def require_paired(party: Client, samples: Sequence[Sample], label: str) -> None
     lengths = [len(party.samples[sample]) for sample in samples]
     if len(set(lengths)) > 1:
         held = ", ".join(f"{sample.name()}: {length}" for sample, length in zip(samples, lengths))
-        raise DataError(
-            f"{label} holds different numbers of rows for samples that one E pairs ({held}): samples in one E are paired "
-            f"rows of one table; put those of another table into an E of their own."
-        )
+        said = f"{label} holds different numbers of rows for samples that one E pairs ({held}) as rows of one table"
+        raise DataError(f"{said}: put those of another table into an E of their own.")
     require_same_rows({s.name(): party.labels[s][0] for s in samples if s in party.labels}, label)
-    homes = {
-        place
-        for sample in samples
-        for place, table in enumerate(party.tables)
-        if any(sample is other for other in table)
-    }
+    homes = {k for sample in samples for k, table in enumerate(party.tables) if any(sample is one for one in table)}
     if len(homes) > 1:
         raise DataError(
             f"{label} declares {names} in separate tables, but one E pairs them: samples in one E are paired rows of one table."
@@ -280,9 +258,6 @@ def mixed_kinds(parties: Sequence[Client], samples: Sequence[Sample], label: Cal
     (sample,) = samples
     kinds = [party.is_distribution(sample) for party in parties]
     law, rows = label(kinds.index(True)), label(kinds.index(False))
-    few = (
-        "; rows of one scalar are the law scipy.stats.rv_discrete(values=(values, shares))()"
-        if sample.size == 1
-        else ""
-    )
+    law_of_rows = "; rows of one scalar are the law scipy.stats.rv_discrete(values=(values, shares))()"
+    few = law_of_rows if sample.size == 1 else ""
     return f"sample {sample.name()!r} is a distribution for {law} and an array for {rows}; give all of them as one or the other{few}."

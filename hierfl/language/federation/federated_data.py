@@ -411,10 +411,8 @@ def _refuse_counting_distributions(clients: Sequence[Client]) -> None:
     """Refuse if a client holds nothing but distributions; which table counts is known only when compiled."""
     for index, client in enumerate(clients):
         if client.samples and all(client.is_distribution(s) for s in client.samples):
-            raise DataError(
-                f"weights='samples' counts rows, but {client.called(index)} holds a distribution for "
-                f"{next(iter(client.samples)).name()!r}; write weights='uniform' or one number per client."
-            )
+            law = f"{client.called(index)} holds a distribution for {next(iter(client.samples)).name()!r}"
+            raise DataError(f"weights='samples' counts rows, but {law}; write weights='uniform' or one number per client.")
 
 
 def _checked_points(points: Any) -> int:
@@ -430,10 +428,7 @@ def _checked_points(points: Any) -> int:
 
 
 def _checked_edges(edges: Mapping[str, Sequence[int]], clients: int) -> dict[str, tuple[int, ...]]:
-    """The clients of each edge by index.
-
-    Raises ``DataError`` for no edges, an edge without clients, or a client that is not at exactly one; names it.
-    """
+    """The clients of each edge by index. Raises ``DataError``, naming an edge without any, or a client not at one."""
     if not isinstance(edges, Mapping) or not edges or not all(isinstance(name, str) for name in edges):
         raise DataError("edges are a mapping {edge's name: its clients}, of one or more.")
     for name, own in edges.items():

@@ -11,8 +11,7 @@ import numpy as np
 from hierfl.errors import DataError
 from hierfl.house_style import COLOURS, COLUMN, house_figure, house_style, require_axes, require_style
 from hierfl.language.federation.client import Client
-from hierfl.language.federation.elsewhere import Elsewhere
-from hierfl.language.federation.sample_values import described
+from hierfl.language.federation.sample_values import Elsewhere, described
 from hierfl.language.sample import Sample
 from hierfl.near_names import near_names
 
@@ -47,17 +46,19 @@ def plot_federation(
     names = [str(place) if client.name is None else client.name for place, client in enumerate(clients)]
     if sample is None and chosen is None and not _has_rows(clients):
         chosen = next((held for held in clients[0].samples if held.size == 1), None)
-    if chosen is None and not _has_rows(clients):
-        figure = _weights(weights, names, ax, style)
-    elif chosen is None:
-        figure = _rows(clients, names, ax, style)
-    elif _is_class_label(clients, chosen):
-        figure = _classes(clients, chosen, names, ax, style)
-    else:
-        figure = _spread(clients, chosen, names, ax, style)
-    if ax is None:
-        text = title.removeprefix("Federation(").removesuffix(")").replace("; weights uniform", "")
-        with house_style(style):
+    with house_style(style):
+        figure, panel = _panel(ax, len(clients), style)
+        if chosen is None and not _has_rows(clients):
+            _weights(panel, weights, len(clients))
+        elif chosen is None:
+            _rows(panel, clients)
+        elif _is_class_label(clients, chosen):
+            _classes(panel, clients, chosen)
+        else:
+            _spread(panel, clients, chosen)
+        _axis(panel, names)
+        if ax is None:
+            text = title.removeprefix("Federation(").removesuffix(")").replace("; weights uniform", "")
             figure.suptitle(fill(text, WIDTH[style]), fontsize="medium" if style == "screen" else None)
     return figure
 
@@ -70,9 +71,8 @@ def _require_held(clients: Sequence[Client], sample: Sample) -> Sample:
     if not isinstance(sample, Sample):
         raise DataError(f"plot({sample!r}): one of the clients' samples: {', '.join(known) or 'they hold none'}.")
     if any(not client.holds(sample) for client in clients):
-        raise DataError(
-            f"plot: the clients hold no data for {described(sample)}: {near_names(sample.name(), tuple(known))}"
-        )
+        hint = near_names(sample.name(), known)
+        raise DataError(f"plot: the clients hold no data for {described(sample)}: {hint}")
     if sample.size > 1 and not _is_class_label(clients, sample):
         raise DataError(f"plot: {described(sample)} is neither a class label (one-hot) nor one number: give another.")
     if all(_is_elsewhere(client, sample) for client in clients):
@@ -106,7 +106,7 @@ def _has_rows(clients: Sequence[Client]) -> bool:
 # --- the pictures ------------------------------------------------------------------------------------------------------
 
 
-def _classes(clients: Sequence[Client], label: Sample, names: list[str], ax: Axes | None, style: str) -> Figure:
+def _classes(panel: Axes, clients: Sequence[Client], label: Sample) -> None:
     """How many rows of each class each client has; rows that are elsewhere are grey."""
     rows = [None if _is_elsewhere(client, label) else np.asarray(client.samples[label]) for client in clients]
     unknown = np.array([len(client.samples[label]) if own is None else 0 for client, own in zip(clients, rows)])
@@ -116,43 +116,30 @@ def _classes(clients: Sequence[Client], label: Sample, names: list[str], ax: Axe
     else:
         values = np.unique(np.concatenate([own.ravel() for own in rows if own is not None]))
     counts = [np.zeros(len(values), int) if own is None else (own.reshape(-1, 1) == values).sum(axis=0) for own in rows]
-    with house_style(style):
-        figure, panel = _panel(ax, len(clients), style)
-        _stacked(panel, names, np.stack(counts), [f"{value:g}" for value in values], unknown)
-        panel.set_xlabel(f"samples, by their {label.name()}")
-        _name_classes(panel, len(values))
-    return figure
+    _stacked(panel, np.stack(counts), [f"{value:g}" for value in values], unknown)
+    panel.set_xlabel(f"samples, by their {label.name()}")
+    _name_classes(panel, len(values))
 
 
-def _rows(clients: Sequence[Client], names: list[str], ax: Axes | None, style: str) -> Figure:
+def _rows(panel: Axes, clients: Sequence[Client]) -> None:
     """Numbers of rows, of the table of the first sample that has some."""
-    counted_by = next(
-        sample for sample in clients[0].samples if any(client.num_samples(sample) is not None for client in clients)
-    )
+    held = clients[0].samples
+    counted_by = next(own for own in held if any(client.num_samples(own) is not None for client in clients))
     rows = np.array([client.num_samples(counted_by) or 0 for client in clients])
     here = np.array([0 if _is_elsewhere(client, counted_by) else count for client, count in zip(clients, rows)])
-    with house_style(style):
-        figure, panel = _panel(ax, len(clients), style)
-        _stacked(panel, names, here[:, None], [""], rows - here)
-        elsewhere = " (hatched: elsewhere)" if (rows > here).any() else ""
-        panel.set_xlabel(f"samples of {counted_by.name()}{elsewhere}")
-    return figure
+    _stacked(panel, here[:, None], [""], rows - here)
+    elsewhere = " (hatched: elsewhere)" if (rows > here).any() else ""
+    panel.set_xlabel(f"samples of {counted_by.name()}{elsewhere}")
 
 
-def _spread(clients: Sequence[Client], sample: Sample, names: list[str], ax: Axes | None, style: str) -> Figure:
+def _spread(panel: Axes, clients: Sequence[Client], sample: Sample) -> None:
     """Median and middle of a scalar at each client, of its rows or of its distribution."""
     low, middle, high = np.array([_quantiles(client, sample) for client in clients]).T
-    places = np.arange(len(clients))
-    with house_style(style):
-        figure, panel = _panel(ax, len(clients), style)
-        panel.hlines(places, low, high, color=COLOURS[0], alpha=0.5, linewidth=4 if len(clients) <= 40 else 1)
-        panel.plot(
-            middle, places, linestyle="", marker="o", markersize=4 if len(clients) <= 40 else 2, color=COLOURS[1]
-        )
-        _axis(panel, len(clients), names)
-        elsewhere = ", elsewhere unknown" if np.isnan(middle).any() else ""
-        panel.set_xlabel(f"{sample.name()}: median, and 5 to 95 %{elsewhere}")
-    return figure
+    places, few = np.arange(len(clients)), len(clients) <= 40
+    panel.hlines(places, low, high, color=COLOURS[0], alpha=0.5, linewidth=4 if few else 1)
+    panel.plot(middle, places, linestyle="", marker="o", markersize=4 if few else 2, color=COLOURS[1])
+    elsewhere = ", elsewhere unknown" if np.isnan(middle).any() else ""
+    panel.set_xlabel(f"{sample.name()}: median, and 5 to 95 %{elsewhere}")
 
 
 def _quantiles(client: Client, sample: Sample) -> np.ndarray:
@@ -163,19 +150,16 @@ def _quantiles(client: Client, sample: Sample) -> np.ndarray:
     return np.asarray(np.quantile(np.asarray(client.samples[sample], float), MIDDLE))
 
 
-def _weights(weights: str | np.ndarray, names: list[str], ax: Axes | None, style: str) -> Figure:
-    shares = np.full(len(names), 1 / len(names)) if isinstance(weights, str) else weights
-    with house_style(style):
-        figure, panel = _panel(ax, len(names), style)
-        panel.barh(np.arange(len(names)), shares, height=0.8, color=COLOURS[0])
-        _axis(panel, len(names), names)
-        panel.set_xlabel("weight in the objective")
-    return figure
+def _weights(panel: Axes, weights: str | np.ndarray, clients: int) -> None:
+    shares = np.full(clients, 1 / clients) if isinstance(weights, str) else weights
+    panel.barh(np.arange(clients), shares, height=0.8, color=COLOURS[0])
+    panel.set_xlabel("weight in the objective")
+
 
 # --- their parts -------------------------------------------------------------------------------------------------------
 
 
-def _stacked(ax: Axes, names: list[str], counts: np.ndarray, classes: list[str], unknown: np.ndarray) -> None:
+def _stacked(ax: Axes, counts: np.ndarray, classes: list[str], unknown: np.ndarray) -> None:
     """A bar for each client of its counts (clients, classes), with what is of no known class in grey behind them.
 
     Up to six classes have the colours of the palette that everybody can tell apart; more run from dark to light, readable without
@@ -190,7 +174,6 @@ def _stacked(ax: Axes, names: list[str], counts: np.ndarray, classes: list[str],
     if unknown.any():
         _stack(ax, left, unknown, label="elsewhere", **UNKNOWN)
         left = left + unknown
-    _axis(ax, len(counts), names)
     # explicit: an empty last class would pin matplotlib's own limit to the end of the longest bar
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
     ax.set(xlim=(0, 1.03 * left.max() or 1))
@@ -199,13 +182,8 @@ def _stacked(ax: Axes, names: list[str], counts: np.ndarray, classes: list[str],
 def _name_classes(ax: Axes, classes: int) -> None:
     import matplotlib.pyplot as plt
 
-    ax.legend(
-        title="class",
-        title_fontsize=plt.rcParams["legend.fontsize"],
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-        ncols=-(-(classes + 1) // LEGEND_ROWS) if classes > LEGEND_ROWS else 1,
-    )
+    columns, small = -(-(classes + 1) // LEGEND_ROWS) if classes > LEGEND_ROWS else 1, plt.rcParams["legend.fontsize"]
+    ax.legend(title="class", title_fontsize=small, loc="center left", bbox_to_anchor=(1.0, 0.5), ncols=columns)
 
 
 def _panel(ax: Axes | None, clients: int, style: str) -> tuple[Figure, Axes]:
@@ -220,11 +198,12 @@ def _panel(ax: Axes | None, clients: int, style: str) -> tuple[Figure, Axes]:
     return figure, panel
 
 
-def _axis(ax: Axes, clients: int, names: Sequence[str]) -> None:
+def _axis(ax: Axes, names: Sequence[str]) -> None:
     """Label the axis along which clients stand, the first on top."""
-    ticks = list(range(0, clients, -(-clients // TICKS)))
-    ax.set(ylabel="client", ylim=(clients - 0.4, -0.6))
-    ax.set_yticks(ticks, [name if len(name) <= NAME else f"{name[: NAME - 1]}…" for name in (names[place] for place in ticks)])
+    apart = -(-len(names) // TICKS)
+    ax.set(ylabel="client", ylim=(len(names) - 0.4, -0.6))
+    shown = [name if len(name) <= NAME else f"{name[: NAME - 1]}…" for name in names[::apart]]
+    ax.set_yticks(range(0, len(names), apart), shown)
     ax.grid(visible=False, axis="y")
     ax.set_axisbelow(True)
 

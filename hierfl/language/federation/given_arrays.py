@@ -1,7 +1,8 @@
 """The border for users' arrays: what is given as numbers becomes an array of NumPy's here, and the labels that it had are kept.
 
 ``np.asarray`` forgets what is masked, missing, named or indexed, and reads ``"0.3"`` as 0.3. So nothing else of hierfl calls it on
-what a user gave. Tables and columns come in through the one door of ``frames.py``.
+what a user gave. Tables and columns of pandas, Polars, Arrow and whatever else narwhals reads come in through one door, Parquet files by their
+path: columns are asked for by name, and what is missing (None, NaN, NaT, NA, null) is told apart from what is there before any number is made.
 
 Memory-mapped arrays: some of their rows are left on disk, and it is checked that their files are still whole.
 """
@@ -9,18 +10,185 @@ Memory-mapped arrays: some of their rows are left on disk, and it is checked tha
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from decimal import Decimal
+from importlib.util import find_spec
+from itertools import repeat
+from numbers import Real
+from pathlib import Path
+from typing import Any, Literal
 
 import narwhals as nw
 import numpy as np
+from narwhals.exceptions import DuplicateError
 from numpy.lib.array_utils import byte_bounds
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from scipy.sparse import issparse
 
-from hierfl.errors import DataError
-from hierfl.language.federation.frames import as_frame, numbers_as_given, require_real
+from hierfl.errors import DataError, MissingPackageError
+from hierfl.near_names import near_names
+
+PARQUET = (".parquet", ".pq")
+READERS: tuple[Literal["polars", "pyarrow"], ...] = ("polars", "pyarrow")  # of Parquet, in the order of asking
+SHOWN = 4
+NO_NUMBERS = {
+    nw.String: "holds text, which is no number: write .astype(float) if it spells numbers",
+    **dict.fromkeys((nw.Datetime, nw.Date), "holds dates: write what number stands for a date, such as days since the first"),
+    nw.Duration: "holds durations: write a number of units, such as value / np.timedelta64(1, 'D')",
+    **dict.fromkeys((nw.Categorical, nw.Enum), "holds categories: their numbers would be an accident of the file"),
+}
+
+
+def as_frame(value: Any, what: str) -> nw.DataFrame[Any] | nw.Series[Any] | None:
+    """A table or a column as narwhals has it, None for others. Raises ``DataError`` for columns of one name."""
+    if isinstance(value, (np.ndarray, list, tuple, int, float)):
+        return None
+    try:
+        given = nw.from_native(value, pass_through=True, allow_series=True)
+        given = given.collect() if isinstance(given, nw.LazyFrame) else given
+    except DuplicateError:
+        twice = next(name for name, count in Counter(value.columns).items() if count > 1)
+        raise DataError(f"{what} has several columns named {twice!r}: columns are known by their names.") from None
+    return given if isinstance(given, (nw.DataFrame, nw.Series)) else None
+
+
+def read_columns(frame: Any, columns: Sequence[str], who: str) -> dict[str, nw.Series[Any]]:
+    """The named columns of a table, of whatever kind; others are not read.
+
+    Raises ``DataError`` for what is no table, columns that it does not have, with the nearest that it has, and files that are no Parquet;
+    ``MissingPackageError`` where nothing reads Parquet.
+    """
+    if isinstance(frame, (str, os.PathLike)):
+        given: Any = _of_file(Path(frame), who)
+    else:
+        try:
+            given = nw.from_native(frame, pass_through=True)
+        except DuplicateError:
+            given = as_frame(frame, f"the table of {who}")
+    if not isinstance(given, (nw.DataFrame, nw.LazyFrame)):
+        said = f"{who}: a table is a data frame of pandas or Polars"
+        raise DataError(f"{said}, an Arrow table or the path of a Parquet file, not {type(frame).__name__}.")
+    names = given.columns if isinstance(given, nw.DataFrame) else given.collect_schema().names()
+    known = [str(name) for name in names]  # numbers, where a file had no header
+    if absent := [column for column in columns if column not in known]:
+        told = "; ".join(f"{column!r} ({near_names(column, known).rstrip('.') or 'it has none'})" for column in absent)
+        raise DataError(f"the table of {who} has no column {told}. Columns are known by their names.")
+    chosen = given.select(*(nw.nth(known.index(column)) for column in columns))
+    table = chosen.collect() if isinstance(chosen, nw.LazyFrame) else chosen
+    return dict(zip(columns, table.iter_columns()))
+
+
+def _of_file(path: Path, who: str) -> nw.LazyFrame[Any]:
+    """A Parquet file, whose columns are read when they are asked for."""
+    if path.suffix.lower() not in PARQUET:
+        said = f"{who}: {path} is not named as a Parquet file (.parquet)"
+        raise DataError(f"{said}; read others with pandas or Polars, which know their types, and give the table.")
+    if not path.exists():
+        raise DataError(f"{who}: there is no file {path}.")
+    reader = next((name for name in READERS if find_spec(name) is not None), None)
+    if reader is None:
+        said = f"{who}: reading {path} takes polars or pyarrow"
+        raise MissingPackageError(f"{said}: pip install polars (or pip install 'hierfl[parquet]').")
+    return nw.scan_parquet(str(path), backend=reader)
+
+
+def numbers_as_given(column: nw.Series[Any], what: str) -> np.ndarray:
+    """A column as an array of its own dtype. Raises ``DataError`` for missing entries, and what is no real number."""
+    if missing := column.null_count():
+        raise DataError(f"{what}: {missing} of {len(column)} entries are missing; fill them in, or leave those rows out.")
+    if isinstance(column.dtype, (nw.Categorical, nw.Enum)):
+        said = f"{what} holds categories; read the table by a hf.Schema(categorical=...)"
+        raise DataError(f"{said}, which gives each a column, or write .cat.codes if their numbers are meant.")
+    array = column.to_numpy()
+    require_real(array, what, _named(column))
+    return array
+
+
+def _named(column: nw.Series[Any]) -> str:
+    """A column's dtype, as its own library calls it."""
+    native = column.to_native()
+    return str(getattr(native, "dtype", None) or native.type)
+
+
+def require_real(array: np.ndarray, what: str, dtype: str = "") -> None:
+    """Refuse an array of anything but real numbers, of this dtype where it came from. Raises ``DataError``."""
+    if array.dtype.kind in "fiub":
+        return
+    told = dtype or str(array.dtype)
+    hint = {
+        "O": ": write .astype(float) if all of it are numbers",
+        "U": ": text is no number; write .astype(float) if it spells numbers",
+        "c": "; hierfl treats real problems only",
+        "M": ": write what number stands for a date, such as days since the first",
+        "m": ": write a number of units, such as value / np.timedelta64(1, 'D')",
+    }.get(array.dtype.kind, "")
+    raise DataError(f"{what} has dtype {told}; expected real numbers{hint}.")
+
+
+def numbers_of(column: nw.Series[Any], what: str) -> tuple[np.ndarray, np.ndarray]:
+    """A column as numbers in double precision, NaN where one is missing, and which are missing; true and false are 1 and 0.
+
+    Raises ``DataError`` for text, dates, categories, infinity and whatever is no real number.
+    """
+    dtype = column.dtype
+    if dtype.is_numeric() or dtype == nw.Boolean:
+        plain = dtype.is_numeric() and dtype != nw.Decimal
+        values = np.asarray((column if plain else column.cast(nw.Float64)).to_numpy(), float)
+    else:
+        there = ~np.asarray(column.is_null().to_numpy(), bool)
+        values = np.full(len(there), np.nan)
+        if there.any():
+            _require_numbers(column, what)
+            values[there] = np.asarray(column.drop_nulls().to_numpy(), float)
+    if infinite := int(np.isinf(values).sum()):
+        raise DataError(f"{what} is infinite in {infinite} of {len(values)} rows; expected finite numbers.")
+    return values, np.isnan(values)
+
+
+def _require_numbers(column: nw.Series[Any], what: str) -> None:
+    """Refuse a column that is not of numbers by its dtype, unless all of its entries are."""
+    dtype = column.dtype
+    if dtype == nw.Object:
+        kinds = Counter(type(one).__name__ for one in column.drop_nulls().to_list() if not isinstance(one, (Real, Decimal, np.bool_)))
+        if not kinds:
+            return
+        told = ", ".join(f"{count} of type {kind}" for kind, count in kinds.most_common(SHOWN))
+        raise DataError(f"{what} holds, of {len(column)} entries, {told}, which are no numbers.")
+    reason = next((reason for kind, reason in NO_NUMBERS.items() if dtype == kind), f"has dtype {_named(column)}, which is no number")
+    raise DataError(f"{what} {reason}; categories are named in hf.Schema(categorical=...).")
+
+
+def places_of(column: nw.Series[Any], categories: Sequence[Any], what: str) -> np.ndarray:
+    """For each entry of a column its place among the categories; -1 where it is missing.
+
+    Raises ``DataError`` for entries that are no category, naming them and how many there are.
+    """
+    missing = np.asarray(column.is_null().to_numpy(), bool)
+    known = {category: place for place, category in enumerate(categories)}
+    entries = column.to_list()
+    places = np.fromiter(map(known.get, entries, repeat(-1)), int, len(entries))
+    others = Counter(entries[row] for row in np.flatnonzero((places < 0) & ~missing) if entries[row] == entries[row])
+    if others:
+        told = [f"{count} {'entry' if count == 1 else 'entries'} {value!r}" for value, count in others.most_common(SHOWN)]
+        told += [f"{len(others) - SHOWN} other values"] if len(others) > SHOWN else []
+        value = others.most_common(1)[0][0]
+        raise DataError(f"{what} has {', '.join(told)}, which is no category of it: {_nearest(value, categories)} All sites agree on the categories.")
+    return places
+
+
+def _nearest(value: Any, categories: Sequence[Any]) -> str:
+    """What may be meant by a value that is no category."""
+    same = [one for one in categories if str(one) == str(value)]
+    if same:
+        return f"{same[0]!r} is one, of type {type(same[0]).__name__}, and this is of type {type(value).__name__}."
+    return near_names(value, [str(one) for one in categories])
+
+
+def counted(missing: Mapping[str, np.ndarray], rows: int) -> str:
+    """How many entries of which columns are missing, in words."""
+    return ", ".join(f"{int(gone.sum())} of {rows} entries of {column!r}" for column, gone in missing.items())
 
 
 class MappedRows(NDArrayOperatorsMixin):
@@ -77,18 +245,13 @@ def rows_of(array: Any, rows: np.ndarray) -> Any:
 
 
 def require_whole(arrays: Sequence[Any], name: str) -> None:
-    """Refuse a file behind the sample's arrays that shrank since it was mapped: reading beyond its end would kill the process.
-
-    Raises ``DataError``, naming the file.
-    """
+    """Refuse a mapped file that shrank: reading beyond its end would kill the process. Raises ``DataError``."""
     mapped = [a.array if isinstance(a, MappedRows) else a for a in arrays if isinstance(a, np.memmap | MappedRows)]
     for file, size in _extents(mapped).items():
         present = os.path.getsize(file) if os.path.exists(file) else size  # a file without a name is still there
         if present < size:
-            raise DataError(
-                f"sample {name!r} is memory-mapped from {file}, which has {present:,} bytes now and had at least {size:,} when "
-                f"it was mapped: restore the file, and load it again."
-            )
+            said = f"sample {name!r} is memory-mapped from {file}, of {present:,} bytes now and {size:,} when it was mapped"
+            raise DataError(f"{said}: restore the file, and load it again.")
 
 
 def _extents(arrays: Sequence[np.memmap]) -> dict[str, int]:
@@ -101,9 +264,6 @@ def _extents(arrays: Sequence[np.memmap]) -> dict[str, int]:
         last = int(root.offset) + byte_bounds(array)[1] - byte_bounds(root)[0]
         extents[str(root.filename)] = max(extents.get(str(root.filename), 0), last)
     return extents
-
-
-SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -147,9 +307,8 @@ def given_array(value: Any, what: str, instead: str = "") -> GivenArray:
         raise DataError(f"{what} is a sparse matrix ({type(value).__name__}); give an array, value.toarray().")
     frame = as_frame(value, what)
     if isinstance(frame, nw.DataFrame):
-        columns = [
-            numbers_as_given(column, f"column {name!r} of {what}") for name, column in zip(frame.columns, frame.iter_columns())
-        ]
+        named = zip(frame.columns, frame.iter_columns())
+        columns = [numbers_as_given(column, f"column {name!r} of {what}") for name, column in named]
         table = np.stack(columns, axis=1) if columns else np.zeros((len(frame), 0))
         return GivenArray(table, (row_labels(value), names_of_columns(frame.columns)), own=True)
     if frame is not None:
@@ -169,32 +328,21 @@ def given_array(value: Any, what: str, instead: str = "") -> GivenArray:
 
 
 def in_given_order(value: Any, what: str) -> np.ndarray:
-    """An array whose entries are told apart by their places alone.
-
-    Raises ``DataError`` as :func:`given_array` and :func:`require_numbered_in_order`.
-    """
+    """An array whose entries are told apart by their places alone. Raises ``DataError`` for what is none."""
     require_numbered_in_order(value, what)
     return np.asarray(given_array(value, what).array)
 
 
 def require_numbered_in_order(value: Any, what: str) -> None:
-    """Refuse a column or a table whose index numbers its entries in another order than they have.
-
-    Raises ``DataError``, saying what to write for either order.
-    """
+    """Refuse an index that numbers entries in another order than they have. Raises ``DataError``, saying what to write."""
     labels = row_labels(value)
     if labels is not None and _numbers_otherwise(labels):
-        raise DataError(
-            f"{what} has an index that numbers its entries in another order, {_shown(labels)}, and they are told apart by their places: "
-            f"write .sort_index().to_numpy() or .to_numpy(), whichever is meant."
-        )
+        said = f"{what} has an index that numbers its entries in another order, {_shown(labels)}, and places tell them apart"
+        raise DataError(f"{said}: write .sort_index().to_numpy() or .to_numpy(), whichever is meant.")
 
 
 def require_unmasked(value: Any, what: str) -> None:
-    """Refuse a masked array, or a list with one, some of whose entries are masked: NumPy would read what lies under the mask.
-
-    Raises ``DataError``, saying how many entries are masked.
-    """
+    """Refuse masked entries, in lists too: NumPy would read what lies under a mask. Raises ``DataError``."""
     if isinstance(value, np.ma.MaskedArray):
         masked = int(np.ma.count_masked(value))
         if masked:
@@ -305,13 +453,10 @@ def _of_several(parts: Sequence[Any], what: str) -> GivenArray:
     first = each[0]
     for place, other in enumerate(each):
         if other.array.shape != first.array.shape:
-            raise DataError(
-                f"{what} is a list whose entries 0 and {place} have shapes {first.array.shape} and {other.array.shape}."
-            )
+            shapes = f"{first.array.shape} and {other.array.shape}"
+            raise DataError(f"{what} is a list whose entries 0 and {place} have shapes {shapes}.")
         if not all(map(_alike, first.labels, other.labels)):
-            raise DataError(
-                f"{what} is a list whose entries 0 and {place} have different labels: give one table, or arrays."
-            )
+            raise DataError(f"{what} is a list whose entries 0 and {place} have different labels: give a table, or arrays.")
     return GivenArray(np.stack([one.array for one in each]), (None, *first.labels), own=True)
 
 

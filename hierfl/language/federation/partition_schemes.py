@@ -1,7 +1,4 @@
-"""Partition schemes, and ``Federation.split``: one data set split among a test set, the server and the clients.
-
-A scheme spreads a pool of samples over clients, by class or group too. Seeded; nothing is lost or used twice.
-"""
+"""Partition schemes, and ``Federation.split``: one data set among a test set, the server and the clients; nothing is lost or used twice."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ import numpy as np
 
 from hierfl.errors import DataError
 from hierfl.language.federation.client import Client
-from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.federation.given_arrays import (
     GivenArray,
     common_order,
@@ -23,7 +19,13 @@ from hierfl.language.federation.given_arrays import (
     row_labels,
     rows_of,
 )
-from hierfl.language.federation.sample_values import check_table, in_one_order, parameters_by_client, sample_value
+from hierfl.language.federation.sample_values import (
+    Elsewhere,
+    check_table,
+    in_one_order,
+    parameters_by_client,
+    sample_value,
+)
 from hierfl.language.sample import ClientParameter, Sample
 from hierfl.near_names import as_given, near_names, suggests_names
 
@@ -98,10 +100,8 @@ class Dirichlet:
             if sizes.min() >= self.min_samples:
                 pieces = [np.split(rng.permutation(own), cut) for own, cut in zip(members, cuts)]
                 return [np.concatenate([piece[k] for piece in pieces]) for k in range(count)]
-        raise DataError(
-            f"Dirichlet({self.alpha:g}) gave some of {count} clients fewer than {self.min_samples} of {len(pool)} samples in {_TRIES} "
-            f"draws: lower min_samples, raise alpha, or use fewer clients."
-        )
+        said = f"Dirichlet({self.alpha:g}) gave some of {count} clients fewer than {self.min_samples} of {len(pool)} samples"
+        raise DataError(f"{said} in {_TRIES} draws: lower min_samples, raise alpha, or use fewer clients.")
 
 
 @suggests_names
@@ -176,9 +176,7 @@ class ByGroup:
         groups = _class_labels(self.groups, rows, "ByGroup")
         names = np.unique(groups)
         if clients is not None and clients != len(names):
-            raise DataError(
-                f"ByGroup has {len(names)} distinct groups, but clients={clients}; omit clients or make them agree."
-            )
+            raise DataError(f"ByGroup has {len(names)} distinct groups, and clients={clients}; omit it, or make them agree.")
         parts = [pool[groups[pool] == name] for name in names]
         for name, part in zip(names.tolist(), parts):
             if part.size == 0:
@@ -268,15 +266,17 @@ def split_data(
     test, training = _cut(rng.permutation(row_count), test_fraction)
     server, pool = _cut(training, server_fraction)
     parts = _in_row_order(scheme or IID(), whole).assign(pool, clients, rng, row_count)
-    _check_sizes(parts, len(pool), min_samples)
+    for index, part in enumerate(parts):
+        if len(part) < min_samples:
+            said = f"client {index} gets {len(part)} of {len(pool)} samples, fewer than min_samples={min_samples}"
+            raise DataError(f"{said}: lower min_samples, use fewer clients, or a scheme that is less uneven.")
     given = parameters_by_client({} if parameters is None else parameters, len(parts))
 
     def rows(chosen: np.ndarray) -> dict[Sample, GivenArray]:
         """Some rows, which nobody else holds; columns have the names that they had."""
-        return {
-            sample: GivenArray(rows_of(given.array, np.sort(chosen)), (None, *given.labels[1:]), own=True)
-            for sample, given in whole.items()
-        }
+        order = np.sort(chosen)
+        parts = {sample: (rows_of(own.array, order), (None, *own.labels[1:])) for sample, own in whole.items()}
+        return {sample: GivenArray(*part, own=True) for sample, part in parts.items()}
 
     holders = [Client([rows(part)], own) for part, own in zip(parts, given)]
     return holders, Client([rows(server)]) if server.size else None, rows(test) if test.size else None
@@ -315,9 +315,7 @@ def _whole_table(samples: Any) -> dict[Sample, GivenArray]:
     for sample, value in whole.items():
         if not isinstance(value, GivenArray):
             what = "rows that are elsewhere are" if isinstance(value, Elsewhere) else "a distribution is"
-            raise DataError(
-                f"Federation.split splits arrays; {what} given to each hf.Client, as is sample {sample.name()!r}."
-            )
+            raise DataError(f"Federation.split splits arrays; {what} given to each hf.Client, as is {sample.name()!r}.")
     if not whole:
         raise DataError("Federation.split needs at least one sample with its array.")
     return whole
@@ -339,12 +337,3 @@ def _in_row_order(scheme: Scheme, whole: Mapping[Sample, GivenArray]) -> Scheme:
 def _cut(order: np.ndarray, fraction: float) -> list[np.ndarray]:
     """The first share of the row numbers, and the rest."""
     return np.split(order, [round(fraction * len(order))])
-
-
-def _check_sizes(parts: list[np.ndarray], available: int, min_samples: int) -> None:
-    for index, part in enumerate(parts):
-        if len(part) < min_samples:
-            raise DataError(
-                f"client {index} gets {len(part)} of {available} samples, fewer than min_samples={min_samples}: lower "
-                f"min_samples, use fewer clients, or a scheme that is less uneven."
-            )

@@ -7,9 +7,10 @@ asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import cvxpy as cp
 import numpy as np
@@ -17,7 +18,6 @@ from numpy.lib.array_utils import byte_bounds
 from scipy import stats
 
 from hierfl.errors import DataError
-from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.federation.given_arrays import (
     GivenArray,
     MappedRows,
@@ -29,6 +29,84 @@ from hierfl.language.federation.given_arrays import (
     require_whole,
 )
 from hierfl.language.sample import ClientParameter, Sample
+from hierfl.near_names import suggests_names
+
+TILE = 64  # rows that stand in for all
+SEED = 20_011
+
+
+@suggests_names
+@dataclass(frozen=True)
+class Elsewhere:
+    """Says that a client's rows of a sample, or its value of a client parameter, are held where the client is, and not here.
+
+    ``hf.Client({u: hf.Elsewhere(120)}, {rho: hf.Elsewhere()}, name="north")``: the number of rows is all that is known here. The weights
+    take it, ``check()`` tells what needs no data, and runs reach the rows by messages (``hf.runtime``).
+
+    Parameters
+    ----------
+    rows
+        The number of rows of a sample, at least 1; None for the value of a client parameter.
+    columns
+        The names of the columns of a sample that is a vector, in the order in which its entries are meant. Where tables are loaded
+        there, their columns are put into this order; tables with names are refused where none are declared.
+
+    Raises
+    ------
+    DataError
+        If ``rows`` is no such number, or a column is named twice.
+
+    Examples
+    --------
+    >>> a = hf.Sample(2, name="a")
+    >>> there = hf.Client({a: hf.Elsewhere(120)}, name="north")
+    """
+
+    rows: int | None = None
+    columns: Sequence[Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.columns is not None:
+            if isinstance(self.columns, str) or len({*self.columns}) < len(self.columns):
+                raise DataError(f"Elsewhere(columns={self.columns!r}): a list of names, each once.")
+            object.__setattr__(self, "columns", tuple(self.columns))
+        if self.rows is None:
+            return
+        if isinstance(self.rows, bool) or not isinstance(self.rows, (int, np.integer)) or self.rows < 1:
+            raise DataError(f"Elsewhere({self.rows!r}): the number of rows that the client holds, at least 1.")
+
+    def __len__(self) -> int:
+        return 0 if self.rows is None else int(self.rows)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        """No numbers are made of it, by NumPy or anybody. Raises ``DataError`` always."""
+        said = f"{self!r} was asked for its numbers, which are held where the client is and not here"
+        raise DataError(f"{said}: only a run by messages reaches them, problem.solve(solver, runtime=...).")
+
+
+def stand_ins(leaf: cp.Parameter, count: int) -> np.ndarray:
+    """Invented values ``(count, *leaf.shape)`` with the leaf's attributes, the same in every process.
+
+    Programs are chosen by looking at them; no value that is reported, and no message, is made of them.
+    """
+    said, drawn = leaf.attributes, np.random.default_rng(SEED).standard_normal((count, *leaf.shape))
+    below, above = said.get("nonpos") or said.get("neg"), said.get("nonneg") or said.get("pos")
+    values = np.abs(drawn) if below or above else drawn
+    if said.get("PSD") or said.get("NSD"):  # definite ones, as matrices generally are
+        values = values @ np.swapaxes(values, -2, -1)
+    elif said.get("symmetric") or said.get("hermitian"):
+        values = 0.5 * (values + np.swapaxes(values, -2, -1))
+    if said.get("diag") or said.get("sparsity"):
+        pattern = np.zeros(leaf.shape, bool)
+        pattern[leaf.sparse_idx if said.get("sparsity") else np.diag_indices(leaf.shape[0])] = True
+        values = np.where(pattern, values, 0.0)
+    values = -values if below or said.get("NSD") else values
+    if (bounds := said.get("bounds")) is not None:
+        values = np.clip(values, *(np.broadcast_to(np.asarray(edge, float), leaf.shape) for edge in bounds))
+    if said.get("boolean"):
+        return np.round(np.clip(values, 0.0, 1.0))
+    return np.round(values) if said.get("integer") else values
+
 
 _BLOCK = 1_000_000
 LARGEST = 1e150  # of a number, beyond which its square is none
@@ -48,10 +126,7 @@ def described(key: Any) -> str:
 
 
 def _check_array(array: np.ndarray | MappedRows, what: str) -> None:
-    """Check that real entries are finite; they are read in blocks, so that memory-mapped arrays stay on disk.
-
-    Raises ``DataError``, saying how many entries are not finite, and in which row first.
-    """
+    """Entries are finite, read in blocks, so that mapped arrays stay on disk. Raises ``DataError``, with the first row."""
     if array.dtype.kind != "f":
         return
     if array.ndim == 0:
@@ -60,9 +135,8 @@ def _check_array(array: np.ndarray | MappedRows, what: str) -> None:
         return
     rows, most = _rows_at_once(array), min(LARGEST, float(np.finfo(array.dtype).max))
     blocks = ((start, array[start : start + rows]) for start in range(0, len(array), rows))
-    broken = [
-        start + np.flatnonzero(~(np.abs(block) <= most).reshape(len(block), -1).all(axis=1)) for start, block in blocks
-    ]
+    within = ((start, np.abs(block) <= most) for start, block in blocks)
+    broken = [start + np.flatnonzero(~good.reshape(len(good), -1).all(axis=1)) for start, good in within]
     broken_rows = np.concatenate(broken) if broken else np.zeros(0, int)
     if broken_rows.size:
         first = int(broken_rows[0])
@@ -74,10 +148,7 @@ def _check_array(array: np.ndarray | MappedRows, what: str) -> None:
 
 
 def _check_attributes(leaf: cp.Parameter, array: np.ndarray | MappedRows, what: str) -> None:
-    """Check the values, block by block, against the leaf's declared attributes (sign, bounds, symmetry, definiteness, zeros).
-
-    Raises ``DataError``, naming the attribute.
-    """
+    """Check values, block by block, against the leaf's declared attributes. Raises ``DataError``, naming the attribute."""
     rows = _rows_at_once(array)
     for start in range(0, len(array) if _declared(leaf) else 0, rows):
         broken = _broken_attribute(leaf, np.asarray(array[start : start + rows]))
@@ -123,10 +194,7 @@ def _rows_at_once(array: np.ndarray | MappedRows) -> int:
 
 
 def _check_distribution(sample: Sample, law: Any, who: str) -> None:
-    """Check for a univariate frozen law that broadcasts to the sample's shape, or a multivariate normal of that size.
-
-    Raises ``DataError``, naming the sample and what is supported.
-    """
+    """A univariate frozen law of the sample's shape, or a multivariate normal of its size. Raises ``DataError``."""
     what = f"sample {sample.name()!r} of {who}"
     if isinstance(law, (stats.rv_continuous, stats.rv_discrete)):
         raise DataError(
@@ -138,15 +206,11 @@ def _check_distribution(sample: Sample, law: Any, who: str) -> None:
         inner = law.ppf(np.random.default_rng(0).random((2, *sample.shape)))
     elif isinstance(law, type(stats.multivariate_normal(np.zeros(2)))):
         if np.shape(law.mean) != sample.shape:
-            raise DataError(
-                f"{what}: the multivariate normal has dimension {np.shape(law.mean)}; expected {sample.shape}."
-            )
+            raise DataError(f"{what}: the multivariate normal is of dimension {np.shape(law.mean)}, not {sample.shape}.")
         low, high, inner = -LARGEST, LARGEST, law.rvs(2, 0).reshape(2, *sample.shape)
     else:
-        raise DataError(
-            f"{what}: {type(law).__name__} has no inverse CDF. Supported are univariate frozen scipy.stats distributions (array loc "
-            f"and scale broadcast) and multivariate_normal."
-        )
+        known = "univariate frozen scipy.stats distributions (array loc and scale broadcast) and multivariate_normal"
+        raise DataError(f"{what}: {type(law).__name__} has no inverse CDF. Supported are {known}.")
     ends = np.clip(np.stack([np.broadcast_to(end, sample.shape) for end in (low, high)]), -LARGEST, LARGEST)
     broken = _broken_attribute(sample, np.concatenate([ends, inner]))
     if broken is not None:
@@ -160,9 +224,7 @@ def _check_univariate(sample: Sample, law: Any, what: str) -> tuple[Any, Any]:
     try:
         median = np.asarray(law.ppf(np.full((1, *sample.shape), 0.5)), dtype=float)
     except ValueError as error:
-        raise DataError(
-            f"{what}: the distribution does not broadcast to the sample's shape {sample.shape}: {error}."
-        ) from error
+        raise DataError(f"{what}: the distribution does not broadcast to the shape {sample.shape}: {error}.") from error
     if median.shape != (1, *sample.shape):
         raise DataError(f"{what}: the distribution has shape {median.shape[1:]}; expected {sample.shape}.")
     if not np.isfinite(median).all():
@@ -187,9 +249,8 @@ def sample_value(sample: Sample, value: Any, who: str) -> Any:
         if value.rows is None:
             raise DataError(f"{what}: say how many rows are held there, hf.Elsewhere(120).")
         if value.columns is not None and (len(value.columns),) != sample.shape:
-            raise DataError(
-                f"{what} has shape {sample.shape} and {len(value.columns)} columns: give one name for each entry."
-            )
+            names = len(value.columns)
+            raise DataError(f"{what} has shape {sample.shape} and {names} columns: give one name for each entry.")
         return value
     given = given_array(value, what, " or a frozen scipy.stats distribution, such as stats.norm(0, 1)")
     array = given.array
@@ -221,10 +282,7 @@ def in_one_order(table: Mapping[Sample, Any]) -> dict[Sample, Any]:
 
 
 def check_table(table: Mapping[Sample, Any], values: Mapping[Sample, Any], who: str) -> None:
-    """Check that the samples of one table are paired rows: all arrays of one length, or all distributions.
-
-    Raises ``DataError``, naming the samples of the table.
-    """
+    """The samples of one table are paired rows, or all distributions. Raises ``DataError``, naming the table's."""
     kinds = {is_frozen_distribution(values[s]) for s in table}
     if len(kinds) > 1:
         raise DataError(
@@ -333,11 +391,7 @@ def parameter_value(parameter: ClientParameter, value: Any, who: str) -> GivenAr
 def parameters_by_client(
     parameters: Mapping[ClientParameter, Any], clients: int
 ) -> list[dict[ClientParameter, GivenArray | Elsewhere]]:
-    """The parameters of each of ``clients`` clients, checked under the client's index.
-
-    Raises ``DataError`` as :func:`parameter_value`; also if a value is neither one for all nor one per client, or could
-    be both.
-    """
+    """The parameters of each client. Raises ``DataError`` for a value that is neither for all nor for each, or both."""
     if not isinstance(parameters, Mapping):
         raise DataError(f"parameters= takes a mapping {{hf.ClientParameter: value}}, not {type(parameters).__name__}.")
     per_client: list[dict[ClientParameter, GivenArray | Elsewhere]] = [{} for _ in range(clients)]

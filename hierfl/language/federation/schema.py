@@ -1,8 +1,4 @@
-"""``Schema``: what the columns of a table mean, so that tables become the rows of samples alike at every site.
-
-Columns are known by name, categories are agreed on, and what happens to missing values is said beforehand: an array that one site
-makes of its table has the columns of every other site's, whichever categories or missing values it happens to have.
-"""
+"""``Schema``: what the columns of a table mean, so that tables become the rows of samples alike at every site, whichever values each has."""
 
 from __future__ import annotations
 
@@ -17,9 +13,15 @@ from cvxpy.expressions.expression import Expression
 
 from hierfl.errors import DataError, DroppedRowsWarning, warn
 from hierfl.language.declared_arguments import reserve_ids
-from hierfl.language.federation.elsewhere import Elsewhere
-from hierfl.language.federation.frames import counted, numbers_of, places_of, read_columns
-from hierfl.language.federation.given_arrays import GivenArray, names_of_columns
+from hierfl.language.federation.given_arrays import (
+    GivenArray,
+    counted,
+    names_of_columns,
+    numbers_of,
+    places_of,
+    read_columns,
+)
+from hierfl.language.federation.sample_values import Elsewhere
 from hierfl.language.sample import Sample
 from hierfl.near_names import near_names, suggests_names
 
@@ -91,9 +93,8 @@ class Moments:
             raise DataError("Moments.pooled(...) takes the moments of sites, all of the same columns.")
         count, mean, sd = {}, {}, {}
         for column in sites[0].mean:
-            counts, means, sds = (
-                np.array([getattr(site, name)[column] for site in sites], float) for name in ("count", "mean", "sd")
-            )
+            numbers = ([getattr(site, name)[column] for site in sites] for name in ("count", "mean", "sd"))
+            counts, means, sds = (np.array(own, float) for own in numbers)
             together = max(counts.sum(), 1.0)
             middle = counts @ means / together
             count[column], mean[column] = int(counts.sum()), float(middle)
@@ -106,11 +107,8 @@ class Moments:
 
     def only(self, columns: Sequence[str]) -> Moments:
         """Those of some columns alone, in that order."""
-        return Moments(
-            {column: self.count[column] for column in columns},
-            {column: self.mean[column] for column in columns},
-            {column: self.sd[column] for column in columns},
-        )
+        each: list[Any] = [{column: own[column] for column in columns} for own in (self.count, self.mean, self.sd)]
+        return Moments(*each)
 
     def __repr__(self) -> str:
         return f"Moments(count={dict(self.count)}, mean={dict(self.mean)}, sd={dict(self.sd)})"
@@ -226,20 +224,16 @@ class Schema:
         if len({*columns}) < len(columns):
             raise DataError(f"Schema: two features would have one name among {', '.join(columns)}; rename a column.")
         before = "" if name is None else f"{name}_"
-        object.__setattr__(self, "features", Sample(len(columns), name=f"{before}features"))
-        object.__setattr__(self, "columns", tuple(columns))
-        object.__setattr__(self, "numeric", numbers)
-        object.__setattr__(self, "categorical", MappingProxyType(groups))
-        object.__setattr__(self, "outcomes", MappingProxyType({o: Sample(name=f"{before}{o}") for o in outcomes}))
-        object.__setattr__(self, "missing", MappingProxyType(policies))
-        object.__setattr__(self, "moments", None)
+        features, told = Sample(len(columns), name=f"{before}features"), {o: Sample(name=f"{before}{o}") for o in outcomes}
+        vars(self).update(features=features, columns=tuple(columns), numeric=numbers, moments=None)
+        mappings: dict[str, Mapping[str, Any]] = {"categorical": groups, "outcomes": told, "missing": policies}
+        vars(self).update({name: MappingProxyType(own) for name, own in mappings.items()})
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: dict(own) if isinstance(own, MappingProxyType) else own for name, own in vars(self).items()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, own in state.items():
-            object.__setattr__(self, name, MappingProxyType(own) if isinstance(own, dict) else own)
+        vars(self).update({n: MappingProxyType(own) if isinstance(own, dict) else own for n, own in state.items()})
         reserve_ids([self.features, *self.outcomes.values()])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Schema:
@@ -269,10 +263,7 @@ class Schema:
         return np.array([sd.get(column, 1.0) for column in self.columns])
 
     def __getitem__(self, column: str) -> Sample | Expression:
-        """The sample of an outcome, or the entry of ``schema.features`` that has this name.
-
-        Raises ``DataError`` for a name that is neither, with the nearest.
-        """
+        """The sample of an outcome, or the entry of ``features`` of this name. Raises ``DataError``, with the nearest."""
         if column in self.outcomes:
             return self.outcomes[column]
         if column not in self.columns:
@@ -344,9 +335,7 @@ class Schema:
                 f"category, or the indicator (missing={{'age': 'indicator'}} makes some alone) in hf.Schema, or read the tables with standardise=False."
             )
         new = object.__new__(Schema)
-        for name, own in vars(self).items():
-            object.__setattr__(new, name, own)
-        object.__setattr__(new, "moments", together.only(self.numeric))
+        vars(new).update(vars(self), moments=together.only(self.numeric))
         return new
 
     def require_same_moments(self, other: Schema, at: str, label: str) -> None:
@@ -358,10 +347,8 @@ class Schema:
             Naming both.
         """
         if self.moments != other.moments:
-            raise DataError(
-                f"the tables of {label} and {at} are not standardised alike: read both by one schema, "
-                f"hf.Schema(...).standardised(moments) or hf.Federation.from_frames(..., standardise=True)."
-            )
+            one = "hf.Schema(...).standardised(moments) or hf.Federation.from_frames(..., standardise=True)"
+            raise DataError(f"the tables of {label} and {at} are not standardised alike: read both by one schema, {one}.")
 
     def on_original_scale(self, coefficients: Any, intercept: float = 0.0) -> tuple[np.ndarray, float]:
         """Coefficients ``(p,)`` and an intercept for columns in their own units, from those for the columns as they are read.

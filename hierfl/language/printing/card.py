@@ -63,14 +63,10 @@ class Card:
     def html(self) -> str:
         """The card as a table, what is folded below it."""
         left = 'style="text-align:left"'
-        rows = "".join(
-            f"<tr><th {left}>{escape(label)}</th><td {left}>{escape(text)}</td></tr>" for label, text in self._labelled()
-        )
-        folded = "".join(
-            f"<details><summary>{escape(summary)}</summary><pre>{escape(_cut(text))}</pre></details>"
-            for summary, text in self.folded
-            if text
-        )
+        cells = ((escape(label), escape(text)) for label, text in self._labelled())
+        rows = "".join(f"<tr><th {left}>{label}</th><td {left}>{text}</td></tr>" for label, text in cells)
+        below = ((escape(summary), escape(_cut(text))) for summary, text in self.folded if text)
+        folded = "".join(f"<details><summary>{head}</summary><pre>{text}</pre></details>" for head, text in below)
         return f"<div><b>{escape(self.title)}</b><table>{rows}</table>{folded}</div>"
 
 
@@ -112,11 +108,8 @@ def call_text(settings: Any) -> str:
     """Name a solver by what differs from the defaults, such as ``FedRZO(smoothing=0.2)``; those within it alike."""
     if not is_dataclass(settings) or isinstance(settings, type):
         return str(settings)
-    given = (
-        f"{f.name}={setting_text(getattr(settings, f.name))}"
-        for f in fields(settings)
-        if f.repr and not _is_default(settings, f)
-    )
+    told = (f.name for f in fields(settings) if f.repr and not _is_default(settings, f))
+    given = (f"{name}={setting_text(getattr(settings, name))}" for name in told)
     return f"{type(settings).__name__}({', '.join(given)})"
 
 

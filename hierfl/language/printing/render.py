@@ -1,8 +1,4 @@
-r"""A declared problem on paper: ``problem_text`` for the terminal, ``problem_latex`` for a notebook.
-
-Both lay out the same :class:`hierfl.language.printing.stating.Statement`, in the order: objective, lower level, constraints,
-parties.
-"""
+r"""A declared problem on paper: one ``Statement`` as text for the terminal, and as LaTeX for a notebook."""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ from typing import Any
 
 from hierfl.atoms.writing.latex_pen import escaped
 from hierfl.atoms.writing.phrase import Phrase
-from hierfl.language.printing.latex import domain_latex, write_latex
 from hierfl.language.printing.stating import (
     Answer,
     Condition,
@@ -23,7 +18,7 @@ from hierfl.language.printing.stating import (
     statement,
     with_names,
 )
-from hierfl.language.printing.text import domain_text, write_text
+from hierfl.language.printing.text import domain_latex, domain_text, write_latex, write_text
 
 _INDENT = "    "
 
@@ -85,9 +80,8 @@ def _task_text(task: Optimization | Inequality | Game) -> list[str]:
     if isinstance(task, Optimization):
         return [*_goal_text(task), *_subject_text(task.conditions)]
     if isinstance(task, Game):
-        return [
-            line for player in task.players for line in (_player_text(player), *_indented(_task_text(player.program)))
-        ]
+        each = ((_player_text(one), _indented(_task_text(one.program))) for one in task.players)
+        return [line for lead, lines in each for line in (lead, *lines)]
     point, other, feasible = map(write_text, (task.point, task.other, task.feasible))
     members = ", ".join(map(_member_text, task.variables))
     such_that = ", ".join(map(_condition_text, task.conditions))

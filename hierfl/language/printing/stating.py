@@ -124,31 +124,29 @@ def with_names(said: Statement) -> Statement:
     used = {phrase.value for phrase in phrases if phrase.head == "name"}
     free = [next((name for name in names if not any(_alike(u, name) for u in used)), names[-1]) for names in LETTERS]
     letter, weight, index = free
-    if (weight, index) != (WEIGHT, INDEX):
-        said = _relettered(said, weight, index)
-    names = {
-        key: Phrase("name", value=letter, shape=key[0], options=(("index", str(k)),) if len(arrays) > 1 else ())
-        for k, key in enumerate(arrays, 1)
-    }
-    return replace(_renamed(said, names), constants=tuple(names.values())) if names else said
+    indices = [(("index", str(k)),) if len(arrays) > 1 else () for k in range(1, len(arrays) + 1)]
+    names = {key: Phrase("name", value=letter, shape=key[0], options=own) for key, own in zip(arrays, indices)}
+    return replace(_rewritten(said, names, weight, index), constants=tuple(names.values()))
 
 
 # for constants, weights and the clients' index, the first that is free
 LETTERS = ("c", "a", "b", "d", "const", "constant"), (WEIGHT, "omega", "p", "weight"), (INDEX, "k", "l", "client")
 
 
-def _relettered(part: Any, weight: str, index: str) -> Any:
-    """A part of a statement with other letters for the clients' weights and index."""
+def _rewritten(part: Any, names: Mapping[Any, Phrase], weight: str, index: str) -> Any:
+    """A part of a statement with names for long arrays, and other letters for the clients' weights and index."""
     if isinstance(part, tuple):
-        return tuple(_relettered(piece, weight, index) for piece in part)
+        return tuple(_rewritten(piece, names, weight, index) for piece in part)
+    if isinstance(part, Phrase):
+        if _is_long(part):
+            return names[_key(part)]
+        indexed = {name: index if name in ("index", "holder") and value == INDEX else value for name, value in part.options}
+        options = indexed | ({"weight": weight, "index": index} if part.head == "weighted_sum" else {})
+        return replace(part, args=_rewritten(part.args, names, weight, index), options=tuple(options.items()))
     if not is_dataclass(part) or isinstance(part, type):
         return part
-    if isinstance(part, Phrase):
-        options = {name: index if name in ("index", "holder") and value == INDEX else value for name, value in part.options}
-        options |= {"weight": weight, "index": index} if part.head == "weighted_sum" else {}
-        return replace(part, args=_relettered(part.args, weight, index), options=tuple(options.items()))
-    own = {entry.name: index if entry.name == "index" else _relettered(getattr(part, entry.name), weight, index) for entry in fields(part)}
-    return replace(part, **own)
+    own = {entry.name: _rewritten(getattr(part, entry.name), names, weight, index) for entry in fields(part)}
+    return replace(part, **own | ({"index": index} if "index" in own else {}))
 
 
 def _alike(used: str, name: str) -> bool:
@@ -179,16 +177,6 @@ def _phrases(part: Any) -> Iterator[Phrase]:
     elif is_dataclass(part):
         for entry in fields(part):
             yield from _phrases(getattr(part, entry.name))
-
-
-def _renamed(part: Any, names: dict[Any, Phrase]) -> Any:
-    if isinstance(part, Phrase):
-        return names[_key(part)] if _is_long(part) else replace(part, args=_renamed(part.args, names))
-    if isinstance(part, tuple):
-        return tuple(_renamed(piece, names) for piece in part)
-    if is_dataclass(part) and not isinstance(part, type):
-        return replace(part, **{entry.name: _renamed(getattr(part, entry.name), names) for entry in fields(part)})
-    return part
 
 
 def statement(problem: Any) -> Statement:
@@ -238,10 +226,6 @@ def _seen_by_client(part: Any, several: bool, own: Iterable[Any] = ()) -> Phrase
         return read(part)
     leaves: list[Any] = [*own, *(leaf for leaf in part.parameters() if isinstance(leaf, ClientParameter))]
     return _marked(read(part), {leaf.id: "i" for leaf in leaves}, holder="i")
-
-
-def _differs_by_client(part: Any) -> bool:
-    return any(averages_of(part)) or _has_private_constant(part)
 
 
 def _has_private_constant(part: Any) -> bool:
@@ -298,11 +282,8 @@ def _one_per_client(level: Any) -> bool:
 
 
 def _answer(level: Any, problem: Any, clients: int) -> Answer:
-    mentioned = {
-        leaf.id: leaf
-        for part in [*level.declared, *level.constraints]
-        for leaf in [*part.variables(), *part.parameters()]
-    }
+    parts = [*level.declared, *level.constraints]
+    mentioned = {leaf.id: leaf for part in parts for leaf in [*part.variables(), *part.parameters()]}
     samples = tuple(read(s) for s in mentioned.values() if isinstance(s, Sample)) if level.scope == "sample" else ()
     earlier = [y for other in problem.lower[: problem.lower.index(level)] for y in other.variables]
     decisions = tuple(read(x) for x in (*problem.upper_variables, *earlier) if x.id in mentioned)
@@ -349,7 +330,8 @@ def _together(nodes: Phrases) -> Phrase:
 def _values(expressions: Sequence[Any], shared: bool, clients: int) -> Phrase:
     """Objective or mapping as its party sees it; a shared one that differs by client is a mean over clients."""
     value = _together(tuple(_seen_by_client(expression, clients > 1) for expression in expressions))
-    return _over_clients(value, clients) if shared and any(map(_differs_by_client, expressions)) else value
+    differ = any(any(averages_of(one)) or _has_private_constant(one) for one in expressions)
+    return _over_clients(value, clients) if shared and differ else value
 
 
 def _conditions(owner: Any, shared: bool, clients: int) -> tuple[Condition, ...]:
@@ -425,36 +407,30 @@ def _unused(candidates: str, used: set[str]) -> str:
 
 # Attributes of variables, as the constraints that they are
 
-_ATTRIBUTES = {
-    "nonneg": lambda v: Phrase("ge", (v, number(0))),
-    "pos": lambda v: Phrase("ge", (v, number(0))),
-    "nonpos": lambda v: Phrase("le", (v, number(0))),
-    "neg": lambda v: Phrase("le", (v, number(0))),
-    "PSD": lambda v: Phrase("psd_ge", (v, number(0))),
-    "NSD": lambda v: Phrase("psd_le", (v, number(0))),
-    "symmetric": lambda v: Phrase("eq", (v, Phrase("transpose", (v,)))),
-    "diag": lambda v: Phrase("property", (v,), value="diagonal"),
-    "sparsity": lambda v: Phrase("property", (v,), value="sparse"),
-    "boolean": lambda v: Phrase("property", (v,), value="binary"),
-    "integer": lambda v: Phrase("property", (v,), value="integer"),
-}
+_AGAINST_ZERO = {"nonneg": "ge", "pos": "ge", "nonpos": "le", "neg": "le", "PSD": "psd_ge", "NSD": "psd_le"}
+_PROPERTIES = {"diag": "diagonal", "sparsity": "sparse", "boolean": "binary", "integer": "integer"}
+
+
+def _of_attribute(kind: str, v: Phrase) -> Phrase:
+    if kind in _AGAINST_ZERO:
+        return Phrase(_AGAINST_ZERO[kind], (v, number(0)))
+    if kind in _PROPERTIES:
+        return Phrase("property", (v,), value=_PROPERTIES[kind])
+    return Phrase("eq", (v, Phrase("transpose", (v,))))
 
 
 def _domains(variables: Iterable[cp.Variable]) -> tuple[Condition, ...]:
     nodes: list[Phrase] = []
     for variable in variables:
         name = read(variable)
-        nodes += [rule(name) for attribute, rule in _ATTRIBUTES.items() if _is_set(variable.attributes[attribute])]
+        given = {kind: value for kind, value in variable.attributes.items() if value is not None and value is not False}
+        nodes += [_of_attribute(kind, name) for kind in (*_AGAINST_ZERO, "symmetric", *_PROPERTIES) if kind in given]
         bounds: Any = variable.attributes["bounds"]
         if bounds is not None:
             lower, upper = map(_bound, bounds)
             nodes += [Phrase("ge", (name, lower))] if lower else []
             nodes += [Phrase("le", (name, upper))] if upper else []
     return tuple(map(Condition, nodes))
-
-
-def _is_set(attribute: Any) -> bool:
-    return attribute is not None and attribute is not False
 
 
 def _bound(value: Any) -> Phrase | None:

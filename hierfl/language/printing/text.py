@@ -4,7 +4,8 @@ The row of an atom may say how it is read; any other atom becomes a function of 
 of the other pieces of a problem, has a spelling. Here are those of leaves, of users' functions, of means over samples and clients, of
 constraints, and of the other pieces.
 
-The text is Python: with CVXPY's functions and the leaves' names in scope it evaluates to the same expression (except
+LaTeX is for notebooks (MathJax) and matplotlib's labels (mathtext): an *operator* stands before its operands, ``\\exp\\left(x\\right)``, a
+*template* has places for them. Vectors are columns, so ``label @ (w @ image)`` reads label' w image. The text is Python: with CVXPY's functions and the leaves' names in scope it evaluates to the same expression (except
 for abbreviated constants, ``E`` and ``total``). Parentheses follow from a precedence for each operation.
 """
 
@@ -60,16 +61,6 @@ def _text_of_array(pen: TextPen, phrase: Phrase) -> Written:
     return Written(f"[{'x'.join(map(str, phrase.shape))} constant]")
 
 
-def _latex_of_name(pen: LatexPen, phrase: Phrase) -> Written:
-    index = phrase.option("index")
-    return Written(symbol(phrase.value, *([index] if index else [])))
-
-
-def _text_of_name(pen: TextPen, phrase: Phrase) -> Written:
-    index = phrase.option("index")
-    return Written(f"{phrase.value}_{index}" if index else phrase.value)
-
-
 # Means and sums over samples and clients
 
 
@@ -83,11 +74,6 @@ def _latex_of_average(pen: LatexPen, phrase: Phrase) -> Written:
         of_client = r"i \in \mathcal{C}" if holder == "clients" else ""
         operator = r"\sum" + subscript([of_client or rf"{samples} \in \mathcal{{D}}_{{{party}}}" if party else samples])
     return Written(rf"{operator}\left[{pen.text(phrase.args[0])}\right]", POWER)
-
-
-def _text_of_average(pen: TextPen, phrase: Phrase) -> Written:
-    holder = phrase.option("holder")
-    return Written(f"{phrase.value}{f'_{holder}' if holder else ''}[{pen.text(phrase.args[0])}]")
 
 
 def _latex_of_weighted_sum(pen: LatexPen, phrase: Phrase) -> Written:
@@ -113,30 +99,32 @@ def _tuple(pen: Pen, phrase: Phrase) -> Written:
     return pen.applied("", phrase.args)
 
 
-def _latex_of_dot(pen: LatexPen, phrase: Phrase) -> Written:
-    left, right = phrase.args
-    return beside(rf"{pen.text(left)}^{{\top}}", pen.at(right, PRODUCT))
-
-
-def _text_of_dot(pen: TextPen, phrase: Phrase) -> Written:
-    left, right = phrase.args
-    return Written(f"{pen.at(left, ATOM)}^T {pen.at(right, ATOM)}", PRODUCT)
-
-
 _LEAVES_AND_MEANS = (
     Spelling("number", latex=_latex_of_number, text=lambda pen, phrase: Written(f"{phrase.value:g}")),
     Spelling("array", latex=_latex_of_array, text=_text_of_array),
-    Spelling("name", latex=_latex_of_name, text=_text_of_name),
+    Spelling(
+        "name",
+        latex=lambda pen, phrase: Written(symbol(phrase.value, *filter(None, [phrase.option("index")]))),
+        text=lambda pen, phrase: Written("_".join(filter(None, [phrase.value, phrase.option("index")]))),
+    ),
     Spelling(
         "call",
         latex=lambda pen, phrase: pen.applied(symbol(phrase.value), phrase.args),
         text=lambda pen, phrase: pen.applied(phrase.value, phrase.args),
     ),
-    Spelling("average", latex=_latex_of_average, text=_text_of_average),
+    Spelling(
+        "average",
+        latex=_latex_of_average,
+        text=lambda pen, phrase: Written(f"{'_'.join(filter(None, [phrase.value, phrase.option('holder')]))}[{pen.text(phrase.args[0])}]"),
+    ),
     Spelling("weighted_sum", latex=_latex_of_weighted_sum, text=_text_of_weighted_sum),
     Spelling("tuple", latex=_tuple, text=_tuple),
     Spelling("apply", latex=_application, text=_application),
-    Spelling("dot", latex=_latex_of_dot, text=_text_of_dot),
+    Spelling(
+        "dot",
+        latex=lambda pen, phrase: beside(rf"{pen.text(phrase.args[0])}^{{\top}}", pen.at(phrase.args[1], PRODUCT)),
+        text=lambda pen, phrase: Written(f"{pen.at(phrase.args[0], ATOM)}^T {pen.at(phrase.args[1], ATOM)}", PRODUCT),
+    ),
     Spelling(
         "inner",
         latex=lambda pen, phrase: Written(rf"\left\langle {pen.listed(phrase.args)} \right\rangle"),
@@ -153,10 +141,6 @@ def _inequality(reader: Reader, constraint: Any) -> Phrase:
     if constraint.args[0].is_constant() and not constraint.args[1].is_constant():
         return Phrase("ge", (upper, lower))
     return Phrase("le", (lower, upper))
-
-
-def _equality(reader: Reader, constraint: Any) -> Phrase:
-    return Phrase("eq", tuple(reader(bare(argument)) for argument in constraint.args))
 
 
 def _against_zero(head: str) -> Callable[[Reader, Any], Phrase]:
@@ -186,19 +170,15 @@ def _second_order(reader: Reader, constraint: Any) -> Phrase:
     return Phrase("le", (norm, reader(bound)))
 
 
-def _finite_set(reader: Reader, constraint: Any) -> Phrase:
-    return Phrase("member", (reader(constraint.args[0]), value_phrase(np.asarray(constraint.vec.value))))
-
-
 READERS: dict[type, Callable[[Reader, Any], Phrase]] = {
     cones.Inequality: _inequality,
-    cones.Equality: _equality,
+    cones.Equality: lambda reader, one: Phrase("eq", tuple(reader(bare(argument)) for argument in one.args)),
     cones.Zero: _against_zero("eq"),
     cones.NonNeg: _against_zero("ge"),
     cones.NonPos: _against_zero("le"),
     cones.PSD: _semidefinite,
     cones.SOC: _second_order,
-    cones.FiniteSet: _finite_set,
+    cones.FiniteSet: lambda reader, one: Phrase("member", (reader(one.args[0]), value_phrase(np.asarray(one.vec.value)))),
 }
 
 
@@ -216,14 +196,6 @@ def _latex_of_member(pen: LatexPen, phrase: Phrase) -> Written:
     return Written(rf"{pen.text(element)} \in \left\{{{values}\right\}}", RELATION)
 
 
-def _latex_of_property(pen: LatexPen, phrase: Phrase) -> Written:
-    return Written(rf"{pen.text(phrase.args[0])}\ \mathrm{{{escaped(phrase.value)}}}", RELATION)
-
-
-def _text_of_property(pen: TextPen, phrase: Phrase) -> Written:
-    return Written(f"{pen.at(phrase.args[0], SUM)} is {phrase.value}", RELATION)
-
-
 _QUADRATURE = {"m": None, "k": None}
 
 _RELATIONS = (
@@ -233,7 +205,11 @@ _RELATIONS = (
     _relation("psd_ge", r"\succeq", ">>"),
     _relation("psd_le", r"\preceq", "<<"),
     Spelling("member", latex=_latex_of_member, text=lambda pen, phrase: call("FiniteSet", *map(pen.text, phrase.args))),
-    Spelling("property", latex=_latex_of_property, text=_text_of_property),
+    Spelling(
+        "property",
+        latex=lambda pen, phrase: Written(rf"{pen.text(phrase.args[0])}\ \mathrm{{{escaped(phrase.value)}}}", RELATION),
+        text=lambda pen, phrase: Written(f"{pen.at(phrase.args[0], SUM)} is {phrase.value}", RELATION),
+    ),
     _cone("ExpCone", r"\left(#1,\, #2,\, #3\right) \in \mathcal{K}_{\exp}"),
     _cone("PowCone3D", r"\left(#1,\, #2,\, #3\right) \in \mathcal{K}_{\mathrm{pow}#,}", {"alpha": None}),
     _cone("PowConeND", r"\left(#1,\, #2\right) \in \mathcal{K}_{\mathrm{pow}#,}", {"alpha": None, "axis": 0}),
@@ -278,16 +254,16 @@ class TreeReader:
 
     def operation(self, part: Any, args: tuple[Phrase, ...], head: str | None = None) -> Phrase:
         """A function of phrases, named by the part's class, with the settings that differ from their defaults."""
-        head = head or _head(part)
-        own = next((one for one in row_of(part).spellings if one.head == head), None)  # that of an atom with a row of its own is in no table
+        spellings = row_of(part).spellings
+        head = head or (spellings[0].head if spellings else CONE_HEADS.get(type(part), type(part).__name__))
+        own = next((one for one in spellings if one.head == head), None)  # that of an atom with a row of its own is in no table
         spelling = own or _spelling_named(head)
         defaults = spelling.options if spelling is not None else None
         if defaults is None:
             defaults = _AXIS_OPTIONS if isinstance(part, AxisAtom) else {}
         given = ((name, getattr(part, name), default) for name, default in defaults.items())
-        options = tuple(
-            (name, self._setting(value)) for name, value, default in given if not _is_default(value, default)
-        )
+        differing = ((name, value) for name, value, default in given if not _is_default(value, default))
+        options = tuple((name, self._setting(value)) for name, value in differing)
         return Phrase(head, args, options=options, shape=tuple(part.shape), spelling=own)
 
     def _setting(self, value: Any) -> Any:
@@ -297,11 +273,6 @@ class TreeReader:
 
 
 read = TreeReader()
-
-
-def _head(part: Any) -> str:
-    spellings = row_of(part).spellings
-    return spellings[0].head if spellings else CONE_HEADS.get(type(part), type(part).__name__)
 
 
 def _is_default(value: Any, default: Any) -> bool:
@@ -355,3 +326,32 @@ def point_text(point: Any) -> str:
     array = np.asarray(point)
     rounding = np.abs(array) <= 1e-12 * np.max(np.abs(array), initial=0.0, where=np.isfinite(array))
     return " ".join(np.array2string(np.where(rounding, np.zeros_like(array), array), threshold=8, precision=6).split())
+
+
+def expression_latex(expr: Any) -> str:
+    r"""A CVXPY expression or constraint as LaTeX, such as ``\left\Vert x - y \right\Vert_{2}^{2}``, to be put between dollar signs.
+
+    An atom without a notation of its own is ``\operatorname{name}(...)``.
+    """
+    return write_latex(read(expr))
+
+
+def write_latex(phrase: Phrase) -> str:
+    """A phrase as LaTeX."""
+    return _written_latex(phrase).text
+
+
+def _written_latex(phrase: Phrase) -> Written:
+    spelling = spelling_in(phrase)
+    latex = None if spelling is None else spelling.latex
+    if isinstance(latex, Template):
+        return _LATEX_PEN.filled(latex, phrase)
+    return latex(_LATEX_PEN, phrase) if callable(latex) else _LATEX_PEN.operator(phrase, latex)
+
+
+_LATEX_PEN = LatexPen(_written_latex)
+
+
+def domain_latex(shape: tuple[int, ...]) -> str:
+    r"""The space of that shape: ``\mathbb{R}^{10 \times 785}``."""
+    return r"\mathbb{R}" + (f"^{{{dimensions_latex(shape)}}}" if shape else "")

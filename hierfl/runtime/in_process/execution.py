@@ -34,8 +34,7 @@ from hierfl.jaxtools.precision import computing, double_precision
 from hierfl.jaxtools.thread_pool import apart, core_count, on_cores
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Algorithm, Ending, OwnValue, Visit, Visitor
-from hierfl.runtime.in_process.schedule import require_memory
-from hierfl.runtime.in_process.simulation import Simulation, whole, whole_block
+from hierfl.runtime.in_process.simulation import Simulation, require_memory, whole, whole_block
 from hierfl.runtime.records import Begun, BlockEnd, History, Outcome
 
 Turn = AbstractContextManager[Any]
@@ -166,7 +165,7 @@ class InProcess:
     ----------
     schedule
         ``"map"``: participants one after another; ``"vmap"``: side by side; ``"threads"``: in a group for each core, one after
-        another or side by side. None chooses (``hierfl.runtime.in_process.schedule``), and ``problem.explain()`` says which. Draws are the
+        another or side by side. None chooses (``hierfl.runtime.in_process.simulation``), and ``problem.explain()`` says which. Draws are the
         same; sums side by side are rounded in another order, which steps that are too large amplify from round to round.
     precision
         ``"double"`` or ``"single"``: of a run's arithmetic. Data are kept as they are given, and the final value is computed in
@@ -310,9 +309,8 @@ def _going_on(begun: Sequence[Begun | None], state: Any, memory: Any, alone: boo
         leaves, structure = jax.tree.flatten(fresh)
         for place, own in enumerate(kept):
             if own is not None:
-                leaves = [
-                    jnp.asarray(new) if alone else jnp.asarray(old).at[place].set(new) for old, new in zip(leaves, own)
-                ]
+                pairs = zip(leaves, own)
+                leaves = [jnp.asarray(new) if alone else jnp.asarray(old).at[place].set(new) for old, new in pairs]
         return jax.tree.unflatten(structure, leaves)
 
     states = [None if b is None else jax.tree.leaves(b.state) for b in begun]
@@ -323,10 +321,7 @@ NOBODY = -1  # is at fault, and has an empty Y(x): such points are not visited
 
 
 def require_here(runtime: object, solver: object) -> None:
-    """Require that the runtime simulates all clients in this process, in double precision.
-
-    Raises ``IncompatibleSolverError``, naming the solver to take elsewhere.
-    """
+    """All clients are simulated here, in double precision. Raises ``IncompatibleSolverError``, naming another solver."""
     name = type(solver).__name__
     instead = "no method takes whole numbers among x there" if getattr(solver, "treats_whole_numbers", False) else "use ImplicitGradient"
     if not isinstance(runtime, InProcess):

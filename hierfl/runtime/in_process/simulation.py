@@ -1,14 +1,17 @@
 """The programs of one algorithm on one problem, all clients in one process: its start, a block of rounds, its own value at any x.
 
-They are kept with the problem, and serve every algorithm that differs in its tables alone.
+They are kept with the problem, and serve every algorithm that differs in its tables alone. How the clients of a round are computed, one after
+another or side by side, is chosen by a small cost model.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -17,9 +20,11 @@ import numpy as np
 from jax import Array
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.extend.core.primitives import scan_p
+from rich.filesize import decimal
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.data.tables import Data, Extent, Population, gathered_clients
+from hierfl.compiler.data.tables import Data, Extent, Population, Table, chunk_size, gathered_clients
+from hierfl.compiler.explain import Lowered
 from hierfl.errors import SettingError
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.keyed_random import fold_in
@@ -34,19 +39,116 @@ from hierfl.runtime.contract import (
     OwnValue,
     Question,
     Received,
+    Shared,
     Step,
+    Work,
     rounded,
     taken,
 )
-from hierfl.runtime.in_process.schedule import Schedule, choose_schedule
 from hierfl.runtime.records import as_tables, motion
 
+SMALL, SMALL_BY_SAMPLE = 10_000, 100_000  # scalars of clients that are computed side by side
+LARGE, LARGE_BY_SAMPLE = 4_000, 1_000  # scalars of a client for threads; fewer if each step iterates for a sample
+ALL_POINTS = 10_000_000  # scalars of clients side by side, at all points that their steps look at: 80 MB
+READ = 200_000  # scalars of data that steps side by side read: more of them leave the cache before they are used again
 
-@dataclass
-class Shared:
-    """What changes within a round: the clients' memories (leading axis m)."""
 
-    memory: Any
+class Schedule(NamedTuple):
+    """``kind`` is ``"map"`` (one client after another), ``"vmap"`` (side by side) or ``"threads"`` (in a group for each core).
+
+    ``side_by_side`` says which of the two it is, for ``"threads"`` within a group.
+    """
+
+    kind: str
+    side_by_side: bool
+    reason: str
+
+
+def choose_schedule(
+    problem: CompiledProblem, cohort: int, asked: str | None = None, work: Work | None = None
+) -> Schedule:
+    """Choose how a cohort's clients are computed; by default, where each reads all its rows at one point, with lower levels by Exact.
+
+    On a CPU a client at a time keeps its state in cache, but pays for every step of a loop. Measured on one core: side by side
+    a round takes a fifth to a half of the time where 10 to 100 clients have up to 100 scalars each, as long as that of
+    one after another with 10 clients of 1,000, and up to ten times as long where every client projects on a set of its own.
+    Where a step answers a sample, it takes two thirds with 10 clients of 1,000 and half with 10 of 10,000.
+    Where steps read 100,000 scalars of data together both take as long; with 320,000 side by side takes twice, with a million
+    three times, and with full passes over megabytes ten times as long.
+    Groups of clients in threads cost a quarter of a millisecond a round, which takes large clients to earn.
+    """
+    if jax.default_backend() != "cpu":
+        kind = asked or "vmap"
+        return Schedule(kind, kind == "vmap", "as asked for" if asked else "side by side, as accelerators want it")
+    if asked in ("map", "vmap"):
+        return Schedule(asked, asked == "vmap", "as asked for")
+    each, cores = problem.upper.size + problem.lower.size, core_count()
+    by_sample = problem.scope == "sample"
+    if work is None:
+        method = problem.exact.method_in_rounds
+        work = Work(method is not None and method.at_once, None, 1)
+    small, large = SMALL_BY_SAMPLE if by_sample else SMALL, LARGE_BY_SAMPLE if by_sample and not work.at_once else LARGE
+    threads = asked == "threads" or (cores > 1 and cohort > 1 and each >= large)
+    group = -(-cohort // cores) if threads else cohort
+    held, read = each * group, scalars_read(problem, work.rows) * group
+    few, light = by_sample or read <= READ, held * work.points <= ALL_POINTS
+    together = problem.scope != "client" and held <= small and few and light
+    how, size = ("side by side", "at most") if together else ("one after another", "over")
+    if threads:
+        how += f" in a group for each of {cores} cores (on one where a round calls Python or factorises matrices)"
+    why = f"together they hold {held:,} scalars, {size} {small:,}"
+    if held <= small and not few:
+        why = f"their steps together read {read:,} scalars of data, over {READ:,}"
+    elif held <= small and not light:
+        why = f"together they hold {held * work.points:,} scalars at {work.points:,} points, over {ALL_POINTS:,}"
+    if problem.scope == "client":
+        why = "each client solves a lower level of its own"
+    kind = "threads" if threads else "vmap" if together else "map"
+    return Schedule(kind, together, "as asked for" if asked else f"{how}: {why}")
+
+
+def how_clients_run(problem: CompiledProblem) -> Lowered:
+    """Say what ``explain()`` says of the clients."""
+    schedule = choose_schedule(problem, problem.num_clients)
+    held = problem.num_clients * (problem.upper.size + problem.lower.size)
+    how = f"{schedule.reason} (where all take part, with all their rows)"
+    return Lowered("clients", how, f"{held:,} scalars of x and y for all of them")
+
+
+def scalars_read(problem: CompiledProblem, rows: int | None) -> int:
+    """Count the scalars of data that one client's step reads, in its largest table: those of so many rows, or of a piece of a full pass."""
+
+    def read(table: Table) -> int:
+        count = chunk_size(table) if rows is None else rows
+        return count * sum(int(np.prod(column.shape[1:], dtype=int)) for column in table.values.values())
+
+    return max(map(read, problem.static_data.clients.tables), default=0)
+
+
+def require_memory(needed: int, problem: CompiledProblem, schedule: Schedule, seeds: int) -> None:
+    """Require that so many bytes are free. Raises ``SettingError``, saying how much is needed, and what needs less."""
+    free = available_bytes()
+    if needed > free:
+        clients, one_by_one = problem.num_clients, "schedule='map', " if schedule.side_by_side else ""
+        raise SettingError(
+            f"this run needs about {decimal(needed)} beside its data for {clients:,} client{'s' * (clients > 1)} "
+            f"({seeds} seed{'s' * (seeds > 1)}, {schedule.kind}), and {decimal(free)} are free. Less is needed with "
+            f"{one_by_one}precision='single', fewer seeds, participants or directions, smaller batches, a smaller evaluate_every, or a "
+            f"solver whose clients remember less."
+        )
+
+
+def available_bytes() -> int:
+    """Measure the memory that can be had: an accelerator's, or this machine's without swapping; all of it where the system does not say."""
+    device = jax.devices()[0].memory_stats() or {}
+    if "bytes_limit" in device:
+        return int(device["bytes_limit"] - device["bytes_in_use"])
+    known = Path("/proc/meminfo")
+    if known.exists():
+        for line in known.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True)
@@ -61,7 +163,6 @@ class InProcessClients(Clients):
     side_by_side: bool
     groups: int | None
     chosen: Population  # the participants' data, in their order
-    shared: Shared
 
     @property
     def memory(self) -> Any:
@@ -93,22 +194,6 @@ class InProcessClients(Clients):
     def mean(self, values: Any) -> Any:
         problem = self.problem
         return self._aggregate(values, self.chosen.weights, self.absent, problem.num_clients, problem.total_weight)
-
-    def loop(self, count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:
-        """Loop as ``fori_loop`` does, which carries what was sent as well: it may be of the round, and then known by no other program."""
-
-        def one(index: Any, carry: tuple[Any, Any, dict[str, Array]]) -> tuple[Any, Any, dict[str, Array]]:
-            state, self.shared.memory, sent = carry
-            self.traffic.update(sent)
-            return body(index, state), self.shared.memory, self._sent
-
-        state, self.shared.memory, sent = jax.lax.fori_loop(0, count, one, (state, self.shared.memory, self._sent))
-        self.traffic.update(sent)
-        return state
-
-    @property
-    def _sent(self) -> dict[str, Array]:
-        return {name: jnp.asarray(count, int) for name, count in self.traffic.items()}
 
     @property
     def _places(self) -> Array:
@@ -153,10 +238,8 @@ class Simulation:
 
     def start(self, lanes: int | None) -> Callable[..., Any]:
         """Make ``start(tables, x0)``: the state and all clients' memories before the first round, of one run or of several side by side."""
-        return self._keep(
-            ("start", lanes is None),
-            lambda: quick_jit(self._begin if lanes is None else jax.vmap(self._begin, (None, 0))),
-        )
+        begin = self._begin if lanes is None else jax.vmap(self._begin, (None, 0))
+        return self._keep(("start", lanes is None), lambda: quick_jit(begin))
 
     def program(self, size: int, lanes: int | None, starts: np.ndarray, key: Array) -> Ahead:
         """Compile a block of at most ``size`` rounds of one run, or of several side by side; ``working`` counts the clients' memories."""
@@ -197,11 +280,9 @@ class Simulation:
             reason = why_alone(traced.program)
             threads = RoundInGroups.of(traced, groups) if groups is not None and reason is None else None
             if self.asked == "threads" and (reason is not None or (groups is not None and threads is None)):
-                raise SettingError(
-                    "schedule='threads': the clients cannot run in threads here, because "
-                    + (reason or "a round asks nothing of them, or only in loops of its own")
-                    + ". Leave it out, or take 'map'."
-                )
+                because = reason or "a round asks nothing of them, or only in loops of its own"
+                said = "schedule='threads': the clients cannot run in threads here"
+                raise SettingError(f"{said}, because {because}. Leave it out, or take 'map'.")
             return RoundsBlock(run, reason is not None, threads)
 
         return self._keep(("block", size, groups), make)
@@ -233,7 +314,7 @@ class Simulation:
         algorithm = self.algorithm.with_tables(tables)
         clients = self._clients(algorithm, memory, data, key, index, groups)
         after, record = rounded(algorithm, clients, state, clients.key)
-        return after, clients.memory, {**record, **clients._sent, **motion(algorithm, state, after)}
+        return after, clients.memory, {**record, **clients.sent, **motion(algorithm, state, after)}
 
     def _clients(
         self, algorithm: Algorithm, memory: Any, data: Data, key: Array, index: Array, groups: int | None
@@ -243,8 +324,8 @@ class Simulation:
         if not algorithm.cohorts.everybody:
             extents = tuple(map(Extent.of, problem.static_data.clients.tables))
             chosen = gathered_clients(chosen, cohort.participants, extents)
-        given = problem, self.algorithm.absent, self.schedule.side_by_side, groups, chosen, Shared(memory)
-        return InProcessClients(data, cohort, round_key, jnp.asarray(index), *given)
+        given = problem, self.algorithm.absent, self.schedule.side_by_side, groups, chosen
+        return InProcessClients(data, cohort, round_key, jnp.asarray(index), *given, shared=Shared(memory))
 
 
 def whole(number: int) -> np.ndarray:

@@ -16,11 +16,13 @@ import sys
 import time
 import weakref
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
+from uuid import uuid4
 
 import numpy as np
 
@@ -39,9 +41,9 @@ from hierfl.runtime.on_dask.lines import (
     heard,
     length_of,
 )
-from hierfl.runtime.on_dask.remote_sites import RemoteSites
+from hierfl.runtime.on_dask.site_process import last_cause, place_of, site_role, unlike
 from hierfl.runtime.site_runtime import SiteRuntime
-from hierfl.runtime.sites.letters import packed, reply_of
+from hierfl.runtime.sites.letters import Introduction, Letter, message_of, packed, reply_of
 from hierfl.runtime.sites.owner.site_rules import SiteRules
 from hierfl.runtime.sites.parcels import Lost, Refusal, unpickled_solver, without_data
 from hierfl.runtime.sites.site import Site
@@ -115,10 +117,7 @@ class LocalSites(LineLinks):
         self.look()
 
     def look(self) -> None:
-        """Wait until all are there.
-
-        Raises ``SiteError`` if one cannot begin.
-        """
+        """Wait until all are there. Raises ``SiteError`` if one cannot begin."""
         super().look()
         until = time.monotonic() + JOINING
         while self._begin() or self._coming:
@@ -252,9 +251,7 @@ class Dask(SiteRuntime):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.scheduler is not None and self.sites is not None:
-            raise SettingError(
-                "Dask(scheduler=..., sites=...): the scheduler's sites are those that have joined it; leave sites out."
-            )
+            raise SettingError("Dask(scheduler=..., sites=...): a scheduler's sites are those that joined it; leave sites out.")
         if self.sites is not None and self.sites < 1:
             raise SettingError(f"Dask(sites={self.sites!r}): at least 1.")
 
@@ -292,33 +289,25 @@ class _Session:
         weakref.finalize(self, self._open.close)
 
     def links(self, runtime: Dask, problem: CompiledProblem) -> LocalSites | RemoteSites:
-        if runtime.scheduler is not None:
-            return self._at_scheduler(runtime.scheduler, runtime.security)
-        sites = self._here()
+        if self._links is None:
+            self._links = self._begun(runtime)
+            self._open.callback(self._links.close)
         handed = problem, problem.parameter_values
-        if self._of == handed:
-            sites.look()
-        else:
-            self._of = None
-            problem.require_all_here("sites on this machine, which hf.runtime.Dask() starts")
-            sites.hand(parts_of(problem, runtime.sites or LOCAL_SITES))
-            self._of = handed
-        return sites
+        if isinstance(self._links, RemoteSites) or self._of == handed:
+            self._links.look()
+            return self._links
+        self._of = None
+        problem.require_all_here("sites on this machine, which hf.runtime.Dask() starts")
+        self._links.hand(parts_of(problem, runtime.sites or LOCAL_SITES))
+        self._of = handed
+        return self._links
 
-    def _here(self) -> LocalSites:
-        if not isinstance(self._links, LocalSites):
+    def _begun(self, runtime: Dask) -> LocalSites | RemoteSites:
+        if runtime.scheduler is None:
             require_guard("hf.runtime.Dask on this machine")
-            self._links = LocalSites()
-            self._open.callback(self._links.close)
-        return self._links
-
-    def _at_scheduler(self, scheduler: str, security: Any) -> RemoteSites:
-        if not isinstance(self._links, RemoteSites):
-            with needing("hf.runtime.Dask(scheduler) needs the package distributed: pip install 'hierfl[dask]'."):
-                self._links = RemoteSites(scheduler, security)
-            self._open.callback(self._links.close)
-        self._links.look()
-        return self._links
+            return LocalSites()
+        with needing("hf.runtime.Dask(scheduler) needs the package distributed: pip install 'hierfl[dask]'."):
+            return RemoteSites(runtime.scheduler, runtime.security)
 
     def close(self) -> None:
         self._of = self._links = None
@@ -333,21 +322,21 @@ def require_guard(who: str) -> None:
     file, line = _running()
     if file is None:
         return
+
+    def holds(part: ast.stmt) -> bool:
+        return part.lineno <= line <= (part.end_lineno or part.lineno)
+
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:  # no Python: whoever runs it knows what happens in its processes
         return
-    statement = next((part for part in tree.body if part.lineno <= line <= (part.end_lineno or part.lineno)), None)
-    if statement is None or any(isinstance(part, ast.If) and _holds(part, line) for part in ast.walk(statement)):
+    statement = next(filter(holds, tree.body), None)
+    if statement is None or any(isinstance(part, ast.If) and holds(part) for part in ast.walk(statement)):
         return
     raise SiteError(
         f"{who} starts processes, each of which imports {Path(file).name} and would run its line {line} again. Put what the script does "
         "into a function, such as main(), and call it at the end under if __name__ == '__main__': main()."
     )
-
-
-def _holds(part: ast.If, line: int) -> bool:
-    return part.lineno <= line <= (part.end_lineno or part.lineno)
 
 
 def _running() -> tuple[str | None, int]:
@@ -358,3 +347,122 @@ def _running() -> tuple[str | None, int]:
         if frame.f_globals is vars(main) and frame.f_code.co_name == "<module>":
             line = frame.f_lineno  # the outermost counts: exec() has frames of its own
     return (getattr(main, "__file__", None), line) if line else (None, 0)
+
+
+REACHING = 60.0  # seconds to reach the scheduler
+CONNECTING = 10.0  # seconds to reach a site
+LISTING = 1.0  # seconds between looks whether sites came
+AGAIN = 5.0  # seconds until a site that could not be asked is tried again
+PROCESS = 32  # bytes by which a process of a site is known
+
+
+class Met(NamedTuple):
+    """A site that was reached: the line to it, its process, and whose data it holds."""
+
+    line: SiteLine
+    process: bytes
+    clients: tuple[int, ...]
+
+
+class RemoteSites(LineLinks):
+    """The links to sites that have joined a scheduler, by a ``distributed.Security`` with the server's certificate, or in the clear.
+
+    It names them and their addresses, and messages go to each straight, by a connection of its own. A site that has left is noticed at once
+    where its process has ended, and one that came within a second or two. A site whose certificate says another name than that under which it
+    has joined is none.
+    """
+
+    def __init__(self, scheduler: str, security: Any) -> None:
+        from distributed import Security
+
+        super().__init__()
+        self.scheduler, self._security = scheduler, (security or Security()).get_connection_args("client")
+        self._mark = uuid4().bytes  # by which sites know this server again
+        self._threads = ThreadPoolExecutor(8, thread_name_prefix="hierfl sites")
+        self._listing: Future[dict[str, str]] | None = None
+        self._coming: dict[str, Future[Met]] = {}
+        self._addresses: dict[str, str] = {}
+        self._processes: dict[str, bytes] = {}
+        self._tried: dict[tuple[str, str], float] = {}
+        self._looked = -LISTING
+
+    def look(self) -> None:
+        """Ask the scheduler, and wait for those whom it names. Raises ``SiteError`` if it cannot be asked."""
+        super().look()
+        self._listing = self._listing or self._threads.submit(self._listed, REACHING)
+        try:
+            self._listing.result()
+        except (OSError, ValueError, TypeError, LookupError, RuntimeError) as error:
+            self._listing = None
+            raise SiteError(f"cannot reach the scheduler {self.scheduler}: {last_cause(error)}") from error
+        self._take_in()
+        wait(self._coming.values())
+        self._take_in()
+
+    def ready(self) -> frozenset[str]:
+        self._take_in()
+        if self._listing is None and time.monotonic() - self._looked >= LISTING:
+            self._listing = self._threads.submit(self._listed, 0.0)
+        return super().ready()
+
+    def close(self) -> None:
+        super().close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _listed(self, timeout: float) -> dict[str, str]:
+        from hierfl.runtime.on_dask.dask_servers import workers_of
+
+        return workers_of(self.scheduler, self._security, timeout)
+
+    def _take_in(self) -> None:
+        """What the scheduler has said, and whoever was reached."""
+        if self._listing is not None and self._listing.done():
+            listing, self._listing, self._looked = self._listing, None, time.monotonic()
+            if listing.exception() is None:
+                self._call(listing.result())
+        for site, future in list(self._coming.items()):
+            if future.done():
+                del self._coming[site]
+                if future.exception() is not None:
+                    self.refusals[site] = str(future.exception())
+                    continue
+                met = future.result()
+                self.refusals.pop(site, None)
+                if self._processes.get(site) != met.process:
+                    self._births[site] = self.born(site) + 1
+                self.lines[site], self._held[site], self._processes[site] = met.line, met.clients, met.process
+
+    def _call(self, there: Mapping[str, str]) -> None:
+        """Connect to those that are new, and let go of those that have left."""
+        self._forget(site for site in self.lines if there.get(site) != self._addresses[site])
+        for site in self.refusals.keys() - there.keys():
+            del self.refusals[site]
+        for site, address in there.items():
+            tried = self._tried.get((site, address), -AGAIN)
+            lately = site in self.refusals and time.monotonic() - tried < AGAIN
+            if site in self.lines or site in self._coming or lately:
+                continue
+            self._addresses[site], self._tried[site, address] = address, time.monotonic()
+            self._coming[site] = self._threads.submit(self._met, site, address)
+
+    def _met(self, site: str, address: str) -> Met:
+        """Connect to a site, and hear who it is. Raises ``SiteError`` if that cannot be."""
+        try:
+            connection = socket.create_connection(place_of(address), CONNECTING)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            context = self._security["ssl_context"]
+            if context is not None:
+                connection = context.wrap_socket(connection)
+                if (wrong := unlike(connection.getpeercert(), site_role(site))) is not None:
+                    connection.close()
+                    raise SiteError(wrong)
+            line = SiteLine(connection)
+            line.send(HELLO + self._mark, CONNECTING)
+            answer = heard({site: line}, CONNECTING).get(site)
+            if not isinstance(answer, bytes):
+                line.close()
+                raise SiteError(f"at {address} it ended the connection, or says nothing: its log says why")
+            who = message_of(Letter.from_bytes(answer[PROCESS:]), Introduction)
+        except OSError as error:
+            raise SiteError(f"cannot be reached at {address}: {last_cause(error)}") from error
+        return Met(line, answer[:PROCESS], who.clients)

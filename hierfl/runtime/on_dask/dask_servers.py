@@ -250,9 +250,8 @@ class Door:
         """Listen. Raises ``OSError`` where that cannot be."""
         timed: dict[str, Any] = {} if self.security is None else {"ssl_handshake_timeout": HANDSHAKE}
         self._server = await asyncio.start_server(self._met, host, port, ssl=self.security, limit=1 << 20, **timed)
-        self.contact_address = self.listen_address = (
-            f"{self.prefix}{unparse_host_port(*self._server.sockets[0].getsockname()[:2])}"
-        )
+        place = unparse_host_port(*self._server.sockets[0].getsockname()[:2])
+        self.contact_address = self.listen_address = f"{self.prefix}{place}"
 
     def stop(self) -> None:
         if self._server is not None:
@@ -323,14 +322,8 @@ class SiteWorker(Stripped, Worker):
 
     def __init__(self, site: Site, scheduler: str, host: str, port: int, **settings: Any) -> None:
         self._site, self._place = site, (host, port)
-        bare: dict[str, Any] = {
-            "metrics": {},
-            "startup_information": {},
-            "extensions": {},
-            "preload": [],
-            "services": {},
-        }
-        super().__init__(scheduler, name=site.name, nthreads=1, host=host, memory_limit=0, **bare, **settings)
+        bare: dict[str, Any] = {"metrics": {}, "startup_information": {}, "extensions": {}, "services": {}}
+        super().__init__(scheduler, name=site.name, nthreads=1, host=host, memory_limit=0, preload=[], **bare, **settings)
         self.strip({}, {"close": self._leave})
 
     async def listen(self, port_or_addr: Any = None, allow_offload: bool = True, **settings: Any) -> None:

@@ -33,10 +33,7 @@ def framed(content: bytes) -> bytes:
 
 
 def length_of(header: bytes) -> int:
-    """The length that a header tells.
-
-    Raises ``ConnectionError`` for one of no frame, or of one that is too large.
-    """
+    """The length that a header tells. Raises ``ConnectionError`` for one of no frame, or of one that is too large."""
     mark, length = HEADER.unpack(header)
     if mark != MARK or length > LARGEST:
         raise ConnectionError("what came is no frame of hierfl's")
@@ -109,10 +106,7 @@ def heard(lines: Mapping[str, SiteLine], timeout: float) -> dict[str, bytes | Lo
 
 
 class LineLinks:
-    """The links to sites by lines; how these come about is a subclass's part.
-
-    ``refusals`` says of sites, by name, why they are none.
-    """
+    """The links to sites by lines, which a subclass makes; ``refusals`` says of sites, by name, why they are none."""
 
     def __init__(self) -> None:
         self.lines: dict[str, SiteLine] = {}

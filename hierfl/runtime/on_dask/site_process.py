@@ -43,13 +43,7 @@ def last_cause(error: BaseException) -> str:
 @suggests_names
 @dataclass(frozen=True)
 class TLSFiles:
-    """A side's certificate: the authority that both sides trust, the certificate that it signed, and its key (PEM files).
-
-    Raises
-    ------
-    SettingError
-        If only some of them are given.
-    """
+    """The authority that both sides trust, a certificate that it signed, and its key (PEM files): all, or a ``SettingError``."""
 
     ca: str | None = None
     cert: str | None = None
@@ -57,9 +51,7 @@ class TLSFiles:
 
     def __post_init__(self) -> None:
         if len({value is None for value in (self.ca, self.cert, self.key)}) > 1:
-            raise SettingError(
-                "TLS needs all of --tls-ca, --tls-cert and --tls-key (TLSFiles(ca=..., cert=..., key=...))."
-            )
+            raise SettingError("TLS needs --tls-ca, --tls-cert and --tls-key together (TLSFiles(ca=..., cert=..., key=...)).")
 
     def security(self) -> Any:
         """As Dask takes it, for every role; None without files, in the clear."""
@@ -82,10 +74,7 @@ def _numeric(host: str) -> Any:
 
 
 def place_of(scheduler: str) -> tuple[str, int]:
-    """The host and the port of an address.
-
-    Raises ``SettingError`` for one that names none.
-    """
+    """The host and the port of an address. Raises ``SettingError`` for one that names none."""
     try:
         parts = urlsplit(scheduler)
         host, port = parts.hostname, parts.port
@@ -114,10 +103,7 @@ def require_closed(files: TLSFiles, insecure: bool, *hosts: str) -> None:
 
 
 def run_scheduler(files: TLSFiles, host: str, port: int, insecure: bool = False) -> None:
-    """Be the scheduler at which sites join, and do nothing else, until the process is ended.
-
-    Raises ``SettingError`` for a place where it would listen to everybody; ``SiteError`` where it cannot listen.
-    """
+    """Be the scheduler, and nothing else, until ended. Raises ``SettingError`` and ``SiteError`` where it may not listen."""
     require_closed(files, insecure, host)
     with needing("hierfl scheduler needs the package distributed: pip install 'hierfl[dask]'."):
         from hierfl.runtime.on_dask.dask_servers import scheduling
@@ -159,21 +145,18 @@ def run_site(
     insecure: bool = False,
     joining: float = 30.0,
 ) -> None:
-    """Join the cluster and answer; returns when the scheduler closes the worker.
+    """Join the cluster (for ``joining`` seconds) and answer; returns when the scheduler closes the worker.
 
-    The scheduler's address is ``tcp://...``, or ``tls://...``, for which ``files`` are this site's certificate. The site listens, and the server reaches it,
-    at the interface that reaches the scheduler and any free port, unless others are named; ``insecure`` lets messages go in the clear to other
-    machines. It tries to reach the scheduler for ``joining`` seconds.
+    The scheduler's address is ``tcp://...``, or ``tls://...``, for which ``files`` are this site's certificate. The site listens as
+    :func:`listening_host` says, at any free port unless one is named; ``insecure`` lets messages go in the clear to other machines.
 
-    Raises ``SettingError`` for a place where it would listen to everybody; ``SiteError`` if the scheduler cannot be reached, or does not accept the
-    certificate, or has no acceptable one itself; ``MissingPackageError`` without ``distributed``.
+    Raises ``SettingError`` for a place where it would listen to everybody; ``SiteError`` if the scheduler cannot be reached, or one of both does
+    not accept the other's certificate; ``MissingPackageError`` without ``distributed``.
     """
     place = listening_host(scheduler, files, host, insecure), port or 0
     with needing("hierfl site needs the package distributed: pip install 'hierfl[dask]'."):
         import distributed  # noqa: F401
-    with tempfile.TemporaryDirectory(
-        prefix="hierfl-site-"
-    ) as folder:  # Dask's own is shared with the machine's other users
+    with tempfile.TemporaryDirectory(prefix="hierfl-site-") as folder:  # Dask's own is shared with the machine's other users
         asyncio.run(_serve(site, scheduler, files.security(), place, joining, folder))
 
 
@@ -197,13 +180,8 @@ async def _serve(
         await worker
     except (TimeoutError, OSError, ValueError, RuntimeError) as error:
         raise SiteError(f"cannot join {scheduler} as {site.name!r}: {last_cause(error)}") from error
-    LOG.info(
-        "%s: joined %s, with the data of clients %s; listening at %s",
-        site.name,
-        scheduler,
-        ", ".join(map(str, site.held)),
-        worker.address,
-    )
+    clients, joined = ", ".join(map(str, site.held)), "%s: joined %s, with the data of clients %s; listening at %s"
+    LOG.info(joined, site.name, scheduler, clients, worker.address)
     await worker.finished()
 
 

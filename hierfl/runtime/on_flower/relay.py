@@ -21,23 +21,10 @@ from flwr.clientapp import ClientApp
 from hierfl.runtime.on_flower.site_frames import dial, receive_frame, send_frame
 from hierfl.runtime.sites.letter_bytes import letter_bytes, read_letter
 
-OPTIONS = (
-    "problem",
-    "data",
-    "name",
-    "algorithms",
-    "min-samples",
-    "max-rounds",
-    "max-messages",
-    "shared-seeds",
-    "min-noise",
-    "min-sum",
-    "rules",
-    "ledger",
-    "ledger-key",
-    "keep",
-    "log",
-)  # of hierfl site
+OPTIONS = (  # of hierfl site
+    *("problem", "data", "name", "algorithms", "min-samples", "max-rounds", "max-messages", "shared-seeds"),
+    *("min-noise", "min-sum", "rules", "ledger", "ledger-key", "keep", "log"),
+)
 STARTING = 120.0  # seconds that a site's process may take until it listens
 
 app = ClientApp()
@@ -53,10 +40,7 @@ def hand_on(message: Message, context: Context) -> Message:
 
 
 def connected(config: Mapping[str, Any]) -> socket.socket:
-    """A connection to the site's process, which is started where none listens and this node's configuration says how.
-
-    Raises ``RuntimeError`` if there is none.
-    """
+    """A connection to the site's process, started where none listens and it is said how. Raises ``RuntimeError``."""
     if "socket" not in config:
         raise RuntimeError("this node has no site: --node-config 'socket=\"/path/of/site.sock\"'")
     path = str(config["socket"])

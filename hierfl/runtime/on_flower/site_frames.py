@@ -40,10 +40,7 @@ def send_frame(connection: socket.socket, letter: bytes, seconds: float | None =
 
 
 def receive_frame(connection: socket.socket) -> bytes:
-    """The letter that comes next, however long it is until it begins.
-
-    Raises ``FrameError`` for anything but a frame.
-    """
+    """The letter that comes next, however long that takes. Raises ``FrameError`` for anything but a frame."""
     return receive_bytes(connection, receive_length(connection, None))
 
 
@@ -66,10 +63,7 @@ def receive_length(connection: socket.socket, patience: float | None) -> int:
 
 
 def receive_bytes(connection: socket.socket, count: int, hold: Callable[[int], None] = lambda _: None) -> bytes:
-    """So many bytes, in time; ``hold`` is told of each part of them that has arrived.
-
-    Raises ``FrameError`` if they do not come.
-    """
+    """So many bytes, in time; ``hold`` is told of each part. Raises ``FrameError`` if they do not come."""
     arrived, until = bytearray(), time.monotonic() + SECONDS
     while missing := count - len(arrived):
         try:

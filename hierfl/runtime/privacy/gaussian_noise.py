@@ -3,16 +3,28 @@
 The guarantee is local: it holds against the server, and against whoever sees all that crosses. What a client sends in a round is a
 function of its own data and of what was broadcast, clipped in length, so that no two contents of its data move it by more than twice the
 clip; with independent Gaussian noise on every message a run is a composition of Gaussian mechanisms, each chosen in view of those before
-(Dwork and Roth, 2014). That the server knows who takes part leaves no amplification by sampling, and none is claimed. Epsilon is told
-by Google's accountant (:mod:`hierfl.runtime.privacy.accounting`; the package dp-accounting, of the extra ``hierfl[privacy]``).
+(Dwork and Roth, 2014). That the server knows who takes part leaves no amplification by sampling, and none is claimed.
+
+Epsilon is the smallest that Google's accountant can vouch for (the package dp-accounting, of the extra ``hierfl[privacy]``). Messages with
+Gaussian noise, each asked for in view of those before, tell no more than one with as much precision as all of them have together; so also
+where the multipliers of later runs are chosen in view of earlier ones, as long as a site stops at its budget (a filter of Gaussian
+differential privacy: Koskela, Tobaben and Honkela, 2023). The curve of that one is its privacy loss distribution's.
+
+Sites send the discrete Gaussian in whole multiples of 1/s of its deviation, s >= 2^30, and the curve is the continuous one's. Rounded to whole
+multiples, that one is a function of a Gaussian mechanism's answer. Number by number the discrete one is at most e^(1/24s^2) times as likely as the
+rounded one (Jensen's inequality), and this one within 40 deviations at most e^(40^2/24s^2) times as likely as the discrete one; beyond them it
+hardly ever is, e^-800. So N numbers add less than 2^-53 N to epsilon. (Their total variation, below 2^-64 N, would bound the same, but
+times e^epsilon in delta.) Of sums of discrete Gaussians, noise that sites share, Renyi's divergences are composed.
 """
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
+from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -26,8 +38,60 @@ from hierfl.errors import IncompatibleSolverError, SettingError, SiteError, need
 from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Algorithm
-from hierfl.runtime.privacy.accounting import Spent, accounting, composed
 from hierfl.runtime.privacy.pairwise_masks import MaskOrder, PairwiseMasks
+
+SENSITIVITY = 2.0  # in clips: the data of a client replaced by others
+MOST_NUMBERS = 2**40  # for which the bounds above are, all together; drawing them takes months
+A_NUMBER = 2.0**-53  # what one adds to epsilon
+KEPT_BACK = 2.0**-20  # of delta, for the tails
+FINEST, RELATIVE = 1e-7, 1e-4  # intervals of privacy losses, and over epsilon: they cost a ten-millionth of it
+LARGEST = 500.0  # beyond it losses are no floating-point numbers, and Renyi's divergences say the same
+LEAST_PRECISION = 1e-18  # what tells less is counted as much
+
+
+class Spent(NamedTuple):
+    """Messages of a client: so many, of so many numbers each, with noise of ``multiplier`` times the clip, which sites may have ``shared``."""
+
+    multiplier: float
+    releases: int
+    numbers: int
+    shared: bool = False
+
+
+class Composed(NamedTuple):
+    """An epsilon, and which accountant vouches for it."""
+
+    epsilon: float
+    accountant: str
+
+
+def composed(spent: Iterable[Spent], delta: float) -> Composed:
+    """The epsilon of all of these messages together. Raises ``MissingPackageError`` without dp-accounting."""
+    messages = [own for own in spent if own.releases]
+    if not messages:
+        return Composed(0.0, "none, since nothing is sent")
+    package = accounting()
+    renyi, losses = (f"dp-accounting {version('dp-accounting')}, {by}" for by in ("Renyi differential privacy", "privacy loss distributions"))
+    shared = any(own.shared for own in messages)
+    precision = sum(own.releases * (SENSITIVITY / own.multiplier) ** 2 for own in messages)
+    event = package.GaussianDpEvent(1.0 / math.sqrt(max(precision, LEAST_PRECISION)))  # which says the sensitivity, whatever the relation is called
+    by_renyi = package.rdp.RdpAccountant().compose(event).get_epsilon(delta)
+    numbers = sum(own.releases * own.numbers for own in messages)
+    if shared or by_renyi > LARGEST or numbers > MOST_NUMBERS:
+        return Composed(float(by_renyi), renyi)
+    interval = max(FINEST, RELATIVE * by_renyi)
+    accountant = package.pld.PLDAccountant(value_discretization_interval=interval).compose(event)
+    by_losses = accountant.get_epsilon(delta * (1.0 - KEPT_BACK)) + numbers * A_NUMBER
+    return min(Composed(float(by_losses), losses), Composed(float(by_renyi), renyi))
+
+
+def accounting() -> ModuleType:
+    """The accountant's package. Raises ``MissingPackageError`` if it is not installed."""
+    with needing("noise=... needs the packages dp-accounting and opendp: pip install 'hierfl[privacy]'."):
+        import dp_accounting.pld
+        import dp_accounting.rdp
+    return dp_accounting
+
 
 STEPS = {"FedAvg": "local_steps", "FedProx": "local_steps", "FedRZO": "local_steps", "ZOHFL": "answer"}
 LEAST = 1e-3  # below it the noise is no noise, and the clip is no number of the noise's resolution
@@ -48,10 +112,7 @@ class NoiseOrder(NamedTuple):
     colluding: int = 0
 
     def require_sound(self) -> None:
-        """Require numbers as :class:`GaussianNoise` has them: an order comes from a server that may have sent anything.
-
-        Raises ``SettingError`` for any other.
-        """
+        """Numbers as :class:`GaussianNoise` has them: a server may have sent any. Raises ``SettingError`` for others."""
         GaussianNoise(self.clip, self.multiplier, self.delta, self.shared, self.colluding)
         if self.releases < 0:
             raise SettingError(f"releases={self.releases!r} of a run with noise: from 0 on.")
@@ -141,9 +202,7 @@ class GaussianNoise:
             if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not 0 < value < np.inf:
                 raise SettingError(f"{name}={value!r} of GaussianNoise: a positive number.")
         if self.multiplier < LEAST:
-            raise SettingError(
-                f"multiplier={self.multiplier!r} of GaussianNoise: at least {LEAST}, less protects nothing."
-            )
+            raise SettingError(f"multiplier={self.multiplier!r} of GaussianNoise: at least {LEAST}, less is no protection.")
         if not isinstance(self.shared, bool):
             raise SettingError(f"shared={self.shared!r} of GaussianNoise: True or False.")
         if isinstance(self.colluding, bool) or not isinstance(self.colluding, (int, np.integer)) or self.colluding < 0:
@@ -162,30 +221,22 @@ class GaussianNoise:
 
 
 def require_covered(problem: CompiledProblem, algorithm: Algorithm) -> str:
-    """The step whose messages are noised; a clip bounds all that another algorithm's clients say, but it could not go on with it.
-
-    Raises ``IncompatibleSolverError``, naming the algorithms that are covered.
-    """
+    """The step whose messages are noised. Raises ``IncompatibleSolverError``, naming the algorithms that are covered."""
     name = type(algorithm.settings).__name__
     covered = "it is for FedAvg, FedProx, FedRZO and ZOHFL, without a lower level that all clients answer together"
+    against = None
     if name not in STEPS:
-        raise IncompatibleSolverError(
-            f"noise=...: {name} would carry the noise of its messages on from round to round; {covered}."
-        )
-    if problem.scope == "federation":
-        raise IncompatibleSolverError(
-            f"noise=...: the messages by which clients solve their common lower level would leave without noise; {covered}."
-        )
-    if problem.asks_all:
-        raise IncompatibleSolverError(
-            "noise=...: the clients' parts in the mean that an upper constraint is on would leave without noise. Give each client, or row, a condition "
-            "of its own."
-        )
-    if getattr(algorithm, "sends_answers", False):
-        raise IncompatibleSolverError(
-            "noise=...: ZOHFL sends the lower level's answers here, not differences, and clipped answers are no answers. Write "
-            'communication="scalars".'
-        )
+        against = f"{name} would carry the noise of its messages on from round to round; {covered}."
+    elif problem.scope == "federation":
+        against = f"the messages by which clients solve their common lower level would leave without noise; {covered}."
+    elif problem.asks_all:
+        parts = "the clients' parts in the mean that an upper constraint is on would leave without noise"
+        against = f"{parts}. Give each client, or row, a condition of its own."
+    elif getattr(algorithm, "sends_answers", False):
+        answers = "ZOHFL sends the lower level's answers here, not differences, and clipped answers are no answers"
+        against = f'{answers}. Write communication="scalars".'
+    if against is not None:
+        raise IncompatibleSolverError(f"noise=...: {against}")
     return STEPS[name]
 
 
@@ -204,10 +255,7 @@ def planned_releases(algorithm: Algorithm, clients: int, rounds: int, seed: int)
 
 
 def require_one_run(noise: GaussianNoise | None, solver: Any, settings: Any) -> None:
-    """Require a solve whose only messages are those of one run, each round made once: an epsilon is of these.
-
-    Raises ``SettingError``, naming what would ask clients for more.
-    """
+    """A solve is one run, each round made once: an epsilon is of these. Raises ``SettingError``, naming what is more."""
     if noise is None:
         return
     step = getattr(solver, "step_size", None)
@@ -225,11 +273,6 @@ def require_one_run(noise: GaussianNoise | None, solver: Any, settings: Any) -> 
     for refuse, reason in refused:
         if refuse:
             raise SettingError(f"noise=...: {reason}.")
-
-
-def epsilon_of(multiplier: float, releases: int, delta: float, numbers: int = 0, shared: bool = False) -> float:
-    """The epsilon of so many messages of a client, each of so many numbers with noise of ``multiplier`` times the clip, which sites may share."""
-    return composed([Spent(multiplier, releases, numbers, shared)], delta).epsilon
 
 
 BITS = 30  # the grid is finer than the noise's standard deviation by 2^BITS
@@ -271,18 +314,12 @@ class NoisedMessages:
         self._sent: dict[int, Float[np.ndarray, " d"]] = {}  # each client's last message
 
     def require(self, kind: str, step: str) -> None:
-        """Require a question whose answers are noised.
-
-        Raises ``SiteError`` for any other.
-        """
+        """Require a question whose answers are noised. Raises ``SiteError`` for any other."""
         if kind != "map" or step != self.step:
             raise SiteError(f"this run's messages are noised, those of {step!r} would not be")
 
     def of(self, clients: Sequence[int], questions: Sequence[Hashable], payload: Any) -> Any:
-        """The payload, leading axis clients, as it may leave: a question that was answered before is answered as before.
-
-        Raises ``SiteError`` if a client has sent all that the run may ask of it.
-        """
+        """The payload as it may leave, an old question answered as before. Raises ``SiteError`` where none is left."""
         new, rows = self._new(clients, questions), rows_of(payload, len(clients))
         leaves, tree = jax.tree.flatten(payload)
         for row, client in enumerate(clients):
@@ -349,22 +386,16 @@ FAR = 50.0  # deviations beyond which no noise is
 
 
 def part_of(noise: NoiseOrder, masks: MaskOrder, largest_share: float) -> float:
-    """The deviation of one site's noise, in multiples of the masks' resolution.
-
-    Raises ``SettingError`` where a sum has no honest site, or the resolution does not fit.
-    """
+    """The deviation of a site's noise, in the masks' resolutions. Raises ``SettingError`` where that does not fit."""
     honest = masks.least - noise.colluding
     if honest < 1:
-        raise SettingError(
-            f"GaussianNoise(colluding={noise.colluding}) and PairwiseMasks(least={masks.least}): of the sites in a sum one at least adds its "
-            f"noise and keeps it to itself; take a larger least."
-        )
+        given = f"GaussianNoise(colluding={noise.colluding}) and PairwiseMasks(least={masks.least})"
+        raise SettingError(f"{given}: one site of a sum at least keeps its noise to itself; take a larger least.")
     part = float(np.ldexp(noise.multiplier * noise.clip * largest_share, masks.bits) / np.sqrt(honest))
     if part < FINE:
-        raise SettingError(
-            f"PairwiseMasks(bits={masks.bits}): a site's part of the noise has a deviation of {part:.3g} resolutions, {FINE:g} are "
-            f"needed: take {int(np.ceil(np.log2(FINE / part)))} more bits, or more."
-        )
+        part_of_noise = f"a site's part of the noise has a deviation of {part:.3g} resolutions, of {FINE:g} that are needed"
+        more = int(np.ceil(np.log2(FINE / part)))
+        raise SettingError(f"PairwiseMasks(bits={masks.bits}): {part_of_noise}: take {more} more bits, or more.")
     return part
 
 
@@ -376,10 +407,7 @@ def orders_of(
     rounds: int,
     seed: int,
 ) -> tuple[NoiseOrder | None, MaskOrder | None]:
-    """What a run asks of its sites, checked together.
-
-    Raises ``SettingError`` for noise that is shared without masks, or does not fit to them.
-    """
+    """What a run asks of its sites. Raises ``SettingError`` for noise that is shared without masks that fit to it."""
     masking = None if masks is None else masks.order(problem, algorithm)
     noising = None if noise is None else noise.order(problem, algorithm, rounds, seed)
     if noising is None or not noising.shared:
@@ -391,9 +419,7 @@ def orders_of(
     weights = problem.declaration.client_weights
     part = part_of(noising, masking, float(np.max(weights) / np.sum(weights)))
     if np.ldexp(noising.clip, masking.bits) + FAR * part * problem.num_clients > 2.0**62:
-        raise SettingError(
-            f"PairwiseMasks(bits={masking.bits}): the noise and the clip are too large for them, take fewer."
-        )
+        raise SettingError(f"PairwiseMasks(bits={masking.bits}): noise and clip are too large for them, take fewer.")
     return noising, masking
 
 

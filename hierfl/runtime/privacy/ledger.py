@@ -24,7 +24,7 @@ from typing import Any
 from hierfl.compiler.content_marks import content_mark
 from hierfl.errors import LedgerError, SettingError
 from hierfl.jaxtools.whole_file import write_whole
-from hierfl.runtime.privacy.accounting import Spent, composed
+from hierfl.runtime.privacy.gaussian_noise import Spent, composed
 
 LOG = logging.getLogger("hierfl.site")
 LINE = re.compile(rb'(\{.*),"hash":"([0-9a-f]{64})"\}')
@@ -116,10 +116,7 @@ class LedgerContent:
 
 
 def read_ledger(path: Path, key_file: Path | None = None) -> LedgerContent:
-    """What a ledger says, its chain checked; it may be in use meanwhile.
-
-    Raises ``LedgerError``, naming the line, for one that was changed, or is another key's.
-    """
+    """What a ledger says, which may be in use. Raises ``LedgerError``, naming the line, for one that was changed."""
     key, seal = _key(key_of(path, key_file))  # before the lines, which are only added to
     try:
         return _read(path, path.read_bytes(), key, seal)
@@ -237,10 +234,7 @@ class PrivacyLedger:
         os.close(self._file)
 
     def _add(self, what: str, sealed: bool = False, **told: Any) -> None:
-        """Add an entry, whole or not at all; to be ``sealed`` it is brought to the disk.
-
-        Raises ``LedgerError`` where it cannot be written.
-        """
+        """Add an entry, whole or not at all; ``sealed`` it is brought to the disk. Raises ``LedgerError`` where it cannot be."""
         found, entry = self.content, {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "what": what, **told}
         body = json.dumps({"entry": found.entries, **entry}, separators=(",", ":"))[:-1].encode()
         own = _hash(self._key, found.hash, body)
@@ -264,10 +258,7 @@ class PrivacyLedger:
 
 
 def _key(file: Path) -> tuple[bytes, tuple[int, bytes]]:
-    """The key in a file, and the seal.
-
-    Raises ``LedgerError`` for one that others can read, or that is none.
-    """
+    """The key in a file, and the seal. Raises ``LedgerError`` for one that others can read, or that is none."""
     try:
         found, mode = KEY.fullmatch(file.read_bytes()), file.stat().st_mode
     except OSError as error:

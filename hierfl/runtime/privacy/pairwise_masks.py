@@ -36,10 +36,7 @@ class MaskOrder(NamedTuple):
     run: str
 
     def require_sound(self) -> None:
-        """Require numbers as :class:`PairwiseMasks` has them: an order comes from a server that may have sent anything.
-
-        Raises ``SettingError`` for any other.
-        """
+        """Numbers as :class:`PairwiseMasks` has them: a server may have sent any. Raises ``SettingError`` for others."""
         PairwiseMasks(self.least, self.bits)
 
     def told(self, sums: int, error: float) -> dict[str, Any]:
@@ -95,9 +92,8 @@ class PairwiseMasks:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not first <= value <= last:
                 hint = ": a sum over one site hides nothing" if name == "least" else ""
-                raise SettingError(
-                    f"{name}={value!r} of PairwiseMasks: a whole number from {first} on{hint}, at most {last}."
-                )
+                allowed = f"a whole number from {first} on{hint}, at most {last}"
+                raise SettingError(f"{name}={value!r} of PairwiseMasks: {allowed}.")
 
     def order(self, problem: CompiledProblem, algorithm: Algorithm) -> MaskOrder:
         """What a run with these masks asks of its sites."""
@@ -108,10 +104,7 @@ class PairwiseMasks:
 
 
 def require_means(problem: CompiledProblem, algorithm: Algorithm) -> None:
-    """Require an algorithm whose server forms means of whole messages, and needs nothing else of them.
-
-    Raises ``IncompatibleSolverError``, naming those that do.
-    """
+    """The server forms means of whole messages, and needs no more of them. Raises ``IncompatibleSolverError``."""
     name, settings = type(algorithm.settings).__name__, algorithm.settings
     against = None
     if name not in SOLVERS:
@@ -121,9 +114,8 @@ def require_means(problem: CompiledProblem, algorithm: Algorithm) -> None:
     elif getattr(settings, "communication", "full") != "full":
         against = "with communication='scalars' replays each client's slopes: write communication='full'"
     if against is not None:
-        raise IncompatibleSolverError(
-            f"masks=...: {name} {against}. They are for {', '.join(SOLVERS)} without a lower level."
-        )
+        covered = f"They are for {', '.join(SOLVERS)} without a lower level."
+        raise IncompatibleSolverError(f"masks=...: {name} {against}. {covered}")
 
 
 KEY = 32  # bytes
@@ -133,10 +125,7 @@ LOG = logging.getLogger("hierfl.site")  # owners may compare keys: the server ha
 
 
 class Masking(NamedTuple):
-    """What a question says of the masks of its answer.
-
-    Which attempt at a sum it is, the public keys of all sites in it, in order, and all clients whose messages are summed.
-    """
+    """Which attempt at a sum an answer is for, the public keys of its sites in order, and all clients in it."""
 
     attempt: int
     keys: tuple[bytes, ...]
@@ -195,18 +184,12 @@ class SiteMasks:
         return total, b"".join(self._cipher(self.public, other).encrypt(_nonce(self._last.attempt), share, None) for share, other in zip(shares, others))
 
     def own_mask(self, attempt: int) -> bytes:
-        """The key of this site's own mask.
-
-        Raises ``SiteError`` for any attempt but the last.
-        """
+        """The key of this site's own mask. Raises ``SiteError`` for any attempt but the last."""
         self._open(attempt)
         return self._own
 
     def share(self, attempt: int, other: bytes, sealed: bytes) -> bytes:
-        """This site's share of the key of another's mask, which has gone between its message and its mask.
-
-        Raises ``SiteError`` for any attempt but the last, and for what that site did not seal for it.
-        """
+        """This site's share of the key of a lost site's mask. Raises ``SiteError`` for another attempt or share."""
         from cryptography.exceptions import InvalidTag
 
         if other == self.public or other not in self._last.keys:
@@ -293,17 +276,13 @@ def checked(numbers: np.ndarray, bits: int, parts: int) -> UInt64[np.ndarray, " 
 
 
 def whole(numbers: np.ndarray, bits: int, parts: int) -> UInt64[np.ndarray, " d"]:
-    """Numbers as the nearest whole multiples of 2^-bits, modulo 2^64; int64 ones are whole already.
-
-    Raises ``SiteError`` for numbers that are not finite, or so large that a sum of so many parts could go round.
-    """
+    """Whole multiples of 2^-bits, modulo 2^64; int64 ones are. Raises ``SiteError`` where a sum could go round."""
     if numbers.dtype == np.int64:
         return numbers.view(np.uint64)
     scaled = np.ldexp(numbers, bits)
     if not np.all(np.abs(scaled) <= 2.0**62 / parts):
-        raise SiteError(
-            f"its sum is not finite, or beyond {2.0 ** (62 - bits) / parts:.3g}: take fewer bits of PairwiseMasks"
-        )
+        most = 2.0 ** (62 - bits) / parts
+        raise SiteError(f"its sum is not finite, or beyond {most:.3g}: take fewer bits of PairwiseMasks")
     return np.rint(scaled).astype(np.int64).view(np.uint64)
 
 

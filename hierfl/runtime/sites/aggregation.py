@@ -27,10 +27,7 @@ WEISZFELD, SMALL = 100, 1e-12  # iterations; distances below which points are on
 
 @dataclass(frozen=True)
 class Aggregation:
-    """A rule, by name, and the share of clients that may lie.
-
-    Raises ``SettingError`` for another rule, with the nearest, or a share outside [0, 1/2).
-    """
+    """A rule and the share of clients that may lie. Raises ``SettingError`` for no rule, and a share outside [0, 1/2)."""
 
     rule: str
     adversaries: float
@@ -45,10 +42,7 @@ class Aggregation:
         return f"{self.rule}, for up to {100 * self.adversaries:g}% adversaries"
 
     def require_fitting(self, problem: CompiledProblem, algorithm: Algorithm) -> None:
-        """Require an algorithm that takes averages of whole messages, and nothing else of them.
-
-        Raises ``IncompatibleSolverError``, naming those that do.
-        """
+        """It takes averages of whole messages, and no more of them. Raises ``IncompatibleSolverError``."""
         name = type(algorithm.settings).__name__
         if name not in SOLVERS or problem.scope == "federation" or problem.asks_all:
             what = "with a lower level of the federation" if name in SOLVERS else "forms no average of moves"

@@ -47,6 +47,22 @@ Shapes = Any  # a tree of jax.ShapeDtypeStruct
 PATIENT = 10  # rounds until a site that refused a run is asked again
 
 
+class Request(NamedTuple):
+    """A step that the server's program asks of clients, ``each`` with a leading axis of these; ``expected`` is what one of them is to tell."""
+
+    kind: str
+    step: str
+    clients: np.ndarray
+    broadcast: Any
+    each: Any
+    seed: np.ndarray
+    expected: Shapes
+
+    def zeros(self) -> Any:
+        """Stacked answers that say nothing."""
+        return jax.tree.map(lambda s: np.zeros((len(self.clients), *s.shape), s.dtype), self.expected)
+
+
 class Told(NamedTuple):
     """What a site was asked in a round, and what it answered."""
 
@@ -56,10 +72,7 @@ class Told(NamedTuple):
 
 @dataclass
 class Exchange:
-    """The messages of a run.
-
-    ``timeout`` is in seconds; ``largest`` bounds the entries of what clients send; ``watcher`` is told of everything that crosses.
-    """
+    """The messages of a run: ``timeout`` in seconds, ``largest`` entry of clients, a ``watcher`` of all that crosses."""
 
     links: Links
     start: Start
@@ -201,16 +214,13 @@ class Exchange:
         """The round that is over is none of the run's: clients do not remember it, either."""
         self._settled |= {site: self._settled[site]._replace(kept=False) for site in self._answered}
 
-    def ask(
-        self, kind: str, step: str, clients: np.ndarray, broadcast: Any, each: Any, seed: np.ndarray, expected: Shapes
-    ) -> Any:
+    def ask(self, request: Request) -> Any:
         """Stacked answers ``(len(clients), ...)`` of a step; zeros, and ``failed``, where somebody did not answer as expected."""
-        zeros = jax.tree.map(lambda s: np.zeros((len(clients), *s.shape), s.dtype), expected)
+        zeros, clients, expected = request.zeros(), request.clients, request.expected
         if self.failed:
             return zeros
         rows = self._rows(clients)
-        parts = self._parts(rows, kind, step, clients, broadcast, each, seed)
-        answers = self._answers(parts, step, expected)
+        answers = self._answers(self._parts(rows, request), request.step, expected)
         for site, answer in answers.items():
             problem = None if answer is None else misshapen(answer, rows[site].size, expected)
             if answer is None or problem is not None:
@@ -233,19 +243,9 @@ class Exchange:
         rows = {site: np.flatnonzero(np.isin(clients, own)) for site, own in self.clients_of.items()}
         return {site: mine for site, mine in rows.items() if mine.size}
 
-    def _parts(
-        self,
-        rows: dict[str, np.ndarray],
-        kind: str,
-        step: str,
-        clients: np.ndarray,
-        broadcast: Any,
-        each: Any,
-        seed: np.ndarray,
-        masking: Masking | None = None,
-    ) -> dict[str, Asked]:
+    def _parts(self, rows: dict[str, np.ndarray], request: Request, masking: Masking | None = None) -> dict[str, Asked]:
         """What each site is asked; ``place`` counts its questions, since not every site takes part in all that a round asks."""
-        parts = {}
+        parts, (kind, step, clients, broadcast, each, seed, _) = {}, request
         for site, mine in rows.items():
             own, settled = jax.tree.map(lambda a, mine=mine: a[mine], each), self._settled.get(site)
             at = self._turns[site], self.round, self._places[site]
@@ -345,27 +345,20 @@ class Exchange:
         parcels = {site: packed(Keep(run, number, self._settled.get(site))) for site in here}
         for site, reply in self._sent(parcels, "keep", None).items():
             if not isinstance(reply, Kept):
-                self._fault(
-                    site, f"kept nothing for the checkpoint: {getattr(reply, 'reason', 'another kind of answer')}"
-                )
+                said = getattr(reply, "reason", "another kind of answer")
+                self._fault(site, f"kept nothing for the checkpoint: {said}")
             elif reply.kept:
                 self.kept[site] = KeptMark(run, number, reply.content)
                 self.changed.discard(site)
             else:
-                raise SiteError(
-                    f"site {site!r} has no place to keep what its clients remember from round to round, which this solver's checkpoints need: "
-                    f"have its owner start it with --keep DIR, or leave checkpoint=... out."
-                )
+                said = f"site {site!r} has no place to keep what clients remember, which this solver's checkpoints need"
+                raise SiteError(f"{said}: have its owner start it with --keep DIR, or leave checkpoint=... out.")
 
     def require_memories(self) -> None:
-        """Require that no site refused to go on with what its clients remembered.
-
-        Raises ``SiteError``, naming the site, with what it said.
-        """
+        """No site refused to go on with what its clients remembered. Raises ``SiteError``, with what it said."""
         for site in self.kept.keys() & self._refused.keys():
-            raise SiteError(
-                f"the run cannot go on from this checkpoint: site {site!r}: {self.reports[site].faults[-1][1]}."
-            )
+            said = self.reports[site].faults[-1][1]
+            raise SiteError(f"the run cannot go on from this checkpoint: site {site!r}: {said}.")
 
     def forget(self, site: str) -> None:
         self._began.pop(site, None)
@@ -393,9 +386,8 @@ class Exchange:
         for site, found in found_wild.items():
             for place in np.flatnonzero(found):
                 client = int(clients[rows[site][place]])
-                self._lose(
-                    site, np.array([client]), f"client {client} sent NaN, infinity or more than {self.start.largest:g}"
-                )
+                said = f"client {client} sent NaN, infinity or more than {self.start.largest:g}"
+                self._lose(site, np.array([client]), said)
 
 
 def said_by(reply: Any) -> str:
@@ -455,25 +447,21 @@ class MaskedExchange(Exchange):
         super()._welcomed(site, welcome)
         self._keys[site] = welcome.key
 
-    def ask(
-        self, kind: str, step: str, clients: np.ndarray, broadcast: Any, each: Any, seed: np.ndarray, expected: Shapes
-    ) -> Any:
+    def ask(self, request: Request) -> Any:
         """The mean of the answers, in the place of each; zeros, and ``failed``, where it could not be had."""
-        means = jax.tree.map(lambda s: np.zeros((len(clients), *s.shape), s.dtype), expected)
+        means, clients, expected = request.zeros(), request.clients, request.expected
         if self.failed:
             return means
         rows = self._rows(clients)
         if len(rows) < self.order.least:
-            return self._end(
-                f"PairwiseMasks(least={self.order.least}) sums over as many sites at least, and {len(rows)} could be asked",
-                means,
-            )
+            least = f"PairwiseMasks(least={self.order.least}) sums over as many sites at least"
+            return self._end(f"{least}, and {len(rows)} could be asked", means)
         self._attempt += 1
         keys = tuple(sorted(self._keys[site] for site in rows))
         masking = Masking(self._attempt, keys, tuple(np.sort(clients).tolist()))
-        parts = self._parts(rows, kind, step, clients, broadcast, each, seed, masking)
+        parts = self._parts(rows, request, masking)
         count = CHECKS + sum(math.prod(shape.shape) for shape in summed_shapes(expected))
-        answers = self._answers(parts, step, (jax.ShapeDtypeStruct((count,), np.uint64), {}), anew=True)
+        answers = self._answers(parts, request.step, (jax.ShapeDtypeStruct((count,), np.uint64), {}), anew=True)
         for site, answer in answers.items():
             problem = None if answer is None else _unlike_a_sum(answer, count, len(rows))
             if answer is None or problem is not None:
@@ -498,9 +486,8 @@ class MaskedExchange(Exchange):
         if share <= 0.0:
             return means
         if not (np.abs(total / share) <= self.start.largest).all():
-            return self._end(
-                f"the sites' mean has entries beyond largest={self.start.largest:g}: one of them lies", means
-            )
+            wild_mean = f"the sites' mean has entries beyond largest={self.start.largest:g}"
+            return self._end(f"{wild_mean}: one of them lies", means)
         self.error = max(self.error, len(rows) * 2.0 ** -(self.order.bits + 1) / share)
         return filled(means, total / share)
 

@@ -49,10 +49,7 @@ class Letter:
 
     @classmethod
     def from_bytes(cls, parcel: bytes) -> Letter:
-        """The letter again; nothing in it is run.
-
-        Raises ``SiteError`` for anything but the bytes of a letter.
-        """
+        """The letter again; nothing in it is run. Raises ``SiteError`` for anything but the bytes of a letter."""
         try:
             return cls(*read_letter(parcel))
         except ValueError as error:
@@ -234,18 +231,12 @@ def _fields(letter: Letter, arrays: dict[str, np.ndarray], kind: type, prefix: s
 
 
 def message_of(letter: Letter, kind: type[Message]) -> Message:
-    """A message of a kind that has no trees of arrays.
-
-    Raises ``SiteError`` for a letter that is no such message.
-    """
+    """A message of a kind that has no trees of arrays. Raises ``SiteError`` for a letter that is no such message."""
     return kind(**_fields(letter, dict(letter.arrays), kind))
 
 
 def start_of(letter: Letter) -> Start:
-    """The beginning of a run.
-
-    Raises ``SiteError`` for a letter that is no such message.
-    """
+    """The beginning of a run. Raises ``SiteError`` for a letter that is no such message."""
     arrays = dict(letter.arrays)
     found = _fields(letter, arrays, Start)
     if not all(name.startswith(TABLES) for name in arrays):
@@ -258,19 +249,15 @@ def start_of(letter: Letter) -> Start:
 
 
 def asked_of(letter: Letter, steps: Mapping[tuple[str, str], list[Any]]) -> Asked:
-    """A step that is asked for; its arrays are named as those of one of the algorithm's ``steps``, which :class:`RunProtocol` looks at.
-
-    Raises ``SiteError`` for others.
-    """
+    """A step that is asked for, one of the algorithm's ``steps`` (:class:`RunProtocol`). Raises ``SiteError`` for others."""
     arrays = dict(letter.arrays)
     found = _fields(letter, arrays, Asked)
     for broadcast, each in steps.get((found["kind"], found["step"]), ()):
         if (trees := _filled(arrays, broadcast=broadcast, each=each)) is not None:
             return Asked(**found, **trees)
     listed = ", ".join(f"{name} {array.shape} {array.dtype}" for name, array in arrays.items())
-    raise SiteError(
-        f"{found['kind']} {found['step']!r} with {listed or 'no arrays'}: no message of this run's algorithm."
-    )
+    asked = f"{found['kind']} {found['step']!r}"
+    raise SiteError(f"{asked} with {listed or 'no arrays'}: no message of this run's algorithm.")
 
 
 def by_name(**trees: Any) -> dict[str, Any]:

@@ -23,10 +23,7 @@ KEPT = 3  # files of a run: those of the server's two latest checkpoints, and of
 
 
 class MemoryFolder:
-    """A folder of files ``RUN-NUMBER.memory``, each whole or not there; of every run the latest three stay.
-
-    Raises ``SettingError`` for a folder that cannot be made or written.
-    """
+    """Files ``RUN-NUMBER.memory``, each whole or not there, three of a run. Raises ``SettingError`` for no folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -38,24 +35,17 @@ class MemoryFolder:
             raise SettingError(f"--keep {str(path)!r}: nothing can be written there.")
 
     def keep(self, run: str, number: int, content: bytes) -> None:
-        """Write one; the oldest of the run beyond three are removed.
-
-        Raises ``SiteError`` if it cannot be written; those before it are then as they were.
-        """
+        """Write one, and remove the run's oldest. Raises ``SiteError`` if it cannot be written, and others stay as they are."""
         try:
             write_whole(self._path(run, number), content, mode=0o600)
         except OSError as error:
-            raise SiteError(
-                f"its --keep folder took nothing of {len(content):,} bytes ({error.strerror or error})"
-            ) from error
+            why = error.strerror or error
+            raise SiteError(f"its --keep folder took nothing of {len(content):,} bytes ({why})") from error
         for old in sorted(self.path.glob(f"{run}-*{SUFFIX}"))[:-KEPT]:
             old.unlink(missing_ok=True)
 
     def read(self, run: str, number: int) -> bytes:
-        """What was kept.
-
-        Raises ``SiteError`` if it is not there.
-        """
+        """What was kept. Raises ``SiteError`` if it is not there."""
         path = self._path(run, number)
         try:
             return path.read_bytes()
@@ -79,10 +69,7 @@ def memory_bytes(memory: Any, clients: Mapping[int, int]) -> bytes:
 
 
 def memory_of(content: bytes, like: Any, clients: Mapping[int, int]) -> Any:
-    """The memories again, of the same clients and in the form of others.
-
-    Raises ``SiteError`` for those of other clients, or of another algorithm, and for what is no such file.
-    """
+    """The memories again, in the form of others. Raises ``SiteError`` for other clients, algorithms, or no such file."""
     try:
         kept = read_arrays(io.BytesIO(content))
         whose = kept.pop("clients").tolist()

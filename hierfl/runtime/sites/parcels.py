@@ -26,9 +26,9 @@ from hierfl.errors import SettingError, SiteError
 from hierfl.language.coupled import PenaltyWeights
 from hierfl.language.declaration import Declaration
 from hierfl.language.federation.client import Client
-from hierfl.language.federation.elsewhere import Elsewhere
 from hierfl.language.federation.federated_data import Federation
 from hierfl.language.federation.given_arrays import has_names
+from hierfl.language.federation.sample_values import Elsewhere
 from hierfl.language.printing.render import problem_text
 from hierfl.language.sample import Sample
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
@@ -70,21 +70,14 @@ class Links(Protocol):
 
 
 def require_known(held: dict[str, tuple[int, ...]], clients: int) -> dict[str, tuple[int, ...]]:
-    """Whose data the sites hold, each client's at one site.
-
-    Raises ``SiteError`` if two sites say that they hold the same client's, or one an unknown client's.
-    """
+    """Whose data the sites hold. Raises ``SiteError`` for a client that two say they hold, or that there is not."""
     holder: dict[int, str] = {}
     for site, own in held.items():
         for client in own:
             if client in holder:
-                raise SiteError(
-                    f"sites {holder[client]!r} and {site!r} both say that they hold the data of client {client}: stop one."
-                )
+                raise SiteError(f"sites {holder[client]!r} and {site!r} both hold the data of client {client}: stop one.")
             if client >= clients:
-                raise SiteError(
-                    f"site {site!r} holds the data of client {client}, but the problem has {clients} clients."
-                )
+                raise SiteError(f"site {site!r} holds the data of client {client}, and the problem has {clients} clients.")
             holder[client] = site
     return held
 
@@ -272,19 +265,11 @@ def unpickled_solver(text: str) -> Any:
 
 def starting(problem: CompiledProblem, algorithm: Any, rounds: int, x0: np.ndarray, **told: Any) -> Start:
     """What a site is told of a run of a bound algorithm; ``told`` are further fields, the solver as it travels among them."""
-    settings, penalty = algorithm.settings, problem.declaration.penalty
+    settings, declaration, penalty = algorithm.settings, problem.declaration, problem.declaration.penalty
     given: dict[str, Any] = {"solver": settings, "penalty": None if penalty is None else penalty.weights, **told}
-    return Start(
-        VERSION,
-        declaration_mark(problem.declaration),
-        declared_text(problem.declaration),
-        type(settings).__name__,
-        tables=leaves_by_path(algorithm.tables),
-        rounds=rounds,
-        queries=algorithm.queries,
-        x0=np.asarray(x0),
-        **given,
-    )
+    given |= {"tables": leaves_by_path(algorithm.tables), "queries": algorithm.queries, "x0": np.asarray(x0)}
+    about = VERSION, declaration_mark(declaration), declared_text(declaration), type(settings).__name__
+    return Start(*about, rounds=rounds, **given)
 
 
 def declaration_mark(declaration: Declaration) -> str:
@@ -342,10 +327,7 @@ def _held(client: Client, tables: Any) -> list[Any]:
 
 
 def step_name(step: Callable[..., Any], algorithm: Any) -> str:
-    """Where the algorithm has a step, such as ``lower.local_round``: the way to it in any process.
-
-    Raises ``TypeError`` for anything but a method of the bound algorithm, or of an object in its fields.
-    """
+    """Where the algorithm has a step, such as ``lower.local_round``. Raises ``TypeError`` for no method of its own."""
     owner = getattr(step, "__self__", None)
     places: deque[tuple[str, Any]] = deque([("", algorithm)])
     while owner is not None and places:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -13,26 +13,20 @@ import numpy as np
 from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.errors import SiteError
-from hierfl.jaxtools.interruption import CutShort, heed, over, unbroken
+from hierfl.errors import IncompatibleSolverError, SettingError, SiteError
+from hierfl.jaxtools.interruption import CutShort, heed, over, reason, unbroken
 from hierfl.jaxtools.keyed_random import fold_in, key_of
 from hierfl.jaxtools.precision import computing
-from hierfl.runtime.contract import Algorithm, OwnValue
-from hierfl.runtime.records import ANSWERED, WITHHELD, Begun, BlockEnd, History, Outcome
+from hierfl.runtime.contract import TRAFFIC, Algorithm, OwnValue
+from hierfl.runtime.records import ANSWERED, WITHHELD, WORK, Begun, BlockEnd, History, Outcome
 from hierfl.runtime.sites.aggregation import Aggregation
-from hierfl.runtime.sites.exchange import Exchange
+from hierfl.runtime.sites.exchange import Exchange, Request, misshapen, said_by, wild
+from hierfl.runtime.sites.letters import packed, reply_of
+from hierfl.runtime.sites.parcels import Answered, Asked, Lost, Refusal, Settled
 from hierfl.runtime.sites.site_programs import SitePrograms, present_in
 from hierfl.runtime.sites.site_reports import RollCall
 
 LOOK = 0.2  # seconds between looks for sites that are missing
-
-
-@dataclass(frozen=True)
-class Attendance:
-    """How many clients must answer in a round, and how long to wait for so many to be there (seconds)."""
-
-    minimum: int
-    patience: float
 
 
 class TooFewError(Exception):
@@ -40,7 +34,7 @@ class TooFewError(Exception):
 
 
 class SiteRounds:
-    """Makes the rounds of one run."""
+    """Makes the rounds of one run: with so many clients at least, for which it waits as long as its ``patience`` lasts (seconds)."""
 
     unit = "round"
 
@@ -49,7 +43,8 @@ class SiteRounds:
         problem: CompiledProblem,
         algorithm: Algorithm,
         exchange: Exchange,
-        attendance: Attendance,
+        minimum: int,
+        patience: float,
         seed: int,
         clock: Callable[[], float] | None = None,
         aggregation: Aggregation | None = None,
@@ -57,7 +52,8 @@ class SiteRounds:
         if aggregation is not None:
             aggregation.require_fitting(problem, algorithm)
         self.clock = clock  # of a simulation, which is then recorded
-        self.problem, self.algorithm, self.exchange, self.attendance = problem, algorithm, exchange, attendance
+        self.problem, self.algorithm, self.exchange = problem, algorithm, exchange
+        self.minimum, self.patience = minimum, patience
         self.noise = exchange.start.noise
         federation = problem.declaration.federation
         self.roll = RollCall([client.name for client in federation.clients] if federation else [None])
@@ -125,12 +121,10 @@ class SiteRounds:
         while True:
             there = there[~np.isin(there, list(exchange.lost))]
             chosen = wanted[np.isin(wanted, there)]
-            chosen = (
-                chosen if chosen.size else there[:size]
-            )  # of others that are there, if none of those who were drawn
-            if len(chosen) < min(self.attendance.minimum, len(wanted)):
+            chosen = chosen if chosen.size else there[:size]  # of others that are there, if none of those who were drawn
+            if len(chosen) < min(self.minimum, len(wanted)):
                 exchange.close(made=False)
-                raise TooFewError(_too_few(len(chosen), len(wanted), index, self.attendance.minimum, exchange))
+                raise TooFewError(_too_few(len(chosen), len(wanted), index, self.minimum, exchange))
             given = (present_in(chosen, size), present_in(there, self.problem.num_clients), key, jnp.asarray(index))
             program = self.programs.round()
             with unbroken():
@@ -163,10 +157,10 @@ class SiteRounds:
 
     def _gathered(self, index: int, wanted: np.ndarray) -> np.ndarray:
         """The clients that are there, once enough of those that are wanted are; waits for them as long as it may."""
-        until = time.monotonic() + self.attendance.patience
+        until = time.monotonic() + self.patience
         while True:
             there = self.exchange.present()
-            enough = len(there) >= min(self.attendance.minimum, len(wanted))
+            enough = len(there) >= min(self.minimum, len(wanted))
             if enough or time.monotonic() >= until:
                 return there
             heed()
@@ -235,23 +229,20 @@ def seen(history: History) -> History:
 
 
 def _too_few(answered: int, wanted: int, index: int, minimum: int, exchange: Exchange) -> str:
-    why = [
-        f"{site}: {report.faults[-1][1].splitlines()[0]}"
-        for site, report in exchange.reports.items()
-        if report.faults and report.faults[-1][0] == index
-    ]
+    latest = {site: report.faults[-1] for site, report in exchange.reports.items() if report.faults}
+    why = [f"{site}: {said.splitlines()[0]}" for site, (at, said) in latest.items() if at == index]
     because = f" ({'; '.join(why)})" if why else ""
     return f"{answered} of {wanted} clients answered in round {index}, fewer than minimum={minimum}{because}"
 
 
-def require_begun(exchange: Exchange, names: Sequence[str | None], attendance: Attendance) -> None:
+def require_begun(exchange: Exchange, names: Sequence[str | None], minimum: int, patience: float) -> None:
     """Wait for the sites of a run that are still to come, or to answer (those that refuse do not), and require that it can begin.
 
     Raises ``SiteError`` if too few are there, with what each said, if one does not go on with what its clients
     remembered, if one's data are not what the problem declares (who left it out would answer another question than was asked), or if nobody
     holds a client's data and all clients are needed.
     """
-    until, clients = time.monotonic() + attendance.patience, len(names)
+    until, clients = time.monotonic() + patience, len(names)
     while True:
         there = exchange.present()
         decided = len(there) + sum(len(exchange.clients_of[site]) for site in exchange.unwilling)
@@ -267,19 +258,266 @@ def require_begun(exchange: Exchange, names: Sequence[str | None], attendance: A
             f"federation.\n{told}"
         )
     missing = [str(name or client) for client, name in enumerate(names) if client not in exchange.site_of]
-    if missing and (attendance.minimum >= clients or not exchange.clients_of):
+    if missing and (minimum >= clients or not exchange.clients_of):
         raise SiteError(
             f"no site holds the data of {', '.join(missing[:8])}{', ...' if len(missing) > 8 else ''}: start one for each client, "
             f"hierfl site --problem ... --data ... --scheduler ...."
         )
-    if len(there) < min(attendance.minimum, clients):
+    if len(there) < min(minimum, clients):
         said = [f"{site}: {report.faults[-1][1]}" for site, report in exchange.reports.items() if report.faults]
-        raise SiteError(
-            f"{len(there)} of {clients} clients can take part, fewer than minimum={attendance.minimum}. " + "\n".join(said)
-        )
+        few = f"{len(there)} of {clients} clients can take part, fewer than minimum={minimum}. "
+        raise SiteError(few + "\n".join(said))
 
 
 def scalars_remembered(algorithm: Algorithm, x0: np.ndarray) -> int:
     """How many numbers a client remembers from round to round."""
     shapes = jax.eval_shape(algorithm.memory, jax.ShapeDtypeStruct(x0.shape, float))
     return sum(int(np.prod(shape.shape)) for shape in jax.tree.leaves(shapes))
+
+
+@dataclass
+class Conversation:
+    """What the server and a site have said to each other about one version of the state."""
+
+    site: str
+    clients: np.ndarray
+    version: int
+    state: Any
+    turn: int
+    settled: Settled | None
+    answers: list[Answered] = field(default_factory=list)
+    pending: Asked | None = None
+    request: Request | None = None  # that it is of
+    _place: int = 0
+
+    def again(self) -> None:
+        self._place, self.pending = 0, None
+
+    def ask(self, request: Request) -> Any:
+        """The answer that is there, or zeros: then ``pending`` is what to send."""
+        place, self._place = self._place, self._place + 1
+        if place < len(self.answers):
+            answer = self.answers[place]
+            return jax.tree.map(lambda zero, part: part, request.expected, (answer.payload, answer.monitor))
+        if self.pending is None:
+            kind, step, clients, broadcast, each, seed, _ = request
+            asked = Asked(self.turn, self.version, place, self.settled, kind, step, clients, seed, broadcast, each)
+            self.pending, self.request = asked, request
+        return request.zeros()
+
+
+GIVEN_UP = 0.5  # seconds between looks whether the run is to end
+SOLVERS = ("FedAvg", "FedRZO", "ZOHFL")
+SUMMED = (*TRAFFIC, *WORK)
+MOST_OF = ("fault", "empty")  # columns of which the largest counts, where others are averaged
+
+
+def require_buffered(problem: CompiledProblem, algorithm: Algorithm) -> None:
+    """An algorithm can do without rounds. Raises ``IncompatibleSolverError``, saying what stands against it."""
+    name = type(algorithm.settings).__name__
+    against = None
+    if name not in SOLVERS:
+        against = f"is about clients that answer together; {', '.join(SOLVERS)} can do without"
+    elif problem.scope == "federation":
+        against = "solves a lower level that all clients answer together"
+    elif problem.asks_all:
+        against = "asks all clients, in every round, for their part in a mean that an upper constraint is on"
+    elif getattr(algorithm.settings, "communication", "full") != "full":
+        against = "with communication='scalars' has clients rebuild x from everybody's scalars in their order"
+    elif not algorithm.cohorts.everybody:
+        against = "draws cohorts; who takes part is for the delays to say: leave participation out"
+    if against is not None:
+        raise IncompatibleSolverError(f"asynchronous=True: {name} {against}.")
+
+
+class BufferedRounds(SiteRounds):
+    """Runs without rounds, after FedBuff (Nguyen et al., 2022): every site works at its own pace, and the server steps when enough moves are there.
+
+    A move is the difference that the algorithm's own round makes with the clients of one site alone, from the x that they were given. When ``buffer``
+    moves have come, x takes their mean over clients, each times (1 + tau)^(-staleness), where tau counts the steps since the site was given its x.
+    That is one round of the result.
+
+    In the conversation with a site the server's program of a round runs as far as the answers go that are there; the message that it asks
+    for next is sent, and when its answer has come the program runs again from the same state, one message further.
+    """
+
+    unit = "step"
+
+    def __init__(
+        self,
+        problem: CompiledProblem,
+        algorithm: Algorithm,
+        exchange: Exchange,
+        buffer: int,
+        staleness: float,
+        patience: float,
+        seed: int,
+    ) -> None:
+        require_buffered(problem, algorithm)
+        super().__init__(problem, algorithm, exchange, 1, patience, seed)
+        self.links, self.buffer, self.staleness = exchange.links, buffer, staleness
+        self.size = max(map(len, exchange.clients_of.values()))
+        self.talking: dict[str, Conversation] = {}
+        self.last: dict[str, Settled] = {}
+        self.turns = 0
+
+    def run(self, x0: np.ndarray, rounds: int, block: int, at_end: BlockEnd, begun: Begun | None) -> Outcome:
+        if begun is not None:
+            raise SettingError("asynchronous=True: a run without rounds does not go on from a checkpoint.")
+        if self.buffer > len(self.exchange.clients_of):
+            raise SettingError(f"buffer={self.buffer}: there are {len(self.exchange.clients_of)} sites.")
+        return super().run(x0, rounds, block, at_end, None)
+
+    def round(self, state: Any, index: int) -> tuple[Any, dict[str, Any]]:
+        began, moves = self.links.clock, self._moves(state, index)
+        if moves is None:
+            raise TooFewError(self._why())
+        after = self._stepped(state, index, moves)
+        return after, self._record(state, after, index, moves, began)
+
+    def tell(self) -> dict[str, Any]:
+        self.told["sites"] = {site: report.told for site, report in self.exchange.reports.items()}
+        return self.told
+
+    def finish(self) -> None:
+        """Wait for those who are still at work, as long as for anybody: they are asked for f next."""
+        self.programs.wire.exchange = self.exchange
+        until = time.monotonic() + self.patience
+        while self.talking and time.monotonic() < until and reason() is None:
+            arrived = self.links.arrival(1.0)
+            if arrived is not None and (conversation := self.talking.get(arrived[0])) is not None:
+                self._over(conversation, kept=False)
+        self.exchange.go_on_from(self.turns, self.last)
+
+    def _why(self) -> str:
+        there = len(self.exchange.present())
+        faults = [f"{site}: {report.faults[-1][1]}" for site, report in self.exchange.reports.items() if report.faults]
+        said = f" ({'; '.join(faults)})" if faults else ""
+        return f"{there} of {self.problem.num_clients} clients are there, and no answer that counts came in time{said}"
+
+    # --- moves ----------------------------------------------------------------------------------------------------------
+
+    def _moves(self, state: Any, version: int) -> list[tuple[Conversation, Any, Any]] | None:
+        """As many moves as make a step: (the conversation, the state after it, its record); None if too few come."""
+        moves: list[tuple[Conversation, Any, Any]] = []
+        refused, until = 0, time.monotonic() + self.patience
+        while len(moves) < self.buffer:
+            heed()
+            self._dispatch(state, version)
+            arrived = self.links.arrival(min(GIVEN_UP, max(0.05, until - time.monotonic())))
+            if arrived is None:
+                if time.monotonic() >= until:
+                    return None
+                continue
+            site, reply = arrived
+            conversation = self.talking.get(site)
+            if conversation is None or not self._believed(conversation, reply, version):
+                refused += 1
+                if refused > 2 * len(self.exchange.clients_of):
+                    return None
+                continue
+            until = time.monotonic() + self.patience
+            after, record = self._on(conversation)
+            if conversation.pending is None:
+                moves.append((conversation, after, record))
+                self._over(conversation, kept=True)
+        return moves
+
+    def _dispatch(self, state: Any, version: int) -> None:
+        """Give the present x to every site that is there and has nothing to do."""
+        exchange = self.exchange
+        exchange.round = version
+        there = set(exchange.present().tolist())
+        for site, clients in exchange.clients_of.items():
+            if site in self.talking or not set(clients) <= there:
+                continue
+            self.turns += 1
+            own = np.array(clients)
+            conversation = Conversation(site, own, version, state, self.turns, self.last.get(site))
+            self.talking[site] = conversation
+            self._on(conversation)
+
+    def _on(self, conversation: Conversation) -> tuple[Any, Any]:
+        """The server's program as far as it goes with the answers that are there; what it asks next is sent."""
+        conversation.again()
+        self.programs.wire.exchange = conversation
+        present = present_in(conversation.clients, self.size)
+        key, index = fold_in(self.key, conversation.turn), jnp.asarray(conversation.version)
+        given = (self.tables, conversation.state, self.data, present, present, key, index)
+        program = self.programs.round()
+        with unbroken():
+            after, record = jax.block_until_ready(program(*given))
+        if conversation.pending is not None:
+            parcel = packed(conversation.pending)
+            self.exchange.note_sent(conversation.site, conversation.pending.step, parcel)
+            self.links.send(conversation.site, parcel)
+        return after, record
+
+    def _believed(self, conversation: Conversation, reply: bytes | Lost, version: int) -> bool:
+        """Whether an answer is one; it is then the conversation's, which is else over."""
+        site, exchange = conversation.site, self.exchange
+        problem: str | None
+        if isinstance(reply, Lost):
+            problem = reply.reason
+        else:
+            assert conversation.request is not None  # or nothing would have been sent
+            expected = conversation.request.expected
+            message = reply_of(reply, expected)
+            exchange.note_received(site, conversation.request.step, message, reply)
+            if isinstance(message, Answered):
+                problem = misshapen(message, len(conversation.clients), expected)
+                if problem is None and wild(message, exchange.start.largest).any():
+                    problem = f"sent NaN, infinity or more than {exchange.start.largest:g}"
+                if problem is None:
+                    conversation.answers.append(message)
+                    return True
+            else:
+                problem = said_by(message)
+                if isinstance(message, Refusal) and not message.failed:
+                    exchange.forget(site)
+        exchange.reports[site].fault(version, problem)
+        self._over(conversation, kept=False)
+        return False
+
+    def _over(self, conversation: Conversation, kept: bool) -> None:
+        self.talking.pop(conversation.site, None)
+        self.last[conversation.site] = Settled(conversation.turn, kept)
+        if kept:
+            self.exchange.reports[conversation.site].rounds += 1
+
+    # --- steps ----------------------------------------------------------------------------------------------------------
+
+    def _stepped(self, state: Any, version: int, moves: list[tuple[Conversation, Any, Any]]) -> Any:
+        """x plus the mean of the moves over clients, old ones weighing less; on X, where the algorithm stays there."""
+        sizes = np.array([len(talk.clients) for talk, _, _ in moves], float)
+        old = np.array([version - talk.version for talk, _, _ in moves], float)
+        weights = sizes / sizes.sum() * (1.0 + old) ** -self.staleness
+
+        def stepped(now: Any, *pairs: Any) -> Any:
+            if not jnp.issubdtype(now.dtype, jnp.floating):
+                return now
+            befores, afters = pairs[: len(moves)], pairs[len(moves) :]
+            return now + sum(w * (after - before) for w, before, after in zip(weights, befores, afters))
+
+        befores, afters = [talk.state for talk, _, _ in moves], [after for _, after, _ in moves]
+        new = jax.tree.map(stepped, state, *befores, *afters)
+        if not self.algorithm.stays_in_upper_set:
+            return new
+        public = self.data.clients.public
+        x = self.problem.project_upper(self.algorithm.decision(new), public)
+        return new._replace(x=x) if hasattr(new, "_replace") else x
+
+    def _record(self, before: Any, after: Any, version: int, moves: list[Any], began: float) -> dict[str, Any]:
+        """The round's record: means of what the moves' own records say."""
+        records = [record for _, _, record in moves]
+        shown = {}
+        for name in records[0]:
+            values = np.stack([np.asarray(record[name]) for record in records])
+            shown[name] = values.sum() if name in SUMMED else values.max() if name in MOST_OF else values.mean()
+        old, new = (np.asarray(self.algorithm.decision(state)) for state in (before, after))
+        moved = {"move": np.linalg.norm(new - old), "extent": np.max(np.abs(new), initial=0.0)}
+        answered = sum(len(talk.clients) for talk, _, _ in moves)
+        staleness = float(np.mean([version - talk.version for talk, _, _ in moves]))
+        clock = self.links.clock
+        own = {"answered": answered, "staleness": staleness, "clock": clock, "seconds": clock - began}
+        return {**shown, **moved, **own}

@@ -33,7 +33,7 @@ from hierfl.jaxtools.precision import computing
 from hierfl.language.declaration import Declaration
 from hierfl.language.federation.client import Client
 from hierfl.runtime.contract import Received, taken
-from hierfl.runtime.in_process.schedule import choose_schedule
+from hierfl.runtime.in_process.simulation import choose_schedule
 from hierfl.runtime.privacy.gaussian_noise import NoisedMessages, SharedNoise, require_covered
 from hierfl.runtime.privacy.ledger import LedgerRun, PrivacyLedger
 from hierfl.runtime.privacy.pairwise_masks import SiteMasks, require_means
@@ -121,7 +121,7 @@ class Site:
         self.rounds, self.messages = (0, 0) if ledger is None else (ledger.content.rounds, ledger.content.messages)  # answered, of all runs
         self.fingerprint = "" if ledger is None else ledger.fingerprint([[own.samples, own.parameters] for own in self.held.values()])
         self._compiled = compiled
-        self._programs = ProgramCache() if programs is None else programs
+        self.programs = ProgramCache() if programs is None else programs
         self._begun = 0  # how many runs
         self._recent = dict[Any, None]()  # keys of the algorithms whose programs are kept, the one begun last at the end
         self._asked_last: SiteRun | None = None  # whose answer is told next
@@ -178,9 +178,7 @@ class Site:
                 return Refusal(f"{type(error).__name__}: {error} (line {place.lineno} of {place.filename})", failed=True)
             return Refusal(f"{type(error).__name__}, of which the site's own log has the kind and the place", failed=True)
 
-    def respond(
-        self, message: Start | Asked | Unmask | Keep, server: str = ""
-    ) -> Welcome | Answered | Unmasked | Kept | Refusal:
+    def respond(self, message: Start | Asked | Unmask | Keep, server: str = "") -> Any:
         """Answer one message. What a server began is its own: another may have a run here at the same time."""
         return self._said(lambda: self._answered(message, server))
 
@@ -224,7 +222,7 @@ class Site:
             raise SiteError(f"a start of {start.algorithm!r} whose solver is {type(solver).__name__}.")
         algorithm = solver.bind(problem, start.rounds, start.queries)
         self._make_room(algorithm.program_key)
-        protocol = self._programs.keep(("protocol", algorithm.program_key, start.penalty is None), lambda: RunProtocol.of(problem, algorithm, start.x0))
+        protocol = self.programs.keep(("protocol", algorithm.program_key, start.penalty is None), lambda: RunProtocol.of(problem, algorithm, start.x0))
         if any(drawn.size > MOST_DRAWN for drawn in set().union(*protocol.drawn.values())):
             return self._refusal(start, f"batches of more than {MOST_DRAWN:,} rows: take batch_size=None for all of them")
         entry, replaced = self._entry(start, protocol, server), self._runs.get(server)
@@ -239,7 +237,7 @@ class Site:
         if start.masks is not None:
             require_means(problem, algorithm)
             masks = SiteMasks(start.masks)
-        run = SiteRun(problem, algorithm, protocol, start, self.held, self.own, self._programs, noised, masks)
+        run = SiteRun(self, problem, algorithm, protocol, start, noised, masks)
         if masks is not None:
             require_alike(algorithm, start.tables)
         if (reason := self.rules.against_batches(run.fewest_rows())) is not None:
@@ -321,9 +319,7 @@ class Site:
 
     def _kept(self, mark: KeptMark) -> bytes:
         if self.memories is None:
-            raise SiteError(
-                "the run goes on from what this site's clients remember, and it keeps nothing: start it with --keep DIR"
-            )
+            raise SiteError("the run goes on from what clients remember, and this site keeps nothing: start it with --keep DIR")
         return mark.content if self.memories == "handed back" else self.memories.read(mark.run, mark.number)
 
     def _step(self, asked: Asked | Unmask, run: SiteRun) -> Answered | Unmasked | Refusal:
@@ -359,7 +355,7 @@ class Site:
         if len(self._recent) > ALGORITHMS:
             oldest = next(iter(self._recent))
             del self._recent[oldest]
-            self._programs.forget(oldest)
+            self.programs.forget(oldest)
 
     def tell(self, reply: Any, size: int) -> None:
         """The owner's log has every array that leaves: its run, name, shape and bytes."""
@@ -385,22 +381,22 @@ class SiteRun:
 
     def __init__(
         self,
+        site: Site,
         problem: CompiledProblem,
         algorithm: Any,
         protocol: RunProtocol,
         start: Start,
-        held: Mapping[int, Client],
-        own: frozenset[int],
-        programs: ProgramCache,
         noised: NoisedMessages | None,
         masks: SiteMasks | None,
     ) -> None:
         self.entry: LedgerRun | None = None
         self.number = 0  # in the owner's log
-        self.own, self.noised, self.masks, self._asked_alike = own, noised, masks, start.digest()
-        self.problem, self.algorithm, self.programs, self.rounds = problem, algorithm, programs, start.rounds
+        held, self.own, self.programs = site.held, site.own, site.programs
+        self.noised, self.masks, self._asked_alike = noised, masks, start.digest()
+        self.problem, self.algorithm, self.rounds = problem, algorithm, start.rounds
         self.places = {client: place for place, client in enumerate(held)}
-        self.data = programs.keep(("data", tuple(held), problem.parameter_values), lambda: problem.population_of(held))
+        key = "data", tuple(held), problem.parameter_values
+        self.data = self.programs.keep(key, lambda: problem.population_of(held))
         self.tables = as_tables(fitted(start.tables, algorithm.tables))
         self.protocol, self.owed = protocol, (0, 0)  # rounds and messages that the ledger has not yet
         first = algorithm.memory(jnp.asarray(start.x0))
@@ -463,9 +459,8 @@ class SiteRun:
         if isinstance(self.noised, SharedNoise):
             assert self.masks is not None  # required when the run began
             withheld = int("value" in monitor)
-            questions = [
-                (question, -1 if asked.masking is None else asked.masking.attempt) for question in asked.questions()
-            ]  # another attempt has other noise, and others may open it
+            attempt = -1 if asked.masking is None else asked.masking.attempt
+            questions = [(question, attempt) for question in asked.questions()]  # another has other noise, and others may open it
             return self._masked(asked, self.noised.summed(clients, questions, payload, withheld), 0.0)
         if self.noised is not None:  # what else there is to say is withheld, the time it took as well
             payload = self.noised.of(clients, asked.questions(), payload)

@@ -39,16 +39,14 @@ from hierfl.runtime.contract import (
 )
 from hierfl.runtime.records import as_tables, motion
 from hierfl.runtime.sites.aggregation import Aggregation
-from hierfl.runtime.sites.exchange import Shapes
+from hierfl.runtime.sites.exchange import Request
 from hierfl.runtime.sites.parcels import Asked, leaves_by_path, step_name
 
 
 class Answering(Protocol):
     """What answers for sites: an exchange of messages, or what they have said already."""
 
-    def ask(
-        self, kind: str, step: str, clients: np.ndarray, broadcast: Any, each: Any, seed: np.ndarray, expected: Shapes
-    ) -> Any:
+    def ask(self, request: Request) -> Any:
         """Stacked answers ``(len(clients), ...)`` of a step."""
 
 
@@ -76,7 +74,7 @@ class Wire:
         own = jax.tree.map(lambda a: a[: int(count)], each)
         clients = np.asarray(participants, int)[: int(count)]
         with self._one_by_one:
-            answers = self.exchange.ask(kind, name, clients, broadcast, own, np.asarray(seed, np.uint32), expected)
+            answers = self.exchange.ask(Request(kind, name, clients, broadcast, own, np.asarray(seed, np.uint32), expected))
         places = np.where(np.arange(len(participants)) < int(count), np.arange(len(participants)), 0)
         return jax.tree.map(lambda a: a[places], answers)
 
@@ -134,21 +132,8 @@ class SiteClients(Clients):
         return self._aggregate(values, own, self.algorithm.absent, everybody.size, jnp.sum(everybody))
 
     def loop(self, count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:
-        """Loop as ``fori_loop`` does; the scalars sent are carried along."""
-        traffic = self.traffic
-
-        def counted() -> dict[str, Array]:
-            return {name: jnp.asarray(scalars, int) for name, scalars in traffic.items()}
-
-        def one(index: Any, carry: tuple[Any, dict[str, Array]]) -> tuple[Any, dict[str, Array]]:
-            state, sent = carry
-            traffic.update(sent)
-            return body(index, state), counted()
-
         with self.wire.repeated(count):
-            state, sent = jax.lax.fori_loop(0, count, one, (state, counted()))
-        traffic.update(sent)
-        return state
+            return super().loop(count, body, state)
 
     def _ask(self, kind: str, step: Callable[..., Any], one: Any, broadcast: Any, each: Any, seed: Array) -> Any:
         wire, name = self.wire, step_name(step, self.algorithm)
@@ -197,8 +182,7 @@ class SitePrograms:
             algorithm = self.algorithm.with_tables(tables)
             clients = SiteClients(data, present, key, index, self.wire, self.problem, algorithm, everyone, self.aggregation)
             after, record = rounded(algorithm, clients, state, key)
-            counted = {name: jnp.asarray(count, int) for name, count in clients.traffic.items()}
-            return after, {**record, **counted, **motion(algorithm, state, after)}
+            return after, {**record, **clients.sent, **motion(algorithm, state, after)}
 
         return self._keep("round", lambda: jax.jit(one))
 
@@ -215,9 +199,8 @@ class SitePrograms:
     def _keep(self, name: str, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
         if self.tracing is not None:
             return make()
-        return self.problem.programs.keep(
-            ("sites", name, self.algorithm.program_key, self.aggregation), make, of_run=True
-        )
+        key = "sites", name, self.algorithm.program_key, self.aggregation
+        return self.problem.programs.keep(key, make, of_run=True)
 
 
 def present_in(clients: np.ndarray, size: int) -> Cohort:
@@ -297,10 +280,7 @@ class RunProtocol:
         return cls(shapes, parts[1].told | parts[0].told, often, drawn)
 
     def require(self, asked: Asked, before: int) -> None:
-        """Require a message of the run's algorithm, of a step that was answered so many times in this turn.
-
-        Raises ``SiteError`` for any other.
-        """
+        """A message of the algorithm's, of a step answered so many times in this turn. Raises ``SiteError`` for others."""
         step = asked.kind, asked.step
         if not any(_fit(asked, *trees) for trees in self.shapes.get(step, ())):
             raise SiteError(f"{asked.kind} {asked.step!r} as it was sent is no message of this run's algorithm")
@@ -337,10 +317,7 @@ def of_type(sent: np.dtype, wanted: np.dtype) -> bool:
 
 
 def fitted(tables: Mapping[str, np.ndarray], own: Any) -> Any:
-    """The server's tables in the places of one's own.
-
-    Raises ``SiteError`` if they are not the tables of the same algorithm, by their names and shapes.
-    """
+    """The server's tables in the places of one's own. Raises ``SiteError`` for those of another algorithm."""
     kinds = {name: (table.shape, table.dtype.kind) for name, table in leaves_by_path(own).items()}
     sent = {name: (np.shape(table), np.asarray(table).dtype.kind) for name, table in tables.items()}
     if kinds != sent:

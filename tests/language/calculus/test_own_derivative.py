@@ -13,8 +13,7 @@ import pytest
 
 import hierfl as hf
 from hierfl.compiler.expressions.program import Program
-from hierfl.language.calculus.derivative import gradient, own_gradient
-from hierfl.language.calculus.jax_derivative import OwnGradient
+from hierfl.language.calculus.derivative import OwnGradient, gradient, own_gradient
 
 RNG = np.random.default_rng(0)
 N, K = 5, 3

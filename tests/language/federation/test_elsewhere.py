@@ -10,7 +10,7 @@ import pytest
 import scipy.stats
 
 import hierfl as hf
-from hierfl.language.federation.elsewhere import stand_ins
+from hierfl.language.federation.sample_values import stand_ins
 from hierfl.solvers import FedRZO
 from tests.small_declarations import leaves, one_client, quadratic
 

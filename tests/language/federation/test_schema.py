@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
-from hierfl.language.federation import frames
+from hierfl.language.federation import given_arrays
 from hierfl.runtime.sites.owner.site_data import held_of
 
 WARDS = ["A", "B", "C"]
@@ -89,10 +89,10 @@ def test_all_kinds_of_tables_are_read_alike(kind: str) -> None:
     np.testing.assert_array_equal(features(KINDS[kind](incomplete), told), expected)
 
 
-@pytest.mark.parametrize("reader", frames.READERS)
+@pytest.mark.parametrize("reader", given_arrays.READERS)
 def test_parquet_files_are_read_by_what_is_installed(tmp_path: Path, reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
     TABLE.to_parquet(tmp_path / "north.parquet")
-    monkeypatch.setattr(frames, "READERS", (reader,))
+    monkeypatch.setattr(given_arrays, "READERS", (reader,))
     np.testing.assert_array_equal(features(tmp_path / "north.parquet", schema()), ROWS)
     np.testing.assert_array_equal(features(str(tmp_path / "north.parquet"), schema()), ROWS)
 
@@ -109,7 +109,7 @@ def test_what_is_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         features(TABLE[:0], schema())
     with pytest.raises(hf.DataError, match="several columns named 'age'"):
         features(TABLE.set_axis(["note", "relapse", "ward", "age", "age"], axis=1), schema())
-    monkeypatch.setattr(frames, "READERS", ())
+    monkeypatch.setattr(given_arrays, "READERS", ())
     with pytest.raises(hf.MissingPackageError, match="client 'north': .*pip install polars"):
         features(tmp_path / "north.parquet", schema())
 

@@ -7,7 +7,7 @@ from matplotlib.mathtext import MathTextParser
 
 import hierfl as hf
 from hierfl.atoms.writing.latex_pen import symbol
-from hierfl.language.printing.latex import expression_latex
+from hierfl.language.printing.text import expression_latex
 from tests.atoms.atom_cases import instances
 
 x, y, t = cp.Variable(3, name="x"), cp.Variable(3, name="y"), cp.Variable(name="t")

@@ -13,7 +13,7 @@ import hierfl as hf
 from hierfl.models import nonsmooth_toy
 from hierfl.runtime import InProcess
 from hierfl.runtime.contract import Work
-from hierfl.runtime.in_process.schedule import choose_schedule
+from hierfl.runtime.in_process.simulation import choose_schedule
 from hierfl.solvers import SCAFFOLD, ZOHFL, Exact, FedAvg, FedRZO, ImplicitGradient, LocalSGD, ProjectedSGD
 
 RNG = np.random.default_rng(0)
@@ -205,7 +205,7 @@ def test_unknown_schedules_are_refused(settings: dict) -> None:
 
 
 def test_too_little_memory_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hierfl.runtime.in_process.schedule.available_bytes", lambda: 100)
+    monkeypatch.setattr("hierfl.runtime.in_process.simulation.available_bytes", lambda: 100)
     with pytest.raises(hf.SettingError, match=r"needs about .* beside its data for 4 clients .*schedule='map'"):
         flat().solve(FedRZO(), rounds=2, progress=False)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.runtime.on_flower import grid_links
+from hierfl.runtime.on_flower import flower_runtime
 from hierfl.runtime.sites.letters import Letter, packed
 from hierfl.runtime.sites.parcels import Welcome
 from hierfl.runtime.sites.site import SiteRules
@@ -123,7 +123,7 @@ def test_a_site_that_was_started_again_begins_again(problem: hf.Problem) -> None
 def test_a_node_that_is_gone_is_missed_and_one_that_comes_takes_part(
     problem: hf.Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grid_links, "LOOK", 0.0)
+    monkeypatch.setattr(flower_runtime, "LOOK", 0.0)
     nodes = desks(problem)
     grid = LoopbackGrid({node: nodes[node] for node in (100, 101)})
 
@@ -139,7 +139,7 @@ def test_a_node_that_is_gone_is_missed_and_one_that_comes_takes_part(
 
 
 def test_a_node_that_goes_in_a_round_is_not_waited_for(problem: hf.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grid_links, "LOOK", 0.0)
+    monkeypatch.setattr(flower_runtime, "LOOK", 0.0)
     nodes = desks(problem)
     grid = LoopbackGrid(nodes)
 
@@ -166,8 +166,8 @@ def test_a_node_that_goes_in_a_round_is_not_waited_for(problem: hf.Problem, monk
 def test_a_site_that_is_started_late_or_at_another_node_takes_part(
     problem: hf.Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grid_links, "LOOK", 0.0)
-    monkeypatch.setattr(grid_links, "AGAIN", 0.0)
+    monkeypatch.setattr(flower_runtime, "LOOK", 0.0)
+    monkeypatch.setattr(flower_runtime, "AGAIN", 0.0)
     nodes = desks(problem)
 
     def nobody(_: bytes) -> bytes:
@@ -189,8 +189,8 @@ def test_a_site_that_is_started_late_or_at_another_node_takes_part(
 
 
 def test_a_node_that_had_no_site_is_asked_once_again_and_waited_for(problem: hf.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grid_links, "LOOK", 0.0)
-    monkeypatch.setattr(grid_links, "AGAIN", 0.0)
+    monkeypatch.setattr(flower_runtime, "LOOK", 0.0)
+    monkeypatch.setattr(flower_runtime, "AGAIN", 0.0)
     site, asked = desks(problem, sites=1)[100], list[bytes]()
 
     def late(letter: bytes) -> bytes:
@@ -200,7 +200,7 @@ def test_a_node_that_had_no_site_is_asked_once_again_and_waited_for(problem: hf.
         return site(letter)
 
     grid = LoopbackGrid({100: late})
-    links = grid_links.GridLinks(grid, 120.0)
+    links = flower_runtime.GridLinks(grid, 120.0)
     links.look()
     grid.delays[100] = 0.1
     until = time.monotonic() + 5.0

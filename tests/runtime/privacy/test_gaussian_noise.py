@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.runtime import Delayed, GaussianNoise
-from hierfl.runtime.buffered import delayed_runtime
-from hierfl.runtime.privacy.gaussian_noise import NoiseOrder, epsilon_of
+from hierfl.runtime import Delayed, GaussianNoise, site_runtime
+from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
 from hierfl.runtime.privacy.ledger import PrivacyLedger
 from hierfl.runtime.sites.exchange import Exchange
 from hierfl.runtime.sites.owner.site_rules import SiteRules
@@ -22,6 +21,7 @@ from hierfl.runtime.sites.site import Site
 from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedRZO
 from tests.runtime.on_dask.test_dask_runtime import common
 from tests.runtime.privacy.test_limits_of_sites import a_start
+from tests.runtime.privacy.test_masked_numbers import epsilon_of
 
 CLIENTS = 6
 RNG = np.random.default_rng(0)
@@ -88,7 +88,7 @@ def test_what_the_result_tells(problem: hf.Problem) -> None:
 
 def test_sites_with_ledgers_say_what_all_runs_come_to(problem: hf.Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with PrivacyLedger(tmp_path / "ledger") as ledger:
-        monkeypatch.setattr(delayed_runtime, "Site", partial(Site, ledger=ledger))
+        monkeypatch.setattr(site_runtime, "Site", partial(Site, ledger=ledger))
         told = [problem.solve(FedAvg(0.1), runtime=noisy(), **SETTINGS).settings["privacy"] for _ in range(2)]
     assert [run["epsilon_with_earlier_runs"] for run in told] == pytest.approx([epsilon_of(2.0, 6, 1e-5), epsilon_of(2.0, 12, 1e-5)], rel=1e-9)
     assert told[0]["epsilon"] == told[1]["epsilon"] and [run.released for run in ledger.content.runs] == [6, 6]

@@ -15,8 +15,16 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import norm
 
 from hierfl.errors import SiteError
-from hierfl.runtime.privacy.accounting import MOST_NUMBERS, Spent, composed
-from hierfl.runtime.privacy.gaussian_noise import NoisedMessages, NoiseOrder, clipped, epsilon_of, grid_of, noised
+from hierfl.runtime.privacy.gaussian_noise import (
+    MOST_NUMBERS,
+    NoisedMessages,
+    NoiseOrder,
+    Spent,
+    clipped,
+    composed,
+    grid_of,
+    noised,
+)
 from hierfl.runtime.privacy.pairwise_masks import (
     CHECKS,
     SEALED,
@@ -32,6 +40,12 @@ from hierfl.runtime.privacy.pairwise_masks import (
 
 ORDER = MaskOrder(3, 40, "a run")
 RNG = np.random.default_rng(5)
+
+
+def epsilon_of(multiplier: float, releases: int, delta: float, numbers: int = 0, shared: bool = False) -> float:
+    """The epsilon of so many messages of a client, each of so many numbers with noise of ``multiplier`` times the clip."""
+    return composed([Spent(multiplier, releases, numbers, shared)], delta).epsilon
+
 
 
 PLACE, ASKED = (0, 0), b"a question"

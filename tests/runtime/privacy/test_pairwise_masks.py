@@ -11,8 +11,8 @@ import pytest
 
 import hierfl as hf
 from hierfl.runtime import Delayed, GaussianNoise, PairwiseMasks
-from hierfl.runtime.buffered.delayed_runtime import _DelayedLinks
 from hierfl.runtime.privacy.pairwise_masks import MaskOrder, opened, whole
+from hierfl.runtime.site_runtime import _DelayedLinks
 from hierfl.runtime.sites.exchange import Exchange
 from hierfl.runtime.sites.letters import Letter
 from hierfl.runtime.sites.parcels import Answered, Lost, Unmasked

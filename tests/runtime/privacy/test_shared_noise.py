@@ -19,12 +19,12 @@ from hierfl.runtime.privacy.gaussian_noise import (
     SharedNoise,
     clipped,
     discrete_gaussian,
-    epsilon_of,
     in_whole,
 )
 from hierfl.runtime.privacy.pairwise_masks import MaskOrder
 from hierfl.runtime.sites.site import SiteRules
 from hierfl.solvers import FedAvg
+from tests.runtime.privacy.test_masked_numbers import epsilon_of
 
 CLIENTS, SIZE = 8, 400
 ROWS = np.random.default_rng(3).standard_normal((CLIENTS, 2, SIZE))
@@ -112,11 +112,11 @@ def test_what_does_not_fit_is_refused(problem: hf.Problem) -> None:
 def test_an_owner_who_asks_for_noise_alone_refuses_a_part_of_it(
     problem: hf.Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hierfl.runtime.buffered import delayed_runtime
+    from hierfl.runtime import site_runtime
 
     shared = runtime(GaussianNoise(1.0, 2.0, shared=True))
-    monkeypatch.setattr(delayed_runtime, "SiteRules", lambda **given: SiteRules(min_noise=2.0, **given))
+    monkeypatch.setattr(site_runtime, "SiteRules", lambda **given: SiteRules(min_noise=2.0, **given))
     with pytest.raises(hf.SiteError, match="the run has none"):
         problem.solve(SOLVER, runtime=shared, **SETTINGS)
-    monkeypatch.setattr(delayed_runtime, "SiteRules", lambda **given: SiteRules(min_noise=2.0, min_sum=5, **given))
+    monkeypatch.setattr(site_runtime, "SiteRules", lambda **given: SiteRules(min_noise=2.0, min_sum=5, **given))
     problem.solve(SOLVER, runtime=shared, **SETTINGS)

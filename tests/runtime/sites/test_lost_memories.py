@@ -15,7 +15,7 @@ import pytest
 
 import hierfl as hf
 from hierfl.runtime import Delayed
-from hierfl.runtime.buffered.delayed_runtime import _DelayedLinks
+from hierfl.runtime.site_runtime import _DelayedLinks
 from hierfl.runtime.sites.letters import Letter
 from hierfl.runtime.sites.memory_folder import MemoryFolder, memory_bytes, memory_of
 from hierfl.runtime.sites.parcels import Lost

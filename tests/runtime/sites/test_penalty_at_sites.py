@@ -14,7 +14,7 @@ from hierfl.compiler.compiled_problem import penalised_problem
 from hierfl.runtime import Flower
 from hierfl.runtime.privacy.gaussian_noise import require_covered
 from hierfl.runtime.sites.aggregation import Aggregation
-from hierfl.runtime.sites.buffered_rounds import require_buffered
+from hierfl.runtime.sites.rounds import require_buffered
 from hierfl.solvers import ZOHFL, FedRZO, ImplicitBundle, ImplicitGradient
 from tests.runtime.on_flower.loopback import LoopbackGrid, each_alone
 

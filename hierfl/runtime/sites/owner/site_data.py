@@ -38,20 +38,17 @@ def held_of(declaration: Declaration, loaded: Any) -> dict[int, Client]:
     """
     federation = declaration.federation
     if federation is None:
-        raise DataError(
-            "the problem has no federation: declare hf.Federation([hf.Client({...: hf.Elsewhere(rows)}, name=...)])."
-        )
+        due = "hf.Federation([hf.Client({...: hf.Elsewhere(rows)}, name=...)])"
+        raise DataError(f"the problem has no federation: declare {due}.")
     if not isinstance(loaded, Mapping) or not loaded or not all(isinstance(own, (Mapping, Client)) for own in loaded.values()):
-        raise DataError(
-            "a site's data are {client: {sample or constant: values}}, such as {'north': {'u': array, 'rho': 0.3}}, or {client: hf.Client}."
-        )
+        such = "such as {'north': {'u': array, 'rho': 0.3}}, or {client: hf.Client}"
+        raise DataError(f"a site's data are {{client: {{sample or constant: values}}}}, {such}.")
     names: dict[Any, int] = {client.name or place: place for place, client in enumerate(federation.clients)}
     held = {}
     for name, own in loaded.items():
         if name not in names:
-            raise DataError(
-                f"client {name!r} of this site's data: {near_names(str(name), [str(known) for known in names])}"
-            )
+            near = near_names(str(name), map(str, names))
+            raise DataError(f"client {name!r} of this site's data: {near}")
         declared, label = federation.clients[names[name]], f"client {name!r} in this site's data"
         if isinstance(own, Client):
             for schema, known in zip(own.schemas, declared.schemas):
@@ -67,10 +64,8 @@ def _require_columns_to_compare(federation: Federation, client: Client, label: s
     """Refuse names that the declaration cannot say the order of: those of another site may stand in another one."""
     for leaf, labels in client.labels.items():
         if leaf not in federation.columns and any(map(has_names, labels[1 if isinstance(leaf, Sample) else 0 :])):
-            raise DataError(
-                f"{leaf.name()!r} of {label} has columns with names, and the declaration has none to compare them with: declare "
-                f"hf.Elsewhere(rows, columns=[...]) for a sample, or load .to_numpy()."
-            )
+            said = f"{leaf.name()!r} of {label} has columns with names, and the declaration has none to compare them with"
+            raise DataError(f"{said}: declare hf.Elsewhere(rows, columns=[...]) for a sample, or load .to_numpy().")
 
 
 def _client(declared: Client, name: Any, own: Mapping[Any, Any]) -> Client:
@@ -110,10 +105,7 @@ class Rehearsed(NamedTuple):
 
 
 def rehearsed(declaration: Declaration, held: Mapping[int, Client], solver: Any, rounds: int, noise: GaussianNoise | None) -> Rehearsed:
-    """Every step of a run, asked for twice, at x = 0: the first time compiles.
-
-    Raises ``SiteError`` if the run cannot begin; also as the solver does for a problem that is not its.
-    """
+    """Every step of a run, asked twice, at x = 0: the first compiles. Raises ``SiteError`` if the run cannot begin."""
     with computing(double=True):
         problem = compile_problem(declaration)
         algorithm = solver.bind(problem, rounds)
