@@ -153,7 +153,7 @@ class LowerLevel:
         for variable in self.variables:
             if variable.id not in mentioned:
                 said = f"lower variable {variable.name()!r} appears in nothing that {type(self).__name__} declares"
-                raise DeclarationError(f"{said}: y(x) would be arbitrary. Remove it from the level, or add it to the level's terms.")
+                raise DeclarationError(f"{said}: y(x) would be arbitrary. Remove it from the level, or add it to the objective or the constraints.")
 
     def _check_samples(self) -> None:
         """Check that samples stand inside ``E`` or ``total``, bare where y answers each sample, and that Y(x) has no means."""
@@ -290,8 +290,10 @@ class Equilibrium(LowerLevel):
         expressions = tuple(m if isinstance(m, Expression) else cp.Constant(m) for m in mappings)
         for variable, expression in zip(variables, expressions):
             if expression.shape != variable.shape:
-                name = variable.name()
-                raise DeclarationError(f"the mapping of {name!r} has shape {expression.shape}, and {name!r} {variable.shape}.")
+                raise DeclarationError(
+                    f"the mapping of {variable.name()!r} has shape {expression.shape}, but {variable.name()!r} has shape "
+                    f"{variable.shape}: G(x, y) must be of y's shape."
+                )
         super().__init__(y, expressions, constraints, scope)
 
 
