@@ -116,15 +116,9 @@ class ExactLower:
         bounding = self.method.with_bounds()
         return self if bounding is self.method else replace(self, method=bounding)
 
-    def _error_bounds(self, x: np.ndarray, data: Data, solution: LowerSolution) -> Float[np.ndarray, " owners"]:
-        """The method's bounds on the errors of the owners' y, infinite where none is proved."""
-        if self.with_bounds is self:
-            return np.asarray(solution.error_bound)
-        return np.asarray(self._compiled_bounds(x, data, solution.y))
-
     @cached_property
     def _compiled_bounds(self) -> Callable[..., Array]:
-        """The bounds as one program of (x, data, warm)."""
+        """The method's bounds on the errors of the owners' y, infinite where none is proved, as one program of (x, data, warm)."""
         return quick_jit(lambda x, data, warm: self.with_bounds.solve_all(x, data, warm)[0].error_bound)
 
     # --- one owner ---------------------------------------------------------------------------------------------
@@ -255,7 +249,8 @@ class ExactLower:
         assert solution is not None
         data, y = self.oracles.data(), solution.y
         anew = jax.tree.map(np.asarray, self._compiled_conditions(x, data, y))
-        told, known = self._error_bounds(x, data, solution), np.isfinite(anew.residual)
+        bounds = solution.error_bound if self.with_bounds is self else self._compiled_bounds(x, data, y)
+        told, known = np.asarray(bounds), np.isfinite(anew.residual)
         denied = known & ~(anew.residual <= TOLERANCE * (1.0 + np.linalg.norm(y, axis=-1)))
         return Judgement(np.where(known, anew.residual, solution.residual), np.where(denied, anew.error_bound, told))
 
@@ -290,11 +285,8 @@ class ExactLower:
         self, x: Array, data: Data, warm: Array | None = None, tolerance: Array | float = TOLERANCE
     ) -> Evaluation:
         """f(x) with the lower level solved; traceable."""
-        if not self.oracles.lower.size:
-            server, clients = self.value_at(x, None, data)
-            return Evaluation(server + data.clients.weights @ clients, server, clients, None, jnp.zeros(1))
-        solution, gap = self.solve_all(x, data, warm, tolerance)
-        server, clients = self.value_at(x, solution.y, data)
+        solution, gap = self.solve_all(x, data, warm, tolerance) if self.oracles.lower.size else (None, jnp.zeros(1))
+        server, clients = self.value_at(x, None if solution is None else solution.y, data)
         return Evaluation(server + data.clients.weights @ clients, server, clients, solution, gap)
 
     @cached_property
@@ -312,11 +304,7 @@ class ExactLower:
         samples = (*oracles.upper_samples, *(v.id for v in oracles.lower.variables))
 
         def one(index: Array) -> Array:
-            party = population.party(index)
-            if y is None or oracles.scope == "sample":
-                own_y = None
-            else:
-                own_y = y[0] if oracles.scope == "federation" else y[index]
+            party, own_y = population.party(index), None if y is None else oracles.own_answer(y, index)
             return party.mean(lambda rows: oracles.client_value(x, own_y, party.environment, rows), samples)
 
         clients = population.one_by_one(one)
