@@ -208,7 +208,8 @@ class Hypergradient:
             return gradient - lower.cross(self._solve(lower.hessian, seed, self._symmetric))
         if self.envelope and _stays(self.problem):
             return gradient  # Danskin: however y moves, it moves along Y, where the lower objective is stationary
-        step = _inverse_norm(lower.hessian, y)
+        size = stretch(lower.hessian, y)
+        step = jnp.where(size > 0, 1.0 / jnp.where(size > 0, size, 1.0), 1.0)  # any is right, about 1 / |H| is well scaled
         z = y - step * lower.force
         pull = jax.vjp(lower.project, x, z)[1]
         multiplier = seed if self.envelope else self._multiplier(lambda v: pull(v)[1], lower.hessian, step, seed)
@@ -334,12 +335,6 @@ class Hypergradient:
             return self.gradient(x, jnp.zeros_like(x), seed, y, partial(self.exact.sample_owner, x, own), lower)
 
         return value, gradient + jnp.sum(jax.vmap(one)(given, ys, seeds), axis=0)
-
-
-def _inverse_norm(hessian: Map, like: Array) -> Array:
-    """About 1 / |H|; any step is right, this one is well scaled."""
-    size = stretch(hessian, like)
-    return jnp.where(size > 0, 1.0 / jnp.where(size > 0, size, 1.0), 1.0)
 
 
 def _stays(problem: CompiledProblem) -> bool:

@@ -55,18 +55,23 @@ def actual_probes(oracles: Oracles, from_data: bool) -> list[Probe]:
     """Some clients (in sample scope: a row of each) with today's parameters, at generic points of X."""
     clients = oracles.clients_in_numpy()
     chosen = np.unique(np.linspace(0, clients.size - 1, CLIENTS).astype(int))
-    points = _points_of_x(oracles, len(chosen), seed=0)
-    return [_of_client(oracles, clients, int(client), x, from_data) for client, x in zip(chosen, points)]
+    found = []
+    for client, x in zip(chosen, _points_of_x(oracles, len(chosen), seed=0)):
+        own, drawn = dict(clients.party(client).environment), NO_ROWS
+        if oracles.scope == "sample":
+            row = clients.some_rows(int(client), 1, oracles.lower_samples).values
+            own |= {leaf: value[0] for leaf, value in row.items()}
+        elif from_data:
+            drawn = clients.some_rows(int(client), ROWS, oracles.lower_samples)
+        found.append(Probe(x, own, drawn))
+    return found
 
 
-def generic_probes(oracles: Oracles, from_data: bool) -> tuple[Probe, Probe]:
+def generic_probes(oracles: Oracles, from_data: bool) -> list[Probe]:
     """Two points without anything special in common."""
-    clients = oracles.clients_in_numpy()
-    first, second = (
-        Probe(x, *_generic_owner(oracles, clients, np.random.default_rng(seed), from_data))
-        for seed, x in enumerate(_points_of_x(oracles, 2, seed=1))
-    )
-    return first, second
+    clients, points = oracles.clients_in_numpy(), _points_of_x(oracles, 2, seed=1)
+    rngs = map(np.random.default_rng, range(2))
+    return [Probe(x, *_generic_owner(oracles, clients, rng, from_data)) for x, rng in zip(points, rngs)]
 
 
 def _points_of_x(oracles: Oracles, count: int, seed: int) -> list[np.ndarray]:
@@ -80,14 +85,6 @@ def _points_of_x(oracles: Oracles, count: int, seed: int) -> list[np.ndarray]:
     moves = (1.0 + np.abs(middle)) * rng.standard_normal((2, middle.size))
     ends = np.array([project(middle + sign * move) for move in moves for sign in (1.0, -1.0)])
     return [weights @ ends for weights in rng.dirichlet(np.ones(len(ends)), count)]
-
-
-def _of_client(oracles: Oracles, clients: Population, client: int, x: np.ndarray, from_data: bool) -> Probe:
-    own = dict(clients.party(client).environment)
-    if oracles.scope == "sample":
-        drawn = clients.some_rows(client, 1, oracles.lower_samples).values
-        return Probe(x, own | {leaf: value[0] for leaf, value in drawn.items()}, NO_ROWS)
-    return Probe(x, own, clients.some_rows(client, ROWS, oracles.lower_samples) if from_data else NO_ROWS)
 
 
 def _generic_owner(
@@ -299,11 +296,6 @@ class Skeleton(NamedTuple):
         rank = int(np.sum(values > 1e-11 * max(values[0], np.abs(np.diagonal(by_columns[columns])).max())))
         return cls(rows, columns) if rank == 1 else None
 
-    def fits(self, multiply: Map, transpose: Map, size: int) -> tuple[Array, Array]:
-        """(whether J has this skeleton, whether its diagonal is invertible); traceable."""
-        parts = self.decompose(multiply, transpose, size)
-        return parts.reproduces(multiply), parts.invertible()
-
     def decompose(self, multiply: Map, transpose: Map, size: int) -> RankOne:
         """diag(d) + u v' of a map with this skeleton: a column over its pivot, and the pivot's row; traceable.
 
@@ -478,7 +470,9 @@ class _Looks:
             return None
 
         def fits(point: Probe) -> tuple[Array, Array]:
-            return skeleton.fits(*with_transpose(self.at(point), size), size)
+            """(Whether J has this skeleton, whether its diagonal is invertible.)"""
+            parts = skeleton.decompose(*with_transpose(self.at(point), size), size)
+            return parts.reproduces(self.at(point)), parts.invertible()
 
         look = quick_jit(fits)
         if not all(same and invertible for same, invertible in map(look, self.actual)):

@@ -29,7 +29,7 @@ class Owner(NamedTuple):
     limits: Callable[[], tuple[Array, Array]]  # bounds of y, where Y(x) is a box or free
     condition: Callable[[], Array]  # of the projection
     own: dict[int, Array]  # its constants
-    gather: Gather  # what differs between the rows that its objectives average over, and their weights
+    gather: Gather | None  # what differs between the rows that its objectives average over, and their weights; None of a sample
     upper: Callable[[Array], Array]  # what of the upper objective its y enters, up to its weight
     mapping: Callable[[Array, Array], Array]  # F of x and y
     stage: Callable[[Any, Array], Any]  # the same owner in one of several levels, of which x and the answers before are the upper decision
@@ -70,7 +70,7 @@ class Owner(NamedTuple):
             return oracles.client_value(x, y[None], own, oracles.as_rows(own))
 
         mean = mean_of_sample(own)
-        return cls._of(oracles, part, x, own, mean, _nothing_to_gather, upper, lambda stage, x: stage.sample_owner(x, own))
+        return cls._of(oracles, part, x, own, mean, None, upper, lambda stage, x: stage.sample_owner(x, own))
 
     @classmethod
     def _of(
@@ -80,7 +80,7 @@ class Owner(NamedTuple):
         x: Array,
         own: dict[int, Array],
         mean: Mean,
-        gather: Gather,
+        gather: Gather | None,
         upper: Callable[[Array], Array],
         stage: Callable[[Any, Array], Any],
     ) -> Owner:
@@ -93,10 +93,11 @@ class Owner(NamedTuple):
             samples = oracles.lower_samples if part.from_data else ()
             return mean(lambda own, rows: part.operator(oracles, x, y, own, rows), samples, y)
 
+        zero = jnp.zeros(oracles.lower.size, x.dtype)
         return cls(
             partial(mapping, x),
             lambda z: oracles.project_lower(x, z, own),
-            _linear(quadratic, oracles.lower.size, x.dtype),
+            lambda v: jax.jvp(quadratic, (zero,), (v,))[1],
             lambda: oracles.lower_limits(x, own),
             lambda: oracles.lower_condition(x, own),
             own,
@@ -126,11 +127,3 @@ def mean_of_sample(own: dict[int, Array]) -> Mean:
     return lambda function, samples, like: function(own, NO_ROWS)
 
 
-def _nothing_to_gather(group: RowGroup) -> tuple[dict[int, Array], Array]:
-    raise AssertionError("a sample's level averages over nothing")
-
-
-def _linear(mapping: Callable[[Array], Array], size: int, dtype: Any) -> Callable[[Array], Array]:
-    """Products with the Jacobian of an affine map."""
-    zero = jnp.zeros(size, dtype)
-    return lambda v: jax.jvp(mapping, (zero,), (v,))[1]

@@ -146,7 +146,10 @@ class RowBlock:
             self._in_theta(a, below[:, a.rows], own[:, a.columns]),
             self._in_theta(b, below[:, b.rows], weights**0),
         ]
-        parts += [self._moves_of_form(chain) for chain in chains if chain.part.form.moves]
+        for chain in chains:  # sum_k weight_k s'(v_k) . form_k, where the last form_k moves
+            form, pushed = chain.part.form, chain.pushed.reshape(len(self.weights), -1)
+            if form.moves:
+                parts.append(self._in_theta(form, self.columns[:, form.columns], pushed[:, form.rows]))
         rows, numbers, values = (np.concatenate(each) for each in zip(*parts))
         return rows, numbers, values
 
@@ -156,11 +159,6 @@ class RowBlock:
         starts = self.theta.shape[1] * np.arange(len(self.theta))[:, None]
         values = np.broadcast_to(factors, places.shape)[:, entry] * value
         return places[:, entry].ravel(), np.ravel(starts + number), values.ravel()
-
-    def _moves_of_form(self, chain: _Chain) -> tuple[np.ndarray, ...]:
-        """The same of sum_k weight_k s'(v_k) . form_k, where the last form_k moves."""
-        form = chain.part.form
-        return self._in_theta(form, self.columns[:, form.columns], chain.pushed.reshape(len(self.weights), -1)[:, form.rows])
 
     def _chains(self, u: np.ndarray) -> list[_Chain]:
         """Of what is smooth and moves: sum_k weight_k s'(form_k u + shift_k) . form_k, at this u."""

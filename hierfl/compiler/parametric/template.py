@@ -396,7 +396,6 @@ class _Places:
     of_variable: dict[int, np.ndarray]  # by id, entries in Fortran order
     of_parameter: dict[int, int]  # by id, where it starts
     count: int
-    weights: dict[int, np.ndarray]  # of the variables that stand for smooth atoms: nowhere in u
 
     @classmethod
     def of(
@@ -419,7 +418,7 @@ class _Places:
                 start += variable.size
         ends = np.cumsum([0, *(p.size for p in parameters)])
         begins = dict(zip((p.id for p in parameters), map(int, ends)))
-        return cls(size, start, places, begins, int(ends[-1]), {})
+        return cls(size, start, places, begins, int(ends[-1]))
 
     def _columns(self, stuffed: ParamConeProg) -> np.ndarray:
         """Where each column of a stuffed program goes; -1 for nowhere."""
@@ -450,10 +449,11 @@ class _Places:
         scale: np.ndarray | None = None,
     ) -> AffineEntries:
         """A tensor's, each row and column where it goes, rows times their scale."""
-        place, parameter, value = _triplets(tensor)
+        coo = tensor.tocoo()  # of (places, parameters)
+        place, parameter = (np.asarray(part).astype(np.int64) for part in (coo.row, coo.col))
         row, column = place % len(rows), place // len(rows)
-        taken = (rows[row] >= 0) & (columns[column] >= 0)
-        row, column, parameter, value = row[taken], column[taken], parameter[taken], value[taken]
+        taken = (coo.data != 0) & (rows[row] >= 0) & (columns[column] >= 0)
+        row, column, parameter, value = row[taken], column[taken], parameter[taken], np.asarray(coo.data[taken], float)
         where = self._parameters(stuffed)[parameter]
         value = value if scale is None else value * scale[row]
         return AffineEntries.of(shape, rows[row], columns[column], where, value, self.count)
@@ -499,11 +499,3 @@ class _Places:
         weight = self._entries(stuffed, stuffed.q, rows, np.zeros(1, int), (count, 1))
         alone, _ = _stuffed(cp.Constant(0.0), [Zero(taken.argument)])
         return SmoothPart(taken.atom, taken.block, *self.rows(alone, RowOrder.of(alone.constraints)), weight)
-
-
-def _triplets(tensor: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(places, parameters, numbers) of the entries of one of CVXPY's tensors."""
-    coo = tensor.tocoo()
-    kept = coo.data != 0
-    place, parameter = (np.asarray(part)[kept].astype(np.int64) for part in (coo.row, coo.col))
-    return place, parameter, np.asarray(coo.data[kept], float)

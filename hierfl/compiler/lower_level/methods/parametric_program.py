@@ -75,7 +75,8 @@ class ParametricProgram(ExactMethod):
         oracles, iterable = structure.oracles, structure.obstacle is None and not structure.level.prices
         if oracles.elsewhere and oracles.scope == "federation" and iterable:
             return Verdict(False, "needs the data of all clients in one place")
-        if iterable and (least := _fewest_numbers(structure)) * structure.size > WORK:  # canonicalising them would take minutes
+        least = sum(table.size for table in _tables(structure))  # numbers that all owners average over, one for each row
+        if iterable and least * structure.size > WORK:  # canonicalising them would take minutes
             return Verdict(False, f"needs fewer numbers to average over; here {least:,} or more, for {structure.size:,} scalars of y")
         try:
             form = level_solver(structure).form
@@ -88,7 +89,8 @@ class ParametricProgram(ExactMethod):
         if iterable and structure.owners > OWNERS and not ManyPrograms.treats(form):
             return Verdict(False, f"needs at most {OWNERS:,} owners of a y; here {structure.owners:,}")
         numbers, together = _numbers(form, structure)
-        if numbers > NUMBERS or (iterable and together * structure.size > _most_work(structure)):  # or beyond what memory has
+        most = WORK if structure.strict else max(WORK, OPEN_WORK - AN_OWNER * structure.owners)
+        if numbers > NUMBERS or (iterable and together * structure.size > most):  # or beyond what memory has
             return Verdict(
                 False, f"needs fewer numbers to average over; here {together:,}, for {structure.size:,} scalars of y"
             )
@@ -107,7 +109,9 @@ class ParametricProgram(ExactMethod):
     @classmethod
     def is_slow(cls, structure: LowerStructure) -> bool:
         """Whether iterations take less time, and converge: with fewer rows than scalars of y a level is flat, and they may not."""
-        if structure.obstacle is not None or structure.level.prices or _fewest_rows(structure) < structure.size:
+        whole = structure.level.scope == "federation"
+        fewest = sum(table.size if whole else int(np.min(table.counts)) for table in _tables(structure))  # of any owner
+        if structure.obstacle is not None or structure.level.prices or fewest < structure.size:
             return False
         return cls.verdict(structure).applies and _numbers(level_solver(structure).form, structure)[1] * structure.size > WORK
 
@@ -131,12 +135,9 @@ class ParametricProgram(ExactMethod):
 
     def thetas(self, x: Array, owner: Owner, y: Array) -> tuple[Thetas, Thetas]:
         """theta of the level (of the linear model at y, where its map is not affine), and of the upper objective where it chooses."""
-        below, above = self._own(x, owner, y)
-        return [*below, *self._map_at(x, owner, y)], above
-
-    def _map_at(self, x: Array, owner: Owner, y: Array) -> Thetas:
-        form = self.solver.form
-        return form.at(partial(owner.mapping, x), y) if isinstance(form, LinearisedForm) else []
+        (below, above), form = self._own(x, owner, y), self.solver.form
+        end = form.at(partial(owner.mapping, x), y) if isinstance(form, LinearisedForm) else []
+        return [*below, *end], above
 
     def _own(self, x: Array, owner: Owner, y: Array | None = None) -> tuple[Thetas, Thetas]:
         """theta of both; where the upper objective chooses prices, it does so at y, by default that of the level."""
@@ -317,11 +318,6 @@ def _told(answer: LevelAnswer, size: int) -> np.ndarray:
     return told
 
 
-def _most_work(structure: LowerStructure) -> float:
-    """Products, of all owners, beyond which a level is left to iterations."""
-    return WORK if structure.strict else max(WORK, OPEN_WORK - AN_OWNER * structure.owners)
-
-
 def _numbers(form: LevelForm, structure: LowerStructure) -> tuple[int, int]:
     """Numbers that are averaged over: by the owner of most, and by all together."""
     clients, whole = structure.oracles.static_data.clients, structure.level.scope == "federation"
@@ -338,17 +334,6 @@ def _tables(structure: LowerStructure) -> list[Table]:
     """Those over which an owner averages."""
     oracles, wanted = structure.oracles, set(structure.oracles.lower_samples)
     return [] if oracles.scope == "sample" else [table for table in oracles.static_data.clients.tables if wanted & set(table.values)]
-
-
-def _fewest_numbers(structure: LowerStructure) -> int:
-    """Numbers that all owners average over at the least, one for each row of their data: known before the level has a form."""
-    return sum(table.size for table in _tables(structure))
-
-
-def _fewest_rows(structure: LowerStructure) -> int:
-    """Rows of the owner that averages over fewest."""
-    whole = structure.level.scope == "federation"
-    return sum(table.size if whole else int(np.min(table.counts)) for table in _tables(structure))
 
 
 def level_solver(structure: LowerStructure) -> LevelSolver:
