@@ -77,8 +77,8 @@ def _oracles(declaration: Declaration, data: Data | None = None) -> Oracles:
     on_x = upper_constraints(declaration)
     public, private = split_constraints(on_x)
     upper_set = compile_set(public, roles.upper, label="X")
-    of_y = lower_constraints(declaration)
     single = level is not None and not isinstance(level, Followers)  # several have neither one set nor one mapping
+    of_y = lower_constraints(declaration) if single else []
     return Oracles(
         declaration=declaration,
         upper=Layout(roles.upper),
@@ -87,7 +87,7 @@ def _oracles(declaration: Declaration, data: Data | None = None) -> Oracles:
         upper_set=upper_set,
         private_set=compile_set(private, roles.upper, label="X_i") if private else None,
         client_upper_set=compile_set(on_x, roles.upper, label="X_i") if private else upper_set,
-        lower_set=compile_set(of_y, roles.lower, label="Y(x)", known=declaration.known_bounds) if single else None,
+        lower_set=compile_set(of_y, roles.lower, label="Y(x)", known=declaration.known_bounds),
         client_program=Program([objective.clients]) if objective.clients is not None else None,
         server_program=Program([objective.server]) if objective.server is not None else None,
         lower_program=Program(level.expressions) if level is not None and single else None,
@@ -163,11 +163,10 @@ def _verified(oracles: Oracles) -> bool:
     x: Any = oracles.upper_set.point_near(np.random.default_rng(0).standard_normal(oracles.upper.size), own)
     if oracles.private_set is not None:
         verify(oracles.private_set, own)
-    if oracles.lower_set is not None:
-        if oracles.scope == "sample":
-            rows = clients.some_rows(0, 1, oracles.lower_samples)
-            own = {**own, **{leaf: value[0] for leaf, value in rows.values.items()}}
-        verify(oracles.lower_set, oracles.environment(x, None, own))
+    if oracles.scope == "sample":
+        rows = clients.some_rows(0, 1, oracles.lower_samples)
+        own = {**own, **{leaf: value[0] for leaf, value in rows.values.items()}}
+    verify(oracles.lower_set, oracles.environment(x, None, own))
     return True
 
 
@@ -205,7 +204,7 @@ class CountedProblem(CompiledProblem):
 
     def project_lower(self, x: Upper, y: Lower, own: Environment) -> Lower:
         """The projection on Y(x), counted where it is not all of the space."""
-        if self.lower_set is not None and self.lower_set.kind != "free":
+        if self.lower_set.kind != "free":
             self._count(PROJECTIONS, 1.0, x, y, own)
         return super().project_lower(x, y, own)
 

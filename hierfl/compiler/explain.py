@@ -168,7 +168,7 @@ def _moves_with(compiled_set: CompiledSet, compiled: CompiledProblem) -> str:
 def _of_level(compiled: CompiledProblem, stage: ExactLower, called: str) -> list[Lowered]:
     """The pieces of a lower level; none where there is none."""
     own = CompiledProblem(**{f.name: getattr(stage.oracles, f.name) for f in fields(stage.oracles)}, exact=stage) if called else compiled
-    if own.lower_set is None or own.lower_program is None:
+    if own.lower_program is None:
         return []
     pieces = [_decision(own, "y"), *_set("Y(x)", own.lower_set, own), *_lower_level(own)]
     return [replace(piece, piece=f"{called}{piece.piece}") for piece in pieces]

@@ -106,7 +106,7 @@ class Oracles:
     """The values, gradients and projections of one declared problem.
 
     ``upper_set`` is the public part of X, ``private_set`` what clients add to it of their own (None: nothing), ``client_upper_set``
-    X_i = both together, ``lower_set`` Y(x). ``programs`` keeps what is compiled, or found out, once.
+    X_i = both together, ``lower_set`` Y(x), free where there is not one. ``programs`` keeps what is compiled, or found out, once.
     """
 
     declaration: Declaration
@@ -116,7 +116,7 @@ class Oracles:
     upper_set: CompiledSet
     private_set: CompiledSet | None
     client_upper_set: CompiledSet
-    lower_set: CompiledSet | None
+    lower_set: CompiledSet
     client_program: Program | None
     server_program: Program | None
     lower_program: Program | None
@@ -424,39 +424,30 @@ class Oracles:
 
     def project_lower(self, x: Upper, y: Lower, own: Environment) -> Lower:
         """Projection on Y(x) of one owner of y."""
-        if self.lower_set is None:
-            return y
         return self.lower_set.project(y, self.environment(x, None, own))
 
     def project_lower_parts(self, x: Upper, parts: dict[int, Array], own: Environment) -> dict[int, Array]:
         """``project_lower`` with y in the variables' own shapes."""
-        if self.lower_set is None or self.lower_set.kind == "free":
+        if self.lower_set.kind == "free":
             return parts
         return self.lower.split(self.project_lower(x, self.lower.joined(parts), own))
 
     def lower_limits(self, x: Upper, own: Environment) -> tuple[Lower, Lower]:
         """Bounds of y where Y(x) is a box or free."""
-        if self.lower_set is None:
-            free = jnp.full(self.lower.size, jnp.inf)
-            return -free, free
         return self.lower_set.limits(self.environment(x, None, own))
 
     def lower_condition(self, x: Upper, own: Environment) -> Scalar:
         """What the projection on Y(x) makes of rounding errors in its data: a factor of at least 1."""
-        if self.lower_set is None:
-            return jnp.ones(())
         return self.lower_set.condition(self.environment(x, None, own))
 
     def lower_gap(self, x: Upper, own: Environment) -> Scalar:
         """Positive where a closed-form Y(x) is empty."""
-        if self.lower_set is None or not self.lower_set.is_exact:
+        if not self.lower_set.is_exact:
             return jnp.zeros(())
         return jnp.asarray(self.lower_set.gap(self.environment(x, None, own)))
 
     def lower_condition_gap(self, x: Upper, own: Environment) -> Scalar:
         """Positive where Y(x) is empty for what it says of x alone."""
-        if self.lower_set is None:
-            return jnp.zeros(())
         return jnp.asarray(self.lower_set.condition_gap(self.environment(x, None, own)))
 
     @cached_property

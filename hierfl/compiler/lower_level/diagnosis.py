@@ -45,7 +45,7 @@ def require_solved(oracles: Oracles, method: ExactMethod | None, x: np.ndarray, 
     if not good.all():
         owner = int(np.flatnonzero(~good)[0])
         assert method is not None
-        if oracles.lower_set is not None and oracles.scope != "sample":
+        if oracles.scope != "sample":
             gap = oracles.lower_set.gap(_environment_of(oracles, x, owner))
             if not float(gap) <= 0:  # a side may be NaN
                 raise EmptyLowerSetError(_empty_message(oracles, x, owner))
@@ -207,10 +207,9 @@ def _environment_of(oracles: Oracles, x: np.ndarray, owner: int) -> dict[int, An
 
 def _empty_message(oracles: Oracles, x: np.ndarray, owner: int) -> str:
     """What an ``EmptyLowerSetError`` says."""
-    level, lower_set = oracles.declaration.lower_level, oracles.lower_set
-    broken = ""
-    if lower_set is not None and oracles.scope != "sample":
-        broken = lower_set.broken_conditions(_environment_of(oracles, x, owner))
+    level, broken = oracles.declaration.lower_level, ""
+    if oracles.scope != "sample":
+        broken = oracles.lower_set.broken_conditions(_environment_of(oracles, x, owner))
     if broken:
         return f"Y(x) of {owner_name(oracles, owner)} is empty at {place(oracles, x)}: x itself does not satisfy {broken}."
     constraints = ", ".join(map(expression_text, level.constraints)) if level else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -34,9 +34,10 @@ from hierfl.compiler.lower_level.jacobian import QuadraticPart
 from hierfl.compiler.lower_level.methods.in_sequence import InSequence
 from hierfl.compiler.lower_level.methods.method import ExactMethod
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, level_solver
-from hierfl.compiler.lower_level.owner import Owner
+from hierfl.compiler.lower_level.owner import Owner, mean_of_client, mean_of_federation, mean_of_sample
 from hierfl.compiler.lower_level.structure import LowerStructure
 from hierfl.compiler.oracles import Oracles
+from hierfl.compiler.parametric.level_form import RowGroup
 from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.cheap_jit import TracedOnce, quick_jit
 from hierfl.jaxtools.host_callback import numbers_on_host
@@ -135,14 +136,31 @@ class ExactLower:
         return self.method.solve(x, owner, warm, tolerance)
 
     def client_owner(self, x: Array, party: Party) -> Owner:
-        return Owner.of_client(self.oracles, self._quadratic, x, party)
+        oracles, own, mean = self.oracles, party.environment, mean_of_client(party)
+
+        def upper(y: Array) -> Array:
+            return party.mean(lambda rows: oracles.client_value(x, y, own, rows), oracles.upper_samples)
+
+        return Owner.of(oracles, self._quadratic, x, own, mean, party.gathered, upper, lambda stage, x: stage.client_owner(x, party))
 
     def federation_owner(self, x: Array, clients: Population) -> Owner:
-        return Owner.of_federation(self.oracles, self._quadratic, x, clients)
+        """The owner of the federation-scope y: F is the weighted mean over the clients."""
+        oracles, own, mean = self.oracles, clients.party(0).environment, mean_of_federation(clients)
+
+        def gather(group: RowGroup) -> tuple[dict[int, Array], Array]:
+            return oracles.laid_out().server_party.gathered(group) if group.server else clients.gathered(group)
+
+        upper = partial(oracles.federation_value, x, clients=clients)
+        return Owner.of(oracles, self._quadratic, x, own, mean, gather, upper, lambda stage, x: stage.federation_owner(x, clients))
 
     def sample_owner(self, x: Array, own: dict[int, Array]) -> Owner:
         """The owner of one sample's y; ``own`` holds the client's parameters and the sample's values."""
-        return Owner.of_sample(self.oracles, self._quadratic, x, own)
+        oracles, mean = self.oracles, mean_of_sample(own)
+
+        def upper(y: Array) -> Array:
+            return oracles.client_value(x, y[None], own, oracles.as_rows(own))
+
+        return Owner.of(oracles, self._quadratic, x, own, mean, None, upper, lambda stage, x: stage.sample_owner(x, own))
 
     # --- all owners --------------------------------------------------------------------------------------------
 

@@ -75,16 +75,22 @@ def generic_probes(oracles: Oracles, from_data: bool) -> list[Probe]:
 
 
 def _points_of_x(oracles: Oracles, count: int, seed: int) -> list[np.ndarray]:
-    """Combinations of projections, in pairs on opposite sides of one: X may lie far from 0."""
+    """Combinations of projections, around one: X may lie far from 0."""
     rng, own = np.random.default_rng(seed), oracles.clients_in_numpy().party(0).environment
 
     def project(x: np.ndarray) -> np.ndarray:
         return oracles.upper_set.point_near(x, own)
 
-    middle = project(rng.standard_normal(oracles.upper.size))
-    moves = (1.0 + np.abs(middle)) * rng.standard_normal((2, middle.size))
-    ends = np.array([project(middle + sign * move) for move in moves for sign in (1.0, -1.0)])
-    return [weights @ ends for weights in rng.dirichlet(np.ones(len(ends)), count)]
+    return _combinations(project(rng.standard_normal(oracles.upper.size)), project, rng, count)
+
+
+def _combinations(
+    middle: np.ndarray, nearest: Callable[[np.ndarray], np.ndarray], rng: np.random.Generator, count: int
+) -> list[np.ndarray]:
+    """Combinations of what is nearest to points in pairs on opposite sides of one."""
+    moves = (1.0 + np.abs(middle)) * rng.standard_normal((2, *middle.shape))
+    ends = np.array([nearest(middle + sign * move) for move in moves for sign in (1.0, -1.0)])
+    return [np.tensordot(weights, ends, axes=1) for weights in rng.dirichlet(np.ones(len(ends)), count)]
 
 
 def _generic_owner(
@@ -126,9 +132,7 @@ def _generic_value(parameter: Parameter, value: Any, rng: np.random.Generator) -
         nearest = parameter.project(candidate)
         return np.asarray(nearest.toarray() if sp.issparse(nearest) else nearest, dtype=float).reshape(today.shape)
 
-    moves = (1.0 + np.abs(today)) * rng.standard_normal((2, *today.shape))
-    ends = np.array([allowed(today + sign * move) for move in moves for sign in (1.0, -1.0)])
-    return np.tensordot(rng.dirichlet(np.ones(len(ends))), ends, axes=1)
+    return _combinations(today, allowed, rng, 1)[0]
 
 
 DENSE_LIMIT = 400
@@ -296,11 +300,15 @@ class Skeleton(NamedTuple):
         rank = int(np.sum(values > 1e-11 * max(values[0], np.abs(np.diagonal(by_columns[columns])).max())))
         return cls(rows, columns) if rank == 1 else None
 
-    def decompose(self, multiply: Map, transpose: Map, size: int) -> RankOne:
+    def decompose(self, multiply: Map, size: int, symmetric: bool = False) -> RankOne:
         """diag(d) + u v' of a map with this skeleton: a column over its pivot, and the pivot's row; traceable.
 
         Where all entries are alike no rounding enters.
         """
+        transpose = multiply
+        if not symmetric:
+            transposed = jax.linear_transpose(multiply, jnp.zeros(size))
+            transpose = lambda v: transposed(v)[0]  # noqa: E731
         at_rows, at_columns = _units(self.rows, size), _units(self.columns, size)
         by_columns = jax.vmap(multiply, out_axes=1)(at_columns)  # J[:, K]
         by_rows = jax.vmap(transpose, out_axes=1)(at_rows)  # J[I, :]'
@@ -371,7 +379,7 @@ def jacobian_of(oracles: Oracles, part: QuadraticPart) -> Jacobian:
     if not constant or (matrix is None and skeleton is None):
         mode = "rank one" if skeleton is not None else "dense" if size <= DENSE_LIMIT else "unknown"
         return Jacobian(pattern, mode, skeleton=skeleton)
-    parts = None if skeleton is None else quick_jit(lambda: skeleton.decompose(*with_transpose(first, size), size))()
+    parts = None if skeleton is None else quick_jit(lambda: skeleton.decompose(first, size))()
     least = quick_jit(safe_smallest_eigenvalue)(matrix) if parts is None or matrix is not None else parts.modulus()
     steepness = math.inf if parts is None else float(parts.steepness())
     return Jacobian(pattern, "constant", float(least), skeleton, parts, steepness)
@@ -412,11 +420,9 @@ class _Looks:
     def size(self) -> int:
         return self.oracles.lower.size
 
-    def matrix(self, point: Probe) -> np.ndarray:
-        return np.asarray(self._matrix(point))
-
     @cached_property
-    def _matrix(self) -> Callable[[Probe], Array]:
+    def matrix(self) -> Callable[[Probe], Any]:
+        """J at a point; compiled once for all points."""
         return quick_jit(lambda point: dense(self.at(point), self.size))
 
     def constant(self) -> bool:
@@ -471,7 +477,7 @@ class _Looks:
 
         def fits(point: Probe) -> tuple[Array, Array]:
             """(Whether J has this skeleton, whether its diagonal is invertible.)"""
-            parts = skeleton.decompose(*with_transpose(self.at(point), size), size)
+            parts = skeleton.decompose(self.at(point), size)
             return parts.reproduces(self.at(point)), parts.invertible()
 
         look = quick_jit(fits)
@@ -522,9 +528,3 @@ def _ritz_values(multiply: Product, size: int) -> np.ndarray:
         if np.linalg.norm(way) <= 1e-12 * np.linalg.norm(images[: k + 1]):
             break
     return np.linalg.eigvalsh(basis[: k + 1] @ images[: k + 1].T)
-
-
-def with_transpose(multiply: Product, size: int) -> tuple[Product, Product]:
-    """Products with a matrix and with its transpose."""
-    transposed = jax.linear_transpose(multiply, jnp.zeros(size))
-    return multiply, lambda v: transposed(v)[0]
