@@ -147,13 +147,12 @@ class ParametricProgram(ExactMethod):
         if upper is None or upper.form is None:
             return below, []
         if upper.fixed:
-            at = oracles.lower.split(self._unselected(below, x.dtype) if y is None else jax.lax.stop_gradient(y))
+            if y is None:
+                plain = self.solver.unselected
+                y = numbers_on_host(lambda below: plain.answer(below).y, (self.structure.size,), x.dtype, below)
+            at = oracles.lower.split(jax.lax.stop_gradient(y))
             environment |= {parameter.id: at[variable.id] for variable, parameter in upper.fixed}
         return below, upper.form.thetas(environment, owner.gather)
-
-    def _unselected(self, below: Thetas, dtype: Any) -> Array:
-        solver = self.solver.unselected
-        return numbers_on_host(lambda below: solver.answer(below).y, (self.structure.size,), dtype, below)
 
     def numbers(self, x: Array, owner: Owner, y: Array) -> tuple[Thetas, Thetas]:
         """The same as arrays of NumPy's."""
@@ -173,6 +172,9 @@ class ParametricProgram(ExactMethod):
         def on_host(below: Thetas, above: Thetas) -> np.ndarray:
             return _told(solver.answer(below, above), size)
 
+        def bound_on_host(mu: np.ndarray, below: Thetas, above: Thetas) -> np.ndarray:  # from the solution that is kept
+            return np.asarray(solver.error_bound(below, above, float(mu)))
+
         def many(count: int, below: Thetas, above: Thetas) -> np.ndarray:
             family, others = solver.answers(below, above)
             told = np.full((count, 3 * size + 3), np.nan)
@@ -187,20 +189,13 @@ class ParametricProgram(ExactMethod):
         y, (residual, status, unique) = told[:size], told[size : size + 3]
         unique = jnp.full((), ONE) if self.solver.strict else told_apart(unique, y, told[size + 3 :].reshape(2, size), owner)
         solved = status == SOLVED
-        bound = self._bound(mu, below, above, x.dtype) if self.bounds else jnp.full((), jnp.nan, x.dtype)
+        bound = jnp.full((), jnp.nan, x.dtype)
+        if self.bounds:
+            bound = numbers_on_host(bound_on_host, (), x.dtype, mu, below, above)
         return LowerSolution(y, residual, bound, mu, status.astype(int), solved, status == EMPTY, unique)
 
     def with_bounds(self) -> ParametricProgram:
         return replace(self, bounds=True)
-
-    def _bound(self, mu: Array, below: Thetas, above: Thetas, dtype: Any) -> Float[Array, ""]:
-        """A bound on the error of one owner's y, from the solution that is kept."""
-        solver = self.solver
-
-        def on_host(mu: np.ndarray, below: Thetas, above: Thetas) -> np.ndarray:
-            return np.asarray(solver.error_bound(below, above, float(mu)))
-
-        return numbers_on_host(on_host, (), dtype, mu, below, above)
 
     def pull(
         self,
@@ -259,28 +254,27 @@ class ParametricProgram(ExactMethod):
     ) -> Float[Array, " size+2"]:
         size, solver = self.structure.size, self.solver
 
-        def told(below: Thetas, above: Thetas, way: Thetas) -> np.ndarray:
+        def told(below: Thetas, above: Thetas, way: Thetas) -> np.ndarray | None:
             branch = solver.branch(below, above, way)
-            return np.full(size + 2, np.nan) if branch is None else np.append(branch.rate[:size], branch[1:])
+            return None if branch is None else np.append(branch.rate[:size], branch[1:])
 
         return self._along(told, size + 2, x, owner, way)
 
     def rate(self, x: Float[Array, " n"], owner: Owner, way: Float[Array, " n"]) -> Float[Array, " size"]:
         """By what one owner's y moves ahead along a direction of x, over rows, NaN where that is not told; traceable."""
-        size, solver = self.structure.size, self.solver
-
-        def told(below: Thetas, above: Thetas, way: Thetas) -> np.ndarray:
-            rate = solver.rate(below, above, way)
-            return np.full(size, np.nan) if rate is None else rate[:size]
-
-        return self._along(told, size, x, owner, way)
+        return self._along(self.solver.rate, self.structure.size, x, owner, way)
 
     def _along(
-        self, told: Callable[[Thetas, Thetas, Thetas], np.ndarray], size: int, x: Array, owner: Owner, way: Array
+        self, told: Callable[[Thetas, Thetas, Thetas], np.ndarray | None], size: int, x: Array, owner: Owner, way: Array
     ) -> Array:
-        """What the host tells of a direction, from theta of both objectives and how that of the level moves."""
+        """The first numbers of what the host tells of a direction, from theta of both objectives and how that of the level moves; NaN for nothing."""
+
+        def on_host(below: Thetas, above: Thetas, moves: Thetas) -> np.ndarray:
+            found = told(below, above, moves)
+            return np.full(size, np.nan) if found is None else found[:size]
+
         (below, above), (moves, _) = jax.jvp(lambda x: self._own(x, owner), (x,), (way,))
-        return numbers_on_host(told, (size,), x.dtype, below, above, moves)
+        return numbers_on_host(on_host, (size,), x.dtype, below, above, moves)
 
     def unsolved(self, solution: LowerSolution, owner: int) -> str:
         kind = self.structure.level.kind
@@ -341,17 +335,17 @@ def level_solver(structure: LowerStructure) -> LevelSolver:
 
     Raises ``NoStandardFormError`` where the level has no such form; says why.
     """
-    found = structure.oracles.programs.keep("level solver", lambda: _made_or_refused(structure))
+
+    def made() -> LevelSolver | NoStandardFormError:
+        try:
+            return _made(structure)
+        except NoStandardFormError as reason:
+            return reason
+
+    found = structure.oracles.programs.keep("level solver", made)
     if isinstance(found, NoStandardFormError):
         raise found
     return found
-
-
-def _made_or_refused(structure: LowerStructure) -> LevelSolver | NoStandardFormError:
-    try:
-        return _made(structure)
-    except NoStandardFormError as reason:
-        return reason
 
 
 def _made(structure: LowerStructure) -> LevelSolver:
