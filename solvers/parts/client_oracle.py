@@ -105,7 +105,13 @@ class ClientOracle(Tabulated):
         lower_key, upper_key = split(key)
         lower_key = lower_key if call is None else fold_in(lower_key, call)
         if problem.scope == "sample":
-            return self._at_samples(x, party, clock, upper_key)
+            value, residual, gap, solves = party.estimate(
+                lambda rows: (*self._answered(x, party, clock, rows), self.answers_of(rows)),
+                problem.upper_samples,
+                upper_key,
+                self.batch_size,
+            )
+            return Evaluated(jnp.zeros(0), value, residual, gap, *self.worked(solves, party, clock))
         kept, residual, gap = jnp.zeros(0), jnp.zeros(()), jnp.zeros(())
         if self.alone:
             kept, residual = self.lower.client(x, party, start, clock, lower_key)
@@ -122,16 +128,6 @@ class ClientOracle(Tabulated):
         """(lower levels solved, evaluations of F in them), 0 where nobody knows."""
         each = getattr(self.lower, "evaluations", lambda *_: 0)
         return solves, solves * each(clock, party.index)
-
-    def _at_samples(self, x: Array, party: Party, clock: Clock, key: Array) -> Evaluated:
-        """f_i with y(x, sample) answered for each drawn sample."""
-        value, residual, gap, solves = party.estimate(
-            lambda rows: (*self._answered(x, party, clock, rows), self.answers_of(rows)),
-            self.problem.upper_samples,
-            key,
-            self.batch_size,
-        )
-        return Evaluated(jnp.zeros(0), value, residual, gap, *self.worked(solves, party, clock))
 
     def answers_of(self, rows: Rows) -> Int[Array, ""]:
         """How many y(x, sample) rows ask for: one each, where they are of the lower level's table; what fills up a piece has no weight."""
