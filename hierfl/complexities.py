@@ -403,4 +403,4 @@ def _steps(algorithm: Any, rounds: int) -> list[tuple[int, int, int]]:
 
 def _projects(problem: Any) -> int:
     """1 where Y(x) is not all of the space, else 0."""
-    return int(problem.lower_set is not None and problem.lower_set.kind != "free")
+    return int(problem.lower_set.kind != "free")

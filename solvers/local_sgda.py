@@ -13,7 +13,6 @@ solution at 1/2, and local SGDA goes to 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -101,7 +100,7 @@ class BoundLocalSGDA(BoundFedAvg):
         empty = first_flagged(clients.participants, everyone)
         watched = RoundMonitor(value, jnp.linalg.norm(state.y - nearest), gap, fault, empty)
         steps = self.made(clients)
-        bounded = problem.lower_set is not None and problem.lower_set.kind != "free"
+        bounded = problem.lower_set.kind != "free"
         own = {"lower_gradients": steps, "projections": self.above(1) + bounded * (steps + 3)}
         if problem.server_program is not None:
             steps = steps + jnp.maximum(self.server_count(clients.round), 1)
@@ -115,7 +114,10 @@ class BoundLocalSGDA(BoundFedAvg):
 
         def step(t: Array, own: tuple[SharedState, Array, Array]) -> tuple[SharedState, Array, Array]:
             (x, y), first, first_ascent = own
-            slopes = self._slopes(x, y, party)
+
+            def slopes(rows: Rows) -> tuple[Array, tuple[Array, Array]]:
+                return jax.value_and_grad(self.client_term.value, argnums=(0, 1))(x, y, party.environment, rows)
+
             value, (descent, ascent) = party.estimate(slopes, samples, key, self.settings.batch_size, t)
             y = problem.project_lower(x, y + ascent_size * ascent, party.environment)
             now = jax.tree.map(
@@ -128,11 +130,6 @@ class BoundLocalSGDA(BoundFedAvg):
         first, samples = (start, *none), self.client_term.samples
         end, value, ascent = jax.lax.fori_loop(0, jnp.maximum(count, 1), step, first)
         return memory, Message(jax.tree.map(jnp.subtract, end, start), {"value": value, "ascent": ascent})
-
-    def _slopes(self, x: Array, y: Array, party: Party) -> Callable[[Rows], tuple[Array, tuple[Array, Array]]]:
-        """f_i and its two gradients as functions of the rows."""
-        value = jax.value_and_grad(self.client_term.value, argnums=(0, 1))
-        return lambda rows: value(x, y, party.environment, rows)
 
 
 @suggests_names

@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 
 from hierfl.analysis.several_levels import each_level
-from hierfl.compiler.data.tables import Data, Population, population
+from hierfl.compiler.data.tables import Data, population
 from hierfl.compiler.expressions.program import NO_ROWS, Program, Rows
 from hierfl.compiler.layout import Layout
 from hierfl.compiler.lower_level.exact_lower import ExactLower
@@ -38,7 +38,6 @@ from hierfl.language.coupled import penalised
 from hierfl.language.declaration import Declaration
 from hierfl.language.expectation import refuse_total_of_distribution
 from hierfl.language.federation.client import Client
-from hierfl.language.federation.federated_data import POINTS
 from hierfl.language.function import uses_black_box
 from hierfl.language.levels import Followers
 
@@ -78,8 +77,8 @@ def _oracles(declaration: Declaration, data: Data | None = None) -> Oracles:
     on_x = upper_constraints(declaration)
     public, private = split_constraints(on_x)
     upper_set = compile_set(public, roles.upper, label="X")
-    of_y = lower_constraints(declaration)
     single = level is not None and not isinstance(level, Followers)  # several have neither one set nor one mapping
+    of_y = lower_constraints(declaration) if single else []
     return Oracles(
         declaration=declaration,
         upper=Layout(roles.upper),
@@ -88,7 +87,7 @@ def _oracles(declaration: Declaration, data: Data | None = None) -> Oracles:
         upper_set=upper_set,
         private_set=compile_set(private, roles.upper, label="X_i") if private else None,
         client_upper_set=compile_set(on_x, roles.upper, label="X_i") if private else upper_set,
-        lower_set=compile_set(of_y, roles.lower, label="Y(x)", known=declaration.known_bounds) if single else None,
+        lower_set=compile_set(of_y, roles.lower, label="Y(x)", known=declaration.known_bounds),
         client_program=Program([objective.clients]) if objective.clients is not None else None,
         server_program=Program([objective.server]) if objective.server is not None else None,
         lower_program=Program(level.expressions) if level is not None and single else None,
@@ -97,47 +96,37 @@ def _oracles(declaration: Declaration, data: Data | None = None) -> Oracles:
 
 def _data(declaration: Declaration) -> Data:
     """The parties' tables as they are held; public parameters come later, with their present values."""
-    roles, federation = declaration.roles, declaration.federation
-    parties = federation.clients if federation else (Client(),)
-    weights = declaration.client_weights
-    points = federation.points if federation else POINTS
+    roles, parties, points, federation = declaration.roles, declaration.parties, declaration.points, declaration.federation
     clients = population(
-        parties, roles.client_tables, roles.client_parameters, weights, declaration.client_called, points, roles.aggregates
+        parties,
+        roles.client_tables,
+        roles.client_parameters,
+        declaration.client_weights,
+        declaration.client_called,
+        points,
+        roles.aggregates,
     )
-    if declaration.own_place is not None:
-        clients = replace(clients, parameters={**clients.parameters, declaration.own_place.id: np.eye(len(parties))})
+    made = {} if declaration.own_place is None else {declaration.own_place.id: np.eye(len(parties))}
     if declaration.penalty is not None:
-        prices = declaration.penalty.any_prices(len(parties))
-        clients = replace(clients, parameters={**clients.parameters, **prices})
-    return Data(clients, _server_data(declaration))
-
-
-def _server_data(declaration: Declaration) -> Population | None:
+        made |= declaration.penalty.any_prices(len(parties))
+    clients = replace(clients, parameters=clients.parameters | made)
     if declaration.objective.server is None:
-        return None
-    federation = declaration.federation
+        return Data(clients, None)
     holder = federation.server if federation and federation.server else Client()
-    points = federation.points if federation else POINTS
-    roles = declaration.roles
-    return population([holder], roles.server_tables, (), [1.0], lambda _: "the server", points, roles.aggregates)
+    server = population([holder], roles.server_tables, (), [1.0], lambda _: "the server", points, roles.aggregates)
+    return Data(clients, server)
 
 
 def _require_known_means(declaration: Declaration) -> None:
     """No total over a distribution, which has no number of samples."""
-    objective, level, roles, federation = (
-        declaration.objective,
-        declaration.lower_level,
-        declaration.roles,
-        declaration.federation,
-    )
+    level, roles, federation = declaration.lower_level, declaration.roles, declaration.federation
     expressions = [
-        *objective.terms,
+        *declaration.objective.terms,
         *(level.expressions if level else ()),
         *(one.constraint for one in declaration.coupled),
     ]
-    parties = federation.clients if federation else (Client(),)
     server = (federation.server,) if federation and federation.server else ()
-    for side, tables in ((parties, roles.client_tables), (server, roles.server_tables)):
+    for side, tables in ((declaration.parties, roles.client_tables), (server, roles.server_tables)):
         law_ids = {s.id for table in tables for s in table for party in side if party.is_distribution(s)}
         refuse_total_of_distribution(expressions, law_ids)
 
@@ -156,9 +145,7 @@ def penalised_problem(compiled: CompiledProblem) -> CompiledProblem:
     """The same problem with the exact penalty of its conditions on the answers in the objective; compiled once. It is its own."""
     if compiled.declaration.penalty is not None:
         return compiled
-    return compiled.programs.keep(
-        "penalised", lambda: compile_problem(penalised(compiled.declaration))
-    )
+    return compiled.programs.keep("penalised", lambda: compile_problem(penalised(compiled.declaration)))
 
 
 def verify_sets(oracles: Oracles, *, outside: bool = False) -> None:
@@ -176,11 +163,10 @@ def _verified(oracles: Oracles) -> bool:
     x: Any = oracles.upper_set.point_near(np.random.default_rng(0).standard_normal(oracles.upper.size), own)
     if oracles.private_set is not None:
         verify(oracles.private_set, own)
-    if oracles.lower_set is not None:
-        if oracles.scope == "sample":
-            rows = clients.some_rows(0, 1, oracles.lower_samples)
-            own = {**own, **{leaf: value[0] for leaf, value in rows.values.items()}}
-        verify(oracles.lower_set, oracles.environment(x, None, own))
+    if oracles.scope == "sample":
+        rows = clients.some_rows(0, 1, oracles.lower_samples)
+        own = {**own, **{leaf: value[0] for leaf, value in rows.values.items()}}
+    verify(oracles.lower_set, oracles.environment(x, None, own))
     return True
 
 
@@ -218,7 +204,7 @@ class CountedProblem(CompiledProblem):
 
     def project_lower(self, x: Upper, y: Lower, own: Environment) -> Lower:
         """The projection on Y(x), counted where it is not all of the space."""
-        if self.lower_set is not None and self.lower_set.kind != "free":
+        if self.lower_set.kind != "free":
             self._count(PROJECTIONS, 1.0, x, y, own)
         return super().project_lower(x, y, own)
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from hierfl.compiler.data.tables import Data, Population
-from hierfl.compiler.expressions.program import Program, Rows
+from hierfl.compiler.expressions.program import Program
 from hierfl.language.coupled import CLIENTS_MEAN, FEDERATION, ROW, CoupledCondition, Penalty
 from hierfl.language.sample import Sample
 
@@ -69,12 +69,8 @@ class CoupledPrograms:
     def prices(self, oracles: Oracles, x: Array, answers: Array, data: Data, penalty: Penalty) -> dict[int, Array]:
         """The prices of all means there by leaf: (clients, *shape) each."""
         at, rho, prices = _At(oracles, x, answers, data.clients), data.clients.public[penalty.rho.id], {}
-        for one, program in zip(self.conditions, self.programs):
-            if not one.is_mean:
-                continue
-            own = at.of_owners(one, program)
-            excess = _met(own, one, at.clients).excess
-            slope = rho * slope_of(one, excess)
+        for one, program in oracles.means:
+            slope = rho * slope_of(one, _met(at.of_owners(one, program), one, at.clients).excess)
             if one.kind == CLIENTS_MEAN:
                 weights = jnp.asarray(at.clients.weights)
                 share = self.shares(one, at.clients) / weights
@@ -86,14 +82,6 @@ class CoupledPrograms:
 def slope_of(one: CoupledCondition, excess: Array) -> Array:
     """The slope of what is violated, by what left exceeds right by."""
     return jnp.sign(excess) if one.equality else jnp.where(excess > 0, 1.0, 0.0)
-
-
-class PricedMeans(NamedTuple):
-    """The conditions on means that an objective has a penalty for, with their programs, and the leaves of their prices and of the penalty's weight."""
-
-    programs: tuple[tuple[CoupledCondition, Program], ...]
-    leaves: dict[CoupledCondition, int]
-    rho: int
 
 
 class _At(NamedTuple):
@@ -110,11 +98,6 @@ class _At(NamedTuple):
         oracles = self.oracles
         return oracles.with_answers(self.population, self.answers) if oracles.scope == "sample" else self.population
 
-    def own_answer(self, client: Array) -> Array | None:
-        """A client's y, or that of all; None where each row has one."""
-        scope = self.oracles.scope
-        return None if scope == "sample" else self.answers[0] if scope == "federation" else self.answers[client]
-
     def of_owners(self, one: CoupledCondition, program: Program) -> BothSides:
         """Both sides of each who has its own: of a mean over clients these."""
         if one.kind == ROW:
@@ -128,12 +111,8 @@ class _At(NamedTuple):
 
         def of_client(place: Array) -> BothSides:
             party = clients.party(place)
-            at = oracles.environment(self.x, self.own_answer(place), party.environment)
-
-            def sides(rows: Rows) -> BothSides:
-                return _alike(*program(at, rows))
-
-            return party.mean(sides, samples)
+            at = oracles.environment(self.x, oracles.own_answer(self.answers, place), party.environment)
+            return party.mean(lambda rows: _alike(*program(at, rows)), samples)
 
         return clients.one_by_one(of_client)
 
@@ -146,7 +125,8 @@ class _At(NamedTuple):
 
         def of_row(job: tuple[Array, Array]) -> BothSides:
             number, client = job
-            own = oracles.environment(self.x, self.own_answer(client), clients.party(client).environment)
+            y = oracles.own_answer(self.answers, client)
+            own = oracles.environment(self.x, y, clients.party(client).environment)
             return _alike(*program({**own, **table.rows(number)}))
 
         return jax.vmap(of_row)((numbers, holder))

@@ -87,10 +87,6 @@ class LawTable:
         share = np.bincount(self.party, self.weights * inside)[self.party]
         return np.where(self.is_of(rule), self.weights * inside / np.where(share > 0, share, 1.0), self.weights)
 
-    def without_outermost(self) -> Float[np.ndarray, " rows"]:
-        """The weights without the outermost bands of the tails."""
-        return np.where(np.abs(self.roles.band) == 2, 0.0, self.weights)
-
     def tail_bands(self) -> Iterator[tuple[float, float]]:
         """(size of the outermost band, ratio to the one before it) for each kind of term and side of a party's laws."""
         for term in self.terms:
@@ -145,17 +141,12 @@ def _doubt_of(law: LawTable) -> str:
         return f"what {law.names} contributes is not finite on some of the points: the expectation may be infinite"
     if any(ratio > ENDLESS for _, ratio in law.tail_bands()):
         return f"what the tails of {law.names} contribute does not die out: the expectation may be infinite"
-    index = max((_tail_index(values) for values in _sobol_terms(law)), default=0.0)
+    held = [slice(start, start + count) for start, count in zip(law.table.offsets, law.table.counts)]
+    by_sobol = [own for own in held if law.roles.rule[own.start] == RULES.index(SOBOL)]
+    index = max((_tail_index(term[own]) for own in by_sobol for term in law.terms), default=0.0)
     what = "variance" if index < 1 else "expectation"
     heavy = f"what {law.names} contributes is heavy-tailed (tail index {index:.2g}): its {what} may be infinite"
     return heavy if index >= INFINITE_VARIANCE else ""
-
-
-def _sobol_terms(law: LawTable) -> Iterator[np.ndarray]:
-    """The terms of each party whose distributions a Sobol sequence stands for."""
-    for start, count in zip(law.table.offsets, law.table.counts):
-        if law.roles.rule[start] == RULES.index(SOBOL):
-            yield from (term[start : start + count] for term in law.terms)
 
 
 # --- f with other weights ----------------------------------------------------------------------------------------------
@@ -203,7 +194,8 @@ def _beyond(value: _Reweighted) -> float:
     if not any(law.moves_y for law, _ in bands):
         return sum(size * ratio / (1 - ratio) for _, each in bands for size, ratio in each)
     ratio = max((ratio for _, each in bands for _, ratio in each), default=0.0)
-    outermost = abs(float(value.evaluation.value) - value([law.without_outermost() for law, _ in bands]))
+    without = [np.where(np.abs(law.roles.band) == 2, 0.0, law.weights) for law, _ in bands]
+    outermost = abs(float(value.evaluation.value) - value(without))
     return outermost * ratio / (1 - ratio)
 
 
@@ -212,22 +204,22 @@ def _beyond(value: _Reweighted) -> float:
 
 def _law_tables(compiled: CompiledProblem, x: np.ndarray, evaluation: Evaluation) -> list[LawTable]:
     """The tables of clients and server that stand for distributions."""
-    static = compiled.static_data
-    tables = [table for side in (static.clients, static.server) if side is not None for table in side.tables]
-    laws = [table for table in tables if table.roles is not None]
+    laws = [side.tables[place] for side, place in _with_roles(compiled.static_data)]
     if not laws:
         return []
-    program = compiled.programs.keep("row terms", lambda: quick_jit(lambda *given: _row_terms(compiled, *given)))
+
+    def row_terms(x: Array, y: Array | None, data: Data) -> list[Array]:
+        return [_terms(compiled, x, y, data, *each) for each in _with_roles(data)]
+
+    program = compiled.programs.keep("row terms", lambda: quick_jit(row_terms))
     y = None if evaluation.solution is None else jnp.asarray(evaluation.solution.y)
     return [LawTable.of(*each) for each in zip(laws, program(jnp.asarray(x), y, compiled.data()))]
 
 
-def _row_terms(compiled: CompiledProblem, x: Array, y: Array | None, data: Data) -> list[Array]:
-    """Of each such table what the rows of each party add, (parties, kinds of terms, rows); traceable."""
-    sides = [
-        (side, place) for side in (data.clients, data.server) if side is not None for place in range(len(side.tables))
-    ]
-    return [_terms(compiled, x, y, data, *each) for each in sides if each[0].tables[each[1]].roles is not None]
+def _with_roles(data: Data) -> list[tuple[Population, int]]:
+    """(side, place) of each such table."""
+    sides = [side for side in (data.clients, data.server) if side is not None]
+    return [(side, place) for side in sides for place, table in enumerate(side.tables) if table.roles is not None]
 
 
 def _terms(

@@ -90,7 +90,7 @@ class Explanation(Shown):
 @double_precision
 def explain(compiled: CompiledProblem, clients: Lowered) -> Explanation:
     """The pieces of a compiled problem; the runtime says of ``clients`` how they are computed."""
-    pieces = [*_decision(compiled, "x"), *_set("X", compiled.upper_set, compiled)]
+    pieces = [_decision(compiled, "x"), *_set("X", compiled.upper_set, compiled)]
     if compiled.private_set is not None:
         pieces += _set("X_i", compiled.private_set, compiled)
     for name, program in (("server term", compiled.server_program), ("clients term", compiled.client_program)):
@@ -102,11 +102,11 @@ def explain(compiled: CompiledProblem, clients: Lowered) -> Explanation:
     return Explanation((*pieces, clients, _data(compiled)))
 
 
-def _decision(compiled: CompiledProblem, which: str) -> list[Lowered]:
+def _decision(compiled: CompiledProblem, which: str) -> Lowered:
     layout = compiled.upper if which == "x" else compiled.lower
     names = ", ".join(v.name() for v in layout.variables)
     each = f", one for each {compiled.scope}" if which == "y" and compiled.scope != "federation" else ""
-    return [Lowered(which, f"({names}), {layout.size} scalars{each}", f"{8 * layout.size:,} bytes in double precision")]
+    return Lowered(which, f"({names}), {layout.size} scalars{each}", f"{8 * layout.size:,} bytes in double precision")
 
 
 def _set(name: str, compiled_set: CompiledSet, compiled: CompiledProblem) -> list[Lowered]:
@@ -168,9 +168,9 @@ def _moves_with(compiled_set: CompiledSet, compiled: CompiledProblem) -> str:
 def _of_level(compiled: CompiledProblem, stage: ExactLower, called: str) -> list[Lowered]:
     """The pieces of a lower level; none where there is none."""
     own = CompiledProblem(**{f.name: getattr(stage.oracles, f.name) for f in fields(stage.oracles)}, exact=stage) if called else compiled
-    if own.lower_set is None or own.lower_program is None:
+    if own.lower_program is None:
         return []
-    pieces = [*_decision(own, "y"), *_set("Y(x)", own.lower_set, own), *_lower_level(own)]
+    pieces = [_decision(own, "y"), *_set("Y(x)", own.lower_set, own), *_lower_level(own)]
     return [replace(piece, piece=f"{called}{piece.piece}") for piece in pieces]
 
 
@@ -180,6 +180,7 @@ def _lower_level(compiled: CompiledProblem) -> list[Lowered]:
     assert method is not None and program is not None and level is not None
     words = selection_words(level, compiled.declaration.objective)
     chosen = f"; {words}" if words else ""
+    others = [m for m in [compiled.exact.in_rounds.method] if m is not None and m is not method]
     players = [
         Lowered(f"player {e.player.label}", f"{derivative_text(e.player)}; {e}", "part of the lower mapping")
         for e in player_evidence(compiled.exact)
@@ -188,16 +189,8 @@ def _lower_level(compiled: CompiledProblem) -> list[Lowered]:
         *players,
         Lowered("lower objective", f"a JAX program of {len(program)} operations", _operator_cost(compiled)),
         Lowered("lower level", method.explain(compiled.scope) + chosen, method.cost, method.advice()),
-        *_in_rounds(compiled),
+        *(Lowered("lower level in rounds", m.explain(compiled.scope), m.cost, m.advice()) for m in others),
     ]
-
-
-def _in_rounds(compiled: CompiledProblem) -> list[Lowered]:
-    """The method of a run's rounds, where it is another one than that of single values."""
-    method = compiled.exact.in_rounds.method
-    if method is None or method is compiled.exact.method:
-        return []
-    return [Lowered("lower level in rounds", method.explain(compiled.scope), method.cost, method.advice())]
 
 
 def _program_cost(compiled: CompiledProblem, name: str) -> str:
@@ -251,13 +244,13 @@ def _rules(compiled: CompiledProblem) -> list[str]:
     """How the expectations over distributions are evaluated, a phrase for each table that holds some."""
     roles, static = compiled.declaration.roles, compiled.static_data
     sides = ((static.clients, roles.client_tables), (static.server, roles.server_tables))
+    pairs = [pair for side, samples in sides if side is not None for pair in zip(side.tables, samples)]
     phrases = []
-    for side, samples in sides:
-        for table, own in zip(side.tables if side is not None else (), samples):
-            if table.roles is not None:
-                rules = " and ".join(rule for k, rule in enumerate(RULES) if (table.roles.rule == k).any())
-                names = ", ".join(sample.name() for sample in own)
-                kinks = "" if table.integrals is None else ", kinks by the law's integrals"
-                points = f"on at most {int(table.counts.max()):,} points of each holder"
-                phrases.append(f"E over {names} by {rules}, {points}{kinks}")
+    for table, own in pairs:
+        if table.roles is not None:
+            rules = " and ".join(rule for k, rule in enumerate(RULES) if (table.roles.rule == k).any())
+            names = ", ".join(sample.name() for sample in own)
+            kinks = "" if table.integrals is None else ", kinks by the law's integrals"
+            points = f"on at most {int(table.counts.max()):,} points of each holder"
+            phrases.append(f"E over {names} by {rules}, {points}{kinks}")
     return phrases

@@ -27,7 +27,7 @@ from jax.scipy.sparse.linalg import cg, gmres
 
 from hierfl.atoms.table import row_of
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.data.tables import Data, Party, Population
+from hierfl.compiler.data.tables import Data, Party
 from hierfl.compiler.expressions.program import Rows
 from hierfl.compiler.lower_level.certificate import TOLERANCE, Evaluation
 from hierfl.compiler.lower_level.diagnosis import require_solved
@@ -35,6 +35,7 @@ from hierfl.compiler.lower_level.exact_lower import ExactLower
 from hierfl.compiler.lower_level.methods.method import ExactMethod
 from hierfl.compiler.lower_level.methods.walk import generic, stretch
 from hierfl.compiler.lower_level.owner import Mean, Owner, mean_of_client, mean_of_federation, mean_of_sample
+from hierfl.compiler.sets.blocks import ProgramBlock
 from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
@@ -111,11 +112,9 @@ def _gradients(problem: CompiledProblem, x: Array, y: Array, data: Data) -> tupl
         party = clients.party(index)
         own, level = party.environment, problem.lower_set
         at = problem.environment(x, None, own)
-        if level is None:
-            inside = y[0]
-        else:  # around a point of Y: draws around 0 all end at one corner of a Y that is far from it, and tell nothing
-            near = level.project(jnp.zeros_like(y[0]), at)
-            inside = jnp.mean(jax.vmap(lambda z: level.project(near + z, at))(y), axis=0)
+        # around a point of Y: draws around 0 all end at one corner of a Y that is far from it, and tell nothing
+        near = level.project(jnp.zeros_like(y[0]), at)
+        inside = jnp.mean(jax.vmap(lambda z: level.project(near + z, at))(y), axis=0)
 
         def upper(rows: Rows) -> Array:
             return jax.grad(lambda v: problem.client_value(x, v, party.environment, rows))(inside)
@@ -202,13 +201,14 @@ class Hypergradient:
 
     def adjoint(self, x: Array, gradient: Array, seed: Array, lower: LowerMap, y: Array) -> Array:
         """grad f from its partial gradients in x and y, by the formulas above."""
-        if self.problem.lower_set is None or self.problem.lower_set.kind == "free":
+        if self.problem.lower_set.kind == "free":
             if self.envelope:
                 return gradient
             return gradient - lower.cross(self._solve(lower.hessian, seed, self._symmetric))
         if self.envelope and _stays(self.problem):
             return gradient  # Danskin: however y moves, it moves along Y, where the lower objective is stationary
-        step = _inverse_norm(lower.hessian, y)
+        size = stretch(lower.hessian, y)
+        step = jnp.where(size > 0, 1.0 / jnp.where(size > 0, size, 1.0), 1.0)  # any is right, about 1 / |H| is well scaled
         z = y - step * lower.force
         pull = jax.vjp(lower.project, x, z)[1]
         multiplier = seed if self.envelope else self._multiplier(lambda v: pull(v)[1], lower.hessian, step, seed)
@@ -285,13 +285,10 @@ class Hypergradient:
 
     def lower_map(self, x: Array, y: Array, party: Party) -> LowerMap:
         """The lower level of a client, on all its data."""
-        return self._lower_map(x, y, party.environment, mean_of_client(party))
+        return self.map_of_means(x, y, party.environment, mean_of_client(party))
 
-    def federation_map(self, x: Array, y: Array, clients: Population) -> LowerMap:
-        """The federation's lower level: the weighted mean over the clients."""
-        return self._lower_map(x, y, clients.party(0).environment, mean_of_federation(clients))
-
-    def _lower_map(self, x: Array, y: Array, own: dict[int, Array], mean: Mean) -> LowerMap:
+    def map_of_means(self, x: Array, y: Array, own: dict[int, Array], mean: Mean) -> LowerMap:
+        """The lower level of whoever has these constants, and whose F is such a mean."""
         problem, samples = self.problem, self.problem.lower_samples
 
         def in_y(v: Array, own: dict[int, Array], rows: Rows) -> Array:
@@ -329,23 +326,16 @@ class Hypergradient:
             own = {**party.environment, **row}
 
             def lower() -> LowerMap:
-                return self._lower_map(x, y, own, mean_of_sample(own))
+                return self.map_of_means(x, y, own, mean_of_sample(own))
 
             return self.gradient(x, jnp.zeros_like(x), seed, y, partial(self.exact.sample_owner, x, own), lower)
 
         return value, gradient + jnp.sum(jax.vmap(one)(given, ys, seeds), axis=0)
 
 
-def _inverse_norm(hessian: Map, like: Array) -> Array:
-    """About 1 / |H|; any step is right, this one is well scaled."""
-    size = stretch(hessian, like)
-    return jnp.where(size > 0, 1.0 / jnp.where(size > 0, size, 1.0), 1.0)
-
-
 def _stays(problem: CompiledProblem) -> bool:
     """Whether Y is the same set at every x."""
-    depends_on = problem.lower_set.depends_on if problem.lower_set is not None else ()
-    return not any(variable.id in depends_on for variable in problem.upper.variables)
+    return not any(variable.id in problem.lower_set.depends_on for variable in problem.upper.variables)
 
 
 def _require_smooth(problem: CompiledProblem, method: ExactMethod | None) -> None:
@@ -353,8 +343,8 @@ def _require_smooth(problem: CompiledProblem, method: ExactMethod | None) -> Non
     if method is None or method.responds:
         return
     why = method.values_only
-    if not why and lower_set is not None and not lower_set.is_exact:
-        why = f"projecting on Y(x): {'; '.join(block.explain() for block in lower_set.blocks if not block.exact)}"
+    if not why and not lower_set.is_exact:
+        why = f"projecting on Y(x): {'; '.join(block.explain() for block in lower_set.blocks if isinstance(block, ProgramBlock))}"
     if why:
         raise IncompatibleSolverError(
             f"implicit gradients need a lower level with a differentiable gradient and projection, which this one has not ({why}): use FedRZO "
@@ -413,7 +403,7 @@ def gradient_at(hyper: Hypergradient, x: Array, data: Data, warm: Array | None =
     if problem.scope == "federation":
         assert answers is not None
         owner = partial(exact.federation_owner, x, clients)
-        lower = partial(hyper.federation_map, x, answers[0], clients)
+        lower = partial(hyper.map_of_means, x, answers[0], clients.party(0).environment, mean_of_federation(clients))
         gradient = hyper.gradient(x, gradient, seed, answers[0], owner, lower)
     return evaluation, gradient
 

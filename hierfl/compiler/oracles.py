@@ -25,7 +25,7 @@ from scipy.sparse import issparse
 from hierfl.analysis.declare import convex_on_x_only
 from hierfl.analysis.hoist import instantiate
 from hierfl.analysis.variable_bounds import attribute_constraints
-from hierfl.compiler.coupled_conditions import CoupledPrograms, PricedMeans
+from hierfl.compiler.coupled_conditions import CoupledPrograms
 from hierfl.compiler.data.storage import any_elsewhere, require_all_here, require_as_declared
 from hierfl.compiler.data.tables import Data, Party, Population, population
 from hierfl.compiler.expressions.program import NO_ROWS, Program, Rows
@@ -35,10 +35,9 @@ from hierfl.errors import DataError, DeclarationError, IncompatibleSolverError
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.disk_cache import ProgramCache
 from hierfl.jaxtools.precision import is_double, renewed
-from hierfl.language.coupled import CLIENTS_MEAN
+from hierfl.language.coupled import CLIENTS_MEAN, CoupledCondition
 from hierfl.language.declaration import Declaration
 from hierfl.language.federation.client import Client
-from hierfl.language.federation.federated_data import POINTS
 from hierfl.language.federation.sample_values import Elsewhere
 from hierfl.language.levels import Followers
 from hierfl.language.sample import ClientParameter, Sample
@@ -60,8 +59,7 @@ def upper_constraints(declaration: Declaration) -> list[Any]:
 def constraints_of_all_clients(declaration: Declaration) -> list[Any]:
     """X as the intersection of all X_i, each private constraint written once for every client."""
     public, private = split_constraints(upper_constraints(declaration))
-    clients = declaration.federation.clients if declaration.federation else ()
-    return [*public, *(c for client in clients for c in instantiate(private, client.parameters))]
+    return [*public, *(c for client in declaration.parties for c in instantiate(private, client.parameters))]
 
 
 def lower_constraints(declaration: Declaration) -> list[Any]:
@@ -108,7 +106,7 @@ class Oracles:
     """The values, gradients and projections of one declared problem.
 
     ``upper_set`` is the public part of X, ``private_set`` what clients add to it of their own (None: nothing), ``client_upper_set``
-    X_i = both together, ``lower_set`` Y(x). ``programs`` keeps what is compiled, or found out, once.
+    X_i = both together, ``lower_set`` Y(x), free where there is not one. ``programs`` keeps what is compiled, or found out, once.
     """
 
     declaration: Declaration
@@ -118,7 +116,7 @@ class Oracles:
     upper_set: CompiledSet
     private_set: CompiledSet | None
     client_upper_set: CompiledSet
-    lower_set: CompiledSet | None
+    lower_set: CompiledSet
     client_program: Program | None
     server_program: Program | None
     lower_program: Program | None
@@ -229,26 +227,28 @@ class Oracles:
         return CoupledPrograms.of(self.declaration.coupled if penalty is None else penalty.of.coupled)
 
     @cached_property
-    def means(self) -> PricedMeans | None:
-        """The conditions on means that the objective has a penalty for; None where there are none."""
+    def means(self) -> tuple[tuple[CoupledCondition, Program], ...]:
+        """The conditions on means that the objective has a penalty for, with their programs."""
         penalty = self.declaration.penalty
-        if penalty is None or not penalty.prices:
-            return None
-        programs = tuple(pair for pair in zip(self.coupled.conditions, self.coupled.programs) if pair[0].is_mean)
-        return PricedMeans(programs, {one: price.id for one, price in penalty.prices.items()}, penalty.rho.id)
+        pairs = zip(self.coupled.conditions, self.coupled.programs)
+        return () if penalty is None else tuple(pair for pair in pairs if pair[0] in penalty.prices)
 
     @property
     def asks_all(self) -> bool:
         """Whether all clients are asked in every round: a mean over them has a penalty."""
-        return self.means is not None and any(one.kind == CLIENTS_MEAN for one, _ in self.means.programs)
+        return any(one.kind == CLIENTS_MEAN for one, _ in self.means)
 
     def priced(self, x: Upper, answers: Array | None, data: Data) -> Data:
         """The data with the prices of violated means at x and the owners' y, where the objective has a penalty for any."""
         penalty = self.declaration.penalty
-        if penalty is None or not penalty.prices or answers is None:
+        if penalty is None or not self.means or answers is None:
             return data
         prices = self.coupled.prices(self, x, answers, data, penalty)
         return replace(data, clients=replace(data.clients, parameters={**data.clients.parameters, **prices}))
+
+    def own_answer(self, answers: Array, client: Array) -> Array | None:
+        """A client's y, or that of all; None where each row has one."""
+        return None if self.scope == "sample" else answers[0 if self.scope == "federation" else client]
 
     def with_answers(self, clients: Population, y: Array) -> Population:
         """The population with y(x, sample) as a further column of the sample's table."""
@@ -325,20 +325,17 @@ class Oracles:
 
         Raises ``DataError`` if a client holds other samples or constants than were declared, another number of rows, or nothing.
         """
-        roles, federation = self.declaration.roles, self.declaration.federation
-        places = sorted(held)
-        parties, declared = [held[place] for place in places], federation.clients if federation else (Client(),)
+        declaration, roles, places = self.declaration, self.declaration.roles, sorted(held)
+        parties = [held[place] for place in places]
         for place, party in zip(places, parties):
-            require_as_declared(place, declared[place], party)
-        points = federation.points if federation else POINTS
-        weights = self.static_data.clients.weights[places]
+            require_as_declared(place, declaration.parties[place], party)
         own = population(
             parties,
             roles.client_tables,
             roles.client_parameters,
-            weights,
+            self.static_data.clients.weights[places],
             lambda i: parties[i].called(places[i]),
-            points,
+            declaration.points,
             roles.aggregates,
         )
         return replace(jax.device_put(own), indices=jnp.asarray(places), public=self.laid_out().clients.public)
@@ -373,19 +370,15 @@ class Oracles:
         self, x: Upper, y: Lower | Float[Array, "rows size"] | None, own: Environment, rows: Rows
     ) -> tuple[dict[int, Any], Rows]:
         """What a client's program is given: y among the constants, or, in sample scope, among the rows."""
-        if self.scope != "sample" or y is None:
-            return self.environment(x, y, own), rows
-        return self.environment(x, None, own), self._with_answers(rows, y) if rows.values else rows
-
-    def _with_answers(self, rows: Rows, y: Array) -> Rows:
-        """The rows with y (B, size) as further columns, weighted as the sample's own table is."""
-        table = self.row_samples[0]
-        answers = self.lower.split(y)
-        return Rows(
+        if self.scope != "sample" or y is None or not rows.values:
+            return self.environment(x, None if self.scope == "sample" else y, own), rows
+        table, answers = self.row_samples[0], self.lower.split(y)  # further columns, weighted as the sample's own table is
+        answered = Rows(
             {**rows.values, **answers},
             {**rows.weights, **dict.fromkeys(answers, rows.weights[table])},
             {**rows.counts, **dict.fromkeys(answers, rows.counts[table])},
         )
+        return self.environment(x, None, own), answered
 
     def server_value(self, x: Upper, y: Lower | None, own: Environment, rows: Rows) -> Scalar:
         if self.server_program is None:
@@ -431,39 +424,30 @@ class Oracles:
 
     def project_lower(self, x: Upper, y: Lower, own: Environment) -> Lower:
         """Projection on Y(x) of one owner of y."""
-        if self.lower_set is None:
-            return y
         return self.lower_set.project(y, self.environment(x, None, own))
 
     def project_lower_parts(self, x: Upper, parts: dict[int, Array], own: Environment) -> dict[int, Array]:
         """``project_lower`` with y in the variables' own shapes."""
-        if self.lower_set is None or self.lower_set.kind == "free":
+        if self.lower_set.kind == "free":
             return parts
         return self.lower.split(self.project_lower(x, self.lower.joined(parts), own))
 
     def lower_limits(self, x: Upper, own: Environment) -> tuple[Lower, Lower]:
         """Bounds of y where Y(x) is a box or free."""
-        if self.lower_set is None:
-            free = jnp.full(self.lower.size, jnp.inf)
-            return -free, free
         return self.lower_set.limits(self.environment(x, None, own))
 
     def lower_condition(self, x: Upper, own: Environment) -> Scalar:
         """What the projection on Y(x) makes of rounding errors in its data: a factor of at least 1."""
-        if self.lower_set is None:
-            return jnp.ones(())
         return self.lower_set.condition(self.environment(x, None, own))
 
     def lower_gap(self, x: Upper, own: Environment) -> Scalar:
         """Positive where a closed-form Y(x) is empty."""
-        if self.lower_set is None or not self.lower_set.is_exact:
+        if not self.lower_set.is_exact:
             return jnp.zeros(())
         return jnp.asarray(self.lower_set.gap(self.environment(x, None, own)))
 
     def lower_condition_gap(self, x: Upper, own: Environment) -> Scalar:
         """Positive where Y(x) is empty for what it says of x alone."""
-        if self.lower_set is None:
-            return jnp.zeros(())
         return jnp.asarray(self.lower_set.condition_gap(self.environment(x, None, own)))
 
     @cached_property

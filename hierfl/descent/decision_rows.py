@@ -20,7 +20,6 @@ from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, Cone, NoStandardFo
 from hierfl.compiler.programs.convex_program import ConvexProgram
 from hierfl.compiler.programs.small_and_sparse import as_array
 from hierfl.compiler.programs.solve_program import solve_program
-from hierfl.language.federation.client import Client
 
 TINY = 1e-300
 LARGEST = 300  # scalars of x and of all its responses together
@@ -122,7 +121,7 @@ class DecisionRows:
 def _leaves_of_owners(problem: CompiledProblem) -> list[dict[Any, Any]] | None:
     """The values of samples and client parameters that each owner of a y has; None where they are distributions."""
     declaration = problem.declaration
-    parties = declaration.federation.clients if declaration.federation else (Client(),)
+    parties = declaration.parties
     if problem.scope == "federation":
         return [{}]
     if problem.scope == "client":

@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram
 from hierfl.compiler.oracles import constraints_of_all_clients, lower_constraints
-from hierfl.compiler.parametric.level_form import LevelForm, RowGroup
+from hierfl.compiler.parametric.level_form import LevelForm
 from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.programs.backends import Clarabel
 from hierfl.compiler.programs.cones import ZERO, Cone, NoStandardFormError, blocks
@@ -57,7 +57,7 @@ def shared_best(problem: CompiledProblem, x: np.ndarray) -> np.ndarray | None:
     if both.groups:
         return None
     environment = data.clients.public
-    best = solve_program(both.program(both.thetas(environment, _nothing)))
+    best = solve_program(both.program(both.thetas(environment)))
     if not best.solved:
         return None
     y = best.u[x.size : x.size + form.size]
@@ -66,12 +66,8 @@ def shared_best(problem: CompiledProblem, x: np.ndarray) -> np.ndarray | None:
     below = solve_program(replace(program, a=rows, b=np.append(program.b, -y), cones=cones))
     if not below.solved:
         return None
-    of_x = LevelForm(on_x, ()).program([np.asarray(on_x.theta_at(environment), float)])
-    return _least_gap(program, below.u, q, x, of_x)
-
-
-def _nothing(group: RowGroup) -> tuple[dict[int, jax.Array], jax.Array]:
-    raise AssertionError("there are no rows to average over")
+    of_x = LevelForm(on_x, ())
+    return _least_gap(program, below.u, q, x, of_x.program(of_x.thetas(environment)))
 
 
 def _prices(

@@ -18,6 +18,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 from hierfl.jaxtools.by_numpy.numpy_program import NumpyProgram
 from hierfl.jaxtools.precision import is_double
 from hierfl.jaxtools.thread_pool import apart, core_count
+from hierfl.jaxtools.traced import Traced
 
 # measured on one core of a desktop processor, in seconds
 OPERATION, ENTRY = 1.5e-6, 1e-9  # NumPy: a call, and each number that it makes or reads
@@ -199,7 +200,7 @@ class TracedOnce:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        self._traced: dict[Any, tuple[Callable[..., list[jax.Array]], Any]] = {}
+        self._traced: dict[Any, Traced] = {}
 
     def __call__(self, *arguments: Any) -> Any:
         """The function's result; arguments are trees of arrays and numbers."""
@@ -208,7 +209,5 @@ class TracedOnce:
         key = form, tuple((array.shape, array.dtype) for array in arrays), is_double(), traced_for_numpy()
         if key not in self._traced:
             shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
-            program, result = jax.make_jaxpr(self.function, return_shape=True)(*jax.tree.unflatten(form, shapes))
-            self._traced[key] = jaxpr_as_fun(program), jax.tree.structure(result)
-        apply, structure = self._traced[key]
-        return jax.tree.unflatten(structure, apply(*arrays))
+            self._traced[key] = Traced.of(self.function, *jax.tree.unflatten(form, shapes))
+        return self._traced[key](*jax.tree.unflatten(form, arrays))

@@ -135,12 +135,21 @@ def kept_on_disk() -> Iterator[None]:
     if chosen is None:
         yield
         return
+    global _threads
     with config.persistent_cache_min_compile_time_secs(0.0):  # loading takes a tenth of the quickest compilation
-        _enter(chosen)
+        with _LOCK:  # JAX asks hierfl's cache from now on, unless it has one
+            if not _threads and compilation_cache._cache is None:
+                compilation_cache._cache = chosen
+            _threads += 1
+        _THREAD.within = True
         try:
             yield
         finally:
-            _leave()
+            _THREAD.within = False
+            with _LOCK:  # and nobody once no thread is within
+                _threads -= 1
+                if not _threads and isinstance(compilation_cache._cache, DiskCache):
+                    compilation_cache._cache = None
 
 
 class _Thread(local):
@@ -151,26 +160,6 @@ class _Thread(local):
 
 _THREAD, _LOCK = _Thread(), Lock()
 _threads = 0  # that are within
-
-
-def _enter(chosen: DiskCache) -> None:
-    """JAX asks hierfl's cache from now on, unless it has one."""
-    global _threads
-    with _LOCK:
-        if not _threads and compilation_cache._cache is None:
-            compilation_cache._cache = chosen
-        _threads += 1
-    _THREAD.within = True
-
-
-def _leave() -> None:
-    """JAX asks nobody once no thread is within."""
-    global _threads
-    _THREAD.within = False
-    with _LOCK:
-        _threads -= 1
-        if not _threads and isinstance(compilation_cache._cache, DiskCache):
-            compilation_cache._cache = None
 
 
 def _chosen() -> DiskCache | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from threading import Event, Thread, get_ident
 from time import monotonic
 from typing import Any, TypeVar
@@ -71,31 +71,25 @@ def apart(function: Callable[..., Returned], *arguments: Any) -> Returned:
     if not wishes or wishes[-1].owner != get_ident():
         return function(*arguments)
     double = jnp.result_type(float) == jnp.float64  # a setting of the thread
-    answers: list[Returned] = []
-    errors: list[BaseException] = []
-    done = Event()
+    answer = Future[Returned]()
 
     def call() -> None:
         try:
             with computing(double=double), working_under(wishes):
-                answers.append(function(*arguments))
+                answer.set_result(function(*arguments))
         except BaseException as error:  # it is raised in the thread that waits
-            errors.append(error)
-        finally:
-            done.set()
+            answer.set_exception(error)
 
     thread = Thread(target=call, daemon=True, name="hierfl: a call apart")
     thread.start()
     try:
-        while not done.wait(LOOK):
+        while not wait([answer], LOOK).done:
             if wishes[-1].overdue:
                 raise CutShort
     except BaseException:
         _GIVEN_UP.append(thread)
         raise
-    if errors:
-        raise errors[0]
-    return answers[0]
+    return answer.result()
 
 
 @atexit.register

@@ -41,7 +41,7 @@ from hierfl.language.expectation import (
     require_affine_in_averages,
 )
 from hierfl.language.federation.client import Client
-from hierfl.language.federation.federated_data import Federation
+from hierfl.language.federation.federated_data import POINTS, Federation
 from hierfl.language.federation.sample_values import LARGEST
 from hierfl.language.function import user_atoms
 from hierfl.language.levels import Followers, LowerLevel, Objective
@@ -326,6 +326,16 @@ class Declaration:
     @property
     def upper_variables(self) -> tuple[cp.Variable, ...]:
         return self.roles.upper
+
+    @property
+    def parties(self) -> tuple[Client, ...]:
+        """The clients; one without data where there is no federation."""
+        return self.federation.clients if self.federation else (Client(),)
+
+    @property
+    def points(self) -> int:
+        """At most how many nodes stand for the distributions of a table."""
+        return self.federation.points if self.federation else POINTS
 
     @property
     def plain(self) -> Declaration:

@@ -92,8 +92,7 @@ class BoundExact(Tabulated):
         public = not problem.lower_is_private and (not asked or (level is not None and level.prices))  # a selection is by what is above, too
         if public or not (asked or isinstance(method, ParametricProgram)):
             return
-        federation = problem.declaration.federation
-        away = next(k for k, client in enumerate(federation.clients if federation else ()) if any_elsewhere([client]))
+        away = next(k for k, client in enumerate(problem.declaration.parties) if any_elsewhere([client]))
         raise IncompatibleSolverError(
             f"lower={self.settings} solves for the y that all clients share from everybody's data in one place, "
             f"and those of {problem.declaration.client_called(away)} are elsewhere (hf.Elsewhere): "

@@ -197,29 +197,23 @@ class LocalDescent:
         require_left_out(self, "rounds", "steps", "step_size")
 
     def bind(self, problem: CompiledProblem, rounds: int, steps: int) -> BoundFederated:
-        require_scope(self, ("federation",), problem)
-        if self.schedule == "practical":
-            return self._as_given(problem, rounds)
-        sizes, total = self._by_algorithm_3(problem, rounds)
-        lower_rounds, local = self._shared_out(total, problem.num_clients)
-        return BoundFederated(problem, self, BY_ROUND, constant(lower_rounds), constant(local), sizes)
-
-    def _as_given(self, problem: CompiledProblem, rounds: int) -> BoundFederated:
-        name = type(self).__name__
-        lower_rounds = tabulate_counts(self.rounds, rounds, f"rounds of {name}")
-        local = tabulate_counts(self.steps, rounds, f"steps of {name}")
-        longest = int(np.max(lower_rounds * local, initial=1))
-        sizes = tabulate(self.step_size, longest, f"step_size of {name}")
-        return BoundFederated(problem, self, BY_STEP, constant(lower_rounds), constant(local), sizes)
-
-    def _by_algorithm_3(self, problem: CompiledProblem, rounds: int) -> tuple[np.ndarray, np.ndarray]:
-        """(step sizes 1/(mu a_r), numbers of local steps 2 a_r ln(a_r)) of the upper rounds, from certified constants of every client.
+        """Settings as they are given; else Algorithm 3: step sizes 1/(mu a_r) and 2 a_r ln(a_r) local steps, from certified constants of every client.
 
         Raises ``SettingError``, naming the constant that could not be proved.
         """
-        mu, smooth = lower_constants(problem, type(self).__name__, of_each=True)
-        a = np.maximum(max(problem.num_clients, 4 * smooth / mu), np.arange(rounds)) + 1
-        return 1 / (mu * a), 2 * a * np.log(a)
+        require_scope(self, ("federation",), problem)
+        name = type(self).__name__
+        if self.schedule == "practical":
+            lower_rounds = tabulate_counts(self.rounds, rounds, f"rounds of {name}")
+            local = tabulate_counts(self.steps, rounds, f"steps of {name}")
+            longest = int(np.max(lower_rounds * local, initial=1))
+            rule, sizes = BY_STEP, tabulate(self.step_size, longest, f"step_size of {name}")
+        else:
+            mu, smooth = lower_constants(problem, name, of_each=True)
+            a = np.maximum(max(problem.num_clients, 4 * smooth / mu), np.arange(rounds)) + 1
+            rule, sizes = BY_ROUND, 1 / (mu * a)
+            lower_rounds, local = self._shared_out(2 * a * np.log(a), problem.num_clients)
+        return BoundFederated(problem, self, rule, constant(lower_rounds), constant(local), sizes)
 
     def _shared_out(self, total: np.ndarray, clients: int) -> tuple[np.ndarray, np.ndarray]:
         """(lower rounds, local steps in each) of the upper rounds, for so many local steps in all."""

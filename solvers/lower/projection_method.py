@@ -212,18 +212,14 @@ class ProjectionMethod:
         if alpha == "theory":
             mu, size = lower_constants(problem, name)
             alpha = self._safe_step(mu, size)
-        number: Schedule = self._by_theory(problem) if isinstance(self.steps, str) else self.steps
+        number = self.steps
+        if isinstance(number, str):  # by theory; one step where kappa = 1, which then ends at the solution
+            tau = contraction_growth(*lower_constants(problem, "ProjectionMethod(steps='theory')"))
+            number = LogGrowth(tau) if tau > 0 else 1
         counts = whole(tabulate(number, max(1, steps), f"steps of {name}"), f"steps of {name}")
         if not counts.any():
             raise SettingError(f"steps of {name} are 0 at every local step: nobody would ever answer.")
         return BoundProjections(problem, self, np.array(alpha, float), constant(counts))
-
-    @staticmethod
-    def _by_theory(problem: CompiledProblem) -> Schedule:
-        """t_k = ceil(tau ln(k + 1)); one step where kappa = 1, which then ends at the solution."""
-        mu, size = lower_constants(problem, "ProjectionMethod(steps='theory')")
-        tau = contraction_growth(mu, size)
-        return LogGrowth(tau) if tau > 0 else 1
 
     @staticmethod
     def _safe_step(mu: float, size: float) -> float:

@@ -187,7 +187,6 @@ class Bound(Tabulated):
 
     def below(self, monitor: RoundMonitor) -> Any:
         """Projections on Y(x) by a lower solver of client or sample scope, one more in every call than evaluations of F; 0 by others."""
-        lower_set = self.problem.lower_set
-        if monitor.evaluations is None or monitor.solves is None or self.federated or lower_set is None or lower_set.kind == "free":
+        if monitor.evaluations is None or monitor.solves is None or self.federated or self.problem.lower_set.kind == "free":
             return 0
         return monitor.evaluations + monitor.solves

@@ -22,13 +22,13 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.coupled_conditions import PricedMeans, slope_of
+from hierfl.compiler.coupled_conditions import slope_of
 from hierfl.compiler.data.tables import Party, added
 from hierfl.compiler.expressions.program import Environment, Program, Rows
 from hierfl.compiler.lower_level.certificate import Judgement
 from hierfl.compiler.lower_level.exact_lower import LARGE
 from hierfl.jaxtools.keyed_random import fold_in, split
-from hierfl.language.coupled import CLIENTS_MEAN, CoupledCondition
+from hierfl.language.coupled import CLIENTS_MEAN, CoupledCondition, Penalty
 from hierfl.language.sample import Sample
 from hierfl.runtime.contract import PRICE_STREAM, Clients, Known, Message, OwnValue, Received
 from hierfl.solvers.lower.lower_solver import Clock
@@ -105,7 +105,13 @@ class ClientOracle(Tabulated):
         lower_key, upper_key = split(key)
         lower_key = lower_key if call is None else fold_in(lower_key, call)
         if problem.scope == "sample":
-            return self._at_samples(x, party, clock, upper_key)
+            value, residual, gap, solves = party.estimate(
+                lambda rows: (*self._answered(x, party, clock, rows), self.answers_of(rows)),
+                problem.upper_samples,
+                upper_key,
+                self.batch_size,
+            )
+            return Evaluated(jnp.zeros(0), value, residual, gap, *self.worked(solves, party, clock))
         kept, residual, gap = jnp.zeros(0), jnp.zeros(()), jnp.zeros(())
         if self.alone:
             kept, residual = self.lower.client(x, party, start, clock, lower_key)
@@ -122,16 +128,6 @@ class ClientOracle(Tabulated):
         """(lower levels solved, evaluations of F in them), 0 where nobody knows."""
         each = getattr(self.lower, "evaluations", lambda *_: 0)
         return solves, solves * each(clock, party.index)
-
-    def _at_samples(self, x: Array, party: Party, clock: Clock, key: Array) -> Evaluated:
-        """f_i with y(x, sample) answered for each drawn sample."""
-        value, residual, gap, solves = party.estimate(
-            lambda rows: (*self._answered(x, party, clock, rows), self.answers_of(rows)),
-            self.problem.upper_samples,
-            key,
-            self.batch_size,
-        )
-        return Evaluated(jnp.zeros(0), value, residual, gap, *self.worked(solves, party, clock))
 
     def answers_of(self, rows: Rows) -> Int[Array, ""]:
         """How many y(x, sample) rows ask for: one each, where they are of the lower level's table; what fills up a piece has no weight."""
@@ -182,7 +178,7 @@ class ClientOracle(Tabulated):
         x = self.query(x, clients.public)
         if problem.asks_all:
             messages = clients.everyone.map(self.parts, (x, y, clock), key=fold_in(key, PRICE_STREAM))
-            means, rho = clients.everyone.mean(messages.payload), clients.public[self._means.rho]
+            means, rho = clients.everyone.mean(messages.payload), clients.public[self._penalty.rho.id]
             slopes = tuple(rho * slope_of(one, mean) for (one, _), mean in zip(self._over_clients(), means))
         return AtPrices(told, slopes, Known((x, y, clock)))
 
@@ -200,21 +196,21 @@ class ClientOracle(Tabulated):
         told, slopes, known = received.broadcast
         x, y, clock = known.values
         prices = {one: self._share(one, party) * slope for (one, _), slope in zip(self._over_clients(), slopes)}
-        own = [(one, program) for one, program in self._means.programs if one not in prices]
+        own = [(one, program) for one, program in self.problem.means if one not in prices]
         if own:
-            y, rho = self._own_y(x, y, party, memory, clock, key), party.environment[self._means.rho]
+            y, rho = self._own_y(x, y, party, memory, clock, key), party.environment[self._penalty.rho.id]
             prices |= {one: rho * slope_of(one, self._excess(one, p, x, y, party, clock)) for one, p in own}
-        leaves = {self._means.leaves[one]: price for one, price in prices.items()}
+        leaves = {self._penalty.prices[one].id: price for one, price in prices.items()}
         return replace(party, environment={**party.environment, **leaves}), received._replace(broadcast=told)
 
     @property
-    def _means(self) -> PricedMeans:
-        means = self.problem.means
-        assert means is not None, "prices without means"
-        return means
+    def _penalty(self) -> Penalty:
+        penalty = self.problem.declaration.penalty
+        assert penalty is not None, "prices without means"
+        return penalty
 
     def _over_clients(self) -> Iterator[tuple[CoupledCondition, Program]]:
-        return ((one, program) for one, program in self._means.programs if one.kind == CLIENTS_MEAN)
+        return ((one, program) for one, program in self.problem.means if one.kind == CLIENTS_MEAN)
 
     def _share(self, one: CoupledCondition, party: Party) -> Array:
         """What a client counts in a mean over all, in its weight."""

@@ -63,7 +63,7 @@ def require_nested(solver: object, problem: CompiledProblem) -> None:
         raise IncompatibleSolverError(
             f"{name} needs a lower level that minimises or maximises, but this one is an equilibrium: use FedRZO or ImplicitGradient."
         )
-    if problem.lower_set is not None and problem.lower_set.kind != "free":
+    if problem.lower_set.kind != "free":
         raise IncompatibleSolverError(
             f"{name} differentiates y(x) as that of a lower level without constraints, but y has some: use FedRZO or ImplicitGradient, "
             f"which see them."

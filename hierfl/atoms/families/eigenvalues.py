@@ -92,13 +92,13 @@ ROWS = (
     ),
     AtomRow(
         (sigma_max,),
-        lower=lambda atom, value: spectral_values.largest_singular_value(value),
+        lower=lambda atom, value: spectral_values.singular_value_sum(True, value),
         opaque=True,
         spellings=(Spelling("sigma_max", latex=r"\sigma_{\max}"),),
     ),
     AtomRow(
         (normNuc,),
-        lower=lambda atom, value: spectral_values.singular_value_sum(value),
+        lower=lambda atom, value: spectral_values.singular_value_sum(False, value),
         opaque=True,
         spellings=(norm_spelling("norm_nuc", r"\ast", text="nuc"),),
     ),

@@ -120,10 +120,6 @@ def _times_its(function: str) -> Callable[[LatexPen, Phrase], Written]:
     return written
 
 
-def _power_template(text: str) -> Template:
-    return Template(text, POWER)
-
-
 ROWS = (
     *_OF_ANGLES,
     AtomRow(
@@ -153,7 +149,7 @@ ROWS = (
         second_derivative=lambda atom, z: _second_of_log(atom, z + Interval.of(np.ones(z.shape))),
         smooth=smooth_above(-1.0),
         formula=entry_by_entry(lambda v: sympy.log(1 + v)),
-        spellings=(Spelling("log1p", latex=_power_template(r"\log\left(1 + #1\right)")),),
+        spellings=(Spelling("log1p", latex=Template(r"\log\left(1 + #1\right)", POWER)),),
     ),
     AtomRow(
         (cp.logistic,),
@@ -163,7 +159,7 @@ ROWS = (
         second_derivative=_second_of_logistic,
         smooth=always_smooth,
         formula=entry_by_entry(lambda v: sympy.log(1 + sympy.exp(v))),
-        spellings=(Spelling("logistic", latex=_power_template(r"\log\left(1 + \exp\left(#1\right)\right)")),),
+        spellings=(Spelling("logistic", latex=Template(r"\log\left(1 + \exp\left(#1\right)\right)", POWER)),),
     ),
     AtomRow(
         (cp.log_sum_exp,),
@@ -195,7 +191,7 @@ ROWS = (
         (cp.kl_div,),
         lower=lambda atom, x, y: _relative_entropy(atom, x, y) - x + y,
         formula=entry_by_entry(lambda x, y: _relative_entropy_formula(x, y) - x + y),
-        spellings=(Spelling("kl_div", latex=_power_template(r"D_{\mathrm{KL}}\left(#1 \,\Vert\, #2\right)")),),
+        spellings=(Spelling("kl_div", latex=Template(r"D_{\mathrm{KL}}\left(#1 \,\Vert\, #2\right)", POWER)),),
     ),
     AtomRow(
         (cp.xexp,),

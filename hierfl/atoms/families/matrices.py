@@ -17,7 +17,7 @@ from cvxpy.expressions.expression import Expression
 from scipy.special import entr, rel_entr
 
 from hierfl.atoms.algebra import times
-from hierfl.atoms.formulas import Expr, Scalars
+from hierfl.atoms.formulas import Scalars
 from hierfl.atoms.intervals import EPS, Interval
 from hierfl.atoms.loaded_late import jax, jnp, spectral_values, sympy
 from hierfl.atoms.row import AtomRow, CurvatureSearch, NoAnswerError
@@ -121,10 +121,6 @@ def _curvature_of_relative_entropy(search: CurvatureSearch, atom: Any, upper: bo
     return times(0.5 / trace, cp.sum_squares(first)) if 0 < trace < np.inf else None
 
 
-def _formula_of_relative_entropy(atom: Any, x: Scalars, y: Scalars) -> Expr:
-    return sympy.Add(*(a * sympy.log(a / b) for a, b in zip(_diagonal(x), _diagonal(y))))
-
-
 def _copy_geometric_product(atom: Any, rebuild: Callable[[Any], Any]) -> Any:
     """Its own copy takes the exponents for the argument."""
     return cp.gmatmul(rebuild(atom.A), rebuild(atom.args[0]))
@@ -163,7 +159,7 @@ ROWS = (
         lower=_quantum_relative_entropy,
         range=_range_of_relative_entropy,
         curvature=_curvature_of_relative_entropy,
-        formula=_formula_of_relative_entropy,
+        formula=lambda atom, x, y: sympy.Add(*(a * sympy.log(a / b) for a, b in zip(_diagonal(x), _diagonal(y)))),
         spellings=(Spelling("quantum_rel_entr", latex=Template(_RELATIVE_ENTROPY, POWER)),),
     ),
     AtomRow(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -69,23 +69,10 @@ def _copy(atom: Any, rebuild: Callable[[Any], Any]) -> Any:
 # Ranges and switches
 
 
-def _range_of_pnorm(atom: Any, arguments: list[Interval]) -> Interval:
-    rule = monotone if float(atom.p) < 1 else of_magnitudes()
-    return rule(atom, arguments)
-
-
-def _slopes_of_pnorm(atom: Any, arguments: Sequence[Interval]) -> Interval | None:
-    return slopes_between(-1.0, 1.0)(atom, arguments) if float(atom.p) >= 1 else None
-
-
 def _kinks_of_sizes(atom: Any, arguments: list[Interval]) -> Interval:
     """Of single numbers, whose norms CVXPY writes so, at 0; of several anywhere."""
     single = atom.args[0].size == atom.size
     return kinked_at_zero(atom, arguments) if single else Interval.free(atom.shape)
-
-
-def _kinks_of_pnorm(atom: Any, arguments: list[Interval]) -> Interval:
-    return kinked_at_zero(atom, arguments) if float(atom.p) > 1 else Interval.free(atom.shape)
 
 
 def _flat_pnorm(atom: Any, index: int, values: Interval, arguments: list[Interval]) -> np.ndarray:
@@ -178,9 +165,9 @@ ROWS = (
         (Pnorm, PnormApprox),
         narrow=narrowing.of_norm,
         lower=_pnorm,
-        range=_range_of_pnorm,
-        slopes=_slopes_of_pnorm,
-        kink_values=_kinks_of_pnorm,
+        range=lambda atom, arguments: (monotone if float(atom.p) < 1 else of_magnitudes())(atom, arguments),
+        slopes=lambda atom, arguments: slopes_between(-1.0, 1.0)(atom, arguments) if float(atom.p) >= 1 else None,
+        kink_values=lambda atom, arguments: (kinked_at_zero(atom, arguments) if float(atom.p) > 1 else Interval.free(atom.shape)),
         flat=_flat_pnorm,
         switches=_at_origin,
         formula=reduction(_pnorm_formula),

@@ -9,7 +9,6 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 from cvxpy.atoms.elementwise.trig import sin
-from cvxpy.expressions.expression import Expression
 
 from hierfl.atoms import narrowing
 from hierfl.atoms.algebra import times
@@ -51,16 +50,12 @@ def _range_of_huber(atom: Any, arguments: list[Interval]) -> Interval:
     return Interval(np.zeros_like(square), square * (1 + 4 * EPS))
 
 
-# Curvature and derivative
+# Curvature
 
 
 def _second_of_huber(atom: Any, z: Interval, bound: Interval) -> Interval:
     inside = z.magnitude <= bound.lo
     return Interval(np.where(inside, 2.0, 0.0), np.full(z.shape, 2.0))
-
-
-def _pull_huber(atom: Any, index: int, adjoint: Expression) -> Expression | None:
-    return times(times(2, adjoint), cp.maximum(cp.minimum(atom.args[0], atom.M), -atom.M))
 
 
 # Kinks
@@ -157,7 +152,7 @@ ROWS = (
         second_derivative=_second_of_huber,
         smooth=always_smooth,
         flat=flat_at_zero,
-        derivative=_pull_huber,
+        derivative=lambda atom, index, adjoint: times(times(2, adjoint), cp.maximum(cp.minimum(atom.args[0], atom.M), -atom.M)),
         switches=lambda atom: [cp.abs(atom.args[0]) - atom.M],
         crossings=lambda atom: [atom.args[0] - atom.M, atom.args[0] + atom.M],
         formula=_huber_formula,

@@ -16,7 +16,7 @@ from hierfl.atoms.formulas import exact
 from hierfl.atoms.intervals import EPS, Interval, bounded
 from hierfl.atoms.loaded_late import jnp, safe
 from hierfl.atoms.ranges import even, flat_at_zero, kinked_at_zero
-from hierfl.atoms.row import AtomRow, CurvatureSearch, Parts, Rebuild
+from hierfl.atoms.row import AtomRow, CurvatureSearch
 from hierfl.atoms.writing.latex_pen import LatexPen, Template, raised
 from hierfl.atoms.writing.pen import ATOM, POWER, Written
 from hierfl.atoms.writing.phrase import Phrase, ratio
@@ -110,11 +110,6 @@ def _second_derivative(atom: Any, z: Interval) -> Interval:
     return Interval(np.minimum(*ends), np.maximum(*ends))
 
 
-def _majorant(atom: Any, parts: Parts, rebuild: Rebuild) -> Expression | None:
-    (base,) = parts
-    return rebuild([base]) if base is not None and atom.is_quadratic() else None
-
-
 def _narrow_power(atom: Any, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
     """An even power bounds its argument on both sides."""
     exponent = exponent_of(atom)
@@ -172,17 +167,8 @@ def _read(reader: Reader, atom: Any) -> Phrase:
     return Phrase("power", (base, ratio(exponent)), shape=shape)
 
 
-def _latex(pen: LatexPen, phrase: Phrase) -> Written:
-    base, exponent = phrase.args
-    return raised(pen.at(base, ATOM), pen.text(exponent), elementwise=bool(base.shape))
-
-
-def _fixed_power(exponent: str) -> Callable[[LatexPen, Phrase], Written]:
-    def write(pen: LatexPen, phrase: Phrase) -> Written:
-        (base,) = phrase.args
-        return raised(pen.at(base, ATOM), exponent, elementwise=bool(base.shape))
-
-    return write
+def _latex(pen: LatexPen, base: Phrase, exponent: str) -> Written:
+    return raised(pen.at(base, ATOM), exponent, elementwise=bool(base.shape))
 
 
 def _text(pen: TextPen, phrase: Phrase) -> Written:
@@ -201,7 +187,7 @@ ROWS = (
         slopes=_slopes,
         curvature=_curvature,
         second_derivative=_second_derivative,
-        majorant=_majorant,
+        majorant=lambda atom, parts, rebuild: rebuild([parts[0]]) if parts[0] is not None and atom.is_quadratic() else None,
         smooth=_is_smooth,
         kink_values=kinked_at_zero,
         switches=_from_zero,
@@ -210,10 +196,10 @@ ROWS = (
         formula=lambda atom, value: value ** exact(float(atom.p.value)),
         read=_read,
         spellings=(
-            Spelling("power", latex=_latex, text=_text),
-            Spelling("square", latex=_fixed_power("2")),
+            Spelling("power", latex=lambda pen, phrase: _latex(pen, phrase.args[0], pen.text(phrase.args[1])), text=_text),
+            Spelling("square", latex=lambda pen, phrase: _latex(pen, phrase.args[0], "2")),
             Spelling("sqrt", latex=Template(r"\sqrt{#1}", POWER)),
-            Spelling("inv_pos", latex=_fixed_power("-1")),
+            Spelling("inv_pos", latex=lambda pen, phrase: _latex(pen, phrase.args[0], "-1")),
         ),
     ),
 )

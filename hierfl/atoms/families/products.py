@@ -143,11 +143,6 @@ def _read_matrix_product(reader: Reader, atom: Any) -> Phrase:
     return _product_phrase("matmul", atom, (reader(left), reader(right)))
 
 
-def _latex_of_scaling(pen: LatexPen, phrase: Phrase) -> Written:
-    left, right = phrase.args
-    return beside(pen.at(left, PRODUCT), pen.at(right, PRODUCT))
-
-
 def _latex_of_matrix_product(pen: LatexPen, phrase: Phrase) -> Written:
     left, right = phrase.args
     if len(left.shape) == 1 and len(right.shape) > 1:
@@ -185,7 +180,7 @@ ROWS = (
         read=_read_multiply,
         spellings=(
             Spelling("multiply", latex=Template(r"*1 \odot *2", ELEMENTWISE)),
-            Spelling("scale", latex=_latex_of_scaling, text=infix_text("*")),
+            Spelling("scale", latex=lambda pen, phrase: beside(*(pen.at(one, PRODUCT) for one in phrase.args)), text=infix_text("*")),
         ),
     ),
     AtomRow(

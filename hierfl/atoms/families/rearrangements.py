@@ -161,21 +161,13 @@ def _read_assertion(reader: Reader, atom: Any) -> Phrase:
     return reader(atom.args[0])
 
 
-def _latex_of_broadcast(pen: LatexPen, phrase: Phrase) -> Written:
-    return pen.applied(rf"\operatorname{{broadcast}}_{{{dimensions_latex(phrase.shape)}}}", phrase.args)
-
-
-def _latex_of_reshape(pen: LatexPen, phrase: Phrase) -> Written:
-    return pen.applied(rf"\operatorname{{reshape}}_{{{dimensions_latex(phrase.value)}}}", phrase.args)
+def _with_dimensions(name: str, pen: LatexPen, phrase: Phrase, shape: tuple[int, ...]) -> Written:
+    return pen.applied(rf"\operatorname{{{name}}}_{{{dimensions_latex(shape)}}}", phrase.args)
 
 
 def _latex_of_permutation(pen: LatexPen, phrase: Phrase) -> Written:
     axes = [str(axis) for axis in phrase.option("axes")]
     return pen.applied(r"\operatorname{permute}" + subscript(axes), phrase.args)
-
-
-def _latex_of_index(pen: LatexPen, phrase: Phrase) -> Written:
-    return Written(f"{subscriptable(pen, phrase.args[0])}_{{{escaped(index_text(phrase.value))}}}")
 
 
 def _stack_row(
@@ -204,12 +196,14 @@ def _broadcast_row(kind: type) -> AtomRow:
         keeps_rows=keeps_first_axis,
         range=rearranged,
         derivative=_pull_broadcast,
-        spellings=(Spelling(kind.__name__.lower(), {"shape": None}, _latex_of_broadcast),),
+        spellings=(
+            Spelling(
+                kind.__name__.lower(),
+                {"shape": None},
+                lambda pen, phrase: _with_dimensions("broadcast", pen, phrase, phrase.shape),
+            ),
+        ),
     )
-
-
-def _text_of_reshape(pen: TextPen, phrase: Phrase) -> Written:
-    return call("reshape", pen.text(phrase.args[0]), str(phrase.value), *pen.settings(phrase))
 
 
 _DIAG = Spelling("diag", options={"k": 0})
@@ -260,7 +254,13 @@ ROWS = (
         range=rearranged,
         derivative=lambda atom, index, adjoint: cp.reshape(adjoint, atom.args[0].shape, order=atom.order),
         read=_read_reshape,
-        spellings=(Spelling("reshape", latex=_latex_of_reshape, text=_text_of_reshape),),
+        spellings=(
+            Spelling(
+                "reshape",
+                latex=lambda pen, phrase: _with_dimensions("reshape", pen, phrase, phrase.value),
+                text=lambda pen, phrase: call("reshape", pen.text(phrase.args[0]), str(phrase.value), *pen.settings(phrase)),
+            ),
+        ),
     ),
     AtomRow(
         (index, special_index),
@@ -273,7 +273,7 @@ ROWS = (
         spellings=(
             Spelling(
                 "index",
-                latex=_latex_of_index,
+                latex=lambda pen, phrase: Written(f"{subscriptable(pen, phrase.args[0])}_{{{escaped(index_text(phrase.value))}}}"),
                 text=lambda pen, phrase: Written(f"{pen.at(phrase.args[0], ATOM)}[{index_text(phrase.value)}]"),
             ),
         ),

@@ -20,7 +20,7 @@ from hierfl.atoms.families.products import row_vector
 from hierfl.atoms.intervals import interval_sum
 from hierfl.atoms.loaded_late import jnp
 from hierfl.atoms.ranges import broadcast, within_rows
-from hierfl.atoms.row import AtomRow, CurvatureSearch, Parts, Rebuild
+from hierfl.atoms.row import AtomRow, CurvatureSearch
 from hierfl.atoms.writing.latex_pen import LatexPen, beside
 from hierfl.atoms.writing.pen import ELEMENTWISE, POWER, PRODUCT, SUM, Pen, Written
 from hierfl.atoms.writing.phrase import Phrase, added, negated
@@ -39,10 +39,6 @@ def _curvature_of_sum(search: CurvatureSearch, atom: Any, upper: bool) -> Expres
 def _curvature_of_negation(search: CurvatureSearch, atom: Any, upper: bool) -> Expression | None:
     bound = search.bound(atom.args[0], not upper)
     return None if bound is None else minus(bound)
-
-
-def _majorant_of_sum(atom: Any, parts: Parts, rebuild: Rebuild) -> Expression | None:
-    return plus(*(part for part in parts if part is not None), zero=zeros(atom))
 
 
 # Derivatives
@@ -96,7 +92,7 @@ ROWS = (
         entrywise=True,
         range=lambda atom, arguments: interval_sum([broadcast(argument, atom.shape) for argument in arguments]),
         curvature=_curvature_of_sum,
-        majorant=_majorant_of_sum,
+        majorant=lambda atom, parts, rebuild: plus(*(part for part in parts if part is not None), zero=zeros(atom)),
         derivative=unchanged,
         read=lambda reader, atom: replace(added(*operands(reader, atom)), shape=tuple(atom.shape)),
         spellings=(Spelling("add", latex=_terms, text=_terms),),

@@ -116,23 +116,14 @@ def _eigenvalue_gradient_jvp(weights: Weights, primals: tuple[Any], tangents: tu
     return (vectors * w) @ transposed, curvature
 
 
-def largest_singular_value(matrix: Any) -> Any:
-    """The spectral norm; derivative 0 at 0."""
-    return _singular_value_sum(True, matrix)
-
-
-def singular_value_sum(matrix: Any) -> Any:
-    """The nuclear norm; its gradient is U V' without the singular vectors of value 0."""
-    return _singular_value_sum(False, matrix)
-
-
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _singular_value_sum(largest: bool, matrix: Any) -> Any:
+def singular_value_sum(largest: bool, matrix: Any) -> Any:
+    """The spectral norm, of the ``largest`` alone, or the nuclear norm; its gradient is U V' without the singular vectors of value 0."""
     values = jnp.linalg.svd(matrix, compute_uv=False)
     return values[0] if largest else jnp.sum(values)
 
 
-@_singular_value_sum.defjvp
+@singular_value_sum.defjvp
 def _singular_value_sum_jvp(largest: bool, primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
     (matrix,), (tangent,) = primals, tangents
     gradient = _singular_gradient(largest, matrix)

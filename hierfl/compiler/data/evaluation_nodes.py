@@ -163,20 +163,29 @@ class Nodes(NamedTuple):
     band: Int[np.ndarray, " n"]
 
 
+@np.errstate(all="ignore")  # SciPy divides by zero on its way to quantiles of some laws
 def evaluation_nodes(laws: Mapping[Sample, Any], points: int, holder: str, table: int) -> EvaluationNodes:
     """The rule for independent laws, with at most ``points`` nodes; no two tables of two holders share a scramble.
 
     Raises ``DataError`` for a discrete law whose outer quantiles SciPy does not find.
     """
-    with np.errstate(all="ignore"):  # SciPy divides by zero on its way to quantiles of some laws
-        for sample, law in laws.items():
-            if _is_too_long(law, sample.shape):
-                raise DataError(
-                    f"sample {sample.name()!r} of {holder}: SciPy searches for quantiles of {law.dist.name} step by step, "
-                    f"and its tail is too long for that. Write rows that are drawn from it, law.rvs(size=1000), or its first "
-                    f"values with their probabilities, stats.rv_discrete(values=...)()."
-                )
-        return _evaluation_nodes(laws, points, holder, table)
+    for sample, law in laws.items():
+        if _is_too_long(law, sample.shape):
+            raise DataError(
+                f"sample {sample.name()!r} of {holder}: SciPy searches for quantiles of {law.dist.name} step by step, "
+                f"and its tail is too long for that. Write rows that are drawn from it, law.rvs(size=1000), or its first "
+                f"values with their probabilities, stats.rv_discrete(values=...)()."
+            )
+    scalars = {sample: _few_values(law, sample.shape, points) for sample, law in laws.items()}
+    continuous = [sample for sample, each in scalars.items() if each is None]
+    combinations = math.prod(nodes.weights.size for each in scalars.values() for nodes in each or ())
+    if sum(sample.size for sample in continuous) > 1 or combinations > points // (LEAST_POINTS if continuous else 1):
+        return _sobol(laws, points, np.random.default_rng((SEED, table, *holder.encode())))
+    if len(laws) == 1 and continuous and has_density(laws[continuous[0]]):
+        return _of_density(continuous[0], laws[continuous[0]], points)
+    for sample in continuous:
+        scalars[sample] = [_quadrature(laws[sample], sample.shape, points // combinations)]
+    return _product({sample: each for sample, each in scalars.items() if each}, QUADRATURE if continuous else SUM)
 
 
 def _is_too_long(law: Any, shape: tuple[int, ...]) -> bool:
@@ -188,19 +197,6 @@ def _is_too_long(law: Any, shape: tuple[int, ...]) -> bool:
         return False
     middle = law.ppf(np.full(shape, 0.5))
     return bool(((law.sf(middle + SEARCHED) > TAIL) | (law.cdf(middle - SEARCHED) > TAIL)).any())
-
-
-def _evaluation_nodes(laws: Mapping[Sample, Any], points: int, holder: str, table: int) -> EvaluationNodes:
-    scalars = {sample: _few_values(law, sample.shape, points) for sample, law in laws.items()}
-    continuous = [sample for sample, each in scalars.items() if each is None]
-    combinations = math.prod(nodes.weights.size for each in scalars.values() for nodes in each or ())
-    if sum(sample.size for sample in continuous) > 1 or combinations > points // (LEAST_POINTS if continuous else 1):
-        return _sobol(laws, points, np.random.default_rng((SEED, table, *holder.encode())))
-    if len(laws) == 1 and continuous and has_density(laws[continuous[0]]):
-        return _of_density(continuous[0], laws[continuous[0]], points)
-    for sample in continuous:
-        scalars[sample] = [_quadrature(laws[sample], sample.shape, points // combinations)]
-    return _product({sample: each for sample, each in scalars.items() if each}, QUADRATURE if continuous else SUM)
 
 
 def _of_density(sample: Sample, law: Any, points: int) -> EvaluationNodes:

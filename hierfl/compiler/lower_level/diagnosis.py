@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -41,9 +43,15 @@ def require_solved(oracles: Oracles, method: ExactMethod | None, x: np.ndarray, 
     solution = evaluation.solution
     good = np.asarray(solution.converged) & np.isfinite(solution.y).all(axis=1)
     if not good.all():
-        bad = np.flatnonzero(~good)
+        owner = int(np.flatnonzero(~good)[0])
         assert method is not None
-        _diagnose(oracles, method, x, solution, int(bad[0]))
+        if oracles.scope != "sample":
+            gap = oracles.lower_set.gap(_environment_of(oracles, x, owner))
+            if not float(gap) <= 0:  # a side may be NaN
+                raise EmptyLowerSetError(_empty_message(oracles, x, owner))
+        raise LowerLevelError(
+            f"the lower level of {owner_name(oracles, owner)} was not solved at {place(oracles, x)}: {method.unsolved(solution, owner)}"
+        )
 
 
 def doubtful_infima(method: ExactMethod | None, solution: LowerSolution | None) -> np.ndarray:
@@ -191,24 +199,19 @@ def require_defined(oracles: Oracles, x: np.ndarray, evaluation: Evaluation) -> 
         raise DivergedError(f"f is not defined (NaN) at x = {short(x)}: a term is outside its domain there{where}.")
 
 
-def _diagnose(oracles: Oracles, method: ExactMethod, x: np.ndarray, solution: LowerSolution, owner: int) -> None:
-    if oracles.lower_set is not None and oracles.scope != "sample":
-        own = oracles.data().clients.party(owner if oracles.scope == "client" else 0).environment
-        if not float(oracles.lower_set.gap(oracles.environment(jnp.asarray(x), None, own))) <= 0:  # a side may be NaN
-            raise EmptyLowerSetError(_empty_message(oracles, x, owner))
-    raise LowerLevelError(
-        f"the lower level of {owner_name(oracles, owner)} was not solved at {place(oracles, x)}: {method.unsolved(solution, owner)}"
-    )
+def _environment_of(oracles: Oracles, x: np.ndarray, owner: int) -> dict[int, Any]:
+    """What Y(x) of an owner, no sample, depends on."""
+    own = oracles.data().clients.party(owner if oracles.scope == "client" else 0).environment
+    return oracles.environment(jnp.asarray(x), None, own)
 
 
 def _empty_message(oracles: Oracles, x: np.ndarray, owner: int) -> str:
     """What an ``EmptyLowerSetError`` says."""
-    level, lower_set = oracles.declaration.lower_level, oracles.lower_set
-    if lower_set is not None and oracles.scope != "sample":
-        own = oracles.data().clients.party(owner if oracles.scope == "client" else 0).environment
-        broken = lower_set.broken_conditions(oracles.environment(jnp.asarray(x), None, own))
-        if broken:
-            return f"Y(x) of {owner_name(oracles, owner)} is empty at {place(oracles, x)}: x itself does not satisfy {broken}."
+    level, broken = oracles.declaration.lower_level, ""
+    if oracles.scope != "sample":
+        broken = oracles.lower_set.broken_conditions(_environment_of(oracles, x, owner))
+    if broken:
+        return f"Y(x) of {owner_name(oracles, owner)} is empty at {place(oracles, x)}: x itself does not satisfy {broken}."
     constraints = ", ".join(map(expression_text, level.constraints)) if level else ""
     return f"Y(x) of {owner_name(oracles, owner)} is empty at {place(oracles, x)}: no y satisfies {constraints}."
 

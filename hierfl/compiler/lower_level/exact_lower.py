@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -34,9 +34,10 @@ from hierfl.compiler.lower_level.jacobian import QuadraticPart
 from hierfl.compiler.lower_level.methods.in_sequence import InSequence
 from hierfl.compiler.lower_level.methods.method import ExactMethod
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, level_solver
-from hierfl.compiler.lower_level.owner import Owner
+from hierfl.compiler.lower_level.owner import Owner, mean_of_client, mean_of_federation, mean_of_sample
 from hierfl.compiler.lower_level.structure import LowerStructure
 from hierfl.compiler.oracles import Oracles
+from hierfl.compiler.parametric.level_form import RowGroup
 from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.cheap_jit import TracedOnce, quick_jit
 from hierfl.jaxtools.host_callback import numbers_on_host
@@ -116,15 +117,9 @@ class ExactLower:
         bounding = self.method.with_bounds()
         return self if bounding is self.method else replace(self, method=bounding)
 
-    def _error_bounds(self, x: np.ndarray, data: Data, solution: LowerSolution) -> Float[np.ndarray, " owners"]:
-        """The method's bounds on the errors of the owners' y, infinite where none is proved."""
-        if self.with_bounds is self:
-            return np.asarray(solution.error_bound)
-        return np.asarray(self._compiled_bounds(x, data, solution.y))
-
     @cached_property
     def _compiled_bounds(self) -> Callable[..., Array]:
-        """The bounds as one program of (x, data, warm)."""
+        """The method's bounds on the errors of the owners' y, infinite where none is proved, as one program of (x, data, warm)."""
         return quick_jit(lambda x, data, warm: self.with_bounds.solve_all(x, data, warm)[0].error_bound)
 
     # --- one owner ---------------------------------------------------------------------------------------------
@@ -141,14 +136,31 @@ class ExactLower:
         return self.method.solve(x, owner, warm, tolerance)
 
     def client_owner(self, x: Array, party: Party) -> Owner:
-        return Owner.of_client(self.oracles, self._quadratic, x, party)
+        oracles, own, mean = self.oracles, party.environment, mean_of_client(party)
+
+        def upper(y: Array) -> Array:
+            return party.mean(lambda rows: oracles.client_value(x, y, own, rows), oracles.upper_samples)
+
+        return Owner.of(oracles, self._quadratic, x, own, mean, party.gathered, upper, lambda stage, x: stage.client_owner(x, party))
 
     def federation_owner(self, x: Array, clients: Population) -> Owner:
-        return Owner.of_federation(self.oracles, self._quadratic, x, clients)
+        """The owner of the federation-scope y: F is the weighted mean over the clients."""
+        oracles, own, mean = self.oracles, clients.party(0).environment, mean_of_federation(clients)
+
+        def gather(group: RowGroup) -> tuple[dict[int, Array], Array]:
+            return oracles.laid_out().server_party.gathered(group) if group.server else clients.gathered(group)
+
+        upper = partial(oracles.federation_value, x, clients=clients)
+        return Owner.of(oracles, self._quadratic, x, own, mean, gather, upper, lambda stage, x: stage.federation_owner(x, clients))
 
     def sample_owner(self, x: Array, own: dict[int, Array]) -> Owner:
         """The owner of one sample's y; ``own`` holds the client's parameters and the sample's values."""
-        return Owner.of_sample(self.oracles, self._quadratic, x, own)
+        oracles, mean = self.oracles, mean_of_sample(own)
+
+        def upper(y: Array) -> Array:
+            return oracles.client_value(x, y[None], own, oracles.as_rows(own))
+
+        return Owner.of(oracles, self._quadratic, x, own, mean, None, upper, lambda stage, x: stage.sample_owner(x, own))
 
     # --- all owners --------------------------------------------------------------------------------------------
 
@@ -255,7 +267,8 @@ class ExactLower:
         assert solution is not None
         data, y = self.oracles.data(), solution.y
         anew = jax.tree.map(np.asarray, self._compiled_conditions(x, data, y))
-        told, known = self._error_bounds(x, data, solution), np.isfinite(anew.residual)
+        bounds = solution.error_bound if self.with_bounds is self else self._compiled_bounds(x, data, y)
+        told, known = np.asarray(bounds), np.isfinite(anew.residual)
         denied = known & ~(anew.residual <= TOLERANCE * (1.0 + np.linalg.norm(y, axis=-1)))
         return Judgement(np.where(known, anew.residual, solution.residual), np.where(denied, anew.error_bound, told))
 
@@ -290,11 +303,8 @@ class ExactLower:
         self, x: Array, data: Data, warm: Array | None = None, tolerance: Array | float = TOLERANCE
     ) -> Evaluation:
         """f(x) with the lower level solved; traceable."""
-        if not self.oracles.lower.size:
-            server, clients = self.value_at(x, None, data)
-            return Evaluation(server + data.clients.weights @ clients, server, clients, None, jnp.zeros(1))
-        solution, gap = self.solve_all(x, data, warm, tolerance)
-        server, clients = self.value_at(x, solution.y, data)
+        solution, gap = self.solve_all(x, data, warm, tolerance) if self.oracles.lower.size else (None, jnp.zeros(1))
+        server, clients = self.value_at(x, None if solution is None else solution.y, data)
         return Evaluation(server + data.clients.weights @ clients, server, clients, solution, gap)
 
     @cached_property
@@ -312,11 +322,7 @@ class ExactLower:
         samples = (*oracles.upper_samples, *(v.id for v in oracles.lower.variables))
 
         def one(index: Array) -> Array:
-            party = population.party(index)
-            if y is None or oracles.scope == "sample":
-                own_y = None
-            else:
-                own_y = y[0] if oracles.scope == "federation" else y[index]
+            party, own_y = population.party(index), None if y is None else oracles.own_answer(y, index)
             return party.mean(lambda rows: oracles.client_value(x, own_y, party.environment, rows), samples)
 
         clients = population.one_by_one(one)

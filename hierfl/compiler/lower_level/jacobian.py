@@ -55,39 +55,42 @@ def actual_probes(oracles: Oracles, from_data: bool) -> list[Probe]:
     """Some clients (in sample scope: a row of each) with today's parameters, at generic points of X."""
     clients = oracles.clients_in_numpy()
     chosen = np.unique(np.linspace(0, clients.size - 1, CLIENTS).astype(int))
-    points = _points_of_x(oracles, len(chosen), seed=0)
-    return [_of_client(oracles, clients, int(client), x, from_data) for client, x in zip(chosen, points)]
+    found = []
+    for client, x in zip(chosen, _points_of_x(oracles, len(chosen), seed=0)):
+        own, drawn = dict(clients.party(client).environment), NO_ROWS
+        if oracles.scope == "sample":
+            row = clients.some_rows(int(client), 1, oracles.lower_samples).values
+            own |= {leaf: value[0] for leaf, value in row.items()}
+        elif from_data:
+            drawn = clients.some_rows(int(client), ROWS, oracles.lower_samples)
+        found.append(Probe(x, own, drawn))
+    return found
 
 
-def generic_probes(oracles: Oracles, from_data: bool) -> tuple[Probe, Probe]:
+def generic_probes(oracles: Oracles, from_data: bool) -> list[Probe]:
     """Two points without anything special in common."""
-    clients = oracles.clients_in_numpy()
-    first, second = (
-        Probe(x, *_generic_owner(oracles, clients, np.random.default_rng(seed), from_data))
-        for seed, x in enumerate(_points_of_x(oracles, 2, seed=1))
-    )
-    return first, second
+    clients, points = oracles.clients_in_numpy(), _points_of_x(oracles, 2, seed=1)
+    rngs = map(np.random.default_rng, range(2))
+    return [Probe(x, *_generic_owner(oracles, clients, rng, from_data)) for x, rng in zip(points, rngs)]
 
 
 def _points_of_x(oracles: Oracles, count: int, seed: int) -> list[np.ndarray]:
-    """Combinations of projections, in pairs on opposite sides of one: X may lie far from 0."""
+    """Combinations of projections, around one: X may lie far from 0."""
     rng, own = np.random.default_rng(seed), oracles.clients_in_numpy().party(0).environment
 
     def project(x: np.ndarray) -> np.ndarray:
         return oracles.upper_set.point_near(x, own)
 
-    middle = project(rng.standard_normal(oracles.upper.size))
-    moves = (1.0 + np.abs(middle)) * rng.standard_normal((2, middle.size))
-    ends = np.array([project(middle + sign * move) for move in moves for sign in (1.0, -1.0)])
-    return [weights @ ends for weights in rng.dirichlet(np.ones(len(ends)), count)]
+    return _combinations(project(rng.standard_normal(oracles.upper.size)), project, rng, count)
 
 
-def _of_client(oracles: Oracles, clients: Population, client: int, x: np.ndarray, from_data: bool) -> Probe:
-    own = dict(clients.party(client).environment)
-    if oracles.scope == "sample":
-        drawn = clients.some_rows(client, 1, oracles.lower_samples).values
-        return Probe(x, own | {leaf: value[0] for leaf, value in drawn.items()}, NO_ROWS)
-    return Probe(x, own, clients.some_rows(client, ROWS, oracles.lower_samples) if from_data else NO_ROWS)
+def _combinations(
+    middle: np.ndarray, nearest: Callable[[np.ndarray], np.ndarray], rng: np.random.Generator, count: int
+) -> list[np.ndarray]:
+    """Combinations of what is nearest to points in pairs on opposite sides of one."""
+    moves = (1.0 + np.abs(middle)) * rng.standard_normal((2, *middle.shape))
+    ends = np.array([nearest(middle + sign * move) for move in moves for sign in (1.0, -1.0)])
+    return [np.tensordot(weights, ends, axes=1) for weights in rng.dirichlet(np.ones(len(ends)), count)]
 
 
 def _generic_owner(
@@ -129,9 +132,7 @@ def _generic_value(parameter: Parameter, value: Any, rng: np.random.Generator) -
         nearest = parameter.project(candidate)
         return np.asarray(nearest.toarray() if sp.issparse(nearest) else nearest, dtype=float).reshape(today.shape)
 
-    moves = (1.0 + np.abs(today)) * rng.standard_normal((2, *today.shape))
-    ends = np.array([allowed(today + sign * move) for move in moves for sign in (1.0, -1.0)])
-    return np.tensordot(rng.dirichlet(np.ones(len(ends))), ends, axes=1)
+    return _combinations(today, allowed, rng, 1)[0]
 
 
 DENSE_LIMIT = 400
@@ -299,16 +300,15 @@ class Skeleton(NamedTuple):
         rank = int(np.sum(values > 1e-11 * max(values[0], np.abs(np.diagonal(by_columns[columns])).max())))
         return cls(rows, columns) if rank == 1 else None
 
-    def fits(self, multiply: Map, transpose: Map, size: int) -> tuple[Array, Array]:
-        """(whether J has this skeleton, whether its diagonal is invertible); traceable."""
-        parts = self.decompose(multiply, transpose, size)
-        return parts.reproduces(multiply), parts.invertible()
-
-    def decompose(self, multiply: Map, transpose: Map, size: int) -> RankOne:
+    def decompose(self, multiply: Map, size: int, symmetric: bool = False) -> RankOne:
         """diag(d) + u v' of a map with this skeleton: a column over its pivot, and the pivot's row; traceable.
 
         Where all entries are alike no rounding enters.
         """
+        transpose = multiply
+        if not symmetric:
+            transposed = jax.linear_transpose(multiply, jnp.zeros(size))
+            transpose = lambda v: transposed(v)[0]  # noqa: E731
         at_rows, at_columns = _units(self.rows, size), _units(self.columns, size)
         by_columns = jax.vmap(multiply, out_axes=1)(at_columns)  # J[:, K]
         by_rows = jax.vmap(transpose, out_axes=1)(at_rows)  # J[I, :]'
@@ -379,7 +379,7 @@ def jacobian_of(oracles: Oracles, part: QuadraticPart) -> Jacobian:
     if not constant or (matrix is None and skeleton is None):
         mode = "rank one" if skeleton is not None else "dense" if size <= DENSE_LIMIT else "unknown"
         return Jacobian(pattern, mode, skeleton=skeleton)
-    parts = None if skeleton is None else quick_jit(lambda: skeleton.decompose(*with_transpose(first, size), size))()
+    parts = None if skeleton is None else quick_jit(lambda: skeleton.decompose(first, size))()
     least = quick_jit(safe_smallest_eigenvalue)(matrix) if parts is None or matrix is not None else parts.modulus()
     steepness = math.inf if parts is None else float(parts.steepness())
     return Jacobian(pattern, "constant", float(least), skeleton, parts, steepness)
@@ -420,11 +420,9 @@ class _Looks:
     def size(self) -> int:
         return self.oracles.lower.size
 
-    def matrix(self, point: Probe) -> np.ndarray:
-        return np.asarray(self._matrix(point))
-
     @cached_property
-    def _matrix(self) -> Callable[[Probe], Array]:
+    def matrix(self) -> Callable[[Probe], Any]:
+        """J at a point; compiled once for all points."""
         return quick_jit(lambda point: dense(self.at(point), self.size))
 
     def constant(self) -> bool:
@@ -478,7 +476,9 @@ class _Looks:
             return None
 
         def fits(point: Probe) -> tuple[Array, Array]:
-            return skeleton.fits(*with_transpose(self.at(point), size), size)
+            """(Whether J has this skeleton, whether its diagonal is invertible.)"""
+            parts = skeleton.decompose(self.at(point), size)
+            return parts.reproduces(self.at(point)), parts.invertible()
 
         look = quick_jit(fits)
         if not all(same and invertible for same, invertible in map(look, self.actual)):
@@ -528,9 +528,3 @@ def _ritz_values(multiply: Product, size: int) -> np.ndarray:
         if np.linalg.norm(way) <= 1e-12 * np.linalg.norm(images[: k + 1]):
             break
     return np.linalg.eigvalsh(basis[: k + 1] @ images[: k + 1].T)
-
-
-def with_transpose(multiply: Product, size: int) -> tuple[Product, Product]:
-    """Products with a matrix and with its transpose."""
-    transposed = jax.linear_transpose(multiply, jnp.zeros(size))
-    return multiply, lambda v: transposed(v)[0]

@@ -14,7 +14,7 @@ from hierfl.compiler.data.tables import Party, Population
 from hierfl.compiler.expressions.program import NO_ROWS, Rows
 from hierfl.compiler.lower_level.jacobian import QuadraticPart
 from hierfl.compiler.oracles import Oracles
-from hierfl.compiler.parametric.level_form import Gather, RowGroup
+from hierfl.compiler.parametric.level_form import Gather
 
 OfRows = Callable[[dict[int, Array], Rows], Array]  # a function of somebody's constants and rows
 Mean = Callable[[OfRows, Sequence[int], Array], Array]  # its mean over the rows of samples, an array like the last argument
@@ -29,7 +29,7 @@ class Owner(NamedTuple):
     limits: Callable[[], tuple[Array, Array]]  # bounds of y, where Y(x) is a box or free
     condition: Callable[[], Array]  # of the projection
     own: dict[int, Array]  # its constants
-    gather: Gather  # what differs between the rows that its objectives average over, and their weights
+    gather: Gather | None  # what differs between the rows that its objectives average over, and their weights; None of a sample
     upper: Callable[[Array], Array]  # what of the upper objective its y enters, up to its weight
     mapping: Callable[[Array, Array], Array]  # F of x and y
     stage: Callable[[Any, Array], Any]  # the same owner in one of several levels, of which x and the answers before are the upper decision
@@ -41,46 +41,14 @@ class Owner(NamedTuple):
         return self._replace(operator=lambda y: matrix @ y + constant, multiply=lambda v: matrix @ v)
 
     @classmethod
-    def of_client(cls, oracles: Oracles, part: QuadraticPart, x: Array, party: Party) -> Owner:
-
-        def upper(y: Array) -> Array:
-            return party.mean(
-                lambda rows: oracles.client_value(x, y, party.environment, rows), oracles.upper_samples
-            )
-
-        mean, gather = mean_of_client(party), party.gathered
-        return cls._of(oracles, part, x, party.environment, mean, gather, upper, lambda stage, x: stage.client_owner(x, party))
-
-    @classmethod
-    def of_federation(cls, oracles: Oracles, part: QuadraticPart, x: Array, clients: Population) -> Owner:
-        """The owner of the federation-scope y: F is the weighted mean over the clients."""
-
-        def gather(group: RowGroup) -> tuple[dict[int, Array], Array]:
-            return oracles.laid_out().server_party.gathered(group) if group.server else clients.gathered(group)
-
-        public, mean = clients.party(0).environment, mean_of_federation(clients)
-        upper = partial(oracles.federation_value, x, clients=clients)
-        return cls._of(oracles, part, x, public, mean, gather, upper, lambda stage, x: stage.federation_owner(x, clients))
-
-    @classmethod
-    def of_sample(cls, oracles: Oracles, part: QuadraticPart, x: Array, own: dict[int, Array]) -> Owner:
-        """The owner of one sample's y; ``own`` holds the client's parameters and the sample's values."""
-
-        def upper(y: Array) -> Array:
-            return oracles.client_value(x, y[None], own, oracles.as_rows(own))
-
-        mean = mean_of_sample(own)
-        return cls._of(oracles, part, x, own, mean, _nothing_to_gather, upper, lambda stage, x: stage.sample_owner(x, own))
-
-    @classmethod
-    def _of(
+    def of(
         cls,
         oracles: Oracles,
         part: QuadraticPart,
         x: Array,
         own: dict[int, Array],
         mean: Mean,
-        gather: Gather,
+        gather: Gather | None,
         upper: Callable[[Array], Array],
         stage: Callable[[Any, Array], Any],
     ) -> Owner:
@@ -93,10 +61,11 @@ class Owner(NamedTuple):
             samples = oracles.lower_samples if part.from_data else ()
             return mean(lambda own, rows: part.operator(oracles, x, y, own, rows), samples, y)
 
+        zero = jnp.zeros(oracles.lower.size, x.dtype)
         return cls(
             partial(mapping, x),
             lambda z: oracles.project_lower(x, z, own),
-            _linear(quadratic, oracles.lower.size, x.dtype),
+            lambda v: jax.jvp(quadratic, (zero,), (v,))[1],
             lambda: oracles.lower_limits(x, own),
             lambda: oracles.lower_condition(x, own),
             own,
@@ -126,11 +95,3 @@ def mean_of_sample(own: dict[int, Array]) -> Mean:
     return lambda function, samples, like: function(own, NO_ROWS)
 
 
-def _nothing_to_gather(group: RowGroup) -> tuple[dict[int, Array], Array]:
-    raise AssertionError("a sample's level averages over nothing")
-
-
-def _linear(mapping: Callable[[Array], Array], size: int, dtype: Any) -> Callable[[Array], Array]:
-    """Products with the Jacobian of an affine map."""
-    zero = jnp.zeros(size, dtype)
-    return lambda v: jax.jvp(mapping, (zero,), (v,))[1]

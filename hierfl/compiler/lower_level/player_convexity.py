@@ -127,14 +127,9 @@ def _with_sample(oracles: Oracles, party: Party, seed: Any) -> dict[int, Any]:
 
 def _places(oracles: Oracles, player: Player, row: int | None) -> np.ndarray:
     """Where the player's own entries are in the flat y."""
-    owned_places, start = [], 0
-    owned = {v.id for v in player.variables}
-    for variable in oracles.lower.variables:
-        entries = start + np.arange(variable.size).reshape(variable.shape)
-        if variable.id in owned:
-            owned_places.append(np.ravel(entries if row is None else entries[row]))
-        start += variable.size
-    places = np.concatenate(owned_places)
+    owned, entries = {v.id for v in player.variables}, oracles.lower.split(np.arange(oracles.lower.size))
+    own = [part if row is None else part[row] for leaf, part in entries.items() if leaf in owned]
+    places = np.concatenate([np.ravel(part) for part in own])
     if places.size > BLOCK_LIMIT:  # of a larger Hessian a principal part, whose eigenvalues are no smaller
         places = np.sort(np.random.default_rng(0).choice(places, BLOCK_LIMIT, replace=False))
     return places

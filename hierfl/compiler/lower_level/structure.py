@@ -26,7 +26,6 @@ from hierfl.compiler.lower_level.jacobian import (
     jacobian_of,
     quadratic_part,
     safe_smallest_eigenvalue,
-    with_transpose,
 )
 from hierfl.compiler.oracles import Oracles
 from hierfl.compiler.sets import CompiledSet
@@ -126,7 +125,6 @@ class LowerStructure:
 
     @property
     def lower_set(self) -> CompiledSet:
-        assert self.oracles.lower_set is not None, "a lower level has a set"
         return self.oracles.lower_set
 
     @property
@@ -209,5 +207,4 @@ class LowerStructure:
         if known.parts is not None:
             return known.parts
         assert known.skeleton is not None
-        transpose = multiply if known.pattern.symmetric else with_transpose(multiply, size)[1]
-        return known.skeleton.decompose(multiply, transpose, size).where_true(multiply)
+        return known.skeleton.decompose(multiply, size, known.pattern.symmetric).where_true(multiply)

@@ -231,10 +231,11 @@ class LevelForm:
         templates = [self.base, *(group.template for group in self.groups)]
         return all(cone.kind in (ZERO, NONNEGATIVE) for template in templates for cone in template.cones)
 
-    def thetas(self, environment: dict[int, Any], gather: Gather) -> Thetas:
-        """theta, from the values of x and constants, and rows; traceable."""
+    def thetas(self, environment: dict[int, Any], gather: Gather | None = None) -> Thetas:
+        """theta, from the values of x and constants, and rows, where it averages over some; traceable."""
         found: Thetas = [self.base.theta_at(environment)]
         for group in self.groups:
+            assert gather is not None, "a level that averages over rows is asked without any"
             rows, weights = gather(group)
             found.append(jax.vmap(lambda row, t=group.template: t.theta_at({**environment, **row}))(rows))
             found.append(jnp.asarray(weights, found[0].dtype))

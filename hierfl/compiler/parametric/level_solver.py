@@ -23,8 +23,8 @@ import numpy as np
 
 from hierfl.compiler.parametric.level_form import LevelForm, Thetas, WithoutCones
 from hierfl.compiler.parametric.many_programs import LARGEST, FamilyAnswers, ManyPrograms
+from hierfl.compiler.parametric.many_smooth import pulled_together, solved_together, treats_together
 from hierfl.compiler.parametric.priced_form import PricedForm
-from hierfl.compiler.parametric.together import pulled_together, solved_together, treats_together
 from hierfl.compiler.programs.all_solutions import AllSolutions, settled, value_at
 from hierfl.compiler.programs.cones import rows_of
 from hierfl.compiler.programs.convex_program import (
@@ -194,8 +194,11 @@ class LevelSolver:
         several = self._all_solutions(program, first)
         if several.is_one is not False:
             return LevelAnswer(program, first, first, ONE if several.is_one else UNKNOWN)
-        if self.selection is not None and isinstance(self.form, PricedForm):
-            self._require_one_y(self.form, thetas)
+        if self.selection is not None and isinstance(self.form, PricedForm) and AllSolutions(*self.form.of_level(thetas)).is_one is False:
+            raise NotConvexError(  # prices are chosen at the y that there is
+                f"selection={self.selection!r} chooses among several prices where y is one: here the level has several y as well. Add a strongly "
+                f"convex term to it."
+            )
         chosen, ends = self._least(several) if self.selection is None else self._selected(several, of_upper), several.ends
         if program.is_map:
             chosen, *ends = (solution_of_gap(program, one) for one in (chosen, *ends))
@@ -209,14 +212,6 @@ class LevelSolver:
             return False
         there = AllSolutions(program, answer)
         return not there.weak.any() and self._known.at(program.p, program.a, there.strong, not program.is_map).is_regular
-
-    def _require_one_y(self, form: PricedForm, thetas: Thetas) -> None:
-        """Prices are chosen at the y that there is."""
-        if AllSolutions(*form.of_level(thetas)).is_one is False:
-            raise NotConvexError(
-                f"selection={self.selection!r} chooses among several prices where y is one: here the level has several y as well. Add a strongly "
-                f"convex term to it."
-            )
 
     @staticmethod
     def _all_solutions(program: ConvexProgram, answer: ProgramSolution) -> AllSolutions:
@@ -247,21 +242,17 @@ class LevelSolver:
         cost = self.upper.form.program(of_upper)
         if self.upper.sign == self._wanted:
             chosen = solve_program(self._choice(several, cost))
-            return chosen if chosen.solved else self._none_chosen(several, chosen)
+            if chosen.status == UNBOUNDED and isinstance(self.form, PricedForm):
+                raise LowerLevelError(
+                    f"selection={self.selection!r}: among the prices of the lower level the upper objective finds none that is best, they go on without "
+                    f"end. Rows that hold with equality depend on each other: write what they say once."
+                )
+            good = chosen.solved or (not several.program.polyhedral and chosen.error <= AMONG)
+            return chosen if good else several.program.none(chosen.status)
         try:
             return self._extreme(several, cost)
         except ValueError as reason:
             raise NotConvexError(_not_convex(str(self.selection), f"of the solutions' set {reason}")) from None
-
-    def _none_chosen(self, several: AllSolutions, chosen: ProgramSolution) -> ProgramSolution:
-        if chosen.status == UNBOUNDED and isinstance(self.form, PricedForm):
-            raise LowerLevelError(
-                f"selection={self.selection!r}: among the prices of the lower level the upper objective finds none that is best, they go on without end. "
-                f"Rows that hold with equality depend on each other: write what they say once."
-            )
-        if not several.program.polyhedral and chosen.error <= AMONG:
-            return chosen
-        return several.program.none(chosen.status)
 
     def _choice(self, several: AllSolutions, cost: ConvexProgram) -> ConvexProgram:
         """The cost over the solution set: of (u, the cost's own bounds)."""
@@ -315,7 +306,7 @@ class LevelSolver:
             several = AllSolutions(answer.program, middle)
             if several.weak.any() or not middle.solved:
                 return None
-            shortest = ChosenResponse.of(self.form, None, several, len(thetas))
+            shortest = ChosenResponse(self.form, None, several, len(thetas))
             return shortest.pull(answer.chosen, thetas, of_upper, seed, tangents)
         return self._pull_of_chosen(answer, thetas, of_upper, seed, tangents)
 
@@ -400,9 +391,8 @@ class LevelSolver:
             return self._told(answer.program, pair, answer.chosen, thetas, of_upper)
         if self.selection is None and answer.program.width + len(answer.program.b) > FOLLOWED:
             return None
-        return ChosenResponse.of(self.form, chosen_by, several, len(thetas)).pull(
-            answer.chosen, thetas, of_upper, seed, tangents
-        )
+        response = ChosenResponse(self.form, chosen_by, several, len(thetas))
+        return response.pull(answer.chosen, thetas, of_upper, seed, tangents)
 
 
 def _capacity(program: ConvexProgram, before: ConvexProgram | None) -> int:
@@ -434,19 +424,17 @@ FAINT = 1e-9  # of the forces, from which a row has a multiplier
 
 @dataclass(frozen=True, eq=False)
 class ChosenResponse:
-    """Of one of ``several`` solutions of ``form``, whose theta has ``count`` parts, by a cost ``chosen_by`` or by the length of y, of weight ``short``."""
+    """Of one of ``several`` solutions of ``form``, whose theta has ``count`` parts, by a cost ``chosen_by`` or by the length of y."""
 
     form: LevelForm
     chosen_by: LevelForm | None
     several: AllSolutions
     count: int
-    short: float
 
-    @classmethod
-    def of(cls, form: LevelForm, chosen_by: LevelForm | None, several: AllSolutions, count: int) -> ChosenResponse:
-        """With a weight that suits the level."""
-        short = SHORT * (largest(several.program.p) or largest(several.program.a) or 1.0)
-        return cls(form, chosen_by, several, count, short)
+    @cached_property
+    def short(self) -> float:
+        """A weight of the length of y that suits the level."""
+        return SHORT * (largest(self.several.program.p) or largest(self.several.program.a) or 1.0)
 
     def pull(
         self, chosen: ProgramSolution, thetas: Thetas, of_upper: Thetas, seed: np.ndarray, tangents: list[Thetas]

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from hierfl.compiler.parametric.level_form import LevelForm, Thetas
 from hierfl.compiler.parametric.row_block import SeparateBlock
 from hierfl.compiler.programs.backends import FIRMER, daqp_pairs
-from hierfl.compiler.programs.cones import ZERO
+from hierfl.compiler.programs.cones import ZERO, of_kind
 from hierfl.compiler.programs.side_by_side import adjoints_side_by_side, pairs_side_by_side
 from hierfl.compiler.programs.small_and_sparse import as_array
 from hierfl.compiler.programs.smooth_atoms import SQUARE
@@ -75,7 +75,7 @@ class ManyPrograms:
         """The programs at thetas with a leading axis."""
         base, count = form.base, len(thetas[0])
         width, height = base.width, base.height
-        equal = np.concatenate([np.zeros(0, bool), *(np.full(c.size, c.kind == ZERO) for c in base.cones)])
+        equal = of_kind(base.cones, ZERO)
         if form.groups:
             programs = [form.program([part[k] for part in thetas]) for k in range(count)]
             p, a = (

@@ -1,5 +1,6 @@
-"""Many smooth programs of one shape: Newton's method on all of them side by side, each step of which is a family of quadratic programs.
+"""Levels of many owners, or of a batch, answered together where their programs are of one shape: quadratic ones, and smooth ones.
 
+Of smooth programs it is Newton's method on all of them side by side, each step of which is a family of quadratic programs.
 As of quadratic programs, an answer is taken where it meets the conditions of its own program to rounding and is the only one
 beyond doubt; what is left is for others to solve, one after another. Rows that only say where a barrier ends are left out: none of
 them ever holds, however near an argument comes to it.
@@ -7,6 +8,7 @@ them ever holds, however near an argument comes to it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,10 +17,19 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from hierfl.compiler.parametric.level_form import LevelForm, Thetas
-from hierfl.compiler.parametric.many_programs import TAKEN, FamilyAnswers, ManyPrograms, Rows, Stack, times
+from hierfl.compiler.parametric.many_programs import (
+    SCALARS,
+    TAKEN,
+    FamilyAnswers,
+    ManyPrograms,
+    Rows,
+    Stack,
+    times,
+)
 from hierfl.compiler.parametric.row_block import SeparateBlock
+from hierfl.compiler.programs.response import Adjoint
 from hierfl.compiler.programs.saddle import Saddles
-from hierfl.compiler.programs.smooth_atoms import SQUARE, SmoothAtom
+from hierfl.compiler.programs.smooth_atoms import SQUARE, Blocks, SmoothAtom
 from hierfl.compiler.programs.solve_program import inside
 
 MODELS = 50  # quadratic models, at most
@@ -43,32 +54,22 @@ class ManyTerms:
     def block(self) -> int:
         return int(self.shift.shape[1] // self.weight.shape[1])
 
-    def _blocks(self, arguments: Stack) -> tuple[np.ndarray, Stack]:
-        """(the arguments that count, (n, block), of all programs; the weights of each)."""
-        weight = np.broadcast_to(self.weight, (len(arguments), self.weight.shape[1]))
-        return arguments.reshape(*weight.shape, self.block)[weight != 0], weight
-
-    @staticmethod
-    def _weighted(found: np.ndarray, weight: Stack) -> Stack:
-        """What an atom has for the arguments that count, times their weights, and 0 for others."""
-        out = np.zeros((*weight.shape, *found.shape[1:]))
-        counted = weight != 0
-        out[counted] = found * weight[counted].reshape(-1, *[1] * (found.ndim - 1))
-        return out
+    def _said(self, function: Callable[[Blocks], np.ndarray], u: Stack) -> Stack:
+        """What one of the atom's functions says of the arguments at u, times their weights."""
+        weight = np.broadcast_to(self.weight, (len(u), self.weight.shape[1]))
+        arguments = times(self.form, u) + self.shift
+        return self.atom.weighted(function, arguments.reshape(*weight.shape, self.block), weight)
 
     def value(self, u: Stack) -> Float[np.ndarray, " k"]:
-        blocks, weight = self._blocks(times(self.form, u) + self.shift)
-        return np.asarray(self._weighted(self.atom.value(blocks), weight).sum(axis=1))
+        return np.asarray(self._said(self.atom.value, u).sum(axis=1))
 
     def slopes(self, u: Stack) -> Stack:
         """The weighted slopes in the arguments: (k, n block)."""
-        blocks, weight = self._blocks(times(self.form, u) + self.shift)
-        return self._weighted(self.atom.slope(blocks), weight).reshape(len(u), -1)
+        return self._said(self.atom.slope, u).reshape(len(u), -1)
 
     def add_curvature(self, u: Stack, to: Stack) -> None:
         """Add the second derivatives in u: those of rows with a single entry have a place of their own."""
-        blocks, weight = self._blocks(times(self.form, u) + self.shift)
-        bent = self._weighted(self.atom.curvature(blocks), weight)
+        bent = self._said(self.atom.curvature, u)
         if self.block > 1:
             whole = np.broadcast_to(self.form, (len(u), *self.form.shape[1:])).reshape(len(u), -1, self.block, u.shape[1])
             to += np.einsum("knia,knij,knjb->kab", whole, bent, whole, optimize=True)
@@ -92,7 +93,7 @@ class ManyTerms:
         if not self.atom.barrier:
             return np.ones(len(u))
         here = times(self.form, u) + self.shift
-        change = times(np.broadcast_to(self.form, (len(self.form), *self.form.shape[1:])), way)
+        change = times(self.form, way)
         counted = np.repeat(np.broadcast_to(self.weight != 0, (len(u), self.weight.shape[1])), self.block, axis=1)
         rates = np.where(counted & (here > 0), -change / np.where(here > 0, here, 1.0), 0.0).max(axis=1, initial=0.0)
         return np.minimum(1.0, 0.99 / np.maximum(rates, 1e-300))
@@ -210,10 +211,65 @@ class ManySmooth(ManyPrograms):
         return length
 
 
-def treats_smooth(form: LevelForm, largest: int) -> bool:
-    """Whether :class:`ManySmooth` can answer a level: curvatures are finite, and all that is said is said once."""
+def treats_together(form: LevelForm, largest: int) -> bool:
+    """Whether many can be answered together: quadratic ones, or such that curvatures are finite, and all that is said is said once."""
     plain = all(not (part.atom.steep or part.atom.of_matrices) for part in form.base.smooth)
-    return form.polyhedral and plain and not form.groups and (form.base.width + form.base.height) ** 2 <= largest
+    smooth = form.polyhedral and plain and not form.groups and (form.base.width + form.base.height) ** 2 <= largest
+    return smooth or ManyPrograms.treats(form, largest)
+
+
+def family_of(form: LevelForm, thetas: Thetas) -> ManyPrograms:
+    """The programs at thetas with a leading axis."""
+    smooth = any(part.atom is not SQUARE for part in form.base.smooth)
+    return ManySmooth.of_smooth(form, thetas) if smooth else ManyPrograms.of(form, thetas)
+
+
+def solved_together(form: LevelForm, thetas: Thetas, latest: FamilyAnswers | None, side_by_side: bool = False) -> FamilyAnswers:
+    """The answers at thetas with a leading axis; what held in the ``latest`` ones of as many is tried first, unless all are solved side by side."""
+    parts = []
+    for some in _pieces(form, len(thetas[0])):
+        family = family_of(form, [part[some] for part in thetas])
+        before = latest.held[some] if latest is not None and len(latest.held) == len(thetas[0]) else None
+        parts.append(family.solve(before, side_by_side))
+    return FamilyAnswers(*(np.concatenate(each) for each in zip(*parts)))
+
+
+def pulled_together(
+    form: LevelForm, thetas: Thetas, answers: FamilyAnswers, seeds: Stack, side_by_side: bool = False
+) -> tuple[Bool[np.ndarray, " k"], Thetas]:
+    """(where they are beyond doubt, the gradients of seed'y in theta there) at answers."""
+    sure, found = [], []
+    for some in _pieces(form, len(thetas[0])):
+        theta, answer = [part[some] for part in thetas], FamilyAnswers(*(part[some] for part in answers))
+        kept = np.flatnonzero(answer.taken)
+        theta, answer = [part[kept] for part in theta], FamilyAnswers(*(part[kept] for part in answer))
+        family = family_of(form, theta) if len(kept) else None
+        if family is None:
+            fine, v, w = np.zeros(0, bool), answer.u, answer.z
+        else:
+            fine, v, w = family.adjoints(answer.u, answer.z, seeds[some][kept], side_by_side)
+        whole = np.zeros(some.stop - some.start, bool)
+        whole[kept[fine]] = True
+        sure.append(whole)
+        found.append(_pulled([part[fine] for part in theta], form, answer.u[fine], answer.z[fine], v[fine], w[fine]))
+    return np.concatenate(sure), [np.concatenate(each) for each in zip(*found)]
+
+
+def _pieces(form: LevelForm, count: int) -> Iterator[slice]:
+    """As many at once as fit in memory: matrices of each, or those of the sets of rows that hold."""
+    alike = 8 if not form.groups and form.base.is_still else 1
+    step = max(1, alike * SCALARS // (4 * (form.base.width + form.base.height + 1) ** 2))
+    return (slice(start, min(start + step, count)) for start in range(0, max(count, 1), step))
+
+
+def _pulled(thetas: Thetas, form: LevelForm, u: Stack, z: Stack, v: Stack, w: Stack) -> Thetas:
+    """The gradients in theta of what ``ManyPrograms.adjoints`` says, of each program."""
+    if not len(u):
+        return [np.zeros_like(part) for part in thetas]
+    if form.groups:
+        each = [form.pull([part[k] for part in thetas], Adjoint(v[k], w[k], z[k]), u[k]) for k in range(len(thetas[0]))]
+        return [np.stack(parts) for parts in zip(*each)]
+    return [SeparateBlock.of(form.base, thetas[0]).pull(Adjoint(np.ravel(v), np.ravel(w), np.ravel(z)), np.ravel(u))]
 
 
 def _only_ends(base: ManyPrograms, ends: list[ManyTerms]) -> Bool[np.ndarray, " rows"]:

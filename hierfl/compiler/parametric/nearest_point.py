@@ -16,6 +16,7 @@ from jax import Array
 from jaxtyping import Bool, Float
 
 from hierfl.compiler.expressions.program import Program
+from hierfl.compiler.layout import Layout
 from hierfl.compiler.parametric.level_form import LevelForm
 from hierfl.compiler.parametric.level_solver import LevelSolver
 from hierfl.compiler.programs.convex_program import EMPTY, ProgramSolution
@@ -30,7 +31,7 @@ class Inequalities:
     """Inequalities as they are written: left sides minus right sides, as a program of the variables and of what else they depend on."""
 
     program: Program
-    variables: tuple[cp.Variable, ...]
+    layout: Layout
 
     @classmethod
     def of(cls, constraints: Sequence[Constraint], variables: Sequence[cp.Variable]) -> Inequalities | None:
@@ -38,13 +39,11 @@ class Inequalities:
         domains = [own for constraint in constraints for part in constraint.args for own in part.domain]
         if not all(isinstance(constraint, Inequality) for constraint in (*constraints, *domains)):
             return None
-        return cls(Program([c.args[0] - c.args[1] for c in (*constraints, *domains)]), tuple(variables))
+        return cls(Program([c.args[0] - c.args[1] for c in (*constraints, *domains)]), Layout(tuple(variables)))
 
     def hold(self, z: Float[Array, " size"], environment: Mapping[int, Any]) -> Bool[Array, ""]:
         """Whether all hold at a flat point, rounding included; traceable."""
-        ends = np.cumsum([v.size for v in self.variables])
-        parts = {v.id: jnp.reshape(part, v.shape) for v, part in zip(self.variables, jnp.split(z, ends[:-1]))}
-        values = self.program({**environment, **parts})
+        values = self.program({**environment, **self.layout.split(z)})
         return jnp.all(jnp.concatenate([jnp.ravel(value) for value in values]) <= 0.0)
 
 
@@ -53,6 +52,7 @@ class NearestPoint:
     """The nearest point of a set of rows and cones; ``targets`` stand for what is projected."""
 
     solver: LevelSolver
+    layout: Layout
     targets: tuple[cp.Parameter, ...]
     inequalities: Inequalities | None  # that say what is in the set, where there are no other constraints
 
@@ -62,21 +62,15 @@ class NearestPoint:
         targets = tuple(cp.Parameter(v.shape) for v in variables)
         cost = sum(0.5 * cp.sum_squares(v - t) for v, t in zip(variables, targets))
         form = LevelForm.of([(cost, 1.0, None)], constraints, variables, False)
-        return cls(LevelSolver(form, True), targets, Inequalities.of(constraints, variables))
+        return cls(LevelSolver(form, True), Layout(tuple(variables)), targets, Inequalities.of(constraints, variables))
 
     @property
     def size(self) -> int:
         return self.solver.form.size
 
-    @property
-    def polyhedral(self) -> bool:
-        """Whether the set is one of rows alone."""
-        return self.solver.form.polyhedral
-
     def theta(self, z: Array, environment: Environment) -> Array:
         """What the program is built from; traceable."""
-        ends = np.cumsum([t.size for t in self.targets])
-        parts = {t.id: jnp.reshape(part, t.shape) for t, part in zip(self.targets, jnp.split(z, ends[:-1]))}
+        parts = dict(zip((target.id for target in self.targets), self.layout.split(z).values()))
         return self.solver.form.base.theta_at({**environment, **parts})
 
     def project(self, z: Float[Array, " size"], environment: Environment) -> Float[Array, " size"]:

@@ -21,7 +21,7 @@ import scipy.sparse as sp
 
 from hierfl.compiler.parametric.level_form import LevelForm, Thetas
 from hierfl.compiler.parametric.template import AffineEntries, LevelTemplate
-from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, Cone, NoStandardFormError, blocks
+from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, Cone, NoStandardFormError, blocks, of_kind
 from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSolution, merged
 from hierfl.compiler.programs.saddle import Saddles
 
@@ -130,8 +130,7 @@ def _bordered(plain: LevelTemplate, priced: np.ndarray, signs: np.ndarray) -> Le
     """The template with the rows as a border of P, and a row for the sign of each inequality's price."""
     template, count = _with_room(plain, len(priced)), sum(part.size for part in plain.theta)
     first, kinds = plain.size, plain.loose
-    simple = np.concatenate([np.zeros(0, bool), *(np.full(c.size, c.kind in (ZERO, NONNEGATIVE)) for c in plain.cones)])
-    if not simple[priced].all():
+    if not of_kind(plain.cones, ZERO, NONNEGATIVE)[priced].all():
         raise NoStandardFormError("it has the price of a curved cone")
     column, sign = np.full(plain.height, -1), np.zeros(plain.height)
     column[priced], sign[priced] = first + np.arange(len(priced)), signs

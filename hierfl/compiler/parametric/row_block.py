@@ -8,12 +8,11 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
 from hierfl.compiler.parametric.template import AffineEntries, LevelTemplate, SmoothPart
 from hierfl.compiler.programs.cones import Cone
 from hierfl.compiler.programs.response import Adjoint
-from hierfl.compiler.programs.small_and_sparse import from_entries
+from hierfl.compiler.programs.small_and_sparse import Matrix, from_entries
 from hierfl.compiler.programs.smooth_atoms import SQUARE, SmoothTerm
 
 
@@ -146,7 +145,10 @@ class RowBlock:
             self._in_theta(a, below[:, a.rows], own[:, a.columns]),
             self._in_theta(b, below[:, b.rows], weights**0),
         ]
-        parts += [self._moves_of_form(chain) for chain in chains if chain.part.form.moves]
+        for chain in chains:  # sum_k weight_k s'(v_k) . form_k, where the last form_k moves
+            form, pushed = chain.part.form, chain.pushed.reshape(len(self.weights), -1)
+            if form.moves:
+                parts.append(self._in_theta(form, self.columns[:, form.columns], pushed[:, form.rows]))
         rows, numbers, values = (np.concatenate(each) for each in zip(*parts))
         return rows, numbers, values
 
@@ -157,28 +159,19 @@ class RowBlock:
         values = np.broadcast_to(factors, places.shape)[:, entry] * value
         return places[:, entry].ravel(), np.ravel(starts + number), values.ravel()
 
-    def _moves_of_form(self, chain: _Chain) -> tuple[np.ndarray, ...]:
-        """The same of sum_k weight_k s'(v_k) . form_k, where the last form_k moves."""
-        form = chain.part.form
-        return self._in_theta(form, self.columns[:, form.columns], chain.pushed.reshape(len(self.weights), -1)[:, form.rows])
-
     def _chains(self, u: np.ndarray) -> list[_Chain]:
         """Of what is smooth and moves: sum_k weight_k s'(form_k u + shift_k) . form_k, at this u."""
         moving = (part for part in self.template.smooth if part.form.moves or part.shift.moves or part.weight.moves)
         return [self._chain(part, u) for part in moving]
 
     def _chain(self, part: SmoothPart, u: np.ndarray) -> _Chain:
-        form, block, count = part.form, part.block, len(self.weights)
+        form, count = part.form, len(self.weights)
         numbers = np.arange(count * form.shape[0]).reshape(count, -1)
-        row, column, value = self._placed(form, numbers, self.columns, False)
-        forms = sp.csr_array((value, (row, column)), (numbers.size, len(u)))
-        weight = np.ravel(self._dense(part.weight) * self.weights[:, None])
-        v = (forms @ u + np.ravel(self._dense(part.shift))).reshape(-1, block)
-        counted = weight != 0
+        (term,) = self._terms([part], len(u), False)
+        v, weight = term.arguments(u), term.weight
         with np.errstate(all="ignore"):  # what has no weight may be undefined, and its weight may move all the same
             slope = part.atom.slope(v)
-        bent = np.zeros((len(v), block, block))
-        bent[counted] = weight[counted, None, None] * part.atom.curvature(v[counted])
+        bent = part.atom.weighted(part.atom.curvature, v, weight)
         arguments = [
             self._in_theta(part.shift, numbers[:, part.shift.rows], np.ones((count, 1))),
             self._in_theta(form, numbers[:, form.rows], u[self.columns][:, form.columns]),
@@ -186,15 +179,15 @@ class RowBlock:
         moving = tuple(np.concatenate(each) for each in zip(*arguments))
         every = np.arange(len(v)).reshape(count, -1)[:, part.weight.rows]
         gaining = self._in_theta(part.weight, every, self.weights[:, None])
-        pushed = np.where(counted[:, None], weight[:, None] * slope, 0.0)
-        return _Chain(part, forms, bent, moving, slope, gaining, pushed)
+        pushed = np.where(weight[:, None] != 0, weight[:, None] * slope, 0.0)
+        return _Chain(part, term.form, bent, moving, slope, gaining, pushed)
 
 
 class _Chain(NamedTuple):
     """How weight s'(v), v = forms u + shift, moves with the thetas: by its curvature where v moves, by its slope where its weight does."""
 
     part: SmoothPart
-    forms: sp.csr_array
+    forms: Matrix
     bent: np.ndarray
     moving: tuple[np.ndarray, ...]  # (entries of v, numbers of theta, values)
     slope: np.ndarray
@@ -239,10 +232,6 @@ class SeparateBlock(RowBlock):
     def columns(self) -> np.ndarray:
         """Of the k vectors u, one after another."""
         return np.arange(len(self.theta) * self.template.width).reshape(len(self.theta), self.template.width)
-
-    @cached_property
-    def heights(self) -> np.ndarray:
-        return np.arange(len(self.theta) * self.template.height).reshape(len(self.theta), self.template.height)
 
     def dense(self, entries: AffineEntries, shape: tuple[int, int]) -> np.ndarray:
         """The matrices, or one that is all programs'."""

@@ -55,6 +55,7 @@ from hierfl.compiler.programs.cones import (
     ZERO,
     Cone,
     NoStandardFormError,
+    of_kind,
 )
 from hierfl.compiler.programs.convex_program import merged
 from hierfl.compiler.programs.smooth_atoms import SmoothAtom
@@ -224,32 +225,16 @@ class LevelTemplate:
         mapping: Sequence[Expression] = (),
         copies: float = math.inf,
         whole: Collection[int] = (),
+        lifted: frozenset[int] | None = None,
     ) -> LevelTemplate:
         """Canonicalise a convex cost (None: zero) and constraints; averages count as their per-sample expressions.
 
         An affine ``mapping``, one expression for each variable, takes the place of a gradient: its matrix is P, as it is. An average is over
-        ``copies`` of the cost: where they are few beside y, arguments of smooth atoms are variables of their own, too. Constraints at the places
-        in ``whole`` stay one row for each entry.
+        ``copies`` of the cost: where they are few beside y, arguments of smooth atoms are variables of their own, too, unless it is said which are
+        (``lifted``). Constraints at the places in ``whole`` stay one row for each entry.
 
         Raises ``NoStandardFormError`` where a cone is needed that is not known, or CVXPY does not find the problem convex; says why.
         """
-        made = cls._of(cost, constraints, variables, known, frozenset(), mapping, whole)
-        few = [made.size >= WIDE and FEW * copies * part.form.shape[0] <= made.size for part in made.smooth]
-        long = frozenset(k for k, part in enumerate(made.smooth) if few[k] or _fills_in(part.form, 1.0 if math.isinf(copies) else copies))
-        return cls._of(cost, constraints, variables, known, long, mapping, whole) if long else made
-
-    @classmethod
-    def _of(
-        cls,
-        cost: Expression | None,
-        constraints: Sequence[Constraint],
-        variables: Sequence[cp.Variable],
-        known: Known,
-        lifted: frozenset[int],
-        mapping: Sequence[Expression],
-        whole: Collection[int],
-    ) -> LevelTemplate:
-        """With variables of their own for the arguments of some of the smooth atoms."""
         own = {v.id for v in variables}
         given = [
             *(factors_collected(tree, own) for tree in (*([] if cost is None else [cost]), *constraints)),
@@ -271,7 +256,7 @@ class LevelTemplate:
         forces = [
             f if f.variables() else f + 0 * v for f, v in zip(forces, plain.values())
         ]  # CVXPY wants some variable
-        parts = SmoothPieces(lifted)
+        parts = SmoothPieces(lifted or frozenset())
         objective = parts.taken_out_of(objective)
         written = [([c] if k in whole else as_rows(c)) if c.variables() else [] for k, c in enumerate(rest)]  # others are about x alone
         written = [[row if row.is_dpp() else parts.bounded(row) for row in rows] for rows in written]
@@ -283,7 +268,7 @@ class LevelTemplate:
         order = RowOrder.of(stuffed.constraints)
         quadratic, linear = places.mapping(forces) if forces else places.cost(stuffed, slope)
         matrix, offset = places.rows(stuffed, order)
-        return cls(
+        made = cls(
             size=places.size,
             width=places.width,
             theta=parameters,
@@ -297,6 +282,11 @@ class LevelTemplate:
             smooth=tuple(places.smooth_part(stuffed, piece) for piece in parts.pieces),
             added=added,
         )
+        if lifted is not None:
+            return made
+        few = [made.size >= WIDE and FEW * copies * part.form.shape[0] <= made.size for part in made.smooth]
+        long = frozenset(k for k, part in enumerate(made.smooth) if few[k] or _fills_in(part.form, 1.0 if math.isinf(copies) else copies))
+        return cls.of(cost, constraints, variables, known, mapping, copies, whole, long) if long else made
 
     @property
     def count(self) -> int:
@@ -309,7 +299,7 @@ class LevelTemplate:
 
     @cached_property
     def loose(self) -> Bool[np.ndarray, " height"]:
-        return np.concatenate([np.zeros(0, bool), *(np.full(cone.size, cone.kind == NONNEGATIVE) for cone in self.cones)])
+        return of_kind(self.cones, NONNEGATIVE)
 
     @property
     def is_still(self) -> bool:
@@ -396,7 +386,6 @@ class _Places:
     of_variable: dict[int, np.ndarray]  # by id, entries in Fortran order
     of_parameter: dict[int, int]  # by id, where it starts
     count: int
-    weights: dict[int, np.ndarray]  # of the variables that stand for smooth atoms: nowhere in u
 
     @classmethod
     def of(
@@ -419,7 +408,7 @@ class _Places:
                 start += variable.size
         ends = np.cumsum([0, *(p.size for p in parameters)])
         begins = dict(zip((p.id for p in parameters), map(int, ends)))
-        return cls(size, start, places, begins, int(ends[-1]), {})
+        return cls(size, start, places, begins, int(ends[-1]))
 
     def _columns(self, stuffed: ParamConeProg) -> np.ndarray:
         """Where each column of a stuffed program goes; -1 for nowhere."""
@@ -450,10 +439,11 @@ class _Places:
         scale: np.ndarray | None = None,
     ) -> AffineEntries:
         """A tensor's, each row and column where it goes, rows times their scale."""
-        place, parameter, value = _triplets(tensor)
+        coo = tensor.tocoo()  # of (places, parameters)
+        place, parameter = (np.asarray(part).astype(np.int64) for part in (coo.row, coo.col))
         row, column = place % len(rows), place // len(rows)
-        taken = (rows[row] >= 0) & (columns[column] >= 0)
-        row, column, parameter, value = row[taken], column[taken], parameter[taken], value[taken]
+        taken = (coo.data != 0) & (rows[row] >= 0) & (columns[column] >= 0)
+        row, column, parameter, value = row[taken], column[taken], parameter[taken], np.asarray(coo.data[taken], float)
         where = self._parameters(stuffed)[parameter]
         value = value if scale is None else value * scale[row]
         return AffineEntries.of(shape, rows[row], columns[column], where, value, self.count)
@@ -499,11 +489,3 @@ class _Places:
         weight = self._entries(stuffed, stuffed.q, rows, np.zeros(1, int), (count, 1))
         alone, _ = _stuffed(cp.Constant(0.0), [Zero(taken.argument)])
         return SmoothPart(taken.atom, taken.block, *self.rows(alone, RowOrder.of(alone.constraints)), weight)
-
-
-def _triplets(tensor: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(places, parameters, numbers) of the entries of one of CVXPY's tensors."""
-    coo = tensor.tocoo()
-    kept = coo.data != 0
-    place, parameter = (np.asarray(part)[kept].astype(np.int64) for part in (coo.row, coo.col))
-    return place, parameter, np.asarray(coo.data[kept], float)

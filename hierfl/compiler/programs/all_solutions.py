@@ -283,7 +283,8 @@ def _idle(program: ConvexProgram) -> np.ndarray:
 
 def unpriced(program: ConvexProgram) -> np.ndarray:
     """Which entries of u are bounds of terms whose weight is zero here."""
-    return _idle(program) & program.priced
+    idle = _idle(program)
+    return idle if program.may_cost is None else idle & program.may_cost
 
 
 def _widened(rows: Matrix, width: int) -> Matrix:

@@ -75,7 +75,11 @@ class Highs(Backend):
         program = replace(program, q=program.q / unit, b=program.b / units)
         dual = a.nnz > SIMPLEX and np.count_nonzero(count_in_rows(program.a) > 1) >= program.width
         solver.setOptionValue("solver", "simplex" if dual or a.nnz <= SIMPLEX else "ipm")
-        solver.passModel(_dual(program, a) if dual else _model(program, a))
+        most, q, b = highspy.kHighsInf, program.q, program.b
+        if dual:  # min b'z over A'z = q, z >= 0 where rows are inequalities; its rows' multipliers are -u
+            solver.passModel(_lp(b, np.where(program.equal, -most, 0.0), sp.csc_matrix(a.T), q, q))
+        else:  # min q'u over A u + b >= 0, or = 0
+            solver.passModel(_lp(q, np.full(len(q), -most), a, -b, np.where(program.equal, -b, most)))
         if solver.run() == highspy.HighsStatus.kError:  # who ran HiGHS in this process before, as CVXPY does, may have it keep more threads
             solver.setOptionValue("threads", 0)
             solver.run()
@@ -110,17 +114,6 @@ def _highspy() -> Any:
         os.close(output)
         os.close(silence)
     return highspy
-
-
-def _model(program: ConvexProgram, a: sp.csc_matrix) -> Any:
-    """min q'u over A u + b >= 0, or = 0."""
-    most = _highspy().kHighsInf
-    return _lp(program.q, np.full(program.width, -most), a, -program.b, np.where(program.equal, -program.b, most))
-
-
-def _dual(program: ConvexProgram, a: sp.csc_matrix) -> Any:
-    """min b'z over A'z = q, z >= 0 where rows are inequalities; its rows' multipliers are -u."""
-    return _lp(program.b, np.where(program.equal, -_highspy().kHighsInf, 0.0), sp.csc_matrix(a.T), program.q, program.q)
 
 
 def _lp(cost: np.ndarray, least: np.ndarray, a: sp.csc_matrix, low: np.ndarray, high: np.ndarray) -> Any:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy.optimize import brentq
 
 ZERO, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE = "zero", "nonnegative", "second order", "semidefinite"
@@ -45,6 +45,11 @@ class Cone:
 def rows_of(equations: int, inequalities: int, cones: Sequence[Cone] = ()) -> list[Cone]:
     """So many equations, so many inequalities, and other cones: those that have rows."""
     return [cone for cone in (Cone(ZERO, equations), Cone(NONNEGATIVE, inequalities), *cones) if cone.size]
+
+
+def of_kind(cones: Sequence[Cone], *kinds: str) -> Bool[np.ndarray, " rows"]:
+    """Which rows are in cones of some kinds."""
+    return np.concatenate([np.zeros(0, bool), *(np.full(cone.size, cone.kind in kinds) for cone in cones)])
 
 
 def triangle(order: int) -> np.ndarray:

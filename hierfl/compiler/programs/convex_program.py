@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Bool, Float
 
-from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, Cone, blocks, project_dual
+from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, Cone, blocks, of_kind, project_dual
 from hierfl.compiler.programs.small_and_sparse import (
     Matrix,
     columns_scaled,
@@ -61,7 +61,7 @@ class ProgramSolution:
         return self.status == SOLVED
 
 
-OF_MATRICES = ("kinds", "polyhedral", "sizes", "seen", "bounds", "_absolute", "curved_cones")  # what follows from P, A and the cones
+OF_MATRICES = ("equal", "loose", "polyhedral", "sizes", "seen", "bounds", "_absolute", "curved_cones")  # what follows from P, A and the cones
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,25 +111,14 @@ class ConvexProgram:
         return len(self.q)
 
     @cached_property
-    def kinds(self) -> tuple[Bool[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
-        """(which rows are equations, which are inequalities)."""
-        equal, loose = np.zeros(len(self.b), bool), np.zeros(len(self.b), bool)
-        for cone, rows in blocks(self.cones):
-            equal[rows], loose[rows] = cone.kind == ZERO, cone.kind == NONNEGATIVE
-        return equal, loose
-
-    @property
-    def priced(self) -> np.ndarray:
-        """Which entries of u may have a cost."""
-        return np.ones(self.width, bool) if self.may_cost is None else self.may_cost
-
-    @property
     def equal(self) -> Bool[np.ndarray, " rows"]:
-        return self.kinds[0]
+        """Which rows are equations."""
+        return of_kind(self.cones, ZERO)
 
-    @property
+    @cached_property
     def loose(self) -> Bool[np.ndarray, " rows"]:
-        return self.kinds[1]
+        """Which rows are inequalities."""
+        return of_kind(self.cones, NONNEGATIVE)
 
     @cached_property
     def polyhedral(self) -> bool:
@@ -262,10 +251,6 @@ class ConvexProgram:
         """The sizes of what the objective's slope adds up from: prices, curvature as far as 1 from u, smooth functions."""
         smooth = [] if self.smooth is None else [self.smooth.gradient_size(u)]
         return np.concatenate([np.abs(self.q), self._absolute[0] @ (1.0 + np.abs(u)), *smooth])
-
-    def has_prices(self, u: Vector, z: Rows, faint: float) -> bool:
-        """Whether an inequality has a multiplier that is more than ``faint`` beside what balances: more than interior points leave."""
-        return float((z * self.sizes)[self.loose].max(initial=0.0)) > faint * self.force_size(u, z)
 
     def row_sizes(self, u: Vector) -> Rows:
         """The size of what adds up to each row's slack."""

@@ -115,22 +115,24 @@ def _rows(cone: Cone, e: Rows, z: Rows, nothing: float) -> tuple[Found, np.ndarr
 def _second_order(cone: Cone, e: Rows, z: Rows, nothing: float) -> tuple[Found, np.ndarray, bool]:
     """The apex, the boundary or the inside, with a multiplier or without."""
     one, flat = np.eye(cone.size), np.zeros(())
-    at_apex, pulled = _length(e) <= nothing, _length(z) > nothing
+    length = np.linalg.norm
+    at_apex, pulled = length(e) <= nothing, length(z) > nothing
     if at_apex and not pulled:
         return [(cone, one)], flat, True
-    if at_apex and z[0] - _length(z[1:]) > nothing:
+    if at_apex and z[0] - length(z[1:]) > nothing:
         return _equations(one), flat, False
     if at_apex:
-        ray = _unit(np.concatenate([[_length(z[1:])], -z[1:]]))
+        ray = np.concatenate([[length(z[1:])], -z[1:]])
+        ray = ray / length(ray)
         across = np.linalg.svd(ray[None])[2][1:]
         return [*_equations(across), (Cone(NONNEGATIVE, 1), ray[None])], flat, True
-    if e[0] - _length(e[1:]) > nothing:
+    if e[0] - length(e[1:]) > nothing:
         return [], flat, False
-    normal = np.concatenate([[1.0], -_unit(e[1:])])[None]
+    normal = np.concatenate([[1.0], -e[1:] / length(e[1:])])[None]
     if not pulled:
         return [(Cone(NONNEGATIVE, 1), normal)], flat, True
     bend = np.zeros((cone.size, cone.size))
-    bend[1:, 1:] = z[0] / _length(e[1:]) * (np.eye(cone.size - 1) - np.outer(normal[0, 1:], normal[0, 1:]))
+    bend[1:, 1:] = z[0] / length(e[1:]) * (np.eye(cone.size - 1) - np.outer(normal[0, 1:], normal[0, 1:]))
     return _equations(normal), bend, False
 
 
@@ -158,11 +160,3 @@ def _semidefinite(cone: Cone, e: Rows, z: Rows, nothing: float) -> tuple[Found, 
         for j in np.flatnonzero(inside):
             bend += 2.0 * of_z[i] / of_e[j] * np.outer(entries[i, j], entries[i, j])
     return found, bend, bool(len(between))
-
-
-def _length(v: np.ndarray) -> float:
-    return float(np.linalg.norm(v))
-
-
-def _unit(v: np.ndarray) -> np.ndarray:
-    return v / _length(v)

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.linalg import svd
 
-from hierfl.compiler.programs.cones import NONNEGATIVE, OF_THREE, SECOND_ORDER, ZERO, Cone, blocks, triangle
+from hierfl.compiler.programs.cones import NONNEGATIVE, SECOND_ORDER, ZERO, Cone, blocks, project_dual, triangle
 from hierfl.compiler.programs.convex_program import ConvexProgram
 from hierfl.compiler.programs.small_and_sparse import as_array
 
@@ -194,10 +194,10 @@ def _parts(program: ConvexProgram, u: Vector, z: Rows, reach: float) -> Iterator
             yield _rows_that_hold(a, e, noise, pulls, force, reach)
         elif cone.kind == SECOND_ORDER:
             yield _second_order(a, e, noise, pulls if _length(pulls) > FAINT * force else 0.0 * pulls, reach)
-        elif cone.kind in OF_THREE:
-            yield _Held.none(a), -np.inf  # nothing is proved of these
-        else:
+        elif cone.order:
             yield _semidefinite(cone, a, e, noise, pulls if _length(pulls) > FAINT * force else 0.0 * pulls, reach)
+        else:
+            yield _Held.none(a), -np.inf  # nothing is proved of cones of three rows
 
 
 def _rows_that_hold(
@@ -219,7 +219,7 @@ def _second_order(a: np.ndarray, e: Rows, noise: Rows, pulls: Rows, reach: float
         return _Held.none(a), (left - rounding) / (np.sqrt(2.0) * long or 1.0)
     if _length(e) <= max(rounding, 2.0 * long * reach) or _length(e[1:]) <= rounding:
         inside = max(float(pulls[0] - _length(pulls[1:])), 0.0)
-        kept = pulls if inside > 0 else _on_boundary(pulls)
+        kept = pulls if inside > 0 else project_dual([Cone(SECOND_ORDER, len(pulls))], pulls)
         return _Held.of(a, e, noise, kept, np.full(len(e), 0.5 * inside)), np.inf
     radius = _length(e[1:])
     normal = np.concatenate([[1.0], -e[1:] / radius])
@@ -227,13 +227,6 @@ def _second_order(a: np.ndarray, e: Rows, noise: Rows, pulls: Rows, reach: float
     bend = 2.0 * long**2 / radius
     one = np.array([pull])
     return _Held.of((normal @ a)[None], np.array([left]), np.array([rounding]), one, one, bend, 0.0), np.inf
-
-
-def _on_boundary(pulls: Rows) -> Rows:
-    """The nearest point of the second-order cone, to one on its boundary or outside."""
-    t, w, size = pulls[0], pulls[1:], _length(pulls[1:])
-    mean = max(0.5 * (t + size), 0.0)
-    return np.concatenate([[mean], (mean / size) * w]) if size > 0 else np.concatenate([[max(t, 0.0)], w])
 
 
 def _semidefinite(cone: Cone, a: np.ndarray, e: Rows, noise: Rows, pulls: Rows, reach: float) -> tuple[_Held, float]:

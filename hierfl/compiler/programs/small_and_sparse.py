@@ -32,9 +32,7 @@ def on_one_thread(function: Callable[..., T]) -> Callable[..., T]:
     return alone
 
 
-@cache
-def _libraries() -> ThreadpoolController:
-    return ThreadpoolController()
+_libraries = cache(ThreadpoolController)
 
 
 def is_dense(matrix: Matrix) -> bool:

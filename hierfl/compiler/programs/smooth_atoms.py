@@ -68,6 +68,14 @@ class SmoothAtom:
         """Its name without an exponent."""
         return self.name.partition(" to the power ")[0]
 
+    def weighted(self, function: Callable[[Blocks], np.ndarray], blocks: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """What one of its functions says of blocks, an array of the weights' shape of them, times the weights; 0 where there is no weight."""
+        counted = weight != 0
+        found = function(blocks[counted])
+        out = np.zeros((*weight.shape, *found.shape[1:]))
+        out[counted] = weight[counted].reshape(-1, *[1] * (found.ndim - 1)) * found
+        return out
+
 
 class TakenOut:
     """An atom of a node: ``argument`` in blocks of ``block`` scalars, and the node as a linear function of the atom's values."""
@@ -329,13 +337,11 @@ class SmoothTerm:
 
         Where one may be infinite, arguments count as ``least``, or as what rounding leaves of them, at least.
         """
-        counted = self.weight != 0
-        out, v = np.zeros((len(self.weight), self.block, self.block)), self.arguments(u)
+        v = self.arguments(u)
         if self.atom.steep:
             near = np.maximum(self._unresolved(u), least)
             v = np.where(np.linalg.norm(v, axis=1, keepdims=True) < near, near / np.sqrt(self.block), v)
-        out[counted] = self.weight[counted, None, None] * self.atom.curvature(v[counted])
-        return out
+        return self.atom.weighted(self.atom.curvature, v, self.weight)
 
     def curved(self, u: np.ndarray) -> Matrix:
         """The rows of the form that fix what is not linear in it near u."""
@@ -365,10 +371,7 @@ class SmoothTerm:
 
     def slope(self, u: np.ndarray) -> np.ndarray:
         """The weighted slopes at u: (n, k)."""
-        counted = self.weight != 0
-        out = np.zeros((len(self.weight), self.block))
-        out[counted] = self.weight[counted, None] * self.atom.slope(self.arguments(u)[counted])
-        return out
+        return self.atom.weighted(self.atom.slope, self.arguments(u), self.weight)
 
 
 @dataclass(frozen=True, eq=False)

@@ -158,9 +158,11 @@ def _quadratic(
     """The solution of a program without smooth functions, with an error of ``good`` at most, or of rounding; ``known`` are systems over rows."""
     good = max(good, program.good)
     held = program.linear or program.is_held or (not program.polyhedral and len(program.b) > 500)
-    held = held or (near is not None and program.has_prices(near.u, near.z, FAINT))
+    if near is not None:  # a multiplier that is more beside what balances than interior points leave
+        most = float((near.z * program.sizes)[program.loose].max(initial=0.0))
+        held = held or most > FAINT * program.force_size(near.u, near.z)
     nothing_held = np.zeros(program.width), np.zeros(len(program.b)), program.equal
-    free = None if held else _at_rows(program, *nothing_held, _system_of(program, program.equal, known))  # the solution if inequalities do not hold with equality
+    free = None if held else _at_rows(program, *nothing_held, known)  # the solution if inequalities do not hold with equality
     if free is not None and free.error <= EXACT * 100:
         return free
     best, reason = free if free is not None and free.solved else None, FAILED
@@ -394,9 +396,8 @@ def _by_rows(program: ConvexProgram, known: Saddles) -> ProgramSolution:
 
     def at(held: np.ndarray) -> ProgramSolution | None:
         """The only pair at these rows, if there is one."""
-        saddle = known.at(program.p, program.a, held)
         start = np.zeros(program.width), np.zeros(len(program.b))
-        return _at_rows(program, *start, held, saddle) if saddle.is_regular else None
+        return _at_rows(program, *start, held, known) if known.at(program.p, program.a, held).is_regular else None
 
     def told_by(held: np.ndarray | None) -> ProgramSolution | None:
         """The pair that these rows lead to, if it is the only one and no row may be taken for held or not."""
@@ -421,10 +422,16 @@ def _by_rows(program: ConvexProgram, known: Saddles) -> ProgramSolution:
 
 
 def _at_rows(
-    program: ConvexProgram, u: np.ndarray, z: np.ndarray, held: Bool[np.ndarray, " rows"], saddle: Saddle | None = None
+    program: ConvexProgram, u: np.ndarray, z: np.ndarray, held: Bool[np.ndarray, " rows"], known: Saddles | None
 ) -> ProgramSolution:
-    """The pair at which these rows hold with equality, and no others have multipliers; by steps from (u, z)."""
-    saddle = saddle or Saddle(program.curvature(u), program.a[held], not program.is_map)
+    """The pair at which these rows hold with equality, and no others have multipliers; by steps from (u, z).
+
+    Systems of rows are those that are ``known``, where such are kept.
+    """
+    if known is None:
+        saddle = Saddle(program.curvature(u), program.a[held], not program.is_map)
+    else:
+        saddle = known.at(program.p, program.a, held)
     z = np.where(held, z, 0.0)
     for _ in range(2):
         noise = EXACT * np.append(np.full(program.width, program.force_size(u, z)), program.row_sizes(u)[held])
@@ -433,11 +440,6 @@ def _at_rows(
         z = z.copy()
         z[held] -= change
     return program.judged(u, z, 1)
-
-
-def _system_of(program: ConvexProgram, held: Bool[np.ndarray, " rows"], known: Saddles | None) -> Saddle | None:
-    """The system of these rows where such systems are kept."""
-    return None if known is None else known.at(program.p, program.a, held)
 
 
 def polished(
@@ -456,7 +458,7 @@ def polished(
             ):
                 break
             seen.add(held.tobytes())
-            answer = _at_rows(program, answer.u, answer.z, held, _system_of(program, held, known))
+            answer = _at_rows(program, answer.u, answer.z, held, known)
         else:
             answer = _newton_step(program, answer.u, answer.z)
         if not np.isfinite(answer.error):

@@ -51,9 +51,8 @@ def solve_map(program: ConvexProgram, solve: Solve, polish: Polish) -> ProgramSo
 
 def gap_program(program: ConvexProgram, weight: float = 1.0, unit: float = 1.0) -> ConvexProgram:
     """The program of (u, z), for u in units of ``unit`` and multipliers of rows of length 1 in units of ``weight``."""
-    width, count, sizes = program.width, len(program.b), program.sizes
-    if not program.polyhedral:  # cones keep what they are where all their rows have one unit
-        sizes = program.cone_sizes
+    width, count = program.width, len(program.b)
+    sizes = program.cone_sizes  # cones keep what they are where all their rows have one unit
     p, a, b = program.p * (unit / weight), diagonal(1.0 / sizes, program.a) @ program.a, program.b / (sizes * unit)
     q, total = program.q / weight, width + count
     loose = ~program.equal
@@ -67,7 +66,7 @@ def gap_program(program: ConvexProgram, weight: float = 1.0, unit: float = 1.0) 
 
 def gap_solution(gap: ConvexProgram, program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution:
     """The solution of the program of the gap that a solution is; its multipliers are (u, z, A u + b)."""
-    sizes = program.sizes if program.polyhedral else program.cone_sizes
+    sizes = program.cone_sizes
     e, z = program.slack(answer.u) / sizes, answer.z * sizes
     multipliers = np.concatenate([answer.u, z, e[~program.equal]])
     return gap.judged(np.concatenate([answer.u, z]), multipliers)
@@ -75,7 +74,7 @@ def gap_solution(gap: ConvexProgram, program: ConvexProgram, answer: ProgramSolu
 
 def solution_of_gap(program: ConvexProgram, one: ProgramSolution) -> ProgramSolution:
     """A map's solution, of one of the program of its gap."""
-    width, sizes = program.width, program.sizes if program.polyhedral else program.cone_sizes
+    width, sizes = program.width, program.cone_sizes
     return program.judged(one.u[:width], one.u[width:] / sizes) if one.solved else program.none(one.status)
 
 

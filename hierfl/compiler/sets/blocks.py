@@ -58,10 +58,6 @@ class Block(Protocol):
         """The name of such sets, in messages and ``CompiledSet.kind``."""
 
     @property
-    def exact(self) -> bool:
-        """Whether the projection is exact to rounding, not to an iteration's or solver's tolerance."""
-
-    @property
     def cost(self) -> str:
         """Cost of one projection, n being the number of entries."""
 
@@ -88,7 +84,6 @@ class ConditionBlock:
     equality: bool
     entries: Int[np.ndarray, 0] = field(default_factory=lambda: np.zeros(0, int))
     kind: str = "condition"
-    exact: bool = True
     cost: str = "O(1)"
     advice: str = ""
 
@@ -110,7 +105,6 @@ class BoxBlock:
     entries: Int[np.ndarray, " n"]
     bounds: tuple[EntryBounds, ...]
     kind: str = "box"
-    exact: bool = True
     cost: str = "O(n)"
     advice: str = ""
 
@@ -149,7 +143,6 @@ class AffineBlock:
     bands: Bands
     factor: affine.Factor | None
     kind: str = "affine"
-    exact: bool = True
 
     @staticmethod
     def alike(part: Component) -> Hashable | None:
@@ -209,7 +202,6 @@ class PolyhedronBlock:
     bounds: tuple[EntryBounds, ...]
     matrix: Float[np.ndarray, "k n"] | None  # None where it moves
     kind: str = "polyhedron"
-    exact: bool = True
 
     @staticmethod
     def alike(part: Component) -> Hashable | None:
@@ -270,7 +262,6 @@ class BoxWithBandBlock:
     bounds: tuple[EntryBounds, ...]
     weights: Float[np.ndarray, "groups size"] | None  # None where the normals move
     kind: str
-    exact: bool = True
     advice: str = ""
 
     @staticmethod
@@ -374,7 +365,6 @@ class ImageBlock:
 
     memberships: tuple[CompiledMembership, ...]  # those of a constraint together
     frame: Frame
-    exact: bool = True
     advice: str = ""
 
     @staticmethod
@@ -385,7 +375,7 @@ class ImageBlock:
             return None
         plain = member.constant and has_single_entries(member.rows)
         family = member.family.name, member.squared, member.radius is None
-        return family if plain else id(member.source), len(member.rows.index), len(part.entries)
+        return family if plain else id(member.rows.source), len(member.rows.index), len(part.entries)
 
     @classmethod
     def of(cls, parts: Sequence[Component]) -> ImageBlock | None:
@@ -455,7 +445,10 @@ def _root(square: Float[Array, " G"]) -> Float[Array, " G"]:
 
 @dataclass(frozen=True, eq=False)
 class ProgramBlock:
-    """Where no rule knows the projection: the nearest point by a parametric program on the host; NaN where the set is empty."""
+    """Where no rule knows the projection: the nearest point by a parametric program on the host; NaN where the set is empty.
+
+    Alone among the blocks it is exact to a solver's tolerance, not to rounding.
+    """
 
     entries: Int[np.ndarray, " n"]
     nearest: NearestPoint
@@ -463,7 +456,6 @@ class ProgramBlock:
     origins: tuple[Origin, ...]
     reasons: tuple[str, ...]
     kind: str = "program"
-    exact: bool = False
     cost: str = "a conic program on the host"
     advice: str = (
         "a projection without a program needs bounds, norms (1, 2, inf) of expressions with constant orthogonal rows, "

@@ -25,6 +25,7 @@ from hierfl.analysis.conic_solving import status_of
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import hoist, instantiate
 from hierfl.compiler.expressions.program import Program, sparse_times
+from hierfl.compiler.layout import Layout
 from hierfl.compiler.parametric.nearest_point import NearestPoint
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.sets.blocks import (
@@ -41,6 +42,7 @@ from hierfl.compiler.sets.components import Member, bands
 from hierfl.compiler.sets.families import Membership, membership
 from hierfl.compiler.sets.members import (
     AffineMap,
+    Coefficients,
     CompiledMembership,
     CompiledRows,
     Draw,
@@ -49,8 +51,8 @@ from hierfl.compiler.sets.members import (
     Origin,
     Side,
     Values,
-    coefficients,
     constraints_text,
+    matrix_at,
     random_draw,
 )
 from hierfl.errors import HierflError
@@ -93,7 +95,7 @@ class CompiledSet:
     @property
     def is_exact(self) -> bool:
         """Whether every block is projected on exactly, to rounding."""
-        return all(block.exact for block in self.blocks)
+        return not any(isinstance(block, ProgramBlock) for block in self.blocks)
 
     @cached_property
     def outside(self) -> tuple[str, ...]:
@@ -163,8 +165,8 @@ class CompiledSet:
         """The host engine, of a polyhedron that is no box."""
         if self.size <= HOST_LIMIT and self.kind not in ("free", "box"):
             with suppress(NoStandardFormError):
-                solver = NearestPoint.on(self.constraints, self.variables)
-                return solver if solver.polyhedral else None
+                nearest = NearestPoint.on(self.constraints, self.variables)
+                return nearest if nearest.solver.form.polyhedral else None
         return None
 
     def _moving(self, environment: Mapping[int, Any]) -> dict[int, Any]:
@@ -238,7 +240,7 @@ def compile_set(
         builder.add(Origin(written, constraint))
     return CompiledSet(
         label,
-        builder.size,
+        builder.layout.size,
         tuple(builder.blocks()),
         parameters,
         program,
@@ -255,7 +257,7 @@ class _Builder:
         self, twins: Sequence[cp.Variable], parameters: Sequence[cp.Parameter], draws: tuple[Draw, Draw]
     ) -> None:
         self.twins, self.parameters, self.draws = twins, parameters, draws
-        self.size = sum(twin.size for twin in twins)
+        self.layout = Layout(tuple(twins))
         self.conditions: list[Block] = []
         self.bounds: list[EntryBounds] = []
         self.sides: list[Side] = []
@@ -279,8 +281,9 @@ class _Builder:
         return [*self.conditions, *chosen, *([ProgramBlock.of(left, self.twins, self.parameters)] if left else [])]
 
     def _map(self, expression: Expression, coordinates: sp.csr_array | None = None) -> AffineMap:
-        matrix = coefficients(expression, self.twins, self.parameters, self.draws)
-        evaluate = _evaluation(expression, self.twins)
+        first, second = (matrix_at(draw, expression, self.twins, self.parameters) for draw in self.draws)
+        matrix = Coefficients((first, second))
+        evaluate = _evaluation(expression, self.layout)
         fixed = None if expression.parameters() else _constant(expression, self.twins)
         if coordinates is None:
             return AffineMap(evaluate, matrix, fixed)
@@ -315,20 +318,17 @@ class _Builder:
             self.others.append(CompiledMembership(origin, piece.family, rows, radius, group, piece.squared))
 
     def _add_opaque(self, origin: Origin, reason: str) -> None:
-        mentioned = {v.id for v in origin.hoisted.variables()}
-        starts = np.cumsum([0, *(t.size for t in self.twins)])
-        parts = [np.arange(a, b) for t, a, b in zip(self.twins, starts, starts[1:]) if t.id in mentioned]
-        self.others.append(Opaque.on(origin, reason, np.concatenate(parts), self.size))
+        mentioned, entries = {v.id for v in origin.hoisted.variables()}, self.layout.split(np.arange(self.layout.size))
+        parts = [np.ravel(own) for leaf, own in entries.items() if leaf in mentioned]
+        self.others.append(Opaque.on(origin, reason, np.concatenate(parts), self.layout.size))
 
 
-def _evaluation(expression: Expression, twins: Sequence[cp.Variable]) -> Callable[..., Array]:
+def _evaluation(expression: Expression, layout: Layout) -> Callable[..., Array]:
     """``(values of the parameters, y) -> expression`` raveled in Fortran order, CVXPY's own; y None is 0."""
     program = Program([expression])
-    starts = np.cumsum([0, *(t.size for t in twins)])
 
     def evaluate(values: Values, y: Float[Array, " size"] | None = None) -> Float[Array, " rows"]:
-        flat = jnp.zeros(int(starts[-1])) if y is None else y
-        decision = {t.id: flat[start:stop].reshape(t.shape) for t, start, stop in zip(twins, starts, starts[1:])}
+        decision = layout.split(jnp.zeros(layout.size) if y is None else y)
         return jnp.ravel(program({**values, **decision})[0], order="F")
 
     return evaluate
@@ -407,10 +407,7 @@ def reference_projection(
 def violation(compiled: CompiledSet, point: Float[np.ndarray, " size"], environment: Mapping[int, Any]) -> float:
     """The largest violation of the constraints at a point, by CVXPY's own evaluation."""
     constraints, twins = _instantiated(compiled, environment)
-    start = 0
-    for twin in twins:
-        twin.save_value(point[start : start + twin.size].reshape(twin.shape))
-        start += twin.size
+    Layout(tuple(twins)).assign(point)
     with np.errstate(all="ignore"):  # outside a domain the violation is NaN, which counts as infinite
         violations = [float(np.max(c.violation())) for c in constraints]
     return max((np.inf if np.isnan(v) else v for v in violations), default=0.0)

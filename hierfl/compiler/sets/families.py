@@ -117,7 +117,8 @@ class PsdCone(Family):
         return Membership(cls(order), matrix, np.arange(coordinates.shape[0])[None], coordinates=coordinates)
 
     def project(self, v: Float[Array, " k"], d: Float[Array, " k"], radius: Float[Array, ""]) -> Float[Array, " k"]:
-        rows, columns, scales = _triangle(self.order)
+        rows, columns = np.tril_indices(self.order)
+        scales = np.where(rows == columns, 1.0, np.sqrt(2.0))  # that keep the Frobenius norm
         half = v / jnp.asarray(scales, v.dtype)
         matrix = jnp.zeros((self.order, self.order), v.dtype).at[rows, columns].set(half).at[columns, rows].set(half)
         return psd.project(matrix)[rows, columns] * jnp.asarray(scales, v.dtype)
@@ -179,9 +180,3 @@ def _rows_along(shape: tuple[int, ...], axis: int | None) -> Int[np.ndarray, "gr
     if axis is None:
         return places.ravel(order="F")[None]
     return np.moveaxis(places, axis, -1).reshape(-1, shape[axis], order="F")
-
-
-def _triangle(order: int) -> tuple[Int[np.ndarray, " k"], Int[np.ndarray, " k"], Float[np.ndarray, " k"]]:
-    """The lower triangle: rows, columns, and the scales that keep the Frobenius norm."""
-    rows, columns = np.tril_indices(order)
-    return rows, columns, np.where(rows == columns, 1.0, np.sqrt(2.0))

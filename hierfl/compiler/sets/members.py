@@ -72,17 +72,6 @@ class Coefficients:
 Draw = Sequence[np.ndarray]  # a value for each hoisted parameter
 
 
-def coefficients(
-    expression: Expression,
-    variables: Sequence[cp.Variable],
-    parameters: Sequence[cp.Parameter],
-    draws: tuple[Draw, Draw],
-) -> Coefficients:
-    """Extract the coefficients of an affine expression of the twins ``variables`` at two draws of the parameters."""
-    first, second = (_at(expression, variables, parameters, draw) for draw in draws)
-    return Coefficients((first, second))
-
-
 def random_draw(trees: Sequence[Expression], parameters: Sequence[cp.Parameter], program: Program, seed: int) -> Draw:
     """Values of the hoisted parameters at random values of the leaves below them, so that their relations hold.
 
@@ -106,9 +95,10 @@ def _random_value(leaf: Leaf, rng: np.random.Generator) -> np.ndarray:
     return np.asarray(value + value.T if leaf.attributes.get("symmetric") else value)
 
 
-def _at(
-    expression: Expression, variables: Sequence[cp.Variable], parameters: Sequence[cp.Parameter], draw: Draw
+def matrix_at(
+    draw: Draw, expression: Expression, variables: Sequence[cp.Variable], parameters: Sequence[cp.Parameter]
 ) -> sp.csr_array:
+    """The coefficients of an affine expression of the twins ``variables`` at a draw of the parameters."""
     for parameter, value in zip(parameters, draw):
         parameter.save_value(value)
     for variable in variables:
@@ -427,11 +417,6 @@ class CompiledMembership:
         return self.rows.constant
 
     @property
-    def source(self) -> AffineMap:
-        """The affine map, shared by the groups of one constraint."""
-        return self.rows.source
-
-    @property
     def origins(self) -> list[Origin]:
         return [self.origin]
 
@@ -516,8 +501,8 @@ class Frame:
 
 
 def by_source(memberships: Sequence[CompiledMembership]) -> list[list[CompiledMembership]]:
-    """Memberships by the constraint that they are of."""
-    return together(memberships, lambda membership: id(membership.source))
+    """Memberships by the constraint that they are of, whose groups share one affine map."""
+    return together(memberships, lambda membership: id(membership.rows.source))
 
 
 def has_single_entries(rows: CompiledRows) -> bool:

@@ -175,7 +175,7 @@ class Holders:
         place = self.compiled.row_table(self.data.clients)
         table = self.data.clients.tables[place]
         lower_set, holders = self.compiled.lower_set, []
-        moving = lower_set is not None and bool(lower_set.depends_on & set(table.samples))
+        moving = bool(lower_set.depends_on & set(table.samples))
         for client in self.clients:
             start, count = int(table.offsets[client.index]), int(table.counts[client.index])
             for row in np.unique(np.linspace(0, count - 1, min(count, SAMPLE_LIMIT)).astype(int)):
@@ -265,21 +265,17 @@ class MappingAtPoints:
 
     @cached_property
     def _project(self) -> Callable[..., jax.Array]:
-        lower_set = self.compiled.lower_set
-        exact = lower_set is None or lower_set.is_exact
+        exact = self.compiled.lower_set.is_exact
         return jax.jit(self.compiled.project_lower) if exact else self.compiled.project_lower
 
     def gap(self, x: np.ndarray, owner: Weighted) -> float:
         """The amount by which the constraints of Y(x) miss each other: positive where Y(x) is empty."""
-        if self.compiled.lower_set is None:
-            return -np.inf
         return float(self.gap_function(jnp.asarray(x), owner[0][1].own))
 
     @cached_property
     def gap_function(self) -> Callable[..., jax.Array]:
         """The map ``(x, the owner's numbers) -> gap`` as a traceable function, compiled where the set has an exact projection."""
         lower_set = self.compiled.lower_set
-        assert lower_set is not None
 
         def gap(x: jax.Array, own: dict[int, Any]) -> jax.Array:
             return jnp.max(lower_set.gap(self.compiled.environment(x, None, own)))
@@ -375,8 +371,7 @@ class Examination:
     @cached_property
     def set_owners(self) -> tuple[tuple[str, Weighted], ...]:
         """Owners with different sets Y(x): one, if neither clients nor samples enter the constraints."""
-        roles, lower_set = self.compiled.declaration.roles, self.compiled.lower_set
-        used = frozenset() if lower_set is None else lower_set.depends_on
+        roles, used = self.compiled.declaration.roles, self.compiled.lower_set.depends_on
         if any(s.id in used for s in roles.lower_samples):
             return self.owners
         if any(p.id in used for p in roles.client_parameters):

@@ -60,7 +60,7 @@ _ASCENTS, _STEPS = 4, 30
 def search_empty_set(study: Examination, name: str, assumption: str) -> Finding:
     """Look for an x of X with an empty Y(x): at points of X, then by ascent on the gap from the worst of them."""
     owners = study.set_owners[:OWNERS]
-    exact = study.compiled.lower_set is not None and study.compiled.lower_set.is_exact
+    exact = study.compiled.lower_set.is_exact
     points = study.x_points if exact else study.x_points[:8]
     worst: list[tuple[float, np.ndarray, str, Weighted]] = []
     for label, owner in owners:
@@ -161,7 +161,7 @@ def lower_sets(study: Examination) -> tuple[Finding, ...]:
 def _nonempty(study: Examination, assumption: str) -> Finding:
     name = "Y(x) nonempty"
     compiled = study.compiled
-    if compiled.lower_set is None or not compiled.lower_set.blocks:
+    if not compiled.lower_set.blocks:
         return Finding(name, "proved", "y is unconstrained", assumption)
     x = study.x_points[0]
     here = [(label, owner, study.lower.gap(x, owner)) for label, owner in study.set_owners]

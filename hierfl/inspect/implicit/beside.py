@@ -86,7 +86,7 @@ def _has_kinks(problem: CompiledProblem, told: bool) -> bool:
         return True
     if level is None:
         return False
-    if not told and problem.lower_set is not None and problem.lower_set.kind != "free":
+    if not told and problem.lower_set.kind != "free":
         return True
     sides = [argument for constraint in lower_constraints(declaration) for argument in constraint.args]
     of_level = [(part, both if level.kind in ("equilibrium", "sequence") else upper) for part in level.expressions]

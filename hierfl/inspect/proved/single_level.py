@@ -357,6 +357,7 @@ class _Writer:
         blocks = [RowBlock(base, np.zeros((1, base.count)), np.ones(1), np.zeros(1, int), 0, 0)]
         thetas, width, height = [[self._theta(base, own)]], base.width, base.height
         for group in form.groups:
+            assert owner.gather is not None, "a sample has no rows"
             values, weights = owner.gather(group)
             kept = np.flatnonzero(np.asarray(weights) != 0)
             template, shares = group.template, np.asarray(weights, float)[kept]

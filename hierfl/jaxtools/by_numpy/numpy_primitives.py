@@ -56,14 +56,10 @@ def _lu(x: Any) -> tuple[Any, Any, Any]:
     return factors, pivots, order
 
 
-def _eigh(equation: Any) -> Made:
+def _eigh(x: Any) -> tuple[Any, Any]:
     """Find (eigenvectors, eigenvalues) of a symmetric matrix."""
-
-    def pair(x: Any) -> tuple[Any, Any]:
-        values, vectors = np.linalg.eigh(x)
-        return vectors, values
-
-    return pair
+    values, vectors = np.linalg.eigh(x)
+    return vectors, values
 
 
 def _svd(equation: Any) -> Made:
@@ -336,11 +332,6 @@ def _window(shape: Any, sizes: Any, starts: Any) -> tuple[slice, ...]:
     return tuple(slice(p, p + k) for p, k in zip(places, sizes))
 
 
-@_with("slice_sizes")
-def _dynamic_slice(sizes: Any) -> Made:
-    return lambda x, *starts: x[_window(x.shape, sizes, starts)]
-
-
 def _dynamic_update(x: Any, update: Any, *starts: Any) -> Any:
     out = np.array(x)
     out[_window(out.shape, np.shape(update), starts)] = update
@@ -348,29 +339,18 @@ def _dynamic_update(x: Any, update: Any, *starts: Any) -> Any:
 
 
 def _pad(equation: Any) -> Made:
-    config, shape = equation.params["padding_config"], equation.outvars[0].aval.shape
-    if all(low >= 0 and high >= 0 and not inner for low, high, inner in config):
-        inside = tuple(slice(low, n - high) for n, (low, high, _) in zip(shape, config))
-
-        def around(x: Any, fill: Any) -> Any:
-            out = np.empty(shape, x.dtype)
-            out.fill(fill)
-            out[inside] = x
-            return out
-
-        return around
+    """Put entries apart and others around them; of a padding below zero so many are cut off."""
+    config, shape = equation.params["padding_config"], equation.invars[0].aval.shape
+    spread = [n + max(n - 1, 0) * inner for n, (_, _, inner) in zip(shape, config)]
+    whole = [max(low, 0) + n + max(high, 0) for n, (low, high, _) in zip(spread, config)]
+    inside = tuple(slice(max(low, 0), max(low, 0) + n, inner + 1) for n, (low, _, inner) in zip(spread, config))
+    kept = tuple(slice(max(-low, 0), n - max(-high, 0)) for n, (low, high, _) in zip(whole, config))
 
     def pad(x: Any, fill: Any) -> Any:
-        shape = [low + high + n + max(n - 1, 0) * inner for n, (low, high, inner) in zip(x.shape, config)]
-        out = np.full(shape, fill, x.dtype)
-        into, source = [], []
-        for n, size, (low, _, inner) in zip(x.shape, shape, config):
-            places = low + np.arange(n) * (inner + 1)
-            kept = (places >= 0) & (places < size)
-            into.append(places[kept])
-            source.append(np.flatnonzero(kept))
-        out[np.ix_(*into)] = x[np.ix_(*source)]
-        return out
+        out = np.empty(whole, x.dtype)
+        out.fill(fill)
+        out[inside] = x
+        return out[kept]
 
     return pad
 
@@ -481,6 +461,7 @@ PLAIN: dict[str, Made] = {
     "dynamic_update_slice": _dynamic_update,
     "cholesky": _cholesky,
     "lu": _lu,
+    "eigh": _eigh,
 }
 
 MAKERS: dict[str, Maker] = {
@@ -499,7 +480,7 @@ MAKERS: dict[str, Maker] = {
     "concatenate": _with("dimension")(lambda axis: lambda *parts: np.concatenate(parts, axis)),
     "rev": _with("dimensions")(lambda axes: lambda x: np.flip(x, axes)),
     "slice": _slice,
-    "dynamic_slice": _dynamic_slice,
+    "dynamic_slice": _with("slice_sizes")(lambda sizes: lambda x, *starts: x[_window(x.shape, sizes, starts)]),
     "pad": _pad,
     "iota": _iota,
     "split": _split,
@@ -531,5 +512,4 @@ MAKERS: dict[str, Maker] = {
     "platform_index": _with("platforms")(_platform),
     "svd": _svd,
     "round": _with("rounding_method")(lambda method: np.round if "EVEN" in method.name else _away),
-    "eigh": _eigh,
 }

@@ -16,7 +16,7 @@ from jax import Array
 from jaxtyping import Float
 
 from hierfl.compiler.lower_level.certificate import LowerSolution, certify_direct
-from hierfl.compiler.lower_level.jacobian import RankOne
+from hierfl.compiler.lower_level.jacobian import RankOne, dense
 from hierfl.compiler.lower_level.methods.method import INEXACT_TOLERANCE, ExactMethod, Question, Verdict, told_apart
 from hierfl.compiler.lower_level.methods.walk import POWER_STEPS, newton_from
 from hierfl.compiler.lower_level.structure import LowerStructure
@@ -129,7 +129,7 @@ class LinearSystem(ExactMethod):
 
     def answer(self, question: Question) -> LowerSolution:
         owner, start = question.owner, question.warm
-        matrix = jax.vmap(owner.multiply, in_axes=1, out_axes=1)(jnp.eye(start.size, dtype=start.dtype))
+        matrix = dense(owner.multiply, start.size, start.dtype)
         right = -owner.operator(jnp.zeros_like(start))
         size = jnp.linalg.norm(matrix)
         step = jnp.where(size > 0, 1.0 / jnp.where(size > 0, size, 1.0), 1.0)

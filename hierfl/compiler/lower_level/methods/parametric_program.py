@@ -75,7 +75,8 @@ class ParametricProgram(ExactMethod):
         oracles, iterable = structure.oracles, structure.obstacle is None and not structure.level.prices
         if oracles.elsewhere and oracles.scope == "federation" and iterable:
             return Verdict(False, "needs the data of all clients in one place")
-        if iterable and (least := _fewest_numbers(structure)) * structure.size > WORK:  # canonicalising them would take minutes
+        least = sum(table.size for table in _tables(structure))  # numbers that all owners average over, one for each row
+        if iterable and least * structure.size > WORK:  # canonicalising them would take minutes
             return Verdict(False, f"needs fewer numbers to average over; here {least:,} or more, for {structure.size:,} scalars of y")
         try:
             form = level_solver(structure).form
@@ -88,7 +89,8 @@ class ParametricProgram(ExactMethod):
         if iterable and structure.owners > OWNERS and not ManyPrograms.treats(form):
             return Verdict(False, f"needs at most {OWNERS:,} owners of a y; here {structure.owners:,}")
         numbers, together = _numbers(form, structure)
-        if numbers > NUMBERS or (iterable and together * structure.size > _most_work(structure)):  # or beyond what memory has
+        most = WORK if structure.strict else max(WORK, OPEN_WORK - AN_OWNER * structure.owners)
+        if numbers > NUMBERS or (iterable and together * structure.size > most):  # or beyond what memory has
             return Verdict(
                 False, f"needs fewer numbers to average over; here {together:,}, for {structure.size:,} scalars of y"
             )
@@ -107,7 +109,9 @@ class ParametricProgram(ExactMethod):
     @classmethod
     def is_slow(cls, structure: LowerStructure) -> bool:
         """Whether iterations take less time, and converge: with fewer rows than scalars of y a level is flat, and they may not."""
-        if structure.obstacle is not None or structure.level.prices or _fewest_rows(structure) < structure.size:
+        whole = structure.level.scope == "federation"
+        fewest = sum(table.size if whole else int(np.min(table.counts)) for table in _tables(structure))  # of any owner
+        if structure.obstacle is not None or structure.level.prices or fewest < structure.size:
             return False
         return cls.verdict(structure).applies and _numbers(level_solver(structure).form, structure)[1] * structure.size > WORK
 
@@ -131,12 +135,9 @@ class ParametricProgram(ExactMethod):
 
     def thetas(self, x: Array, owner: Owner, y: Array) -> tuple[Thetas, Thetas]:
         """theta of the level (of the linear model at y, where its map is not affine), and of the upper objective where it chooses."""
-        below, above = self._own(x, owner, y)
-        return [*below, *self._map_at(x, owner, y)], above
-
-    def _map_at(self, x: Array, owner: Owner, y: Array) -> Thetas:
-        form = self.solver.form
-        return form.at(partial(owner.mapping, x), y) if isinstance(form, LinearisedForm) else []
+        (below, above), form = self._own(x, owner, y), self.solver.form
+        end = form.at(partial(owner.mapping, x), y) if isinstance(form, LinearisedForm) else []
+        return [*below, *end], above
 
     def _own(self, x: Array, owner: Owner, y: Array | None = None) -> tuple[Thetas, Thetas]:
         """theta of both; where the upper objective chooses prices, it does so at y, by default that of the level."""
@@ -146,13 +147,12 @@ class ParametricProgram(ExactMethod):
         if upper is None or upper.form is None:
             return below, []
         if upper.fixed:
-            at = oracles.lower.split(self._unselected(below, x.dtype) if y is None else jax.lax.stop_gradient(y))
+            if y is None:
+                plain = self.solver.unselected
+                y = numbers_on_host(lambda below: plain.answer(below).y, (self.structure.size,), x.dtype, below)
+            at = oracles.lower.split(jax.lax.stop_gradient(y))
             environment |= {parameter.id: at[variable.id] for variable, parameter in upper.fixed}
         return below, upper.form.thetas(environment, owner.gather)
-
-    def _unselected(self, below: Thetas, dtype: Any) -> Array:
-        solver = self.solver.unselected
-        return numbers_on_host(lambda below: solver.answer(below).y, (self.structure.size,), dtype, below)
 
     def numbers(self, x: Array, owner: Owner, y: Array) -> tuple[Thetas, Thetas]:
         """The same as arrays of NumPy's."""
@@ -172,6 +172,9 @@ class ParametricProgram(ExactMethod):
         def on_host(below: Thetas, above: Thetas) -> np.ndarray:
             return _told(solver.answer(below, above), size)
 
+        def bound_on_host(mu: np.ndarray, below: Thetas, above: Thetas) -> np.ndarray:  # from the solution that is kept
+            return np.asarray(solver.error_bound(below, above, float(mu)))
+
         def many(count: int, below: Thetas, above: Thetas) -> np.ndarray:
             family, others = solver.answers(below, above)
             told = np.full((count, 3 * size + 3), np.nan)
@@ -186,20 +189,13 @@ class ParametricProgram(ExactMethod):
         y, (residual, status, unique) = told[:size], told[size : size + 3]
         unique = jnp.full((), ONE) if self.solver.strict else told_apart(unique, y, told[size + 3 :].reshape(2, size), owner)
         solved = status == SOLVED
-        bound = self._bound(mu, below, above, x.dtype) if self.bounds else jnp.full((), jnp.nan, x.dtype)
+        bound = jnp.full((), jnp.nan, x.dtype)
+        if self.bounds:
+            bound = numbers_on_host(bound_on_host, (), x.dtype, mu, below, above)
         return LowerSolution(y, residual, bound, mu, status.astype(int), solved, status == EMPTY, unique)
 
     def with_bounds(self) -> ParametricProgram:
         return replace(self, bounds=True)
-
-    def _bound(self, mu: Array, below: Thetas, above: Thetas, dtype: Any) -> Float[Array, ""]:
-        """A bound on the error of one owner's y, from the solution that is kept."""
-        solver = self.solver
-
-        def on_host(mu: np.ndarray, below: Thetas, above: Thetas) -> np.ndarray:
-            return np.asarray(solver.error_bound(below, above, float(mu)))
-
-        return numbers_on_host(on_host, (), dtype, mu, below, above)
 
     def pull(
         self,
@@ -258,28 +254,27 @@ class ParametricProgram(ExactMethod):
     ) -> Float[Array, " size+2"]:
         size, solver = self.structure.size, self.solver
 
-        def told(below: Thetas, above: Thetas, way: Thetas) -> np.ndarray:
+        def told(below: Thetas, above: Thetas, way: Thetas) -> np.ndarray | None:
             branch = solver.branch(below, above, way)
-            return np.full(size + 2, np.nan) if branch is None else np.append(branch.rate[:size], branch[1:])
+            return None if branch is None else np.append(branch.rate[:size], branch[1:])
 
         return self._along(told, size + 2, x, owner, way)
 
     def rate(self, x: Float[Array, " n"], owner: Owner, way: Float[Array, " n"]) -> Float[Array, " size"]:
         """By what one owner's y moves ahead along a direction of x, over rows, NaN where that is not told; traceable."""
-        size, solver = self.structure.size, self.solver
-
-        def told(below: Thetas, above: Thetas, way: Thetas) -> np.ndarray:
-            rate = solver.rate(below, above, way)
-            return np.full(size, np.nan) if rate is None else rate[:size]
-
-        return self._along(told, size, x, owner, way)
+        return self._along(self.solver.rate, self.structure.size, x, owner, way)
 
     def _along(
-        self, told: Callable[[Thetas, Thetas, Thetas], np.ndarray], size: int, x: Array, owner: Owner, way: Array
+        self, told: Callable[[Thetas, Thetas, Thetas], np.ndarray | None], size: int, x: Array, owner: Owner, way: Array
     ) -> Array:
-        """What the host tells of a direction, from theta of both objectives and how that of the level moves."""
+        """The first numbers of what the host tells of a direction, from theta of both objectives and how that of the level moves; NaN for nothing."""
+
+        def on_host(below: Thetas, above: Thetas, moves: Thetas) -> np.ndarray:
+            found = told(below, above, moves)
+            return np.full(size, np.nan) if found is None else found[:size]
+
         (below, above), (moves, _) = jax.jvp(lambda x: self._own(x, owner), (x,), (way,))
-        return numbers_on_host(told, (size,), x.dtype, below, above, moves)
+        return numbers_on_host(on_host, (size,), x.dtype, below, above, moves)
 
     def unsolved(self, solution: LowerSolution, owner: int) -> str:
         kind = self.structure.level.kind
@@ -317,11 +312,6 @@ def _told(answer: LevelAnswer, size: int) -> np.ndarray:
     return told
 
 
-def _most_work(structure: LowerStructure) -> float:
-    """Products, of all owners, beyond which a level is left to iterations."""
-    return WORK if structure.strict else max(WORK, OPEN_WORK - AN_OWNER * structure.owners)
-
-
 def _numbers(form: LevelForm, structure: LowerStructure) -> tuple[int, int]:
     """Numbers that are averaged over: by the owner of most, and by all together."""
     clients, whole = structure.oracles.static_data.clients, structure.level.scope == "federation"
@@ -340,33 +330,22 @@ def _tables(structure: LowerStructure) -> list[Table]:
     return [] if oracles.scope == "sample" else [table for table in oracles.static_data.clients.tables if wanted & set(table.values)]
 
 
-def _fewest_numbers(structure: LowerStructure) -> int:
-    """Numbers that all owners average over at the least, one for each row of their data: known before the level has a form."""
-    return sum(table.size for table in _tables(structure))
-
-
-def _fewest_rows(structure: LowerStructure) -> int:
-    """Rows of the owner that averages over fewest."""
-    whole = structure.level.scope == "federation"
-    return sum(table.size if whole else int(np.min(table.counts)) for table in _tables(structure))
-
-
 def level_solver(structure: LowerStructure) -> LevelSolver:
     """What solves the level, made once for a problem.
 
     Raises ``NoStandardFormError`` where the level has no such form; says why.
     """
-    found = structure.oracles.programs.keep("level solver", lambda: _made_or_refused(structure))
+
+    def made() -> LevelSolver | NoStandardFormError:
+        try:
+            return _made(structure)
+        except NoStandardFormError as reason:
+            return reason
+
+    found = structure.oracles.programs.keep("level solver", made)
     if isinstance(found, NoStandardFormError):
         raise found
     return found
-
-
-def _made_or_refused(structure: LowerStructure) -> LevelSolver | NoStandardFormError:
-    try:
-        return _made(structure)
-    except NoStandardFormError as reason:
-        return reason
 
 
 def _made(structure: LowerStructure) -> LevelSolver:

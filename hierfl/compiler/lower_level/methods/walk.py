@@ -26,7 +26,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -43,23 +43,7 @@ START, STEPS, CERTIFICATE, END = range(4)  # what a trip is for
 POWER_STEPS = 15
 
 
-class Stand(Protocol):
-    """Where an iteration stands: a y of Y(x) with F there, its step, and how many steps were taken."""
-
-    @property
-    def y(self) -> Array: ...
-
-    @property
-    def force(self) -> Array: ...
-
-    @property
-    def step(self) -> Array: ...
-
-    @property
-    def taken(self) -> Array: ...
-
-
-S = TypeVar("S", bound=Stand)
+S = TypeVar("S")  # where an iteration stands: a ``y`` of Y(x) with F there, ``force``, its ``step``, and how many were ``taken``
 T = TypeVar("T")
 
 
@@ -101,7 +85,7 @@ class Walk(NamedTuple):
 
 
 def walked(
-    question: Question, iteration: Iteration[S], start: Array, power_steps: Array | int = POWER_STEPS
+    question: Question, iteration: Iteration[Any], start: Array, power_steps: Array | int = POWER_STEPS
 ) -> LowerSolution:
     """The solution of a question by an iteration, from the projection of ``start``, with its evidence."""
     owner, asked, wanted = question.owner, question.asked, question.wanted
