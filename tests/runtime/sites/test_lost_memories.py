@@ -58,7 +58,7 @@ def test_a_new_process_does_not_move_where_the_run_ends(solver: str) -> None:
 
     found = solved(SOLVERS[solver], happens)
     np.testing.assert_allclose(found.x, BEST, atol=1e-6)
-    assert found.settings["began_anew"] == [41]
+    assert found.settings["began_anew"] == [41] and found.history["answered"][[39, 40, 41]].tolist() == [3, 2, 3]
     faults = found.settings["sites"]["site 1"]["faults"]
     assert faults[-1] == [41, "began again without what its clients remembered"]
 
