@@ -14,7 +14,7 @@ import scipy.stats
 
 import hierfl as hf
 from hierfl.solvers import ZOHFL, FedAvg, FedRZO, LocalSGD, ProjectedSGD
-from tests.small_declarations import quartic
+from tests.small_declarations import quartic, two_wells
 
 mpl.use("Agg")
 
@@ -57,14 +57,6 @@ def test_each_seed_has_the_trajectory_of_its_own_run(case: str) -> None:
         assert run.value == pytest.approx(alone.value, abs=1e-8)
         assert run.own_value == pytest.approx(alone.own_value, abs=1e-8)
         assert run.communication == alone.communication
-
-
-def two_wells() -> hf.Problem:
-    """A leader whose followers reach their capacities: local minima near 1.905 (value -3.8095) and 4.06 (-4.3772)."""
-    x, y = cp.Variable(name="x"), cp.Variable(4, name="y")
-    costs, price = np.linspace(0.09, 0.11, 4), 10 - (x + cp.sum(y))
-    game = hf.Equilibrium(y, cp.multiply(costs + 1, y) - 10 + x + cp.sum(y), [y >= 0, y <= 1.5])
-    return hf.Problem(hf.Minimize(clients=0.05 * x**2 - x * price), lower=game, constraints=[x >= 0, x <= 10])
 
 
 def test_restarts_find_the_better_of_two_local_minima() -> None:
