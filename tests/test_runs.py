@@ -93,35 +93,24 @@ def test_means_and_bands_are_students() -> None:
         runs.band(level=95)
 
 
-def test_metrics_are_averaged_at_the_rounds_that_all_runs_have() -> None:
+def test_every_seed_stops_by_itself_and_metrics_are_averaged_at_the_rounds_that_all_have() -> None:
     """Seeds that stop at different rounds measure at different rounds: only those in common are averaged."""
-    x = cp.Variable(2, name="x")
+    x, solver = cp.Variable(2, name="x"), FedRZO(step_size=0.1, smoothing=0.01)
     quadratic = hf.Problem(hf.Minimize(clients=cp.sum_squares(x)))
     settings = {"rounds": 200, "x0": START, "tolerance": 0.05, "evaluate_every": 5, "progress": False}
-    runs = quadratic.solve(
-        FedRZO(step_size=0.1, smoothing=0.01), seeds=6, metrics={"size": lambda x, y: float(x @ x)}, **settings
-    )
-    assert len({run.settings["rounds_done"] for run in runs}) > 1
-    shortest = min(run.settings["rounds_done"] for run in runs)
-    assert runs.rounds("size").tolist() == list(range(0, shortest + 1, 5))
-    by_hand = [[run.metrics["size"][list(run.metrics["round"]).index(r)] for r in runs.rounds("size")] for run in runs]
-    np.testing.assert_array_equal(runs.values("size"), by_hand)
-    assert runs.rounds("objective").tolist() == list(range(1, shortest + 1)) and runs.plot() is not None
-
-
-def test_every_seed_stops_by_itself() -> None:
-    x = cp.Variable(2, name="x")
-    quadratic = hf.Problem(hf.Minimize(clients=cp.sum_squares(x)))
-    settings = {"rounds": 200, "x0": START, "tolerance": 0.05, "evaluate_every": 5, "progress": False}
-    runs = quadratic.solve(FedRZO(step_size=0.1, smoothing=0.01), seeds=6, **settings)
+    runs = quadratic.solve(solver, seeds=6, metrics={"size": lambda x, y: float(x @ x)}, **settings)
     rounds = [run.settings["rounds_done"] for run in runs]
     assert len(set(rounds)) > 1 and max(rounds) < 200
     for run in runs:
-        alone = quadratic.solve(FedRZO(step_size=0.1, smoothing=0.01), seed=run.settings["seed"], **settings)
+        alone = quadratic.solve(solver, seed=run.settings["seed"], **settings)
         assert run.status == alone.status == "gradient tolerance reached"
         assert alone.settings["rounds_done"] == run.settings["rounds_done"]
         np.testing.assert_allclose(run.iterate, alone.iterate, atol=1e-10)
     assert len(runs.mean("objective")) == min(rounds)
+    assert runs.rounds("size").tolist() == list(range(0, min(rounds) + 1, 5))
+    by_hand = [[run.metrics["size"][list(run.metrics["round"]).index(r)] for r in runs.rounds("size")] for run in runs]
+    np.testing.assert_array_equal(runs.values("size"), by_hand)
+    assert runs.rounds("objective").tolist() == list(range(1, min(rounds) + 1)) and runs.plot() is not None
 
 
 def test_a_seed_that_diverges_leaves_the_others_alone() -> None:

@@ -27,13 +27,6 @@ from hierfl.compiler.programs.smooth_atoms import (
 from tests.compiler.parametric.engines import near
 
 
-def shares(costs: np.ndarray) -> hf.Problem:
-    n = len(costs)
-    x, y = cp.Variable(name="x"), cp.Variable(n, name="y")
-    lower = hf.ArgMin(y, -cp.sum(cp.entr(y)) + x * (costs @ y), [cp.sum(y) == 1])
-    return hf.Problem(hf.Minimize(clients=np.arange(1.0, n + 1) @ y), lower)
-
-
 def test_shares_below_all_numbers_are_solved_or_refused_never_wrong() -> None:
     """exp(-1000) is no number: beside a cap the others may still be told."""
     x, y = cp.Variable(name="x"), cp.Variable(3, name="y")
