@@ -13,13 +13,11 @@ import scipy.stats
 
 import hierfl as hf
 from hierfl.solvers import SCAFFOLD, Decay, FedAvg, FedMSPP, FedProx, FedZO, HierFAVG, LocalSGDA, Scaffnew
-from tests.draws import chosen, directions, permutation, row_numbers, split, tosses
+from tests.draws import directions, permutation, split, tosses
 from tests.draws import fold_in as fold
+from tests.solvers.replayed import BATCH, DATA, ROUNDS, SIZES, START, cohort, minibatch, round_key, solve
 
-SIZES, BATCH, ROUNDS, SEED = (4, 7, 1), 2, 20, 5
 STEPS, WEIGHTS = [3, 1, 2], np.array([0.5, 0.2, 0.3])
-START = np.array([0.3, -0.4])
-DATA = [np.random.default_rng(i).standard_normal((n, 2)) for i, n in enumerate(SIZES)]
 
 
 def least_squares(bound: float | None = None, data: Any = DATA, **federation: Any) -> hf.Problem:
@@ -30,10 +28,6 @@ def least_squares(bound: float | None = None, data: Any = DATA, **federation: An
         constraints=[] if bound is None else [x <= bound],
         federation=hf.Federation([hf.Client({u: rows}) for rows in data], **federation),
     )
-
-
-def solve(problem: hf.Problem, solver: Any, **settings: Any) -> hf.Result:
-    return problem.solve(solver, **{"rounds": ROUNDS, "seed": SEED, "x0": START, "progress": False, **settings})
 
 
 def agrees(problem: hf.Problem, solver: Any, iterates: list[np.ndarray], **settings: Any) -> hf.Result:
@@ -47,27 +41,6 @@ def sent_per_client(result: hf.Result) -> tuple[float, float]:
     """Scalars down and up, of one participant in one round."""
     sent = result.communication
     return tuple(sent[f"scalars_{way}_per_round"] / sent["participants_per_round"] for way in ("down", "up"))
-
-
-# --- the draws, replayed from the keys; what follows is NumPy ---------------------------------------------------------
-
-
-def round_key(r: int) -> jax.Array:
-    return fold(jax.random.key(SEED), r)
-
-
-def cohort(r: int, participation: Any) -> list[int]:
-    """ceil(participation m) clients without replacement, or those of a script."""
-    if isinstance(participation, np.ndarray):
-        return [int(i) for i in np.flatnonzero(participation[r])]
-    if participation == 1.0:
-        return [0, 1, 2]
-    return chosen(fold(round_key(r), 2**31 - 2), int(np.ceil(participation * 3)), 3)
-
-
-def minibatch(key: jax.Array, client: int) -> np.ndarray:
-    rows = DATA[client]
-    return rows[row_numbers(key, BATCH, len(rows))]
 
 
 def gradient(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
