@@ -25,16 +25,10 @@ def problem_of(case_name: str, engine: Engine) -> hf.Problem:
     return engine(next(case for case in CATALOGUE if case.name == case_name).declare())
 
 
-def places(case: Case) -> list[np.ndarray]:
-    """Generic points, kinks and minimisers."""
-    kinks = [line.at(t) for line in case.lines for t in line.kinks]
-    return [np.array(point, float) for point in [*case.points, *case.optima]] + kinks
-
-
 @each_case
 def test_values_responses_error_bounds_and_gradients(case: Case, engine: Engine) -> None:
     implicit = problem_of(case.name, engine).implicit
-    for x in places(case):
+    for x in case.places():
         near(implicit(x), case.value(x))
         answer, expected = np.asarray(implicit.response(x)), case.response(x)
         near(answer, expected)

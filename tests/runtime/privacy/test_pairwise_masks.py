@@ -15,8 +15,9 @@ from hierfl.runtime.sites.exchange import Exchange
 from hierfl.runtime.sites.parcels import Answered, Unmasked
 from hierfl.runtime.sites.site import SiteRules
 from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedProx, FedRZO, Newton
+from tests.runtime.levels_at_sites import common
 from tests.runtime.lost_answers import losing
-from tests.runtime.on_dask.test_dask_runtime import common
+from tests.runtime.on_dask.test_dask_runtime import federation
 from tests.runtime.privacy.test_limits_of_sites import a_start
 
 CLIENTS = 6
@@ -192,4 +193,4 @@ def test_what_needs_messages_one_by_one_is_refused(problem: hf.Problem) -> None:
         with pytest.raises(hf.IncompatibleSolverError, match=said):
             problem.solve(solver, runtime=masked(), **SETTINGS)
     with pytest.raises(hf.IncompatibleSolverError, match="with a lower level"):
-        common().solve(FedRZO(), runtime=Delayed([1.0] * 4, masks=PairwiseMasks()), rounds=1, progress=False)
+        common(federation).solve(FedRZO(), runtime=Delayed([1.0] * 4, masks=PairwiseMasks()), rounds=1, progress=False)
