@@ -242,7 +242,7 @@ class RunSettings:
         if self.resume and self.checkpoint is None:
             raise SettingError('resume=True: name the folder to go on from, checkpoint="run/".')
         if self.several and self.callback is not None:
-            raise SettingError("callback=... follows one run: leave it out with seeds and restarts, or solve one a time.")
+            raise SettingError("callback=... follows one run: leave it out with seeds and restarts, or solve one by one.")
         # whole numbers of NumPy become Python's
         object.__setattr__(self, "evaluate_every", int(self.evaluate_every))
         within = [rounds for rounds in (self.rounds, None if self.budget is None else self.budget.rounds) if rounds is not None]

@@ -70,7 +70,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 def _add_demo(commands: Commands) -> None:
     demo = commands.add_parser("demo", help="the first minute: one problem, its outcome, a figure and a report")
     demo.add_argument("--no-open", dest="open", action="store_false", help="do not open the report in a browser")
-    demo.add_argument("--out", type=Path, default=Path("hierfl-demo"), metavar="DIR", help="the folder (hierfl-demo)")
+    demo.add_argument("--out", type=Path, default=Path("hierfl-demo"), metavar="DIR", help="where to write (hierfl-demo)")
     demo.add_argument("--seeds", type=int, default=5, metavar="N", help="how often the data are dealt out anew (5)")
     demo.add_argument("--rounds", type=int, default=200, help="communication rounds (200)")
     demo.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -96,25 +96,28 @@ def _add_inspect(commands: Commands, problem: Command) -> None:
         "inspect", parents=[problem], help="look at the implicit function: values, kinks, figures"
     )
     inspect.add_argument("--center", metavar="JSON", help="a point of X; the projection of 0 on X if left out")
-    inspect.add_argument("--result", metavar="NPZ", help="a saved result in place of --center, its iterates drawn too")
+    inspect.add_argument("--result", metavar="NPZ", help="a saved result, in place of --center: its iterates are drawn too")
     inspect.add_argument("--direction", metavar="JSON", help="in the shapes of x; chosen, and said, if left out")
     inspect.add_argument("--radius", type=float, default=1.0, help="half the length of the window (1)")
     inspect.add_argument("--points", type=int, help="points on the line (401), or on each side of the surface (101)")
     again = "add f^eta to the slice; may be repeated"
     inspect.add_argument("--smoothing", type=float, action="append", metavar="ETA", help=again)
     inspect.add_argument("--slice", type=Path, metavar="FILE", help="save the figure of the slice (png, pdf, svg)")
-    inspect.add_argument("--surface", type=Path, metavar="FILE", help="save that of the surface around the center too")
+    surface = "save the figure of the surface around the center as well"
+    inspect.add_argument("--surface", type=Path, metavar="FILE", help=surface)
     inspect.add_argument("--seed", type=int, default=0, help="of random directions and draws (0)")
     inspect.add_argument("--quiet", action="store_true", help="no progress bars")
 
 
 def _add_solve(commands: Commands, problem: Command) -> None:
     solve = commands.add_parser("solve", parents=[problem], help="run a federated algorithm")
-    solve.add_argument("--solver", metavar="CALL", help='as in Python, "ZOHFL(smoothing=0.1)"; chosen if left out')
+    written = 'as in Python, "ZOHFL(smoothing=0.1)"; by default the class\'s own'
+    solve.add_argument("--solver", metavar="CALL", help=written)
     solve.add_argument("--rounds", type=int, default=500, help="communication rounds (500)")
     solve.add_argument("--seed", type=int, default=0, help="of everything random (0)")
     several = solve.add_mutually_exclusive_group()
-    several.add_argument("--seeds", type=int, metavar="N", help="N runs, seeds from --seed on, with confidence bands")
+    seeds = "N runs with seeds from --seed on, with confidence bands"
+    several.add_argument("--seeds", type=int, metavar="N", help=seeds)
     several.add_argument("--restarts", type=int, metavar="N", help="N runs from points spread over X")
     solve.add_argument("--x0", metavar="JSON", help="the start; the projection of 0 on X if left out")
     solve.add_argument("--save", type=Path, metavar="NPZ", help="save the (best) result")
@@ -158,7 +161,8 @@ def _add_site(commands: Commands) -> None:
     _add_ledger(commands)
     place = site.add_mutually_exclusive_group(required=True)
     place.add_argument("--scheduler", metavar="ADDRESS", help="on Dask, tcp://host:port or tls://host:port")
-    place.add_argument("--socket", metavar="FILE", help="on Flower, the file at which this machine's SuperNode asks")
+    socket = "on Flower, the socket file at which this machine's SuperNode asks"
+    place.add_argument("--socket", metavar="FILE", help=socket)
     site.add_argument("--parent-pid", type=int, metavar="PID", help="with --socket: end when this process has ended")
     site.add_argument("--name", help="of this site; by default its clients' names")
     site.add_argument(
@@ -167,7 +171,8 @@ def _add_site(commands: Commands) -> None:
     )
     site.add_argument("--port", type=int, metavar="N", help="with --scheduler: the port to listen at (any free one)")
     _add_doors(site, "hierfl:site:NAME")
-    site.add_argument("--keep", type=Path, metavar="DIR", help="of what clients remember, for the server's checkpoints")
+    keep = "where what clients remember is kept, for the server's checkpoints"
+    site.add_argument("--keep", type=Path, metavar="DIR", help=keep)
     site.add_argument("--log", metavar="FILE", help="what was sent, array by array, for your eyes alone (standard error if left out)")
 
 
@@ -194,15 +199,18 @@ def _add_rules(held: Command) -> None:
     held.add_argument("--ledger", type=Path, metavar="FILE", help="where all that is answered is written, and counted from")
     held.add_argument("--ledger-key", type=Path, metavar="FILE", help="of its key (beside it, .key); made at first use")
     held.add_argument("--algorithms", metavar="NAMES", help="the only ones to answer, such as FedAvg,SCAFFOLD")
-    held.add_argument("--min-samples", type=int, metavar="N", help="fewest rows of a client behind a number sent (1)")
+    fewest = "the fewest rows of a client behind every number that is sent (1)"
+    held.add_argument("--min-samples", type=int, metavar="N", help=fewest)
     held.add_argument("--max-rounds", type=int, metavar="N", help="answer so many rounds at most, of all runs together")
     held.add_argument("--max-messages", type=int, metavar="N", help="answer so many messages at most, of all runs together")
     held.add_argument(
         "--shared-seeds", action="store_true", default=None,
         help="draw the rows that the server's seed says where a run asks for it, so that it equals one in process; the server then knows them"
     )
-    held.add_argument("--min-noise", type=float, metavar="M", help="the least multiplier of a run's GaussianNoise")
-    held.add_argument("--min-sum", type=int, metavar="N", help="the least that a run's PairwiseMasks may have as least")
+    noised = "answer runs alone whose GaussianNoise has this multiplier or more"
+    held.add_argument("--min-noise", type=float, metavar="M", help=noised)
+    masked = "answer runs alone whose PairwiseMasks have this least or more"
+    held.add_argument("--min-sum", type=int, metavar="N", help=masked)
 
 
 def _add_ledger(commands: Commands) -> None:

@@ -504,8 +504,10 @@ def keeping(compiled: CompiledProblem, solver: Any, settings: RunSettings) -> It
         return
     runtime = settings.runtime
     if not getattr(runtime, "resumes", True):
-        said = f"checkpoint=...: {type(runtime).__name__}(asynchronous=True) has no moment at which all sites are in one round"
-        raise SettingError(f"{said}: leave checkpoint out, or run with rounds.")
+        raise SettingError(
+            f"checkpoint=...: a run on {type(runtime).__name__}(asynchronous=True) cannot go on from one, since its sites are never at the same "
+            f"round: leave checkpoint out, or run with rounds."
+        )
     if runtime is not None and "begun" not in signature(runtime.execute).parameters:
         raise SettingError(
             f"checkpoint=...: {type(runtime).__name__} cannot resume a run, its execute() takes no begun=...: leave checkpoint out, or "

@@ -250,8 +250,10 @@ def require_whole(arrays: Sequence[Any], name: str) -> None:
     for file, size in _extents(mapped).items():
         present = os.path.getsize(file) if os.path.exists(file) else size  # a file without a name is still there
         if present < size:
-            said = f"sample {name!r} is memory-mapped from {file}, of {present:,} bytes now and {size:,} when it was mapped"
-            raise DataError(f"{said}: restore the file, and load it again.")
+            raise DataError(
+                f"sample {name!r} is memory-mapped from {file}, which has {present:,} bytes now and had at least {size:,} when "
+                f"it was mapped: restore the file, and load it again."
+            )
 
 
 def _extents(arrays: Sequence[np.memmap]) -> dict[str, int]:

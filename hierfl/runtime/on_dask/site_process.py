@@ -43,7 +43,13 @@ def last_cause(error: BaseException) -> str:
 @suggests_names
 @dataclass(frozen=True)
 class TLSFiles:
-    """The authority that both sides trust, a certificate that it signed, and its key (PEM files): all, or a ``SettingError``."""
+    """A side's certificate: the authority that both sides trust, the certificate that it signed, and its key (PEM files).
+
+    Raises
+    ------
+    SettingError
+        If only some of them are given.
+    """
 
     ca: str | None = None
     cert: str | None = None
@@ -51,7 +57,7 @@ class TLSFiles:
 
     def __post_init__(self) -> None:
         if len({value is None for value in (self.ca, self.cert, self.key)}) > 1:
-            raise SettingError("TLS needs --tls-ca, --tls-cert and --tls-key together (TLSFiles(ca=..., cert=..., key=...)).")
+            raise SettingError("TLS needs all of --tls-ca, --tls-cert and --tls-key (TLSFiles(ca=..., cert=..., key=...)).")
 
     def security(self) -> Any:
         """As Dask takes it, for every role; None without files, in the clear."""
