@@ -140,6 +140,11 @@ class Case:
         """The slopes of f along a line before and after t."""
         return one_sided_slopes(lambda s: self.value(line.at(s)), t)
 
+    def places(self) -> list[np.ndarray]:
+        """All points of interest: the generic ones, minimisers, kinks."""
+        kinks = [line.at(t) for line in self.lines for t in line.kinks]
+        return [np.array(point, float) for point in [*self.points, *self.optima]] + kinks
+
     def holds(self, x: np.ndarray) -> bool:
         """Whether x is in X."""
         inside = np.all(x >= np.array(self.low) - 1e-12) and np.all(x <= np.array(self.high) + 1e-12)

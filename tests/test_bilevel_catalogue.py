@@ -20,12 +20,6 @@ with_lines = pytest.mark.parametrize("case", [case for case in CATALOGUE if case
 with_optima = pytest.mark.parametrize("case", [case for case in CATALOGUE if case.least is not None], ids=str)
 
 
-def places(case: Case) -> list[np.ndarray]:
-    """All points of interest: the generic ones, kinks, minimisers."""
-    kinks = [line.at(t) for line in case.lines for t in line.kinks]
-    return [np.array(point, float) for point in [*case.points, *case.optima]] + kinks
-
-
 def test_there_are_enough_problems_of_the_literature() -> None:
     assert len(LITERATURE) >= 14
     assert len({case.name for case in CATALOGUE}) == len(CATALOGUE)
@@ -35,7 +29,7 @@ def test_there_are_enough_problems_of_the_literature() -> None:
 @each_case
 def test_answers_solve_the_declared_lower_level(case: Case) -> None:
     """Feasible, and no dearer than what CVXPY finds; of an equilibrium, the cheapest against its own forces."""
-    for x in places(case):
+    for x in case.places():
         for data in [()] if case.data is None else [(u,) for u in case.data[::3]]:
             y, z = case.answer(x, *data), cp.Variable(case.size)
             violation = max((float(np.max(row.violation())) for row in case.rows(x, cp.Constant(y), *data)), default=0)

@@ -58,33 +58,26 @@ def announced(capsys: pytest.CaptureFixture[str]) -> str:
     return " ".join(line for line in capsys.readouterr().err.split() if line.isprintable())
 
 
-def test_the_compilation_of_a_second_program_is_not_taken_for_the_rate(
-    clock: Clock, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with RunProgress(84_021, "slice", True, "points") as bar:
-        clock.parts(bar, [0.5, 0.04, *[3e-4] * 1000], 64)
-    assert "about" not in announced(capsys)
-    with RunProgress(84_021, "slice", True, "points") as bar:
-        clock.parts(bar, [0.5, 3.0, *[3e-4] * 1000], 64)
-    assert "about" not in announced(capsys)
+TOLD = "slice: about 97 s more for the remaining 970 of 1,000 points"
+# all points, those of a part, seconds of parts after which nothing is said, those of more of them, what then is
+AHEAD: dict[str, tuple[int, int, list[float], list[float], str]] = {
+    "a second program is compiled": (84_021, 64, [0.5, 0.04, *[3e-4] * 1000], [], ""),
+    "a second program is compiled for long": (84_021, 64, [0.5, 3.0, *[3e-4] * 1000], [], ""),
+    "one part after the first is no rate": (1000, 10, [9.0, 4.0], [1.0] * 3, TOLD),
+    "not before two seconds": (10**6, 10, [0.1] * 15, [0.1] * 15, "about"),
+}
 
 
+@pytest.mark.parametrize("case", AHEAD)
 def test_a_costly_slice_is_announced_once_from_the_median_rate(
-    clock: Clock, capsys: pytest.CaptureFixture[str]
+    case: str, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with RunProgress(1000, "slice", True, "points") as bar:
-        clock.parts(bar, [9.0, 4.0], 10)
-        assert "about" not in announced(capsys)  # one part after the first is no rate
-        clock.parts(bar, [1.0, 1.0, 1.0], 10)
-    assert announced(capsys).count("slice: about 97 s more for the remaining 970 of 1,000 points") == 1
-
-
-def test_nothing_is_announced_before_two_seconds(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    with RunProgress(10**6, "slice", True, "points") as bar:
-        clock.parts(bar, [0.1] * 15, 10)
+    total, count, quiet, told, said = AHEAD[case]
+    with RunProgress(total, "slice", True, "points") as bar:
+        clock.parts(bar, quiet, count)
         assert "about" not in announced(capsys)
-        clock.parts(bar, [0.1] * 15, 10)
-        assert "about" in announced(capsys)
+        clock.parts(bar, told, count)
+    assert announced(capsys).count(said or "about") == bool(said)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import scipy.stats
 
 import hierfl as hf
 from hierfl.solvers import ZOHFL, FedAvg, FedRZO, LocalSGD, ProjectedSGD
-from tests.small_declarations import quartic
+from tests.small_declarations import quartic, two_wells
 
 mpl.use("Agg")
 
@@ -59,14 +59,6 @@ def test_each_seed_has_the_trajectory_of_its_own_run(case: str) -> None:
         assert run.communication == alone.communication
 
 
-def two_wells() -> hf.Problem:
-    """A leader whose followers reach their capacities: local minima near 1.905 (value -3.8095) and 4.06 (-4.3772)."""
-    x, y = cp.Variable(name="x"), cp.Variable(4, name="y")
-    costs, price = np.linspace(0.09, 0.11, 4), 10 - (x + cp.sum(y))
-    game = hf.Equilibrium(y, cp.multiply(costs + 1, y) - 10 + x + cp.sum(y), [y >= 0, y <= 1.5])
-    return hf.Problem(hf.Minimize(clients=0.05 * x**2 - x * price), lower=game, constraints=[x >= 0, x <= 10])
-
-
 def test_restarts_find_the_better_of_two_local_minima() -> None:
     problem, solver = two_wells(), FedRZO(smoothing=0.01, step_size=0.05, estimator="central", batch_size=None)
     alone = problem.solve(solver, rounds=400, x0=0.5, progress=False)
@@ -101,35 +93,24 @@ def test_means_and_bands_are_students() -> None:
         runs.band(level=95)
 
 
-def test_metrics_are_averaged_at_the_rounds_that_all_runs_have() -> None:
+def test_every_seed_stops_by_itself_and_metrics_are_averaged_at_the_rounds_that_all_have() -> None:
     """Seeds that stop at different rounds measure at different rounds: only those in common are averaged."""
-    x = cp.Variable(2, name="x")
+    x, solver = cp.Variable(2, name="x"), FedRZO(step_size=0.1, smoothing=0.01)
     quadratic = hf.Problem(hf.Minimize(clients=cp.sum_squares(x)))
     settings = {"rounds": 200, "x0": START, "tolerance": 0.05, "evaluate_every": 5, "progress": False}
-    runs = quadratic.solve(
-        FedRZO(step_size=0.1, smoothing=0.01), seeds=6, metrics={"size": lambda x, y: float(x @ x)}, **settings
-    )
-    assert len({run.settings["rounds_done"] for run in runs}) > 1
-    shortest = min(run.settings["rounds_done"] for run in runs)
-    assert runs.rounds("size").tolist() == list(range(0, shortest + 1, 5))
-    by_hand = [[run.metrics["size"][list(run.metrics["round"]).index(r)] for r in runs.rounds("size")] for run in runs]
-    np.testing.assert_array_equal(runs.values("size"), by_hand)
-    assert runs.rounds("objective").tolist() == list(range(1, shortest + 1)) and runs.plot() is not None
-
-
-def test_every_seed_stops_by_itself() -> None:
-    x = cp.Variable(2, name="x")
-    quadratic = hf.Problem(hf.Minimize(clients=cp.sum_squares(x)))
-    settings = {"rounds": 200, "x0": START, "tolerance": 0.05, "evaluate_every": 5, "progress": False}
-    runs = quadratic.solve(FedRZO(step_size=0.1, smoothing=0.01), seeds=6, **settings)
+    runs = quadratic.solve(solver, seeds=6, metrics={"size": lambda x, y: float(x @ x)}, **settings)
     rounds = [run.settings["rounds_done"] for run in runs]
     assert len(set(rounds)) > 1 and max(rounds) < 200
     for run in runs:
-        alone = quadratic.solve(FedRZO(step_size=0.1, smoothing=0.01), seed=run.settings["seed"], **settings)
+        alone = quadratic.solve(solver, seed=run.settings["seed"], **settings)
         assert run.status == alone.status == "gradient tolerance reached"
         assert alone.settings["rounds_done"] == run.settings["rounds_done"]
         np.testing.assert_allclose(run.iterate, alone.iterate, atol=1e-10)
     assert len(runs.mean("objective")) == min(rounds)
+    assert runs.rounds("size").tolist() == list(range(0, min(rounds) + 1, 5))
+    by_hand = [[run.metrics["size"][list(run.metrics["round"]).index(r)] for r in runs.rounds("size")] for run in runs]
+    np.testing.assert_array_equal(runs.values("size"), by_hand)
+    assert runs.rounds("objective").tolist() == list(range(1, min(rounds) + 1)) and runs.plot() is not None
 
 
 def test_a_seed_that_diverges_leaves_the_others_alone() -> None:

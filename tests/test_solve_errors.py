@@ -13,59 +13,6 @@ from hierfl.solvers import ZOHFL, FedAvg, FedRZO
 from tests.small_declarations import leaves, quadratic
 
 
-def test_solver_that_cannot_treat_the_class() -> None:
-    x, y, u, _ = leaves()
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.sum_squares(x - y)),
-        lower=hf.ArgMin(y, hf.E(cp.sum_squares(y - u)) + quadratic(x, y)),
-        federation=hf.Federation([hf.Client({u: np.ones((2, 2))}), hf.Client({u: np.zeros((3, 2))})]),
-    )
-    with pytest.raises(hf.IncompatibleSolverError, match="federation"):
-        problem.solve(ZOHFL(), rounds=1, progress=False)
-
-
-def test_wrong_points() -> None:
-    x, y, *_ = leaves()
-    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - y)), lower=hf.ArgMin(y, quadratic(x, y)))
-    for point, message in (
-        (np.ones(3), r"'x' has shape \(3,\); expected \(2,\)"),
-        (np.array([1.0, np.nan]), "NaN"),
-        ("abc", "real numbers"),
-    ):
-        with pytest.raises(hf.DataError, match=message):
-            problem.implicit(point)
-
-
-def test_empty_lower_set_names_point_client_and_constraint() -> None:
-    x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.square(x - y)),
-        lower=hf.ArgMin(y, cp.square(y - x), [y >= x, y <= 1 - x], scope="client"),
-    )
-    assert problem.implicit(0.25) == pytest.approx(0.0)
-    with pytest.raises(hf.EmptyLowerSetError, match=r"client 0.*x = \[2\.\]"):
-        problem.implicit(2.0)
-    with pytest.raises(hf.EmptyLowerSetError, match=r"round 0, client 0"):
-        problem.solve(ZOHFL(), rounds=3, x0=2.0, progress=False)
-
-
-def test_divergence_names_the_round_and_keeps_its_cause() -> None:
-    x = cp.Variable(2, name="x")
-    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x) ** 2))
-    with pytest.raises(hf.DivergedError, match=r"round \d+"):
-        problem.solve(ZOHFL(step_size=1e6), rounds=50, x0=np.ones(2), progress=False)
-
-
-def test_a_row_whose_coefficients_vanish_can_empty_the_set() -> None:
-    x, y, *_ = leaves()
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.sum(y)), lower=hf.ArgMin(y, quadratic(x, y), [0 * cp.sum(y) <= x[0], y >= 0])
-    )
-    assert problem.implicit(np.ones(2)) == pytest.approx(2)
-    with pytest.raises(hf.EmptyLowerSetError):
-        problem.implicit(-np.ones(2))
-
-
 def test_empty_set_of_upper_decisions() -> None:
     x, *_ = leaves()
     rows = [x[0] + 2 * x[1] >= 1, x[0] <= 0, 3 * x[0] + x[1] <= 0, x[1] - x[0] <= 0]
@@ -76,12 +23,6 @@ def test_empty_set_of_upper_decisions() -> None:
         for ask in (problem.implicit, problem.implicit.gradient):
             with pytest.raises(hf.DeclarationError, match="X is empty"):
                 ask(np.zeros(2))
-
-
-def test_undefined_values_are_errors_not_nan() -> None:
-    x, *_ = leaves()
-    with pytest.raises(hf.DivergedError, match="not defined"):
-        hf.Problem(hf.Minimize(clients=cp.sum(cp.log(x)))).implicit(np.array([-1.0, 2.0]))
 
 
 @pytest.mark.parametrize(

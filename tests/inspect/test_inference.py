@@ -47,10 +47,16 @@ def federation(y: np.ndarray, weights: str = "samples") -> hf.Federation:
     return hf.Federation([hf.Client(own) for own in rows], weights=weights)
 
 
+def fitted(term: Any, where: hf.Federation, *constraints: Any) -> hf.Result:
+    """The result of minimising a term of clients over a federation."""
+    problem = hf.Problem(hf.Minimize(clients=term), constraints=list(constraints), federation=where)
+    return problem.solve(progress=False)
+
+
 @pytest.mark.parametrize("family", list(LOSSES))
 def test_tables_are_those_of_the_pooled_rows(family: str) -> None:
     y = OUTCOMES[family]
-    result = hf.Problem(hf.Minimize(clients=hf.E(LOSSES[family])), federation=federation(y)).solve(progress=False)
+    result = fitted(hf.E(LOSSES[family]), federation(y))
     for kind, asked in COVARIANCES.items():
         table, peer = result.inference(kind=kind), PEERS[family](y).fit(**asked)
         np.testing.assert_allclose(table.estimate, peer.params, atol=1e-6)
@@ -92,9 +98,7 @@ def test_stratified_cox_regression() -> None:
         clients.append(hf.Client({score: own[["age"]], time: own["survival"], event: own["censors"]}))
     for ties in ("efron", "breslow"):
         term = hf.Cox(score @ b, time=time, event=event, ties=ties)
-        result = hf.Problem(hf.Minimize(clients=term), federation=hf.Federation(clients, weights="samples")).solve(
-            progress=False
-        )
+        result = fitted(term, hf.Federation(clients, weights="samples"))
         model = sm.PHReg(data["survival"], data[["age"]], status=data["censors"], ties=ties, strata=hospital)
         peer = model.fit(method="newton", tol=1e-12)
         np.testing.assert_allclose(result.inference().estimate, peer.params, atol=1e-6)
@@ -138,16 +142,12 @@ def test_an_entry_of_which_no_row_tells_has_no_standard_error() -> None:
     client = hf.Client({row: rows, out: rows @ [1, 2, 3] + rng.normal(size=40)}, name="south")
     own = cp.Variable(3, name="own")
     loss = hf.E(cp.square(out - row @ own)) + 0.1 * cp.sum_squares(own - 1)
-    table = hf.Problem(hf.Minimize(clients=loss), federation=hf.Federation([client])).solve(progress=False).inference()
+    table = fitted(loss, hf.Federation([client])).inference()
     assert np.isnan(table.p_value).tolist() == [False, False, True] and "no row tells of own[2]" in str(table)
 
 
 def test_a_contrast_a_table_and_a_forest_plot() -> None:
-    table = (
-        hf.Problem(hf.Minimize(clients=hf.E(LOSSES["linear"])), federation=federation(OUTCOMES["linear"]))
-        .solve(progress=False)
-        .inference()
-    )
+    table = fitted(hf.E(LOSSES["linear"]), federation(OUTCOMES["linear"])).inference()
     difference = table.contrast({"dose": 1, "age": -1})
     row, peer = np.array([0.0, 1.0, -1.0]), sm.OLS(OUTCOMES["linear"], X).fit(use_t=False)
     tested = peer.t_test(row)
@@ -169,7 +169,7 @@ def test_a_dispersion_is_that_of_residuals() -> None:
     expected = sm.OLS(y, X).fit().bse
 
     def inference(loss: Any, where: hf.Federation) -> Any:
-        return hf.Problem(hf.Minimize(clients=hf.E(loss)), federation=where).solve(progress=False).inference()
+        return fitted(hf.E(loss), where).inference()
 
     score = features @ beta
     np.testing.assert_allclose(inference(0.5 * cp.square(score - outcome), federation(y)).standard_error, expected, rtol=1e-5)
@@ -187,9 +187,8 @@ def test_a_dispersion_is_that_of_residuals() -> None:
 
 def test_separation_is_told_and_units_do_not_matter() -> None:
     side = (X[:, 1] > 0.2) * 1.0
-    problem = hf.Problem(hf.Minimize(clients=hf.E(LOSSES["logistic"])), federation=federation(side))
     with pytest.raises(hf.NoGradientError, match="separation"):
-        problem.solve(progress=False).inference(kind="model")
+        fitted(hf.E(LOSSES["logistic"]), federation(side)).inference(kind="model")
     y, scale = OUTCOMES["linear"], np.array([1.0, 1e6, 1e-5])
     lam = cp.Variable(name="lam")
     level = hf.ArgMin(beta, hf.E(LOSSES["linear"]))
@@ -207,7 +206,7 @@ def test_an_entry_that_ran_off_has_no_robust_standard_error(unit: float) -> None
     rows = np.column_stack([X, apart * unit])
     clients = [hf.Client({row: rows[k::2], outcome: y[k::2]}) for k in range(2)]
     loss = hf.E(cp.logistic(row @ both) - outcome * (row @ both))
-    result = hf.Problem(hf.Minimize(clients=loss), federation=hf.Federation(clients)).solve(progress=False)
+    result = fitted(loss, hf.Federation(clients))
     peer = sm.GLM(y[~apart], X[~apart], sm.families.Binomial()).fit(cov_type="HC0")
     for kind in ("robust", "clustered"):
         table = result.inference(kind=kind)
@@ -217,7 +216,7 @@ def test_an_entry_that_ran_off_has_no_robust_standard_error(unit: float) -> None
 
 def test_as_many_estimates_as_rows_leave_no_correction_for_few_of_them() -> None:
     clients = [hf.Client({features: X[:P], outcome: OUTCOMES["linear"][:P]})]
-    result = hf.Problem(hf.Minimize(clients=hf.E(LOSSES["linear"]) + 0.1 * cp.sum_squares(beta)), federation=hf.Federation(clients)).solve(progress=False)
+    result = fitted(hf.E(LOSSES["linear"]) + 0.1 * cp.sum_squares(beta), hf.Federation(clients))
     slopes = X[:P] * (2 * (X[:P] @ result.x - OUTCOMES["linear"][:P]))[:, None] / P
     inverse = np.linalg.inv(2 * X[:P].T @ X[:P] / P + 0.2 * np.eye(P))
     np.testing.assert_allclose(result.inference(kind="robust").covariance, inverse @ slopes.T @ slopes @ inverse, rtol=1e-5)
@@ -229,10 +228,7 @@ def test_what_has_no_normal_law_is_refused_by_name() -> None:
     y = OUTCOMES["linear"]
 
     def solved(term: Any, *constraints: Any, weights: str = "samples") -> hf.Result:
-        result: hf.Result = hf.Problem(
-            hf.Minimize(clients=term), constraints=list(constraints), federation=federation(y, weights)
-        ).solve(progress=False)
-        return result
+        return fitted(term, federation(y, weights), *constraints)
 
     with pytest.raises(hf.NoGradientError, match=r"norm1\(beta\) has kinks"):
         solved(hf.E(LOSSES["linear"]) + 0.1 * cp.norm1(beta)).inference()

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from hierfl.projections import box_with_hyperplane, polyhedron
+from hierfl.projections import polyhedron
 from tests.projections.reference import check_projection
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -68,15 +68,6 @@ def test_is_the_projection(seed, kind, scale, distance):
     sizes = 1 + np.linalg.norm(points, axis=1)
     assert (residuals * sizes <= 1e-10 * (sizes + np.linalg.norm(projected, axis=1))).all()
     assert float(GAP(*bounds)) <= 1e-9 * scale
-
-
-def test_one_row_is_a_strip():
-    rng = np.random.default_rng(2)
-    in_one = jax.jit(box_with_hyperplane.project)
-    for z in 5 * rng.standard_normal((20, N)):
-        matrix, low, high, lower, upper = example(rng, "vertex", k=1)
-        expected = in_one(z, matrix[0], low[0], high[0], lower, upper)
-        np.testing.assert_allclose(PROJECT(z, matrix, low, high, lower, upper)[0], expected, atol=1e-11)
 
 
 @pytest.mark.parametrize(("n", "k"), [(2000, 20), (500, 50), (100, 3)])

@@ -12,7 +12,8 @@ from scipy.optimize import minimize
 import hierfl as hf
 from hierfl.runtime import Delayed
 from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedRZO, ProjectedSGD
-from tests.runtime.on_dask.test_dask_runtime import common
+from tests.runtime.levels_at_sites import common
+from tests.runtime.on_dask.test_dask_runtime import federation
 
 START, SETTINGS = np.array([0.5, -0.5]), {"seed": 5, "evaluate_every": 1, "progress": False}
 FULL: dict[str, Any] = {"step_size": 0.05, "batch_size": None, "local_steps": 1}
@@ -129,7 +130,7 @@ def test_what_cannot_be_asynchronous_is_refused() -> None:
     for solver, refused in (
         (SCAFFOLD(), problem),
         (FedAvg(participation=0.5), problem),
-        (FedRZO(lower=None), common()),
+        (FedRZO(lower=None), common(federation)),
     ):
         given = Delayed([1.0] * refused.federation.num_clients, asynchronous=True)
         with pytest.raises(hf.IncompatibleSolverError, match="asynchronous=True: "):

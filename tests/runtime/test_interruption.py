@@ -128,19 +128,6 @@ def test_an_interruption_where_jax_enters_a_trace_leaves_it_computing() -> None:
     assert float(jnp.ones(3).sum()) == 3.0
 
 
-def test_ctrl_c_ends_a_run_that_nobody_keeps_with_its_rounds() -> None:
-    problem, begun = large_rounds(rows=200), threading.Event()
-    with pressed(0.5, begun) as when:
-        result = problem.solve(FedAvg(1e-5, 5), rounds=10**6, progress=False, callback=lambda *_: begun.set())
-    assert time.perf_counter() - when[0] < SOON and result.status == "interrupted"
-    done = result.settings["rounds_done"]
-    assert 0 < done == len(result.history["objective"]) and np.isfinite(result.value)
-    again = problem.solve(FedAvg(1e-5, 5), rounds=done, progress=False)
-    np.testing.assert_array_equal(result.iterate, again.iterate)
-    np.testing.assert_array_equal(result.history["objective"], again.history["objective"])
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
 def test_ctrl_c_before_the_first_round_gives_the_start() -> None:
     problem = least_squares()
     problem.compile(progress=False)

@@ -13,13 +13,11 @@ import scipy.stats
 
 import hierfl as hf
 from hierfl.solvers import SCAFFOLD, Decay, FedAvg, FedMSPP, FedProx, FedZO, HierFAVG, LocalSGDA, Scaffnew
-from tests.draws import chosen, directions, permutation, row_numbers, split, tosses
+from tests.draws import directions, permutation, split, tosses
 from tests.draws import fold_in as fold
+from tests.solvers.replayed import BATCH, DATA, ROUNDS, SIZES, START, cohort, minibatch, round_key, solve
 
-SIZES, BATCH, ROUNDS, SEED = (4, 7, 1), 2, 20, 5
 STEPS, WEIGHTS = [3, 1, 2], np.array([0.5, 0.2, 0.3])
-START = np.array([0.3, -0.4])
-DATA = [np.random.default_rng(i).standard_normal((n, 2)) for i, n in enumerate(SIZES)]
 
 
 def least_squares(bound: float | None = None, data: Any = DATA, **federation: Any) -> hf.Problem:
@@ -30,10 +28,6 @@ def least_squares(bound: float | None = None, data: Any = DATA, **federation: An
         constraints=[] if bound is None else [x <= bound],
         federation=hf.Federation([hf.Client({u: rows}) for rows in data], **federation),
     )
-
-
-def solve(problem: hf.Problem, solver: Any, **settings: Any) -> hf.Result:
-    return problem.solve(solver, **{"rounds": ROUNDS, "seed": SEED, "x0": START, "progress": False, **settings})
 
 
 def agrees(problem: hf.Problem, solver: Any, iterates: list[np.ndarray], **settings: Any) -> hf.Result:
@@ -47,27 +41,6 @@ def sent_per_client(result: hf.Result) -> tuple[float, float]:
     """Scalars down and up, of one participant in one round."""
     sent = result.communication
     return tuple(sent[f"scalars_{way}_per_round"] / sent["participants_per_round"] for way in ("down", "up"))
-
-
-# --- the draws, replayed from the keys; what follows is NumPy ---------------------------------------------------------
-
-
-def round_key(r: int) -> jax.Array:
-    return fold(jax.random.key(SEED), r)
-
-
-def cohort(r: int, participation: Any) -> list[int]:
-    """ceil(participation m) clients without replacement, or those of a script."""
-    if isinstance(participation, np.ndarray):
-        return [int(i) for i in np.flatnonzero(participation[r])]
-    if participation == 1.0:
-        return [0, 1, 2]
-    return chosen(fold(round_key(r), 2**31 - 2), int(np.ceil(participation * 3)), 3)
-
-
-def minibatch(key: jax.Array, client: int) -> np.ndarray:
-    rows = DATA[client]
-    return rows[row_numbers(key, BATCH, len(rows))]
 
 
 def gradient(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -162,8 +135,9 @@ def test_fedzo_agrees_with_its_paper(participation: float, x64: None) -> None:
 
 
 @participations
-def test_scaffold_agrees_with_its_paper(participation: float, x64: None) -> None:
-    """Karimireddy et al. (2020), Algorithm 1, option II; clients weighted."""
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_scaffold_agrees_with_its_paper(option: str, participation: float, x64: None) -> None:
+    """Karimireddy et al. (2020), Algorithm 1; clients weighted."""
     x, c, own = START, np.zeros(2), [np.zeros(2) for _ in DATA]
     iterates = [x]
     for r in range(ROUNDS):
@@ -172,7 +146,7 @@ def test_scaffold_agrees_with_its_paper(participation: float, x64: None) -> None
             y, key = x, fold(round_key(r), i)
             for k in range(STEPS[i]):
                 y = y - 0.1 * (gradient(y, minibatch(fold(key, k), i)) - own[i] + c)
-            new = own[i] - c + (x - y) / (STEPS[i] * 0.1)
+            new = gradient(x, DATA[i]) if option == "I" else own[i] - c + (x - y) / (STEPS[i] * 0.1)  # 12: c_i+
             moves.append(y - x)
             changes.append(new - own[i])
             own[i] = new
@@ -180,7 +154,7 @@ def test_scaffold_agrees_with_its_paper(participation: float, x64: None) -> None
         c = c + len(present) / 3 * server_mean(present, changes)
         np.testing.assert_allclose(c, sum(w * one for w, one in zip(WEIGHTS, own)), atol=1e-12)
         iterates.append(x)
-    solver = SCAFFOLD(0.1, STEPS, server_step=1.5, participation=participation, batch_size=BATCH)
+    solver = SCAFFOLD(0.1, STEPS, server_step=1.5, participation=participation, batch_size=BATCH, option=option)
     result = agrees(least_squares(0.35, weights=WEIGHTS), solver, iterates)
     assert sent_per_client(result) == (4, 4)
 
@@ -398,28 +372,6 @@ def test_fedavg_by_epochs_is_the_algorithm_of_its_paper(participation: float, x6
         iterates.append(w)
     solver = FedAvg(0.3, participation=participation, absent="renormalise", batch_size=BATCH, epochs=2)
     agrees(least_squares(weights="samples"), solver, iterates)
-
-
-@pytest.mark.parametrize("participation", [1.0, 0.5])
-def test_scaffold_by_option_one(participation: float, x64: None) -> None:
-    """Karimireddy et al. (2020), Algorithm 1, option I: c_i+ <- g_i(x), by a pass over the client's data; clients weighted."""
-    x, c, own = START, np.zeros(2), [np.zeros(2) for _ in DATA]
-    iterates = [x]
-    for r in range(ROUNDS):
-        present, moves, changes = cohort(r, participation), [], []
-        for i in present:
-            y, key = x, fold(round_key(r), i)
-            for k in range(STEPS[i]):
-                y = y - 0.1 * (gradient(y, minibatch(fold(key, k), i)) - own[i] + c)
-            new = gradient(x, DATA[i])  # 10: c_i+ <- (i) g_i(x)
-            moves.append(y - x)
-            changes.append(new - own[i])
-            own[i] = new
-        x = project(x + server_mean(present, moves))
-        c = c + len(present) / 3 * server_mean(present, changes)
-        iterates.append(x)
-    solver = SCAFFOLD(0.1, STEPS, participation=participation, batch_size=BATCH, option="I")
-    agrees(least_squares(0.35, weights=WEIGHTS), solver, iterates)
 
 
 def least_squares_and_a_square(**federation: Any) -> hf.Problem:

@@ -11,13 +11,11 @@ import pytest
 
 import hierfl as hf
 from hierfl.solvers import FedNest
-from tests.draws import chosen, row_numbers, split
 from tests.draws import fold_in as fold
+from tests.draws import row_numbers, split
+from tests.solvers.replayed import BATCH, DATA, ROUNDS, START, cohort, minibatch, server_key, solve
 
-ROUNDS, SEED, BATCH = 20, 5, 2
 STEPS, INNER = [2, 1, 3], [3, 1, 2]
-START = np.array([0.3, -0.4])
-DATA = [np.random.default_rng(i).standard_normal((n, 2)) for i, n in enumerate((4, 7, 1))]
 
 
 def ridge(sizes: int = 3, **given: Any) -> hf.Problem:
@@ -31,17 +29,9 @@ def ridge(sizes: int = 3, **given: Any) -> hf.Problem:
     )
 
 
-def solve(problem: hf.Problem, solver: FedNest, **settings: Any) -> hf.Result:
-    return problem.solve(solver, **{"rounds": ROUNDS, "seed": SEED, "x0": START, "progress": False, **settings})
-
-
 def batch(key: jax.Array, i: int, step: int = 0) -> np.ndarray:
     """A client's minibatch of a map that was seeded by ``key``."""
-    return drawn(fold(key, i), i, step)
-
-
-def drawn(key: jax.Array, i: int, step: int = 0) -> np.ndarray:
-    return DATA[i][row_numbers(key, BATCH, len(DATA[i]), step=step)]
+    return minibatch(fold(key, i), i, step)
 
 
 @pytest.mark.parametrize("participation", [0.5, 1.0])
@@ -55,10 +45,8 @@ def test_agrees_with_its_paper(participation: float, x64: None) -> None:
 
     x, y = START, np.zeros(2)
     for r in range(ROUNDS):
-        round_key = fold(jax.random.key(SEED), r)
-        present = chosen(fold(round_key, 2**31 - 2), 2, 3) if participation < 1 else [0, 1, 2]
-        server_key = fold(round_key, 2**31 - 1)
-        inner_key, series_key, *_ = split(server_key, 4)  # what h and the moves of x draw cancels here
+        present = cohort(r, participation)
+        inner_key, series_key, *_ = split(server_key(r), 4)  # what h and the moves of x draw cancels here
         for t in range(calls):  # FedInn
             first, second = split(fold(inner_key, t))
             q = np.mean([inner_slope(x, y, batch(first, i)) for i in present], axis=0)

@@ -5,23 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import cvxpy as cp
-import jax
 import numpy as np
 import pytest
 
 import hierfl as hf
 from hierfl.models import coupled_minimax
 from hierfl.solvers import LocalSGDA
-from tests.draws import chosen, row_numbers
 from tests.draws import fold_in as fold
+from tests.solvers.replayed import BATCH, DATA, ROUNDS, START, cohort, minibatch, round_key, solve
 
-ROUNDS, SEED, BATCH, STEPS = 20, 5, 2, [3, 1, 2]
-START = np.array([0.3, -0.4])
-DATA = [np.random.default_rng(i).standard_normal((n, 2)) for i, n in enumerate((4, 7, 1))]
-
-
-def solve(problem: hf.Problem, solver: Any, **settings: Any) -> hf.Result:
-    return problem.solve(solver, **{"rounds": ROUNDS, "seed": SEED, "x0": START, "progress": False, **settings})
+STEPS = [3, 1, 2]
 
 
 def game(
@@ -56,14 +49,11 @@ def test_agrees_with_its_paper(participation: float, x64: None) -> None:
 
     a, b = START, on_set(np.zeros(2), START)
     for r in range(ROUNDS):
-        round_key, present = fold(jax.random.key(SEED), r), [0, 1, 2]
-        if participation < 1:
-            present = chosen(fold(round_key, 2**31 - 2), 2, 3)
-        ends = []
+        present, ends = cohort(r, participation), []
         for i in present:
             own_a, own_b = a, b
             for t in range(STEPS[i]):
-                rows = DATA[i][row_numbers(fold(round_key, i), BATCH, len(DATA[i]), step=t)]
+                rows = minibatch(fold(round_key(r), i), i, t)
                 slope_a = rows.T @ (rows @ own_a - 1) / BATCH + np.mean(rows @ own_b)
                 slope_b = rows.mean(axis=0) * np.sum(own_a) - own_b
                 own_a, own_b = own_a - 0.1 * slope_a, on_set(own_b + 0.2 * slope_b, own_a)

@@ -15,13 +15,11 @@ import pytest
 import hierfl as hf
 from hierfl.errors import IncompatibleSolverError, SettingError, TheoryWarning
 from hierfl.solvers import Decay, FedBiO, FedMBO, FedNest, SimFBO
-from tests.draws import chosen, row_numbers, split, words
 from tests.draws import fold_in as fold
+from tests.draws import row_numbers, split, words
+from tests.solvers.replayed import BATCH, DATA, ROUNDS, START, cohort, minibatch, round_key, server_key, solve
 
-ROUNDS, SEED, BATCH = 20, 5, 2
 STEPS, WEIGHTS = [2, 1, 3], np.array([0.5, 0.2, 0.3])
-START = np.array([0.3, -0.4])
-DATA = [np.random.default_rng(i).standard_normal((n, 2)) for i, n in enumerate((4, 7, 1))]
 Point = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -56,29 +54,9 @@ def above_y(x: np.ndarray, y: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return rows.T @ (rows @ y - 1) / len(rows) + 0.25 * x
 
 
-def solve(problem: hf.Problem, solver: Any, **settings: Any) -> hf.Result:
-    return problem.solve(solver, **{"rounds": ROUNDS, "seed": SEED, "x0": START, "progress": False, **settings})
-
-
 def agrees(solver: Any, iterates: list[np.ndarray]) -> None:
     result = solve(ridge(), solver, evaluate_every=1)
     np.testing.assert_allclose(result.trajectory["x"], iterates, rtol=0, atol=1e-12)
-
-
-def round_key(r: int) -> jax.Array:
-    return fold(jax.random.key(SEED), r)
-
-
-def server_key(r: int) -> jax.Array:
-    return fold(round_key(r), 2**31 - 1)
-
-
-def cohort(r: int, participation: float) -> list[int]:
-    return [0, 1, 2] if participation == 1 else chosen(fold(round_key(r), 2**31 - 2), 2, 3)
-
-
-def drawn(key: jax.Array, i: int, step: int = 0) -> np.ndarray:
-    return DATA[i][row_numbers(key, BATCH, len(DATA[i]), step=step)]
 
 
 def directions(at: Point, i: int, key: jax.Array, t: int) -> Point:
@@ -87,9 +65,9 @@ def directions(at: Point, i: int, key: jax.Array, t: int) -> Point:
     y_key, x_key, hessian_key, slope_key = split(key, 4)
     upper_key, lower_key = split(x_key)
     return (
-        above_x(x, y, drawn(upper_key, i, t)) - below_xy(u, drawn(lower_key, i, t)),
-        below_y(x, y, drawn(y_key, i, t)),
-        below_yy(u, drawn(hessian_key, i, t)) - above_y(x, y, drawn(slope_key, i, t)),
+        above_x(x, y, minibatch(upper_key, i, t)) - below_xy(u, minibatch(lower_key, i, t)),
+        below_y(x, y, minibatch(y_key, i, t)),
+        below_yy(u, minibatch(hessian_key, i, t)) - above_y(x, y, minibatch(slope_key, i, t)),
     )
 
 
@@ -158,19 +136,19 @@ def test_fedmbo_agrees_with_a_plain_loop(participation: float, x64: None) -> Non
         inner_key, path_key, last_key = split(server_key(r), 3)
         for t in range(calls):
             key = fold(inner_key, t)
-            y = y - beta * sum(w[a] * below_y(x, y, drawn(fold(key, i), i)) for a, i in enumerate(present))
+            y = y - beta * sum(w[a] * below_y(x, y, minibatch(fold(key, i), i)) for a, i in enumerate(present))
         first, steps, length_key, deal_key = split(path_key, 4)
         lengths = row_numbers(length_key, n, terms)
-        p = [terms / smooth * n * w[a] * above_y(x, y, drawn(fold(first, i), i)) for a, i in enumerate(present)]
+        p = [terms / smooth * n * w[a] * above_y(x, y, minibatch(fold(first, i), i)) for a, i in enumerate(present)]
         for k in range(max(lengths)):
             key = fold(steps, k)
             for a, (i, j) in enumerate(zip(present, np.argsort(words(fold(deal_key, k), n, 0, 0)))):
                 if k < lengths[j]:  # client i works on path j
-                    p[j] = p[j] - n * w[a] / smooth * below_yy(p[j], drawn(fold(key, i), i))
+                    p[j] = p[j] - n * w[a] / smooth * below_yy(p[j], minibatch(fold(key, i), i))
         h = np.zeros(2)
         for a, (i, j) in enumerate(zip(present, np.argsort(words(fold(deal_key, terms), n, 0, 0)))):
             upper_key, lower_key = split(split(fold(last_key, i))[0])
-            h += w[a] * (above_x(x, y, drawn(upper_key, i)) - below_xy(p[j], drawn(lower_key, i)))
+            h += w[a] * (above_x(x, y, minibatch(upper_key, i)) - below_xy(p[j], minibatch(lower_key, i)))
         x = x - alpha * h
         iterates.append(x)
     agrees(FedMBO(alpha, beta, calls, terms, given, participation, BATCH), iterates)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -12,10 +11,8 @@ import pytest
 import statsmodels.api as sm
 
 import hierfl as hf
-from hierfl.runtime.site_runtime import _DelayedLinks
-from hierfl.runtime.sites.letters import Letter
-from hierfl.runtime.sites.parcels import Lost
 from hierfl.solvers import Newton
+from tests.runtime.lost_answers import losing
 
 SIZES = (3, 40, 1, 60, 96)
 START = [-3.0, 0.0, 0.0]
@@ -128,17 +125,7 @@ def test_it_descends_where_f_is_not_convex() -> None:
 def test_a_site_that_misses_rounds_moves_nothing_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds without it are of another objective: values from before are not compared with later ones forever, and there is no rest without it."""
     model, design, outcome = counts()
-    exchange = _DelayedLinks.exchange
-
-    def lossy(links: _DelayedLinks, parcels: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Lost]:
-        answers = exchange(links, parcels, timeout)
-        for site, parcel in parcels.items():
-            words = Letter.from_bytes(parcel).words
-            if words["message"] == "Asked" and site == "4" and 2 <= words["round"] < 14:
-                answers[site] = Lost("no answer")
-        return answers
-
-    monkeypatch.setattr(_DelayedLinks, "exchange", lossy)
+    losing(monkeypatch, lambda site, asked: asked["message"] == "Asked" and site == "4" and 2 <= asked["round"] < 14)
     runtime = hf.runtime.Delayed([1.0] * len(SIZES))
     result = model.solve(Newton(), runtime=runtime, progress=False)
     expected = pooled(design, outcome)

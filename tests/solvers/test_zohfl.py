@@ -142,14 +142,6 @@ def test_host_callbacks_keep_double_precision_inside_a_run() -> None:
     assert result.history["objective"].dtype == np.float64 and np.isfinite(result.value)
 
 
-def test_metrics_see_a_first_y() -> None:
-    problem, _, _ = personalised_ridge()
-    result = problem.solve(
-        ZOHFL(lower=Exact()), rounds=2, progress=False, metrics={"spread": lambda x, y: np.abs(y - x).max()}
-    )
-    assert len(result.metrics["spread"]) == 2
-
-
 def test_server_terms_in_y_are_refused_with_the_way_out() -> None:
     x, y = cp.Variable(name="x"), cp.Variable(name="y")
     problem = hf.Problem(hf.Minimize(server=cp.square(y)), lower=hf.ArgMin(y, cp.square(y - x)))

@@ -25,39 +25,17 @@ def problem_of(case_name: str, engine: Engine) -> hf.Problem:
     return engine(next(case for case in CATALOGUE if case.name == case_name).declare())
 
 
-def places(case: Case) -> list[np.ndarray]:
-    """Generic points, kinks and minimisers."""
-    kinks = [line.at(t) for line in case.lines for t in line.kinks]
-    return [np.array(point, float) for point in [*case.points, *case.optima]] + kinks
-
-
 @each_case
-def test_values(case: Case, engine: Engine) -> None:
-    problem = problem_of(case.name, engine)
-    for x in places(case):
-        near(problem.implicit(x), case.value(x))
-
-
-@each_case
-def test_responses(case: Case, engine: Engine) -> None:
-    problem = problem_of(case.name, engine)
-    for x in places(case):
-        near(problem.implicit.response(x), case.response(x))
-
-
-@each_case
-def test_gradients(case: Case, engine: Engine) -> None:
-    problem = problem_of(case.name, engine)
+def test_values_responses_error_bounds_and_gradients(case: Case, engine: Engine) -> None:
+    implicit = problem_of(case.name, engine).implicit
+    for x in case.places():
+        near(implicit(x), case.value(x))
+        answer, expected = np.asarray(implicit.response(x)), case.response(x)
+        near(answer, expected)
+        error = np.abs(answer.ravel() - expected.ravel()).max()
+        assert error <= implicit.certificate(x).error_bound + 1e-14 * (1 + np.abs(expected).max())
     for x in map(np.array, case.points):
-        near(problem.implicit.gradient(x), case.gradient(x))
-
-
-@each_case
-def test_error_bounds_hold(case: Case, engine: Engine) -> None:
-    problem = problem_of(case.name, engine)
-    for x in places(case):
-        error = np.abs(np.asarray(problem.implicit.response(x)).ravel() - case.response(x).ravel()).max()
-        assert error <= problem.implicit.certificate(x).error_bound + 1e-14 * (1 + np.abs(case.response(x)).max())
+        near(implicit.gradient(x), case.gradient(x))
 
 
 @with_lines

@@ -13,6 +13,7 @@ from scipy.optimize import brentq, minimize, minimize_scalar
 
 import hierfl as hf
 from hierfl.compiler.parametric.template import LevelTemplate
+from hierfl.compiler.programs.cones import EXPONENTIAL, POWER, Cone, nearest_of_three
 from hierfl.compiler.programs.smooth_atoms import (
     ENTROPY,
     EXP,
@@ -25,13 +26,6 @@ from hierfl.compiler.programs.smooth_atoms import (
     smooth_atom_of,
 )
 from tests.compiler.parametric.engines import near
-
-
-def shares(costs: np.ndarray) -> hf.Problem:
-    n = len(costs)
-    x, y = cp.Variable(name="x"), cp.Variable(n, name="y")
-    lower = hf.ArgMin(y, -cp.sum(cp.entr(y)) + x * (costs @ y), [cp.sum(y) == 1])
-    return hf.Problem(hf.Minimize(clients=np.arange(1.0, n + 1) @ y), lower)
 
 
 def test_shares_below_all_numbers_are_solved_or_refused_never_wrong() -> None:
@@ -386,3 +380,65 @@ def test_a_square_of_a_positive_part_needs_no_bound_at_zero() -> None:
     for of in (cp.sum_squares, lambda e: cp.sum(cp.square(e))):
         assert LevelTemplate.of(of(cp.pos(rows @ y - 1)) + cp.sum_squares(y), [], [y]).height == 4
     assert LevelTemplate.of(cp.sum(cp.power(cp.pos(rows @ y - 1), 3)), [], [y]).height > 4  # a cube has no other side
+
+
+# --- Nearest points of exponential and power cones: by Moreau's conditions, which no other point meets, and differences.
+
+
+CONES = {"exponential": Cone(EXPONENTIAL, 3), **{f"power {share}": Cone(POWER, 3, share=share) for share in (0.2, 0.5, 0.9)}}
+SIGNS = np.array(np.meshgrid(*[[-1.0, 1.0]] * 3)).reshape(3, 8).T
+
+
+def holds(cone: Cone, v: np.ndarray, within: float, dual: bool = False) -> bool:
+    """Whether a point is in the cone, or in its dual, once it is moved by so much to what is inside of both."""
+    x, y, z = v + within * (np.array([1.0, 1.0, 0.0]) if cone.share is not None else np.array([-1.0, 1.0, 1.0]))
+    if cone.share is not None:
+        first, second = (x / cone.share, y / (1 - cone.share)) if dual else (x, y)
+        return min(first, second) >= 0 and bool(first**cone.share * second ** (1 - cone.share) >= abs(z))
+    if dual:
+        return bool(-x * np.exp(y / x - 1) <= z) if x < 0 else bool(x == 0 and min(y, z) >= 0)
+    return bool(y * np.exp(x / y) <= z) if y > 0 else bool(y == 0 and x <= 0 <= z)
+
+
+@pytest.mark.parametrize("name", CONES)
+def test_moreaus_conditions_and_the_derivative(name: str) -> None:
+    cone, rng = CONES[name], np.random.default_rng(4)
+    for v in [*(sign * scale for sign in SIGNS for scale in 10 ** rng.uniform(-1.5, 1.0, (12, 3)))]:
+        point, slope = nearest_of_three(cone, v)
+        apart, size = point - v, 1 + np.linalg.norm(v)
+        assert holds(cone, point, 1e-9 * size) and holds(cone, apart, 1e-9 * size, dual=True)
+        assert abs(point @ apart) <= 1e-9 * size**2
+        moves = [(nearest_of_three(cone, v + step)[0] - nearest_of_three(cone, v - step)[0]) / 2e-6 for step in 1e-6 * np.eye(3)]
+        np.testing.assert_allclose(slope, np.transpose(moves), atol=2e-4)
+
+
+# --- Sums of exponentials whose minimum is far from where Newton's method begins: log k - x, from k = 0.5 to 2 and
+# x = -40 to 40.
+
+
+K = np.array([1.0, 2.0, 0.5])
+
+
+@pytest.mark.parametrize("rows", ["none", "a box", "a sum"])
+def test_a_minimum_far_away_is_found(rows: str) -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(3, name="y")
+    within = {"none": [], "a box": [y >= -100, y <= 100], "a sum": [cp.sum(y) >= -3 * x - 1]}[rows]
+    level = hf.ArgMin(y, cp.exp(x) * cp.sum(cp.exp(y)) - K @ y, within)
+    problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), level)
+    for at in (-40.0, -20.0, -6.0, -4.0, -2.0, 0.0):
+        np.testing.assert_allclose(problem.implicit.response(at), np.log(K) - at, rtol=1e-12)
+        assert problem.implicit.gradient(at) == pytest.approx(-3.0, abs=1e-9)
+
+
+def test_shares_that_no_number_tells_from_none_are_none() -> None:
+    """A choice by costs 1, 2, 3 at a temperature e^x, shares as exp(-cost / e^x): of e^-7, those of 2 and 3 are e^-1096 and e^-2193."""
+    x, y = cp.Variable(name="x"), cp.Variable(3, name="y")
+    costs = np.array([1.0, 2.0, 3.0])
+    level = hf.ArgMin(y, costs @ y - cp.exp(x) * cp.sum(cp.entr(y)), [cp.sum(y) == 1])
+    problem = hf.Problem(hf.Minimize(clients=costs @ y), level)
+    for at in (-10.0, -8.0, -7.0, -6.6, -6.0, -5.0, -3.0, 0.0, 3.0):
+        shares = np.exp(-(costs - 1) * np.exp(-at))
+        shares, slope = shares / shares.sum(), (costs - 1) * np.exp(-at)
+        y_at, moved = problem.implicit.response(at), shares * (slope - shares @ slope)
+        np.testing.assert_allclose(y_at, shares, rtol=1e-11, atol=1e-80)
+        assert y_at.min() >= 0 and problem.implicit.gradient(at) == pytest.approx(costs @ moved, rel=1e-8, abs=1e-80)

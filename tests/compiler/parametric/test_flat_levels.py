@@ -9,6 +9,7 @@ import pytest
 import hierfl as hf
 from hierfl.solvers import ImplicitGradient, LocalSGD
 from tests.compiler.parametric import random_flat_levels
+from tests.compiler.parametric.engines import near
 
 pytestmark = pytest.mark.filterwarnings("ignore::hierfl.errors.LowerLevelWarning")
 
@@ -17,13 +18,6 @@ def of_rank(rng: np.random.Generator, rows: int, columns: int, rank: int) -> np.
     """A matrix whose singular values are between 1 and 2."""
     left, right = (np.linalg.qr(rng.normal(size=(n, rank)))[0] for n in (rows, columns))
     return left * rng.uniform(1, 2, rank) @ right.T
-
-
-def near(found: object, expected: object, bar: float = 1e-8) -> None:
-    expected = np.asarray(expected, float)
-    np.testing.assert_allclose(
-        np.reshape(found, expected.shape), expected, rtol=0, atol=bar * (1 + np.abs(expected).max(initial=0))
-    )
 
 
 @pytest.mark.parametrize("rank", [0, 1, 3])

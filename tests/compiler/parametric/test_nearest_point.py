@@ -6,13 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import cvxpy as cp
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from hierfl.compiler.parametric.nearest_point import NearestPoint
-from hierfl.compiler.programs.convex_program import EMPTY
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -47,40 +45,9 @@ def test_points_inside_stay_and_others_are_brought_nearest(name: str) -> None:
     assert stayed >= 3
 
 
-@pytest.mark.parametrize("name", SETS)
-def test_many_points_are_brought_where_each_is(name: str) -> None:
-    x = cp.Variable(2)
-    projection = NearestPoint.on(SETS[name](x), [x])
-    points = np.random.default_rng(1).uniform(-2, 2, (100, 2))
-    each = np.stack([np.asarray(projection.project(jnp.asarray(point), {})) for point in points])
-    together = jax.vmap(lambda point: projection.project(point, {}))(jnp.asarray(points))
-    np.testing.assert_allclose(together, each, rtol=0, atol=1e-12)
-
-
 def test_points_outside_of_the_domain_are_not_in_the_set() -> None:
     """y^2 / s <= t holds for s < 0 as numbers do, but not as sets do."""
     x = cp.Variable(3)
     projection = NearestPoint.on([cp.quad_over_lin(x[:1], x[1]) <= x[2]], [x])
     np.testing.assert_allclose(projection.project(jnp.array([0.0, -1.0, 1.0]), {}), [0.0, 0.0, 1.0], atol=1e-8)
     np.testing.assert_array_equal(projection.project(jnp.array([1.0, 2.0, 1.0]), {}), [1.0, 2.0, 1.0])
-
-
-@pytest.mark.parametrize("size", [1e-8, 1e4, 1e8])
-def test_units_change_nothing(size: float) -> None:
-    x = cp.Variable(3)
-    for rows in (
-        lambda s: [cp.norm(x) <= s, x >= 0],
-        lambda s: [cp.norm(cp.multiply(np.arange(1, 4), x)) <= s],
-        lambda s: [cp.norm(x) <= s, cp.sum(x) == 0.1 * s],
-    ):
-        unit, scaled = NearestPoint.on(rows(1.0), [x]), NearestPoint.on(rows(size), [x])
-        for z in 2 * np.random.default_rng(0).standard_normal((4, 3)):
-            expected = size * np.asarray(unit.project(jnp.asarray(z), {}))
-            np.testing.assert_allclose(scaled.project(jnp.asarray(size * z), {}), expected, atol=1e-8 * size)
-
-
-def test_an_empty_set_has_no_nearest_point() -> None:
-    x = cp.Variable(2)
-    projection = NearestPoint.on([x >= 1, cp.sum(x) <= 1], [x])
-    assert projection.nearest(np.zeros(2), {}).status == EMPTY
-    assert projection.nearest(np.ones(2), {}).status == EMPTY

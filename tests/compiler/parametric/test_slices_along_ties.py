@@ -23,8 +23,7 @@ def slice_of(problem: hf.Problem, start: list[float], entry: int, radius: float)
 def linear(selection: str | None) -> hf.Problem:
     """min x'y over the simplex."""
     x, y = cp.Variable(3, name="x"), cp.Variable(3, name="y")
-    chosen = {} if selection is None else {"selection": selection}
-    lower = hf.ArgMin(y, x @ y, [y >= 0, cp.sum(y) == 1], **chosen)
+    lower = hf.ArgMin(y, x @ y, [y >= 0, cp.sum(y) == 1], selection=selection)
     return hf.Problem(hf.Minimize(clients=AIM @ y), lower)
 
 

@@ -28,16 +28,14 @@ def told() -> Iterator[list[warnings.WarningMessage]]:
 def bard_1991(selection: str | None = None) -> hf.Problem:
     """Bard (1991), example 1: at x = 2 both entries of y cost the same, and the leader pays x + y_2."""
     x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
-    chosen = {} if selection is None else {"selection": selection}
-    below = hf.ArgMin(y, 2 * y[0] + x * y[1], [x - y[0] - y[1] <= -4, y >= 0], **chosen)
+    below = hf.ArgMin(y, 2 * y[0] + x * y[1], [x - y[0] - y[1] <= -4, y >= 0], selection=selection)
     return hf.Problem(hf.Minimize(clients=x + y[1]), lower=below, constraints=[x >= 2, x <= 4])
 
 
 def lampariello_sagratella(selection: str | None = None) -> hf.Problem:
     """Lampariello and Sagratella (2017): the followers leave y_2 free above 1 - x, without a bound."""
     x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
-    chosen = {} if selection is None else {"selection": selection}
-    below = hf.ArgMin(y, y[0] + 0 * x, [x + y[0] + y[1] >= 1, y >= 0], **chosen)
+    below = hf.ArgMin(y, y[0] + 0 * x, [x + y[0] + y[1] >= 1, y >= 0], selection=selection)
     return hf.Problem(
         hf.Minimize(clients=cp.square(x) + cp.square(y[0] + y[1])), lower=below, constraints=[cp.abs(x) <= 1]
     )

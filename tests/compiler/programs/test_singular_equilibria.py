@@ -15,15 +15,11 @@ from scipy.optimize import linprog
 
 import hierfl as hf
 from hierfl.compiler.programs.cones import (
-    EXPONENTIAL,
     NONNEGATIVE,
-    POWER,
     SECOND_ORDER,
     SEMIDEFINITE,
     ZERO,
     Cone,
-    dual_slope,
-    project_dual,
     triangle,
 )
 from hierfl.compiler.programs.convex_program import EMPTY, SOLVED, UNBOUNDED, ConvexProgram
@@ -302,31 +298,6 @@ def test_squares_of_norms(inner: Callable[[cp.Variable], cp.Expression]) -> None
     step = 1e-6
     slopes = [(implicit(at + d) - implicit(at - d)) / (2 * step) for d in step * np.eye(2)]
     assert np.ravel(implicit.gradient(at)) == pytest.approx(slopes, abs=1e-7)
-
-
-# --- Projections on exponential and power cones: what is nearest is told by Moreau's theorem, their derivatives by
-# differences.
-
-
-CONES = {
-    "exponential": Cone(EXPONENTIAL, 3),
-    "power, a half": Cone(POWER, 3, share=0.5),
-    "power, a tenth": Cone(POWER, 3, share=0.1),
-}
-
-
-@pytest.mark.parametrize("name", CONES)
-def test_derivatives_are_those_of_differences(name: str) -> None:
-    cones, rng = [CONES[name]], np.random.default_rng(1)
-    for _ in range(200):
-        v = rng.standard_normal(3)
-        slopes = [
-            (project_dual(cones, v + 1e-6 * way) - project_dual(cones, v - 1e-6 * way)) / 2e-6 for way in np.eye(3)
-        ]
-        said = dual_slope(cones, v)
-        if np.abs(dual_slope(cones, v + 1e-5) - said).max() < 1e-2:  # no kink nearby
-            np.testing.assert_allclose(np.transpose(slopes), said, atol=1e-5)
-        np.testing.assert_allclose(said, said.T, atol=1e-9)
 
 
 @pytest.mark.parametrize("asked", [False, True])

@@ -182,14 +182,6 @@ def test_an_empty_set_names_the_client(pair):
     assert report["Y(x) nonempty"].status == "violated" and report["Y(x) nonempty"].witness["client"] == "client 1"
 
 
-@pytest.mark.parametrize(("ends", "status"), [((1.0, 2.0), "proved"), ((1.0, -1.0), "violated")])
-def test_x_is_what_all_clients_leave_of_it(ends, status):
-    x, end = cp.Variable(name="x"), hf.ClientParameter(name="end")
-    clients = [hf.Client(parameters={end: value}) for value in ends]
-    problem = hf.Problem(hf.Minimize(clients=cp.square(x)), constraints=[x >= 0, x <= end], federation=hf.Federation(clients))
-    assert check(problem)["X nonempty, closed and convex"].status == status
-
-
 @pytest.mark.parametrize(("ends", "status"), [((-2, -1), "unknown"), ((-2, 1), "proved"), ((0, 1), "proved")])
 @pytest.mark.parametrize("curvature", [0.0, 1.0])
 def test_a_level_without_a_value_on_its_set_has_no_solution(ends, status, curvature):

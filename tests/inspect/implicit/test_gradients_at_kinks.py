@@ -138,15 +138,6 @@ def test_steep_pieces_and_points_near_a_kink_have_gradients() -> None:
     assert scalar(cp.power(cp.abs(u), 1.5), cp.square(u - t), []).implicit.gradient(0.0) == 0.0
 
 
-def test_a_vertex_of_a_semidefinite_level_is_a_kink() -> None:
-    a, matrix = cp.Variable(2, name="a"), cp.Variable((2, 2), name="Y", symmetric=True)
-    lower = hf.ArgMin(matrix, cp.sum_squares(matrix), [matrix - cp.diag(a) >> 0, matrix >> 0])
-    problem = hf.Problem(hf.Minimize(clients=cp.trace(matrix)), lower=lower)
-    with pytest.raises(NoGradientError):  # y = diag(a_1, max(a_2, 0))
-        problem.implicit.gradient([1.0, 0.0])
-    np.testing.assert_allclose(problem.implicit.gradient([1.0, 0.5]), [1.0, 1.0], atol=1e-6)
-
-
 def test_pieces_of_the_upper_objective_that_random_points_miss_make_no_envelope() -> None:
     far = cp.maximum(0, cp.minimum(y[0], y[1])) + cp.pos(y[2] - 50)
     problem = hf.Problem(hf.Minimize(clients=far), lower=hf.ArgMin(y, cp.sum_squares(y - x)))

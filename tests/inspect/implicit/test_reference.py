@@ -12,6 +12,7 @@ import pytest
 import hierfl as hf
 from hierfl.models import coupled_minimax, nonsmooth_toy
 from tests.inspect.known_functions import problem_of, toy
+from tests.small_declarations import two_wells
 
 
 def moving_quadratics(n: int) -> tuple[hf.Problem, Callable[[np.ndarray], float]]:
@@ -57,13 +58,7 @@ def test_small_bilevel_problems(n: int) -> None:
 
 def test_both_local_minima_of_a_cournot_leader() -> None:
     """4 followers with capacity 1.5, a = 10, b = 1: local minima near 1.905 and 4.06."""
-    x, y = cp.Variable(name="x"), cp.Variable(4, name="y")
-    costs, price = np.linspace(0.09, 0.11, 4), 10 - (x + cp.sum(y))
-    game = hf.Equilibrium(y, cp.multiply(costs + 1, y) - 10 + x + cp.sum(y), [y >= 0, y <= 1.5])
-    problem = hf.Problem(
-        hf.Minimize(clients=0.05 * cp.square(x) - x * price), lower=game, constraints=[x >= 0, x <= 10]
-    )
-    found = problem.reference(restarts=8)
+    found = two_wells().reference(restarts=8)
     assert found.x == pytest.approx(4.06, abs=5e-3)
     assert found.value == pytest.approx(-4.3772, abs=1e-4)
     near = [value for point, value in zip(found.points, found.local_minima) if abs(point - 1.905) < 5e-3]
@@ -104,21 +99,6 @@ def test_what_cannot_be_treated_is_named() -> None:
     )
     with pytest.raises(hf.LowerLevelError, match="at any of"):
         empty.reference()
-
-
-def test_private_constraints_bound_the_reference_as_well() -> None:
-    x, least = cp.Variable(name="x"), hf.ClientParameter(name="least")
-    clients = [hf.Client(parameters={least: value}) for value in (1.0, 2.0)]
-    problem = hf.Problem(hf.Minimize(clients=cp.square(x)), constraints=[x >= least], federation=hf.Federation(clients))
-    found = problem.reference()
-    assert found.x == pytest.approx(2, abs=1e-6) and found.value == pytest.approx(4, abs=1e-6)
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_an_unbounded_problem_has_no_reference() -> None:
-    x = cp.Variable(name="x")
-    with pytest.raises(hf.DivergedError, match="unbounded below"):
-        hf.Problem(hf.Minimize(clients=x)).reference()
 
 
 # --- Witnesses against convexity are witnesses, and convex functions have none.

@@ -6,7 +6,6 @@ import io
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
@@ -23,12 +22,6 @@ import hierfl as hf
 from hierfl.house_style import COLOURS, house_style, panels
 from hierfl.inspect.pictures.convergence import name_curves, plot_runs
 from hierfl.solvers import FedAvg
-
-
-@pytest.fixture(autouse=True)
-def closed() -> Iterator[None]:
-    yield
-    plt.close("all")
 
 
 def drawn(ends: list[float], names: list[str] | None = None, style: str = "screen", scale: str = "linear") -> Any:

@@ -21,7 +21,7 @@ from tests.inspect.known_functions import cournot
 mpl.use("Agg")
 
 
-def test_gaps_are_found_and_named() -> None:
+def test_gaps_are_found_named_and_told_apart() -> None:
     x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
     problem = hf.Problem(
         hf.Minimize(clients=cp.sum(y)), hf.ArgMin(y, cp.sum_squares(y), [cp.sum(y) == x, y >= 0]), [x <= 0.7]
@@ -34,6 +34,8 @@ def test_gaps_are_found_and_named() -> None:
         shown.value[np.isfinite(shown.value)], 0.5 + shown.t[np.isfinite(shown.value)], atol=1e-8
     )
     assert "no value" in str(shown)
+    patches = shown.plot().axes[0].patches  # which can be told apart
+    assert len(patches) == len({(patch.get_facecolor(), patch.get_hatch()) for patch in patches}) == 2
 
 
 def test_smoothing_is_unbiased_on_the_line() -> None:
@@ -118,15 +120,6 @@ def test_the_axis_says_what_t_is() -> None:
     assert label(scalar, 0.0, -2.0) == "t   (price = −t)"
     assert label(plane, [1.0, 0.5], [0, 1]) == "t   (x[1] = 0.5 + t, the rest fixed)"
     assert label(plane, [1.0, 0.5], [1, 1]) == "t   (x = centre + t · direction)"
-
-
-def test_reasons_of_gaps_can_be_told_apart() -> None:
-    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
-    lower = hf.ArgMin(y, cp.sum_squares(y), [cp.sum(y) == x, y >= 0])
-    problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower, [x <= 0.7])
-    panel = problem.implicit.slice(0.5, points=21, progress=False).plot().axes[0]
-    looks = {(patch.get_facecolor(), patch.get_hatch()) for patch in panel.patches}
-    assert len(panel.patches) == 2 and len(looks) == 2
 
 
 @pytest.mark.parametrize(

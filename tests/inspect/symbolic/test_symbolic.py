@@ -391,6 +391,10 @@ def test_text_and_latex() -> None:
 # Refusals
 
 
+many, rows = cp.Variable(21, name="x"), hf.Sample(name="b")
+over_rows = hf.Federation([hf.Client({rows: np.arange(3.0)})])
+
+
 def lower(objective: Any, constraints: Any = (), scope: str = "federation") -> hf.Problem:
     return hf.Problem(hf.Minimize(clients=cp.sum(y2)), lower=hf.ArgMin(y2, objective, constraints, scope=scope))
 
@@ -408,40 +412,17 @@ def lower(objective: Any, constraints: Any = (), scope: str = "federation") -> h
         (lower(cp.square(y2[0]) + 2 * cp.square(y2[1]) - x2 @ y2, [cp.norm(y2) <= 1]), "one positive curvature"),
         (lower(cp.sum_squares(y2 - x2), [cp.quad_form(y2, np.diag([1.0, 2.0])) <= 1]), "ellipsoid"),
         (lower(x2 @ y2, [cp.abs(y2) <= 1]), "not proved to be of one sign"),
+        (hf.Problem(hf.Minimize(clients=hf.E(cp.square(x - rows))), federation=over_rows), r"over data \(sample 'b'\)"),
+        (nonsmooth_toy(101), "202 scalars; formulas of more than 200"),
+        (hf.Problem(hf.Minimize(clients=cp.sum_squares(many) + cp.max(many))), "joins 21 scalars of x: beyond 20"),
+        (hf.Problem(hf.Minimize(clients=cp.lambda_max(cp.diag(x2)))), "lambda_max in .* has no translation"),
+        (hf.Problem(hf.Minimize(clients=hf.Function(lambda u: u**2, x))), "has no translation"),
+        (hf.Problem(hf.Minimize(clients=cp.maximum(cp.exp(x) + cp.exp(3 * x), 4 - x))), "cannot be solved for"),
     ],
 )
-def test_what_is_not_separable_is_refused_with_the_reason(problem: hf.Problem, reason: str) -> None:
+def test_what_has_no_formula_is_refused_with_the_reason(problem: hf.Problem, reason: str) -> None:
     with pytest.raises(hf.SymbolicError, match=reason):
         problem.implicit.symbolic()
-
-
-def test_data_are_refused() -> None:
-    b = hf.Sample(name="b")
-    problem = hf.Problem(
-        hf.Minimize(clients=hf.E(cp.square(x - b))), federation=hf.Federation([hf.Client({b: np.arange(3.0)})])
-    )
-    with pytest.raises(hf.SymbolicError, match="over data \\(sample 'b'\\)"):
-        problem.implicit.symbolic()
-
-
-def test_large_problems_are_refused() -> None:
-    with pytest.raises(hf.SymbolicError, match="202 scalars; formulas of more than 200"):
-        nonsmooth_toy(101).implicit.symbolic()
-    many = cp.Variable(21, name="x")
-    with pytest.raises(hf.SymbolicError, match="joins 21 scalars of x: beyond 20"):
-        hf.Problem(hf.Minimize(clients=cp.sum_squares(many) + cp.max(many))).implicit.symbolic()
-
-
-def test_atoms_without_a_formula_are_refused() -> None:
-    with pytest.raises(hf.SymbolicError, match="lambda_max in .* has no translation"):
-        hf.Problem(hf.Minimize(clients=cp.lambda_max(cp.diag(x2)))).implicit.symbolic()
-    with pytest.raises(hf.SymbolicError, match="has no translation"):
-        hf.Problem(hf.Minimize(clients=hf.Function(lambda u: u**2, x))).implicit.symbolic()
-
-
-def test_kinks_that_cannot_be_located_are_refused() -> None:
-    with pytest.raises(hf.SymbolicError, match="cannot be solved for"):
-        hf.Problem(hf.Minimize(clients=cp.maximum(cp.exp(x) + cp.exp(3 * x), 4 - x))).implicit.symbolic()
 
 
 def test_a_wrong_formula_is_never_returned(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -389,14 +389,6 @@ def test_definite_samples_in_half_precision() -> None:
         hf.Client({u: -np.eye(2, dtype=np.float16)[None]})
 
 
-@pytest.mark.parametrize("attributes", [{"diag": True}, {"sparsity": ([0, 1], [0, 1])}], ids=str)
-def test_declared_zeros_are_checked(attributes: dict) -> None:
-    u = hf.Sample((2, 2), name="u", **attributes)
-    hf.Client({u: np.stack([np.eye(2), np.zeros((2, 2))])})
-    with pytest.raises(hf.DataError, match=f"declared {next(iter(attributes))}"):
-        hf.Client({u: np.stack([np.eye(2), np.ones((2, 2))])})
-
-
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 def test_samples_of_several_tables_in_any_order_of_their_terms(order: tuple[int, ...]) -> None:
     """a and b are drawn apart: three values of a, two of b."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -18,12 +17,6 @@ from hierfl.house_style import COLOURS
 
 label, kind, demand = hf.Sample(name="label"), hf.Sample(3, name="kind"), hf.Sample(name="demand")
 features = hf.Sample(2, name="features")
-
-
-@pytest.fixture(autouse=True)
-def closed() -> Iterator[None]:
-    yield
-    plt.close("all")
 
 
 def panel(federation: hf.Federation, *given: Any, **settings: Any) -> Any:

@@ -71,7 +71,7 @@ def test_masks_elsewhere_and_masks_that_hide_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["0.3", ["1", "2"], [1j, 2.0], [True, False], np.array([1, 2], object), [np.nan, 1.0], {"x": ["1", "2"]}]
+    "wrong", ["0.3", ["1", "2"], [1j, 2.0], [True, False], np.array([1, 2], object), [np.nan, 1.0], np.ones(3), {"x": ["1", "2"]}]
 )
 def test_a_decision_is_an_array_of_real_numbers(wrong: Any) -> None:
     x = cp.Variable(2, name="x")
@@ -83,7 +83,7 @@ def test_a_decision_is_an_array_of_real_numbers(wrong: Any) -> None:
         problem.implicit.slice,
         lambda d: problem.implicit.slice(np.zeros(2), direction=d),
     ):
-        with pytest.raises(hf.DataError, match="'x'.*(real numbers|True or False|NaN)"):
+        with pytest.raises(hf.DataError, match=r"'x'.*(real numbers|True or False|NaN|shape \(3,\); expected \(2,\))"):
             asked(wrong)
     with pytest.raises(hf.DataError, match=r"numbers its entries in another order, 1, 0.*\.sort_index"):
         problem.implicit(pd.Series([1.0, 2.0], index=[1, 0]))

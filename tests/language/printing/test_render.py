@@ -86,13 +86,8 @@ def coupled_minimax() -> Any:
     )
 
 
-PROBLEMS = [personalised_learning, market, two_unknowns, coupled_minimax]
-
-
-def test_one_y_per_client() -> None:
-    assert (
-        problem_text(personalised_learning())
-        == """\
+PRINTED = {
+    personalised_learning: """\
 minimize over x in R^(10 x 785)
     E_server[log_sum_exp(x @ image) - label @ (x @ image)] + sum_i w_i * 0.5 * sum_squares(x - y_i)
 where y_i = y_i(x) solves, for each client i,
@@ -100,14 +95,8 @@ where y_i = y_i(x) solves, for each client i,
         E_i[log_sum_exp(y @ image) - label @ (y @ image)] + 0.5 * sum_squares(y - x)
     subject to norm(y - x, "fro") <= rho_i
 subject to x >= 0
-with 10 clients (weights uniform) and a server that holds data"""
-    )
-
-
-def test_one_y_per_sample_of_an_equilibrium() -> None:
-    assert (
-        problem_text(market())
-        == """\
+with 10 clients (weights uniform) and a server that holds data""",
+    market: """\
 minimize over x in R
     sum_i w_i * E_i[square(x) - x * (a - sum(y))]
 where y = y(x, a) solves, for each client i and each sample a,
@@ -116,20 +105,8 @@ where y = y(x, a) solves, for each client i and each sample a,
     Y(x, a) = {y in R^3 : y >= 0, y <= 20}
 subject to x >= 0
            x <= 10
-with 4 clients (weights uniform)"""
-    )
-
-
-def test_a_samples_y_that_depends_on_a_clients_constant_has_the_clients_index() -> None:
-    text = problem_text(market(cap=hf.ClientParameter(name="cap")))
-    assert "y_i = y_i(x, a)" in text
-    assert "Y_i(x, a) = {y in R^3 : y >= 0, y <= cap_i}" in text
-
-
-def test_one_y_for_the_federation_minimises_the_mean_over_clients() -> None:
-    assert (
-        problem_text(two_unknowns())
-        == """\
+with 4 clients (weights uniform)""",
+    two_unknowns: """\
 minimize over x in R^2
     sum_i w_i * (E_i[square(feature @ x - 1)] + trace(z))
 where (y, z) = (y, z)(x) solves
@@ -138,14 +115,8 @@ where (y, z) = (y, z)(x) solves
     subject to z >> 0
                y <= rho_i for each client i
 subject to norm1(x) <= rho_i for each client i
-with 3 clients (weights uniform)"""
-    )
-
-
-def test_without_a_federation_there_are_no_sums_and_no_indices() -> None:
-    assert (
-        problem_text(coupled_minimax())
-        == """\
+with 3 clients (weights uniform)""",
+    coupled_minimax: """\
 minimize over a in R
     square(a) + b
 where b = b(a) solves
@@ -153,48 +124,61 @@ where b = b(a) solves
         square(a) + b
     subject to b >= -1
                a + b <= 0
-subject to abs(a) <= 1"""
-    )
+subject to abs(a) <= 1""",
+}
 
 
-def test_without_a_lower_level() -> None:
-    assert lines(declared(hf.Minimize(clients=loss), clients=3)) == [
-        "minimize over x in R^2",
-        "    sum_i w_i * E_i[square(feature @ x - 1)]",
-        "with 3 clients (weights uniform)",
-    ]
+@pytest.mark.parametrize("problem", PRINTED)
+def test_a_problem_reads_as_on_paper(problem: Any) -> None:
+    """One y of each client, of each sample of an equilibrium, of the federation, and none of these."""
+    assert problem_text(problem()) == PRINTED[problem]
 
 
-def test_a_lone_client_has_no_index() -> None:
-    problem = declared(hf.Minimize(clients=loss, server=cp.sum_squares(x)), clients=1, server=A_SERVER)
-    assert lines(problem)[1:] == [
-        "    sum_squares(x) + E[square(feature @ x - 1)]",
-        "with 1 client and a server that holds data",
-    ]
+def test_a_samples_y_that_depends_on_a_clients_constant_has_the_clients_index() -> None:
+    text = problem_text(market(cap=hf.ClientParameter(name="cap")))
+    assert "y_i = y_i(x, a)" in text
+    assert "Y_i(x, a) = {y in R^3 : y >= 0, y <= cap_i}" in text
 
 
-def test_a_maximised_negative_is_subtracted() -> None:
-    problem = declared(hf.Maximize(server=-cp.sum_squares(x), clients=-loss), clients=3)
-    assert lines(problem)[:2] == [
-        "maximize over x in R^2",
-        "    -sum_squares(x) - sum_i w_i * E_i[square(feature @ x - 1)]",
-    ]
+G = cp.Variable((2, 2), name="G")
+SMALL: dict[str, tuple[Any, slice, list[str]]] = {  # a problem, which of its lines, and they
+    "without a lower level": (
+        declared(hf.Minimize(clients=loss), clients=3),
+        slice(0, None),
+        ["minimize over x in R^2", "    sum_i w_i * E_i[square(feature @ x - 1)]", "with 3 clients (weights uniform)"],
+    ),
+    "a lone client has no index": (
+        declared(hf.Minimize(clients=loss, server=cp.sum_squares(x)), clients=1, server=A_SERVER),
+        slice(1, None),
+        ["    sum_squares(x) + E[square(feature @ x - 1)]", "with 1 client and a server that holds data"],
+    ),
+    "a maximised negative is subtracted": (
+        declared(hf.Maximize(server=-cp.sum_squares(x), clients=-loss), clients=3),
+        slice(0, 2),
+        ["maximize over x in R^2", "    -sum_squares(x) - sum_i w_i * E_i[square(feature @ x - 1)]"],
+    ),
+    "a lower mean that is the same for all clients needs no sum": (
+        declared(hf.Minimize(clients=loss), lower=hf.ArgMin(y, cp.sum_squares(y - x)), clients=3),
+        slice(4, 5),
+        ["        sum_squares(y - x)"],
+    ),
+    "a matrix equilibrium uses the inner product and free letters": (
+        declared(hf.Minimize(clients=cp.trace(G)), lower=hf.Equilibrium(G, G - 1, scope="client"), clients=3),
+        slice(2, 6),
+        [
+            "where G_i solves, for each client i,",
+            "    VI: find G in Y_i with <F_i(G), z - G> >= 0 for all z in Y_i",
+            "    F_i(G) = G - 1",
+            "    Y_i = {G in R^(2 x 2)}",
+        ],
+    ),
+}
 
 
-def test_a_lower_mean_that_is_the_same_for_all_clients_needs_no_sum() -> None:
-    problem = declared(hf.Minimize(clients=loss), lower=hf.ArgMin(y, cp.sum_squares(y - x)), clients=3)
-    assert "        sum_squares(y - x)" in lines(problem)
-
-
-def test_a_matrix_equilibrium_uses_the_inner_product_and_free_letters() -> None:
-    G = cp.Variable((2, 2), name="G")
-    problem = declared(hf.Minimize(clients=cp.trace(G)), lower=hf.Equilibrium(G, G - 1, scope="client"), clients=3)
-    assert lines(problem)[2:6] == [
-        "where G_i solves, for each client i,",
-        "    VI: find G in Y_i with <F_i(G), z - G> >= 0 for all z in Y_i",
-        "    F_i(G) = G - 1",
-        "    Y_i = {G in R^(2 x 2)}",
-    ]
+@pytest.mark.parametrize("case", SMALL)
+def test_lines_of_small_problems(case: str) -> None:
+    problem, which, expected = SMALL[case]
+    assert lines(problem)[which] == expected
 
 
 @pytest.mark.parametrize(
@@ -256,7 +240,7 @@ def test_the_latex_is_one_aligned_display() -> None:
     )
 
 
-@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("problem", PRINTED)
 def test_every_row_of_the_latex_is_mathematics_that_parses(problem: Any) -> None:
     first, *rows, last = problem_latex(problem()).split("\n")
     assert (first, last) == (r"\begin{aligned}", r"\end{aligned}")

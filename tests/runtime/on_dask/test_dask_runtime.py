@@ -13,15 +13,11 @@ import pytest
 import hierfl as hf
 from hierfl.runtime.on_dask.lines import HEADER
 from hierfl.runtime.sites.site_reports import Crossing
-from hierfl.solvers import (
-    ZOHFL,
-    ProjectedSGD,
-)
+from hierfl.solvers import ZOHFL, ProjectedSGD
+from tests.runtime.levels_at_sites import leaves, personal
 
 SIZES, START = (4, 7, 1, 5), np.array([0.3, -0.4])
 PERSONAL = ZOHFL(lower=ProjectedSGD(steps=3), batch_size=2, participation=0.5)  # for ``personal``
-def leaves() -> tuple[cp.Variable, cp.Variable, hf.Sample]:
-    return cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="u")
 
 
 def federation(u: hf.Sample, **parameters: hf.ClientParameter) -> hf.Federation:
@@ -37,30 +33,6 @@ def federation(u: hf.Sample, **parameters: hf.ClientParameter) -> hf.Federation:
 def clients_alone() -> hf.Problem:
     x, _, u = leaves()
     return hf.Problem(hf.Minimize(clients=hf.E(cp.square(u @ x - 1))), federation=federation(u))
-
-
-def personal() -> hf.Problem:
-    """A lower level at each client, on a private set."""
-    x, y, u = leaves()
-    rho = hf.ClientParameter(nonneg=True, name="rho")
-    lower = hf.E(0.5 * cp.sum_squares(y - u)) + 0.5 * cp.sum_squares(y - x)
-    return hf.Problem(
-        hf.Minimize(clients=hf.E(cp.abs(u @ y - 1))),
-        lower=hf.ArgMin(y, lower, [cp.norm(y - x) <= rho], scope="client"),
-        constraints=[cp.abs(x) <= 0.5],
-        federation=federation(u, rho=rho),
-    )
-
-
-def common() -> hf.Problem:
-    """A lower level of the federation."""
-    x, y, u = leaves()
-    return hf.Problem(
-        hf.Minimize(clients=hf.E(cp.abs(u @ y - 1)) + 0.5 * cp.sum_squares(x)),
-        lower=hf.ArgMin(y, hf.E(0.5 * cp.sum_squares(y - u)) + 0.5 * cp.sum_squares(y - x), [y <= x + 0.2]),
-        constraints=[cp.abs(x) <= 0.35],
-        federation=federation(u),
-    )
 
 
 class Heard:
@@ -94,7 +66,7 @@ def words(values: Any) -> list[bytes]:
 
 @pytest.mark.slow
 def test_nothing_but_named_messages_crosses(cluster: hf.runtime.Dask, monkeypatch: pytest.MonkeyPatch) -> None:
-    problem, crossed = personal(), list[Crossing]()
+    problem, crossed = personal(federation), list[Crossing]()
     settings = {"rounds": 5, "x0": START, "progress": False}
     problem.solve(PERSONAL, runtime=cluster, **settings)  # the data are handed over once, since the sites are simulated
     object.__setattr__(cluster, "watcher", crossed.append)

@@ -18,20 +18,8 @@ from hierfl.command.loading import load_problem
 from hierfl.solvers import FedAvg
 from tests.runtime.on_dask import killed_server
 from tests.runtime.on_dask.test_dask_runtime import START, clients_alone
-from tests.runtime.resumed import require_killed_further
+from tests.runtime.resumed import require_killed_further, require_same_run
 from tests.runtime.study import ROWS, study_text
-
-
-def require_same_run(found: hf.Result, wanted: hf.Result) -> None:
-    """The history, the metrics, the iterates and the value of an uninterrupted run, to the last bit."""
-    for group in ("history", "metrics", "trajectory"):
-        ours, theirs = getattr(found, group), getattr(wanted, group)
-        assert ours.keys() == theirs.keys()
-        for name in ours.keys() - {"seconds"}:
-            np.testing.assert_array_equal(ours[name], theirs[name], err_msg=f"{group} {name}")
-    np.testing.assert_array_equal(found.iterate, wanted.iterate)
-    assert found.value == wanted.value and found.communication == wanted.communication
-    assert found.ended == wanted.ended == "completed"
 
 
 def test_without_rounds_there_is_no_checkpoint(tmp_path: Path) -> None:
@@ -81,7 +69,9 @@ def test_a_server_that_is_killed_again_and_again(solver: str, study: tuple[str, 
             killed_server.solve(*study, solver, tmp_path)
         memories.rmdir()
         away.rename(memories)
-    require_same_run(killed_server.solve(*study, solver, tmp_path), killed_server.solve(*study, solver, None))
+    found = killed_server.solve(*study, solver, tmp_path)
+    require_same_run(found, killed_server.solve(*study, solver, None))
+    assert found.ended == "completed"
     assert solver == "SCAFFOLD" or not list(memories.glob("*.memory"))
 
 

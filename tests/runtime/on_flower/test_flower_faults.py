@@ -108,36 +108,6 @@ def test_a_late_site_is_not_asked_before_its_answer_is_there(problem: hf.Problem
     np.testing.assert_allclose(found.trajectory["x"], without(problem, absent, 16), rtol=0, atol=1e-10)
 
 
-def test_a_site_that_was_started_again_begins_again(problem: hf.Problem) -> None:
-    grid = LoopbackGrid(desks(problem))
-
-    def restart(done: int, *_: Any) -> None:
-        if done == 2:
-            grid.nodes[102] = desks(problem)[102]
-
-    found = problem.solve(FAST, runtime=hf.runtime.Flower(grid, shared_seeds=True), rounds=5, callback=restart, **SETTINGS)
-    assert found.history["answered"].tolist() == [4, 4, 3, 4, 4]
-    assert "no run has begun here" in found.settings["sites"]["site 2"]["faults"][0][1]
-
-
-def test_a_node_that_is_gone_is_missed_and_one_that_comes_takes_part(
-    problem: hf.Problem, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(flower_runtime, "LOOK", 0.0)
-    nodes = desks(problem)
-    grid = LoopbackGrid({node: nodes[node] for node in (100, 101)})
-
-    def change(done: int, *_: Any) -> None:
-        if done == 2:
-            del grid.nodes[101]
-        if done == 4:
-            grid.nodes |= {101: nodes[101], 102: nodes[102]}
-
-    runtime = hf.runtime.Flower(grid, patience=0.5, shared_seeds=True)
-    found = problem.solve(FAST, runtime=runtime, rounds=6, callback=change, **SETTINGS)
-    assert found.history["answered"].tolist() == [3, 3, 2, 2, 4, 4]
-
-
 def test_a_node_that_goes_in_a_round_is_not_waited_for(problem: hf.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flower_runtime, "LOOK", 0.0)
     nodes = desks(problem)

@@ -16,13 +16,14 @@ from hierfl.runtime.sites.parcels import Refusal
 from hierfl.runtime.sites.site import SiteRules
 from hierfl.runtime.sites.site_reports import Crossing
 from hierfl.solvers import FedAvg
-from tests.runtime.on_dask.test_dask_runtime import PERSONAL, SIZES, START, clients_alone, personal, words
+from tests.runtime.levels_at_sites import personal
+from tests.runtime.on_dask.test_dask_runtime import PERSONAL, SIZES, START, clients_alone, federation, words
 from tests.runtime.on_flower.loopback import LoopbackGrid, desks
 from tests.runtime.sites.test_letters import Correspondence
 
 
 def test_nothing_but_named_arrays_and_words_crosses() -> None:
-    problem, crossed = personal(), list[Crossing]()
+    problem, crossed = personal(federation), list[Crossing]()
     grid = LoopbackGrid(desks(problem))
     runtime = hf.runtime.Flower(grid, minimum=4, watcher=crossed.append, shared_seeds=True)
     result = problem.solve(PERSONAL, runtime=runtime, rounds=3, x0=START, progress=False)

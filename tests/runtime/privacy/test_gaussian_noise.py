@@ -19,7 +19,8 @@ from hierfl.runtime.sites.owner.site_rules import SiteRules
 from hierfl.runtime.sites.parcels import Answered
 from hierfl.runtime.sites.site import Site
 from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedRZO
-from tests.runtime.on_dask.test_dask_runtime import common
+from tests.runtime.levels_at_sites import common
+from tests.runtime.on_dask.test_dask_runtime import federation
 from tests.runtime.privacy.test_limits_of_sites import a_start
 from tests.runtime.privacy.test_masked_numbers import epsilon_of
 
@@ -137,7 +138,7 @@ def test_what_has_no_epsilon_is_refused(problem: hf.Problem, tmp_path: Any) -> N
     with pytest.raises(hf.IncompatibleSolverError, match="SCAFFOLD would carry the noise"):
         problem.solve(SCAFFOLD(0.1), runtime=noisy(), **SETTINGS)
     with pytest.raises(hf.IncompatibleSolverError, match="common lower level would leave without noise"):
-        lower = common()
+        lower = common(federation)
         lower.solve(FedRZO(), runtime=Delayed([1.0] * 4, noise=GaussianNoise(1.0, 1.0)), rounds=1, progress=False)
     for solver, given, said in (
         (FedAvg(0.1), {"rounds": None}, "give rounds"),

@@ -85,13 +85,6 @@ def test_a_message_that_was_drawn_counts_where_its_masks_are_refused(problem: hf
     assert own.rounds == 3
 
 
-def test_nobody_is_asked_for_twice_in_one_message(problem: hf.Problem) -> None:
-    own = site(problem, SiteRules())
-    own.respond(beginning(problem, None))
-    answer = own.respond(asked(0, X0, clients=(1, 1)))
-    assert isinstance(answer, Refusal) and "twice" in answer.reason
-
-
 class OneSite:
     """A way to one site, whose process may be another one from some time on."""
 
@@ -180,10 +173,3 @@ def test_a_server_too_many_ends_the_run_that_was_asked_longest_ago(problem: hf.P
     own.respond(beginning(problem, None), "one more")
     assert own.respond(asked(0, X0), servers[1]) == NO_RUN
     assert isinstance(own.respond(asked(1, X0), servers[0]), Answered)
-
-
-@pytest.mark.parametrize("server", ["", "nobody"])
-def test_who_began_nothing_is_told_so(problem: hf.Problem, server: str) -> None:
-    own = site(problem, SiteRules())
-    own.respond(beginning(problem, None), "somebody")
-    assert own.respond(asked(0, X0), server) == NO_RUN

@@ -95,15 +95,6 @@ def test_a_masked_message_looks_uniform_and_differs_between_attempts() -> None:
     assert pair == masks[1]._key_with(masks[0].public, ASKED) != masks[0]._key_with(masks[2].public, ASKED)
 
 
-def test_masks_of_those_who_were_asked_for_different_things_do_not_cancel() -> None:
-    """Nor of those who were told of other clients: a server that sends all but one a step of 0 gets no sum, and no message."""
-    masks, keys = sites(3)
-    values = RNG.standard_normal((3, 6))
-    masked = [mask.masked(row, Masking(0, keys, ()), PLACE, b"asked" if mask is not masks[0] else b"other")[0] for mask, row in zip(masks, values)]
-    *total, ones, _ = opened(masked, [mask.own_mask(0) for mask in masks], 0, 40)
-    assert np.all(np.abs(total - values.sum(axis=0)) > 1.0) and np.all(np.abs(total - values[0]) > 1.0) and ones != 3
-
-
 def test_the_mask_of_one_that_has_gone_is_opened_by_more_than_half() -> None:
     masks, keys = sites(5)
     values = RNG.standard_normal((5, 6))

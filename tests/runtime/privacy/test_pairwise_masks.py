@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import cvxpy as cp
@@ -12,13 +11,13 @@ import pytest
 import hierfl as hf
 from hierfl.runtime import Delayed, GaussianNoise, PairwiseMasks
 from hierfl.runtime.privacy.pairwise_masks import MaskOrder, opened, whole
-from hierfl.runtime.site_runtime import _DelayedLinks
 from hierfl.runtime.sites.exchange import Exchange
-from hierfl.runtime.sites.letters import Letter
-from hierfl.runtime.sites.parcels import Answered, Lost, Unmasked
+from hierfl.runtime.sites.parcels import Answered, Unmasked
 from hierfl.runtime.sites.site import SiteRules
 from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedProx, FedRZO, Newton
-from tests.runtime.on_dask.test_dask_runtime import common
+from tests.runtime.levels_at_sites import common
+from tests.runtime.lost_answers import losing
+from tests.runtime.on_dask.test_dask_runtime import federation
 from tests.runtime.privacy.test_limits_of_sites import a_start
 
 CLIENTS = 6
@@ -53,22 +52,6 @@ def received(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
 
     monkeypatch.setattr(Exchange, "note_received", noted)
     return heard
-
-
-def losing(monkeypatch: pytest.MonkeyPatch, lost: Callable[[str, Any], bool]) -> list[Letter]:
-    """The answers of sites that are lost, as they are when they come too late."""
-    late, exchange = list[Letter](), _DelayedLinks.exchange
-
-    def lossy(links: _DelayedLinks, parcels: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Lost]:
-        answers = exchange(links, parcels, timeout)
-        for site, parcel in parcels.items():
-            if lost(site, Letter.from_bytes(parcel).words):
-                late.append(Letter.from_bytes(answers[site]))  # type: ignore[arg-type]
-                answers[site] = Lost("no answer")
-        return answers
-
-    monkeypatch.setattr(_DelayedLinks, "exchange", lossy)
-    return late
 
 
 @pytest.mark.parametrize(
@@ -210,4 +193,4 @@ def test_what_needs_messages_one_by_one_is_refused(problem: hf.Problem) -> None:
         with pytest.raises(hf.IncompatibleSolverError, match=said):
             problem.solve(solver, runtime=masked(), **SETTINGS)
     with pytest.raises(hf.IncompatibleSolverError, match="with a lower level"):
-        common().solve(FedRZO(), runtime=Delayed([1.0] * 4, masks=PairwiseMasks()), rounds=1, progress=False)
+        common(federation).solve(FedRZO(), runtime=Delayed([1.0] * 4, masks=PairwiseMasks()), rounds=1, progress=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,9 @@ import pytest
 import hierfl as hf
 from hierfl.runtime import Delayed
 from hierfl.runtime.site_runtime import _DelayedLinks
-from hierfl.runtime.sites.letters import Letter
 from hierfl.runtime.sites.memory_folder import MemoryFolder, memory_bytes, memory_of
-from hierfl.runtime.sites.parcels import Lost
 from hierfl.solvers import SCAFFOLD, FedAvg, Scaffnew
+from tests.runtime.lost_answers import losing
 from tests.runtime.on_flower.loopback import LoopbackGrid, desks
 
 SLOPES, PLACES = np.array([1.0, 3.0, 6.0]), np.array([[4.0, 0.0], [0.0, 2.0], [-1.0, -1.0]])
@@ -58,7 +57,7 @@ def test_a_new_process_does_not_move_where_the_run_ends(solver: str) -> None:
 
     found = solved(SOLVERS[solver], happens)
     np.testing.assert_allclose(found.x, BEST, atol=1e-6)
-    assert found.settings["began_anew"] == [41]
+    assert found.settings["began_anew"] == [41] and found.history["answered"][[39, 40, 41]].tolist() == [3, 2, 3]
     faults = found.settings["sites"]["site 1"]["faults"]
     assert faults[-1] == [41, "began again without what its clients remembered"]
 
@@ -179,23 +178,15 @@ def test_half_of_the_sites_drop_at_random(monkeypatch: pytest.MonkeyPatch) -> No
     names = [client.name or str(place) for place, client in enumerate(clients)]
     dropped = np.stack([rng.permutation(SITES) < SITES // 2 for _ in range(ROUNDS)])
     at_once = rng.random((ROUNDS, SITES)) < 0.5
-    now, exchange = [0], _DelayedLinks.exchange
+    now = [0]
 
     def ready(links: _DelayedLinks) -> frozenset[str]:
         gone = dropped[now[0] % ROUNDS] & at_once[now[0] % ROUNDS]
         now[0] += 1  # it is asked once a round
         return frozenset(site for site in links.sites if not gone[int(site)])
 
-    def lossy(links: _DelayedLinks, parcels: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Lost]:
-        answers = exchange(links, parcels, timeout)
-        for site, parcel in parcels.items():
-            asked: Any = Letter.from_bytes(parcel).words
-            if asked["message"] == "Asked" and dropped[asked["round"], int(site)]:
-                answers[site] = Lost("no answer")
-        return answers
-
     monkeypatch.setattr(_DelayedLinks, "ready", ready)
-    monkeypatch.setattr(_DelayedLinks, "exchange", lossy)
+    losing(monkeypatch, lambda site, asked: asked["message"] == "Asked" and dropped[asked["round"], int(site)])
     settings: dict[str, Any] = {"rounds": ROUNDS, "seed": 2, "x0": np.zeros(3), "progress": False}
     given = {"step_size": 0.1, "local_steps": 2, "batch_size": 3}
     found = problem.solve(FedAvg(**given), runtime=Delayed([1.0] * SITES), **settings)

@@ -8,7 +8,7 @@ elsewhere (``hf.Elsewhere``), laws invented, differently by each holder. Whateve
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import cvxpy as cp
@@ -39,6 +39,7 @@ from hierfl.solvers import (
     Scaffnew,
 )
 from hierfl.solvers.standard_errors import sums_at
+from tests.runtime.levels_at_sites import common, leaves, personal
 from tests.runtime.on_flower.loopback import LoopbackGrid, each_alone
 
 SIZES, STEPS, ROUNDS, SEED = (4, 7, 1), [3, 1, 2], 3, 5
@@ -67,10 +68,6 @@ def federation(holder: int, u: hf.Sample, **parameters: hf.ClientParameter) -> h
     """Three clients and the server, with rows of their own."""
     own = hf.Client({u: known(SERVER, holder).standard_normal((5, 2))})
     return hf.Federation([client(i, holder, u, **parameters) for i in range(3)], own, weights="samples")
-
-
-def leaves() -> tuple[cp.Variable, cp.Variable, hf.Sample]:
-    return cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="u")
 
 
 # --- one problem of each class -----------------------------------------------------------------------------------------
@@ -109,44 +106,19 @@ def private_sets(holder: int) -> hf.Problem:
     )
 
 
-def personal(holder: int, private: bool) -> hf.Problem:
-    """Client scope; the clients' term is public, or holds their data."""
-    x, y, u = leaves()
-    rho = hf.ClientParameter(nonneg=True, name="rho")
-    term = hf.E(cp.abs(u @ y - 1)) if private else 0.5 * cp.sum_squares(x - y)
-    lower = hf.E(0.5 * cp.sum_squares(y - u)) + 0.5 * cp.sum_squares(y - x)
-    return hf.Problem(
-        hf.Minimize(clients=term, server=hf.E(cp.square(u @ x - 1))),
-        lower=hf.ArgMin(y, lower, [cp.norm(y - x) <= rho], scope="client"),
-        constraints=[cp.abs(x) <= 0.5],
-        federation=federation(holder, u, rho=rho),
-    )
-
-
 @cache
 def public_term(holder: int) -> hf.Problem:
-    return personal(holder, private=False)
+    return personal(partial(federation, holder), private=False)
 
 
 @cache
 def private_term(holder: int) -> hf.Problem:
-    return personal(holder, private=True)
+    return personal(partial(federation, holder))
 
 
 @cache
-def common(holder: int) -> hf.Problem:
-    """Federation scope, with a moving Y(x) and a server that looks at y.
-
-    The lower level is quadratic with a multiple of the identity as its Hessian: ``Exact`` then solves it in closed form.
-    Its iterative methods differentiate the clients' answers, which a message cannot bring.
-    """
-    x, y, u = leaves()
-    return hf.Problem(
-        hf.Minimize(clients=hf.E(cp.abs(u @ y - 1)) + 0.5 * cp.sum_squares(x), server=hf.E(cp.square(u @ y))),
-        lower=hf.ArgMin(y, hf.E(0.5 * cp.sum_squares(y - u)) + 0.5 * cp.sum_squares(y - x), [y <= x + 0.2]),
-        constraints=[cp.abs(x) <= 0.35],
-        federation=federation(holder, u),
-    )
+def common_answer(holder: int) -> hf.Problem:
+    return common(partial(federation, holder))
 
 
 @cache
@@ -226,16 +198,16 @@ CASES = {
     "FedRZO, client scope": Case(public_term, FedRZO(**LOCAL, lower=ProjectedSGD(steps=3, batch_size=2), **HALF), True),
     "FedRZO, sample scope": Case(samples, FedRZO(**LOCAL, lower=ProjectionMethod(**BY_PROJECTION)), True),
     "FedRZO, distributions": Case(distributions, FedRZO(**LOCAL, lower=Extragradient(**BY_PROJECTION))),
-    "FedRZO, LocalSGD": Case(common, FedRZO(**LOCAL, lower=LocalSGD(rounds=2, steps=3, batch_size=2), **HALF)),
-    "FedRZO, LFD": Case(common, FedRZO(**LOCAL, lower=LFD(rounds=2, steps=3))),
-    "FedRZO, Exact": Case(common, FedRZO(**LOCAL, lower=Exact()), True),
+    "FedRZO, LocalSGD": Case(common_answer, FedRZO(**LOCAL, lower=LocalSGD(rounds=2, steps=3, batch_size=2), **HALF)),
+    "FedRZO, LFD": Case(common_answer, FedRZO(**LOCAL, lower=LFD(rounds=2, steps=3))),
+    "FedRZO, Exact": Case(common_answer, FedRZO(**LOCAL, lower=Exact()), True),
     "FedRZO, scalars": Case(coupled, FedRZO(**LOCAL, communication="scalars", lower=LFD(rounds=2, steps=3), **HALF)),
     "FedRZO, minimax": Case(game, FedRZO(**LOCAL, lower=LFD(rounds=2, steps=3))),
     "ImplicitGradient, client scope": Case(private_term, ImplicitGradient()),
     "ImplicitGradient, sample scope": Case(
         samples, ImplicitGradient(batch_size=2, lower=ProjectionMethod(**BY_PROJECTION))
     ),
-    "ImplicitGradient, federation scope": Case(common, ImplicitGradient(**HALF)),
+    "ImplicitGradient, federation scope": Case(common_answer, ImplicitGradient(**HALF)),
     "ImplicitGradient, a linear system": Case(coupled, ImplicitGradient()),
     "FedAvg": Case(flat, FedAvg(**DESCENT, **HALF)),
     "FedAvg, server": Case(flat_with_server, FedAvg(**DESCENT)),

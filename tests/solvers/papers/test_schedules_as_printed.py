@@ -71,21 +71,6 @@ def test_more_local_steps_of_bilevel_problems_are_printed_and_not_proved() -> No
     assert two_stage is not None and two_stage.local_steps == 7
 
 
-def test_zohfl_as_printed_has_the_thetas_of_theorem_1() -> None:
-    """L^f = L0_imp / eta = 12.5, sigma = 0: gamma_0 = 1 / (4 L^f), R = (sum of Theta / epsilon)^2 with the printed Theta_1."""
-    compiled = bounded_clients().compile()
-    printed, proved = (
-        ZOHFL(schedule=schedule, accuracy=1.0, starts=((0.0,),)).prescribed(compiled)
-        for schedule in ("theory-as-printed", "theory")
-    )
-    assert printed is not None and proved is not None
-    assert printed.step == pytest.approx(1 / 50) and printed.step == proved.step
-    thetas = printed.thetas
-    assert thetas["Theta_2"] == pytest.approx(64 * np.sqrt(2 * np.pi) * 1.25**2)
-    assert thetas["Theta_3"] == pytest.approx(6 / 0.1**2)
-    assert printed.rounds == np.ceil(sum(thetas.values()) ** 2) < proved.rounds
-
-
 @pytest.mark.parametrize(
     "settings", [{"local_steps": 1.5}, {"local_steps": [1, 2, 3]}, {"local_steps": 0}, {"step_size": 0.1}]
 )

@@ -12,50 +12,6 @@ from hierfl.solvers import ZOHFL, Decay, Exact, FedAvg, FedRZO, ImplicitGradient
 from hierfl.solvers.parts.step_schedules import settings_key, tabulate, tabulate_steps
 
 
-@pytest.mark.parametrize(
-    ("schedule", "expected"),
-    [
-        (0.5, [0.5, 0.5, 0.5]),
-        (2, [2.0, 2.0, 2.0]),
-        (np.float32(0.25), [0.25, 0.25, 0.25]),
-        (Decay(1.0, 1.0), [1.0, 1 / 2, 1 / 3]),
-        (lambda r: r, [0.0, 1.0, 2.0]),
-        (lambda r, scale=3: np.int64(scale * r), [0.0, 3.0, 6.0]),
-        (abs, [0.0, 1.0, 2.0]),
-    ],
-)
-def test_tables(schedule: Any, expected: list[float]) -> None:
-    found = tabulate(schedule, 3, "step_size")
-    assert found.dtype == float and found.tolist() == expected
-    assert tabulate(schedule, 0, "step_size").shape == (0,)
-
-
-@pytest.mark.parametrize(
-    ("schedule", "message"),
-    [
-        ("fast", "step_size must be a number, Decay"),
-        (None, "step_size must be a number, Decay"),
-        (True, "step_size must be a number, Decay"),
-        (np.array(True), "step_size must be a number, Decay"),
-        ([0.1, 0.2, 0.3], "step_size must be a number, Decay"),
-        ({0: 1}, "step_size must be a number, Decay"),
-        (Decay, "step_size must be a number, Decay"),
-        (1j, "step_size must be a number, Decay"),
-        (lambda r: None, "step_size must be a number, Decay"),
-        (lambda r: np.ones(2), "step_size must be a number, Decay"),
-        (lambda: 0.1, "step_size is called with the round"),
-        (lambda r, s: 0.1, "step_size is called with the round"),
-        (-1.0, "step_size is -1.0 at 0"),
-        (lambda r: 1.0 - r, "step_size is -1.0 at 2"),
-        (float("nan"), "step_size is nan at 0"),
-        (lambda r: np.inf if r == 1 else 0.1, "step_size is inf at 1"),
-    ],
-)
-def test_wrong_schedules(schedule: Any, message: str) -> None:
-    with pytest.raises(hf.SettingError, match=message):
-        tabulate(schedule, 3, "step_size")
-
-
 @pytest.mark.parametrize("schedule", [Decay(0.3, 0.7), Decay(2.0, -0.5), LogGrowth(2.3)])
 def test_schedules_of_the_library_give_their_tables_at_once(schedule: Any) -> None:
     np.testing.assert_allclose(schedule.table(1000), [schedule(r) for r in range(1000)], rtol=1e-15)
