@@ -1,4 +1,8 @@
-"""``Client``: one party of a federation, the server included, and the private data that it holds, which are checked when it is made."""
+"""``Client``: one party of a federation, the server included, and the private data that it holds.
+
+Arrays are kept as given (memory-mapped, integer or single-precision ones too), those in memory as copies, so that the numbers of a declaration
+are those of the time when it was made. What is wrong with them is said then, with the client's and the sample's name, before anything is compiled.
+"""
 
 from __future__ import annotations
 

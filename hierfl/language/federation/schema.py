@@ -1,4 +1,8 @@
-"""``Schema``: what the columns of a table mean, so that tables become the rows of samples alike at every site, whichever values each has."""
+"""``Schema``: what the columns of a table mean, so that tables become the rows of samples alike at every site.
+
+Columns are known by name, categories are agreed on, and what happens to missing values is said beforehand: an array that one site makes of its
+table has the columns of every other site's, whichever categories or missing values it happens to have.
+"""
 
 from __future__ import annotations
 
