@@ -21,7 +21,7 @@ from tests.benchmarks.harness import Row, publish
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = tuple(str(ROOT / top) + os.sep for top in ("hierfl", "models", "solvers"))
-BAR = 120
+BAR = 90
 
 
 def toy() -> None:

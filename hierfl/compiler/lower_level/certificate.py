@@ -9,16 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int
-
-from hierfl.compiler.programs.convex_program import ConvexProgram
-from hierfl.compiler.programs.solve_program import solve_program
 
 Map = Callable[[Array], Array]
 TOLERANCE = 1e-9  # of y, relative, that is asked for unless somebody says otherwise
@@ -160,12 +155,6 @@ def certify_direct(
     residual = jnp.maximum(1.0, 1.0 / step) * moved  # a longer step moves no less, and no more than in proportion
     bound = moved + wanted.error_of(jnp.linalg.norm((y - ahead) / step + force_ahead - force))
     return _judged(y, force, residual, math.sqrt(2.0) * moved / step, bound, step, iterations, wanted)
-
-
-def proximal_step(program: ConvexProgram, y: Float[np.ndarray, " size"]) -> Float[np.ndarray, " size"]:
-    """The minimiser z of a level with ||z - y||^2 / 2 added: y itself, where y is a solution; NaN where none is found."""
-    found = solve_program(replace(program.drawn_to(y), may_cost=None))
-    return found.u[: program.size] if found.solved else np.full(program.size, np.nan)
 
 
 def _judged(

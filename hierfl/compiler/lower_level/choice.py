@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import jax
 
-from hierfl.compiler.lower_level.methods.batched_interior_points import MANY, BatchedInteriorPoints
 from hierfl.compiler.lower_level.methods.direct_methods import (
     ClosedForm,
     DiagonalPlusRankOne,
@@ -14,7 +13,12 @@ from hierfl.compiler.lower_level.methods.direct_methods import (
     ProjectedSolution,
 )
 from hierfl.compiler.lower_level.methods.method import ExactMethod, NoMethod
-from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, level_solver
+from hierfl.compiler.lower_level.methods.parametric_program import (
+    MANY,
+    BatchedInteriorPoints,
+    ParametricProgram,
+    level_solver,
+)
 from hierfl.compiler.lower_level.methods.walk import AcceleratedGradient, SemismoothNewton
 from hierfl.compiler.lower_level.structure import LowerStructure
 from hierfl.errors import IncompatibleSolverError

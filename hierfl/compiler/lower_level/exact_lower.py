@@ -17,8 +17,9 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
+from hierfl.compiler import parametric
 from hierfl.compiler.data.tables import Data, Party, Population
-from hierfl.compiler.lower_level.certificate import TOLERANCE, Evaluation, Judgement, LowerSolution, proximal_step
+from hierfl.compiler.lower_level.certificate import TOLERANCE, Evaluation, Judgement, LowerSolution
 from hierfl.compiler.lower_level.choice import chosen_method, method_asked_for, method_for_looks
 from hierfl.compiler.lower_level.diagnosis import (
     doubtful_infima,
@@ -37,7 +38,6 @@ from hierfl.compiler.lower_level.methods.parametric_program import ParametricPro
 from hierfl.compiler.lower_level.owner import Owner, mean_of_client, mean_of_federation, mean_of_sample
 from hierfl.compiler.lower_level.structure import LowerStructure
 from hierfl.compiler.oracles import Oracles
-from hierfl.compiler.parametric.level_form import RowGroup
 from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.cheap_jit import TracedOnce, quick_jit
 from hierfl.jaxtools.host_callback import numbers_on_host
@@ -147,7 +147,7 @@ class ExactLower:
         """The owner of the federation-scope y: F is the weighted mean over the clients."""
         oracles, own, mean = self.oracles, clients.party(0).environment, mean_of_federation(clients)
 
-        def gather(group: RowGroup) -> tuple[dict[int, Array], Array]:
+        def gather(group: parametric.RowGroup) -> tuple[dict[int, Array], Array]:
             return oracles.laid_out().server_party.gathered(group) if group.server else clients.gathered(group)
 
         upper = partial(oracles.federation_value, x, clients=clients)
@@ -242,7 +242,7 @@ class ExactLower:
             thetas = form.thetas(self.oracles.environment(x, None, owner.own), owner.gather)
 
             def on_host(y: np.ndarray, thetas: list[np.ndarray]) -> np.ndarray:
-                return proximal_step(form.program(thetas), y)
+                return form.proximal_step(thetas, y)
 
             return Judgement.of_proximal_step(y, numbers_on_host(on_host, y.shape, y.dtype, y, thetas), mu)
         if structure.rough is not None:

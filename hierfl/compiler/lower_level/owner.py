@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from hierfl.compiler import parametric
 from hierfl.compiler.data.tables import Party, Population
 from hierfl.compiler.expressions.program import NO_ROWS, Rows
 from hierfl.compiler.lower_level.jacobian import QuadraticPart
 from hierfl.compiler.oracles import Oracles
-from hierfl.compiler.parametric.level_form import Gather
 
 OfRows = Callable[[dict[int, Array], Rows], Array]  # a function of somebody's constants and rows
 Mean = Callable[[OfRows, Sequence[int], Array], Array]  # its mean over the rows of samples, an array like the last argument
@@ -29,7 +29,7 @@ class Owner(NamedTuple):
     limits: Callable[[], tuple[Array, Array]]  # bounds of y, where Y(x) is a box or free
     condition: Callable[[], Array]  # of the projection
     own: dict[int, Array]  # its constants
-    gather: Gather | None  # what differs between the rows that its objectives average over, and their weights; None of a sample
+    gather: parametric.Gather | None  # what differs between the rows that its objectives average over, and their weights; None of a sample
     upper: Callable[[Array], Array]  # what of the upper objective its y enters, up to its weight
     mapping: Callable[[Array, Array], Array]  # F of x and y
     stage: Callable[[Any, Array], Any]  # the same owner in one of several levels, of which x and the answers before are the upper decision
@@ -48,7 +48,7 @@ class Owner(NamedTuple):
         x: Array,
         own: dict[int, Array],
         mean: Mean,
-        gather: Gather | None,
+        gather: parametric.Gather | None,
         upper: Callable[[Array], Array],
         stage: Callable[[Any, Array], Any],
     ) -> Owner:

@@ -311,6 +311,12 @@ class LevelForm:
         self._made[:] = self._made[-1], made
         return made
 
+    def proximal_step(self, thetas: Thetas, y: Float[np.ndarray, " size"]) -> Float[np.ndarray, " size"]:
+        """The minimiser z of the level with ||z - y||^2 / 2 added: y itself, where y is a solution; NaN where none is found."""
+        program = self.program(thetas)
+        found = solve_program(replace(program.drawn_to(y), may_cost=None))
+        return found.u[: program.size] if found.solved else np.full(program.size, np.nan)
+
     def solution(self, thetas: Thetas, program: ConvexProgram, known: Saddles) -> ProgramSolution:
         """The solution of the program at theta, with what is known of those at others."""
         return solve_program(program, known=known)

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from hierfl.atoms.numerics.safe import steep
-from hierfl.compiler.parametric.nearest_point import NearestPoint
+from hierfl.compiler import parametric
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.sets.components import Component, Member, components
 from hierfl.compiler.sets.families import Family
@@ -451,7 +451,7 @@ class ProgramBlock:
     """
 
     entries: Int[np.ndarray, " n"]
-    nearest: NearestPoint
+    nearest: parametric.NearestPoint
     parameters: tuple[cp.Parameter, ...]
     origins: tuple[Origin, ...]
     reasons: tuple[str, ...]
@@ -477,7 +477,7 @@ class ProgramBlock:
         used = {leaf.id for c in constraints for leaf in c.parameters()}
         reasons = dict.fromkeys(m.reason for part in parts for m in part.members if isinstance(m, Opaque))
         try:
-            nearest = NearestPoint.on(constraints, twins)
+            nearest = parametric.NearestPoint.on(constraints, twins)
         except NoStandardFormError as reason:
             refusal = NotConvexError if any(map(user_code_in, constraints)) else UnsupportedAtomError
             raise refusal(f"there is no projection on {constraints_text(origins)}: {reason}.") from None

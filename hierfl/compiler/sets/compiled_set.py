@@ -24,9 +24,9 @@ from hierfl.analysis.bounded_terms import AffineRows, Other, terms_of
 from hierfl.analysis.conic_solving import status_of
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
 from hierfl.analysis.hoist import hoist, instantiate
+from hierfl.compiler import parametric
 from hierfl.compiler.expressions.program import Program, sparse_times
 from hierfl.compiler.layout import Layout
-from hierfl.compiler.parametric.nearest_point import NearestPoint
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.sets.blocks import (
     AffineBlock,
@@ -156,16 +156,16 @@ class CompiledSet:
         return bool(float(quick_jit(self.gap)(environment)) <= 0)
 
     @cached_property
-    def on_host(self) -> NearestPoint | None:
+    def on_host(self) -> parametric.NearestPoint | None:
         """The projection on a polyhedron by the host engine, which programs that run a few times are quicker with; None for other sets."""
         return self._engine if any(isinstance(block, PolyhedronBlock) for block in self.blocks) else None
 
     @cached_property
-    def _engine(self) -> NearestPoint | None:
+    def _engine(self) -> parametric.NearestPoint | None:
         """The host engine, of a polyhedron that is no box."""
         if self.size <= HOST_LIMIT and self.kind not in ("free", "box"):
             with suppress(NoStandardFormError):
-                nearest = NearestPoint.on(self.constraints, self.variables)
+                nearest = parametric.NearestPoint.on(self.constraints, self.variables)
                 return nearest if nearest.solver.form.polyhedral else None
         return None
 

@@ -8,8 +8,8 @@ import pytest
 import hierfl as hf
 from hierfl.compiler.lower_level import exact_lower
 from hierfl.compiler.lower_level.choice import METHODS, method_for_looks
-from hierfl.compiler.lower_level.methods.batched_interior_points import MANY, BatchedInteriorPoints
 from hierfl.compiler.lower_level.methods.method import ExactMethod
+from hierfl.compiler.lower_level.methods.parametric_program import MANY, BatchedInteriorPoints
 from hierfl.compiler.parametric.many_programs import ManyPrograms
 from hierfl.compiler.parametric.many_smooth import ManyTerms
 from hierfl.compiler.programs.smooth_atoms import LOG

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import cvxpy as cp
 import jax
@@ -17,20 +17,16 @@ from jaxtyping import Float
 
 from hierfl.analysis.hoist import instantiate
 from hierfl.analysis.lipschitz import one_sample
+from hierfl.compiler import parametric
 from hierfl.compiler.data.tables import Table
 from hierfl.compiler.lower_level.certificate import LowerSolution
 from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict, told_apart
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.structure import LowerStructure
 from hierfl.compiler.oracles import Oracles, lower_constraints
-from hierfl.compiler.parametric.level_form import LevelForm, Thetas, distributed
-from hierfl.compiler.parametric.level_solver import LevelAnswer, LevelSolver, Upper
-from hierfl.compiler.parametric.linearised_form import LinearisedForm
-from hierfl.compiler.parametric.many_programs import LARGEST, ManyPrograms
-from hierfl.compiler.parametric.priced_form import PricedForm
-from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.programs.convex_program import EMPTY, ONE, SOLVED, UNATTAINED, UNBOUNDED
+from hierfl.jaxtools.cheap_jit import traced_for_numpy
 from hierfl.jaxtools.host_callback import numbers_on_host
 from hierfl.language.aggregates import opened_tails, tails_of
 from hierfl.language.calculus.derivative import depends
@@ -39,10 +35,14 @@ from hierfl.language.expectation import averages_of, total
 from hierfl.language.levels import LowerLevel
 from hierfl.language.prices import price_sign
 
+if TYPE_CHECKING:
+    from hierfl.compiler.parametric import LevelAnswer, LevelForm, LevelSolver, PricedForm, Thetas, Upper
+
 OWNERS = 1_000  # of a y, solved one after another, from which smooth levels are left to iterations
 NUMBERS = 5_000_000  # of rows that are averaged over, at most, and
 WORK = 2e7  # products for the curvatures of averages, of all owners, from which smooth levels are left to iterations, and
 OPEN_WORK, AN_OWNER = 2e9, 1e7  # the same for levels that may be flat or unbounded, of which it knows more; what an owner takes however small its data are
+MANY = 1_000  # owners, from which a device other than the CPU is worth the way there
 LINEARISED = 500  # scalars of y, from which maps that are not affine are left to iterations
 
 
@@ -51,12 +51,13 @@ class ParametricProgram(ExactMethod):
     """The method for convex levels of rows and cones, of any size, with one solution or several.
 
     ``bounds`` says whether it bounds the error of y, which takes as long as a solution; ``has_edges`` whether x at the end of where there is a y
-    has the derivative within, as a point of a domain, or none; ``together`` up to which size many programs are solved together.
+    has the derivative within, as a point of a domain, or none; ``together`` up to which size many programs are solved together, where
+    that is not as usual.
     """
 
     bounds: bool = False
     has_edges: bool = True
-    together: int = LARGEST
+    together: int | None = None
 
     name: ClassVar[str] = "parametric program"
     cost: ClassVar[str] = "a sparse convex program on the host, for each owner of a y"
@@ -86,7 +87,7 @@ class ParametricProgram(ExactMethod):
             return Verdict(False, f"needs the Jacobian of a map that is not affine: of {LINEARISED} scalars, and of data in one place")
         if form.stairs and iterable:
             return Verdict(False, f"would find a staircase: {form.stairs}")
-        if iterable and structure.owners > OWNERS and not ManyPrograms.treats(form):
+        if iterable and structure.owners > OWNERS and not parametric.ManyPrograms.treats(form):
             return Verdict(False, f"needs at most {OWNERS:,} owners of a y; here {structure.owners:,}")
         numbers, together = _numbers(form, structure)
         most = WORK if structure.strict else max(WORK, OPEN_WORK - AN_OWNER * structure.owners)
@@ -122,8 +123,9 @@ class ParametricProgram(ExactMethod):
     @cached_property
     def solver(self) -> LevelSolver:
         solver = level_solver(self.structure)
-        same = (self.has_edges, self.together) == (solver.has_edges, solver.together)
-        return solver if same else replace(solver, has_edges=self.has_edges, together=self.together)
+        together = solver.together if self.together is None else self.together
+        same = (self.has_edges, together) == (solver.has_edges, solver.together)
+        return solver if same else replace(solver, has_edges=self.has_edges, together=together)
 
     @property
     def _solver_here(self) -> LevelSolver:
@@ -136,7 +138,7 @@ class ParametricProgram(ExactMethod):
     def thetas(self, x: Array, owner: Owner, y: Array) -> tuple[Thetas, Thetas]:
         """theta of the level (of the linear model at y, where its map is not affine), and of the upper objective where it chooses."""
         (below, above), form = self._own(x, owner, y), self.solver.form
-        end = form.at(partial(owner.mapping, x), y) if isinstance(form, LinearisedForm) else []
+        end = form.at(partial(owner.mapping, x), y) if isinstance(form, parametric.LinearisedForm) else []
         return [*below, *end], above
 
     def _own(self, x: Array, owner: Owner, y: Array | None = None) -> tuple[Thetas, Thetas]:
@@ -165,7 +167,7 @@ class ParametricProgram(ExactMethod):
         """y(x) of one owner through a callback, to rounding whatever the tolerance."""
         size, mu = self.structure.size, jax.lax.stop_gradient(self.structure.modulus(owner.multiply, x.dtype))
         below, above = self._own(x, owner)
-        if isinstance(self.solver.form, LinearisedForm):
+        if isinstance(self.solver.form, parametric.LinearisedForm):
             below = [*below, *self.solver.form.found(below, partial(owner.mapping, x), warm)]
         solver = self._solver_here
 
@@ -247,7 +249,7 @@ class ParametricProgram(ExactMethod):
 
     @property
     def answered_together(self) -> int | None:
-        return ManyPrograms.at_once(self.solver.form) if self.solver.has_families else None
+        return parametric.ManyPrograms.at_once(self.solver.form) if self.solver.has_families else None
 
     def branch(
         self, x: Float[Array, " n"], owner: Owner, y: Float[Array, " size"], way: Float[Array, " n"]
@@ -300,6 +302,34 @@ class ParametricProgram(ExactMethod):
             else "no y was found"
         )
         return f"{tried}. {none}, or is badly scaled: a{add}, or write it in other units."
+
+
+class BatchedInteriorPoints(ParametricProgram):
+    """The parametric program, of which those of many owners are solved side by side; what does not come to an end so is solved on the host.
+
+    That is for values, gradients and slices. Within compiled programs, such as rounds of an algorithm, which wait for the host, the host solves them:
+    a device cannot compute something else meanwhile. On a CPU it takes up to ten times as long as the host (``tests/benchmarks/gpu.py``), and is not chosen.
+    """
+
+    name: ClassVar[str] = "batched interior points"
+    cost: ClassVar[str] = "20 factorisations of the size of y for each owner, all side by side, and a check of each answer on the host"
+
+    @classmethod
+    def verdict(cls, structure: LowerStructure) -> Verdict:
+        found = ParametricProgram.verdict(structure)
+        if not found.applies:
+            return found
+        if structure.level.scope == "federation" or not ParametricProgram(structure, found.why).solver.has_quadratic_families:
+            return Verdict(False, "needs many owners with small quadratic programs over rows")
+        return Verdict(True, "the programs of all owners have one shape")
+
+    @cached_property
+    def _side_by_side(self) -> LevelSolver:
+        return replace(self.solver, side_by_side=True)
+
+    @property
+    def _solver_here(self) -> LevelSolver:
+        return self._side_by_side if traced_for_numpy() else self.solver
 
 
 def _told(answer: LevelAnswer, size: int) -> np.ndarray:
@@ -359,25 +389,25 @@ def _made(structure: LowerStructure) -> LevelSolver:
     if mapping and not structure.affine:
         if level.prices:
             raise NoStandardFormError("prices of an equilibrium whose map is not affine are not known")
-        base = LevelTemplate.of(None, constraints, level.variables, known)
-        return LevelSolver(LinearisedForm(base, (), True), structure.strict, mapping=True)
+        base = parametric.LevelTemplate.of(None, constraints, level.variables, known)
+        return parametric.LevelSolver(parametric.LinearisedForm(base, (), True), structure.strict, mapping=True)
     cost = list(level.expressions[: len(level.decided)]) if mapping else level.expression
     hidden = list[cp.Variable]()
     if not mapping and (tails := tails_of(cost)):
         if level.prices:
             raise NoStandardFormError(f"prices of a level that has {tails[0].symbol} are not known")
         cost, hidden = opened_tails(cost, oracles.declaration.own_place)
-        cost = sum(distributed(cost))
+        cost = sum(parametric.distributed(cost))
     prices = {id(price.constraint) for price in level.prices}
     priced = [k for k, one in enumerate(constraints) if id(one) in prices]
-    form = LevelForm.of([(cost, 1.0 if mapping else level.sign, clients)], constraints, level.decided, whole, known, priced, hidden)
+    form = parametric.LevelForm.of([(cost, 1.0 if mapping else level.sign, clients)], constraints, level.decided, whole, known, priced, hidden)
     form = replace(form, is_map=mapping and not structure.pattern.symmetric)
     if level.prices:
         form, mapping = _priced(form, level, constraints), True
     selection = getattr(level, "selection", None)
     strict = structure.strict
     chosen_by = None if selection is None else _upper(oracles, selection)
-    return LevelSolver(form, strict, selection, chosen_by, mapping)
+    return parametric.LevelSolver(form, strict, selection, chosen_by, mapping)
 
 
 def _priced(form: LevelForm, level: LowerLevel, constraints: Sequence[Any]) -> PricedForm:
@@ -393,7 +423,7 @@ def _priced(form: LevelForm, level: LowerLevel, constraints: Sequence[Any]) -> P
         sign = price_sign(price, price.constraint, level) * (-1.0 if isinstance(price.constraint, Equality) else 1.0)
         rows.append(own.reshape(shape, order="F").ravel())
         signs.append(np.full(own.size, sign))
-    return PricedForm.with_prices(form, np.concatenate(rows), np.concatenate(signs))
+    return parametric.PricedForm.with_prices(form, np.concatenate(rows), np.concatenate(signs))
 
 
 def _upper(oracles: Oracles, selection: str) -> Upper:
@@ -413,12 +443,12 @@ def _upper(oracles: Oracles, selection: str) -> Upper:
                 (cp.Constant(0.0) if term is None else _of_one_row(term, oracles) if level.scope == "sample" else term, sign, parties)
                 for term, parties in zip(terms, (data.clients, data.server))
             ]
-            form = LevelForm.of(costs, (), level.variables, whole, declaration.known_bounds)
+            form = parametric.LevelForm.of(costs, (), level.variables, whole, declaration.known_bounds)
         except NoStandardFormError as reason:
             why.append(str(reason))
             continue
-        return Upper(form, sign * oracles.sign, fixed=tuple(fixed.items()))
-    return Upper(None, 0.0, why[0])
+        return parametric.Upper(form, sign * oracles.sign, fixed=tuple(fixed.items()))
+    return parametric.Upper(None, 0.0, why[0])
 
 
 def _of_one_row(term: Any, oracles: Oracles) -> Any:
