@@ -135,7 +135,7 @@ class LevelSolver:
     @property
     def follows(self) -> bool:
         """Whether a solution is followed along a direction in less time than many are solved together."""
-        return self.form.polyhedral and not (self.mapping or self.has_quadratic_families)
+        return self.form.polyhedral and not (self.mapping or self.has_families)
 
     def answers(self, thetas: Thetas, of_upper: Thetas) -> tuple[FamilyAnswers, Iterator[tuple[int, LevelAnswer]]]:
         """At thetas with a leading axis: (those beyond doubt together, the number and the answer of each of the others)."""

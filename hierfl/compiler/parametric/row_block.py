@@ -12,7 +12,7 @@ import numpy as np
 from hierfl.compiler.parametric.template import AffineEntries, LevelTemplate, SmoothPart
 from hierfl.compiler.programs.cones import Cone
 from hierfl.compiler.programs.response import Adjoint
-from hierfl.compiler.programs.small_and_sparse import Matrix, from_entries
+from hierfl.compiler.programs.small_and_sparse import SMALL, Matrix, from_entries
 from hierfl.compiler.programs.smooth_atoms import SQUARE, SmoothTerm
 
 
@@ -167,7 +167,7 @@ class RowBlock:
     def _chain(self, part: SmoothPart, u: np.ndarray) -> _Chain:
         form, count = part.form, len(self.weights)
         numbers = np.arange(count * form.shape[0]).reshape(count, -1)
-        (term,) = self._terms([part], len(u), False)
+        (term,) = self._terms([part], len(u), numbers.size * len(u) <= SMALL)
         v, weight = term.arguments(u), term.weight
         with np.errstate(all="ignore"):  # what has no weight may be undefined, and its weight may move all the same
             slope = part.atom.slope(v)

@@ -343,7 +343,7 @@ class ProgramResponse:
         ways = [[sign * part for part in tangent] for tangent in tangents for sign in (1.0, -1.0)]
         if not self._critical.vague:
             pair, (system, rank) = self._of_projection(seed, z - self._scale * program.slack(u))
-            determined = rank == len(system) or self._leaves_little_open(system, rank, ways)
+            determined = rank == len(system) or self._leaves_little_open(system, rank, ways[::2])
             told = pair is None or (determined and not self._bends_are_open) or all(self._is_slope(pair, seed, way) for way in ways)
             return pair if told else None
         moves = [self.moved(way) for way in ways]
