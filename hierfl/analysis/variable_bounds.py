@@ -8,6 +8,7 @@ nothing moves. The bounds hold at every point that satisfies the constraints, ro
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -33,7 +34,7 @@ def check_attributes(variables: Sequence[cp.Variable], upper: bool = False) -> N
     Raises ``DeclarationError``, naming the variable and the attribute.
     """
     for variable in variables:
-        on = {name: value for name, value in variable.attributes.items() if value is not None and value is not False}
+        on = _attributes_on(variable)
         for attribute in filter(on.__contains__, (*_REFUSED, *_WHOLE)):
             what = f"variable {variable.name()!r} is declared {attribute}"
             if attribute in _REFUSED:
@@ -45,6 +46,10 @@ def check_attributes(variables: Sequence[cp.Variable], upper: bool = False) -> N
                 )
             if on[attribute] is not True:
                 raise DeclarationError(f"{what} in part: give the entries that are whole numbers a variable of their own.")
+
+
+def _attributes_on(variable: cp.Variable) -> dict[str, Any]:
+    return {name: value for name, value in variable.attributes.items() if value is not None and value is not False}
 
 
 def require_continuous(variables: Sequence[cp.Variable], what: str) -> None:
@@ -64,7 +69,7 @@ def attribute_constraints(variables: Sequence[cp.Variable]) -> list[Constraint]:
     """The variables' attributes (nonneg, bounds, PSD, ...) as explicit constraints."""
     constraints: list[Constraint] = []
     for variable in variables:
-        on = {name for name, value in variable.attributes.items() if value is not None and value is not False}
+        on = _attributes_on(variable).keys()
         if on & {"nonneg", "pos"}:
             constraints.append(variable >= 0)
         if "boolean" in on:
@@ -81,18 +86,14 @@ def attribute_constraints(variables: Sequence[cp.Variable]) -> list[Constraint]:
             constraints.append(cp.multiply(1 - np.eye(variable.shape[0]), variable) == 0)
         if "bounds" in on:
             low, high = variable.attributes["bounds"]
-            constraints += [variable >= low] if _everywhere(low) else _partial(variable, low, 1.0)
-            constraints += [variable <= high] if _everywhere(high) else _partial(variable, high, -1.0)
+            constraints += _within(variable, low, 1.0) + _within(variable, high, -1.0)
     return constraints
 
 
-def _everywhere(bound: Expression | npt.ArrayLike) -> bool:
-    """Whether a bound holds for every entry: an expression, or finite numbers."""
-    return isinstance(bound, Expression) or bool(np.all(np.isfinite(bound)))
-
-
-def _partial(variable: cp.Variable, bound: npt.ArrayLike, sign: float) -> list[Constraint]:
+def _within(variable: cp.Variable, bound: Expression | npt.ArrayLike, sign: float) -> list[Constraint]:
     """The bounds that are finite: upper ones for ``sign`` -1."""
+    if isinstance(bound, Expression) or np.all(np.isfinite(bound)):
+        return [variable >= bound if sign > 0 else variable <= bound]
     limits = np.broadcast_to(np.asarray(bound, dtype=float), variable.shape)
     rows = np.isfinite(limits)
     return [sign * variable[rows] >= sign * limits[rows]] if rows.any() else []
@@ -201,12 +202,18 @@ class _Narrowing:
         self.narrow(radius, Interval(np.zeros(radius.shape), np.full(radius.shape, np.inf)))
 
     def _semidefinite(self, matrix: Expression) -> None:
-        """Nonnegative diagonal, and ``|a_ij| <= sqrt(a_ii a_jj)``."""
-        diagonal = np.maximum(np.diag(self.value(matrix).hi), 0.0)
+        """Nonnegative diagonal, and ``|a_ij + a_ji| <= 2 sqrt(a_ii a_jj)``: CVXPY asks for z'Az >= 0, and not that A is symmetric."""
+        if matrix.ndim != 2:
+            return
+        known = self.value(matrix)
+        diagonal = np.maximum(np.diag(known.hi), 0.0)
         size = np.sqrt(np.outer(diagonal, diagonal)) * (1 + 8 * EPS)
         size = np.where(np.isnan(size), np.inf, size)
-        low = np.where(np.eye(len(diagonal), dtype=bool), 0.0, -size)
-        self.narrow(matrix, Interval(low, size))
+        inside = Interval(-size, size)
+        if not matrix.is_symmetric():
+            inside = inside + inside - Interval(known.lo.T, known.hi.T)
+        on_diagonal = np.eye(len(diagonal), dtype=bool)
+        self.narrow(matrix, Interval(np.where(on_diagonal, 0.0, inside.lo), np.where(on_diagonal, np.inf, inside.hi)))
 
 
 def _fold(bound: Interval, shape: tuple[int, ...], above: bool) -> Interval:

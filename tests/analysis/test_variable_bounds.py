@@ -84,6 +84,16 @@ def test_semidefinite_matrices_with_a_trace():
     np.testing.assert_allclose(found.hi, [[2, 2], [2, 2]], atol=1e-12)
 
 
+def test_a_matrix_that_is_not_symmetric_is_semidefinite_in_its_symmetric_part_alone():
+    m = cp.Variable((2, 2), name="m")
+    found = bounds_of([m >> 0, cp.trace(m) <= 2], [m])[m.id]
+    skew = np.array([[1, 50.0], [-50, 1]])  # z' m z = |z|^2
+    assert ((found.lo <= skew) & (skew <= found.hi)).all()
+    np.testing.assert_array_equal([found.lo[0, 0], found.hi[0, 0]], [0, 2])
+    bounded = bounds_of([m >> 0, cp.trace(m) <= 2, m[0, 1] <= 1, m[0, 1] >= -1], [m])[m.id]
+    np.testing.assert_allclose([bounded.lo[1, 0], bounded.hi[1, 0]], [-5, 5], atol=1e-12)  # |m01 + m10| <= 2 sqrt(2 * 2)
+
+
 def test_an_empty_set_changes_nothing_false():
     x = cp.Variable(name="x")
     found = bounds_of([x >= 1, x <= 0], [x])[x.id]
