@@ -13,6 +13,7 @@ from typing import Any, overload
 import numpy as np
 from jaxtyping import Float
 
+from hierfl.analysis.variable_bounds import require_continuous
 from hierfl.atoms.intervals import Interval
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.starting_points import nearest_in_upper_set
@@ -34,7 +35,8 @@ class CountedFunction:
 
     Points outside X are asked for at their projections on X, and f is infinite where it has no value, or its answer violates an upper constraint.
     What is asked is counted as a run counts it: a value is one of every client's term and sends n + 1 numbers a client, a gradient n more (and as
-    many as a y has that all clients share). At the same x the other of the two solves no lower level again.
+    many as a y has that all clients share). At the same x the other of the two solves no lower level again. A budget in gradients ends where as
+    many values were asked for, too.
 
     Attributes
     ----------
@@ -54,8 +56,6 @@ class CountedFunction:
     """
 
     def __init__(self, compiled: CompiledProblem, limits: Mapping[str, float], start: Float[np.ndarray, " n"], seconds: float = math.inf, seed: int = 0) -> None:
-        from hierfl.analysis.variable_bounds import require_continuous
-
         require_continuous(compiled.upper.variables, OUTSIDE)
         self.start, self.spent = np.asarray(start, float), dict[str, int]()
         self._compiled, self._limits, self._oracle = compiled, limits, ImplicitOracle(compiled, seed)
@@ -113,16 +113,18 @@ class CountedFunction:
             again = self._again(point, "gradient")
             self._charge(gradients=self._sides, scalars=self._sent(value=not again, gradient=True), **({} if again else self._solved()))
             known = self._oracle(point) if np.isfinite(point).all() else None
-            if known is None:
-                return np.full(self.size, np.nan)
             if not again:
-                self._value_there = self._feasible(point, known.value)
-                self._note(self._value_there, point)
-            return np.array(known.slope)
+                there = self._value(point) if known is None else self._feasible(point, known.value, self._oracle.evaluation(known).solution)
+                self._value_there = there
+                self._note(there, point)
+            return np.full(self.size, np.nan) if known is None else np.array(known.slope)
 
     def begin(self) -> None:
-        """Know f at the start, as the curve of any run does: it is not counted."""
-        self._note(self._value(self.project(self.start)), self.start)
+        """Know f at the start, as the curve of any run does: it is not counted, and the clock begins after it."""
+        start = self.project(self.start)
+        value = self._value(start)
+        self._began = time.perf_counter()
+        self._note(value, start)
 
     def _again(self, point: np.ndarray, what: str) -> bool:
         """Whether this is the other question at the latest point; the same one is a new question, whatever the answer."""
@@ -167,9 +169,13 @@ class CountedFunction:
         for name, limit in self._limits.items():
             if name not in (SCALARS, "values", "gradients", *self._solved()):
                 raise NotCountedError(f"a method from outside has no {name} here that could be counted: its budget is in values, gradients, floats, lower_solves (of a lower level) or seconds.")
-            if name == "gradients" and not after.get(name) and after["values"] > limit:
-                raise NotCountedError("a method from outside that asks for values alone is not held by a budget in gradients: take values, floats, lower_solves or seconds.")
-            if after.get(name, 0) > limit:
+            most = max(after.get(name, 0), after.get("values", 0) if name == "gradients" else 0)  # a value is no more than a gradient
+            if most > limit and name == "gradients" and not after.get(name):
+                raise NotCountedError(
+                    f"a method from outside asked for {most:,} values and no gradient: a budget in gradients does not hold it; take values, floats, "
+                    f"lower_solves or seconds."
+                )
+            if most > limit:
                 raise BudgetSpent
         if time.perf_counter() - self._began > self._seconds:
             raise BudgetSpent
@@ -187,10 +193,9 @@ class CountedFunction:
         value = float(evaluation.value)
         return self._feasible(point, value, evaluation.solution) if math.isfinite(value) else math.inf
 
-    def _feasible(self, point: np.ndarray, value: float, solution: Any = None) -> float:
+    def _feasible(self, point: np.ndarray, value: float, solution: Any) -> float:
         if not self._compiled.coupled.conditions:
             return value
-        solution = self._compiled.exact.at(point).solution if solution is None else solution
         return value if Violations.at(self._compiled, point, solution.y).feasible else math.inf
 
     def _note(self, value: float, point: np.ndarray) -> None:

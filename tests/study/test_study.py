@@ -79,6 +79,7 @@ def test_f_is_infinite_where_it_has_no_value_or_its_answer_is_not_feasible() -> 
     counted = CountedFunction(problem.compile(), {}, np.zeros(2))
     assert counted([-1.0, -1.0]) == math.inf  # Y(x) is empty
     assert counted([0.1, 0.5]) == math.inf  # y = x
+    assert np.isnan(counted.gradient([-0.5, -0.5])).all() and counted([-0.5, -0.5]) == math.inf  # nor is it what it was elsewhere
     assert counted([0.3, 0.5]) == pytest.approx(0.34) and counted([np.nan, 0.0]) == math.inf
 
 
@@ -177,6 +178,9 @@ def test_who_does_not_fit_or_does_not_count_is_named() -> None:
         single = hf.Problem(hf.Minimize(clients=cp.sum_squares(cp.Variable(2))))
         (cell,) = hf.Study(single, [scattered], seeds=1, budget=hf.Budget(**endless)).run(progress=False).cells.values()
         assert next(iter(endless)) in cell.refused
+    first_a_gradient = hf.study.adapter(name="sampler")(lambda f, x0, seed: [f.gradient(x0), *(f(x0 + 0.01 * k) for k in range(9))])
+    (cell,) = study(solvers=[first_a_gradient], seeds=1, budget=hf.Budget(gradients=4)).run(progress=False).cells.values()
+    assert cell.curves[0].status == "budget spent" and cell.curves[0].counts["values"][-1] == 4
     inner = study(solvers=[FedRZO(lower=LocalSGD(rounds=2, steps=3))], budget=hf.Budget(lower_gradients=200), seeds=1)
     (cell,) = inner.run(progress=False).cells.values()  # two points a round, 7 evaluations for each
     assert cell.curves[0].counts["lower_gradients"][-1] == 14 * (200 // 14)
