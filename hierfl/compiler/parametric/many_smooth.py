@@ -2,8 +2,8 @@
 
 Of smooth programs it is Newton's method on all of them side by side, each step of which is a family of quadratic programs.
 As of quadratic programs, an answer is taken where it meets the conditions of its own program to rounding and is the only one
-beyond doubt; what is left is for others to solve, one after another. Rows that only say where a barrier ends are left out: none of
-them ever holds, however near an argument comes to it.
+beyond doubt; what is left is for others to solve, one after another. Rows that only say where a barrier ends are left out: hardly any
+of them ever holds, and where one does no answer is taken.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from hierfl.compiler.programs.solve_program import inside
 
 MODELS = 50  # quadratic models, at most
 GAIN, HALVINGS = 1e-4, 40  # of what a model promises, that a step has to keep; how often it is halved
+LARGER = 12  # times as many entries of a linear system as quadratic ones may have: an answer by itself takes several programs (250 scalars: 1.6 times as long)
 STALLED, NEAR = 3, 1e-6  # models that make an answer of an error that is near 0 no better
 
 
@@ -214,7 +215,7 @@ class ManySmooth(ManyPrograms):
 def treats_together(form: LevelForm, largest: int) -> bool:
     """Whether many can be answered together: quadratic ones, or such that curvatures are finite, and all that is said is said once."""
     plain = all(not (part.atom.steep or part.atom.of_matrices) for part in form.base.smooth)
-    smooth = form.polyhedral and plain and not form.groups and (form.base.width + form.base.height) ** 2 <= largest
+    smooth = form.polyhedral and plain and not form.groups and (form.base.width + form.base.height) ** 2 <= LARGER * largest
     return smooth or ManyPrograms.treats(form, largest)
 
 
@@ -225,7 +226,8 @@ def family_of(form: LevelForm, thetas: Thetas) -> ManyPrograms:
 
 
 def solved_together(form: LevelForm, thetas: Thetas, latest: FamilyAnswers | None, side_by_side: bool = False) -> FamilyAnswers:
-    """The answers at thetas with a leading axis; what held in the ``latest`` ones of as many is tried first, unless all are solved side by side."""
+    """The answers at thetas with a leading axis; of quadratic ones, what held in the ``latest`` of as many is tried first, unless all are solved
+    side by side."""
     parts = []
     for some in _pieces(form, len(thetas[0])):
         family = family_of(form, [part[some] for part in thetas])
@@ -243,11 +245,9 @@ def pulled_together(
         theta, answer = [part[some] for part in thetas], FamilyAnswers(*(part[some] for part in answers))
         kept = np.flatnonzero(answer.taken)
         theta, answer = [part[kept] for part in theta], FamilyAnswers(*(part[kept] for part in answer))
-        family = family_of(form, theta) if len(kept) else None
-        if family is None:
-            fine, v, w = np.zeros(0, bool), answer.u, answer.z
-        else:
-            fine, v, w = family.adjoints(answer.u, answer.z, seeds[some][kept], side_by_side)
+        fine, v, w = np.zeros(0, bool), answer.u, answer.z
+        if len(kept):
+            fine, v, w = family_of(form, theta).adjoints(answer.u, answer.z, seeds[some][kept], side_by_side)
         whole = np.zeros(some.stop - some.start, bool)
         whole[kept[fine]] = True
         sure.append(whole)
