@@ -4,8 +4,8 @@ By CVXPY's rules every addend of a convex objective is convex by itself, so the 
 bounds the curvature from below. What that Hessian looks like (constant, diagonal, a multiple of the identity, symmetric,
 diagonal plus rank one) is what generic points have in common with actual ones; its values are computed where it is used.
 
-Probes are where the compiler looks to see what holds everywhere. What holds at a generic point holds almost everywhere, and what holds at a special one (a corner of X, clients that happen to be
-alike, a parameter that is 0 today) need not. Generic points are random convex combinations: of points of X, of all clients'
+Probes are where the compiler looks to see what holds everywhere. What holds at a generic point holds almost everywhere, unless x or data enter by
+atoms with kinks, and what holds at a special one (a corner of X, clients that happen to be alike, a parameter that is 0 today) need not. Generic points are random convex combinations: of points of X, of all clients'
 parameters, of samples, of values that a ``cp.Parameter`` may take; so they keep signs, bounds and definiteness.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -22,14 +22,16 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
 from cvxpy import Parameter
+from cvxpy.expressions.expression import Expression
 from jax import Array
 from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import Float
 
 from hierfl.analysis.curvature_bounds import is_quadratic
-from hierfl.analysis.enclosure import NOTHING_KNOWN, Known
+from hierfl.analysis.enclosure import NOTHING_KNOWN, Enclosure, Known
 from hierfl.analysis.hoist import hoist
 from hierfl.atoms.algebra import addends
+from hierfl.atoms.table import row_of
 from hierfl.compiler.data.tables import Population, Table
 from hierfl.compiler.expressions.program import NO_ROWS, Environment, Program, Rows
 from hierfl.compiler.oracles import Oracles
@@ -144,13 +146,16 @@ KRYLOV = 40  # products by which the convexity of a larger Hessian is judged
 class QuadraticPart:
     """The addends of the lower level that are quadratic (for a mapping: affine) in y, as one program.
 
-    ``complete`` says that nothing else is there: F is affine in y. ``from_data`` says that an average is among them.
+    ``complete`` says that nothing else is there: F is affine in y. ``from_data`` says that an average is among them. ``has_kinks`` says that what
+    multiplies y has kinks: beyond one J may have another pattern, which no generic point shows. ``terms`` is what the program is of.
     """
 
     program: Program | None
     gradient_of: float | None  # sign of the objective, or None for a mapping
     complete: bool
     from_data: bool
+    has_kinks: bool
+    terms: Sequence[Expression] = ()
 
     def operator(self, oracles: Oracles, x: Array, y: Array, own: Environment, rows: Rows = NO_ROWS) -> Array:
         """The affine map of the quadratic part (a gradient, or the mapping itself)."""
@@ -161,28 +166,70 @@ class QuadraticPart:
             return jnp.concatenate([jnp.ravel(value) for value in program(oracles.environment(x, y, own), rows)])
         return jax.grad(lambda flat: sign * jnp.reshape(program(oracles.environment(x, flat, own), rows)[0], ()))(y)
 
+    def structure(self, oracles: Oracles) -> Pattern:
+        """The pattern of J whatever multiplies y: with numbers for it that have nothing in common but what is known of their signs."""
+        variables, rng = oracles.lower.variables, np.random.default_rng(0)
+        hoisted = hoist(self.terms, variables)
+        program = Program([part for part in hoisted.expressions if isinstance(part, Expression)])
+        known = {p.id: _combinations(p.project(rng.standard_normal(p.shape)), p.project, rng, 1)[0] for p in hoisted.parameters}
+
+        def values(flat: Array) -> list[Array]:
+            parts = oracles.lower.split(flat)
+            return program({**known, **{hoisted.twins[v].id: parts[v.id] for v in variables}})
+
+        def mapping(flat: Array) -> Array:
+            if self.gradient_of is None:
+                return jnp.concatenate([jnp.ravel(value) for value in values(flat)])
+            return jax.grad(lambda flat: jnp.reshape(values(flat)[0], ()))(flat)
+
+        at_zero = jnp.zeros(oracles.lower.size)
+        return _probe(quick_jit(lambda vector: jax.jvp(mapping, (at_zero,), (vector,))[1]), oracles.lower.size)
+
 
 def quadratic_part(level: LowerLevel, with_data: bool, known: Known = NOTHING_KNOWN) -> QuadraticPart:
     """The quadratic part of a lower level; ``with_data=False`` leaves averages out (a weaker, cheaper bound)."""
     if level.kind == "equilibrium":
         affine = all(e.is_affine() for e in hoist(level.expressions, level.variables, known).expressions)
         from_data = any(True for e in level.expressions for _ in averages_of(e))
-        return QuadraticPart(Program(level.expressions) if affine else None, None, affine, from_data)
+        program = Program(level.expressions) if affine else None
+        return QuadraticPart(program, None, affine, from_data, _have_kinks(level.expressions, known), level.expressions)
     terms = addends(level.expression)
     quadratic = [term for term in terms if is_quadratic(hoist([term], level.variables, known).expressions[0])]
     used = quadratic if with_data else [term for term in quadratic if not any(averages_of(term))]
     program = Program([sum(used[1:], start=used[0])]) if used else None
-    return QuadraticPart(program, level.sign, len(used) == len(terms), any(True for t in used for _ in averages_of(t)))
+    from_data = any(True for t in used for _ in averages_of(t))
+    return QuadraticPart(program, level.sign, len(used) == len(terms), from_data, _have_kinks(used, known), [sum(used)] if used else [])
 
 
-@dataclass(frozen=True)
-class Pattern:
+def _have_kinks(expressions: Sequence[Expression], known: Known) -> bool:
+    """Whether an atom that changes its branch is among them: in what is quadratic in y, or affine, it is of x and constants."""
+    enclosure = Enclosure(known)
+
+    def changes(node: Expression) -> bool:
+        row = row_of(node)
+        if not row.kinked or not node.args:
+            return False
+        ranges = [enclosure(switch) for switch in row.switches(node)] if row.switches else []
+        return row.opaque or any(((inside.lo < 0) & (inside.hi > 0)).any() for inside in ranges)
+
+    def has(node: Expression) -> bool:
+        return changes(node) or any(map(has, node.args))
+
+    return any(map(has, expressions))
+
+
+class Pattern(NamedTuple):
     """What random probes of the Jacobian of an affine map F showed; ``positive`` is about J times ones (a diagonal J)."""
 
     diagonal: bool
     isotropic: bool
     symmetric: bool
     positive: bool
+
+    def where(self, structure: Pattern) -> Pattern:
+        """What the structure has as well; being positive is no matter of it."""
+        both = (mine and own for mine, own in zip(self[:3], structure[:3]))
+        return Pattern(*both, self.positive)
 
 
 def _probe(multiply: Any, size: int, seed: int = 0) -> Pattern:
@@ -366,6 +413,9 @@ def jacobian_of(oracles: Oracles, part: QuadraticPart) -> Jacobian:
         return Jacobian(Pattern(False, False, False, False))
     looks = _Looks.of(oracles, part)
     first, pattern, constant = looks.at(looks.actual[0]), looks.pattern(), looks.constant()
+    beyond_kinks = part.has_kinks and not constant
+    if beyond_kinks:
+        pattern = pattern.where(part.structure(oracles))
     if part.gradient_of is not None:
         _require_convex(looks, pattern)
     if pattern.diagonal and constant:
@@ -374,8 +424,8 @@ def jacobian_of(oracles: Oracles, part: QuadraticPart) -> Jacobian:
         return Jacobian(pattern, "diagonal")
     matrix = looks.matrix(looks.actual[0]) if size <= CONSTANT_DENSE_LIMIT else None
     if matrix is not None:
-        pattern = replace(pattern, symmetric=pattern.symmetric and _is_symmetric(matrix))
-    skeleton = looks.skeleton(pattern.symmetric)
+        pattern = pattern._replace(symmetric=pattern.symmetric and _is_symmetric(matrix))
+    skeleton = None if beyond_kinks else looks.skeleton(pattern.symmetric)
     if not constant or (matrix is None and skeleton is None):
         mode = "rank one" if skeleton is not None else "dense" if size <= DENSE_LIMIT else "unknown"
         return Jacobian(pattern, mode, skeleton=skeleton)

@@ -308,3 +308,20 @@ def test_no_constraint_is_lost_beside_a_band(constraints: Any) -> None:
     response = problem.implicit.response(at)
     np.testing.assert_allclose(response[y], y.value, atol=1e-5)
     np.testing.assert_allclose(response[z], z.value, atol=1e-5)
+
+
+def test_a_pattern_beyond_a_kink_of_x_is_looked_for():
+    """Where x is drawn J is diagonal; beyond 10 it is not."""
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+
+    def declared(cost):
+        return hf.Problem(hf.Minimize(clients=cp.sum_squares(y)), hf.ArgMin(y, cost, [y <= 0.9]), [x >= 0, x <= 20])
+
+    problem = declared(cp.square(y[0] + cp.pos(x - 10) * y[1] - 1) + cp.square(y[1] - 1))
+    for at in (5.0, 15.0, 19.0):
+        z, slope = cp.Variable(2), max(at - 10, 0)
+        cost = cp.square(z[0] + slope * z[1] - 1) + cp.square(z[1] - 1)
+        cp.Problem(cp.Minimize(cost), [z <= 0.9]).solve(solver="CLARABEL", tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12)
+        assert problem.implicit(at) == pytest.approx(float(z.value @ z.value), abs=1e-7)
+    weighted = declared(cp.sum(cp.multiply(cp.abs(x - 10) + np.array([1, 2]), cp.square(y))) - cp.sum(y))
+    assert weighted.compile().exact.method.name == "closed form"  # whatever the weights are
