@@ -71,12 +71,9 @@ def _on_the_host(in_rounds: ExactMethod) -> ExactMethod:
     if _is_curved_map(structure) and isinstance(in_rounds, SemismoothNewton) and not few:
         return in_rounds
     searched = isinstance(in_rounds, ProjectedSolution) and few
+    flat = isinstance(in_rounds, DiagonalPlusRankOne) and structure.modulus_unknown  # of several solutions it knows nothing
     system = isinstance(in_rounds, LinearSystem) and structure.strict
-    if (
-        (isinstance(in_rounds, FORMULAS) and not searched)
-        or system
-        or isinstance(in_rounds, ParametricProgram)
-    ):
+    if (isinstance(in_rounds, FORMULAS) and not (searched or flat)) or system or isinstance(in_rounds, ParametricProgram):
         return in_rounds
     applies, why = ParametricProgram.verdict(structure)
     if not applies or (searched and not level_solver(structure).form.polyhedral):  # a ball's formula is no search
@@ -86,23 +83,34 @@ def _on_the_host(in_rounds: ExactMethod) -> ExactMethod:
 
 def chosen_method(structure: LowerStructure) -> ExactMethod:
     """The first method that applies, for rounds of an algorithm."""
-    methods = list(METHODS.values())
-    if not structure.lower_set.is_direct:  # a formula of a projection that iterates is none
-        methods = [ParametricProgram, *methods]
-    elif _is_curved_map(structure):  # of which each answer takes several programs
-        methods = [SemismoothNewton, *methods]
-    elif ParametricProgram.is_slow(structure):
-        methods.sort(key=lambda method: method is ParametricProgram)
-    if getattr(structure.level, "selection", None) is not None:
-        methods.insert(0, ParametricProgram)
-    if structure.level.prices:  # nothing else knows multipliers
-        methods = [ParametricProgram]
-    for method in methods:
+    for method in _candidates(structure):
         applies, why = method.verdict(structure)
         if applies:
             return method(structure, why)
-    obstacle = "it has prices" if structure.level.prices else structure.obstacle
+    obstacle = _needs_program(structure) or structure.obstacle
     return NoMethod(structure, f"{obstacle}, and the {ParametricProgram.name} {ParametricProgram.verdict(structure).why}")
+
+
+def _candidates(structure: LowerStructure) -> list[type[ExactMethod]]:
+    """The methods whose answers, where they apply, are those that are meant: in the order in which rounds try them."""
+    methods = list(METHODS.values())
+    if _needs_program(structure):
+        return [method for method in methods if issubclass(method, ParametricProgram)]
+    if not structure.lower_set.is_direct or getattr(structure.level, "selection", None) is not None:
+        methods.insert(0, ParametricProgram)  # a formula of a projection that iterates is none
+    elif _is_curved_map(structure):  # of which each answer takes several programs
+        methods.insert(0, SemismoothNewton)
+    elif ParametricProgram.is_slow(structure):
+        methods.sort(key=lambda method: method is ParametricProgram)
+    return methods
+
+
+def _needs_program(structure: LowerStructure) -> str:
+    """Why nothing but the program on the host knows what is asked for: multipliers, or all solutions; empty where others may answer."""
+    selection = getattr(structure.level, "selection", None)
+    if structure.level.prices:
+        return "it has prices"
+    return "" if selection is None or structure.strict else f"selection={selection!r} chooses among several solutions"
 
 
 def _is_curved_map(structure: LowerStructure) -> bool:
@@ -115,13 +123,15 @@ def method_asked_for(name: str, structure: LowerStructure) -> ExactMethod:
 
     Raises ``IncompatibleSolverError`` if there is no such method, or it cannot treat this lower level; names those that can.
     """
-    able = ", ".join(repr(name) for name, method in METHODS.items() if method.verdict(structure).applies)
+    candidates, refused = _candidates(structure), f"method={name!r} cannot solve this lower level: "
     if name not in METHODS:
-        raise IncompatibleSolverError(
-            f"method={name!r}: {near_names(name, METHODS)} These can solve this level: {able}."
-        )
-    applies, why = METHODS[name].verdict(structure)
-    if not applies:
-        because = f"it {why}" if why.startswith("needs") else why
-        raise IncompatibleSolverError(f"method={name!r} cannot solve this lower level: {because}. These can: {able}.")
-    return METHODS[name](structure, f"asked for; {why}")
+        refused = f"method={name!r}: {near_names(name, METHODS)}"
+    elif METHODS[name] not in candidates:
+        refused += f"{_needs_program(structure)}, which it does not know."
+    else:
+        applies, why = METHODS[name].verdict(structure)
+        if applies:
+            return METHODS[name](structure, f"asked for; {why}")
+        refused += f"it {why}." if why.startswith("needs") else f"{why}."
+    able = ", ".join(repr(method.name) for method in METHODS.values() if method in candidates and method.verdict(structure).applies)
+    raise IncompatibleSolverError(f"{refused} {f'These can: {able}.' if able else 'None can.'}")

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import hierfl as hf
+from hierfl.solvers import ZOHFL
+from hierfl.solvers.lower import Exact
 from tests.compiler.parametric import random_ties
 
 SIZE = 4
@@ -148,3 +150,14 @@ def test_a_sample_chooses_by_a_total_as_many_times_as_there_are_samples(count: i
             uneven = hf.Federation([clients[0], hf.Client({a: np.ones(count + 1)})])
             with pytest.raises(hf.NotConvexError, match="a total beside an E"):
                 hf.Problem(hf.Minimize(clients=upper), lower, federation=uneven).implicit(0.0)
+
+
+def test_no_method_is_taken_that_does_not_know_what_is_asked_for() -> None:
+    """Prices are known by multipliers, and a selection by all solutions: an iteration on y has neither."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    row = y >= x
+    priced = hf.Problem(hf.Minimize(clients=-hf.Dual(row)), hf.ArgMin(y, cp.square(y - 1), [row]), [cp.abs(x) <= 3])
+    chosen = hf.ArgMin(y, cp.square(cp.pos(y - x)), [cp.abs(y) <= 3], selection="optimistic")
+    for problem, why in ((priced, "it has prices"), (hf.Problem(hf.Minimize(clients=cp.square(y - 5)), chosen), "selection='optimistic' chooses")):
+        with pytest.raises(hf.IncompatibleSolverError, match=rf"{why}.* These can: 'parametric program'"):
+            problem.solve(ZOHFL(lower=Exact(method="semismooth Newton")), rounds=1, progress=False)

@@ -53,7 +53,7 @@ class ProjectedSolution(ExactMethod):
         diagonal, force, step = _divisors(question)
         curved = diagonal > 0
         centre = -force / jnp.where(curved, diagonal, 1.0)
-        solution = certify_direct(*_two_steps(question, centre, step), step, jnp.zeros((), int), question.wanted)
+        solution = certify_direct(*_two_steps(question, centre, step), step, 0, question.wanted)
         # a sign that holds on X only may fail outside, or with other values of parameters
         return solution._replace(converged=solution.converged & jnp.all(curved))
 
@@ -96,21 +96,28 @@ class ClosedForm(ExactMethod):
         return Verdict(False, "needs an affine F with a positive diagonal as its Jacobian, over a box or all of space")
 
     def answer(self, question: Question) -> LowerSolution:
-        owner, warm = question.owner, question.warm
+        owner = question.owner
         diagonal, force, step = _divisors(question)
-        curved = diagonal > 0
-        start = jnp.clip(warm, *owner.limits())
-        flat = jnp.where(force == 0, start, -jnp.sign(force) * jnp.inf)  # an entry without curvature is at a bound
+        curved, (low, high) = diagonal > 0, owner.limits()
+        nearest = jnp.clip(jnp.zeros_like(force), low, high)
+        flat = jnp.where(force == 0, nearest, -jnp.sign(force) * jnp.inf)  # an entry without curvature is at a bound
         y = owner.project(jnp.where(curved, -force / jnp.where(curved, diagonal, 1.0), flat))
-        y = jnp.where(jnp.isfinite(y), y, start)  # if it has one; else the certificate tells a force from rounding
-        solution = question.certified_directly(y, step, jnp.zeros((), int))
+        y = jnp.where(jnp.isfinite(y), y, nearest)  # if it has one; else the certificate tells a force from rounding
+        found = question.certified_directly(y, step)
         # a sign that holds on X only may fail outside, or with other values of parameters
-        return solution._replace(converged=solution.converged & jnp.all(diagonal >= 0))
+        found = found._replace(converged=found.converged & jnp.all(diagonal >= 0))
+        if self.structure.strict:
+            return found
+        free = (diagonal == 0) & (force == 0) & (low < high)
+        ends = jnp.stack([jnp.where(free, end, y) for end in (jnp.maximum(low, y - FAR), jnp.minimum(high, y + FAR))])
+        unique = jnp.where(free.any(), SEVERAL, ONE)
+        return found._replace(unique=told_apart(unique, y, ends, owner))
 
     def unsolved(self, solution: LowerSolution, owner: int) -> str:
         return _short_of(solution, owner)
 
 
+FAR = 1.0  # from y, along what has no bound, where others of several solutions are looked at
 SYSTEM_LIMIT = 1000  # scalars of y whose matrix is factorised
 
 
@@ -132,11 +139,11 @@ class LinearSystem(ExactMethod):
         matrix = dense(owner.multiply, start.size, start.dtype)
         right = -owner.operator(jnp.zeros_like(start))
         size = jnp.linalg.norm(matrix)
-        step = jnp.where(size > 0, 1.0 / jnp.where(size > 0, size, 1.0), 1.0)
+        step = 1.0 / jnp.where(size > 0, size, 1.0)
         if not self.structure.pattern.symmetric:
-            return question.certified_directly(jnp.linalg.lstsq(matrix, right)[0], step, jnp.zeros((), int))
+            return question.certified_directly(jnp.linalg.lstsq(matrix, right)[0], step)
         y, flat = _least_norm_solution(matrix, right)
-        found = question.certified_directly(y, step, jnp.zeros((), int))
+        found = question.certified_directly(y, step)
         if self.structure.strict:
             return found
         unique = jnp.where((flat != 0).any(), SEVERAL, ONE)

@@ -56,7 +56,7 @@ class Question(NamedTuple):
         """What its certificate goes by."""
         return Wanted(self.mu, self.tolerance, self.exact_projection, self.asked.condition())
 
-    def certified_directly(self, y: Array, step: Array, iterations: Any) -> LowerSolution:
+    def certified_directly(self, y: Array, step: Array, iterations: Any = 0) -> LowerSolution:
         """A y that needs no further step, with the evidence; F is affine and the step at most 1 / L."""
         force = self.asked.operator(y)
         ahead = self.asked.project(y - step * force)
