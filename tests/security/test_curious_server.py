@@ -292,6 +292,8 @@ def test_a_sum_has_everybodys_part(declared: hf.Problem) -> None:
     counts = next(name for name, table in given.tables.items() if np.ndim(table) == 2)
     changed = [given._replace(tables=given.tables | {counts: value + 0 * given.tables[counts]}) for value in (0, -1, 2**62)]
     uneven = [start(declared, FedAvg(STEP, local_steps=steps, batch_size=None), ORDER) for steps in ([1, 0, 0], [2, 1, 1])]
+    of_others = (FedProx(STEP, local_steps=[2, 1, 1]), SCAFFOLD(STEP, local_steps=[2, 1, 1]), FedRZO(step_size=STEP, local_steps=[2, 1, 1], communication="full"))
+    uneven += [start(declared, solver, ORDER) for solver in of_others]
     for other in (*changed, *uneven):
         assert all(isinstance(w, Refusal) for w in under_masks(declared, [other] * 3)[2])
     own, keys, welcomes = under_masks(declared, [given] * 3)

@@ -2,7 +2,7 @@
 
 Each is an estimate of the participants' average, for up to a share ``adversaries`` of them that send anything: the coordinate-wise median
 and trimmed mean (Yin et al., 2018), the geometric median by Weiszfeld's iteration (Pillutla et al., 2022), and Krum (Blanchard et al., 2017).
-They count clients alike, whatever their weights, and leave something of the honest ones' differences out: a bias, where these differ much.
+They count clients alike, whatever their weights or who is absent, and leave something of the honest ones' differences out: a bias, where these differ much.
 """
 
 from __future__ import annotations
@@ -49,6 +49,10 @@ class Aggregation:
             what = "with an upper constraint on a mean over clients" if problem.asks_all else what
             raise IncompatibleSolverError(
                 f"aggregation={self.rule!r}: {name} {what}; it is for {', '.join(SOLVERS)} without a lower level, or a condition, that all answer together."
+            )
+        if algorithm.absent == "zero":
+            raise IncompatibleSolverError(
+                f"aggregation={self.rule!r} stands for the average of all clients by those that take part, and {name} has absent='zero': leave one out."
             )
 
     def of(self, values: Any, present: Bool[Array, " S"]) -> Any:

@@ -333,7 +333,16 @@ def require_alike(algorithm: Any, sent: Mapping[str, np.ndarray]) -> None:
     for name, own in leaves_by_path(algorithm.tables).items():
         if not np.array_equal(own, sent[name]):
             raise SiteError(f"under masks the server's table {name} has to be that of the solver as it was sent")
+    for name, table in _own_tables(algorithm):
+        if table.ndim == 2 and not (np.all(table > 0) and np.all(table == table[:, :1])):
+            raise SiteError(f"by the table {name} clients do not alike, and one that does more than others is most of a sum")
+
+
+def _own_tables(algorithm: Any) -> Iterator[tuple[str, Any]]:
+    """All tables of a solver and of its parts, constants of its programs among them, by their names."""
     for field in fields(algorithm):
-        table = getattr(algorithm, field.name)
-        if isinstance(table, np.ndarray | jax.Array) and table.ndim == 2 and not (np.all(table > 0) and np.all(table == table[:, :1])):
-            raise SiteError(f"by the table {field.name} clients do not alike, and one that does more than others is most of a sum")
+        value = getattr(algorithm, field.name)
+        if isinstance(value, np.ndarray | jax.Array):
+            yield field.name, value
+        elif hasattr(value, "with_tables"):
+            yield from _own_tables(value)

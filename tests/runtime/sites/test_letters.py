@@ -266,4 +266,6 @@ def test_what_has_no_robust_aggregate_is_refused(digits: hf.Problem) -> None:
         hf.runtime.Dask(aggregation="Krum", asynchronous=True)
     with pytest.raises(hf.IncompatibleSolverError, match="ZOHFL forms no average of moves"):
         digits.solve(ZOHFL(), runtime=Delayed([1.0] * 10, aggregation="median"), rounds=1, progress=False)
+    with pytest.raises(hf.IncompatibleSolverError, match="FedAvg has absent='zero'"):
+        digits.solve(FedAvg(absent="zero"), runtime=Delayed([1.0] * 10, aggregation="median"), rounds=1, progress=False)
     assert Aggregation("Krum", 0.0).require_fitting(digits.compile(), SCAFFOLD(0.1).bind(digits.compile(), 1)) is None
