@@ -12,7 +12,7 @@ from cvxpy.atoms.affine.sum import Sum
 from cvxpy.expressions.expression import Expression
 
 from hierfl.atoms import narrowing
-from hierfl.atoms.algebra import expanded, inverse, minus, product, times
+from hierfl.atoms.algebra import expanded, factored, inverse, minus, product, times
 from hierfl.atoms.intervals import Interval, matmul
 from hierfl.atoms.loaded_late import jnp
 from hierfl.atoms.ranges import broadcast, even, everywhere, reshaped
@@ -58,17 +58,9 @@ def _range_of_matrix_product(atom: Any, arguments: list[Interval]) -> Interval:
 # Curvature
 
 
-def _curvature_of_multiply(search: CurvatureSearch, atom: Any, upper: bool) -> Expression | None:
-    left, right = atom.args
-    if search.has_kept(left) and search.has_kept(right):
-        return None
-    factor, part = (right, left) if search.has_kept(left) else (left, right)
-    return search.scaled(atom, factor, part, upper, cp.multiply)
-
-
-def _curvature_of_quotient(search: CurvatureSearch, atom: Any, upper: bool) -> Expression | None:
-    above, below = atom.args
-    return None if search.has_kept(below) else search.scaled(atom, inverse(below), above, upper, cp.multiply)
+def _curvature_of_scaled(search: CurvatureSearch, atom: Any, upper: bool) -> Expression | None:
+    parts = factored(search, atom)
+    return None if parts is None else search.scaled(atom, *parts, upper, cp.multiply)
 
 
 def _curvature_of_matrix_product(search: CurvatureSearch, atom: Any, upper: bool) -> Expression | None:
@@ -138,7 +130,8 @@ def _read_quotient(reader: Reader, atom: Any) -> Phrase:
 
 def _read_matrix_product(reader: Reader, atom: Any) -> Phrase:
     left, right = atom.args
-    if all(isinstance(a, cp.reshape) and a.args[0].ndim == 1 for a in (left, right)) and left.shape[1] == 1:
+    column = left.ndim == right.ndim == 2 and left.shape[1] == 1
+    if column and all(isinstance(a, cp.reshape) and a.args[0].ndim == 1 for a in (left, right)):
         return Phrase("outer", (reader(left.args[0]), reader(right.args[0])), shape=tuple(atom.shape))
     return _product_phrase("matmul", atom, (reader(left), reader(right)))
 
@@ -173,7 +166,7 @@ ROWS = (
         entrywise=True,
         product=True,
         range=_range_of_multiply,
-        curvature=_curvature_of_multiply,
+        curvature=_curvature_of_scaled,
         majorant=product_majorant,
         derivative=lambda atom, index, adjoint: times(adjoint, atom.args[1 - index]),
         formula=_multiply,
@@ -190,7 +183,7 @@ ROWS = (
         entrywise=True,
         product=True,
         range=lambda atom, arguments: broadcast(arguments[0] * arguments[1].inverse(), atom.shape),
-        curvature=_curvature_of_quotient,
+        curvature=_curvature_of_scaled,
         majorant=product_majorant,
         derivative=_pull_quotient,
         formula=_divide,

@@ -214,8 +214,9 @@ class ManySmooth(ManyPrograms):
 
 def treats_together(form: LevelForm, largest: int) -> bool:
     """Whether many can be answered together: quadratic ones, or such that curvatures are finite, and all that is said is said once."""
-    plain = all(not (part.atom.steep or part.atom.of_matrices) for part in form.base.smooth)
-    smooth = form.polyhedral and plain and not form.groups and (form.base.width + form.base.height) ** 2 <= LARGER * largest
+    atoms = [part.atom for part in form.base.smooth]
+    bent = any(atom is not SQUARE for atom in atoms) and not any(atom.steep or atom.of_matrices for atom in atoms)
+    smooth = form.polyhedral and bent and not form.groups and (form.base.width + form.base.height) ** 2 <= LARGER * largest
     return smooth or ManyPrograms.treats(form, largest)
 
 

@@ -315,7 +315,7 @@ def asked(backend: Backend, program: ConvexProgram) -> ProgramSolution:
             f"{type(backend).__name__}.solve gives {given}: it gives ProgramSolution(u, z, error, status) with u {program.q.shape}, z {program.b.shape} "
             f"and one of SOLVED, EMPTY, UNBOUNDED, FAILED, which are 0, 1, 2, 3."
         )
-    proofs = {EMPTY: (found.z, program.proves_empty), UNBOUNDED: (found.u, program.proves_unbounded)}
+    proofs = {EMPTY: (found.z, program.shows_empty), UNBOUNDED: (found.u, program.shows_unbounded)}
     if backend.is_proof or found.status not in proofs:
         return found
     shown, proves = proofs[found.status]

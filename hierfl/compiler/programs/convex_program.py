@@ -100,7 +100,7 @@ class ConvexProgram:
 
     def sharing(self, other: ConvexProgram | None) -> ConvexProgram:
         """The same program, which shares P, A and all that follows from them with another one that has the same."""
-        if other is None or self.cones != other.cones or not same([self.p, self.a], [other.p, other.a]):
+        if other is None or self.cones != other.cones or self.moderate != other.moderate or not same([self.p, self.a], [other.p, other.a]):
             return self
         shared = replace(self, p=other.p, a=other.a)
         shared.__dict__.update({name: getattr(other, name) for name in OF_MATRICES})
@@ -224,10 +224,10 @@ class ConvexProgram:
     def linear_at(self, u: Vector) -> ConvexProgram:
         """The same with smooth functions as the quadratic ones that they are like at u."""
         model = self.model(u, self.curvature(u))
-        return replace(self, p=model.p, q=model.q, curved=model.curved, smooth=None)
+        return replace(self, p=model.p, q=model.q, curved=model.curved, moderate=model.moderate, smooth=None)
 
     def around(self, u: Vector, unit: float) -> ConvexProgram:
-        """The program for v in u + unit v, with the same multipliers; without smooth functions."""
+        """The program for v in u + unit v, with the same multipliers; of a program without smooth functions."""
         return replace(self, p=self.p * unit, q=self.slope(u), b=self.slack(u) / unit, curved=self.curved * unit)
 
     def drawn_to(self, centre: Float[np.ndarray, " size"], weight: float = 1.0) -> ConvexProgram:
@@ -309,15 +309,15 @@ class ConvexProgram:
     def none(self, status: int) -> ProgramSolution:
         return ProgramSolution(np.full(self.width, np.nan), np.full(len(self.b), np.nan), np.inf, status)
 
-    def proves_empty(self, z: Rows) -> bool:
-        """Whether z, brought to K*, is a proof that no u is feasible: A' z = 0, b' z < 0."""
+    def shows_empty(self, z: Rows) -> bool:
+        """Whether z, brought to K*, tells that no u is feasible: A' z = 0, b' z < 0, to a tolerance."""
         z = project_dual(self.cones, z)
         z = z / (np.abs(z * self.sizes).max(initial=0.0) or 1.0)
         lost = float(self.b @ z)
         return lost < 0 and float(np.abs(self.a.T @ z).max(initial=0.0)) <= 1e-7 * -lost
 
-    def proves_unbounded(self, u: Vector) -> bool:
-        """Whether u is a direction along which the objective falls without end."""
+    def shows_unbounded(self, u: Vector) -> bool:
+        """Whether u is, to a tolerance, a direction along which the objective falls without end."""
         u = u / (np.abs(u).max(initial=0.0) or 1.0)
         gain = -float(self.q @ u)
         if gain <= 0:

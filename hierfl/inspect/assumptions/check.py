@@ -204,7 +204,7 @@ def _form_of_declaration(study: Examination) -> tuple[Finding, ...]:
         findings.append(Finding(name, "proved" if covered else "not covered", reason if covered else otherwise, assumption))
 
     ours = "the papers' weights are 1/m"
-    told("uniform weights", bool(np.allclose(weights, 1.0 / len(weights), rtol=1e-12)), ours, ours)
+    told("uniform weights", bool(np.allclose(weights, 1.0 / len(weights), rtol=1e-12, atol=0.0)), ours, ours)
     if problem.coupled:
         texts = ", ".join(one.text for one in problem.coupled)
         other = f"no theorem has conditions on y(x), as {texts}: runs descend on f + penalty * violation, which is another f"
@@ -233,7 +233,7 @@ def _theorem(
     name = f"{name} (Corollary 1)" if study.problem_class == "mm" else name
     examined = [n if n in findings else _SAME_ROLE[n] for n in needed]
     hypotheses = [findings[n] for n in (*examined, *(f.name for f in _form_of_declaration(study)))]
-    hypotheses.append(_bounded_below(study, kind, constants))
+    hypotheses.append(_bounded_below(study, kind, findings, constants))
     statement = f"{STATEMENT.format(eta=study.smoothing, epsilon=epsilon)}; {PROJECTED}"
     solver = "ZOHFL" if kind == "hfl" else "FedRZO"
     without_numbers = Theorem(name, statement, tuple(hypotheses), GAPS[kind], solver=solver)
@@ -251,15 +251,15 @@ def _theorem(
     return replace(without_numbers, predicted=predicted, printed=printed)
 
 
-def _bounded_below(study: Examination, kind: str, constants: Mapping[str, Constant]) -> Finding:
+def _bounded_below(study: Examination, kind: str, findings: Mapping[str, Finding], constants: Mapping[str, Constant]) -> Finding:
     """Whether inf f (for [HFL] Theorem 1, corrected, also sup f) is finite, by intervals or Lipschitz continuity on a bounded X."""
-    name = "f bounded" if kind == "hfl" else "f bounded below"
-    lipschitz = (constants.get("L_f") or constants["L_{f,x}" if study.level is None else "L0_imp"]).value
-    if np.isfinite(lipschitz) and study.x_box.is_bounded:
-        return Finding(name, "proved", "Lipschitz on a bounded X")
-    low, high = _range_of_f(study)
+    name, (low, high) = "f bounded" if kind == "hfl" else "f bounded below", _range_of_f(study)
     if np.isfinite(low) and (kind != "hfl" or np.isfinite(high)):
         return Finding(name, "proved", f"f lies in [{low:.6g}, {high:.6g}] on X")
+    lipschitz = (constants.get("L_f") or constants["L_{f,x}" if study.level is None else "L0_imp"]).value
+    if np.isfinite(lipschitz) and study.x_box.is_bounded:
+        slope = findings["f Lipschitz in x" if study.level is None else "implicit function Lipschitz"]
+        return Finding(name, slope.status, f"Lipschitz on a bounded X, which is {slope.status}: {slope.reason}")
     return Finding(name, "unknown", "no bound on f follows on X")
 
 

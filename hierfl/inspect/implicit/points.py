@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -68,11 +68,12 @@ class Followed(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Evaluates a problem's implicit function; ``tolerance`` is that of the exact lower level."""
+    """Evaluates a problem's implicit function, with the parameters' values of its first question; ``tolerance`` is that of the exact lower level."""
 
     compiled: CompiledProblem
     tolerance: float = TOLERANCE
     progress: RunProgress | None = None
+    _data: list[Data] = field(default_factory=list)  # once there was a question
 
     # --- what can be asked ---------------------------------------------------------------------------------------
 
@@ -255,13 +256,14 @@ class Points:
             return jax.vmap(lambda x, more: one(x, *more, data, tolerance))(points, more)
 
         program = self.compiled.programs.keep(("points", name, size), lambda: quick_jit(all_of))
-        data = jax.device_put(self.compiled.data())
+        if not self._data:
+            self._data.append(jax.device_put(self.compiled.data()))
         parts = []
         for start in range(0, len(points), size):
             pieces = [array[start : start + size] for array in (points, *more)]
             count = len(pieces[0])
             padded, *rest = (np.concatenate([p, np.repeat(p[-1:], size - count, axis=0)]) for p in pieces)
-            parts.append([np.asarray(a)[:count] for a in program(padded, tuple(rest), data, self.tolerance)])
+            parts.append([np.asarray(a)[:count] for a in program(padded, tuple(rest), self._data[0], self.tolerance)])
             if self.progress is not None:
                 self.progress.advance(count)
         return [np.concatenate(arrays) for arrays in zip(*parts)]

@@ -88,52 +88,6 @@ class Tie(NamedTuple):
         return f"{where}: the lower level of {self.owner} has several solutions, and y is {self.taken}"
 
 
-def gaps_between(points: Points, line: Line, t: np.ndarray, sampled: Sampled) -> tuple[Gap, ...]:
-    """Find the gaps between places ``t`` of a line that have been sampled."""
-    found = _stretches(line, t, sampled.reason, lambda places: points.values(line.at(places)).reason)
-    return tuple(Gap(low, high, REASONS[reason]) for low, high, reason in found)
-
-
-def ties_between(points: Points, line: Line, t: np.ndarray, sampled: Sampled) -> tuple[Tie, ...]:
-    """Find the ties between places ``t`` of a line that have been sampled."""
-    found = _stretches(line, t, sampled.tied, lambda places: points.values(line.at(places)).tied)
-    selected, method = getattr(points.compiled.declaration.lower_level, "selection", None) is not None, points.compiled.exact.method
-    taken = "" if method is None else method.of_several
-    return tuple(Tie(low, high, owner_called(points.compiled, who - 1), selected, taken) for low, high, who in found)
-
-
-def violated_between(points: Points, line: Line, t: np.ndarray, sampled: Sampled) -> tuple[Violated, ...]:
-    """Find where an upper constraint that mentions y does not hold between places ``t`` of a line that have been sampled."""
-
-    def of(place: int, places: np.ndarray) -> np.ndarray:
-        at = line.at(places)
-        return points.violated(at, points.values(at))[:, place]
-
-    found, flags = list[Violated](), points.violated(line.at(t), sampled)
-    for place, one in enumerate(points.compiled.coupled.conditions):
-        stretches = _stretches(line, t, flags[:, place], partial(of, place))
-        found += [Violated(low, high, one.text) for low, high, _ in stretches]
-    return tuple(sorted(found))
-
-
-def _stretches(
-    line: Line, t: np.ndarray, codes: np.ndarray, ask: Callable[[np.ndarray], np.ndarray]
-) -> Iterator[tuple[float, float, int]]:
-    """(low, high, code) of every stretch with one code but 0, whose edges are bisected, all at once."""
-    changes = np.flatnonzero(np.diff(codes) != 0)
-    here, there = (np.repeat([t[changes], t[changes + 1]], 2, axis=1)[k] for k in (0, 1))
-    other = np.arange(len(here)) % 2 == 1  # each edge is looked for from both of its sides
-    inside, outside = np.where(other, there, here), np.where(other, here, there)
-    wanted = np.repeat(codes[changes], 2)
-    wanted[1::2] = codes[changes + 1]
-    inside, _ = bisected(inside, outside, lambda places: ask(places) == wanted, EDGE * line.radius)
-    ends = [t[0], *inside, t[-1]]
-    starts = [0, *(changes + 1), len(codes)]
-    for number, (first, _) in enumerate(pairwise(starts)):
-        if codes[first] != 0:
-            yield float(ends[2 * number]), float(ends[2 * number + 1]), int(codes[first])
-
-
 TIE_SHADE = 0.15
 HATCHES = ("\\\\\\", "|||", "---", "+++")
 
@@ -216,7 +170,7 @@ class Slice(Shown):
     sampled: Sampled
     smoothed: tuple[Smoothed, ...]
     iterates: np.ndarray
-    tolerance: float
+    points: Points
     branches: Branches | None
     progress: bool = False
     time_limit: float | None = None
@@ -242,14 +196,10 @@ class Slice(Shown):
     def residual(self) -> np.ndarray:
         return self.sampled.residual
 
-    @property
-    def _points(self) -> Points:
-        return Points(self.compiled, self.tolerance)
-
     @cached_property
     @double_precision
     def error_bound(self) -> np.ndarray:
-        return self._points.error_bounds(self.line.at(self.t), self.sampled)
+        return self.points.error_bounds(self.line.at(self.t), self.sampled)
 
     @property
     def centre(self) -> np.ndarray:
@@ -270,7 +220,7 @@ class Slice(Shown):
             return Kinks.none(self.without_kinks)
         until = math.inf if self.time_limit is None else perf_counter() + self.time_limit
         with RunProgress(effort(self.t, self.sampled), "kinks", self.progress, "points") as bar, heeded(until, PATIENCE) as wish:
-            points = replace(self._points, progress=bar)
+            points = replace(self.points, progress=bar)
             branches = None if self.branches is None else replace(self.branches, points=points)
             try:
                 return find_kinks(points, self.line, self.t, self.sampled, branches)
@@ -281,19 +231,46 @@ class Slice(Shown):
     @double_precision
     def gaps(self) -> tuple[Gap, ...]:
         """Where f has no value, to 1e-7 radii, and why."""
-        return gaps_between(self._points, self.line, self.t, self.sampled)
+        found = self._stretches(self.sampled.reason, lambda places: self._at(places).reason)
+        return tuple(Gap(low, high, REASONS[reason]) for low, high, reason in found)
 
     @cached_property
     @double_precision
     def ties(self) -> tuple[Tie, ...]:
         """Where the lower level has several solutions that f tells apart, to 1e-7 radii, and of which owner of a y."""
-        return ties_between(self._points, self.line, self.t, self.sampled)
+        found = self._stretches(self.sampled.tied, lambda places: self._at(places).tied)
+        selected, method = getattr(self.compiled.declaration.lower_level, "selection", None) is not None, self.compiled.exact.method
+        taken = "" if method is None else method.of_several
+        return tuple(Tie(low, high, owner_called(self.compiled, who - 1), selected, taken) for low, high, who in found)
 
     @cached_property
     @double_precision
     def violated(self) -> tuple[Violated, ...]:
         """Where y(x) violates an upper constraint that mentions y, to 1e-7 radii, and which."""
-        return violated_between(self._points, self.line, self.t, self.sampled)
+        found, flags = list[Violated](), self.points.violated(self.line.at(self.t), self.sampled)
+        for place, one in enumerate(self.compiled.coupled.conditions):
+            stretches = self._stretches(flags[:, place], partial(self._violated_at, place))
+            found += [Violated(low, high, one.text) for low, high, _ in stretches]
+        return tuple(sorted(found))
+
+    def _at(self, places: np.ndarray) -> Sampled:
+        return self.points.values(self.line.at(places))
+
+    def _violated_at(self, condition: int, places: np.ndarray) -> np.ndarray:
+        return self.points.violated(self.line.at(places), self._at(places))[:, condition]
+
+    def _stretches(self, codes: np.ndarray, ask: Callable[[np.ndarray], np.ndarray]) -> Iterator[tuple[float, float, int]]:
+        """(low, high, code) of every stretch with one code but 0, whose edges are bisected, all at once."""
+        t, changes = self.t, np.flatnonzero(np.diff(codes) != 0)
+        left, right = t[changes], t[changes + 1]
+        inside, outside = np.column_stack([left, right]).ravel(), np.column_stack([right, left]).ravel()  # each edge is looked for from both of its sides
+        wanted = np.column_stack([codes[changes], codes[changes + 1]]).ravel()
+        inside, _ = bisected(inside, outside, lambda places: ask(places) == wanted, EDGE * self.line.radius)
+        ends = [t[0], *inside, t[-1]]
+        starts = [0, *(changes + 1), len(codes)]
+        for number, (first, _) in enumerate(pairwise(starts)):
+            if codes[first] != 0:
+                yield float(ends[2 * number]), float(ends[2 * number + 1]), int(codes[first])
 
     @double_precision
     def response(self, variable: cp.Variable | None = None) -> np.ndarray:
@@ -326,7 +303,7 @@ class Slice(Shown):
         count = len(self.t)
         if isinstance(place, bool) or not isinstance(place, (int, np.integer)) or not -count <= place < count:
             raise SettingError(f"place={place!r}: an index of the slice's {count} points, 0 to {count - 1}.")
-        switches, signature = self._points.switches, self.sampled.signature[place]
+        switches, signature = self.points.switches, self.sampled.signature[place]
         if not signature.size or self.sampled.reason[place] != 0:
             return ()
         return tuple(str(switches.place(int(e))) for e in np.flatnonzero((signature == 0) & switches.slacks))
@@ -378,7 +355,7 @@ class Slice(Shown):
             draw_stretches(panel, self.gaps, self.ties, self.violated)
             if len(self.iterates):
                 inside = self.iterates[np.abs(self.iterates[:, 0]) <= self.line.radius]
-                panel.plot(inside[:, 0], np.interp(inside[:, 0], drawn.t, drawn.value), ".", color="0.45", label="iterates")
+                panel.plot(inside[:, 0], np.interp(inside[:, 0], drawn.t, drawn.value), ".", color="0.45", label="iterates, projected on the line")
             panel.set(ylabel="f", title=_line_title(self))
             (panel if below is None else below).set_xlabel(line_label(self))
             panel.legend(frameon=True, facecolor="white", framealpha=0.9, edgecolor="none")
@@ -458,7 +435,7 @@ def slice_of(
     at = moved @ along
     rounds = at if run is None or not len(at) else run.trajectory["round"]
     iterates = np.stack([at, np.linalg.norm(moved - at[:, None] * along, axis=1), rounds], axis=1)
-    return Slice(compiled, line, chosen, t, sampled, smoothed, iterates, tolerance, branches, progress, time_limit)
+    return Slice(compiled, line, chosen, t, sampled, smoothed, iterates, replace(evaluate, progress=None), branches, progress, time_limit)
 
 
 SAME_PLACE = 1e-6  # in radii: a point so near to a jump is on it

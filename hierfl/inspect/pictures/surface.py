@@ -117,7 +117,7 @@ class Surface(Shown):
     s: np.ndarray
     sampled: Sampled
     iterates: np.ndarray
-    tolerance: float
+    points: Points
     progress: bool = False
 
     @property
@@ -138,11 +138,7 @@ class Surface(Shown):
         Every change of a switch along an edge is looked at as on a slice. What changes twice between the ends of an edge, comes
         to zero without changing its sign, or has no switch (a ``Function``'s inside) is not seen; nor is a kink across the edge.
         """
-        return kinks_on_grid(self._points, self.plane, self.s, self.sampled, self.progress)
-
-    @property
-    def _points(self) -> Points:
-        return Points(self.compiled, self.tolerance)
+        return kinks_on_grid(self.points, self.plane, self.s, self.sampled, self.progress)
 
     @cached_property
     @double_precision
@@ -150,7 +146,7 @@ class Surface(Shown):
         """f at ``kink_points``, (k,)."""
         if not len(self.kink_points):
             return np.zeros(0)
-        return self._points.values(self.plane.at(self.kink_points)).value
+        return self.points.values(self.plane.at(self.kink_points)).value
 
     def plot(self, ax: Axes | None = None, kind: str = "contour", *, style: str = "screen", **look: Any) -> Figure:
         """Contours with the kink curves, or the surface in space with them, ``kind="3d"``; returns the figure.
@@ -199,7 +195,7 @@ class Surface(Shown):
         lines += [f"no value at {count:,} points: {reason}" for reason, count in self.gaps.items()]
         kinks = f"{len(self.kink_points)} kinks and jumps along the edges of the grid"
         lines.append(f"{kinks}; what changes twice within an edge, or only touches it, is not seen")
-        opaque = self._points.switches.opaque
+        opaque = self.points.switches.opaque
         if opaque:
             lines.append(f"kinks inside {', '.join(opaque)} are not looked for: use slices")
         return "\n".join(lines)
@@ -227,8 +223,10 @@ def surface_of(
     chosen, along = _directions(compiled, directions, run, seed)
     plane, s = window.Plane(start, along, float(radius)), np.linspace(-radius, radius, points)
     with RunProgress(points**2, "surface", progress, "points") as bar:
-        sampled = Points(compiled, tolerance, bar).values(window.grid_of(plane, s))
-    return Surface(compiled, plane, chosen, s, sampled, (window.path_of(run, compiled) - start) @ along.T, tolerance, progress)
+        evaluate = Points(compiled, tolerance, bar)
+        sampled = evaluate.values(window.grid_of(plane, s))
+    iterates = (window.path_of(run, compiled) - start) @ along.T
+    return Surface(compiled, plane, chosen, s, sampled, iterates, replace(evaluate, progress=None), progress)
 
 
 def _directions(compiled: CompiledProblem, directions: Any, run: Result | None, seed: int) -> tuple[str, np.ndarray]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hierfl.house_style import COLOURS
-from hierfl.inspect.implicit.points import KEPT_LIMIT, REASONS, Points, owner_called
+from hierfl.inspect.implicit.points import KEPT_LIMIT, REASONS, owner_called
 from hierfl.inspect.kinks.kink import Kinks
 from hierfl.inspect.kinks.kink_search import effort
 from hierfl.inspect.pictures.slice import BrokenCurve, Slice, broken, curve, line_label
@@ -48,7 +48,7 @@ class PointNotes(NamedTuple):
 def _notes_along(shown: Slice, exact_slopes: bool) -> list[PointNotes]:
     """Describe the points of a slice, in order; slopes are exact where there are such and they are wanted, else by differences."""
     compiled, reason, x = shown.compiled, shown.sampled.reason, shown.line.at(shown.t)
-    points = Points(compiled, shown.tolerance)
+    points = shown.points
     exact = exact_slopes and points.differentiable
     slopes = points.slopes(x, shown.line.direction)[1] if exact else np.gradient(shown.value, shown.t)
     owners = shown.answers.shape[1] if shown.answers.ndim == 3 else 0
@@ -307,7 +307,7 @@ def report_slice(result: Result, settings: ReportSettings) -> tuple[Slice, bool,
     shown = implicit.slice(result, smoothing=settings.smoothing, **asked)
     if not (shown.sampled.reason == 0).any():
         return shown, False, []
-    points, notes = Points(shown.compiled, shown.tolerance), []
+    points, notes = shown.points, []
     of_values = _timed(shown, points.values, 2 / 3)
     if settings.smoothing is None:
         # the run's own eta and two that can be seen in the window

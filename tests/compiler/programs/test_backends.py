@@ -146,14 +146,14 @@ def test_what_falls_without_end_is_told(curvature: float) -> None:
 def test_proofs_are_checked() -> None:
     a, b, cones = EMPTY_SETS["rows"]
     empty = program([[0.0]], [1.0], a, b, cones)
-    assert empty.proves_empty(np.array([1.0, 1.0]))
-    assert not empty.proves_empty(np.array([1.0, 0.5]))  # A'z is not 0
+    assert empty.shows_empty(np.array([1.0, 1.0]))
+    assert not empty.shows_empty(np.array([1.0, 0.5]))  # A'z is not 0
     full = program([[0.0]], [1.0], [[1.0], [-1.0]], [2.0, 1.0], cones)
-    assert not full.proves_empty(np.array([1.0, 1.0]))
+    assert not full.shows_empty(np.array([1.0, 1.0]))
     falling = program(np.zeros((2, 2)), [-1.0, 1.0], np.eye(2), [0.0, 0.0], [Cone(NONNEGATIVE, 2)])
-    assert falling.proves_unbounded(np.array([3.0, 0.0]))
-    assert not falling.proves_unbounded(np.array([3.0, -1.0]))  # leaves the rows
-    assert not falling.proves_unbounded(np.array([0.0, 1.0]))  # rises
+    assert falling.shows_unbounded(np.array([3.0, 0.0]))
+    assert not falling.shows_unbounded(np.array([3.0, -1.0]))  # leaves the rows
+    assert not falling.shows_unbounded(np.array([0.0, 1.0]))  # rises
 
 
 class Liar(Backend):

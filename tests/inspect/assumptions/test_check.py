@@ -492,6 +492,9 @@ def test_what_rests_on_an_assertion_is_asserted():
     for name in ("strong convexity", "lower level has a solution", "y(x) Lipschitz", "y(x) unique"):
         assert report[name].status == "asserted" and "wave is convex as asserted" in report[name].reason
     assert "as asserted" in str(report.constants["mu_h"]) and not report.theorems[0].applies
+    unbounded = check(hf.Problem(hf.Minimize(clients=y), hf.ArgMin(y, cp.square(y - x) + wave), [cp.abs(x) <= 1]))
+    (below,) = [finding for finding in unbounded.theorems[0].hypotheses if finding.name == "f bounded below"]
+    assert below.status == "asserted"  # by the Lipschitz constant of y(x)
     assert report["Y(x) closed and convex"].status == "proved"
     of_x = hf.ArgMin(y, cp.square(y - x) + hf.Function(lambda v: v**2, x, convex=True), [y >= -1])
     assert (

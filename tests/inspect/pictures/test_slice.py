@@ -298,3 +298,12 @@ def test_a_search_for_kinks_that_takes_too_long_is_given_up_and_says_so() -> Non
     assert np.isfinite(shown.value).all() and shown.plot(response=False) is not None
     with pytest.raises(hf.SettingError, match="time_limit"):
         problem.implicit.slice(0.0, time_limit=0.0)
+
+
+def test_what_is_asked_later_is_of_the_parameters_values_then() -> None:
+    x, y, q = cp.Variable(name="x"), cp.Variable(name="y"), cp.Parameter(name="q", value=0.25)
+    problem = hf.Problem(hf.Minimize(clients=cp.abs(x - q) + y), hf.ArgMin(y, cp.square(y - x)))
+    line = problem.implicit.slice(0.0, points=21, progress=False)
+    q.value = -0.5
+    assert [kink.t for kink in line.kinks] == pytest.approx([0.25])
+    assert [kink.t for kink in problem.implicit.slice(0.0, points=21, progress=False).kinks] == pytest.approx([-0.5])

@@ -207,3 +207,8 @@ def test_names_with_an_index_are_taken_too() -> None:
     matrix, x, y = np.arange(20.0).reshape(4, 5), cp.Variable(5, name="c_1"), cp.Variable(4, name="y")
     lower = hf.ArgMin(y, cp.sum_squares(y - (matrix + 1) @ x), [y >= 0])
     assert "a_1 @ c_1" in str(hf.Problem(hf.Minimize(clients=cp.sum_squares(matrix @ x - y)), lower))
+
+
+def test_a_product_of_reshaped_vectors_is_written() -> None:
+    a, b = cp.Variable(3, name="a"), cp.Variable(3, name="b")
+    assert expression_text(cp.reshape(a, (3,), order="C") @ cp.reshape(b, (3,), order="C")) == "a @ b"
