@@ -37,6 +37,9 @@ from hierfl.solvers.parts.requirements import require_choice, require_count, req
 FEW, MANY = 30, 200
 
 
+REFUTED = 10.0  # times the accuracy, by which f has to be better than a bound to show that it is none
+
+
 @suggests_names
 @dataclass(frozen=True)
 class ImplicitBundle:
@@ -60,7 +63,7 @@ class ImplicitBundle:
     Raises
     ------
     SettingError
-        For a setting out of range.
+        For a setting out of range; in a run, for a ``bound`` that f goes below.
     IncompatibleSolverError
         When bound to a problem without derivatives: a nonsmooth lower level without an active set, a BlackBox.
 
@@ -134,6 +137,7 @@ class BoundImplicitBundle(BoundSearch):
         hopping = BasinHopping(oracle, first, lambda point, pieces: self._search(oracle, point, pieces), self.settings.hops, self._goal)
         asks, answer, told, at_start = hopping.asks(), None, 0, True  # a visit that is replayed was told when it was made
         while True:
+            self._require_bound(hopping.best)
             try:
                 x = asks.send(answer)
             except StopIteration as end:
@@ -148,6 +152,15 @@ class BoundImplicitBundle(BoundSearch):
         """The value of f, oriented for minimisation, at which nothing more is to be gained."""
         bound = self.settings.bound
         return -np.inf if bound is None else self.problem.sign * bound + self.settings.accuracy * (1.0 + abs(bound))
+
+    def _require_bound(self, best: KnownPoint) -> None:
+        """Raises ``SettingError`` where f is lower than the bound that was given, beyond what both err by."""
+        bound, sign = self.settings.bound, self.problem.sign
+        if bound is not None and best.value < sign * bound - REFUTED * self.settings.accuracy * (1.0 + abs(bound)):
+            raise SettingError(
+                f"bound={bound!r} is none: f is {sign * best.value:.8g} at x = {np.array2string(best.x, threshold=8, precision=6)}. Leave it out, or "
+                f"write a value than which none is better."
+            )
 
     def _search(self, oracle: ImplicitOracle, first: KnownPoint, pieces: bool) -> Search:
         """A search from a point, by a model of all pieces where that is asked for, or x has few variables, if X has rows."""

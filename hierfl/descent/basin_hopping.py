@@ -30,7 +30,7 @@ Begin = Callable[[KnownPoint, bool], Search]  # a search from a point; in pieces
 class BasinHopping:
     """Searches from ``first`` on, ``search`` the one under way; ``asks()`` as of :class:`~hierfl.descent.search.Descent`, whose last word it returns."""
 
-    def __init__(self, oracle: ImplicitOracle, first: KnownPoint, begin: Begin, hops: int, goal: float = -np.inf) -> None:
+    def __init__(self, oracle: ImplicitOracle, first: KnownPoint, begin: Begin, hops: int, goal: float) -> None:
         self._goal = goal
         self.oracle, self.search, self._begin, self._hops = oracle, begin(first, False), begin, hops
         self._best, self._hopped = first, 0.0

@@ -568,3 +568,11 @@ def test_first_steps_that_go_where_f_is_astronomic() -> None:
 
     least = minimize(objective, np.zeros(3), bounds=[(None, None), (0, None), (0, None)], options={"ftol": 1e-15}).fun
     assert (result.status, result.value) == ("at rest", pytest.approx(least, abs=1e-8))
+
+
+def test_a_bound_that_f_goes_below_is_refused() -> None:
+    x = cp.Variable(2, name="x")
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - 3)), constraints=[cp.abs(x) <= 5])
+    with pytest.raises(hf.SettingError, match=r"bound=500.0 is none: f is 18 at x = \[0. 0.\]"):
+        problem.solve(ImplicitBundle(bound=500.0), progress=False)
+    assert problem.solve(ImplicitBundle(bound=0.0), progress=False).value == pytest.approx(0, abs=1e-8)

@@ -335,6 +335,11 @@ def test_a_hostile_scheduler_runs_nothing_where_its_words_are_read(tmp_path: Pat
     assert marker.exists()  # as Dask's own connections do
 
 
+def test_a_scheduler_that_says_nothing_is_not_waited_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(TimeoutError, match="no scheduler answered there within 0.3 s"):
+        asyncio.run(asyncio.wait_for(connected(f"tcp://127.0.0.1:{silent.getsockname()[1]}", {}, 0.3), 20.0))
+
+
 def test_a_hostile_site_runs_nothing_at_the_server(tmp_path: Path) -> None:
     """Its answers are letters or refused, its frames are whole and asked for, or the line is ended."""
     marker = tmp_path / "marker"

@@ -145,16 +145,18 @@ async def connected(address: str, connection_args: dict[str, Any], timeout: floa
     until = time.monotonic() + timeout
     while True:
         try:
-            comm: Comm = await BACKENDS[scheme].get_connector().connect(place, deserialize=False, **connection_args)
-            break
+            async with asyncio.timeout(max(until - time.monotonic(), AGAIN)):
+                comm: Comm = await BACKENDS[scheme].get_connector().connect(place, deserialize=False, **connection_args)
+                ours = comm.handshake_info()
+                await comm.write(ours)
+                comm.handshake_options = comm.handshake_configuration(ours, await comm.read())
+                return comm
+        except TimeoutError:
+            raise TimeoutError(f"no scheduler answered there within {timeout:g} s") from None
         except OSError as error:
             if isinstance(error, FatalCommClosedError) or time.monotonic() > until:
                 raise
             await asyncio.sleep(AGAIN)
-    ours = comm.handshake_info()
-    await comm.write(ours)
-    comm.handshake_options = comm.handshake_configuration(ours, await comm.read())
-    return comm
 
 
 def workers_of(address: str, connection_args: dict[str, Any], timeout: float) -> dict[str, str]:
@@ -270,7 +272,7 @@ class Door:
             if wrong is not None or len(self._guests) > MOST:
                 raise ConnectionRefusedError(wrong or f"there are {MOST} already")
             server = ""
-            while header := await _header(reader):
+            while header := await _header(reader, None if server else ARRIVING):
                 question = await self._question(reader, length_of(header))
                 kind, content = question[:1], question[1:]
                 if kind == HELLO and 0 < len(content) <= LONGEST:
@@ -307,14 +309,12 @@ class Door:
         return self.site.answer(content, server)
 
 
-async def _header(reader: asyncio.StreamReader) -> bytes:
-    """The header of the next frame; nothing where the guest has left."""
-    try:
-        return await reader.readexactly(HEADER.size)
-    except asyncio.IncompleteReadError as error:
-        if error.partial:
-            raise
-        return b""
+async def _header(reader: asyncio.StreamReader, patience: float | None) -> bytes:
+    """The header of the next frame, which begins within ``patience`` (seconds); nothing where the guest has left."""
+    async with asyncio.timeout(patience):
+        first = await reader.read(1)
+    async with asyncio.timeout(ARRIVING):
+        return first and first + await reader.readexactly(HEADER.size - 1)
 
 
 class SiteWorker(Stripped, Worker):
