@@ -22,10 +22,11 @@ from hierfl.errors import DivergedError, EmptyLowerSetError, LowerLevelError, No
 from hierfl.language.function import uses_black_box
 
 # of 1 + |x|, how far away, and at how many places, noise is looked for, that a kink hides; how far apart values lie there, and how many
-AWAY, PLACES, NEXT, ROW = 1e-3, 2, 1e-7, 6
+AWAY, PLACES, ROW = 1e-3, 2, 6
+NEXT, FURTHER = (1e-7, 1.6e-5), 1.6e-3  # those that are rounded to some digits may be alike, or go evenly, where they are very near
 ROUNDING, COARSEST = 1e-16, 1e-4  # of 1 + |f|: the least noise, and the largest that differences are taken beside
+UNSEEN = 1e-8  # of 1 + |f|: the noise where values are alike all around, or missing
 THIN = 1e-4  # of the moves that X leaves, what is none
-NO_VALUE = (EmptyLowerSetError, LowerLevelError, DivergedError)
 
 
 class DifferenceOracle(ImplicitOracle):
@@ -73,7 +74,7 @@ class DifferenceOracle(ImplicitOracle):
     def _value(self, x: Float[np.ndarray, " n"]) -> float:
         try:
             return float(self._evaluated_at(x).value)
-        except NO_VALUE:
+        except (EmptyLowerSetError, LowerLevelError, DivergedError):
             return np.nan
 
     def _noise(self) -> float:
@@ -82,16 +83,29 @@ class DifferenceOracle(ImplicitOracle):
         solution = evaluation.solution
         left = ROUNDING if solution is None else max(ROUNDING, float(np.max(solution.residual, initial=0.0)))
         if uses_black_box(self.problem.declaration.objective.terms) is not None:
-            shown = min(self._shown_along(random.standard_normal(self._start.size)) for _ in range(PLACES))
-            left = max(left, shown / (1.0 + abs(float(evaluation.value))))
+            shown = [self._shown_along(random.standard_normal(self._start.size)) for _ in range(PLACES)]
+            seen = [noise for noise in shown if noise is not None]
+            left = max(left, min(seen) / (1.0 + abs(float(evaluation.value))) if seen else UNSEEN)
         return min(left, COARSEST)
 
-    def _shown_along(self, way: Float[np.ndarray, " n"]) -> float:
-        """The standard deviation of the noise, from the highest differences of values in a row along a direction, 0 where some are missing."""
+    def _shown_along(self, way: Float[np.ndarray, " n"]) -> float | None:
+        """The standard deviation of the noise, from the highest differences of values in a row along a direction; None where these tell nothing."""
         way = way * (1.0 + np.linalg.norm(self._start)) / np.linalg.norm(way)
-        table = np.array([self._value(self.inside(self._start + (AWAY + place * NEXT) * way)) for place in range(ROW)])
+        sides = [self.inside(self._start + sign * AWAY * way) - self._start for sign in (1.0, -1.0)]
+        way = way if np.linalg.norm(sides[0]) >= np.linalg.norm(sides[1]) else -way  # into X
+        shown = [self._shown_by(way, apart) for apart in NEXT]
+        if not any(shown):
+            shown.append(self._shown_by(way, FURTHER))
+        told = [noise for noise in shown if noise]
+        return max(told) if told and None not in shown else None
+
+    def _shown_by(self, way: Float[np.ndarray, " n"], apart: float) -> float | None:
+        """The same by values that lie so far apart: 0 where they are all alike, None where some are missing."""
+        table = np.array([self._value(self.inside(self._start + (AWAY + place * apart) * way)) for place in range(ROW)])
+        if not np.isfinite(table).all():
+            return None
         estimates = []
         for order in range(1, ROW):
             table = np.diff(table)
             estimates.append(float(np.sqrt(np.mean(table**2) / comb(2 * order, order))))
-        return float(np.nan_to_num(min(estimates[2:])))
+        return min(estimates[2:]) if estimates[0] else 0.0

@@ -480,6 +480,16 @@ def test_values_that_err_are_taken_further_apart(noise: float) -> None:
     assert result.x == pytest.approx(goal, abs=1e-6 + 20 * np.sqrt(noise))
 
 
+@pytest.mark.parametrize("digits", [4, 6, 8])
+@pytest.mark.parametrize("start", [0.0, 0.5, 1.0])
+def test_values_of_some_digits_are_taken_further_apart(digits: int, start: float) -> None:
+    """Next to each other they are alike, or go evenly; at 0 and 1 X ends."""
+    x = cp.Variable(name="x")
+    value = hf.BlackBox(lambda v: round((float(v) - 0.3) ** 2, digits), x)
+    result = hf.Problem(hf.Minimize(clients=value), constraints=[x >= 0, x <= 1]).solve(BY_VALUES, x0=start, progress=False)
+    assert result.x == pytest.approx(0.3, abs=2 * 10 ** (-digits / 2))
+
+
 @pytest.mark.parametrize("large", [1e3, 1e6])
 def test_small_variables_beside_large_ones_are_moved(large: float) -> None:
     """(x1 / large - 1.2)^2 + (x2 - 1)^2 is 0 at (1.2 large, 1)."""
