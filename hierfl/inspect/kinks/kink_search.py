@@ -132,7 +132,8 @@ class _Search:
     def _between(self, t: np.ndarray, sampled: Sampled) -> tuple[list[KinkPlace], int]:
         changes = SwitchChanges(self.points, self.line, self.branches)
         places, dropped = changes.crossings(t, sampled)
-        places += changes.touches(t, sampled) + changes.shared(t, sampled)
+        touching, unseen = changes.touches(t, sampled)
+        places, dropped = places + touching + changes.shared(t, sampled), dropped + unseen
         if not self.points.differentiable:
             return places + _outliers(self.points, self.line, t, sampled, self.coarse), dropped
         known, good = np.array([place.t for place in places]), sampled.reason == 0

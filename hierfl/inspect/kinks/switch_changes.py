@@ -353,22 +353,31 @@ class SwitchChanges:
         signature, good = sampled.signature[:, names], sampled.reason == 0
         return [_End(*each) for each in zip(t.tolist(), good.tolist(), signature, value, motions)]
 
-    def touches(self, t: np.ndarray, sampled: Sampled) -> list[KinkPlace]:
-        """Find where a switch that has one sign at neighbouring points comes to zero between them."""
+    def touches(self, t: np.ndarray, sampled: Sampled) -> tuple[list[KinkPlace], int]:
+        """(where a switch that has one sign at neighbouring points comes to zero between them, how many such places were not looked at)."""
         names = np.flatnonzero(~self.points.switches.sampled)
-        if len(t) < 3 or not names.size or len(t) * self.points.switches.entries > VALUES_LIMIT:
-            return []
-        value = self._switch_values(t, sampled)[:, names]
-        sign, margin = np.sign(value[1:-1]), np.full((1, len(names)), np.nan)
-        before, size, after = sign * value[:-2], sign * value[1:-1], sign * value[2:]
-        two_before, two_after = sign * np.vstack([margin, value[:-3]]), sign * np.vstack([value[3:], margin])
+        if len(t) < 3 or not names.size:
+            return [], 0
+        size = max(3, VALUES_LIMIT // self.points.switches.entries)  # points whose switches are in memory together
+        spans = [span for start in range(1, len(t) - 1, size) for span in self._bottoms(t, sampled, names, start, min(start + size, len(t) - 1))]
+        places, dropped = self._narrowed(spans[:LIMIT], names)
+        return places, dropped + max(0, len(spans) - LIMIT)
+
+    def _bottoms(self, t: np.ndarray, sampled: Sampled, names: np.ndarray, first: int, end: int) -> list[tuple[float, float, int, float, float]]:
+        """(low, high, switch, its sign, its size at the ends) around points from ``first`` on at which a switch is near to a zero between neighbours."""
+        wide = slice(max(0, first - 2), end + 2)
+        value = self._switch_values(t[wide], Sampled(*(part[wide] for part in sampled)))[:, names]
+        margin = np.full((1, len(names)), np.nan)
+        value = np.vstack([margin] * (first < 2) + [value] + [margin] * (end + 2 > len(t)))
+        sign = np.sign(value[2:-2])
+        two_before, before, size, after, two_after = (sign * value[k : len(value) - 4 + k] for k in range(5))
         with np.errstate(all="ignore"):
             bottom = size - (after - before) ** 2 / (8 * (before - 2 * size + after))  # of a parabola
             tip = np.fmin(2 * before - two_before, 2 * after - two_after)  # of two lines that meet
             near = (size > 0) & (size <= before) & (size <= after) & (before + after > 2 * size)
             near &= np.fmin(bottom, tip) <= 0.05 * np.maximum(before, after)
-        spans = [(t[i], t[i + 2], e, sign[i, e], max(before[i, e], after[i, e])) for i, e in np.argwhere(near)[:LIMIT]]
-        return self._narrowed(spans, names)
+        spans = [(first + i, i, e) for i, e in np.argwhere(near)]
+        return [(t[k - 1], t[k + 1], e, sign[i, e], max(before[i, e], after[i, e])) for k, i, e in spans]
 
     def shared(self, t: np.ndarray, sampled: Sampled) -> list[KinkPlace]:
         """Find where many rows of a distribution's sample change branch at one place: a kink of the expectation."""
@@ -383,8 +392,8 @@ class SwitchChanges:
         spans, shared = [(t[i], t[i + 1], signature[i], signature[i + 1]) for i in cells], []
         while spans:
             middle = np.array([0.5 * (a + b) for a, b, _, _ in spans])
-            between = self.points.values(self.line.at(middle)).signature[:, names]
-            cut = zip(spans, middle, between)
+            there = self.points.values(self.line.at(middle))
+            cut = [each for each, known in zip(zip(spans, middle, there.signature[:, names]), there.reason == 0) if known]
             halves = [half for (a, b, left, right), m, here in cut for half in ((a, m, left, here), (m, b, here, right))]
             halves = [half for half in halves if np.sum(half[2] != half[3]) >= least]
             width = self._width
@@ -392,8 +401,8 @@ class SwitchChanges:
             spans = [half for half in halves if half[1] - half[0] > width]
         return shared
 
-    def _narrowed(self, spans: list[tuple[float, float, int, float, float]], names: np.ndarray) -> list[KinkPlace]:
-        """Narrow spans (low, high, switch, its sign, its size at the ends) down to where the switch is least."""
+    def _narrowed(self, spans: list[tuple[float, float, int, float, float]], names: np.ndarray) -> tuple[list[KinkPlace], int]:
+        """Narrow spans (low, high, switch, its sign, its size at the ends) down to where the switch is least; (places, how many were too many)."""
         touching, crossings, width = [], [], self._width
         while spans:
             fine = np.array([np.linspace(a, b, 9) for a, b, *_ in spans])
@@ -411,7 +420,7 @@ class SwitchChanges:
                     where = float(row[least]), float(row[-1] - row[0])
                     touching.append(KinkPlace(*where, frozenset({int(names[entry])})))
             spans = open_
-        return touching + self._zeros(crossings[:LIMIT])
+        return touching + self._zeros(crossings[:LIMIT]), max(0, len(crossings) - LIMIT)
 
     def _zeros(self, brackets: list[tuple[float, float, int]]) -> list[KinkPlace]:
         """Bisect to where single switches change sign, each within (low, high)."""
