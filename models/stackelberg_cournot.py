@@ -42,11 +42,10 @@ def stackelberg_cournot(
     --------
     >>> problem = hf.models.stackelberg_cournot(followers=4, clients=2)
     """
-    x, y, a = _leaves(followers)
-    cost, capacity = _firms(followers)
-    marginal = cp.multiply(cost + slope, y) - a + slope * (x + cp.sum(y))
+    x, y, a, price, cost, capacity = _market(followers, slope)
+    marginal = cp.multiply(cost + slope, y) - price
     equilibrium = hf.Equilibrium(y, marginal, [y >= 0, y <= capacity], scope="sample")
-    return _with_leader(x, a, a - slope * (x + cp.sum(y)), equilibrium, clients, leader_cost, weights)
+    return _with_leader(x, a, price, equilibrium, clients, leader_cost, weights)
 
 
 def stackelberg_cournot_game(
@@ -62,21 +61,16 @@ def stackelberg_cournot_game(
     --------
     >>> problem = hf.models.stackelberg_cournot_game(followers=4, clients=2)
     """
-    x, y, a = _leaves(followers)
-    cost, capacity = _firms(followers)
-    price = a - slope * (x + cp.sum(y))
+    x, y, a, price, cost, capacity = _market(followers, slope)
     profit = cp.multiply(y, price) - 0.5 * cp.multiply(cost, cp.square(y))
     game = hf.Nash(hf.Player(y, maximize=profit, constraints=[y >= 0, y <= capacity]), scope="sample")
     return _with_leader(x, a, price, game, clients, leader_cost, weights)
 
 
-def _leaves(followers: int) -> tuple[cp.Variable, cp.Variable, hf.Sample]:
-    return cp.Variable(name="x"), cp.Variable(followers, name="y"), hf.Sample(name="a")
-
-
-def _firms(followers: int) -> tuple[np.ndarray, np.ndarray]:
-    """The costs c_j and the capacities of the followers."""
-    return np.linspace(0.09, 0.11, followers), np.linspace(2, 4, followers)
+def _market(followers: int, slope: float) -> tuple[cp.Variable, cp.Variable, hf.Sample, cp.Expression, np.ndarray, np.ndarray]:
+    """(x, y, a, the price, the costs c_j and the capacities of the followers)."""
+    x, y, a = cp.Variable(name="x"), cp.Variable(followers, name="y"), hf.Sample(name="a")
+    return x, y, a, a - slope * (x + cp.sum(y)), np.linspace(0.09, 0.11, followers), np.linspace(2, 4, followers)
 
 
 def _with_leader(

@@ -178,7 +178,7 @@ class BoundImplicitBundle(BoundSearch):
             return Visit(BestPoint(best.x, None), {}, ended)
         evaluation = oracle.evaluation(best)
         solution = evaluation.solution
-        sides = problem.num_clients * (problem.client_program is not None) + (problem.server_program is not None)
+        sides = problem.terms_of(problem.num_clients)
         state = BestPoint(best.x, None if solution is None else np.asarray(solution.y))
         record = {
             "objective": problem.sign * best.value,

@@ -135,7 +135,7 @@ class BoundImplicitGradient(Bound):
         gradient = in_x
         if self.federated:
             gradient = self._federated(clients.everyone, at, in_x, in_y, y)
-        sides = (clients.count if problem.client_program is not None else 0) + (problem.server_program is not None)
+        sides = problem.terms_of(clients.count)
         own = {"gradients": sides, "projections": self.above(1, 1 + sides) + self.below(monitor)}
         record = monitor.record(problem.sign, size, jnp.linalg.norm(gradient), **own)
         return SharedState(problem.project_upper(x - size * gradient, clients.public), y), record

@@ -219,7 +219,7 @@ class BoundNewton(Bound):
         after: NewtonState = jax.tree.map(lambda new, old: jnp.where(taken, new, old), moved, kept)
         # a trial that leaves the domain is no fault, a start or a point that was there before is
         monitor = monitor._replace(value=jnp.where(begins, monitor.value, jnp.minimum(monitor.value, state.value)), fault=jnp.where(begins, monitor.fault, -1))
-        sides = clients.count * (problem.client_program is not None) + (problem.server_program is not None)
+        sides = problem.terms_of(clients.count)
         own = {"gradients": sides, "products": sides * trial.x.size}
         return after, monitor.record(problem.sign, state.step, jnp.linalg.norm(found.gradient * state.units), **own)
 

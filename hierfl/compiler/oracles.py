@@ -198,6 +198,18 @@ class Oracles:
             and not any(isinstance(p, ClientParameter) for p in term.parameters())
         )
 
+    @property
+    def owners(self) -> int:
+        """How many lower-level problems one evaluation of f solves: one, a client's each, or a sample's."""
+        clients = self.static_data.clients
+        if self.scope == "sample":
+            return int(clients.tables[self.row_table(clients)].size)
+        return int(clients.size) if self.scope == "client" else 1
+
+    def terms_of(self, clients: Any) -> Any:
+        """How many terms of f so many clients and the server have."""
+        return clients * (self.client_program is not None) + (self.server_program is not None)
+
     def row_table(self, clients: Population) -> int:
         """Place of the table whose rows a sample-scope level answers."""
         wanted = {sample.id for sample in self.declaration.roles.lower_samples}

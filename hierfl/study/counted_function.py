@@ -139,8 +139,7 @@ class CountedFunction:
 
     @property
     def _sides(self) -> int:
-        problem = self._compiled
-        return problem.num_clients * (problem.client_program is not None) + (problem.server_program is not None)
+        return int(self._compiled.terms_of(self._compiled.num_clients))
 
     def _sent(self, value: bool, gradient: bool) -> int:
         """x down and a value up, the gradient up; of a y that all clients share that too, and the gradients in it."""
@@ -149,14 +148,7 @@ class CountedFunction:
 
     def _solved(self) -> dict[str, int]:
         """Lower levels: one of the federation, one of each client, or one of each row."""
-        problem = self._compiled
-        if problem.scope is None:
-            return {}
-        owners = {"federation": 1, "client": problem.num_clients}.get(problem.scope)
-        if owners is None:
-            clients = problem.static_data.clients
-            owners = int(np.sum(clients.tables[problem.row_table(clients)].counts))
-        return {"lower_solves": owners}
+        return {} if self._compiled.scope is None else {"lower_solves": self._compiled.owners}
 
     def _charge(self, **cost: int) -> None:
         """Count a question; the data of a lower level that all clients share are sent with the first.

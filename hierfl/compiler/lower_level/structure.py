@@ -113,11 +113,8 @@ class LowerStructure:
 
     @property
     def owners(self) -> int:
-        """How many copies of y there are: one, a client's each, or a sample's."""
-        clients = self.oracles.static_data.clients
-        if self.oracles.scope == "sample":
-            return int(clients.tables[self.oracles.row_table(clients)].size)
-        return int(clients.size) if self.oracles.scope == "client" else 1
+        """The number of copies of y."""
+        return self.oracles.owners
 
     @property
     def pattern(self) -> Pattern:

@@ -243,7 +243,7 @@ class Points:
 
     @property
     def _answer_size(self) -> int:
-        return self.compiled.lower.size * owners(self.compiled)
+        return self.compiled.lower.size * self.compiled.owners
 
     def _pieces(
         self, name: Hashable, one: Callable[..., tuple[Array, ...]], points: np.ndarray, *more: np.ndarray, most: int = PIECE
@@ -267,14 +267,6 @@ class Points:
             if self.progress is not None:
                 self.progress.advance(count)
         return [np.concatenate(arrays) for arrays in zip(*parts)]
-
-
-def owners(compiled: CompiledProblem) -> int:
-    """Count the lower-level problems that one evaluation of f solves."""
-    clients = compiled.static_data.clients
-    if compiled.scope == "sample":
-        return int(np.sum(clients.tables[compiled.row_table(clients)].counts))
-    return clients.size if compiled.scope == "client" else 1
 
 
 def owner_called(compiled: CompiledProblem, owner: int) -> str:

@@ -40,7 +40,7 @@ from hierfl.descent.search import BOTTOM, Descent
 from hierfl.errors import DivergedError, InfeasibleError, LowerLevelError, SettingError
 from hierfl.inspect.argument_checks import require_whole
 from hierfl.inspect.implicit.beside import jump_beside
-from hierfl.inspect.implicit.points import Points, owners
+from hierfl.inspect.implicit.points import Points
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import Card, Shown, brief
@@ -79,7 +79,7 @@ class LocalSearch:
     def values(self, points: np.ndarray) -> np.ndarray:
         """Evaluate f at the projections of points (k, n) on X; infinity where it cannot be evaluated."""
         self.count += len(points)
-        batch = max(1, BATCH_SCALARS // (owners(self.compiled) * max(1, self.compiled.lower.size)))
+        batch = max(1, BATCH_SCALARS // (self.compiled.owners * max(1, self.compiled.lower.size)))
 
         def all_values(points: jax.Array, data: Data) -> jax.Array:
             return jax.lax.map(lambda x: self._value(x, data), points, batch_size=min(batch, points.shape[0]))
@@ -130,7 +130,7 @@ def candidates_on(compiled: CompiledProblem, seed: int, given: list[np.ndarray])
     box = box_around(compiled, given[0] if given else np.zeros(size))
     method = compiled.exact.method
     solves = SOLVES if method is None else method.solutions_in_a_second
-    afford = max(SMALLEST, solves // owners(compiled))  # points, where each asks for many lower-level solutions
+    afford = max(SMALLEST, solves // compiled.owners)  # points, where each asks for many lower-level solutions
     if box.bounded and size in GRID:
         count = min(GRID[size], round(afford ** (1 / size)))
         axes = [np.linspace(a, b, count) for a, b in zip(box.low, box.high)]

@@ -33,7 +33,6 @@ from hierfl.errors import ForkedProcessError, HierflError, IncompatibleSolverErr
 from hierfl.inspect.assumptions.examination import Holders, known_of_all
 from hierfl.inspect.assumptions.lower_curvature import Curvature
 from hierfl.inspect.implicit.beside import jump_beside
-from hierfl.inspect.implicit.points import owners
 from hierfl.inspect.implicit.reference import PROVED, known_reference
 from hierfl.inspect.implicit.smoothing import gradient_norm, opposite_ways
 from hierfl.jaxtools.cheap_jit import quick_jit
@@ -90,7 +89,7 @@ def _is_cheap(compiled: CompiledProblem, points: int) -> bool:
     """Whether f has values here, and at so many points takes next to no time, by its size, which does not change from run to run."""
     if compiled.elsewhere:
         return False
-    method, answers = compiled.exact.method, owners(compiled)
+    method, answers = compiled.exact.method, compiled.owners
     rows = sum(int(np.sum(table.counts)) for table in compiled.static_data.clients.tables)
     if rows + answers * compiled.lower.size > SCALARS:
         return False

@@ -45,7 +45,6 @@ from hierfl.errors import (
 )
 from hierfl.inspect.argument_checks import is_number
 from hierfl.inspect.implicit.multipliers import answers_of, multipliers_at
-from hierfl.inspect.implicit.points import owners
 from hierfl.inspect.implicit.reference import GAP, PROVED, LocalSearch, Reference, convex_reference
 from hierfl.inspect.proved import scip
 from hierfl.inspect.proved.polynomials import Definition, Polynomial
@@ -124,7 +123,7 @@ def proved_reference(compiled: CompiledProblem, *, gap: float, time_limit: float
 @double_precision
 def proof_line(compiled: CompiledProblem, result: Result) -> list[str]:
     """Whether the end of a default run is the best on X, where branch and bound tells that in a moment; in a line, or none."""
-    small = 0 < compiled.lower.size * owners(compiled) <= FEW and compiled.upper.size <= FEW and not compiled.elsewhere
+    small = 0 < compiled.lower.size * compiled.owners <= FEW and compiled.upper.size <= FEW and not compiled.elsewhere
     if not small or "chosen" not in result.settings or result.status == PROVED or find_spec("pyscipopt") is None or not math.isfinite(result.value):
         return []
     x = compiled.upper.flatten(result.x, "x")

@@ -259,25 +259,15 @@ class RunProtocol:
     @classmethod
     def of(cls, problem: CompiledProblem, algorithm: Any, x0: np.ndarray) -> RunProtocol:
         with computing(double=True):
-            parts = []
-            for everybody in (False, True):
-                noting = _Noting()
-                programs = SitePrograms(problem, algorithm, tracing=noting)
-                state, index = algorithm.init(jnp.asarray(x0)), jnp.asarray(0)
-                given = (programs.tables, state, problem.laid_out())
-                all_there = present_in(np.arange(problem.num_clients), problem.num_clients)
-                if everybody:
-                    jax.eval_shape(programs.own_value(), *given, all_there, key_of(0), index, jnp.asarray(x0))
-                else:
-                    some = present_in(np.arange(algorithm.cohorts.size), algorithm.cohorts.size)
-                    jax.eval_shape(programs.round(), *given, some, all_there, key_of(0), index)
-                parts.append(noting)
-        shapes = {step: [*trees] for part in parts for step, trees in part.shapes.items()}
-        for step, trees in parts[0].shapes.items():
-            shapes[step] += [tree for tree in trees if tree not in shapes[step]]
-        often = {step: max(part.often[step] for part in parts) for step in shapes}
-        drawn = {step: parts[0].drawn_by.get(step, set()) | parts[1].drawn_by.get(step, set()) for step in shapes}
-        return cls(shapes, parts[1].told | parts[0].told, often, drawn)
+            noting = _Noting()
+            programs = SitePrograms(problem, algorithm, tracing=noting)
+            given = (programs.tables, algorithm.init(jnp.asarray(x0)), problem.laid_out())
+            everybody = present_in(np.arange(problem.num_clients), problem.num_clients)
+            some = present_in(np.arange(algorithm.cohorts.size), algorithm.cohorts.size)
+            jax.eval_shape(programs.own_value(), *given, everybody, key_of(0), jnp.asarray(0), jnp.asarray(x0))
+            of_value, noting.often = noting.often, Counter()
+            jax.eval_shape(programs.round(), *given, some, everybody, key_of(0), jnp.asarray(0))
+        return cls(noting.shapes, noting.told, noting.often | of_value, noting.drawn_by)
 
     def require(self, asked: Asked, before: int) -> None:
         """A message of the algorithm's, of a step answered so many times in this turn. Raises ``SiteError`` for others."""
