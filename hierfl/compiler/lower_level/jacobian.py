@@ -154,7 +154,7 @@ class QuadraticPart:
     gradient_of: float | None  # sign of the objective, or None for a mapping
     complete: bool
     from_data: bool
-    has_kinks: bool
+    has_kinks: bool = False
     terms: Sequence[Expression] = ()
 
     def operator(self, oracles: Oracles, x: Array, y: Array, own: Environment, rows: Rows = NO_ROWS) -> Array:
@@ -173,7 +173,7 @@ class QuadraticPart:
         program = Program([part for part in hoisted.expressions if isinstance(part, Expression)])
         known = {p.id: _combinations(p.project(rng.standard_normal(p.shape)), p.project, rng, 1)[0] for p in hoisted.parameters}
 
-        def values(flat: Array) -> list[Array]:
+        def values(flat: Array) -> tuple[Array, ...]:
             parts = oracles.lower.split(flat)
             return program({**known, **{hoisted.twins[v].id: parts[v.id] for v in variables}})
 
@@ -228,8 +228,8 @@ class Pattern(NamedTuple):
 
     def where(self, structure: Pattern) -> Pattern:
         """What the structure has as well; being positive is no matter of it."""
-        both = (mine and own for mine, own in zip(self[:3], structure[:3]))
-        return Pattern(*both, self.positive)
+        diagonal, isotropic, symmetric = (mine and own for mine, own in zip(self[:3], structure[:3]))
+        return Pattern(diagonal, isotropic, symmetric, self.positive)
 
 
 def _probe(multiply: Any, size: int, seed: int = 0) -> Pattern:
@@ -276,7 +276,7 @@ def dense(multiply: Any, size: int, dtype: Any = float) -> Array:
 
 
 LOOKED_AT = 10  # rows, and columns, at most; a fourth of all
-Map = Callable[[Array], Array]
+Product = Callable[[Any], Array]  # with a linear map
 
 
 class RankOne(NamedTuple):
@@ -290,18 +290,18 @@ class RankOne(NamedTuple):
         """Whether d is positive, beyond rounding: y(theta) divides by it."""
         return (self.diagonal > 1e-12 * jnp.max(jnp.abs(self.left * self.right))).all()
 
-    def reproduces(self, multiply: Map) -> Array:
+    def reproduces(self, multiply: Product) -> Array:
         """Whether this is J, by products with random vectors."""
         vectors = np.random.default_rng(1).standard_normal((3, self.diagonal.size))
         return jax.vmap(lambda vector: self._agrees(multiply, vector, 1e-10))(jnp.asarray(vectors, float)).all()
 
-    def where_true(self, multiply: Map) -> RankOne:
+    def where_true(self, multiply: Product) -> RankOne:
         """The same if it reproduces a product with J, NaN if not: an owner's J may have another structure; traceable."""
         vector = jnp.cos(jnp.arange(1, self.diagonal.size + 1, dtype=self.diagonal.dtype) ** 2)
         agrees = self._agrees(multiply, vector, jnp.sqrt(jnp.finfo(self.diagonal.dtype).eps))
         return self._replace(diagonal=jnp.where(agrees, self.diagonal, jnp.nan))
 
-    def _agrees(self, multiply: Map, vector: Array, tolerance: Array | float) -> Array:
+    def _agrees(self, multiply: Product, vector: Array, tolerance: Array | float) -> Array:
         """Whether J v is this, each row and column beside the size of its diagonal entry; False where it is NaN."""
         size = jnp.sqrt(jnp.abs(self.diagonal + self.left * self.right))
         missed = jnp.abs(self.multiply(vector) - multiply(vector))
@@ -321,7 +321,7 @@ class RankOne(NamedTuple):
         return jnp.sum(jnp.abs(self.left * self.right / self.diagonal))
 
     def size(self) -> Array:
-        """An upper bound on the norm of J."""
+        """An upper bound on the norm of J: its size, not how many rows it has."""
         return jnp.max(jnp.abs(self.diagonal)) + jnp.linalg.norm(self.left) * jnp.linalg.norm(self.right)
 
 
@@ -335,7 +335,7 @@ class Skeleton(NamedTuple):
     columns: np.ndarray
 
     @classmethod
-    def of(cls, multiply: Map, size: int) -> Skeleton | None:
+    def of(cls, multiply: Product, size: int) -> Skeleton | None:
         """What J could have, from its products; None if it is not diagonal plus rank one, of at least eight scalars."""
         count = min(LOOKED_AT, size // 4)
         if count < 2:
@@ -347,7 +347,7 @@ class Skeleton(NamedTuple):
         rank = int(np.sum(values > 1e-11 * max(values[0], np.abs(np.diagonal(by_columns[columns])).max())))
         return cls(rows, columns) if rank == 1 else None
 
-    def decompose(self, multiply: Map, size: int, symmetric: bool = False) -> RankOne:
+    def decompose(self, multiply: Product, size: int, symmetric: bool) -> RankOne:
         """diag(d) + u v' of a map with this skeleton: a column over its pivot, and the pivot's row; traceable.
 
         Where all entries are alike no rounding enters.
@@ -384,9 +384,6 @@ def _quotient(above: Array, below: Array) -> Array:
 def _units(places: np.ndarray, size: int) -> Array:
     """Unit vectors, (places, size)."""
     return (jnp.arange(size) == jnp.asarray(places)[:, None]).astype(float)
-
-
-Product = Callable[[Any], Array]
 
 
 @dataclass(frozen=True)
@@ -429,8 +426,11 @@ def jacobian_of(oracles: Oracles, part: QuadraticPart) -> Jacobian:
     if not constant or (matrix is None and skeleton is None):
         mode = "rank one" if skeleton is not None else "dense" if size <= DENSE_LIMIT else "unknown"
         return Jacobian(pattern, mode, skeleton=skeleton)
-    parts = None if skeleton is None else quick_jit(lambda: skeleton.decompose(first, size))()
-    least = quick_jit(safe_smallest_eigenvalue)(matrix) if parts is None or matrix is not None else parts.modulus()
+    parts = None if skeleton is None else quick_jit(lambda: skeleton.decompose(first, size, pattern.symmetric))()
+    if matrix is None and parts is not None:
+        least = parts.modulus()
+    else:
+        least = quick_jit(safe_smallest_eigenvalue)(matrix)
     steepness = math.inf if parts is None else float(parts.steepness())
     return Jacobian(pattern, "constant", float(least), skeleton, parts, steepness)
 
@@ -527,7 +527,7 @@ class _Looks:
 
         def fits(point: Probe) -> tuple[Array, Array]:
             """(Whether J has this skeleton, whether its diagonal is invertible.)"""
-            parts = skeleton.decompose(self.at(point), size)
+            parts = skeleton.decompose(self.at(point), size, symmetric)
             return parts.reproduces(self.at(point)), parts.invertible()
 
         look = quick_jit(fits)
