@@ -12,7 +12,7 @@ import hierfl as hf
 from hierfl.inspect.implicit.beside import jump_beside
 from hierfl.inspect.implicit.rest import slope_where_cheap
 from hierfl.run_standing import Rest, flat_far_away, how_far, runs_away, still_improving, words_of
-from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedRZO
+from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedRZO, ImplicitBundle, Newton
 
 
 def solve(problem: Any, **settings: Any) -> Any:
@@ -288,3 +288,25 @@ def test_rows_that_a_plane_parts_are_no_estimate_even_where_the_loss_is_zero_to_
     course = {"x": np.array([[0.0], [1442.0], [1442.0]])}
     assert "f is flat there to rounding" in flat_far_away(course, 0.99) and not flat_far_away(course, 1e-3)
     assert not flat_far_away({"x": np.array([[0.0], [1.0], [1.0]])}, 0.99) and not flat_far_away(course, np.nan)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_what_is_not_convex_is_not_proved(place: int) -> None:
+    """Its curvature is bounded below, by something negative; the best value on a grid is far below a local minimum's."""
+    x, at = cp.Variable(name="x"), np.linspace(-2, 2, 4001)
+    cost, values = [
+        (-cp.square(x) + 0.1 * x, -(at**2) + 0.1 * at),
+        (cp.power(x, 4) / 4 - cp.square(x) / 2 + 0.1 * x, at**4 / 4 - at**2 / 2 + 0.1 * at),
+        (cp.exp(x) + cp.exp(-x) - 1.5 * cp.square(x) + 0.1 * x, np.exp(at) + np.exp(-at) - 1.5 * at**2 + 0.1 * at),
+    ][place]
+    problem = hf.Problem(hf.Minimize(clients=cost), constraints=[x >= -2, x <= 2])
+    result = problem.solve(ImplicitBundle(), x0=1.5, rounds=100, progress=False)
+    assert result.value > values.min() + 0.1
+    assert result.rest is not None and result.rest.value_bound == np.inf and "proved" not in result.standing
+
+
+def test_a_saddle_is_no_rest() -> None:
+    x = cp.Variable(2, name="x")
+    problem = hf.Problem(hf.Minimize(clients=cp.square(x[0] - 1) + cp.power(x[1], 4) / 4 - cp.square(x[1]) / 2))
+    result = problem.solve(Newton(), x0=np.zeros(2), rounds=50, progress=False)
+    assert result.value == pytest.approx(0.0, abs=1e-12) and result.status != "at rest"  # the minima are at (1, 1) and (1, -1)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl import run_standing as standing
+from hierfl.analysis.hoist import hoist
 from hierfl.compiler.compiled_problem import CompiledProblem, penalised_problem
 from hierfl.compiler.data.tables import Data
 from hierfl.compiler.implicit_differentiation import evaluated_with_gradient
@@ -284,7 +286,7 @@ class _Look:
             modulus = _modulus_of(self.compiled)
             if modulus is None:
                 lowest = min((found[0] for found in _around(self.compiled, self.x) if found is not None), default=self.value)
-                return Nearby(slope=0.0, gain=max(0.0, self.value - lowest))
+                return Nearby(slope=0.0, gain=max(0.0, self.value - lowest, self._gain(self._downwards())))
             why = f"as f is {_strongly(modulus)} and its slope 0"
             return Nearby(slope=0.0, gain=0.0, value_bound=0.0, modulus=modulus, why_bound=why, distance_bound=0.0 if modulus else float("inf"))
         hessian = self._hessian()
@@ -295,14 +297,15 @@ class _Look:
         if found is None:
             return near._replace(gain=self._gain([self._projected(length * self.size / self.steep) for length in LENGTHS]))
         step, fall = found
-        gain = self._gain([self.x + share * step for share in SHARES])
+        gain = self._gain([*(self.x + share * step for share in SHARES), *self._downwards()])
         near = near._replace(gain=gain)
         if fall > ROUNDING * (1.0 + abs(self.value)) and gain < CONFIRMED * fall:
             return near
         return near._replace(value_estimate=max(fall, gain), distance_estimate=float(np.linalg.norm(step)))
 
-    def _hessian(self) -> np.ndarray | None:
-        """f's second derivative at x, its eigenvalues made positive; None where it would cost much."""
+    @cached_property
+    def _curvatures(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """(eigenvalues, eigenvectors) of f's second derivative at x; None where it would cost much, or is 0."""
         compiled, n = self.compiled, self.x.size
         if compiled.lower.size or n > MOST_VARIABLES or n * _scalars(compiled) > MOST_WORK:
             return None
@@ -311,8 +314,22 @@ class _Look:
         if not np.isfinite(hessian).all() or not hessian.any():
             return None
         values, vectors = np.linalg.eigh(0.5 * (hessian + hessian.T))
-        values = np.maximum(np.abs(values), LEAST * np.abs(values).max())
-        return np.asarray((vectors * values) @ vectors.T)
+        return values, vectors
+
+    def _hessian(self) -> np.ndarray | None:
+        """f's second derivative at x, its eigenvalues made positive; None where there is none."""
+        if self._curvatures is None:
+            return None
+        values, vectors = self._curvatures
+        return np.asarray((vectors * np.maximum(np.abs(values), LEAST * np.abs(values).max())) @ vectors.T)
+
+    def _downwards(self) -> list[np.ndarray]:
+        """Points of X on either side of x along which f is bent downwards most, if it is: a point without a slope may be no minimum."""
+        if self._curvatures is None or self._curvatures[0][0] >= -LEAST * np.abs(self._curvatures[0]).max():
+            return []
+        way = self.size * self._curvatures[1][:, 0]
+        points = self.x + np.array([sign * length for length in LENGTHS for sign in (1.0, -1.0)])[:, None] * way
+        return list(on_upper_set(self.compiled, points))
 
     def _by_model(self, hessian: np.ndarray) -> tuple[np.ndarray, float] | None:
         """The step to the minimiser on X of Newton's model at x, and how far the model falls."""
@@ -412,9 +429,10 @@ def _modulus(compiled: CompiledProblem) -> float | None:
     for term, parts in sides:
         if term is None:
             continue
-        known = known_of_all([holder for _, holder in parts])
-        low = Curvature(compiled, compiled.sign * term, variables, known).mean_spectrum(parts).low
+        known, cost = known_of_all([holder for _, holder in parts]), compiled.sign * term
+        low = Curvature(compiled, cost, variables, known).mean_spectrum(parts).low
         if low is None:
             return None
-        modulus += low.value
-    return max(0.0, modulus)
+        convex = low.value < 0 and hoist([cost], variables, known).expressions[0].is_convex()  # to rounding it may be below 0
+        modulus += 0.0 if convex else low.value
+    return modulus if modulus >= 0 else None
