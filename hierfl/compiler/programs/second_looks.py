@@ -34,14 +34,16 @@ LARGE, LESS = 1e7, 1e4  # times all else, from which a price hides it, and that 
 UNSEEN = 1e-4  # of what is hidden, and of the objective, from which there is no answer
 AT_CORNER = 1e-11  # of a row's size
 ROUNDING = 1e-15  # of what adds up in a sum
+BESIDE = 1e-3  # of 1 + |u|, how far away slopes are looked at as well
 
 Solve = Callable[[ConvexProgram], ProgramSolution]
 
 
 def seen_beside_penalties(program: ConvexProgram, answer: ProgramSolution, solve: Solve) -> tuple[ConvexProgram, ProgramSolution]:
     """(a program with the same solutions, an answer to it in which nothing is hidden); else the program, and no answer if much of it is."""
-    sizes = program.slope_sizes(np.where(np.isfinite(answer.u), answer.u, 0.0))
-    most = float(sizes.max(initial=0.0))
+    u = np.where(np.isfinite(answer.u), answer.u, 0.0)
+    most = float(program.slope_sizes(u).max(initial=0.0))
+    sizes = _sizes_around(program, u)
     rest = float(sizes[sizes < most / LARGE].max(initial=0.0))
     if rest == 0.0:
         return program, answer
@@ -55,6 +57,14 @@ def seen_beside_penalties(program: ConvexProgram, answer: ProgramSolution, solve
     if answer.solved and (hidden := _hidden(program, answer, rest)) > UNSEEN:
         answer = replace(answer, error=hidden, status=FAILED)
     return program, answer
+
+
+def _sizes_around(program: ConvexProgram, u: np.ndarray) -> np.ndarray:
+    """The sizes of slopes at u or next to it: where a function is least they are none, and hidden by nothing."""
+    near = BESIDE * (1.0 + float(np.abs(u).max(initial=0.0)))
+    with np.errstate(all="ignore"):
+        looks = np.array([program.slope_sizes(u + side * near) for side in (0.0, 1.0, -1.0)])
+    return np.asarray(np.where(np.isfinite(looks), looks, 0.0).max(axis=0))
 
 
 def _hidden(program: ConvexProgram, answer: ProgramSolution, rest: float) -> float:

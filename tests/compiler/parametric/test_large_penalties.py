@@ -82,3 +82,17 @@ def test_many_owners_answer_the_same() -> None:
     limit = np.mean([2 * (along @ one) / (along @ along) for one in data])
     for at in (10.0, 24.0, 40.0, 200.0):
         assert problem.implicit(at) == pytest.approx(limit, abs=1e-7)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("at", [0.0, 1e-12])
+def test_slopes_that_vanish_at_the_solution_are_hidden_by_nothing(place: int, at: float) -> None:
+    """At x = 0 the answer is 0, where fourth powers have no slope: what is left is rounding beside the price of a slack bound."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    cost, row = [
+        (cp.power(y - x, 4) + cp.square(2 * y - x), cp.exp(y) + cp.exp(-y) <= 2.5),
+        (cp.power(y - x, 4) + cp.square(y), cp.exp(y) <= 5),
+        (cp.power(cp.norm(y - x), 1.5) + cp.square(y), cp.logistic(y) <= 5),
+    ][place]
+    problem = hf.Problem(hf.Minimize(clients=cp.square(y - 1)), hf.ArgMin(y, cost, [row]), [cp.abs(x) <= 3])
+    assert problem.implicit(at) == pytest.approx(1.0, abs=1e-6)
