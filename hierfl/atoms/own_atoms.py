@@ -97,6 +97,13 @@ def _require_sound(atom: Any, row: AtomRow, v: list[np.ndarray]) -> None:
                     agrees(f"the {name} of smooth_atom", SMOOTH, lambda name: getattr(smooth, name)(v[0].reshape(-1, 1)), told, name)
         sign = 1.0 if atom.is_atom_convex() else -1.0 if atom.is_atom_concave() else 0.0
         agrees("curvature that is_atom_convex or is_atom_concave deny", "these two", lambda: np.minimum(sign * bend, 0.0), 0.0 * bend)
+        low, high = (0.0 if atom.is_nonneg() else -np.inf), (0.0 if atom.is_nonpos() else np.inf)
+        agrees("a sign that sign_from_args denies", "(is it >= 0, is it <= 0)", lambda: np.clip(value, low, high) - value, 0.0 * value)
+        for place, move in enumerate(moves):
+            ahead, behind = (np.asarray(atom.numeric([part + step * (k == place) for k, part in enumerate(v)]), float) for step in (STEP, -STEP))
+            rising, falling = move and atom.is_incr(place), move and atom.is_decr(place)
+            denied = np.minimum(ahead - behind, 0.0) * rising - np.maximum(ahead - behind, 0.0) * falling
+            agrees("a way that is_incr or is_decr deny", "these two, of each argument", lambda denied: denied / (2 * STEP), 0.0 * value, denied)
         if sign and type(atom) in CANON_METHODS:
             bound, form = cp.Variable(), "(expr, args, solver_context=None) -> (expression, constraints)"
             rows = [sign * cp.sum(atom) <= bound, *(part == given for part, given in zip(parts, v))]

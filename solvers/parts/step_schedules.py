@@ -85,7 +85,10 @@ class Tabulated:
 
     @cached_property
     def program_key(self) -> Hashable:
-        """All that a traced program depends on beside the problem and the tables."""
+        """All that a traced program depends on beside the problem and the tables.
+
+        Raises ``TypeError`` for a setting among ``tabulated`` that no table tells: True or False.
+        """
         return (type(self), *((name, self._part(name, value)) for name, value in self._own() if name != "problem"))
 
     @property
@@ -98,6 +101,9 @@ class Tabulated:
         if _is_argument(value):
             return _padded(value).shape
         if name == "settings":
+            for each in self.tabulated:
+                if isinstance(getattr(value, each, None), bool):
+                    raise TypeError(f"{type(self).__name__}.tabulated has {each!r}, of which no table tells: leave it out, or name a setting that is numbers.")
             left = [f.name for f in fields(value) if f.name not in self.known_by_tables]
             return (type(value), *((each, settings_key(getattr(value, each))) for each in left))
         return settings_key(value)

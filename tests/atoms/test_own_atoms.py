@@ -47,6 +47,8 @@ FAULTS: dict[str, dict[str, Any]] = {
     "value of smooth_atom": {"smooth_atom": EXP},
     "slope of smooth_atom": {"smooth_atom": replace(LOGISTIC, slope=lambda v: -LOGISTIC.slope(v))},
     "curvature of smooth_atom": {"smooth_atom": replace(LOGISTIC, curvature=lambda v: np.nan * v[:, None])},
+    "is_incr or is_decr deny": {"is_incr": lambda self, idx: False, "is_decr": lambda self, idx: True},
+    "sign_from_args denies": {"sign_from_args": lambda self: (False, True)},
     "is_atom_convex": {"is_atom_convex": lambda self: False, "is_atom_concave": lambda self: True},
     "CANON_METHODS gives": {"cone": lambda e, args, solver_context=None: CONE(e, [2 * args[0]])},
     "CANON_METHODS raises .*solver_context=None": {"cone": lambda e: (e, [])},
