@@ -6,6 +6,7 @@ interval for each argument, None for nothing. Each is the ``narrow`` of an atom'
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -18,17 +19,14 @@ _PRODUCT_LIMIT = 1_000_000
 
 
 def of_sum_of_terms(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
-    """Each summand is what the others leave of the sum."""
-    rests: list[Interval | None] = []
-    for place, argument in enumerate(arguments):
-        if argument.shape != node.shape:
-            rests.append(None)
-            continue
-        rest = target
-        for other in (a for k, a in enumerate(arguments) if k != place):
-            rest = rest - other
-        rests.append(rest)
-    return rests
+    """Each summand is what the others leave of the sum: those before it and those after it."""
+    before, after = list(accumulate(arguments[:-1])), list(accumulate(arguments[:0:-1]))[::-1]
+
+    def rest(place: int) -> Interval:
+        left = target - before[place - 1] if place else target
+        return left - after[place] if place < len(after) else left
+
+    return [rest(place) if argument.shape == node.shape else None for place, argument in enumerate(arguments)]
 
 
 def of_negation(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
