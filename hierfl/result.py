@@ -117,7 +117,7 @@ class Reported(Plotted):
         raise NotImplementedError
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Result(Reported):
     """What a run returns. Arrays are NumPy; ``x`` is an array for one upper variable, else ``{variable: array}``; both take variables and their names as indices.
 
@@ -223,11 +223,9 @@ class Result(Reported):
         Raises
         ------
         SettingError
-            If x has more than 100 scalars, or the result was loaded without its problem.
+            If x has more than 100 scalars, the result was loaded without its problem, or parameters have other values now.
         """
         problem = self.require_problem("gap")
-        if self._parameters not in (None, problem.compile().parameter_values):
-            raise SettingError("gap: the problem's parameters have changed since this run; set them back, solve again.")
         sign = 1.0 if self.settings.get("sense", "minimize") == "minimize" else -1.0
         whole = problem.compile().upper.whole.any()
         return sign * (self.value - problem.reference(certificate="global" if whole else None).value)
@@ -240,15 +238,17 @@ class Result(Reported):
             object.__setattr__(self, "rest", None if self.ended == "diverged" else problem._rest_of(self))
 
     def require_problem(self, what: str) -> Problem:
-        """Give the declared problem.
+        """Give the declared problem, with its parameters as they were.
 
         Raises
         ------
         SettingError
-            If the result was loaded without it.
+            If the result was loaded without it, or its parameters have other values now.
         """
         if self.problem is None:
             raise SettingError(f"{what} needs the declared problem: write Result.load(path, problem=problem).")
+        if self._parameters not in (None, self.problem.compile().parameter_values):
+            raise SettingError(f"{what}: the problem's parameters have changed since this run; set them back, or solve again.")
         return self.problem
 
     def __str__(self) -> str:
@@ -441,8 +441,8 @@ class Result(Reported):
     def load(cls, path: str | Path, problem: Problem | None = None, *, largest: int = LARGEST) -> Result:
         """Read a saved result; several variables come back as ``{name: array}``. Nothing in the file is run.
 
-        ``problem`` is the declaration that it belongs to, which is not saved; f is evaluated once to see that it does. ``largest`` is what the
-        file may unpack to, in bytes.
+        ``problem`` is the declaration that it belongs to, which is not saved; f is evaluated once to see that it does, where the result has a value
+        and all data are here. ``largest`` is what the file may unpack to, in bytes.
 
         Raises
         ------
@@ -497,12 +497,13 @@ class Result(Reported):
         )
 
     def _require_own(self, problem: Problem, path: str | Path) -> None:
-        """Require that the value is that of f at x."""
+        """Require that x is of the problem's shape and, where there is a value and all data are here, that this is f's at x."""
         try:
-            value = problem.implicit(self.x) if np.isfinite(self.value) else self.value
+            problem.compile().upper.flatten(self.x, "x")
+            value = problem.implicit(self.x) if np.isfinite(self.value) and not problem.compile().elsewhere else None
         except HierflError as error:
             raise DataError(f"{path} belongs to another problem: {error}") from error
-        if np.isfinite(value) and abs(value - self.value) > SAME * (1 + abs(self.value)):
+        if value is not None and not abs(value - self.value) <= SAME * (1 + abs(self.value)):
             raise DataError(
                 f"{path} belongs to another problem, or to other data: its value is {self.value:.8g}, and f at its x is {value:.8g}. "
                 f"Give the problem that it was saved from."

@@ -116,6 +116,9 @@ def test_a_reference_for_other_parameters_is_not_compared_with() -> None:
     assert "reference()" not in str(result)
     with pytest.raises(hf.SettingError, match="parameters have changed since this run"):
         _ = result.gap
+    for ask in (lambda: result.plot(scale="gap"), lambda: problem.implicit.slice(result, progress=False), result.inference):
+        with pytest.raises(hf.SettingError, match="parameters have changed since this run; set them back"):
+            ask()
 
 
 def test_the_default_method_says_that_x_runs_away_and_not_that_more_rounds_help() -> None:
