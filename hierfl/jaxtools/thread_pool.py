@@ -28,7 +28,9 @@ _GIVEN_UP: list[Thread] = []
 
 def core_count() -> int:
     """The number of cores of the CPU that this process may use; 1 where an accelerator computes."""
-    return len(os.sched_getaffinity(0)) if jax.default_backend() == "cpu" else 1
+    if jax.default_backend() != "cpu":
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # which Linux alone has
 
 
 def on_cores(

@@ -32,7 +32,7 @@ from hierfl.language.federation.given_arrays import MappedRows
 from hierfl.language.printing.card import call_text
 from hierfl.language.printing.text import expression_text
 from hierfl.run_settings import Checkpoint, RunSettings
-from hierfl.runtime.contract import Algorithm, Ending, Visitor
+from hierfl.runtime.contract import Algorithm, Ending, Visitor, numbers_of
 from hierfl.runtime.in_process.execution import InProcess
 from hierfl.runtime.outcome import Seen, Watch
 from hierfl.runtime.records import Begun, History
@@ -78,9 +78,9 @@ def identity_of(compiled: CompiledProblem, solver: Any, settings: RunSettings) -
     return _by_key(parts)
 
 
-def bound_identity(tables: Any, starts: np.ndarray) -> Identity:
+def bound_identity(algorithm: Any, starts: np.ndarray) -> Identity:
     """The parts that are known when the solver is bound: what its schedules come to, and where the runs begin."""
-    schedules = content_mark([np.asarray(leaf) for leaf in jax.tree.leaves(tables)])
+    schedules = content_mark([np.asarray(numbers) for _, numbers in numbers_of(algorithm)])
     begun = _told("the start", np.array2string(starts, threshold=8), starts)
     return _by_key([Part("the schedules of the solver", "other numbers", schedules), begun])
 
@@ -436,7 +436,7 @@ class RunKeeper:
         Raises ``CheckpointError`` if the checkpoint is of runs with other schedules or starts, or cannot be written.
         """
         visits = isinstance(algorithm, Visitor)
-        runtime, bound = watches[0].settings.runtime, bound_identity(getattr(algorithm, "tables", {}), starts)
+        runtime, bound = watches[0].settings.runtime, bound_identity(algorithm, starts)
         with _as_written(self.folder.path):
             self._require_same(bound)
         self.identity |= bound

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from inspect import signature
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -452,3 +452,13 @@ class Algorithm(Method, Protocol):
 
     def own_value(self, clients: Clients, state: Any, x: Array, key: Array) -> OwnValue:
         """Evaluate the clients' and the server's terms at x with y as this run's own lower solver gives it, and how well that y fits."""
+
+
+def numbers_of(algorithm: Any) -> Iterator[tuple[str, Any]]:
+    """All arrays of a bound solver and of its parts, by name: its tables, and those that are constants of its programs."""
+    own = {part.name: getattr(algorithm, part.name) for part in fields(algorithm)} if is_dataclass(algorithm) else getattr(algorithm, "tables", {})
+    for name, value in own.items():
+        if isinstance(value, np.ndarray | jax.Array):
+            yield name, value
+        elif hasattr(value, "with_tables"):
+            yield from numbers_of(value)

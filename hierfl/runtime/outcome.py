@@ -462,10 +462,13 @@ def theorem_point(
     seed: int,
     settings: RunSettings,
 ) -> TheoremPoint:
-    """x_k*, by running once more as far as it: clients then stop, and the server takes their mean as at the end of a round."""
+    """x_k*, by running once more as far as it, in this process: clients then stop, and the server takes their mean as at the end of a round.
+
+    All data are here, where a theorem's constants are proved; at sites that draw under secrets of their own it is of other draws of the same law.
+    """
     cut = algorithm if drawn.local_step == 0 else algorithm.cut_short(drawn.round, drawn.local_step)
-    runtime, block = settings.runtime or InProcess(), settings.evaluate_every
-    outcome = runtime.execute(compiled, cut, start, drawn.rounds, seed, block, lambda *_: None)
+    runtime = settings.runtime if isinstance(settings.runtime, InProcess) else InProcess()
+    outcome = runtime.execute(compiled, cut, start, drawn.rounds, seed, settings.evaluate_every, lambda *_: None)
     iterate = np.asarray(cut.decision(outcome.state), float)
     x = on_upper_set(compiled, iterate[None])[0]
     places = {"x": compiled.upper.unflatten(x), "iterate": compiled.upper.unflatten(iterate)}

@@ -64,6 +64,10 @@ def run(
     compiled.laid_out()  # every plain parameter has a value
     compiled.require_server_here()
     require_one_run(getattr(settings.runtime, "noise", None), solver, settings)
+    for changed in ("aggregation", "asynchronous") if getattr(solver, "schedule", "practical") != "practical" else ():
+        if getattr(settings.runtime, changed, None):
+            said = f"schedule={solver.schedule!r} with {changed}={getattr(settings.runtime, changed)!r}"
+            raise SettingError(f"{said}: the theorem is about weighted means of all clients' messages, round by round; leave it out.")
     if settings.runtime is None or isinstance(settings.runtime, InProcess):
         compiled.require_all_here("a run in this process")
     if getattr(solver, "schedule", "practical") != "practical" and hasattr(solver, "starts"):

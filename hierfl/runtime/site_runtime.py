@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -60,8 +60,14 @@ class MessageTreatment:
     def __post_init__(self) -> None:
         """Refuse settings that exclude each other, or out of range. Raises ``SettingError``, naming them."""
         name = type(self).__name__
-        if self.buffer < 1 or not self.staleness >= 0:
-            raise SettingError(f"{name}(buffer={self.buffer!r}, staleness={self.staleness!r}): at least 1, and at least 0.")
+        _require_count(self, "buffer")
+        if not self.staleness >= 0:
+            raise SettingError(f"{name}(staleness={self.staleness!r}): at least 0.")
+        defaults = {field.name: field.default for field in fields(MessageTreatment)}
+        for switch, on, own in (("aggregation", self.rule is not None, ("adversaries",)), ("asynchronous", self.asynchronous, ("buffer", "staleness"))):
+            for setting in own:
+                if not on and getattr(self, setting) != defaults[setting]:
+                    raise SettingError(f"{name}({setting}={getattr(self, setting)!r}): that is for {switch}=..., and is nothing without it.")
         if self.rule is not None and self.asynchronous:
             raise SettingError(
                 f"{name}(aggregation=..., asynchronous=True): a robust aggregate is one of a round's messages; choose one of the two."
@@ -100,6 +106,12 @@ class MessageTreatment:
         return SiteRounds(problem, algorithm, exchange, minimum, patience, seed, clock, self.rule)
 
 
+def _require_count(runtime: Any, setting: str) -> None:
+    value = getattr(runtime, setting)
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise SettingError(f"{type(runtime).__name__}({setting}={value!r}): a whole number of at least 1.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class SiteRuntime(MessageTreatment):
     """A runtime whose clients are at sites of others; an engine says how to reach them (``_links``).
@@ -120,9 +132,9 @@ class SiteRuntime(MessageTreatment):
     def __post_init__(self) -> None:
         super().__post_init__()
         name = type(self).__name__
-        for setting, least in (("minimum", 1), ("patience", 0)):
-            if not getattr(self, setting) >= least:
-                raise SettingError(f"{name}({setting}={getattr(self, setting)!r}): at least {least}.")
+        _require_count(self, "minimum")
+        if not self.patience >= 0:
+            raise SettingError(f"{name}(patience={self.patience!r}): at least 0.")
         for setting in ("timeout", "largest"):
             if not getattr(self, setting) > 0:
                 raise SettingError(f"{name}({setting}={getattr(self, setting)!r}): above 0.")

@@ -103,7 +103,7 @@ def find_step(compiled: CompiledProblem, solver: Any, settings: RunSettings, sta
     trials = _Trials(compiled, solver, settings, start)
     with Waiting("trial runs for step_size='auto'", settings.progress):
         best = trials.search()
-        one, other = (trials.trial(best, seed)[0]["objective"] for seed in (trials.seed, trials.seed + 1))
+        one, other = (trials.trial(best, seed)[0]["objective"] for seed in (trials.seed, trials.seed ^ 1))
     alike = np.max(np.abs(one - other)) <= 1e-9 * (1.0 + np.max(np.abs(one)))  # NaN is noise as well
     constant = getattr(type(solver), "constant_step", False) or alike
     hold = max(TRIAL, (HELD if settings.rounds is None else settings.rounds) // 5)
@@ -129,7 +129,8 @@ class _Trials:
             for _ in range(MOST):
                 tried = factor * (max(levels) if factor > 1 else min(levels))
                 levels[tried] = self.level(tried)
-                if not levels[tried] < min(level for s, level in levels.items() if s != tried):
+                others = min(level for s, level in levels.items() if s != tried)
+                if not levels[tried] < others and not (factor < 1 and np.isinf(others)):  # until one of the smaller ones is finite
                     break
             if min(levels, key=lambda s: levels[s]) > step:
                 break  # larger ones were better: smaller ones are not tried

@@ -171,9 +171,14 @@ def require_left_out(settings: Any, *names: str) -> None:
     Raises ``SettingError``, naming the setting.
     """
     default = {field.name: field.default for field in fields(settings)}
-    given = [name for name in names if getattr(settings, name) is not default[name]]
+    given = [name for name in names if not _is_default(getattr(settings, name), default[name])]
     if settings.schedule != "practical" and given:
         raise SettingError(
             f"schedule={settings.schedule!r} of {type(settings).__name__} chooses {' and '.join(given)} itself: leave {'it' if len(given) == 1 else 'them'} "
             f"out, or write schedule='practical'."
         )
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    """Whether nobody gave it; a number that has been copied to another process is another object."""
+    return value is default or (type(value) is type(default) and np.isscalar(value) and value == default)

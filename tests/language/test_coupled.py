@@ -121,6 +121,18 @@ def test_the_mark_of_a_declaration_covers_them() -> None:
     assert [one.text for one in bare.coupled] == ["y <= 1"]
 
 
+def test_laws_selections_and_points_are_part_of_a_mark() -> None:
+    x, y, u = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="u")
+
+    def mark(mean: float = 0.0, points: int = 64, selection: str = "optimistic") -> str:
+        federation = hf.Federation([hf.Client({u: scipy.stats.norm(mean, 1)})] * 2, points=points)
+        level = hf.ArgMin(y, cp.pos(y - x), selection=selection)
+        return declaration_mark(hf.Problem(hf.Minimize(clients=hf.E(cp.square(y - u))), level, federation=federation).declaration)
+
+    assert mark() == mark()
+    assert len({mark(), mark(5.0), mark(points=128), mark(selection="pessimistic")}) == 4
+
+
 def test_copies_have_their_own_conditions() -> None:
     problem = declared("client", y <= 1)
     for other in (copy.deepcopy(problem), pickle.loads(pickle.dumps(problem))):

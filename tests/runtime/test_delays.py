@@ -154,3 +154,11 @@ def test_without_a_federation_there_is_one_client() -> None:
 def test_a_clock_that_would_stand_still_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(hf.SettingError, match="positive mean seconds"):
         Delayed(**wrong)
+
+
+@pytest.mark.parametrize(
+    "given", [{"adversaries": 0.4}, {"buffer": 2}, {"staleness": 3.0}, {"asynchronous": True, "buffer": 1.5}, {"asynchronous": True, "buffer": np.nan}]
+)
+def test_settings_that_would_be_nothing_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(hf.SettingError, match=next(reversed(given))):
+        Delayed([1.0], **given)

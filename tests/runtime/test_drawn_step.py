@@ -91,3 +91,17 @@ def test_each_run_has_its_own_and_one_that_ends_before_has_none() -> None:
     assert last.theorem_point.round >= 2
     stopped = solve(problem, solver, x0=[1.5, -1.0], seed=last.settings["seed"], callback=lambda done, x, y: done >= 1)
     assert stopped.settings["rounds_done"] == 1 and stopped.theorem_point is None
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_it_is_found_after_a_run_at_sites(seed: int) -> None:
+    solver, settings = FedRZO(schedule="theory", accuracy=1.0), {"x0": [1.5, -1.0], "seed": seed}
+    here = solve(two_clients(), solver, **settings).theorem_point
+    there = solve(two_clients(), solver, runtime=hf.runtime.Delayed([1.0, 1.0]), **settings).theorem_point
+    np.testing.assert_allclose(there.iterate, here.iterate, atol=1e-12)
+
+
+@pytest.mark.parametrize("changed", [{"aggregation": "median"}, {"asynchronous": True}])
+def test_no_theorem_is_claimed_for_other_aggregates(changed: dict[str, Any]) -> None:
+    with pytest.raises(hf.SettingError, match="the theorem is about weighted means"):
+        solve(two_clients(), FedRZO(schedule="theory", accuracy=1.0), runtime=hf.runtime.Delayed([1.0, 1.0], **changed), x0=[1.5, -1.0])

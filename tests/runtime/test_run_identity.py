@@ -132,6 +132,14 @@ def test_schedules_and_starts_are_compared_by_their_numbers(tmp_path: Path) -> N
     with pytest.raises(hf.CheckpointError, match="the start"):
         solve(lambda r: 0.1 / (r + 1), x0=[1.0, 2.5], resume=True)
 
+    def steps(count: Callable[[int], int], **settings: Any) -> hf.Result:  # a constant of the program, and no table
+        return problem.solve(FedAvg(0.1, local_steps=count), rounds=10, progress=False, checkpoint=tmp_path / "steps", **settings)
+
+    steps(lambda r: 1)
+    steps(lambda r: 3 - 2, resume=True)
+    with pytest.raises(hf.CheckpointError, match="the schedules of the solver"):
+        steps(lambda r: 7, resume=True)
+
 
 # --- marks -----------------------------------------------------------------------------------------------------------
 

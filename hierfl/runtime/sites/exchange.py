@@ -93,6 +93,7 @@ class Exchange:
     unfit: dict[str, str] = field(default_factory=dict)  # what is wrong with a site's data, as it says
     stuck: str | None = None  # why the round cannot be made again without those who were lost
     numbers: int = 0  # of a client's largest message
+    num_clients: float = math.inf  # of the problem
     with_earlier_runs: float | None = None  # the largest epsilon of all runs that a site tells of
     _places: Counter[str] = field(default_factory=Counter)  # how often each site was asked in this try at the round
     _began: dict[str, int] = field(default_factory=dict)  # the processes that know of this run
@@ -177,7 +178,8 @@ class Exchange:
     def _learn(self, ready: frozenset[str]) -> None:
         """Take sites in that came later, unless they say that they hold others' clients."""
         for site, clients in self.links.held().items():
-            if site in ready and site not in self.clients_of and not self.site_of.keys() & set(clients):
+            known = all(0 <= client < self.num_clients for client in clients)
+            if known and site in ready and site not in self.clients_of and not self.site_of.keys() & set(clients):
                 self.clients_of[site] = clients
                 self.site_of |= dict.fromkeys(clients, site)
                 self.reports[site] = SiteReport(len(clients))
@@ -536,10 +538,10 @@ def exchange_for(
 ) -> Exchange:
     """The exchange of a run, with masks where it has some."""
     if start.masks is None:
-        return Exchange(links, start, clients_of, timeout, watcher)
+        return Exchange(links, start, clients_of, timeout, watcher, num_clients=problem.num_clients)
     weights = problem.declaration.client_weights
     shares = weights / np.sum(weights)
-    return MaskedExchange(links, start, clients_of, timeout, watcher, weights=shares)
+    return MaskedExchange(links, start, clients_of, timeout, watcher, num_clients=problem.num_clients, weights=shares)
 
 
 def summed_shapes(expected: Shapes) -> list[Any]:

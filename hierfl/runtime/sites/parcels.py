@@ -76,7 +76,7 @@ def require_known(held: dict[str, tuple[int, ...]], clients: int) -> dict[str, t
         for client in own:
             if client in holder:
                 raise SiteError(f"sites {holder[client]!r} and {site!r} both hold the data of client {client}: stop one.")
-            if client >= clients:
+            if not 0 <= client < clients:
                 raise SiteError(f"site {site!r} holds the data of client {client}, and the problem has {clients} clients.")
             holder[client] = site
     return held
@@ -273,17 +273,17 @@ def starting(problem: CompiledProblem, algorithm: Any, rounds: int, x0: np.ndarr
 
 
 def declaration_mark(declaration: Declaration) -> str:
-    """The mathematics, the values of plain parameters, the clients' names and the number of rows that each holds; no penalty."""
+    """The mathematics, the values of plain parameters, the clients' names, and the number of rows or the laws that each holds; no penalty."""
     declaration = declaration.plain
     objective, level, roles = declaration.objective, declaration.lower_level, declaration.roles
     leaves: Leaves = {}
     on_answers = [one.constraint for one in declaration.coupled]
     parts = [
         [objective.sense, objective.server, objective.clients, [*declaration.constraints, *on_answers]],
-        [] if level is None else [level.declared, list(level.constraints), level.scope, type(level).__name__],
+        [] if level is None else [level.declared, list(level.constraints), level.scope, level.selection, type(level).__name__],
         [list(roles.upper), list(roles.lower), [np.asarray(p.value, float) for p in roles.parameters]],
         [_held(client, roles.client_tables) for client in (declaration.federation.clients if declaration.federation else (Client(),))],
-        declaration.client_weights,
+        [declaration.client_weights, None if declaration.federation is None else declaration.federation.points],
     ]
     return content_mark([content_mark(part, leaves) for part in parts])
 
@@ -322,8 +322,9 @@ def _bare(client: Client) -> Client:
 
 
 def _held(client: Client, tables: Any) -> list[Any]:
-    """A client's name and its numbers of rows."""
-    return [client.name, [client.num_samples(sample) for table in tables for sample in table]]
+    """A client's name, and its numbers of rows or its laws."""
+    counts = [(sample, client.num_samples(sample)) for table in tables for sample in table]
+    return [client.name, [client.samples[sample] if count is None else count for sample, count in counts]]
 
 
 def step_name(step: Callable[..., Any], algorithm: Any) -> str:

@@ -291,8 +291,8 @@ class Site:
             return f"the server runs hierfl {start.version}, this site hierfl {VERSION}"
         if start.mark != self.mark:
             return (
-                f"another problem is declared here than at the server (mathematics, values of parameters, clients' names, or numbers of "
-                f"rows). Here:\n{declared_text(self.declaration)}\nAt the server:\n{start.declared}"
+                f"another problem is declared here than at the server (mathematics, values of parameters, clients' names, numbers of "
+                f"rows, or laws). Here:\n{declared_text(self.declaration)}\nAt the server:\n{start.declared}"
             )
         if start.penalty is not None and not (self.declaration.plain.coupled and np.isfinite(start.penalty).all() and min(start.penalty) >= 0):
             return f"weights {tuple(start.penalty)} of violations and of f: no upper constraint here mentions y, or they are no weights"

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, Protocol
 
@@ -34,6 +34,7 @@ from hierfl.runtime.contract import (
     Question,
     Received,
     Step,
+    numbers_of,
     rounded,
     taken,
 )
@@ -323,16 +324,6 @@ def require_alike(algorithm: Any, sent: Mapping[str, np.ndarray]) -> None:
     for name, own in leaves_by_path(algorithm.tables).items():
         if not np.array_equal(own, sent[name]):
             raise SiteError(f"under masks the server's table {name} has to be that of the solver as it was sent")
-    for name, table in _own_tables(algorithm):
+    for name, table in numbers_of(algorithm):
         if table.ndim == 2 and not (np.all(table > 0) and np.all(table == table[:, :1])):
             raise SiteError(f"by the table {name} clients do not alike, and one that does more than others is most of a sum")
-
-
-def _own_tables(algorithm: Any) -> Iterator[tuple[str, Any]]:
-    """All tables of a solver and of its parts, constants of its programs among them, by their names."""
-    for field in fields(algorithm):
-        value = getattr(algorithm, field.name)
-        if isinstance(value, np.ndarray | jax.Array):
-            yield field.name, value
-        elif hasattr(value, "with_tables"):
-            yield from _own_tables(value)
