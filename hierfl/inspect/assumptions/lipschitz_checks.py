@@ -42,7 +42,7 @@ from hierfl.language.sample import Sample
 
 SUBSETS = 300_000  # of rows that are looked at, some seconds
 TOGETHER = 20_000
-DEPENDENT = 1e-11  # of a row of length 1
+DEPENDENT, EXACTLY = 1e-11, 1e-14  # of a row of length 1: up to the first it is nearly dependent, up to the second it is, but for rounding
 
 
 class NoShiftError(Exception):
@@ -109,7 +109,9 @@ def _shift(normals: np.ndarray, sides: np.ndarray) -> float:
     if not normals.shape[1]:
         return 0.0
     left, singular, right = np.linalg.svd(normals, full_matrices=False)
-    good = singular[:, -1] > DEPENDENT
+    good = singular[:, -1] > EXACTLY * normals.shape[1]
+    if (singular[good, -1] <= DEPENDENT).any():
+        raise NoShiftError("the sides of Y(x) move, and some of its rows are nearly dependent: by rounding alone y may move without bound")
     if not good.any():
         return 0.0
     left, singular, right = left[good], singular[good], right[good]

@@ -478,5 +478,7 @@ def _require_less_of_tails(term: Any, sign: float) -> None:
 
 def _mean_of(each: Sequence[Entries], shares: np.ndarray) -> Entries:
     """A mean of what the clients have, entry by entry."""
-    columns = zip(*(np.ravel(own) for own in np.broadcast_arrays(*each)))
-    return np.array([*(Polynomial.sum_of(zip(shares, column)) for column in columns), None], dtype=object)[:-1]
+    alike = np.broadcast_arrays(*each)
+    columns = zip(*(np.ravel(own) for own in alike))
+    mean = np.array([*(Polynomial.sum_of(zip(shares, column)) for column in columns), None], dtype=object)[:-1]
+    return mean.reshape(alike[0].shape)

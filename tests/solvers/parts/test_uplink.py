@@ -37,7 +37,7 @@ def mean_of(scope: str, term: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("scope", "constrained"), [("client", True), ("federation", False), (None, True), ("sample", False)]
+    ("scope", "constrained"), [("federation", False), ("client", True), (None, True), ("sample", False)]
 )
 def test_fedrzo_rebuilds_the_trajectory(scope: str | None, constrained: bool) -> None:
     declared = problem(scope, *([lambda x: x >= -0.2, lambda x: x <= 0.4] if constrained else []))
