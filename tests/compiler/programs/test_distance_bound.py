@@ -132,3 +132,13 @@ def test_squares_whose_residuals_cancel(size: float) -> None:
         solution = mp.lu_solve(rows.T * rows + mp.eye(2), rows.T * mp.matrix(exact(b)) + mp.matrix(exact(at)))
         bound = implicit.certificate(at).error_bound
         assert distance(implicit.response(at), list(solution)) <= bound <= 1e-11 + 1e-12 * size
+
+
+@pytest.mark.parametrize("eps", [1e-3, 1e-6])
+def test_a_cone_that_holds_nothing_widens_no_bound(eps: float) -> None:
+    """min |u - c|^2 / 2 over |u| <= 10, inside of which c is."""
+    centre = np.array([1.0, -2.0])
+    a, b = np.vstack([np.zeros(2), np.eye(2)]), np.array([10.0, 0.0, 0.0])
+    program = ConvexProgram.of(np.eye(2), -centre, a, b, [Cone(SECOND_ORDER, 3)])
+    found = distance_bound(program, centre + eps * np.array([0.6, 0.8]), np.zeros(3), 1.0)
+    assert eps <= found <= eps * 1.001 + 1e-12
