@@ -138,6 +138,9 @@ def factors_collected(node: Any, ids: set[int]) -> Any:
         return node
     if isinstance(node, cp.quad_over_lin) and node.shape == () and _moves_without(node.args[1], ids):
         node = cp.multiply(cp.inv_pos(node.args[1]), cp.sum_squares(node.args[0]))
+    if isinstance(node, (cp.kl_div, cp.rel_entr)) and node.args[0].is_nonneg() and not any(v.id in ids for v in node.args[0].variables()):
+        shares, y = (part + np.zeros(node.shape) for part in node.args)  # a share of 0 is no logarithm, where the ratio's slope is none
+        node = -cp.multiply(shares, cp.log(y)) - cp.entr(shares) + (0 if isinstance(node, cp.rel_entr) else y - shares)
     args = [factors_collected(argument, ids) for argument in node.args]
     own = _factor_and_rest(node, args, ids)
     inner = None if own is None else _factor_and_rest(own[1], own[1].args, ids)

@@ -442,3 +442,18 @@ def test_shares_that_no_number_tells_from_none_are_none() -> None:
         y_at, moved = problem.implicit.response(at), shares * (slope - shares @ slope)
         np.testing.assert_allclose(y_at, shares, rtol=1e-11, atol=1e-80)
         assert y_at.min() >= 0 and problem.implicit.gradient(at) == pytest.approx(costs @ moved, rel=1e-8, abs=1e-80)
+
+
+@pytest.mark.parametrize("kind", [cp.kl_div, cp.rel_entr])
+@pytest.mark.parametrize("shares", [[0.0, 2.0], [1.0, 0.0]])
+def test_shares_of_nothing_in_a_divergence(kind: Any, shares: list[float]) -> None:
+    """As an empty bin of a histogram has."""
+    x, y, z, at = cp.Variable(2, name="x"), cp.Variable(2, name="y"), cp.Variable(2), np.array([0.3, 0.4])
+    level = hf.ArgMin(y, cp.sum(kind(np.array(shares), y)) + 0.5 * cp.sum_squares(y - x), [y >= 0.01])
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(y)), level, [cp.abs(x) <= 3])
+    cost = cp.sum(kind(np.array(shares), z)) + 0.5 * cp.sum_squares(z - at)
+    cp.Problem(cp.Minimize(cost), [z >= 0.01]).solve(solver="CLARABEL", tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12)
+    assert problem.implicit(at) == pytest.approx(float(z.value @ z.value), rel=1e-4)
+    ways = 1e-5 * np.eye(2)
+    differences = [(problem.implicit(at + way) - problem.implicit(at - way)) / 2e-5 for way in ways]
+    np.testing.assert_allclose(problem.implicit.gradient(at), differences, atol=1e-6)
