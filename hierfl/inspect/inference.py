@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression
+from cvxpy.atoms.affine.sum import Sum
 from cvxpy.atoms.elementwise.power import Power, PowerApprox
 from cvxpy.constraints import Equality, Inequality
 from jax import Array
@@ -32,6 +33,7 @@ from scipy import stats
 from hierfl.analysis.enclosure import Enclosure
 from hierfl.analysis.hoist import instantiate
 from hierfl.analysis.variable_bounds import attribute_constraints
+from hierfl.atoms.algebra import addends
 from hierfl.compiler.data.tables import Data
 from hierfl.compiler.layout import Layout
 from hierfl.compiler.lower_level.structure import nonsmooth_atom
@@ -319,6 +321,8 @@ class _Estimator:
     def told(self, sums: RowSums, kind: str, level: float, small_sample: bool, client: int | None) -> Inference:
         """The table, from the sums of all clients, or of the one that has a copy of its own."""
         counts = self._counts if client is None else self._counts[client : client + 1]
+        if client is None and not self._counted.all():  # a client that weighs nothing has no rows in the estimate
+            sums, counts = RowSums(*(part[self._counted] for part in sums)), counts[self._counted]
         rows = int(counts.sum())
         estimate = self.point[0 if client is None else client]
         hessian = sums.hessian.sum(axis=0)
@@ -408,13 +412,23 @@ class _Estimator:
                 raise SettingError(f"inference: {rows} rows{whose} are not enough for a dispersion beside {p} estimates: take kind='robust'.")
             dispersion = 2.0 * sums.loss.sum() / shares[0] / freedom
             return shares[0] * dispersion * inverse, [f"dispersion {dispersion:.6g}, from {freedom} degrees of freedom"]
-        return shares[0] * inverse, [] if self._is_likelihood else ["the loss is taken for the negative logarithm of a likelihood; kind='robust' need not be"]
+        return shares[0] * inverse, [] if self._is_log_likelihood else ["the loss is taken for the negative logarithm of a likelihood; kind='robust' need not be"]
 
     def _shares(self, sums: RowSums, counts: np.ndarray, client: int | None) -> np.ndarray:
-        """What a row of each client weighs."""
-        weights = np.asarray(self.oracles.static_data.clients.weights) if client is None else np.ones(1)
+        """What a row of each client weighs that weighs anything."""
+        weights = np.asarray(self.oracles.static_data.clients.weights)[self._counted] if client is None else np.ones(1)
         summed = isinstance(self.loss.averages[0], total)
         return np.asarray(weights * sums.factors[:, 1] / (1.0 if summed else counts))
+
+    @property
+    def _counted(self) -> np.ndarray:
+        """Which clients weigh anything."""
+        return np.asarray(self.oracles.static_data.clients.weights) > 0
+
+    @property
+    def _is_log_likelihood(self) -> bool:
+        """Whether every mean is known to be the negative logarithm of one, its factor included."""
+        return all(isinstance(one, Cox) or (not isinstance(one, RowAggregate) and _is_log_likelihood_of_row(one.per_sample)) for one in self.loss.averages)
 
     @property
     def _is_likelihood(self) -> bool:
@@ -426,6 +440,8 @@ class _Estimator:
         """The point is where the gradient vanishes, to a small part of a standard error."""
         step = inverse @ sums.gradient.sum(axis=0)
         away = float(np.max(np.abs(step) / np.where(spread > 0, spread, np.inf), initial=0.0))
+        if fixed := ", ".join(expression_text(one) for one in self.constraints if isinstance(one, Equality)):
+            raise NoGradientError(f"inference: {fixed} binds{whose}: there is no normal law at the edge of a constraint. Put an equation into the score.")
         if away <= FAR:
             return
         why = ": the run ended before the answer. Go on with more rounds; columns of very different sizes are best standardised"
@@ -484,6 +500,15 @@ def _columns_at(part: Any, variable: cp.Variable, columns: Mapping[Any, Any]) ->
             return tuple(map(str, labels[1]))
     below = (_columns_at(argument, variable, columns) for argument in getattr(part, "args", ()))
     return next((found for found in below if found is not None), None)
+
+
+def _is_log_likelihood_of_row(loss: Any) -> bool:
+    """Whether it is logistic(s), exp(s) or the loss of a hazard, as it stands, and beside it what is linear: for exp(s) there has to be that."""
+    terms = addends(loss.args[0] if isinstance(loss, Sum) else loss)
+    curved = [term for term in terms if not term.is_affine()]
+    if len(curved) != 1:
+        return False
+    return isinstance(curved[0], cp.logistic | HazardLoss) or (isinstance(curved[0], cp.exp) and len(terms) > 1)
 
 
 def _residuals_of(loss: Any) -> int | None:

@@ -247,3 +247,21 @@ def test_what_has_no_normal_law_is_refused_by_name() -> None:
         plain.inference(of="beta")
     with pytest.raises(hf.SettingError, match="did you mean 'robust'"):
         plain.inference(kind="robsut")
+
+
+def test_a_client_that_weighs_nothing_tells_nothing() -> None:
+    rows = [{features: X[k == SITE], outcome: OUTCOMES["logistic"][k == SITE]} for k in range(5)]
+    sizes = [float(len(own[outcome])) for own in rows]
+    one = fitted(hf.E(LOSSES["logistic"]), hf.Federation([hf.Client(own) for own in rows], weights=[*sizes[:4], 0.0]))
+    other = fitted(hf.E(LOSSES["logistic"]), hf.Federation([hf.Client(own) for own in rows[:4]], weights="samples"))
+    for kind in COVARIANCES:
+        mine, without = one.inference(kind=kind), other.inference(kind=kind)
+        np.testing.assert_allclose(mine.covariance, without.covariance, rtol=1e-6)
+        assert mine.rows == without.rows
+
+
+@pytest.mark.parametrize("family", ["logistic", "poisson"])
+def test_twice_a_likelihood_is_told(family: str) -> None:
+    where = federation(OUTCOMES[family])
+    assert "taken for" not in str(fitted(hf.E(LOSSES[family]), where).inference())
+    assert "taken for the negative logarithm of a likelihood" in str(fitted(hf.E(2 * LOSSES[family]), where).inference())
