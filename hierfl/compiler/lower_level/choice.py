@@ -71,7 +71,7 @@ def _on_the_host(in_rounds: ExactMethod) -> ExactMethod:
     if _is_curved_map(structure) and isinstance(in_rounds, SemismoothNewton) and not few:
         return in_rounds
     searched = isinstance(in_rounds, ProjectedSolution) and few
-    flat = isinstance(in_rounds, DiagonalPlusRankOne) and structure.modulus_unknown  # of several solutions it knows nothing
+    flat = isinstance(in_rounds, DiagonalPlusRankOne) and (structure.modulus_unknown or (few and not structure.strict))  # it knows nothing of several
     system = isinstance(in_rounds, LinearSystem) and structure.strict
     if (isinstance(in_rounds, FORMULAS) and not (searched or flat)) or system or isinstance(in_rounds, ParametricProgram):
         return in_rounds
@@ -87,14 +87,14 @@ def chosen_method(structure: LowerStructure) -> ExactMethod:
         applies, why = method.verdict(structure)
         if applies:
             return method(structure, why)
-    obstacle = _needs_program(structure) or structure.obstacle
+    obstacle = "it has prices" if structure.level.prices else structure.obstacle
     return NoMethod(structure, f"{obstacle}, and the {ParametricProgram.name} {ParametricProgram.verdict(structure).why}")
 
 
 def _candidates(structure: LowerStructure) -> list[type[ExactMethod]]:
-    """The methods whose answers, where they apply, are those that are meant: in the order in which rounds try them."""
+    """The methods in the order in which rounds try them: where prices are asked for those alone that know them; one that chooses, if any can."""
     methods = list(METHODS.values())
-    if _needs_program(structure):
+    if structure.level.prices:
         return [method for method in methods if issubclass(method, ParametricProgram)]
     if not structure.lower_set.is_direct or getattr(structure.level, "selection", None) is not None:
         methods.insert(0, ParametricProgram)  # a formula of a projection that iterates is none
@@ -123,15 +123,16 @@ def method_asked_for(name: str, structure: LowerStructure) -> ExactMethod:
 
     Raises ``IncompatibleSolverError`` if there is no such method, or it cannot treat this lower level; names those that can.
     """
-    candidates, refused = _candidates(structure), f"method={name!r} cannot solve this lower level: "
+    refused = f"method={name!r} cannot solve this lower level: "
     if name not in METHODS:
         refused = f"method={name!r}: {near_names(name, METHODS)}"
-    elif METHODS[name] not in candidates:
+    elif _needs_program(structure) and not issubclass(METHODS[name], ParametricProgram):
         refused += f"{_needs_program(structure)}, which it does not know."
     else:
         applies, why = METHODS[name].verdict(structure)
         if applies:
             return METHODS[name](structure, f"asked for; {why}")
         refused += f"it {why}." if why.startswith("needs") else f"{why}."
-    able = ", ".join(repr(method.name) for method in METHODS.values() if method in candidates and method.verdict(structure).applies)
+    program = bool(_needs_program(structure))
+    able = ", ".join(repr(one.name) for one in METHODS.values() if one.verdict(structure).applies and (not program or issubclass(one, ParametricProgram)))
     raise IncompatibleSolverError(f"{refused} {f'These can: {able}.' if able else 'None can.'}")

@@ -161,3 +161,14 @@ def test_no_method_is_taken_that_does_not_know_what_is_asked_for() -> None:
     for problem, why in ((priced, "it has prices"), (hf.Problem(hf.Minimize(clients=cp.square(y - 5)), chosen), "selection='optimistic' chooses")):
         with pytest.raises(hf.IncompatibleSolverError, match=rf"{why}.* These can: 'parametric program'"):
             problem.solve(ZOHFL(lower=Exact(method="semismooth Newton")), rounds=1, progress=False)
+
+
+@pytest.mark.parametrize("size", [1, 10])
+def test_formulas_say_that_y_is_one_of_several(size: int) -> None:
+    """At x = 0 all y are solutions, or all that are alike; f tells them apart, or does not."""
+    x, y = cp.Variable(name="x"), cp.Variable(size, name="y")
+    cost = x * cp.sum_squares(y) - x * cp.sum(y) if size == 1 else (1 + x) * cp.sum_squares(y - cp.sum(y) / size)
+    level = hf.ArgMin(y, cost, [y >= 0, y <= 2])
+    with pytest.warns(hf.LowerLevelWarning, match="several solutions.*that of least norm is taken"):
+        assert hf.Problem(hf.Minimize(clients=y[0] + x), level, [x >= 0]).implicit(0.0) == pytest.approx(0, abs=1e-9)
+    assert hf.Problem(hf.Minimize(clients=cp.square(x)), level, [x >= 0]).implicit(0.0) == 0
