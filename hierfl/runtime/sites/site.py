@@ -460,7 +460,8 @@ class SiteRun:
             assert self.masks is not None  # required when the run began
             withheld = int("value" in monitor)
             attempt = -1 if asked.masking is None else asked.masking.attempt
-            questions = [(question, attempt) for question in asked.questions()]  # another has other noise, and others may open it
+            # another attempt, and another try under other masks, has other noise, and others may open it
+            questions = [(question, attempt, self.masks.public) for question in asked.questions()]
             return self._masked(asked, self.noised.summed(clients, questions, payload, withheld), 0.0)
         if self.noised is not None:  # what else there is to say is withheld, the time it took as well
             payload = self.noised.of(clients, asked.questions(), payload)
