@@ -26,7 +26,7 @@ from hierfl.descent.difference_oracle import DifferenceOracle
 from hierfl.descent.implicit_oracle import ImplicitOracle, KnownPoint
 from hierfl.descent.limited_search import LimitedDescent
 from hierfl.descent.search import Descent
-from hierfl.errors import HierflError, SettingError
+from hierfl.errors import HierflError, RestWarning, SettingError, warn
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Visit
 from hierfl.runtime.records import History
@@ -63,7 +63,7 @@ class ImplicitBundle:
     Raises
     ------
     SettingError
-        For a setting out of range; in a run, for a ``bound`` that f goes below.
+        For a setting out of range.
     IncompatibleSolverError
         When bound to a problem without derivatives: a nonsmooth lower level without an active set, a BlackBox.
 
@@ -137,7 +137,7 @@ class BoundImplicitBundle(BoundSearch):
         hopping = BasinHopping(oracle, first, lambda point, pieces: self._search(oracle, point, pieces), self.settings.hops, self._goal)
         asks, answer, told, at_start = hopping.asks(), None, 0, True  # a visit that is replayed was told when it was made
         while True:
-            self._require_bound(hopping.best)
+            self._hold_bound(hopping, first if answer is None else answer)
             try:
                 x = asks.send(answer)
             except StopIteration as end:
@@ -153,14 +153,14 @@ class BoundImplicitBundle(BoundSearch):
         bound = self.settings.bound
         return -np.inf if bound is None else self.problem.sign * bound + self.settings.accuracy * (1.0 + abs(bound))
 
-    def _require_bound(self, best: KnownPoint) -> None:
-        """Raises ``SettingError`` where f is lower than the bound that was given, beyond what both err by."""
+    def _hold_bound(self, hopping: BasinHopping, best: KnownPoint) -> None:
+        """Warn where f is lower than the bound that was given, beyond what both err by, and go on without it."""
         bound, sign = self.settings.bound, self.problem.sign
-        if bound is not None and best.value < sign * bound - REFUTED * self.settings.accuracy * (1.0 + abs(bound)):
-            raise SettingError(
-                f"bound={bound!r} is none: f is {sign * best.value:.8g} at x = {np.array2string(best.x, threshold=8, precision=6)}. Leave it out, or "
-                f"write a value than which none is better."
-            )
+        if bound is None or hopping.goal == -np.inf or best.value >= sign * bound - REFUTED * self.settings.accuracy * (1.0 + abs(bound)):
+            return
+        hopping.goal = -np.inf
+        at = np.array2string(best.x, threshold=8, precision=6)
+        warn(RestWarning(f"bound={bound!r} is none: f is {sign * best.value:.8g} at x = {at}. The run goes on without it."))
 
     def _search(self, oracle: ImplicitOracle, first: KnownPoint, pieces: bool) -> Search:
         """A search from a point, by a model of all pieces where that is asked for, or x has few variables, if X has rows."""
@@ -182,7 +182,7 @@ class BoundImplicitBundle(BoundSearch):
         state = BestPoint(best.x, None if solution is None else np.asarray(solution.y))
         record = {
             "objective": problem.sign * best.value,
-            "gradient_norm": hopping.search.steepness if best.value > self._goal else 0.0,
+            "gradient_norm": hopping.search.steepness if best.value > hopping.goal else 0.0,
             "step_size": hopping.search.share,
             "lower_residual": 0.0 if solution is None else float(np.max(solution.residual)),
             "lower_solves": 0 if solution is None else asked * np.size(solution.residual),

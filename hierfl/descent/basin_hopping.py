@@ -31,7 +31,7 @@ class BasinHopping:
     """Searches from ``first`` on, ``search`` the one under way; ``asks()`` as of :class:`~hierfl.descent.search.Descent`, whose last word it returns."""
 
     def __init__(self, oracle: ImplicitOracle, first: KnownPoint, begin: Begin, hops: int, goal: float) -> None:
-        self._goal = goal
+        self.goal = goal
         self.oracle, self.search, self._begin, self._hops = oracle, begin(first, False), begin, hops
         self._best, self._hopped = first, 0.0
         self._box = box_around(oracle.problem, first.x)
@@ -43,7 +43,7 @@ class BasinHopping:
     def asks(self) -> Generator[np.ndarray, KnownPoint | None, str]:
         """Descend, and hop, until f is as low as ``goal``."""
         asks, answer = self._searches(), None
-        while self.best.value > self._goal:
+        while self.best.value > self.goal:
             try:
                 answer = yield asks.send(answer)
             except StopIteration as end:
