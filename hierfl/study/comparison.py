@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -164,7 +164,8 @@ class Comparison(Shown):
     def difference(self, one: str, other: str, problem: str | None = None) -> PairedDifference:
         """How much larger f is at the answers of ``one`` than at those of ``other``, seed by seed: the median, and its bootstrap interval (95%).
 
-        Runs without an answer are left out, in pairs, and counted.
+        Runs without an answer are left out, in pairs, and counted. An interval of n pairs holds with a probability of 1 - 2^(1-n) at most: 87% of
+        four, 94% of five.
         """
         named = self._problem(problem)
         larger, less = self.final(named, name=one), self.final(named, name=other)
@@ -182,6 +183,8 @@ class Comparison(Shown):
 
     def table(self, problem: str | None = None, *, against: str | None = None) -> str:
         """Write a line for each solver: median and quartiles of f at the runs' answers, the paired difference to ``against``, what was taken.
+
+        Runs without an answer count as worse than all others, and are told beside how the runs ended.
 
         ``against`` is a solver's name, by default the one with the best median. With several problems there is a table for each, unless one is named.
         """
@@ -207,20 +210,25 @@ class Comparison(Shown):
         return "\n".join([*start, *lines[:-1], r"\bottomrule", r"\end{tabular}"])
 
     def _rows(self, problem: str, against: str | None) -> list[list[str]]:
-        found = {name: values[np.isfinite(values)] for name in self.solvers for values in [self.final(problem, name=name)]}
+        sign = self._sign(problem)
+        # a run without an answer is worse than all that have one
+        found = {name: np.where(np.isfinite(values), sign * values, np.inf) for name in self.solvers for values in [self.final(problem, name=name)]}
         if against is None:
-            against = min(found, key=lambda name: self._sign(problem) * np.median(found[name]) if len(found[name]) else math.inf)
+            against = min(found, key=lambda name: (_quantiles(found[name])[1], float(np.isinf(found[name]).mean())))
         self._require_solver(against)
         rows = [["solver", "median f(x)", "quartiles", f"minus {against}, 95% interval", self.unit, "ended"]]
         for name in self.solvers:
             cell, known = self._cell(problem, name), found[name]
-            if not len(known):
+            answered = int(np.isfinite(known).sum())
+            if not answered:
                 rows.append([name, "none", "", "", "", "does not fit" if cell.refused else _ended(cell)])
                 continue
-            low, middle, high = np.quantile(known, [0.25, 0.5, 0.75])
+            low, middle, high = (_told(sign * value) for value in _quantiles(known))
+            quartiles = (low, high) if sign > 0 else (high, low)
+            ended = _ended(cell) + (f"; {answered} of {len(known)} answers" if answered < len(known) else "")
             gap = "" if name == against else str(self.difference(name, against, problem))
             taken = float(np.median([curve.counts[AXES[self.unit]][-1] for curve in cell.curves if AXES[self.unit] in curve.counts] or [math.nan]))
-            rows.append([name, f"{middle:.6g}", f"[{low:.6g}, {high:.6g}]", gap, f"{taken:,.0f}" if self.unit != "seconds" else f"{taken:.2f}", _ended(cell)])
+            rows.append([name, middle, f"[{', '.join(quartiles)}]", gap, f"{taken:,.0f}" if self.unit != "seconds" else f"{taken:.2f}", ended])
         return rows
 
     def to_pandas(self) -> pd.DataFrame:
@@ -256,7 +264,8 @@ class Comparison(Shown):
         with np.errstate(all="ignore"):
             stacked = np.array(rows) if rows else np.full((1, 0), np.nan)
             shown = np.isfinite(stacked).any(axis=0)
-            low, middle, high = np.nanquantile(stacked[:, shown], [0.25, 0.5, 0.75], axis=0) if shown.any() else np.zeros((3, 0))
+            rule: Literal["inverted_cdf", "linear"] = "inverted_cdf" if np.isinf(stacked).any() else "linear"  # between a number and infinity there is none
+            low, middle, high = np.nanquantile(stacked[:, shown], [0.25, 0.5, 0.75], axis=0, method=rule) if shown.any() else np.zeros((3, 0))
         return Quartiles(at[shown], low, middle, high)
 
     def plot(
@@ -436,6 +445,16 @@ def _tex(text: str) -> str:
     """Words and numbers as LaTeX sets them as text."""
     escaped = "".join(f"\\{c}" if c in "&%$#_{}" else {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}.get(c, c) for c in text)
     return escaped.replace("-", "$-$") if text[:1] in "+-[" or text[:2] == "0 " else escaped
+
+
+def _quantiles(values: Float[np.ndarray, " runs"]) -> tuple[float, float, float]:
+    """Lower quartile, median and upper quartile; between a number and infinity there is none."""
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75], method="linear" if np.isfinite(values).all() else "inverted_cdf")
+    return float(low), float(middle), float(high)
+
+
+def _told(value: float) -> str:
+    return f"{value:.6g}" if math.isfinite(value) else "none"
 
 
 def _ended(cell: Cell) -> str:

@@ -257,6 +257,19 @@ def test_methods_that_ask_nothing_raise_or_diverge() -> None:
     assert "broken, seed 0" in told.value.__notes__[0]
 
 
+def test_runs_without_an_answer_are_the_worst() -> None:
+    """What diverges with three of four seeds is no better than what always comes to 0.1, though its one answer is."""
+
+    def cell(*values: float) -> Cell:
+        return Cell(tuple(Curve(seed, "completed" if np.isfinite(v) else "diverged", {"values": np.ones(1)}, np.array([v]), v) for seed, v in enumerate(values)))
+
+    cells = {("p", "wild"): cell(0.0, np.nan, np.nan, np.nan), ("p", "steady"): cell(0.1, 0.1, 0.1, 0.1)}
+    found = Comparison(cells, {"p": hf.Budget(values=1)}, tuple(range(4)), {"p": "minimize"}, {"p": (1, 1)})
+    wild, steady = (next(line for line in found.table().splitlines() if line.startswith(name)) for name in ("wild", "steady"))
+    assert wild.split()[1:4] == ["none", "[0,", "none]"] and "1 of 4 answers" in wild and steady.split()[1] == "0.1"
+    assert "minus steady" in found.table()
+
+
 def test_another_adapter_of_the_same_name_is_another_study(tmp_path: Path) -> None:
     def stepping(length: float) -> Any:
         return hf.study.adapter(name="step")(lambda f, x0, seed: f(x0 - length))
