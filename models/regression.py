@@ -132,7 +132,11 @@ class Regression(hf.Problem):
         if not chosen:
             self.penalty = float(penalty)
             objective = rows + self.penalty * spread if penalty else rows
-            pooled = hf.Federation(federation.clients, weights="samples", test=federation.test)
+            if (held_out, seed) != (0.25, 0) or (l1_ratio and not penalty):
+                nothing = "l1_ratio" if l1_ratio and not penalty else "held_out and seed"
+                needs = "a penalty=" if nothing == "l1_ratio" else f"penalty={HELD_OUT!r}"
+                raise SettingError(f"{name}: {nothing} would be nothing without {needs}.")
+            pooled = hf.Federation(federation.clients, weights="samples", test=federation.test, points=federation.points, edges=federation.edges)
             super().__init__(hf.Minimize(clients=objective), federation=pooled)
             return
         self.penalty = cp.Variable(nonneg=True, name="penalty")
@@ -146,7 +150,7 @@ class Regression(hf.Problem):
             hf.Minimize(clients=judged * above),
             lower=hf.ArgMin(decisions, learnt * rows + self.penalty * spread),
             constraints=[self.penalty >= RANGE[0], self.penalty <= RANGE[1]],
-            federation=hf.Federation(parties, test=federation.test),
+            federation=hf.Federation(parties, test=federation.test, points=federation.points, edges=federation.edges),
         )
 
     _outcomes = ("", lambda values: np.ones(len(values), bool))  # what they are, and which are

@@ -437,6 +437,8 @@ def test_mistakes_are_named() -> None:
     for given, words in (
         ({"penalty": np.ones(3)}, "penalty=.*a number"),
         ({"l1_ratio": "half"}, "l1_ratio='half'"),
+        ({"l1_ratio": 0.5}, "l1_ratio would be nothing without a penalty="),
+        ({"penalty": 1.0, "seed": 3}, "seed would be nothing without penalty='held-out'"),
         ({"seed": "a"}, "seed='a'"),
         ({"intercept": "no"}, "True or False"),
     ):

@@ -263,8 +263,8 @@ def split_data(
     _check_settings(clients, scheme, server_fraction, test_fraction, seed, min_samples)
     row_count = len(next(iter(whole.values())).array)  # a table's arrays are of one length
     rng = np.random.default_rng(seed)
-    test, training = _cut(rng.permutation(row_count), test_fraction)
-    server, pool = _cut(training, server_fraction)
+    test, training = _cut(rng.permutation(row_count), test_fraction, "test_fraction")
+    server, pool = _cut(training, server_fraction, "server_fraction")
     parts = _in_row_order(scheme or IID(), whole).assign(pool, clients, rng, row_count)
     for index, part in enumerate(parts):
         if len(part) < min_samples:
@@ -334,6 +334,9 @@ def _in_row_order(scheme: Scheme, whole: Mapping[Sample, GivenArray]) -> Scheme:
     return scheme if order is None else replace(scheme, **{field: given.iloc[order]})
 
 
-def _cut(order: np.ndarray, fraction: float) -> list[np.ndarray]:
-    """The first share of the row numbers, and the rest."""
-    return np.split(order, [round(fraction * len(order))])
+def _cut(order: np.ndarray, fraction: float, what: str) -> list[np.ndarray]:
+    """The first share of the row numbers, and the rest. Raises ``DataError`` for a share of which there is no row."""
+    count = round(fraction * len(order))
+    if fraction > 0 and not count:
+        raise DataError(f"{what}={fraction:g} of {len(order)} rows is none: a larger share, or 0.")
+    return np.split(order, [count])

@@ -33,8 +33,8 @@ SCHEMES: dict[str, Callable[[np.ndarray], object]] = {
 @given(
     rows=st.integers(60, 200),
     clients=st.integers(1, 6),
-    server=st.floats(0, 0.4),
-    test=st.floats(0, 0.3),
+    server=st.just(0.0) | st.floats(0.02, 0.4),
+    test=st.just(0.0) | st.floats(0.02, 0.3),
     seed=st.integers(0, 10**6),
 )
 @settings(max_examples=15, deadline=None)
@@ -103,6 +103,7 @@ def test_parameters_shared_per_client_and_by_callable() -> None:
         ({"clients": 2, "seed": "a"}, "seed='a'.*whole number"),
         ({"clients": 2, "seed": None}, "seed=None.*whole number"),
         ({"clients": 2, "scheme": hf.IID}, "an instance of a partition scheme"),
+        ({"clients": 2, "test_fraction": 0.02}, "test_fraction=0.02 of 20 rows is none: a larger share, or 0"),
         ({"clients": 2, "min_samples": 11}, "client 0 gets 10 of 20 samples, fewer than min_samples=11"),
         ({"clients": 2, "parameters": [1.0]}, "parameters= takes a mapping"),
         ({"clients": 2, "parameters": {cp.Parameter(name="r"): 1.0}}, "Parameter 'r' is not a hf.ClientParameter"),
