@@ -151,6 +151,11 @@ def require_convex_set(
         )
 
 
+def convex_where_known(expression: Expression, variables: Sequence[cp.Variable], known: Known) -> bool:
+    """Whether CVXPY's rules prove it convex in the variables, and what is known of these keeps it in the domain where they hold."""
+    return bool(hoist([expression], variables, known).expressions[0].is_convex()) and Enclosure(known).defined(expression)
+
+
 def require_domain(
     parts: Sequence[Expression | Constraint], keep: Sequence[cp.Variable], what: str, known: Known = NOTHING_KNOWN
 ) -> None:

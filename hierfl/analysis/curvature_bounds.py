@@ -127,7 +127,17 @@ def is_quadratic(expression: Any) -> bool:
         make = row_of(node).switches
         return bool(node.variables()) and (bool(make and make(node)) or any(map(pieces, node.args)))
 
-    return bool(expression.is_quadratic()) and not pieces(expression)
+    return bool(expression.is_quadratic()) and _degree(expression) <= 2 and not pieces(expression)
+
+
+def _degree(node: Any) -> int:
+    """The degree of a polynomial that CVXPY calls quadratic: it takes products of squares for such as well."""
+    if not node.variables():
+        return 0
+    degrees = [_degree(argument) for argument in node.args]
+    if row_of(node).product:
+        return sum(degrees)
+    return max(degrees, default=1) * (1 if isinstance(node, AffAtom) or not node.args else 2)
 
 
 def moves_slopes(node: Any, kept: set[int]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import cvxpy as cp
 import numpy as np
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.atoms.sum_largest import sum_largest
@@ -38,8 +39,13 @@ def with_slack(reached: Interval, count: int, low: np.ndarray, high: np.ndarray)
     return bounded(reached.lo - unit * low, reached.hi + unit * high)
 
 
+_BILINEAR = cp.conv, cp.convolve, cp.kron, cp.dotsort  # whose ways CVXPY tells by the signs of one factor, taken for a constant
+
+
 def _ends(atom: Any, arguments: list[Interval]) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
     """(Arguments where the atom is least, where it is greatest); None unless it is monotone in all of them."""
+    if isinstance(atom, _BILINEAR) and sum(not argument.is_point for argument in arguments) > 1:
+        return None
     low, high = [], []
     for place, argument in enumerate(arguments):
         if atom.is_incr(place):

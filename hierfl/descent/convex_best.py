@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from hierfl.analysis.enclosure import Enclosure
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.oracles import constraints_of_all_clients
 from hierfl.compiler.parametric.level_form import LevelForm, RowGroup, distributed
@@ -55,6 +56,8 @@ def convex_optimum(problem: CompiledProblem, work: float = WORK) -> ConvexOptimu
         return None
     if not all(term.is_convex() if problem.sign > 0 else term.is_concave() for term in declaration.objective.terms):
         return None
+    if not all(Enclosure(declaration.known_bounds).defined(term) for term in declaration.objective.terms):  # as power(x, 3) is not below 0
+        return None
     key = "convex optimum", problem.parameter_values
     large = scalars > SCALARS or scalars * problem.upper.size > work
     return problem.programs.kept(key) if large else problem.programs.keep(key, lambda: _solved(problem))
@@ -90,9 +93,10 @@ def _solved(problem: CompiledProblem) -> ConvexOptimum | None:
     u = np.where(np.abs(found.u) <= FAINT * np.abs(found.u).max(initial=0.0), 0.0, found.u)
     u = u if program.judged(u, found.z).error <= max(found.error, ROUNDING) else found.u
     x, force, fit = u[: problem.upper.size], np.abs(program.force(u, found.z)), found.z * program.slack(u)
-    value = float(problem.exact.at(x).value)
+    evaluation = problem.exact.at(x)
+    value, parts = float(evaluation.value), float(np.asarray(data.clients.weights) @ np.abs(evaluation.clients)) + abs(float(evaluation.server))
     held = float(np.abs(fit[program.equal | program.loose]).sum()) + sum(abs(float(fit[place].sum())) for _, place in program.curved_cones)
-    left = held + float(force @ (1.0 + np.abs(u))) + ROUNDING * (1.0 + abs(value))
+    left = held + float(force @ (1.0 + np.abs(u))) + ROUNDING * (1.0 + abs(value) + parts)  # terms of clients may cancel each other
     sizes = program.force_sizes(u, found.z)
     balanced = force <= np.maximum(BALANCED * sizes, np.finfo(float).eps * sizes.max(initial=0.0))
     return ConvexOptimum(x, value - left if balanced.all() else -np.inf, program, u, found.z)

@@ -104,8 +104,12 @@ def _second_derivative(atom: Any, z: Interval) -> Interval:
     exponent = exponent_of(atom)
     if exponent is None:
         return Interval.free(z.shape)
-    is_even = exponent % 2 == 0 and exponent > 0
-    sizes = (z.mignitude, z.magnitude) if is_even else (np.maximum(z.lo, 0.0), np.maximum(z.hi, 0.0))
+    if exponent > 0 and exponent % 2 == 0:
+        sizes = z.mignitude, z.magnitude
+    elif exponent >= 3 and exponent % 2 == 1:  # below 0 it is the polynomial
+        sizes = z.lo, z.hi
+    else:
+        sizes = np.maximum(z.lo, 0.0), np.maximum(z.hi, 0.0)
     ends = [exponent * (exponent - 1) * size ** (exponent - 2) for size in sizes]
     return Interval(np.minimum(*ends), np.maximum(*ends))
 

@@ -31,10 +31,10 @@ from hierfl.compiler.expressions.program import NO_ROWS
 from hierfl.compiler.starting_points import on_upper_set
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.expectation import total
+from hierfl.language.levels import ArgMin, LowerLevel
 
 if TYPE_CHECKING:
     from hierfl.compiler.compiled_problem import CompiledProblem
-    from hierfl.language.levels import LowerLevel
 
 
 SIZE_LIMIT = 400
@@ -238,7 +238,8 @@ class Holders:
         level = self.compiled.declaration.lower_level
         if level is None:
             return known
-        constraints = [*level.constraints, *attribute_constraints(level.variables)]
+        implied = [row for part in level.expressions for row in part.domain] if isinstance(level, ArgMin) else []  # y >= 0 for power(y, 3)
+        constraints = [*level.constraints, *attribute_constraints(level.variables), *implied]
         return {**known, **bounds_of(constraints, level.variables, known)}
 
 

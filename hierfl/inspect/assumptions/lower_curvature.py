@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from cvxpy.atoms.affine.add_expr import AddExpression
 
+from hierfl.analysis.convexity import convex_where_known
 from hierfl.analysis.curvature_bounds import (
     DENSE_LIMIT,
     CurvatureBounds,
@@ -87,7 +88,7 @@ class Curvature:
         low, high, size = None, None, sum(v.size for v in self.variables)
         if self.bounds.lower is not None:
             low = smallest(self._products(self.bounds.lower, holders), size, terms)
-            if low is None and hoist([self.expression], self.variables, self.known).expressions[0].is_convex():
+            if low is None and convex_where_known(self.expression, self.variables, self.known):
                 if self._plain is not None:  # leaving out convex terms can only lower mu
                     low = smallest(self._products(self._plain, holders), size, terms)
                 low = low or Edge(0.0, "convex, by CVXPY's rules")
@@ -459,7 +460,7 @@ def _constant(name: str, edges: Sequence[Edge | None], side: str, holders: Seque
     """The worst of the ends, and whose of several holders it is."""
     nothing, worst = (-np.inf, np.argmin) if side == ">=" else (np.inf, np.argmax)
     ends = [nothing if e is None else float(e.value) for e in edges]
-    values, place = tuple(max(end, 0.0) for end in ends), int(worst(ends))
+    values, place = tuple(end if np.isfinite(end) else max(end, 0.0) for end in ends), int(worst(ends))
     reason = next((e.rule for e in edges if e is not None), "no bound")
     return Constant(name, values[place], side, reason, *((holders[place].label, values) if len(edges) > 1 else ()))
 

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl import run_standing as standing
-from hierfl.analysis.hoist import hoist
+from hierfl.analysis.convexity import convex_where_known
 from hierfl.compiler.compiled_problem import CompiledProblem, penalised_problem
 from hierfl.compiler.data.tables import Data
 from hierfl.compiler.implicit_differentiation import evaluated_with_gradient
@@ -433,6 +433,6 @@ def _modulus(compiled: CompiledProblem) -> float | None:
         low = Curvature(compiled, cost, variables, known).mean_spectrum(parts).low
         if low is None:
             return None
-        convex = low.value < 0 and hoist([cost], variables, known).expressions[0].is_convex()  # to rounding it may be below 0
+        convex = low.value < 0 and convex_where_known(cost, variables, known)  # to rounding it may be below 0
         modulus += 0.0 if convex else low.value
     return modulus if modulus >= 0 else None

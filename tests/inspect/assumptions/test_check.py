@@ -602,3 +602,10 @@ def test_what_was_only_tried_is_not_known_by_an_assertion_of_convexity():
     flat = hf.Function(lambda t: jnp.maximum(jnp.abs(t - 0.3) - 0.05, 0.0) ** 2, y, convex=True)
     report = check(hf.Problem(hf.Minimize(clients=cp.square(y)), hf.ArgMin(y, flat + x * y, [y >= -1, y <= 1]), [x >= -1, x <= 1]))
     assert report["strong convexity"].status == "sampled"  # and does not hold beside 0.3
+
+
+def test_a_cube_below_is_strongly_convex_with_a_square_where_it_is_declared() -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    lower = hf.ArgMin(y, cp.power(y, 3) + cp.square(y) - x * y, [y >= -2, y <= 2])  # -2 <= y: by CVXPY's rules 0 <= y
+    report = check(hf.Problem(hf.Minimize(clients=y), lower, [x >= 0, x <= 1]))
+    assert report["strong convexity"].status == "proved" and report.constants["mu_h"].value == pytest.approx(2.0)
