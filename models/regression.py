@@ -145,6 +145,7 @@ class Regression(hf.Problem):
         learnt, judged = (hf.ClientParameter(nonneg=True, name=f"share of rows {what}") for what in ("learnt from", "held out"))
         parties = _with_rows_held_back(federation, known, unseen, (learnt, judged), held_out, seed)
         features_unseen = unseen.pop("features")
+        self._require_comparison([{name: party.samples[one] for name, one in unseen.items()} for party in parties])
         above = self._loss(self._score(features_unseen), **{name: unseen.get(name) for name in others})
         super().__init__(
             hf.Minimize(clients=judged * above),
@@ -167,6 +168,9 @@ class Regression(hf.Problem):
             different: np.ndarray = np.unique(np.concatenate(seen))
             if different.size == 1 and different[0] in at_end:
                 raise DataError(f"sample {outcome.name()!r} is {different[0]:g} in every row: a {type(self).__name__} of it has no estimate.")
+
+    def _require_comparison(self, held_out: Sequence[Mapping[str, Any]]) -> None:
+        """Rows that are held back tell penalties from each other."""
 
     def _judged_mean(self, loss: cp.Expression, outcome: hf.Sample) -> cp.Expression:
         """The mean of a loss whose outcome has to be such as the model is of, at sites too, which look at their rows themselves."""
@@ -301,6 +305,16 @@ class CoxRegression(Regression):
             raise SettingError("CoxRegression(times=...) is about a shared baseline: write baseline='shared' too.")
         self.ties = ties or ("efron" if self.baseline is None else "breslow")
         self._fit(federation, getattr(features, "features", features), own, False, penalty, l1_ratio, held_out, seed)
+
+    def _require_comparison(self, held_out: Sequence[Mapping[str, Any]]) -> None:
+        for own in held_out:
+            time, entry = own["time"], own.get("entry", -np.inf)
+            if any(((time >= when) & (entry < when)).sum() > 1 for when in time[own["event"] == 1]):
+                return
+        raise DataError(
+            f"CoxRegression(penalty={HELD_OUT!r}): of the rows that are held back, no event is compared with a row that is at risk then at the same "
+            f"client: hold more back by held_out=, or give a number."
+        )
 
     def _loss(self, score: cp.Expression, **others: Any) -> cp.Expression:
         if self.baseline is None:

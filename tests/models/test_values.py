@@ -540,6 +540,7 @@ def test_what_a_shared_baseline_cannot_be_is_named() -> None:
         ({"times": ["january"]}, hf.SettingError, "finite numbers, in the unit of 'time'"),
         ({"times": [1.0, np.nan]}, hf.SettingError, "finite numbers"),
         ({"event": None}, hf.SettingError, "a scalar hf.Sample"),
+        ({"penalty": "held-out", "baseline": "site"}, hf.DataError, "held back, no event is compared with a row"),
         ({"times": [1.0, 3.0]}, hf.DataError, "'north' has an event at 2.0: events happen at one of times"),
     ):
         with pytest.raises(error, match=words):
