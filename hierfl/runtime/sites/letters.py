@@ -266,7 +266,7 @@ def by_name(**trees: Any) -> dict[str, Any]:
 
 
 def _filled(arrays: Mapping[str, np.ndarray], **trees: Any) -> dict[str, Any] | None:
-    """Arrays in the places of trees, by the trees' names; None where there are others, or some are missing."""
+    """Arrays in the places of trees, by the trees' names; None where there are others, some are missing, or whole numbers do not fit."""
     left, filled = dict(arrays), {}
     for name, tree in trees.items():
         leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
@@ -275,6 +275,10 @@ def _filled(arrays: Mapping[str, np.ndarray], **trees: Any) -> dict[str, Any] | 
             array, wanted = left.pop(f"{name}{jax.tree_util.keystr(path)}", None), np.dtype(leaf.dtype)
             if array is None:
                 return None
-            placed.append(array.astype(wanted) if {array.dtype.kind, wanted.kind} <= set("iu") else array)
+            if whole := {array.dtype.kind, wanted.kind} <= set("iu"):
+                given, array = array, array.astype(wanted)
+            if whole and not np.array_equal(given, array):
+                return None
+            placed.append(array)
         filled[name] = jax.tree.unflatten(structure, placed)
     return None if left else filled

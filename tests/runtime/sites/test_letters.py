@@ -192,6 +192,9 @@ def test_a_reply_that_is_not_what_is_due_is_no_answer() -> None:
     for reply in (good._replace(monitor={}), good._replace(payload=(1.0, 2.0)), Welcome((1,))):
         told = reply_of(packed(reply), EXPECTED)
         assert isinstance(told, Refusal) and told.failed and told.reason.startswith("sent ")
+    counts = jax.ShapeDtypeStruct((), "i4"), EXPECTED[1]
+    for number, kind in ((7, Answered), (2**40, Refusal)):  # 32 bits hold one of them
+        assert isinstance(reply_of(packed(good._replace(payload=np.array([number]))), counts), kind)
     late = letter_of(good)
     assert isinstance(
         reply_of(Letter(late.words | {"seconds": "long"}, late.arrays).as_bytes(), EXPECTED), Refusal
