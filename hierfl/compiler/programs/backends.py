@@ -8,6 +8,7 @@ Clarabel's interior points (Goulart and Chen, 2024): sparse quadratic programs, 
 from __future__ import annotations
 
 import os
+import threading
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from functools import cache
@@ -20,7 +21,7 @@ import scipy.sparse as sp
 
 from hierfl.compiler.programs.cones import EXPONENTIAL, NONNEGATIVE, SECOND_ORDER, ZERO, Cone
 from hierfl.compiler.programs.convex_program import EMPTY, FAILED, SOLVED, UNBOUNDED, ConvexProgram, ProgramSolution
-from hierfl.compiler.programs.small_and_sparse import as_array, count_in_rows, is_dense, largest_in_rows
+from hierfl.compiler.programs.small_and_sparse import as_array, count_in_rows, is_dense, largest_in_rows, rows_scaled
 from hierfl.jaxtools.interruption import heed, heeded_unless_within, over, unbroken
 
 
@@ -62,16 +63,9 @@ class Highs(Backend):
         return program.linear
 
     def solve(self, program: ConvexProgram) -> ProgramSolution:
-        highspy = _highspy()
-        solver = highspy.Highs()
-        solver.silent()
-        solver.setOptionValue("threads", 1)
-        solver.setOptionValue("primal_feasibility_tolerance", 1e-10)
-        solver.setOptionValue("dual_feasibility_tolerance", 1e-10)
-        solver.setOptionValue("small_matrix_value", 1e-12)
-        rows, unit = sp.csr_array(program.a), _power_of_two(np.abs(program.q).max(initial=0.0))
-        units = _power_of_two(largest_in_rows(abs(rows)))
-        a = sp.csc_matrix(sp.diags_array(1.0 / units) @ rows)
+        highspy, solver = _highspy(), _highs()
+        unit, units = _power_of_two(np.abs(program.q).max(initial=0.0)), _power_of_two(largest_in_rows(abs(program.a)))
+        a = sp.csc_matrix(rows_scaled(program.a, 1.0 / units))
         program = replace(program, q=program.q / unit, b=program.b / units)
         dual = a.nnz > SIMPLEX and np.count_nonzero(count_in_rows(program.a) > 1) >= program.width
         solver.setOptionValue("solver", "simplex" if dual or a.nnz <= SIMPLEX else "ipm")
@@ -80,18 +74,19 @@ class Highs(Backend):
             solver.passModel(_lp(b, np.where(program.equal, -most, 0.0), sp.csc_matrix(a.T), q, q))
         else:  # min q'u over A u + b >= 0, or = 0
             solver.passModel(_lp(q, np.full(len(q), -most), a, -b, np.where(program.equal, -b, most)))
+        solver.setOptionValue("threads", 1)
         if solver.run() == highspy.HighsStatus.kError:  # who ran HiGHS in this process before, as CVXPY does, may have it keep more threads
             solver.setOptionValue("threads", 0)
             solver.run()
-        status, statuses = solver.getModelStatus(), highspy.HighsModelStatus
+        status, statuses, solution = solver.getModelStatus(), highspy.HighsModelStatus, solver.getSolution()
+        u, z, work = np.array(solution.col_value), np.array(solution.row_dual), int(solver.getInfo().simplex_iteration_count)
+        solver.clearModel()
         if status == (statuses.kUnbounded if dual else statuses.kInfeasible):
             return program.none(EMPTY)
         if status != statuses.kOptimal:
             return program.none(FAILED)  # another solver has a direction to show
-        solution = solver.getSolution()
-        u, z = np.array(solution.col_value), np.array(solution.row_dual)
         u, z = (-z, u) if dual else (u, z)
-        return ProgramSolution(u, unit / units * z, np.inf, SOLVED, int(solver.getInfo().simplex_iteration_count))
+        return ProgramSolution(u, unit / units * z, np.inf, SOLVED, work)
 
 
 def _power_of_two(sizes: np.ndarray) -> np.ndarray:
@@ -114,6 +109,20 @@ def _highspy() -> Any:
         os.close(output)
         os.close(silence)
     return highspy
+
+
+_OF_THREAD = threading.local()
+
+
+def _highs() -> Any:
+    """This thread's solver: a new one takes twice as long as small programs do."""
+    if not hasattr(_OF_THREAD, "highs"):
+        solver = _OF_THREAD.highs = _highspy().Highs()
+        solver.silent()
+        solver.setOptionValue("primal_feasibility_tolerance", 1e-10)
+        solver.setOptionValue("dual_feasibility_tolerance", 1e-10)
+        solver.setOptionValue("small_matrix_value", 1e-12)
+    return _OF_THREAD.highs
 
 
 def _lp(cost: np.ndarray, least: np.ndarray, a: sp.csc_matrix, low: np.ndarray, high: np.ndarray) -> Any:

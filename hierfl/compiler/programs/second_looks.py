@@ -26,7 +26,15 @@ from scipy.optimize import linprog
 
 from hierfl.compiler.programs.cones import NONNEGATIVE, Cone, middles
 from hierfl.compiler.programs.convex_program import FAILED, UNATTAINED, UNBOUNDED, ConvexProgram, ProgramSolution
-from hierfl.compiler.programs.small_and_sparse import Matrix, diagonal, is_dense, of_blocks, row_norms, vstack
+from hierfl.compiler.programs.small_and_sparse import (
+    Matrix,
+    diagonal,
+    is_dense,
+    of_blocks,
+    row_norms,
+    rows_scaled,
+    vstack,
+)
 from hierfl.compiler.programs.smooth_atoms import LOG_SUM_EXP, SmoothTerm
 from hierfl.compiler.programs.solve_program import LOST, solve_program
 
@@ -162,15 +170,14 @@ def _signed(term: SmoothTerm, u: np.ndarray) -> np.ndarray:
         shares = term.atom.slope(v)
         v = v - (shares * v).sum(axis=1, keepdims=True)
         form = form - of_blocks(np.ones((1, term.block, 1)) * shares[:, None, :], form)
-    return sp.diags_array(np.sign(v).ravel()) @ form
+    return rows_scaled(form, np.sign(v).ravel())
 
 
 def _unit(matrix: Matrix) -> Matrix:
     """The rows that are not 0, with length 1."""
     lengths = row_norms(matrix)
     kept = lengths > 0
-    scale = 1.0 / lengths[kept]
-    return matrix[kept] * scale[:, None] if is_dense(matrix) else sp.csr_array(sp.diags_array(scale) @ matrix[kept])
+    return rows_scaled(matrix[kept], 1.0 / lengths[kept])
 
 
 BOXES, NARROWEST = 4, 10.0  # and half the width of the first one, in units of 1 + the largest bound

@@ -76,7 +76,18 @@ def diagonal(numbers: np.ndarray, like: Matrix) -> Matrix:
 
 def columns_scaled(matrix: Matrix, units: np.ndarray) -> Matrix:
     """matrix diag(units)."""
-    return matrix * units if is_dense(matrix) else sp.csr_array(sp.csr_array(matrix) @ sp.diags_array(units))
+    if is_dense(matrix):
+        return matrix * units
+    rows = sp.csr_array(matrix)
+    return sp.csr_array((rows.data * units[rows.indices], rows.indices, rows.indptr), rows.shape)
+
+
+def rows_scaled(matrix: Matrix, units: np.ndarray) -> Matrix:
+    """diag(units) matrix."""
+    if is_dense(matrix):
+        return matrix * units[:, None]
+    rows = sp.csr_array(matrix)
+    return sp.csr_array((rows.data * np.repeat(units, np.diff(rows.indptr)), rows.indices, rows.indptr), rows.shape)
 
 
 def largest(matrix: Matrix) -> float:
@@ -87,6 +98,8 @@ def largest(matrix: Matrix) -> float:
 
 def largest_in_rows(sizes: Matrix) -> np.ndarray:
     """The largest entry of each row of sizes by rows; 0 where there is none."""
+    if is_dense(sizes):
+        return np.asarray(sizes.max(axis=1, initial=0.0))
     most, filled = np.zeros(sizes.shape[0]), np.diff(sizes.indptr) > 0
     if filled.any():
         most[filled] = np.maximum.reduceat(sizes.data, sizes.indptr[:-1][filled])

@@ -19,7 +19,16 @@ import numpy as np
 from hierfl.compiler.programs.backends import daqp_pairs
 from hierfl.compiler.programs.cones import ZERO, Cone
 from hierfl.compiler.programs.convex_program import EMPTY, FAILED, UNBOUNDED, ConvexProgram, ProgramSolution
-from hierfl.compiler.programs.small_and_sparse import as_array, diagonal, hstack, is_monotone, largest, vstack, zeros
+from hierfl.compiler.programs.small_and_sparse import (
+    as_array,
+    diagonal,
+    hstack,
+    is_monotone,
+    largest,
+    rows_scaled,
+    vstack,
+    zeros,
+)
 
 SMALL = 400  # scalars of u, and rows, up to which matrices are dense
 FAR = 1e8  # of its units, from which u may be a point on the way to infinity
@@ -53,7 +62,7 @@ def gap_program(program: ConvexProgram, weight: float = 1.0, unit: float = 1.0) 
     """The program of (u, z), for u in units of ``unit`` and multipliers of rows of length 1 in units of ``weight``."""
     width, count = program.width, len(program.b)
     sizes = program.cone_sizes  # cones keep what they are where all their rows have one unit
-    p, a, b = program.p * (unit / weight), diagonal(1.0 / sizes, program.a) @ program.a, program.b / (sizes * unit)
+    p, a, b = program.p * (unit / weight), rows_scaled(program.a, 1.0 / sizes), program.b / (sizes * unit)
     q, total = program.q / weight, width + count
     loose = ~program.equal
     kept = diagonal(np.ones(count), a)[loose]
