@@ -310,6 +310,14 @@ def test_what_is_not_convex_is_not_proved(place: int) -> None:
     assert result.rest is not None and result.rest.value_bound == np.inf and "proved" not in result.standing
 
 
+def test_a_proof_needs_no_bounds_on_x_where_f_has_no_value_outside_of_its_domain() -> None:
+    x = cp.Variable(2, name="x")
+    result = hf.Problem(hf.Minimize(clients=cp.norm1(x - 2) - cp.sum(cp.log(x)))).solve(progress=False)
+    assert result.value == pytest.approx(-2 * np.log(2), abs=1e-8) and "proved" in result.standing
+    cube = hf.Problem(hf.Minimize(clients=cp.norm1(x - 2) + cp.sum(cp.power(x, 3)))).solve(x0=np.ones(2), rounds=100, progress=False)
+    assert "proved" not in cube.standing  # without end below
+
+
 def test_a_saddle_is_no_rest() -> None:
     x = cp.Variable(2, name="x")
     problem = hf.Problem(hf.Minimize(clients=cp.square(x[0] - 1) + cp.power(x[1], 4) / 4 - cp.square(x[1]) / 2))

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from hierfl.analysis.enclosure import Enclosure
+from hierfl.analysis.convexity import rules_hold
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.oracles import constraints_of_all_clients
 from hierfl.compiler.parametric.level_form import LevelForm, RowGroup, distributed
@@ -56,7 +56,7 @@ def convex_optimum(problem: CompiledProblem, work: float = WORK) -> ConvexOptimu
         return None
     if not all(term.is_convex() if problem.sign > 0 else term.is_concave() for term in declaration.objective.terms):
         return None
-    if not all(Enclosure(declaration.known_bounds).defined(term) for term in declaration.objective.terms):  # as power(x, 3) is not below 0
+    if not all(rules_hold(term, declaration.known_bounds) for term in declaration.objective.terms):
         return None
     key = "convex optimum", problem.parameter_values
     large = scalars > SCALARS or scalars * problem.upper.size > work
