@@ -21,17 +21,15 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 from cvxpy.atoms.affine.affine_atom import AffAtom
-from cvxpy.atoms.elementwise.power import Power, PowerApprox
 from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
 from cvxpy.expressions.leaf import Leaf
 from scipy.sparse import issparse
 
-from hierfl.analysis.enclosure import NOTHING_KNOWN, Enclosure, Known, enclose_node, own_domain
+from hierfl.analysis.enclosure import NOTHING_KNOWN, Enclosure, Known, enclose_node, own_domain, rules_hold
 from hierfl.analysis.hoist import hoist
 from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of, check_attributes
 from hierfl.atoms.algebra import constant_value
-from hierfl.atoms.families.powers import exponent_of
 from hierfl.atoms.intervals import Interval
 from hierfl.atoms.ranges import value_at
 from hierfl.atoms.table import is_entrywise, row_of
@@ -156,21 +154,6 @@ def require_convex_set(
 def convex_where_known(expression: Expression, variables: Sequence[cp.Variable], known: Known) -> bool:
     """Whether CVXPY's rules prove it convex in the variables, and are about the function that hierfl evaluates."""
     return bool(hoist([expression], variables, known).expressions[0].is_convex()) and rules_hold(expression, known)
-
-
-def rules_hold(expression: Expression, known: Known) -> bool:
-    """Whether CVXPY's rules of curvature are about the function that hierfl evaluates.
-
-    By an odd power they mean one of what is at least 0, and it is a polynomial here; other atoms have no value outside of their domains.
-    """
-    enclosure = Enclosure(known)
-
-    def hold(node: Expression) -> bool:
-        exponent = exponent_of(node) if isinstance(node, Power | PowerApprox) else 0.0
-        odd = exponent is None or (exponent >= 3 and exponent % 2 == 1)
-        return not (odd and (enclosure(node.args[0]).lo < 0).any()) and all(map(hold, node.args))
-
-    return hold(expression)
 
 
 def require_domain(

@@ -29,7 +29,7 @@ import numpy as np
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.expressions.expression import Expression
 
-from hierfl.analysis.enclosure import NOTHING_KNOWN, Known, enclose, second_derivative
+from hierfl.analysis.enclosure import NOTHING_KNOWN, Known, enclose, rules_hold, second_derivative
 from hierfl.analysis.hoist import copy_with, hoist
 from hierfl.atoms.algebra import minus, times, vanishes, zeros
 from hierfl.atoms.intervals import EPS, Interval
@@ -197,7 +197,7 @@ class _Bounding:
     def _known_side(self, node: Any, upper: bool, explained: bool = False) -> Expression | None:
         """Zero on the side that convexity gives, nothing on the other."""
         view = self._view(node)
-        if view.is_concave() if upper else view.is_convex():
+        if (view.is_concave() if upper else view.is_convex()) and rules_hold(node, self.known):
             if isinstance(node, UserAtom):
                 self.notes.append(f"{expression_text(node)} is convex as asserted by the user")
             return zeros(node)
@@ -248,7 +248,7 @@ class _Bounding:
             return None if inside is None else zeros(node)
         if factor.variables():
             view = self._view(part)
-            if not (view.is_convex() or view.is_concave()):
+            if not (view.is_convex() or view.is_concave()) or not rules_hold(part, self.known):
                 return None
             greatest = upper if view.is_convex() else not upper
             if not np.isfinite(range_of.hi if greatest else range_of.lo).all():

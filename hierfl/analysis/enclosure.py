@@ -14,11 +14,13 @@ import cvxpy as cp
 import numpy as np
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.atoms.atom import Atom
+from cvxpy.atoms.elementwise.power import Power, PowerApprox
 from cvxpy.constraints import PSD, Equality, Inequality, Zero
 from cvxpy.expressions.expression import Expression
 from cvxpy.expressions.leaf import Leaf
 
 from hierfl.atoms.algebra import sparse_factor
+from hierfl.atoms.families.powers import exponent_of
 from hierfl.atoms.intervals import Interval, SparsePoint, bounded, matmul
 from hierfl.atoms.ranges import broadcast, monotone, reshaped, value_at
 from hierfl.atoms.table import row_of
@@ -84,6 +86,21 @@ class Enclosure:
         if isinstance(constraint, PSD):
             return self._definite or bool(constraint.args[0].is_psd())
         return isinstance(constraint, (Equality, Zero))  # symmetry, which costs a sign nothing
+
+
+def rules_hold(expression: Any, known: Known) -> bool:
+    """Whether CVXPY's rules of curvature are about the function that hierfl evaluates.
+
+    By an odd power they mean one of what is at least 0, and it is a polynomial here; other atoms have no value outside of their domains.
+    """
+    enclosure = Enclosure(known)
+
+    def hold(node: Any) -> bool:
+        exponent = exponent_of(node) if isinstance(node, Power | PowerApprox) else 0.0
+        odd = exponent is None or (exponent >= 3 and exponent % 2 == 1)
+        return not (odd and (enclosure(node.args[0]).lo < 0).any()) and all(map(hold, node.args))
+
+    return hold(expression)
 
 
 def ranges_of_arguments(node: Any, enclosed: Callable[[Any], Interval]) -> list[Interval]:

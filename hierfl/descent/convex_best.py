@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from hierfl.analysis.convexity import rules_hold
+from hierfl.analysis.enclosure import rules_hold
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.oracles import constraints_of_all_clients
 from hierfl.compiler.parametric.level_form import LevelForm, RowGroup, distributed
