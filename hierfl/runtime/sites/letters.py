@@ -277,7 +277,7 @@ def _filled(arrays: Mapping[str, np.ndarray], **trees: Any) -> dict[str, Any] | 
                 return None
             if whole := {array.dtype.kind, wanted.kind} <= set("iu"):
                 given, array = array, array.astype(wanted)
-            if whole and not np.array_equal(given, array):
+            if whole and not np.array_equal(given, array.astype(given.dtype)):  # the words of a seed may travel as signed ones
                 return None
             placed.append(array)
         filled[name] = jax.tree.unflatten(structure, placed)
