@@ -324,3 +324,15 @@ def test_a_saddle_is_no_rest() -> None:
     problem = hf.Problem(hf.Minimize(clients=cp.square(x[0] - 1) + cp.power(x[1], 4) / 4 - cp.square(x[1]) / 2))
     result = problem.solve(Newton(), x0=np.zeros(2), rounds=50, progress=False)
     assert result.value == pytest.approx(0.0, abs=1e-12) and result.status != "at rest"  # the minima are at (1, 1) and (1, -1)
+
+
+def test_rounding_is_no_better_point_nearby() -> None:
+    """At a kink of y(x) f is 1 ulp lower beside x, which is no news."""
+    need, price, y = hf.Sample(3, name="need"), cp.Variable(3, nonneg=True, name="price"), cp.Variable(3, name="y")
+    cost = hf.E(0.5 * cp.sum_squares(y - need)) + price @ y
+    lower = hf.ArgMin(y, cost, [y >= 0, cp.sum(y) <= 1, cp.norm(y) <= 3], scope="client")
+    for seed in range(4):
+        rows = np.random.default_rng(seed).uniform(0, 2, (25, 3))
+        where = hf.Federation([hf.Client({need: rows})])
+        problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(y - 0.5) + 0.01 * cp.sum(price)), lower, [price <= 2], federation=where)
+        assert "better by" not in problem.solve(progress=False).standing

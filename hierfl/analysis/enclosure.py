@@ -20,7 +20,7 @@ from cvxpy.expressions.expression import Expression
 from cvxpy.expressions.leaf import Leaf
 
 from hierfl.atoms.algebra import sparse_factor
-from hierfl.atoms.families.powers import exponent_of
+from hierfl.atoms.families.powers import exponent_of, is_odd
 from hierfl.atoms.intervals import Interval, SparsePoint, bounded, matmul
 from hierfl.atoms.ranges import broadcast, monotone, reshaped, value_at
 from hierfl.atoms.table import row_of
@@ -97,7 +97,7 @@ def rules_hold(expression: Any, known: Known) -> bool:
 
     def hold(node: Any) -> bool:
         exponent = exponent_of(node) if isinstance(node, Power | PowerApprox) else 0.0
-        odd = exponent is None or (exponent >= 3 and exponent % 2 == 1)
+        odd = exponent is None or is_odd(exponent)
         return not (odd and (enclosure(node.args[0]).lo < 0).any()) and all(map(hold, node.args))
 
     return hold(expression)

@@ -30,6 +30,11 @@ def exponent_of(atom: Any) -> float | None:
     return None if exponent is None or isinstance(atom.p, cp.Parameter) else float(np.asarray(exponent))
 
 
+def is_odd(exponent: float) -> bool:
+    """Whether a power is a polynomial here that bends the other way below 0, which CVXPY's rules leave out."""
+    return exponent >= 3 and exponent % 2 == 1
+
+
 # Values
 
 
@@ -70,7 +75,7 @@ def _range(atom: Any, arguments: list[Interval]) -> Interval:
         return base
     if exponent > 0 and exponent % 2 == 0:
         return even(base, lambda size: size**exponent)
-    if exponent % 2 == 1 and exponent > 0 and (base.lo < 0).any():  # an odd power; CVXPY's domain is the positive part
+    if is_odd(exponent) and (base.lo < 0).any():
         return bounded(base.lo**exponent, base.hi**exponent).widened(32 * EPS)
     return _power_of(base, exponent)
 
@@ -106,7 +111,7 @@ def _second_derivative(atom: Any, z: Interval) -> Interval:
         return Interval.free(z.shape)
     if exponent > 0 and exponent % 2 == 0:
         sizes = z.mignitude, z.magnitude
-    elif exponent >= 3 and exponent % 2 == 1:  # below 0 it is the polynomial
+    elif is_odd(exponent):
         sizes = z.lo, z.hi
     else:
         sizes = np.maximum(z.lo, 0.0), np.maximum(z.hi, 0.0)

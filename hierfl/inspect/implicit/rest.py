@@ -286,7 +286,7 @@ class _Look:
             modulus = _modulus_of(self.compiled)
             if modulus is None:
                 lowest = min((found[0] for found in _around(self.compiled, self.x) if found is not None), default=self.value)
-                return Nearby(slope=0.0, gain=max(0.0, self.value - lowest, self._gain(self._downwards())))
+                return Nearby(slope=0.0, gain=max(self._above(lowest), self._gain(self._downwards())))
             why = f"as f is {_strongly(modulus)} and its slope 0"
             return Nearby(slope=0.0, gain=0.0, value_bound=0.0, modulus=modulus, why_bound=why, distance_bound=0.0 if modulus else float("inf"))
         hessian = self._hessian()
@@ -379,7 +379,12 @@ class _Look:
     def _gain(self, points: list[np.ndarray]) -> float:
         """How far f is below its value at x at the best of some points; 0 where it is not."""
         found = [there[0] for there in (_value_and_slope(self.compiled, x) for x in points) if there is not None]
-        return max(0.0, self.value - min(found, default=self.value))
+        return self._above(min(found, default=self.value))
+
+    def _above(self, lowest: float) -> float:
+        """How far f at x is above a value; 0 where that may be rounding."""
+        lead = self.value - lowest
+        return lead if lead > ROUNDING * (1.0 + abs(self.value)) else 0.0
 
 
 def _strongly(modulus: float) -> str:
