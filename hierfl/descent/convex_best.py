@@ -70,7 +70,7 @@ def _solved(problem: CompiledProblem) -> ConvexOptimum | None:
     costs, hidden = [], []
     for term, side, own in zip((declaration.objective.clients, declaration.objective.server), sides, (declaration.own_place, None)):
         cost, ends = opened_tails(cp.Constant(0.0) if term is None else term, own)
-        costs.append((sum(distributed(cost)), problem.sign, side))
+        costs.append((sum(distributed(cost, {v.id for v in (*problem.upper.variables, *ends)})), problem.sign, side))
         hidden += ends
     constraints = constraints_of_all_clients(declaration)
     try:

@@ -83,22 +83,25 @@ def _is_scaled(term: Any) -> bool:
     return scales and len(holders) == 1 and _is_scaled(holders[0])
 
 
-def distributed(expression: Any) -> list[Any]:
-    """The addends of an expression, those under a scalar factor too."""
+def distributed(expression: Any, variables: Collection[int]) -> list[Any]:
+    """The addends of an expression, those under a scalar factor too: of sums that hold the variables of these ids, since others keep the sign that they
+    have together.
+    """
     parts = addends(expression)
     if len(parts) > 1:
-        return [each for part in parts for each in distributed(part)]
+        return [each for part in parts for each in distributed(part, variables)]
     (term,) = parts
     if not isinstance(term, (NegExpression, DivExpression)) and not row_of(term).product:
         return [term]
-    sums = [k for k, argument in enumerate(term.args) if argument.shape == () and len(distributed(argument)) > 1]
+    held = [k for k, argument in enumerate(term.args) if argument.shape == () and any(v.id in variables for v in argument.variables())]
+    sums = [k for k in held if len(distributed(term.args[k], variables)) > 1]
     if len(sums) != 1 or term.shape != () or (isinstance(term, DivExpression) and sums[0] == 1):
         return [term]
     (k,) = sums
     return [
         each
-        for part in distributed(term.args[k])
-        for each in distributed(term.copy([part if at == k else argument for at, argument in enumerate(term.args)]))
+        for part in distributed(term.args[k], variables)
+        for each in distributed(term.copy([part if at == k else argument for at, argument in enumerate(term.args)]), variables)
     ]
 
 
@@ -185,7 +188,7 @@ class LevelForm:
         for place, (cost, factor, parties) in enumerate(costs):
             server = place > 0
             for entry, expression in enumerate([cost] if isinstance(cost, Expression) else cost):
-                for part, kind in (each for term in addends(expression) for each in _parts(term)):
+                for part, kind in (each for term in addends(expression) for each in _parts(term, ids)):
                     if not (mapped or any(v.id in ids for v in part.variables())):
                         continue
                     private = whole and not server and any(isinstance(p, ClientParameter) for p in part.parameters())
@@ -343,13 +346,13 @@ class LevelForm:
         return [found[0][0], *mixed]
 
 
-def _parts(term: Expression) -> Iterator[tuple[Expression, type | None]]:
+def _parts(term: Expression, variables: Collection[int]) -> Iterator[tuple[Expression, type | None]]:
     """The addends of a term with the kind of average that each is under (None: none), as per-sample expressions."""
     if not any(True for _ in averages_of(term)):
         yield term, None
         return
     kind, expression = _per_sample(term)
-    for part in distributed(expression):
+    for part in distributed(expression, variables):
         if kind is E and not any(isinstance(p, Sample) for p in part.parameters()):
             yield part, None
         else:

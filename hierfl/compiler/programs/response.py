@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hierfl.compiler.programs.all_solutions import AllSolutions, unpriced
-from hierfl.compiler.programs.cones import Cone, dual_slope, rows_of
+from hierfl.compiler.programs.cones import ZERO, Cone, dual_slope, rows_of
 from hierfl.compiler.programs.convex_program import EMPTY, UNBOUNDED, ConvexProgram, ProgramSolution, merged
 from hierfl.compiler.programs.critical_cone import NOTHING, CriticalCone
 from hierfl.compiler.programs.saddle import Saddle, Saddles
@@ -340,6 +340,8 @@ class ProgramResponse:
             program.width + len(z) > LARGEST or forces[0] > CANCELLED * forces[1]
         ):  # multipliers without bound tell nothing
             return None
+        if self._critical.vague and (inner := self._inside) is not None:
+            return inner._over_cones(seed, tangents)
         ways = [[sign * part for part in tangent] for tangent in tangents for sign in (1.0, -1.0)]
         if not self._critical.vague:
             pair, (system, rank) = self._of_projection(seed, z - self._scale * program.slack(u))
@@ -356,6 +358,22 @@ class ProgramResponse:
                 sure = (self._has_inside and not self._bends_are_open) or all(self._is_slope(pair, seed, way) for way in ways)
                 return pair if sure else None
         return None
+
+    @cached_property
+    def _inside(self) -> ProgramResponse | None:
+        """The same from bounds as far inside of their cones as other solutions of one y have them; None where cones hold without a multiplier there too."""
+        program, answer = self.program, self.answer
+        if program.width == program.size:  # there are no bounds
+            return None
+        y, flat = answer.u[: program.size], diagonal(np.zeros(program.width), program.p)
+        own = diagonal(np.ones(program.width), program.a)[: program.size]
+        among = self.solutions.restricted(flat, np.zeros(program.width), own, -y, (Cone(ZERO, program.size),))
+        found = innermost(among, y)
+        if not found.solved or not found.u[-1] > OPEN:
+            return None
+        moved = program.judged(np.concatenate([y, found.u[program.size : program.width]]), answer.z)
+        inner = replace(self, answer=moved)
+        return inner if moved.solved and not inner._critical.vague else None
 
     @cached_property
     def _has_inside(self) -> bool:

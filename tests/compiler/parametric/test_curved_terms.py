@@ -185,6 +185,17 @@ def test_a_kink_where_a_constraint_starts_to_bind() -> None:
     assert len(shown.kinks) == 1 and shown.kinks[0].t == pytest.approx(0.1, abs=1e-6)
 
 
+def test_a_cone_that_holds_nowhere_takes_no_gradient() -> None:
+    """Bounds of exp(y) may be anywhere below 5 + x, one of them at exp(y) by chance."""
+    x, y, u = cp.Variable(name="x"), cp.Variable(2, name="y"), np.array([-0.6056491533924592, 2.326099661651418])
+    far = 0.5 * cp.sum_squares(y - 0.5 * x - 0.7 * u) + 0.1 * cp.sum(cp.power(y - u, 4)) + cp.log_sum_exp(y - u) + 0.2 * cp.sum(cp.exp(y))
+    found = [
+        hf.Problem(hf.Minimize(cp.sum_squares(y - 1)), hf.ArgMin(y, far, rows), [cp.abs(x) <= 1]).implicit.gradient(-0.4)
+        for rows in ([], [cp.sum(cp.exp(y)) <= 5 + x])
+    ]
+    np.testing.assert_allclose(*found, rtol=1e-9)
+
+
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
 def test_a_power_cone(share: float) -> None:
     """The least of a (y_1 + y_2) on y_1^share y_2^(1 - share) >= x_1: y_1 : y_2 = share : 1 - share."""
@@ -197,6 +208,16 @@ def test_a_power_cone(share: float) -> None:
     for at in (0.5, 2.0):
         near(problem.implicit.response(np.array([at, 0.0])), [*(at * unit), at], 1e-8)
         near(problem.implicit.gradient(np.array([at, 0.0])), [unit @ [1.0, 2.0] + 3.0, 0.0], 1e-6)
+
+
+def test_a_factor_keeps_its_sign_within_an_average() -> None:
+    """2 + x is positive on X, and x alone is not; y = sign(u) (|u| - 1/2)+ / (3 + x)."""
+    x, y, u = cp.Variable(name="x"), cp.Variable(3, name="y"), hf.Sample(3, name="u")
+    lower = hf.ArgMin(y, hf.E(cp.norm1(y) + cp.sum_squares(y - u) + (2 + x) * cp.sum_squares(y)), scope="client")
+    data = np.array([[1.0, -2.0, 0.25]])
+    implicit = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower, [cp.abs(x) <= 1], hf.Federation([hf.Client({u: data})])).implicit
+    np.testing.assert_allclose(implicit.response(0.5), np.array([0.5, -1.5, 0.0]) / 3.5, atol=1e-12)
+    np.testing.assert_allclose(implicit.gradient(0.5), 1.0 / 3.5**2, rtol=1e-9)
 
 
 def test_what_is_convex_by_a_sign() -> None:

@@ -397,7 +397,7 @@ def _made(structure: LowerStructure) -> LevelSolver:
         if level.prices:
             raise NoStandardFormError(f"prices of a level that has {tails[0].symbol} are not known")
         cost, hidden = opened_tails(cost, oracles.declaration.own_place)
-        cost = sum(parametric.distributed(cost))
+        cost = sum(parametric.distributed(cost, {v.id for v in (*level.decided, *hidden)}))
     prices = {id(price.constraint) for price in level.prices}
     priced = [k for k, one in enumerate(constraints) if id(one) in prices]
     form = parametric.LevelForm.of([(cost, 1.0 if mapping else level.sign, clients)], constraints, level.decided, whole, known, priced, hidden)
