@@ -23,7 +23,7 @@ from hierfl.compiler.programs.convex_program import EMPTY, FAILED, GOOD, SOLVED,
 from hierfl.compiler.programs.response import Adjoint
 from hierfl.compiler.programs.saddle import Saddles
 from hierfl.compiler.programs.small_and_sparse import is_dense, largest, on_one_thread, placed
-from hierfl.compiler.programs.solve_program import innermost, polished, solve_program
+from hierfl.compiler.programs.solve_program import innermost, on_bounds, polished, solve_program
 from hierfl.jaxtools.host_callback import numbers_on_host
 
 ON_ITS_WAY = -1  # a status
@@ -96,7 +96,7 @@ class LinearisedForm(LevelForm):
         if not all(np.isfinite(part).all() for part in thetas[-3:]):
             return program.none(FAILED)
         found = solve_program(_nearest(self._rows(thetas[:-3]), y, np.abs(jacobian).max(initial=0.0) or 1.0, force))
-        return polished(program, found.u, found.z) if found.solved else found
+        return on_bounds(program, polished(program, found.u, found.z)) if found.solved else found
 
     def push(self, thetas: Thetas, tangent: Thetas, u: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         force, slack = super().push(thetas[:-3], tangent[:-3], u, z)
@@ -179,7 +179,7 @@ class LinearisedForm(LevelForm):
         weight = max(scale * float(np.clip(journey.error, LIGHT, HEAVY)), journey.floor)
         while weight <= HEAVIEST * scale and journey.count <= MODELS:
             step = model.drawn_to(journey.centre, weight)
-            found = polished(step, u, z, steps=FEW) if z.any() else step.none(FAILED)
+            found = on_bounds(step, polished(step, u, z, steps=FEW)) if z.any() else step.none(FAILED)
             found = found if found.error <= EXACT else solve_program(step)
             if found.solved:
                 stays = float(np.abs(found.u - u).max()) <= STANDS * (1.0 + float(np.abs(u).max()))

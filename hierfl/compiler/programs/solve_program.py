@@ -79,7 +79,7 @@ def solve_program(program: ConvexProgram, known: Saddles | None = None) -> Progr
     """
     units = program.units
     if (units == 1.0).all():
-        return _on_bounds(program, _in_these_units(program, known))
+        return on_bounds(program, _in_these_units(program, known))
     answer = _in_these_units(program.in_units(units), known)
     answer = replace(answer, u=answer.u * units)
     if answer.status != EMPTY and not (answer.solved and program.error(answer.u, answer.z) <= LOST * program.good):
@@ -88,7 +88,7 @@ def solve_program(program: ConvexProgram, known: Saddles | None = None) -> Progr
             answer = plain
         elif answer.solved:
             answer = replace(answer, status=FAILED)
-    return _on_bounds(program, answer)
+    return on_bounds(program, answer)
 
 
 def innermost(program: ConvexProgram, y: np.ndarray) -> ProgramSolution:
@@ -102,7 +102,7 @@ def innermost(program: ConvexProgram, y: np.ndarray) -> ProgramSolution:
     return solve_program(ConvexProgram.of(p, q, a, b, cones, program.size))
 
 
-def _on_bounds(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution:
+def on_bounds(program: ConvexProgram, answer: ProgramSolution) -> ProgramSolution:
     """The solution with what is at a bound at it to the last bit: else a function that is flat there seems to have a slope."""
     rows, columns, values = program.bounds
     if not answer.solved or not len(rows):

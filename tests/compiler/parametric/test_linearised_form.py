@@ -190,3 +190,14 @@ def test_a_search_by_gradients_ends_at_rest() -> None:
     level = hf.Equilibrium(y, TURN @ y + cp.exp(y) + Q - C @ x, constraints(y, x))
     problem = hf.Problem(hf.Minimize(clients=declared(y) + cp.sum_squares(x)), level, [cp.abs(x) <= 1])
     assert problem.solve(progress=False, time_limit=60).status == "at rest"
+
+
+def test_a_root_at_its_bound_beside_a_ball_has_a_gradient() -> None:
+    """a = (1, 0) for all x near: sqrt(a_2) has no slope beside 0, and its bound holds to the last bit; b = x + a / 10."""
+    x, a, b = cp.Variable(2, name="x"), cp.Variable(2, name="a"), cp.Variable(2, name="b")
+    first = 0.5 * cp.sum_squares(a - x - np.array([2.0, -1.0])) + 0.2 * cp.sum(cp.power(cp.abs(a), 1.5)) + 0.1 * a @ b
+    players = hf.Player(a, first, [a >= 0, cp.sum(a) == 1]), hf.Player(b, 0.5 * cp.sum_squares(b - x) - 0.1 * a @ b, [cp.norm(b) <= 0.8])
+    implicit = hf.Problem(hf.Minimize(cp.sum_squares(b)), hf.Nash(*players), [cp.abs(x) <= 1]).implicit
+    at = np.array([0.1, 0.2])
+    assert implicit.response(at)[a].tolist() == [1.0, 0.0]
+    np.testing.assert_allclose(implicit.gradient(at), 2 * (at + [0.1, 0.0]), rtol=1e-9)
