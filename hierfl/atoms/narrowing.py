@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from cvxpy.atoms.axis_atom import AxisAtom
 from cvxpy.expressions.expression import Expression
 
 from hierfl.atoms.intervals import EPS, Interval
@@ -29,11 +30,6 @@ def of_sum_of_terms(node: Expression, target: Interval, arguments: list[Interval
     return [rest(place) if argument.shape == node.shape else None for place, argument in enumerate(arguments)]
 
 
-def of_negation(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
-    """The argument is what the negation of the values says."""
-    return [-target]
-
-
 def of_entrywise_product(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
     """Each factor is the product over the other; where both may be 0, it is anything."""
 
@@ -44,11 +40,6 @@ def of_entrywise_product(node: Expression, target: Interval, arguments: list[Int
 
     left, right = arguments
     return [over(right) if left.shape == node.shape else None, over(left) if right.shape == node.shape else None]
-
-
-def of_quotient(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
-    """The numerator is the quotient times the denominator."""
-    return [target * arguments[1] if arguments[0].shape == node.shape else None, None]
 
 
 def of_matrix_product(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
@@ -172,7 +163,8 @@ def of_layout(node: Expression, target: Interval, arguments: list[Interval]) -> 
     ]
 
 
-def _within(size: np.ndarray) -> Interval:
+def within(size: np.ndarray) -> Interval:
+    """What is as large at most, of either sign."""
     size = np.maximum(size, 0.0)
     return Interval(-size, size)
 
@@ -184,51 +176,34 @@ def _root(value: np.ndarray, exponent: float) -> np.ndarray:
     return np.where((root == np.rint(root)) & (root**exponent == value), root, root * (1 + 16 * EPS))
 
 
-def of_absolute_value(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
-    """The argument is as large at most."""
-    return [_within(target.hi)]
-
-
 def of_norm(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
     """No entry is larger than the norm, if it is one: p is at least 1."""
     if float(getattr(node, "p", 1)) < 1:
         return [None]
-    return [_within(_over(node, target).hi)]
+    return [within(_over(node, target).hi)]
 
 
 def of_even_power(exponent: float, target: Interval) -> Interval:
     """What an even power's values say about its argument."""
-    return _within(_root(target.hi, exponent))
+    return within(_root(target.hi, exponent))
 
 
 def of_quadratic_over_linear(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
     """No entry of the vector is larger than the root of values times denominator."""
     product = target * Interval(np.zeros(()), arguments[1].hi.reshape(()))
-    return [_within(_root(_over(node, product).hi, 2.0)), None]
+    return [within(_root(_over(node, product).hi, 2.0)), None]
 
 
 def below_largest(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
-    """Below a maximum (or a log-sum-exp) is every entry."""
-    return _each_like(Interval(np.full(target.shape, -np.inf), target.hi), arguments)
+    """Below a maximum (or a log-sum-exp), of arguments or along an axis, is every entry that it was taken of."""
+    ends = _over(node, target).hi if isinstance(node, AxisAtom) else target.hi
+    return [Interval(np.full(ends.shape, -np.inf), ends) if argument.shape == ends.shape else None for argument in arguments]
 
 
 def above_smallest(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
-    """Above a minimum is every entry."""
-    return _each_like(Interval(target.lo, np.full(target.shape, np.inf)), arguments)
-
-
-def below_largest_of_axis(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
-    """Below the maximum (or log-sum-exp) along an axis is every entry that it was taken of."""
-    return below_largest(node, _over(node, target), arguments)
-
-
-def above_smallest_of_axis(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:
-    """Above the minimum along an axis is every entry that it was taken of."""
-    return above_smallest(node, _over(node, target), arguments)
-
-
-def _each_like(narrower: Interval, arguments: list[Interval]) -> list[Interval | None]:
-    return [narrower if argument.shape == narrower.shape else None for argument in arguments]
+    """Above a minimum is every entry that it was taken of."""
+    ends = _over(node, target).lo if isinstance(node, AxisAtom) else target.lo
+    return [Interval(ends, np.full(ends.shape, np.inf)) if argument.shape == ends.shape else None for argument in arguments]
 
 
 def of_exponential(node: Expression, target: Interval, arguments: list[Interval]) -> list[Interval | None]:

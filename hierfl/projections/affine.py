@@ -23,23 +23,13 @@ class Factor(NamedTuple):
     condition: Float[Numbers, ""]
 
 
-def factorise(matrix: Float[np.ndarray, "k n"]) -> Factor:
-    """The factor of a matrix that never changes, by SVD in NumPy's double precision; dependent rows are cut off."""
-    return Factor(*map(np.asarray, _factor(np, matrix)))
-
-
-def factorise_traced(matrix: Float[Array, "k n"]) -> Factor:
-    """The factor of a matrix that moves with the environment, by SVD in JAX."""
-    return Factor(*_factor(jnp, matrix))
-
-
-def _factor(xp: ModuleType, matrix: Float[Numbers, "k n"]) -> tuple[Numbers, ...]:
-    """The parts of the factor, in NumPy or in its namesake of JAX."""
+def factorise(matrix: Float[Numbers, "k n"], xp: ModuleType = np) -> Factor:
+    """The factor by SVD, dependent rows cut off: in NumPy's double precision of a matrix that never changes, in JAX (``xp``) of one that moves."""
     u, s, vt = xp.linalg.svd(matrix, full_matrices=False)
     kept = s > 10 * max(*matrix.shape, 1) * float(jnp.finfo(matrix.dtype).eps) * xp.max(s, initial=0.0)
     inverse = xp.where(kept, 1.0 / xp.where(kept, s, 1.0), 0.0)
     condition = xp.max(s, initial=0.0) * xp.max(inverse, initial=0.0)
-    return matrix, (vt.T * inverse) @ u.T, xp.where(kept, u, 0.0), condition
+    return Factor(*map(xp.asarray, (matrix, (vt.T * inverse) @ u.T, xp.where(kept, u, 0.0), condition)))
 
 
 def project(z: Float[Array, " n"], factor: Factor, b: Float[Array, " k"]) -> Float[Array, " n"]:

@@ -164,7 +164,7 @@ ROWS = (
     AtomRow(
         (cp.log_sum_exp,),
         twice_smooth=everywhere,
-        narrow=narrowing.below_largest_of_axis,
+        narrow=narrowing.below_largest,
         lower=lambda atom, value: jax.scipy.special.logsumexp(value, axis=atom.axis),
         range=_range_of_log_sum_exp,
         slopes=slopes_between(0.0, 1.0),

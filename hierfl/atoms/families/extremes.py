@@ -105,27 +105,24 @@ def _latex_of_largest(pen: LatexPen, phrase: Phrase) -> Written:
 
 
 _SORTED = r"\operatorname{sort}\left(#1\right)^{\top} \, \operatorname{sort}\left(#2\right)"
+_OF_EXTREMES: dict[str, Any] = {"slopes": slopes_between(0.0, 1.0), "switches": _from_extreme, "crossings": differences}
 
 ROWS = (
     AtomRow(
         (max_entries,),
         lower=lambda atom, value: safe.first_largest(value, atom.axis),
-        narrow=narrowing.below_largest_of_axis,
-        slopes=slopes_between(0.0, 1.0),
-        switches=_from_extreme,
-        crossings=differences,
+        narrow=narrowing.below_largest,
         formula=reduction(lambda atom, entries: sympy.Max(*entries)),
         spellings=(Spelling("max", latex=r"\max"),),
+        **_OF_EXTREMES,
     ),
     AtomRow(
         (min_entries,),
         lower=lambda atom, value: -safe.first_largest(-value, atom.axis),
-        narrow=narrowing.above_smallest_of_axis,
-        slopes=slopes_between(0.0, 1.0),
-        switches=_from_extreme,
-        crossings=differences,
+        narrow=narrowing.above_smallest,
         formula=reduction(lambda atom, entries: sympy.Min(*entries)),
         spellings=(Spelling("min", latex=r"\min"),),
+        **_OF_EXTREMES,
     ),
     AtomRow(
         (cp.cummax,),

@@ -5,7 +5,6 @@ Atoms that CVXPY defines on symmetric matrices act on the symmetric part, so tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import cvxpy as cp
@@ -121,11 +120,6 @@ def _curvature_of_relative_entropy(search: CurvatureSearch, atom: Any, upper: bo
     return times(0.5 / trace, cp.sum_squares(first)) if 0 < trace < np.inf else None
 
 
-def _copy_geometric_product(atom: Any, rebuild: Callable[[Any], Any]) -> Any:
-    """Its own copy takes the exponents for the argument."""
-    return cp.gmatmul(rebuild(atom.A), rebuild(atom.args[0]))
-
-
 def _latex_of_geometric_product(pen: LatexPen, phrase: Phrase) -> Written:
     matrix = pen.at(phrase.option("A"), PRODUCT)
     inner = beside(matrix, rf"\log\left({pen.listed(phrase.args)}\right)").text
@@ -151,7 +145,7 @@ ROWS = (
         (cp.gmatmul,),
         lower=lambda atom, value, exponents: jnp.exp(exponents @ jnp.log(value)),
         settings=("A",),
-        copy=_copy_geometric_product,
+        copy=lambda atom, rebuild: cp.gmatmul(rebuild(atom.A), rebuild(atom.args[0])),  # its own takes the exponents for the argument
         spellings=(Spelling("gmatmul", {"A": None}, _latex_of_geometric_product),),
     ),
     AtomRow(

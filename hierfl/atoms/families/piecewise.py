@@ -18,8 +18,7 @@ from hierfl.atoms.loaded_late import jnp, sympy
 from hierfl.atoms.ranges import always_smooth, broadcast, flat_at_zero, kinked_at_zero, of_magnitudes, slopes_between
 from hierfl.atoms.row import AtomRow, NoAnswerError
 from hierfl.atoms.writing.latex_pen import Template
-from hierfl.atoms.writing.phrase import Phrase
-from hierfl.atoms.writing.spelling import Reader, Spelling, operands
+from hierfl.atoms.writing.spelling import Spelling, operands
 
 _DECIMALS = 4  # CVXPY rounds to its ATOM_EVAL_TOL before ceil and floor
 _HALF_DECIMAL = 0.5e-4
@@ -32,11 +31,6 @@ def _huber(atom: Any, value: Any, bound: Any) -> Any:
     size = jnp.abs(value)
     inner = jnp.minimum(size, bound)
     return inner**2 + 2 * bound * (size - inner)
-
-
-def _copy_huber(atom: Any, rebuild: Callable[[Any], Any]) -> Any:
-    """Its threshold is an expression beside the arguments."""
-    return cp.huber(rebuild(atom.args[0]), rebuild(atom.M))
 
 
 # Range
@@ -72,20 +66,15 @@ def _at_ties(atom: Any, arguments: list[Interval]) -> Interval:
 
 
 def _below_another(atom: Any, index: int, values: Interval, arguments: list[Interval]) -> np.ndarray:
-    """An argument does not count where another one is larger."""
+    """An argument does not count where another one is larger; one that is spread over several entries, only where all of them agree."""
     others = [argument.lo for place, argument in enumerate(arguments) if place != index]
-    return _where_all(values.hi < functools.reduce(np.maximum, others), values.shape)
+    holds = values.hi < functools.reduce(np.maximum, others)
+    return holds if holds.shape == values.shape else np.full(values.shape, bool(holds.all()))
 
 
 def _above_another(atom: Any, index: int, values: Interval, arguments: list[Interval]) -> np.ndarray:
     """An argument does not count where another one is smaller."""
-    others = [argument.hi for place, argument in enumerate(arguments) if place != index]
-    return _where_all(values.lo > functools.reduce(np.minimum, others), values.shape)
-
-
-def _where_all(holds: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Entry by entry; for an argument that is spread over several entries, only where all of them agree."""
-    return holds if holds.shape == shape else np.full(shape, bool(holds.all()))
+    return _below_another(atom, index, -values, [-argument for argument in arguments])
 
 
 # Switches
@@ -124,17 +113,17 @@ def _huber_formula(atom: Any, value: Scalars) -> Scalars:
     return as_array([penalty(v) for v in value.flat], value.shape)
 
 
-# Notation
-
-
-def _read_extreme(reader: Reader, atom: Any) -> Phrase:
-    return reader.operation(atom, operands(reader, atom))
-
+_OF_EXTREMES: dict[str, Any] = {
+    "slopes": slopes_between(0.0, 1.0),
+    "kink_values": _at_ties,
+    "switches": _between_arguments,
+    "read": lambda reader, atom: reader.operation(atom, operands(reader, atom)),
+}
 
 ROWS = (
     AtomRow(
         (cp.abs,),
-        narrow=narrowing.of_absolute_value,
+        narrow=lambda atom, target, arguments: [narrowing.within(target.hi)],
         lower=lambda atom, value: jnp.abs(value),  # derivative 0 at 0
         range=of_magnitudes(exact=True),
         slopes=slopes_between(-1.0, 1.0),
@@ -147,7 +136,7 @@ ROWS = (
         (cp.huber,),
         lower=_huber,
         settings=("M",),
-        copy=_copy_huber,
+        copy=lambda atom, rebuild: cp.huber(rebuild(atom.args[0]), rebuild(atom.M)),  # an expression beside the arguments
         range=_range_of_huber,
         second_derivative=_second_of_huber,
         smooth=always_smooth,
@@ -162,25 +151,19 @@ ROWS = (
         (cp.maximum,),
         narrow=narrowing.below_largest,
         lower=lambda atom, *values: functools.reduce(jnp.maximum, values),  # at ties half of each derivative
-        slopes=slopes_between(0.0, 1.0),
-        kink_values=_at_ties,
         flat=_below_another,
-        switches=_between_arguments,
         formula=entry_by_entry(lambda *values: sympy.Max(*values)),
-        read=_read_extreme,
         spellings=(Spelling("maximum", latex=r"\max"),),
+        **_OF_EXTREMES,
     ),
     AtomRow(
         (cp.minimum,),
         narrow=narrowing.above_smallest,
         lower=lambda atom, *values: functools.reduce(jnp.minimum, values),
-        slopes=slopes_between(0.0, 1.0),
-        kink_values=_at_ties,
         flat=_above_another,
-        switches=_between_arguments,
         formula=entry_by_entry(lambda *values: sympy.Min(*values)),
-        read=_read_extreme,
         spellings=(Spelling("minimum", latex=r"\min"),),
+        **_OF_EXTREMES,
     ),
     AtomRow(
         (cp.sign,),

@@ -178,7 +178,7 @@ ROWS = (
     ),
     AtomRow(
         (DivExpression,),
-        narrow=narrowing.of_quotient,
+        narrow=lambda atom, target, arguments: [target * arguments[1] if arguments[0].shape == atom.shape else None, None],
         lower=_divide,
         entrywise=True,
         product=True,

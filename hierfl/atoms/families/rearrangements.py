@@ -64,10 +64,6 @@ def _refused_unless(agrees: Callable[[Any], bool], instead: str) -> Callable[[An
     return lambda atom: None if agrees(atom) else f"CVXPY evaluates it in another order than it solves it; write {instead}"
 
 
-def _of_vectors(atom: Any) -> bool:
-    return all(max(argument.shape, default=1) == argument.size for argument in atom.args)
-
-
 def _identity(atom: Any, value: Any) -> Any:
     return value
 
@@ -156,11 +152,6 @@ def _read_real_part(reader: Reader, atom: Any) -> Phrase:
     return reader.operation(atom, (argument,)) if atom.args[0].is_complex() else argument
 
 
-def _read_assertion(reader: Reader, atom: Any) -> Phrase:
-    """An assertion to CVXPY, not mathematics."""
-    return reader(atom.args[0])
-
-
 def _with_dimensions(name: str, pen: LatexPen, phrase: Phrase, shape: tuple[int, ...]) -> Written:
     return pen.applied(rf"\operatorname{{{name}}}_{{{dimensions_latex(shape)}}}", phrase.args)
 
@@ -217,7 +208,8 @@ ROWS = (
         r",\, ",
         {"axis": None},
         refusal_of=_refused_unless(
-            lambda atom: atom.axis is not None or _of_vectors(atom), "cp.hstack with a cp.vec(..., order='C') of each part"
+            lambda atom: atom.axis is not None or all(max(part.shape, default=1) == part.size for part in atom.args),
+            "cp.hstack with a cp.vec(..., order='C') of each part",
         ),
     ),
     _stack_row(
@@ -294,7 +286,7 @@ ROWS = (
         entrywise=True,
         range=rearranged,
         derivative=unchanged,
-        read=_read_assertion,
+        read=lambda reader, atom: reader(atom.args[0]),  # an assertion to CVXPY, not mathematics
     ),
     AtomRow((real,), lower=_identity, read=_read_real_part, spellings=(Spelling("real", latex=r"\operatorname{Re}"),)),
     AtomRow(

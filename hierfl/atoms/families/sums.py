@@ -99,7 +99,7 @@ ROWS = (
     ),
     AtomRow(
         (NegExpression,),
-        narrow=narrowing.of_negation,
+        narrow=lambda atom, target, arguments: [-target],
         lower=lambda atom, value: -value,
         entrywise=True,
         range=lambda atom, arguments: -arguments[0],

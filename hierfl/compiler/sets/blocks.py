@@ -175,7 +175,7 @@ class AffineBlock:
 
     def _system(self, values: Values) -> tuple[affine.Factor, Float[Array, " k"]]:
         low, _ = self.bands.interval(values)  # low = high = -b
-        return self.factor or affine.factorise_traced(self.bands.dense(values, self.entries)), -low
+        return self.factor or affine.factorise(self.bands.dense(values, self.entries), jnp), -low
 
     def project(self, z: Float[Array, " n"], values: Values) -> Float[Array, " n"]:
         return affine.project(z, *self._system(values))
