@@ -86,10 +86,7 @@ class Newton:
         require_number(self.accuracy, "accuracy", 0, 1)
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundNewton:
-        """The algorithm for one problem.
-
-        Raises ``IncompatibleSolverError``, naming what the solver needs and what the problem has.
-        """
+        """The algorithm for one problem. Raises ``IncompatibleSolverError``, naming what the solver needs and what the problem has."""
         if queries != "projected":
             raise SettingError(f"queries={queries!r}: Newton asks for its trials only; leave it out.")
         require_single_level(self, problem)
@@ -101,10 +98,7 @@ class Newton:
 
 
 def require_smooth(solver: object, problem: CompiledProblem) -> None:
-    """Check that x is free, few, and that f has no kinks in it.
-
-    Raises ``IncompatibleSolverError``, naming what is in the way.
-    """
+    """Check that x is free, few, and that f has no kinks in it. Raises ``IncompatibleSolverError``, naming what is in the way."""
     name, declaration, n = type(solver).__name__, problem.declaration, problem.upper.size
     if n > MOST:
         raise IncompatibleSolverError(f"{name} sends a Hessian, and x has {n:,} scalars, more than {MOST}: use ImplicitBundle, SCAFFOLD or FedAvg.")

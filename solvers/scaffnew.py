@@ -80,10 +80,7 @@ class Scaffnew:
         require_count(self.batch_size, "batch_size", or_none=True)
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundScaffnew:
-        """The algorithm for one problem.
-
-        Raises ``IncompatibleSolverError``, naming what the solver needs and what the problem has.
-        """
+        """The algorithm for one problem. Raises ``IncompatibleSolverError``, naming what the solver needs and what the problem has."""
         require_first_order(self, problem)
         require_clients_alone(self, problem)
         oracle = ClientOracle(problem, None, self.batch_size, queries, alone=False)

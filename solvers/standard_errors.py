@@ -89,10 +89,7 @@ class BoundStandardErrors(Bound):
 
 
 def sums_at(problem: CompiledProblem, x: np.ndarray, runtime: Any) -> RowSums:
-    """What all clients say of their rows at x, asked of them where they are.
-
-    Raises ``SiteError``, naming clients that did not answer.
-    """
+    """What all clients say of their rows at x, asked of them where they are. Raises ``SiteError``, naming clients that did not answer."""
     algorithm = StandardErrors().bind(problem, 1)
     told = runtime.execute(problem, algorithm, x, 1, 0, 1, lambda *_: None).state
     missing = np.setdiff1d(np.arange(problem.num_clients), np.asarray(told.participants)[np.asarray(told.present)])

@@ -9,10 +9,7 @@ from jaxtyping import Array, Float
 def project(
     u: Float[Array, " n"], t: Float[Array, ""], slope: Float[Array, ""]
 ) -> tuple[Float[Array, " n"], Float[Array, ""]]:
-    """The nearest point to ``u``, ``t``: itself inside, 0 in the polar cone, else on the ray of u.
-
-    Bauschke (1996), theorem 3.3.6.
-    """
+    """The nearest point to ``u``, ``t``: itself inside, 0 in the polar cone, else on the ray of u. Bauschke (1996), theorem 3.3.6."""
     length = _norm(u)
     inside, polar = length <= slope * t, slope * length <= -t
     height = (slope * length + t) / (1.0 + slope * slope)

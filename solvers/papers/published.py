@@ -280,10 +280,7 @@ LINES = {
 
 
 def hfl_mode(tau: float, start: str) -> PaperMode:
-    """The mode with H_{i,r} = ceil(tau sqrt(r + 1)).
-
-    Raises ``SettingError`` for a tau that is not positive, or another start.
-    """
+    """The mode with H_{i,r} = ceil(tau sqrt(r + 1)). Raises ``SettingError`` for a tau that is not positive, or another start."""
     require_number(tau, "tau of ZOHFL.published", 0, float("inf"))
     if start not in ("query", "warm"):
         raise SettingError(

@@ -166,10 +166,7 @@ def require_covered(solver: Any, queries: str) -> None:
 
 
 def require_left_out(settings: Any, *names: str) -> None:
-    """Check that with another schedule than ``"practical"`` nobody gives what that chooses.
-
-    Raises ``SettingError``, naming the setting.
-    """
+    """Check that with another schedule than ``"practical"`` nobody gives what that chooses. Raises ``SettingError``, naming the setting."""
     default = {field.name: field.default for field in fields(settings)}
     given = [name for name in names if not _is_default(getattr(settings, name), default[name])]
     if settings.schedule != "practical" and given:

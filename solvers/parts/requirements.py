@@ -31,10 +31,7 @@ FITTING = {
 
 
 def require_count(value: Any, name: str, *, least: int = 1, or_none: bool = False, none: str = "all rows") -> None:
-    """Check for a whole number of at least ``least`` (or None, which stands for ``none``).
-
-    Raises ``SettingError``, naming the setting.
-    """
+    """Check for a whole number of at least ``least`` (or None, which stands for ``none``). Raises ``SettingError``, naming the setting."""
     if value is None and or_none:
         return
     if isinstance(value, bool) or not isinstance(value, (Integral, np.integer)) or value < least:
@@ -44,10 +41,7 @@ def require_count(value: Any, name: str, *, least: int = 1, or_none: bool = Fals
 
 
 def require_number(value: Any, name: str, low: float, high: float) -> None:
-    """Check for a finite number in (low, high].
-
-    Raises ``SettingError``, naming the setting.
-    """
+    """Check for a finite number in (low, high]. Raises ``SettingError``, naming the setting."""
     real = isinstance(value, (Real, np.number)) and not isinstance(value, bool)
     if not real or not np.isfinite(float(value)) or not low < float(value) <= high:
         limit = f"a number in ({low:g}, {high:g}]" if np.isfinite(high) else "a finite number" + (f" above {low:g}" if np.isfinite(low) else "")
@@ -55,28 +49,19 @@ def require_number(value: Any, name: str, low: float, high: float) -> None:
 
 
 def require_flag(value: object, name: str) -> None:
-    """Check for True or False.
-
-    Raises ``SettingError``, naming the setting.
-    """
+    """Check for True or False. Raises ``SettingError``, naming the setting."""
     if not isinstance(value, (bool, np.bool_)):
         raise SettingError(f"{name}={value!r}: True or False.")
 
 
 def require_lower(value: object) -> None:
-    """Check for a lower-level solver.
-
-    Raises ``SettingError``, naming some.
-    """
+    """Check for a lower-level solver. Raises ``SettingError``, naming some."""
     if isinstance(value, type) or not hasattr(value, "bind"):
         raise SettingError(f"lower={as_given(value)}: a lower-level solver such as Exact() or ProjectedSGD(steps=20).")
 
 
 def require_choice(value: object, name: str, choices: tuple[str, ...]) -> None:
-    """Check for one of some words.
-
-    Raises ``SettingError``, naming the setting and the nearest word.
-    """
+    """Check for one of some words. Raises ``SettingError``, naming the setting and the nearest word."""
     if value not in choices:
         raise SettingError(f"{name}={value!r}: {near_names(value, choices)}")
 
@@ -97,10 +82,7 @@ def require_directions(directions: int, kind: str, size: int) -> None:
 
 
 def require_single_level(solver: object, problem: CompiledProblem) -> None:
-    """Check that the problem has no lower level.
-
-    Raises ``IncompatibleSolverError``, naming the solvers that treat its scope.
-    """
+    """Check that the problem has no lower level. Raises ``IncompatibleSolverError``, naming the solvers that treat its scope."""
     if problem.scope is not None:
         raise IncompatibleSolverError(
             f"{type(solver).__name__} needs clients' terms of x alone, but this problem has a lower level of {problem.scope} "
@@ -110,10 +92,7 @@ def require_single_level(solver: object, problem: CompiledProblem) -> None:
 
 
 def require_gradients(solver: object, problem: CompiledProblem) -> None:
-    """Check that no upper term gives values only.
-
-    Raises ``IncompatibleSolverError``, naming the term's black box.
-    """
+    """Check that no upper term gives values only. Raises ``IncompatibleSolverError``, naming the term's black box."""
     for side, term in (
         ("server", problem.declaration.objective.server),
         ("clients'", problem.declaration.objective.clients),
@@ -127,10 +106,7 @@ def require_gradients(solver: object, problem: CompiledProblem) -> None:
 
 
 def require_public_set(solver: object, problem: CompiledProblem) -> None:
-    """Check that no client has private constraints on x.
-
-    Raises ``IncompatibleSolverError``, naming the solver that treats them.
-    """
+    """Check that no client has private constraints on x. Raises ``IncompatibleSolverError``, naming the solver that treats them."""
     if problem.private_set is not None:
         raise IncompatibleSolverError(
             f"{type(solver).__name__} projects x on X at the server, which cannot know a client's private constraints: use "
@@ -139,10 +115,7 @@ def require_public_set(solver: object, problem: CompiledProblem) -> None:
 
 
 def require_clients_alone(solver: object, problem: CompiledProblem) -> None:
-    """Check that the server has no term.
-
-    Raises ``IncompatibleSolverError``, naming the solvers that treat one.
-    """
+    """Check that the server has no term. Raises ``IncompatibleSolverError``, naming the solvers that treat one."""
     if problem.server_program is not None:
         raise IncompatibleSolverError(
             f"{type(solver).__name__} has no place for a term of the server: use FedAvg or FedProx, or give the server's data to a client."

@@ -265,10 +265,7 @@ def in_phases(steps: StepCounts, rounds: int) -> StepCounts:
 
 
 def whole(values: np.ndarray, what: str) -> np.ndarray:
-    """Numbers of steps as integers, rounded up.
-
-    Raises ``SettingError`` if there are more than anybody would wait for; names the setting.
-    """
+    """Numbers of steps as integers, rounded up. Raises ``SettingError`` if there are more than anybody would wait for; names the setting."""
     if values.size and values.max() > MOST:
         raise SettingError(f"{what}={values.max():g}: at most {MOST:,} steps.")
     return np.ceil(values - 1e-9).astype(int)
