@@ -22,9 +22,7 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import Rows
 from hierfl.compiler.implicit_differentiation import Hypergradient, LowerMap
-from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.keyed_random import split
-from hierfl.language.function import uses_black_box
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.lower import Exact
@@ -34,7 +32,7 @@ from hierfl.solvers.parts.bound import Bound, SharedState
 from hierfl.solvers.parts.client_oracle import ClientOracle
 from hierfl.solvers.parts.common_settings import require_common
 from hierfl.solvers.parts.participation import Participation, cohorts_of
-from hierfl.solvers.parts.requirements import require_lower, require_public_set
+from hierfl.solvers.parts.requirements import require_gradients, require_lower, require_public_set
 from hierfl.solvers.parts.round_monitor import LocalMonitor, RoundMonitor
 from hierfl.solvers.parts.step_schedules import Schedule, row, tabulate
 
@@ -87,13 +85,7 @@ class ImplicitGradient:
 
     def bind(self, problem: CompiledProblem, rounds: int, queries: str = "projected") -> BoundImplicitGradient:
         """The algorithm for one problem, schedules tabulated."""
-        terms = [term for term in problem.declaration.objective.terms if term is not None]
-        box = uses_black_box(terms)
-        if box is not None:
-            raise IncompatibleSolverError(
-                f"ImplicitGradient differentiates the upper terms, but {box.name()} is a BlackBox (values only): use FedRZO or ZOHFL, "
-                f"or write it as a hf.Function."
-            )
+        require_gradients(self, problem)
         require_public_set(self, problem)
         hyper = Hypergradient.of(problem, in_rounds=True)
         sizes = tabulate(self.step_size, rounds, "step_size")

@@ -245,8 +245,10 @@ class BoundZOHFL(Bound):
         problem, (x, ledger) = self.problem, state
         gradient, monitor, step = jnp.zeros_like(x), RoundMonitor.quiet(x, self.lower), row(self.step_sizes, clients.round)
         if problem.client_program is not None:
-            v = self._directions(clients, key)  # line 3
-            ledger = self._announce(clients, v, ledger)
+            count, sent = (self.settings.directions * each for each in (clients.participants.size, clients.count))
+            v = Directions.draw(key, count, problem.upper.size, self.settings.direction_kind)  # line 3: q for each participant
+            self.uplink.send_directions(clients, sent * v.size)
+            ledger = ledger if self.uplink.vectors else ledger.charge(clients, sent)  # who is sent x has nothing to catch up with
             told = self.with_prices(clients, x, None, self.uplink.announced(x))
             messages = clients.map(self.answer, told, each=Known(v.parts(clients.participants.size)))
             differences = self._differences(x, v, messages.payload, clients.public)  # line 7: f_2 at (x +- eta v, y+-)
@@ -293,17 +295,6 @@ class BoundZOHFL(Bound):
         return value, gradient
 
     # --- the parts of a round --------------------------------------------------------------------------------------
-
-    def _directions(self, clients: Clients, key: Array) -> Directions:
-        """The directions v_i of the round, q for each participant."""
-        count = self.settings.directions * clients.participants.size
-        return Directions.draw(key, count, self.problem.upper.size, self.settings.direction_kind)
-
-    def _announce(self, clients: Clients, v: Directions, ledger: Ledger) -> Ledger:
-        """Count what the broadcast of x and of the directions takes."""
-        sent = self.settings.directions * clients.count
-        self.uplink.send_directions(clients, sent * v.size)
-        return self.uplink.catch_up(clients, ledger, sent)
 
     def _differences(
         self, x: Array, v: Directions, payload: Array, public: Environment

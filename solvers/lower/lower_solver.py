@@ -8,10 +8,8 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.data.tables import Party
 from hierfl.errors import IncompatibleSolverError
 from hierfl.language.expectation import RowAggregate
-from hierfl.runtime.contract import Clients, Known
 from hierfl.solvers.parts.step_schedules import Tabulated, settings_key
 
 
@@ -31,46 +29,17 @@ class LowerAnswer(NamedTuple):
 
 
 class LowerSolver(Protocol):
-    """A lower-level solver's settings, given to an algorithm as ``lower=...``."""
+    """A lower-level solver's settings, given to an algorithm as ``lower=...``.
+
+    Bound to a problem it has pure functions for traced code, those of its scopes. ``client(x, party, start, clock, key)`` and ``sample(x, party, row,
+    start, clock)`` give (y, natural residual) of a client's y, and of one sample's. ``federation(clients, points, start, clock, key, calls)`` is the
+    ``LowerAnswer`` that all compute together at each of the points (P, n), with common random numbers; points with numbers (``calls``) have samples of
+    their own. ``evaluations(clock, client)``, where it is known beforehand, are those of F in one call by one client (in federation scope of all),
+    those of the look at the residual too.
+    """
 
     def bind(self, problem: CompiledProblem, rounds: int, steps: int) -> object:
-        """The solver for one problem, a ``BoundLower``; ``steps`` local steps are made over all rounds."""
-
-
-class BoundLower(Protocol):
-    """Pure functions for traced code. A solver offers those of its scopes."""
-
-    def evaluations(self, clock: Clock, client: Int[Array, ""] | int) -> Int[Array, ""]:
-        """Of F, in one call by one client (in federation scope of all): those of the look at the residual too. Only where it is known beforehand."""
-
-    def client(
-        self, x: Float[Array, " n"], party: Party, start: Float[Array, " size"], clock: Clock, key: Array
-    ) -> tuple[Float[Array, " size"], Float[Array, ""]]:
-        """(y, natural residual) of a client-scope y."""
-
-    def sample(
-        self,
-        x: Float[Array, " n"],
-        party: Party,
-        row: dict[int, Array],
-        start: Float[Array, " size"],
-        clock: Clock,
-    ) -> tuple[Float[Array, " size"], Float[Array, ""]]:
-        """(y, natural residual) of one sample's y."""
-
-    def federation(
-        self,
-        clients: Clients,
-        points: Known,
-        start: Float[Array, " size"],
-        clock: Clock,
-        key: Array,
-        calls: Int[Array, " points"] | None = None,
-    ) -> LowerAnswer:
-        """The y that all clients compute together at each of the points (P, n), with common random numbers.
-
-        Points with numbers (``calls``) have samples of their own.
-        """
+        """The solver for one problem; ``steps`` local steps are made over all rounds."""
 
 
 def bind_lower(lower: LowerSolver, problem: CompiledProblem, rounds: int, steps: int) -> Any:
@@ -89,10 +58,7 @@ def bind_lower(lower: LowerSolver, problem: CompiledProblem, rounds: int, steps:
 
 
 def require_federated(lower: object, solver: object) -> None:
-    """Check that the lower solver lets all clients compute one y together.
-
-    Raises ``IncompatibleSolverError``, naming those that do.
-    """
+    """Check that the lower solver lets all clients compute one y together. Raises ``IncompatibleSolverError``, naming those that do."""
     if not hasattr(lower, "federation"):
         raise IncompatibleSolverError(
             f"{type(solver).__name__} asks all clients together for the y of a federation-scope lower level, but its lower solver "

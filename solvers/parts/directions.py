@@ -164,19 +164,11 @@ def central_value(values: Float[Array, " points"], estimator: str) -> Float[Arra
     return jnp.mean(values) if estimator == "central" else values[0]
 
 
-Control = TypeVar("Control", Array, "Array | None")
-
-
-def first_control(x0: Float[Array, " n"], kept: bool) -> Array:
-    """A client's control variate before it has seen anything; empty where none is kept."""
-    return jnp.zeros(x0.size if kept else 0, x0.dtype)
-
-
 def estimate(
-    directions: Directions, measured: Float[Array, " q"], control: Control, kind: str
-) -> tuple[Float[Array, " n"], Control]:
-    """(g, next control variate) from q directions of a ``kind`` and the slopes measured along them."""
-    if control is None or not control.size:
+    directions: Directions, measured: Float[Array, " q"], control: Float[Array, " n"], kind: str
+) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    """(g, next control variate) from q directions of a ``kind`` and the slopes measured along them; an empty one is none, and stays so."""
+    if not control.size:
         return average_along(directions, measured), control
     count, size = directions.count, directions.size
     surprise = directions.combination(measured - directions.along(control))

@@ -63,10 +63,7 @@ class SeededSteps(Tabulated):
         directions: int,
         direction_kind: str,
     ) -> SeededSteps:
-        """Schedules tabulated.
-
-        Raises ``SettingError`` for a schedule that is none; names it and the round.
-        """
+        """Schedules tabulated. Raises ``SettingError`` for a schedule that is none; names it and the round."""
         sizes = tabulate(step_size, rounds, "step_size")
         counts = tabulate_steps(local_steps, rounds, problem.num_clients)
         done = np.cumsum(counts.max(axis=1, initial=0))
@@ -135,10 +132,7 @@ COMMUNICATIONS = ("full", "scalars")
 
 
 def require_rebuildable(problem: CompiledProblem, solver: str) -> None:
-    """Check that the clients can rebuild x from scalars: nothing dense enters it.
-
-    Raises ``SettingError``, naming what is dense.
-    """
+    """Check that the clients can rebuild x from scalars: nothing dense enters it. Raises ``SettingError``, naming what is dense."""
     if problem.server_program is not None:
         raise SettingError(
             f"communication='scalars' of {solver}: the server's own term moves x by a vector that clients cannot rebuild from scalars. "
@@ -177,10 +171,6 @@ class VectorUplink:
         """Count the directions that the server sends."""
         clients.charge("down", scalars)
 
-    def catch_up(self, clients: Clients, ledger: Ledger, sent: Array | int) -> Ledger:
-        """Nobody has anything to catch up with who is sent x."""
-        return ledger
-
 
 @dataclass(frozen=True)
 class ScalarUplink:
@@ -193,10 +183,6 @@ class ScalarUplink:
 
     def send_directions(self, clients: Clients, scalars: Array | int) -> None:
         """Directions follow from the seeds."""
-
-    def catch_up(self, clients: Clients, ledger: Ledger, sent: Array | int) -> Ledger:
-        """The participants learn what they missed, then send ``sent`` scalars together."""
-        return ledger.charge(clients, sent)
 
 
 def arrived(x: Array | Known) -> Float[Array, " n"]:
@@ -250,7 +236,7 @@ class SlopeUplink(ScalarUplink):
         counts = steps.count(clients.round, clients.participants)
         sent = steps.directions * jnp.sum(jnp.where(clients.present, self.sendings(counts), 0))
         clients.charge("up", sent)
-        return self.catch_up(clients, ledger, sent)
+        return ledger.charge(clients, sent)
 
     def sendings(self, counts: Int[Array, " participants"]) -> Int[Array, " participants"]:
         """How many times a participant of so many local steps sends q slopes."""

@@ -31,7 +31,6 @@ from hierfl.solvers.parts.directions import (
     average_along,
     central_value,
     estimate,
-    first_control,
     shifts_of,
     slopes,
 )
@@ -99,7 +98,8 @@ class ZerothOrderSteps(Bound):
 
     def memory(self, x0: Float[Array, " n"]) -> FedRZOMemory:
         """A client remembers its y in client scope, and its control variate, where it keeps one."""
-        return FedRZOMemory(super().memory(x0), first_control(x0, self.settings.control_variate))
+        control = jnp.zeros(x0.size if self.settings.control_variate else 0, x0.dtype)
+        return FedRZOMemory(super().memory(x0), control)
 
     def clock(self, r: Array) -> Clock:
         return self.steps.clock(r)

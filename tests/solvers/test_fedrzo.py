@@ -156,7 +156,7 @@ def test_estimators_are_unbiased_for_the_smoothed_gradient(estimator: str, kind:
     def f(z: jax.Array) -> jax.Array:
         return jax.numpy.abs(z[0]) + 0.5 * z @ z + a @ z
 
-    given = jax.numpy.asarray([0.7, -0.9, 0.3]) if control else None
+    given = jax.numpy.asarray([0.7, -0.9, 0.3]) if control else jax.numpy.zeros(0)
 
     def one(key: jax.Array) -> jax.Array:
         v = Directions.draw(key, q, n, kind)
