@@ -247,7 +247,10 @@ def rows_of(array: Any, rows: np.ndarray) -> Any:
 def require_whole(arrays: Sequence[Any], name: str) -> None:
     """Refuse a mapped file that shrank: reading beyond its end would kill the process. Raises ``DataError``."""
     mapped = [a.array if isinstance(a, MappedRows) else a for a in arrays if isinstance(a, np.memmap | MappedRows)]
-    for file, size in _extents(mapped).items():
+    extents = dict[str, int]()
+    for file, _, end in map(place_in_file, mapped):
+        extents[str(file)] = max(extents.get(str(file), 0), end)
+    for file, size in extents.items():
         present = os.path.getsize(file) if os.path.exists(file) else size  # a file without a name is still there
         if present < size:
             raise DataError(
@@ -256,16 +259,13 @@ def require_whole(arrays: Sequence[Any], name: str) -> None:
             )
 
 
-def _extents(arrays: Sequence[np.memmap]) -> dict[str, int]:
-    """The bytes that each file must have at least: a slice of a mapped array knows its file but not its place in it."""
-    extents: dict[str, int] = {}
-    for array in arrays:
-        root: Any = array
-        while isinstance(root.base, np.memmap):
-            root = root.base
-        last = int(root.offset) + byte_bounds(array)[1] - byte_bounds(root)[0]
-        extents[str(root.filename)] = max(extents.get(str(root.filename), 0), last)
-    return extents
+def place_in_file(array: np.memmap) -> tuple[Any, int, int]:
+    """The file of a mapped array, and where in it this begins and ends: a slice knows its file but not its place in it."""
+    root: Any = array
+    while isinstance(root.base, np.memmap):
+        root = root.base
+    begin, end = (int(root.offset) + edge - byte_bounds(root)[0] for edge in byte_bounds(array))
+    return root.filename, begin, end
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, NoReturn
 
 import cvxpy as cp
 import numpy as np
-from numpy.lib.array_utils import byte_bounds
 from scipy import stats
 
 from hierfl.errors import DataError
@@ -23,6 +22,7 @@ from hierfl.language.federation.given_arrays import (
     MappedRows,
     common_order,
     given_array,
+    place_in_file,
     require_numbered_in_order,
     require_same_rows,
     require_unmasked,
@@ -355,13 +355,10 @@ def _by_file(value: Any) -> Any:
         return array._replace(rows=value.rows) if isinstance(array, OnDisk) else np.asarray(value)
     if not isinstance(value, np.memmap):
         return value
-    root: Any = value
-    while isinstance(root.base, np.memmap):
-        root = root.base
-    if root.filename is None or not value.flags.c_contiguous:
+    file, begin, _ = place_in_file(value)
+    if file is None or not value.flags.c_contiguous:
         return np.array(value)
-    offset = int(root.offset) + byte_bounds(value)[0] - byte_bounds(root)[0]
-    return OnDisk(str(root.filename), offset, value.dtype.str, value.shape, None)
+    return OnDisk(str(file), begin, value.dtype.str, value.shape, None)
 
 
 def parameter_value(parameter: ClientParameter, value: Any, who: str) -> GivenArray | Elsewhere:

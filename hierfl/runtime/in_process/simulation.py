@@ -436,7 +436,7 @@ class _RoundPart:
             constants, jobs = arguments[: maps.params["num_consts"]], arguments[maps.params["num_consts"] :]
             return jaxpr_as_fun(maps.params["jaxpr"])(*constants, *(job[place] for job in jobs))
 
-        parts = [[jax.ShapeDtypeStruct(_shape(v)[1:], _dtype(v)) for v in mapped]] * self._groups
+        parts = [[jax.ShapeDtypeStruct(_aval(v).shape[1:], _aval(v).dtype) for v in mapped]] * self._groups
         served = Ahead.of(serve, parts, *map(_bare_shape, self._inputs))
         self._serve, self.working = served.run, served.working
         if maps is not None:
@@ -467,25 +467,16 @@ def _bare(value: Any) -> Any:
 
 
 def _bare_shape(variable: Var) -> jax.ShapeDtypeStruct:
-    shape = jax.ShapeDtypeStruct(_shape(variable), _dtype(variable))
-    if jnp.issubdtype(shape.dtype, jax.dtypes.prng_key):
-        return jax.eval_shape(jax.random.key_data, shape)
-    return shape
+    return jax.eval_shape(_bare, jax.ShapeDtypeStruct(_aval(variable).shape, _aval(variable).dtype))
 
 
 def _keyed(variable: Var, value: Any) -> Any:
     """Give back what ``_bare`` was given."""
-    return jax.random.wrap_key_data(value) if jnp.issubdtype(_dtype(variable), jax.dtypes.prng_key) else value
+    return jax.random.wrap_key_data(value) if jnp.issubdtype(_aval(variable).dtype, jax.dtypes.prng_key) else value
 
 
-def _shape(variable: Var) -> tuple[int, ...]:
-    aval: Any = variable.aval  # of an array, which JAX does not say
-    return tuple(aval.shape)
-
-
-def _dtype(variable: Var) -> np.dtype:
-    aval: Any = variable.aval
-    return aval.dtype
+def _aval(variable: Var) -> Any:
+    return variable.aval  # of an array, which JAX does not say
 
 
 def _inputs(equation: JaxprEqn) -> list[Var]:

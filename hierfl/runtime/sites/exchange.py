@@ -398,12 +398,9 @@ def said_by(reply: Any) -> str:
 
 
 def misshapen(answer: Answered, count: int, expected: Shapes) -> str | None:
-    """What is wrong with the shapes of an answer."""
-    told, wanted = (answer.payload, answer.monitor), expected
-    kinds: list[Any] = [jax.tree.structure(told), jax.tree.structure(wanted)]
-    if kinds[0] != kinds[1]:
-        return "sent another kind of message than the step's"
-    for (path, leaf), shape in zip(jax.tree_util.tree_flatten_with_path(told)[0], jax.tree.leaves(wanted)):
+    """What is wrong with the shapes of an answer, whose arrays were read into the trees that are expected."""
+    told = answer.payload, answer.monitor
+    for (path, leaf), shape in zip(jax.tree_util.tree_flatten_with_path(told)[0], jax.tree.leaves(expected)):
         array = np.asarray(leaf)
         if array.shape != (count, *shape.shape) or array.dtype.kind != np.dtype(shape.dtype).kind:
             name = jax.tree_util.keystr(path)
@@ -562,7 +559,6 @@ def filled(means: Any, numbers: np.ndarray) -> Any:
 
 def _unlike_a_sum(answer: Answered, count: int, sites: int) -> str | None:
     masked, shares = answer.payload, answer.shares
-    whole = isinstance(masked, np.ndarray) and masked.shape == (count,) and masked.dtype == np.uint64
-    if whole and not answer.monitor and len(shares) == (SEALED * (sites - 1) if enough(sites) < sites else 0):
+    if masked.shape == (count,) and masked.dtype == np.uint64 and len(shares) == (SEALED * (sites - 1) if enough(sites) < sites else 0):
         return None
     return f"sent no masked sum of {count} numbers, with shares of its mask"
