@@ -17,9 +17,8 @@ from hierfl.language.federation.partition_schemes import IID, ByGroup, Dirichlet
 from hierfl.language.federation.sample_values import Elsewhere
 from hierfl.language.federation.schema import Moments, Schema
 from hierfl.language.function import BlackBox, Function
-from hierfl.language.levels import ArgMax, ArgMin, Equilibrium, Maximize, Minimize
+from hierfl.language.levels import ArgMax, ArgMin, Dual, Equilibrium, Maximize, Minimize, ShadowPrice
 from hierfl.language.player import Nash, Player
-from hierfl.language.prices import Dual, ShadowPrice
 from hierfl.language.sample import ClientParameter, Sample
 from hierfl.near_names import no_such_name
 from hierfl.problem import Problem

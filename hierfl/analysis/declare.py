@@ -27,9 +27,8 @@ from hierfl.language.declaration import Declaration, Roles
 from hierfl.language.declared_arguments import called, constraint_tuple, unique_leaves
 from hierfl.language.federation.client import require_paired
 from hierfl.language.federation.federated_data import Federation
-from hierfl.language.levels import ArgMin, Followers, LowerLevel, Objective
+from hierfl.language.levels import ArgMin, Dual, Followers, LowerLevel, Objective, Price, price_sign, priced
 from hierfl.language.player import Nash
-from hierfl.language.prices import Dual, Price, price_sign, priced
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import ClientParameter, Sample
 

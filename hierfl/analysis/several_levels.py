@@ -26,8 +26,7 @@ from hierfl.language.expectation import SampleAverage, averages_of, total
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.federated_data import Federation
 from hierfl.language.federation.sample_values import Elsewhere
-from hierfl.language.levels import ArgMin, Followers, LowerLevel
-from hierfl.language.prices import Price
+from hierfl.language.levels import ArgMin, Followers, LowerLevel, Price
 from hierfl.language.sample import ClientParameter, OneForEach
 
 MOST_CLIENTS = 200  # whose own levels stand beside one of the federation: programs grow with their square

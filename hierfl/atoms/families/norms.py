@@ -18,10 +18,9 @@ from hierfl.atoms.loaded_late import jax, jnp, safe, sympy
 from hierfl.atoms.ranges import flat_at_zero, kinked_at_zero, monotone, of_magnitudes, slopes_between
 from hierfl.atoms.row import AtomRow
 from hierfl.atoms.writing.latex_pen import LatexPen, Template, subscript
-from hierfl.atoms.writing.pen import Written
+from hierfl.atoms.writing.pen import TextPen, Written, call
 from hierfl.atoms.writing.phrase import Phrase, ratio
 from hierfl.atoms.writing.spelling import Reader, Spelling
-from hierfl.atoms.writing.text_pen import TextPen, call
 
 # Values
 

@@ -18,10 +18,9 @@ from hierfl.atoms.loaded_late import jnp, safe
 from hierfl.atoms.ranges import even, flat_at_zero, kinked_at_zero
 from hierfl.atoms.row import AtomRow, CurvatureSearch
 from hierfl.atoms.writing.latex_pen import LatexPen, Template, raised
-from hierfl.atoms.writing.pen import ATOM, POWER, Written
+from hierfl.atoms.writing.pen import ATOM, POWER, TextPen, Written
 from hierfl.atoms.writing.phrase import Phrase, ratio
 from hierfl.atoms.writing.spelling import Reader, Spelling
-from hierfl.atoms.writing.text_pen import TextPen
 
 
 def exponent_of(atom: Any) -> float | None:

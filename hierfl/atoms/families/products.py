@@ -18,10 +18,9 @@ from hierfl.atoms.loaded_late import jnp
 from hierfl.atoms.ranges import broadcast, even, everywhere, reshaped
 from hierfl.atoms.row import AtomRow, CurvatureSearch, Parts, Rebuild
 from hierfl.atoms.writing.latex_pen import LatexPen, Template, beside
-from hierfl.atoms.writing.pen import ATOM, ELEMENTWISE, POWER, PRODUCT, Written
+from hierfl.atoms.writing.pen import ATOM, ELEMENTWISE, POWER, PRODUCT, Written, infix_text
 from hierfl.atoms.writing.phrase import Phrase, negated
 from hierfl.atoms.writing.spelling import Reader, Spelling, operands
-from hierfl.atoms.writing.text_pen import infix_text
 
 # Values
 

@@ -39,10 +39,9 @@ from hierfl.atoms.loaded_late import jnp
 from hierfl.atoms.ranges import rearranged
 from hierfl.atoms.row import AtomRow
 from hierfl.atoms.writing.latex_pen import LatexPen, Template, dimensions_latex, escaped, subscript, subscriptable
-from hierfl.atoms.writing.pen import ATOM, POWER, Written
+from hierfl.atoms.writing.pen import ATOM, POWER, TextPen, Written, call, index_text
 from hierfl.atoms.writing.phrase import Phrase
 from hierfl.atoms.writing.spelling import Reader, Spelling
-from hierfl.atoms.writing.text_pen import TextPen, call, index_text
 
 # Values
 

@@ -9,9 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from hierfl.atoms.writing.latex_pen import LatexPen, Template
-from hierfl.atoms.writing.pen import Written
+from hierfl.atoms.writing.pen import TextPen, Written
 from hierfl.atoms.writing.phrase import Phrase, bare
-from hierfl.atoms.writing.text_pen import TextPen
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,11 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
+from hierfl.atoms.writing.pen import LONGEST_ARRAY
 from hierfl.atoms.writing.phrase import Phrase, added, negated, number, value_phrase
-from hierfl.atoms.writing.text_pen import LONGEST_ARRAY
 from hierfl.language.coupled import CLIENTS_MEAN, FEDERATION, ROW, CoupledCondition
-from hierfl.language.levels import ArgMax, ArgMin, Equilibrium, LowerLevel, averages_of
+from hierfl.language.levels import ArgMax, ArgMin, Equilibrium, LowerLevel, ShadowPrice, averages_of
 from hierfl.language.player import Nash, Player
-from hierfl.language.prices import ShadowPrice
 from hierfl.language.printing.text import expression_text, read
 from hierfl.language.sample import ClientParameter, Sample
 

@@ -23,10 +23,9 @@ from cvxpy.expressions.leaf import Leaf
 
 from hierfl.atoms.table import row_of, spelling_of
 from hierfl.atoms.writing.latex_pen import LatexPen, Template, beside, dimensions_latex, escaped, subscript, symbol
-from hierfl.atoms.writing.pen import ATOM, POWER, PRODUCT, RELATION, SUM, Pen, Written, infix
+from hierfl.atoms.writing.pen import ATOM, LONGEST_ARRAY, POWER, PRODUCT, RELATION, SUM, Pen, TextPen, Written, infix
 from hierfl.atoms.writing.phrase import Phrase, added, bare, number, value_phrase
 from hierfl.atoms.writing.spelling import Reader, Spelling
-from hierfl.atoms.writing.text_pen import LONGEST_ARRAY, TextPen, call
 from hierfl.language.sample import row_read
 
 _LARGEST_DENOMINATOR = 4
@@ -204,7 +203,7 @@ _RELATIONS = (
     _relation("eq", "=", "=="),
     _relation("psd_ge", r"\succeq", ">>"),
     _relation("psd_le", r"\preceq", "<<"),
-    Spelling("member", latex=_latex_of_member, text=lambda pen, phrase: call("FiniteSet", *map(pen.text, phrase.args))),
+    Spelling("member", latex=_latex_of_member, text=lambda pen, phrase: pen.applied("FiniteSet", phrase.args)),
     Spelling(
         "property",
         latex=lambda pen, phrase: Written(rf"{pen.text(phrase.args[0])}\ \mathrm{{{escaped(phrase.value)}}}", RELATION),

@@ -32,8 +32,7 @@ from hierfl.language.aggregates import opened_tails, tails_of
 from hierfl.language.calculus.derivative import depends
 from hierfl.language.coupled import chosen_by
 from hierfl.language.expectation import averages_of, total
-from hierfl.language.levels import LowerLevel
-from hierfl.language.prices import price_sign
+from hierfl.language.levels import LowerLevel, price_sign
 
 if TYPE_CHECKING:
     from hierfl.compiler.parametric import LevelAnswer, LevelForm, LevelSolver, PricedForm, Thetas, Upper
