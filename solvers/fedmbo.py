@@ -32,13 +32,7 @@ from hierfl.jaxtools.keyed_random import fold_in, row_numbers, split, words
 from hierfl.near_names import suggests_names
 from hierfl.runtime.contract import Clients, Known, Message, Received
 from hierfl.solvers.parts.bound import SharedState
-from hierfl.solvers.parts.nested import (
-    BoundNested,
-    NestedPoint,
-    NestedSettings,
-    certified_smoothness,
-    too_small,
-)
+from hierfl.solvers.parts.nested import BoundNested, NestedPoint, NestedSettings, certified_smoothness, too_small
 from hierfl.solvers.parts.participation import Participation, present_weights
 from hierfl.solvers.parts.step_schedules import Schedule, row
 

@@ -33,12 +33,7 @@ from hierfl.runtime.sites.parcels import (
     starting,
     unpickled_solver,
 )
-from hierfl.runtime.sites.rounds import (
-    BufferedRounds,
-    SiteRounds,
-    require_begun,
-    scalars_remembered,
-)
+from hierfl.runtime.sites.rounds import BufferedRounds, SiteRounds, require_begun, scalars_remembered
 from hierfl.runtime.sites.site import Site
 
 

@@ -26,14 +26,7 @@ from hierfl.runtime.contract import Clients, Message, Received
 from hierfl.solvers.lower.lower_solver import Clock
 from hierfl.solvers.parts.bound import Bound
 from hierfl.solvers.parts.client_oracle import Evaluated
-from hierfl.solvers.parts.directions import (
-    Directions,
-    average_along,
-    central_value,
-    estimate,
-    shifts_of,
-    slopes,
-)
+from hierfl.solvers.parts.directions import Directions, average_along, central_value, estimate, shifts_of, slopes
 from hierfl.solvers.parts.round_monitor import LocalMonitor, RoundMonitor, move_rate
 from hierfl.solvers.parts.step_schedules import row, rows
 from hierfl.solvers.parts.uplink import Ledger, MoveUplink, SeededSteps, SlopeUplink, arrived
