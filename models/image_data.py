@@ -315,24 +315,21 @@ def _bundled_digits() -> ClassificationData:
     return ClassificationData(np.asarray(images).astype(np.uint8), np.asarray(labels), scale=16.0)
 
 
-def _idx_files(*sums: str) -> dict[str, str]:
-    named = [f"{part}-{kind}-ubyte.gz" for part in PARTS for kind in ("images-idx3", "labels-idx1")]
-    return dict(zip(named, sums, strict=True))
+_IDX = [f"{part}-{kind}-ubyte" for part in PARTS for kind in ("images-idx3", "labels-idx1")]
+_IDX_FILES = tuple(f"{file}{ending}" for file in _IDX for ending in ("", ".gz"))
 
 
-_IDX_FILES = tuple(
-    f"{part}-{kind}-ubyte{ending}"
-    for part in PARTS
-    for kind in ("images-idx3", "labels-idx1")
-    for ending in ("", ".gz")
-)
+def _idx_sums(*sums: str) -> dict[str, str]:
+    return {f"{file}.gz": checked for file, checked in zip(_IDX, sums, strict=True)}
+
+
 IMAGE_SETS = {
     one.name: one
     for one in (
         ImageSet(
             "MNIST",
             ("mnist", "MNIST", "MNIST/raw"),
-            _idx_files(
+            _idx_sums(
                 "f68b3c2dcbeaaa9fbdd348bbdeb94873",
                 "d53e105ee54ea40749a09fcbcd1e9432",
                 "9fb629c4189551a2d022fa330f9573f3",
@@ -345,7 +342,7 @@ IMAGE_SETS = {
         ImageSet(
             "Fashion-MNIST",
             ("fashion-mnist", "fashion_mnist", "FashionMNIST", "FashionMNIST/raw"),
-            _idx_files(
+            _idx_sums(
                 "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
                 "25c81989df183df01b3e8a0aad5dffbe",
                 "bef4ecab320f06d8554ea6380940ec79",

@@ -245,8 +245,9 @@ class BoundZOHFL(Bound):
         problem, (x, ledger) = self.problem, state
         gradient, monitor, step = jnp.zeros_like(x), RoundMonitor.quiet(x, self.lower), row(self.step_sizes, clients.round)
         if problem.client_program is not None:
-            count, sent = (self.settings.directions * each for each in (clients.participants.size, clients.count))
-            v = Directions.draw(key, count, problem.upper.size, self.settings.direction_kind)  # line 3: q for each participant
+            each = self.settings.directions
+            drawn, sent = each * clients.participants.size, each * clients.count
+            v = Directions.draw(key, drawn, problem.upper.size, self.settings.direction_kind)  # line 3: q for each participant
             self.uplink.send_directions(clients, sent * v.size)
             ledger = ledger if self.uplink.vectors else ledger.charge(clients, sent)  # who is sent x has nothing to catch up with
             told = self.with_prices(clients, x, None, self.uplink.announced(x))

@@ -7,7 +7,7 @@ what the card leaves out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from html import escape
 from textwrap import wrap
 from typing import Any
@@ -108,9 +108,18 @@ def call_text(settings: Any) -> str:
     """Name a solver by what differs from the defaults, such as ``FedRZO(smoothing=0.2)``; those within it alike."""
     if not is_dataclass(settings) or isinstance(settings, type):
         return str(settings)
-    told = (f.name for f in fields(settings) if f.repr and not _is_default(settings, f))
-    given = (f"{name}={setting_text(getattr(settings, name))}" for name in told)
+    given = (f"{f.name}={setting_text(getattr(settings, f.name))}" for f in changed_fields(settings) if f.repr)
     return f"{type(settings).__name__}({', '.join(given)})"
+
+
+def changed_fields(settings: Any) -> list[Field[Any]]:
+    """The settings that differ from their defaults, or have none."""
+    changed = []
+    for field in fields(settings):
+        default: Any = field.default if field.default_factory is MISSING else field.default_factory()
+        if not np.array_equal(getattr(settings, field.name), default):
+            changed.append(field)
+    return changed
 
 
 def setting_text(value: Any) -> str:
@@ -121,13 +130,6 @@ def setting_text(value: Any) -> str:
         array = np.asarray(value)
         return f"<{' x '.join(map(str, array.shape))} array of {array.dtype}>"
     return repr(value)
-
-
-def _is_default(settings: Any, field: Any) -> bool:
-    default = field.default if field.default_factory is MISSING else field.default_factory()
-    if default is MISSING:
-        return False
-    return bool(np.array_equal(getattr(settings, field.name), default))
 
 
 def _clipped(text: str, width: int) -> str:

@@ -11,7 +11,7 @@ import pickle
 from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from hashlib import sha256
 from numbers import Integral, Real
 from typing import Any, NamedTuple, Protocol
@@ -29,6 +29,7 @@ from hierfl.language.federation.client import Client
 from hierfl.language.federation.federated_data import Federation
 from hierfl.language.federation.given_arrays import has_names
 from hierfl.language.federation.sample_values import Elsewhere
+from hierfl.language.printing.card import changed_fields
 from hierfl.language.printing.render import problem_text
 from hierfl.language.sample import Sample
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
@@ -351,15 +352,9 @@ def solver_text(solver: Any) -> str:
     Raises ``SettingError`` for a setting that is neither a number, a word, a list of these, nor one of hierfl's own
     schedules and solvers.
     """
-    given = []
-    for setting in fields(solver):
-        if not setting.init:
-            continue
-        value = getattr(solver, setting.name)
-        default = setting.default if setting.default_factory is MISSING else setting.default_factory()
-        if not (value is default or (np.isscalar(value) and np.isscalar(default) and value == default)):
-            given.append(f"{setting.name}={_written(value, f'{type(solver).__name__}({setting.name}=...)')}")
-    return f"{type(solver).__name__}({', '.join(given)})"
+    kind, told = type(solver).__name__, [setting.name for setting in changed_fields(solver) if setting.init]
+    given = (f"{name}={_written(getattr(solver, name), f'{kind}({name}=...)')}" for name in told)
+    return f"{kind}({', '.join(given)})"
 
 
 def _written(value: Any, what: str) -> str:

@@ -97,14 +97,19 @@ class SiteClients(Clients):
     def map(self, step: Step, broadcast: Any, each: Any = None, key: Array | None = None) -> Message:
         seed = self.key if key is None else key
         own = None if each is None else jax.tree.map(lambda a: a[0], each)
+        wire, name, size = self.wire, step_name(step, self.algorithm), self.participants.shape[0]
 
-        def one(data: Data) -> tuple[Any, Any]:
-            party = replace(data.clients.party(0), drawn=self.wire.drawn)
+        def of_one(data: Data) -> tuple[Any, Any]:
+            party = replace(data.clients.party(0), drawn=wire.drawn)
             memory = self.algorithm.memory(jnp.zeros(self.problem.upper.size))
             _, message = taken(step, party, memory, Received(broadcast, own, self.round), fold_in(seed, 0))
             return message.payload, message.monitor
 
-        payload, monitor = self._ask("map", step, jax.eval_shape(one, self.data), broadcast, each, seed)
+        one = jax.eval_shape(of_one, self.data)
+        stacked = jax.tree.map(lambda s: jax.ShapeDtypeStruct((size, *s.shape), s.dtype), one)
+        given = (self.cohort, broadcast, each, jax.random.key_data(seed))
+        wire.note("map", name, broadcast, each, one)
+        payload, monitor = exchange_on_host(lambda arrived: wire.ask("map", name, one, arrived), stacked, given)
         self._note_messages(broadcast, each, payload, monitor)
         return Message(payload, monitor)
 
@@ -135,14 +140,6 @@ class SiteClients(Clients):
     def loop(self, count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:
         with self.wire.repeated(count):
             return super().loop(count, body, state)
-
-    def _ask(self, kind: str, step: Callable[..., Any], one: Any, broadcast: Any, each: Any, seed: Array) -> Any:
-        wire, name = self.wire, step_name(step, self.algorithm)
-        size = self.participants.shape[0]
-        stacked = jax.tree.map(lambda s: jax.ShapeDtypeStruct((size, *s.shape), s.dtype), one)
-        given = (self.cohort, broadcast, each, jax.random.key_data(seed))
-        wire.note(kind, name, broadcast, each, one)
-        return exchange_on_host(lambda arrived: wire.ask(kind, name, one, arrived), stacked, given)
 
 
 @dataclass(frozen=True)
