@@ -45,7 +45,8 @@ def hyperparameter_learning(
     Examples
     --------
     >>> rng = np.random.default_rng(0)
-    >>> problem = hf.models.hyperparameter_learning(rng.standard_normal((200, 4)), rng.integers(0, 2, 200), clients=3)
+    >>> labels = rng.choice([-1, 1], 200)
+    >>> problem = hf.models.hyperparameter_learning(rng.standard_normal((200, 4)), labels, clients=3)
     """
     x, y = cp.Variable(clients, nonneg=True, name="x"), cp.Variable(features.shape[1], name="y")
     image, label = hf.Sample(features.shape[1], name="image"), hf.Sample(name="label")

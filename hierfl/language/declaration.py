@@ -63,7 +63,7 @@ def _check_declaration(
 ) -> None:
     """Check the parts of a declaration together; ``upper`` are its variables that no lower level names.
 
-    Raises ``DeclarationError`` for every misuse listed in ``tests/test_declaration_errors.py``: wrong scope, samples
+    Raises ``DeclarationError`` for every misuse listed in ``tests/language/test_declaration_errors.py``: wrong scope, samples
     outside ``E``, no upper variable, lower variables where only x may stand, dual variables, duplicate names.
     """
     constraints = [*on_x, *on_answers]
