@@ -8,8 +8,9 @@ Clarabel's interior points (Goulart and Chen, 2024): sparse quadratic programs, 
 from __future__ import annotations
 
 import os
-import threading
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar
@@ -63,24 +64,25 @@ class Highs(Backend):
         return program.linear
 
     def solve(self, program: ConvexProgram) -> ProgramSolution:
-        highspy, solver = _highspy(), _highs()
+        highspy = _highspy()
         unit, units = _power_of_two(np.abs(program.q).max(initial=0.0)), _power_of_two(largest_in_rows(abs(program.a)))
         a = sp.csc_matrix(rows_scaled(program.a, 1.0 / units))
         program = replace(program, q=program.q / unit, b=program.b / units)
         dual = a.nnz > SIMPLEX and np.count_nonzero(count_in_rows(program.a) > 1) >= program.width
-        solver.setOptionValue("solver", "simplex" if dual or a.nnz <= SIMPLEX else "ipm")
         most, q, b = highspy.kHighsInf, program.q, program.b
         if dual:  # min b'z over A'z = q, z >= 0 where rows are inequalities; its rows' multipliers are -u
-            solver.passModel(_lp(b, np.where(program.equal, -most, 0.0), sp.csc_matrix(a.T), q, q))
+            model = _lp(b, np.where(program.equal, -most, 0.0), sp.csc_matrix(a.T), q, q)
         else:  # min q'u over A u + b >= 0, or = 0
-            solver.passModel(_lp(q, np.full(len(q), -most), a, -b, np.where(program.equal, -b, most)))
-        solver.setOptionValue("threads", 1)
-        if solver.run() == highspy.HighsStatus.kError:  # who ran HiGHS in this process before, as CVXPY does, may have it keep more threads
-            solver.setOptionValue("threads", 0)
-            solver.run()
-        status, statuses, solution = solver.getModelStatus(), highspy.HighsModelStatus, solver.getSolution()
-        u, z, work = np.array(solution.col_value), np.array(solution.row_dual), int(solver.getInfo().simplex_iteration_count)
-        solver.clearModel()
+            model = _lp(q, np.full(len(q), -most), a, -b, np.where(program.equal, -b, most))
+        with _highs() as solver:
+            solver.setOptionValue("solver", "simplex" if dual or a.nnz <= SIMPLEX else "ipm")
+            solver.passModel(model)
+            solver.setOptionValue("threads", 1)
+            if solver.run() == highspy.HighsStatus.kError:  # who ran HiGHS in this process before, as CVXPY does, may have it keep more threads
+                solver.setOptionValue("threads", 0)
+                solver.run()
+            status, statuses, solution = solver.getModelStatus(), highspy.HighsModelStatus, solver.getSolution()
+            u, z, work = np.array(solution.col_value), np.array(solution.row_dual), int(solver.getInfo().simplex_iteration_count)
         if status == (statuses.kUnbounded if dual else statuses.kInfeasible):
             return program.none(EMPTY)
         if status != statuses.kOptimal:
@@ -111,18 +113,27 @@ def _highspy() -> Any:
     return highspy
 
 
-_OF_THREAD = threading.local()
+_FREE: list[Any] = []  # that nobody uses: a new one takes twice as long as small programs do, and none may end with a thread of XLA's, which is none of Python's by then
 
 
-def _highs() -> Any:
-    """This thread's solver: a new one takes twice as long as small programs do."""
-    if not hasattr(_OF_THREAD, "highs"):
-        solver = _OF_THREAD.highs = _highspy().Highs()
-        solver.silent()
-        solver.setOptionValue("primal_feasibility_tolerance", 1e-10)
-        solver.setOptionValue("dual_feasibility_tolerance", 1e-10)
-        solver.setOptionValue("small_matrix_value", 1e-12)
-    return _OF_THREAD.highs
+@contextmanager
+def _highs() -> Iterator[Any]:
+    """A solver for one program."""
+    solver = _FREE.pop() if _FREE else _new_highs()
+    try:
+        yield solver
+    finally:
+        solver.clearModel()
+        _FREE.append(solver)
+
+
+def _new_highs() -> Any:
+    solver = _highspy().Highs()
+    solver.silent()
+    solver.setOptionValue("primal_feasibility_tolerance", 1e-10)
+    solver.setOptionValue("dual_feasibility_tolerance", 1e-10)
+    solver.setOptionValue("small_matrix_value", 1e-12)
+    return solver
 
 
 def _lp(cost: np.ndarray, least: np.ndarray, a: sp.csc_matrix, low: np.ndarray, high: np.ndarray) -> Any:
