@@ -12,7 +12,6 @@ import pytest
 from scipy.optimize import brentq, minimize, minimize_scalar
 
 import hierfl as hf
-from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.programs.cones import EXPONENTIAL, POWER, Cone, nearest_of_three
 from hierfl.compiler.programs.smooth_atoms import (
     ENTROPY,
@@ -26,19 +25,6 @@ from hierfl.compiler.programs.smooth_atoms import (
     smooth_atom_of,
 )
 from tests.compiler.parametric.engines import near
-
-
-def test_shares_below_all_numbers_are_solved_or_refused_never_wrong() -> None:
-    """exp(-1000) is no number: beside a cap the others may still be told."""
-    x, y = cp.Variable(name="x"), cp.Variable(3, name="y")
-    lower = hf.ArgMin(y, -cp.sum(cp.entr(y)) + x * (np.array([0.0, 500.0, 1000.0]) @ y), [cp.sum(y) == 1, y <= 0.6])
-    implicit = hf.Problem(hf.Minimize(clients=cp.sum(y)), lower).implicit
-    try:
-        found = np.ravel(implicit.response(1.0))
-    except hf.LowerLevelError:
-        return
-    np.testing.assert_allclose(found, [0.6, 0.4, 0.0], atol=1e-9)
-
 
 KINDS = {
     "attribute": (lambda n: cp.Variable((n, n), PSD=True), lambda s: []),
@@ -285,52 +271,6 @@ def test_large_arguments_do_not_overflow(at: float) -> None:
         assert np.isfinite(LOG_SUM_EXP.curvature(z)).all() and np.isfinite(LOGISTIC.slope(z[:, :1])).all()
 
 
-# --- levels ----------------------------------------------------------------------------------------------------------
-
-M, D, T = RNG.normal(size=(6, 3)), RNG.normal(size=6), RNG.normal(size=3)
-Cost = Callable[[cp.Expression, cp.Expression], cp.Expression]
-LEVELS: dict[str, tuple[Cost, Callable[[cp.Expression, cp.Expression], list[cp.Constraint]]]] = {
-    "exponential": (lambda x, y: cp.sum(cp.exp(M @ y)) + x @ y, lambda x, y: []),
-    "logistic over a box": (lambda x, y: cp.sum(cp.logistic(M @ y + D)) + cp.sum_squares(y - x), lambda x, y: [y >= 0]),
-    "entropy over a simplex": (lambda x, y: x @ y - 0.7 * cp.sum(cp.entr(y)), lambda x, y: [cp.sum(y) == 1, y <= 0.6]),
-    "logarithms": (lambda x, y: -cp.sum(cp.log(1 + y)) + cp.sum_squares(y - x), lambda x, y: [cp.sum(y) <= 2]),
-    "cubes": (lambda x, y: cp.sum(cp.power(y, 3)) + x @ y, lambda x, y: [cp.sum(y) >= 1]),
-    "quartics": (lambda x, y: cp.sum(cp.power(M @ y - D, 4)) + x @ y, lambda x, y: []),
-    "roots": (lambda x, y: -cp.sum(cp.sqrt(y)) + cp.sum_squares(y + x), lambda x, y: [y <= 3]),
-    "soft maximum": (lambda x, y: cp.log_sum_exp(M @ y + D) + cp.sum_squares(y - x), lambda x, y: [y[0] + y[1] <= 0.1]),
-    "in a ball": (lambda x, y: cp.sum(cp.exp(M @ y)) + x @ y, lambda x, y: [cp.norm(y) <= 0.5]),
-    "with kinks": (lambda x, y: cp.sum(cp.logistic(M @ y)) + cp.norm1(y - x) + cp.sum_squares(y), lambda x, y: []),
-}
-
-
-def by_cvxpy(name: str, at: np.ndarray) -> np.ndarray:
-    cost, rows = LEVELS[name]
-    y = cp.Variable(3)
-    settings = dict(tol_gap_abs=1e-13, tol_gap_rel=1e-13, tol_feas=1e-13)
-    cp.Problem(cp.Minimize(cost(at, y)), rows(at, y)).solve("CLARABEL", **settings)
-    return np.asarray(y.value)
-
-
-@pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
-@pytest.mark.parametrize("name", LEVELS)
-def test_levels_with_smooth_terms_are_solved_and_differentiated(name: str) -> None:
-    cost, rows = LEVELS[name]
-    x, y = cp.Variable(3, name="x"), cp.Variable(3, name="y")
-    problem = hf.Problem(hf.Minimize(clients=T @ y + 0.5 * cp.sum_squares(y)), hf.ArgMin(y, cost(x, y), rows(x, y)))
-    at = np.array([0.31, -0.22, 0.14])
-    answer = by_cvxpy(name, at)
-    np.testing.assert_allclose(problem.implicit.response(at), answer, atol=1e-5)
-    ways = 1e-3 * np.eye(3)
-
-    def f(point: np.ndarray) -> float:
-        y = np.asarray(problem.implicit.response(point))
-        np.testing.assert_allclose(y, by_cvxpy(name, point), atol=1e-5)  # what is differenced is right
-        return float(T @ y + 0.5 * y @ y)
-
-    slopes = [(8 * (f(at + e) - f(at - e)) - (f(at + 2 * e) - f(at - 2 * e))) / 12e-3 for e in ways]
-    np.testing.assert_allclose(problem.implicit.gradient(at), slopes, rtol=1e-6, atol=1e-7)
-
-
 # --- traffic ---------------------------------------------------------------------------------------------------------
 
 FREE, ROOM = np.array([1.0, 1.5, 2.0, 9.0]), np.array([2.0, 3.0, 4.0, 5.0])  # the last road is never used
@@ -393,14 +333,6 @@ def test_traces_of_interior_points_hold_no_row() -> None:
     problem = hf.Problem(hf.Minimize(clients=cp.square(y - 1) + 0.1 * x), lower, federation=data)
     for at in np.linspace(2.05, 3.95, 39):  # y = x - 1 there
         assert float(problem.implicit.gradient(at)) == pytest.approx(2 * (at - 2) + 0.1, rel=1e-9)
-
-
-def test_a_square_of_a_positive_part_needs_no_bound_at_zero() -> None:
-    """Such a bound would hold wherever the part is zero, with a multiplier of zero: the corner of every squared hinge."""
-    y, rows = cp.Variable(3), np.arange(12.0).reshape(4, 3)
-    for of in (cp.sum_squares, lambda e: cp.sum(cp.square(e))):
-        assert LevelTemplate.of(of(cp.pos(rows @ y - 1)) + cp.sum_squares(y), [], [y]).height == 4
-    assert LevelTemplate.of(cp.sum(cp.power(cp.pos(rows @ y - 1), 3)), [], [y]).height > 4  # a cube has no other side
 
 
 # --- Nearest points of exponential and power cones: by Moreau's conditions, which no other point meets, and differences.

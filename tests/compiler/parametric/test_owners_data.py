@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.solvers import ImplicitGradient
 from tests.bilevel_answers import quadratic_answer
 from tests.bilevel_case import gradient_by_differences
 from tests.compiler.parametric.engines import Engine, near
@@ -72,24 +71,6 @@ def test_ties_that_data_resolve(scope: str, engine: Engine) -> None:
     asked = [sum(losses) / 3] if scope == "federation" else losses
     best = [cp.Problem(cp.Minimize(loss), within).solve(solver=cp.CLARABEL) for loss in asked]
     near(problem.implicit(0.5), np.mean(best), 1e-7)
-
-
-def test_constants_of_clients_in_a_federation_wide_level() -> None:
-    """Each client weighs its own data below; rounds of an algorithm find the same answer as single questions."""
-    x, y, u = cp.Variable(3, name="x"), cp.Variable(3, name="y"), hf.Sample(3, name="u")
-    weight, weights = hf.ClientParameter(name="weight", nonneg=True), [0.5, 1.0, 3.0]
-    below = hf.E(weight * cp.square(u @ (y - x))) + 0.1 * cp.sum_squares(y)
-    problem = hf.Problem(
-        hf.Minimize(clients=hf.E(cp.square(u @ y - 1)) + cp.sum(x)),
-        hf.ArgMin(y, below, [y >= 0, LIMITED @ y <= 1], scope="federation"),
-        federation=hf.Federation([hf.Client({u: rows}, {weight: w}) for rows, w in zip(ROWS, weights)]),
-    )
-    curve = np.mean([w * curve for w, curve in zip(weights, CURVES)], axis=0)
-    y_there = response(curve, POINTS[0])
-    expected = np.mean([np.mean((rows @ y_there - 1) ** 2) for rows in ROWS]) + POINTS[0].sum()
-    near(problem.implicit(POINTS[0]), expected)
-    result = problem.solve(ImplicitGradient(step_size=1e-12), rounds=1, x0=POINTS[0], progress=False)
-    near(result.value, expected, 1e-8)
 
 
 # --- Owners whose programs are solved together, against each owner's own program by CVXPY, and differences.
