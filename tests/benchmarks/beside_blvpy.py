@@ -9,8 +9,6 @@ BLVPY wants Python 3.12 and a native IPOPT; where it cannot be imported, its col
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -23,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import hierfl as hf
-from tests.benchmarks.harness import as_installed
+from tests.benchmarks.harness import as_installed, told
 
 HOURS, BLOCKS, ROUTES = np.arange(24.0), np.arange(12.0), 2
 
@@ -189,15 +187,6 @@ def one(name: str, by: str) -> None:
     print(json.dumps({"seconds": time.perf_counter() - began, "value": value, "x": x}))
 
 
-def asked(name: str, by: str) -> dict[str, Any]:
-    """What a process of its own tells, or why it ended."""
-    program = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.beside_blvpy", name, by]
-    done = subprocess.run(program, env={**os.environ, "HIERFL_CACHE": "off"}, capture_output=True, text=True)
-    if done.returncode:
-        return {"ended": done.stderr.strip().splitlines()[-1]}
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def main() -> None:
     """The table."""
     as_installed()
@@ -205,7 +194,7 @@ def main() -> None:
     for heading in ("problem", "hierfl s", "BLVPY s", "over BLVPY", "f by hierfl", "f by BLVPY"):
         table.add_column(heading, justify="left" if heading == "problem" else "right")
     for model in MODELS:
-        ours, theirs = asked(model.name, "hierfl"), asked(model.name, "blvpy")
+        ours, theirs = (told("beside_blvpy", model.name, by) for by in ("hierfl", "blvpy"))
         both = "seconds" in ours and "seconds" in theirs
         table.add_row(
             model.name,

@@ -13,9 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
@@ -25,7 +22,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks.harness import Row, as_installed
+from tests.benchmarks.harness import Row, as_installed, told
 
 QUICK = ("Clark-Westerberg", "Outrata-Zowe", "disc and rows", "Braess", "dispatch")
 LIMIT = 900.0  # seconds for a process
@@ -35,24 +32,7 @@ Figures = dict[str, Any]
 
 def asked(*arguments: str, cache: str = "off") -> Figures:
     """What a new process tells of one problem; where it ends early, what it told until then, and why it ended."""
-    program = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.first_questions", *arguments]
-    environment = {**os.environ, "HIERFL_CACHE": cache}
-    try:
-        done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=LIMIT)
-        told, ended = done.stdout, [_raised(done.stderr)] if done.returncode else []
-    except subprocess.TimeoutExpired as slow:
-        told = slow.stdout.decode() if isinstance(slow.stdout, bytes) else slow.stdout or ""
-        ended = [f"over {LIMIT:g} s"]
-    figures: Figures = {}
-    for line in told.splitlines():
-        figures.update(json.loads(line))
-    return {**figures, "ended": ended[0]} if ended else figures
-
-
-def _raised(printed: str) -> str:
-    """The last error that a process printed, in a line."""
-    lines = [line for line in printed.splitlines() if re.match(r"[\w.]*(Error|Exception|Warning)\b", line)]
-    return lines[-1] if lines else "ended without a word"
+    return told("first_questions", *arguments, limit=LIMIT, HIERFL_CACHE=cache)
 
 
 def measured(name: str, following: str, warm: bool) -> Figures:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,30 +39,11 @@ def report(**figures: Any) -> None:
     print(json.dumps(figures), flush=True)
 
 
-def equations(jaxpr: Any) -> int:
-    """Primitive equations of a traced program, those of its loops, branches and calls included."""
-    count = 0
-    for equation in jaxpr.eqns:
-        count += 1
-        for inner in _programs(equation.params.values()):
-            count += equations(inner)
-    return count
-
-
-def _programs(values: Iterable[Any]) -> Iterable[Any]:
-    """The programs among an equation's parameters."""
-    for value in values:
-        if isinstance(value, (tuple, list)):
-            yield from _programs(value)
-        elif hasattr(value, "eqns"):
-            yield value
-        elif hasattr(value, "jaxpr"):
-            yield value.jaxpr
-
-
 def equations_of_evaluate(problem: hf.Problem, x: np.ndarray) -> int:
     """Those of f(x) with the lower level solved, as one program."""
     import jax
+
+    from tests.benchmarks.program_size import equations
 
     compiled = problem.compile()
     with jax.enable_x64(True):

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks.harness import THREADS, Row, as_installed
+from tests.benchmarks.harness import THREADS, Row, as_installed, told
 
 SPARSE, DENSE = (10, 30, 100, 300, 1000, 3000, 10000), (10, 30, 100, 300, 1000)
 LIMIT = 300.0  # seconds for a process
@@ -163,18 +161,8 @@ def asked(kind: str, n: int) -> None:
 
 def measured(kind: str, n: int) -> Figures:
     """What a new process tells within its time, and how it ended where it did not tell all."""
-    environment = {**os.environ, **dict.fromkeys(THREADS, "1"), "HIERFL_CACHE": "off"}
-    call = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.growth", "--ask", kind, str(n)]
-    try:
-        done = subprocess.run(call, env=environment, capture_output=True, text=True, timeout=LIMIT)
-        told, ended = done.stdout, (done.stderr.strip().splitlines() or ["ended"])[-1] if done.returncode else ""
-    except subprocess.TimeoutExpired as slow:
-        told = slow.stdout.decode() if isinstance(slow.stdout, bytes) else slow.stdout or ""
-        ended = f"over {LIMIT:g} s"
-    figures: Figures = {"kind": kind, "n": n, "ended": ended}
-    for line in told.splitlines():
-        figures.update(json.loads(line))
-    return figures
+    own = told("growth", "--ask", kind, str(n), limit=LIMIT, **dict.fromkeys(THREADS, "1"))
+    return {"kind": kind, "n": n, "ended": "", **own}
 
 
 RATIOS = ("first", "again", "gradient", "slice")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import compileall
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -74,6 +75,31 @@ def pinned(module: str, cores: Sequence[int], *arguments: str) -> list[Row]:
     if found.returncode:
         raise RuntimeError(f"{module} failed:\n{found.stderr[-3000:]}")
     return [Row(**row) for row in json.loads(found.stdout.splitlines()[-1])]
+
+
+def told(module: str, *arguments: str, limit: float | None = None, **environment: str) -> dict[str, Any]:
+    """What ``python -m tests.benchmarks.<module>`` tells in a process of its own, without a disk cache unless one is named.
+
+    It prints a JSON object a line, as soon as it knows it; where it ends early, ``ended`` says why.
+    """
+    program = [sys.executable, "-W", "ignore", "-m", f"tests.benchmarks.{module}", *arguments]
+    given = {**os.environ, "HIERFL_CACHE": "off", **environment}
+    try:
+        done = subprocess.run(program, env=given, capture_output=True, text=True, timeout=limit)
+        printed, ended = done.stdout, _raised(done.stderr) if done.returncode else ""
+    except subprocess.TimeoutExpired as slow:
+        printed = slow.stdout.decode() if isinstance(slow.stdout, bytes) else slow.stdout or ""
+        ended = f"over {limit:g} s"
+    figures: dict[str, Any] = {}
+    for line in printed.splitlines():
+        figures.update(json.loads(line))
+    return {**figures, "ended": ended} if ended else figures
+
+
+def _raised(printed: str) -> str:
+    """The last error that a process printed, in a line."""
+    lines = [line for line in printed.splitlines() if re.match(r"[\w.]*(Error|Exception|Warning)\b", line)]
+    return lines[-1] if lines else "ended without a word"
 
 
 def publish(rows: Sequence[Row]) -> None:

@@ -43,15 +43,15 @@ def told(field: Field) -> dict[str, object]:
     return figures
 
 
-def searched(field: Field, start: np.ndarray, evaluations: int) -> float:
-    """The value at which Nelder and Mead's method ends from a start, as declared."""
+def searched(field: Field, start: np.ndarray, evaluations: int, share: float = 0.1) -> float:
+    """The value at which Nelder and Mead's method ends from a start, as declared; ``share`` of the box is its first step."""
     sign = -1.0 if field.maximise else 1.0
 
     def outward(z: np.ndarray) -> float:
         inside = field.inside(z)
         return sign * field.value(inside) + float(np.sum((z - inside) ** 2))
 
-    size = 0.1 * (field.high - field.low)
+    size = share * (field.high - field.low)
     corners = [start + np.where(start + s <= field.high, s, -s) * e for s, e in zip(size, np.eye(start.size))]
     options = {"initial_simplex": np.vstack([start, *corners]), "maxfev": evaluations, "fatol": 1e-10, "xatol": 1e-10}
     return sign * float(minimize(outward, start, method="Nelder-Mead", options=options).fun)
