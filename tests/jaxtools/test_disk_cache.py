@@ -7,7 +7,6 @@ import logging
 import os
 import subprocess
 import sys
-import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from hierfl.jaxtools import disk_cache
 from hierfl.jaxtools.checked_arrays import BadArchiveError, read_arrays
 from hierfl.jaxtools.disk_cache import HEADROOM, SETTING, SUFFIX, DiskCache, kept_on_disk
 from hierfl.jaxtools.precision import computing
+from tests.memory import memory_below
 from tests.security.noise import archive, array, header, much_directory, overlapping, with_size, words
 
 PROBLEM = """
@@ -229,11 +229,6 @@ LIES: dict[str, Any] = {
 @pytest.mark.parametrize("lie", LIES)
 def test_an_archive_that_lies_is_refused_before_memory_is_taken(lie: str) -> None:
     content = LIES[lie]()
-    tracemalloc.start()
-    try:
-        with pytest.raises(BadArchiveError) as refused:
-            read_arrays(io.BytesIO(content))
-        assert len(str(refused.value)) < 600 and "\n" not in str(refused.value)
-        assert tracemalloc.get_traced_memory()[1] < 4 * len(content) + SLACK
-    finally:
-        tracemalloc.stop()
+    with memory_below(4 * len(content) + SLACK), pytest.raises(BadArchiveError) as refused:
+        read_arrays(io.BytesIO(content))
+    assert len(str(refused.value)) < 600 and "\n" not in str(refused.value)

@@ -10,7 +10,6 @@ import random
 import stat
 import subprocess
 import sys
-import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from hierfl.runtime.sites.owner.site_log import OwnersLine, start_log
 from hierfl.runtime.sites.parcels import Asked, solver_text, starting, without_data
 from hierfl.runtime.sites.site import Site, SiteRules
 from hierfl.solvers import ZOHFL
+from tests.memory import memory_below
 from tests.runtime.sites.test_letters import Correspondence
 from tests.security.noise import MANY, mutated
 
@@ -80,16 +80,12 @@ LIES: dict[str, Any] = {
 
 def read_within(limit: int, letter: bytes) -> Letter | None:
     """What is read of a letter, by no more memory than that; None where it is refused."""
-    tracemalloc.start()
-    try:
-        return Letter.from_bytes(letter)
-    except hf.SiteError as error:
-        assert str(error).startswith("a message ") and len(str(error)) < 600 and "\n" not in str(error)
-        return None
-    finally:
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert peak < limit, f"{peak:,} bytes for a letter of {len(letter):,}"
+    with memory_below(limit):
+        try:
+            return Letter.from_bytes(letter)
+        except hf.SiteError as error:
+            assert str(error).startswith("a message ") and len(str(error)) < 600 and "\n" not in str(error)
+            return None
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -130,14 +126,10 @@ def test_a_large_letter_is_read_within_a_small_multiple_of_its_length() -> None:
 def test_rounds_that_would_make_tables_of_gigabytes_are_refused_before_they_are_made() -> None:
     here = Correspondence()
     letter = letter_of(here.start._replace(rounds=300_000_000))
-    tracemalloc.start()
-    try:
+    with memory_below(SLACK):
         with pytest.raises(hf.SiteError, match="a start of 300,000,000 rounds, more than its tables have"):
             start_of(letter)
         reply = Letter.from_bytes(here.site.answer(letter.as_bytes()))
-        assert tracemalloc.get_traced_memory()[1] < SLACK
-    finally:
-        tracemalloc.stop()
     assert reply.words["message"] == "Refusal" and "more than its tables have" in str(reply.words["reason"])
 
 

@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import random
-import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from hypothesis import strategies as st
 import hierfl as hf
 from hierfl.runtime.sites.memory_folder import memory_bytes, memory_of
 from hierfl.solvers import FedAvg
+from tests.memory import memory_below
 from tests.security.noise import MANY, archive, array, header, mutated
 from tests.solvers.test_baselines import least_squares
 
@@ -166,26 +166,17 @@ def bomb(saved: bytes, size: int) -> bytes:
 def test_a_result_that_unpacks_to_gigabytes_is_refused_and_says_how_it_is_read(saved: bytes, tmp_path: Path) -> None:
     told = f"it unpacks to .* bytes, more than largest={2**30:,}.*write Result.load.path, largest="
     large = bomb(saved, 1_200_000_000)
-    tracemalloc.start()
-    try:
-        with pytest.raises(hf.DataError, match=told):
-            loaded(large, tmp_path)
-        assert len(large) < 10_000_000 and tracemalloc.get_traced_memory()[1] < 64 << 20
-    finally:
-        tracemalloc.stop()
+    assert len(large) < 10_000_000
+    with memory_below(64 << 20), pytest.raises(hf.DataError, match=told):
+        loaded(large, tmp_path)
 
 
 def test_a_result_that_lies_about_what_it_unpacks_to_takes_no_memory(saved: bytes, tmp_path: Path) -> None:
     lying, name = bytearray(bomb(saved, 200_000_000)), b"history/objective.npy"
     entry = lying.rindex(name) - 46
     lying[entry + 24 : entry + 28] = (1000).to_bytes(4, "little")
-    tracemalloc.start()
-    try:
-        with pytest.raises(hf.DataError, match="not a saved hierfl result"):
-            loaded(bytes(lying), tmp_path)
-        assert tracemalloc.get_traced_memory()[1] < 32 << 20
-    finally:
-        tracemalloc.stop()
+    with memory_below(32 << 20), pytest.raises(hf.DataError, match="not a saved hierfl result"):
+        loaded(bytes(lying), tmp_path)
 
 
 def test_a_packed_result_within_what_is_allowed_is_read(saved: bytes, tmp_path: Path) -> None:
@@ -268,13 +259,8 @@ def test_checkpoints_take_no_memory_for_what_they_claim(tmp_path: Path) -> None:
     ]
     for lie in lies:
         placed(lie, tmp_path)
-        tracemalloc.start()
-        try:
-            with pytest.raises(hf.CheckpointError, match="can be read"):
-                solve(tmp_path, resume=True)
-            assert tracemalloc.get_traced_memory()[1] < 40 << 20
-        finally:
-            tracemalloc.stop()
+        with memory_below(40 << 20), pytest.raises(hf.CheckpointError, match="can be read"):
+            solve(tmp_path, resume=True)
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

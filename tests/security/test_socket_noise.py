@@ -10,7 +10,6 @@ import socket
 import stat
 import threading
 import time
-import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,6 +23,7 @@ from hierfl.runtime.on_flower import site_frames, socket_door
 from hierfl.runtime.on_flower.site_frames import HEAD, LARGEST, MARK, dial, receive_bytes, receive_length, send_frame
 from hierfl.runtime.on_flower.socket_door import AT_ONCE, SocketDoor
 from hierfl.runtime.sites.letters import Hello, letter_of
+from tests.memory import memory_below
 from tests.security.noise import MANY, framed, mutated
 
 HELLO = letter_of(Hello()).as_bytes()
@@ -128,16 +128,11 @@ def silent(path: str, count: int, words: bytes = b"") -> Iterator[None]:
 @pytest.mark.parametrize("words", [b"", MARK, framed(b"x" * 100, 1000), framed(b"", 1 << 31)])
 def test_silent_callers_block_nobody_and_take_no_memory(words: bytes, door: str) -> None:
     """Three hundred of them, each of whom has begun a frame; of those that announce gigabytes none has them."""
-    tracemalloc.start()
-    try:
-        with silent(door, 300, words):
-            began = time.monotonic()
-            assert asked(door) == b"RIGHT"
-            assert time.monotonic() - began < 5
-            assert threading.active_count() < AT_ONCE + 40
-        assert tracemalloc.get_traced_memory()[1] < 32 << 20
-    finally:
-        tracemalloc.stop()
+    with memory_below(32 << 20), silent(door, 300, words):
+        began = time.monotonic()
+        assert asked(door) == b"RIGHT"
+        assert time.monotonic() - began < 5
+        assert threading.active_count() < AT_ONCE + 40
 
 
 def test_a_frame_has_its_time_however_it_trickles(door: str, monkeypatch: pytest.MonkeyPatch) -> None:
