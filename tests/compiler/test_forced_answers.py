@@ -134,17 +134,6 @@ def test_a_level_whose_constraints_alone_mention_the_sample() -> None:
     assert problem.implicit.gradient(1.0) == pytest.approx(2.0 + 2.0 / 2 + 6.0, abs=1e-12)
 
 
-def test_a_level_that_mentions_no_sample_in_client_scope() -> None:
-    """What the refusal in sample scope says to write: y = max(x, 0), and the mean of (y - a)^2 at 1 is 1."""
-    x, y, a, _, _ = leaves()
-    problem = hf.Problem(
-        hf.Minimize(clients=hf.E(cp.square(y - a))),
-        lower=hf.ArgMin(y, cp.square(y - x), [y >= 0], scope="client"),
-        federation=hf.Federation([hf.Client({a: A})]),
-    )
-    assert problem.implicit(1.0) == pytest.approx(1.0, abs=1e-12)
-
-
 @pytest.mark.parametrize("other_first", [False, True])
 def test_a_sample_that_a_game_drops_decides_no_table(other_first: bool) -> None:
     """y = x + a; the b in the player's objective has no part in its derivative, whatever table b has."""

@@ -29,39 +29,6 @@ def test_several_upper_and_lower_variables() -> None:
     assert problem.implicit({"a": np.array([-1.0, 2.0]), "b": 3.0}) == pytest.approx(7)
 
 
-@pytest.mark.parametrize("scope", ["federation", "client", "sample"])
-@pytest.mark.parametrize("kind", ["argmin", "argmax", "equilibrium"])
-def test_every_kind_in_every_scope(kind: str, scope: str) -> None:
-    rng = np.random.default_rng(4)
-    data = [rng.standard_normal((n, 2)) + 1 for n in (2, 3)]
-    x, y, u = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="u")
-    mean = (lambda e: e) if scope == "sample" else hf.E
-    lower = {
-        "argmin": lambda: hf.ArgMin(y, mean(cp.sum_squares(y - u)) + cp.sum_squares(y - x), [y >= 0], scope=scope),
-        "argmax": lambda: hf.ArgMax(y, -mean(cp.sum_squares(y - u)) - cp.sum_squares(y - x), [y >= 0], scope=scope),
-        "equilibrium": lambda: hf.Equilibrium(y, mean(y - u) + y - x, [y >= 0], scope=scope),
-    }[kind]()
-    objective = hf.E(cp.sum_squares(y - x) * (1 + 0 * u[0])) if scope == "sample" else cp.sum_squares(y - x)
-    problem = hf.Problem(
-        hf.Minimize(clients=objective), lower=lower, federation=hf.Federation([hf.Client({u: d}) for d in data])
-    )
-    point = np.array([0.5, -2.0])
-    if scope == "sample":
-        answers = [np.maximum((d + point) / 2, 0) for d in data]
-        expected = np.mean([((a - point) ** 2).sum(axis=1).mean() for a in answers])
-    elif scope == "client":
-        answers = [np.maximum((d.mean(axis=0) + point) / 2, 0) for d in data]
-        expected = np.mean([((a - point) ** 2).sum() for a in answers])
-    else:
-        centre = np.mean([d.mean(axis=0) for d in data], axis=0)
-        answers = np.maximum((centre + point) / 2, 0)
-        expected = ((answers - point) ** 2).sum()
-    found = problem.implicit.response(point)
-    for mine, theirs in zip(found, answers):
-        np.testing.assert_allclose(mine, theirs, atol=1e-9)
-    assert problem.implicit(point) == pytest.approx(expected, abs=1e-9)
-
-
 @pytest.mark.slow
 def test_personalised_softmax_in_a_ball_agrees_with_cvxpy() -> None:
     rng = np.random.default_rng(5)

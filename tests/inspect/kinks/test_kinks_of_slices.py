@@ -177,13 +177,6 @@ def test_smooth_functions_have_no_kinks(name: str) -> None:
         assert len(shown.kinks) == 0 and not shown.kinks.jumps, str(shown.kinks)
 
 
-def test_an_envelope_over_a_fixed_set_is_smooth_though_its_constraints_change() -> None:
-    x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    distance = cp.square(y - x)
-    problem = hf.Problem(hf.Minimize(clients=distance), hf.ArgMin(y, distance, [y >= -0.3, y <= 0.4]))
-    assert len(problem.implicit.slice(0.0, progress=False).kinks) == 0
-
-
 @pytest.mark.parametrize("limit", [40, 2_000, 4_000_000])
 def test_kinks_are_all_found_when_few_switches_fit_into_memory(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hierfl.inspect.kinks.switch_changes.VALUES_LIMIT", limit)
