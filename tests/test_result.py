@@ -113,13 +113,6 @@ def test_printing_says_how_the_value_was_obtained(result: hf.Result) -> None:
     assert "f(x) =" in text and "lower level by closed form" in text and "error of y at most" in text
 
 
-def test_printed_problem_reads_as_mathematics() -> None:
-    problem, _, _ = two_variables()
-    assert "minimize over" in str(problem)
-    assert r"\begin{aligned}" in problem.latex()
-    assert problem._repr_latex_().startswith("$$")
-
-
 def test_a_saved_result_of_another_problem_is_refused(tmp_path: Path) -> None:
     """Of equal shapes, of other shapes, of other data; several variables go through by name."""
     v, w, u = cp.Variable(2, name="v"), cp.Variable(2, name="w"), hf.Sample(2, name="u")

@@ -28,14 +28,12 @@ def test_empty_set_of_upper_decisions() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"solver": ZOHFL},
         {"solver": "ZOHFL"},
         {"rounds": "3"},
         {"rounds": -1},
         {"rounds": 10**12},
         {"seed": 2**64},
         {"seed": None},
-        {"queries": "none"},
         {"runtime": "x"},
         {"metrics": [1]},
         {"metrics": {"m": 3}},

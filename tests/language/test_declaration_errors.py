@@ -31,8 +31,6 @@ def above(term: Any, *constraints: Any) -> hf.Problem:
 
 # by what is wrong: how it is written, what is said of it, and the kind of error where that is no DeclarationError
 MISTAKES: dict[str, tuple[Any, ...]] = {
-    "a sample outside a mean": (lambda: above(cp.sum_squares(x - u)), "sample 'u' is used outside E"),
-    "a sample outside a mean below": (lambda: hf.ArgMin(y, cp.sum_squares(y - u), scope="client"), "sample 'u'.*scope='sample'"),
     "a mean where y answers each sample": (lambda: hf.ArgMin(y, hf.E(cp.sum_squares(y - u)), scope="sample"), "one sample at a time"),
     "answers to samples that stand under no mean": (
         lambda: hf.Problem(
@@ -73,7 +71,6 @@ MISTAKES: dict[str, tuple[Any, ...]] = {
     "a mean in a constraint on x": (lambda: above(hf.E(u @ x), hf.E(u @ x) <= 1), "in the constraint"),
     "two variables of one name": (lambda: above(sum(map(cp.square, NAMESAKES))), "named 'x'"),
     "a vector for an objective": (lambda: hf.Minimize(clients=x), "must be a scalar"),
-    "no constraint": (lambda: hf.ArgMin(y, own, [True]), "not a CVXPY constraint"),
     "nothing to minimise": (lambda: hf.Minimize(), "empty"),
     "code without a gradient below": (lambda: hf.Problem(both, hf.ArgMin(y, own + box)).compile(), "simulator", hf.HierflError),
     "code at the server": (

@@ -257,6 +257,7 @@ def test_no_letter_stands_for_two_things() -> None:
     upper = hf.E(cp.sum_squares(w + y - a)) + cp.square(i - 1)
     problem = hf.Problem(hf.Minimize(clients=upper), hf.ArgMin(y, cp.sum_squares(y - w), [y >= i], scope="client"), federation=federation)
     text, latex = problem_text(problem), problem_latex(problem)
+    assert problem._repr_latex_() == f"$${latex}$$"
     assert "sum_k omega_k * (E_k[sum_squares(w + y_k - a)] + square(i - 1))" in text
     assert "where y_k = y_k(w, i) solves, for each client k," in text and "subject to i <= y" in text
     assert r"\sum_{k=1}^{2} \omega_{k}" in latex and r"\mathbb{E}_{k}" in latex and r"\text{each client } k" in latex
