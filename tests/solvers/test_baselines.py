@@ -229,14 +229,6 @@ MATRICES = [rows.T @ rows / len(rows) for rows in DATA]
 VECTORS = [rows.mean(axis=0) for rows in DATA]
 
 
-def test_fedmspp_minimises_the_mean_of_the_moreau_envelopes() -> None:
-    """Full batches: 0 = sum_i (x - prox_i(x)), linear for quadratics."""
-    parts = [np.linalg.inv(np.eye(2) + a / 2) / 2 for a in MATRICES]
-    expected = np.linalg.solve(sum(p @ a for p, a in zip(parts, MATRICES)), sum(p @ b for p, b in zip(parts, VECTORS)))
-    solver = FedMSPP(0.2, 60, batch_size=None, proximal_step=0.5)
-    np.testing.assert_allclose(solve(least_squares(), solver, rounds=150).x, expected, atol=1e-8)
-
-
 def test_fedzo_does_not_look_outside_x_unless_asked_to() -> None:
     x = cp.Variable(name="x")
     loss = hf.BlackBox(lambda z: float(z) if z <= 1 else 1e6, x)
@@ -254,12 +246,6 @@ def test_the_server_is_one_more_client() -> None:
     )
     for solver, error in ((FedAvg(0.1), 1e-6), (FedProx(0.1), 1e-6), (FedZO(Decay(0.2, 1.0)), 1e-2)):
         np.testing.assert_allclose(solve(problem, solver, rounds=100).x, target / 2, atol=error, err_msg=str(solver))
-
-
-def test_the_server_alone_is_gradient_descent() -> None:
-    x = cp.Variable(2, name="x")
-    problem = hf.Problem(hf.Minimize(server=cp.sum_squares(x - 1)))
-    np.testing.assert_allclose(solve(problem, FedAvg(0.1), rounds=60).x, 1, atol=1e-8)
 
 
 def test_maximisation_and_distributions() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import cvxpy as cp
@@ -30,40 +29,19 @@ from hierfl.solvers.parts import client_oracle
 from hierfl.solvers.parts.directions import Directions, estimate, shifts_of, slopes
 from tests.draws import directions, row_numbers, split
 from tests.draws import fold_in as fold
+from tests.solvers.replayed import DATA, ROUNDS, START, round_key, solve
 
-SIZES, ETA, GAMMA, ROUNDS, STEPS, SEED = (4, 7, 1), 0.1, 0.02, 20, 3, 5
-START = np.array([0.3, -0.4])
-DATA = [np.random.default_rng(i).standard_normal((n, 2)) for i, n in enumerate(SIZES)]
+pytestmark = pytest.mark.filterwarnings("ignore::hierfl.LowerLevelWarning")
+ETA, GAMMA, STEPS = 0.1, 0.02, 3
 
 
-def federation(sample: hf.Sample, **settings: object) -> hf.Federation:
-    return hf.Federation([hf.Client({sample: rows}) for rows in DATA], **settings)
+def federation(sample: hf.Sample) -> hf.Federation:
+    return hf.Federation([hf.Client({sample: rows}) for rows in DATA])
 
 
 def drawn(key: jax.Array, rows: np.ndarray, step: int = 0) -> np.ndarray:
     """A minibatch of one row, as the library's contract draws it: by the key and the step alone."""
     return rows[row_numbers(key, 1, len(rows), step)[0]]
-
-
-def direction(key: jax.Array) -> np.ndarray:
-    return directions(key, 1, 2)[0]
-
-
-def solve(problem: hf.Problem, solver: FedRZO, **settings: object) -> hf.Result:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", hf.LowerLevelWarning)
-        return problem.solve(solver, **{"rounds": ROUNDS, "seed": SEED, "x0": START, "progress": False, **settings})
-
-
-def delayed(lower: object) -> tuple[hf.Problem, FedRZO]:
-    x, y, u = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="u")
-    problem = hf.Problem(
-        hf.Minimize(clients=hf.E(cp.abs(u @ y - 1)) + 0.5 * cp.sum_squares(x)),
-        lower=hf.ArgMin(y, hf.E(0.5 * cp.square(u @ y - 1)) + 0.5 * cp.sum_squares(y - x), [y <= x + 0.2]),
-        constraints=[x >= -0.35, x <= 0.35],
-        federation=federation(u),
-    )
-    return problem, FedRZO(smoothing=ETA, step_size=GAMMA, local_steps=STEPS, batch_size=1, lower=lower)
 
 
 def lower_gradient(row: np.ndarray, y: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -82,12 +60,12 @@ def test_client_scope_answers_by_itself_from_its_last_answer(x64: None) -> None:
     solver = FedRZO(smoothing=ETA, step_size=GAMMA, local_steps=STEPS, lower=lower)
     expected, last = START, [START] * 3
     for r in range(ROUNDS):
-        key, ends = fold(jax.random.key(SEED), r), []
+        key, ends = round_key(r), []
         for i, rows in enumerate(DATA):
             own, client_key = expected, fold(key, i)
             for t in range(STEPS):
                 v_key, sample_key = split(fold(client_key, t))
-                v, lower_key = ETA * direction(v_key), split(sample_key)[0]
+                v, lower_key = ETA * directions(v_key, 1, 2)[0], split(sample_key)[0]
                 answers = []
                 for at in (own, own + v):
                     z = last[i]
@@ -245,7 +223,9 @@ def test_a_tolerance_needs_moves_along_a_gradient(solver: Any) -> None:
 
 
 def test_lower_solvers_of_the_wrong_scope_say_which_fit() -> None:
-    problem, _ = delayed(None)
+    x, y, u = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="u")
+    level = hf.ArgMin(y, hf.E(0.5 * cp.square(u @ y - 1)) + 0.5 * cp.sum_squares(y - x))
+    problem = hf.Problem(hf.Minimize(clients=hf.E(cp.abs(u @ y - 1))), level, federation=federation(u))
     with pytest.raises(hf.IncompatibleSolverError, match="LocalSGD, FedAC, LFD or Exact"):
         solve(problem, FedRZO(lower=ProjectedSGD()))
     with pytest.raises(hf.IncompatibleSolverError, match="ProjectionMethod"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import cvxpy as cp
@@ -11,26 +10,12 @@ import pytest
 
 import hierfl as hf
 from hierfl.compiler.implicit_differentiation import Hypergradient
-from hierfl.models import coupled_minimax, stackelberg_cournot
+from hierfl.models import coupled_minimax
 from hierfl.solvers import FedRZO, ImplicitGradient, ProjectedSGD
 
-RNG = np.random.default_rng(0)
-B, A = RNG.standard_normal((3, 3)), RNG.standard_normal((2, 3))
+B = np.random.default_rng(0).standard_normal((3, 3))
 H = B @ B.T + np.eye(3)
 AT = np.array([0.7, -0.5, 1.1])
-
-SETS: dict[str, Callable[[Any, Any], Sequence[Any]]] = {
-    "free": lambda x, y: [],
-    "box": lambda x, y: [y >= -0.2, y <= 0.3],
-    "moving box": lambda x, y: [y >= x - 0.2, y <= x + 0.3],
-    "ball": lambda x, y: [cp.norm(y) <= 0.5],
-    "moving ball": lambda x, y: [cp.norm(y - x) <= 0.5],
-    "polyhedron": lambda x, y: [A @ y <= 0.1, y >= -0.4],
-    "moving polyhedron": lambda x, y: [A @ y <= 0.1 + x[:2], y >= -0.4],
-    "simplex": lambda x, y: [y >= 0, cp.sum(y) == 1],
-    "affine": lambda x, y: [A @ y == x[:2]],
-    "cone": lambda x, y: [cp.norm(y[:2]) <= y[2] + x[0]],
-}
 
 
 def differences(problem: hf.Problem, at: np.ndarray, step: float = 1e-5) -> np.ndarray:
@@ -39,29 +24,12 @@ def differences(problem: hf.Problem, at: np.ndarray, step: float = 1e-5) -> np.n
     return np.array([(problem.implicit(at + e) - problem.implicit(at - e)) / (2 * step) for e in units])
 
 
-def bilevel(constraints: Any, upper: Any = None, objective: Any = None, **settings: Any) -> hf.Problem:
-    x, y = cp.Variable(3, name="x"), cp.Variable(3, name="y")
-    usual = 0.5 * cp.quad_form(y, H) - x @ y + 0.1 * cp.log_sum_exp(y - x)
-    return hf.Problem(
-        hf.Minimize(clients=cp.sum_squares(y - 1) + cp.sum(x) if upper is None else upper(x, y)),
-        lower=hf.ArgMin(y, usual if objective is None else objective(x, y), constraints(x, y), **settings),
-    )
-
-
-@pytest.mark.parametrize("name", SETS)
-def test_agrees_with_finite_differences(name: str) -> None:
-    problem = bilevel(SETS[name])
-    expected = differences(problem, AT)
-    np.testing.assert_allclose(problem.implicit.gradient(AT), expected, atol=1e-5 * np.abs(expected).max())
-
-
 def test_envelope_of_a_moving_ball_counts_its_multiplier() -> None:
     """With upper = lower objective the gradient is that of the Lagrangian: mu (x - y) alone misses the moving ball."""
 
-    def moreau(x: Any, y: Any) -> Any:
-        return 0.5 * cp.quad_form(y, H) - np.ones(3) @ y + 0.5 * cp.sum_squares(x - y)
-
-    problem = bilevel(lambda x, y: [cp.norm(y - x) <= 0.3], upper=moreau, objective=moreau)
+    x, y = cp.Variable(3, name="x"), cp.Variable(3, name="y")
+    moreau = 0.5 * cp.quad_form(y, H) - np.ones(3) @ y + 0.5 * cp.sum_squares(x - y)
+    problem = hf.Problem(hf.Minimize(clients=moreau), hf.ArgMin(y, moreau, [cp.norm(y - x) <= 0.3]))
     assert Hypergradient.of(problem.compile(), in_rounds=True).envelope
     gradient, expected = problem.implicit.gradient(AT), differences(problem, AT)
     np.testing.assert_allclose(gradient, expected, rtol=1e-5)
@@ -81,13 +49,6 @@ def test_a_maximised_upper_objective_and_several_variables() -> None:
             step[place] = 1e-6
             ends = [problem.implicit({**at, variable: value + sign * step}) for sign in (1, -1)]
             assert gradient[variable][place] == pytest.approx((ends[0] - ends[1]) / 2e-6, abs=1e-6)
-
-
-def test_sample_scope_and_equilibria() -> None:
-    problem = stackelberg_cournot(clients=2)
-    assert problem.implicit.gradient(2.0) == pytest.approx(
-        (problem.implicit(2.0 + 1e-4) - problem.implicit(2.0 - 1e-4)) / 2e-4, abs=1e-3
-    )  # kinks of single samples are averaged over 1,024 of them
 
 
 def federated(scope: str) -> hf.Problem:

@@ -8,13 +8,8 @@ import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.solvers import ZOHFL, Decay, Exact, FedAvg, FedRZO, ImplicitGradient, LogGrowth, ProjectedSGD
+from hierfl.solvers import ZOHFL, Decay, Exact, FedAvg, FedRZO, ImplicitGradient, ProjectedSGD
 from hierfl.solvers.parts.step_schedules import settings_key, tabulate, tabulate_steps
-
-
-@pytest.mark.parametrize("schedule", [Decay(0.3, 0.7), Decay(2.0, -0.5), LogGrowth(2.3)])
-def test_schedules_of_the_library_give_their_tables_at_once(schedule: Any) -> None:
-    np.testing.assert_allclose(schedule.table(1000), [schedule(r) for r in range(1000)], rtol=1e-15)
 
 
 def test_a_schedule_of_ones_own_is_asked_itself() -> None:
