@@ -428,24 +428,9 @@ def quartic() -> Case:
 LITERATURE = [
     make()
     for make in (
-        clark_westerberg,
-        bard_1988_first,
-        bard_1988_third,
-        shimizu_aiyoshi,
-        aiyoshi_shimizu,
-        dempe,
-        de_silva,
-        falk_liu,
-        outrata,
-        outrata_zowe,
-        disc_and_rows,
-        bialas_karwan,
-        candler_townsley,
-        yezza,
-        savard_gauvin,
-        muu_quy,
-        entropy_response,
-        quartic,
+        clark_westerberg, bard_1988_first, bard_1988_third, shimizu_aiyoshi, aiyoshi_shimizu, dempe, de_silva,
+        falk_liu, outrata, outrata_zowe, disc_and_rows, bialas_karwan, candler_townsley, yezza, savard_gauvin,
+        muu_quy, entropy_response, quartic,
     )
 ]
 CATALOGUE = [*LITERATURE, *MODELS]

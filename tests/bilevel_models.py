@@ -271,13 +271,6 @@ def cournot() -> Case:
 MODELS = [
     make()
     for make in (
-        dispatch,
-        braess,
-        congested_routes,
-        recourse,
-        newsvendor,
-        elastic_net,
-        support_vectors,
-        cournot,
+        dispatch, braess, congested_routes, recourse, newsvendor, elastic_net, support_vectors, cournot,
     )
 ]

@@ -61,26 +61,9 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 
 SHOWN = {  # what public calls return, and runtimes: documented under the names of their modules
-    "CheckReport",
-    "Dask",
-    "Delayed",
-    "DerivativeStatus",
-    "Explanation",
-    "Finding",
-    "Flower",
-    "GaussianNoise",
-    "ImplicitFunction",
-    "ImplicitLayer",
-    "InProcess",
-    "Inference",
-    "PairwiseMasks",
-    "Reference",
-    "Regression",
-    "Slice",
-    "Surface",
-    "Theorem",
-    "Violation",
-    "Violations",
+    "CheckReport", "Dask", "Delayed", "DerivativeStatus", "Explanation", "Finding", "Flower", "GaussianNoise",
+    "ImplicitFunction", "ImplicitLayer", "InProcess", "Inference", "PairwiseMasks", "Reference", "Regression",
+    "Slice", "Surface", "Theorem", "Violation", "Violations",
 }
 
 

@@ -184,19 +184,8 @@ def table_of(results: Sequence[Figures]) -> Table:
     """All figures, a lower level a line."""
     table = Table(title="Growth: seconds, and ratios as in the bars")
     for heading in (
-        "lower level",
-        "n",
-        "CVXPY s",
-        "first",
-        "again",
-        "gradient",
-        "first slice",
-        "slice",
-        "kinks",
-        "solve",
-        "status",
-        "error",
-        "MB",
+        "lower level", "n", "CVXPY s", "first", "again", "gradient", "first slice", "slice", "kinks", "solve",
+        "status", "error", "MB",
     ):
         table.add_column(heading, justify="left" if heading in ("lower level", "status") else "right")
 

@@ -289,12 +289,7 @@ def test_an_app_is_written_with_the_declaration(tmp_path: Path, capsys: pytest.C
     assert main(["flower", "new", f"{tmp_path / 'study.py'}:declared", str(tmp_path / "app")]) == 0
     assert "wrote" in capsys.readouterr().out
     assert {path.name for path in (tmp_path / "app").iterdir()} == {
-        "client_app.py",
-        "pyproject.toml",
-        "server_app.py",
-        "letter_bytes.py",
-        "site_frames.py",
-        "study.py",
+        "client_app.py", "pyproject.toml", "server_app.py", "letter_bytes.py", "site_frames.py", "study.py",
     }
     assert "import hierfl" not in (app := (tmp_path / "app" / "client_app.py").read_text())  # it is slow to load
     assert "from site_frames import" in app and "from hierfl" not in app

@@ -61,15 +61,8 @@ def test_a_problem_is_gone_with_its_programs(declared: Callable[[], hf.Problem],
 
 
 PROBLEMS = (
-    "Bard 1988, 1",
-    "Bard 1988, 3",
-    "Candler-Townsley",
-    "Clark-Westerberg",
-    "Outrata-Zowe",
-    "disc and rows",
-    "dispatch",
-    "elastic net",
-    "newsvendor",
+    "Bard 1988, 1", "Bard 1988, 3", "Candler-Townsley", "Clark-Westerberg", "Outrata-Zowe", "disc and rows",
+    "dispatch", "elastic net", "newsvendor",
 )
 SCRIPT = """
 import sys

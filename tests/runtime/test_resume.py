@@ -34,16 +34,8 @@ from tests.small_declarations import quartic
 from tests.solvers.test_baselines import least_squares
 
 EACH = {  # a case of every solver, those with memories among them; all others in the slow test
-    "ZOHFL, scalars",
-    "FedRZO, control variates",
-    "ImplicitGradient, a linear system",
-    "FedAvg",
-    "FedProx",
-    "SCAFFOLD",
-    "Scaffnew",
-    "FedMSPP",
-    "FedZO",
-    "LocalSGDA",
+    "ZOHFL, scalars", "FedRZO, control variates", "ImplicitGradient, a linear system", "FedAvg", "FedProx",
+    "SCAFFOLD", "Scaffnew", "FedMSPP", "FedZO", "LocalSGDA",
 }
 
 

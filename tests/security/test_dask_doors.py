@@ -192,13 +192,7 @@ def test_none_of_a_workers_words_is_known_at_the_door(who: str, doors: Doors, ad
     names = {"identity", "echo", "connection_stream", "dump_state", "run", "run_coroutine", "get_data", "update_data"}
     names |= {"gather", "free_keys", "terminate", "ping", "upload_file", "call_stack", "profile", "get_logs", "keys"}
     names |= {
-        "versions",
-        "actor_execute",
-        "actor_attribute",
-        "plugin-add",
-        "plugin-remove",
-        "benchmark_disk",
-        "get_story",
+        "versions", "actor_execute", "actor_attribute", "plugin-add", "plugin-remove", "benchmark_disk", "get_story",
     }
     arguments = doors.files[who].security().get_connection_args("client")
     payload = {"function": to_serialize(Touch), "args": (str(doors.marker),), "plugin": ToPickle(Trap(doors.marker))}
@@ -395,14 +389,7 @@ def test_at_hierfls_own_scheduler_nobody_has_anything_done(doors: Doors, closed:
         return answer
 
     for word in (
-        "identity",
-        "run_function",
-        "proxy",
-        "broadcast",
-        "terminate",
-        "retire_workers",
-        "unregister",
-        "restart",
+        "identity", "run_function", "proxy", "broadcast", "terminate", "retire_workers", "unregister", "restart",
     ):
         with suppress(OSError):
             answer = asyncio.run(asyncio.wait_for(asked(word), ENDED))

@@ -206,20 +206,8 @@ def logged(of: str = "") -> io.StringIO:
 @pytest.mark.parametrize(
     "end",
     [
-        "\n",
-        "\r",
-        "\r\n",
-        "\x0b",
-        "\x0c",
-        "\x1c",
-        "\x1e",
-        "\x85",
-        "\u2028",
-        "\u2029",
-        "\x1b[2K\x1b[1A",
-        "\x08",
-        "\u202e",
-        "\ud800",
+        "\n", "\r", "\r\n", "\x0b", "\x0c", "\x1c", "\x1e", "\x85", "\u2028", "\u2029", "\x1b[2K\x1b[1A", "\x08",
+        "\u202e", "\ud800",
     ],
     ids=ascii,
 )

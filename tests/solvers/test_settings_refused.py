@@ -37,17 +37,7 @@ from hierfl.solvers import (
 )
 
 STEPPING = (
-    ZOHFL,
-    FedRZO,
-    ImplicitGradient,
-    FedAvg,
-    FedProx,
-    FedMSPP,
-    FedZO,
-    SCAFFOLD,
-    LocalSGDA,
-    LFD,
-    LocalSGD,
+    ZOHFL, FedRZO, ImplicitGradient, FedAvg, FedProx, FedMSPP, FedZO, SCAFFOLD, LocalSGDA, LFD, LocalSGD,
     ProjectedSGD,
 )
 
