@@ -89,12 +89,7 @@ def quadratic_answer(
 
 
 def answer_in_ball(
-    hessian: np.ndarray,
-    linear: np.ndarray,
-    rows: np.ndarray,
-    limits: np.ndarray,
-    centre: np.ndarray,
-    radius: float,
+    hessian: np.ndarray, linear: np.ndarray, rows: np.ndarray, limits: np.ndarray, centre: np.ndarray, radius: float
 ) -> np.ndarray:
     """The y that minimises y'Hy/2 + c'y, H positive definite, over rows @ y <= limits and |y - centre| <= radius."""
     try:

@@ -269,8 +269,5 @@ def cournot() -> Case:
 
 
 MODELS = [
-    make()
-    for make in (
-        dispatch, braess, congested_routes, recourse, newsvendor, elastic_net, support_vectors, cournot,
-    )
+    make() for make in (dispatch, braess, congested_routes, recourse, newsvendor, elastic_net, support_vectors, cournot)
 ]

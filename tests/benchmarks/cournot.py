@@ -20,10 +20,7 @@ FOLLOWERS, CLIENTS, STEPS, ROUNDS, SLOPE, ETA, GAMMA, ALPHA, TAU = 1000, 10, 20,
 def main(cores: int) -> None:
     """Print the rows."""
     problem = stackelberg_cournot(FOLLOWERS, SLOPE, CLIENTS).compile()
-    methods = {
-        "projection": ProjectionMethod(steps=LogGrowth(TAU), step_size=ALPHA, start="zero"),
-        "exact": Exact(),
-    }
+    methods = {"projection": ProjectionMethod(steps=LogGrowth(TAU), step_size=ALPHA, start="zero"), "exact": Exact()}
     with jax.enable_x64(True):
         bound = {
             name: FedRZO(ETA, GAMMA, STEPS, lower=lower, batch_size=1).bind(problem, ROUNDS)

@@ -246,9 +246,7 @@ def principal() -> Field:
         share, bonus = cp.Variable(name="share"), cp.Variable(name="bonus", nonneg=True)
         effort, own = cp.Variable(nonneg=True, name="effort"), hf.ClientParameter(nonneg=True, name="cost")
         agent = hf.ArgMax(
-            effort,
-            share * effort + bonus * cp.log1p(effort) - 0.5 * own * cp.square(effort),
-            scope="client",
+            effort, share * effort + bonus * cp.log1p(effort) - 0.5 * own * cp.square(effort), scope="client"
         )
         kept = (worth - share) * effort - bonus * cp.log1p(effort)
         agents = hf.Federation([hf.Client(parameters={own: c}) for c in cost])
@@ -285,10 +283,7 @@ def meta() -> Field:
         head = hf.ArgMin(y, hf.E(error(at, seen)) + 0.05 * cp.sum_squares(y), scope="client")
         clients = [hf.Client({at: t[i], seen: s[i], new: later[i], truth: held[i]}) for i in range(4)]
         return hf.Problem(
-            hf.Minimize(clients=hf.E(error(new, truth))),
-            head,
-            [cp.abs(w) <= 5, cp.abs(b) <= 5],
-            hf.Federation(clients),
+            hf.Minimize(clients=hf.E(error(new, truth))), head, [cp.abs(w) <= 5, cp.abs(b) <= 5], hf.Federation(clients)
         )
 
     def value(x: np.ndarray) -> float:

@@ -60,9 +60,7 @@ def test_whose_a_condition_is(scope: str, constraint: Any, kind: str, said: str)
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a matrix inequality": (
         lambda: hf.Problem(
-            hf.Minimize(server=cp.sum_squares(x)),
-            hf.ArgMin(matrix, cp.sum_squares(matrix - x[0])),
-            [matrix >> 0],
+            hf.Minimize(server=cp.sum_squares(x)), hf.ArgMin(matrix, cp.sum_squares(matrix - x[0])), [matrix >> 0]
         ),
         "mentions y and is a PSD.*lambda_min",
     ),

@@ -68,10 +68,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: game_of(hf.Player(u, cp.sum_squares(u) + cp.norm1(u - x))),
         r"norm1\(u - x\) in the objective of player 'u' is not differentiable.*t and the constraint",
     ),
-    "a black box": (
-        lambda: hf.Player(u, hf.BlackBox(lambda a: float(a @ a), u)),
-        r"BlackBox, which has no gradient",
-    ),
+    "a black box": (lambda: hf.Player(u, hf.BlackBox(lambda a: float(a @ a), u)), r"BlackBox, which has no gradient"),
     "a mean that is squared": (
         lambda: hf.Player(u, cp.square(hf.E(s * cp.sum(u)))),
         r"not affine in its mean E\[s \* sum\(u\)\]",

@@ -21,14 +21,7 @@ from hierfl.runtime.checkpoints import CheckpointFolder
 from hierfl.runtime.in_process import execution
 from hierfl.solvers import SCAFFOLD, FedAvg, FedMSPP, FedProx, FedRZO, FedZO
 from tests.runtime import killed_run
-from tests.runtime.resumed import (
-    by_and_by,
-    outcome,
-    require_killed_further,
-    require_same,
-    stored_arrays,
-    total,
-)
+from tests.runtime.resumed import by_and_by, outcome, require_killed_further, require_same, stored_arrays, total
 from tests.runtime.sites.test_same_path import CASES, DESCENT, EVERYBODY, SEED, START, Case, flat
 from tests.small_declarations import quartic
 from tests.solvers.test_baselines import least_squares
@@ -339,10 +332,7 @@ def test_a_disk_that_is_full_in_the_middle_of_a_run(call: str, which: int, tmp_p
 
 
 def test_settings_that_are_refused() -> None:
-    for kept, told in (
-        (3, "the name of a folder"),
-        ("", "the name of a folder"),
-    ):
+    for kept, told in ((3, "the name of a folder"), ("", "the name of a folder")):
         with pytest.raises(SettingError, match=told):
             least_squares().solve(checkpoint=kept)
     with pytest.raises(SettingError, match="name the folder to go on from"):

@@ -12,18 +12,7 @@ import scipy.stats
 
 import hierfl as hf
 from hierfl.models import stackelberg_cournot
-from hierfl.solvers import (
-    LFD,
-    SCAFFOLD,
-    ZOHFL,
-    Decay,
-    FedAC,
-    FedAvg,
-    FedMSPP,
-    FedRZO,
-    LocalSGD,
-    ProjectedSGD,
-)
+from hierfl.solvers import LFD, SCAFFOLD, ZOHFL, Decay, FedAC, FedAvg, FedMSPP, FedRZO, LocalSGD, ProjectedSGD
 from hierfl.solvers.lower import Exact
 from hierfl.solvers.parts import client_oracle
 from hierfl.solvers.parts.directions import Directions, estimate, shifts_of, slopes

@@ -99,10 +99,7 @@ def test_inexact_lower_solvers_are_used_as_they_are() -> None:
     assert result.own_value is not None and np.isfinite(result.own_value)
 
 
-CONIC = {
-    "exp": lambda y: [cp.sum(cp.exp(y)) <= 3],
-    "logarithm": lambda y: [cp.sum(cp.log(2 + y)) >= 0],
-}
+CONIC = {"exp": lambda y: [cp.sum(cp.exp(y)) <= 3], "logarithm": lambda y: [cp.sum(cp.log(2 + y)) >= 0]}
 
 
 @pytest.mark.parametrize(("of", "at"), zip(CONIC.values(), (1.0, -1.5)), ids=CONIC)

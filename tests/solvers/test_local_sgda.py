@@ -117,8 +117,7 @@ def test_other_problems_are_refused() -> None:
 def test_terms_without_y_may_differ_between_the_levels() -> None:
     x, y = cp.Variable(name="x"), cp.Variable(name="y")
     problem = hf.Problem(
-        hf.Minimize(clients=cp.square(x - 1) + x * y - 0.5 * cp.square(y)),
-        lower=hf.Equilibrium(y, y - x),
+        hf.Minimize(clients=cp.square(x - 1) + x * y - 0.5 * cp.square(y)), lower=hf.Equilibrium(y, y - x)
     )
     result = solve(problem, LocalSGDA(0.1, 2, ascent_step=0.3), rounds=150, x0=0.0)
     assert result.x == pytest.approx(2 / 3, abs=1e-6)

@@ -170,11 +170,7 @@ def optimum(weights: np.ndarray) -> np.ndarray:
 @pytest.mark.filterwarnings("ignore::hierfl.errors.LowerLevelWarning")
 @pytest.mark.parametrize(
     "solver",
-    [
-        SimFBO(normalise=True),
-        FedBiO(),
-        FedMBO(Decay(0.3, 0.7), neumann=30),
-    ],
+    [SimFBO(normalise=True), FedBiO(), FedMBO(Decay(0.3, 0.7), neumann=30)],
     ids=lambda solver: type(solver).__name__,
 )
 def test_unlike_clients_end_at_the_optimum(solver: Any) -> None:

@@ -188,11 +188,7 @@ def single_level(cohort: Cohort) -> hf.Problem:
 def test_fedrzo_nn(cohort: Cohort, x64: None) -> None:
     problem = single_level(cohort)
     solver = FedRZO(
-        smoothing=ETA,
-        step_size=GAMMA,
-        local_steps=cohort.local_steps,
-        participation=cohort.participation,
-        batch_size=1,
+        smoothing=ETA, step_size=GAMMA, local_steps=cohort.local_steps, participation=cohort.participation, batch_size=1
     )
     iterates = fedrzo_nn(lambda z, xi: abs(xi @ z - 1), cohort, START)
     assert any(np.any(iterates > min(cohort.caps), axis=1))  # P_{X_i} is at work
@@ -446,10 +442,7 @@ def fedrzo_2s(
             own = x  # 3: Server broadcasts x̂_r to all clients; x_{i,T_r} := x̂_r
             for t in range(cohort.steps(r, i)):  # 4: for k = T_r, ..., T_{r+1} - 1 do in parallel by clients
                 k = cohort.first_step(r) + t
-                xi, v = (
-                    sample(r, i, t),
-                    ETA * direction(r, i, t),
-                )  # 5: ξ_{i,k} ∈ D_i and v_{i,k} ∈ ηS, and ...
+                xi, v = (sample(r, i, t), ETA * direction(r, i, t))  # 5: ξ_{i,k} ∈ D_i and v_{i,k} ∈ ηS, and ...
                 y_zero, y_plus = (
                     projection_method(at, xi, first + k, tau, alpha, extra) for at in (own, own + v)
                 )  # ... Algorithm 5 twice

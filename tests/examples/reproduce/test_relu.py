@@ -68,8 +68,7 @@ def test_baselines_on_softplus_units_have_their_panels(data: DataSets, tmp_path:
 
 def test_networks_of_three_sizes_and_a_run_that_diverges(data: DataSets, tmp_path: Path) -> None:
     cells = [
-        relu_cell("digits", rounds=6, seed=0, local_steps=2, smoothing=0.1, neurons=neurons)
-        for neurons in (4, 8, 20)
+        relu_cell("digits", rounds=6, seed=0, local_steps=2, smoothing=0.1, neurons=neurons) for neurons in (4, 8, 20)
     ]
     wild = replace(cells[0], name="wild", settings={**cells[0].settings, "scale": 1e9, "local_steps": 10})
     measured, text = conduct(only(NEURONS, [*cells, wild]), data, tmp_path, progress=False)

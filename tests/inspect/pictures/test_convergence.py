@@ -143,8 +143,7 @@ def test_the_figures_and_their_axes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("directions", "named"),
-    [([[1, 0]], "two of them"), ([[1, 0], [2, 0]], "parallel"), ([[0, 0], [1, 0]], "zero")],
+    ("directions", "named"), [([[1, 0]], "two of them"), ([[1, 0], [2, 0]], "parallel"), ([[0, 0], [1, 0]], "zero")]
 )
 def test_directions_are_checked(directions: list, named: str) -> None:
     with pytest.raises(hf.SettingError, match=named):

@@ -14,13 +14,7 @@ from hypothesis.extra.numpy import arrays
 
 import hierfl as hf
 from hierfl.runtime import Delayed, GaussianNoise, PairwiseMasks
-from hierfl.runtime.privacy.gaussian_noise import (
-    NoiseOrder,
-    SharedNoise,
-    clipped,
-    discrete_gaussian,
-    in_whole,
-)
+from hierfl.runtime.privacy.gaussian_noise import NoiseOrder, SharedNoise, clipped, discrete_gaussian, in_whole
 from hierfl.runtime.privacy.pairwise_masks import MaskOrder
 from hierfl.runtime.sites.site import SiteRules
 from hierfl.solvers import FedAvg

@@ -22,11 +22,7 @@ SMOOTHED: dict[str, Any] = {"smoothing": 0.05, "step_size": 0.05}
 
 
 def at_sites(
-    case: Case,
-    solver: Any,
-    sites: int = 3,
-    there: hf.Problem | None = None,
-    server: hf.Problem | None = None,
+    case: Case, solver: Any, sites: int = 3, there: hf.Problem | None = None, server: hf.Problem | None = None
 ) -> hf.Result:
     """A run whose server has nobody's data."""
     runtime = hf.runtime.Flower(LoopbackGrid(desks(there or case.problem(), sites)), shared_seeds=True)

@@ -196,9 +196,7 @@ def test_a_reply_that_is_not_what_is_due_is_no_answer() -> None:
     for number, kind in ((7, Answered), (2**40, Refusal)):  # 32 bits hold one of them
         assert isinstance(reply_of(packed(good._replace(payload=np.array([number]))), counts), kind)
     late = letter_of(good)
-    assert isinstance(
-        reply_of(Letter(late.words | {"seconds": "long"}, late.arrays).as_bytes(), EXPECTED), Refusal
-    )
+    assert isinstance(reply_of(Letter(late.words | {"seconds": "long"}, late.arrays).as_bytes(), EXPECTED), Refusal)
 
 
 # --- Robust aggregates against NumPy's and SciPy's, and two liars of ten that the mean believes.

@@ -298,9 +298,7 @@ def test_the_value_of_a_run_is_what_the_clients_say_it_is() -> None:
     assert found.value == pytest.approx(flat_with_server(EVERYBODY).implicit(found.x), rel=1e-10)
     assert str(found.certificate) == "no lower level"
     below = public_term(SERVER).solve(
-        FedRZO(**LOCAL, lower=ProjectedSGD(steps=3)),
-        runtime=at_sites("FedRZO, client scope"),
-        **settings,
+        FedRZO(**LOCAL, lower=ProjectedSGD(steps=3)), runtime=at_sites("FedRZO, client scope"), **settings
     )
     assert below.value == below.own_value and 0 < below.certificate.error_bound < 1
 
