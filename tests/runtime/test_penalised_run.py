@@ -137,6 +137,7 @@ def test_conditions_of_clients(constraint: Any, objective: Any, x: float | None)
     assert result.violation.feasible
     np.testing.assert_allclose(result.y, np.maximum(0, DEMANDS - x), atol=2e-5)
 
+
 def test_a_condition_without_a_value_is_violated_without_end() -> None:
     x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
     problem = hf.Problem(hf.Minimize(clients=x), hf.ArgMin(y, cp.sum_squares(y - x)), [cp.abs(x) <= 2, -cp.log(y - np.array([0.0, -3.0])) <= 1])
@@ -147,28 +148,30 @@ def test_a_condition_without_a_value_is_violated_without_end() -> None:
     assert problem.implicit.violation(1.0).feasible
 
 
+ROWS = [np.array([1.0, 2.0, 3.0]), np.array([2.0, 5.0])]
+
+
+def of_rows(constraint: Any) -> hf.Problem:
+    """Clients of three rows and of two, x in [0, 10], z = max(0, u - x) for every row; a constraint of z."""
+    u, x, z = hf.Sample(name="u"), cp.Variable(name="x", nonneg=True), cp.Variable(name="z")
+    lower = hf.ArgMin(z, 0.5 * cp.square(z - u + x), [z >= 0], scope="sample")
+    federation = hf.Federation([hf.Client({u: own}) for own in ROWS])
+    return hf.Problem(hf.Minimize(clients=cp.square(x) + 0 * hf.E(z)), lower, [x <= 10, constraint(z)], federation)
+
 
 def test_rows_and_their_means() -> None:
-    """Clients of three rows and of two: z = max(0, u - x) for every row."""
-    u, x, z = hf.Sample(name="u"), cp.Variable(name="x"), cp.Variable(name="z")
-    rows = [np.array([1.0, 2.0, 3.0]), np.array([2.0, 5.0])]
-    lower = hf.ArgMin(z, 0.5 * cp.square(z - u + x), [z >= 0], scope="sample")
-    federation = hf.Federation([hf.Client({u: own}) for own in rows])
-
-    def solved(constraint: Any) -> Result:
-        objective = hf.Minimize(clients=cp.square(x) + 0 * hf.E(z))
-        return hf.Problem(objective, lower, [x <= 10, constraint], federation).solve(BUNDLE, **QUIET)
+    def solved(constraint: Any) -> Any:
+        return of_rows(constraint).solve(BUNDLE, **QUIET).x
 
     def mean(x: float, own: np.ndarray) -> float:
         return float(np.mean(np.maximum(0, own - x)))
 
-    assert solved(z <= 1).x == pytest.approx(4.0, abs=1e-5)
-    assert solved(hf.E(z) <= 1).x == pytest.approx(3.0, abs=1e-5)  # the second client's (5 - x) / 2
-    both = scipy.optimize.brentq(lambda x: 0.5 * (mean(x, rows[0]) + mean(x, rows[1])) - 0.75, 0, 5)
-    assert solved(hf.E(hf.E(z)) <= 0.75).x == pytest.approx(both, abs=1e-5)
-    assert solved(hf.total(z) <= 1.5).x == pytest.approx(3.5, abs=1e-5)
-    problem = hf.Problem(hf.Minimize(clients=cp.square(x) + 0 * hf.E(z)), lower, [z <= 1], federation)
-    told = problem.implicit.violation(2.5)["z <= 1"]
+    assert solved(lambda z: z <= 1) == pytest.approx(4.0, abs=1e-5)
+    assert solved(lambda z: hf.E(z) <= 1) == pytest.approx(3.0, abs=1e-5)  # the second client's (5 - x) / 2
+    both = scipy.optimize.brentq(lambda x: 0.5 * (mean(x, ROWS[0]) + mean(x, ROWS[1])) - 0.75, 0, 5)
+    assert solved(lambda z: hf.E(hf.E(z)) <= 0.75) == pytest.approx(both, abs=1e-5)
+    assert solved(lambda z: hf.total(z) <= 1.5) == pytest.approx(3.5, abs=1e-5)
+    told = of_rows(lambda z: z <= 1).implicit.violation(2.5)["z <= 1"]
     assert (told.owner, told.amount) == ("client 1, row 1", pytest.approx(1.5))
 
 
@@ -217,14 +220,10 @@ def test_means_over_clients_have_prices_in_rounds(solver: Any, constraint: Any, 
 
 @pytest.mark.parametrize("solver", [ZOHFL(smoothing=0.02, step_size=0.002), FedRZO(smoothing=0.02, step_size=0.002)])
 def test_a_client_prices_the_mean_of_its_own_rows(solver: Any) -> None:
-    """z = max(0, u - x) for every row: the second client's mean is (5 - x) / 2 from x = 2 on."""
-    u, x, z = hf.Sample(name="u"), cp.Variable(name="x"), cp.Variable(name="z")
-    lower = hf.ArgMin(z, 0.5 * cp.square(z - u + x), [z >= 0], scope="sample")
-    federation = hf.Federation([hf.Client({u: np.array(own)}) for own in ([1.0, 2.0, 3.0], [2.0, 5.0])])
-    problem = hf.Problem(hf.Minimize(clients=cp.square(x) + 0 * hf.E(z)), lower, [x <= 10, hf.E(z) <= 1], federation)
+    """That of the second client is (5 - x) / 2 from x = 2 on."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", hf.FeasibilityWarning)
-        result = problem.solve(solver, rounds=300, x0=2.0, penalty=40.0, **QUIET)
+        result = of_rows(lambda z: hf.E(z) <= 1).solve(solver, rounds=300, x0=2.0, penalty=40.0, **QUIET)
     assert result.x == pytest.approx(3.0, abs=0.12)
 
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import cvxpy as cp
-import numpy as np
 import pytest
 
 import hierfl as hf
 from hierfl.solvers import BranchAndBound
-from tests.runtime.test_penalised_run import mersha_dempe
-
-DEMANDS, CAPS = (4.0, 5.0, 6.0), (1.0, 2.0, 0.8)
+from tests.runtime.test_penalised_run import mersha_dempe, of_rows, taxed
 
 
 def proved(problem: hf.Problem) -> Any:
@@ -22,37 +19,19 @@ def proved(problem: hf.Problem) -> Any:
     return found
 
 
-def taxed(constraint: Any) -> hf.Problem:
-    """y_i = max(0, d_i - x)."""
-    x, y = cp.Variable(name="x", nonneg=True), cp.Variable(name="y")
-    demand, cap = hf.ClientParameter(name="demand"), hf.ClientParameter(name="cap")
-    lower = hf.ArgMin(y, 0.5 * cp.square(y - demand + x), [y >= 0], scope="client")
-    clients = [hf.Client(parameters={demand: d, cap: c}) for d, c in zip(DEMANDS, CAPS)]
-    federation = hf.Federation(clients, weights=[0.5, 0.3, 0.2])
-    return hf.Problem(hf.Minimize(clients=cp.square(x)), lower, [x <= 10, constraint(y, cap)], federation)
-
-
-def rows(constraint: Any) -> hf.Problem:
-    """z = max(0, u - x) of every row."""
-    u, x, z = hf.Sample(name="u"), cp.Variable(name="x", nonneg=True), cp.Variable(name="z")
-    lower = hf.ArgMin(z, 0.5 * cp.square(z - u + x), [z >= 0], scope="sample")
-    federation = hf.Federation([hf.Client({u: np.array([1.0, 2.0, 3.0])}), hf.Client({u: np.array([2.0, 5.0])})])
-    return hf.Problem(hf.Minimize(clients=cp.square(x) + 0 * hf.E(z)), lower, [x <= 10, constraint(z)], federation)
-
-
 @pytest.mark.parametrize(
     ("declare", "x"),
     [
         (mersha_dempe, 8.0),
-        (lambda: taxed(lambda y, cap: y <= cap), 5.2),
-        (lambda: taxed(lambda y, cap: hf.E(y) <= 1), 3.7),
-        (lambda: taxed(lambda y, cap: hf.total(y) <= 3), 4.0),
-        (lambda: taxed(lambda y, cap: hf.E(y) == 2), 2.7),
-        (lambda: rows(lambda z: z <= 1), 4.0),
-        (lambda: rows(lambda z: hf.E(z) <= 1), 3.0),
-        (lambda: rows(lambda z: hf.CVaR(z, level=0.25) <= 1), 3.5),  # of the second client 1.5 rows, of which one is 0
-        (lambda: rows(lambda z: hf.Worst(z) <= 2), 3.0),
-        (lambda: rows(lambda z: hf.E(hf.E(z)) <= 0.5), 3.0),
+        (lambda: taxed(lambda x, y, cap: y <= cap), 5.2),
+        (lambda: taxed(lambda x, y, cap: hf.E(y) <= 1), 3.7),
+        (lambda: taxed(lambda x, y, cap: hf.total(y) <= 3), 4.0),
+        (lambda: taxed(lambda x, y, cap: hf.E(y) == 2), 2.7),
+        (lambda: of_rows(lambda z: z <= 1), 4.0),
+        (lambda: of_rows(lambda z: hf.E(z) <= 1), 3.0),
+        (lambda: of_rows(lambda z: hf.CVaR(z, level=0.25) <= 1), 3.5),  # of the second client 1.5 rows, of which one is 0
+        (lambda: of_rows(lambda z: hf.Worst(z) <= 2), 3.0),
+        (lambda: of_rows(lambda z: hf.E(hf.E(z)) <= 0.5), 3.0),
     ],
 )
 def test_formulas(declare: Any, x: float) -> None:
@@ -61,7 +40,7 @@ def test_formulas(declare: Any, x: float) -> None:
 
 def test_that_nothing_is_feasible_is_proved() -> None:
     with pytest.raises(hf.InfeasibleError, match=r"no x of X has an answer that satisfies .* y >= 7 \(proved"):
-        taxed(lambda y, cap: y >= 7).reference(certificate="global", progress=False)
+        taxed(lambda x, y, cap: y >= 7).reference(certificate="global", progress=False)
 
 
 def test_branch_and_bound_takes_them_as_they_are() -> None:
