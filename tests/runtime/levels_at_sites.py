@@ -1,10 +1,12 @@
-"""Bilevel problems of clients with rows and constants of their own, over any federation."""
+"""Problems of clients with rows of their own: least squares, and bilevel ones over any federation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import cvxpy as cp
+import numpy as np
 
 import hierfl as hf
 
@@ -13,6 +15,14 @@ Federation = Callable[..., hf.Federation]  # of rows of u, and of constants by n
 
 def leaves() -> tuple[cp.Variable, cp.Variable, hf.Sample]:
     return cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="u")
+
+
+def least_squares(data: Any, bound: float | None = None, **federation: Any) -> hf.Problem:
+    """f_i = E (u'x - b)^2 over a client's rows and values, on x <= bound."""
+    size = np.shape(data[0][0])[1]
+    x, u, b = cp.Variable(size, name="x"), hf.Sample(size, name="u"), hf.Sample(name="b")
+    told = hf.Federation([hf.Client([{u: rows, b: values}]) for rows, values in data], **federation)
+    return hf.Problem(hf.Minimize(clients=hf.E(cp.square(u @ x - b))), constraints=[] if bound is None else [x <= bound], federation=told)
 
 
 def personal(federation: Federation, private: bool = True) -> hf.Problem:

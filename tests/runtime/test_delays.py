@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 import hierfl as hf
 from hierfl.runtime import Delayed
 from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedRZO, ProjectedSGD
-from tests.runtime.levels_at_sites import common
+from tests.runtime.levels_at_sites import common, least_squares
 from tests.runtime.on_dask.test_dask_runtime import federation
 
 START, SETTINGS = np.array([0.5, -0.5]), {"seed": 5, "evaluate_every": 1, "progress": False}
@@ -22,13 +22,6 @@ FULL: dict[str, Any] = {"step_size": 0.05, "batch_size": None, "local_steps": 1}
 def rows(clients: int, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
     rng = np.random.default_rng(2)
     return [(rng.standard_normal((count + i, 2)), rng.standard_normal(count + i)) for i in range(clients)]
-
-
-def least_squares(data: list[tuple[np.ndarray, np.ndarray]], bounded: bool = False) -> hf.Problem:
-    x, u, b = cp.Variable(2, name="x"), hf.Sample(2, name="u"), hf.Sample(name="b")
-    federation = hf.Federation([hf.Client([{u: a, b: c}]) for a, c in data], weights="samples")
-    objective = hf.Minimize(clients=hf.E(cp.square(u @ x - b)))
-    return hf.Problem(objective, constraints=[x <= 0.1] if bounded else [], federation=federation)
 
 
 def personal(clients: int) -> hf.Problem:
@@ -64,13 +57,13 @@ def fedbuff(start: np.ndarray, data: Any, delays: list[float], buffer: int, ceil
 def test_buffered_steps_are_those_of_fedbuff(buffer: int, bounded: bool) -> None:
     data, delays, start = rows(3, 4), [1.0, 2.3, 7.1], START - bounded
     runtime = Delayed(delays, spread=0.0, asynchronous=True, buffer=buffer, staleness=0.5)
-    found = least_squares(data, bounded).solve(FedAvg(**FULL), runtime=runtime, rounds=12, x0=start, **SETTINGS)
+    found = least_squares(data, 0.1 if bounded else None, weights="samples").solve(FedAvg(**FULL), runtime=runtime, rounds=12, x0=start, **SETTINGS)
     expected = fedbuff(start, data, delays, buffer, 0.1 if bounded else np.inf)
     np.testing.assert_allclose(found.trajectory["x"], expected, rtol=0, atol=1e-10)
 
 
 def test_in_rounds_delays_cost_time_only() -> None:
-    problem, solver = least_squares(rows(3, 4)), FedAvg(step_size=0.05, local_steps=3, batch_size=2)
+    problem, solver = least_squares(rows(3, 4), weights="samples"), FedAvg(step_size=0.05, local_steps=3, batch_size=2)
     expected = problem.solve(solver, rounds=15, x0=START, **SETTINGS)
     found = problem.solve(solver, runtime=Delayed([1.0, 5.0, 2.0], spread=0.0), rounds=15, x0=START, **SETTINGS)
     np.testing.assert_allclose(found.trajectory["x"], expected.trajectory["x"], rtol=0, atol=1e-10)
@@ -100,7 +93,7 @@ STRAGGLING: dict[str, tuple[Any, Any, Any]] = {
 @pytest.mark.parametrize("name", list(STRAGGLING))
 def test_one_straggler_of_ten_sets_no_pace(name: str) -> None:
     make, value, solver = STRAGGLING[name]
-    problem, delays, start = make(rows(10, 6)) if make is least_squares else make(10), [1.0] * 9 + [10.0], 2 * START
+    problem, delays, start = make(rows(10, 6), weights="samples") if make is least_squares else make(10), [1.0] * 9 + [10.0], 2 * START
     best = minimize(value, start).fun
 
     def seconds(runtime: Delayed, rounds: int) -> float:
@@ -114,7 +107,7 @@ def test_one_straggler_of_ten_sets_no_pace(name: str) -> None:
 
 
 def test_the_same_seed_is_the_same_run_and_the_clock_and_staleness_are_recorded() -> None:
-    problem, runtime = least_squares(rows(3, 4)), Delayed([1.0, 1.0, 4.0], asynchronous=True)
+    problem, runtime = least_squares(rows(3, 4), weights="samples"), Delayed([1.0, 1.0, 4.0], asynchronous=True)
     one, other = (
         problem.solve(FedAvg(step_size=0.05), runtime=runtime, rounds=20, x0=START, **SETTINGS) for _ in range(2)
     )
@@ -125,7 +118,7 @@ def test_the_same_seed_is_the_same_run_and_the_clock_and_staleness_are_recorded(
 
 
 def test_what_cannot_be_asynchronous_is_refused() -> None:
-    problem = least_squares(rows(3, 4))
+    problem = least_squares(rows(3, 4), weights="samples")
     runtime = Delayed([1.0] * 3, asynchronous=True)
     for solver, refused in (
         (SCAFFOLD(), problem),

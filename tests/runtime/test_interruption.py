@@ -27,6 +27,7 @@ from hierfl.jaxtools.precision import double_precision
 from hierfl.jaxtools.thread_pool import apart
 from hierfl.solvers import FedAvg
 from hierfl.solvers.lower import Exact
+from tests.runtime import levels_at_sites
 from tests.solvers.test_baselines import least_squares
 
 # seconds, on a machine that has nothing else to do; workers beside this one take their share of it
@@ -36,10 +37,8 @@ SOON = 2.0 if "PYTEST_XDIST_WORKER" not in os.environ else 30.0
 
 def large_rounds(rows: int = 2000) -> hf.Problem:
     """Least squares of 10 clients, 2000 rows and 300 scalars each."""
-    random, size = np.random.default_rng(0), 300
-    w, a, b = cp.Variable(size, name="w"), hf.Sample(size, name="a"), hf.Sample(name="b")
-    clients = [hf.Client({a: random.normal(size=(rows, size)), b: random.normal(size=rows)}) for _ in range(10)]
-    return hf.Problem(hf.Minimize(clients=hf.E(cp.square(a @ w - b))), federation=hf.Federation(clients))
+    random = np.random.default_rng(0)
+    return levels_at_sites.least_squares([(random.normal(size=(rows, 300)), random.normal(size=rows)) for _ in range(10)])
 
 
 def costly_gradients() -> hf.Problem:

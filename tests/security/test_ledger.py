@@ -28,13 +28,12 @@ from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
 from hierfl.runtime.privacy.ledger import LedgerRun, PrivacyLedger, read_ledger
 from hierfl.runtime.privacy.pairwise_masks import MaskOrder
 from hierfl.runtime.sites.owner.site_rules import SiteRules
-from hierfl.runtime.sites.parcels import Answered, Refusal, Start, Welcome
+from hierfl.runtime.sites.parcels import Answered, Refusal, Welcome
 from hierfl.runtime.sites.site import Site
-from tests.runtime.privacy.test_limits_of_sites import X0, asked, beginning, problem
+from tests.runtime.privacy.test_limits_of_sites import X0, asked, problem
+from tests.runtime.privacy.test_limits_of_sites import beginning as start
 
 __all__ = ["problem"]  # a fixture
-
-CLIENTS = 3
 
 
 def order(name: str, multiplier: float = 8.0, releases: int = 20, shared: bool = False) -> NoiseOrder:
@@ -49,10 +48,6 @@ def a_site(problem: hf.Problem, rules: SiteRules, ledger: PrivacyLedger | None) 
 
 
 PROGRAMS = ProgramCache()
-
-
-def start(problem: hf.Problem, noise: NoiseOrder | None = None, masks: MaskOrder | None = None) -> Start:
-    return beginning(problem, noise, masks)
 
 
 def together(*runs: tuple[float, int], delta: float = 1e-5, renyi: bool = False) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import cvxpy as cp
 import numpy as np
 import pytest
 
@@ -16,7 +15,7 @@ from hierfl.runtime.sites.parcels import Refusal
 from hierfl.runtime.sites.site import SiteRules
 from hierfl.runtime.sites.site_reports import Crossing
 from hierfl.solvers import FedAvg
-from tests.runtime.levels_at_sites import personal
+from tests.runtime.levels_at_sites import least_squares, personal
 from tests.runtime.on_dask.test_dask_runtime import PERSONAL, SIZES, START, clients_alone, federation, words
 from tests.runtime.on_flower.loopback import LoopbackGrid, desks
 from tests.runtime.sites.test_letters import Correspondence
@@ -51,10 +50,8 @@ def test_nothing_but_named_arrays_and_words_crosses() -> None:
 
 def test_without_rounds_nobody_waits_for_a_slow_node() -> None:
     """Two quick sites and one that takes three seconds: they are heard as often as they answer, and the run ends beside the optimum."""
-    rng, x, u, b = np.random.default_rng(2), cp.Variable(2, name="x"), hf.Sample(2, name="u"), hf.Sample(name="b")
-    features, truth = rng.standard_normal((3, 40, 2)), np.array([1.0, -2.0])
-    clients = [hf.Client([{u: a, b: a @ truth}]) for a in features]
-    problem = hf.Problem(hf.Minimize(clients=hf.E(cp.square(u @ x - b))), federation=hf.Federation(clients))
+    truth = np.array([1.0, -2.0])
+    problem = least_squares([(rows, rows @ truth) for rows in np.random.default_rng(2).standard_normal((3, 40, 2))])
     grid = LoopbackGrid(desks(problem))
     grid.delays = {102: 3.0}
     solver = FedAvg(step_size=0.05, local_steps=2, batch_size=None)

@@ -19,7 +19,7 @@ from hierfl.runtime.sites.owner.site_rules import SiteRules
 from hierfl.runtime.sites.parcels import Answered
 from hierfl.runtime.sites.site import Site
 from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedRZO
-from tests.runtime.levels_at_sites import common
+from tests.runtime.levels_at_sites import common, least_squares
 from tests.runtime.on_dask.test_dask_runtime import federation
 from tests.runtime.privacy.test_limits_of_sites import a_start
 from tests.runtime.privacy.test_masked_numbers import epsilon_of
@@ -33,9 +33,7 @@ SETTINGS: dict[str, Any] = {"rounds": 6, "seed": 4, "x0": np.zeros(3), "progress
 
 @pytest.fixture(scope="module")
 def problem() -> hf.Problem:
-    x, u, b = cp.Variable(3, name="x"), hf.Sample(3, name="u"), hf.Sample(name="b")
-    clients = [hf.Client({u: rows, b: values}) for rows, values in zip(ROWS, VALUES)]
-    return hf.Problem(hf.Minimize(clients=hf.E(cp.square(u @ x - b))), federation=hf.Federation(clients))
+    return least_squares(list(zip(ROWS, VALUES)))
 
 
 def noisy(clip: float = 0.5, multiplier: float = 2.0, **given: Any) -> Delayed:

@@ -40,7 +40,7 @@ def problem() -> hf.Problem:
     return hf.Problem(hf.Minimize(clients=hf.E(cp.sum_squares(x - u))), federation=hf.Federation(clients))
 
 
-def beginning(problem: hf.Problem, noise: NoiseOrder | None, masks: MaskOrder | None = None) -> Start:
+def beginning(problem: hf.Problem, noise: NoiseOrder | None = None, masks: MaskOrder | None = None) -> Start:
     compiled = problem.compile()
     with computing(double=True):
         algorithm = FedAvg(step_size=0.05, batch_size=None).bind(compiled, ROUNDS)

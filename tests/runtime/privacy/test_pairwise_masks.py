@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import cvxpy as cp
 import numpy as np
 import pytest
 
@@ -15,7 +14,7 @@ from hierfl.runtime.sites.exchange import Exchange
 from hierfl.runtime.sites.parcels import Answered, Unmasked
 from hierfl.runtime.sites.site import SiteRules
 from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedProx, FedRZO, Newton
-from tests.runtime.levels_at_sites import common
+from tests.runtime.levels_at_sites import common, least_squares
 from tests.runtime.lost_answers import losing
 from tests.runtime.on_dask.test_dask_runtime import federation
 from tests.runtime.privacy.test_limits_of_sites import a_start
@@ -30,10 +29,7 @@ LOCAL = {"local_steps": 2, "batch_size": 2}
 
 @pytest.fixture(scope="module")
 def problem() -> hf.Problem:
-    x, u, b = cp.Variable(3, name="x"), hf.Sample(3, name="u"), hf.Sample(name="b")
-    clients = [hf.Client({u: rows, b: values}) for rows, values in zip(ROWS, VALUES)]
-    federation = hf.Federation(clients, weights="samples")
-    return hf.Problem(hf.Minimize(clients=hf.E(cp.square(u @ x - b))), federation=federation)
+    return least_squares(list(zip(ROWS, VALUES)), weights="samples")
 
 
 def masked(least: int = 3, **given: Any) -> Delayed:
