@@ -188,10 +188,8 @@ def test_pairs_without_values_are_not_counted() -> None:
     ("asked", "named"),
     [
         ({"radius": 0}, "radius=0: a finite number above 0"),
-        ({"radius": "a"}, "radius='a'"),
         ({"samples": 0}, "samples=0: a whole number of at least 1"),
         ({"seed": "a"}, "seed='a': a whole number of at least 0"),
-        ({"seed": -3}, "seed=-3"),
     ],
 )
 def test_settings_of_convexity_are_named(asked: dict, named: str) -> None:
