@@ -20,13 +20,14 @@ import hierfl as hf
 from hierfl.runtime.on_dask.lines import HANDED, heard
 from hierfl.runtime.sites.letters import Letter, reply_of
 from hierfl.runtime.sites.site import Site
-from hierfl.solvers import SCAFFOLD, FedAvg
-from tests.runtime.on_dask.test_dask_runtime import START, clients_alone
+from hierfl.solvers import FedAvg
+from tests.runtime.on_dask.test_dask_runtime import START
+from tests.runtime.on_flower.test_flower_faults import REMEMBERING, SETTINGS, problem, without
+
+__all__ = ["problem"]  # a fixture
 
 ROUNDS, TIMEOUT = 8, 1.0
 PLAIN = Site.answer
-HELD = {"0": [0, 1], "1": [2], "2": [3]}
-SOLVER = SCAFFOLD(step_size=0.1, local_steps=3)  # its clients remember, and must not remember what did not count
 
 
 def spoil(kind: str, rounds: Any) -> None:
@@ -93,22 +94,8 @@ def settings_of(cluster: hf.runtime.Dask, **settings: Any) -> Iterator[None]:
         object.__setattr__(cluster, name, value)
 
 
-@pytest.fixture(scope="module")
-def problem() -> hf.Problem:
-    return clients_alone()
-
-
 def solved(problem: hf.Problem, solver: Any, rounds: int = ROUNDS, **settings: Any) -> hf.Result:
-    return problem.solve(solver, rounds=rounds, x0=START, seed=5, evaluate_every=1, progress=False, **settings)
-
-
-def without(problem: hf.Problem, absent: dict[str, list[int]], rounds: int = ROUNDS) -> hf.Result:
-    """The run in process in which the clients of some sites are absent in some rounds."""
-
-    def who(r: int) -> list[int]:
-        return [client for site, held in HELD.items() for client in held if r not in absent.get(site, [])]
-
-    return solved(problem, SCAFFOLD(step_size=0.1, local_steps=3, participation=who), rounds)
+    return problem.solve(solver, rounds=rounds, **SETTINGS, **settings)
 
 
 @dataclass(frozen=True)
@@ -129,13 +116,12 @@ def test_a_simulated_site_tells_what_went_wrong_and_where(cluster: Any, problem:
 
 @pytest.mark.slow
 def test_nobody_waits_longer_than_the_timeout_and_a_slow_site_comes_back(cluster: Any, problem: Any) -> None:
-    solved(problem, SOLVER, 1, runtime=cluster)
+    solved(problem, REMEMBERING, 1, runtime=cluster)
     with spoilt(cluster, "1", "slow", [2]), settings_of(cluster, timeout=TIMEOUT):
-        found = solved(problem, SOLVER, 60, runtime=cluster, callback=lambda *_: time.sleep(0.06))
+        found = solved(problem, REMEMBERING, 60, runtime=cluster, callback=lambda *_: time.sleep(0.06))
     away = [r for first, last in found.settings["sites"]["1"]["rounds_without"] for r in range(first, last + 1)]
     assert away[0] == 2 and 0 < len(away) < 58 and away == list(range(2, 2 + len(away)))
-    expected = without(problem, {"1": away}, 60)
-    np.testing.assert_allclose(found.trajectory["x"], expected.trajectory["x"], rtol=0, atol=1e-10)
+    np.testing.assert_allclose(found.trajectory["x"], without(problem, {2: away}, 60), rtol=0, atol=1e-10)
     assert TIMEOUT < found.history["seconds"].max() < TIMEOUT + 10.0  # on a busy machine
     assert found.settings["sites"]["1"]["faults"] == [[2, f"no answer within {TIMEOUT:g} s"]]
 
@@ -143,7 +129,7 @@ def test_nobody_waits_longer_than_the_timeout_and_a_slow_site_comes_back(cluster
 @pytest.mark.slow
 @pytest.mark.parametrize("masks", [None, hf.runtime.PairwiseMasks(least=2)], ids=["plain", "masked"])
 def test_a_site_that_is_killed_is_missed_and_comes_back_under_its_name(cluster: Any, problem: Any, masks: Any) -> None:
-    solved(problem, SOLVER, 1, runtime=cluster)
+    solved(problem, REMEMBERING, 1, runtime=cluster)
     links = cluster._session._links
     pid, births = links.processes["1"].pid, links.born("1")
 
@@ -156,7 +142,7 @@ def test_a_site_that_is_killed_is_missed_and_comes_back_under_its_name(cluster: 
                 time.sleep(0.2)
 
     with settings_of(cluster, masks=masks):
-        found = solved(problem, SOLVER, 10, runtime=cluster, callback=kill_and_wait)
+        found = solved(problem, REMEMBERING, 10, runtime=cluster, callback=kill_and_wait)
     away = [r for first, last in found.settings["sites"]["1"]["rounds_without"] for r in range(first, last + 1)]
     back = 3 + len(away)  # on a busy machine it may be back before its run waits for it
     assert away == list(range(3, back)) and 4 <= back <= 6
@@ -165,8 +151,7 @@ def test_a_site_that_is_killed_is_missed_and_comes_back_under_its_name(cluster: 
     )
     assert found.settings["sites"]["1"]["faults"][0] == [3, "its process is gone"]
     np.testing.assert_array_less(found.history["seconds"][3:6], 30.0)  # and not the timeout of two minutes
-    expected = without(problem, {"1": away}, back)
-    np.testing.assert_allclose(found.trajectory["x"][: back + 1], expected.trajectory["x"], rtol=0, atol=1e-10)
+    np.testing.assert_allclose(found.trajectory["x"][: back + 1], without(problem, {2: away}, back), rtol=0, atol=1e-10)
 
 
 def shifted(away: float) -> tuple[hf.Problem, cp.Parameter]:
@@ -193,16 +178,16 @@ def test_sites_on_this_machine_have_what_a_run_is_of(cluster: Any) -> None:
 
 @pytest.mark.slow
 def test_a_run_with_too_few_pauses_and_one_without_a_round_says_why(cluster: Any, problem: Any) -> None:
-    solved(problem, SOLVER, 1, runtime=cluster)
+    solved(problem, REMEMBERING, 1, runtime=cluster)
     with settings_of(cluster, minimum=4, patience=0.5):
         with spoilt(cluster, "2", "NaN", [3]):
-            found = solved(problem, SOLVER, runtime=cluster)
+            found = solved(problem, REMEMBERING, runtime=cluster)
         assert found.status.startswith(
             "paused: 3 of 4 clients answered in round 3, fewer than minimum=4 (2: client 3 sent NaN"
         )
         assert len(found.history["objective"]) == 3
         with spoilt(cluster, "2", "NaN", [0]), pytest.raises(hf.SiteError, match="no round could be made: 3 of 4"):
-            solved(problem, SOLVER, runtime=cluster)
+            solved(problem, REMEMBERING, runtime=cluster)
 
 
 @pytest.mark.slow

@@ -23,6 +23,11 @@ from hierfl.runtime.sites.site import Site, SiteRules
 Answer = Callable[[bytes], bytes]
 
 
+def nobody(letter: bytes) -> bytes:
+    """The answer of a node without a site."""
+    raise RuntimeError("no site listens at this node's socket")
+
+
 class LoopbackGrid:
     """Nodes by number, each with what answers a letter's bytes."""
 

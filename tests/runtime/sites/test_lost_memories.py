@@ -19,7 +19,7 @@ from hierfl.runtime.site_runtime import _DelayedLinks
 from hierfl.runtime.sites.memory_folder import MemoryFolder, memory_bytes, memory_of
 from hierfl.solvers import SCAFFOLD, FedAvg, Scaffnew
 from tests.runtime.lost_answers import losing
-from tests.runtime.on_flower.loopback import LoopbackGrid, desks
+from tests.runtime.on_flower.loopback import LoopbackGrid, desks, nobody
 
 SLOPES, PLACES = np.array([1.0, 3.0, 6.0]), np.array([[4.0, 0.0], [0.0, 2.0], [-1.0, -1.0]])
 BEST = SLOPES @ PLACES / np.sum(SLOPES)  # of the clients' slope * |x - place|^2
@@ -65,9 +65,6 @@ def test_a_new_process_does_not_move_where_the_run_ends(solver: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("solver", "anew"), [("SCAFFOLD", False), ("Scaffnew", True)])
 def test_missed_rounds_do_not_move_where_the_run_ends(solver: str, anew: bool) -> None:
-    def nobody(parcel: bytes) -> bytes:
-        raise RuntimeError("no site")
-
     own: list[Any] = []
 
     def happens(grid: LoopbackGrid, done: int) -> None:
@@ -84,9 +81,6 @@ def test_missed_rounds_do_not_move_where_the_run_ends(solver: str, anew: bool) -
 
 
 def test_a_run_at_whose_end_a_site_is_missing_has_a_value_over_those_that_are_there() -> None:
-    def nobody(parcel: bytes) -> bytes:
-        raise RuntimeError("no site")
-
     def happens(done: int, *_: Any) -> None:
         if done == 4:
             grid.nodes[101] = nobody
