@@ -2,8 +2,7 @@
 
 f is evaluated with the lower level solved exactly at every point. In one or two dimensions of a bounded X a fine grid comes
 first, else scrambled Sobol points; the best of them, spread out, are polished by the bundle method of ``hierfl.descent`` on exact values
-and implicit gradients, or on differences of values where there are none. Outside X the function whose values
-are searched is f(P_X(x)) + |x - P_X(x)|^2 / 2, which has the same minimisers.
+and implicit gradients, or on differences of values where there are none.
 
 Where upper constraints mention y it is the best point whose answers satisfy them.
 It is a reference of f with the exact penalty, which is raised until the best point is feasible. As the search looks all over X, a best
@@ -19,17 +18,14 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import cvxpy as cp
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from hierfl.analysis.variable_bounds import require_continuous
 from hierfl.compiler.compiled_problem import CompiledProblem, compile_problem, penalised_problem
-from hierfl.compiler.data.tables import Data
-from hierfl.compiler.lower_level.certificate import TOLERANCE, Evaluation
+from hierfl.compiler.lower_level.certificate import Evaluation
 from hierfl.compiler.oracles import public_response
 from hierfl.compiler.programs.cones import NoStandardFormError
-from hierfl.compiler.starting_points import box_around, on_upper_set, project_on_all, sobol_points
+from hierfl.compiler.starting_points import box_around, on_upper_set, sobol_points
 from hierfl.compiler.violations import Violations
 from hierfl.descent.convex_best import convex_optimum
 from hierfl.descent.decision_rows import DecisionRows
@@ -41,7 +37,6 @@ from hierfl.errors import DivergedError, InfeasibleError, LowerLevelError, Setti
 from hierfl.inspect.argument_checks import require_whole
 from hierfl.inspect.implicit.beside import jump_beside
 from hierfl.inspect.implicit.points import Points
-from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import Card, Shown, brief
 from hierfl.progress import RunProgress
@@ -62,38 +57,24 @@ class LocalMinimum(NamedTuple):
 
 
 class LocalSearch:
-    """Searches f on X, and what it is outside, from given starts.
+    """Searches f on X from given starts.
 
     ``count`` counts its evaluations, ``joined`` the searches that were ended since they came to where another one had.
     """
 
     def __init__(self, compiled: CompiledProblem) -> None:
         self.compiled, self.count, self.joined = compiled, 0, 0
-        self._data = jax.device_put(compiled.data())
+        self.points, self.differentiable = Points(compiled), Points(compiled).differentiable
         self.rows: DecisionRows | None = None
-        self.differentiable = Points(compiled).differentiable
         with suppress(NoStandardFormError):
             self.rows = DecisionRows.of(compiled)
         self.how = f"local searches by a bundle method on {'implicit gradients' if self.differentiable else 'differences of values'}"
 
     def values(self, points: np.ndarray) -> np.ndarray:
-        """Evaluate f at the projections of points (k, n) on X; infinity where it cannot be evaluated."""
+        """Evaluate f at points (k, n) of X, oriented for minimisation; infinity where it cannot be evaluated."""
         self.count += len(points)
-        batch = max(1, BATCH_SCALARS // (self.compiled.owners * max(1, self.compiled.lower.size)))
-
-        def all_values(points: jax.Array, data: Data) -> jax.Array:
-            return jax.lax.map(lambda x: self._value(x, data), points, batch_size=min(batch, points.shape[0]))
-
-        program = self.compiled.programs.keep("reference values", lambda: quick_jit(all_values))
-        return np.asarray(program(np.asarray(points, float), self._data))
-
-    def _value(self, x: jax.Array, data: Data) -> jax.Array:
-        inside = project_on_all(self.compiled, x, data)
-        evaluation = self.compiled.exact.evaluate_within(inside, data, None, TOLERANCE)
-        good = jnp.isfinite(evaluation.value) & (jnp.max(evaluation.gap) <= 0)
-        if evaluation.solution is not None:
-            good = good & evaluation.solution.converged.all()
-        return jnp.where(good, evaluation.value, jnp.inf) + 0.5 * jnp.sum((x - inside) ** 2)
+        values = self.compiled.sign * self.points.values(points).value
+        return np.where(np.isnan(values), np.inf, values)
 
     def polish(self, start: np.ndarray, accuracy: float = ACCURACY, ends: Sequence[LocalMinimum] = ()) -> LocalMinimum:
         """Search from a start, by gradients where there are any, else by differences; a search that comes to one of the ``ends`` ends with it."""
