@@ -23,7 +23,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
-from scipy.optimize import minimize
 
 from hierfl.compiler.compiled_problem import CompiledProblem, penalised_problem
 from hierfl.compiler.lower_level.certificate import Evaluation
@@ -45,9 +44,8 @@ from hierfl.errors import (
 )
 from hierfl.inspect.argument_checks import is_number
 from hierfl.inspect.implicit.multipliers import answers_of, multipliers_at
-from hierfl.inspect.implicit.reference import GAP, PROVED, LocalSearch, Reference, convex_reference
+from hierfl.inspect.implicit.reference import FINAL, GAP, PROVED, LocalSearch, Reference, convex_reference
 from hierfl.inspect.proved import scip
-from hierfl.inspect.proved.polynomials import Definition, Polynomial
 from hierfl.inspect.proved.single_level import SingleLevel
 from hierfl.jaxtools.interruption import CutShort, heed, heeded, impatient, over, present_wishes, reason, rest
 from hierfl.jaxtools.precision import double_precision
@@ -59,7 +57,6 @@ from hierfl.runtime.penalised_run import slopes_of
 NEAR = 1e-7  # of 1 + its size: how near to a bound, or to equality, what holds is
 FAR = 1e-5  # of 1 + |value|: a step that leads so far is not taken
 STEPS, MOST = 4, 30_000  # of Newton's method, and unknowns that it is tried for
-SMALL, FINAL, MOST_STEPS = 60, 1e-15, 30  # unknowns up to which a descent is tried, to which fall of the objective, relative to 1 and to it, and its steps
 AGREES = 1e-6  # relative to 1 + |f|: how far f with the lower level solved again may be from the program's value
 SHARE = 0.5  # of the gap that is asked for, that the search itself is asked for
 DIGITS = 1e-13  # relative: a value that is proved is polished, if it may be off by more
@@ -257,6 +254,14 @@ class _Proof:
         goal.declaration.penalty.weigh(10.0 * slopes_of(self.compiled, None, self.seed).penalty)
         return goal
 
+    def _polished(self, x: np.ndarray) -> Found | None:
+        """The end of a local search from x: the digits that a gap does not ask for."""
+        if self.compiled.upper.whole.any():
+            return None
+        with suppress(HierflError):
+            return self._feasible_at(LocalSearch(self._searched_for).polish(x, FINAL).x)
+        return None
+
     def _feasible_at(self, x: np.ndarray) -> Found | None:
         """f at x where the answer is as upper constraints ask; None elsewhere."""
         found = Found.at(self.compiled, x)
@@ -286,9 +291,7 @@ class _Proof:
             raise LowerLevelError(f"at the x that branch and bound ended with the lower level has no solution by hierfl's own solver: {hidden}.")
         curved = not self.program.is_linear  # what is linear but for choices is refined already
         if curved and agrees and search.ended == scip.BOUNDED and found.value - search.bound > DIGITS * max(1.0, abs(found.value)):
-            assert search.values is not None
-            polished = self._again(search._replace(values=descended(self.program, search.values)))
-            found = found if polished is None or polished.value > found.value else polished
+            found = _better(found, self._polished(found.x)) or found
         below = found.value < search.bound - AGREES * (1.0 + abs(found.value))
         bound = -math.inf if below or search.ended == scip.NO_POINT else min(search.bound, found.value)
         gap = (found.value - bound) / max(1.0, abs(found.value))
@@ -508,41 +511,3 @@ def refined(program: SingleLevel, values: np.ndarray) -> np.ndarray:
         shortest = Saddle(diagonal(np.ones(len(free)), matrix), matrix)
         found[free] -= shortest.solve(np.zeros(len(free)), left)[0]
     return found if (np.abs(found - values) <= FAR * (1.0 + np.abs(values))).all() else values
-
-
-def descended(program: SingleLevel, values: np.ndarray) -> np.ndarray:
-    """The end of sequential quadratic programming from some values, the one of every pair that is nearer to 0 held there: the digits that a gap does not ask
-    for. The same values where there are too many, or it fails.
-    """
-    unknowns = program.unknowns
-    if len(values) > SMALL:
-        return values
-    low, high, size = np.array(unknowns.low), np.array(unknowns.high), 1.0 + abs(program.objective.at(values))
-    for first, second in program.pairs:
-        place = first if values[first] <= values[second] else second
-        low[place] = high[place] = 0.0
-    start = np.where(unknowns.whole, np.round(values), values)
-    low, high = (np.where(unknowns.whole, start, end) for end in (low, high))
-
-    def rows(some: Sequence[Polynomial | Definition], at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(values, derivatives) of rows."""
-        found = [one.misses(at) if isinstance(one, Definition) else (one.at(at), one.slopes(at)) for one in some]
-        matrix = np.zeros((len(found), len(at)))
-        for k, (_, slopes) in enumerate(found):
-            matrix[k, list(slopes)] = list(slopes.values())
-        return np.array([value for value, _ in found]), matrix
-
-    equal, least = [*program.all_equations, *unknowns.definitions], program.inequalities
-    asked = []
-    for kind, some in (("eq", equal), ("ineq", least)):
-        if some:
-            asked.append({"type": kind, "fun": lambda at, some=some: rows(some, at)[0], "jac": lambda at, some=some: rows(some, at)[1]})
-
-    def goal(at: np.ndarray) -> tuple[float, np.ndarray]:
-        values, slopes = rows([program.objective], at)
-        return float(values[0]) / size, slopes[0] / size
-
-    settings: dict[str, Any] = {"method": "SLSQP", "options": {"ftol": FINAL, "maxiter": MOST_STEPS}, "constraints": asked}
-    with np.errstate(all="ignore"):
-        end = minimize(goal, np.clip(start, low, high), jac=True, bounds=np.stack([low, high], axis=1), **settings)
-    return end.x if np.isfinite(end.x).all() else values
