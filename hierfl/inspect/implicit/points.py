@@ -267,15 +267,3 @@ class Points:
             if self.progress is not None:
                 self.progress.advance(count)
         return [np.concatenate(arrays) for arrays in zip(*parts)]
-
-
-def owner_called(compiled: CompiledProblem, owner: int) -> str:
-    """An owner of a y by name."""
-    if compiled.scope == "federation":
-        return "the federation"
-    if compiled.scope == "client":
-        return compiled.declaration.client_called(owner)
-    clients = compiled.static_data.clients
-    offsets = np.asarray(clients.tables[compiled.row_table(clients)].offsets)
-    client = int(np.searchsorted(offsets, owner, side="right")) - 1
-    return f"{compiled.declaration.client_called(client)}, row {owner - int(offsets[client])}"

@@ -21,10 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.lower_level.diagnosis import owner_name
 from hierfl.errors import SettingError
 from hierfl.house_style import COLOURS, COLUMN, GAPS, house_figure, house_style, line_style, require_axes, require_style
 from hierfl.inspect.argument_checks import require_positive, require_whole
-from hierfl.inspect.implicit.points import REASONS, Points, Sampled, owner_called
+from hierfl.inspect.implicit.points import REASONS, Points, Sampled
 from hierfl.inspect.implicit.smoothing import radii, smoothed_values
 from hierfl.inspect.kinks.kink import Kinks
 from hierfl.inspect.kinks.kink_search import effort, find_kinks
@@ -241,7 +242,7 @@ class Slice(Shown):
         found = self._stretches(self.sampled.tied, lambda places: self._at(places).tied)
         selected, method = getattr(self.compiled.declaration.lower_level, "selection", None) is not None, self.compiled.exact.method
         taken = "" if method is None else method.of_several
-        return tuple(Tie(low, high, owner_called(self.compiled, who - 1), selected, taken) for low, high, who in found)
+        return tuple(Tie(low, high, owner_name(self.compiled, who - 1), selected, taken) for low, high, who in found)
 
     @cached_property
     @double_precision

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from hierfl.compiler.lower_level.diagnosis import owner_name
 from hierfl.house_style import COLOURS
-from hierfl.inspect.implicit.points import KEPT_LIMIT, REASONS, owner_called
+from hierfl.inspect.implicit.points import KEPT_LIMIT, REASONS
 from hierfl.inspect.kinks.kink import Kinks
 from hierfl.inspect.kinks.kink_search import effort
 from hierfl.inspect.pictures.slice import BrokenCurve, Slice, broken, curve, line_label
@@ -52,7 +53,7 @@ def _notes_along(shown: Slice, exact_slopes: bool) -> list[PointNotes]:
     exact = exact_slopes and points.differentiable
     slopes = points.slopes(x, shown.line.direction)[1] if exact else np.gradient(shown.value, shown.t)
     owners = shown.answers.shape[1] if shown.answers.ndim == 3 else 0
-    of = [""] if owners == 1 else [f" of {owner_called(compiled, owner)}" for owner in range(min(owners, SCALARS))]
+    of = [""] if owners == 1 else [f" of {owner_name(compiled, owner)}" for owner in range(min(owners, SCALARS))]
     labels = [entry + owner for owner in of for entry in compiled.lower.entries[:SCALARS]][:SCALARS]
     names = compiled.upper.entries[:SCALARS]
     notes = []
