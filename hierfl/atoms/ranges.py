@@ -7,6 +7,7 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
+import scipy.sparse as sp
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.atoms.sum_largest import sum_largest
 
@@ -64,6 +65,20 @@ def value_at(atom: Any, values: list[np.ndarray]) -> np.ndarray:
     result = atom.numeric([np.asarray(value, dtype=float) for value in values])
     dense = np.asarray(result.toarray() if hasattr(result, "toarray") else result, dtype=float)
     return dense.reshape(atom.shape)
+
+
+def affine_map(atom: Any, points: list[np.ndarray], places: Sequence[int]) -> tuple[np.ndarray, list[sp.csr_array]]:
+    """(value, matrices), flat in C order, of what is affine in some of its arguments: by CVXPY's own values at a point and at the unit vectors from there."""
+    base = value_at(atom, points).ravel()
+    matrices = []
+    for place in places:
+        columns = []
+        for entry in np.ndindex(*points[place].shape):
+            moved = [np.array(p, float) if k == place else p for k, p in enumerate(points)]
+            moved[place][entry] += 1.0
+            columns.append(sp.csc_array((value_at(atom, moved).ravel() - base)[:, None]))
+        matrices.append(sp.csr_array(sp.hstack(columns)) if columns else sp.csr_array((base.size, 0)))
+    return base, matrices
 
 
 def broadcast(interval: Interval, shape: tuple[int, ...]) -> Interval:

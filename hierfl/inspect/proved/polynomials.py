@@ -23,6 +23,7 @@ from cvxpy.expressions.leaf import Leaf
 from scipy.special import xlogy
 
 from hierfl.atoms.formulas import as_array, reduced
+from hierfl.atoms.ranges import affine_map, value_at
 from hierfl.atoms.table import row_of
 from hierfl.errors import IncompatibleSolverError
 from hierfl.language.calculus.derivative import Pullback
@@ -268,8 +269,10 @@ class Translator:
         def visit(node: Any) -> Entries:
             if id(node) in memo:
                 return memo[id(node)]
-            if isinstance(node, Leaf):
-                value: Any = _dense(node.value) if isinstance(node, cp.Constant) else environment[node.id]
+            if isinstance(node, cp.Constant):
+                value: Any = node.value.toarray() if sp.issparse(node.value) else np.asarray(node.value, float)
+            elif isinstance(node, Leaf):
+                value = environment[node.id]
             elif isinstance(node, SampleAverage):
                 assert average is not None, "a mean where there are no rows"
                 value = average(node, environment)
@@ -287,18 +290,18 @@ class Translator:
         if row.inside is not None or any(not isinstance(getattr(node, name), cp.Constant) for name in row.settings):
             raise self._untranslated(node)
         if not any(moving) and not row.only_compiled:
-            return _dense(node.numeric(values))
+            return value_at(node, values)
         if (rule := RULES.get(type(node))) is not None:  # of that very class: log1p is a log to CVXPY
             return rule(self.unknowns, node, *values)
         affine = isinstance(node, AffAtom) and row.formula is None  # cumprod is affine to CVXPY
         if affine and not row.product:
             if id(node) not in self._maps:
-                self._maps[id(node)] = node, *_affine_map(node, [np.zeros(value.shape) for value in values])
+                self._maps[id(node)] = node, *affine_map(node, [np.zeros(value.shape) for value in values], range(len(values)))
             return _mapped(tuple(node.shape), *self._maps[id(node)][1:], values)
         if affine and sum(moving) == 1:
             place = moving.index(True)
             points = [np.zeros(v.shape) if moves else v for v, moves in zip(values, moving)]
-            base, matrices = _affine_map(node, points, [place])
+            base, matrices = affine_map(node, points, [place])
             return _mapped(tuple(node.shape), base, matrices, [values[place]])
         raise self._untranslated(node)
 
@@ -306,20 +309,6 @@ class Translator:
     def _untranslated(node: Any) -> IncompatibleSolverError:
         with_ = "sums, products, quotients, powers, exp, log, abs, maximum, minimum or norms of order 1, 2 and inf"
         return IncompatibleSolverError(f"certificate='global' has no translation of {type(node).__name__} in {expression_text(node)}: write it with {with_}.")
-
-
-def _affine_map(node: Any, points: list[np.ndarray], places: Sequence[int] | None = None) -> tuple[np.ndarray, list[sp.csr_array]]:
-    """(value, matrices) of what is affine in some of its arguments, by CVXPY's own values at a point and at the unit vectors from there."""
-    base = _dense(node.numeric(points)).reshape(-1)
-    matrices = []
-    for place in range(len(points)) if places is None else places:
-        columns = []
-        for entry in np.ndindex(*points[place].shape):
-            moved = [p.copy() if k == place else p for k, p in enumerate(points)]
-            moved[place][entry] = 1.0
-            columns.append(sp.csc_array((_dense(node.numeric(moved)).reshape(-1) - base)[:, None]))
-        matrices.append(sp.csr_array(sp.hstack(columns)) if columns else sp.csr_array((base.size, 0)))
-    return base, matrices
 
 
 def _mapped(shape: tuple[int, ...], base: np.ndarray, matrices: list[sp.csr_array], values: list[Entries]) -> Entries:
@@ -331,10 +320,6 @@ def _mapped(shape: tuple[int, ...], base: np.ndarray, matrices: list[sp.csr_arra
             parts += [(a, entries[k]) for k, a in zip(matrix.indices[of_row], matrix.data[of_row])]
         found.append(Polynomial.sum_of(parts))
     return as_array(found, shape)
-
-
-def _dense(value: Any) -> np.ndarray:
-    return np.asarray(value.toarray() if sp.issparse(value) else value, dtype=float)
 
 
 def entrywise(function: Callable[..., Any]) -> Callable[..., Entries]:
@@ -415,7 +400,7 @@ def _pullback(unknowns: Unknowns, node: Any, adjoint: Entries, *point: Entries) 
     """J'a of an affine atom."""
     if point or not isinstance(node.node, AffAtom):
         raise IncompatibleSolverError(f"certificate='global' has no translation of the {node.name()}: write the mapping itself, in hf.Equilibrium.")
-    _, (matrix,) = _affine_map(node.node, [np.zeros(argument.shape) for argument in node.node.args], [node.index])
+    _, (matrix,) = affine_map(node.node, [np.zeros(argument.shape) for argument in node.node.args], [node.index])
     return _mapped(tuple(node.shape), np.zeros(node.size), [sp.csr_array(matrix.T)], [adjoint])
 
 

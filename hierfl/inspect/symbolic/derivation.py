@@ -18,13 +18,13 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
-import scipy.sparse as sp
 import sympy
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.expressions.leaf import Leaf
 
 from hierfl.analysis.variable_bounds import attribute_constraints
 from hierfl.atoms.formulas import Expr, Scalars, as_array, exact, exact_array
+from hierfl.atoms.ranges import affine_map
 from hierfl.atoms.row import NoAnswerError
 from hierfl.atoms.table import row_of
 from hierfl.compiler.compiled_problem import CompiledProblem
@@ -253,19 +253,14 @@ def _affine(atom: Any, *values: Scalars) -> Scalars:
     """Affine in the arguments that are not numbers, jointly: CVXPY's own value at 0, and its change along each entry."""
     symbolic = [any(entry.free_symbols for entry in value.flat) for value in values]
     points = [np.zeros(v.shape) if moves else v.astype(float) for v, moves in zip(values, symbolic)]
-
-    def numeric() -> np.ndarray:
-        value = atom.numeric(points)
-        return np.array(value.toarray() if sp.issparse(value) else value, dtype=float).reshape(atom.shape)
-
-    base = numeric()
+    moving = np.flatnonzero(symbolic)
+    base, matrices = affine_map(atom, points, moving)
     result = exact_array(base)
-    for value, point in ((value, point) for value, point, moves in zip(values, points, symbolic) if moves):
-        for entry in np.ndindex(*value.shape):
-            point[entry] = 1.0
-            result = result + exact_array(numeric() - base) * value[entry]
-            point[entry] = 0.0
-    return result
+    for place, matrix in zip(moving, matrices):
+        entries, (rows, columns) = values[place].ravel(), matrix.nonzero()
+        for row, column in zip(rows, columns):
+            result[row] += exact(matrix[row, column]) * entries[column]
+    return result.reshape(atom.shape)
 
 
 SIZE_LIMIT = 200  # scalars of x and of all owners' y
