@@ -13,12 +13,13 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import numpy.typing as npt
-from cvxpy.constraints import PSD, SOC, Equality, Inequality, NonNeg, NonPos, Zero
+from cvxpy.constraints import PSD, SOC
 from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
 from cvxpy.expressions.leaf import Leaf
 
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known, enclose_node, leaf_interval, ranges_of_arguments
+from hierfl.atoms.algebra import sides_of
 from hierfl.atoms.intervals import EPS, Interval
 from hierfl.atoms.narrowing import of_layout
 from hierfl.atoms.table import row_of
@@ -142,10 +143,8 @@ class _Narrowing:
 
     def apply(self, constraint: Constraint) -> None:
         with np.errstate(all="ignore"):
-            if isinstance(constraint, (Inequality, Equality)):
-                self._comparison(constraint)
-            elif isinstance(constraint, (NonNeg, NonPos, Zero)):
-                self._sign(constraint)
+            if (compared := sides_of(constraint)) is not None:
+                self._comparison(*compared)
             elif isinstance(constraint, SOC):
                 self._cone(constraint)
             elif isinstance(constraint, PSD):
@@ -177,20 +176,13 @@ class _Narrowing:
             if narrower is not None:
                 self.narrow(argument, narrower)
 
-    def _comparison(self, constraint: Inequality | Equality) -> None:
-        first, second = constraint.args
+    def _comparison(self, first: Expression, second: Expression, equal: bool) -> None:
         left, right = self.value(first), self.value(second)
         self.narrow(first, _fold(right, first.shape, above=True))
         self.narrow(second, _fold(left, second.shape, above=False))
-        if isinstance(constraint, Equality):
+        if equal:
             self.narrow(first, _fold(right, first.shape, above=False))
             self.narrow(second, _fold(left, second.shape, above=True))
-
-    def _sign(self, constraint: NonNeg | NonPos | Zero) -> None:
-        (argument,) = constraint.args
-        low = np.full(argument.shape, -np.inf if isinstance(constraint, NonPos) else 0.0)
-        high = np.full(argument.shape, np.inf if isinstance(constraint, NonNeg) else 0.0)
-        self.narrow(argument, Interval(low, high))
 
     def _cone(self, constraint: SOC) -> None:
         """No entry of the vector is larger than the radius, which is nonnegative."""

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from cvxpy.atoms.affine.add_expr import AddExpression
 from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression, multiply
 from cvxpy.atoms.affine.unary_operators import NegExpression
+from cvxpy.constraints import Equality, Inequality, NonNeg, NonPos, Zero
 from cvxpy.expressions.expression import Expression
 
 from hierfl.atoms.row import CurvatureSearch, own_row
@@ -163,6 +164,17 @@ def addends(expression: Expression) -> list[Expression]:
     if isinstance(expression, NegExpression):
         return [-term for term in addends(expression.args[0])]
     return [expression]
+
+
+def sides_of(constraint: Any) -> tuple[Expression, Expression, bool] | None:
+    """(left, right, whether they are to be equal) of a constraint left <= right, entry by entry; None of a cone."""
+    if isinstance(constraint, Inequality | Equality):
+        left, right = constraint.args
+        return left, right, isinstance(constraint, Equality)
+    zero = cp.Constant(0.0)
+    if isinstance(constraint, NonNeg):
+        return -constraint.args[0], zero, False
+    return (constraint.args[0], zero, isinstance(constraint, Zero)) if isinstance(constraint, NonPos | Zero) else None
 
 
 def factored(search: CurvatureSearch, node: Any) -> tuple[Any, Any] | None:

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cvxpy as cp
 import numpy as np
-from cvxpy.constraints import SOC, Equality, Inequality, NonNeg, NonPos, Zero
+from cvxpy.constraints import SOC
 from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
 
+from hierfl.atoms.algebra import sides_of
 from hierfl.errors import DeclarationError
 from hierfl.language.declared_arguments import samples_among
 from hierfl.language.expectation import (
@@ -132,15 +133,9 @@ def split_coupled(
 
 
 def _sides(constraint: Constraint) -> tuple[Expression, Expression, bool]:
-    """(left, right, whether they are to be equal) of left <= right."""
-    if isinstance(constraint, Inequality | Equality):
-        left, right = constraint.args
-        return left, right, isinstance(constraint, Equality)
-    zero = cp.Constant(0.0)
-    if isinstance(constraint, NonNeg):
-        return -constraint.args[0], zero, False
-    if isinstance(constraint, NonPos | Zero):
-        return constraint.args[0], zero, isinstance(constraint, Zero)
+    """Those of a constraint, of a second-order cone too; raises ``DeclarationError`` for others."""
+    if (compared := sides_of(constraint)) is not None:
+        return compared
     if isinstance(constraint, SOC):
         bound, of = constraint.args
         return cp.norm(of, 2, axis=constraint.axis) if of.ndim > 1 else cp.norm(of, 2), bound, False

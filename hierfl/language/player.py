@@ -19,6 +19,7 @@ import numpy as np
 from cvxpy.atoms.affine.binary_operators import MulExpression
 from cvxpy.expressions.expression import Expression
 
+from hierfl.atoms.algebra import sides_of
 from hierfl.atoms.table import is_entrywise, row_of
 from hierfl.errors import DeclarationError
 from hierfl.language.calculus.derivative import (
@@ -195,10 +196,8 @@ def owners(node: Any, variables: Variables) -> np.ndarray:
 
 def _conditions(constraint: Any) -> list[Any]:
     """Expressions whose entries are scalar conditions; a cone's condition is one for all its entries."""
-    if isinstance(constraint, (cp.constraints.Inequality, cp.constraints.Equality)):
-        return [constraint.args[0] - constraint.args[1]]
-    if isinstance(constraint, (cp.constraints.Zero, cp.constraints.NonNeg, cp.constraints.NonPos)):
-        return [constraint.args[0]]
+    if (compared := sides_of(constraint)) is not None:
+        return [compared[0] - compared[1]]
     return [cp.sum(cp.hstack([cp.sum(argument) for argument in constraint.args]))]
 
 

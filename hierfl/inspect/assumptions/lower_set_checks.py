@@ -16,13 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 from cvxpy.atoms.affine.add_expr import AddExpression
 from cvxpy.atoms.affine.unary_operators import NegExpression
-from cvxpy.constraints import Equality, Inequality, NonNeg, NonPos, Zero
+from cvxpy.constraints import Inequality
 from cvxpy.constraints.constraint import Constraint
 
 from hierfl.analysis.conic_solving import status_of
 from hierfl.analysis.enclosure import Enclosure, Known, enclose
 from hierfl.analysis.hoist import hoist, instantiate
 from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of
+from hierfl.atoms.algebra import sides_of
 from hierfl.atoms.intervals import Interval
 from hierfl.inspect.assumptions.examination import Examination, Weighted
 from hierfl.inspect.assumptions.findings import Constant, Examined, Finding
@@ -196,15 +197,11 @@ def _common_point(study: Examination, defined: Sequence[cp.Expression] = ()) -> 
 
 def _holds(constraint: Constraint, known: Known) -> bool:
     """Whether intervals prove that the constraint holds."""
-    if isinstance(constraint, (Inequality, Equality)):
-        left, right = (enclose(argument, known) for argument in constraint.args)
-        below = bool((left.hi <= right.lo).all())
-        return below and (isinstance(constraint, Inequality) or bool((left.lo >= right.hi).all()))
-    if isinstance(constraint, (NonNeg, NonPos, Zero)):
-        side = enclose(constraint.args[0], known)
-        low = isinstance(constraint, NonPos) or bool((side.lo >= 0).all())
-        return low and (isinstance(constraint, NonNeg) or bool((side.hi <= 0).all()))
-    return False
+    if (compared := sides_of(constraint)) is None:
+        return False
+    *sides, equal = compared
+    left, right = (enclose(side, known) for side in sides)
+    return bool((left.hi <= right.lo).all()) and (not equal or bool((left.lo >= right.hi).all()))
 
 
 def upper_sets(study: Examination) -> Examined:

@@ -15,11 +15,12 @@ import cvxpy as cp
 import jax
 import jax.numpy as jnp
 import numpy as np
-from cvxpy.constraints import PSD, SOC, Equality, ExpCone, Inequality, NonNeg, NonPos, PowCone3D, PowConeND, Zero
+from cvxpy.constraints import PSD, SOC, ExpCone, PowCone3D, PowConeND
 from jax import Array
 
 from hierfl.analysis.hoist import instantiate
 from hierfl.analysis.variable_bounds import attribute_constraints
+from hierfl.atoms.algebra import sides_of
 from hierfl.atoms.table import row_of
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.evaluation_nodes import RULES, SUM
@@ -96,17 +97,16 @@ def nodes_of(expression: Any) -> Iterator[Any]:
 def constraint_switches(constraint: Any, name: str = "") -> Iterator[Switch]:
     """The slack of a constraint, and the switches of its own atoms."""
     text = name or expression_text(constraint)
-    if isinstance(constraint, Inequality):
-        yield Switch(text, constraint.args[1] - constraint.args[0], True)
-    elif isinstance(constraint, (NonNeg, NonPos)):
-        yield Switch(text, constraint.args[0] if isinstance(constraint, NonNeg) else -constraint.args[0], True)
+    if (compared := sides_of(constraint)) is not None:
+        left, right, equal = compared
+        yield from [] if equal else [Switch(text, right - left, True)]
     elif isinstance(constraint, SOC):
         length = cp.norm(constraint.args[1], 2, axis=constraint.axis)
         yield Switch(text, constraint.args[0] - length, True)
         yield Switch(text, length)
     elif isinstance(constraint, PSD):
         yield Switch(text, cp.lambda_min(constraint.args[0]), True)
-    elif not isinstance(constraint, (Equality, Zero)):
+    else:
         return
     for argument in constraint.args:
         yield from switches_of(argument)

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import cvxpy as cp
 import jax.numpy as jnp
 import numpy as np
-from cvxpy.constraints import SOC, Equality, Inequality, NonNeg, NonPos, Zero
+from cvxpy.constraints import SOC
 
 from hierfl.analysis.enclosure import enclose
-from hierfl.atoms.algebra import addends
+from hierfl.atoms.algebra import addends, sides_of
 from hierfl.atoms.formulas import as_array
 from hierfl.atoms.intervals import Interval
 from hierfl.compiler.compiled_problem import CompiledProblem
@@ -183,17 +183,12 @@ class _Writer:
     # --- constraints on x ------------------------------------------------------------------------------------------
 
     def _constrain(self, constraint: Any, environment: Environment) -> None:
-        equations, inequalities = self.program.equations, self.program.inequalities
-        values = [self.translator(argument, environment) for argument in constraint.args]
-        if isinstance(constraint, (Equality, Inequality)):
-            self._order(values[0], values[1], isinstance(constraint, Equality))
-        elif isinstance(constraint, Zero):
-            equations.extend(map(Polynomial.of, values[0].ravel()))
-        elif isinstance(constraint, (NonNeg, NonPos)):
-            sign = 1.0 if isinstance(constraint, NonNeg) else -1.0
-            inequalities.extend(Polynomial.sum_of([(sign, each)]) for each in values[0].ravel())
+        inequalities = self.program.inequalities
+        if (compared := sides_of(constraint)) is not None:
+            left, right, equal = compared
+            self._order(self.translator(left, environment), self.translator(right, environment), equal)
         elif isinstance(constraint, SOC):
-            bounds, vectors = values
+            bounds, vectors = (self.translator(argument, environment) for argument in constraint.args)
             rows = np.atleast_2d(vectors if constraint.axis == 1 else vectors.T)
             for bound, vector in zip(bounds.ravel(), rows):
                 squares = [self.program.unknowns.power(each, 2.0) for each in (bound, *vector)]

@@ -11,10 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import sympy
-from cvxpy import constraints as cones
+from cvxpy.constraints import SOC
 
-from hierfl.atoms.formulas import Expr, Scalars
+from hierfl.atoms.algebra import sides_of
+from hierfl.atoms.formulas import Expr
 from hierfl.errors import SymbolicError
 from hierfl.inspect.symbolic.branches import Region, polynomial
 from hierfl.language.printing.text import expression_text
@@ -219,16 +221,11 @@ def _on_ball(
 
 def inequalities_of(constraint: Any, translated: Translator) -> list[Expr]:
     """A CVXPY constraint as expressions that must be <= 0; raises ``SymbolicError`` for one that is no list of inequalities."""
-    if isinstance(constraint, (cones.Inequality, cones.Equality)):
-        difference: Scalars = translated(constraint.expr)
-        two_sided = isinstance(constraint, cones.Equality)
-    elif isinstance(constraint, (cones.NonNeg, cones.NonPos, cones.Zero)):
-        difference = translated(constraint.args[0]) * (-1 if isinstance(constraint, cones.NonNeg) else 1)
-        two_sided = isinstance(constraint, cones.Zero)
-    elif isinstance(constraint, cones.SOC) and constraint.args[1].ndim <= 1:
+    if isinstance(constraint, SOC) and constraint.args[1].ndim <= 1:
         bound, vector = (translated(argument).ravel() for argument in constraint.args)
         return [sympy.sqrt(sympy.Add(*(entry**2 for entry in vector))) - bound[0]]
-    else:
+    if (compared := sides_of(constraint)) is None:
         raise SymbolicError(f"{expression_text(constraint)} bounds y neither entry by entry nor by a ball.")
-    parts = [part for part in difference.flat if part != 0]
+    left, right, two_sided = compared
+    parts = [part for part in np.ravel(translated(left) - translated(right)) if part != 0]
     return [*parts, *(-part for part in parts)] if two_sided else parts
