@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import cvxpy as cp
 import numpy as np
@@ -84,7 +84,6 @@ class End:
     greatest: bool
 
     def value(self, known: Known) -> np.ndarray:
-        """That value, given bounds on x and on a party's data."""
         interval = enclose(self.factor, known)
         return interval.hi if self.greatest else interval.lo
 
@@ -212,20 +211,16 @@ class _Bounding:
         return self._views[id(node)][1]
 
     def range_of(self, node: Any) -> Interval:
-        """An interval that contains the node's values, given what is known."""
         return enclose(node, self.known)
 
     def is_affine(self, node: Any) -> bool:
-        """Whether the node is affine in the kept variables, all others fixed."""
         return bool(self._view(node).is_affine())
 
     def has_kept(self, node: Any) -> bool:
-        """Whether a kept variable occurs in the node."""
         kept = {v.id for v in self.keep}
         return any(v.id in kept for v in node.variables())
 
     def is_moved(self, node: Any) -> bool:
-        """Whether other variables enter the coefficients of the kept ones."""
         return moves_slopes(node, {v.id for v in self.keep})
 
     def _mapped(self, node: Any, upper: bool) -> Expression | None:
@@ -265,13 +260,11 @@ _PERRON_STEPS = 40
 Products = Callable[[np.ndarray], np.ndarray]  # (k, size) vectors -> (k, size) products
 
 
-@dataclass(frozen=True)
-class Edge:
-    """One end of a spectrum, by which rule, and a unit vector that attains it up to rounding where one is known."""
+class Edge(NamedTuple):
+    """One end of a spectrum, and by which rule."""
 
     value: float
     rule: str
-    vector: np.ndarray | None = None
 
 
 def smallest(products: Products, size: int, terms: int = 1) -> Edge | None:
@@ -281,12 +274,11 @@ def smallest(products: Products, size: int, terms: int = 1) -> Edge | None:
     """
     diagonal = _diagonal(products, size)
     if diagonal is not None:
-        place = int(np.argmin(diagonal))
-        return Edge(_down(float(diagonal[place]), diagonal, size, terms), "diagonal Hessian", _axis(place, size))
+        return Edge(_down(float(diagonal.min()), diagonal, size, terms), "diagonal Hessian")
     if size > DENSE_LIMIT:
         return None
-    values, vectors = np.linalg.eigh(_matrix(products, size))
-    return Edge(_down(float(values[0]), values, size, terms), "smallest eigenvalue, less its rounding", vectors[:, 0])
+    values = np.linalg.eigvalsh(_matrix(products, size))
+    return Edge(_down(float(values[0]), values, size, terms), "smallest eigenvalue, less its rounding")
 
 
 def largest(products: Products, size: int, terms: int = 1, dominating: Products | None = None) -> Edge | None:
@@ -296,12 +288,10 @@ def largest(products: Products, size: int, terms: int = 1, dominating: Products 
     """
     diagonal = _diagonal(products, size)
     if diagonal is not None:
-        place = int(np.argmax(diagonal))
-        return Edge(-_down(-float(diagonal[place]), diagonal, size, terms), "diagonal Hessian", _axis(place, size))
+        return Edge(-_down(-float(diagonal.max()), diagonal, size, terms), "diagonal Hessian")
     if size <= DENSE_LIMIT:
-        values, vectors = np.linalg.eigh(_matrix(products, size))
-        bound = -_down(-float(values[-1]), values, size, terms)
-        return Edge(bound, "largest eigenvalue, plus its rounding", vectors[:, -1])
+        values = np.linalg.eigvalsh(_matrix(products, size))
+        return Edge(-_down(-float(values[-1]), values, size, terms), "largest eigenvalue, plus its rounding")
     return None if dominating is None else Edge(perron(dominating, size, terms), "Perron root of an entrywise bound")
 
 
@@ -319,13 +309,6 @@ def perron(products: Products, size: int, terms: int = 1) -> float:
         best = bound
         vector = np.maximum(image / image.max(), 1e-12)
     return best * (1.0 + (64 + 4 * (size + terms)) * EPS)
-
-
-def _axis(place: int, size: int) -> np.ndarray:
-    """The unit vector of one entry."""
-    unit = np.zeros(size)
-    unit[place] = 1.0
-    return unit
 
 
 def _matrix(products: Products, size: int) -> np.ndarray:

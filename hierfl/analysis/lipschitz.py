@@ -24,7 +24,7 @@ from cvxpy.expressions.expression import Expression
 
 from hierfl.analysis.curvature_bounds import End, curvature_bounds
 from hierfl.analysis.enclosure import Enclosure, Known, enclose
-from hierfl.analysis.hoist import copy_with
+from hierfl.analysis.hoist import copy_with, instantiate
 from hierfl.atoms.algebra import addends, plus
 from hierfl.atoms.intervals import EPS, Interval
 from hierfl.language.calculus.derivative import averaged, depends, gradient
@@ -61,7 +61,6 @@ class JacobianRows:
     def of(
         cls, mapping: Sequence[Expression], variables: Sequence[cp.Variable], ends: dict[cp.Parameter, End] | None = None
     ) -> JacobianRows:
-        """Differentiate each entry of the mapping."""
         rows = [
             gradient(part, variables, cp.Constant(_unit(part.shape, place)))
             for part in mapping
@@ -154,13 +153,7 @@ def _affine_bound(mapping: Sequence[Expression], outer: Sequence[cp.Variable], k
 
 def _additive(part: Expression) -> list[cp.Parameter]:
     """The parameters that multiply no variable: the part is affine in them as well, jointly."""
-    return [p for p in part.parameters() if _with(part, p, cp.Variable(p.shape)).is_affine()]
-
-
-def _with(tree: Any, old: Any, new: Any) -> Any:
-    if tree is old:
-        return new
-    return copy_with(tree, lambda argument: _with(argument, old, new)) if tree.args else tree
+    return [p for p in part.parameters() if instantiate([part], {p: cp.Variable(p.shape)})[0].is_affine()]
 
 
 def _unit(shape: tuple[int, ...], place: tuple[int, ...]) -> np.ndarray:
@@ -238,11 +231,6 @@ def least_eigenvalue(matrix: Interval) -> float:
 def _least(matrices: np.ndarray) -> float:
     """The least eigenvalue of all these symmetric matrices."""
     return float(np.min(np.linalg.eigvalsh(matrices)))
-
-
-def largest_norm(matrix: Interval, gap: Interval | None = None) -> float:
-    """An upper bound on the norm of every matrix between the ends, plus one between 0 and the positive semidefinite ``gap``."""
-    return norm_of(matrix) + (0.0 if gap is None else norm_of(gap))
 
 
 def _terms(cost: Expression) -> list[Expression]:

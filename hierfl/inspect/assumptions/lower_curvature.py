@@ -33,13 +33,7 @@ from hierfl.analysis.curvature_bounds import (
 )
 from hierfl.analysis.enclosure import Enclosure, Known
 from hierfl.analysis.hoist import hoist
-from hierfl.analysis.lipschitz import (
-    ROW_LIMIT,
-    JacobianRows,
-    bounding_jacobians,
-    largest_norm,
-    least_eigenvalue,
-)
+from hierfl.analysis.lipschitz import ROW_LIMIT, JacobianRows, bounding_jacobians, least_eigenvalue, norm_of
 from hierfl.atoms.algebra import addends
 from hierfl.atoms.intervals import EPS, Interval, interval_sum
 from hierfl.compiler.data.tables import Population
@@ -75,7 +69,6 @@ class Curvature:
 
     @cached_property
     def bounds(self) -> CurvatureBounds:
-        """Quadratic bounds of the expression from below and above."""
         return curvature_bounds(self.expression, self.variables, self.known)
 
     def spectrum(self, holder: Holder) -> Spectrum:
@@ -244,12 +237,12 @@ def _by_intervals(study: Examination, moved: str) -> LowerSpectra:
     def spectrum(weights: dict[Hashable, float]) -> Spectrum:
         """Of a weighted sum of what holders have, by their keys."""
         matrix = enclosed(whole, weights)
-        low, high = least_eigenvalue(matrix), largest_norm(matrix)
+        low, high = least_eigenvalue(matrix), norm_of(matrix)
         if parts is not None:
             lower = enclosed(parts.lower, weights)
             low = max(low, least_eigenvalue(lower))
             if parts.gap is not None:
-                high = min(high, largest_norm(lower, enclosed(parts.gap, weights)))
+                high = min(high, norm_of(lower) + norm_of(enclosed(parts.gap, weights)))
         return Spectrum(*(Edge(end, RULE) if np.isfinite(end) else None for end in (low, high)))
 
     spectra, together = {key: spectrum({key: 1.0}) for key in known}, None
@@ -283,11 +276,10 @@ def _slope_parameters(node: cp.Expression, kept: set[int]) -> set[int]:
 
 def _of_matrix(matrix: np.ndarray) -> Spectrum:
     """mu from the symmetric part, L from the norm, both moved outward by the rounding."""
-    values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
+    values = np.linalg.eigvalsh(0.5 * (matrix + matrix.T))
     norm = float(np.linalg.norm(matrix, 2))
     slack = (64 + 8 * len(matrix)) * EPS * norm
-    low = Edge(float(values[0]) - slack, "smallest eigenvalue of the symmetric part", vectors[:, 0])
-    return Spectrum(low, Edge(norm + slack, "norm of the Jacobian"))
+    return Spectrum(Edge(float(values[0]) - slack, "smallest eigenvalue of the symmetric part"), Edge(norm + slack, "norm of the Jacobian"))
 
 
 def upper_spectra(study: Examination) -> tuple[Spectrum, ...]:

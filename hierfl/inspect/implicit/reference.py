@@ -43,7 +43,6 @@ from hierfl.progress import RunProgress
 from hierfl.runtime.penalised_run import GUESS, RAISE, slopes_of
 from hierfl.value_certificate import Certificate
 
-BATCH_SCALARS = 4_000_000
 ACCURACY, MOST = 1e-9, 300  # of a local search, as of ``Descent``, and its evaluations
 SAME = 1e-4  # relative: how close to where another search ended one is taken to end there too
 UNBOUNDED = BOTTOM  # of f, oriented for minimisation: no least value is called that

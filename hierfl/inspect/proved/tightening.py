@@ -61,7 +61,7 @@ def primal_dual_row(duality: Polynomial, level: Level, u: Entries, z: Entries, u
     """
     primal, convex = set(map(place_of, u)), not is_map and all(one.atom is SQUARE for one in level.smooth)
     own = primal | {place for one in z for places in Polynomial.of(one).terms for place in places}
-    ends = _ends(level, u, unknowns)
+    ends = _ends(level, u)
     parts: list[tuple[float, Polynomial]] = []
     for places, value in duality.terms.items():
         mine = [place for place in places if place in own]
@@ -80,7 +80,7 @@ def primal_dual_row(duality: Polynomial, level: Level, u: Entries, z: Entries, u
     return Polynomial.sum_of((-1.0, part) for _, part in parts)
 
 
-def _ends(level: Level, u: Entries, unknowns: Unknowns) -> dict[int, tuple[float, float]]:
+def _ends(level: Level, u: Entries) -> dict[int, tuple[float, float]]:
     """(the least, the most) of entries of u that have rows of their own, by place."""
     offsets, entries = dict(level.offset), Counter(i for i, _, _ in level.matrix)
     of_one = {i for cone, rows in blocks(level.cones) if cone.kind == NONNEGATIVE for i in range(rows.start, rows.stop) if entries[i] == 1}
