@@ -326,7 +326,6 @@ class Order:
     value: Callable[[float, float], float]
 
     def said(self, m: float, horizon: float | None) -> str:
-        """The symbols, with the value where the horizon is known."""
         if horizon is None or not isfinite(horizon):
             return f"O({self.symbols})"
         return f"O({self.symbols}) ~ {self.value(m, horizon):.3g}"

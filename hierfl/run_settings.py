@@ -82,7 +82,6 @@ class Checkpoint:
 
     @property
     def path(self) -> Path:
-        """The folder."""
         return Path(self.folder).expanduser()
 
     def inside(self, name: str) -> Checkpoint:

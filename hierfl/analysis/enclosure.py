@@ -57,7 +57,6 @@ class Enclosure:
         self._kept: list[Any] = []  # ids stay unique while the nodes live
 
     def __call__(self, node: Any) -> Interval:
-        """An interval that contains the node's values."""
         if id(node) not in self._memo:
             self._kept.append(node)
             with np.errstate(all="ignore"):

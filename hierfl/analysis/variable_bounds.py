@@ -135,8 +135,6 @@ def _moved(old: Interval, new: Interval) -> bool:
 
 
 class _Narrowing:
-    """One pass over one constraint."""
-
     def __init__(self, known: Known) -> None:
         self.known = dict(known)
         self._forward: dict[int, Interval] = {}

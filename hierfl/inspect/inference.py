@@ -422,7 +422,6 @@ class _Estimator:
 
     @property
     def _counted(self) -> np.ndarray:
-        """Which clients weigh anything."""
         return np.asarray(self.oracles.static_data.clients.weights) > 0
 
     @property
@@ -467,7 +466,6 @@ class _Estimator:
 
     @property
     def _counts(self) -> np.ndarray:
-        """How many rows every client has."""
         return np.sum([np.asarray(table.counts) for table in self._tables], axis=0)
 
     @property

@@ -216,7 +216,6 @@ class OutsideMethod:
     name: str
 
     def __call__(self, f: CountedFunction, x0: np.ndarray, seed: int) -> Any:
-        """The function that was adapted."""
         return self.minimise(f, x0, seed)
 
     def run(self, f: CountedFunction, seed: int) -> Curve:

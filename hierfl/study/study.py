@@ -220,7 +220,6 @@ class Job:
 
     @double_precision
     def cell(self) -> Cell:
-        """Its runs, made now or before."""
         if self.kept is None:
             return self._run()
         file, identity = self.kept.with_name(self.kept.name + ".json"), self._identity()
@@ -368,7 +367,6 @@ def _packed(pair: tuple[str, str], job: Job) -> bytes:
 
 
 def _cell_of(packed: bytes) -> Cell:
-    """In a process of its own."""
     job: Job = pickle.loads(packed)
     return job.cell()
 

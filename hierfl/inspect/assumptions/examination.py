@@ -156,7 +156,6 @@ class Holders:
 
     @cached_property
     def data(self) -> Data:
-        """The federation's data with the present values of parameters."""
         return self.compiled.data()
 
     @cached_property
@@ -166,7 +165,6 @@ class Holders:
 
     @cached_property
     def server(self) -> Holder | None:
-        """The server as a holder; None where it has no term."""
         return None if self.data.server is None else self._client(self.data.server, 0, "the server")
 
     @cached_property
@@ -254,11 +252,9 @@ class MappingAtPoints:
     compiled: CompiledProblem
 
     def operator(self, x: np.ndarray, y: np.ndarray, owner: Weighted) -> np.ndarray:
-        """Evaluate F(x, y), which has y's size."""
         return self._sum(self._programs[0], x, y, owner)
 
     def jacobian(self, x: np.ndarray, y: np.ndarray, owner: Weighted) -> np.ndarray:
-        """Evaluate the dense Jacobian of F in y."""
         return self._sum(self._programs[1], x, y, owner)
 
     def project(self, x: np.ndarray, y: np.ndarray, owner: Weighted) -> np.ndarray:
@@ -289,7 +285,6 @@ class MappingAtPoints:
 
     @cached_property
     def _programs(self) -> tuple[Callable[..., jax.Array], Callable[..., jax.Array]]:
-        """A holder's mapping, and its Jacobian."""
         compiled = self.compiled
 
         def mapping(x: jax.Array, y: jax.Array, population: Population | None, index: int, own: dict[int, Any]) -> jax.Array:
@@ -336,7 +331,6 @@ class Examination:
 
     @property
     def level(self) -> LowerLevel | None:
-        """The declared lower level, or None."""
         return self.compiled.declaration.lower_level
 
     @property
@@ -356,7 +350,6 @@ class Examination:
 
     @cached_property
     def lower(self) -> MappingAtPoints:
-        """The lower level's mapping F, to be evaluated at points."""
         return MappingAtPoints(self.compiled)
 
     @cached_property
@@ -386,7 +379,6 @@ class Examination:
 
     @cached_property
     def movement(self) -> Movement:
-        """How Y(x) changes with x: not at all, by a translation, or otherwise."""
         return movement(self.lower_constraints, self.below.variables, self.compiled.upper.variables)
 
     @cached_property
@@ -404,7 +396,6 @@ class Examination:
 
     @cached_property
     def x_box(self) -> Interval:
-        """A box around X, over the flat x."""
         known = self.compiled.declaration.known_bounds
         parts = [known[v.id] for v in self.compiled.upper.variables]
         return Interval(np.concatenate([p.lo.ravel() for p in parts]), np.concatenate([p.hi.ravel() for p in parts]))

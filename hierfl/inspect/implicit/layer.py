@@ -428,7 +428,6 @@ class ImplicitLayer:
 
 @jax.jit
 def _joined(parts: list[Array]) -> Array:
-    """Arrays as one."""
     return jnp.concatenate([jnp.ravel(part).astype(jnp.result_type(*parts, float)) for part in parts])
 
 

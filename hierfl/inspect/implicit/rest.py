@@ -186,7 +186,6 @@ def warn_of_zeroth_order(solver: Any, why: str, rest: standing.Rest | None) -> N
 
 
 def _proved(near: Nearby, short: float, small: float) -> bool:
-    """Whether a bound puts x at rest."""
     return near.distance_bound <= short or near.value_bound <= small
 
 

@@ -53,7 +53,6 @@ class Combination(NamedTuple):
 
     @property
     def length(self) -> float:
-        """The norm of ``rest``."""
         return float(np.linalg.norm(self.rest))
 
 
@@ -380,7 +379,6 @@ def stationarity_of(
 
 
 def _verdict(jump: SegmentJump | None, distance: float, eta: float, tolerance: float, longest: float, lost: int) -> str:
-    """The certificate in words, or that there is none."""
     if jump is not None:
         jumps = f"f jumps within {eta:g} of x, by {jump.size:.3g} between two points of X that are {jump.apart:.1g} apart"
         return f"not certified: {jumps}; what its gradients say of it does not hold across a jump"

@@ -126,7 +126,6 @@ class _Search:
 
     @property
     def _size(self) -> float:
-        """The size of x, to which rounding is relative."""
         return 1.0 + float(np.max(np.abs(self.line.centre), initial=0.0))
 
     def _between(self, t: np.ndarray, sampled: Sampled) -> tuple[list[KinkPlace], int]:

@@ -31,7 +31,6 @@ class Sides(NamedTuple):
     slope: np.ndarray
 
     def replaced(self, places: np.ndarray, value: np.ndarray, slope: np.ndarray) -> Sides:
-        """The same with those of some places replaced."""
         of_all, slopes = self.value.copy(), self.slope.copy()
         of_all[places], slopes[places] = value, slope
         return Sides(of_all, slopes)
@@ -52,12 +51,10 @@ class Sides(NamedTuple):
 
     @property
     def step(self) -> np.ndarray:
-        """The amount by which the value jumps."""
         return np.asarray(self.value[:, 1] - self.value[:, 0])
 
     @property
     def vertical(self) -> np.ndarray:
-        """Where one of the slopes is infinite."""
         return np.isinf(self.slope).any(axis=1)
 
     def steps(self, near: Sides, far: Sides, distance: np.ndarray) -> np.ndarray:
@@ -131,7 +128,6 @@ class OneSided(NamedTuple):
 
     @property
     def by_differences(self) -> bool:
-        """Whether slopes come from values only."""
         return not self.points.differentiable
 
     @property

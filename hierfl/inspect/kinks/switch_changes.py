@@ -218,7 +218,6 @@ class _Cell(NamedTuple):
 
     @property
     def is_followed(self) -> bool:
-        """Whether both ends know their branches."""
         return self.left.motion is not None and self.right.motion is not None
 
     def met(self, width: float) -> float | None:

@@ -161,7 +161,6 @@ class Switches:
 
     @classmethod
     def of(cls, compiled: CompiledProblem) -> Switches:
-        """Collected from the declaration."""
         problem, level = compiled.declaration, compiled.declaration.lower_level
         upper = {"server": problem.objective.server, "clients": problem.objective.clients}
         found: list[tuple[str, Switch]] = []
@@ -207,12 +206,10 @@ class Switches:
 
     @cached_property
     def slacks(self) -> np.ndarray:
-        """Which entries are slacks of constraints of Y(x), (entries,)."""
         return self._flags(lambda group, switch: switch.is_slack)
 
     @cached_property
     def of_level(self) -> np.ndarray:
-        """Which entries are of the lower level, (entries,)."""
         return self._flags(lambda group, switch: group.side == "lower")
 
     @cached_property
@@ -327,7 +324,6 @@ def _edges(losses: Array, tail: float, holder: Array, offsets: Array, counts: Ar
 
 
 def _population(compiled: CompiledProblem, side: str) -> Population | None:
-    """Who holds the data of a side."""
     return compiled.static_data.server if side == "server" else compiled.static_data.clients
 
 

@@ -101,12 +101,10 @@ class Smooth(NamedTuple):
     shifts: list[list[Any]]
 
     def arguments(self, u: Any) -> list[Any]:
-        """What the atom is applied to."""
         parts = (([value * u[column] for column, value in form], shift) for form, shift in zip(self.forms, self.shifts))
         return [Polynomial.sum_of((1.0, value) for value in (*moving, *shift)) for moving, shift in parts]
 
     def slopes(self, u: Any, unknowns: Unknowns) -> list[Any]:
-        """The weighted derivatives by the arguments."""
         return [each * self.weight for each in SLOPES[self.atom.family](unknowns, self.atom.exponent, self.arguments(u))]
 
 
@@ -123,7 +121,6 @@ class Level:
 
     @classmethod
     def of(cls, parts: Sequence[RowBlock], thetas: Sequence[Any]) -> Level:
-        """Of a form's parts, with their thetas."""
         found = cls([cone for part in parts for cone in part.cones])
         for part, theta in zip(parts, thetas):
             for k, weight in enumerate(part.weights):
@@ -277,7 +274,6 @@ class StationarityMultipliers:
         return _sums(width + 1, [*plain, *((width if column is None else column, value) for column, value in self.ends)])
 
     def _new(self, row: int, low: float = -np.inf, high: float = np.inf, divisor: Polynomial | None = None) -> Polynomial:
-        """An unknown for the multiplier of a row."""
         self.told.append(ToldMultiplier(self.unknowns.new(low, high), row, divisor))
         return Polynomial({(self.told[-1].place,): 1.0})
 

@@ -73,11 +73,9 @@ class Polynomial:
         return max(map(len, self.terms), default=0)
 
     def at(self, values: Sequence[float] | np.ndarray) -> float:
-        """Its value."""
         return sum(value * float(np.prod([values[place] for place in places])) for places, value in self.terms.items())
 
     def slopes(self, values: np.ndarray) -> dict[int, float]:
-        """Its derivatives, by place."""
         found: dict[int, float] = {}
         for places, value in self.terms.items():
             for k, place in enumerate(places):
@@ -119,7 +117,6 @@ class Definition(NamedTuple):
     exponent: float = 1.0
 
     def at(self, values: Sequence[float] | np.ndarray) -> float:
-        """What the unknown has to be."""
         return float(KINDS[self.kind][0](self.argument.at(values), self.exponent))
 
     def misses(self, values: np.ndarray) -> tuple[float, dict[int, float]]:
@@ -138,7 +135,6 @@ class EndOfTail(NamedTuple):
     share: float
 
     def at(self, values: Sequence[float] | np.ndarray) -> float:
-        """The best value."""
         found = np.sort([Polynomial.of(part).at(values) for part in self.parts])[::-1]
         return float(found[max(int(np.ceil(self.share * len(found) - 1e-11)) - 1, 0)])
 
@@ -169,14 +165,12 @@ class Unknowns:
     _known: dict[Any, Polynomial] = field(default_factory=dict)
 
     def new(self, low: float = -np.inf, high: float = np.inf, whole: bool = False) -> int:
-        """The place of another one."""
         self.low.append(low)
         self.high.append(high)
         self.whole.append(whole)
         return len(self.low) - 1
 
     def array(self, low: Any, high: Any, whole: bool = False) -> Entries:
-        """An array of new ones, in C order."""
         low, high = np.broadcast_arrays(low, high)
         places = [self.new(float(a), float(b), whole) for a, b in zip(low.ravel(), high.ravel())]
         return as_array([Polynomial({(place,): 1.0}) for place in places], low.shape)

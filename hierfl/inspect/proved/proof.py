@@ -144,8 +144,6 @@ def _told_in_a_moment(compiled: CompiledProblem, x: np.ndarray) -> Reference | N
 
 @dataclass
 class _Proof:
-    """One search for a proved optimum."""
-
     compiled: CompiledProblem
     gap: float
     until: float

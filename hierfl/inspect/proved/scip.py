@@ -59,7 +59,6 @@ class Search(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether SCIP gave up."""
         return self.ended.startswith(FAILED)
 
 
@@ -80,7 +79,6 @@ class Process:
 
     @property
     def lives(self) -> bool:
-        """Whether it can be asked."""
         return self._process.poll() is None
 
     def await_ready(self) -> None:

@@ -141,8 +141,6 @@ class SingleLevel:
 
 @dataclass
 class _Writer:
-    """Writes a problem down."""
-
     compiled: CompiledProblem
     program: SingleLevel = field(default_factory=SingleLevel)
     dualities: list[Polynomial] = field(default_factory=list)  # 0 by the conditions of the lower level
@@ -198,7 +196,6 @@ class _Writer:
             raise conditions.refuse(f"constraints on x of rows and second-order cones: {expression_text(constraint)} is a {type(constraint).__name__}.")
 
     def _order(self, left: Entries, right: Entries, equal: bool) -> None:
-        """left <= right, or left == right, entry by entry."""
         pairs = zip(*(part.ravel() for part in np.broadcast_arrays(left, right)))
         (self.program.equations if equal else self.program.inequalities).extend(Polynomial.of(b) - a for a, b in pairs)
 
@@ -229,7 +226,6 @@ class _Writer:
     # --- the lower level --------------------------------------------------------------------------------------------
 
     def _followers(self, x: Environment) -> list[dict[int, Entries]]:
-        """y of every owner, by leaf."""
         compiled = self.compiled
         if compiled.declaration.lower_level is None:
             return []

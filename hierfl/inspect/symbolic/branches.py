@@ -39,7 +39,6 @@ class Region:
 
     @property
     def domain(self) -> Expr:
-        """The conditions as a SymPy Boolean."""
         return sympy.And(*(condition >= 0 for condition in self.conditions))
 
     def limits(self, symbol: Expr) -> tuple[Expr, Expr]:
@@ -51,7 +50,6 @@ class Region:
         return all(bool(low < value) and bool(value < high) for value, (low, high) in limits)
 
     def contains(self, point: Mapping[Expr, Expr]) -> bool:
-        """Whether the point is in the box and satisfies the conditions."""
         boxed = all(low <= point[symbol] <= high for symbol, (low, high) in self.bounds.items())
         return boxed and bool(self.domain.subs(point))
 
@@ -61,7 +59,6 @@ class Region:
         return bool(lowest >= 0) if lowest is not None else self._shifted(expr, "is_nonnegative")
 
     def positive(self, expr: Expr) -> bool:
-        """Whether expr > 0 is proved on the whole box; False if it is not known."""
         lowest = self._lowest(expr)
         return bool(lowest > 0) if lowest is not None else self._shifted(expr, "is_positive")
 

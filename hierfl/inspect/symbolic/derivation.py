@@ -337,7 +337,6 @@ def _environments(declaration: Declaration, symbols: DecisionSymbols) -> list[_E
 
 
 def _answers(declaration: Declaration, environments: list[_Environment], region: Region) -> list[AnswerFormula]:
-    """y(x) of each owner; none without a lower level."""
     level = declaration.lower_level
     if level is None:
         return []
