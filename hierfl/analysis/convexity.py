@@ -29,12 +29,12 @@ from scipy.sparse import issparse
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Enclosure, Known, enclose_node, own_domain, rules_hold
 from hierfl.analysis.hoist import hoist
 from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of, check_attributes
-from hierfl.atoms.algebra import constant_value
+from hierfl.atoms.algebra import constant_value, nodes_of
 from hierfl.atoms.intervals import Interval
 from hierfl.atoms.ranges import value_at
 from hierfl.atoms.table import is_entrywise, row_of
 from hierfl.errors import DeclarationError, NotConvexError
-from hierfl.language.calculus.derivative import gradient, separable_gradient
+from hierfl.language.calculus.derivative import depends, gradient, separable_gradient
 from hierfl.language.levels import ArgMin
 from hierfl.language.player import Nash, Player
 from hierfl.language.printing.text import expression_text
@@ -164,21 +164,13 @@ def require_domain(
     Raises ``DeclarationError``, naming the atom and the constraint to declare.
     """
     kept, enclosure = {v.id for v in keep}, Enclosure(known, definite=True)
-
-    def visit(node: Expression | Constraint) -> None:
-        if not any(v.id in kept for v in node.variables()):
-            return
+    for node in (node for part in parts for node in nodes_of(part) if depends(node, kept)):
         for condition in own_domain(node):
-            if not any(v.id in kept for v in condition.variables()) and not enclosure.holds(condition):
+            if not depends(condition, kept) and not enclosure.holds(condition):
                 raise DeclarationError(
                     f"{what} uses {expression_text(node)}, which is convex only where {expression_text(condition)}: that does not "
                     f"follow from the declared constraints and attributes. Declare it (Problem(constraints=...), nonneg=True)."
                 )
-        for argument in node.args:
-            visit(argument)
-
-    for part in parts:
-        visit(part)
 
 
 def _without_curvature(hoisting: Any, culprit: Expression) -> str:
@@ -293,18 +285,13 @@ def _require_differentiable(player: Player, enclosure: Enclosure) -> None:
 def _require_defined(player: Player, enclosure: Enclosure) -> None:
     """A player's own constraints keep its decision where CVXPY's rules hold: ``power(y, 3)`` is convex for y >= 0 only."""
     own = {v.id for v in player.variables}
-
-    def visit(node: Expression) -> None:
+    for node in nodes_of(player.cost):
         for condition in own_domain(node):
-            if any(v.id in own for v in condition.variables()) and not enclosure.holds(condition):
+            if depends(condition, own) and not enclosure.holds(condition):
                 raise NotConvexError(
                     f"the objective {expression_text(player.objective)} of player {player.label!r} uses {expression_text(node)}, which "
                     f"CVXPY's rules treat only where {expression_text(condition)}: add that to the player's constraints."
                 )
-        for argument in node.args:
-            visit(argument)
-
-    visit(player.cost)
 
 
 def _turned(player: Player) -> str:

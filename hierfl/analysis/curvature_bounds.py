@@ -31,10 +31,10 @@ from cvxpy.expressions.expression import Expression
 
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known, enclose, rules_hold, second_derivative
 from hierfl.analysis.hoist import copy_with, hoist
-from hierfl.atoms.algebra import minus, times, vanishes, zeros
+from hierfl.atoms.algebra import minus, nodes_of, times, vanishes, zeros
 from hierfl.atoms.intervals import EPS, Interval
 from hierfl.atoms.table import row_of
-from hierfl.language.calculus.derivative import averaged
+from hierfl.language.calculus.derivative import averaged, depends
 from hierfl.language.expectation import SampleAverage
 from hierfl.language.function import UserAtom
 from hierfl.language.printing.text import expression_text
@@ -121,12 +121,10 @@ def curvature_bounds(
 
 def is_quadratic(expression: Any) -> bool:
     """Whether an expression is quadratic in its variables; CVXPY counts piecewise ones such as ``huber`` as well."""
-
-    def pieces(node: Any) -> bool:
-        make = row_of(node).switches
-        return bool(node.variables()) and (bool(make and make(node)) or any(map(pieces, node.args)))
-
-    return bool(expression.is_quadratic()) and _degree(expression) <= 2 and not pieces(expression)
+    if not expression.is_quadratic() or _degree(expression) > 2:
+        return False
+    rules = ((node, row_of(node).switches) for node in nodes_of(expression) if node.variables())
+    return not any(make is not None and make(node) for node, make in rules)
 
 
 def _degree(node: Any) -> int:
@@ -141,13 +139,8 @@ def _degree(node: Any) -> int:
 
 def moves_slopes(node: Any, kept: set[int]) -> bool:
     """Whether other variables enter the coefficients of the kept ones (and not only what is added to them)."""
-    if not any(v.id in kept for v in node.variables()):
-        return False
-    others = [argument for argument in node.args if not any(v.id in kept for v in argument.variables())]
-    mixes = row_of(node).product or not isinstance(node, AffAtom)
-    if mixes and any(v.id not in kept for other in others for v in other.variables()):
-        return True
-    return any(moves_slopes(argument, kept) for argument in node.args)
+    mixing = (part for part in nodes_of(node) if part.args and depends(part, kept) and (row_of(part).product or not isinstance(part, AffAtom)))
+    return any(argument.variables() and not depends(argument, kept) for part in mixing for argument in part.args)
 
 
 @dataclass

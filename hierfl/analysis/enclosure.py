@@ -19,7 +19,7 @@ from cvxpy.constraints import PSD, Equality, Inequality, Zero
 from cvxpy.expressions.expression import Expression
 from cvxpy.expressions.leaf import Leaf
 
-from hierfl.atoms.algebra import sparse_factor
+from hierfl.atoms.algebra import nodes_of, sparse_factor
 from hierfl.atoms.families.powers import exponent_of, is_odd
 from hierfl.atoms.intervals import Interval, SparsePoint, bounded, matmul
 from hierfl.atoms.ranges import broadcast, monotone, reshaped, value_at
@@ -93,13 +93,9 @@ def rules_hold(expression: Any, known: Known) -> bool:
     By an odd power they mean one of what is at least 0, and it is a polynomial here; other atoms have no value outside of their domains.
     """
     enclosure = Enclosure(known)
-
-    def hold(node: Any) -> bool:
-        exponent = exponent_of(node) if isinstance(node, Power | PowerApprox) else 0.0
-        odd = exponent is None or is_odd(exponent)
-        return not (odd and (enclosure(node.args[0]).lo < 0).any()) and all(map(hold, node.args))
-
-    return hold(expression)
+    powers = ((node, exponent_of(node)) for node in nodes_of(expression) if isinstance(node, Power | PowerApprox))
+    odd = (node for node, exponent in powers if exponent is None or is_odd(exponent))
+    return not any((enclosure(node.args[0]).lo < 0).any() for node in odd)
 
 
 def ranges_of_arguments(node: Any, enclosed: Callable[[Any], Interval]) -> list[Interval]:

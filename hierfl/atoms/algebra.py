@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import cvxpy as cp
@@ -16,10 +17,17 @@ from cvxpy.expressions.expression import Expression
 from hierfl.atoms.row import CurvatureSearch, own_row
 
 
+def nodes_of(expression: Any) -> Iterator[Any]:
+    """The expression, or constraint, and all below it, from the top."""
+    yield expression
+    for argument in getattr(expression, "args", ()):
+        yield from nodes_of(argument)
+
+
 def only_compiled(expression: Any) -> bool:
     """Whether an atom that CVXPY cannot evaluate is in the expression."""
-    row = own_row(type(expression))
-    return (row is not None and row.only_compiled) or any(map(only_compiled, expression.args))
+    rows = (own_row(type(node)) for node in nodes_of(expression))
+    return any(row is not None and row.only_compiled for row in rows)
 
 
 def constant_value(expression: Any) -> np.ndarray | None:

@@ -30,10 +30,11 @@ from cvxpy.constraints import Equality, Inequality
 from jax import Array
 from scipy import stats
 
+from hierfl.analysis.curvature_bounds import is_quadratic
 from hierfl.analysis.enclosure import Enclosure
 from hierfl.analysis.hoist import instantiate
 from hierfl.analysis.variable_bounds import attribute_constraints
-from hierfl.atoms.algebra import addends
+from hierfl.atoms.algebra import addends, nodes_of
 from hierfl.compiler.data.tables import Data
 from hierfl.compiler.layout import Layout
 from hierfl.compiler.lower_level.structure import nonsmooth_atom
@@ -41,7 +42,6 @@ from hierfl.compiler.oracles import Oracles
 from hierfl.compiler.row_sums import POWERS, RowLoss, RowSums
 from hierfl.errors import DataError, NoGradientError, SettingError
 from hierfl.house_style import house_style, panels, require_axes
-from hierfl.inspect.kinks.switches import nodes_of
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.aggregates import Cox, HazardLoss
@@ -401,7 +401,7 @@ class _Estimator:
             raise SettingError(f"inference(kind='model'): {uneven}. Take Federation(weights='samples'), or kind='robust'.")
         rows = counts.sum()
         inner = [one.per_sample for one in self.loss.averages if not isinstance(one, RowAggregate)]
-        if inner and all(one.is_quadratic() and not any(isinstance(a, cp.huber) for a in nodes_of(one)) for one in inner):  # to CVXPY huber is
+        if inner and all(map(is_quadratic, inner)):
             residuals = _residuals_of(inner[0]) if len(self.loss.averages) == 1 else None
             if residuals is None:
                 what = f"{expression_text(inner[0])} is quadratic, and no square of residuals, of which a dispersion could be estimated"

@@ -25,6 +25,7 @@ from cvxpy.expressions.expression import Expression
 from hierfl.analysis.enclosure import Known
 from hierfl.analysis.hoist import hoist
 from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of
+from hierfl.atoms.algebra import nodes_of
 from hierfl.atoms.intervals import Interval
 from hierfl.compiler.data.tables import Data, Population, Table
 from hierfl.compiler.expressions.program import NO_ROWS
@@ -92,12 +93,8 @@ def _affine_pieces(node: Expression) -> list[Expression]:
 
 def _multiplies(node: Expression | Constraint) -> bool:
     """Whether a hoisted parameter is a factor of something with variables, or of unknown effect."""
-    mentions = [bool(argument.variables()) for argument in node.args]
-    constants = [a for a, with_variables in zip(node.args, mentions) if not with_variables and a.parameters()]
-    additive = isinstance(node, (Inequality, Equality, AddExpression))
-    if any(mentions) and constants and not additive:
-        return True
-    return any(_multiplies(argument) for argument in node.args)
+    factors = (part for part in nodes_of(node) if not isinstance(part, (Inequality, Equality, AddExpression)) and part.variables())
+    return any(a.parameters() and not a.variables() for part in factors for a in part.args)
 
 
 def _slope(piece: Expression, variables: Sequence[cp.Variable], twins: dict[cp.Variable, cp.Variable]) -> sp.csr_array:

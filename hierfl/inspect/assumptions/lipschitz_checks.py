@@ -26,7 +26,7 @@ from hierfl.analysis.enclosure import enclose
 from hierfl.analysis.hoist import hoist
 from hierfl.analysis.lipschitz import gradient_bound, mixed_bound, one_sample
 from hierfl.analysis.variable_bounds import attribute_constraints
-from hierfl.atoms.algebra import addends
+from hierfl.atoms.algebra import addends, nodes_of
 from hierfl.atoms.table import row_of
 from hierfl.compiler.parametric.level_form import LevelForm
 from hierfl.compiler.parametric.template import LevelTemplate
@@ -201,12 +201,12 @@ def _differentiability(study: Examination, moduli: Moduli) -> Finding:
 
 def _not_smooth(node: cp.Expression) -> cp.Expression | None:
     """The first atom in a tree that is not known to be twice continuously differentiable."""
-    if not node.args or not node.variables():
-        return None
-    rule = row_of(node).twice_smooth
-    if isinstance(node, UserAtom) or not (isinstance(node, AffAtom) if rule is None else rule(node)):
-        return node
-    return next((rough for a in node.args for rough in [_not_smooth(a)] if rough is not None), None)
+    for part in nodes_of(node):
+        if part.args and part.variables():
+            rule = row_of(part).twice_smooth
+            if isinstance(part, UserAtom) or not (isinstance(part, AffAtom) if rule is None else rule(part)):
+                return part
+    return None
 
 
 def _gradient_constant(study: Examination, name: str, variables: Sequence[cp.Variable]) -> Constant:

@@ -34,12 +34,13 @@ from hierfl.analysis.curvature_bounds import (
 from hierfl.analysis.enclosure import Enclosure, Known
 from hierfl.analysis.hoist import hoist
 from hierfl.analysis.lipschitz import ROW_LIMIT, JacobianRows, bounding_jacobians, least_eigenvalue, norm_of
-from hierfl.atoms.algebra import addends
+from hierfl.atoms.algebra import addends, nodes_of
 from hierfl.atoms.intervals import EPS, Interval, interval_sum
 from hierfl.compiler.data.tables import Population
 from hierfl.compiler.expressions.program import NO_ROWS, Program, Rows
 from hierfl.inspect.assumptions.examination import JACOBIAN_LIMIT, Examination, Holder, Weighted, known_of_all
 from hierfl.inspect.assumptions.findings import Constant, Finding
+from hierfl.language.calculus.derivative import depends
 from hierfl.language.levels import averages_of
 from hierfl.language.player import Nash
 from hierfl.language.printing.text import expression_text
@@ -267,11 +268,8 @@ def _slope_key(study: Examination, holder: Holder, used: set[int]) -> Hashable:
 
 def _slope_parameters(node: cp.Expression, kept: set[int]) -> set[int]:
     """Parameters beside which the kept variables stand, in anything but a sum."""
-    if not any(v.id in kept for v in node.variables()):
-        return set()
-    factors = [] if isinstance(node, AddExpression) else [a for a in node.args if not any(v.id in kept for v in a.variables())]
-    beside = {p.id for a in factors for p in a.parameters()}
-    return beside.union(*(_slope_parameters(argument, kept) for argument in node.args))
+    joining = (part for part in nodes_of(node) if depends(part, kept) and not isinstance(part, AddExpression))
+    return {p.id for part in joining for a in part.args if not depends(a, kept) for p in a.parameters()}
 
 
 def _of_matrix(matrix: np.ndarray) -> Spectrum:

@@ -27,6 +27,7 @@ from hierfl.analysis.declare import declare
 from hierfl.analysis.hoist import instantiate, leaf_attributes
 from hierfl.analysis.several_levels import holding, with_clients
 from hierfl.analysis.variable_bounds import require_continuous
+from hierfl.atoms.algebra import nodes_of
 from hierfl.compiler.compiled_problem import CompiledProblem, compile_problem
 from hierfl.compiler.data.tables import Data
 from hierfl.compiler.implicit_differentiation import STEEP, Hypergradient, gradient_at
@@ -47,7 +48,7 @@ from hierfl.errors import (
     SettingError,
 )
 from hierfl.inspect.implicit.points import Points
-from hierfl.inspect.kinks.switches import is_opaque, nodes_of
+from hierfl.inspect.kinks.switches import is_opaque
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import computing, double_precision
 from hierfl.language.declaration import Declaration

@@ -20,7 +20,7 @@ from jax import Array
 
 from hierfl.analysis.hoist import instantiate
 from hierfl.analysis.variable_bounds import attribute_constraints
-from hierfl.atoms.algebra import sides_of
+from hierfl.atoms.algebra import nodes_of, sides_of
 from hierfl.atoms.table import row_of
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.data.evaluation_nodes import RULES, SUM
@@ -85,13 +85,6 @@ def atoms_of(compiled: CompiledProblem) -> Iterator[Any]:
     below = [*level.expressions, *level.constraints, *attribute_constraints(level.variables)] if level else []
     for tree in (*compiled.declaration.objective.terms, *below):
         yield from nodes_of(tree)
-
-
-def nodes_of(expression: Any) -> Iterator[Any]:
-    """The expression and all below it."""
-    yield expression
-    for argument in getattr(expression, "args", ()):
-        yield from nodes_of(argument)
 
 
 def constraint_switches(constraint: Any, name: str = "") -> Iterator[Switch]:
