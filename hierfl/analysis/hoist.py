@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import cvxpy as cp
 import numpy as np
@@ -31,6 +31,7 @@ from hierfl.language.printing.text import expression_text
 
 Tree: TypeAlias = Expression | Constraint
 Rebuild: TypeAlias = Callable[[Tree], Tree]
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def hoist(parts: Sequence[Tree], keep: Sequence[cp.Variable], known: Known = NOT
             return rebuild(node.per_sample)
         return copy_with(node, rebuild)
 
-    return Hoisted(tuple(map(_memoised(hoisted), parts)), parameters, twins)
+    return Hoisted(tuple(map(memoised(hoisted), parts)), parameters, twins)
 
 
 def instantiate(parts: Sequence[Tree], values: Mapping[Leaf, Expression | npt.ArrayLike]) -> list[Tree]:
@@ -97,19 +98,19 @@ def instantiate(parts: Sequence[Tree], values: Mapping[Leaf, Expression | npt.Ar
             return node
         return copy_with(node, rebuild)
 
-    return list(map(_memoised(instantiated), parts))
+    return list(map(memoised(instantiated), parts))
 
 
-def _memoised(rule: Callable[[Tree, Rebuild], Tree]) -> Rebuild:
-    """The rule applied from the root down, to each subtree once: shared subtrees stay shared."""
-    memo: dict[int, Tree] = {}
+def memoised(rule: Callable[[Tree, Callable[[Tree], Value]], Value]) -> Callable[[Tree], Value]:
+    """The rule, of a node and what makes the same of its arguments, applied to each subtree once: what is shared stays shared."""
+    memo: dict[int, Value] = {}
 
-    def rebuild(node: Tree) -> Tree:
+    def visit(node: Tree) -> Value:
         if id(node) not in memo:
-            memo[id(node)] = rule(node, rebuild)
+            memo[id(node)] = rule(node, visit)
         return memo[id(node)]
 
-    return rebuild
+    return visit
 
 
 def copy_with(node: Tree, rebuild: Rebuild) -> Tree:

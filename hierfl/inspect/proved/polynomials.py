@@ -22,6 +22,7 @@ from cvxpy.atoms.quad_form import QuadForm
 from cvxpy.expressions.leaf import Leaf
 from scipy.special import xlogy
 
+from hierfl.analysis.hoist import memoised
 from hierfl.atoms.formulas import as_array, reduced
 from hierfl.atoms.ranges import affine_map, value_at
 from hierfl.atoms.table import row_of
@@ -258,11 +259,8 @@ class Translator:
 
     def __call__(self, expression: Any, environment: Environment, average: Average | None = None) -> Entries:
         """The entries of an expression, of its shape; raises ``IncompatibleSolverError``, naming an atom without a translation."""
-        memo: dict[int, Entries] = {}
 
-        def visit(node: Any) -> Entries:
-            if id(node) in memo:
-                return memo[id(node)]
+        def translated(node: Any, visit: Callable[[Any], Entries]) -> Entries:
             if isinstance(node, cp.Constant):
                 value: Any = node.value.toarray() if sp.issparse(node.value) else np.asarray(node.value, float)
             elif isinstance(node, Leaf):
@@ -274,10 +272,9 @@ class Translator:
                 raise self._untranslated(node)
             else:
                 value = self._value(node, list(map(visit, node.args)))
-            memo[id(node)] = np.asarray(value).reshape(tuple(node.shape))
-            return memo[id(node)]
+            return np.asarray(value).reshape(tuple(node.shape))
 
-        return visit(expression)
+        return memoised(translated)(expression)
 
     def _value(self, node: Any, values: list[Entries]) -> Any:
         row, moving = row_of(node), [value.dtype == object for value in values]

@@ -11,7 +11,7 @@ fractions: 0.1 is 1/10, and what a float can only round (1/3) is the fraction me
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ import sympy
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.expressions.leaf import Leaf
 
+from hierfl.analysis.hoist import memoised
 from hierfl.analysis.variable_bounds import attribute_constraints
 from hierfl.atoms.formulas import Expr, Scalars, as_array, exact, exact_array
 from hierfl.atoms.ranges import affine_map
@@ -221,18 +222,15 @@ def translate(expression: Any, environment: Mapping[int, Scalars]) -> Scalars:
 
     Raises ``SymbolicError`` for an atom without a rule; names it.
     """
-    memo: dict[int, Scalars] = {}
 
-    def visit(node: Any) -> Scalars:
-        if id(node) not in memo:
-            if isinstance(node, cp.Constant):
-                value = exact_array(node.value)
-            else:
-                value = environment[node.id] if isinstance(node, Leaf) else _formula(node, list(map(visit, node.args)))
-            memo[id(node)] = np.asarray(value, dtype=object).reshape(tuple(node.shape))
-        return memo[id(node)]
+    def translated(node: Any, visit: Callable[[Any], Scalars]) -> Scalars:
+        if isinstance(node, cp.Constant):
+            value = exact_array(node.value)
+        else:
+            value = environment[node.id] if isinstance(node, Leaf) else _formula(node, list(map(visit, node.args)))
+        return np.asarray(value, dtype=object).reshape(tuple(node.shape))
 
-    return visit(expression)
+    return memoised(translated)(expression)
 
 
 def _formula(node: Any, values: list[Scalars]) -> Any:
@@ -253,7 +251,7 @@ def _affine(atom: Any, *values: Scalars) -> Scalars:
     """Affine in the arguments that are not numbers, jointly: CVXPY's own value at 0, and its change along each entry."""
     symbolic = [any(entry.free_symbols for entry in value.flat) for value in values]
     points = [np.zeros(v.shape) if moves else v.astype(float) for v, moves in zip(values, symbolic)]
-    moving = np.flatnonzero(symbolic)
+    moving = [place for place, moves in enumerate(symbolic) if moves]
     base, matrices = affine_map(atom, points, moving)
     result = exact_array(base)
     for place, matrix in zip(moving, matrices):
