@@ -41,7 +41,7 @@ from hierfl.compiler.expressions.program import NO_ROWS, Program, Rows
 from hierfl.inspect.assumptions.examination import JACOBIAN_LIMIT, Examination, Holder, Weighted, known_of_all
 from hierfl.inspect.assumptions.findings import Constant, Finding
 from hierfl.language.calculus.derivative import depends
-from hierfl.language.levels import averages_of
+from hierfl.language.levels import LowerLevel, averages_of
 from hierfl.language.player import Nash
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import Sample
@@ -186,18 +186,12 @@ def of_every_holder(study: Examination, used: AbstractSet[int]) -> bool:
 
 def _mapping_spectra(study: Examination) -> LowerSpectra:
     """Bound the spectra of an equilibrium's Jacobians in y: exactly where they are constant, else by intervals."""
-    level = study.below
-    ids = {v.id for v in level.variables}
-    hoisted = hoist(level.expressions, level.variables, study.compiled.declaration.known_bounds).expressions
-    curved = next((e for e, h in zip(level.expressions, hoisted) if not h.is_affine()), None)
-    if curved is not None:
-        return _by_intervals(study, f"{expression_text(curved)} is not affine in y")
-    if any(moves_slopes(e, ids) for e in level.expressions):
-        return _by_intervals(study, "x moves the mapping's slopes")
+    if moved := _why_moving(study):
+        return _by_intervals(study, moved)
     if study.compiled.lower.size > DENSE_LIMIT:
         return _nothing(study, "the Jacobian is too large")
     x, y = study.project_x(np.zeros(study.compiled.upper.size)), np.zeros(study.compiled.lower.size)
-    used = {leaf for e in level.expressions for leaf in _slope_parameters(e, ids)}
+    used = _slope_parameters(study.below)
     matrices: dict[Hashable, np.ndarray] = {}
     spectra: dict[Hashable, Spectrum] = {}
     keys = [_slope_key(study, holder, used) for holder in study.y_holders]
@@ -209,6 +203,17 @@ def _mapping_spectra(study: Examination) -> LowerSpectra:
     if study.compiled.scope == "federation":
         together = _of_matrix(np.asarray(sum(w * matrices[k] for k, (w, _) in zip(keys, study.owners[0][1]))))
     return LowerSpectra(tuple(spectra[key] for key in keys), together, "the Jacobian, which is constant", (), data_exact(study, used))
+
+
+def _why_moving(study: Examination) -> str:
+    """Why the Jacobian in y of an equilibrium's mapping is not the same everywhere; empty where it is."""
+    level = study.below
+    hoisted = hoist(level.expressions, level.variables, study.compiled.declaration.known_bounds).expressions
+    curved = next((e for e, h in zip(level.expressions, hoisted) if not h.is_affine()), None)
+    if curved is not None:
+        return f"{expression_text(curved)} is not affine in y"
+    ids = {v.id for v in level.variables}
+    return "x moves the mapping's slopes" if any(moves_slopes(e, ids) for e in level.expressions) else ""
 
 
 def _nothing(study: Examination, note: str) -> LowerSpectra:
@@ -266,10 +271,11 @@ def _slope_key(study: Examination, holder: Holder, used: set[int]) -> Hashable:
     return holder.index if any(p.id in used for p in roles.client_parameters) else 0
 
 
-def _slope_parameters(node: cp.Expression, kept: set[int]) -> set[int]:
-    """Parameters beside which the kept variables stand, in anything but a sum."""
-    joining = (part for part in nodes_of(node) if depends(part, kept) and not isinstance(part, AddExpression))
-    return {p.id for part in joining for a in part.args if not depends(a, kept) for p in a.parameters()}
+def _slope_parameters(level: LowerLevel) -> set[int]:
+    """Parameters beside which y stands, in anything but a sum."""
+    kept = {v.id for v in level.variables}
+    nodes = (part for expression in level.expressions for part in nodes_of(expression) if not isinstance(part, AddExpression))
+    return {p.id for part in nodes if depends(part, kept) for a in part.args if not depends(a, kept) for p in a.parameters()}
 
 
 def _of_matrix(matrix: np.ndarray) -> Spectrum:
@@ -459,11 +465,7 @@ def _symmetry(study: Examination) -> Finding:
     """Look at whether F's Jacobian is symmetric, at points (that of an affine mapping is the same everywhere)."""
     if study.compiled.lower.size > JACOBIAN_LIMIT:
         return Finding("F is a gradient", "unknown", "the Jacobian is too large to form")
-    level = study.below
-    ids = {v.id for v in level.variables}
-    hoisted = hoist(level.expressions, level.variables, study.compiled.declaration.known_bounds).expressions
-    fixed = all(e.is_affine() for e in hoisted) and not any(moves_slopes(e, ids) for e in level.expressions)
-    used = {leaf for e in level.expressions for leaf in _slope_parameters(e, ids)}
+    fixed, used = not _why_moving(study), _slope_parameters(study.below)
     different = {_slope_key(study, owner[0][1], used): (label, owner) for label, owner in reversed(study.owners)}
     worst, points = 0.0, 0
     for label, owner in list(different.values())[:POINTS]:
