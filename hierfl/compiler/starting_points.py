@@ -40,12 +40,17 @@ class Box(NamedTuple):
     bounded: bool
 
 
-def box_around(compiled: CompiledProblem, centre: np.ndarray) -> Box:
-    """The known bounds of X; where there are none, ``SCALE`` around the centre."""
+def known_box(compiled: CompiledProblem) -> Interval:
+    """The known bounds of X, over the flat x."""
     known = compiled.declaration.known_bounds
     boxes = [known.get(v.id, Interval.free(v.shape)) for v in compiled.upper.variables]
-    low = np.concatenate([np.ravel(box.lo) for box in boxes])
-    high = np.concatenate([np.ravel(box.hi) for box in boxes])
+    return Interval(np.concatenate([np.ravel(box.lo) for box in boxes]), np.concatenate([np.ravel(box.hi) for box in boxes]))
+
+
+def box_around(compiled: CompiledProblem, centre: np.ndarray) -> Box:
+    """The known bounds of X; where there are none, ``SCALE`` around the centre."""
+    box = known_box(compiled)
+    low, high = box.lo, box.hi
     bounded = bool(np.isfinite(low).all() and np.isfinite(high).all())
     return Box(
         np.where(np.isfinite(low), low, centre - SCALE), np.where(np.isfinite(high), high, centre + SCALE), bounded

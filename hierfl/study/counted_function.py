@@ -14,9 +14,8 @@ import numpy as np
 from jaxtyping import Float
 
 from hierfl.analysis.variable_bounds import require_continuous
-from hierfl.atoms.intervals import Interval
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.compiler.starting_points import nearest_in_upper_set
+from hierfl.compiler.starting_points import known_box, nearest_in_upper_set
 from hierfl.compiler.violations import Violations
 from hierfl.descent.implicit_oracle import ImplicitOracle
 from hierfl.errors import DivergedError, EmptyLowerSetError, LowerLevelError, SettingError
@@ -59,9 +58,8 @@ class CountedFunction:
         require_continuous(compiled.upper.variables, OUTSIDE)
         self.start, self.spent = np.asarray(start, float), dict[str, int]()
         self._compiled, self._limits, self._oracle = compiled, limits, ImplicitOracle(compiled, seed)
-        known = [compiled.declaration.known_bounds.get(v.id, Interval.free(v.shape)) for v in compiled.upper.variables]
-        self.low = np.concatenate([np.ravel(box.lo) for box in known])
-        self.high = np.concatenate([np.ravel(box.hi) for box in known])
+        box = known_box(compiled)
+        self.low, self.high = box.lo, box.hi
         self._began, self._seconds = time.perf_counter(), seconds
         self._last, self._asked, self._value_there = b"", set[str](), math.inf  # the latest point, what was asked there, and f
         self._lock = threading.RLock()

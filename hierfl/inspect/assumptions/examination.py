@@ -29,7 +29,7 @@ from hierfl.atoms.algebra import nodes_of
 from hierfl.atoms.intervals import Interval
 from hierfl.compiler.data.tables import Data, Population, Table
 from hierfl.compiler.expressions.program import NO_ROWS
-from hierfl.compiler.starting_points import on_upper_set
+from hierfl.compiler.starting_points import known_box, on_upper_set
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.language.expectation import total
 from hierfl.language.levels import ArgMin, LowerLevel
@@ -393,9 +393,7 @@ class Examination:
 
     @cached_property
     def x_box(self) -> Interval:
-        known = self.compiled.declaration.known_bounds
-        parts = [known[v.id] for v in self.compiled.upper.variables]
-        return Interval(np.concatenate([p.lo.ravel() for p in parts]), np.concatenate([p.hi.ravel() for p in parts]))
+        return known_box(self.compiled)
 
     @cached_property
     def unbounded(self) -> str:

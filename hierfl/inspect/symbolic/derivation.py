@@ -31,7 +31,7 @@ from hierfl.atoms.table import row_of
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.layout import Layout
 from hierfl.compiler.oracles import public_response
-from hierfl.compiler.starting_points import on_upper_set
+from hierfl.compiler.starting_points import known_box, on_upper_set
 from hierfl.errors import DeclarationError, DivergedError, HierflError, SettingError, SymbolicError
 from hierfl.inspect.symbolic.answer_formula import AnswerFormula, answer_formula, inequalities_of
 from hierfl.inspect.symbolic.branches import (
@@ -272,7 +272,7 @@ def symbolic(compiled: CompiledProblem) -> SymbolicView:
     declaration = compiled.declaration
     _require_applicable(declaration)
     symbols = DecisionSymbols(compiled.upper)
-    region = _region(declaration, symbols)
+    region = _region(compiled, symbols)
     environments = _environments(declaration, symbols)
     answers = _answers(declaration, environments, region)
     owners = [compiled.lower.split(as_array(answer.entries, (compiled.lower.size,))) for answer in answers]
@@ -314,10 +314,9 @@ def _require_separable(value: Expr) -> None:
         raise SymbolicError(f"a term of f joins {joined} scalars of x: {most}. Declare a smaller instance.")
 
 
-def _region(declaration: Declaration, symbols: DecisionSymbols) -> Region:
-    boxes = [declaration.known_bounds[variable.id] for variable in symbols.layout.variables]
-    ends = ((exact(low), exact(high)) for box in boxes for low, high in zip(box.lo.flat, box.hi.flat))
-    return Region(dict(zip(symbols.flat, ends)))
+def _region(compiled: CompiledProblem, symbols: DecisionSymbols) -> Region:
+    box = known_box(compiled)
+    return Region({symbol: (exact(low), exact(high)) for symbol, low, high in zip(symbols.flat, box.lo, box.hi)})
 
 
 def _environments(declaration: Declaration, symbols: DecisionSymbols) -> list[_Environment]:
