@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
-from hierfl.house_style import house_style, panels, require_axes, require_style
+from hierfl.house_style import house_style, panels, require_axes
 from hierfl.inspect.implicit.points import Points
 from hierfl.inspect.pictures.convergence import DASHES, SCALES, name_curves
 from hierfl.jaxtools.precision import double_precision
@@ -478,7 +478,7 @@ def plot_curves(compared: Comparison, problem: str, ax: Axes | None, axis: str, 
         gap = sign * (values - least)
         return np.where(gap > 0, gap, np.nan)
 
-    with house_style(require_style(style)):
+    with house_style(style):
         figure, axes = panels(1, 5.2, 3.6, style) if ax is None else (cast("Figure", ax.figure), [ax])
         panel, lines, names = axes[0], [], []
         for place, (name, band) in enumerate(bands.items()):
@@ -503,7 +503,7 @@ def plot_profiles(of: Mapping[float, Mapping[str, Profile]], ax: Axes | None, ki
         raise SettingError("ax=...: one tolerance for one panel; leave ax out for several.")
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-    with house_style(require_style(style)):
+    with house_style(style):
         figure, axes = panels(len(of), 4.4, 3.4, style) if ax is None else (cast("Figure", ax.figure), [ax])
         for panel, (tolerance, profiles) in zip(axes, of.items()):
             ends = [float(profile.at[-1]) for profile in profiles.values() if len(profile.at)]

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from hierfl.errors import SettingError
-from hierfl.house_style import COLOURS, house_style, panels, require_axes, require_style
+from hierfl.house_style import COLOURS, house_style, panels, require_axes
 from hierfl.inspect.implicit.points import Points
 from hierfl.jaxtools.precision import double_precision
 from hierfl.near_names import near_names
@@ -215,7 +215,7 @@ def plot_result(
     how = ConvergenceAxes(axis, scale)
     least = how.least([result])
     names = [name for name in result.metrics if name != "round"]
-    with house_style(require_style(style)):
+    with house_style(style):
         figure, drawn = panels(1 + len(names), 4.6, 3.4, style) if ax is None else (cast("Figure", ax.figure), [ax])
         _objective(drawn[0], result, how, least)
         for panel, name in zip(drawn[1:], names):
@@ -275,7 +275,7 @@ def plot_runs(
     how = ConvergenceAxes(axis, scale)
     shown = {name: runs for name, runs in groups.items() if runs.finished}
     metrics = {name: None for runs in shown.values() for name in runs.finished[0].metrics if name != "round"}
-    with house_style(require_style(style)):
+    with house_style(style):
         figure, drawn = panels(1 + len(metrics), 4.8, 3.6, style) if ax is None else (cast("Figure", ax.figure), [ax])
         curves = []
         for panel, name in zip(drawn, ("objective", *metrics)):

@@ -23,7 +23,7 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.lower_level.diagnosis import owner_name
 from hierfl.errors import SettingError
-from hierfl.house_style import COLOURS, COLUMN, GAPS, house_figure, house_style, line_style, require_axes, require_style
+from hierfl.house_style import COLOURS, COLUMN, GAPS, house_figure, house_style, line_style, require_axes
 from hierfl.inspect.argument_checks import require_positive, require_whole
 from hierfl.inspect.implicit.points import REASONS, Points, Sampled
 from hierfl.inspect.implicit.smoothing import radii, smoothed_values
@@ -335,7 +335,7 @@ class Slice(Shown):
         require_axes(ax)
         look, below = line_style(line), None
         with_response = _shows_response(self, response, ax is not None)
-        with house_style(require_style(style)):
+        with house_style(style):
             if ax is not None:
                 figure, panel = ax.figure, ax
             elif with_response:

@@ -12,7 +12,7 @@ from scipy.spatial import cKDTree
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
-from hierfl.house_style import COLOURS, COLUMN, house_figure, house_style, require_axes, require_known, require_style
+from hierfl.house_style import COLOURS, COLUMN, house_figure, house_style, require_axes, require_known
 from hierfl.inspect import window
 from hierfl.inspect.argument_checks import require_positive, require_whole
 from hierfl.inspect.implicit.points import REASONS, Points, Sampled
@@ -173,7 +173,7 @@ class Surface(Shown):
             raise SettingError(f"kind={kind!r}: write 'contour' or '3d'.")
         require_axes(ax, "3d" if kind == "3d" else "rectilinear")
         require_known(look, STYLE[kind], STYLE[kind][:5])
-        with house_style(require_style(style)):
+        with house_style(style):
             if ax is None:
                 projection = {"subplot_kw": {"projection": "3d"}} if kind == "3d" else {}
                 size = (COLUMN, 2.9) if style == "paper" else (6.0, 4.8)

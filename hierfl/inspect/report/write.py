@@ -30,12 +30,10 @@ from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.explain import explain
 from hierfl.errors import HierflError, SettingError
 from hierfl.house_style import COLOURS
-from hierfl.inspect.argument_checks import require_tolerance, require_whole, writable
+from hierfl.inspect.argument_checks import require_tolerance, writable
 from hierfl.inspect.assumptions.check import check
-from hierfl.inspect.implicit.smoothing import radii
 from hierfl.inspect.report import page as html
 from hierfl.inspect.report.slice_part import ReportSettings, kinks_table, line_section, report_slice
-from hierfl.inspect.window import require_window
 from hierfl.language.declaration import Declaration
 from hierfl.language.printing.render import problem_latex, problem_text
 from hierfl.language.printing.text import expression_text
@@ -322,10 +320,7 @@ def write_report(result: Result, runs: Runs | None, path: str | Path, settings: 
     target = writable(path, settings.overwrite)
     html.plotly()
     compiled = result.require_problem("a report").compile(progress=settings.progress)
-    require_window(1.0 if settings.radius is None else settings.radius, settings.points)
-    require_whole("seed", settings.seed, 0)
     require_tolerance("time_budget", settings.time_budget)
-    radii(settings.smoothing, settings.samples)
     sections = [
         html.Section("mathematics", "Declared mathematics", _mathematics(compiled.declaration)),
         *_line_sections(result, settings),
