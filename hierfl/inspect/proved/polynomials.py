@@ -262,7 +262,7 @@ class Translator:
 
         def translated(node: Any, visit: Callable[[Any], Entries]) -> Entries:
             if isinstance(node, cp.Constant):
-                value: Any = node.value.toarray() if sp.issparse(node.value) else np.asarray(node.value, float)
+                value: Any = np.asarray(node.value.toarray() if sp.issparse(node.value) else node.value, float)
             elif isinstance(node, Leaf):
                 value = environment[node.id]
             elif isinstance(node, SampleAverage):
