@@ -200,4 +200,4 @@ def test_a_root_at_its_bound_beside_a_ball_has_a_gradient() -> None:
     implicit = hf.Problem(hf.Minimize(cp.sum_squares(b)), hf.Nash(*players), [cp.abs(x) <= 1]).implicit
     at = np.array([0.1, 0.2])
     assert implicit.response(at)[a].tolist() == [1.0, 0.0]
-    np.testing.assert_allclose(implicit.gradient(at), 2 * (at + [0.1, 0.0]), rtol=1e-9)
+    np.testing.assert_allclose(implicit.gradient(at), 2 * (at + np.array([0.1, 0.0])), rtol=1e-9)
