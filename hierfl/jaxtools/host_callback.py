@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -19,6 +18,8 @@ from jax.experimental import io_callback
 
 from hierfl.errors import IncompatibleSolverError
 from hierfl.jaxtools.interruption import CutShort, heed
+
+Many = Callable[..., Sequence[np.ndarray] | np.ndarray]
 
 VALUES_ONLY = IncompatibleSolverError(
     "a function on the host has values only and was asked for a derivative: use a method that only evaluates."
@@ -31,13 +32,13 @@ def call_on_host(
     dtype: Any,
     *arguments: Any,
     refusal: Exception = VALUES_ONLY,
-    many: Callable[[Batch], Sequence[np.ndarray] | np.ndarray] | None = None,
+    many: Many | None = None,
 ) -> jax.Array:
     """``function(*arguments)`` on NumPy arrays, from compiled code; batches run one after another, or all at once by ``many``.
 
     Arguments are floating-point arrays, or integers (which arrive as 32-bit); the result is cast to its type. They travel as integers, through which
-    JAX would see a derivative of zero: asking for one raises the ``refusal``. ``many`` has the arguments of all calls, and returns what
-    ``function`` would for each.
+    JAX would see a derivative of zero: asking for one raises the ``refusal``. ``many`` is given the count of the calls, then the arguments with a
+    leading axis, of an entry for each call or of one for all; it returns what ``function`` would for each.
     """
 
     @jax.custom_jvp
@@ -56,7 +57,7 @@ def numbers_on_host(
     shape: tuple[int, ...],
     dtype: Any,
     *trees: Any,
-    many: Callable[..., Sequence[np.ndarray] | np.ndarray] | None = None,
+    many: Many | None = None,
 ) -> jax.Array:
     """``call_on_host`` of a function of trees of arrays, which arrive in double precision; ``many`` is called with the count of the calls
     before trees whose arrays have an entry for each.
@@ -66,35 +67,19 @@ def numbers_on_host(
     def one(*arrays: np.ndarray) -> np.ndarray:
         return function(*jax.tree.unflatten(form, [np.asarray(array, float) for array in arrays]))
 
-    def each(batch: Batch) -> Sequence[np.ndarray] | np.ndarray:
+    def each(count: int, *arrays: np.ndarray) -> Sequence[np.ndarray] | np.ndarray:
         assert many is not None
-        return many(batch.count, *jax.tree.unflatten(form, [for_each(batch.count, array) for array in batch.arrays]))
+        return many(count, *jax.tree.unflatten(form, [_for_each(count, array) for array in arrays]))
 
     return call_on_host(one, shape, dtype, *leaves, many=None if many is None else each)
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The arguments of ``count`` calls: arrays with a leading axis, of an entry for each call or of one for all."""
-
-    count: int
-    arrays: Sequence[np.ndarray]
-
-    def calls(self) -> list[tuple[np.ndarray, ...]]:
-        shared = [[array[0]] * self.count if len(array) == 1 else array for array in self.arrays]
-        return list(zip(*shared)) if shared else [()] * self.count
 
 
 def _rows(array: np.ndarray, lead: tuple[int, ...], batch: tuple[int, ...]) -> np.ndarray:
     """An argument's entries for the calls of a batch, in order; one where it is the same for all."""
     core = array.shape[len(lead) :]
-    if lead == batch and len(batch) == 1:
-        return array
-    return (
-        np.broadcast_to(array, (*batch, *core)).reshape(-1, *core)
-        if any(n > 1 for n in lead)
-        else array.reshape(1, *core)
-    )
+    if any(n != 1 for n in lead):
+        return np.broadcast_to(array, (*batch, *core)).reshape(-1, *core)
+    return array.reshape(1, *core)
 
 
 def _last(arrays: Sequence[np.ndarray], leads: Sequence[tuple[int, ...]], batch: tuple[int, ...]) -> int:
@@ -112,7 +97,7 @@ def _called(
     shape: tuple[int, ...],
     dtype: Any,
     arguments: Sequence[jax.Array],
-    many: Callable[[Batch], Sequence[np.ndarray] | np.ndarray] | None,
+    many: Many | None,
 ) -> jax.Array:
     """The callback itself, its arguments and its result packed as words."""
     packed, result = [_pack(argument) for argument in arguments], jax.ShapeDtypeStruct(shape, dtype)
@@ -130,13 +115,13 @@ def _called(
             before, answers = values(cut)
             each = np.asarray(answers).reshape(*before, *shape)
             return batch, np.concatenate([each, np.repeat(each[-1:], batch[0] - last - 1, axis=0)])
-        given = Batch(int(np.prod(batch)), [_rows(a, lead, batch) for a, lead in zip(arrays, leads)])
+        count, given = int(np.prod(batch)), [_rows(a, lead, batch) for a, lead in zip(arrays, leads)]
         if many is not None:
-            return batch, many(given)
+            return batch, many(count, *given)
         answers = []
-        for call in given.calls():
+        for call in range(count):
             heed()
-            answers.append(function(*call))
+            answers.append(function(*(array[0 if len(array) == 1 else call] for array in given)))
         return batch, answers
 
     def on_host(*words: Any) -> np.ndarray:
@@ -228,7 +213,7 @@ def _from_words(words: jax.Array, result: jax.ShapeDtypeStruct) -> jax.Array:
     return jax.lax.bitcast_convert_type(words, jnp.float64) if result.dtype == jnp.float64 else words.astype(result.dtype)
 
 
-def for_each(count: int, array: np.ndarray) -> np.ndarray:
+def _for_each(count: int, array: np.ndarray) -> np.ndarray:
     """An array of an entry for each call, where it may have one for all; numbers as doubles."""
     array = array.astype(float, copy=False) if array.dtype.kind == "f" else array
     if len(array) == count:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hierfl.jaxtools.by_numpy.numpy_program import NumpyProgram
-from hierfl.jaxtools.host_callback import Batch, call_on_host
+from hierfl.jaxtools.host_callback import call_on_host
 
 X, MATRIX = np.arange(12.0).reshape(4, 3), np.arange(6.0).reshape(2, 3)
 
@@ -20,10 +20,10 @@ def product(matrix: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def on_host(matrix: Any, x: Any, calls: list[int] | None) -> jax.Array:
-    def many(given: Batch) -> list[np.ndarray]:
+    def many(count: int, matrices: np.ndarray, points: np.ndarray) -> list[np.ndarray]:
         assert calls is not None
-        calls.append(given.count)
-        return [product(*each) for each in given.calls()]
+        calls.append(count)
+        return [product(matrices[k % len(matrices)], points[k % len(points)]) for k in range(count)]
 
     return call_on_host(product, (2,), x.dtype, matrix, x, many=None if calls is None else many)
 
