@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from threading import Lock, local
+from threading import Lock
 from typing import Any, TypeVar
 
 import jax
@@ -131,7 +131,7 @@ class DiskCache(CacheInterface):
 @contextmanager
 def kept_on_disk() -> Iterator[None]:
     """Keep what this thread compiles within on disk, and load from there what was compiled before."""
-    chosen = None if _THREAD.within else _chosen()
+    chosen = _chosen()
     if chosen is None:
         yield
         return
@@ -141,24 +141,16 @@ def kept_on_disk() -> Iterator[None]:
             if not _threads and compilation_cache._cache is None:
                 compilation_cache._cache = chosen
             _threads += 1
-        _THREAD.within = True
         try:
             yield
         finally:
-            _THREAD.within = False
             with _LOCK:  # and nobody once no thread is within
                 _threads -= 1
                 if not _threads and isinstance(compilation_cache._cache, DiskCache):
                     compilation_cache._cache = None
 
 
-class _Thread(local):
-    """Whether this thread is within."""
-
-    within = False
-
-
-_THREAD, _LOCK = _Thread(), Lock()
+_LOCK = Lock()
 _threads = 0  # that are within
 
 

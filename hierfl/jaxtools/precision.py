@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -37,7 +37,7 @@ def computing(*, double: bool) -> Iterator[None]:
     _require_first_process()
     before, _THREAD.within = _THREAD.within, True
     try:
-        with jax.enable_x64(double), jax.default_prng_impl("threefry2x32"), kept_on_disk():
+        with jax.enable_x64(double), jax.default_prng_impl("threefry2x32"), nullcontext() if before else kept_on_disk():
             yield
     finally:
         _THREAD.within = before

@@ -77,7 +77,6 @@ def test_processes_share_what_they_compile_and_mend_what_is_broken(tmp_path: Pat
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """JAX as it is in a new process, outside the cache that all tests share."""
     monkeypatch.setattr(disk_cache, "_threads", 0)
-    monkeypatch.setattr(disk_cache, "_THREAD", disk_cache._Thread())
     monkeypatch.setattr(compilation_cache, "_cache", None)
     disk_cache._cache_at.cache_clear()
 
