@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax._src.core import trace_state_clean
-from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun, jaxprs_in_params
 
 from hierfl.jaxtools.by_numpy.numpy_program import NumpyProgram
 from hierfl.jaxtools.precision import is_double
@@ -30,13 +30,8 @@ LONG = 0.05  # seconds of a call that one may want to give up
 PATIENCE = 5.0  # and for one whose time is that of solvers on the host
 
 
-def quick_jit(function: Callable[..., Any]) -> QuickProgram:
-    """The function as a program that is traced once for arguments of a shape, and run the quicker way: see ``QuickProgram``."""
-    return QuickProgram(function)
-
-
 class QuickProgram:
-    """A function of arrays that NumPy runs where that is done before XLA had compiled it, and XLA elsewhere.
+    """A function of arrays, traced once for arguments of a shape, that NumPy runs where that is done before XLA had compiled it, and XLA elsewhere.
 
     The choice depends on the traced program alone, never on a clock: the same question has the same answer, to the last bit.
     """
@@ -68,9 +63,7 @@ class QuickProgram:
             return lambda leaves, arguments, named: program.of_leaves(leaves)
         if _calls_host(program.traced.jaxpr):  # where XLA compiles, sets are projected on by programs
             return self._by_xla(lambda leaves, arguments, named: self._compiled(*arguments, **named))
-        compiled = _compiled(
-            jaxpr_as_fun(program.traced)
-        )  # tracing a large program takes as long as loading it from disk
+        compiled = _compiled(jaxpr_as_fun(program.traced))  # to trace a large program again takes as long as loading it from disk
         return self._by_xla(lambda leaves, arguments, named: program.restored(compiled(*leaves)))
 
     def _by_xla(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
@@ -102,6 +95,8 @@ class QuickProgram:
         """JAX's own trace of the function."""
         return self._compiled.trace(*arguments, **named)
 
+
+quick_jit = QuickProgram
 
 _LOOKS: ContextVar[bool] = ContextVar("traced for NumPy", default=False)
 
@@ -138,7 +133,7 @@ def _running(program: Jaxpr) -> float:
     """Seconds that NumPy takes for a program, about."""
     total = 0.0
     for equation in program.eqns:
-        inner = [_running(part) for part in _parts(equation)]
+        inner = [_running(part) for part in jaxprs_in_params(equation.params)]
         if equation.primitive.name == "scan":
             total += equation.params["length"] * sum(inner)
         elif equation.primitive.name == "while":
@@ -151,21 +146,11 @@ def _running(program: Jaxpr) -> float:
 
 def equations(program: Jaxpr) -> int:
     """How many equations a program has, those of the functions it calls among them."""
-    return sum(1 + sum(map(equations, _parts(equation))) for equation in program.eqns)
+    return sum(1 + sum(map(equations, jaxprs_in_params(equation.params))) for equation in program.eqns)
 
 
 def _calls_host(program: Jaxpr) -> bool:
-    return any(e.primitive.name == "pure_callback" or any(map(_calls_host, _parts(e))) for e in program.eqns)
-
-
-def _parts(equation: Any) -> list[Jaxpr]:
-    found = []
-    for value in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda v: isinstance(v, Jaxpr | ClosedJaxpr)):
-        if isinstance(value, ClosedJaxpr):
-            found.append(value.jaxpr)
-        elif isinstance(value, Jaxpr):
-            found.append(value)
-    return found
+    return any(e.primitive.name == "pure_callback" or any(map(_calls_host, jaxprs_in_params(e.params))) for e in program.eqns)
 
 
 def _work(equation: Any) -> float:
