@@ -22,6 +22,7 @@ from hierfl.compiler.sets.components import Component, Member, components
 from hierfl.compiler.sets.families import Family
 from hierfl.compiler.sets.members import (
     DENSE_ENTRIES,
+    Band,
     Bands,
     CompiledMembership,
     CompiledRows,
@@ -267,7 +268,7 @@ class BoxWithBandBlock:
     @staticmethod
     def alike(part: Component) -> Hashable | None:
         """Components of a band and bounds are alike if they have the same number of entries, those without if their bands are as well."""
-        band = part.lone_band
+        band = part.lone(Band)
         if band is None:
             return None
         return len(part.entries), True if part.bounds else (band.equality, band.one_sided)
@@ -311,7 +312,7 @@ class BoxWithBandBlock:
         if self.weights is not None:
             return jnp.asarray(self.weights, float)
         order = np.argsort(self.entries)
-        _, columns, weights = self.bands.triples(values)
+        columns, weights = self.bands.coefficients(values)
         places = order[np.searchsorted(self.entries[order], columns)].astype(np.int32)
         return jnp.zeros(self.entries.size).at[places].set(weights).reshape(self.groups.shape)
 
@@ -370,7 +371,7 @@ class ImageBlock:
     @staticmethod
     def alike(part: Component) -> Hashable | None:
         """Lone memberships are alike if they are of one family and size, each of entries of y alone, or of one constraint."""
-        member = part.lone_membership
+        member = part.lone(CompiledMembership)
         if member is None or part.bounds:
             return None
         plain = member.constant and has_single_entries(member.rows)
@@ -380,7 +381,8 @@ class ImageBlock:
     @classmethod
     def of(cls, parts: Sequence[Component]) -> ImageBlock | None:
         """One block for components of one membership each; None if the rows are no frame that the family admits."""
-        memberships = [m for same in by_source([part.memberships[0] for part in parts]) for m in same]
+        lone = [one for part in parts if (one := part.lone(CompiledMembership)) is not None]
+        memberships = [m for same in by_source(lone) for m in same]
         frame = Frame.of(memberships)
         if frame is None or not all(map(memberships[0].family.admits, frame.scales)):
             return None

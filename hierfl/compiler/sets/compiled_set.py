@@ -94,7 +94,7 @@ class CompiledSet:
 
     @property
     def is_exact(self) -> bool:
-        """Whether every block is projected on exactly, to rounding."""
+        """Whether every block is projected on exactly, to rounding, so that a certificate may trust it."""
         return not any(isinstance(block, ProgramBlock) for block in self.blocks)
 
     @cached_property
@@ -113,12 +113,8 @@ class CompiledSet:
 
     def project(self, z: Float[Array, " size"], environment: Mapping[int, Any]) -> Float[Array, " size"]:
         """The nearest point of the set; where it is empty, see :meth:`gap`."""
-        if self.blocks and traced_for_numpy() and (on_host := self.on_host) is not None:
+        if traced_for_numpy() and (on_host := self._on_host) is not None:
             return on_host.project(z, self._moving(environment))
-        return self.traced_projection(z, environment)
-
-    def traced_projection(self, z: Float[Array, " size"], environment: Mapping[int, Any]) -> Float[Array, " size"]:
-        """``project`` by the blocks, as compiled programs have it."""
         return self._project(z, self.values(environment)) if self.blocks else z
 
     def point_near(self, z: Float[np.ndarray, " size"], environment: Mapping[int, Any]) -> Float[np.ndarray, " size"]:
@@ -127,12 +123,8 @@ class CompiledSet:
 
     def gap(self, environment: Mapping[int, Any]) -> Float[Array, ""]:
         """Positive when the set is empty in this environment."""
-        if self.blocks and traced_for_numpy() and (on_host := self.on_host) is not None:
+        if traced_for_numpy() and (on_host := self._on_host) is not None:
             return on_host.gap(self._moving(environment))
-        return self.traced_gap(environment)
-
-    def traced_gap(self, environment: Mapping[int, Any]) -> Float[Array, ""]:
-        """``gap`` by the blocks, as compiled programs have it."""
         return self._gap(self.values(environment)) if self.blocks else jnp.asarray(-jnp.inf)
 
     @property
@@ -156,7 +148,7 @@ class CompiledSet:
         return bool(float(quick_jit(self.gap)(environment)) <= 0)
 
     @cached_property
-    def on_host(self) -> parametric.NearestPoint | None:
+    def _on_host(self) -> parametric.NearestPoint | None:
         """The projection on a polyhedron by the host engine, which programs that run a few times are quicker with; None for other sets."""
         return self._engine if any(isinstance(block, PolyhedronBlock) for block in self.blocks) else None
 
@@ -363,19 +355,19 @@ _SCALES = (3.0, 100.0)  # of the points that are compared
 _CONDITION_LIMIT = 1e6  # beyond it the reference, feasible to 1e-8, may be far from the set
 
 
-def verify(compiled: CompiledSet, environment: Mapping[int, Any], seed: int = 0) -> None:
+def verify(compiled: CompiledSet, environment: Mapping[int, Any]) -> None:
     """Compare with CVXPY at random points of this environment (small sets) or check the constraints there.
 
     Raises ``HierflError`` if they disagree: a defect of hierfl, or of a family from outside, named with the constraints.
     """
     if not compiled.blocks or not compiled.is_exact:
         return
-    if not float(NumpyProgram(compiled.traced_gap, environment)(environment)) <= 0:
+    if not float(NumpyProgram(compiled.gap, environment)(environment)) <= 0:
         return
     comparable = compiled.size <= _COMPARE_LIMIT
     comparable = comparable and float(NumpyProgram(compiled.condition, environment)(environment)) <= _CONDITION_LIMIT
-    project = NumpyProgram(compiled.traced_projection, np.zeros(compiled.size), environment)
-    rng = np.random.default_rng(seed)
+    project = NumpyProgram(compiled.project, np.zeros(compiled.size), environment)  # by the blocks, as compiled programs have it
+    rng = np.random.default_rng(0)
     for scale in _SCALES:
         z = scale * rng.standard_normal(compiled.size)
         p = np.asarray(project(z, environment))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -27,6 +28,7 @@ from hierfl.compiler.sets.members import (
 )
 
 Member = Band | CompiledMembership | Opaque
+T = TypeVar("T", Band, CompiledMembership)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,22 +51,14 @@ class Component:
         return tuple(member for member in self.members if isinstance(member, Band))
 
     @property
-    def memberships(self) -> tuple[CompiledMembership, ...]:
-        return tuple(member for member in self.members if isinstance(member, CompiledMembership))
-
-    @property
     def origins(self) -> list[Origin]:
         """The constraints that take part."""
         behind_members = (origin for member in self.members for origin in member.origins)
         return [*(bound.origin for bound in self.bounds), *behind_members]
 
-    @property
-    def lone_band(self) -> Band | None:
-        return self.members[0] if len(self.members) == 1 and isinstance(self.members[0], Band) else None
-
-    @property
-    def lone_membership(self) -> CompiledMembership | None:
-        return self.members[0] if len(self.members) == 1 and isinstance(self.members[0], CompiledMembership) else None
+    def lone(self, kind: type[T]) -> T | None:
+        """The only member, if it is of this kind."""
+        return self.members[0] if len(self.members) == 1 and isinstance(self.members[0], kind) else None
 
 
 def components(members: Sequence[Member], bounds: Sequence[EntryBounds]) -> list[Component]:

@@ -150,10 +150,8 @@ class CompiledRows:
 
     @cached_property
     def entries(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(columns, numbers, how many each row has); of a single row without a matrix of its own, of which there may be ten thousand."""
-        if len(self.index) != 1:
-            return entries_of_rows(self.pattern)
-        matrix, row = self.source.coefficients.matrix, int(self.index[0])
+        """(columns, numbers, how many) of a single row, without a matrix of its own: there may be ten thousand of them."""
+        matrix, (row,) = self.source.coefficients.matrix, self.index
         part = slice(matrix.indptr[row], matrix.indptr[row + 1])
         return matrix.indices[part], matrix.data[part], np.array([part.stop - part.start])
 
@@ -375,13 +373,10 @@ class Bands:
         rows, order = self._normals
         return np.asarray(sp.vstack([r.pattern[:, entries] for r in rows]).toarray())[order]
 
-    def triples(self, values: Values) -> tuple[np.ndarray, np.ndarray, Float[Array, " nonzeros"]]:
-        """The normals as coordinate triples (band, entry of y, weight), for disjoint supports or constant normals."""
-        rows, order = self._normals
-        counts = np.concatenate([np.diff(r.pattern.indptr) for r in rows])
-        bands = np.repeat(np.argsort(order), counts)
-        columns = np.concatenate([r.pattern.indices for r in rows])
-        return bands, columns, jnp.concatenate([r.coefficients(values) for r in rows])
+    def coefficients(self, values: Values) -> tuple[np.ndarray, Float[Array, " nonzeros"]]:
+        """(entries of y, their weights), for disjoint supports or constant normals."""
+        rows, _ = self._normals
+        return np.concatenate([r.pattern.indices for r in rows]), jnp.concatenate([r.coefficients(values) for r in rows])
 
     @property
     def origins(self) -> list[Origin]:
