@@ -111,7 +111,7 @@ def _another_start(compiled: CompiledProblem, seed: int, free: bool) -> tuple[An
 def _spread(compiled: CompiledProblem, seed: int, everywhere: bool = False) -> list[np.ndarray]:
     """Points spread over X, where f is quick: over a bounded one, or everywhere."""
     method, box = compiled.exact.method, box_around(compiled, start_point(compiled, None))
-    costly = method is not None and STARTS * method.structure.owners > 2 * method.solutions_in_a_second
+    costly = method is not None and STARTS * method.structure.oracles.owners > 2 * method.solutions_in_a_second
     return [] if costly or not (box.bounded or everywhere) else list(on_upper_set(compiled, sobol_points(box, STARTS, seed)))
 
 

@@ -446,6 +446,6 @@ def unchecked_gradient(
     if method is None or not method.iterative:
         warm = None
     elif warm is None:
-        warm = np.zeros((method.structure.owners, problem.lower.size))
+        warm = np.zeros((method.structure.oracles.owners, problem.lower.size))
     evaluation, gradient = jax.tree.map(np.asarray, program(x, problem.data(), warm))
     return evaluation, gradient

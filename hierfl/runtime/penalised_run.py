@@ -197,7 +197,7 @@ def slopes_of(compiled: CompiledProblem, x0: Any, seed: int) -> Slopes:
 def spread_over(compiled: CompiledProblem, x0: Any, count: int, seed: int) -> np.ndarray:
     """Points spread over X (k, n); none where it is unbounded, or answers take time."""
     method, box = compiled.exact.method, box_around(compiled, start_points(compiled, x0, 1, seed)[0])
-    if not box.bounded or method is None or SPREAD * method.structure.owners > method.solutions_in_a_second:
+    if not box.bounded or method is None or SPREAD * method.structure.oracles.owners > method.solutions_in_a_second:
         return np.zeros((0, compiled.upper.size))
     return on_upper_set(compiled, sobol_points(box, count, seed))
 

@@ -51,7 +51,7 @@ def method_for_looks(in_rounds: ExactMethod) -> ExactMethod:
     open_ = getattr(structure.level, "selection", None) is None and structure.is_gradient and not structure.strict
     if isinstance(method, SemismoothNewton) and open_:
         return replace(method, looks_beside=True)
-    if type(method) is ParametricProgram and structure.owners >= MANY and jax.default_backend() != "cpu":
+    if type(method) is ParametricProgram and structure.oracles.owners >= MANY and jax.default_backend() != "cpu":
         applies, why = BatchedInteriorPoints.verdict(structure)
         if applies:
             return BatchedInteriorPoints(structure, f"{why}, and JAX has a device for them")
@@ -67,7 +67,7 @@ def _on_the_host(in_rounds: ExactMethod) -> ExactMethod:
     structure = in_rounds.structure
     if structure.oracles.elsewhere and structure.oracles.scope == "federation":
         return in_rounds
-    few = structure.size <= LOOKED_AT and structure.owners <= OWNERS_LOOKED_AT
+    few = structure.size <= LOOKED_AT and structure.oracles.owners <= OWNERS_LOOKED_AT
     if _is_curved_map(structure) and isinstance(in_rounds, SemismoothNewton) and not few:
         return in_rounds
     searched = isinstance(in_rounds, ProjectedSolution) and few

@@ -247,8 +247,7 @@ class ExactLower:
             return Judgement.of_proximal_step(y, numbers_on_host(on_host, y.shape, y.dtype, y, thetas), mu)
         if structure.rough is not None:
             return Judgement.known(jnp.full((), jnp.nan, y.dtype))
-        exact = structure.exact_projection
-        return Judgement.of_step(y, owner.operator, owner.project, mu, exact, owner.condition())
+        return Judgement.of_step(y, owner.operator, owner.project, mu, structure.lower_set.is_exact, owner.condition())
 
     def shared_conditions(self, x: Array, y: Array, force: Array, public: dict[int, Array]) -> Judgement:
         """The conditions of the y that clients share, from the weighted mean ``force`` of their F at it; traceable."""

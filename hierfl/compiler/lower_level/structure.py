@@ -112,11 +112,6 @@ class LowerStructure:
         return self.oracles.lower.size
 
     @property
-    def owners(self) -> int:
-        """The number of copies of y."""
-        return self.oracles.owners
-
-    @property
     def pattern(self) -> Pattern:
         return self.jacobian.pattern
 
@@ -125,19 +120,9 @@ class LowerStructure:
         return self.oracles.lower_set
 
     @property
-    def kind(self) -> str:
-        """The kind of Y(x): ``"free"``, ``"box"`` or another."""
-        return self.lower_set.kind
-
-    @property
     def separable_set(self) -> bool:
         """Whether Y(x) is a box or all of space, so that its projection goes entry by entry."""
-        return self.kind in ("box", "free")
-
-    @property
-    def exact_projection(self) -> bool:
-        """Whether Y(x) has an exact projection, which a certificate may trust."""
-        return self.lower_set.is_exact
+        return self.lower_set.kind in ("box", "free")
 
     @property
     def affine(self) -> bool:
@@ -160,7 +145,7 @@ class LowerStructure:
         """Why methods for smooth maps over sets with an exact projection do not apply; None where they do."""
         if self.rough is not None:
             return f"{expression_text(self.rough)} is not smooth in y"
-        return None if self.exact_projection else "Y(x) has no exact projection"
+        return None if self.lower_set.is_exact else "Y(x) has no exact projection"
 
     @property
     def is_gradient(self) -> bool:

@@ -47,7 +47,7 @@ class ProjectedSolution(ExactMethod):
 
     @property
     def accuracy(self) -> str:
-        return "exactly" if self.structure.exact_projection else f"to {INEXACT_TOLERANCE:g}"
+        return "exactly" if self.structure.lower_set.is_exact else f"to {INEXACT_TOLERANCE:g}"
 
     def answer(self, question: Question) -> LowerSolution:
         diagonal, force, step = _divisors(question)
@@ -91,7 +91,7 @@ class ClosedForm(ExactMethod):
     @classmethod
     def verdict(cls, structure: LowerStructure) -> Verdict:
         if structure.affine and structure.pattern.positive and structure.pattern.diagonal and structure.separable_set:
-            clipped = "" if structure.kind == "free" else ", clipped to the bounds"
+            clipped = "" if structure.lower_set.kind == "free" else ", clipped to the bounds"
             return Verdict(True, f"the unconstrained solution{clipped}: the Jacobian of F is diagonal")
         return Verdict(False, "needs an affine F with a positive diagonal as its Jacobian, over a box or all of space")
 
@@ -130,7 +130,7 @@ class LinearSystem(ExactMethod):
 
     @classmethod
     def verdict(cls, structure: LowerStructure) -> Verdict:
-        if structure.affine and structure.kind == "free" and structure.size <= SYSTEM_LIMIT:
+        if structure.affine and structure.lower_set.kind == "free" and structure.size <= SYSTEM_LIMIT:
             return Verdict(True, "F is affine and y is unconstrained")
         return Verdict(False, f"needs an affine F, no constraints, and at most {SYSTEM_LIMIT} variables")
 
@@ -178,7 +178,7 @@ class DiagonalPlusRankOne(ExactMethod):
                 "needs an affine F over a box (or no constraints) whose Jacobian is diagonal plus rank one, in at least 8 variables",
             )
         otherwise = "" if _is_sure(structure) else "; by Newton's method on y where it is not, or where rounding is in its way"
-        return Verdict(True, f"the Jacobian is diagonal plus rank one, over a {structure.kind} set{otherwise}")
+        return Verdict(True, f"the Jacobian is diagonal plus rank one, over a {structure.lower_set.kind} set{otherwise}")
 
     def answer(self, question: Question) -> LowerSolution:
         owner, start = question.owner, question.warm

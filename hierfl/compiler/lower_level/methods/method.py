@@ -166,7 +166,7 @@ class ExactMethod(ABC):
 
     def question(self, x: Array, owner: Owner, asked: Owner, warm: Array, tolerance: Array | float) -> Question:
         """The lower level of an owner as a question to this method."""
-        mu, exact = self.structure.modulus(owner.multiply, x.dtype), self.structure.exact_projection
+        mu, exact = self.structure.modulus(owner.multiply, x.dtype), self.structure.lower_set.is_exact
         tolerance = tolerance if exact else jnp.maximum(tolerance, INEXACT_TOLERANCE)
         if x.dtype == jnp.float32:
             tolerance = jnp.maximum(tolerance, SINGLE_TOLERANCE)

@@ -86,10 +86,10 @@ class ParametricProgram(ExactMethod):
             return Verdict(False, f"needs the Jacobian of a map that is not affine: of {LINEARISED} scalars, and of data in one place")
         if form.stairs and iterable:
             return Verdict(False, f"would find a staircase: {form.stairs}")
-        if iterable and structure.owners > OWNERS and not parametric.ManyPrograms.treats(form):
-            return Verdict(False, f"needs at most {OWNERS:,} owners of a y; here {structure.owners:,}")
+        if iterable and structure.oracles.owners > OWNERS and not parametric.ManyPrograms.treats(form):
+            return Verdict(False, f"needs at most {OWNERS:,} owners of a y; here {structure.oracles.owners:,}")
         numbers, together = _numbers(form, structure)
-        most = WORK if structure.strict else max(WORK, OPEN_WORK - AN_OWNER * structure.owners)
+        most = WORK if structure.strict else max(WORK, OPEN_WORK - AN_OWNER * structure.oracles.owners)
         if numbers > NUMBERS or (iterable and together * structure.size > most):  # or beyond what memory has
             return Verdict(
                 False, f"needs fewer numbers to average over; here {together:,}, for {structure.size:,} scalars of y"

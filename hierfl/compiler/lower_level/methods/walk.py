@@ -310,13 +310,13 @@ class SemismoothNewton(IterativeMethod):
     def verdict(cls, structure: LowerStructure) -> Verdict:
         if structure.obstacle is not None:
             return Verdict(False, structure.obstacle)
-        how = "Newton-CG" if structure.kind == "free" and structure.is_gradient else "on the normal map"
+        how = "Newton-CG" if structure.lower_set.kind == "free" and structure.is_gradient else "on the normal map"
         safeguard = "accelerated gradient" if structure.is_gradient else "extragradient"
         return Verdict(True, f"F is smooth and Y(x) has an exact projection ({how}); safeguarded by {safeguard}")
 
     def answer(self, question: Question) -> LowerSolution:
         # where nothing is projected, Newton steps are the same whatever s is: a rough one will do
-        steps = ROUGHLY if self.structure.kind == "free" else POWER_STEPS
+        steps = ROUGHLY if self.structure.lower_set.kind == "free" else POWER_STEPS
         found = newton_from(question, question.warm, self.structure.is_gradient, steps)
         if not self.looks_beside:
             return found
