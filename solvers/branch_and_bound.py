@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.lower_level.certificate import Evaluation
-from hierfl.descent.answers import Answers
+from hierfl.descent.implicit_oracle import Answers
 from hierfl.errors import SettingError
 from hierfl.inspect.implicit.reference import Reference
 from hierfl.inspect.proved.proof import AGREES, NOT_PROVED, evaluated, proved_reference

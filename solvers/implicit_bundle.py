@@ -19,11 +19,9 @@ from jaxtyping import Float
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.implicit_differentiation import Hypergradient
 from hierfl.compiler.programs.cones import NoStandardFormError
-from hierfl.descent.answers import Answers
 from hierfl.descent.basin_hopping import BasinHopping, Search
 from hierfl.descent.decision_rows import DecisionRows
-from hierfl.descent.difference_oracle import DifferenceOracle
-from hierfl.descent.implicit_oracle import ImplicitOracle, KnownPoint
+from hierfl.descent.implicit_oracle import Answers, DifferenceOracle, ImplicitOracle, KnownPoint
 from hierfl.descent.limited_search import LimitedDescent
 from hierfl.descent.search import Descent
 from hierfl.errors import HierflError, RestWarning, SettingError, warn

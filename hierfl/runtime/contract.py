@@ -26,7 +26,7 @@ from jax import Array
 from hierfl.analysis.theorems import Prescription
 from hierfl.compiler.data.tables import Data, Party
 from hierfl.compiler.lower_level.certificate import Evaluation
-from hierfl.descent.answers import Answers
+from hierfl.descent.implicit_oracle import Answers
 from hierfl.errors import SettingError
 from hierfl.jaxtools.keyed_random import fold_in, keyed_permutation, words
 

@@ -14,7 +14,7 @@ import pytest
 import hierfl as hf
 from hierfl.compiler.lower_level.methods.method import Verdict
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram
-from hierfl.descent.answers import FAILURES, VALUE
+from hierfl.descent.implicit_oracle import FAILURES, VALUE
 from hierfl.errors import CheckpointError, CheckpointWarning, SettingError
 from hierfl.jaxtools import interruption
 from hierfl.runtime.checkpoints import CheckpointFolder

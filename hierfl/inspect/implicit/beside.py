@@ -26,7 +26,7 @@ from hierfl.compiler.lower_level.certificate import Evaluation
 from hierfl.compiler.lower_level.diagnosis import require_gradient, warn_of_several
 from hierfl.compiler.oracles import lower_constraints
 from hierfl.compiler.starting_points import on_upper_set
-from hierfl.descent.answers import FAILURES
+from hierfl.descent.implicit_oracle import FAILURES
 from hierfl.inspect.implicit.points import KEPT_LIMIT, Points
 from hierfl.inspect.implicit.smoothing import opposite_ways
 from hierfl.jaxtools.cheap_jit import quick_jit

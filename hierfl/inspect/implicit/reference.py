@@ -29,8 +29,7 @@ from hierfl.compiler.starting_points import box_around, on_upper_set, sobol_poin
 from hierfl.compiler.violations import Violations
 from hierfl.descent.convex_best import convex_optimum
 from hierfl.descent.decision_rows import DecisionRows
-from hierfl.descent.difference_oracle import DifferenceOracle
-from hierfl.descent.implicit_oracle import ImplicitOracle
+from hierfl.descent.implicit_oracle import DifferenceOracle, ImplicitOracle
 from hierfl.descent.limited_search import LimitedDescent
 from hierfl.descent.search import BOTTOM, Descent
 from hierfl.errors import DivergedError, InfeasibleError, LowerLevelError, SettingError

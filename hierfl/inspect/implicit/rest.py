@@ -28,9 +28,9 @@ from hierfl.compiler.data.tables import Data
 from hierfl.compiler.implicit_differentiation import evaluated_with_gradient
 from hierfl.compiler.programs.cones import NoStandardFormError
 from hierfl.compiler.starting_points import box_around, on_upper_set
-from hierfl.descent.answers import FAILURES
 from hierfl.descent.convex_best import convex_optimum
 from hierfl.descent.decision_rows import DecisionRows
+from hierfl.descent.implicit_oracle import FAILURES
 from hierfl.errors import ForkedProcessError, HierflError, IncompatibleSolverError, RestWarning, warn
 from hierfl.inspect.assumptions.examination import Holders, known_of_all
 from hierfl.inspect.assumptions.lower_curvature import Curvature

@@ -25,7 +25,7 @@ import numpy as np
 from jax import Array
 
 from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.descent.answers import Answers
+from hierfl.descent.implicit_oracle import Answers
 from hierfl.errors import IncompatibleSolverError, SettingError
 from hierfl.jaxtools.host_callback import as_raised
 from hierfl.jaxtools.interruption import CutShort, heed
