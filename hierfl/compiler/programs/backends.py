@@ -210,59 +210,31 @@ def daqp_pairs(
     bounds = -b / sizes
     unit = np.maximum(1.0, np.abs(bounds).max(axis=1, initial=0.0))
     stiff, pull = np.abs(p).max(axis=(1, 2), initial=0.0), np.abs(q).max(axis=1, initial=0.0)
-    together = len(p) == len(a) == 1 < count and not is_map
+    together = len(p) == len(a) == 1 < count and len(equal) > 0 and not is_map
     bent = stiff * unit if together else np.maximum(stiff * unit, pull)  # with which P / stiff stays one matrix
     weight = np.where(bent > 0, bent, np.where(pull > 0, pull, 1.0))
     scale = (unit / weight)[:1] if together else unit / weight
     scaled = np.ascontiguousarray(p * scale[:, None, None] + (firmer * np.eye(q.shape[1]) if firmer else 0.0))
     rows = np.ascontiguousarray(a / sizes[..., None])
     low, costs = np.ascontiguousarray(bounds / unit[:, None]), np.ascontiguousarray(q / weight[:, None])
-    if together:
-        u, lam, work = _of_one_matrix(scaled[0], costs, rows[0], low, equal)
-    else:
-        u, lam, work = np.full(q.shape, np.nan), np.full(b.shape, np.nan), np.zeros(count, int)
-        high, sense = np.where(equal, low, INFINITE), np.where(equal, 5, 0).astype(np.int32)
-        for k in range(count):
-            given = scaled[0 if len(scaled) == 1 else k], costs[k], rows[0 if len(rows) == 1 else k], high[k], low[k], sense
-            found, _, flag, info = daqp.solve(*given, is_avi=is_map, primal_tol=1e-12)
-            if flag > 0:  # what is returned else may be whatever was in memory
-                u[k], lam[k], work[k] = found, info["lam"], info["iterations"]
-    return u * unit[:, None], -lam * weight[:, None] / sizes, work
-
-
-def _of_one_matrix(
-    p: np.ndarray, costs: np.ndarray, rows: np.ndarray, low: np.ndarray, equal: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """DAQP's (u, multipliers, iterations) of programs that share P and rows of length 1: decomposed once, with bounds on single entries as bounds."""
-    (count, width), size = costs.shape, len(rows)
-    alone, entry = (np.count_nonzero(rows, axis=1) == 1) & ~equal, np.abs(rows).argmax(axis=1)
-    above = rows[np.arange(size), entry] < 0
-    _, first = np.unique(2 * entry + above + 2 * width * ~alone, return_index=True)
-    bound = np.zeros(size, bool)
-    bound[first] = alone[first]
-    free, place = np.flatnonzero(~bound), entry.copy()
-    place[free] = width + np.arange(len(free))
-    upper = bound & above
-    left, right = np.full((count, width + len(free)), -INFINITE), np.full((count, width + len(free)), INFINITE)
-    left[:, place[~upper]], right[:, place[upper]] = low[:, ~upper], -low[:, upper]
-    right[:, place[equal]] = low[:, equal]
-    sense = np.zeros(width + len(free), np.int32)
-    sense[place[equal]] = 5
-    model = daqp.Model()
+    u, lam, work = np.full(q.shape, np.nan), np.full(b.shape, np.nan), np.zeros(count, int)
+    high, sense = np.where(equal, low, INFINITE), np.where(equal, 5, 0).astype(np.int32)
+    model, ready = daqp.Model(), False
     model.settings = {"primal_tol": 1e-12}
-    u, dual, work = np.full(costs.shape, np.nan), np.full(right.shape, np.nan), np.zeros(count, int)
-    matrix, ready = np.ascontiguousarray(rows[free]), False
     for k in range(count):
-        given = costs[k], right[k], left[k], sense  # senses anew: else it would begin where the one before ended
-        flag = model.update(None, given[0], None, *given[1:]) if ready else model.setup(p, given[0], matrix, *given[1:])[0]
-        ready = flag >= 0
-        if not ready:
-            continue
-        found, _, flag, info = model.solve()
-        if flag > 0:
-            u[k], dual[k], work[k] = found, info["lam"], info["iterations"]
-    lam = dual[:, place]
-    return u, np.where(equal, lam, np.where(upper, -np.maximum(lam, 0.0), np.minimum(lam, 0.0))), work
+        given = costs[k], high[k], low[k], sense
+        if together:  # matrices are decomposed once; senses anew: else it would begin where the one before ended
+            flag = model.update(None, given[0], None, *given[1:]) if ready else model.setup(scaled[0], given[0], rows[0], *given[1:])[0]
+            ready = flag >= 0
+            if not ready:
+                continue
+            found, _, flag, info = model.solve()
+        else:
+            matrices = scaled[0 if len(scaled) == 1 else k], rows[0 if len(rows) == 1 else k]
+            found, _, flag, info = daqp.solve(matrices[0], given[0], matrices[1], *given[1:], is_avi=is_map, primal_tol=1e-12)
+        if flag > 0:  # what is returned else may be whatever was in memory
+            u[k], lam[k], work[k] = found, info["lam"], info["iterations"]
+    return u * unit[:, None], -lam * weight[:, None] / sizes, work
 
 
 LARGE = 10_000  # rows from which one program is worth all cores
