@@ -8,11 +8,12 @@ multiplier (Bonnans and Shapiro, 2000, section 3.3).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from math import comb
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -45,7 +46,19 @@ RANK, INDEPENDENT = 1e-6, 1e-12  # of the largest singular value, from which one
 FAINT = 1e-9  # over curved cones, whose multipliers are no better
 VERTICES = 20_000  # combinations of rows that are looked through for a worst vertex
 
+FAINT_PULL = 1e-9  # of the largest multiplier, and of the forces, below which a cone's counts as none
+ON_BOUNDARY = 1e-7  # of a multiplier, up to which it is on the boundary of its cone
+
 Vector = Float[np.ndarray, " width"]
+Map = Float[np.ndarray, "k rows"]
+
+
+class SolutionFace(NamedTuple):
+    """The face of K that has the slacks e of all solutions: ``tight`` e = 0, ``loose`` e >= 0, and each of ``curved``'s maps of e in its cone."""
+
+    tight: Map
+    loose: Map
+    curved: tuple[tuple[Cone, Map], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,8 +123,28 @@ class AllSolutions:
     @cached_property
     def face(self) -> SolutionFace:
         """Where the slacks of all solutions are, over curved cones."""
-        size = self.program.force_size(self.answer.u, np.zeros_like(self.answer.z))
-        return SolutionFace.of(self.program.cones, self.answer.z, self.strong, size)
+        z, strong, every = self.answer.z, self.strong, np.eye(len(self.answer.z))
+        tight, loose, curved = [every[:0]], [every[:0]], []
+        most = max(float(np.abs(z).max(initial=0.0)), self.program.force_size(self.answer.u, np.zeros_like(z)))
+        for cone, rows in blocks(self.program.cones):
+            own, held = every[rows], strong[rows]
+            if cone.kind in (ZERO, NONNEGATIVE):
+                tight.append(own[held])
+                loose.append(own[~held])
+            elif np.linalg.norm(z[rows]) <= FAINT_PULL * most:
+                curved.append((cone, own))
+            elif cone.kind in OF_THREE:
+                rays = np.reshape(rays_left(cone.share, z[rows]), (-1, 3))
+                loose.append(np.linalg.pinv(rays.T) @ own)
+                tight.append(np.linalg.svd(rays)[2][len(rays) :] @ own)
+            else:
+                found, _, _ = critical_part(cone, np.zeros(cone.size), z[rows] / np.linalg.norm(z[rows]), ON_BOUNDARY)
+                for kind, some in found:
+                    if kind.kind in (ZERO, NONNEGATIVE):
+                        (tight if kind.kind == ZERO else loose).append(some @ own)
+                    else:
+                        curved.append((kind, some @ own))
+        return SolutionFace(np.vstack(tight), np.vstack(loose), tuple(curved))
 
     @cached_property
     def is_one(self) -> bool | None:
@@ -291,48 +324,3 @@ def _widened(rows: Matrix, width: int) -> Matrix:
     """Rows with further columns of zeros."""
     more = width - rows.shape[1]
     return hstack([rows, zeros(rows.shape[0], more, rows)]) if more else rows
-
-
-# --- the face of K in which the slacks of all solutions are ----------------------------------------------------------
-
-FAINT_PULL = 1e-9  # of the largest multiplier, and of the forces, below which a cone's counts as none
-ON_BOUNDARY = 1e-7  # of a multiplier, up to which it is on the boundary of its cone
-
-Rows = Float[np.ndarray, " rows"]
-Map = Float[np.ndarray, "k rows"]
-
-
-@dataclass(frozen=True, eq=False)
-class SolutionFace:
-    """Slacks e with ``tight`` e = 0, ``loose`` e >= 0, and each of ``curved``'s maps of e in its cone."""
-
-    tight: Map
-    loose: Map
-    curved: tuple[tuple[Cone, Map], ...]
-
-    @classmethod
-    def of(cls, cones: Sequence[Cone], z: Rows, strong: Bool[np.ndarray, " rows"], force: float) -> SolutionFace:
-        """The face for multipliers z, beside forces of some size; ``strong`` says which rows of equations and inequalities hold for all."""
-        every = np.eye(len(z))
-        tight, loose = [np.zeros((0, len(z)))], [np.zeros((0, len(z)))]
-        curved: list[tuple[Cone, Map]] = []
-        largest = max(float(np.abs(z).max(initial=0.0)), force)
-        for cone, rows in blocks(cones):
-            own, held = every[rows], strong[rows]
-            if cone.kind in (ZERO, NONNEGATIVE):
-                tight.append(own[held])
-                loose.append(own[~held])
-            elif np.linalg.norm(z[rows]) <= FAINT_PULL * largest:
-                curved.append((cone, own))
-            elif cone.kind in OF_THREE:
-                rays = np.reshape(rays_left(cone.share, z[rows]), (-1, 3))
-                loose.append(np.linalg.pinv(rays.T) @ own)
-                tight.append(np.linalg.svd(rays)[2][len(rays) :] @ own)
-            else:
-                found, _, _ = critical_part(cone, np.zeros(cone.size), z[rows] / np.linalg.norm(z[rows]), ON_BOUNDARY)
-                for kind, some in found:
-                    if kind.kind in (ZERO, NONNEGATIVE):
-                        (tight if kind.kind == ZERO else loose).append(some @ own)
-                    else:
-                        curved.append((kind, some @ own))
-        return cls(np.vstack(tight), np.vstack(loose), tuple(curved))

@@ -27,10 +27,12 @@ from scipy.sparse.linalg import splu
 from hierfl.compiler.programs.small_and_sparse import (
     Matrix,
     as_array,
+    columns_scaled,
     count_in_rows,
     entries_of,
     is_dense,
     largest_in_rows,
+    rows_scaled,
     same,
 )
 from hierfl.jaxtools.interruption import heed
@@ -292,10 +294,7 @@ def _equilibrated(sizes: Matrix) -> np.ndarray:
 
 
 def _scaled(matrix: Matrix, units: np.ndarray) -> Matrix:
-    if is_dense(matrix):
-        return units[:, None] * matrix * units
-    row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    return sp.csr_array((matrix.data * units[row] * units[matrix.indices], matrix.indices, matrix.indptr), matrix.shape)
+    return columns_scaled(rows_scaled(matrix, units), units)
 
 
 class Saddles:
