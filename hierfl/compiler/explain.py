@@ -197,19 +197,17 @@ def _program_cost(compiled: CompiledProblem, name: str) -> str:
     value = compiled.server_value if name == "server term" else compiled.client_value
     side = compiled.laid_out().server if name == "server term" else compiled.laid_out().clients
     assert side is not None
-    party = side.party(0)
     x, y = jnp.zeros(compiled.upper.size), jnp.zeros(compiled.lower.size) if compiled.lower.size else None
     samples = compiled.server_samples if name == "server term" else compiled.upper_samples
     if compiled.scope == "sample" and y is not None:
         y = y[None] if samples else y
-    rows = party.first_rows(samples)
-    return _per_pass(lambda x: value(x, y, party.environment, rows), x, bool(samples))
+    own, rows = side.party(0).environment, side.some_rows(0, 1, samples)
+    return _per_pass(lambda x: value(x, y, own, rows), x, bool(samples))
 
 
 def _operator_cost(compiled: CompiledProblem) -> str:
-    party = compiled.laid_out().clients.party(0)
-    rows = party.first_rows(compiled.lower_samples)
-    own = party.environment
+    clients = compiled.laid_out().clients
+    own, rows = clients.party(0).environment, clients.some_rows(0, 1, compiled.lower_samples)
     if compiled.scope == "sample":
         own = {**own, **{leaf: value[0] for leaf, value in rows.values.items()}}
     x, y = jnp.zeros(compiled.upper.size), jnp.zeros(compiled.lower.size)

@@ -284,14 +284,6 @@ class Party:
         sample = table.samples[0]
         return rows.values, rows.weights[sample] * (rows.counts[sample] if group.summed else 1.0)
 
-    def first_rows(self, samples: Sequence[int]) -> Rows:
-        """A row of each table that holds ``samples``, to look at what a row costs."""
-        found = NO_ROWS
-        for place, table in _holding(self.tables, samples):
-            one = self.chunk(place, 0, 1)
-            found = _with_table(found, table, one.values, one.weights[table.samples[0]], self.counts[place])
-        return found
-
     def estimate(
         self, function: Callable[[Rows], Any], samples: Sequence[int], key: Array, batch_size: int | None, step: Any = 0
     ) -> Any:
@@ -495,25 +487,17 @@ def _of_members(table: Table, extent: Extent, members: Array) -> Table:
     width, size = extent.width, members.shape[0]
     if not width:
         return replace(table, offsets=table.offsets[members], counts=table.counts[members])
-    own = width * jnp.arange(size)
-    if extent.regular:
-        values = {sample: _pieces(column, members, width) for sample, column in table.values.items()}
-        return replace(table, values=values, offsets=own, counts=jnp.full(size, width), typical=width)
-    offsets, counts = table.offsets[members], table.counts[members]
-    first = jnp.minimum(offsets, table.size - width)  # the last clients' pieces begin early, to end within the table
-    values = {sample: _uneven_pieces(column, first, width) for sample, column in table.values.items()}
-    return replace(table, values=values, offsets=own + offsets - first, counts=counts, typical=width)
+    if extent.regular:  # no look is needed at where whose rows are
+        offsets = first = width * members
+        counts = jnp.full(size, width)
+    else:
+        offsets, counts = table.offsets[members], table.counts[members]
+        first = jnp.minimum(offsets, table.size - width)  # the last clients' pieces begin early, to end within the table
+    values = {sample: _pieces(column, first, width) for sample, column in table.values.items()}
+    return replace(table, values=values, offsets=width * jnp.arange(size) + offsets - first, counts=counts, typical=width)
 
 
-def _pieces(column: Any, members: Array, width: int) -> Pieces:
-    """The rows of clients that all have ``width`` of them, in pieces."""
-    if isinstance(column, Stored):
-        return _uneven_pieces(column, width * members, width)
-    flat = jnp.reshape(column, (column.shape[0] // width, -1))[members]
-    return Pieces(flat, (members.shape[0] * width, *column.shape[1:]))
-
-
-def _uneven_pieces(column: Any, first: Array, width: int) -> Pieces:
+def _pieces(column: Any, first: Array, width: int) -> Pieces:
     """``width`` rows from each first row on."""
     shape, scalars = (first.shape[0] * width, *column.shape[1:]), int(np.prod(column.shape[1:], dtype=int))
     if isinstance(column, Stored):
