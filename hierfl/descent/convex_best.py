@@ -60,7 +60,7 @@ def convex_optimum(problem: CompiledProblem, work: float = WORK) -> ConvexOptimu
         return None
     key = "convex optimum", problem.parameter_values
     large = scalars > SCALARS or scalars * problem.upper.size > work
-    return problem.programs.kept(key) if large else problem.programs.keep(key, lambda: _solved(problem))
+    return problem.programs.get(key) if large else problem.programs.keep(key, lambda: _solved(problem))
 
 
 @double_precision

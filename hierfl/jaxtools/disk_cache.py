@@ -19,7 +19,6 @@ import tempfile
 import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -180,13 +179,11 @@ def _digest(content: bytes) -> bytes:
 T = TypeVar("T")
 
 
-@dataclass(eq=False, repr=False)
-class ProgramCache:
+class ProgramCache(dict[Hashable, Any]):
     """Things by key, each made when first asked for."""
 
-    _kept: dict[Hashable, Any] = field(default_factory=dict)
-    _of_runs: set[Hashable] = field(default_factory=set)
-    _used: set[Hashable] = field(default_factory=set)  # since they were last cleared
+    def __init__(self) -> None:
+        self._of_runs, self._used = set[Hashable](), set[Hashable]()  # the latter since they were last cleared
 
     def keep(self, key: Any, make: Callable[[], T], *, of_run: bool = False) -> T:
         """Make once and keep: a second solve with the same settings compiles nothing. Unhashable keys are not kept.
@@ -197,38 +194,26 @@ class ProgramCache:
             hash(key)
         except TypeError:
             return make()
-        if key not in self._kept:
-            self._kept[key] = make()
+        if key not in self:
+            self[key] = make()
         if of_run:
             self._of_runs.add(key)
         self._used.add(key)
-        return self._kept[key]
-
-    def kept(self, key: Hashable) -> Any:
-        """What is kept under a key; None where it was not made yet."""
-        return self._kept.get(key)
+        return self[key]
 
     def forget(self, part: Hashable) -> None:
         """Forget what is kept under keys of which this is a part."""
-        self._kept = {key: made for key, made in self._kept.items() if not (isinstance(key, tuple) and part in key)}
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def __iter__(self) -> Iterator[Hashable]:
-        return iter(self._kept)
-
-    def __getitem__(self, key: Hashable) -> Any:
-        return self._kept[key]
+        for key in [key for key in self if isinstance(key, tuple) and part in key]:
+            del self[key]
 
     @contextmanager
     def forgetting_runs(self) -> Iterator[Callable[[], None]]:
         """Forget on leaving the programs that runs within have kept, and at every call those that no run since the last has used."""
-        before = set(self._kept)
+        before = set(self)
 
         def forget(used: set[Hashable]) -> None:
-            for key in (set(self._kept) - before - used) & self._of_runs:
-                del self._kept[key]
+            for key in (set(self) - before - used) & self._of_runs:
+                del self[key]
                 self._of_runs.discard(key)
             self._used.clear()
 

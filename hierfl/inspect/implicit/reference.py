@@ -221,7 +221,7 @@ def reference(compiled: CompiledProblem, *, restarts: int, seed: int, x0: Any, p
 
 def known_reference(compiled: CompiledProblem) -> Reference | None:
     """The reference by default settings where it was asked for already."""
-    return compiled.programs.kept(_key(compiled, RESTARTS, SEED))
+    return compiled.programs.get(_key(compiled, RESTARTS, SEED))
 
 
 def _key(compiled: CompiledProblem, restarts: int, seed: int) -> tuple[Any, ...]:
