@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -52,7 +53,6 @@ class Component:
 
     @property
     def origins(self) -> list[Origin]:
-        """The constraints that take part."""
         behind_members = (origin for member in self.members for origin in member.origins)
         return [*(bound.origin for bound in self.bounds), *behind_members]
 
@@ -119,44 +119,30 @@ def _couplings(
 
 def bands(sides: Sequence[Side]) -> list[Band]:
     """Parallel sides together; parallel means proportional with one factor at both draws of the parameters."""
-    known: dict[int, _Directions] = {}
+    known: dict[int, tuple[list[tuple[bytes, ...]], Float[np.ndarray, " rows"]]] = {}
     alike: dict[tuple[bytes, ...], list[tuple[Side, float]]] = {}
     for side in sides:
         source, (row,) = side.row.source, side.row.index
         if id(source) not in known:
-            known[id(source)] = _Directions.of(source.coefficients)
-        directions = known[id(source)]
-        alike.setdefault(directions.key(row), []).append((side, float(directions.sizes[row])))
+            known[id(source)] = _directions(source.coefficients)
+        keys, sizes = known[id(source)]
+        alike.setdefault(keys[row], []).append((side, float(sizes[row])))
     return [
         Band(tuple(Side(s.origin, s.row, size / same[0][1], s.equality) for s, size in same)) for same in alike.values()
     ]
 
 
-@dataclass(frozen=True, eq=False)
-class _Directions:
-    """The rows of a map at both draws over their first coefficients, of which ``sizes`` has those at the first, rounded to be compared."""
-
-    entries: tuple[np.ndarray, np.ndarray]  # (where rows begin, columns)
-    draws: tuple[tuple[np.ndarray, np.ndarray], ...]  # (where rows begin, numbers)
-    sizes: Float[np.ndarray, " rows"]
-    ratios: np.ndarray  # of the first coefficients
-
-    @classmethod
-    def of(cls, coefficients: Coefficients) -> _Directions:
-        """Of all rows at once: there may be ten thousand of them."""
-        draws, heads = [], []
-        for draw in coefficients.draws:
-            draw = draw.copy()
-            draw.sort_indices()
-            head = np.append(draw.data, 1.0)[draw.indptr[:-1]]
-            draws.append((draw.indptr, _rounded(draw.data / np.repeat(head, np.diff(draw.indptr)))))
-            heads.append(head)
-        matrix = coefficients.matrix
-        return cls((matrix.indptr, matrix.indices), tuple(draws), heads[0], _rounded(heads[1] / heads[0]))
-
-    def key(self, row: int) -> tuple[bytes, ...]:
-        """Equal for parallel rows."""
-        return (*(part[begins[row] : begins[row + 1]].tobytes() for begins, part in (self.entries, *self.draws)), self.ratios[row].tobytes())
+def _directions(coefficients: Coefficients) -> tuple[list[tuple[bytes, ...]], Float[np.ndarray, " rows"]]:
+    """(what is equal for parallel rows, the first coefficient at the first draw) of all rows at once: there may be ten thousand of them."""
+    parts, heads = [(coefficients.matrix.indptr, coefficients.matrix.indices)], []
+    for draw in coefficients.draws:
+        draw = draw.copy()
+        draw.sort_indices()
+        heads.append(np.append(draw.data, 1.0)[draw.indptr[:-1]])
+        parts.append((draw.indptr, _rounded(draw.data / np.repeat(heads[-1], np.diff(draw.indptr)))))
+    ratios = _rounded(heads[1] / heads[0])
+    pieces = [[part[start:end].tobytes() for start, end in pairwise(begins)] for begins, part in parts]
+    return list(zip(*pieces, [ratio.tobytes() for ratio in ratios])), heads[0]
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:

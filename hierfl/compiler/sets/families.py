@@ -60,37 +60,42 @@ class Membership:
     coordinates: sp.csr_array | None = None
 
 
-class L2Ball(Family):
-    """Euclidean balls, ||v||_2 <= r."""
+class NormBall(Family):
+    """Balls of the norm of an ``order``, along an axis or not: it, or its square, is below a bound that is free of y."""
 
-    name: ClassVar[str] = "ball"
-    cost: ClassVar[str] = "O(n)"
+    order: ClassVar[float]
 
     @classmethod
     def recognise(cls, term: BoundedTerm) -> Membership | None:
-        """A Euclidean norm, along an axis or not, or its square below a bound that is free of y."""
-        return _norm_ball(cls(), 2, term)
+        norm = term.function
+        if not (isinstance(norm, Norm) and norm.order == cls.order) or term.bound.variables():
+            return None
+        groups = _rows_along(norm.argument.shape, norm.axis)
+        return Membership(cls(), norm.argument, groups, radius=term.bound, squared=norm.squared, scale=term.scale)
+
+
+class L2Ball(NormBall):
+    """Euclidean balls, ||v||_2 <= r."""
+
+    order: ClassVar[float] = 2
+    name: ClassVar[str] = "ball"
+    cost: ClassVar[str] = "O(n)"
 
     def project(self, v: Float[Array, " k"], d: Float[Array, " k"], radius: Float[Array, ""]) -> Float[Array, " k"]:
         return ball.project(v, radius / d[0])
 
 
-class L1Ball(Family):
+class L1Ball(NormBall):
     """Balls of the l1 norm, with weights or without, sum |d_j v_j| <= r."""
 
+    order: ClassVar[float] = 1
     name: ClassVar[str] = "l1 ball"
     cost: ClassVar[str] = box_with_hyperplane.COST
-
-    @classmethod
-    def recognise(cls, term: BoundedTerm) -> Membership | None:
-        """An l1 norm, along an axis or not, below a bound that is free of y."""
-        return _norm_ball(cls(), 1, term)
 
     def admits(self, scales: Float[np.ndarray, " k"]) -> bool:
         return True
 
     def project(self, v: Float[Array, " k"], d: Float[Array, " k"], radius: Float[Array, ""]) -> Float[Array, " k"]:
-        """Threshold softly at the multiplier."""
         return l1_ball.project(v, d, radius)
 
 
@@ -146,7 +151,6 @@ class SecondOrderCone(Family):
         return is_uniform(scales[:-1])
 
     def project(self, v: Float[Array, " k"], d: Float[Array, " k"], radius: Float[Array, ""]) -> Float[Array, " k"]:
-        """Use the closed form."""
         u, t = second_order_cone.project(v[:-1], v[-1], d[-1] / d[0])
         return jnp.append(u, t)
 
@@ -163,15 +167,6 @@ def membership(term: BoundedTerm) -> Membership | None:
 def is_uniform(scales: Float[np.ndarray, " k"]) -> bool:
     """Whether all are equal, up to rounding."""
     return scales.size == 0 or bool(np.ptp(scales) <= 1e-12 * np.max(scales))
-
-
-def _norm_ball(family: Family, order: float, term: BoundedTerm) -> Membership | None:
-    """The membership of a norm of this order below a bound that is free of y."""
-    norm = term.function
-    if not (isinstance(norm, Norm) and norm.order == order) or term.bound.variables():
-        return None
-    groups = _rows_along(norm.argument.shape, norm.axis)
-    return Membership(family, norm.argument, groups, radius=term.bound, squared=norm.squared, scale=term.scale)
 
 
 def _rows_along(shape: tuple[int, ...], axis: int | None) -> Int[np.ndarray, "groups k"]:
