@@ -30,7 +30,7 @@ Vector = Float[np.ndarray, " n"]
 
 @dataclass(frozen=True, eq=False)
 class DecisionRows:
-    """x, with what its cones need beside it, is in X where a u + b is in the cones, equations first; x is the start of u."""
+    """x, with what its cones need beside it, is in X where a u + b is in the cones; x is the start of u."""
 
     a: Float[np.ndarray, "rows width"]
     b: Float[np.ndarray, " rows"]
@@ -104,15 +104,11 @@ class DecisionRows:
         own = np.hstack([self.a, np.zeros((len(self.a), 1))])
         own[:, : self.size] *= units
         room = (self.a[:, : self.size] @ x + self.b) / length
-        equal = sum(cone.size for cone in self.cones if cone.kind == ZERO)
-        a = np.vstack([own[:equal], above, own[equal:]])
-        b = np.concatenate([room[:equal], offsets / (length * steep), room[equal:]])
-        first = [cone for cone in self.cones if cone.kind == ZERO]
-        rest = [cone for cone in self.cones if cone.kind != ZERO]
+        a, b = np.vstack([own, above]), np.append(room, offsets / (length * steep))
         if not all(np.isfinite(array).all() for array in (h, a, b)):
             return None
         with np.errstate(all="ignore"):
-            answer = solve_program(ConvexProgram.of(h, g, a, b, [*first, Cone(NONNEGATIVE, count), *rest]))
+            answer = solve_program(ConvexProgram.of(h, g, a, b, [*self.cones, Cone(NONNEGATIVE, count)]))
         if not answer.solved:
             return None
         return length * units * answer.u[: self.size], length * steep * float(answer.u[width])
