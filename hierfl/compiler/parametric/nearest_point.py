@@ -27,34 +27,16 @@ Environment = Mapping[int, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Inequalities:
-    """Inequalities as they are written: left sides minus right sides, as a program of the variables and of what else they depend on."""
-
-    program: Program
-    layout: Layout
-
-    @classmethod
-    def of(cls, constraints: Sequence[Constraint], variables: Sequence[cp.Variable]) -> Inequalities | None:
-        """None where there are constraints of another kind, or in the domain of one: y'y / t has values for t < 0 as well."""
-        domains = [own for constraint in constraints for part in constraint.args for own in part.domain]
-        if not all(isinstance(constraint, Inequality) for constraint in (*constraints, *domains)):
-            return None
-        return cls(Program([c.args[0] - c.args[1] for c in (*constraints, *domains)]), Layout(tuple(variables)))
-
-    def hold(self, z: Float[Array, " size"], environment: Mapping[int, Any]) -> Bool[Array, ""]:
-        """Whether all hold at a flat point, rounding included; traceable."""
-        values = self.program({**environment, **self.layout.split(z)})
-        return jnp.all(jnp.concatenate([jnp.ravel(value) for value in values]) <= 0.0)
-
-
-@dataclass(frozen=True, eq=False)
 class NearestPoint:
-    """The nearest point of a set of rows and cones; ``targets`` stand for what is projected."""
+    """The nearest point of a set of rows and cones; ``targets`` stand for what is projected.
+
+    ``inequalities`` are left sides minus right sides, as they are written, of those that say what is in the set, where there is nothing else.
+    """
 
     solver: LevelSolver
     layout: Layout
     targets: tuple[cp.Parameter, ...]
-    inequalities: Inequalities | None  # that say what is in the set, where there are no other constraints
+    inequalities: Program | None
 
     @classmethod
     def on(cls, constraints: Sequence[Constraint], variables: Sequence[cp.Variable]) -> NearestPoint:
@@ -62,7 +44,7 @@ class NearestPoint:
         targets = tuple(cp.Parameter(v.shape) for v in variables)
         cost = sum(0.5 * cp.sum_squares(v - t) for v, t in zip(variables, targets))
         form = LevelForm.of([(cost, 1.0, None)], constraints, variables, False)
-        return cls(LevelSolver(form, True), Layout(tuple(variables)), targets, Inequalities.of(constraints, variables))
+        return cls(LevelSolver(form, True), Layout(tuple(variables)), targets, _inequalities(constraints))
 
     @property
     def size(self) -> int:
@@ -120,7 +102,6 @@ class NearestPoint:
         return nearest
 
     def _solved(self, thetas: Float[np.ndarray, "k theta"]) -> Float[np.ndarray, "k size"]:
-        """The nearest point of each, or NaN."""
         if not self.solver.has_families or len(thetas) == 1:
             answers = [self.solver.answer([theta]).chosen.u[: self.size] for theta in thetas]
             return np.stack(answers) if answers else np.zeros((0, self.size))
@@ -131,10 +112,11 @@ class NearestPoint:
         return found
 
     def _contains(self, z: Float[Array, " size"], environment: Environment) -> Bool[Array, ""]:
-        """Whether a point is in the set for sure; one that no row holds is found to the bit where rows say it all."""
+        """Whether a point is in the set for sure, rounding included; one that no row holds is found to the bit where rows say it all."""
         if self.solver.form.base.width == self.size or self.inequalities is None:
             return jnp.zeros((), bool)
-        return self.inequalities.hold(z, {leaf: jax.lax.stop_gradient(value) for leaf, value in environment.items()})
+        values = self.inequalities({**{leaf: jax.lax.stop_gradient(value) for leaf, value in environment.items()}, **self.layout.split(z)})
+        return jnp.all(jnp.concatenate([jnp.ravel(value) for value in values]) <= 0.0)
 
     def slope(self, theta: Float[np.ndarray, " theta"]) -> Float[np.ndarray, "size theta"]:
         """The derivative in theta; at a kink that of one of the pieces."""
@@ -145,3 +127,9 @@ class NearestPoint:
         response = ProgramResponse(form.program, [theta], answer.program, answer.chosen, form.push)
         pairs = (response.piece(seed) for seed in np.eye(self.size, answer.program.width))
         return np.array([form.pull([theta], pair, answer.chosen.u)[0] for pair in pairs])
+
+
+def _inequalities(constraints: Sequence[Constraint]) -> Program | None:
+    """None where there are constraints of another kind, or in the domain of one: y'y / t has values for t < 0 as well."""
+    whole = [*constraints, *(own for constraint in constraints for part in constraint.args for own in part.domain)]
+    return Program([c.args[0] - c.args[1] for c in whole]) if all(isinstance(c, Inequality) for c in whole) else None
