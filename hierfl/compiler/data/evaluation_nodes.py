@@ -50,7 +50,6 @@ class Quantiles:
 
     @classmethod
     def of(cls, laws: Sequence[Mapping[Sample, Any]]) -> Quantiles:
-        """Quantiles of these parties' laws."""
         return cls(ByIdentity(dict(law) for law in laws))
 
     def draw(self, key: jax.Array, table: int, step: Any, size: int, index: Any) -> dict[int, jax.Array]:
@@ -149,9 +148,8 @@ class NodeRoles:
     @classmethod
     def of(cls, nodes: Sequence[EvaluationNodes]) -> NodeRoles:
         """Those of all parties, one after another."""
-        rule = [np.full(one.weights.size, RULES.index(one.rule)) for one in nodes]
-        part, band = [one.part for one in nodes], [one.band for one in nodes]
-        return cls(*map(np.concatenate, (rule, part, band, [one.jump for one in nodes])))
+        each = ((np.full(one.weights.size, RULES.index(one.rule)), one.part, one.band, one.jump) for one in nodes)
+        return cls(*map(np.concatenate, zip(*each)))
 
 
 class Nodes(NamedTuple):

@@ -493,11 +493,8 @@ def _newton_step(program: ConvexProgram, u: np.ndarray, z: np.ndarray) -> Progra
     width, total = program.width, program.width + len(z)
     curvature = program.curvature(u)
     if is_dense(program.a) or total <= DENSE_NEWTON:
-        a = program.a if is_dense(program.a) else program.a.toarray()
-        system = np.zeros((total, total))
-        system[:width, :width] = curvature if is_dense(curvature) else curvature.toarray()
-        system[:width, width:], system[width:, :width] = -a.T, scale * (slope @ a)
-        system[width:, width:] = np.eye(len(z)) - slope
+        a = as_array(program.a)
+        system = np.block([[as_array(curvature), -a.T], [scale * (slope @ a), np.eye(len(z)) - slope]])
         if not np.isfinite(system).all() or not np.isfinite(right).all():  # outside of where a smooth term has a curvature
             return program.judged(u, z, 1)
         units = np.ones(total)  # in which no curvature is so large that what is beside it counts as none

@@ -23,21 +23,24 @@ from hierfl.compiler.lower_level.structure import LowerStructure
 from hierfl.compiler.programs.convex_program import ONE, SEVERAL
 
 
-def _short_of(solution: LowerSolution, owner: int) -> str:
-    """Why a formula's y is none."""
-    return (
-        f"its formula divides by the curvature in y, which is not positive there, or Y(x) is so badly scaled that rounding leaves a "
-        f"residual of {float(solution.residual[owner]):.1e}. Keep the curvature positive, bound y, or take "
-        f"Exact(method='semismooth Newton')."
-    )
+class Divided(ExactMethod):
+    """A formula that divides by the curvature in y."""
+
+    at_once: ClassVar[bool] = True
+
+    def unsolved(self, solution: LowerSolution, owner: int) -> str:
+        return (
+            f"its formula divides by the curvature in y, which is not positive there, or Y(x) is so badly scaled that rounding leaves a "
+            f"residual of {float(solution.residual[owner]):.1e}. Keep the curvature positive, bound y, or take "
+            f"Exact(method='semismooth Newton')."
+        )
 
 
-class ProjectedSolution(ExactMethod):
+class ProjectedSolution(Divided):
     """The method for an affine F whose Jacobian is a positive multiple of the identity."""
 
     name: ClassVar[str] = "projection"
     cost: ClassVar[str] = "one projection on Y(x), and one more to certify it"
-    at_once: ClassVar[bool] = True
 
     @classmethod
     def verdict(cls, structure: LowerStructure) -> Verdict:
@@ -56,9 +59,6 @@ class ProjectedSolution(ExactMethod):
         solution = certify_direct(*_two_steps(question, centre, step), step, 0, question.wanted)
         # a sign that holds on X only may fail outside, or with other values of parameters
         return solution._replace(converged=solution.converged & jnp.all(curved))
-
-    def unsolved(self, solution: LowerSolution, owner: int) -> str:
-        return _short_of(solution, owner)
 
 
 def _divisors(question: Question) -> tuple[Array, Array, Array]:
@@ -81,12 +81,11 @@ def _two_steps(question: Question, centre: Array, step: Array) -> tuple[Array, A
     return points[0], forces[0], points[1], forces[1]
 
 
-class ClosedForm(ExactMethod):
+class ClosedForm(Divided):
     """The method for an affine F whose Jacobian is a positive diagonal, over a box or all of space."""
 
     name: ClassVar[str] = "closed form"
     cost: ClassVar[str] = "one division and one clipping of each entry"
-    at_once: ClassVar[bool] = True
 
     @classmethod
     def verdict(cls, structure: LowerStructure) -> Verdict:
@@ -112,9 +111,6 @@ class ClosedForm(ExactMethod):
         ends = jnp.stack([jnp.where(free, end, y) for end in (jnp.maximum(low, y - FAR), jnp.minimum(high, y + FAR))])
         unique = jnp.where(free.any(), SEVERAL, ONE)
         return found._replace(unique=told_apart(unique, y, ends, owner))
-
-    def unsolved(self, solution: LowerSolution, owner: int) -> str:
-        return _short_of(solution, owner)
 
 
 FAR = 1.0  # from y, along what has no bound, where others of several solutions are looked at
