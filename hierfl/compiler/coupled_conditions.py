@@ -117,7 +117,6 @@ class _At(NamedTuple):
         return clients.one_by_one(of_client)
 
     def _of_rows(self, one: CoupledCondition, program: Program) -> BothSides:
-        """Both sides at every row of all clients."""
         clients, oracles = self.clients, self.oracles
         table = clients.tables[oracles.coupled.table_of(one, oracles, clients)]
         numbers = jnp.arange(table.size)
@@ -133,7 +132,6 @@ class _At(NamedTuple):
 
 
 def _alike(left: Array, right: Array) -> BothSides:
-    """BothSides of one shape."""
     shape = jnp.broadcast_shapes(left.shape, right.shape)
     return BothSides(jnp.broadcast_to(left, shape), jnp.broadcast_to(right, shape))
 

@@ -203,7 +203,6 @@ def _beyond(value: _Reweighted) -> float:
 
 
 def _law_tables(compiled: CompiledProblem, x: np.ndarray, evaluation: Evaluation) -> list[LawTable]:
-    """The tables of clients and server that stand for distributions."""
     laws = [side.tables[place] for side, place in _with_roles(compiled.static_data)]
     if not laws:
         return []

@@ -91,7 +91,6 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """How many scalars the flat vector has."""
         return self.offsets[-1]
 
     @cached_property

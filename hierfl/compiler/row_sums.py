@@ -76,7 +76,6 @@ class RowLoss:
 
     @property
     def averages(self) -> list[Any]:
-        """The means, sums and aggregates of rows that it is made of."""
         return list(averages_of(self.expression))
 
     def sums(self, party: Party, b: Array, x: Array) -> RowSums:

@@ -42,7 +42,6 @@ class QuickProgram:
         self._by_form: dict[Any, Callable[..., Any]] = {}
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """The function's result; arrays of NumPy or JAX."""
         leaves, form = jax.tree.flatten((arguments, named))
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return self._within(*arguments, **named)

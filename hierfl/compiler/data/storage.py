@@ -73,7 +73,6 @@ class Stored:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes lie on disk."""
         return sum(block.nbytes for block in self.blocks)
 
     def __getitem__(self, rows: Any) -> Any:
@@ -119,7 +118,6 @@ class StandIns:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape that the column would have, ``(rows, *sample shape)``."""
         return (self.rows, *self.tile.shape[1:])
 
     @property
@@ -127,7 +125,6 @@ class StandIns:
         return int(self.tile.nbytes)
 
     def __getitem__(self, rows: Any) -> Any:
-        """Rows by index: an array, or a traced one."""
         if isinstance(rows, jax.core.Tracer) or isinstance(self.tile, jax.core.Tracer):
             return jnp.asarray(self.tile)[jnp.asarray(rows) % self.tile.shape[0]]
         return np.asarray(self.tile)[np.asarray(rows) % self.tile.shape[0]]

@@ -82,7 +82,6 @@ class Table:
         return self.roles is not None and bool((self.roles.rule != RULES.index(SUM)).any())
 
     def require_whole(self) -> None:
-        """What is memory-mapped is still there."""
         for column in self.values.values():
             if isinstance(column, Stored):
                 column.require_whole()
@@ -447,7 +446,6 @@ class Extent:
 
     @classmethod
     def of(cls, table: Table) -> Extent:
-        """The extent of a table of NumPy arrays."""
         width, columns = max(1, int(np.max(table.counts))), table.values.values()
         row = sum(column.nbytes // column.shape[0] for column in columns)
         countable = all(np.prod(column.shape, dtype=float) <= COUNTABLE for column in columns)
@@ -468,7 +466,6 @@ class Pieces:
     shape: tuple[int, ...] = field(metadata={"static": True})
 
     def __getitem__(self, rows: Array) -> Array:
-        """The rows of these indices."""
         return self.flat.reshape(self.shape)[rows]
 
 

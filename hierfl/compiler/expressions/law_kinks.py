@@ -107,7 +107,6 @@ class LawIntegrals:
 
     @classmethod
     def joined(cls, parts: Sequence[LawIntegrals]) -> LawIntegrals:
-        """Those of all parties, one after another."""
         return jax.tree.map(lambda *columns: np.concatenate(columns), *parts)
 
     def tilted(self) -> LawIntegrals:

@@ -113,7 +113,6 @@ class Evidence(NamedTuple):
 
     @property
     def complete(self) -> Bool[Array, ""]:
-        """Whether nothing is left to look at."""
         return self.looks == 3
 
     def looked(self, ahead: Array, nearest: Array, force: Array, step: Array, wanted: Wanted) -> tuple[Evidence, Array]:
@@ -137,7 +136,6 @@ class Evidence(NamedTuple):
         return evidence, final - jnp.where(first, step, 1.0) * final_force
 
     def judged(self, step: Array, iterations: Any, wanted: Wanted) -> LowerSolution:
-        """The solution that complete evidence certifies."""
         bound = jnp.minimum(wanted.error_of(self.error), self.second)
         return _judged(self.final, self.force, self.residual, self.error, bound, step, iterations, wanted)
 

@@ -206,7 +206,6 @@ def _environment_of(oracles: Oracles, x: np.ndarray, owner: int) -> dict[int, An
 
 
 def _empty_message(oracles: Oracles, x: np.ndarray, owner: int) -> str:
-    """What an ``EmptyLowerSetError`` says."""
     level, broken = oracles.declaration.lower_level, ""
     if oracles.scope != "sample":
         broken = oracles.lower_set.broken_conditions(_environment_of(oracles, x, owner))

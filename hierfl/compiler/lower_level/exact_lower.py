@@ -273,7 +273,6 @@ class ExactLower:
 
     @cached_property
     def _compiled_conditions(self) -> Callable[..., Judgement]:
-        """The conditions of all owners as one program of (x, data, y)."""
         return quick_jit(
             lambda x, data, y: self.of_each_owner(lambda owner, own: self.conditions(x, owner, own), x, data, y)
         )
@@ -333,12 +332,10 @@ class ExactLower:
 
     @cached_property
     def compiled_evaluation(self) -> Any:
-        """``evaluate`` as one compiled program of (x, data, warm)."""
         return quick_jit(lambda x, data, warm=None, tolerance=TOLERANCE: self.evaluate_within(x, data, warm, tolerance))
 
     @cached_property
     def compiled_value_at(self) -> Callable[..., tuple[Array, Array]]:
-        """``value_at`` as one compiled program of (x, y, data)."""
         return quick_jit(self.value_at)
 
     @double_precision

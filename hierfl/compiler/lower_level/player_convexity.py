@@ -126,7 +126,6 @@ def _with_sample(oracles: Oracles, party: Party, seed: Any) -> dict[int, Any]:
 
 
 def _places(oracles: Oracles, player: Player, row: int | None) -> np.ndarray:
-    """Where the player's own entries are in the flat y."""
     owned, entries = {v.id for v in player.variables}, oracles.lower.split(np.arange(oracles.lower.size))
     own = [part if row is None else part[row] for leaf, part in entries.items() if leaf in owned]
     places = np.concatenate([np.ravel(part) for part in own])

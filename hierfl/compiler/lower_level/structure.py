@@ -155,7 +155,6 @@ class LowerStructure:
 
     @property
     def modulus_unknown(self) -> bool:
-        """Whether no positive modulus is known."""
         mode = self.jacobian.mode
         return mode == "unknown" or (mode == "constant" and self.jacobian.modulus <= 0)
 

@@ -254,7 +254,6 @@ class LevelForm:
 
     @property
     def latest(self) -> ConvexProgram | None:
-        """The program that was made last."""
         return self._made[-1]
 
     @property

@@ -119,12 +119,10 @@ class LevelSolver:
 
     @cached_property
     def unselected(self) -> LevelSolver:
-        """The same without a selection."""
         return LevelSolver(self.form, self.strict, mapping=self.mapping)
 
     @cached_property
     def has_families(self) -> bool:
-        """Whether the programs of many owners are solved together."""
         return treats_together(self.form, self.together) and not self.mapping
 
     @property

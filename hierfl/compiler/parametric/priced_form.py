@@ -47,7 +47,6 @@ class PricedForm(LevelForm):
 
     @cached_property
     def _kept(self) -> np.ndarray:
-        """The level's rows that stay rows."""
         return _unpriced(self.plain.base, self.priced)
 
     def is_monotone(self, program: ConvexProgram) -> bool:
@@ -55,7 +54,6 @@ class PricedForm(LevelForm):
         return latest is None or not latest.is_map or self.plain.is_monotone(latest)
 
     def of_level(self, thetas: Thetas) -> tuple[ConvexProgram, ProgramSolution]:
-        """The level's own program and solution."""
         level = self.plain.program(thetas)
         return level, self.plain.solution(thetas, level, self._known)
 
@@ -94,7 +92,6 @@ class PricedForm(LevelForm):
 
 
 def _unpriced(base: LevelTemplate, priced: np.ndarray) -> np.ndarray:
-    """The rows that stay rows."""
     return np.setdiff1d(np.arange(base.height), priced)
 
 

@@ -98,7 +98,6 @@ class RowBlock:
         return self._terms([part for part in self.template.smooth if part.atom is SQUARE], width, dense)
 
     def smooth_terms(self, width: int, dense: bool) -> Iterator[SmoothTerm]:
-        """The other smooth functions of linear forms."""
         return self._terms([part for part in self.template.smooth if part.atom is not SQUARE], width, dense)
 
     def _terms(self, parts: Sequence[SmoothPart], width: int, dense: bool) -> Iterator[SmoothTerm]:

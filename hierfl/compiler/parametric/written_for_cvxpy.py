@@ -202,7 +202,6 @@ class LinearMap:
 
     @classmethod
     def of(cls, node: Expression) -> LinearMap:
-        """That of an expression."""
         variables = tuple(node.variables())
         size = sum(v.size for v in variables)
         return cls(Program([node]), variables, cp.Parameter((node.size, size)), cp.Parameter(node.size))

@@ -226,7 +226,6 @@ class AllSolutions:
         return ConvexProgram(p, q, vstack(parts), np.concatenate(offsets), kinds, program.size, p)
 
     def least_norm(self) -> ProgramSolution:
-        """The solution with the shortest y."""
         program = self.program
         eye = np.concatenate([np.ones(program.size), np.zeros(program.width - program.size)])
         return solve_program(self.restricted(diagonal(eye, program.p), np.zeros(program.width)))

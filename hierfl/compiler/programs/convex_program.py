@@ -298,7 +298,6 @@ class ConvexProgram:
 
     @property
     def size_of_data(self) -> float:
-        """The largest of prices and bounds."""
         return max(float(np.abs(self.q).max(initial=0.0)), float(np.abs(self.b).max(initial=0.0)))
 
     @property

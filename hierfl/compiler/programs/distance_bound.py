@@ -106,7 +106,6 @@ class _Held:
 
     @classmethod
     def all_of(cls, parts: list[_Held], width: int) -> _Held:
-        """All blocks'."""
         parts = [part for part in parts if len(part.values)] or [cls.none(np.zeros((0, width)))]
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__dataclass_fields__))
 

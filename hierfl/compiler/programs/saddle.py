@@ -319,7 +319,6 @@ class Saddles:
         return kept[1]
 
     def at(self, p: Matrix, a: Matrix, held: np.ndarray, symmetric: bool = True) -> Saddle:
-        """That of these rows of A."""
         key = held.tobytes()
         with self._one_at_a_time:
             if not same(self._of, [p, a]):

@@ -111,7 +111,6 @@ class BoxBlock:
 
     @staticmethod
     def alike(part: Component) -> Hashable | None:
-        """Bounds alone are one component."""
         return None if part.members else "box"
 
     @classmethod
@@ -147,7 +146,6 @@ class AffineBlock:
 
     @staticmethod
     def alike(part: Component) -> Hashable | None:
-        """A component of equations alone is like no other."""
         equations = len(part.bands) == len(part.members) and all(band.equality for band in part.bands)
         if part.bounds or not equations or len(part.bands) * len(part.entries) > DENSE_ENTRIES:
             return None
@@ -206,7 +204,6 @@ class PolyhedronBlock:
 
     @staticmethod
     def alike(part: Component) -> Hashable | None:
-        """A component of bands and bounds is like no other."""
         rows = len(part.bands)
         if rows < len(part.members) or rows > ROW_LIMIT or rows * len(part.entries) > DENSE_ENTRIES:
             return None

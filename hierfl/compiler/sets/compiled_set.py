@@ -256,7 +256,6 @@ class _Builder:
         self.others: list[Member] = []
 
     def add(self, origin: Origin) -> None:
-        """Take the pieces of one constraint apart."""
         for said in terms_of(origin.hoisted):
             if isinstance(said, AffineRows):
                 self._add_rows(origin, said)

@@ -157,7 +157,6 @@ class CompiledRows:
 
     @property
     def constant(self) -> bool:
-        """Whether the coefficients are the same in every environment."""
         return self.source.coefficients.constant
 
     def offsets(self, values: Values) -> Float[Array, " rows"]:
@@ -364,7 +363,6 @@ class Bands:
         return low, high
 
     def dense(self, values: Values, entries: Int[np.ndarray, " n"]) -> Float[Array, "k n"]:
-        """The normals as a matrix on ``entries``."""
         rows, order = self._normals
         return jnp.concatenate([r.dense(values, entries) for r in rows])[order]
 

@@ -64,7 +64,6 @@ class NumpyProgram:
         return program or self._run
 
     def __call__(self, *arguments: Any) -> Any:
-        """The function's result, in NumPy arrays."""
         return self.of_leaves(jax.tree.leaves(arguments))
 
     def of_leaves(self, leaves: Sequence[Any]) -> Any:

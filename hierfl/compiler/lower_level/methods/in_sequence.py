@@ -41,7 +41,6 @@ class InSequence(ExactMethod):
 
     @property
     def methods(self) -> tuple[ExactMethod, ...]:
-        """Those of the stages."""
         return tuple(stage.method for stage in self.stages if stage.method is not None)
 
     @property

@@ -53,7 +53,6 @@ class Question(NamedTuple):
 
     @property
     def wanted(self) -> Wanted:
-        """What its certificate goes by."""
         return Wanted(self.mu, self.tolerance, self.exact_projection, self.asked.condition())
 
     def certified_directly(self, y: Array, step: Array, iterations: Any = 0) -> LowerSolution:
@@ -165,7 +164,6 @@ class ExactMethod(ABC):
         raise AssertionError(f"{self.name} does not know how y moves along a line")
 
     def question(self, x: Array, owner: Owner, asked: Owner, warm: Array, tolerance: Array | float) -> Question:
-        """The lower level of an owner as a question to this method."""
         mu, exact = self.structure.modulus(owner.multiply, x.dtype), self.structure.lower_set.is_exact
         tolerance = tolerance if exact else jnp.maximum(tolerance, INEXACT_TOLERANCE)
         if x.dtype == jnp.float32:
@@ -213,7 +211,6 @@ class IterativeMethod(ExactMethod):
     def solve(
         self, x: Float[Array, " n"], owner: Owner, warm: Float[Array, " size"], tolerance: Array | float
     ) -> LowerSolution:
-        """y(x) of one owner, from a warm start; traceable."""
         structure = self.structure
         formed = structure.affine and structure.quadratic.from_data and warm.size <= CONDENSED_LIMIT
         return self.answer(self.question(x, owner.condensed(warm) if formed else owner, owner, warm, tolerance))

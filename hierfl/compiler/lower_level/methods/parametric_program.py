@@ -156,7 +156,6 @@ class ParametricProgram(ExactMethod):
         return below, upper.form.thetas(environment, owner.gather)
 
     def numbers(self, x: Array, owner: Owner, y: Array) -> tuple[Thetas, Thetas]:
-        """The same as arrays of NumPy's."""
         below, above = self.thetas(x, owner, y)
         return [np.asarray(part, float) for part in below], [np.asarray(part, float) for part in above]
 
@@ -206,8 +205,6 @@ class ParametricProgram(ExactMethod):
         seed: Float[Array, " size"],
         ways: Float[Array, "k n"] | None = None,
     ) -> Float[Array, " n"]:
-        """The gradient in x of seed'y(x) for one owner; NaN where there is none."""
-
         def both(x: Array) -> Thetas:
             below, above = self.thetas(x, owner, y)
             return [*below, *above]
