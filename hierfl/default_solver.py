@@ -9,9 +9,8 @@ import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem, penalised_problem
 from hierfl.compiler.starting_points import box_around, on_upper_set, sobol_points, start_point
-from hierfl.descent.convex_best import convex_optimum
+from hierfl.descent.convex_best import convex_optimum, shared_best
 from hierfl.descent.implicit_oracle import ImplicitOracle
-from hierfl.descent.shared_best import shared_best
 from hierfl.errors import HierflError, IncompatibleSolverError, NoGradientError, SettingError
 from hierfl.jaxtools.interruption import CutShort, impatient
 from hierfl.jaxtools.precision import double_precision

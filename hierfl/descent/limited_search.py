@@ -26,7 +26,7 @@ from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, Cone
 from hierfl.compiler.programs.convex_program import ConvexProgram
 from hierfl.compiler.programs.solve_program import solve_program
 from hierfl.descent.implicit_oracle import ImplicitOracle, KnownPoint
-from hierfl.descent.search import AT_REST, BOTTOM, EDGE, UNBOUNDED
+from hierfl.descent.search import AT_REST, BOTTOM, EDGE, UNBOUNDED, Asked, Asks
 from hierfl.run_standing import STUCK
 
 KEPT = 10  # steps
@@ -112,13 +112,7 @@ class LimitedCurvature:
 
     def _across(self, at: KnownPoint, kinked: Bool[np.ndarray, " n"]) -> Vector:
         """The curvatures that lead some variables to where the kink is looked for next."""
-        x, slope, low, high, sided = (
-            at.x[kinked],
-            at.slope[kinked],
-            self.low[kinked],
-            self.high[kinked],
-            self.sided[kinked],
-        )
+        x, slope, low, high, sided = (part[kinked] for part in (at.x, at.slope, self.low, self.high, self.sided))
         width, least = high - low, TINY * (1.0 + np.abs(x))
         beyond = width * 2.0 ** np.minimum(np.abs(sided) - SIDED - 1, 30)
         aim = np.where(sided > SIDED, high + beyond, np.where(sided < -SIDED, low - beyond, 0.5 * (low + high)))
@@ -185,9 +179,6 @@ STIFFER = 2.0  # the model after a step that failed
 STIFFEST = 1e3  # where X is no box, how much more than f curves elsewhere a variable's own curvature may be
 # projected gradient steps for the least of a model on X, and what of the first of them may be left
 INNER, CLOSE = 60, 1e-4
-
-Asks = Generator[np.ndarray, KnownPoint | None, str]
-Asked = Generator[np.ndarray, KnownPoint | None, bool]
 
 
 class LimitedDescent:

@@ -15,7 +15,7 @@ from scipy.optimize import linprog, minimize, minimize_scalar
 
 import hierfl as hf
 from hierfl.compiler.data import tables
-from hierfl.descent.shared_best import shared_best
+from hierfl.descent.convex_best import shared_best
 from hierfl.errors import EmptyLowerSetError, IncompatibleSolverError, SettingError
 from hierfl.runtime import InProcess
 from hierfl.solvers import ImplicitBundle
