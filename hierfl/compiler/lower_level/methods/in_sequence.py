@@ -16,7 +16,7 @@ from jax import Array
 from jaxtyping import Float
 
 from hierfl.compiler.lower_level.certificate import Judgement, LowerSolution
-from hierfl.compiler.lower_level.methods.method import ITERATION_LIMIT, ExactMethod, Question, Verdict
+from hierfl.compiler.lower_level.methods.method import ITERATION_LIMIT, ExactMethod, Verdict
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram, generic_ways
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.structure import LowerStructure
@@ -76,9 +76,6 @@ class InSequence(ExactMethod):
     @classmethod
     def verdict(cls, structure: LowerStructure) -> Verdict:
         return Verdict(False, "is for several lower levels")
-
-    def answer(self, question: Question) -> LowerSolution:
-        raise AssertionError("solved by its levels, not from a question")
 
     def _each(self, x: Array, owner: Owner, y: Array) -> Iterator[tuple[ExactLower, Array, Owner, slice]]:
         """(stage, x and the answers before it, its owner, its place in y)."""

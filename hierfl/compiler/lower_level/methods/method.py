@@ -129,9 +129,9 @@ class ExactMethod(ABC):
     def verdict(cls, structure: LowerStructure) -> Verdict:
         """Whether the method can solve this lower level."""
 
-    @abstractmethod
     def answer(self, question: Question) -> LowerSolution:
-        """The solution with its evidence; traceable."""
+        """The solution with its evidence, traceable; of a method without a ``solve`` of its own."""
+        raise AssertionError(f"{self.name} is not asked by a question")
 
     def solve(
         self, x: Float[Array, " n"], owner: Owner, warm: Float[Array, " size"], tolerance: Array | float
@@ -235,9 +235,6 @@ class NoMethod(ExactMethod):
             "a smooth objective (cp.huber for abs, cp.logistic for hinge losses) over a set with an exact projection is iterated on, "
             "whatever its size"
         )
-
-    def answer(self, question: Question) -> LowerSolution:
-        raise AssertionError("refused before")
 
     def solve(self, *_: Any) -> LowerSolution:
         """Raises what is at fault, and what to write instead."""

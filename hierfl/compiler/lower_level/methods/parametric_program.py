@@ -20,7 +20,7 @@ from hierfl.analysis.lipschitz import one_sample
 from hierfl.compiler import parametric
 from hierfl.compiler.data.tables import Table
 from hierfl.compiler.lower_level.certificate import LowerSolution
-from hierfl.compiler.lower_level.methods.method import ExactMethod, Question, Verdict, told_apart
+from hierfl.compiler.lower_level.methods.method import ExactMethod, Verdict, told_apart
 from hierfl.compiler.lower_level.owner import Owner
 from hierfl.compiler.lower_level.structure import LowerStructure
 from hierfl.compiler.oracles import Oracles, lower_constraints
@@ -130,9 +130,6 @@ class ParametricProgram(ExactMethod):
     def _solver_here(self) -> LevelSolver:
         """What solves it in the program that is being traced; kept by compiled ones, which keep what they call: the solver, not the problem."""
         return self.solver
-
-    def answer(self, question: Question) -> LowerSolution:
-        raise AssertionError("solved on the host, not from a question")
 
     def thetas(self, x: Array, owner: Owner, y: Array) -> tuple[Thetas, Thetas]:
         """theta of the level (of the linear model at y, where its map is not affine), and of the upper objective where it chooses."""
