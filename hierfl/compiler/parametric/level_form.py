@@ -133,9 +133,7 @@ class RowGroup(NamedTuple):
     server: bool = False
 
 
-Gather = Callable[
-    [RowGroup], tuple[dict[int, Array], Array]
-]  # what differs between a group's rows by leaf, and their weights
+Gather = Callable[[RowGroup], tuple[dict[int, Array], Array]]  # what differs between a group's rows by leaf, and their weights
 
 
 class _Curvature(NamedTuple):
@@ -155,9 +153,7 @@ class LevelForm:
     is_map: bool = False  # P is that of an affine map that is no gradient
     hidden: int = 0  # scalars behind y that nobody declared, of which what is said of a tail of the rows is the least value
     stairs: str = ""  # why y moves in steps with x, as no law asks for; else empty
-    asks_for_map: ClassVar[bool] = (
-        False  # whether theta ends with a map at a y, which is asked for at one after another
-    )
+    asks_for_map: ClassVar[bool] = False  # whether theta ends with a map at a y, which is asked for at one after another
 
     @classmethod
     def of(
@@ -267,15 +263,10 @@ class LevelForm:
     def blocks(self, thetas: Thetas) -> list[RowBlock]:
         """The base and the groups with their numbers; rows of no weight are left out."""
         parts = [RowBlock(self.base, np.asarray(thetas[0], float)[None], np.ones(1), np.zeros(1, int), 0, 0)]
-        width, height = self.base.width, self.base.height
         for group, theta, weights in zip(self.groups, thetas[1::2], thetas[2::2]):
             kept = np.flatnonzero(np.asarray(weights) != 0)
-            block = RowBlock(
-                group.template, np.asarray(theta, float)[kept], np.asarray(weights, float)[kept], kept, width, height
-            )
-            parts.append(block)
-            width += len(kept) * block.extra
-            height += len(kept) * group.template.height
+            own, shares = np.asarray(theta, float)[kept], np.asarray(weights, float)[kept]
+            parts.append(RowBlock(group.template, own, shares, kept, *parts[-1].end))
         return parts
 
     def program(self, thetas: Thetas) -> ConvexProgram:
@@ -283,13 +274,13 @@ class LevelForm:
         width, height = parts[-1].end
         dense = max(width, height) * width <= SMALL
         p = _gathered([part.quadratic for part in parts], (width, width), dense)
-        q = np.zeros(width)
+        a = _gathered([part.matrix for part in parts], (height, width), dense)
+        q, b, priced = np.zeros(width), np.zeros(height), np.zeros(width, bool)
         for part in parts:
             np.add.at(q, *part.linear)
-        a = _gathered([part.matrix for part in parts], (height, width), dense)
-        b = np.zeros(height)
-        for part in parts:
-            b[part.offset[0]] = part.offset[1]
+            places, numbers = part.offset
+            b[places] = numbers
+            priced[part.columns[:, part.template.linear.rows]] = True
         squares = [term for part in parts for term in part.squares(width, dense)]
         given = [p, *(number for term in squares for number in (term.form, term.weight))]
         last = self._curvatures[-1]
@@ -303,9 +294,6 @@ class LevelForm:
         cones = [cone for part in parts for cone in part.cones]
         terms = [term for part in parts for term in part.smooth_terms(width, dense)]
         smooth = SmoothSum(terms) if terms else None
-        priced = np.zeros(width, bool)
-        for part in parts:
-            priced[part.columns[:, part.template.linear.rows]] = True
         made = ConvexProgram(last.p, q, a, b, cones, self.size, last.rows, smooth, constant, priced, self.is_map)
         if (far := made.loose & np.isposinf(b)).any():  # bounds that are infinite say nothing
             made = replace(made, a=columns_scaled(a.T, np.where(far, 0.0, 1.0)).T, b=np.where(far, 1.0, b))
