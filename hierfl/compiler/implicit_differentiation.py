@@ -385,14 +385,10 @@ def gradient_at(hyper: Hypergradient, x: Array, data: Data, warm: Array | None =
             return hyper.partials(x, y, party, mean)[1:]
         return hyper.client(x, y, party, mean)[1], jnp.zeros_like(y)
 
-    gradients, seeds = (
-        clients.one_by_one(one)
-        if problem.client_program is not None
-        else (
-            jnp.zeros((clients.size, x.size)),
-            jnp.zeros((clients.size, problem.lower.size)),
-        )
-    )
+    if problem.client_program is None:
+        gradients, seeds = (jnp.zeros((clients.size, size)) for size in (x.size, problem.lower.size))
+    else:
+        gradients, seeds = clients.one_by_one(one)
     if together:
         assert answers is not None
         gradients = gradients + exact.pulled(x, answers, seeds, hyper.ways, data)

@@ -45,11 +45,8 @@ class QuickProgram:
         leaves, form = jax.tree.flatten((arguments, named))
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return self._within(*arguments, **named)
-        key = (
-            form,
-            tuple([(leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else type(leaf) for leaf in leaves]),
-            is_double(),
-        )
+        shapes = tuple([(leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else type(leaf) for leaf in leaves])
+        key = form, shapes, is_double()
         if key not in self._by_form:
             self._by_form[key] = self._made(arguments, named)
         return self._by_form[key](leaves, arguments, named)

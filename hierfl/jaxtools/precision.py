@@ -22,20 +22,14 @@ R = TypeVar("R")
 _COMPUTES_IN: dict[str, int] = {}  # the process in which hierfl computes, once it has; copied by a fork
 
 
-class _Thread(threading.local):
-    """Whether this thread is computing."""
-
-    within = False
-
-
-_THREAD = _Thread()
+_THREAD = threading.local()  # ``within``: whether this thread is computing
 
 
 @contextmanager
 def computing(*, double: bool) -> Iterator[None]:
     """Compute with 64-bit JAX types, or without, and keys of two words; what is compiled is kept on disk. All are settings of the thread."""
     _require_first_process()
-    before, _THREAD.within = _THREAD.within, True
+    before, _THREAD.within = getattr(_THREAD, "within", False), True
     try:
         with jax.enable_x64(double), jax.default_prng_impl("threefry2x32"), nullcontext() if before else kept_on_disk():
             yield
@@ -64,7 +58,7 @@ def double_precision(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        if _THREAD.within and is_double():  # called by another such function
+        if getattr(_THREAD, "within", False) and is_double():  # called by another such function
             with as_raised():
                 return function(*args, **kwargs)
         with heeded_unless_within(), computing(double=True), as_raised():

@@ -132,12 +132,8 @@ class StandIns:
 
 def any_elsewhere(parties: Sequence[Client]) -> bool:
     """Whether a party's samples or parameters are held elsewhere."""
-    return any(
-        isinstance(value, Elsewhere)
-        for party in parties
-        for held in (party.samples, party.parameters)
-        for value in held.values()
-    )
+    values = (value for party in parties for held in (party.samples, party.parameters) for value in held.values())
+    return any(isinstance(value, Elsewhere) for value in values)
 
 
 def column_elsewhere(sample: Sample, parties: Sequence[Client]) -> StandIns | None:

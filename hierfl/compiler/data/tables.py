@@ -116,8 +116,9 @@ class Population:
 
     def party(self, place: Any) -> Party:
         """The view of one party; ``place`` among these may be traced."""
+        own: Any = place if isinstance(place, jax.Array) else np.asarray(place, int)  # outside of programs JAX would compile what makes its own
         return Party(
-            index=_as_array(place) if self.indices is None else self.indices[place],
+            index=own if self.indices is None else self.indices[place],
             tables=self.tables,
             offsets=tuple(table.offsets[place] for table in self.tables),
             counts=tuple(table.counts[place] for table in self.tables),
@@ -335,11 +336,6 @@ class Data:
         if self.server is None:
             raise DataError("the problem has no server term, so the server holds nothing.")
         return self.server.party(0)
-
-
-def _as_array(place: Any) -> Any:
-    """A place as an array; outside of programs one of NumPy's, since JAX compiles what makes its own."""
-    return place if isinstance(place, jax.Array) else np.asarray(place, int)
 
 
 def _require_no_batch(table: Table) -> None:

@@ -64,11 +64,8 @@ def density_jumps(law: Any, nodes: Float[np.ndarray, " n"]) -> Float[np.ndarray,
         change = np.abs(np.diff(density(edges), axis=0))
         smooth = SHRUNK * before if step else STEEP * np.median(change, axis=0)
         part, interval = np.nonzero((change > smooth) & (change > least))
-        parts, before, least = (
-            np.stack([edges[part, interval], edges[part + 1, interval]]),
-            change[part, interval],
-            least[interval],
-        )
+        parts, before = np.stack([edges[part, interval], edges[part + 1, interval]]), change[part, interval]
+        least = least[interval]
     gap = np.median(high - low) * np.array([1, -1])
     beside = nodes[[0, -1]] + np.sign(gap) * np.maximum(1e-10 * np.abs(gap), 4 * np.spacing(np.abs(nodes[[0, -1]])))
     ends = np.ravel(law.support())[density(beside) > LEAST_JUMP * np.median(density(nodes))]

@@ -253,9 +253,7 @@ class LevelTemplate:
         maps: list[LinearMap] = []
         objective, *rest = (with_maps(tree, maps) for tree in (objective, *rest))
         forces = [with_maps(force, maps) for force in forces]
-        forces = [
-            f if f.variables() else f + 0 * v for f, v in zip(forces, plain.values())
-        ]  # CVXPY wants some variable
+        forces = [f if f.variables() else f + 0 * v for f, v in zip(forces, plain.values())]  # CVXPY wants some variable
         parts = SmoothPieces(lifted or frozenset())
         objective = parts.taken_out_of(objective)
         written = [([c] if k in whole else as_rows(c)) if c.variables() else [] for k, c in enumerate(rest)]  # others are about x alone

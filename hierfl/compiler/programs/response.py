@@ -292,16 +292,8 @@ class ProgramResponse:
         program, strong, weak = self.program, self.solutions.strong, self.solutions.weak
         a = vstack([program.a[strong], program.a[weak]])
         b = np.concatenate([slack[strong], slack[weak]])
-        rows = (
-            self._curvature,
-            force,
-            a,
-            b,
-            rows_of(int(strong.sum()), int(weak.sum())),
-            program.size,
-            program.flat_along(self.answer.u),
-        )
-        return solve_program(ConvexProgram(*rows, is_map=program.is_map))
+        cones, curved = rows_of(int(strong.sum()), int(weak.sum())), program.flat_along(self.answer.u)
+        return solve_program(ConvexProgram(self._curvature, force, a, b, cones, program.size, curved, is_map=program.is_map))
 
     def _leads_out(self, status: int, slack: np.ndarray) -> bool:
         """Whether a direction leads out of the domain: no u meets the rows there, or a weight that is zero falls below."""
@@ -328,9 +320,7 @@ class ProgramResponse:
         """From the derivative of z = Proj(z - scale (A u + b)); where it has none, from programs over the critical cone."""
         program, u, z = self.program, self.answer.u, self.answer.z
         forces = program.force_size(u, z), program.force_size(u, np.zeros_like(z))
-        if (
-            program.width + len(z) > LARGEST or forces[0] > CANCELLED * forces[1]
-        ):  # multipliers without bound tell nothing
+        if program.width + len(z) > LARGEST or forces[0] > CANCELLED * forces[1]:  # multipliers without bound tell nothing
             return None
         if self._critical.vague and (inner := self._inside) is not None:
             return inner._over_cones(seed, tangents)
@@ -381,13 +371,9 @@ class ProgramResponse:
         if program.width == program.size:  # there are no bounds
             return False
         generic = np.where(np.arange(program.width) < program.size, 0.0, np.cos(np.arange(program.width) ** 2))
-        change, force = (
-            np.asarray(program.a @ self.solutions.unpinned(generic)) / program.sizes,
-            program.force_size(self.answer.u, z),
-        )
-        pulled = (
-            rows for _, rows in program.curved_cones if np.abs(z[rows] * program.sizes[rows]).max() > OPEN * force
-        )
+        change = np.asarray(program.a @ self.solutions.unpinned(generic)) / program.sizes
+        pull, force = np.abs(z * program.sizes), program.force_size(self.answer.u, z)
+        pulled = (rows for _, rows in program.curved_cones if pull[rows].max() > OPEN * force)
         return any(float(np.abs(change[rows]).max()) > OPEN for rows in pulled)
 
     @cached_property

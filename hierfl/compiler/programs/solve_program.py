@@ -289,9 +289,8 @@ def _smooth(program: ConvexProgram, known: Saddles) -> ProgramSolution:
             if length == 0.0 or (moved == 0.0 and stood):
                 break
             stood = moved == 0.0
-            if (
-                moved <= STANDS and length == 1.0 and step.error <= program.good and not program.smooth.steep
-            ):  # where curvature vanishes at the solution, forces do not balance: they vanish
+            stands = moved <= STANDS and length == 1.0 and step.error <= program.good
+            if stands and not program.smooth.steep:  # where curvature vanishes at the solution, forces do not balance: they vanish
                 return replace(best, error=moved, status=SOLVED)
         if float(np.abs(u).max(initial=0.0)) > 1e15:
             return program.none(UNBOUNDED)

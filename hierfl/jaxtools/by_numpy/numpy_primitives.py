@@ -133,12 +133,8 @@ def _gather(equation: Any) -> Made:
 
     def fixed(indices: Any) -> Made:
         """Every entry of the result is one of the operand, counted along all its dimensions, or is missing."""
-        mapped, batching, theirs = (
-            numbers.start_index_map,
-            numbers.operand_batching_dims,
-            numbers.start_indices_batching_dims,
-        )
-        flat, fits = _places(shape, sizes, indices, mapped, batching, theirs)
+        mapped, batching = numbers.start_index_map, numbers.operand_batching_dims
+        flat, fits = _places(shape, sizes, indices, mapped, batching, numbers.start_indices_batching_dims)
         batch = indices.shape[:-1]
 
         def laid_out(entries: Any) -> Any:
