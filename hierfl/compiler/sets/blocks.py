@@ -1,6 +1,8 @@
 """The projections on the components of a set, and the choice between them: the decision table of the compiler.
 
-A new kind of set is a class here and a place in ``KINDS``, before the more general kinds that would take its components.
+A new kind of set is a class here and a place in ``KINDS``, before the more general kinds that would take its components: beside what is asked of
+every ``Block`` it has ``alike``, a key that components for one block have in common (None where one is of another kind), and ``of``, which makes
+one block of those (None where there is none).
 """
 
 from __future__ import annotations
@@ -504,26 +506,13 @@ class ProgramBlock:
         return {p.id: jnp.asarray(values[p.id], float) for p in self.parameters}
 
 
-class KindOfBlock(Protocol):
-    """How blocks of a kind are chosen and made."""
-
-    __doc__: str | None
-
-    @staticmethod
-    def alike(part: Component) -> Hashable | None:
-        """A key that components for one block have in common; None where one is of another kind."""
-
-    @classmethod
-    def of(cls, parts: Sequence[Component]) -> Block | None:
-        """One block for components that are alike; None where there is none."""
-
-
-KINDS: tuple[KindOfBlock, ...] = (BoxBlock, BoxWithBandBlock, ImageBlock, AffineBlock, PolyhedronBlock)
+Kind = type[BoxBlock | BoxWithBandBlock | ImageBlock | AffineBlock | PolyhedronBlock]
+KINDS: tuple[Kind, ...] = (BoxBlock, BoxWithBandBlock, ImageBlock, AffineBlock, PolyhedronBlock)
 
 
 def choose(members: Sequence[Member], bounds: Sequence[EntryBounds]) -> tuple[list[Block], list[Component]]:
     """Blocks for a set, by the first kind that takes a component, and the components that none takes."""
-    groups: dict[tuple[KindOfBlock, Hashable], list[Component]] = {}
+    groups: dict[tuple[Kind, Hashable], list[Component]] = {}
     left: list[Component] = []
     for part in components(members, bounds):
         keys = ((kind, kind.alike(part)) for kind in KINDS)

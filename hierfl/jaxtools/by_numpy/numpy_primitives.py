@@ -86,18 +86,14 @@ def _cholesky(x: Any) -> Any:
 class Indexing:
     """A gather or scatter; its second argument says where, which is worked out once where it never changes.
 
-    ``fixed`` makes of indices a function of the other arguments, and of whatever is given in the indices' place.
+    ``at`` makes of indices a function of the other arguments, and of whatever is given in the indices' place.
     """
 
-    def __init__(self, fixed: Callable[[Any], Made]) -> None:
-        self._fixed = fixed
+    def __init__(self, at: Callable[[Any], Made]) -> None:
+        self.at = at
 
     def __call__(self, x: Any, indices: Any, *updates: Any) -> Any:
-        """Of arrays in the order of JAX's primitive."""
-        return self._fixed(indices)(x, indices, *updates)
-
-    def at(self, indices: Any) -> Made:
-        return self._fixed(indices)
+        return self.at(indices)(x, indices, *updates)
 
 
 def _places(shape: Any, sizes: Any, indices: Any, mapped: Any, batching: Any, index_batching: Any) -> tuple[Any, Any]:
