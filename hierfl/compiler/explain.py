@@ -194,11 +194,11 @@ def _lower_level(compiled: CompiledProblem) -> list[Lowered]:
 
 
 def _program_cost(compiled: CompiledProblem, name: str) -> str:
-    value = compiled.server_value if name == "server term" else compiled.client_value
-    side = compiled.laid_out().server if name == "server term" else compiled.laid_out().clients
-    assert side is not None
-    x, y = jnp.zeros(compiled.upper.size), jnp.zeros(compiled.lower.size) if compiled.lower.size else None
-    samples = compiled.server_samples if name == "server term" else compiled.upper_samples
+    data, x = compiled.laid_out(), jnp.zeros(compiled.upper.size)
+    y = jnp.zeros(compiled.lower.size) if compiled.lower.size else None
+    value, side, samples = compiled.client_value, data.clients, compiled.upper_samples
+    if name == "server term" and data.server is not None:
+        value, side, samples = compiled.server_value, data.server, compiled.server_samples
     if compiled.scope == "sample" and y is not None:
         y = y[None] if samples else y
     own, rows = side.party(0).environment, side.some_rows(0, 1, samples)

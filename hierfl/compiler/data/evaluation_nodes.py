@@ -27,7 +27,6 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy import stats
 
-from hierfl.compiler.data.storage import ByIdentity
 from hierfl.compiler.expressions.law_kinks import density_jumps, has_density
 from hierfl.errors import DataError
 from hierfl.jaxtools.host_callback import call_on_host
@@ -42,15 +41,11 @@ FIRST_STREAM = 1_000  # of the first table; row numbers have the streams below
 class Quantiles:
     """Inverse CDFs of all parties for the samples of one table.
 
-    ``laws[party][sample]`` is the frozen distribution. Uniform and normal laws are drawn inside the compiled program;
+    ``laws[party][sample]`` is the frozen distribution, compared by identity. Uniform and normal laws are drawn inside the compiled program;
     any other family is called on the host, by party index.
     """
 
     laws: tuple[dict[Sample, Any], ...] = field(metadata={"static": True})
-
-    @classmethod
-    def of(cls, laws: Sequence[Mapping[Sample, Any]]) -> Quantiles:
-        return cls(ByIdentity(dict(law) for law in laws))
 
     def draw(self, key: jax.Array, table: int, step: Any, size: int, index: Any) -> dict[int, jax.Array]:
         """``size`` independent rows of the party with this (traced) index: sample id -> (size, *shape)."""

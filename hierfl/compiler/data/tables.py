@@ -29,7 +29,7 @@ from hierfl.compiler.data.evaluation_nodes import (
     Quantiles,
     evaluation_nodes,
 )
-from hierfl.compiler.data.storage import Stored, column_elsewhere, gathered, parameters_of, stacked
+from hierfl.compiler.data.storage import ByIdentity, Stored, column_elsewhere, gathered, parameters_of, stacked
 from hierfl.compiler.expressions.law_kinks import LawIntegrals, has_density
 from hierfl.compiler.expressions.program import NO_ROWS, Rows
 from hierfl.errors import DataError, IncompatibleSolverError
@@ -393,7 +393,7 @@ def _table(
         laws = [{sample: party.samples[sample] for sample in samples} for party in parties]
         nodes = [evaluation_nodes(law, points, label(index), place) for index, law in enumerate(laws)]
         blocks = [one.values for one in nodes]
-        quantiles, weights = Quantiles.of(laws), np.concatenate([one.weights for one in nodes])
+        quantiles, weights = Quantiles(ByIdentity(laws)), np.concatenate([one.weights for one in nodes])
         roles, integrals = NodeRoles.of(nodes), _integrals(laws, nodes)
     else:
         for index, party in enumerate(parties):
