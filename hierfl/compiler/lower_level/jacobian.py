@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -226,9 +226,9 @@ class Pattern(NamedTuple):
     symmetric: bool
     positive: bool
 
-    def where(self, structure: Pattern) -> Pattern:
-        """What the structure has as well; being positive is no matter of it."""
-        diagonal, isotropic, symmetric = (mine and own for mine, own in zip(self[:3], structure[:3]))
+    def where(self, other: Pattern) -> Pattern:
+        """What the other has as well; being positive is no matter of it."""
+        diagonal, isotropic, symmetric = (mine and own for mine, own in zip(self[:3], other[:3]))
         return Pattern(diagonal, isotropic, symmetric, self.positive)
 
 
@@ -503,15 +503,10 @@ class _Looks:
         """What holds at all points; being positive is asked of actual ones alone, since the sign may be nobody's but theirs."""
         points = [*self.generic, *self.actual]
         seen = [_probe(self.at(point), self.size, seed) for seed, point in enumerate(points)]
-        diagonal = all(s.diagonal for s in seen)
-        positive = all(s.positive for s in seen[len(self.generic) :])
-        return Pattern(
-            diagonal=diagonal,
-            isotropic=all(s.isotropic for s in seen),
-            symmetric=all(s.symmetric for s in seen),
-            positive=positive
-            and (not diagonal or self.for_all_clients(lambda point: self.at(point)(np.ones(self.size)) > 0)),
-        )
+        common, positive = reduce(Pattern.where, seen), all(one.positive for one in seen[len(self.generic) :])
+        if positive and common.diagonal:
+            positive = self.for_all_clients(lambda point: self.at(point)(np.ones(self.size)) > 0)
+        return common._replace(positive=positive)
 
     def skeleton(self, symmetric: bool) -> Skeleton | None:
         """The skeleton of J at one point, if it is J's at the others, and for the other clients, as well."""
