@@ -60,6 +60,15 @@ class Branch(NamedTuple):
     ahead: float
 
 
+class _Look(NamedTuple):
+    """By which multipliers u moves along a direction of theta, how the conditions move there at fixed u and these, and u's derivative."""
+
+    by: ProgramResponse
+    way: Thetas
+    pushed: tuple[np.ndarray, np.ndarray]
+    moved: ProgramSolution
+
+
 @dataclass(frozen=True, eq=False)
 class ProgramResponse:
     """Of the solution of ``build(thetas)``."""
@@ -97,18 +106,20 @@ class ProgramResponse:
                 return None
         ways = [[sign * part for part in tangent] for tangent in tangents for sign in (1.0, -1.0)]
         looks = [look for way in ways if (look := self._look(way)) is not None]
-        if not looks or not all(moved.solved for *_, moved in looks):
+        if not looks or not all(look.moved.solved for look in looks):
             return None
-        for by, way, moved in looks:
-            pair = by._at(by._held_along(moved, *by.moved(way)), seed)
-            if pair is not None and all(by._agrees(pair, seed, by.moved(other), told) for _, other, told in looks):
+        for by, _, pushed, moved in looks:
+            pair = by._at(by._held_along(moved, *pushed), seed)
+            if pair is not None and all(
+                by._agrees(pair, seed, look.pushed if look.by is by else by.moved(look.way), look.moved) for look in looks
+            ):
                 return pair
         return None
 
     def rate(self, tangent: Thetas) -> np.ndarray | None:
         """By what u moves ahead along a direction, rows that just hold or not; None where that is not told, or leads out of the domain."""
         look = self._look(tangent) if self.program.polyhedral else None
-        return look[2].u if look is not None and look[2].solved else None
+        return look.moved.u if look is not None and look.moved.solved else None
 
     def branch(self, tangent: Thetas) -> Branch | None:
         """How the solution moves along a direction while the same rows hold; None where it is at the end of that, or of cones.
@@ -155,16 +166,19 @@ class ProgramResponse:
         """A seed of the first entries of u as one of all."""
         return np.concatenate([seed, np.zeros(self.program.width - len(seed))])
 
-    def _look(self, way: Thetas) -> tuple[ProgramResponse, Thetas, ProgramSolution] | None:
-        """(by which multipliers, the direction, the derivative of u along it); None where it leads out of the domain."""
-        force, slack = self.moved(way)
-        moved = self._along(force, slack)
+    def _look(self, way: Thetas) -> _Look | None:
+        """The derivative along a direction, by the multipliers that count there; None where it leads out of the domain."""
+        pushed = self.moved(way)
+        moved = self._along(*pushed)
         if moved.solved:
-            return self, way, moved
-        if self.has_edges and self._leads_out(moved.status, slack):
+            return _Look(self, way, pushed, moved)
+        if self.has_edges and self._leads_out(moved.status, pushed[1]):
             return None
-        other = self._by_multipliers_along(slack)
-        return (self, way, moved) if other is None else (other, way, other._along(*other.moved(way)))
+        other = self._by_multipliers_along(pushed[1])
+        if other is None:
+            return _Look(self, way, pushed, moved)
+        pushed = other.moved(way)
+        return _Look(other, way, pushed, other._along(*pushed))
 
     @cached_property
     def _are_independent(self) -> bool:
