@@ -336,8 +336,8 @@ class ProgramResponse:
         forces = program.force_size(u, z), program.force_size(u, np.zeros_like(z))
         if program.width + len(z) > LARGEST or forces[0] > CANCELLED * forces[1]:  # multipliers without bound tell nothing
             return None
-        if self._critical.vague and (inner := self._inside) is not None:
-            return inner._over_cones(seed, tangents)
+        if self._critical.vague and (inside := self._inside) is not None:
+            return inside._over_cones(seed, tangents)
         ways = [[sign * part for part in tangent] for tangent in tangents for sign in (1.0, -1.0)]
         if not self._critical.vague:
             pair, (system, rank) = self._of_projection(seed, z - self._scale * program.slack(u))
