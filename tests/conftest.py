@@ -52,10 +52,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what was not asked for."""
-    asked = config.getoption("nightly")
+    asked, lines = config.getoption("nightly"), _listed("nightly.txt")
+    if config.args == config.getini("testpaths"):
+        _require_there([line.rsplit(" 1/", 1)[0] for line in lines] + _listed("quick.txt"), items)
     if asked == "with":
         return
-    lines = [line for line in (Path(__file__).parent / "nightly.txt").read_text().splitlines() if not line.startswith("#")]
     every = {line.split()[0]: int(line.split(" 1/")[1]) for line in lines if " 1/" in line}
     listed, cases = set(lines), Counter[str]()
 
@@ -68,6 +69,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     nightly = [is_nightly(item) for item in items]
     config.hook.pytest_deselected(items=[item for item, late in zip(items, nightly) if late != (asked == "only")])
     items[:] = [item for item, late in zip(items, nightly) if late == (asked == "only")]
+
+
+def _listed(name: str) -> list[str]:
+    """The lines of a list of tests."""
+    return [line for line in (Path(__file__).parent / name).read_text().splitlines() if not line.startswith("#")]
+
+
+def _require_there(listed: list[str], items: list[pytest.Item]) -> None:
+    """Require that what is listed is among all tests."""
+    there = {"*"}
+    for item in items:
+        of = item.nodeid.split("[")[0]
+        path = Path(of.split("::")[0])
+        there |= {item.nodeid, of, path.as_posix(), *(parent.as_posix() for parent in path.parents)}
+    if gone := sorted({*listed} - there):
+        raise pytest.UsageError(f"tests/nightly.txt or tests/quick.txt names no test: {', '.join(gone)}")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
