@@ -131,6 +131,7 @@ def test_emptiness_of_rows_over_entries_without_bounds(seed):
     """The proofs, few in directions, have to be orthogonal to the columns of all entries that have no bounds."""
     rng = np.random.default_rng(seed)
     matrix, proof = np.round(2 * rng.standard_normal((4, 3))), rng.uniform(0.1, 1.0, 4)
+    matrix[~matrix.any(axis=1)] = 1.0  # a row of nothing below 0 is no set, whatever the others say
     matrix[3] = -proof[:3] @ matrix[:3] / proof[3]  # proof' matrix = 0
     high = rng.standard_normal(4)
     high[3] = -(proof[:3] @ high[:3] + 0.1) / proof[3]
