@@ -25,7 +25,6 @@ from hierfl.analysis.theorems import (
     step_limit_nn,
     thetas_hfl,
 )
-from hierfl.atoms.intervals import Interval
 
 N, M, ETA = 3, 4, 0.2
 L0, LY, SLOPE, NU2, B1, B2, GAP = 1.5, 2.0, 0.7, 0.4, 0.3, 1.0, 2.5
@@ -169,20 +168,6 @@ def test_atoms_without_a_bound_say_so():
     assert bounds.upper is None and "exp(y)" in bounds.notes[0]
     np.testing.assert_allclose(hessian_of(bounds.lower, y), 2 * np.eye(2), atol=1e-9)
     assert curvature_bounds(cp.norm(y, 1), [y]).upper is None
-
-
-def test_a_factor_that_moves_with_x_is_taken_at_its_ends():
-    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
-    known = {x.id: Interval(np.zeros(2), np.array([1.0, 3.0]))}
-    for expression in (
-        cp.sum(cp.multiply(1 + x, cp.square(y))),
-        cp.sum_squares(cp.multiply(cp.sqrt(1 + x), y) - x),
-    ):
-        bounds = curvature_bounds(expression, [y], known)
-        for parameter, end in bounds.ends.items():
-            parameter.value = end.value(known)
-        np.testing.assert_allclose(hessian_of(bounds.lower, y), 2 * np.eye(2), rtol=1e-9, atol=1e-9)
-        np.testing.assert_allclose(hessian_of(bounds.upper, y), 2 * np.diag([2.0, 4.0]), rtol=1e-9, atol=1e-9)
 
 
 def test_a_square_of_what_is_not_affine_is_bounded_by_convexity_alone():

@@ -108,9 +108,10 @@ def test_moduli_of_softmax_regressions_are_safe(seed):
     assert mu == pytest.approx(0.1)
 
 
-def test_moduli_hold_for_every_x_of_a_declared_set(pair):
+@pytest.mark.parametrize("factor", [lambda x, y: cp.multiply(1 + x, cp.square(y)), lambda x, y: cp.square(cp.multiply(cp.sqrt(1 + x), y) - x)])
+def test_moduli_hold_for_every_x_of_a_declared_set(factor, pair):
     x, y = pair
-    lower = hf.ArgMin(y, cp.sum(cp.multiply(1 + x, cp.square(y))) - 2 * cp.sum(y))
+    lower = hf.ArgMin(y, cp.sum(factor(x, y)) - 2 * cp.sum(y))
     report = check(hf.Problem(hf.Minimize(clients=cp.sum(y)), lower, constraints=[x >= 0, x <= [1, 2]]))
     assert report.constants["mu_h"].value == pytest.approx(2) and report.constants["L_h"].value == pytest.approx(6)
 
