@@ -29,42 +29,6 @@ def test_several_upper_and_lower_variables() -> None:
     assert problem.implicit({"a": np.array([-1.0, 2.0]), "b": 3.0}) == pytest.approx(7)
 
 
-@pytest.mark.slow
-def test_personalised_softmax_in_a_ball_agrees_with_cvxpy() -> None:
-    rng = np.random.default_rng(5)
-    features, labels = rng.standard_normal((30, 4)), np.eye(3)[rng.integers(3, size=30)]
-    x, y, rho = (
-        cp.Variable((3, 4), name="x"),
-        cp.Variable((3, 4), name="y"),
-        hf.ClientParameter(nonneg=True, name="rho"),
-    )
-    image, label = hf.Sample(4, name="image"), hf.Sample(3, name="label")
-    problem = hf.Problem(
-        hf.Minimize(clients=0.5 * cp.sum_squares(x - y)),
-        lower=hf.ArgMin(
-            y,
-            hf.E(cp.log_sum_exp(y @ image) - label @ (y @ image)) + 0.05 * cp.sum_squares(y - x),
-            [cp.norm(y - x, "fro") <= rho],
-            scope="client",
-        ),
-        federation=hf.Federation([hf.Client({image: features, label: labels}, {rho: r}) for r in (0.3, 100.0)]),
-    )
-    assert "ball" in str(problem.explain())
-    point = rng.standard_normal((3, 4))
-    found = problem.implicit.response(point)
-    certificate = problem.implicit.certificate(point)
-    for radius, mine in zip((0.3, 100.0), found):
-        w = cp.Variable((3, 4))
-        scores = w @ features.T
-        loss = (cp.sum(cp.log_sum_exp(scores, axis=0)) - cp.sum(cp.multiply(labels.T, scores))) / 30
-        cp.Problem(cp.Minimize(loss + 0.05 * cp.sum_squares(w - point)), [cp.norm(w - point, "fro") <= radius]).solve(
-            solver=cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12
-        )
-        np.testing.assert_allclose(mine, w.value, atol=2e-5)
-    assert 0.1 - 1e-12 <= certificate.strong_convexity <= 0.1 + 1e-12
-    assert certificate.error_bound < 1e-6
-
-
 def test_plain_parameters_are_read_at_every_evaluation() -> None:
     x, y, p = cp.Variable(name="x"), cp.Variable(name="y"), cp.Parameter(nonneg=True, name="p")
     problem = hf.Problem(hf.Minimize(clients=cp.square(y)), lower=hf.ArgMin(y, cp.square(y - p * x)))

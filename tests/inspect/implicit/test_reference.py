@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import cvxpy as cp
@@ -15,47 +14,6 @@ from tests.inspect.known_functions import problem_of, toy
 from tests.small_declarations import two_wells
 
 
-def moving_quadratics(n: int) -> tuple[hf.Problem, Callable[[np.ndarray], float]]:
-    """A strongly convex quadratic lower level whose curvature and constraints depend on x, and f by CVXPY."""
-    x, y = cp.Variable(n, name="x"), cp.Variable(n, name="y")
-    aim = np.array([1.0, 2.0, -1.0])[:n]
-
-    def upper(x: object, y: object) -> cp.Expression:
-        return cp.sum_squares(x - aim) + cp.sum_squares(y - 1) + cp.sum(y)
-
-    def lower(x: object, y: object) -> tuple[cp.Expression, list[object]]:
-        return cp.sum(cp.multiply(1 + x, cp.square(y))) - x @ y, [y <= x, cp.sum(y) >= -0.5]
-
-    objective, constraints = lower(x, y)
-    problem = hf.Problem(
-        hf.Minimize(clients=upper(x, y)), lower=hf.ArgMin(y, objective, constraints), constraints=[x >= 0, x <= 3]
-    )
-
-    def independent(at: np.ndarray) -> float:
-        z = cp.Variable(n)
-        objective, constraints = lower(at, z)
-        tight = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-11)
-        cp.Problem(cp.Minimize(objective), constraints).solve(solver=cp.CLARABEL, **tight)
-        return float(upper(at, z.value).value)
-
-    return problem, independent
-
-
-@pytest.mark.parametrize("n", [2, 3])
-def test_small_bilevel_problems(n: int) -> None:
-    problem, independent = moving_quadratics(n)
-    found = problem.reference()
-    assert independent(found.x) == pytest.approx(found.value, abs=1e-5)
-    assert found.certificate.error_bound < 1e-7
-    rng = np.random.default_rng(0)
-    for at in [*3 * rng.random((60, n)), *np.clip(found.x + 1e-2 * rng.standard_normal((40, n)), 0, 3)]:
-        assert found.value <= independent(at) + 1e-6
-    for start in 3 * rng.random((3, n)):
-        other = problem.reference(x0=start, seed=1)
-        assert other.value == pytest.approx(found.value, abs=1e-6)
-        np.testing.assert_allclose(other.x, found.x, atol=1e-4)
-
-
 def test_both_local_minima_of_a_cournot_leader() -> None:
     """4 followers with capacity 1.5, a = 10, b = 1: local minima near 1.905 and 4.06."""
     found = two_wells().reference(restarts=8)
@@ -63,15 +21,6 @@ def test_both_local_minima_of_a_cournot_leader() -> None:
     assert found.value == pytest.approx(-4.3772, abs=1e-4)
     near = [value for point, value in zip(found.points, found.local_minima) if abs(point - 1.905) < 5e-3]
     assert near == pytest.approx([-3.8095], abs=1e-4)
-
-
-def test_a_lower_level_over_exponential_cones_is_searched_by_gradients() -> None:
-    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
-    level = hf.ArgMin(y, cp.norm1(y) + cp.sum_squares(y - x), [cp.log_sum_exp(y) <= 9])
-    problem = hf.Problem(hf.Minimize(clients=cp.square(x - 1) + cp.sum(y)), lower=level, constraints=[cp.abs(x) <= 0.6])
-    found = problem.reference(restarts=2)
-    assert "implicit gradients" in found.guarantee
-    assert found.x == pytest.approx(0.5, abs=1e-4)  # soft thresholding: y = max(x - 1/2, 0), slope 2 beyond 1/2
 
 
 def test_a_black_box_is_searched_by_its_values() -> None:
