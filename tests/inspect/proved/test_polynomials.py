@@ -11,7 +11,7 @@ from scipy.stats import ortho_group
 
 import hierfl as hf
 from hierfl.errors import IncompatibleSolverError
-from hierfl.inspect.proved.polynomials import LONG, Polynomial, Translator, Unknowns
+from hierfl.inspect.proved.polynomials import Polynomial, Translator, Unknowns
 from hierfl.inspect.proved.single_level import SingleLevel
 from hierfl.inspect.proved.tightening import as_squares
 from tests.atoms.atom_cases import CASES, Case
@@ -72,20 +72,7 @@ def test_compositions(case: Case) -> None:
     np.testing.assert_allclose(found, np.asarray(expression.value), rtol=1e-9)
 
 
-def test_what_belongs_together_stays_together_and_long_products_do_not() -> None:
-    unknowns = Unknowns()
-    x = unknowns.array(np.full(60, -np.inf), np.inf)
-    square = unknowns.power(Polynomial.sum_of([(1.0, x[0]), (-1.0, x[1])]), 2.0)
-    assert square.terms == {(0, 0): 1.0, (0, 1): -2.0, (1, 1): 1.0} and not unknowns.definitions
-    total = Polynomial.sum_of((1.0, each) for each in x)
-    assert LONG < 60 * 60 and len(unknowns.power(total, 2.0).terms) <= LONG
-    assert [one.kind for one in unknowns.definitions] == ["itself"]
-    shared = unknowns.defined("exp", total)
-    assert unknowns.defined("exp", total) is shared
-
-
-# --- Quadratic forms as squares: the same numbers, convex ones alone, and a proof on a problem that only turned
-# coordinates show to be convex.
+# --- Quadratic forms as squares: the same numbers, and a proof on a problem that only turned coordinates show to be convex.
 
 
 def form_of(matrix: np.ndarray, rest: dict[tuple[int, ...], float]) -> Polynomial:
@@ -94,27 +81,20 @@ def form_of(matrix: np.ndarray, rest: dict[tuple[int, ...], float]) -> Polynomia
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_a_convex_form_of_any_rank_is_the_same_number_as_squares(sign: float) -> None:
-    rng = np.random.default_rng(0)
-    for rank in (1, 2, 4):
-        root, unknowns = rng.normal(size=(rank, 4)), Unknowns()
-        unknowns.array(np.full(4, -np.inf), np.inf)
-        one = form_of(sign * root.T @ root, {(0,): 2.0, (): 1.0})
+@pytest.mark.parametrize("rank", [1, 2, 4])
+def test_a_form_of_any_rank_is_the_same_number_as_squares(rank: int, sign: float) -> None:
+    """Alone, beside a product of others, and where it is not convex at all."""
+    rng = np.random.default_rng(rank)
+    root = rng.normal(size=(rank, 4))
+    convex = root.T @ root
+    for form, beside, squares in ((convex, {(0,): 2.0, (): 1.0}, rank), (convex, {(4, 5): 1.0}, rank), (convex - 9 * np.eye(4), {}, 0)):
+        unknowns = Unknowns()
+        unknowns.array(np.full(6, -np.inf), np.inf)
+        one = form_of(sign * form, beside)
         found = as_squares(one, unknowns, sign)
-        assert len(unknowns.definitions) == rank
-        assert all(a == b and value * sign > 0 for (a, b), value in ((p, v) for p, v in found.terms.items() if len(p) == 2))
-        values = np.concatenate([rng.normal(size=4), np.zeros(rank)])
+        assert len(unknowns.definitions) == squares
+        values = np.concatenate([rng.normal(size=6), np.zeros(squares)])
         assert found.at(unknowns.completed(values)) == pytest.approx(one.at(values), rel=1e-12)
-
-
-def test_what_is_no_convex_form_stays_as_it_is() -> None:
-    unknowns = Unknowns()
-    unknowns.array(np.zeros(4), np.inf)
-    for one in (form_of(np.array([[1.0, 2.0], [2.0, 1.0]]), {}), form_of(np.eye(2), {}), Polynomial({(0, 0): 1.0, (1, 1): 1.0, (0, 1): 1.0, (0, 0, 1): 1.0})):
-        assert as_squares(one, unknowns, 1.0) is one and not unknowns.definitions
-    both = Polynomial({(0, 0): 1.0, (1, 1): 1.0, (0, 1): 2.0, (2, 3): 1.0})  # (a + b)^2 + c d
-    found = as_squares(both, unknowns, 1.0)
-    assert (2, 3) in found.terms and (0, 1) not in found.terms and len(unknowns.definitions) == 1
 
 
 def test_a_problem_in_turned_coordinates_is_proved() -> None:

@@ -20,10 +20,6 @@ COSTS, WEIGHTS = np.array([-4.0, -40, -4, 0, 0, 0]), np.array([1.0, 1, 2, 0, 0, 
 CLAUSES = ((1, 2, 3), (-1, -4, 3), (7, -6, 4), (5, 6, 7))
 
 
-def rows_5_3_1(x: Any, y: Any) -> list[Any]:
-    return [-y[0] + y[1] + y[2] <= 1, 2 * x[0] - y[0] + 2 * y[1] - 0.5 * y[2] <= 1, 2 * x[1] + 2 * y[0] - y[1] - 0.5 * y[2] <= 1, y >= 0]
-
-
 def slack_rows(x: Any, y: Any) -> list[Any]:
     sums = [-y[0] + y[1] + y[2] + y[3], -y[0] + 2 * y[1] - 0.5 * y[2] + y[4] + 2 * x[0], 2 * y[0] - y[1] - 0.5 * y[2] + y[5] + 2 * x[1]]
     return [y >= 0, *(each == 1 for each in sums)]
@@ -65,53 +61,17 @@ def cournot(x: Any, y: Any) -> tuple[Any, list[Any], Any, list[Any]]:
 
 
 MODELS: dict[str, Model] = {
-    "a row of x below": (-8, (1, 1), lambda x, y: (-4 * x - 3 * y, [], y, [2 * x + y <= 4, x + 2 * y <= 4, x >= 0, y >= 0])),
-    "x in both objectives": (-10, (1, 1), lambda x, y: (-5 * x - 3 * y, [], x + y, [2 * x + y <= 4, x + 2 * y <= 4, x >= 0, y >= 0])),
-    "bounds of x below": (12, (1, 1), lambda x, y: (x + 3 * y, [], -y, [x + y <= 8, x + 4 * y >= 8, x + 2 * y <= 13, x >= 1, x <= 6, y >= 0])),
     "Dempe 3.2": (
         11.5 * 8 / 15,
         (1, 1),
         lambda x, y: (3 * y + x, [y <= 5, x <= 8, x >= 0], -y, [x + y <= 8, x + 4 * y >= 8, x + 2 * y <= 13, 2 * y <= 7 * x]),
     ),
-    "Dempe 3.4.1": (0, (1, 2), lambda x, y: (2 * y[1] - x, [x >= 0, x <= 3], -y[0], [100 * y[0] - y[1] <= 1, y[1] <= x, y >= 0])),
     "three-literal clauses": (-1, (15, 7), satisfiable),
     "Dempe 5.1, above": (0, (1, 1), lambda x, y: (cp.square(y) + x, [x + y >= 0], y, [y >= 0])),
     "Dempe 5.1, below": (-0.25, (1, 1), lambda x, y: (cp.square(y) + x, [], y, [x + y >= 0, y >= 0])),
-    "Dempe 8.1": (-18, (1, 1), lambda x, y: (-10 * y - x, [], y, [20 * y - 25 * x <= 30, 2 * y + x <= 10, 2 * x - y <= 15, 10 * y + 2 * x >= 15])),
-    "Bard 5.1.1": (-12, (1, 1), lambda x, y: (x - 4 * y, [x >= 0], y, [x + y >= 3, y <= 2 * x, 2 * x + y <= 12, 3 * x - 2 * y <= 4, y >= 0])),
-    "Bard 5.3.1": (28 / 9, (1, 1), lambda x, y: (x + y, [x >= 0], -y, [x + y / 2 >= 2, y - x / 4 <= 2, x + y / 2 <= 8, x - 2 * y <= 4, y >= 0])),
-    "Bard 8.1.2": (-1, (1, 2), lambda x, y: (-10.1 * x + 10 * y[0] - y[1], [x >= 0, y >= 0], -cp.sum(y), [x - y[0] <= 1, x + y[1] <= 1, cp.sum(y) <= 1, y >= 0])),
-    "Bard 8.1.2, otherwise": (-2, (1, 2), lambda x, y: (-x + 10 * y[0] - 2 * y[1], [x >= 0], -cp.sum(y), [x - y[0] <= 1, x + y[1] <= 1, cp.sum(y) <= 1, y >= 0])),
     "Mersha and Dempe, all below": (-22, (1, 1), lambda x, y: (-x - 2 * y, [], -y, [2 * x - 3 * y >= -12, x + y <= 14, y - 3 * x <= -3, 3 * x + y <= 30])),
     "two answers": (1.95, (1, 2), lambda x, y: (0.5 * x - y[0] + 3 * y[1], [], -cp.sum(y), [x + y[0] <= 1.2, y[0] - x <= 1, y[1] <= 1, y[1] >= 0])),
-    "a projection": (0.5, (1, 1), lambda x, y: (cp.square(x - 1) + cp.square(y), [x >= -2, x <= 2], -y, [x + y <= 2, y - x <= 2, y >= 0])),
-    "a sum of all": (-15, (2, 1), lambda x, y: (x[0] - 2 * x[1] + y, [cp.sum(x) + y >= 15, x <= 10, x >= 0, y <= 10], y, [cp.sum(x) - y <= 5, y >= 0, y <= 10])),
-    "Floudas 9.2.2": (
-        -13,
-        (1, 2),
-        lambda x, y: (
-            -x - 3 * y[0] + 2 * y[1],
-            [x <= 8, x >= 0, y <= 4, y >= 0],
-            -y[0],
-            [y[0] >= 0, y[0] <= 4, -2 * x + 2 * y[0] + 4 * y[1] <= 16, 8 * x + 3 * y[0] - 2 * y[1] <= 48, -2 * x + y[0] - 3 * y[1] <= -12],
-        ),
-    ),
-    "Floudas 9.2.3": (-16, (1, 1), lambda x, y: (-x - 3 * y, [x >= 0], y, [y >= 0, y - x <= 3, x + 2 * y <= 12, 4 * x - y <= 12])),
     "Floudas 9.2.4": (-29.2, (2, 6), lambda x, y: (COSTS @ y + 8 * y[0] - 8 * x[0] - 4 * x[1], [x >= 0, y >= 0], WEIGHTS @ y, slack_rows(x, y))),
-    "Floudas 9.2.8": (-26, (2, 3), lambda x, y: (-8 * x[0] - 4 * x[1] + np.array([4, -40, 4]) @ y, [x >= 0], np.array([1, 1, 2]) @ y, rows_5_3_1(x, y))),
-    "Floudas 9.2.10": (28 / 9, (1, 1), lambda x, y: (x + y, [x >= 0, y >= 0], -y, [x + y / 2 >= 2, y - x / 4 <= 2, x + y / 2 <= 8, x - 2 * y <= 2, y >= 0])),
-    "Floudas 9.3.4": (
-        0,
-        (2, 2),
-        lambda x, y: (
-            2 * cp.sum(x) - 3 * cp.sum(y) - 60,
-            [x[0] + x[1] + y[0] - 2 * y[1] <= 40, x >= 0, x <= 50, y >= -10, y <= 20],
-            cp.square(y[0] - x[0] + 40) + cp.square(y[1] - x[1] + 20),
-            [2 * y - x <= -10, y >= -10, y <= 20],
-        ),
-    ),
-    "Floudas 9.3.5": (0.5, (1, 2), lambda x, y: (0.5 * cp.sum_squares(y - 2), [y >= 0], 0.5 * cp.square(y[0]) + y[1], [cp.sum(y) == x, y >= 0])),
-    "Floudas 9.3.7": (-1, (2, 2), lambda x, y: (cp.sum_squares(x) - 2 * cp.sum(x) + cp.sum_squares(y), [], cp.sum_squares(y - x), [y >= 0.5, y <= 1.5])),
     "Floudas 9.3.7, its book's value beaten": (
         -2.5,
         (2, 2),
@@ -120,24 +80,12 @@ MODELS: dict[str, Model] = {
     "Floudas 9.3.9": (1.5, (1, 1), lambda x, y: (-(4 * x - 3) * y + 2 * x + 1, [x >= 0, x <= 1], (4 * x - 1) * y, [y >= 0, y <= 1])),
     "Floudas 9.3.10": (2, (1, 2), lambda x, y: (x + y[1], [x >= 0], 2 * y[0] + x * y[1], [cp.sum(y) >= x + 4, y >= 0])),
     "joint rows, below too": (1, (1, 1), lambda x, y: (x, [x >= 1, y >= x, y >= -x], y, [y >= -x, y >= x])),
-    "joint rows, above": (-1, (1, 1), lambda x, y: (-x, [x >= 1, x <= 2, y <= 100, y >= x - 2], y, [y >= -x])),
     "joint rows, both": (-2, (1, 1), lambda x, y: (-x, [x >= 1, x <= 2, y <= 100, y >= x - 2], y, [y >= -x, y >= x - 2])),
     "an efficient point": (-41.2, (6, 3), efficient_point),
     "half random": (15.4, (4, 2), half_random),
-    "Conejo, Castillo, Minguez and Garcia-Bertrand": (23, (1, 1), lambda x, y: (-x + 4 * y, [y + 2 * x <= 8], -y, [y >= 0, x + y <= 7, x >= 0, x <= 4])),
     "a leader and its potential": (-12, (1, 2), cournot),
     "a disc above": (-2, (1, 1), lambda x, y: (-(x - 3 * y), [x >= 0, cp.square(x) <= 4, cp.power(x, 3) + 18 * y >= 1, x * y <= 1], y, [y >= 0])),
     "an answer by the apex": (0, (3, 3), lambda x, y: (x[0], [cp.SOC(x[0], x[1:])], y[0], [cp.SOC(y[0], y[1:])])),
-    "Chi, Wan and Hao 1": (
-        12,
-        (1, 2),
-        lambda x, y: (
-            x + 3 * (y[0] - y[1]),
-            [x >= 2, x <= 6],
-            y[1] - y[0],
-            [y >= 0, x + y[0] - y[1] <= 8, x + 4 * (y[0] - y[1]) >= 8, x + 2 * (y[0] - y[1]) <= 12, cp.SOC(y[0], y[1:])],
-        ),
-    ),
     "Chi, Wan and Hao 2": (
         6,
         (1, 2),
@@ -148,7 +96,6 @@ MODELS: dict[str, Model] = {
             [y[0] >= 0, y[1] <= 0, x + cp.sum(y) <= 8, x + 3 * cp.sum(y) >= 8, cp.sum(y) <= x, cp.SOC(y[0], y[1:])],
         ),
     ),
-    "Chi, Wan and Hao 3": (12, (1, 3), lambda x, y: (x + 3 * y[0], [x >= 2, x <= 6], -y[0], [x + y[0] <= 8, x + 4 * y[0] >= 8, x + 2 * y[0] <= 12, cp.SOC(y[0], y[1:])])),
 }
 
 
