@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from hierfl.study.study import Job
 pytestmark = pytest.mark.filterwarnings("ignore::hierfl.HierflWarning")
 
 
+@cache
 def declared(sense: type = hf.Minimize, clients: int = 1) -> hf.Problem:
     """y = max(x, 0), so that f is |x + 1|^2 / 2 for x <= 0 and n / 2 for x >= 0, an entry at a time; its least value is 0."""
     x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
@@ -81,19 +83,6 @@ def test_f_is_infinite_where_it_has_no_value_or_its_answer_is_not_feasible() -> 
     assert counted([0.1, 0.5]) == math.inf  # y = x
     assert np.isnan(counted.gradient([-0.5, -0.5])).all() and counted([-0.5, -0.5]) == math.inf  # nor is it what it was elsewhere
     assert counted([0.3, 0.5]) == pytest.approx(0.34) and counted([np.nan, 0.0]) == math.inf
-
-
-def test_x_is_projected_to_a_point_that_f_takes() -> None:
-    """The nearest point of a ball beyond a row, by CVXPY; f is asked there."""
-    x = cp.Variable(3, name="x")
-    rows = [cp.norm(x) <= 1, cp.sum(x) <= 0.5, cp.sum_squares(x - 0.3) <= 0.81]
-    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(x - 2)), constraints=rows)
-    for point in np.random.default_rng(0).normal(0, 2, (5, 3)):
-        near = problem.implicit.project(point)
-        z = cp.Variable(3)
-        cp.Problem(cp.Minimize(cp.sum_squares(z - point)), [cp.norm(z) <= 1, cp.sum(z) <= 0.5, cp.sum_squares(z - 0.3) <= 0.81]).solve(solver="CLARABEL")
-        np.testing.assert_allclose(near, z.value, atol=1e-4)
-        assert problem.implicit(near) == pytest.approx(float(np.sum((near - 2) ** 2)))
 
 
 # --- studies -------------------------------------------------------------------------------------------------------
