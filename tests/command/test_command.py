@@ -83,11 +83,6 @@ def test_what_is_printed(toy: str, command: list[str], expected: str, capsys: py
     assert expected in capsys.readouterr().out
 
 
-def test_modules_and_functions(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "hierfl.models:coupled_minimax"]) == 0
-    assert "x" in capsys.readouterr().out
-
-
 def test_a_solver_is_read_as_python_and_nothing_is_run() -> None:
     found = load_solver("FedRZO(0.05, step_size=Decay(c=0.1, p=-0.5), lower=LocalSGD(rounds=3), batch_size=None)")
     assert found == FedRZO(0.05, step_size=Decay(0.1, -0.5), lower=LocalSGD(rounds=3), batch_size=None)
@@ -168,9 +163,8 @@ def test_misspelt_models_modules_and_solvers_are_answered_with_the_nearest(
     }.items():
         assert main(["show", place]) == 2
         assert said in capsys.readouterr().err
-    for solver, said in {"FedRzo": "did you mean 'FedRZO'", "FedRZO(smooth=1)": "did you mean 'smoothing'"}.items():
-        assert main(["solve", toy, "--solver", solver]) == 2
-        assert said in capsys.readouterr().err
+    assert main(["solve", toy, "--solver", "FedRzo"]) == 2
+    assert "did you mean 'FedRZO'" in capsys.readouterr().err
 
 
 def test_a_file_with_one_problem_needs_no_name(toy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

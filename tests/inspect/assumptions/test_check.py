@@ -13,6 +13,8 @@ import hierfl as hf
 from hierfl.analysis.theorems import Constants, prescribe_bl, prescribe_bl_corrected, prescribe_hfl
 from hierfl.errors import SettingError
 
+pytestmark = [pytest.mark.filterwarnings(f"error:{said}") for said in ("Solution may be inaccurate", "You are solving a parameterized problem")]
+
 
 @pytest.fixture
 def pair():
