@@ -179,12 +179,16 @@ def test_second_differences_lie_between_the_bounds_of_the_curvature(case: Case) 
         assert bounds.upper is None or found - slack <= bend(bounds.upper, at)
 
 
+WITHOUT_FORMULA = ["ceil", "floor", "sign", "normcdf", "sigma_max", "normNuc", "cummax", "matrix_frac", "dotsort", "geo_mean", "exact", "length", "dist_ratio", "log_det", "tr_inv", "von_neumann_entr", "quantum_rel_entr", "lambda_max", "lambda_min", "lambda_sum_largest", "lambda_sum_smallest", "pf_eigenvalue", "perspective", "gen_lambda_max", "condition_number", "eye_minus_inv", "gmatmul", "inv_prod"]
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_formula_agrees_with_cvxpy_where_there_is_one(case: Case) -> None:
     expression, variables, values = build(case, 1)
     try:
         formulas = translate(expression, {v.id: exact_array(a) for v, a in zip(variables, values)})
     except hf.SymbolicError:
+        assert case.name.split()[0] in WITHOUT_FORMULA
         return
     found = np.array([float(entry) for entry in formulas.ravel()]).reshape(expression.shape)
     expected = expression.value

@@ -94,8 +94,9 @@ def test_axes_that_there_are_not_are_named() -> None:
     result = quadratic()
     with pytest.raises(hf.SettingError, match="axis='round': did you mean 'rounds'"):
         result.plot(axis="round")
-    with pytest.raises(hf.SettingError, match="scale='logarithmic'"):
-        result.plot(scale="logarithmic")
+    for wrong, named in (({"scale": "logarithmic"}, "scale='logarithmic'"), ({"ax": 3}, "ax=3")):
+        with pytest.raises(hf.SettingError, match=named):
+            result.plot(**wrong)
 
 
 # --- Surfaces of implicit functions against what is computed by hand.
@@ -104,17 +105,17 @@ def test_axes_that_there_are_not_are_named() -> None:
 mpl.use("Agg")
 
 
-# --- surfaces ----------------------------------------------------------------------------------------------------
-
-
 def test_the_toy_in_two_dimensions() -> None:
     shown = nonsmooth_toy(2).implicit.surface([0.1, -0.05], radius=1.5, points=31, progress=False)
     grid = np.stack(np.meshgrid(0.1 + shown.s, -0.05 + shown.s, indexing="ij"), axis=-1)
     np.testing.assert_allclose(shown.value, toy(grid), atol=1e-9)
     places = shown.kink_points + np.array([0.1, -0.05])
-    assert (
-        np.abs(places).min(axis=1).max() < 1e-3 and len(places) == 62
-    )  # both axes, at every grid line that they cross
+    assert np.abs(places).min(axis=1).max() < 1e-3 and len(places) == 62  # both axes, at every grid line that they cross
+    panel = shown.plot(kind="3d").axes[0]
+    (dots,) = panel.lines
+    drawn = np.array(dots.get_data_3d())
+    assert drawn.shape == (3, 62) and [text.get_text() for text in panel.get_legend().get_texts()] == ["kinks"]
+    np.testing.assert_allclose(drawn[2], toy(drawn[:2].T), atol=1e-9)
 
 
 def test_planes_in_more_dimensions_and_along_a_run() -> None:
@@ -150,16 +151,6 @@ def test_directions_are_checked(directions: list, named: str) -> None:
         nonsmooth_toy(2).implicit.surface(np.zeros(2), directions, progress=False)
     with pytest.raises(hf.SettingError, match="slice"):
         nonsmooth_toy(1).implicit.surface(np.zeros(1), progress=False)
-
-
-def test_kinks_lie_on_the_surface_in_space() -> None:
-    shown = nonsmooth_toy(2).implicit.surface([0.1, -0.05], radius=1.5, points=15, progress=False)
-    panel = shown.plot(kind="3d").axes[0]
-    (dots,) = panel.lines
-    places = np.array(dots.get_data_3d())
-    assert places.shape == (3, 30) and np.abs(places[:2]).min(axis=0).max() < 1e-3
-    np.testing.assert_allclose(places[2], toy(places[:2].T), atol=1e-9)
-    assert [text.get_text() for text in panel.get_legend().get_texts()] == ["kinks"]
 
 
 @pytest.mark.filterwarnings("error")

@@ -14,7 +14,6 @@ import pytest
 import hierfl as hf
 from hierfl.inspect.pictures.slice import Slice
 from hierfl.models import coupled_minimax, nonsmooth_toy
-from hierfl.progress import RunProgress
 from hierfl.solvers import FedAvg, FedRZO
 from tests.inspect.known_functions import cournot
 
@@ -217,28 +216,6 @@ def test_the_runs_of_several_seeds_are_refused_by_name() -> None:
         with pytest.raises(hf.SettingError, match=r"several seeds: .* runs\.best"):
             look(runs)
     assert len(problem.implicit.slice(runs.best, points=5, progress=False).iterates)
-
-
-def test_a_search_for_kinks_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[tuple[str, bool]] = []
-    counted: list[int] = []
-
-    class Watched(RunProgress):
-        def __init__(self, total: int, what: str, progress: bool, unit: str) -> None:
-            said.append((what, progress))
-            super().__init__(total, what, False, unit)
-
-        def advance(self, count: int) -> None:
-            counted.append(count)
-
-    for picture in ("slice", "surface"):
-        monkeypatch.setattr(f"hierfl.inspect.pictures.{picture}.RunProgress", Watched)
-    line = nonsmooth_toy(1).implicit.slice(np.zeros(1), points=41)
-    plane = nonsmooth_toy(2).implicit.surface([0.01, 0.02], points=5, progress=False)
-    before = len(counted)
-    assert len(line.kinks) == 1 and len(plane.kink_points) == 10
-    assert said == [("slice", True), ("surface", False), ("kinks", True), ("kinks", False)]
-    assert sum(counted[before:]) > 41
 
 
 def test_tangents_that_are_upright_are_not_drawn() -> None:

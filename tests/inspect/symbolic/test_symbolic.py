@@ -12,13 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
-from hierfl.atoms.formulas import exact, exact_array
+from hierfl.atoms.formulas import exact
 from hierfl.inspect.symbolic import derivation
-from hierfl.inspect.symbolic.derivation import SymbolicView, translate
+from hierfl.inspect.symbolic.derivation import SymbolicView
 from hierfl.models.coupled_minimax import coupled_minimax
 from hierfl.models.nonsmooth_toy import nonsmooth_toy
-from tests.atoms.atom_cases import CASES
-from tests.atoms.test_atoms import build
 
 x, y = cp.Variable(name="x"), cp.Variable(name="y")
 x2, y2 = cp.Variable(2, name="x"), cp.Variable(2, name="y")
@@ -227,13 +225,6 @@ def test_pieces_beyond_a_hole_of_the_domain() -> None:
     assert r"\text{where } & x^{2} + x \geq 0" in view.latex() and "where x**2 + x >= 0" in str(view)
 
 
-def test_a_shorter_form_that_disagrees_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = derivation.pieces
-    monkeypatch.setattr(derivation, "pieces", lambda *arguments: right(*arguments) + sympy.Max(0, X - 3))
-    view = hf.Problem(hf.Minimize(clients=cp.abs(x - 1))).implicit.symbolic()
-    assert view.value == sympy.Abs(X - 1)
-
-
 # Kinks
 
 
@@ -344,23 +335,6 @@ def test_random_separable_quadratics_over_boxes(data: st.DataObject) -> None:
         (response,) = view.response.values()
         assert np.array(response.subs(place).tolist(), dtype=float) == pytest.approx(expected, abs=1e-12)
         assert float(view.value.subs(place)) == pytest.approx(np.sum((expected - 1) ** 2), abs=1e-12)
-
-
-WITHOUT = """ceil floor sign normcdf sigma_max normNuc cummax matrix_frac dotsort geo_mean exact length dist_ratio log_det
-    tr_inv von_neumann_entr quantum_rel_entr lambda_max lambda_min lambda_sum_largest lambda_sum_smallest pf_eigenvalue
-    perspective gen_lambda_max condition_number eye_minus_inv gmatmul inv_prod"""
-
-
-def test_atoms_have_a_formula() -> None:
-    """What it is worth is held against CVXPY with the other rules of atoms."""
-    refused = set()
-    for case in CASES:
-        expression, variables, values = build(case, 1)
-        try:
-            translate(expression, {v.id: exact_array(value) for v, value in zip(variables, values)})
-        except hf.SymbolicError:
-            refused.add(case.name.split()[0])
-    assert refused == set(WITHOUT.split())
 
 
 @pytest.mark.parametrize(
