@@ -142,22 +142,3 @@ def test_an_investment_that_is_paid_by_the_price(told: str) -> None:
     price = hf.ShadowPrice(balance) if told == "rent" else -hf.Dual(balance)
     found = proved(hf.Problem(hf.Minimize(server=40_000 * x + 8760 * (10 * y[0] - price * y[0])), market, [x >= 0, x <= 250]))
     assert found.value == pytest.approx(-190_000, rel=1e-9) and found.x == pytest.approx(50, rel=1e-8)
-
-
-def test_tolls_on_a_grid_are_the_best_ones() -> None:
-    """Fourteen tolls of a 5 x 5 grid with ten commodities: 55, as a program with SOS1 of arcs' flows and reduced costs, written for SCIP by itself, has it."""
-    side, random = 5, np.random.default_rng(1)
-    steps = ((0, 1), (1, 0), (0, -1), (-1, 0))
-    arcs = [(i * side + j, (i + a) * side + j + b) for i in range(side) for j in range(side) for a, b in steps if 0 <= i + a < side and 0 <= j + b < side]
-    leaves = np.zeros((side**2, len(arcs)))
-    for k, (tail, head) in enumerate(arcs):
-        leaves[tail, k], leaves[head, k] = 1, -1
-    costs, tolled = random.integers(2, 10, len(arcs)).astype(float), random.choice(len(arcs), 14, replace=False)
-    ends = [tuple(random.choice(side**2, 2, replace=False)) for _ in range(10)]
-    demand, trips = random.integers(1, 6, 10).astype(float), np.zeros((10, side**2))
-    for k, (origin, end) in enumerate(ends):
-        trips[k, origin], trips[k, end] = 1, -1
-    toll, flow = cp.Variable(14, name="toll", nonneg=True), cp.Variable((10, len(arcs)), name="flow", nonneg=True)
-    paid = demand @ (flow[:, tolled] @ toll)
-    level = hf.ArgMin(flow, demand @ (flow @ costs) + paid, [flow @ leaves.T == trips])
-    assert proved(hf.Problem(hf.Maximize(server=paid), level, [toll <= 15])).value == pytest.approx(55, abs=1e-6)

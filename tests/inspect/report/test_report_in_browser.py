@@ -59,7 +59,7 @@ def run() -> hf.Result:
 @pytest.fixture(scope="module")
 def path(run: hf.Result, tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("report") / "run.html"
-    return run.report(file, radius=4.0, points=101, smoothing=[0.2, 0.8], samples=16, progress=False)
+    return run.report(file, radius=4.0, points=41, smoothing=[0.2, 0.8], samples=8, progress=False)
 
 
 @pytest.fixture(scope="module")
