@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog, minimize, minimize_scalar
 
 import hierfl as hf
-from hierfl.compiler.data import tables
-from hierfl.descent.convex_best import shared_best
+from hierfl.descent.shared_best import shared_best
 from hierfl.errors import EmptyLowerSetError, IncompatibleSolverError, SettingError
 from hierfl.runtime import InProcess
 from hierfl.solvers import ImplicitBundle
@@ -337,16 +336,6 @@ def test_a_smooth_sum_over_a_simplex_and_a_box() -> None:
         assert result.status == "at rest" and result.value == pytest.approx(least, rel=1e-7)
 
 
-def test_kinks_along_no_variable_are_left_to_a_model_in_pieces() -> None:
-    n = 40
-    a, b, x = RNG.standard_normal((2 * n, n)), RNG.standard_normal(2 * n), cp.Variable(n, name="x")
-    beside = np.block([[a, -np.eye(2 * n)], [-a, -np.eye(2 * n)]])
-    bounds = [(None, None)] * n + [(0, None)] * (2 * n)
-    least = linprog(np.r_[np.zeros(n), np.ones(2 * n)], beside, np.r_[b, -b], bounds=bounds).fun
-    result = hf.Problem(hf.Minimize(clients=cp.norm1(a @ x - b))).solve(ImplicitBundle(), progress=False)
-    assert result.status == "at rest" and result.value == pytest.approx(least, rel=1e-8)
-
-
 def test_ends_that_are_no_minimum_are_named() -> None:
     n = 50
     x, y = cp.Variable(n, name="x"), cp.Variable(name="y")
@@ -358,38 +347,6 @@ def test_ends_that_are_no_minimum_are_named() -> None:
     result = falls.solve(progress=False)
     assert result.status in ("at rest", "at the edge of where f has values", "no descent found") or "not" in str(result)
     assert float(np.sum(result.x)) <= 0.5 + 1e-9
-
-
-def test_a_sum_over_many_rows_is_descended_by_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that are read in parts, a penalty chosen by validation rows, beside Newton's method and a search in one variable."""
-    monkeypatch.setattr(tables, "CHUNK_SCALARS", 20_000)
-    rows, p = 11_000, 20
-    a, held, w = RNG.standard_normal((rows, p)), RNG.standard_normal((2_000, p)), RNG.standard_normal(p)
-    b = np.sign(a @ w + 3 * RNG.standard_normal(rows))
-    held_b = np.sign(0.2 * held @ w + 3 * RNG.standard_normal(2_000))
-    x, y = cp.Variable(name="x"), cp.Variable(p, name="y")
-    u, t, v, s = hf.Sample(p, name="u"), hf.Sample(name="t"), hf.Sample(p, name="v"), hf.Sample(name="s")
-    clients = [hf.Client({u: a[i::5], t: b[i::5], v: held[i::5], s: held_b[i::5]}) for i in range(5)]
-    level = hf.ArgMin(y, hf.E(cp.logistic(-t * (u @ y))) + 0.5 * cp.exp(x) * cp.sum_squares(y))
-    top = hf.Minimize(clients=hf.E(cp.logistic(-s * (v @ y))))
-    result = hf.Problem(top, level, [x >= -8, x <= 4], hf.Federation(clients)).solve(progress=False)
-    assert result.settings["solver"].startswith("ImplicitBundle") and result.status == "at rest"
-
-    def fitted(penalty: float) -> np.ndarray:
-        z = np.zeros(p)
-        for _ in range(12):
-            chance = 1 / (1 + np.exp(b * (a @ z)))
-            slope = -a.T @ (b * chance) / rows + penalty * z
-            curvature = (a * (chance * (1 - chance))[:, None]).T @ a / rows + penalty * np.eye(p)
-            z = z - np.linalg.solve(curvature, slope)
-        return z
-
-    def value(z: float) -> float:
-        return float(np.mean(np.logaddexp(0, -held_b * (held @ fitted(np.exp(z))))))
-
-    least = minimize_scalar(value, bounds=(-8, 4), method="bounded", options={"xatol": 1e-6})
-    assert result.value == pytest.approx(least.fun, rel=1e-9) and float(result.x) == pytest.approx(least.x, abs=1e-3)
-    assert result.y == pytest.approx(fitted(np.exp(float(result.x))), abs=1e-8)
 
 
 # --- Prices at which those below do what is best above: found where there are any, and nowhere else.

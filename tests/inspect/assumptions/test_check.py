@@ -86,30 +86,6 @@ def test_the_federations_moduli_are_those_of_the_weighted_mean():
     assert report.constants["L_h of the mean"].value == pytest.approx(values[-1], rel=1e-9)
 
 
-@pytest.mark.slow
-@given(st.integers(0, 10_000))
-@settings(deadline=None, max_examples=5)
-def test_moduli_of_softmax_regressions_are_safe(seed):
-    rng = np.random.default_rng(seed)
-    w, x = cp.Variable((3, 2), name="w"), cp.Variable(name="x", nonneg=True)
-    image, label = hf.Sample(2, name="image"), hf.Sample(3, name="label")
-    images, labels = 3 * rng.standard_normal((12, 2)), np.eye(3)[rng.integers(0, 3, 12)]
-    loss = hf.E(cp.log_sum_exp(w @ image) - label @ (w @ image)) + 0.05 * cp.sum_squares(w) + 0 * x
-    federation = hf.Federation([hf.Client({image: images, label: labels})])
-    report = check(hf.Problem(hf.Minimize(clients=cp.sum_squares(w) + x), hf.ArgMin(w, loss), (), federation))
-    mu, smooth = report.constants["mu_h"].value, report.constants["L_h"].value
-    for _ in range(10):
-        scores = images @ (rng.standard_normal((3, 2)) * rng.choice([0.0, 1.0, 10.0])).T
-        p = np.exp(scores - scores.max(axis=1, keepdims=True))
-        p /= p.sum(axis=1, keepdims=True)
-        hessian = 0.1 * np.eye(6)
-        for row, q in zip(images, p):
-            hessian += np.kron(np.diag(q) - np.outer(q, q), np.outer(row, row)) / 12
-        values = np.linalg.eigvalsh(hessian)
-        assert mu <= values[0] + 1e-12 and smooth >= values[-1] - 1e-12
-    assert mu == pytest.approx(0.1)
-
-
 @pytest.mark.parametrize("factor", [lambda x, y: cp.multiply(1 + x, cp.square(y)), lambda x, y: cp.square(cp.multiply(cp.sqrt(1 + x), y) - x)])
 def test_moduli_hold_for_every_x_of_a_declared_set(factor, pair):
     x, y = pair

@@ -133,15 +133,10 @@ def test_the_gradient_of_a_smoothed_jump_is_that_of_its_values() -> None:
     ("asked", "named"),
     [
         ({"eta": 0}, "eta=0: a finite number above 0"),
-        ({"eta": "a"}, "eta='a'"),
         ({"eta": 1e-14}, "eta=1e-14: at this x at least 2e-12"),
         ({"tolerance": -1}, "tolerance=-1: a finite number of at least 0"),
-        ({"tolerance": "a"}, "tolerance='a'"),
-        ({"tolerance": np.nan}, "tolerance=nan"),
         ({"seed": "a"}, "seed='a': a whole number of at least 0"),
-        ({"seed": -1}, "seed=-1"),
         ({"samples": 1}, "samples=1: a whole number of at least 2"),
-        ({"samples": 64.0}, "samples=64.0"),
     ],
 )
 def test_settings_of_stationarity_are_named(asked: dict, named: str) -> None:

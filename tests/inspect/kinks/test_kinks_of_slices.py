@@ -11,8 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import hierfl as hf
 from hierfl.models import nonsmooth_toy
@@ -129,20 +127,6 @@ def test_a_kink_across_the_line_is_not_one_of_the_slice() -> None:
     assert (kink.left_slope, kink.right_slope) == pytest.approx((-1, 1), abs=1e-6)
 
 
-@settings(max_examples=15, deadline=None)
-@given(st.lists(st.floats(-1.8, 1.8), min_size=1, max_size=5, unique_by=lambda b: round(b, 2)), st.floats(-1, 1))
-def test_piecewise_functions_of_one_variable(breaks: list[float], tilt: float) -> None:
-    """sum_j (j + 1) |x - b_j| + a smooth part: kinks at the b_j exactly, whatever the grid."""
-    x, b = cp.Variable(name="x"), cp.Parameter(5, name="b", value=np.resize(breaks, 5))
-    weights = np.array([j + 1.0 if j < len(breaks) else 0.0 for j in range(5)])
-    problem = hf.Problem(hf.Minimize(clients=weights @ cp.abs(x - b) + tilt * x + cp.exp(x)))
-    shown = problem.implicit.slice(0.0, radius=2, points=101, progress=False)
-    np.testing.assert_allclose(places(shown), sorted(breaks), atol=1e-6)
-    order = np.argsort(breaks)
-    jumps = slopes(shown) @ [-1, 1]
-    np.testing.assert_allclose(jumps, 2 * weights[: len(breaks)][order], atol=1e-5)
-
-
 SMOOTH: dict[str, Callable[[cp.Variable], cp.Expression]] = {
     "x^4": lambda x: cp.power(x, 4),
     "sqrt(x^2 + 1e-8)": lambda x: cp.norm(cp.hstack([x, 1e-4])),
@@ -243,16 +227,6 @@ def test_curved_pieces_are_followed_to_their_ends() -> None:
     np.testing.assert_allclose(places(shown), np.log(s[:16:4]), atol=1e-10)
     bends = np.diff(slopes(shown), axis=1)[:, 0]
     np.testing.assert_allclose(bends, s[:16:4], atol=1e-7)
-
-
-def test_a_jump_between_vertices_is_where_the_prices_are_alike() -> None:
-    """min (x - 0.3) sum(y) over a box whose rows are mixed: y leaps from 1 to 0 at x = 0.3."""
-    x, y = cp.Variable(name="x"), cp.Variable(SIZE, name="y")
-    shown = _sliced((x - 0.3) * cp.sum(MIXED @ y), [MIXED @ y >= 0, MIXED @ y <= 1], cp.sum(MIXED @ y), x, y)
-    (jump,) = shown.kinks.jumps
-    assert jump.t == pytest.approx(0.3, abs=1e-9)
-    assert (jump.left, jump.right) == pytest.approx((SIZE, 0.0))
-    assert not len(shown.kinks)
 
 
 def test_a_kink_a_rounding_beside_a_point_is_not_lost_to_the_next_one() -> None:

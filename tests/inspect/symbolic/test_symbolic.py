@@ -8,8 +8,6 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import sympy
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import hierfl as hf
 from hierfl.atoms.formulas import exact
@@ -304,37 +302,7 @@ def test_a_norm_has_its_kink_at_a_point() -> None:
     assert view.one_sided([1, 2], [3, 4]) == (-5, 5)
 
 
-# Any separable quadratic over a box, against NumPy
 
-
-@settings(max_examples=15, deadline=None)
-@given(data=st.data())
-def test_random_separable_quadratics_over_boxes(data: st.DataObject) -> None:
-    n = data.draw(st.integers(1, 2))
-    quarter = st.integers(-12, 12).map(lambda k: k / 4)
-
-    def vector() -> np.ndarray:
-        return np.array([data.draw(quarter) for _ in range(n)])
-
-    curvature = np.array([data.draw(st.integers(1, 12)) / 4 for _ in range(n)])
-    slope, offset, low, move = vector(), vector(), vector(), vector()
-    width = np.abs(vector())
-    decision, answer = cp.Variable(n, name="x"), cp.Variable(n, name="y")
-    start = low + cp.multiply(move, decision)
-    objective = 0.5 * curvature @ cp.square(answer) - cp.multiply(slope, decision) @ answer - offset @ answer
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.sum_squares(answer - 1)),
-        lower=hf.ArgMin(answer, objective, [answer >= start, answer <= start + width]),
-    )
-    view = problem.implicit.symbolic()
-    symbols = [sympy.Symbol(f"x[{j}]", real=True) for j in range(n)]
-    for point in np.random.default_rng(0).integers(-8, 9, (4, n)) / 4:
-        bottom = low + move * point
-        expected = np.clip((slope * point + offset) / curvature, bottom, bottom + width)
-        place = {s: exact(v) for s, v in zip(symbols, point)}
-        (response,) = view.response.values()
-        assert np.array(response.subs(place).tolist(), dtype=float) == pytest.approx(expected, abs=1e-12)
-        assert float(view.value.subs(place)) == pytest.approx(np.sum((expected - 1) ** 2), abs=1e-12)
 
 
 @pytest.mark.parametrize(
