@@ -18,28 +18,9 @@ import numpy as np
 import pytest
 
 import hierfl as hf
+from hierfl import solvers
 from hierfl.compiler.data.tables import Party, Population
 from hierfl.runtime.contract import Message
-from hierfl.solvers import (
-    SCAFFOLD,
-    ZOHFL,
-    Exact,
-    FedAvg,
-    FedBiO,
-    FedMBO,
-    FedMSPP,
-    FedNest,
-    FedProx,
-    FedRZO,
-    FedZO,
-    HierFAVG,
-    ImplicitBundle,
-    ImplicitGradient,
-    LocalSGD,
-    ProjectedSGD,
-    Scaffnew,
-    SimFBO,
-)
 from hierfl.solvers.simfbo import BoundSimFBO
 from hierfl.testing import CASES, Case, conform, conform_lower, gradient_steps
 from hierfl.testing.cases import ROWS
@@ -53,22 +34,22 @@ ALONE, OF_CLIENTS, SHARED, OF_SAMPLES = (
 )
 FREE = [case for case in SHARED if case.kind == "free"]
 SOLVERS: dict[str, tuple[Any, list[Case]]] = {
-    "ImplicitGradient": (ImplicitGradient(step_size=STEP), [*OF_CLIENTS, *SHARED]),
-    "ZO-HFL, exact": (ZOHFL(**SMOOTHED, lower=Exact()), [*OF_CLIENTS, *OF_SAMPLES]),
-    "ZO-HFL": (ZOHFL(**SMOOTHED, lower=ProjectedSGD(steps=2)), OF_CLIENTS),
-    "FedRZO, exact": (FedRZO(**SMOOTHED, lower=Exact()), [*OF_CLIENTS, *SHARED, *OF_SAMPLES]),
-    "FedRZO": (FedRZO(**SMOOTHED, lower=LocalSGD(rounds=2, steps=2)), SHARED),
-    "FedNest": (FedNest(step_size=STEP, inner_step=0.1, batch_size=None, lipschitz=6.0), FREE),
-    "FedBiO": (FedBiO(step_size=STEP, inner_step=0.1, local_steps=2), FREE),
-    "SimFBO": (SimFBO(step_size=STEP, inner_step=0.1, local_steps=[1, 3, 2], server_steps=0.8, normalise=True, radius=5.0), FREE),
-    "FedMBO": (FedMBO(step_size=STEP, inner_step=0.1, lipschitz=6.0), FREE),
-    "FedAvg": (FedAvg(step_size=STEP, local_steps=1, batch_size=None), ALONE),
-    "HierFAVG": (HierFAVG(step_size=STEP, local_steps=[1, 3, 2], batch_size=None), ALONE),
-    "SCAFFOLD": (SCAFFOLD(step_size=STEP, local_steps=1, batch_size=None), ALONE),
-    "FedProx": (FedProx(step_size=STEP, local_steps=2, batch_size=None), ALONE),
-    "FedZO": (FedZO(**SMOOTHED), ALONE),
-    "FedMSPP": (FedMSPP(step_size=STEP), ALONE),
-    "Scaffnew": (Scaffnew(step_size=STEP), ALONE),
+    "ImplicitGradient": (solvers.ImplicitGradient(step_size=STEP), [*OF_CLIENTS, *SHARED]),
+    "ZO-HFL, exact": (solvers.ZOHFL(**SMOOTHED, lower=solvers.Exact()), [*OF_CLIENTS, *OF_SAMPLES]),
+    "ZO-HFL": (solvers.ZOHFL(**SMOOTHED, lower=solvers.ProjectedSGD(steps=2)), OF_CLIENTS),
+    "FedRZO, exact": (solvers.FedRZO(**SMOOTHED, lower=solvers.Exact()), [*OF_CLIENTS, *SHARED, *OF_SAMPLES]),
+    "FedRZO": (solvers.FedRZO(**SMOOTHED, lower=solvers.LocalSGD(rounds=2, steps=2)), SHARED),
+    "FedNest": (solvers.FedNest(step_size=STEP, inner_step=0.1, batch_size=None, lipschitz=6.0), FREE),
+    "FedBiO": (solvers.FedBiO(step_size=STEP, inner_step=0.1, local_steps=2), FREE),
+    "SimFBO": (solvers.SimFBO(step_size=STEP, inner_step=0.1, local_steps=[1, 3, 2], server_steps=0.8, normalise=True, radius=5.0), FREE),
+    "FedMBO": (solvers.FedMBO(step_size=STEP, inner_step=0.1, lipschitz=6.0), FREE),
+    "FedAvg": (solvers.FedAvg(step_size=STEP, local_steps=1, batch_size=None), ALONE),
+    "HierFAVG": (solvers.HierFAVG(step_size=STEP, local_steps=[1, 3, 2], batch_size=None), ALONE),
+    "SCAFFOLD": (solvers.SCAFFOLD(step_size=STEP, local_steps=1, batch_size=None), ALONE),
+    "FedProx": (solvers.FedProx(step_size=STEP, local_steps=2, batch_size=None), ALONE),
+    "FedZO": (solvers.FedZO(**SMOOTHED), ALONE),
+    "FedMSPP": (solvers.FedMSPP(step_size=STEP), ALONE),
+    "Scaffnew": (solvers.Scaffnew(step_size=STEP), ALONE),
 }
 REPLAYED = ("ImplicitGradient", "FedAvg", "SCAFFOLD")  # whose rounds on all data are projected gradient steps
 RUNTIMES = ("sites of one", "Dask, one site", "Dask, three sites", "Flower", "delays", "a buffer")
@@ -155,7 +136,7 @@ def test_a_method_that_ignores_what_it_is_handed_fails(monkeypatch: pytest.Monke
         monkeypatch.setattr(holder, "gathered", partialmethod(nothing_gathered, true=holder.gathered))
     constrained = [Case("client", "polyhedron", "samples"), Case("federation", "cones", "samples")]
     assert conform_lower("parametric program", cases=constrained).of("fails") == constrained
-    report = conform(ImplicitGradient(step_size=STEP), cases=constrained[:1])
+    report = conform(solvers.ImplicitGradient(step_size=STEP), cases=constrained[:1])
     assert not report.conforms and "y in process: off by" in str(report)
 
 
@@ -192,7 +173,7 @@ def test_constraints_of_all_clients_hold_for_a_y_that_they_share() -> None:
 
 
 def test_a_solver_that_no_case_suits_is_refused_by_name() -> None:
-    report = conform(ImplicitBundle(), hf.runtime.Delayed(np.ones(len(ROWS))), cases=OF_CLIENTS[:1])
+    report = conform(solvers.ImplicitBundle(), hf.runtime.Delayed(np.ones(len(ROWS))), cases=OF_CLIENTS[:1])
     assert report.of("refused") == OF_CLIENTS[:1] and not report.conforms
     with pytest.raises(AssertionError, match="refused   client y, free, tables"):
         report.require()

@@ -14,15 +14,6 @@ import pytest
 
 import hierfl as hf
 from hierfl.compiler.parametric.level_solver import LevelSolver
-from hierfl.errors import (
-    DataError,
-    EmptyLowerSetError,
-    IncompatibleSolverError,
-    LowerLevelError,
-    NoGradientError,
-    NotConvexError,
-    SettingError,
-)
 from hierfl.inspect.implicit.layer import DerivativeStatus, ImplicitLayer
 from tests.bilevel_answers import NoAnswer, quadratic_answer
 
@@ -121,7 +112,7 @@ def test_a_degenerate_vertex_is_one_sided_and_what_does_not_see_it_has_a_gradien
     def second(b: Any) -> Any:
         return layer.y(x, b)[1]
 
-    with pytest.raises(NoGradientError, match=r"y has no derivative at .*not differentiable"):
+    with pytest.raises(hf.NoGradientError, match=r"y has no derivative at .*not differentiable"):
         jax.grad(second)(b)
     assert np.isnan(jax.jit(jax.grad(second))(b)).all()
     np.testing.assert_allclose(jax.grad(second)(b + np.array([0, 0, 0.1])), [0, 1, 0], atol=1e-12)
@@ -135,7 +126,7 @@ def test_a_place_beside_which_nothing_is_feasible_has_no_gradient() -> None:
     at = np.array([1.0, -1.0])  # also where f is stationary in y
     for b_at in (np.array([1.0, -1.0]), np.zeros(2)):
         assert int(layer.status(at, b_at).f) != UNIQUE
-        with pytest.raises(NoGradientError):
+        with pytest.raises(hf.NoGradientError):
             jax.grad(layer.f)(at, b_at)
     assert int(layer.status(at, np.array([1.0, 1.0])).f) == UNIQUE
 
@@ -148,7 +139,7 @@ def test_several_solutions_are_refused_unless_the_problem_says_which() -> None:
 
     x = np.array(0.25)
     assert tuple(map(int, layer(None).status(x))) == (REFUSED, REFUSED)
-    with pytest.raises(NoGradientError, match='several solutions there, and the problem does not say which.*selection="optimistic"'):
+    with pytest.raises(hf.NoGradientError, match='several solutions there, and the problem does not say which.*selection="optimistic"'):
         jax.grad(layer(None).f)(x)
     chosen = layer("optimistic")
     np.testing.assert_allclose(chosen.y(x), [0.25, 0.5], atol=1e-8)
@@ -224,15 +215,15 @@ def test_what_has_no_value_is_an_error_or_nan() -> None:
     x, y, b = cp.Variable(name="x"), cp.Variable(name="y"), cp.Parameter(name="b")
     lower = hf.ArgMin(y, cp.square(y - x), [y >= 0, y <= b])
     layer = hf.Problem(hf.Minimize(clients=y), lower=lower, constraints=[x <= 1]).implicit.jax(b)
-    with pytest.raises(EmptyLowerSetError, match="no y satisfies"):
+    with pytest.raises(hf.EmptyLowerSetError, match="no y satisfies"):
         layer.f(np.array(0.5), np.array(-1.0))
-    with pytest.raises(SettingError, match="outside X"):
+    with pytest.raises(hf.SettingError, match="outside X"):
         layer.f(np.array(2.0), np.array(1.0))
-    with pytest.raises(LowerLevelError, match="unbounded below"):
+    with pytest.raises(hf.LowerLevelError, match="unbounded below"):
         layer_of(x, y, y, [y <= x]).y(2.0)
     for wrong in (math.nan, math.inf, -math.inf):  # no row that is left out
         for given in ((0.5, wrong), (wrong, 1.0)):
-            with pytest.raises(DataError, match="NaN or infinity"):
+            with pytest.raises(hf.DataError, match="NaN or infinity"):
                 layer.f(*given)
     in_batch = jax.vmap(layer.f, in_axes=(None, 0))(0.5, np.array([1.0, math.nan, 0.25]))
     np.testing.assert_array_equal(in_batch, np.array([0.5, math.nan, 0.25], in_batch.dtype))
@@ -247,7 +238,7 @@ def test_kinks_of_the_terms_themselves_are_refused() -> None:
     layer = hf.Problem(hf.Minimize(clients=cp.abs(y - 1)), lower=lower).implicit.jax()
     assert [tuple(map(int, layer.status(np.array(at)))) for at in (0.0, 0.5, 1.0)] == [(ONE_SIDED, ONE_SIDED), (UNIQUE, UNIQUE), (ONE_SIDED, UNIQUE)]
     for at in (0.0, 1.0):
-        with pytest.raises(NoGradientError):
+        with pytest.raises(hf.NoGradientError):
             jax.grad(layer.f)(at)
     assert float(jax.grad(layer.f)(0.5)) == pytest.approx(-1.0)
 
@@ -255,20 +246,20 @@ def test_kinks_of_the_terms_themselves_are_refused() -> None:
 def test_what_a_layer_cannot_be_made_of_is_said() -> None:
     x, y, p = cp.Variable(name="x"), cp.Variable(name="y"), cp.Parameter(name="p", value=1.0)
     lower = hf.ArgMin(y, cp.square(y) + x * y)
-    with pytest.raises(NotConvexError, match=r"all values of p together with x.*leave one that stays as it is out"):
+    with pytest.raises(hf.NotConvexError, match=r"all values of p together with x.*leave one that stays as it is out"):
         hf.Problem(hf.Minimize(clients=y), lower=lower, constraints=[p * x <= 1]).implicit.jax(p)
     problem = hf.Problem(hf.Minimize(clients=y + p), lower=lower)
-    with pytest.raises(SettingError, match=r"'q' is no parameter of the problem, which has p"):
+    with pytest.raises(hf.SettingError, match=r"'q' is no parameter of the problem, which has p"):
         problem.implicit.jax(cp.Parameter(name="q"))
-    with pytest.raises(IncompatibleSolverError, match="no lower level"):
+    with pytest.raises(hf.IncompatibleSolverError, match="no lower level"):
         hf.Problem(hf.Minimize(clients=p * x)).implicit.jax(p)
     layer = problem.implicit.jax()
-    with pytest.raises(DataError, match="made without parameters"):
+    with pytest.raises(hf.DataError, match="made without parameters"):
         layer.f(1.0, 2.0)
-    with pytest.raises(DataError, match=r"shape \(2,\); expected \(\). A batch goes through jax.vmap"):
+    with pytest.raises(hf.DataError, match=r"shape \(2,\); expected \(\). A batch goes through jax.vmap"):
         layer.f(np.ones(2))
     for wrong in ("text", 1j):
-        with pytest.raises(DataError, match="expected real numbers"):
+        with pytest.raises(hf.DataError, match="expected real numbers"):
             layer.f(wrong)
 
 
@@ -389,5 +380,5 @@ def test_a_linear_program_stays_at_its_vertex_and_is_refused_at_ties() -> None: 
     np.testing.assert_array_equal(jax.jacrev(layer.y)(np.array([0.1, 0.2, -0.1])), np.zeros((3, 3)))
     tied = np.array([0.2, 0.1, 0.2])
     assert layer.status(tied).f == REFUSED
-    with pytest.raises(NoGradientError, match="several solutions"):
+    with pytest.raises(hf.NoGradientError, match="several solutions"):
         jax.grad(layer.f)(tied)
