@@ -9,9 +9,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy.optimize import linprog, minimize, minimize_scalar
+from scipy.optimize import minimize, minimize_scalar
 
 import hierfl as hf
 from hierfl.descent.shared_best import shared_best
@@ -80,29 +78,6 @@ def _value(case: Case, x: np.ndarray) -> float:
         return case.value(x)
     except Exception:  # the catalogue's answers are formulas and small solvers, which fail each in its own way
         return np.inf
-
-
-@given(
-    rows=st.lists(st.lists(st.integers(-3, 3), min_size=2, max_size=2), min_size=1, max_size=6),
-    shift=st.lists(st.integers(-2, 2), min_size=6, max_size=6),
-    tie=st.booleans(),
-)
-@settings(max_examples=25)
-def test_largest_of_affine_functions_beside_a_linear_program(rows: list[Any], shift: list[int], tie: bool) -> None:
-    """Flat pieces, repeated rows, a plane that X is in, and minima at corners of X."""
-    slopes, offsets = np.array(rows, float), np.array(shift[: len(rows)], float)
-    x = cp.Variable(2, name="x")
-    within = [x >= -1, x <= 2] + ([x[0] == x[1]] if tie else [])
-    found = solved(hf.Problem(hf.Minimize(clients=cp.max(slopes @ x + offsets)), constraints=within))
-    program = linprog(
-        [0, 0, 1],
-        np.hstack([slopes, -np.ones((len(rows), 1))]),
-        -offsets,
-        [[1, -1, 0]] if tie else None,
-        [0] if tie else None,
-        [(-1, 2), (-1, 2), (None, None)],
-    )
-    assert found.status == "at rest" and found.value == pytest.approx(program.fun, abs=1e-7)
 
 
 def test_the_edge_of_where_y_exists_is_a_constraint() -> None:

@@ -15,7 +15,7 @@ import pytest
 import hierfl as hf
 from hierfl.models import nonsmooth_toy
 from hierfl.solvers import ZOHFL, Exact, FedAvg, FedRZO, ProjectedSGD
-from tests.inspect.known_functions import toy
+from tests.inspect.known_functions import problem_of, toy
 
 
 def solved(lower: Any) -> Any:
@@ -185,36 +185,28 @@ def test_bad_input_to_a_surface_is_named() -> None:
     assert shown.plot(levels=5, alpha=0.5) is not shown.plot(ax=flat)
 
 
-def on_the_unit_square(term: cp.Expression, points: int = 11) -> np.ndarray:
-    return hf.Problem(hf.Minimize(server=term)).implicit.surface(np.zeros(2), points=points, progress=False).kink_points
+v = cp.Variable(2, name="v")
+BENDS = [  # a term, the points of the grid, how many kinks it shows there, and their first coordinate
+    (cp.square(cp.pos(v[0] - 0.123)) + v[1], 21, 0, None),  # what only changes curvature
+    (cp.square(cp.pos(v[0] - 0.02)) + cp.abs(v[0] - 0.05) + 0 * v[1], 11, 11, 0.05),  # behind another switch of an edge
+    (cp.sign(v[0] - 0.123) + cp.square(v[1]), 11, 11, 0.123),  # jumps
+    (cp.abs(v[0] - 0.2) + 0 * v[1], 11, 11, 0.2),  # on a grid line
+    (cp.abs(v[0] - 0.2) + cp.abs(v[1] + 0.2), 11, 21, None),  # two lines that share a point
+]
 
 
-def test_what_only_changes_curvature_is_no_kink_of_a_surface() -> None:
-    v, y = cp.Variable(2, name="v"), cp.Variable(2, name="y")
-    assert not len(on_the_unit_square(cp.square(cp.pos(v[0] - 0.123)) + v[1], 21))
-    problem = hf.Problem(
-        hf.Minimize(server=cp.sum_squares(y - 1)), hf.ArgMin(y, cp.sum_squares(y - v), [y <= 1])
-    )  # min(v, 1) - 1 vanishes where it bends
+@pytest.mark.parametrize("place", range(len(BENDS)))
+def test_kinks_and_jumps_of_a_surface_are_counted_once(place: int) -> None:
+    term, points, count, first = BENDS[place]
+    found = problem_of(term).implicit.surface(np.zeros(2), points=points, progress=False).kink_points
+    assert len(found) == count
+    assert first is None or found[:, 0] == pytest.approx(np.full(count, first), abs=1e-8)
+
+
+def test_what_vanishes_where_it_bends_is_no_kink_of_a_surface() -> None:
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    problem = hf.Problem(hf.Minimize(server=cp.sum_squares(y - 1)), hf.ArgMin(y, cp.sum_squares(y - x), [y <= 1]))  # min(x, 1) - 1
     assert not len(problem.implicit.surface(np.zeros(2), radius=1.5, points=20, progress=False).kink_points)
-
-
-def test_a_kink_behind_another_switch_of_an_edge() -> None:
-    v = cp.Variable(2, name="v")
-    found = on_the_unit_square(cp.square(cp.pos(v[0] - 0.02)) + cp.abs(v[0] - 0.05) + 0 * v[1])
-    assert len(found) == 11
-    np.testing.assert_allclose(found[:, 0], 0.05, atol=1e-8)
-
-
-def test_a_kink_on_a_grid_line_is_counted_once() -> None:
-    v = cp.Variable(2, name="v")
-    assert len(on_the_unit_square(cp.abs(v[0] - 0.2) + 0 * v[1])) == 11
-    assert len(on_the_unit_square(cp.abs(v[0] - 0.2) + cp.abs(v[1] + 0.2))) == 21  # two lines that share a point
-
-
-def test_jumps_of_a_surface() -> None:
-    v = cp.Variable(2, name="v")
-    found = on_the_unit_square(cp.sign(v[0] - 0.123) + cp.square(v[1]))
-    np.testing.assert_allclose(found[:, 0], np.full(11, 0.123), atol=1e-8)
 
 
 def test_a_plateau_at_the_maximum_is_no_gap() -> None:

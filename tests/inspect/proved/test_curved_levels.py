@@ -89,16 +89,6 @@ def test_the_farthest_point_of_a_ball_whose_radius_moves() -> None:
     assert values.min() - 2e-4 <= found.value <= values.min() + 1e-8
 
 
-def test_every_client_has_its_own_curved_level() -> None:
-    k, x, y = hf.ClientParameter(name="k"), cp.Variable(name="x"), cp.Variable(name="y")
-    three = hf.Federation([hf.Client({}, {k: float(c)}) for c in (1, 2, 4)])
-    level = hf.ArgMin(y, cp.exp(y) - k * y, [cp.square(y) <= x], scope="client")
-    found = proved(hf.Problem(hf.Minimize(clients=cp.square(y - 0.5 * k), server=0.2 * x), level, [x >= 0.1, x <= 4], three))
-    grid = np.linspace(0.1, 4, 400_001)
-    values = 0.2 * grid + np.mean([(np.minimum(np.log(c), np.sqrt(grid)) - 0.5 * c) ** 2 for c in (1, 2, 4)], axis=0)
-    assert found.value == pytest.approx(values.min(), abs=1e-6)
-
-
 # --- constraint qualifications, and refusals -----------------------------------------------------------------------------
 
 
