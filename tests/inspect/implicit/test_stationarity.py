@@ -19,25 +19,34 @@ def picture(objective: Any, at: Any, eta: float, *constraints: Any, **asked: Any
     return problem_of(objective, *constraints).implicit.stationarity(at, eta, progress=False, **asked)
 
 
-def test_a_kink_is_stationary_where_its_gradients_surround_zero() -> None:
-    x = cp.Variable(2, name="x")
-    problem = hf.Problem(hf.Minimize(clients=cp.norm1(x) + 0.3 * x[0]))
-    here = problem.implicit.stationarity([0.0, 0.0], 0.1, progress=False)
-    assert here.distance < 1e-6 and here.verdict.startswith("stationary")
-    away = problem.implicit.stationarity([1.0, 1.0], 0.1, progress=False)
-    assert away.distance == pytest.approx(np.hypot(1.3, 1.0), abs=1e-6) and "proves nothing" in away.verdict
-    assert here.weights.min() >= 0 and here.weights.sum() == pytest.approx(1)
+t, pair, slopes = cp.Variable(name="t"), cp.Variable(2, name="x"), np.array([1.0, 2.0])
+DISTANCES: list[tuple[Any, Any, float, list[Any], float, float]] = [  # f, x, eta, X, the distance of 0 from its gradients and normals, and an error
+    (cp.norm1(pair) + 0.3 * pair[0], [0.0, 0.0], 0.1, [], 0.0, 1e-6),  # gradients around a kink surround 0
+    (cp.norm1(pair) + 0.3 * pair[0], [1.0, 1.0], 0.1, [], np.hypot(1.3, 1.0), 1e-6),
+    (cp.sum(pair), -np.ones(2) / np.sqrt(2), 0.05, [cp.norm(pair) <= 1], 0.0, 1e-4),
+    (cp.sum(pair), [1.0, 0.0], 0.05, [cp.norm(pair) <= 1], np.sqrt(2), 1e-4),
+    (cp.sum(pair), [1.0, 1.0], 0.1, [pair == 1], 0.0, 1e-12),
+    (t, 1e-9, 1e-3, [t >= 0], 0.0, 1e-12),  # normals count within eta, and no further
+    (t, 1e-7, 1e-10, [t >= 0], 1.0, 1e-12),
+    (t, 0.0, 1e-10, [t >= 0], 0.0, 1e-12),
+    (slopes @ pair, [0.0, 0.2], 0.1, [pair >= 0], 2.0, 1e-12),  # the other side is 0.2 away
+    (slopes @ pair, [0.08, 0.07], 0.1, [pair >= 0], 1.0, 1e-9),  # the corner is 0.106 away, and where x_2 = 0 only the 1 is left
+    (slopes @ pair + cp.abs(pair[0] - pair[1]), [0.05, 0.03], 0.1, [pair >= 0], 0.0, 1e-12),  # all normals of a corner within eta
+]
 
 
-def test_the_normal_cone_of_the_upper_set_counts() -> None:
-    """min x_1 + x_2 on a ball: at the minimiser the gradient is the ball's outward normal, turned around."""
-    x = cp.Variable(2, name="x")
-    ball = hf.Problem(hf.Minimize(clients=cp.sum(x)), constraints=[cp.norm(x) <= 1])
-    assert ball.implicit.stationarity(-np.ones(2) / np.sqrt(2), 0.05, progress=False).distance < 1e-4
-    assert ball.implicit.stationarity([1.0, 0.0], 0.05, progress=False).distance == pytest.approx(np.sqrt(2), abs=1e-4)
-    up = hf.Problem(hf.Maximize(clients=cp.sum(x)), constraints=[x <= 1])
-    assert up.implicit.stationarity([1.0, 1.0], 0.05, progress=False).distance < 1e-8
-    assert up.implicit.stationarity([1.0, 0.0], 0.05, progress=False).distance == pytest.approx(1, abs=1e-6)
+@pytest.mark.parametrize("place", range(len(DISTANCES)))
+def test_distances_by_hand(place: int) -> None:
+    objective, at, eta, constraints, distance, error = DISTANCES[place]
+    found = picture(objective, np.array(at), eta, *constraints)
+    assert found.distance == pytest.approx(distance, abs=error) and found.verdict.startswith("stationary") == (distance == 0)
+    assert found.weights.min() >= 0 and found.weights.sum() == pytest.approx(1)
+
+
+def test_what_is_maximised_has_normals_too() -> None:
+    up = hf.Problem(hf.Maximize(clients=cp.sum(pair)), constraints=[pair <= 1]).implicit
+    assert up.stationarity([1.0, 1.0], 0.05, progress=False).distance < 1e-8
+    assert up.stationarity([1.0, 0.0], 0.05, progress=False).distance == pytest.approx(1, abs=1e-6)
 
 
 def test_the_interval_of_the_smoothed_gradient_covers_the_truth() -> None:
@@ -156,25 +165,6 @@ def test_conventions_of_derivatives_at_kinks_certify_nothing(samples: int | None
         assert picture(face, np.zeros(2), 0.1, *constraints, samples=samples).distance == pytest.approx(1, abs=1e-12)
 
 
-def test_a_single_point_is_stationary() -> None:
-    x = cp.Variable(2, name="x")
-    assert picture(cp.sum(x), np.ones(2), 0.1, x == 1).distance < 1e-12
-
-
-def test_normals_count_within_eta_and_no_further() -> None:
-    t, x = cp.Variable(name="t"), cp.Variable(2, name="x")
-    within = picture(t, 1e-9, 1e-3, t >= 0)
-    assert (
-        within.distance < 1e-12
-        and "points of X within 0.001 of x, plus a normal of X at one such point" in within.verdict
-    )
-    assert picture(t, 1e-7, 1e-10, t >= 0).distance == pytest.approx(1, abs=1e-12)
-    assert picture(t, 0.0, 1e-10, t >= 0).distance < 1e-12
-    corner = picture(np.array([1.0, 2.0]) @ x, np.array([0.0, 0.2]), 0.1, x >= 0)
-    assert corner.distance == pytest.approx(2, abs=1e-12)  # the other side is 0.2 away
-    np.testing.assert_allclose(corner.normals, [[-1, 0]], atol=1e-12)
-
-
 @pytest.mark.parametrize(("slope", "at", "eta"), [(0.1, 1.0, 0.2), (1e-3, 1.0, 0.01)])
 def test_normals_of_different_points_do_not_add_up(slope: float, at: float, eta: float) -> None:
     """f = v_1 in a wedge around the v_1-axis falls all the way to the tip; a point of one side leaves cos(angle), one inside 1."""
@@ -189,14 +179,6 @@ def test_normals_of_different_points_do_not_add_up(slope: float, at: float, eta:
         [0.5 * eta, 0.0], eta, progress=False
     )  # its normals are at one point, and it is within eta
     assert tip.distance < 1e-12
-
-
-def test_all_normals_of_a_corner_within_eta_count_together() -> None:
-    x = cp.Variable(2, name="x")
-    corner = picture(np.array([1.0, 2.0]) @ x + cp.abs(x[0] - x[1]), np.array([0.05, 0.03]), 0.1, x >= 0)
-    assert corner.distance < 1e-12
-    away = picture(np.array([1.0, 2.0]) @ x, np.array([0.08, 0.07]), 0.1, x >= 0)
-    assert away.distance == pytest.approx(1, abs=1e-9)  # the corner is 0.106 away, and where x_2 = 0 only the 1 is left
 
 
 @pytest.mark.parametrize("eta", [1e-2, 1e-6, 1e-9])
@@ -239,3 +221,4 @@ def test_the_verdict_says_what_it_compares() -> None:
     assert "above the tolerance (tolerance=5, an absolute slope in units of f per unit of x" in found.verdict
     assert "the longest gradient has 1.41e+06" in found.verdict
     assert picture(cp.sum(x), np.zeros(2), 0.1, tolerance=2.0).verdict.startswith("stationary")
+    assert "points of X within 0.001 of x, plus a normal of X at one such point" in picture(t, 1e-9, 1e-3, t >= 0).verdict
