@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import cvxpy as cp
+import numpy as np
 import pytest
 
 import hierfl as hf
 from hierfl.solvers import BranchAndBound
-from tests.runtime.test_penalised_run import mersha_dempe, of_rows, taxed
+from tests.runtime.test_penalised_run import mersha_dempe, taxed
 
 
 def proved(problem: hf.Problem) -> Any:
@@ -17,6 +18,14 @@ def proved(problem: hf.Problem) -> Any:
     assert found.status == "proved", found
     assert problem.implicit.violation(found.x).worst <= 1e-6
     return found
+
+
+def rows(constraint: Any) -> hf.Problem:
+    """z = max(0, u - x) of every row."""
+    u, x, z = hf.Sample(name="u"), cp.Variable(name="x", nonneg=True), cp.Variable(name="z")
+    lower = hf.ArgMin(z, 0.5 * cp.square(z - u + x), [z >= 0], scope="sample")
+    federation = hf.Federation([hf.Client({u: np.array([1.0, 2.0, 3.0])}), hf.Client({u: np.array([2.0, 5.0])})])
+    return hf.Problem(hf.Minimize(clients=cp.square(x) + 0 * hf.E(z)), lower, [x <= 10, constraint(z)], federation)
 
 
 @pytest.mark.parametrize(
@@ -27,11 +36,11 @@ def proved(problem: hf.Problem) -> Any:
         (lambda: taxed(lambda x, y, cap: hf.E(y) <= 1), 3.7),
         (lambda: taxed(lambda x, y, cap: hf.total(y) <= 3), 4.0),
         (lambda: taxed(lambda x, y, cap: hf.E(y) == 2), 2.7),
-        (lambda: of_rows(lambda z: z <= 1), 4.0),
-        (lambda: of_rows(lambda z: hf.E(z) <= 1), 3.0),
-        (lambda: of_rows(lambda z: hf.CVaR(z, level=0.25) <= 1), 3.5),  # of the second client 1.5 rows, of which one is 0
-        (lambda: of_rows(lambda z: hf.Worst(z) <= 2), 3.0),
-        (lambda: of_rows(lambda z: hf.E(hf.E(z)) <= 0.5), 3.0),
+        (lambda: rows(lambda z: z <= 1), 4.0),
+        (lambda: rows(lambda z: hf.E(z) <= 1), 3.0),
+        (lambda: rows(lambda z: hf.CVaR(z, level=0.25) <= 1), 3.5),  # of the second client 1.5 rows, of which one is 0
+        (lambda: rows(lambda z: hf.Worst(z) <= 2), 3.0),
+        (lambda: rows(lambda z: hf.E(hf.E(z)) <= 0.5), 3.0),
     ],
 )
 def test_formulas(declare: Any, x: float) -> None:

@@ -22,7 +22,6 @@ import hierfl as hf
 from hierfl.inspect.implicit.multipliers import answers_of
 from hierfl.inspect.implicit.reference import Reference
 from hierfl.inspect.proved import proof, scip
-from hierfl.inspect.proved.scip import bound_pairs
 from hierfl.inspect.proved.single_level import SingleLevel
 from tests.benchmarks.bolib import declared
 from tests.benchmarks.bolib_linear import LINEAR
@@ -447,10 +446,6 @@ def test_a_program_that_is_unbounded_in_each_choice_is_not_called_proved(bend: f
     level = hf.ArgMin(y, x - y + 0.5 * cp.square(y), [y >= 0, x - y >= 0])
     with pytest.raises(hf.DivergedError, match="unbounded below"):
         hf.Problem(hf.Minimize(server=y - x + bend * cp.square(y)), level).reference(certificate="global", progress=False)
-    program = SingleLevel.of(hf.Problem(hf.Minimize(server=cp.square(y - x + 2) + cp.square(y - 2)), level).compile())
-    bound_pairs(program, time.perf_counter() + 10.0)
-    slacks = [slack for _, slack in program.followers[0].pairs]
-    assert program.unknowns.high[slacks[0]] == pytest.approx(1.0, rel=1e-2) and program.unknowns.high[slacks[1]] == np.inf
 
 
 def test_an_unbounded_problem_of_large_numbers_is_told() -> None:
@@ -560,11 +555,12 @@ def test_quotients_below_whose_denominators_come_to_nothing() -> None:
 
 
 def test_what_is_proved_has_the_digits_that_the_gap_does_not_ask_for() -> None:
-    """f = (x - y)^2 + (y - 3)^4 / 4, y(x) = max(2 x, 1): against the root of its derivative."""
+    """f = (x - y)^2 + (y - 3)^4 / 4, y(x) = max(2 x, 1): against the root of the derivative of x^2 + (2 x - 3)^4 / 4."""
     x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    found = proved(hf.Problem(hf.Minimize(server=cp.square(x - y) + 0.25 * cp.power(y - 3, 4)), hf.ArgMin(y, cp.square(y - 2 * x), [y >= 1])))
-    root = next(r.real for r in np.roots([16, -72, 110, -54]) if abs(r.imag) < 1e-9)  # of x^2 + (2 x - 3)^4 / 4, whose derivative is 2 x + 2 (2 x - 3)^3
-    assert float(found.x) == pytest.approx(root, abs=1e-8)
+    level = hf.ArgMin(y, cp.square(y - 2 * x), [y >= 1])
+    found = proved(hf.Problem(hf.Minimize(server=cp.square(x - y) + 0.25 * cp.power(y - 3, 4)), level))
+    root = next(r.real for r in np.roots([16, -72, 110, -54]) if abs(r.imag) < 1e-9)
+    assert float(found.x) == pytest.approx(root, abs=1e-10)
 
 
 def test_prices_times_outputs_are_said_by_duality() -> None:
@@ -577,7 +573,7 @@ def test_prices_times_outputs_are_said_by_duality() -> None:
     problem = hf.Problem(hf.Maximize(server=hf.ShadowPrice(met[0]) * y[0] - 10 * y[0]), market, [offer >= 0, offer <= 60])
     objective = SingleLevel.of(problem.compile(progress=False)).objective
     assert all(len(places) < 2 or (places[0] == places[-1] and value > 0) for places, value in objective.terms.items())
-    found, grid = proved(problem), max(problem.implicit(at) for at in np.linspace(0.5, 59.5, 119))
+    found, grid = proved(problem), max(problem.implicit(at) for at in np.linspace(0.5, 59.5, 60))
     assert grid - 1e-6 <= found.value and found.value == pytest.approx(problem.implicit(found.x), abs=1e-6)
 
 
