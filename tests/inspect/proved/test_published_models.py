@@ -100,23 +100,6 @@ def test_published_optima_are_proved(name: str) -> None:
     assert found.value == pytest.approx(value, abs=1e-6)
 
 
-def test_joint_rows_that_no_answer_satisfies() -> None:
-    """The answer is -x, and at least x > 0 is asked of it (GAMS, jointc1)."""
-    x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    with pytest.raises(hf.InfeasibleError):
-        hf.Problem(hf.Minimize(server=x), hf.ArgMin(y, y, [y >= -x]), [x >= 1, y >= x]).reference(certificate="global", progress=False)
-
-
-def test_an_offer_that_makes_the_price() -> None:
-    """A producer's offer up to the price of the next unit, less a contract for ten at the price 1 (BilevelJuMP, eq_price)."""
-    offer, y = cp.Variable(name="offer"), cp.Variable(4, name="y", nonneg=True)
-    balance = cp.sum(y) == 26
-    market = hf.ArgMin(y, offer * y[0] + np.array([2, 1.5, 100]) @ y[1:], [balance, y[:3] <= np.array([10, 15, 12])])
-    price = hf.ShadowPrice(balance)
-    found = proved(hf.Problem(hf.Maximize(server=price * y[0] - y[0] - 10 * (price - 1)), market, [offer >= 0]))
-    assert found.value == pytest.approx(0, abs=1e-6)
-
-
 def test_a_choice_whose_published_optimum_is_none() -> None:
     """Of x = 0 and x = 1 the answers are (230/3, 215/9) and (75, 65/3): the value of the first is lower than the published second."""
     x, y = cp.Variable(name="x", boolean=True), cp.Variable(2, name="y")
