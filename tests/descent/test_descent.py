@@ -12,7 +12,7 @@ import pytest
 from scipy.optimize import minimize, minimize_scalar
 
 import hierfl as hf
-from hierfl.descent.shared_best import shared_best
+from hierfl.descent.convex_best import shared_best
 from hierfl.errors import EmptyLowerSetError, IncompatibleSolverError, SettingError
 from hierfl.runtime import InProcess
 from hierfl.solvers import ImplicitBundle
