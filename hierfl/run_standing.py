@@ -24,6 +24,8 @@ AT_REST, DESCENDING, STALLED, RUNS_AWAY = "at rest", "still descending", "stalle
 OUT_OF_ROUNDS = "out of rounds"
 INFEASIBLE = "infeasible"
 STUCK = "no descent found"  # a method's last word
+EDGE = "at the edge of where f has values"
+WHY_EDGE = "not known to be at rest: beyond, Y(x) is empty or f is not defined, and steps cannot follow such an edge; constraints on x that say where it is are followed"
 WHY_STUCK = (
     "not at rest: its model promises more than f gives, as where f jumps; restarts= begins at other points of X, and a slice through the "
     "result shows f here"
@@ -93,6 +95,8 @@ def standing(ended: str, rest: Rest | None, folder: str | None) -> str:
     jump = rest.jump if rest is not None else ""
     if ended == STUCK:
         return f"not at rest: {jump}" if jump else WHY_STUCK
+    if ended == EDGE:
+        return WHY_EDGE
     if rest is None:
         return ""
     said = rest.words if ended in (COMPLETED, AT_REST) else str(rest)

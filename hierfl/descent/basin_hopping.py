@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from hierfl.compiler.starting_points import box_around
 from hierfl.descent.implicit_oracle import ImplicitOracle, KnownPoint
-from hierfl.descent.limited_search import KINKS, LimitedDescent
+from hierfl.descent.limited_search import IN_PIECES, LimitedDescent
 from hierfl.descent.search import Descent
 from hierfl.run_standing import AT_REST, STUCK
 
@@ -69,7 +69,7 @@ class BasinHopping:
                 x = asks.send(answer)
             except StopIteration as end:
                 ended = str(end.value)
-                if not isinstance(self.search, LimitedDescent) or ended not in (KINKS, STUCK):
+                if not isinstance(self.search, LimitedDescent) or ended not in (IN_PIECES, STUCK):
                     return ended
                 self.search = self._begin(self.search.best, True)
                 if isinstance(self.search, LimitedDescent):

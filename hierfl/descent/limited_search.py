@@ -26,8 +26,8 @@ from hierfl.compiler.programs.cones import NONNEGATIVE, ZERO, Cone
 from hierfl.compiler.programs.convex_program import ConvexProgram
 from hierfl.compiler.programs.solve_program import solve_program
 from hierfl.descent.implicit_oracle import ImplicitOracle, KnownPoint
-from hierfl.descent.search import AT_REST, BOTTOM, EDGE, UNBOUNDED, Asked, Asks
-from hierfl.run_standing import STUCK
+from hierfl.descent.search import AT_REST, BOTTOM, UNBOUNDED, Asked, Asks
+from hierfl.run_standing import EDGE, STUCK
 
 KEPT = 10  # steps
 # of a bracket that shrinks to less than a share: how much of the change of slope in it a kink leaves, and how often that is seen before it counts
@@ -160,7 +160,7 @@ class LimitedCurvature:
         return float(np.linalg.norm(np.where(narrow, 0.0, slope)))
 
 
-KINKS = "f has kinks along no variable"
+IN_PIECES = "f has kinks along no variable, or ends within X"  # which a model in pieces sees
 
 FIRST = 1.0  # length of the first step, relative to max(1, |x| / 10)
 ENOUGH, STEEP = 1e-4, 0.9  # of a step: the least decrease, and the slope left at its end, beside the slope at its start
@@ -170,6 +170,8 @@ TRIALS, LONGER = 3, 80
 MUCH_LESS, RECENT = 0.1, 5
 FAILURES, PIECES = 30, 20  # steps that fail one after another, and gradients kept of them
 MIXTURES, BROKEN = 10, 0.5  # steps by mixtures, and brackets broken for each variable, that tell of kinks along none
+OUTSIDE = 2  # steps one after another that led to where Y(x) is empty, from which its edge is in the way
+CREEPS = 1e-6  # of f and its fall, that the latest steps gain at most on a way along such an edge that is none
 ALONE = 1e-3  # the share of other gradients up to which a mixture is none
 MISSING, SHORTEST = 0.2, 1e-10  # the share of a step that is tried next where f has no value, and the least
 # before rest: radii, points at each, and the length of a step without memory; relative
@@ -190,6 +192,7 @@ class LimitedDescent:
     def __init__(self, oracle: ImplicitOracle, first: KnownPoint, accuracy: float, in_pieces: bool = False) -> None:
         self._in_pieces = in_pieces  # whether a model in pieces could go on from here
         self._mixtures = 0  # steps by mixtures so far
+        self._outside = 0  # latest steps that led to where Y(x) is empty
         self.promises = np.inf
         self.oracle, self.best, self.accuracy = oracle, first, accuracy
         self._first_value, self.share = first.value, 0.0
@@ -214,8 +217,10 @@ class LimitedDescent:
             little = promised * self.curvature.stiff <= MUCH_LESS * self._little and (
                 failed > 0 or max(self._gained, default=0.0) <= self._little
             )
-            if self._crosses_kinks:
-                return KINKS
+            if self._in_pieces and (self._crosses_kinks or self._outside > OUTSIDE):
+                return IN_PIECES
+            if self._outside > OUTSIDE and max(self._gained, default=0.0) <= CREEPS * self._size:
+                return EDGE
             if little or failed > FAILURES:
                 if anew is self.best:
                     return AT_REST if resting or little else EDGE if self._missed and self.oracle.outside else STUCK
@@ -227,7 +232,9 @@ class LimitedDescent:
                     failed = FAILURES - TRIALS
                     self.curvature.restart(self.best, ANEW * (1.0 + float(np.linalg.norm(self.best.x))))
                 continue
-            if (yield from self._along(d)):
+            falls = yield from self._along(d)
+            self._outside = self._outside + 1 if self._missed and self.oracle.empty else 0
+            if falls:
                 gain = before.value - self.best.value
                 failed = 0 if gain > self._little else failed + 1
                 self._gained = [*self._gained[1 - RECENT :], gain]
@@ -242,14 +249,19 @@ class LimitedDescent:
 
     @property
     def _crosses_kinks(self) -> bool:
-        """Whether f has kinks that lie along no variable, and a model of all pieces can be had: brackets are broken, and gradients mixed, again and again."""
-        return self._in_pieces and self._mixtures > MIXTURES and bool(self.curvature.doubts.mean() > BROKEN)
+        """Whether f has kinks that lie along no variable: brackets are broken, and gradients mixed, again and again."""
+        return self._mixtures > MIXTURES and bool(self.curvature.doubts.mean() > BROKEN)
 
     @property
     def _little(self) -> float:
         """A decrease that is none; beside a minimum of zero, what is none of the accuracy's share of the whole fall."""
         fall = abs(self._first_value - self.best.value)
         return self.accuracy * max(abs(self.best.value), self.accuracy * fall)
+
+    @property
+    def _size(self) -> float:
+        """What f is measured by on the way: its size and its fall."""
+        return abs(self.best.value) + abs(self._first_value - self.best.value)
 
     def _step(self) -> tuple[Vector, float]:
         """The model's minimiser on X, and how much lower its linear part is there."""

@@ -22,7 +22,7 @@ from jaxtyping import Float
 
 from hierfl.descent.decision_rows import DecisionRows
 from hierfl.descent.implicit_oracle import ImplicitOracle, KnownPoint
-from hierfl.run_standing import STUCK
+from hierfl.run_standing import EDGE, STUCK
 
 FIRST = 1.0  # length of the first step, relative to max(1, |x| / 10)
 SHORT = 1e-6  # relative: steps that models are not written in units of
@@ -174,7 +174,6 @@ class Bundle:
 
 
 AT_REST = "at rest"
-EDGE = "at the edge of where f has values"
 UNBOUNDED = "f seems unbounded below"
 # of a step: the least decrease, its share where f has no value, the longest one in radii so far, and the shares tried at most
 ENOUGH, MISSING, FAR = 0.1, 0.2, 10.0

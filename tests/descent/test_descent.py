@@ -501,3 +501,15 @@ def test_a_bound_that_f_goes_below_is_none() -> None:
     with pytest.warns(hf.RestWarning, match=r"bound=500.0 is none: f is 18 at x = \[0. 0.\]"):
         assert problem.solve(ImplicitBundle(bound=500.0), progress=False).value == pytest.approx(0, abs=1e-8)
     assert problem.solve(ImplicitBundle(bound=0.0), progress=False).value == pytest.approx(0, abs=1e-8)
+
+
+@pytest.mark.parametrize("size", [50, 300])
+def test_many_variables_at_an_edge_of_where_y_exists(size: int) -> None:
+    """Y(x) is empty where sum(x) > 1/2, and w + 1 / (2 n) is best there; models in pieces see it, others say that they cannot follow it."""
+    x, y, w = cp.Variable(size, name="x"), cp.Variable(name="y"), np.linspace(-1, 1, size)
+    between = hf.ArgMin(y, cp.square(y), [y >= cp.sum(x), y <= 1 - cp.sum(x)])
+    result = solved(hf.Problem(hf.Minimize(clients=cp.sum_squares(x - w) - cp.sum(x) + 0 * y), between))
+    if size == 300:
+        assert result.status == "at the edge of where f has values" and "not known to be at rest" in str(result)
+    else:
+        assert result.status == "at rest" and result.value == pytest.approx(0.25 / size - 0.5, abs=1e-9)
