@@ -382,7 +382,7 @@ class Problem:
         Parameters
         ----------
         certificate
-            None searches locally from many points, unless f of x alone and X are one convex program, which proves its optimum. ``"global"`` proves: the lower level's optimality conditions and f are one program, on which
+            None searches locally from many points, unless f of x alone, or with recourse, and X are one convex program, which proves its optimum. ``"global"`` proves: the lower level's optimality conditions and f are one program, on which
             SCIP (``pip install 'hierfl[global]'``) branches and bounds; for lower levels of linear and convex quadratic terms over rows, and for
             affine equilibria. Of several lower solutions the best for f is meant. Whole numbers among x need it.
         gap

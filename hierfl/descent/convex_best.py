@@ -1,7 +1,7 @@
 """Where f may be least by a convex program, beyond all local minima.
 
-The x at which a convex f of x alone is least: zeros of a lasso, margins and quantiles are exact there. Its multipliers z prove that to
-rounding. For every u' of the program, with rows A u + b in a cone K and z in its dual, convexity gives
+The x at which a convex f of x alone is least: zeros of a lasso, margins and quantiles are exact there. So is a stage with recourse, where y costs above
+what it costs below: f is the least over y as well, convex where costs and constraints are in (x, y). Its multipliers z prove that to rounding. For every u' of the program, with rows A u + b in a cone K and z in its dual, convexity gives
 cost(u') >= cost(u) + (slope(u) - A'z)'(u' - u) - z'(A u + b), and the two last terms are nothing but what rounding leaves of its conditions,
 where u' is about as far as u is. It may be at infinity instead: then what is left of a slope is all there is of it, and nothing is proved.
 
@@ -13,18 +13,23 @@ Hearn and Ramana, 1998): whatever tolls keep empty is seen by no gradient, and t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cvxpy as cp
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
+from cvxpy.atoms.affine.add_expr import AddExpression
+from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression, multiply
+from cvxpy.atoms.affine.unary_operators import NegExpression
 from jaxtyping import Float
 
 from hierfl.analysis.enclosure import rules_hold
 from hierfl.compiler.compiled_problem import CompiledProblem
+from hierfl.compiler.content_marks import content_mark
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram
 from hierfl.compiler.oracles import constraints_of_all_clients, lower_constraints
 from hierfl.compiler.parametric.level_form import LevelForm, RowGroup, distributed
@@ -36,9 +41,13 @@ from hierfl.compiler.programs.distance_bound import distance_bound
 from hierfl.compiler.programs.second_looks import carried_on
 from hierfl.compiler.programs.small_and_sparse import is_dense, on_one_thread, vstack
 from hierfl.compiler.programs.solve_program import solve_program
-from hierfl.errors import NotConvexError
+from hierfl.errors import EmptyLowerSetError, LowerLevelError, NotConvexError
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.aggregates import opened_tails
+from hierfl.language.calculus.derivative import depends
+from hierfl.language.expectation import E
+from hierfl.language.levels import ArgMin
+from hierfl.language.sample import Sample
 
 FAINT, ROUNDING = 1e-12, 1e-15  # of the largest entry, below which one is 0 if the conditions hold as well; what rounding leaves, of 1 and of what it leaves it of
 BALANCED = 1e-8  # of what adds up to a slope, that is left of it at an optimum; where f is least at infinity all of it is
@@ -61,14 +70,15 @@ class ConvexOptimum(NamedTuple):
 
 
 def convex_optimum(problem: CompiledProblem, work: float = WORK) -> ConvexOptimum | None:
-    """The optimum of a problem of x alone; None where f and X are no such program, or one of more ``work`` that was not solved yet."""
+    """The optimum of a problem of x alone, or with recourse; None where f and X are no such program, or one of more ``work`` that was not solved yet."""
     declaration, sides = problem.declaration, (problem.static_data.clients, problem.static_data.server)
     scalars = sum(int(np.prod(values.shape)) for side in sides if side is not None for table in side.tables for values in table.values.values())
-    if problem.lower.size or problem.elsewhere or problem.upper.whole.any() or problem.coupled.conditions:
+    if problem.elsewhere or problem.upper.whole.any() or problem.coupled.conditions or (problem.lower.size and _recourse(problem) is None):
         return None
     if not all(term.is_convex() if problem.sign > 0 else term.is_concave() for term in declaration.objective.terms):
         return None
-    if not all(rules_hold(term, declaration.known_bounds) for term in declaration.objective.terms):
+    sides_below = [side for constraint in lower_constraints(declaration) for side in constraint.args] if problem.lower.size else []
+    if not all(rules_hold(part, declaration.known_bounds) for part in [*declaration.objective.terms, *sides_below]):
         return None
     key = "convex optimum", problem.parameter_values
     large = scalars > SCALARS or scalars * problem.upper.size > work
@@ -79,14 +89,25 @@ def convex_optimum(problem: CompiledProblem, work: float = WORK) -> ConvexOptimu
 @on_one_thread
 def _solved(problem: CompiledProblem) -> ConvexOptimum | None:
     declaration, data, sides = problem.declaration, problem.data(), (problem.static_data.clients, problem.static_data.server)
+    recourse = _recourse(problem) if problem.lower.size else Recourse(None, None, True)
+    assert recourse is not None  # as was found before
+    variables, constraints = problem.upper.variables, constraints_of_all_clients(declaration)
+    if recourse.shared:
+        variables = (*variables, *problem.lower.variables)
+        constraints = [*constraints, *lower_constraints(declaration)]
     costs, hidden = [], []
     for term, side, own in zip((declaration.objective.clients, declaration.objective.server), sides, (declaration.own_place, None)):
         cost, ends = opened_tails(cp.Constant(0.0) if term is None else term, own)
-        costs.append((sum(distributed(cost, {v.id for v in (*problem.upper.variables, *ends)})), problem.sign, side))
+        if not recourse.shared:  # what y is in has rows of its own
+            own_y = {y.id for y in problem.lower.variables}
+            left = [(factor * part, within) for factor, part, within in _parts(cost, 1.0) if not depends(part, own_y)]
+            cost = sum((E(part) if within and any(isinstance(p, Sample) for p in part.parameters()) else part for part, within in left), cp.Constant(0.0))
+        costs.append((sum(distributed(cost, {v.id for v in (*variables, *ends)})), problem.sign, side))
         hidden += ends
-    constraints = constraints_of_all_clients(declaration)
     try:
-        form = LevelForm.of(costs, constraints, problem.upper.variables, True, declaration.known_bounds, hidden=hidden)
+        form = LevelForm.of(costs, constraints, variables, True, declaration.known_bounds, hidden=hidden)
+        if not recourse.shared:
+            form = replace(form, groups=(*form.groups, recourse.group(problem)))
     except (NoStandardFormError, NotConvexError):
         return None
     if form.stairs:
@@ -105,13 +126,85 @@ def _solved(problem: CompiledProblem) -> ConvexOptimum | None:
     u = np.where(np.abs(found.u) <= FAINT * np.abs(found.u).max(initial=0.0), 0.0, found.u)
     u = u if program.judged(u, found.z).error <= max(found.error, ROUNDING) else found.u
     x, force, fit = u[: problem.upper.size], np.abs(program.force(u, found.z)), found.z * program.slack(u)
-    evaluation = problem.exact.at(x)
+    try:
+        evaluation = problem.exact.at(x)
+    except (EmptyLowerSetError, LowerLevelError):  # at the edge of where y exists, beyond it by rounding
+        return None
     value, parts = float(evaluation.value), float(np.asarray(data.clients.weights) @ np.abs(evaluation.clients)) + abs(float(evaluation.server))
     held = float(np.abs(fit[program.equal | program.loose]).sum()) + sum(abs(float(fit[place].sum())) for _, place in program.curved_cones)
     left = held + float(force @ (1.0 + np.abs(u))) + ROUNDING * (1.0 + abs(value) + parts)  # terms of clients may cancel each other
     sizes = program.force_sizes(u, found.z)
     balanced = force <= np.maximum(BALANCED * sizes, np.finfo(float).eps * sizes.max(initial=0.0))
     return ConvexOptimum(x, value - left if balanced.all() else -np.inf, program, u, found.z)
+
+
+class Recourse(NamedTuple):
+    """What y costs above, which is a multiple of what it costs below, as each row of ``table`` (None: each client) has it.
+
+    Where y is ``shared`` it is one for all.
+    """
+
+    cost: Any
+    table: int | None
+    shared: bool
+
+    def group(self, problem: CompiledProblem) -> RowGroup:
+        """Rows beside x, each with a y of its own."""
+        both = (*problem.upper.variables, *problem.lower.variables)
+        constraints, known = lower_constraints(problem.declaration), problem.declaration.known_bounds
+        return RowGroup(replace(LevelTemplate.of(self.cost, constraints, both, known), size=problem.upper.size), self.table, False)
+
+
+def _recourse(problem: CompiledProblem) -> Recourse | None:
+    """What y costs above, where that is what it costs below; None where it is not."""
+    declaration, clients, scope = problem.declaration, problem.static_data.clients, problem.scope
+    level, objective = declaration.lower_level, declaration.objective
+    if not isinstance(level, ArgMin) or level.prices or objective.clients is None or not np.asarray(clients.weights).all():
+        return None
+    ids, leaves = {y.id for y in level.variables}, dict[int, int]()
+    above = [own for own in _parts(objective.clients, problem.sign) if depends(own[1], ids)]
+    below = [own for own in _parts(level.expression, level.sign, scope == "sample") if depends(own[1], ids)]
+    shares: list[dict[tuple[str, bool], float]] = [{}, {}]
+    for own, found in zip((above, below), shares):
+        for factor, part, within in own:
+            key = content_mark(part, leaves), within
+            found[key] = found.get(key, 0.0) + factor
+    if not above or shares[0].keys() != shares[1].keys() or (objective.server is not None and depends(objective.server, ids)):
+        return None
+    ratios = np.array([shares[0][key] / share if share else 0.0 for key, share in shares[1].items()])
+    if not ratios.min() > 0 or np.ptp(ratios) > ROUNDING * ratios.max():
+        return None
+    if scope != "federation" and any(within != (scope == "sample") for *_, within in above):  # a client's rows share a y
+        return None
+    table = problem.row_table(clients) if scope == "sample" else None
+    if table is not None and clients.tables[table].has_nodes:
+        return None
+    return Recourse(sum((factor * part for factor, part, _ in above), cp.Constant(0.0)), table, scope == "federation")
+
+
+def _parts(expression: Any, factor: float, within: bool = False) -> Iterator[tuple[float, Any, bool]]:
+    """(factor, addend, whether it is averaged over rows) of an objective times a factor."""
+    if isinstance(expression, AddExpression):
+        yield from (part for argument in expression.args for part in _parts(argument, factor, within))
+    elif isinstance(expression, NegExpression):
+        yield from _parts(expression.args[0], -factor, within)
+    elif isinstance(expression, E) and not within:
+        yield from _parts(expression.per_sample, factor, True)
+    elif isinstance(expression, MulExpression | multiply | DivExpression) and (scaled := _scaled(expression)) is not None:
+        yield from _parts(scaled[1], factor * scaled[0], within)
+    else:
+        yield factor, expression, within
+
+
+def _scaled(product: Any) -> tuple[float, Any] | None:
+    """(number, the other) of a scalar product or quotient by a number; None of others."""
+    first, second = product.args
+    if isinstance(second, cp.Constant) and second.size == 1 and first.size == 1:
+        number = float(np.ravel(second.value)[0])
+        return (1.0 / number if isinstance(product, DivExpression) else number), first
+    if isinstance(first, cp.Constant) and first.size == second.size == 1 and not isinstance(product, DivExpression):
+        return float(np.ravel(first.value)[0]), second
+    return None
 
 
 # --- prices at which those below do what is best above ---------------------------------------------------------------------

@@ -226,11 +226,25 @@ def _in_time(compiled: CompiledProblem, result: Result, x: np.ndarray, value: fl
             against = _against(compiled, value)
             found = None if against else _value_and_slope(compiled, x)
             if found is None:
-                return Nearby(why_not=against or "f has no gradient at x"), None, ""
+                return _by_program(compiled, x, value, Nearby(why_not=against or "f has no gradient at x")), None, ""
             near = _Look(compiled, x, value, found[1]).nearby()
             return near, _trend(compiled, result), jump_beside(compiled, x, value)
     except CutShort:
         return Nearby(why_not="there was no time to look at f near x"), None, ""
+
+
+def _by_program(compiled: CompiledProblem, x: np.ndarray, value: float, near: Nearby) -> Nearby:
+    """With what the multipliers of one convex program prove, where f and X are one."""
+    optimum = convex_optimum(compiled, LITTLE_WORK)
+    if optimum is None:
+        return near
+    above, away = max(0.0, value - optimum.bound), optimum.away(x, near.modulus)
+    if near.modulus:
+        away = min(away, float(np.sqrt(2.0 * above / near.modulus)))
+    if not (above < near.value_bound or away < near.distance_bound):
+        return near
+    above, away = min(above, near.value_bound), min(away, near.distance_bound)
+    return near._replace(value_bound=above, distance_bound=away, why_bound="by the multipliers of one convex program")
 
 
 def _value_and_slope(compiled: CompiledProblem, x: np.ndarray) -> tuple[float, np.ndarray] | None:
@@ -345,15 +359,11 @@ class _Look:
 
     def _bounded(self, near: Nearby, hessian: np.ndarray | None, short: float) -> Nearby:
         """With what is proved: see the module."""
-        modulus, optimum = _modulus_of(self.compiled), convex_optimum(self.compiled, LITTLE_WORK)
-        value, distance, why = (np.inf, np.inf, "") if modulus is None else self._by_slopes(modulus, hessian, short)
-        if optimum is not None:
-            above, away = max(0.0, self.value - optimum.bound), optimum.away(self.x, modulus or 0.0)
-            if modulus:
-                away = min(away, float(np.sqrt(2.0 * above / modulus)))
-            if above < value or away < distance:
-                value, distance, why = min(above, value), min(away, distance), "by the multipliers of one convex program"
-        return near._replace(value_bound=value, distance_bound=distance, modulus=modulus or 0.0, why_bound=why)
+        modulus = _modulus_of(self.compiled)
+        if modulus is not None:
+            value, distance, why = self._by_slopes(modulus, hessian, short)
+            near = near._replace(value_bound=value, distance_bound=distance, modulus=modulus, why_bound=why)
+        return _by_program(self.compiled, self.x, self.value, near)
 
     def _by_slopes(self, modulus: float, hessian: np.ndarray | None, short: float) -> tuple[float, float, str]:
         """How far f and x are from an optimum by f's slope at x and next to it, and why."""
