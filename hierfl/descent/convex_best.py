@@ -100,8 +100,8 @@ def _solved(problem: CompiledProblem) -> ConvexOptimum | None:
         cost, ends = opened_tails(cp.Constant(0.0) if term is None else term, own)
         if not recourse.shared:  # what y is in has rows of its own
             own_y = {y.id for y in problem.lower.variables}
-            left = [(factor * part, within) for factor, part, within in _parts(cost, 1.0) if not depends(part, own_y)]
-            cost = sum((E(part) if within and any(isinstance(p, Sample) for p in part.parameters()) else part for part, within in left), cp.Constant(0.0))
+            others = [(factor * part, within) for factor, part, within in _parts(cost, 1.0) if not depends(part, own_y)]
+            cost = sum((E(part) if within and any(isinstance(p, Sample) for p in part.parameters()) else part for part, within in others), cp.Constant(0.0))
         costs.append((sum(distributed(cost, {v.id for v in (*variables, *ends)})), problem.sign, side))
         hidden += ends
     try:
