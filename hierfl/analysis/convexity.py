@@ -29,12 +29,12 @@ from scipy.sparse import issparse
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Enclosure, Known, enclose_node, own_domain, rules_hold
 from hierfl.analysis.hoist import hoist
 from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of, check_attributes
-from hierfl.atoms.algebra import constant_value, nodes_of
+from hierfl.atoms.algebra import constant_value, depends, nodes_of
 from hierfl.atoms.intervals import Interval
 from hierfl.atoms.ranges import value_at
 from hierfl.atoms.table import is_entrywise, row_of
 from hierfl.errors import DeclarationError, NotConvexError
-from hierfl.language.calculus.derivative import depends, gradient, separable_gradient
+from hierfl.language.calculus.derivative import gradient, separable_gradient
 from hierfl.language.levels import ArgMin
 from hierfl.language.player import Nash, Player
 from hierfl.language.printing.text import expression_text

@@ -31,10 +31,10 @@ from cvxpy.expressions.expression import Expression
 
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Known, enclose, rules_hold, second_derivative
 from hierfl.analysis.hoist import copy_with, hoist
-from hierfl.atoms.algebra import minus, nodes_of, times, vanishes, zeros
+from hierfl.atoms.algebra import depends, minus, nodes_of, times, vanishes, zeros
 from hierfl.atoms.intervals import EPS, Interval
 from hierfl.atoms.table import row_of
-from hierfl.language.calculus.derivative import averaged, depends
+from hierfl.language.calculus.derivative import averaged
 from hierfl.language.expectation import SampleAverage
 from hierfl.language.function import UserAtom
 from hierfl.language.printing.text import expression_text

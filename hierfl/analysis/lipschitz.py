@@ -25,9 +25,9 @@ from cvxpy.expressions.expression import Expression
 from hierfl.analysis.curvature_bounds import End, curvature_bounds
 from hierfl.analysis.enclosure import Enclosure, Known, enclose
 from hierfl.analysis.hoist import copy_with, instantiate
-from hierfl.atoms.algebra import addends, plus
+from hierfl.atoms.algebra import addends, depends, plus
 from hierfl.atoms.intervals import EPS, Interval
-from hierfl.language.calculus.derivative import averaged, depends, gradient
+from hierfl.language.calculus.derivative import averaged, gradient
 from hierfl.language.expectation import SampleAverage, averages_of, total
 from hierfl.language.function import asserted_convex
 from hierfl.language.player import Nash, Player

@@ -17,6 +17,11 @@ from cvxpy.expressions.expression import Expression
 from hierfl.atoms.row import CurvatureSearch, own_row
 
 
+def depends(expression: Any, wanted: set[int]) -> bool:
+    """Whether one of the variables with these ids occurs in the expression."""
+    return any(v.id in wanted for v in expression.variables())
+
+
 def nodes_of(expression: Any) -> Iterator[Any]:
     """The expression, or constraint, and all below it, from the top."""
     yield expression

@@ -28,6 +28,7 @@ from cvxpy.atoms.affine.unary_operators import NegExpression
 from jaxtyping import Float
 
 from hierfl.analysis.enclosure import rules_hold
+from hierfl.atoms.algebra import depends
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.content_marks import content_mark
 from hierfl.compiler.lower_level.methods.parametric_program import ParametricProgram
@@ -44,7 +45,6 @@ from hierfl.compiler.programs.solve_program import solve_program
 from hierfl.errors import EmptyLowerSetError, LowerLevelError, NotConvexError
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.aggregates import opened_tails
-from hierfl.language.calculus.derivative import depends
 from hierfl.language.expectation import E
 from hierfl.language.levels import ArgMin
 from hierfl.language.sample import Sample

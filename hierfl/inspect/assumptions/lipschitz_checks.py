@@ -26,7 +26,7 @@ from hierfl.analysis.enclosure import enclose
 from hierfl.analysis.hoist import hoist
 from hierfl.analysis.lipschitz import gradient_bound, mixed_bound, one_sample
 from hierfl.analysis.variable_bounds import attribute_constraints
-from hierfl.atoms.algebra import addends, nodes_of
+from hierfl.atoms.algebra import addends, depends, nodes_of
 from hierfl.atoms.table import row_of
 from hierfl.compiler.parametric.level_form import LevelForm
 from hierfl.compiler.parametric.template import LevelTemplate
@@ -35,7 +35,6 @@ from hierfl.compiler.programs.small_and_sparse import as_array
 from hierfl.inspect.assumptions.examination import Examination, Holder
 from hierfl.inspect.assumptions.findings import Constant, Examined, Finding, Status
 from hierfl.inspect.assumptions.lower_curvature import Curvature, Moduli, data_exact
-from hierfl.language.calculus.derivative import depends
 from hierfl.language.function import UserAtom
 from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import Sample

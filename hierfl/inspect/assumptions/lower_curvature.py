@@ -34,13 +34,12 @@ from hierfl.analysis.curvature_bounds import (
 from hierfl.analysis.enclosure import Enclosure, Known
 from hierfl.analysis.hoist import hoist
 from hierfl.analysis.lipschitz import ROW_LIMIT, JacobianRows, bounding_jacobians, least_eigenvalue, norm_of
-from hierfl.atoms.algebra import addends, nodes_of
+from hierfl.atoms.algebra import addends, depends, nodes_of
 from hierfl.atoms.intervals import EPS, Interval, interval_sum
 from hierfl.compiler.data.tables import Population
 from hierfl.compiler.expressions.program import NO_ROWS, Program, Rows
 from hierfl.inspect.assumptions.examination import JACOBIAN_LIMIT, Examination, Holder, Weighted, known_of_all
 from hierfl.inspect.assumptions.findings import Constant, Finding
-from hierfl.language.calculus.derivative import depends
 from hierfl.language.levels import LowerLevel, averages_of
 from hierfl.language.player import Nash
 from hierfl.language.printing.text import expression_text

@@ -32,7 +32,7 @@ from cvxpy.atoms.affine.promote import Promote
 from cvxpy.atoms.affine.sum import Sum
 from cvxpy.expressions.expression import Expression
 
-from hierfl.atoms.algebra import expanded, plus, product, times, vanishes
+from hierfl.atoms.algebra import depends, expanded, plus, product, times, vanishes
 from hierfl.atoms.families.rearrangements import keeps_first_axis
 from hierfl.atoms.row import AtomRow, OnlyCompiled, Unknown
 from hierfl.atoms.table import is_entrywise, row_of
@@ -180,11 +180,6 @@ def _sweep(
             if depends(argument, wanted):
                 adjoints.setdefault(id(argument), []).append(rule(node, index, adjoint))
     return collected
-
-
-def depends(expression: Any, wanted: set[int]) -> bool:
-    """Whether one of the variables with these ids occurs in the expression."""
-    return any(v.id in wanted for v in expression.variables())
 
 
 def _ordered(root: Any, wanted: set[int]) -> list[Any]:

@@ -17,6 +17,7 @@ from jaxtyping import Float
 
 from hierfl.analysis.hoist import instantiate
 from hierfl.analysis.lipschitz import one_sample
+from hierfl.atoms.algebra import depends
 from hierfl.compiler import parametric
 from hierfl.compiler.data.tables import Table
 from hierfl.compiler.lower_level.certificate import LowerSolution
@@ -29,7 +30,6 @@ from hierfl.compiler.programs.convex_program import EMPTY, ONE, SOLVED, UNATTAIN
 from hierfl.jaxtools.cheap_jit import traced_for_numpy
 from hierfl.jaxtools.host_callback import numbers_on_host
 from hierfl.language.aggregates import opened_tails, tails_of
-from hierfl.language.calculus.derivative import depends
 from hierfl.language.coupled import chosen_by
 from hierfl.language.expectation import averages_of, total
 from hierfl.language.levels import LowerLevel, price_sign
