@@ -44,7 +44,7 @@ from hierfl.compiler.programs.small_and_sparse import is_dense, on_one_thread, v
 from hierfl.compiler.programs.solve_program import solve_program
 from hierfl.errors import EmptyLowerSetError, LowerLevelError, NotConvexError
 from hierfl.jaxtools.precision import double_precision
-from hierfl.language.aggregates import opened_tails
+from hierfl.language.aggregates import opened_tails, tails_of
 from hierfl.language.expectation import E
 from hierfl.language.levels import ArgMin
 from hierfl.language.sample import Sample
@@ -160,6 +160,8 @@ def _recourse(problem: CompiledProblem) -> Recourse | None:
     declaration, clients, scope = problem.declaration, problem.static_data.clients, problem.scope
     level, objective = declaration.lower_level, declaration.objective
     if not isinstance(level, ArgMin) or level.prices or objective.clients is None or not np.asarray(clients.weights).all():
+        return None
+    if tails_of(objective.clients) and declaration.own_place is None:  # each client's tail has an end of its own, which is not told there
         return None
     ids, leaves = {y.id for y in level.variables}, dict[int, int]()
     above = [own for own in _parts(objective.clients, problem.sign) if depends(own[1], ids)]

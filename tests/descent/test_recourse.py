@@ -90,3 +90,23 @@ def test_what_is_convex_in_y_alone_is_searched() -> None:
     problem = hf.Problem(hf.Minimize(cp.square(x) - 2 * y), hf.ArgMin(y, -2 * y, [y <= cp.square(x), y <= 1]), [x >= -0.5, x <= 2])
     found = problem.reference(progress=False)
     assert "convex program" not in str(found) and found.value == pytest.approx(-1.0, abs=1e-8)
+
+
+def test_clients_that_differ_in_no_constant_have_a_y_each() -> None:
+    x, y, u = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="u")
+    lower = hf.ArgMin(y, 2 * y, [y >= 1 - x], scope="client")
+    federation = hf.Federation([hf.Client({u: np.arange(3.0)}), hf.Client({u: np.arange(2.0)})])
+    found = hf.Problem(hf.Minimize(clients=hf.E(cp.square(x - u)) + 2 * y), lower, [x >= 0, x <= 3], federation).reference(progress=False)
+    at = np.linspace(0, 3, 100_001)
+    f = 0.5 * sum(((at[:, None] - np.arange(n)) ** 2).mean(axis=1) for n in (3, 2)) + 2 * (1 - at)
+    assert "multipliers of one convex program" in str(found) and found.value == pytest.approx(f.min(), abs=1e-8)
+
+
+@pytest.mark.parametrize("scope", ["client", "federation"])
+def test_a_tail_of_each_client_above_is_searched(scope: Any) -> None:
+    """Of one row each the tail is the loss: f = x^2 / 2 + (x - 1)^2 / 2 + x, least at 0."""
+    x, y, u = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="u")
+    upper = hf.Minimize(clients=hf.CVaR(cp.square(x - u), level=0.3) + y)
+    clients = hf.Federation([hf.Client({u: np.array([value])}) for value in (0.0, 1.0)])
+    found = hf.Problem(upper, hf.ArgMin(y, y, [y >= x], scope=scope), [cp.abs(x) <= 2], clients).reference(progress=False)
+    assert "convex program" not in str(found) and found.value == pytest.approx(0.5, abs=1e-8)

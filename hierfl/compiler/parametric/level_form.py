@@ -236,7 +236,7 @@ class LevelForm:
         for group in self.groups:
             assert gather is not None, "a level that averages over rows is asked without any"
             rows, weights = gather(group)
-            found.append(jax.vmap(lambda row, t=group.template: t.theta_at({**environment, **row}))(rows))
+            found.append(jax.vmap(lambda row, t=group.template: t.theta_at({**environment, **row}), axis_size=len(weights))(rows))
             found.append(jnp.asarray(weights, found[0].dtype))
         return found
 
