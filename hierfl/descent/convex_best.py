@@ -73,24 +73,25 @@ def convex_optimum(problem: CompiledProblem, work: float = WORK) -> ConvexOptimu
     """The optimum of a problem of x alone, or with recourse; None where f and X are no such program, or one of more ``work`` that was not solved yet."""
     declaration, sides = problem.declaration, (problem.static_data.clients, problem.static_data.server)
     scalars = sum(int(np.prod(values.shape)) for side in sides if side is not None for table in side.tables for values in table.values.values())
-    if problem.elsewhere or problem.upper.whole.any() or problem.coupled.conditions or (problem.lower.size and _recourse(problem) is None):
+    if problem.elsewhere or problem.upper.whole.any() or problem.coupled.conditions:
+        return None
+    recourse = problem.programs.keep("recourse", lambda: _recourse(problem))
+    if recourse is None:
         return None
     if not all(term.is_convex() if problem.sign > 0 else term.is_concave() for term in declaration.objective.terms):
         return None
-    sides_below = [side for constraint in lower_constraints(declaration) for side in constraint.args] if problem.lower.size else []
+    sides_below = [side for constraint in lower_constraints(declaration) for side in constraint.args]
     if not all(rules_hold(part, declaration.known_bounds) for part in [*declaration.objective.terms, *sides_below]):
         return None
     key = "convex optimum", problem.parameter_values
     large = scalars > SCALARS or scalars * problem.upper.size > work
-    return problem.programs.get(key) if large else problem.programs.keep(key, lambda: _solved(problem))
+    return problem.programs.get(key) if large else problem.programs.keep(key, lambda: _solved(problem, recourse))
 
 
 @double_precision
 @on_one_thread
-def _solved(problem: CompiledProblem) -> ConvexOptimum | None:
+def _solved(problem: CompiledProblem, recourse: Recourse) -> ConvexOptimum | None:
     declaration, data, sides = problem.declaration, problem.data(), (problem.static_data.clients, problem.static_data.server)
-    recourse = _recourse(problem) if problem.lower.size else Recourse(None, None, True)
-    assert recourse is not None  # as was found before
     variables, constraints = problem.upper.variables, constraints_of_all_clients(declaration)
     if recourse.shared:
         variables = (*variables, *problem.lower.variables)
@@ -156,7 +157,9 @@ class Recourse(NamedTuple):
 
 
 def _recourse(problem: CompiledProblem) -> Recourse | None:
-    """What y costs above, where that is what it costs below; None where it is not."""
+    """What y costs above, where that is what it costs below; None where it is not. Nothing, where there is no y."""
+    if not problem.lower.size:
+        return Recourse(None, None, True)
     declaration, clients, scope = problem.declaration, problem.static_data.clients, problem.scope
     level, objective = declaration.lower_level, declaration.objective
     if not isinstance(level, ArgMin) or level.prices or objective.clients is None or not np.asarray(clients.weights).all():
