@@ -137,11 +137,13 @@ class Inference(Shown):
         Raises
         ------
         SettingError
-            For a name that no entry has, what is no number, or an array of another length.
+            For a name that no entry has, or several, what is no number, or an array of another length.
         """
         if isinstance(weights, Mapping):
             for unknown in weights.keys() - set(self.names):
                 raise SettingError(f"contrast: {unknown!r} is no entry's name: {near_names(str(unknown), self.names)}")
+            for shared in (name for name in weights if self.names.count(name) > 1):
+                raise SettingError(f"contrast: {self.names.count(shared)} entries are named {shared!r}: give an array, one weight for each entry.")
         asked = [weights.get(entry, 0.0) for entry in self.names] if isinstance(weights, Mapping) else weights
         try:
             row = np.asarray(asked, float)
@@ -380,6 +382,8 @@ class _Estimator:
         federation = self.oracles.declaration.federation
         if federation is not None and getattr(federation, "moments", None) is not None:
             notes.append("numeric columns are standardised: their numbers are per standard deviation (federation.moments)")
+        if binding := ", ".join(self._binding(client)):  # with next to no multiplier
+            notes.append(f"{binding} holds with equality at the estimate: there is no normal law at the edge of a constraint, and the intervals do not count that")
         if penalised:
             notes.append("penalised: estimates are drawn towards the penalty's minimum, and the intervals do not count that")
         estimate, covariance = estimate[asked], covariance[np.ix_(asked, asked)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -169,6 +170,8 @@ def test_a_contrast_a_table_and_a_forest_plot() -> None:
     assert [label.get_text() for label in table.plot().axes[0].get_yticklabels()] == ["one", "dose", "age"]
     with pytest.raises(hf.SettingError, match="'doze' is no entry's name: did you mean 'dose'"):
         table.contrast({"doze": 1})
+    with pytest.raises(hf.SettingError, match="2 entries are named 'dose'"):
+        replace(table, names=("one", "dose", "dose")).contrast({"dose": 1})
 
 
 def test_a_dispersion_is_that_of_residuals() -> None:
@@ -242,6 +245,8 @@ def test_what_has_no_normal_law_is_refused_by_name() -> None:
     for row, said in ((beta[1] <= 0.1, "<="), (beta[1] == 0.1, "==")):
         with pytest.raises(hf.NoGradientError, match=rf"beta\[1\] {said} 0.1 binds"):
             solved(hf.E(LOSSES["linear"]), row).inference()
+    edge = float(pooled("linear").x[1]) - 1e-6  # next to no multiplier: as near as this the edge shows in nothing but the law
+    assert "beta[1] <= " in (told := str(solved(hf.E(LOSSES["linear"]), beta[1] <= edge).inference())) and "at the edge of a constraint" in told
     alike = solved(hf.E(LOSSES["linear"]), weights="uniform")
     with pytest.raises(hf.SettingError, match="weights='samples'"):
         alike.inference()

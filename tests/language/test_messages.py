@@ -251,6 +251,11 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[hf.HierflError], str]] = {
         hf.DivergedError,
         "f seems unbounded above on X",
     ),
+    "f that falls as slowly as a logarithm": (
+        lambda: hf.Problem(hf.Minimize(clients=-cp.log(level + 2) + 0 * q), below_one()).reference(progress=False),
+        hf.DivergedError,
+        r"f seems unbounded below on X, or least at infinity: the search met the value -.* at \|x\| = ",
+    ),
 }
 
 

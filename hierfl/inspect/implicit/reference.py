@@ -45,6 +45,7 @@ from hierfl.value_certificate import Certificate
 ACCURACY, MOST = 1e-9, 300  # of a local search, as of ``Descent``, and its evaluations
 SAME = 1e-4  # relative: how close to where another search ended one is taken to end there too
 UNBOUNDED = BOTTOM  # of f, oriented for minimisation: no least value is called that
+FURTHEST = 1e15  # times as far as all candidates, from which a search has met no end: f may fall as slowly as -log does
 
 
 class LocalMinimum(NamedTuple):
@@ -264,9 +265,11 @@ def _searched(compiled: CompiledProblem, restarts: int, seed: int, x0: Any, prog
     if not np.isfinite(values).any():
         why = f"f could not be evaluated at any of {len(candidates)} points of X: Y(x) is empty there, or the lower level was not solved"
         raise LowerLevelError(f"{why}. Give x0, or constraints on x that keep the lower level solvable.")
-    if not ends[0].value > UNBOUNDED:
+    reach = float(np.linalg.norm(ends[0].x))
+    if not ends[0].value > UNBOUNDED or reach > FURTHEST * (1.0 + float(np.linalg.norm(candidates, axis=1).max())):
         where = "below" if compiled.sign > 0 else "above"
-        raise DivergedError(f"f seems unbounded {where} on X: the search met the value {compiled.sign * ends[0].value:.3g}. Bound X.")
+        met = f"the search met the value {compiled.sign * ends[0].value:.3g} at |x| = {reach:.1g}, and no end"
+        raise DivergedError(f"f seems unbounded {where} on X, or least at infinity: {met}. Bound X.")
     skipped = int(np.sum(~np.isfinite(values)))
     gaps = f" ({skipped:,} of them left out: f has no value there)" if skipped else ""
     joined = f", {search.joined} of which came to where another had ended" if search.joined else ""
