@@ -29,13 +29,13 @@ from hierfl.jaxtools.interruption import heed, heeded_unless_within, over, unbro
 class Backend(ABC):
     """A solver: what it says is polished and judged by the conditions, so that it need not be exact.
 
-    A new one is a class here and an entry of ``BACKENDS``. Rows are ``A u + b`` in ``cones``, in any order: ``program.equal`` and
+    A new one is a class here, or anywhere, and an entry of ``BACKENDS``. Rows are ``A u + b`` in ``cones``, in any order: ``program.equal`` and
     ``program.loose`` say which are equations and inequalities, ``program.polyhedral`` that there are no others. z >= 0 at inequalities,
     and P u + q = A' z at a solution. Programs with smooth functions and mappings (``is_map``) are brought to quadratic ones first.
     """
 
     name: ClassVar[str]
-    is_proof: ClassVar[bool] = False  # whether it needs no other to say that there is no solution
+    is_proof: ClassVar[bool] = False  # whether it is believed that there is no solution, without a z or u that shows it
 
     @abstractmethod
     def applies(self, program: ConvexProgram) -> bool:
@@ -294,14 +294,34 @@ BACKENDS: tuple[Backend, ...] = (Highs(), Daqp(), OF_ALL)  # in the order in whi
 
 
 def backends_for(program: ConvexProgram) -> list[Backend]:
-    """Those that can solve a program, the most suitable first."""
-    return [backend for backend in BACKENDS if backend.applies(program)]
+    """Those that can solve a program, the most suitable first. Raises ``TypeError`` where there is none, or ``BACKENDS`` holds what is none."""
+    listed = BACKENDS if isinstance(BACKENDS, (tuple, list)) else (BACKENDS,)
+    for entry in listed:
+        if not isinstance(entry, Backend):
+            what = f"the class {entry.__name__}" if isinstance(entry, type) else repr(entry)
+            raise TypeError(f"backends.BACKENDS holds {what}: {BESIDE_OTHERS}.")
+    found = [backend for backend in listed if backend.applies(program)]
+    if not found:
+        kind = "a linear program" if program.linear else "a quadratic program over rows" if program.polyhedral else "a program over curved cones"
+        raise TypeError(f"backends.BACKENDS has none for {kind}: {BESIDE_OTHERS}.")
+    return found
+
+
+BESIDE_OTHERS = "it is a tuple of instances of subclasses of Backend, yours beside the others: backends.BACKENDS = (Mine(), *backends.BACKENDS)"
 
 
 def asked(backend: Backend, program: ConvexProgram) -> ProgramSolution:
-    """What a solver says of a program; ``FAILED`` where it denies a solution without a proof. Raises ``TypeError`` for what is no pair of this program."""
+    """What a solver says of a program; ``FAILED`` where it denies a solution without a proof. One from elsewhere is given a copy.
+
+    Raises ``TypeError`` for what is no pair of this program.
+    """
+    if type(backend).__module__ != __name__:
+        program = replace(program, **{name: getattr(program, name).copy() for name in ("p", "q", "a", "b")})
     found: Any = backend.solve(program)
-    given = (np.shape(found.u), np.shape(found.z), found.status) if isinstance(found, ProgramSolution) else type(found).__name__
+    given: Any = type(found).__name__
+    if isinstance(found, ProgramSolution):
+        u, z = np.asarray(found.u), np.asarray(found.z)
+        given = (u.shape, z.shape, found.status) if {u.dtype.kind, z.dtype.kind} <= set("fiu") else f"entries of types {u.dtype} and {z.dtype}"
     if given not in [((program.width,), program.b.shape, status) for status in (SOLVED, EMPTY, UNBOUNDED, FAILED)] or found.status is True:
         raise TypeError(
             f"{type(backend).__name__}.solve gives {given}: it gives ProgramSolution(u, z, error, status) with u {program.q.shape}, z {program.b.shape} "

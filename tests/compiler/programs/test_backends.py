@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
+import hierfl as hf
 from hierfl.compiler.programs import backends
 from hierfl.compiler.programs import solve_program as module
 from hierfl.compiler.programs.backends import Backend, Clarabel, Daqp, Highs, _highspy
@@ -190,6 +191,7 @@ def test_a_wrong_answer_is_none_whatever_its_author_claims(monkeypatch: pytest.M
 
 
 CLAIMS = [(np.zeros(2), np.zeros(2), SOLVED), (np.zeros(1), np.zeros(2), True), (np.zeros(1), 0.0, SOLVED)]  # what is no pair of the program below
+CLAIMS += [(np.array(["0"]), np.zeros(2), SOLVED)]
 CLAIMS += [(np.full(1, u), np.zeros(2), SOLVED) for u in (np.nan, 1e3)]
 CLAIMS += [(np.zeros(1), np.array([-1.0, -1.0]), EMPTY), (np.full(1, np.nan), np.zeros(2), UNBOUNDED), (np.ones(1), np.zeros(2), UNBOUNDED)]
 
@@ -202,8 +204,42 @@ def test_what_a_solver_claims_is_not_believed(claim: int, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(backends, "BACKENDS", (Mine(), *backends.BACKENDS))
     given = program(np.zeros((1, 1)), [1.0], [[1.0], [-1.0]], [0.0, 2.0], [Cone(NONNEGATIVE, 2)])
-    if claim < 3:
+    if claim < 4:
         with pytest.raises(TypeError, match=r"Mine.solve gives .*ProgramSolution\(u, z, error, status\) with u \(1,\), z \(2,\)"):
             solve_program(given)
     else:
         np.testing.assert_allclose(solve_program(given).u, 0.0, atol=1e-12)
+
+
+class Turned(Clarabel):
+    """Makes of A and b what another solver takes, where they are."""
+
+    def solve(self, program: ConvexProgram) -> ProgramSolution:
+        program.a[:] *= -1
+        program.b[:] *= -1
+        return super().solve(ConvexProgram.of(program.p, program.q, -program.a, -program.b, program.cones))
+
+
+def test_what_a_solver_changes_in_its_program_changes_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = random_quadratic(0)
+    right = solve_program(given).u
+    monkeypatch.setattr(backends, "BACKENDS", (Turned(), *backends.BACKENDS))
+    np.testing.assert_allclose(solve_program(given).u, right, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("listed", "said"),
+    [
+        ((), "has none for a linear program: .*Mine"),
+        (Clarabel, "holds the class Clarabel: "),
+        ((Clarabel, *backends.BACKENDS), "holds the class Clarabel: "),
+        ((Turned(), backends.BACKENDS), r"holds \(<.*Highs"),
+        ((Daqp(),), "has none for a linear program"),
+    ],
+)
+def test_what_is_no_list_of_solvers_is_told(listed: object, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "BACKENDS", listed)
+    y, x = cp.Variable(2, name="y"), cp.Variable(name="x")
+    level = hf.ArgMin(y, y[0] + 2 * y[1], [cp.sum(y) >= x, y >= 0])
+    with pytest.raises(TypeError, match=said):
+        hf.Problem(hf.Minimize(server=cp.sum(y) + cp.square(x)), level).implicit(1.0)
