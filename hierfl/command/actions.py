@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from datetime import datetime
+from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hierfl.command.loading import load_point, load_problem, load_rows, load_solver
+from hierfl.command.loading import load_point, load_problem, load_rows, load_solver, load_solver_class, solver_at
 from hierfl.errors import DataError, HierflError, SettingError
 from hierfl.near_names import near_names
 from hierfl.version import VERSION
@@ -46,7 +47,7 @@ def serve_site(chosen: argparse.Namespace) -> None:
             place = "--scheduler, on Dask" if chosen.socket is None else "--socket, on Flower"
             raise SettingError(f"--{name.replace('_', '-')} says nothing with {place}: leave it out.")
     start_log(chosen.log)
-    rules = rules_of(chosen)
+    rules, own = rules_of(chosen)
     declaration = load_problem(chosen.problem).declaration
     held = held_by(declaration, chosen.data)
     name = chosen.name or "+".join(str(client.name or place) for place, client in held.items())
@@ -54,7 +55,7 @@ def serve_site(chosen: argparse.Namespace) -> None:
     if chosen.ledger is not None:  # which is to be closed
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with nullcontext() if chosen.ledger is None else PrivacyLedger(chosen.ledger, chosen.ledger_key) as ledger:
-        _answer(Site(name, declaration, held, rules, memories=memories, ledger=ledger, read_solver=load_solver), chosen)
+        _answer(Site(name, declaration, held, rules, memories=memories, ledger=ledger, read_solver=partial(load_solver, own=own)), chosen)
 
 
 def _answer(site: Site, chosen: argparse.Namespace) -> None:
@@ -130,7 +131,7 @@ def _solve(chosen: argparse.Namespace) -> None:
             require(path)
     if chosen.report is not None:
         writable(chosen.report, chosen.overwrite)
-    solver = None if chosen.solver is None else load_solver(chosen.solver)
+    solver = None if chosen.solver is None else solver_at(chosen.solver)
     problem = load_problem(chosen.problem)
     told = {name: getattr(chosen, name) for name in ("rounds", "seed", "seeds", "restarts")}
     x0 = None if chosen.x0 is None else load_point(chosen.x0)
@@ -192,8 +193,11 @@ def _text(x: Any) -> str:
 RULES = ("algorithms", "min_samples", "max_rounds", "max_messages", "min_noise", "min_sum", "shared_seeds")  # that are flags, too
 
 
-def rules_of(chosen: argparse.Namespace) -> SiteRules:
-    """The rules of the command line, or of the file that it names. Raises ``SettingError`` for both, or none such."""
+def rules_of(chosen: argparse.Namespace) -> tuple[SiteRules, dict[str, Any]]:
+    """The rules of the command line, or of the file that it names, and the solvers of the owner's own that they list by their places.
+
+    Raises ``SettingError`` for both, or none such.
+    """
     from hierfl import solvers
     from hierfl.runtime.sites.owner.site_rules import SiteRules, read_rules
 
@@ -205,10 +209,12 @@ def rules_of(chosen: argparse.Namespace) -> SiteRules:
     if "algorithms" in given:
         given["algorithms"] = tuple(name.strip() for name in given["algorithms"].split(","))
     rules = SiteRules(**given) if chosen.rules is None else read_rules(chosen.rules)
-    for name in rules.algorithms or ():
+    own = {place: load_solver_class(place) for place in rules.algorithms or () if ":" in place}
+    names = None if rules.algorithms is None else tuple(own[name].__name__ if name in own else name for name in rules.algorithms)
+    for name in set(rules.algorithms or ()) - own.keys():
         if name not in solvers.__all__:
-            raise SettingError(f"algorithms {name!r}: {near_names(name, solvers.__all__)}")
-    return rules
+            raise SettingError(f"algorithms {name!r}: {near_names(name, solvers.__all__)}; one of your own is written with its place, my_solver.py:{name}")
+    return replace(rules, algorithms=names), {made.__name__: made for made in own.values()}
 
 
 def held_by(declaration: Declaration, place: str) -> dict[int, Client]:
@@ -232,7 +238,7 @@ def site_check(chosen: argparse.Namespace) -> None:
     from hierfl.runtime.privacy.ledger import LedgerContent, read_ledger
     from hierfl.runtime.sites.parcels import declaration_mark, declared_text
 
-    rules, declaration = rules_of(chosen), load_problem(chosen.problem).declaration
+    (rules, _), declaration = rules_of(chosen), load_problem(chosen.problem).declaration
     ledger = LedgerContent()
     if chosen.ledger is not None and chosen.ledger.exists():
         ledger = read_ledger(chosen.ledger, chosen.ledger_key)
@@ -288,7 +294,7 @@ def _rehearsal(
     from hierfl.runtime.sites.owner.site_data import rehearsed
     from hierfl.runtime.step_search import STILL, TRIAL, wants_step
 
-    solver = load_solver(chosen.solver)
+    solver = solver_at(chosen.solver)
     noise = None if chosen.noise is None else GaussianNoise(chosen.noise[0], chosen.noise[1], rules.delta)
     masks = None if chosen.masks is None else PairwiseMasks(chosen.masks)
     trials = wants_step(solver)  # messages are those of any step

@@ -7,9 +7,11 @@ import importlib
 import importlib.util
 import inspect
 import json
+import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from hierfl.errors import SettingError
@@ -66,10 +68,33 @@ def load_rows(place: str) -> Any:
     return function()
 
 
-def load_solver(text: str) -> Any:
+def solver_at(text: str) -> Any:
+    """A solver of hierfl's as for :func:`load_solver`, or one of the caller's own: ``file.py:Name(...)``, ``module:Name(...)``."""
+    own = OWN.fullmatch(text.strip())
+    if own is None:
+        return load_solver(text)
+    made = load_solver_class(f"{own['where']}:{own['name']}")
+    return load_solver(own["name"] + own["settings"], {own["name"]: made})
+
+
+OWN = re.compile(r"(?P<where>[^\s('\"]+):(?P<name>[A-Za-z_]\w*)(?P<settings>(\(.*\))?)", re.DOTALL)
+
+
+def load_solver_class(place: str) -> Any:
+    """The settings of a solver of the caller's own, ``file.py:Name`` or ``module:Name``. Raises ``SettingError`` where they are none."""
+    where, _, name = place.partition(":")
+    module = _module_of_file(Path(where)) if where.endswith(".py") else _module_of_name(where)
+    there = [key for key, value in vars(module).items() if isinstance(value, type) and value.__module__ == module.__name__ and hasattr(value, "bind")]
+    if name not in there:
+        near = near_names(name, there) if there else "it defines no solver, a dataclass with bind."
+        raise SettingError(f"{where} has no solver {name!r}: {near}")
+    return getattr(module, name)
+
+
+def load_solver(text: str, own: Mapping[str, Any] = MappingProxyType({})) -> Any:
     """A solver as it is written in Python, such as ``FedRZO(smoothing=0.05, lower=LocalSGD(rounds=3))``; nothing else is run.
 
-    Raises ``SettingError`` for anything but calls of the names in ``hierfl.solvers`` with literal arguments.
+    Raises ``SettingError`` for anything but calls of the names in ``hierfl.solvers``, or in ``own``, with literal arguments.
     """
     try:
         tree = ast.parse(text.strip(), mode="eval").body
@@ -77,7 +102,7 @@ def load_solver(text: str) -> Any:
         raise SettingError(f"solver {text!r}: {error.msg}. Write it as in Python, FedRZO(smoothing=0.05).") from None
     if isinstance(tree, ast.Name):
         tree = ast.Call(tree, [], [])
-    solver = _built(tree)
+    solver = _built(tree, own)
     if not hasattr(solver, "bind"):
         raise SettingError(f"solver {text!r}: not a solver. Write it as in Python, FedRZO(smoothing=0.05).")
     return solver
@@ -132,7 +157,9 @@ def _only_problem(module: ModuleType, where: str) -> str:
     if ready:
         raise SettingError(f"{where} holds several problems: write {' or '.join(f'{where}:{name}' for name in ready)}.")
     needs = f" but by functions with arguments ({', '.join(needy)}); call one in a file of your own" if needy else ""
-    raise SettingError(f"{where} holds no hierfl.Problem{needs}.")
+    bare = sorted(k for k, value in vars(module).items() if inspect.isfunction(value) and not k.startswith("_") and value.__module__ == module.__name__)
+    hint = f": name the function that makes it, {where}:{bare[0]}" if bare and not needy else ""
+    raise SettingError(f"{where} holds no hierfl.Problem{needs}{hint}.")
 
 
 def _problems_of(module: ModuleType) -> tuple[list[str], list[str]]:
@@ -151,22 +178,23 @@ def _is_required(parameter: inspect.Parameter) -> bool:
     return parameter.default is inspect.Parameter.empty and not variadic
 
 
-def _built(node: ast.expr) -> Any:
+def _built(node: ast.expr, own: Mapping[str, Any]) -> Any:
     """The value of a call of a solver's name, of a sequence of these, or of a literal."""
     from hierfl import solvers
 
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         name = node.func.id
-        if name not in solvers.__all__:
+        if name not in {*solvers.__all__, *own}:
             near = near_names(name, solvers.__all__)
             hint = f"{near} T" if near.startswith("did") else "t"
-            raise SettingError(f"solver {name!r}: {hint}here are {', '.join(solvers.__all__)}.")
-        arguments = {str(keyword.arg): _built(keyword.value) for keyword in node.keywords if keyword.arg}
+            elsewhere = f"one of your own is written with its place, my_solver.py:{name}(...), and a site answers those that its owner lists, --algorithms my_solver.py:{name}"
+            raise SettingError(f"solver {name!r}: {hint}here are {', '.join(solvers.__all__)}; {elsewhere}.")
+        arguments = {str(keyword.arg): _built(keyword.value, own) for keyword in node.keywords if keyword.arg}
         if len(arguments) < len(node.keywords):
             raise SettingError(f"solver {ast.unparse(node)}: write every setting by its name, and once.")
-        return getattr(solvers, name)(*map(_built, node.args), **arguments)
+        return (own[name] if name in own else getattr(solvers, name))(*(_built(one, own) for one in node.args), **arguments)
     if isinstance(node, (ast.List, ast.Tuple)):
-        return [_built(item) for item in node.elts]
+        return [_built(item, own) for item in node.elts]
     try:
         return ast.literal_eval(node)
     except ValueError:

@@ -10,15 +10,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sympy
 from cvxpy.reductions.dcp2cone.canonicalizers import CANON_METHODS
 
 import hierfl as hf
-from hierfl.atoms.ranges import slopes_between
+from hierfl.atoms.formulas import entry_by_entry
+from hierfl.atoms.intervals import Interval
+from hierfl.atoms.ranges import always_smooth, everywhere, slopes_between
 from hierfl.atoms.row import AtomRow
 from hierfl.atoms.table import row_of
 from hierfl.atoms.writing.spelling import Spelling
 from hierfl.compiler.programs.smooth_atoms import EXP, LOGISTIC
 
+BEND = lambda v: 1 / (2 + np.exp(v) + np.exp(-v))  # noqa: E731
 X, Y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
 ROW, CONE, SOFT = row_of(cp.logistic(X)), CANON_METHODS[cp.logistic], jax.nn.softplus
 
@@ -37,17 +41,25 @@ def test_one_that_agrees_with_itself_is_what_cvxpys_is() -> None:
 
 
 FAULTS: dict[str, dict[str, Any]] = {
-    "atom_row gives False": {"atom_row": {}},
+    "atom_row = {}: write": {"atom_row": {}},
+    "spellings='softplus'": {"row": {"spellings": "softplus"}},
     "lower gives .*, not": {"row": {"lower": lambda atom, v: 2 * SOFT(v)}},
     "lower gives 1.38.*, not": {"row": {"lower": lambda atom, v: SOFT(v).sum()}},
     "lower raises .*lower.atom, .values": {"row": {"lower": SOFT}},
     "derivative of lower": {"row": {"lower": lambda atom, v: jax.lax.stop_gradient(SOFT(v))}},
     "slopes gives": {"row": {"slopes": slopes_between(0.0, 0.1)}},
     "range gives 3": {"row": {"range": lambda atom, intervals: 3}},
+    "slopes over": {"row": {"slopes": lambda atom, intervals: Interval.of(1 / (1 + np.exp(-intervals[0].hi)))}},
+    "second_derivative over": {"row": {"second_derivative": lambda atom, v: Interval(BEND(v.hi), BEND(v.lo))}},
+    "range over": {"row": {"range": lambda atom, intervals: Interval.of(np.logaddexp(0, intervals[0].lo))}},
+    "formula gives": {"row": {"formula": entry_by_entry(lambda v: sympy.log(1 + sympy.exp(2 * v)))}},
+    "formula raises .*entry_by_entry": {"row": {"formula": sympy.exp}},
+    r"AtomRow\(smooth=True\): a function": {"row": {"smooth": True}},
+    "is_atom_convex or is_atom_concave deny": {"is_atom_concave": lambda self: True},
     "value of smooth_atom": {"smooth_atom": EXP},
     "slope of smooth_atom": {"smooth_atom": replace(LOGISTIC, slope=lambda v: -LOGISTIC.slope(v))},
     "curvature of smooth_atom": {"smooth_atom": replace(LOGISTIC, curvature=lambda v: np.nan * v[:, None])},
-    "is_incr or is_decr deny": {"is_incr": lambda self, idx: False, "is_decr": lambda self, idx: True},
+    r"is_incr\(0\), False, or is_decr\(0\), True, deny": {"is_incr": lambda self, idx: False, "is_decr": lambda self, idx: True},
     "sign_from_args denies": {"sign_from_args": lambda self: (False, True)},
     "is_atom_convex": {"is_atom_convex": lambda self: False, "is_atom_concave": lambda self: True},
     "CANON_METHODS gives": {"cone": lambda e, args, solver_context=None: CONE(e, [2 * args[0]])},
@@ -59,6 +71,14 @@ FAULTS: dict[str, dict[str, Any]] = {
 def test_what_disagrees_is_named(said: str) -> None:
     with pytest.raises(hf.DeclarationError, match=said):
         declared(**FAULTS[said])
+
+
+@pytest.mark.parametrize("said", [{"smooth": always_smooth}, {"twice_smooth": everywhere}])
+def test_a_kink_that_is_denied_is_named(said: dict[str, Any]) -> None:
+    row = AtomRow(lower=lambda atom, v: jnp.maximum(jnp.abs(v) - 1, 0), **said)
+    dead = type("dead", (cp.abs,), {"atom_row": row, "numeric": lambda self, values: np.maximum(np.abs(values[0]) - 1, 0)})
+    with pytest.raises(hf.DeclarationError, match=rf"{next(iter(said))}, where the slope jumps at \[(-1|1|0.99|-0.99)"):
+        hf.Problem(hf.Minimize(cp.sum(dead(Y))), hf.ArgMin(Y, cp.sum_squares(Y - X)))
 
 
 @pytest.mark.parametrize("smooth", [True, False])

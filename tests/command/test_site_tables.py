@@ -206,11 +206,51 @@ def test_a_rehearsal_says_what_speaks_against_a_run(study: Path, capsys: pytest.
 # --- what was sent ------------------------------------------------------------------------------------------------------
 
 
-def start_of(declared: hf.Problem, noise: NoiseOrder | None = None) -> Start:
+def start_of(declared: hf.Problem, noise: NoiseOrder | None = None, kind: Any = FedAvg) -> Start:
     compiled = declared.compile()
     with computing(double=True):
-        algorithm = FedAvg(0.001, local_steps=1, batch_size=16).bind(compiled, 20)
+        algorithm = kind(0.001, local_steps=1, batch_size=16).bind(compiled, 20)
         return starting(compiled, algorithm, 20, np.zeros(2), noise=noise, solver=solver_text(algorithm.settings))
+
+
+SIGNED = """
+import jax.numpy as jnp
+from dataclasses import dataclass
+from hierfl.solvers import FedAvg
+from hierfl.solvers.extend import BoundFedAvg
+
+@dataclass(frozen=True)
+class Signed(FedAvg):
+    def bind(self, problem, rounds, queries="projected"):
+        return BoundSigned.of(self, problem, rounds, queries)
+
+@dataclass(frozen=True, eq=False)
+class BoundSigned(BoundFedAvg):
+    def gradient(self, term, x, party, key, t):
+        value, gradient = super().gradient(term, x, party, key, t)
+        return value, jnp.sign(gradient)
+"""
+
+
+def test_a_site_answers_a_solver_of_its_owners_own_and_no_other_code(study: Path, served: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    from hierfl.command.loading import load_problem, load_solver_class, solver_at
+
+    ours, theirs = study / "signed_here.py", study / "signed_there.py"
+    ours.write_text(SIGNED)
+    theirs.write_text(SIGNED.replace("jnp.sign(gradient)", "gradient"))
+    declared, serving = load_problem(place(study)[1]), ["site", *place(study), "--scheduler", "tcp://here:1"]
+    printed(capsys, *serving, "--algorithms", f"FedAvg,{ours}:Signed")
+    printed(capsys, *serving)
+    (site, other), at = served, f"{ours}:Signed"
+    assert site.rules.algorithms == ("FedAvg", "Signed")
+    alike, unlike = (start_of(declared, kind=load_solver_class(f"{file}:Signed")) for file in (ours, theirs))
+    assert site.respond(alike).clients == (0,) and site.respond(start_of(declared)).clients == (0,)
+    assert "is other code than this site's" in site.respond(unlike).reason
+    assert "--algorithms my_solver.py:Signed" in other.respond(alike).reason and "--algorithms my" in other.respond(unlike).reason
+    assert solver_at(f"{at}(step_size=0.5)").step_size == 0.5
+    assert "Signed" in printed(capsys, "site check", *place(study), "--solver", f"{at}(step_size=0.1)", "--rounds", 2)
+    assert "has no solver 'Sign': did you mean 'Signed'" in refused(capsys, *serving, "--algorithms", f"{ours}:Sign")
+    assert "written with its place, my_solver.py:Signed" in refused(capsys, *serving, "--algorithms", "Signed")
 
 
 def asked(turn: int) -> bytes:

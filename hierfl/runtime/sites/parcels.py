@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from hashlib import sha256
 from numbers import Integral, Real
+from types import FunctionType
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -269,8 +270,17 @@ def starting(problem: CompiledProblem, algorithm: Any, rounds: int, x0: np.ndarr
     settings, declaration, penalty = algorithm.settings, problem.declaration, problem.declaration.penalty
     given: dict[str, Any] = {"solver": settings, "penalty": None if penalty is None else penalty.weights, **told}
     given |= {"tables": leaves_by_path(algorithm.tables), "queries": algorithm.queries, "x0": np.asarray(x0)}
-    about = VERSION, declaration_mark(declaration), declared_text(declaration), type(settings).__name__
+    about = version_of(algorithm), declaration_mark(declaration), declared_text(declaration), type(settings).__name__
     return Start(*about, rounds=rounds, **given)
+
+
+def version_of(algorithm: Any) -> str:
+    """hierfl's version, and of a solver that is not its own a mark of the code as well, so that no two sides run different ones."""
+    classes = {*type(algorithm.settings).__mro__, *type(algorithm).__mro__}
+    own = [cls for cls in classes if cls.__module__.partition(".")[0] not in ("hierfl", "builtins", "abc", "typing")]
+    methods = [(f"{cls.__name__}.{name}", getattr(part, "__func__", getattr(part, "fget", part))) for cls in own for name, part in vars(cls).items()]
+    code = sorted((place, content_mark(part)) for place, part in methods if isinstance(part, FunctionType))
+    return f"{VERSION}, {type(algorithm.settings).__name__} {content_mark(code)}" if code else VERSION
 
 
 def declaration_mark(declaration: Declaration) -> str:

@@ -69,6 +69,7 @@ from hierfl.runtime.sites.parcels import (
     declared_text,
     digest_of,
     unpickled_solver,
+    version_of,
 )
 from hierfl.runtime.sites.site_programs import RunProtocol, fitted, require_alike
 from hierfl.version import VERSION
@@ -221,6 +222,8 @@ class Site:
         if type(solver).__name__ != start.algorithm:  # which is what the owner's rules are about
             raise SiteError(f"a start of {start.algorithm!r} whose solver is {type(solver).__name__}.")
         algorithm = solver.bind(problem, start.rounds, start.queries)
+        if isinstance(start.solver, str) and start.version != version_of(algorithm) and self.read_solver is not unpickled_solver:
+            return self._refusal(start, f"the server's {start.algorithm} is other code than this site's, or made by another Python: both take the same file")
         self._make_room(algorithm.program_key)
         protocol = self.programs.keep(("protocol", algorithm.program_key, start.penalty is None), lambda: RunProtocol.of(problem, algorithm, start.x0))
         if any(drawn.size > MOST_DRAWN for drawn in set().union(*protocol.drawn.values())):
@@ -287,7 +290,7 @@ class Site:
         return SharedNoise(start.noise, step, start.masks, weights / np.sum(weights), before)
 
     def _against(self, start: Start) -> str | None:
-        if start.version != VERSION:
+        if start.version.partition(",")[0] != VERSION:
             return f"the server runs hierfl {start.version}, this site hierfl {VERSION}"
         if start.mark != self.mark:
             return (
