@@ -179,6 +179,9 @@ def test_a_product_with_itself_is_accepted_on_evidence() -> None:
     symmetric = matrix + matrix.T
     assert evidence.smallest == pytest.approx(np.linalg.eigvalsh(symmetric)[0], abs=1e-9)
     assert "supported by sampling" in str(evidence)
+    assert "player u: symbolic; convex" in str(problem.explain())
+    by_jax = hf.Nash(hf.Player(u, cp.log_sum_exp(u) + cp.sum_squares(u - upper)))
+    assert "symbolic, with JAX's derivative of log_sum_exp" in str(hf.Problem(hf.Minimize(cp.sum_squares(upper)), by_jax).explain())
     point = np.array([1.0, -2.0])
     np.testing.assert_allclose(problem.implicit.response(point), np.linalg.solve(symmetric, point), atol=1e-8)
 

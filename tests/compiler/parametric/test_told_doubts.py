@@ -197,6 +197,7 @@ def test_large_levels_tell_columns_that_are_alike_from_columns_that_nearly_are(
         with pytest.warns(hf.errors.HierflWarning, match="has chosen nothing"):
             best(0.5)
         return
+    assert not told(lambda: best(0.5))
     together = several.response(0.5)[[0, -1]].sum()  # what both have between them is the same at all solutions
     np.testing.assert_allclose(best(0.5), 0.0 if box is None else (min(box, together + box) - 1.0) ** 2, atol=1e-8)
 

@@ -155,6 +155,8 @@ def test_proofs_are_checked() -> None:
     assert falling.shows_unbounded(np.array([3.0, 0.0]))
     assert not falling.shows_unbounded(np.array([3.0, -1.0]))  # leaves the rows
     assert not falling.shows_unbounded(np.array([0.0, 1.0]))  # rises
+    cone = program(np.zeros((2, 2)), [-1.0, 0.0], np.eye(2), [0.0, 0.0], [Cone(SECOND_ORDER, 2)])
+    assert cone.shows_unbounded(np.array([2.0, 1.0])) and not cone.shows_unbounded(np.array([1.0, 2.0]))  # leaves it
 
 
 class Liar(Backend):

@@ -10,8 +10,11 @@ from hierfl.compiler.lower_level import exact_lower
 from hierfl.compiler.lower_level.choice import METHODS, method_for_looks
 from hierfl.compiler.lower_level.methods.method import ExactMethod
 from hierfl.compiler.lower_level.methods.parametric_program import MANY, BatchedInteriorPoints
+from hierfl.compiler.parametric import many_programs
 from hierfl.compiler.parametric.many_programs import ManyPrograms
 from hierfl.compiler.parametric.many_smooth import ManyTerms
+from hierfl.compiler.programs.cones import rows_of
+from hierfl.compiler.programs.convex_program import ConvexProgram
 from hierfl.compiler.programs.smooth_atoms import LOG
 
 COUNT = 12
@@ -29,6 +32,15 @@ def drawn(width: int, rows: int, equal: int, seed: int, flat: bool = False, own:
     a = np.vstack([a, np.eye(width), -np.eye(width)])
     b = np.hstack([b, np.ones((COUNT, 2 * width))])
     return ManyPrograms(p, 3.0 * draw.normal(size=(COUNT, width)), a[None], b, np.arange(len(a)) < equal)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+def test_errors_of_many_are_those_of_each(scale: float) -> None:
+    family, draw = drawn(4, 2, 1, 3, own=True), np.random.default_rng(1)
+    u, z = draw.normal(size=family.q.shape), scale * draw.uniform(size=family.b.shape)
+    cones = rows_of(int(family.equal.sum()), int((~family.equal).sum()))
+    each = [ConvexProgram.of(family.p[k], family.q[k], family.a[0], family.b[k], cones).error(u[k], z[k]) for k in range(COUNT)]
+    np.testing.assert_allclose(family.errors(u, z), each, rtol=1e-12)
 
 
 def by_cvxpy(family: ManyPrograms, k: int) -> np.ndarray:
@@ -80,7 +92,11 @@ def test_values_and_gradients_are_those_of_the_host(on_a_device: None, monkeypat
     demand = np.random.default_rng(1).uniform(0.3, 1.6, size=(60, 3))
     beside = recourse(demand, bent=bent)
     assert beside.compile().exact.method.name == BatchedInteriorPoints.name  # type: ignore[union-attr]
+    asked, pairs, adjoints = [], many_programs.pairs_side_by_side, many_programs.adjoints_side_by_side
+    monkeypatch.setattr(many_programs, "pairs_side_by_side", lambda *given: asked.append(pairs) or pairs(*given))
+    monkeypatch.setattr(many_programs, "adjoints_side_by_side", lambda *given: asked.append(adjoints) or adjoints(*given))
     value, slope = float(beside.implicit(0.1)), float(beside.implicit.gradient(0.1))
+    assert {pairs, adjoints} == {*asked}
     monkeypatch.undo()
     host = recourse(demand, bent=bent)
     assert host.compile().exact.method.name == "parametric program"  # type: ignore[union-attr]

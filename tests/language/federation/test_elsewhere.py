@@ -12,6 +12,7 @@ import scipy.stats
 import hierfl as hf
 from hierfl.language.federation.sample_values import stand_ins
 from hierfl.solvers import FedRZO
+from hierfl.solvers.lower import Exact
 from tests.small_declarations import leaves, one_client, quadratic
 
 X, U = cp.Variable(2, name="x"), hf.Sample(2, name="u")
@@ -55,6 +56,19 @@ def test_what_needs_data_is_refused_and_says_whose() -> None:
     ):
         with pytest.raises(hf.DataError, match="client 'site 3' are elsewhere .*runtime=..."):
             question()
+
+
+def test_a_lower_level_of_what_all_know_is_solved_where_nobodys_rows_are() -> None:
+    """Rows above alone are elsewhere; where they are below as well, y is made of them."""
+    y = cp.Variable(2, name="y")
+    for cost, apart in ((cp.norm1(y - X), False), (hf.E(cp.abs(U @ y - 1)) + cp.norm1(y - X), True)):
+        problem = hf.Problem(hf.Minimize(clients=hf.E(cp.square(U @ y - 1))), hf.ArgMin(y, cost, [cp.abs(y) <= 1]), federation=hf.Federation([*map(away, ROWS)]))
+        lower = FedRZO(smoothing=0.1, step_size=0.1, lower=Exact()).bind(problem.compile(), 2).lower
+        if apart:
+            with pytest.raises(hf.IncompatibleSolverError, match="everybody's data in one place"):
+                lower.require_reachable()
+        else:
+            lower.require_reachable()
 
 
 @pytest.mark.parametrize(

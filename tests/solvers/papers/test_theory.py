@@ -77,6 +77,12 @@ def test_what_theory_chooses_cannot_be_given_too(make: Any) -> None:
         make()
 
 
+@pytest.mark.parametrize(("made", "name"), [(LocalSGD, "schedule"), (LFD, "schedule"), (ProjectedSGD, "schedule"), (LocalSGD, "start"), (ProjectedSGD, "start")])
+def test_settings_of_words_are_among_those_that_there_are(made: Any, name: str) -> None:
+    with pytest.raises(hf.SettingError, match=f"{name} of .*'prctical': "):
+        made(**{name: "prctical"})
+
+
 def test_the_theorem_of_another_solver_is_not_taken() -> None:
     with pytest.raises(hf.SettingError, match=r"\[HFL\] Theorem 1, is about ZOHFL"):
         solve(bounded_clients(), FedRZO(schedule="theory"))

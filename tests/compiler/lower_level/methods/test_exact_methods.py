@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
+from hierfl.compiler import implicit_differentiation
 from hierfl.compiler.lower_level.certificate import Evidence, LowerSolution, Wanted, certify_direct
 from hierfl.solvers import ZOHFL
 from hierfl.solvers.lower import Exact
@@ -75,6 +76,28 @@ def test_monotone_maps_that_are_no_gradients(name: str) -> None:
     assert (j @ y - b) @ y <= linear.value + 1e-6
     found = problem.implicit.certificate(np.zeros(N))
     assert found.error_bound <= 1e-7 and found.iterations <= 10  # Newton steps count; others alone take 11 to 47
+
+
+@pytest.mark.parametrize("least", [None, -0.2])
+@pytest.mark.parametrize("skew", [0.0, 1.0])
+def test_gradients_of_large_levels_are_solved_for_without_a_matrix(skew: float, least: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(implicit_differentiation, "DENSE_LIMIT", 0)
+    rng = np.random.default_rng(7)
+    parts = rng.standard_normal((N, N))
+    j = quadratic(rng, N, 20.0) + skew * (parts - parts.T)
+
+    def level(x: cp.Variable, y: cp.Variable) -> hf.ArgMin | hf.Equilibrium:
+        within = [] if least is None else [y >= least]
+        if skew:
+            return hf.Equilibrium(y, j @ y + cp.power(y, 3) - x, within)
+        return hf.ArgMin(y, 0.5 * cp.quad_form(y, j) + 0.25 * cp.sum(cp.power(y, 4)) - x @ y, within)
+
+    problem, x = lower_problem(level), rng.standard_normal(N)
+    y = problem.implicit.response(x)
+    free, bent = y > (-np.inf if least is None else least + 1e-6), j + np.diag(3 * y**2)
+    moves = np.zeros((N, N))
+    moves[np.ix_(free, free)] = np.linalg.inv(bent[np.ix_(free, free)])
+    np.testing.assert_allclose(problem.implicit.gradient(x), 2 * (x - y) - moves.T @ (2 * (x - y)), atol=1e-6)
 
 
 EQUAL = np.ones(16)
