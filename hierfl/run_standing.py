@@ -250,10 +250,9 @@ def how_far(rest: Rest) -> str:
         of = "" if np.isfinite(rest.distance_bound) else " from the optimum"
         said.append(f"{near}{_up(rest.value_bound)}{of} (proved to rounding, {rest.why_bound})")
     if np.isfinite(rest.distance_estimate):
-        x = "x" if not said else "it"
-        said.append(
-            f"by Newton's model {x} is about {size_text(rest.distance_estimate)} from an optimum, f(x) {size_text(rest.value_estimate)} (no proof)"
-        )
+        x, away = "x" if not said else "it", size_text(rest.distance_estimate)
+        about = "" if away.startswith("below") else "about "
+        said.append(f"by Newton's model {x} is {about}{away} from an optimum, f(x) {size_text(rest.value_estimate)} (no proof)")
     elif rest.gain > 0 and not said:
         said.append(f"f is better by {rest.gain:.1e} at a point of X nearby")
     return "; ".join(said)

@@ -7,12 +7,13 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import pytest
+import scipy.optimize
 
 import hierfl as hf
 from hierfl.inspect.implicit.beside import jump_beside
 from hierfl.inspect.implicit.rest import slope_where_cheap
 from hierfl.run_standing import Rest, flat_far_away, how_far, runs_away, still_improving, words_of
-from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedRZO, ImplicitBundle, Newton
+from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedRZO, ImplicitBundle, ImplicitGradient, Newton
 
 
 def solve(problem: Any, **settings: Any) -> Any:
@@ -163,6 +164,21 @@ def test_a_jump_beside_a_point_at_rest_is_told_and_a_constant_is_called_flat() -
     kept = hf.ArgMin(v, 0.5 * cp.square(v - u[0]) + cp.abs(v))  # v = 0 as long as |u[0]| <= 1
     least = hf.Problem(hf.Minimize(cp.square(v - 2) + 0.1 * cp.sum_squares(u)), kept, [cp.abs(u) <= 0.5]).solve(x0=np.zeros(2), progress=False)
     assert least.value == 4.0 and "flat" not in least.standing and str(least).startswith("ImplicitBundle(): at rest")
+
+
+@pytest.mark.parametrize("rounds", [40, 400])
+def test_the_estimate_above_a_lower_level_is_how_far_x_is(rounds: int) -> None:
+    """f = (y - 1)^2 + u^2 / 10 with y = u + u^3, near its minimum; and beside a kink, where Newton's model tells nothing."""
+    u, v = cp.Variable(name="u"), cp.Variable(name="v")
+    f = lambda at: (at + at**3 - 1) ** 2 + 0.1 * at**2  # noqa: E731
+    bent = hf.Problem(hf.Minimize(cp.square(v - 1) + 0.1 * cp.square(u)), hf.Equilibrium(v, v - u - cp.power(u, 3)), [cp.abs(u) <= 2])
+    run = bent.solve(ImplicitGradient(step_size=0.01), x0=1.0, rounds=rounds, progress=False)
+    best = scipy.optimize.minimize_scalar(f, bracket=(0, 1), tol=1e-12).x
+    assert run.rest.distance_estimate == pytest.approx(abs(run.x - best), rel=0.2, abs=1e-8)
+    assert run.rest.value_estimate == pytest.approx(f(run.x) - f(best), rel=0.2, abs=1e-12)
+    clipped = hf.Problem(hf.Minimize(-3 * v + u), hf.ArgMin(v, cp.square(v - u), [v <= 0]))  # -2 u, and u from 0 on
+    beside = clipped.solve(ImplicitGradient(step_size=1e-9), x0=-3e-6, rounds=2, progress=False)
+    assert np.isnan(beside.rest.distance_estimate) and beside.status != "at rest"
 
 
 def least_squares(rng: Any, scale: float, weight: float, constraints: Any = lambda x: []) -> tuple[Any, Any, Any, Any]:

@@ -108,6 +108,7 @@ TREND, TREND_DATA = 16, 1_000_000  # iterates at which f is asked again, and the
 ROUNDING = 1e-12  # relative, of f
 HURRIED, LONGEST = 0.5, 60.0  # seconds that looking may take: after a run that was to end, and after others
 LITTLE_WORK = 1e6  # the same, for a convex program of f that no run has solved
+APART, SMOOTH, FEW = (1e-4, 1e-5), 0.05, 20  # of differences of gradients of f(x, y(x)), in 1 + |x|; how well both tell one curvature; the most variables for these
 LEAST = 1e-10  # of the model's curvatures, relative to its largest
 
 
@@ -227,7 +228,7 @@ def _in_time(compiled: CompiledProblem, result: Result, x: np.ndarray, value: fl
             found = None if against else _value_and_slope(compiled, x)
             if found is None:
                 return _by_program(compiled, x, value, Nearby(why_not=against or "f has no gradient at x")), None, ""
-            near = _Look(compiled, x, value, found[1]).nearby()
+            near = _Look(compiled, x, value, found[1], result.ended == standing.AT_REST).nearby()
             return near, _trend(compiled, result), jump_beside(compiled, x, value)
     except CutShort:
         return Nearby(why_not="there was no time to look at f near x"), None, ""
@@ -286,10 +287,10 @@ def _scalars(compiled: CompiledProblem) -> int:
 
 
 class _Look:
-    """One look at f, around a point x of X with its value and gradient."""
+    """One look at f, around a point x of X with its value and gradient; ``ended`` says that the method called it rest, by a model of its own."""
 
-    def __init__(self, compiled: CompiledProblem, x: np.ndarray, value: float, slope: np.ndarray) -> None:
-        self.compiled, self.x, self.value, self.slope = compiled, x, value, slope
+    def __init__(self, compiled: CompiledProblem, x: np.ndarray, value: float, slope: np.ndarray, ended: bool) -> None:
+        self.compiled, self.x, self.value, self.slope, self.ended = compiled, x, value, slope, ended
         self.free = not compiled.upper_set.blocks and compiled.private_set is None
         self.steep = float(np.linalg.norm(slope))
         self.size = 1.0 + float(np.linalg.norm(x))
@@ -306,13 +307,14 @@ class _Look:
         short = LENGTHS[0] * self.size / self.steep
         slope = self.steep if self.free else float(np.linalg.norm(self.x - self._projected(short))) / short
         near = self._bounded(Nearby(slope=slope), hessian, short)
-        found = None if hessian is None else self._by_model(hessian)
+        found = None if hessian is None else self._by_model(hessian, self.x, self.slope)
         if found is None:
             return near._replace(gain=self._gain([self._projected(length * self.size / self.steep) for length in LENGTHS]))
         step, fall = found
         gain = self._gain([*(self.x + share * step for share in SHARES), *self._downwards()])
         near = near._replace(gain=gain)
-        if fall > ROUNDING * (1.0 + abs(self.value)) and gain < CONFIRMED * fall:
+        tells = fall > ROUNDING * (1.0 + abs(self.value))
+        if tells and (gain < CONFIRMED * fall or not self._is_its_end(hessian, self.x + step, CONFIRMED * fall)):
             return near
         return near._replace(value_estimate=max(fall, gain), distance_estimate=float(np.linalg.norm(step)))
 
@@ -320,14 +322,34 @@ class _Look:
     def _curvatures(self) -> tuple[np.ndarray, np.ndarray] | None:
         """(eigenvalues, eigenvectors) of f's second derivative at x; None where it would cost much, or is 0."""
         compiled, n = self.compiled, self.x.size
-        if compiled.lower.size or n > MOST_VARIABLES or n * _scalars(compiled) > MOST_WORK:
+        if n > MOST_VARIABLES or n * _scalars(compiled) > MOST_WORK:
             return None
-        program = compiled.programs.keep("hessian of f", lambda: quick_jit(_hessian_program(compiled)))
-        hessian = np.asarray(program(self.x, compiled.data()))
-        if not np.isfinite(hessian).all() or not hessian.any():
+        if compiled.lower.size:
+            hessian = None if self.ended or n > FEW or not _is_cheap(compiled, 2 * len(APART) * n) else self._differences()
+        else:
+            program = compiled.programs.keep("hessian of f", lambda: quick_jit(_hessian_program(compiled)))
+            hessian = np.asarray(program(self.x, compiled.data()))
+        if hessian is None or not np.isfinite(hessian).all() or not hessian.any():
             return None
         values, vectors = np.linalg.eigh(0.5 * (hessian + hessian.T))
         return values, vectors
+
+    def _differences(self) -> np.ndarray | None:
+        """The second derivative by differences of gradients at points of X; None where there are none on one side, or two lengths tell two: a kink is near."""
+        told = []
+        for length in APART:
+            rows = []
+            for way in length * self.size * np.eye(self.x.size):
+                ends = [self.x + way, self.x - way]
+                inside = np.abs(on_upper_set(self.compiled, np.array(ends)) - ends).max(axis=1) <= ROUNDING * self.size
+                ends = [end if inside_ else self.x for end, inside_ in zip(ends, inside)]
+                found = [(self.value, self.slope) if end is self.x else _value_and_slope(self.compiled, end) for end in ends]
+                if not inside.any() or None in found:
+                    return None
+                rows.append((found[0][1] - found[1][1]) / float(np.linalg.norm(ends[0] - ends[1])))
+            told.append(np.array(rows))
+        alike = np.abs(told[0] - told[1]).max() <= SMOOTH * np.abs(told).max()
+        return told[1] if alike else None
 
     def _hessian(self) -> np.ndarray | None:
         """f's second derivative at x, its eigenvalues made positive; None where there is none."""
@@ -344,17 +366,23 @@ class _Look:
         points = self.x + np.array([sign * length for length in LENGTHS for sign in (1.0, -1.0)])[:, None] * way
         return list(on_upper_set(self.compiled, points))
 
-    def _by_model(self, hessian: np.ndarray) -> tuple[np.ndarray, float] | None:
+    def _is_its_end(self, hessian: np.ndarray, end: np.ndarray, little: float) -> bool:
+        """Whether f's own slope at the model's minimiser leaves little to gain: beyond a kink another piece may go on."""
+        there = _value_and_slope(self.compiled, end)
+        found = None if there is None else self._by_model(hessian, end, there[1])
+        return found is not None and found[1] <= little
+
+    def _by_model(self, hessian: np.ndarray, x: np.ndarray, slope: np.ndarray) -> tuple[np.ndarray, float] | None:
         """The step to the minimiser on X of Newton's model at x, and how far the model falls."""
-        step = -np.linalg.solve(hessian, self.slope)
+        step = -np.linalg.solve(hessian, slope)
         if self.free:
-            return step, -0.5 * float(self.slope @ step)
+            return step, -0.5 * float(slope @ step)
         try:
             rows = DecisionRows.of(self.compiled)
         except NoStandardFormError:
             return None
         length = max(float(np.linalg.norm(step)), ROUNDING * self.size)
-        found = rows.lowest(hessian, self.x, self.slope[None], np.zeros(1), length, np.ones(step.size))
+        found = rows.lowest(hessian, x, slope[None], np.zeros(1), length, np.ones(step.size))
         return None if found is None else (found[0], -(found[1] + 0.5 * float(found[0] @ hessian @ found[0])))
 
     def _bounded(self, near: Nearby, hessian: np.ndarray | None, short: float) -> Nearby:
