@@ -176,7 +176,7 @@ def test_the_estimate_above_a_lower_level_is_how_far_x_is(rounds: int) -> None:
     best = scipy.optimize.minimize_scalar(f, bracket=(0, 1), tol=1e-12).x
     assert run.rest.distance_estimate == pytest.approx(abs(run.x - best), rel=0.2, abs=1e-8)
     assert run.rest.value_estimate == pytest.approx(f(run.x) - f(best), rel=0.2, abs=1e-12)
-    clipped = hf.Problem(hf.Minimize(-3 * v + u), hf.ArgMin(v, cp.square(v - u), [v <= 0]))  # -2 u, and u from 0 on
+    clipped = hf.Problem(hf.Minimize(-1.5 * v - 0.5 * u), hf.ArgMin(v, cp.square(v - u), [v <= 0]))  # -2 u, and -u / 2 from 0 on
     beside = clipped.solve(ImplicitGradient(step_size=1e-9), x0=-3e-6, rounds=2, progress=False)
     assert np.isnan(beside.rest.distance_estimate) and beside.status != "at rest"
 

@@ -151,6 +151,8 @@ def rounded(algorithm: Algorithm, clients: Clients, state: Any, key: Array) -> t
 
 def require_call(function: Any, *given: str) -> None:
     """Check that a method takes these arguments in this order. Raises ``TypeError`` that says how it is called."""
+    if not callable(function):
+        raise TypeError(f"{function!r} is no method: give one that is called with ({', '.join(given)}), such as self.step.")
     try:
         signature(function).bind(*given)
     except TypeError:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -120,10 +121,7 @@ def _prepared(
         solver = replace(solver, step_size=FIRST if found is None else found.schedule)
     require_call(solver.bind, "problem", "rounds", "queries")
     algorithm: Algorithm | Visitor = solver.bind(compiled, rounds, settings.queries)
-    if not hasattr(type(algorithm), "decision"):
-        raise TypeError(f"{type(solver).__name__}.bind gives {type(algorithm).__name__}: it gives a bound method, such as a subclass of Bound (hierfl.solvers.extend).")
-    if (shape := jnp.shape(algorithm.decision(algorithm.init(jnp.zeros(compiled.upper.size))))) != (compiled.upper.size,):
-        raise TypeError(f"{type(algorithm).__name__}.decision gives x of shape {shape} of the state init(x0), where x0 has ({compiled.upper.size},).")
+    _require_algorithm(compiled, solver, algorithm)
     if (lower := getattr(algorithm, "lower", None)) is not None and hasattr(lower, "require_reachable"):
         lower.require_reachable()
     if isinstance(algorithm, Visitor):
@@ -140,6 +138,25 @@ def _prepared(
     if algorithm.stays_in_upper_set:
         starts = np.stack([_inside(compiled, start) for start in starts])
     return algorithm, starts
+
+
+def _require_algorithm(compiled: CompiledProblem, solver: Any, algorithm: Any) -> None:
+    """Raise ``TypeError`` for what is no bound method, naming what it lacks, or for a state that is none."""
+    name = type(algorithm).__name__
+    if not hasattr(type(algorithm), "decision"):
+        raise TypeError(f"{type(solver).__name__}.bind gives {name}: it gives a bound method, such as a subclass of Bound (hierfl.solvers.extend).")
+    if not isinstance(algorithm, Visitor) and not hasattr(algorithm, "round"):
+        raise TypeError(f"{name} has no round: write round(self, clients, state, key), which gives (state, record).")
+    state = algorithm.init(jnp.zeros(compiled.upper.size))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        whole = hasattr(leaf, "dtype") and leaf.dtype.kind in "biu" and getattr(state, "x", state) is leaf
+        if whole or not hasattr(leaf, "dtype"):
+            what = f"an array of {leaf.dtype}" if whole else repr(leaf)
+            raise TypeError(f"{name}.init gives {what} as state{jax.tree_util.keystr(path)}: a state is made of arrays, and x of floating-point numbers.")
+    x = algorithm.decision(state)
+    if (shape := getattr(x, "shape", None)) != (compiled.upper.size,):
+        has = f"x of shape {shape}" if shape is not None else f"no array but {type(x).__name__}"
+        raise TypeError(f"{name}.decision gives {has} of the state init(x0), where x0 has ({compiled.upper.size},): a state is x, or has it as .x.")
 
 
 def _results(

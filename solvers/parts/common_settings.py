@@ -81,4 +81,6 @@ class FederatedSettings:
         """
         for require in self._requirements:
             require(self, problem)
+        if not hasattr(self, "_algorithm"):
+            raise TypeError(f"{type(self).__name__} has no bind(self, problem, rounds, queries), which gives the bound method.")
         return self._algorithm.of(self, problem, rounds, queries, **self._tables(problem, rounds))

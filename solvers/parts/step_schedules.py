@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from inspect import signature
 from numbers import Real
-from typing import Any, ClassVar, Literal, Self, TypeGuard
+from typing import Any, ClassVar, Literal, NoReturn, Self, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -81,6 +81,8 @@ class Tabulated:
             name: getattr(self, name).with_tables(table) if isinstance(getattr(self, name), Tabulated) else table
             for name, table in given.items()
         }
+        if self.tabulated and (settings := getattr(self, "settings", None)) is not None:
+            new["settings"] = _without(settings, type(self).__name__, self.tabulated)
         return replace(self, **new) if new else self  # type: ignore[type-var]
 
     @cached_property
@@ -110,6 +112,24 @@ class Tabulated:
 
     def _own(self) -> list[tuple[str, Any]]:
         return [(f.name, getattr(self, f.name)) for f in fields(self)]  # type: ignore[arg-type]
+
+
+def _without(settings: Any, name: str, tabulated: tuple[str, ...]) -> Any:
+    """Settings of which a traced round reads all but those that it knows by tables, another value of which needs no other program: a ``TypeError``."""
+    kind = type(settings)
+    if kind.__dict__.get("_without") == tabulated:
+        return settings
+
+    def refusing(each: str) -> property:
+        def read(self: Any) -> NoReturn:
+            raise TypeError(f"{name}.tabulated has {each!r}, and a round reads settings.{each}: read its table, or leave it out of tabulated.")
+
+        return property(read)
+
+    made = type(kind.__name__, (kind,), {"_without": tabulated, "__module__": kind.__module__, **{each: refusing(each) for each in tabulated}})
+    copy = object.__new__(made)
+    copy.__dict__.update(vars(settings))
+    return copy
 
 
 def _is_argument(value: object) -> TypeGuard[np.ndarray]:

@@ -21,6 +21,7 @@ import hierfl as hf
 from hierfl import solvers
 from hierfl.compiler.data.tables import Party, Population
 from hierfl.runtime.contract import Message
+from hierfl.solvers.extend import NestedPoint
 from hierfl.solvers.simfbo import BoundSimFBO
 from hierfl.testing import CASES, Case, conform, conform_lower, gradient_steps
 from hierfl.testing.cases import ROWS
@@ -186,6 +187,10 @@ MISTAKES = [
     ("round", lambda self, clients, state: (state, {}), "it is called with (clients, state, key)"),
     ("round", lambda self, clients, state, key: (state, {}), "gives no (state, record)"),
     ("round", lambda self, clients, state, key: (state.x, {"objective": state.x[0]}), "gives a state of float64[2], where it was NestedPoint("),
+    ("init", lambda self, x0: NestedPoint(x0, 0.0, x0), "init gives 0.0 as state.y: a state is made of arrays"),
+    ("init", lambda self, x0: NestedPoint(x0.astype(int), x0, x0), "init gives an array of int64 as state.x: "),
+    ("init", lambda self, x0: {"z": x0}, "decision gives no array but dict of the state init(x0)"),
+    ("tabulated", ("step_size", "radius"), "tabulated has 'radius', and a round reads settings.radius: read its table"),
     ("decision", lambda self, state: state.x[0], "gives x of shape () of the state init(x0), where x0 has (2,)"),
     ("of", lambda settings, problem, *given, **own: settings, "bind gives SimFBO: it gives a bound method"),
     ("absent", "sometimes", 'absent=\'sometimes\': "unbiased", "renormalise" or "zero"'),

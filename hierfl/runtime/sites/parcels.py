@@ -347,7 +347,7 @@ def step_name(step: Callable[..., Any], algorithm: Any) -> str:
         if place is owner:
             return f"{path}{step.__name__}"
         if is_dataclass(place):
-            places.extend((f"{path}{f.name}.", getattr(place, f.name)) for f in fields(place))
+            places.extend((f"{path}{f.name}.", getattr(place, f.name)) for f in fields(place) if f.name != "settings")
     raise TypeError(f"{step!r} is no method of {type(algorithm).__name__} or of an object in its fields.")
 
 
