@@ -337,9 +337,9 @@ class Examination:
         return self.level
 
     @property
-    def lower_constraints(self) -> list[Constraint]:
-        """The constraints of Y(x), attributes of its variables included."""
-        return [*self.below.constraints, *attribute_constraints(self.below.variables)]
+    def lower_constraints(self) -> tuple[Constraint, ...]:
+        """The constraints of Y(x), attributes of its variables included; in federation scope those of every client."""
+        return self.compiled.lower_set.constraints
 
     @cached_property
     def holders(self) -> Holders:

@@ -29,23 +29,16 @@ from hierfl.inspect.assumptions.examination import Examination, Weighted
 from hierfl.inspect.assumptions.findings import Constant, Examined, Finding
 from hierfl.inspect.assumptions.lower_curvature import of_every_holder
 from hierfl.language.printing.text import expression_text
-from hierfl.language.sample import ClientParameter
 
 
 def instantiated(study: Examination, x: np.ndarray, owner: Weighted) -> tuple[list[Constraint], list[cp.Variable]]:
     """Put numbers into Y(x)'s constraints for everything but y: (constraints on twins of the variables, the twins)."""
-    level = study.below
     values = {v.id: np.asarray(a) for v, a in zip(study.compiled.upper.variables, study.compiled.upper.split(x).values())}
-    built: list[Constraint] = []
-    for _, holder in owner:
-        numbers = values | {leaf: np.asarray(v) for leaf, v in holder.own.items()}
-        constraints = study.lower_constraints
-        mentioned = [leaf for c in constraints for leaf in (*c.variables(), *c.parameters())]
-        leaves = {leaf: numbers[leaf.id] for leaf in mentioned if leaf.id in numbers}
-        private = [c for c in constraints if any(isinstance(p, ClientParameter) for p in c.parameters())]
-        built += instantiate(constraints if not built else private, leaves)
-    hoisted = hoist(built, level.variables)
-    return list(hoisted.expressions), [hoisted.twins[v] for v in level.variables]
+    numbers = values | {leaf: np.asarray(v) for leaf, v in owner[0][1].own.items()}
+    mentioned = [leaf for c in study.lower_constraints for leaf in (*c.variables(), *c.parameters())]
+    leaves = {leaf: numbers[leaf.id] for leaf in mentioned if leaf.id in numbers}
+    hoisted = hoist(instantiate(study.lower_constraints, leaves), study.below.variables)
+    return list(hoisted.expressions), [hoisted.twins[v] for v in study.below.variables]
 
 
 def is_infeasible(study: Examination, x: np.ndarray, owner: Weighted) -> bool:

@@ -201,3 +201,12 @@ def test_what_is_sampled_is_seen_in_the_declared_set_only():
     found = report["strong monotonicity"]
     assert found.status == "sampled" and found.worst >= 2
     assert "which is no bound" in found.reason and f"at least {found.worst:.6g}" in found.reason
+
+
+def test_one_lower_level_of_all_has_the_rows_of_every_client() -> None:
+    """y = 10 (x - 1) is where the second client's side is, and y = x + 20 where the first one's is."""
+    x, y, a, b = cp.Variable(name="x"), cp.Variable(name="y"), hf.ClientParameter(name="a"), hf.ClientParameter(name="b")
+    federation = hf.Federation([hf.Client(parameters={a: 1.0, b: 20.0}), hf.Client(parameters={a: 10.0, b: -10.0})])
+    lower = hf.ArgMin(y, cp.square(y - 100), [y <= a * x + b], scope="federation")
+    report = hf.Problem(hf.Minimize(clients=y), lower, [cp.abs(x) <= 1], federation).check(progress=False)
+    assert report.constants["L_y"].value == pytest.approx(10)
