@@ -138,7 +138,7 @@ def _different(normals: np.ndarray, sides: np.ndarray, equations: int) -> list[i
 
 def _response_constant(study: Examination, moduli: Moduli, mixed: float) -> tuple[float, str]:
     """(Lipschitz constant of y(x), how it is known), by [2S] Lemma 2; for translated sets with the translation."""
-    mu = moduli.own_mu
+    mu = moduli.own_mu / (study.compiled.total_weight if study.compiled.scope == "federation" else 1.0)  # beside L of one client
     if not mu > 0:
         return np.inf, "unknown: no modulus of strong convexity (monotonicity)"
     if not np.isfinite(mixed):
@@ -146,7 +146,7 @@ def _response_constant(study: Examination, moduli: Moduli, mixed: float) -> tupl
         return np.inf, f"unknown: {why}"
     if study.movement.kind == "fixed":
         return mixed / mu * (1 + 1e-12), "L_{grad h,x} / mu_h ([2S] Lemma 2): Y does not move"
-    along_sides = _over_moving_sides(study, moduli, mixed)
+    along_sides = _over_moving_sides(study, mu, moduli.smooth, mixed)
     if study.movement.kind == "moving":
         return along_sides
     shift = study.movement.shift
@@ -155,7 +155,7 @@ def _response_constant(study: Examination, moduli: Moduli, mixed: float) -> tupl
     return min(translated, along_sides, key=lambda way: way[0])
 
 
-def _over_moving_sides(study: Examination, moduli: Moduli, mixed: float) -> tuple[float, str]:
+def _over_moving_sides(study: Examination, mu: float, smooth: float, mixed: float) -> tuple[float, str]:
     """The constant where Y(x) is a polyhedron of which only the sides move.
 
     For minima the translation counts sqrt(L_h / mu_h)-fold: the point that is nearest in the norm of the Hessian moves.
@@ -167,11 +167,10 @@ def _over_moving_sides(study: Examination, moduli: Moduli, mixed: float) -> tupl
     if shift is None:
         why = "Y(x) changes with x by more than a translation, and y(x) may not be Lipschitz (as for y^2 <= x)"
         return np.inf, f"unknown: {why}"
-    mu, level = moduli.own_mu, study.below
-    if level.kind == "equilibrium":
-        value, how = shift + (mixed + moduli.smooth * shift) / mu, "a + (L_{grad h,x} + L_h a) / mu_h"
+    if study.below.kind == "equilibrium":
+        value, how = shift + (mixed + smooth * shift) / mu, "a + (L_{grad h,x} + L_h a) / mu_h"
     else:
-        value, how = (moduli.smooth / mu) ** 0.5 * shift + mixed / mu, "sqrt(L_h / mu_h) a + L_{grad h,x} / mu_h"
+        value, how = (smooth / mu) ** 0.5 * shift + mixed / mu, "sqrt(L_h / mu_h) a + L_{grad h,x} / mu_h"
     rows = f"a = {shift:.6g} the largest |A_S^+ C_S| over independent rows S of A y <= b + C x"
     return value * (1 + 1e-12), f"{how}, {rows}"
 
@@ -284,19 +283,20 @@ def _mixed_constant(study: Examination) -> float:
 def lipschitz(study: Examination, moduli: Moduli | None) -> Examined:
     """Bound the constants of Assumption (i), of y(x) and of the implicit function."""
     level, assumption = study.level, study.assumption("(i)")
-    upper, lower = study.compiled.upper.variables, study.compiled.lower.variables
+    upper, lower, weight = study.compiled.upper.variables, study.compiled.lower.variables, study.compiled.total_weight
     in_x = _gradient_constant(study, "L_{f,x}", upper)
     x_finding = _slope_finding(study, "x", upper, in_x.value, assumption)
     if level is None or moduli is None:
-        whole = in_x.value + _server_gradient(study, upper)
+        whole = weight * in_x.value + _server_gradient(study, upper)
         return Examined((x_finding,), (in_x, *_of_the_whole(study, whole)))
     in_y, mixed, second = _gradient_constant(study, "L_{f,y}", lower), _mixed_constant(study), "second derivatives in (x, y)"
     slope, how = _response_constant(study, moduli, mixed)
     if level.letter == "F":
         how = how.replace("L_{grad h,x}", "L_{F,x}").replace("L_h", "L_F").replace("mu_h", "mu_F")
-    implicit = in_x.value + times(in_y.value, slope)
-    whole = _server_gradient(study, upper) + in_x.value + times(_server_gradient(study, lower) + in_y.value, slope)
-    made_of = "L_{f,y} L_y + L_{f,x}" if np.isfinite(implicit) else "one of its factors is unknown"
+    implicit = weight * (in_x.value + times(in_y.value, slope))
+    whole = implicit + _server_gradient(study, upper) + times(_server_gradient(study, lower), slope)
+    formula = "L_{f,y} L_y + L_{f,x}" if np.isclose(weight, 1) else f"{weight:.6g} (L_{{f,y}} L_y + L_{{f,x}}), by the weights of all clients"
+    made_of = formula if np.isfinite(implicit) else "one of its factors is unknown"
     constants = (
         in_x,
         in_y,
@@ -305,7 +305,7 @@ def lipschitz(study: Examination, moduli: Moduli | None) -> Examined:
         Constant("L0_imp", implicit, "<=", made_of),
         *_of_the_whole(study, whole),
     )
-    of_f = implicit, "L_{f,y} L_y + L_{f,x}"
+    of_f = implicit, formula
     if study.compiled.declaration.objective.server is not None:  # smooth in [HFL], where the clients' part is asked about
         of_f = (implicit, f"{of_f[1]}, for the clients' part") if study.problem_class == "hfl" else (whole, f"{of_f[1]}, the server's gradients added")
     unique = Finding("y(x) unique", "unknown", "no modulus of strong convexity (monotonicity)")

@@ -86,6 +86,15 @@ def test_the_federations_moduli_are_those_of_the_weighted_mean():
     assert report.constants["L_h of the mean"].value == pytest.approx(values[-1], rel=1e-9)
 
 
+@pytest.mark.parametrize("level", [lambda a, x, y: hf.ArgMin(y, a * cp.square(y) / 2 - 3 * x * y, scope="federation"), lambda a, x, y: hf.Equilibrium(y, a * y - 3 * x, scope="federation")])
+def test_weights_that_are_no_mean_count_in_the_implicit_function(level):
+    """y(x) = 3 x whatever the weights are, and f(x) = (3 + 3) y(x)."""
+    x, y, a = cp.Variable(name="x"), cp.Variable(name="y"), hf.ClientParameter(name="a", nonneg=True)
+    federation = hf.Federation([hf.Client(parameters={a: 1.0})] * 2, weights=[3.0, 3.0])
+    constants = check(hf.Problem(hf.Minimize(clients=a * y), level(a, x, y), [cp.abs(x) <= 1], federation)).constants
+    assert constants["L_y"].value == pytest.approx(3) and constants["L0_imp"].value == pytest.approx(18)
+
+
 @pytest.mark.parametrize("factor", [lambda x, y: cp.multiply(1 + x, cp.square(y)), lambda x, y: cp.square(cp.multiply(cp.sqrt(1 + x), y) - x)])
 def test_moduli_hold_for_every_x_of_a_declared_set(factor, pair):
     x, y = pair
