@@ -25,7 +25,6 @@ from hierfl.analysis.curvature_bounds import is_quadratic
 from hierfl.analysis.enclosure import enclose
 from hierfl.analysis.hoist import hoist
 from hierfl.analysis.lipschitz import gradient_bound, mixed_bound, one_sample
-from hierfl.analysis.variable_bounds import attribute_constraints
 from hierfl.atoms.algebra import addends, depends, nodes_of
 from hierfl.atoms.table import row_of
 from hierfl.compiler.parametric.level_form import LevelForm
@@ -326,10 +325,8 @@ def lipschitz(study: Examination, moduli: Moduli | None) -> Examined:
 
 def _slope_finding(study: Examination, name: str, variables: Sequence[cp.Variable], value: float, assumption: str) -> Finding:
     title, term = f"f Lipschitz in {name}", study.compiled.declaration.objective.clients
-    level, free = study.level, not study.compiled.upper_set.blocks
-    if name == "y":
-        free = level is not None and not level.constraints and not attribute_constraints(variables)
-    steep = None if np.isfinite(value) or term is None or not free else _steep_addend(study, term, variables)
+    own_set = study.compiled.lower_set if name == "y" else study.compiled.client_upper_set
+    steep = None if np.isfinite(value) or term is None or own_set.blocks else _steep_addend(study, term, variables)
     if steep is None:
         return _bound_finding(study, title, value, f"the gradient of the clients' term in {name}", assumption)
     reason = f"{expression_text(steep)} is quadratic, and {name} is not bounded: its slope grows without end"
