@@ -43,7 +43,7 @@ from hierfl.runtime.penalised_run import GUESS, RAISE, slopes_of
 from hierfl.value_certificate import Certificate
 
 ACCURACY, MOST = 1e-9, 300  # of a local search, as of ``Descent``, and its evaluations
-SAME = 1e-4  # relative: how close to where another search ended one is taken to end there too
+SAME, DISTINCT = 1e-4, 1e-3  # relative: how close to where another search ended one is taken to end there too, and from where minima are two
 UNBOUNDED = BOTTOM  # of f, oriented for minimisation: no least value is called that
 FURTHEST = 1e15  # times as far as all candidates, from which a search has met no end: f may fall as slowly as -log does
 
@@ -58,11 +58,11 @@ class LocalMinimum(NamedTuple):
 class LocalSearch:
     """Searches f on X from given starts.
 
-    ``count`` counts its evaluations, ``joined`` the searches that were ended since they came to where another one had.
+    ``count`` counts its evaluations, ``joined`` the searches that were ended since they came to where another one had; the starts are ``width`` apart.
     """
 
     def __init__(self, compiled: CompiledProblem) -> None:
-        self.compiled, self.count, self.joined = compiled, 0, 0
+        self.compiled, self.count, self.joined, self.width = compiled, 0, 0, np.inf
         self.points, self.differentiable = Points(compiled), Points(compiled).differentiable
         self.rows: DecisionRows | None = None
         with suppress(NoStandardFormError):
@@ -89,14 +89,17 @@ class LocalSearch:
         with suppress(StopIteration):
             for _ in range(MOST):
                 best = descent.best
-                near = SAME * (1.0 + float(np.linalg.norm(best.x)))
+                near = SAME * self.unit(best.x)
                 if there := [end for end in ends if end.value <= best.value and np.linalg.norm(end.x - best.x) <= near]:
                     self.joined += 1
                     return there[0]
                 point = oracle(asks.send(point))
                 self.count = counted + oracle.asked
-        best = descent.best
-        return LocalMinimum(best.x, best.value)
+        return LocalMinimum(descent.best.x, descent.best.value)
+
+    def unit(self, x: np.ndarray) -> float:
+        """Beside which x is near another point: 1 + |x|, or in a small X its width."""
+        return min(1.0 + float(np.linalg.norm(x)), self.width)
 
 
 GRID = {1: 2001, 2: 61}  # points along each axis
@@ -123,10 +126,9 @@ def candidates_on(compiled: CompiledProblem, seed: int, given: list[np.ndarray])
     return on_upper_set(compiled, np.concatenate([points, *[p[None] for p in given]])), how
 
 
-def spread_out(points: np.ndarray, values: np.ndarray, count: int) -> list[np.ndarray]:
-    """Pick the best points that are not close to a better one."""
+def spread_out(points: np.ndarray, values: np.ndarray, count: int, width: float) -> list[np.ndarray]:
+    """Pick the best points that are not close to a better one, of some that are ``width`` apart."""
     order = np.argsort(values, kind="stable")
-    width = np.linalg.norm(np.ptp(points, axis=0))
     chosen: list[np.ndarray] = []
     for point in points[order[np.isfinite(values[order])]]:
         if len(chosen) < count and all(np.linalg.norm(point - other) > 0.1 * width for other in chosen):
@@ -216,8 +218,7 @@ def reference(compiled: CompiledProblem, *, restarts: int, seed: int, x0: Any, p
     """Look for the reference, which is kept unless a start of one's own is given; arguments and errors as for ``Problem.reference``."""
     if x0 is not None:
         return _searched(compiled, restarts, seed, x0, progress)
-    key = _key(compiled, restarts, seed)
-    return compiled.programs.keep(key, lambda: _searched(compiled, restarts, seed, None, progress))
+    return compiled.programs.keep(_key(compiled, restarts, seed), lambda: _searched(compiled, restarts, seed, None, progress))
 
 
 def known_reference(compiled: CompiledProblem) -> Reference | None:
@@ -256,11 +257,12 @@ def _searched(compiled: CompiledProblem, restarts: int, seed: int, x0: Any, prog
         raise SettingError(f"reference() is for small problems: x has {size} scalars, at most {SIZE_LIMIT} are treated.")
     search, given = LocalSearch(compiled), [] if x0 is None else [compiled.upper.flatten(x0, "x0")]
     candidates, how = candidates_on(compiled, seed, given)
+    search.width = float(max(np.linalg.norm(np.ptp(candidates, axis=0)), 1e-9 * (1.0 + np.linalg.norm(candidates[0]))))  # or of one point's rounding
     with RunProgress(2 + restarts, "reference", progress, "searches") as bar:
         values = search.values(candidates)
         bar.update(1, how)
-        starts = spread_out(candidates, values, restarts)
-        starts += [point for point in given if np.isfinite(search.values(point[None])[0])]
+        starts = spread_out(candidates, values, restarts, search.width)
+        starts += list(candidates[-1:]) if given and np.isfinite(values[-1]) else []
         ends = _ends(search, starts, restarts, bar)
     if not np.isfinite(values).any():
         why = f"f could not be evaluated at any of {len(candidates)} points of X: Y(x) is empty there, or the lower level was not solved"
@@ -275,7 +277,7 @@ def _searched(compiled: CompiledProblem, restarts: int, seed: int, x0: Any, prog
     joined = f", {search.joined} of which came to where another had ended" if search.joined else ""
     guarantee = f"the best of {how}{gaps} and of {len(starts)} local searches from the best of them{joined}; {search.how}."
     guarantee += " A local minimum up to the searches' accuracy; global unless a basin lies between the points."
-    distinct = _distinct(ends)
+    distinct = _distinct(ends, search)
     if jump := jump_beside(compiled, distinct[0].x, distinct[0].value):
         guarantee += f" But {jump}."
     minima = tuple(compiled.sign * end.value for end in distinct)
@@ -286,11 +288,10 @@ def _searched(compiled: CompiledProblem, restarts: int, seed: int, x0: Any, prog
 
 def _ends(search: LocalSearch, starts: list[np.ndarray], restarts: int, bar: RunProgress) -> list[LocalMinimum]:
     """Polish every start, and the best once more; best first."""
-    compiled = search.compiled
     ends: list[LocalMinimum] = []
     for done, start in enumerate(starts):
         ends.append(search.polish(start, ends=ends))
-        bar.update(min(done + 2, restarts + 1), f"f {compiled.sign * min(end.value for end in ends):.6g}")
+        bar.update(min(done + 2, restarts + 1), f"f {search.compiled.sign * min(end.value for end in ends):.6g}")
     best = min(ends, key=lambda end: end.value, default=None)
     if best is not None and UNBOUNDED < best.value < np.inf:
         ends = [search.polish(best.x, FINAL), *ends]
@@ -298,11 +299,11 @@ def _ends(search: LocalSearch, starts: list[np.ndarray], restarts: int, bar: Run
     return sorted(ends, key=lambda end: end.value)
 
 
-def _distinct(ends: list[LocalMinimum]) -> list[LocalMinimum]:
+def _distinct(ends: list[LocalMinimum], search: LocalSearch) -> list[LocalMinimum]:
     """Leave out, of ends in order, those close to a better one."""
     distinct: list[LocalMinimum] = []
     for end in ends:
-        if all(np.linalg.norm(end.x - other.x) > 1e-3 * (1 + np.linalg.norm(end.x)) for other in distinct):
+        if all(np.linalg.norm(end.x - other.x) > DISTINCT * search.unit(end.x) for other in distinct):
             distinct.append(end)
     return distinct
 
@@ -362,8 +363,7 @@ def _least(compiled: CompiledProblem, settings: dict[str, Any]) -> Reference:
 def _near_feasible(compiled: CompiledProblem, settings: dict[str, Any]) -> Reference:
     """The best point around a feasible one; raises ``DivergedError`` where it is always at the end of what was looked at."""
     centre = compiled.upper.flatten(_least(compiled, settings).x, "x")
-    given = compiled.upper.unflatten(centre)
-    at = given if isinstance(given, dict) else dict.fromkeys(compiled.upper.variables, given)
+    at = compiled.upper.unflatten(centre)
     for times in AROUND:
         radius = times * (1.0 + float(np.abs(centre).max()))
         box = [cp.abs(variable - at[variable]) <= radius for variable in compiled.upper.variables]

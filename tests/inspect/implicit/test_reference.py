@@ -23,6 +23,13 @@ def test_both_local_minima_of_a_cournot_leader() -> None:
     assert near == pytest.approx([-3.8095], abs=1e-4)
 
 
+def test_a_deep_well_is_told_from_a_wide_one_in_a_small_set() -> None:
+    x, y = cp.Variable(3, name="x"), cp.Variable(3, name="y")
+    wells = cp.minimum(cp.sum_squares(1e5 * y - 0.5), 60 * cp.sum_squares(1e5 * y + 0.5) - 0.5)
+    found = hf.Problem(hf.Minimize(clients=wells), hf.ArgMin(y, cp.sum_squares(y - x)), [cp.abs(x) <= 1e-5]).reference(progress=False)
+    np.testing.assert_allclose(found.local_minima, [-0.5, 0.0], atol=1e-6)
+
+
 def test_a_black_box_is_searched_by_its_values() -> None:
     """y(x) = x, and each coordinate minimises |t - a| + t^2 / 10: a where 0.2 |a| is below 1."""
     x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
