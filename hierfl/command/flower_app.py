@@ -87,9 +87,9 @@ def write_app(place: str, folder: Path) -> str:
     written, imports = repr(place), ""
     if where.endswith(".py"):
         source = Path(where)
-        shutil.copy(source, folder / source.name)
-        end = f" + {':' + name!r}" if name else ""
-        written, imports = f"str(Path(__file__).parent / {source.name!r}){end}", "from pathlib import Path\n\n"
+        kept = ("declared_" if source.name == "server_app.py" or (folder / source.name).exists() else "") + source.name  # beside the app's own
+        shutil.copy(source, folder / kept)
+        written, imports = f"str(Path(__file__).parent / {kept!r})" + (f" + {':' + name!r}" if name else ""), "from pathlib import Path\n\n"
     (folder / "server_app.py").write_text(SERVER.format(place=written, imports=imports))
     told = {
         "name": re.sub(r"[^a-z0-9-]+", "-", folder.resolve().name.lower()).strip("-") or "app",

@@ -259,3 +259,11 @@ def test_an_app_of_a_file_of_any_name_is_one(name: str, tmp_path: Path, capsys: 
     assert f"flwr run '{tmp_path / 'an app'}' " in capsys.readouterr().out
     compile((tmp_path / "an app" / "server_app.py").read_text(), "server_app.py", "exec")
     assert name in tomllib.loads((tmp_path / "an app" / "pyproject.toml").read_text())["project"]["description"]
+
+
+@pytest.mark.parametrize("name", ["client_app.py", "server_app.py"])
+def test_a_declaration_named_as_a_part_of_the_app_is_kept_beside_it(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(study_text(north=6, south=4))
+    assert main(["flower", "new", f"{tmp_path / name}:declared", str(tmp_path / "app")]) == 0
+    assert (tmp_path / "app" / f"declared_{name}").read_text() == study_text(north=6, south=4)
+    assert "app = " in (tmp_path / "app" / "client_app.py").read_text() and f"declared_{name}" in (tmp_path / "app" / "server_app.py").read_text()
