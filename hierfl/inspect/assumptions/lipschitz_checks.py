@@ -39,7 +39,7 @@ from hierfl.language.printing.text import expression_text
 from hierfl.language.sample import Sample
 
 SUBSETS = 300_000  # of rows that are looked at, some seconds
-TOGETHER = 20_000
+TOGETHER = 20_000  # of them in memory at once
 DEPENDENT, EXACTLY = 1e-11, 1e-14  # of a row of length 1: up to the first it is nearly dependent, up to the second it is, but for rounding
 
 
@@ -54,7 +54,7 @@ def _side_shift(study: Examination) -> float | None:
         return None
     used = {leaf.id for constraint in constraints for leaf in constraint.parameters()}
     if not data_exact(study, used):
-        raise NoShiftError("the rows of Y(x) hold a distribution, of which points are known only")
+        raise NoShiftError("the rows of Y(x) hold a distribution, or more samples of a client than are looked at")
     form = LevelTemplate.of(None, constraints, level.variables, study.compiled.declaration.known_bounds)
     equations = sum(cone.size for cone in form.cones if cone.kind == ZERO)
     return max(_largest_shift(*_rows(study, form, owner[0][1].own), equations) for _, owner in study.set_owners)
@@ -149,7 +149,7 @@ def _response_constant(study: Examination, moduli: Moduli, mixed: float) -> tupl
     if study.movement.kind == "moving":
         return along_sides
     shift = study.movement.shift
-    value = (shift + (mixed + moduli.smooth * shift) / mu) * (1 + 1e-12)
+    value = (shift + (mixed + times(moduli.smooth, shift)) / mu) * (1 + 1e-12)
     translated = value, "|A| + (L_{grad h,x} + L_h |A|) / mu_h for the translated set Y(x) = A x + C"
     return min(translated, along_sides, key=lambda way: way[0])
 
@@ -167,9 +167,9 @@ def _over_moving_sides(study: Examination, mu: float, smooth: float, mixed: floa
         why = "Y(x) changes with x by more than a translation, and y(x) may not be Lipschitz (as for y^2 <= x)"
         return np.inf, f"unknown: {why}"
     if study.below.kind == "equilibrium":
-        value, how = shift + (mixed + smooth * shift) / mu, "a + (L_{grad h,x} + L_h a) / mu_h"
+        value, how = shift + (mixed + times(smooth, shift)) / mu, "a + (L_{grad h,x} + L_h a) / mu_h"
     else:
-        value, how = (smooth / mu) ** 0.5 * shift + mixed / mu, "sqrt(L_h / mu_h) a + L_{grad h,x} / mu_h"
+        value, how = times((smooth / mu) ** 0.5, shift) + mixed / mu, "sqrt(L_h / mu_h) a + L_{grad h,x} / mu_h"
     rows = f"a = {shift:.6g} the largest |A_S^+ C_S| over independent rows S of A y <= b + C x"
     return value * (1 + 1e-12), f"{how}, {rows}"
 

@@ -59,6 +59,11 @@ def test_no_difference_quotient_is_larger(seed: int) -> None:
         assert np.linalg.norm(response(point) - response(other)) <= bound * np.linalg.norm(point - other) + 1e-9
 
 
+def test_a_side_that_stays_asks_for_no_bound_on_the_curvature() -> None:
+    _, report = slope_of(lambda x, y: cp.sum(y**4) + cp.sum_squares(y) - x * y[0], lambda x, y: [y[0] + 0 * x <= 1], size=0)
+    assert report.constants["L_h"].value == np.inf and report.constants["L_y"].value == pytest.approx(0.5)
+
+
 def test_what_has_no_constant_or_too_many_rows_says_so() -> None:
     _, report = slope_of(lambda x, y: cp.sum_squares(y), lambda x, y: [x[0] * y[0] + y[1] <= 1])
     assert report["y(x) Lipschitz"].status == "unknown" and "may not be Lipschitz" in report["y(x) Lipschitz"].reason
