@@ -53,16 +53,10 @@ def _first(expressions: Any, lower_ids: set[int], passes: Callable[[Atom], bool]
     for expression in expressions:
         if not isinstance(expression, Atom) or not any(v.id in lower_ids for v in expression.variables()):
             continue
-        if isinstance(expression, SampleAverage):
-            inner = _first(expression.args, lower_ids, _on_average(expression, passes, laws), laws)
-            if inner is not None:
-                return inner
-            continue
-        inner = _first(expression.args, lower_ids, passes, laws)
-        if inner is not None:
-            return inner
-        if not passes(expression):
-            return expression
+        average = isinstance(expression, SampleAverage)
+        inner = _first(expression.args, lower_ids, _on_average(expression, passes, laws) if average else passes, laws)
+        if inner is not None or not (average or passes(expression)):
+            return expression if inner is None else inner
     return None
 
 
@@ -155,8 +149,7 @@ class LowerStructure:
 
     @property
     def modulus_unknown(self) -> bool:
-        mode = self.jacobian.mode
-        return mode == "unknown" or (mode == "constant" and self.jacobian.modulus <= 0)
+        return self.jacobian.mode in ("unknown", "constant") and not self.strict
 
     @property
     def strict(self) -> bool:
@@ -164,12 +157,11 @@ class LowerStructure:
         return self.jacobian.mode == "constant" and self.jacobian.modulus > 0
 
     def modulus_text(self, scope: str | None) -> str:
-        mode = self.jacobian.mode
-        if mode == "constant" and self.jacobian.modulus > 0:
+        if self.strict:
             return f"mu = {self.jacobian.modulus:.6g}"
-        if mode in ("unknown", "constant"):
+        if self.modulus_unknown:
             return "mu unknown"
-        return f"mu computed for each {scope} ({mode} Hessian of the quadratic part)"
+        return f"mu computed for each {scope} ({self.jacobian.mode} Hessian of the quadratic part)"
 
     def modulus(self, multiply: Callable[[Array], Array], dtype: Any) -> Array:
         """The modulus of one owner, from products with its Jacobian; safe from below, 0 where unknown."""
@@ -177,15 +169,15 @@ class LowerStructure:
         if mode == "diagonal":
             return jnp.maximum(jnp.min(multiply(jnp.ones(self.size, dtype))), 0.0)
         if mode == "rank one":
-            return jnp.nan_to_num(self.rank_one(multiply, self.size).modulus())
+            return jnp.nan_to_num(self.rank_one(multiply).modulus())
         if mode == "dense":
             return safe_smallest_eigenvalue(dense(multiply, self.size, dtype))
         return jnp.asarray(self.jacobian.modulus, dtype)
 
-    def rank_one(self, multiply: Callable[[Array], Array], size: int) -> RankOne:
+    def rank_one(self, multiply: Callable[[Array], Array]) -> RankOne:
         """diag(d) + u v' of one owner's Jacobian; NaN where it is not of that form."""
         known = self.jacobian
         if known.parts is not None:
             return known.parts
         assert known.skeleton is not None
-        return known.skeleton.decompose(multiply, size, known.pattern.symmetric).where_true(multiply)
+        return known.skeleton.decompose(multiply, self.size, known.pattern.symmetric).where_true(multiply)

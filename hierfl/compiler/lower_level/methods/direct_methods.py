@@ -178,7 +178,7 @@ class DiagonalPlusRankOne(ExactMethod):
 
     def answer(self, question: Question) -> LowerSolution:
         owner, start = question.owner, question.warm
-        known = self.structure.rank_one(owner.multiply, start.size)
+        known = self.structure.rank_one(owner.multiply)
         parts = RankOne(*(jnp.asarray(part, start.dtype) for part in known))
         limits = owner.limits()
         theta = parts.right @ jnp.clip(start, *limits)
