@@ -151,7 +151,7 @@ LARGEST = 1_000  # scalars of u: 0.04 s for 500 dense rows
 FILLED = 0.1  # of A's entries, from which many of them are dense
 FEW = 100  # scalars up to which everything is
 STRICT = 1e-10  # of the largest curvature, that the smallest has to be
-INFINITE = 1e30
+INFINITE = 1e30  # what DAQP takes for no bound
 FIRMER, OF_ONE = 1e-6, 1e-8  # the curvature that flat programs get, whose numbers are about 1, and those that are flat in one entry
 
 

@@ -175,7 +175,7 @@ class AffineBlock:
         )
 
     def _system(self, values: Values) -> tuple[affine.Factor, Float[Array, " k"]]:
-        low, _ = self.bands.interval(values)  # low = high = -b
+        low, _ = self.bands.interval(values)  # -b, and high with it unless parallel rows ask for different ones, which ``gap`` tells
         return self.factor or affine.factorise(self.bands.dense(values, self.entries), jnp), -low
 
     def project(self, z: Float[Array, " n"], values: Values) -> Float[Array, " n"]:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from hierfl.compiler.compiled_problem import CompiledProblem
 
 
-SIZE_LIMIT = 400
+SIZE_LIMIT = 400  # scalars of x or y up to which a translation T is solved for
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,8 @@ def _slope(piece: Expression, variables: Sequence[cp.Variable], twins: dict[cp.V
     return sp.hstack(blocks)
 
 
-GROUPS = 64
-SAMPLE_LIMIT = 64
+GROUPS = 64  # of a client's rows, each bounded by itself: a root mean square over them is less than the worst row's
+SAMPLE_LIMIT = 64  # rows of a client that are looked at as owners of a y
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,7 +238,7 @@ class Holders:
         return {**known, **bounds_of(constraints, level.variables, known)}
 
 
-JACOBIAN_LIMIT = 400
+JACOBIAN_LIMIT = 400  # scalars of y up to which a search for what is not monotone takes eigenvalues
 Weighted = Sequence[tuple[float, "Holder"]]
 
 
@@ -295,7 +295,7 @@ class MappingAtPoints:
 _CLASSES = {None: "nn", "federation": "bl", "sample": "2s", "client": "hfl"}
 _ASSUMPTIONS = {"nn": "[NN] Assumption 1", "2s": "[2S] Assumption 3", "hfl": "[HFL] Assumption 1"}
 _ASSUMPTIONS |= dict.fromkeys(("bl", "mm"), "[2S] Assumption 2")
-_SCALES = (0.1, 1.0, 10.0, 100.0)
+_SCALES = (0.1, 1.0, 10.0, 100.0)  # of normal draws: nothing says how large X and Y(x) are
 
 
 @dataclass(frozen=True, eq=False)
