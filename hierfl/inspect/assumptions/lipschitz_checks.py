@@ -232,11 +232,11 @@ def _steep_addend(study: Examination, term: cp.Expression, variables: Sequence[c
     """An addend whose slope is not bounded on the whole space, where convexity keeps the others from making up for it; else None."""
     wanted = {v.id for v in variables}
     moving = [part for part in addends(term) if depends(part, wanted)]
-    known = study.compiled.declaration.known_bounds
-    alone = [(part, hoist([part], variables, known).expressions[0]) for part in moving]
+    alone = [(part, hoist([part], variables, study.compiled.declaration.known_bounds).expressions[0]) for part in moving]
     if not (all(e.is_convex() for _, e in alone) or all(e.is_concave() for _, e in alone)):
         return None
-    return next((part for part, e in alone if is_quadratic(e) and not e.is_affine()), None)
+    quadratic = (part for part, e in alone if is_quadratic(e) and not e.is_affine())  # unless its factor is 0
+    return next((part for part in quadratic if any(np.isinf(gradient_size(study, part, variables, one)) for one in study.holders.clients)), None)
 
 
 def is_random(term: cp.Expression | None) -> bool:
