@@ -100,6 +100,9 @@ def test_norm_neither_overflows_nor_underflows() -> None:
         value, gradient = jax.value_and_grad(scalar(cp.norm, (3,)))(size * jnp.array([3.0, 4.0, 0.0]))
         assert float(value) == pytest.approx(5 * size)
         np.testing.assert_allclose(gradient, [0.6, 0.8, 0])
+        value, gradient = jax.value_and_grad(scalar(lambda x: cp.pnorm(x, -4), (3,)))(size * jnp.ones(3))
+        assert float(value) == pytest.approx(3**-0.25 * size)
+        np.testing.assert_allclose(gradient, 3**-1.25)
 
 
 OUTSIDE: list[tuple[str, Build, float]] = [
@@ -115,6 +118,7 @@ OUTSIDE: list[tuple[str, Build, float]] = [
     ("rel_entr", lambda x: cp.rel_entr(1, x), 0.0),
     ("kl_div", lambda x: cp.kl_div(x, 1), -1.0),
     ("pnorm 0.5", lambda x: cp.pnorm(cp.hstack([x, 1]), 0.5), -1.0),
+    ("pnorm of a p that CVXPY rounds to 1", lambda x: cp.pnorm(cp.hstack([x, 1]), 1.0001), -1.0),
     ("geo_mean", lambda x: cp.geo_mean(cp.hstack([x, 1])), -1.0),
     ("quad_over_lin", lambda x: cp.quad_over_lin(np.ones(2), x), 0.0),
     ("log_det", lambda x: cp.log_det(cp.diag(cp.hstack([x, 1]))), -1.0),
@@ -173,7 +177,7 @@ def test_a_determinant_of_two_negative_eigenvalues_has_no_logarithm() -> None:
 
 
 @pytest.mark.parametrize(
-    "build", [cp.max, cp.norm, cp.norm_inf, cp.geo_mean, cp.pos, lambda x: cp.pnorm(x, 3), cp.huber]
+    "build", [cp.max, cp.norm, cp.norm_inf, cp.geo_mean, cp.harmonic_mean, cp.pos, lambda x: cp.pnorm(x, 3), lambda x: cp.pnorm(x, 0.5), cp.huber]
 )
 def test_nan_is_passed_on(build: Build) -> None:
     x = cp.Variable(3)

@@ -29,7 +29,7 @@ def _pnorm(atom: Any, value: Any) -> Any:
     p = float(atom.p)
     if p == 2:
         return safe.norm2(value, atom.axis)
-    return _convex_pnorm(value, p, atom.axis) if p > 1 else _concave_pnorm(value, p, atom.axis)
+    return _convex_pnorm(value, p, atom.axis) if p >= 1 else _concave_pnorm(value, p, atom.axis)
 
 
 def _convex_pnorm(value: Any, p: float, axis: Any) -> Any:
@@ -43,21 +43,21 @@ def _convex_pnorm(value: Any, p: float, axis: Any) -> Any:
 
 
 def _concave_pnorm(value: Any, p: float, axis: Any) -> Any:
-    """p < 1: -inf as soon as an entry is negative; where entries are 0, an element of the superdifferential.
+    """p < 1, for p < 0 relative to the smallest entry: -inf as soon as one is negative; where entries are 0, an element of the superdifferential.
 
     The norm of k equal entries t is k**(1/p) t, so the gradient at 0 is k**(1/p - 1) in each of them. For p < 0 this
     holds for the zero entries alone (the norm is 0 along the others); for 0 < p < 1 a single zero entry has infinite slope.
     """
     zero = value == 0
-    kept = jnp.where(value > 0, value, 1.0)
-    edge = 0.0 if p < 0 else safe.steep(value)
-    total = jnp.sum(jnp.where(zero, edge, kept**p), axis=axis, keepdims=True)
-    regular = jnp.where(total == 0, 1.0, total) ** (1.0 / p)
+    kept = jnp.where(value <= 0, 1.0, value)
+    edge, scale = (0.0, jax.lax.stop_gradient(jnp.min(kept, axis=axis, keepdims=True))) if p < 0 else (safe.steep(value), 1.0)
+    ratio = kept / jnp.where(jnp.isfinite(scale), scale, 1.0)
+    total = jnp.sum(jnp.where(zero, edge, ratio**p), axis=axis, keepdims=True)
+    regular = scale * jnp.where(total == 0, 1.0, total) ** (1.0 / p)
     zeros = jnp.maximum(jnp.sum(zero, axis=axis, keepdims=True), 1).astype(value.dtype)
     origin = zeros ** (1.0 / p - 1.0) * jnp.sum(jnp.where(zero, value, 0.0), axis=axis, keepdims=True)
     flat = (jnp.any if p < 0 else jnp.all)(zero, axis=axis, keepdims=True)
-    outside = jnp.any(value < 0, axis=axis, keepdims=True)
-    return jnp.where(outside, -jnp.inf, jnp.where(flat, origin, regular))
+    return jnp.where(jnp.any(value < 0, axis=axis, keepdims=True), -jnp.inf, jnp.where(flat, origin, regular))
 
 
 def _copy(atom: Any, rebuild: Callable[[Any], Any]) -> Any:
