@@ -187,6 +187,7 @@ def test_a_wrong_certificate_is_refused_with_the_reason(
 def test_names_in_a_sites_data_are_those_of_the_declaration(study: Study) -> None:
     declaration, own = study.problem.declaration, {"u": np.ones((6, 2)), "b": np.ones(6)}
     assert list(held_of(declaration, {"north": own})) == [0]
+    assert list(held_of(declaration, {"north": {s: own[s.name()] for s in declaration.federation.clients[0].samples}})) == [0]
     for loaded, said in (
         ({"nort": own}, "did you mean 'north'"),
         ({"north": {"u": own["u"], "bb": own["b"]}}, "'bb' of client 'north'"),

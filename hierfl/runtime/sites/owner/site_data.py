@@ -19,7 +19,7 @@ from hierfl.language.declaration import Declaration
 from hierfl.language.federation.client import Client
 from hierfl.language.federation.federated_data import Federation
 from hierfl.language.federation.given_arrays import has_names
-from hierfl.language.sample import Sample
+from hierfl.language.sample import ClientParameter, Sample
 from hierfl.near_names import near_names
 from hierfl.runtime.privacy.gaussian_noise import GaussianNoise
 from hierfl.runtime.sites.letters import by_name, items_of, packed
@@ -31,7 +31,7 @@ from hierfl.runtime.sites.site import Site
 def held_of(declaration: Declaration, loaded: Any) -> dict[int, Client]:
     """The site's clients by their index, from ``{client: {sample or constant: values}}``.
 
-    Values are by name, or a :class:`hierfl.Client`, as ``Client.from_frame`` makes one of a table by the declaration's schema. A client is called by its name in the declaration, or by its index where it has none.
+    Samples and constants go by their names, or as they were declared; or values are a :class:`hierfl.Client`, as ``Client.from_frame`` makes one of a table by the declaration's schema. A client is called by its name in the declaration, or by its index where it has none.
 
     Raises ``DataError`` for names that the declaration does not have, with the nearest; for columns of tables that are
     others; also as :class:`hierfl.Client`.
@@ -53,7 +53,7 @@ def held_of(declaration: Declaration, loaded: Any) -> dict[int, Client]:
         if isinstance(own, Client):
             for schema, known in zip(own.schemas, declared.schemas):
                 schema.require_same_moments(known, "the declaration", label)
-            own = {leaf.name(): own.given(leaf) for leaf in (*own.samples, *own.parameters)}
+            own = {leaf: own.given(leaf) for leaf in (*own.samples, *own.parameters)}
         client = _client(declared, name, own)
         _require_columns_to_compare(federation, client, label)
         held[names[name]] = client.with_columns(federation.columns, label)
@@ -73,13 +73,13 @@ def _client(declared: Client, name: Any, own: Mapping[Any, Any]) -> Client:
     samples = {sample.name(): sample for sample in declared.samples}
     constants = {constant.name(): constant for constant in declared.parameters}
     known = [*samples, *constants]
+    own = {leaf.name() if isinstance(leaf, Sample | ClientParameter) else leaf: values for leaf, values in own.items()}
     for leaf in own:
         if leaf not in known:
             raise DataError(f"{leaf!r} of client {name!r} in this site's data: {near_names(str(leaf), known)}")
     if missing := [leaf for leaf in known if leaf not in own]:
         raise DataError(f"this site's data of client {name!r} lack {', '.join(missing)}.")
-    tables = [{sample: own[sample.name()] for sample in table} for table in declared.tables]
-    rows = tables or {sample: own[known_as] for known_as, sample in samples.items()}
+    rows = [{s: own[s.name()] for s in table} for table in declared.tables] or {s: own[known_as] for known_as, s in samples.items()}
     return Client(rows, {constant: own[known_as] for known_as, constant in constants.items()}, declared.name)
 
 
