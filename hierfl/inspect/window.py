@@ -71,13 +71,13 @@ def centre_of(compiled: CompiledProblem, center: Any) -> np.ndarray:
 def direction_of(
     compiled: CompiledProblem, direction: Any, run: Result | None, seed: int, centre: np.ndarray, radius: float
 ) -> tuple[str, np.ndarray]:
-    """(how it was chosen, unit vector) of a line: the given direction, the run's leading principal one, or a random one in X."""
+    """(how it was chosen, unit vector) of a line: the given one, x itself where that is a scalar, the run's leading principal one, or a random one in X."""
     if direction is not None:
         return "the given direction, made a unit vector", unit_vector(compiled.upper.flatten(direction, "direction"))
-    if (known := principal_directions(path_of(run, compiled), 1)) is not None:
-        return f"the leading principal direction {known[0]}", known[1][0]
     if compiled.upper.size == 1:
         return "x itself", np.ones(1)
+    if (known := principal_directions(path_of(run, compiled), 1)) is not None:
+        return f"the leading principal direction {known[0]}", known[1][0]
     normals = np.random.default_rng(seed).standard_normal((AROUND, compiled.upper.size))
     vectors = normals / np.linalg.norm(normals, axis=1, keepdims=True)
     ends = centre + NEAR * radius * np.array([vectors[0], -vectors[0]])
@@ -139,4 +139,4 @@ def require_inside(compiled: CompiledProblem, centre: np.ndarray) -> None:
     """Require that the centre is in X; raises ``SettingError``, naming the distance."""
     away = float(np.linalg.norm(centre - on_upper_set(compiled, centre[None])[0]))
     if away > OUTSIDE * (1 + float(np.linalg.norm(centre))):
-        raise SettingError(f"center is {away:.3g} outside X: give a point of X, such as its projection result.x.")
+        raise SettingError(f"center is {away:.3g} outside X: give a point of X, such as the x of a result.")

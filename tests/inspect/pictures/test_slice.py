@@ -54,6 +54,8 @@ def test_a_runs_iterates_choose_the_direction() -> None:
     shown = problem.implicit.slice(run, radius=4, progress=False)
     assert "principal direction" in shown.chosen and abs(shown.direction[0]) == pytest.approx(1, abs=1e-6)
     assert len(shown.iterates) == 11 and np.abs(shown.iterates[:, 1]).max() < 1e-9
+    alone = cournot(1.5)
+    assert alone.implicit.slice(alone.solve(progress=False), points=5, progress=False).chosen == "x itself"
 
 
 def test_the_figure_names_what_it_shows() -> None:
