@@ -184,25 +184,30 @@ class AllSolutions:
     def unit(self) -> float:
         return 1.0 + float(np.abs(self.answer.u[: self.program.size]).max(initial=0.0))
 
+    def tells(self, way: Vector) -> bool:
+        """Whether way'u is the same for all solutions, as far as is seen."""
+        size = float(np.abs(way).max())
+        if self._is_definite or float(np.abs(self.unpinned(way)).max(initial=0.0)) <= MOVES * size:
+            return True
+        return all(abs(float(way @ (end.u - self.answer.u))) <= MOVES * size * self.unit for end in self._ends_along(way))
+
     @cached_property
     def ends(self) -> list[ProgramSolution]:
         """The farthest solutions along a generic direction, either way, within a box about y."""
-        size, width, generic = self.program.size, self.program.width, self._generic
+        return self._ends_along(self._generic)
+
+    def _ends_along(self, way: Vector) -> list[ProgramSolution]:
+        size, width = self.program.size, self.program.width
         entries = diagonal(np.ones(width), self.program.a)[:size]
         box = vstack([entries, -entries])
         y = self.answer.u[:size]
         ahead = np.concatenate([self.unit - y, self.unit + y])
         empty = zeros(width, width, self.program.p)
-        found = [solve_program(self.restricted(empty, way, box, ahead)) for way in (-generic, generic)]
+        found = [solve_program(self.restricted(empty, cost, box, ahead)) for cost in (-way, way)]
         return [end for end in found if end.solved]
 
     def restricted(
-        self,
-        p: Matrix,
-        q: np.ndarray,
-        more: Matrix = None,
-        ahead: np.ndarray | None = None,
-        cones: tuple[Cone, ...] = (),
+        self, p: Matrix, q: np.ndarray, more: Matrix = None, ahead: np.ndarray | None = None, cones: tuple[Cone, ...] = ()
     ) -> ConvexProgram:
         """Another convex quadratic over the solutions (entries of p and q beyond u are new), with ``more`` (u, new) + ``ahead`` in ``cones``.
 

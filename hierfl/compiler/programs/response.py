@@ -68,6 +68,10 @@ class _Look(NamedTuple):
     pushed: tuple[np.ndarray, np.ndarray]
     moved: ProgramSolution
 
+    def is_one_for(self, seed: np.ndarray) -> bool:
+        """Whether seed'u has this derivative alone, where several solutions meet in u; of a map that is not asked."""
+        return self.by.program.is_map or AllSolutions(self.by._program_along(*self.pushed), self.moved).tells(seed)
+
 
 @dataclass(frozen=True, eq=False)
 class ProgramResponse:
@@ -113,7 +117,7 @@ class ProgramResponse:
             if pair is not None and all(
                 by._agrees(pair, seed, look.pushed if look.by is by else by.moved(look.way), look.moved) for look in looks
             ):
-                return pair
+                return pair if all(look.is_one_for(seed) for look in looks) else None
         return None
 
     def rate(self, tangent: Thetas) -> np.ndarray | None:
@@ -185,9 +189,8 @@ class ProgramResponse:
         """Whether the rows that hold are, so that there are no other multipliers."""
         held = self.solutions.strong
         numbers = np.cos(np.arange(1, int(held.sum()) + 1) ** 2)
-        _, multipliers, left = Saddle(
-            diagonal(np.ones(self.program.width), self.program.a), self.program.a[held]
-        ).solve(self.program.a[held].T @ numbers, np.zeros(len(numbers)))
+        rows = self.program.a[held]
+        _, multipliers, left = Saddle(diagonal(np.ones(self.program.width), rows), rows).solve(rows.T @ numbers, np.zeros(len(numbers)))
         return bool(left <= CONSISTENT and np.abs(multipliers - numbers).max(initial=0.0) <= ALIKE)
 
     def _by_multipliers_along(self, slack: np.ndarray) -> ProgramResponse | None:
@@ -197,16 +200,12 @@ class ProgramResponse:
         program, z = self.program, self.answer.z
         order, cones = self._tight
         rows = program.a[order]
-        found = solve_program(
-            ConvexProgram.flat(np.asarray(rows.T @ z[order]), rows, slack[order], cones, program.size)
-        )
+        found = solve_program(ConvexProgram.flat(np.asarray(rows.T @ z[order]), rows, slack[order], cones, program.size))
         if not found.solved:
             return None
         multipliers = np.zeros_like(z)
         multipliers[order] = found.z
-        if not program.judged(self.answer.u, multipliers).solved:
-            return None
-        return replace(self, answer=replace(self.answer, z=multipliers))
+        return replace(self, answer=replace(self.answer, z=multipliers)) if program.judged(self.answer.u, multipliers).solved else None
 
     @cached_property
     def _tight(self) -> tuple[np.ndarray, list[Cone]]:
@@ -243,8 +242,7 @@ class ProgramResponse:
         if program.polyhedral:
             pair = self._at(self.solutions.strong, seed)
         else:
-            v = self.answer.z - self._scale * program.slack(self.answer.u)
-            pair, _ = self._of_projection(seed, v)
+            pair, _ = self._of_projection(seed, self.answer.z - self._scale * program.slack(self.answer.u))
         return Adjoint(nowhere, np.full(len(program.b), np.nan), self.answer.z) if pair is None else pair
 
     def moved(self, tangent: Thetas) -> tuple[np.ndarray, np.ndarray]:
@@ -287,13 +285,7 @@ class ProgramResponse:
         noise = 1e-9 * self.program.force_size(self.answer.u, self.answer.z)
         return bool(left <= CONSISTENT or left * size <= noise)
 
-    def _agrees(
-        self,
-        pair: Adjoint,
-        seed: np.ndarray,
-        way: tuple[np.ndarray, np.ndarray],
-        moved: ProgramSolution,
-    ) -> bool:
+    def _agrees(self, pair: Adjoint, seed: np.ndarray, way: tuple[np.ndarray, np.ndarray], moved: ProgramSolution) -> bool:
         """Whether the derivative along a direction is what the adjoint says."""
         (a, b, _), (force, slack) = pair, way
         said = -float(a @ force + b @ slack)
@@ -303,11 +295,14 @@ class ProgramResponse:
 
     def _along(self, force: np.ndarray, slack: np.ndarray) -> ProgramSolution:
         """The derivative of u along a direction."""
+        return solve_program(self._program_along(force, slack))
+
+    def _program_along(self, force: np.ndarray, slack: np.ndarray) -> ConvexProgram:
         program, strong, weak = self.program, self.solutions.strong, self.solutions.weak
         a = vstack([program.a[strong], program.a[weak]])
         b = np.concatenate([slack[strong], slack[weak]])
         cones, curved = rows_of(int(strong.sum()), int(weak.sum())), program.flat_along(self.answer.u)
-        return solve_program(ConvexProgram(self._curvature, force, a, b, cones, program.size, curved, is_map=program.is_map))
+        return ConvexProgram(self._curvature, force, a, b, cones, program.size, curved, is_map=program.is_map)
 
     def _leads_out(self, status: int, slack: np.ndarray) -> bool:
         """Whether a direction leads out of the domain: no u meets the rows there, or a weight that is zero falls below."""
@@ -457,10 +452,8 @@ class ProgramResponse:
         least = float(np.linalg.norm(seed)) * max(float(np.linalg.norm(moves[seed != 0])), size)
         return abs(float(seed @ moves) - said) <= ROUGHLY * least
 
-    @property
+    @cached_property
     def _scale(self) -> float:
-        program = self.program
-        return program.force_size(self.answer.u, self.answer.z) / max(
-            float(program.row_sizes(self.answer.u).max(initial=0.0)), 1e-300
-        )
+        u, z = self.answer.u, self.answer.z
+        return self.program.force_size(u, z) / max(float(self.program.row_sizes(u).max(initial=0.0)), 1e-300)
 

@@ -70,6 +70,14 @@ def test_a_run_over_linear_recourse_ends_where_it_should(engine: Engine) -> None
     near(found.x, 21.5 / 4)
 
 
+def test_there_is_no_gradient_where_the_only_answer_gets_others_beside_it(engine: Engine) -> None:
+    """y(x) is 1 up to x = 0, and the shortest of [1 - x, 1] from there: the slopes of f = y are 0 and -1."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    problem = engine(hf.Problem(hf.Minimize(clients=y), hf.ArgMin(y, cp.pos(1 - x - y), [y <= 1])))
+    with pytest.raises(hf.NoGradientError):
+        problem.implicit.gradient(0.0)
+
+
 # --- flat and strictly convex ----------------------------------------------------------------------------------------------
 
 
