@@ -53,12 +53,12 @@ class CoupledPrograms:
         return [_met(at.of_owners(*pair), pair[0], at.clients) for pair in zip(self.conditions, self.programs)]
 
     @staticmethod
-    def table_of(one: CoupledCondition, oracles: Oracles, clients: Population) -> int:
+    def table_of(one: CoupledCondition, oracles: Oracles) -> int:
         """Place of the table whose rows are the owners of a condition."""
+        clients, samples = oracles.static_data.clients, {p.id for p in one.constraint.parameters() if isinstance(p, Sample)}
         if oracles.scope == "sample":
-            return oracles.row_table(oracles.static_data.clients)
-        bare = {p.id for p in one.constraint.parameters() if isinstance(p, Sample)}
-        return next(place for place, table in enumerate(clients.tables) if bare & set(table.samples))
+            return oracles.row_table(clients)
+        return next(place for place, table in enumerate(clients.tables) if samples & set(table.samples))
 
     @staticmethod
     def shares(one: CoupledCondition, clients: Population) -> Array:
@@ -118,7 +118,7 @@ class _At(NamedTuple):
 
     def _of_rows(self, one: CoupledCondition, program: Program) -> BothSides:
         clients, oracles = self.clients, self.oracles
-        table = clients.tables[oracles.coupled.table_of(one, oracles, clients)]
+        table = clients.tables[oracles.coupled.table_of(one, oracles)]
         numbers = jnp.arange(table.size)
         holder = jnp.searchsorted(jnp.asarray(table.offsets), numbers, side="right") - 1
 

@@ -178,7 +178,7 @@ def _called(compiled: CompiledProblem, one: CoupledCondition, owner: int) -> str
     alone = declaration.federation is None
     if one.kind != ROW:
         return "" if alone else declaration.client_called(owner)
-    table = clients.tables[compiled.coupled.table_of(one, compiled, clients)]
+    table = clients.tables[compiled.coupled.table_of(one, compiled)]
     offsets = np.asarray(table.offsets)
     client = int(np.searchsorted(offsets, owner, side="right")) - 1
     row = f"row {owner - int(offsets[client])}"

@@ -12,6 +12,12 @@ from hierfl.errors import IncompatibleSolverError
 from hierfl.language.expectation import RowAggregate
 from hierfl.solvers.parts.step_schedules import Tabulated, settings_key
 
+ANSWERING = {
+    "federation": "LocalSGD, FedAC, LFD or Exact",
+    "client": "ProjectedSGD, ProjectionMethod, Extragradient or Exact",
+    "sample": "ProjectionMethod, Extragradient, ProjectedSGD or Exact",
+}  # the solvers of each scope, the first to be tried first
+
 
 class Clock(NamedTuple):
     """When an answer is asked for: the round, and the local step counted over all rounds. Schedules run on it."""
@@ -52,17 +58,14 @@ def bind_lower(lower: LowerSolver, problem: CompiledProblem, rounds: int, steps:
     bound = lower.bind(problem, rounds, steps)
     if isinstance(bound, Tabulated):
         return bound
-    return problem.programs.keep(
-        ("bound lower", settings_key(lower), rounds, steps, problem.parameter_values), lambda: bound, of_run=True
-    )
+    return problem.programs.keep(("bound lower", settings_key(lower), rounds, steps, problem.parameter_values), lambda: bound, of_run=True)
 
 
 def require_federated(lower: object, solver: object) -> None:
     """Check that the lower solver lets all clients compute one y together. Raises ``IncompatibleSolverError``, naming those that do."""
     if not hasattr(lower, "federation"):
         raise IncompatibleSolverError(
-            f"{type(solver).__name__} asks all clients together for the y of a federation-scope lower level, but its lower solver "
-            f"answers for one client alone: use LocalSGD, FedAC, LFD or Exact."
+            f"{type(solver).__name__} asks all clients together for the y of a federation-scope lower level, but its lower solver answers for one client alone: use {ANSWERING['federation']}."
         )
 
 
@@ -94,15 +97,10 @@ def require_scope(solver: object, scopes: tuple[str, ...], problem: CompiledProb
         raise IncompatibleSolverError(
             f"{type(solver).__name__} steps towards a y that is best below, and does not tell {asked}, for which the level has to be solved: use lower=Exact()."
         )
-    fitting = {
-        "federation": "LocalSGD, FedAC, LFD or Exact",
-        "client": "ProjectedSGD, ProjectionMethod, Extragradient or Exact",
-        "sample": "ProjectionMethod, Extragradient, ProjectedSGD or Exact",
-    }
     scope = problem.scope
     alone = scope == "federation" and problem.num_clients == 1 and "client" in scopes  # the two scopes are then one
     if scope is not None and scope not in scopes and not alone:
         raise IncompatibleSolverError(
             f"{type(solver).__name__} answers lower levels of {' and '.join(scopes)} scope, but this one has {scope} scope: "
-            f"use lower={fitting[scope]}."
+            f"use lower={ANSWERING[scope]}."
         )

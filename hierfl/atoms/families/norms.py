@@ -33,7 +33,7 @@ def _pnorm(atom: Any, value: Any) -> Any:
 
 
 def _convex_pnorm(value: Any, p: float, axis: Any) -> Any:
-    """p > 1, relative to the largest entry: neither overflow nor 0 ** negative in the derivative."""
+    """p >= 1, relative to the largest entry: neither overflow nor 0 ** negative in the derivative."""
     scale = jax.lax.stop_gradient(jnp.max(jnp.abs(value), axis=axis, keepdims=True))
     plain = (scale > 0) & jnp.isfinite(scale)
     ratio = jnp.abs(value) / jnp.where(plain, scale, 1.0)

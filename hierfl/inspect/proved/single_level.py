@@ -213,7 +213,7 @@ class _Writer:
             decisions = {**x, **(answers[index] if scope == "client" else shared)}
             if one.kind == ROW:
                 own = {**_numbers(clients.party(index).environment), **decisions}
-                rows = _rows_of(clients.tables[compiled.coupled.table_of(one, compiled, clients)], index)
+                rows = _rows_of(clients.tables[compiled.coupled.table_of(one, compiled)], index)
                 sides += [both({**own, **values, **(of_rows[row] if of_rows else {})}) for row, values in rows]
             else:
                 sides.append([self._of_party(side, sign, clients, index, decisions, of_rows) for side, sign in zip((one.left, one.right), signs)])
