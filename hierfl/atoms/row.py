@@ -1,6 +1,6 @@
 """The row of an atom: all that hierfl knows of it beyond what CVXPY's class says itself.
 
-Only ``classes`` must be given. A field that is left out stands for the honest default named beside it, which holds for
+Only ``classes`` must be given, and of an atom of one's own ``lower`` where it is to be computed. A field that is left out stands for the honest default named beside it, which holds for
 every atom: compiled by nobody, no bound on the curvature, differentiated by JAX, without pieces, written under its own name.
 """
 

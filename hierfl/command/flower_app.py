@@ -45,7 +45,7 @@ SERVER = '''\
 from flwr.serverapp import Grid, ServerApp
 
 import hierfl as hf
-from hierfl.command.loading import load_problem, load_solver
+from hierfl.command.loading import load_problem, solver_at
 
 app = ServerApp()
 
@@ -57,7 +57,7 @@ def main(grid: Grid, context: Context) -> None:
     problem = load_problem({place})
     runtime = hf.runtime.Flower(grid, minimum=config["minimum"], timeout=config["timeout"])
     result = problem.solve(
-        load_solver(config["solver"]), runtime=runtime, rounds=config["rounds"], seed=config["seed"], progress=False
+        solver_at(config["solver"]), runtime=runtime, rounds=config["rounds"], seed=config["seed"], progress=False
     )
     print(result)
     result.save(config["save"])

@@ -30,7 +30,7 @@ class Family:
     @classmethod
     def recognise(cls, term: BoundedTerm) -> Membership | None:
         """The membership that a bounded term is, None where it is in another family."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{cls.__name__} is a Family without recognise: a classmethod of the term that gives a Membership, or None.")
 
     def admits(self, scales: Float[np.ndarray, " k"]) -> bool:
         """Whether row norms d > 0 can be treated: if they are one number, unless a family can do more."""
@@ -38,7 +38,7 @@ class Family:
 
     def project(self, v: Float[Array, " k"], d: Float[Array, " k"], radius: Float[Array, ""]) -> Float[Array, " k"]:
         """Projection on {v : d * v in C_radius}."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} is a Family without project(v, d, radius), in jax.numpy.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,8 +160,12 @@ FAMILIES: tuple[type[Family], ...] = (L2Ball, L1Ball, PsdCone, SecondOrderCone)
 
 def membership(term: BoundedTerm) -> Membership | None:
     """The term as a membership in the first family that recognises it."""
-    recognised = (family.recognise(term) for family in FAMILIES)
-    return next((piece for piece in recognised if piece is not None), None)
+    recognised = ((family, family.recognise(term)) for family in FAMILIES)
+    family, piece = next((found for found in recognised if found[1] is not None), (None, None))
+    if piece is not None and not (isinstance(piece, Membership) and isinstance(piece.family, Family) and hasattr(piece.family, "name") and np.ndim(piece.groups) == 2):
+        own = f"Membership(Mine(), argument, groups of shape (G, k), ...), or None, and {family.__name__} a name"
+        raise TypeError(f"{family.__name__}.recognise gives {piece!r}: it gives {own}.")
+    return piece
 
 
 def is_uniform(scales: Float[np.ndarray, " k"]) -> bool:

@@ -20,7 +20,7 @@ from hierfl.analysis.variable_bounds import attribute_constraints
 from hierfl.compiler.sets import CompiledSet, compile_set, families
 from hierfl.compiler.sets.blocks import KINDS, ImageBlock
 from hierfl.compiler.sets.compiled_set import verify
-from hierfl.compiler.sets.families import FAMILIES, L2Ball
+from hierfl.compiler.sets.families import FAMILIES, L2Ball, Membership
 from hierfl.errors import HierflError
 from tests.compiler.sets.set_specs import BY_PROGRAM, SPECS, A, N, Spec
 
@@ -362,3 +362,19 @@ def test_entries_of_a_box_without_a_bound_have_infinite_ones() -> None:
     low, high = known.limits({})
     np.testing.assert_array_equal(low, [1, -np.inf, -np.inf])
     np.testing.assert_array_equal(high, [np.inf, np.inf, 2])
+
+
+@pytest.mark.parametrize(
+    ("recognise", "said"),
+    [
+        (None, "Mine is a Family without recognise"),
+        (classmethod(lambda cls, term: True), "Mine.recognise gives True: it gives Membership"),
+        (classmethod(lambda cls, term: Membership(cls, term.function.argument, np.zeros((1, 2), int))), "Mine.recognise gives Membership"),
+    ],
+)
+def test_a_family_of_ones_own_that_lacks_something_is_told(recognise: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = type("Mine", (families.Family,), {} if recognise is None else {"recognise": recognise})
+    monkeypatch.setattr(families, "FAMILIES", (kind,))
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+    with pytest.raises((TypeError, NotImplementedError), match=said):
+        hf.Problem(hf.Minimize(server=cp.sum(y) + x), hf.ArgMin(y, cp.sum_squares(y - x), [cp.norm(y) <= 1])).implicit(0.0)
