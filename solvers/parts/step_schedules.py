@@ -127,7 +127,7 @@ def _without(settings: Any, name: str, tabulated: tuple[str, ...]) -> Any:
         return property(read)
 
     made = type(kind.__name__, (kind,), {"_without": tabulated, "__module__": kind.__module__, **{each: refusing(each) for each in tabulated}})
-    copy = object.__new__(made)
+    copy: Any = object.__new__(made)
     copy.__dict__.update(vars(settings))
     return copy
 

@@ -160,12 +160,15 @@ FAMILIES: tuple[type[Family], ...] = (L2Ball, L1Ball, PsdCone, SecondOrderCone)
 
 def membership(term: BoundedTerm) -> Membership | None:
     """The term as a membership in the first family that recognises it."""
-    recognised = ((family, family.recognise(term)) for family in FAMILIES)
-    family, piece = next((found for found in recognised if found[1] is not None), (None, None))
-    if piece is not None and not (isinstance(piece, Membership) and isinstance(piece.family, Family) and hasattr(piece.family, "name") and np.ndim(piece.groups) == 2):
-        own = f"Membership(Mine(), argument, groups of shape (G, k), ...), or None, and {family.__name__} a name"
-        raise TypeError(f"{family.__name__}.recognise gives {piece!r}: it gives {own}.")
-    return piece
+    for family in FAMILIES:
+        piece = family.recognise(term)
+        if piece is None:
+            continue
+        if not (isinstance(piece, Membership) and isinstance(piece.family, Family) and hasattr(piece.family, "name") and np.ndim(piece.groups) == 2):
+            own = f"Membership(Mine(), argument, groups of shape (G, k), ...), or None, and {family.__name__} a name"
+            raise TypeError(f"{family.__name__}.recognise gives {piece!r}: it gives {own}.")
+        return piece
+    return None
 
 
 def is_uniform(scales: Float[np.ndarray, " k"]) -> bool:

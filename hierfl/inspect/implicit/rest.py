@@ -308,7 +308,7 @@ class _Look:
         slope = self.steep if self.free else float(np.linalg.norm(self.x - self._projected(short))) / short
         near = self._bounded(Nearby(slope=slope), hessian, short)
         found = None if hessian is None else self._by_model(hessian, self.x, self.slope)
-        if found is None:
+        if hessian is None or found is None:
             return near._replace(gain=self._gain([self._projected(length * self.size / self.steep) for length in LENGTHS]))
         step, fall = found
         gain = self._gain([*(self.x + share * step for share in SHARES), *self._downwards()])
@@ -343,10 +343,10 @@ class _Look:
                 ends = [self.x + way, self.x - way]
                 inside = np.abs(on_upper_set(self.compiled, np.array(ends)) - ends).max(axis=1) <= ROUNDING * self.size
                 ends = [end if inside_ else self.x for end, inside_ in zip(ends, inside)]
-                found = [(self.value, self.slope) if end is self.x else _value_and_slope(self.compiled, end) for end in ends]
-                if not inside.any() or None in found:
+                ahead, behind = ((self.value, self.slope) if end is self.x else _value_and_slope(self.compiled, end) for end in ends)
+                if not inside.any() or ahead is None or behind is None:
                     return None
-                rows.append((found[0][1] - found[1][1]) / float(np.linalg.norm(ends[0] - ends[1])))
+                rows.append((ahead[1] - behind[1]) / float(np.linalg.norm(ends[0] - ends[1])))
             told.append(np.array(rows))
         alike = np.abs(told[0] - told[1]).max() <= SMOOTH * np.abs(told).max()
         return told[1] if alike else None
