@@ -481,25 +481,22 @@ class _Estimator:
         federation, names = self.oracles.declaration.federation, []
         columns = federation.columns if federation else {}
         for variable in self.layout.variables:
-            known = _columns_at(self.loss.expression, variable, columns)
-            if variable.ndim == 0:
-                names.append(variable.name())
-            elif known is not None and variable.ndim == 1:
-                names.extend(known)
-            else:
-                for place in np.ndindex(variable.shape):
-                    at = [known[place[0]] if known else str(place[0]), *map(str, place[1:])]
-                    names.append(f"{variable.name()}[{', '.join(at)}]")
+            axis, known = _columns_at(self.loss.expression, variable, columns) or (0, None)
+            for place in np.ndindex(variable.shape):
+                at = [known[of] if known and along == axis else str(of) for along, of in enumerate(place)]
+                names.append(at[0] if known and len(at) == 1 else f"{variable.name()}[{', '.join(at)}]" if at else variable.name())
         return tuple(names)
 
 
-def _columns_at(part: Any, variable: cp.Variable, columns: Mapping[Any, Any]) -> tuple[str, ...] | None:
-    """The names of a sample's columns where the expression multiplies them by the variable."""
+def _columns_at(part: Any, variable: cp.Variable, columns: Mapping[Any, Any]) -> tuple[int, tuple[str, ...]] | None:
+    """Along which axis of the variable a sample's columns lie, and their names, where the expression multiplies them by it."""
     if isinstance(part, MulExpression) and any(side is variable for side in part.args):
-        other = part.args[0] if part.args[1] is variable else part.args[1]
+        left, right = part.args
+        other, axis = (right, variable.ndim - 1) if left is variable else (left, max(variable.ndim - 2, 0))
         labels: Sequence[Any] = columns[other][0] if isinstance(other, Sample) and other in columns else ()
-        if len(labels) > 1 and labels[1] is not None and len(labels[1]) == variable.shape[0]:
-            return tuple(map(str, labels[1]))
+        own = labels[-2 if left is variable and other.ndim > 1 else -1] if len(labels) > 1 else None
+        if own is not None and len(own) == variable.shape[axis]:
+            return axis, tuple(map(str, own))
     below = (_columns_at(argument, variable, columns) for argument in getattr(part, "args", ()))
     return next((found for found in below if found is not None), None)
 

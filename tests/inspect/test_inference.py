@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from typing import Any
 
 import cvxpy as cp
@@ -172,6 +173,20 @@ def test_a_contrast_a_table_and_a_forest_plot() -> None:
         table.contrast({"doze": 1})
     with pytest.raises(hf.SettingError, match="2 entries are named 'dose'"):
         replace(table, names=("one", "dose", "dose")).contrast({"dose": 1})
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_entries_have_the_names_of_the_columns_that_they_multiply(left: bool) -> None:
+    pair, both, square = hf.Sample(2, name="pair"), cp.Variable((2, 2), name="both"), hf.Sample((2, 2), name="square")
+    table = pd.DataFrame(X[:, 1:], columns=["dose", "age"])
+    at = [pd.DataFrame(one, index=["early", "late"], columns=["dose", "age"]) for one in rng.normal(size=(N, 2, 2))]
+    answers, own, vector = table.to_numpy() @ rng.normal(size=(2, 2)), hf.Sample(2, name="own"), cp.Variable(2, name="vector")
+    where = hf.Federation([hf.Client({pair: table, square: at, own: answers})])
+    score = both @ pair if left else pair @ both
+    told = fitted(hf.E(cp.sum_squares(own - score)), where).inference(kind="robust")
+    assert told.names == tuple(f"both[{a}, {b}]" for a, b in product(*((range(2), table) if left else (table, range(2)))))
+    whole = vector @ square if left else square @ vector
+    assert fitted(hf.E(cp.sum_squares(own - whole)), where).inference(kind="robust").names == (("early", "late") if left else ("dose", "age"))
 
 
 def test_a_dispersion_is_that_of_residuals() -> None:
