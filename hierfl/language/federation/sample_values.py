@@ -349,14 +349,14 @@ def unpickled(stored: Mapping[Any, Any]) -> Mapping[Any, Any]:
 
 
 def _by_file(value: Any) -> Any:
-    """A memory-mapped array in one piece by its file; of others the rows themselves."""
+    """A memory-mapped array in one piece, whose file has its rows, by that file; of others the rows themselves."""
     if isinstance(value, MappedRows):
         array = _by_file(value.array)
         return array._replace(rows=value.rows) if isinstance(array, OnDisk) else np.asarray(value)
     if not isinstance(value, np.memmap):
         return value
     file, begin, _ = place_in_file(value)
-    if file is None or not value.flags.c_contiguous:
+    if file is None or value.mode == "c" or not value.flags.c_contiguous:  # what is written into a copy on write is in memory alone
         return np.array(value)
     return OnDisk(str(file), begin, value.dtype.str, value.shape, None)
 

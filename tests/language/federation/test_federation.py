@@ -160,6 +160,16 @@ def test_rows_on_disk_behave_as_an_array(tmp_path) -> None:
         np.array(rows, copy=False)
 
 
+def test_what_was_written_into_a_copy_on_write_is_sent_to_other_processes(tmp_path) -> None:
+    s = hf.Sample(name="s")
+    np.save(tmp_path / "rows.npy", np.zeros(3))
+    stored = np.load(tmp_path / "rows.npy", mmap_mode="c")
+    stored[:] = [1.0, 2.0, 3.0]
+    for held in (stored, MappedRows(stored, np.array([0, 1, 2]))):
+        (again,) = pickle.loads(pickle.dumps(hf.Client({s: held}))).samples.values()
+        np.testing.assert_array_equal(again, [1.0, 2.0, 3.0])
+
+
 def test_clients_and_federations_are_immutable() -> None:
     s, p = hf.Sample(name="s"), hf.ClientParameter(2, name="p")
     client = hf.Client({s: np.ones(3)}, {p: [1, 2]})
