@@ -344,20 +344,21 @@ class _Estimator:
             raise NoGradientError(f"inference: the Hessian of the loss{whose} is singular at the estimate: {why}. {advice}.")
         # of entries that no row tells of, such as a baseline's jump when nobody is at risk, nothing is said; the others are as without them
         inverse = (vectors[:, told] / values[told]) @ vectors[:, told].T / unit / unit[:, None]
+        penalised = np.abs(sums.without).max() > 1e-12 * (1.0 + np.abs(sums.gradient).max())
         if kind == "model":
             covariance, notes = self._model(sums, inverse, counts, p, client, whose)
         elif kind == "clustered" and len(counts) < 2:
             raise SettingError(f"inference(kind='clustered'): a client's rows are one cluster, and there is one only{whose}: take kind='robust'.")
         else:
             score = sums.influence.T @ sums.influence if kind == "clustered" else sums.outer.sum(axis=0)
+            if rows <= p and (small_sample or not penalised):
+                nothing = "of which N / (N - p) could be made: leave small_sample out" if penalised else "and errors of 0: take fewer columns, or add a ridge penalty"
+                raise SettingError(f"inference(kind={kind!r}): {rows} rows{whose} leave nothing beside {p} estimates, {nothing}.")
             if small_sample:
-                if rows <= p:
-                    raise SettingError(f"inference(small_sample=True): {rows} rows{whose} leave nothing beside {p} estimates, of which N / (N - p) could be made: leave it out.")
                 groups = len(counts)
                 score = score * (groups / (groups - 1) * (rows - 1) / (rows - p) if kind == "clustered" else rows / (rows - p))
             covariance, notes = inverse @ score @ inverse, []
         rows_spread = np.sqrt(np.diag(inverse @ sums.outer.sum(axis=0) @ inverse))
-        penalised = np.abs(sums.without).max() > 1e-12 * (1.0 + np.abs(sums.gradient).max())
         information = covariance
         if kind != "model":  # the inverse information of a likelihood whose rows weigh what they weigh on average; of another loss nothing
             weight = self._shares(sums, counts, client) @ counts / counts.sum() if self._is_likelihood else 0.0

@@ -247,6 +247,9 @@ def test_as_many_estimates_as_rows_leave_no_correction_for_few_of_them() -> None
     np.testing.assert_allclose(result.inference(kind="robust").covariance, inverse @ slopes.T @ slopes @ inverse, rtol=1e-5)
     with pytest.raises(hf.SettingError, match="3 rows leave nothing beside 3 estimates"):
         result.inference(kind="robust", small_sample=True)
+    fits_exactly = fitted(hf.E(LOSSES["linear"]), hf.Federation(clients))
+    with pytest.raises(hf.SettingError, match="3 rows leave nothing beside 3 estimates, and errors of 0"):
+        fits_exactly.inference(kind="robust")
 
 
 def test_what_has_no_normal_law_is_refused_by_name() -> None:
