@@ -358,19 +358,23 @@ class Schema:
         """Coefficients ``(p,)`` and an intercept for columns in their own units, from those for the columns as they are read.
 
         ``coefficients / schema.scale``, and the intercept less ``schema.center @ (coefficients / schema.scale)``; standard errors of coefficients
-        are divided by ``schema.scale`` alike.
+        are divided by ``schema.scale`` alike. An indicator has besides what its number's mean adds: in its own unit a missing one is 0.
 
         Raises
         ------
         DataError
             For another number of coefficients, and of a schema that has standardised nothing: the one that has is another.
         """
-        own = np.asarray(coefficients, float)
+        own = np.array(coefficients, float)
         if own.shape != (len(self.columns),):
             raise DataError(f"coefficients have shape {own.shape}; expected one for each of {', '.join(self.columns)}.")
         if self.moments is None:
             raise DataError(f"{self!r} has standardised nothing, so that there is no other scale: the schema of a federation that is standardised is federation.schema.")
-        return own / self.scale, float(intercept - self.center @ (own / self.scale))
+        own /= self.scale
+        offset = dict(zip(self.columns, self.center * own))
+        for column in (one for one in self.numeric if self.missing[one] == "indicator"):
+            own[self.columns.index(f"{column} missing")] += offset[column]
+        return own, float(intercept - sum(offset.values()))
 
     def __repr__(self) -> str:
         standardised = "" if self.moments is None else ", standardised"

@@ -179,6 +179,8 @@ def test_missing_numbers_are_the_mean_beside_their_indicator_once_standardised()
     z = (there - there.mean()) / there.std()
     np.testing.assert_allclose(federation.clients[0].samples[by.features], [[z[0], 0], [0, 1], [z[1], 0]])
     np.testing.assert_allclose(federation.clients[1].samples[by.features], [[0, 1], [z[2], 0]])
+    (raw,), own, level = by.encoded_together({"n": first}), *federation.schema.on_original_scale([2.0, 0.5], 1.0)
+    np.testing.assert_allclose(raw[by.features].array @ own + level, federation.clients[0].samples[by.features] @ [2.0, 0.5] + 1.0)
 
 
 def test_columns_that_are_constant_everywhere() -> None:
