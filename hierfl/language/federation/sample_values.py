@@ -219,8 +219,6 @@ def _check_distribution(sample: Sample, law: Any, who: str) -> None:
 
 def _check_univariate(sample: Sample, law: Any, what: str) -> tuple[Any, Any]:
     """Between which values a law lies that has a mean and the sample's shape; an end without probability is left out."""
-    if not np.isfinite(law.mean()).all():
-        raise DataError(f"{what}: {law.dist.name} has no finite mean, so its E does not exist.")
     try:
         median = np.asarray(law.ppf(np.full((1, *sample.shape), 0.5)), dtype=float)
     except ValueError as error:
@@ -229,6 +227,8 @@ def _check_univariate(sample: Sample, law: Any, what: str) -> tuple[Any, Any]:
         raise DataError(f"{what}: the distribution has shape {median.shape[1:]}; expected {sample.shape}.")
     if not np.isfinite(median).all():
         raise DataError(f"{what}: the distribution's median is not finite; are its parameters valid?")
+    if not np.isfinite(law.mean()).all():
+        raise DataError(f"{what}: {law.dist.name} has no finite mean, so its E does not exist.")
     low, high = law.support()
     return (np.nextafter(low, high), np.nextafter(high, low)) if isinstance(law.dist, stats.rv_continuous) else (low, high)
 

@@ -217,6 +217,7 @@ def test_asking_for_a_sample_that_is_not_held() -> None:
         (2, np.ones((2, 2)) * 1j, "dtype"),
         (2, scipy.stats.dirichlet([1.0, 1.0]), "inverse CDF"),
         ((), scipy.stats.cauchy(), "no finite mean"),
+        ((), scipy.stats.norm(0, -1), "are its parameters valid"),
         ((2, 3), np.ones((2, 3, 7)), r"np.moveaxis\(array, -1, 0\)"),
         (6, np.ones((7, 2, 3)), r"array.reshape\(len\(array\), 6\)"),
         ((), np.float64(3.0), r"np.array\(\[value\]\)"),
