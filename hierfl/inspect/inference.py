@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression
 from cvxpy.atoms.affine.sum import Sum
+from cvxpy.atoms.affine.unary_operators import NegExpression
 from cvxpy.atoms.elementwise.power import Power, PowerApprox
 from cvxpy.constraints import Equality, Inequality
 from jax import Array
@@ -416,7 +417,8 @@ class _Estimator:
             if freedom <= 0:
                 raise SettingError(f"inference: {rows} rows{whose} are not enough for a dispersion beside {p} estimates: take kind='robust'.")
             dispersion = 2.0 * sums.loss.sum() / shares[0] / freedom
-            return shares[0] * dispersion * inverse, [f"dispersion {dispersion:.6g}, from {freedom} degrees of freedom"]
+            alike = f", one for all {residuals} residuals of a row: kind='robust' takes each as it is" if residuals > 1 else ""
+            return shares[0] * dispersion * inverse, [f"dispersion {dispersion:.6g}, from {freedom} degrees of freedom{alike}"]
         return shares[0] * inverse, [] if self._is_log_likelihood else ["the loss is taken for the negative logarithm of a likelihood; kind='robust' need not be"]
 
     def _shares(self, sums: RowSums, counts: np.ndarray, client: int | None) -> np.ndarray:
@@ -503,17 +505,15 @@ def _columns_at(part: Any, variable: cp.Variable, columns: Mapping[Any, Any]) ->
 
 
 def _is_log_likelihood_of_row(loss: Any) -> bool:
-    """Whether it is logistic(s), exp(s) or the loss of a hazard, as it stands, and beside it what is linear: for exp(s) there has to be that."""
+    """Whether it is logistic(s), exp(s) or the loss of a hazard, as it stands or negated, and beside it what is linear: for exp(s) there has to be that."""
     terms = addends(loss.args[0] if isinstance(loss, Sum) else loss)
-    curved = [term for term in terms if not term.is_affine()]
-    if len(curved) != 1:
-        return False
-    return isinstance(curved[0], cp.logistic | HazardLoss) or (isinstance(curved[0], cp.exp) and len(terms) > 1)
+    curved = [term.args[0] if isinstance(term, NegExpression) else term for term in terms if not term.is_affine()]
+    return len(curved) == 1 and (isinstance(curved[0], cp.logistic | HazardLoss) or (isinstance(curved[0], cp.exp) and len(terms) > 1))
 
 
 def _residuals_of(loss: Any) -> int | None:
     """How many residuals of one row a loss is the sum of squares of, up to a factor; None where it is not that."""
-    while isinstance(loss, cp.multiply | MulExpression | DivExpression) and any(one.is_constant() and not one.parameters() for one in loss.args):
+    while isinstance(loss, NegExpression) or (isinstance(loss, cp.multiply | MulExpression | DivExpression) and any(one.is_constant() and not one.parameters() for one in loss.args)):
         loss = next(one for one in loss.args if not one.is_constant() or one.parameters())
     square = isinstance(loss, Power | PowerApprox) and float(loss.p.value) == 2.0
     if not (square or isinstance(loss, cp.quad_over_lin)) or not loss.args[0].is_affine() or loss.shape not in ((), (1,)):

@@ -96,6 +96,14 @@ def test_scaled_losses_totals_and_the_lower_level_say_the_same() -> None:
         np.testing.assert_allclose(problem.solve(progress=False).inference().standard_error, expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("family", list(LOSSES))
+def test_a_likelihood_that_is_maximised_has_the_same_table(family: str) -> None:
+    loss = -LOSSES[family] if family == "linear" else outcome * (features @ beta) - LOSSES[family].args[0]
+    table = hf.Problem(hf.Maximize(clients=hf.E(loss)), federation=federation(OUTCOMES[family])).solve(progress=False).inference()
+    np.testing.assert_allclose(table.standard_error, pooled(family).inference().standard_error, rtol=1e-6)
+    assert table.notes == pooled(family).inference().notes
+
+
 def test_stratified_cox_regression() -> None:
     data = sm.datasets.heart.load_pandas().data  # Stanford's heart transplants: survival, censors, age
     hospital = np.arange(len(data)) % 4
@@ -204,7 +212,9 @@ def test_a_dispersion_is_that_of_residuals() -> None:
     assert "is taken for" in str(inference(cp.huber(score - outcome), federation(y)))
     pair, both = hf.Sample(2, name="pair"), cp.Variable((P, 2), name="both")
     pairs = np.column_stack([y, 2 * y + rng.normal(size=N)])
-    told = inference(cp.sum_squares(features @ both - pair), hf.Federation([hf.Client({features: X, pair: pairs})])).standard_error
+    table = inference(cp.sum_squares(features @ both - pair), hf.Federation([hf.Client({features: X, pair: pairs})]))
+    told, noted = table.standard_error, str(table)
+    assert "one for all 2 residuals of a row" in noted
     residuals = pairs - X @ np.linalg.lstsq(X, pairs)[0]
     scale = np.sqrt(np.sum(residuals**2) / (2 * N - 2 * P))
     np.testing.assert_allclose(told.reshape(P, 2)[:, 0], scale * np.sqrt(np.diag(np.linalg.inv(X.T @ X))), rtol=1e-5)
