@@ -284,8 +284,7 @@ class _Estimator:
         y = problem.implicit.response(result.x)
         parts = [y]
         if compiled.scope != "federation" and compiled.num_clients > 1:
-            each = range(compiled.num_clients)
-            parts = [{name: part[k] for name, part in y.items()} if isinstance(y, Mapping) else y[k] for k in each]
+            parts = [{name: part[k] for name, part in y.items()} if isinstance(y, Mapping) else y[k] for k in range(compiled.num_clients)]
         point = np.stack([compiled.lower.flatten(part, "y") for part in parts])
         scope = level.scope if compiled.num_clients > 1 else "federation"
         return cls(compiled, compiled.lower, point, level.constraints, RowLoss.below(compiled), scope, x, None, of)
@@ -381,8 +380,7 @@ class _Estimator:
             apart = ", ".join(names[place] for place in asked if off[place])
             notes.append(f"{apart}: so little curvature may mean that the likelihood has no maximum (separation): look at the rows, or add a ridge penalty")
         names = tuple(names[place] for place in asked)
-        federation = self.oracles.declaration.federation
-        if federation is not None and getattr(federation, "moments", None) is not None:
+        if getattr(self.oracles.declaration.federation, "moments", None) is not None:
             notes.append("numeric columns are standardised: their numbers are per standard deviation (federation.moments)")
         if binding := ", ".join(self._binding(client)):  # with next to no multiplier
             notes.append(f"{binding} holds with equality at the estimate: there is no normal law at the edge of a constraint, and the intervals do not count that")
@@ -408,24 +406,23 @@ class _Estimator:
         rows = counts.sum()
         inner = [one.per_sample for one in self.loss.averages if not isinstance(one, RowAggregate)]
         if inner and all(map(is_quadratic, inner)):
-            residuals = _residuals_of(inner[0]) if len(self.loss.averages) == 1 else None
-            if residuals is None:
+            found = _residuals_of(inner[0]) if len(self.loss.averages) == 1 else None
+            if found is None:
                 what = f"{expression_text(inner[0])} is quadratic, and no square of residuals, of which a dispersion could be estimated"
                 advice = "write hf.E(cp.square(outcome - score)), penalties outside of hf.E, or take kind='robust'"
                 raise SettingError(f"inference(kind='model'): {what}: {advice}.")
-            freedom = int(rows) * residuals - p
+            (residuals, factor), freedom = found, int(rows) * found[0] - p
             if freedom <= 0:
                 raise SettingError(f"inference: {rows} rows{whose} are not enough for a dispersion beside {p} estimates: take kind='robust'.")
-            dispersion = 2.0 * sums.loss.sum() / shares[0] / freedom
+            squares = sums.loss.sum() / shares[0] / freedom
             alike = f", one for all {residuals} residuals of a row: kind='robust' takes each as it is" if residuals > 1 else ""
-            return shares[0] * dispersion * inverse, [f"dispersion {dispersion:.6g}, from {freedom} degrees of freedom{alike}"]
+            return 2.0 * shares[0] * squares * inverse, [f"residual variance {squares / factor:.6g}, from {freedom} degrees of freedom{alike}"]
         return shares[0] * inverse, [] if self._is_log_likelihood else ["the loss is taken for the negative logarithm of a likelihood; kind='robust' need not be"]
 
     def _shares(self, sums: RowSums, counts: np.ndarray, client: int | None) -> np.ndarray:
         """What a row of each client weighs that weighs anything."""
         weights = np.asarray(self.oracles.static_data.clients.weights)[self._counted] if client is None else np.ones(1)
-        summed = isinstance(self.loss.averages[0], total)
-        return np.asarray(weights * sums.factors[:, 1] / (1.0 if summed else counts))
+        return np.asarray(weights * sums.factors[:, 1] / (1.0 if isinstance(self.loss.averages[0], total) else counts))
 
     @property
     def _counted(self) -> np.ndarray:
@@ -511,14 +508,17 @@ def _is_log_likelihood_of_row(loss: Any) -> bool:
     return len(curved) == 1 and (isinstance(curved[0], cp.logistic | HazardLoss) or (isinstance(curved[0], cp.exp) and len(terms) > 1))
 
 
-def _residuals_of(loss: Any) -> int | None:
-    """How many residuals of one row a loss is the sum of squares of, up to a factor; None where it is not that."""
+def _residuals_of(loss: Any) -> tuple[int, float] | None:
+    """How many residuals of one row a loss is the sum of squares of, and by what these are multiplied; None where it is not that."""
+    factor = 1.0
     while isinstance(loss, NegExpression) or (isinstance(loss, cp.multiply | MulExpression | DivExpression) and any(one.is_constant() and not one.parameters() for one in loss.args)):
-        loss = next(one for one in loss.args if not one.is_constant() or one.parameters())
+        inner = next(one for one in loss.args if not one.is_constant() or one.parameters())
+        factor *= np.prod([np.abs(one.value) ** (-1 if isinstance(loss, DivExpression) else 1) for one in loss.args if one is not inner])
+        loss = inner
     square = isinstance(loss, Power | PowerApprox) and float(loss.p.value) == 2.0
     if not (square or isinstance(loss, cp.quad_over_lin)) or not loss.args[0].is_affine() or loss.shape not in ((), (1,)):
         return None
-    return int(loss.args[0].size)
+    return int(loss.args[0].size), factor
 
 
 def _p_text(p: float) -> str:

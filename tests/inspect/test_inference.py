@@ -199,13 +199,16 @@ def test_entries_have_the_names_of_the_columns_that_they_multiply(left: bool) ->
 
 def test_a_dispersion_is_that_of_residuals() -> None:
     y, asked = OUTCOMES["linear"], {"match": "no square of residuals"}
-    expected = sm.OLS(y, X).fit().bse
+    peer = sm.OLS(y, X).fit()
+    expected = peer.bse
 
     def inference(loss: Any, where: hf.Federation) -> Any:
         return fitted(hf.E(loss), where).inference()
 
     score = features @ beta
     np.testing.assert_allclose(inference(0.5 * cp.square(score - outcome), federation(y)).standard_error, expected, rtol=1e-5)
+    for loss in (cp.square(score - outcome), 0.5 * cp.square(score - outcome), cp.square(score - outcome) / 4):
+        assert f"residual variance {peer.scale:.6g}, from" in str(inference(loss, federation(y)))
     for loss in (0.5 * cp.square(score) - outcome * score, cp.square(score - outcome) + 0.5 * cp.sum_squares(beta)):
         with pytest.raises(hf.SettingError, **asked):
             inference(loss, federation(y))

@@ -133,8 +133,7 @@ class Client:
         """
         if not isinstance(schema, Schema):
             raise DataError(f"Client.from_frame(schema=...) takes a hf.Schema, not {type(schema).__name__}.")
-        (table,) = schema.encoded_together({name: frame})
-        return cls(table, name=name)
+        return cls(schema.encoded(frame, name), name=name)
 
     def _keep(self, samples: Mapping[Sample, Any], parameters: Mapping[ClientParameter, Any]) -> None:
         """Hold these values, and the labels of those that are arrays."""

@@ -279,8 +279,7 @@ class Schema:
 
         Parameters and errors are those of :meth:`hierfl.Client.from_frame`.
         """
-        (table,) = self.encoded_together({name: frame})
-        return table
+        return self.encoded_together({name: frame})[0]
 
     def encoded_together(self, frames: Mapping[Any, Any], standardise: bool = False) -> list[EncodedTable]:
         """The tables of several clients by name, each read once; standardised, if they are to be, by the moments of all their rows.
