@@ -11,7 +11,7 @@ import numpy as np
 
 from hierfl.errors import DataError
 from hierfl.language.federation.client import Client
-from hierfl.language.federation.given_arrays import given_array, in_given_order, name_order, row_labels
+from hierfl.language.federation.given_arrays import given_array, has_names, in_given_order, name_order, row_labels
 from hierfl.language.federation.partition_schemes import Scheme, split_data
 from hierfl.language.federation.sample_values import is_frozen_distribution, pickled, unpickled
 from hierfl.language.federation.schema import Moments, Schema
@@ -399,9 +399,9 @@ def _checked_weights(weights: str | Sequence[float], clients: Sequence[Client]) 
 
 
 def _by_client(weights: Any, clients: Sequence[Client]) -> Any:
-    """Weights that are indexed by the clients' names in the clients' order; others as they are."""
+    """Weights with an index in the order of clients with names, which it has to have; others, and those numbered in order, as they are."""
     labels, names = row_labels(weights), np.array([client.name for client in clients], object)
-    if labels is None or not {*labels.tolist()} & {*names}:
+    if not has_names(labels) or not any(names):
         return weights
     given = given_array(weights, "weights")
     return given.taken(name_order(labels, names, "weights", "the federation's clients")).array

@@ -232,6 +232,10 @@ def test_labels_of_schemes_and_weights_are_read_by_their_index() -> None:
     )
     with pytest.raises(hf.DataError, match="weights lacks north and has east besides"):
         hf.Federation(parties, weights=pd.Series({"south": 0.7, "east": 0.3}))
+    for strangers in (["North", "South"], [2, 1]):  # as of value_counts, whose order is that of the counts
+        with pytest.raises(hf.DataError, match="weights lacks north, south and has"):
+            hf.Federation(parties, weights=pd.Series([0.7, 0.3], strangers))
+    np.testing.assert_array_equal(hf.Federation(parties, weights=pd.Series([0.7, 0.3])).weights, [0.7, 0.3])
 
 
 @pytest.mark.parametrize("make", [np.array, np.asfortranarray, lambda rows: np.asarray(rows, np.uint8), pd.DataFrame])
