@@ -31,6 +31,7 @@ from hierfl.result import Result
 from hierfl.run_settings import RunSettings
 from hierfl.run_standing import not_feasible
 from hierfl.runs import Runs
+from hierfl.runtime.privacy.gaussian_noise import require_one_run
 from hierfl.runtime.records import Limits
 from hierfl.runtime.run import LATE, QUICKLY, assigned, gathered_runs, go_on, run
 from hierfl.runtime.step_search import FIRST, wants_step
@@ -154,12 +155,12 @@ def _with_violations(compiled: CompiledProblem, told: Result | Runs) -> Result |
 
 def _require_supported(compiled: CompiledProblem, solver: Any, settings: RunSettings) -> None:
     """Refuse, by name, what rounds of runs do not carry yet."""
-    first = compiled.coupled.conditions[0].text
-    if settings.checkpoint is not None and settings.penalty is None:
-        raise SettingError(
-            f"checkpoint=... keeps one run, and a problem with conditions on y ({first}) is solved by several, with ever larger penalties: name the "
-            f"penalty, such as penalty=100, which makes it one."
-        )
+    first, noise = compiled.coupled.conditions[0].text, getattr(settings.runtime, "noise", None)
+    require_one_run(noise, solver, settings)
+    if settings.penalty is None and (noise is not None or settings.checkpoint is not None):
+        one = "checkpoint=... keeps one run" if noise is None else "noise=... tells the epsilon of one run"
+        said = f"{one}, and a problem with conditions on y ({first}) is solved by several, with ever larger penalties"
+        raise SettingError(f"{said}: name the penalty, such as penalty=100, which makes it one.")
     means = [one for one in compiled.coupled.conditions if one.is_mean]
     if means and not getattr(solver, "prices_means", False):
         raise IncompatibleSolverError(
@@ -327,8 +328,10 @@ class _Rounds:
         return Measured(float("nan"), Violations(unknown), None)
 
     @double_precision
-    def _asked(self, result: Result) -> Measured:
+    def _asked(self, result: Result) -> Measured | None:
         """The same as clients tell it who hold their data elsewhere: by the values of two runs of one round, on f and on what is violated; NaN where they tell none."""
+        if getattr(self.settings.runtime, "noise", None) is not None:
+            return None  # they would withhold both, and send more messages than the run's epsilon is of
         solver = replace(self.solver, step_size=FIRST) if wants_step(self.solver) else self.solver
         algorithm, told = solver.bind(self.goal, 1, self.settings.queries), []
         x, block = np.asarray(self.compiled.upper.flatten(result.x, "x"), float), self.settings.evaluate_every

@@ -150,6 +150,16 @@ def test_what_has_no_epsilon_is_refused(problem: hf.Problem, tmp_path: Any) -> N
             problem.solve(solver, runtime=noisy(), **SETTINGS | given)
 
 
+def test_conditions_on_answers_ask_for_one_run() -> None:
+    """Without a penalty they take several runs, of which each would tell an epsilon of its own; so do several seeds."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    lower = hf.ArgMin(y, cp.square(y - x), scope="client")
+    capped = hf.Problem(hf.Minimize(clients=cp.square(x)), lower, [y >= 1], hf.Federation([hf.Client()] * CLIENTS))
+    for given, said in (({}, "name the penalty"), ({"penalty": 1.0, "seeds": 2}, "one by one")):
+        with pytest.raises(hf.SettingError, match=said):
+            capped.solve(FedRZO(), runtime=noisy(), rounds=1, progress=False, **given)
+
+
 def test_answers_of_a_lower_level_are_refused_where_differences_are_not() -> None:
     x, y, u = cp.Variable(2, name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="u")
     clients = [hf.Client({u: rows[:, :2]}) for rows in ROWS]

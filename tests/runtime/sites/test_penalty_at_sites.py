@@ -11,7 +11,7 @@ import pytest
 
 import hierfl as hf
 from hierfl.compiler.compiled_problem import penalised_problem
-from hierfl.runtime import Flower
+from hierfl.runtime import Flower, GaussianNoise
 from hierfl.runtime.privacy.gaussian_noise import require_covered
 from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.rounds import require_buffered
@@ -94,6 +94,17 @@ def test_what_would_hide_messages_is_refused_beside_a_mean_over_clients() -> Non
     for require in (require_covered, require_buffered, Aggregation("median", 0.1).require_fitting):
         with pytest.raises(hf.IncompatibleSolverError, match="mean"):
             require(problem, algorithm)
+
+
+@pytest.mark.slow
+def test_with_noise_nothing_is_asked_beyond_the_run() -> None:
+    """Its epsilon is of a message a round: what f and the violation are, clients would withhold, and nobody asks them."""
+    crossed: list[Any] = []
+    runtime = Flower(LoopbackGrid(each_alone(market)), noise=GaussianNoise(1.0, 8.0), watcher=crossed.append)
+    with pytest.warns(hf.FeasibilityWarning, match="is not known"):
+        result = market(-1).solve(SOLVER, runtime=runtime, penalty=1.0, **SETTINGS)
+    sent = sum(one.way == "up" and one.step == "local_steps" for one in crossed)
+    assert sent == len(CAPS) * result.settings["privacy"]["released"] == len(CAPS) * SETTINGS["rounds"]
 
 
 @pytest.mark.slow
