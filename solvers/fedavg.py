@@ -86,17 +86,14 @@ class BoundFedAvg(LocalSteps):
         sizes = tabulate(settings.step_size, rounds, "step_size")
         counts = constant(tabulate_steps(cls.counted(settings, problem, rounds), rounds, problem.num_clients))
         oracle = ClientOracle(problem, None, settings.batch_size, queries, alone=False)
-        cohorts = cohorts_of(settings, problem, rounds)
-        return cls(problem, settings, oracle, sizes, counts, **own, cohorts=cohorts)
+        return cls(problem, settings, oracle, sizes, counts, **own, cohorts=cohorts_of(settings, problem, rounds))
 
     @staticmethod
     def counted(settings: Any, problem: CompiledProblem, rounds: int) -> StepCounts:
         """H as the settings say it, or as many steps for each client as their epochs take."""
-        counts = in_phases(settings.local_steps, rounds)
-        if settings.epochs is not None:
-            clients, samples = problem.static_data.clients, problem.upper_samples
-            counts = settings.epochs * batches_of_a_pass(clients, samples, settings.batch_size)
-        return counts
+        if settings.epochs is None:
+            return in_phases(settings.local_steps, rounds)
+        return settings.epochs * batches_of_a_pass(problem.static_data.clients, problem.upper_samples, settings.batch_size)
 
     @property
     def epochs(self) -> int | None:
@@ -109,12 +106,15 @@ class BoundFedAvg(LocalSteps):
         return term.passing(function, party, key, self.settings.batch_size, t)
 
     def gradient_steps(self, first: int, last: int) -> np.ndarray | None:
-        """H, where every client makes as many, over the weights by which the server divides."""
+        """H, where all parties make as many, over the weights by which the server divides."""
         counts, even = rows(self.counts, first, last), super(LocalSteps, self).gradient_steps(first, last)
+        clients = self.problem.total_weight if self.problem.client_program is not None else 0.0
+        if (server := self.problem.server_program is not None) and self.epochs is not None:  # as many as its own rows take
+            own = np.full((last - first, 1), int(self.server_count(jnp.zeros((), int))))
+            counts = np.hstack([counts, own]) if clients else own
         if even is None or not self.averages_gradients or np.any(counts != counts[:, :1]):
             return None
-        clients = self.problem.total_weight if self.problem.client_program is not None else 0.0
-        return np.asarray(counts[:, 0] / (clients + (self.problem.server_program is not None)))
+        return np.asarray(counts[:, 0] / (clients + server))
 
     def pull(self, point: Array, start: Array, r: Array) -> Array:
         """What a local step at ``point`` adds to the gradient, in a round that began at ``start``."""
@@ -132,8 +132,7 @@ class BoundFedAvg(LocalSteps):
             server_move, server_value = clients.server(self.server_steps, x)
             move, value, weight = move + server_move, value + server_value, weight + 1.0
             steps = steps + jnp.maximum(self.server_count(clients.round), 1)
-        move = move / weight
-        return problem.project_upper(x + move, clients.public), self.record(clients, move, value, fault, steps)
+        return problem.project_upper(x + move / weight, clients.public), self.record(clients, move / weight, value, fault, steps)
 
     def local_steps(self, party: Party, memory: Array, received: Received, key: Array) -> tuple[Array, Message]:
         """A participant's H local steps; it sends its move."""

@@ -129,7 +129,7 @@ def _prepared(
     if settings.tolerance is not None and not algorithm.descends(rounds):
         raise SettingError(
             f"tolerance=... compares the moves of x with gradient steps, but those of {type(solver).__name__} with these settings are "
-            f"none (corrections, proximal terms, a y that moves along with x, local steps that differ between clients, scripted participation, or absent='zero'): leave it out, and use "
+            f"none (corrections, proximal terms, a y that moves along with x, local steps that differ between parties, scripted participation, or absent='zero'): leave it out, and use "
             f"problem.implicit.stationarity on the result."
         )
     require_nonempty(compiled)

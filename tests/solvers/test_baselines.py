@@ -420,6 +420,18 @@ def test_the_server_makes_as_many_epochs_of_its_own_rows(x64: None) -> None:
     np.testing.assert_allclose(batches.x, w, atol=1e-12)
 
 
+def test_a_server_of_more_rows_makes_more_steps_which_no_tolerance_is_for() -> None:
+    """x rests where the weights are those of steps, 10 and 1, not at 0: a tolerance was met there, at a gradient of 3."""
+    x, u = cp.Variable(1, name="x"), hf.Sample(1, name="u")
+    clients, server = [hf.Client({u: np.ones((4, 1))})] * 2, hf.Client({u: -np.ones((40, 1))})
+    loss = hf.E(cp.sum_squares(x - u))
+    problem = hf.Problem(hf.Minimize(server=loss, clients=loss), federation=hf.Federation(clients, server=server))
+    with pytest.raises(hf.SettingError, match="local steps that differ between parties"):
+        problem.solve(FedAvg(0.001, batch_size=4, epochs=1), rounds=20, tolerance=1e-3, progress=False)
+    even = problem.solve(FedAvg(0.1, batch_size=None, epochs=1), rounds=100, tolerance=1e-6, progress=False)
+    assert even.ended == "gradient tolerance reached" and abs(even.x[0]) < 1e-6
+
+
 def test_what_has_no_epochs() -> None:
     for make in (FedMSPP, FedZO, LocalSGDA):
         with pytest.raises(hf.SettingError, match=f"epochs=2: {make.__name__} has no passes"):
