@@ -52,13 +52,7 @@ class BoundFedNest(BoundNested):
     inner_counts: np.ndarray
     smooth: np.ndarray
     minimax: bool
-    tabulated: ClassVar[tuple[str, ...]] = (
-        "step_size",
-        "inner_step",
-        "local_steps",
-        "inner_steps",
-        "lipschitz",
-    )
+    tabulated: ClassVar[tuple[str, ...]] = ("step_size", "inner_step", "local_steps", "inner_steps", "lipschitz")
     advice: ClassVar[str] = "Take more inner_rounds or inner_steps, or a larger inner_step."
 
     def beyond(self, smooth: float) -> str | None:
@@ -150,15 +144,7 @@ class BoundFedNest(BoundNested):
         return memory, self._corrected(party, slope, self.problem.upper_samples, x, h, row(self.sizes, r), count, key)
 
     def _corrected(
-        self,
-        party: Party,
-        slope: Callable[[Array, Rows], Array],
-        samples: tuple[int, ...],
-        start: Array,
-        shared: Array,
-        size: Array,
-        count: Array,
-        key: Array,
+        self, party: Party, slope: Callable[[Array, Rows], Array], samples: tuple[int, ...], start: Array, shared: Array, size: Array, count: Array, key: Array
     ) -> Message:
         """The move of so many steps z <- z - size (slope(z) - slope(start) + shared), both slopes on the same minibatch."""
 

@@ -52,8 +52,7 @@ class BoundSCAFFOLD(BoundFedAvg):
         move = self.settings.server_step * clients.mean(moves) / self.problem.total_weight
         present = clients.count / self.problem.num_clients
         control = state.control + present * clients.mean(changes) / self.problem.total_weight
-        steps = self.made(clients)
-        steps = steps + clients.count * (self.settings.option == "I")  # the gradient on all data that the control variate takes
+        steps = self.made(clients) + clients.count * (self.settings.option == "I")  # whose control variate takes a gradient on all data
         record = self.record(clients, move, clients.mean(messages.monitor["value"]), first_fault(clients, messages), steps)
         return CorrectedState(self.problem.project_upper(state.x + move, clients.public), control), record
 

@@ -107,7 +107,7 @@ class Watch:
             return self._end("diverged", first + failing)
         spent = together(self.spent or self.trials, spending(history))
         if kept < count or ((by := self.limits.exhausted(spent)) and done < self.settings.most_rounds):
-            return self._end(self._spent_on(by), max(first + kept, self.begun))
+            return self._end(spent_on(by, self.settings), max(first + kept, self.begun))
         self.latest = done, state, memory
         if done % self.settings.evaluate_every and done < self.settings.most_rounds and (why := reason()) is not None:
             return self._end(why, done)
@@ -194,11 +194,6 @@ class Watch:
                 raise SettingError(f"metric {name!r} returned {type(value).__name__}; expected one number.")
             self.measured.setdefault(name, []).append(float(value))
 
-    def _spent_on(self, name: str) -> str:
-        """The status of a run that a limit of its counts ended."""
-        floats = name == SCALARS
-        return "communication limit reached" if floats and self.settings.communication_limit is not None else f"budget spent: {'floats' if floats else name}"
-
     def _end(self, status: str, rounds: int) -> Ending:
         self.status, self.ending = status, Ending(rounds)
         return self.ending
@@ -245,6 +240,12 @@ class Watch:
             ", or y is one of several solutions: how it moves with x is told by lower=Exact() with all data in one place, and not by "
             "clients' answers (a strongly convex term makes it the only one)"
         )
+
+
+def spent_on(name: str, settings: RunSettings) -> str:
+    """The status of a run that a limit of its counts ended."""
+    floats = name == SCALARS
+    return "communication limit reached" if floats and settings.communication_limit is not None else f"budget spent: {'floats' if floats else name}"
 
 
 def response_of(compiled: CompiledProblem, algorithm: Method, state: Any, memory: Any) -> Any:

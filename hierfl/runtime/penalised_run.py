@@ -31,6 +31,7 @@ from hierfl.result import Result
 from hierfl.run_settings import RunSettings
 from hierfl.run_standing import not_feasible
 from hierfl.runs import Runs
+from hierfl.runtime.outcome import spent_on
 from hierfl.runtime.privacy.gaussian_noise import require_one_run
 from hierfl.runtime.records import Limits
 from hierfl.runtime.run import LATE, QUICKLY, assigned, gathered_runs, go_on, run
@@ -44,7 +45,11 @@ GUESS, LEAST, LARGEST = 2.0, 1e-4, 1e8  # the first rho, in slopes of f by those
 PLACES, AROUND, STEP = 8, 3, 1e-4  # points of X beside the start that slopes are looked for at, points around each, and how far away, in 1 + |x|
 SPREAD = 64  # points of X that are looked at where nothing feasible is found from the start
 BOTTOMLESS = "f seems unbounded below"
-OVER = (INTERRUPTED, TIME_IS_UP, "stopped by callback", "communication limit reached")
+OVER = (INTERRUPTED, TIME_IS_UP, "stopped by callback", "communication limit reached", "budget spent")
+
+
+class SpentError(Exception):
+    """A limit that leaves no further run, by its column."""
 
 
 class Slopes(NamedTuple):
@@ -122,8 +127,7 @@ def run_with_conditions(
     count = 1 if settings.restarts is None else len(seeds)
     starts = np.broadcast_to(start_points(goal, settings.x0, count, settings.seed), (len(seeds), goal.upper.size))
     for seed, start in zip(seeds, starts):
-        x0 = compiled.upper.unflatten(start)
-        own = replace(settings, seed=seed, seeds=None, restarts=None, x0=x0)
+        own = replace(settings, seed=seed, seeds=None, restarts=None, x0=compiled.upper.unflatten(start))
         try:
             results.append(_Rounds(compiled, goal, solver, own, limits, chosen).result())
             errors.append(None)
@@ -236,6 +240,14 @@ class _Rounds:
         if self.settings.penalty is not None:
             return self._told(self._run(float(self.settings.penalty)), gave_up=False)
         try:
+            return self._sought()
+        except SpentError as error:
+            told = self._told(self._nearest(), gave_up=False)
+            return told if told.ended == "diverged" else replace(told, ended=spent_on(str(error), self.settings))
+
+    def _sought(self) -> Result:
+        """The result of the run with the first penalty for which the conditions hold, or else of the nearest."""
+        try:
             slopes = slopes_of(self.compiled, self.x0, self.settings.seed)
         except CutShort:  # a run ends where it would have begun
             slopes = Slopes(float("nan"), 0.0)
@@ -243,7 +255,7 @@ class _Rounds:
         rho, before = slopes.penalty, float("inf")
         for tried in range(MOST + 1):
             ended = self._run(rho, last=tried == MOST)
-            if ended.result.ended in OVER or (ended.usable and self._near(ended)):
+            if ended.result.ended.startswith(OVER) or (ended.usable and self._near(ended)):
                 return self._told(ended, gave_up=False)
             exact = "ended_by_itself" in ended.result.settings
             if self.compiled.elsewhere and not ended.usable:
@@ -253,8 +265,8 @@ class _Rounds:
             before, growth = ended.excess, RAISE if exact else SLOWLY
             if ended.usable and self.least is None:
                 found = self._find_feasible(exact)
-                if not found and (exact or self.made[-1].result.ended in OVER):
-                    return self._told(self._nearest(), gave_up=self.made[-1].result.ended not in OVER)
+                if not found and (exact or self.made[-1].result.ended.startswith(OVER)):
+                    return self._told(self._nearest(), gave_up=not self.made[-1].result.ended.startswith(OVER))
                 rho = max(rho, self._enough(ended) / growth)
             rho *= growth
         return self._told(self._nearest(), gave_up=True)
@@ -283,7 +295,7 @@ class _Rounds:
             self.least = min(self.least or ended, ended, key=lambda one: one.excess)
             if ended.usable and self._near(ended):
                 return True
-            if ended.result.ended in OVER:
+            if ended.result.ended.startswith(OVER):
                 return False
         return False
 
@@ -296,16 +308,16 @@ class _Rounds:
 
     def _run(self, rho: float, objective: float = 1.0, last: bool = False) -> Ended:
         """One run, from where the latest ended."""
+        (limits, settings), required = self._left(), last or self.settings.penalty is not None
         self.penalty.weigh(rho, objective)
         try:
-            result = run(self.goal, self.solver, replace(self.settings, x0=self.x0), self._limits(), self.chosen)
+            result = run(self.goal, self.solver, settings, limits, self.chosen)
         except DivergedError as error:
-            if last or self.settings.penalty is not None or error.result is None:
+            if required or error.result is None:
                 raise
             result = error.result
         assert isinstance(result, Result)
         x = self.compiled.upper.flatten(result.x, "x")
-        required = last or self.settings.penalty is not None
         seen = self._measured(result, x, required) if result.ended != "diverged" else self._not_measured
         ended = Ended(result, rho, objective, x, *seen)
         if ended.usable:
@@ -343,9 +355,18 @@ class _Rounds:
         texts = [one.text for one in self.compiled.coupled.conditions]
         return Measured(told[0], Violations.of_all(texts, told[1]), None)
 
-    def _limits(self) -> Limits:
-        """What is left of what may be spent; the clock goes on."""
-        return self.limits.less({name: sum(np.sum(one.result.history.get(name, 0)) for one in self.made) for name in self.limits.counts})
+    def _left(self) -> tuple[Limits, RunSettings]:
+        """What the next run may spend, earlier trials and rounds counted; the clock goes on. Raises ``SpentError`` where that is less than the latest trials took."""
+        budget, took = self.settings.budget, dict[str, int]()
+        left = {**self.limits.counts} if budget is None or budget.rounds is None else {**self.limits.counts, "rounds": budget.rounds}
+        for one in self.made:
+            took = one.result.settings.get("auto", {}).get("took", {})
+            spent = {**one.result.history, "rounds": one.result.settings["rounds_done"]}
+            left = {n: rest - np.sum(spent.get(n, 0)) - took.get(n, 0) for n, rest in left.items()}
+        if self.made and (short := [n for n, rest in left.items() if rest <= took.get(n, 0)]):
+            raise SpentError(short[0])
+        rounds = min(self.settings.most_rounds, int(left.pop("rounds"))) if "rounds" in left else self.settings.rounds
+        return replace(self.limits, counts=left), replace(self.settings, x0=self.x0, rounds=rounds)
 
     def _told(self, ended: Ended, gave_up: bool) -> Result:
         """The result: f and what is violated where it ended, said aloud if anything is."""

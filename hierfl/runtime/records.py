@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -105,10 +105,6 @@ class Limits:
     def exhausted(self, spent: Mapping[str, float]) -> str:
         """The column whose limit is met exactly, "" for none."""
         return next((name for name, limit in self.counts.items() if spent.get(name, 0) == limit), "")
-
-    def less(self, spent: Mapping[str, float]) -> Limits:
-        """What is left of the limits when so much of each column was spent; never nothing."""
-        return replace(self, counts={name: max(1.0, limit - spent.get(name, 0)) for name, limit in self.counts.items()})
 
 
 class NotCountedError(SettingError):

@@ -100,14 +100,7 @@ class LocalSteps(Bound):
         return fold_in(key, t)
 
     def descend(
-        self,
-        term: Term,
-        party: Party,
-        start: Array,
-        count: Array,
-        size: Array,
-        pull: Callable[[Array], Array],
-        key: Array,
+        self, term: Term, party: Party, start: Array, count: Array, size: Array, pull: Callable[[Array], Array], key: Array
     ) -> tuple[Array, Array]:
         """(end, the term's value at the start) of ``count`` steps z <- z - size (g(z) + pull(z)) from ``start``.
 

@@ -259,6 +259,31 @@ def test_several_runs_have_a_feasible_best_one() -> None:
     assert runs.value == pytest.approx(-20.0, abs=1e-4)
 
 
+@pytest.mark.parametrize(("budget", "count"), [({"rounds": 15}, 15), ({"values": 40.0}, 40), ({"floats": 46.0}, 46)])
+def test_a_budget_is_of_all_runs_together(budget: dict[str, Any], count: int) -> None:
+    """Two values and two scalars a round of 10; what ends them is said, and no run is begun with nothing left."""
+    problem = on_a_line(lambda x, y: y >= 1, objective=lambda x, y: hf.Minimize(clients=cp.square(x)))
+    with pytest.warns(hf.FeasibilityWarning):
+        result = problem.solve(FedRZO(step_size=1e-4), rounds=10, budget=hf.Budget(**budget), **QUIET)
+    made = [one["rounds"] for one in result.settings["penalty_rounds"]]
+    (name,) = budget
+    each = {"rounds": 1, "values": 2, "floats": result.communication["lower_scalars_down_per_round"] + 4}[name]
+    assert all(made) and count - each < sum(made) * each <= count
+    assert result.ended == f"budget spent: {name}"
+
+
+def test_a_budget_counts_the_trials_of_all_runs() -> None:
+    problem = on_a_line(lambda x, y: y >= 1, objective=lambda x, y: hf.Minimize(clients=cp.square(x)))
+    solver, settings = FedRZO(step_size="auto"), {"rounds": 2, **QUIET}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hf.FeasibilityWarning)
+        first = problem.solve(solver, **settings).settings["penalty_rounds"][0]
+        took = problem.solve(solver, penalty=first["penalty"], **settings).settings["auto"]["took"]["values"]
+        result = problem.solve(solver, budget=hf.Budget(values=1.5 * took), **settings)
+    assert result.ended == "budget spent: values"
+    assert result.settings["penalty_rounds"] == [first]
+
+
 def test_checkpoints_keep_one_run(tmp_path: Path) -> None:
     problem = taxed(lambda x, y, cap: y <= cap)
     with pytest.raises(hf.SettingError, match="name the penalty"):
