@@ -62,6 +62,17 @@ def test_buffered_steps_are_those_of_fedbuff(buffer: int, bounded: bool) -> None
     np.testing.assert_allclose(found.trajectory["x"], expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("absent", ["unbiased", "renormalise"])
+def test_clients_weigh_what_they_weigh_in_rounds(absent: str) -> None:
+    """The optimum of the weighted mean, 0.8 * 0 + 0.1 * 1 + 0.1 * 4, and not 5/3, where clients count alike."""
+    x, b = cp.Variable(name="x"), hf.ClientParameter(name="b")
+    held = hf.Federation([hf.Client(parameters={b: value}) for value in (0.0, 1.0, 4.0)], weights=[0.8, 0.1, 0.1])
+    problem = hf.Problem(hf.Minimize(clients=cp.square(x - b)), federation=held)
+    runtime = Delayed([1.0] * 3, spread=0.0, asynchronous=True, buffer=3, staleness=0.0)
+    result = problem.solve(FedAvg(0.1, 1, absent=absent), runtime=runtime, rounds=100, progress=False)
+    assert result.x == pytest.approx(0.5, abs=1e-6)
+
+
 def test_in_rounds_delays_cost_time_only() -> None:
     problem, solver = least_squares(rows(3, 4), weights="samples"), FedAvg(step_size=0.05, local_steps=3, batch_size=2)
     expected = problem.solve(solver, rounds=15, x0=START, **SETTINGS)

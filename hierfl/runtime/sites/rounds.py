@@ -489,9 +489,10 @@ class BufferedRounds(SiteRounds):
 
     def _stepped(self, state: Any, version: int, moves: list[tuple[Conversation, Any, Any]]) -> Any:
         """x plus the mean of the moves over clients, old ones weighing less; on X, where the algorithm stays there."""
-        sizes = np.array([len(talk.clients) for talk, _, _ in moves], float)
-        old = np.array([version - talk.version for talk, _, _ in moves], float)
-        weights = sizes / sizes.sum() * (1.0 + old) ** -self.staleness
+        counted = self.algorithm.absent != "renormalise"  # whose moves are means by weights that sum to one at every site
+        each = np.ones(self.problem.num_clients) if counted else self.problem.declaration.client_weights
+        sizes, old = np.array([(np.sum(each[talk.clients]), version - talk.version) for talk, _, _ in moves], float).T
+        weights = sizes / (sizes.sum() or 1.0) * (1.0 + old) ** -self.staleness
 
         def stepped(now: Any, *pairs: Any) -> Any:
             if not jnp.issubdtype(now.dtype, jnp.floating):
@@ -518,6 +519,5 @@ class BufferedRounds(SiteRounds):
         moved = {"move": np.linalg.norm(new - old), "extent": np.max(np.abs(new), initial=0.0)}
         answered = sum(len(talk.clients) for talk, _, _ in moves)
         staleness = float(np.mean([version - talk.version for talk, _, _ in moves]))
-        clock = self.links.clock
-        own = {"answered": answered, "staleness": staleness, "clock": clock, "seconds": clock - began}
+        own = {"answered": answered, "staleness": staleness, "clock": self.links.clock, "seconds": self.links.clock - began}
         return {**shown, **moved, **own}
