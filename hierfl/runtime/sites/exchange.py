@@ -487,7 +487,9 @@ class MaskedExchange(Exchange):
         if not (np.abs(total / share) <= self.start.largest).all():
             wild_mean = f"the sites' mean has entries beyond largest={self.start.largest:g}"
             return self._end(f"{wild_mean}: one of them lies", means)
-        self.error = max(self.error, len(rows) * 2.0 ** -(self.order.bits + 1) / share)
+        noise = self.start.noise  # of which each site has a part: then clients' messages are rounded one by one, towards zero
+        units = len(clients) if noise is not None and noise.shared else 0.5 * len(rows)
+        self.error = max(self.error, units * 2.0**-self.order.bits / share)
         return filled(means, total / share)
 
     def _own_masks(self, answers: dict[str, Answered]) -> list[bytes] | str:

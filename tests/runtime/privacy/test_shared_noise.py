@@ -55,7 +55,9 @@ def test_what_the_result_tells(problem: hf.Problem) -> None:
     told = results[0].settings["privacy"]
     assert told["epsilon"] == epsilon_of(4.0, 3, 1e-5, shared=True) and told["released"] == told["releases"] == 3
     assert told["relation"].startswith("central, of each client") and "2 colluding sites at most" in told["relation"]
-    assert results[0].settings["masks"]["sums"] == 3 and np.isnan(results[0].history["objective"]).all()
+    masks = results[0].settings["masks"]
+    assert masks["rounding_at_most"] == pytest.approx(CLIENTS * masks["resolution"])  # each client's message, towards zero
+    assert masks["sums"] == 3 and np.isnan(results[0].history["objective"]).all()
     assert np.all(results[0].trajectory["x"][1] != results[1].trajectory["x"][1])
 
 
