@@ -117,7 +117,7 @@ class Holder:
     """A client (``population`` and ``index``) or one sample of a client (``population`` is None, its values in ``own``).
 
     ``known`` bounds every leaf: x on X, y on the box around all Y(x), parameters at their values, samples on their range.
-    ``rows`` counts the samples behind a mean.
+    ``rows`` counts the samples behind a mean, ``answered`` are those whose rows have a y of their own.
     """
 
     label: str
@@ -126,12 +126,13 @@ class Holder:
     own: dict[int, Any]
     known: Known
     rows: int
+    answered: frozenset[int] = frozenset()
 
     def count(self, average: total) -> int:
         """The number of rows of the table that a total adds up."""
         assert self.population is not None
-        samples = {p.id for p in average.parameters()}
-        return next(int(t.counts[self.index]) for t in self.population.tables if samples & set(t.samples))
+        said = {p.id for p in average.parameters()}
+        return next(int(t.counts[self.index]) for samples in (said, self.answered) for t in self.population.tables if samples & set(t.samples))
 
 
 def _hulls(table: Table, rows: np.ndarray) -> dict[int, Interval]:

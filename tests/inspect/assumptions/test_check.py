@@ -128,6 +128,13 @@ def test_a_sample_that_stands_for_a_law_proves_nothing():
     assert not report.theorems[0].applies
 
 
+def test_a_total_of_the_answers_alone_counts_their_rows():
+    x, y, a = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="a")
+    level, federation = hf.ArgMin(y, cp.square(y - a * x), scope="sample"), hf.Federation([hf.Client({a: np.array([1.0, 2.0, 0.0])})])
+    report = check(hf.Problem(hf.Minimize(clients=hf.total(y)), level, [cp.abs(x) <= 1], federation=federation))
+    assert report.constants["L_{f,y}"].value == pytest.approx(3.0)  # one sample's, three times
+
+
 # --- witnesses
 
 
