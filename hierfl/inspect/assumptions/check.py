@@ -314,7 +314,7 @@ def check(
             sets = stage("Y(x)", lambda: lower_sets(study))
             findings += sets
             curvature = stage("curvature", lambda: moduli(study))
-            findings += [*curvature.findings, has_a_solution(study, curvature.own_mu, sets[0])]
+            findings += [*curvature.findings, has_a_solution(study, curvature, sets[0])]
             constants += curvature.constants
         slopes = stage("Lipschitz constants", lambda: lipschitz(study, curvature))
         draws = stage("samples", lambda: _randomness(study))

@@ -175,9 +175,10 @@ class Holders:
         for client in self.clients:
             start, count = int(table.offsets[client.index]), int(table.counts[client.index])
             for row in np.unique(np.linspace(0, count - 1, min(count, SAMPLE_LIMIT)).astype(int)):
-                values = {leaf: np.asarray(v) for leaf, v in table.rows(start + row).items()}
-                known: Known = {**client.known, **{leaf: Interval.of(v) for leaf, v in values.items()}}
-                known = self._with_lower(dict(known)) if moving else known
+                values, known = {leaf: np.asarray(v) for leaf, v in table.rows(start + row).items()}, client.known
+                if self.every_sample:  # else intervals are to hold for the rows that are left out
+                    known = {**known, **{leaf: Interval.of(v) for leaf, v in values.items()}}
+                    known = self._with_lower(known) if moving else known
                 own = {**client.own, **{leaf: jnp.asarray(v) for leaf, v in values.items()}}
                 holders.append(Holder(f"{client.label}, sample {row}", client.index, None, own, known, 1))
         return tuple(holders)

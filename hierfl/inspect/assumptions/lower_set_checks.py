@@ -27,7 +27,7 @@ from hierfl.atoms.algebra import sides_of
 from hierfl.atoms.intervals import Interval
 from hierfl.inspect.assumptions.examination import Examination, Weighted
 from hierfl.inspect.assumptions.findings import Constant, Examined, Finding
-from hierfl.inspect.assumptions.lower_curvature import of_every_holder
+from hierfl.inspect.assumptions.lower_curvature import Moduli, of_every_holder
 from hierfl.language.printing.text import expression_text
 
 
@@ -235,26 +235,26 @@ def _dissimilarity(study: Examination) -> tuple[float, float, str, str]:
 _FAR = (1.0, 1e2, 1e4, 1e6)
 
 
-def has_a_solution(study: Examination, mu: float, nonempty: Finding) -> Finding:
+def has_a_solution(study: Examination, moduli: Moduli, nonempty: Finding) -> Finding:
     """Whether the lower level attains a minimum for every x: Y(x) is nonempty, and there is one where it is."""
     name = "lower level has a solution"
     if nonempty.status == "violated":
         return replace(nonempty, name=name, assumption="")
-    attained = _attained(study, mu, name)
+    attained = _attained(study, moduli, name)
     if nonempty.status != "proved" and attained.status == "proved":
         reason = f"{attained.reason}; that Y(x) is nonempty is {nonempty.status}: {nonempty.reason}"
         return replace(nonempty, name=name, assumption="", reason=reason)
     return attained
 
 
-def _attained(study: Examination, mu: float, name: str) -> Finding:
+def _attained(study: Examination, moduli: Moduli, name: str) -> Finding:
     """By strong convexity, by a compact Y(x), or else look for a direction to infinity."""
-    level = study.below
-    if mu > 0 or np.isfinite(diameter(study)):
-        why = "strongly convex (monotone) over a closed convex set" if mu > 0 else "continuous over a compact convex set"
+    level, compact = study.below, bool(np.isfinite(diameter(study)))
+    if moduli.own_mu > 0 or compact:
+        why = "continuous over a compact convex set" if compact else "strongly convex (monotone) over a closed convex set"
         known = [Enclosure(holder.known, definite=True) for holder in study.holders.clients]
         if all(one.defined(e) for one in known for e in level.expressions) or _common_point(study, level.expressions) is not None:
-            return Finding(name, "proved", why)
+            return Finding(name, "proved", why) if compact or moduli.proved else Finding(name, "sampled", f"{why}, by what stands for the data")
         return Finding(name, "unknown", f"{why}, and no y of Y(x) is known at which it has a value for every x of X")
     hoisted = hoist(level.expressions, level.variables, study.compiled.declaration.known_bounds).expressions
     if level.kind == "equilibrium" or not hoisted[0].is_affine():

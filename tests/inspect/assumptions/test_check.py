@@ -135,6 +135,21 @@ def test_a_total_of_the_answers_alone_counts_their_rows():
     assert report.constants["L_{f,y}"].value == pytest.approx(3.0)  # one sample's, three times
 
 
+@pytest.mark.parametrize("smallest", [0.01, 0.0])
+def test_rows_that_are_not_looked_at_count(smallest):
+    """Of 200 rows the second, which nobody looks at, has the least curvature: by a factor, and by where y may lie; and at 0 no solution."""
+    x, y, a = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="a", nonneg=True)
+    federation = hf.Federation([hf.Client({a: np.where(np.arange(200) == 1, smallest, 1.0)})])
+    levels = [hf.ArgMin(y, cp.multiply(a + x, cp.square(y)) - y, scope="sample"), hf.ArgMin(y, a * cp.square(y) - y, scope="sample")]
+    levels += [hf.ArgMin(y, cp.power(y, 4) - x * y, [y >= a, y <= 3], scope="sample"), hf.Equilibrium(y, cp.power(y, 3) - x, [y >= a, y <= 3], scope="sample")]
+    curvatures = [2 * smallest, 2 * smallest, 12 * smallest**2, 3 * smallest**2]
+    for level, curvature in zip(levels, curvatures):
+        report = check(hf.Problem(hf.Minimize(clients=hf.E(y)), level, [x >= 0, x <= 1], federation=federation))
+        name, modulus = ("strong monotonicity", "mu_F") if level.kind == "equilibrium" else ("strong convexity", "mu_h")
+        assert report[name].status != "proved" or 0 < report.constants[modulus].value <= curvature
+        assert level.constraints or smallest or report["lower level has a solution"].status != "proved"
+
+
 # --- witnesses
 
 
