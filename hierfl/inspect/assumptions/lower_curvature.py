@@ -376,7 +376,7 @@ def _shows_none(study: Examination, base: _Base, step: np.ndarray, ratio: float)
     """Whether a quotient is not positive, and no rounding of F makes it so."""
     length = float(np.linalg.norm(step))
     size = float(np.abs(step) @ np.abs(base.jacobian) @ np.abs(step)) / length**2
-    if ratio > _FLAT * size:
+    if max(ratio, 0.0 if ratio else float(step @ base.jacobian @ step) / length**2) > _FLAT * size:
         return False
     rounding = 8 * EPS * float(np.linalg.norm(study.lower.operator(base.x, base.y, base.owner))) / length
     return ratio == 0 or rounding <= max(_TRUSTED * size, 0.5 * abs(ratio))

@@ -150,6 +150,12 @@ def test_rows_that_are_not_looked_at_count(smallest):
         assert level.constraints or smallest or report["lower level has a solution"].status != "proved"
 
 
+def test_a_quotient_that_rounding_makes_zero_is_no_witness():
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    level = hf.ArgMin(y, 1e-20 * cp.power(cp.abs(y - 5), 1.5) - 1000 * y, [cp.abs(y) <= 1])  # of curvature at least 3e-21
+    assert check(hf.Problem(hf.Minimize(clients=x + y), level, [cp.abs(x) <= 1]))["strong convexity"].status != "violated"
+
+
 # --- witnesses
 
 
