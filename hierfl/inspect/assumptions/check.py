@@ -155,8 +155,8 @@ def _range_of_f(study: Examination) -> tuple[float, float]:
     server = study.holders.server
     if objective.server is not None and server is not None:
         parts.append((1.0, enclose(one_sample(compiled.sign * objective.server, server.count), server.known)))
-    low = sum(w * float(np.min(p.lo)) for w, p in parts)
-    high = sum(w * float(np.max(p.hi)) for w, p in parts)
+    low = sum(times(w, float(np.min(p.lo))) for w, p in parts)
+    high = sum(times(w, float(np.max(p.hi))) for w, p in parts)
     return low - 1e-12 * abs(low), high + 1e-12 * abs(high)
 
 

@@ -31,7 +31,7 @@ from hierfl.compiler.parametric.level_form import LevelForm
 from hierfl.compiler.parametric.template import LevelTemplate
 from hierfl.compiler.programs.cones import ZERO
 from hierfl.compiler.programs.small_and_sparse import as_array
-from hierfl.inspect.assumptions.examination import Examination, Holder
+from hierfl.inspect.assumptions.examination import Examination, Holder, known_of_all
 from hierfl.inspect.assumptions.findings import Constant, Examined, Finding, Status
 from hierfl.inspect.assumptions.lower_curvature import Curvature, Moduli, data_exact
 from hierfl.language.function import UserAtom
@@ -235,8 +235,14 @@ def _steep_addend(study: Examination, term: cp.Expression, variables: Sequence[c
     alone = [(part, hoist([part], variables, study.compiled.declaration.known_bounds).expressions[0]) for part in moving]
     if not (all(e.is_convex() for _, e in alone) or all(e.is_concave() for _, e in alone)):
         return None
-    quadratic = (part for part, e in alone if is_quadratic(e) and not e.is_affine())  # unless its factor is 0
-    return next((part for part in quadratic if any(np.isinf(gradient_size(study, part, variables, one)) for one in study.holders.clients)), None)
+    return next((part for part, e in alone if is_quadratic(e) and not e.is_affine() and _curves(study, part, variables)), None)
+
+
+def _curves(study: Examination, part: cp.Expression, variables: Sequence[cp.Variable]) -> bool:
+    """Whether a quadratic has a Hessian of numbers at some client that is not 0, as where factors are 0 or cancel; without samples in sample scope none is asked for."""
+    curvature, clients = Curvature(study.compiled, part, tuple(variables), known_of_all(study.holders.clients)), study.holders.clients
+    known = curvature.bounds.exact and (study.compiled.scope != "sample" or is_random(part))
+    return known and any(end is not None and end.value != 0 for one in clients for end in curvature.spectrum(one))
 
 
 def is_random(term: cp.Expression | None) -> bool:

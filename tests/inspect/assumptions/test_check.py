@@ -156,6 +156,13 @@ def test_a_quotient_that_rounding_makes_zero_is_no_witness():
     assert check(hf.Problem(hf.Minimize(clients=x + y), level, [cp.abs(x) <= 1]))["strong convexity"].status != "violated"
 
 
+def test_factors_that_cancel_at_the_clients_make_no_slope_without_end():
+    x, b = cp.Variable(name="x"), hf.ClientParameter(name="b")
+    for others, status in (([1.0], "unknown"), ([1.0, 2.0], "violated")):
+        federation = hf.Federation([hf.Client(parameters={b: 1.0 * other}) for other in others])
+        assert check(hf.Problem(hf.Minimize(clients=cp.square(b * x - x)), federation=federation))["f Lipschitz in x"].status == status
+
+
 # --- witnesses
 
 
