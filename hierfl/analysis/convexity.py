@@ -156,9 +156,7 @@ def convex_where_known(expression: Expression, variables: Sequence[cp.Variable],
     return bool(hoist([expression], variables, known).expressions[0].is_convex()) and rules_hold(expression, known)
 
 
-def require_domain(
-    parts: Sequence[Expression | Constraint], keep: Sequence[cp.Variable], what: str, known: Known = NOTHING_KNOWN
-) -> None:
+def require_domain(parts: Sequence[Expression | Constraint], keep: Sequence[cp.Variable], what: str, known: Known = NOTHING_KNOWN) -> None:
     """Check that what is fixed stays in the domain of the atoms over ``keep``: ``quad_over_lin(y, x)`` needs x >= 0.
 
     Raises ``DeclarationError``, naming the atom and the constraint to declare.

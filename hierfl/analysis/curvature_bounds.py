@@ -107,9 +107,7 @@ class CurvatureBounds:
         return self.lower is self.upper and not self.ends
 
 
-def curvature_bounds(
-    expression: Expression, keep: Sequence[cp.Variable], known: Known = NOTHING_KNOWN
-) -> CurvatureBounds:
+def curvature_bounds(expression: Expression, keep: Sequence[cp.Variable], known: Known = NOTHING_KNOWN) -> CurvatureBounds:
     """Quadratic bounds of a scalar expression's Hessian in the variables to ``keep``; all others move freely within what is ``known``, by leaf id.
 
     The expression is convex, concave, or a sum of terms of which each is either.
@@ -223,9 +221,7 @@ class _Bounding:
             return None
         return zeros(node) if all(vanishes(part) for part in parts) else _over(node, parts)
 
-    def scaled(
-        self, node: Any, factor: Any, part: Any, upper: bool, join: Callable[[Any, Any], Any]
-    ) -> Expression | None:
+    def scaled(self, node: Any, factor: Any, part: Any, upper: bool, join: Callable[[Any, Any], Any]) -> Expression | None:
         """``join(factor, part)`` for a factor without kept variables."""
         range_of = enclose(factor, self.known)
         if not (range_of.lo >= 0).all():

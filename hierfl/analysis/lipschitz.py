@@ -58,14 +58,8 @@ class JacobianRows:
     ends: dict[cp.Parameter, End]
 
     @classmethod
-    def of(
-        cls, mapping: Sequence[Expression], variables: Sequence[cp.Variable], ends: dict[cp.Parameter, End] | None = None
-    ) -> JacobianRows:
-        rows = [
-            gradient(part, variables, cp.Constant(_unit(part.shape, place)))
-            for part in mapping
-            for place in np.ndindex(part.shape)
-        ]
+    def of(cls, mapping: Sequence[Expression], variables: Sequence[cp.Variable], ends: dict[cp.Parameter, End] | None = None) -> JacobianRows:
+        rows = [gradient(part, variables, cp.Constant(_unit(part.shape, place))) for part in mapping for place in np.ndindex(part.shape)]
         return cls(tuple(rows), ends or {})
 
     def enclosed(self, known: Known) -> Interval:
@@ -89,9 +83,7 @@ def gradient_bound(expression: Expression, variables: Sequence[cp.Variable], kno
     return math.hypot(*np.concatenate(sizes)) * (1.0 + 8 * EPS)  # whose squares may overflow, or vanish
 
 
-def mixed_bound(
-    mapping: Sequence[Expression], outer: Sequence[cp.Variable], known: Known, variables: Sequence[cp.Variable] = ()
-) -> float:
+def mixed_bound(mapping: Sequence[Expression], outer: Sequence[cp.Variable], known: Known, variables: Sequence[cp.Variable] = ()) -> float:
     """An upper bound on the spectral norm of the mapping's Jacobian in ``outer``; infinity where none follows.
 
     The mapping are expressions; if ``variables`` are given, it is one scalar's gradient in these.
@@ -246,11 +238,8 @@ def _own_terms(player: Player, variables: Variables) -> list[Expression]:
     """The terms of a player's cost in which no other player's variables occur, and whose convexity nobody asserts."""
     own = {v.id for v in player.variables}
     others = {v.id for v in variables} - own
-    return [
-        term
-        for term in _terms(player.cost)
-        if depends(term, own) and not depends(term, others) and not asserted_convex([term], player.variables)
-    ]
+    alone = (term for term in _terms(player.cost) if depends(term, own) and not depends(term, others))
+    return [term for term in alone if not asserted_convex([term], player.variables)]
 
 
 def _sum(terms: Sequence[Expression]) -> Expression:

@@ -224,9 +224,7 @@ def _form_of_declaration(study: Examination) -> tuple[Finding, ...]:
     return tuple(findings)
 
 
-def _theorem(
-    study: Examination, findings: Mapping[str, Finding], constants: Mapping[str, Constant], epsilon: float
-) -> Theorem:
+def _theorem(study: Examination, findings: Mapping[str, Finding], constants: Mapping[str, Constant], epsilon: float) -> Theorem:
     """State the class's theorem, with numbers where every hypothesis is proved."""
     kind = "bl" if study.problem_class == "mm" else study.problem_class
     name, needed = NEEDED[kind]

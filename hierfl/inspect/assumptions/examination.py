@@ -22,7 +22,7 @@ from cvxpy.constraints import Equality, Inequality
 from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
 
-from hierfl.analysis.enclosure import Known
+from hierfl.analysis.enclosure import Enclosure, Known
 from hierfl.analysis.hoist import hoist
 from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of
 from hierfl.atoms.algebra import nodes_of
@@ -139,6 +139,11 @@ def _hulls(table: Table, rows: np.ndarray) -> dict[int, Interval]:
     return {leaf: Interval.hull(np.asarray(values)) for leaf, values in table.rows(rows).items()}
 
 
+def domain_of(level: LowerLevel) -> list[Constraint]:
+    """Where an objective is declared, such as y >= 0 for power(y, 3)."""
+    return [row for part in level.expressions for row in part.domain] if isinstance(level, ArgMin) else []
+
+
 def known_of_all(holders: Sequence[Holder]) -> Known:
     """What is known of the leaves for each of several holders."""
     every = [holder.known for holder in holders]
@@ -223,7 +228,7 @@ class Holders:
                 if sample.id in table.samples:
                     ends = law.support() if hasattr(law, "support") else (-np.inf, np.inf)
                     known[sample.id] = Interval(*(np.broadcast_to(np.asarray(e, float), sample.shape) for e in ends))
-        return Holder(label, index, population, own, self._with_lower(known), rows)
+        return Holder(label, index, population, own, self._with_lower(known), rows, frozenset(s.id for s in self.compiled.declaration.roles.lower_samples))
 
     @cached_property
     def distributed(self) -> frozenset[int]:
@@ -235,8 +240,7 @@ class Holders:
         level = self.compiled.declaration.lower_level
         if level is None:
             return known
-        implied = [row for part in level.expressions for row in part.domain] if isinstance(level, ArgMin) else []  # y >= 0 for power(y, 3)
-        constraints = [*level.constraints, *attribute_constraints(level.variables), *implied]
+        constraints = [*level.constraints, *attribute_constraints(level.variables), *domain_of(level)]
         return {**known, **bounds_of(constraints, level.variables, known)}
 
 
@@ -377,8 +381,16 @@ class Examination:
         return self.holders.samples if self.compiled.scope == "sample" else self.holders.clients
 
     @cached_property
+    def domain(self) -> tuple[Constraint, ...]:
+        """What keeps y(x) in Y(x) besides its constraints: the domain of the objective, where they do not."""
+        own = {v.id for v in self.below.variables}
+        free = [{leaf: box for leaf, box in holder.known.items() if leaf not in own} for holder in self.holders.clients]
+        inside = [Enclosure({**known, **bounds_of(self.lower_constraints, self.below.variables, known)}) for known in free]
+        return tuple(row for row in domain_of(self.below) if not all(one.holds(row) for one in inside))
+
+    @cached_property
     def movement(self) -> Movement:
-        return movement(self.lower_constraints, self.below.variables, self.compiled.upper.variables)
+        return movement((*self.lower_constraints, *self.domain), self.below.variables, self.compiled.upper.variables)
 
     @cached_property
     def x_points(self) -> np.ndarray:

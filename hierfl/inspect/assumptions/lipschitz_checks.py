@@ -36,7 +36,7 @@ from hierfl.inspect.assumptions.findings import Constant, Examined, Finding, Sta
 from hierfl.inspect.assumptions.lower_curvature import Curvature, Moduli, data_exact
 from hierfl.language.function import UserAtom
 from hierfl.language.printing.text import expression_text
-from hierfl.language.sample import Sample
+from hierfl.language.sample import ClientParameter, Sample
 
 SUBSETS = 300_000  # of rows that are looked at, some seconds
 TOGETHER = 20_000  # of them in memory at once
@@ -49,9 +49,11 @@ class NoShiftError(Exception):
 
 def _side_shift(study: Examination) -> float | None:
     """The largest |A_S^+ C_S| over the owners and the independent sets of rows; None where rows do not move like this. Raises ``NoShiftError``."""
-    level, constraints = study.below, study.lower_constraints
+    level, constraints = study.below, (*study.lower_constraints, *study.domain)
     if not all(map(_affine, constraints)):
         return None
+    if any(isinstance(leaf, Sample | ClientParameter) for row in study.domain for leaf in row.parameters()):
+        raise NoShiftError("data enter the domain of the objective, in which y(x) stays")
     used = {leaf.id for constraint in constraints for leaf in constraint.parameters()}
     if not data_exact(study, used):
         raise NoShiftError("the rows of Y(x) hold a distribution, or more samples of a client than are looked at")
@@ -65,9 +67,7 @@ def _affine(constraint: Constraint) -> bool:
     return isinstance(constraint, Equality | Inequality) and bool(constraint.expr.is_affine())
 
 
-def _rows(
-    study: Examination, form: LevelTemplate, own: dict[int, object]
-) -> tuple[Float[np.ndarray, "rows size"], Float[np.ndarray, "rows n"]]:
+def _rows(study: Examination, form: LevelTemplate, own: dict[int, object]) -> tuple[Float[np.ndarray, "rows size"], Float[np.ndarray, "rows n"]]:
     """(A, C) of the rows A y + C x + b, each of length 1 in y; rows without y are the upper level's."""
 
     def theta(x: jax.Array) -> jax.Array:

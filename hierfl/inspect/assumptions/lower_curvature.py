@@ -256,7 +256,6 @@ def _by_intervals(study: Examination, moved: str) -> LowerSpectra:
         for key, (weight, _) in zip(keys, study.owners[0][1]):
             shares[key] += weight
         together = spectrum(shares)
-    used = {p.id for e in level.declared for p in e.parameters()}
     note = f"{moved}, and intervals through its Jacobian prove nothing"
     return LowerSpectra(tuple(spectra[key] for key in keys), together, RULE, (note,), True)  # a client's contain the supports of its laws
 

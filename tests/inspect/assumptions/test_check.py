@@ -543,6 +543,14 @@ def test_what_is_found(place):
     assert (report[LIPSCHITZ].status in ("proved", "asserted")) == np.isfinite(report.constants["L_y"].value)
 
 
+def test_the_domain_of_an_objective_moves_y_as_its_constraints_do():
+    """y = 100 x for x > 0, where power(y - 100 x, 3) ends; with rows it is known by them."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    level = hf.ArgMin(y, 0.5 * cp.square(y) + 1e-6 * cp.power(y - 100 * x, 3), [y >= -200, y <= 200])
+    problem = hf.Problem(hf.Minimize(clients=y), level, [cp.abs(x) <= 1])
+    assert problem.implicit(0.5) == pytest.approx(50) and 100 <= check(problem).constants["L_y"].value < 102
+
+
 # --- constants of atoms
 
 
