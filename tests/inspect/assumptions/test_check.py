@@ -163,6 +163,13 @@ def test_factors_that_cancel_at_the_clients_make_no_slope_without_end():
         assert check(hf.Problem(hf.Minimize(clients=cp.square(b * x - x)), federation=federation))["f Lipschitz in x"].status == status
 
 
+def test_a_term_without_bound_and_of_weight_0_bounds_f_by_the_others():
+    x, b = cp.Variable(name="x"), hf.ClientParameter(name="b")
+    federation = hf.Federation([hf.Client(parameters={b: value}) for value in (1.0, 0.0)], weights=[0.0, 1.0])
+    (below,) = [one for one in check(hf.Problem(hf.Minimize(clients=b * cp.square(x)), federation=federation)).theorems[0].hypotheses if one.name == "f bounded below"]
+    assert below.status == "proved" and below.reason == "f lies in [0, 0] on X"
+
+
 # --- witnesses
 
 
