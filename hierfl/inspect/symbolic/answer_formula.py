@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -171,9 +172,8 @@ def _add_inequality(expr: Expr, unknowns: Sequence[Expr], region: Region, feasib
 def _ball(quadratic: Any, unknowns: Sequence[Expr], region: Region) -> Ball:
     """``a |y|^2 + b'y + c <= 0`` as a ball."""
     weight = quadratic.coeff_monomial(unknowns[0] ** 2)
-    mixed = [a * b for place, a in enumerate(unknowns) for b in unknowns[place + 1 :]]
     same = all(sympy.simplify(quadratic.coeff_monomial(y**2) - weight) == 0 for y in unknowns)
-    if not same or any(quadratic.coeff_monomial(pair) != 0 for pair in mixed) or not region.positive(weight):
+    if not same or any(quadratic.coeff_monomial(a * b) != 0 for a, b in combinations(unknowns, 2)) or not region.positive(weight):
         raise SymbolicError(f"the constraint {quadratic.as_expr()} <= 0 of the lower level is an ellipsoid, not a ball.")
     center = tuple(sympy.cancel(-quadratic.coeff_monomial(y) / (2 * weight)) for y in unknowns)
     return Ball(center, sympy.expand(sympy.Add(*(c**2 for c in center)) - quadratic.coeff_monomial(1) / weight))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -114,7 +114,7 @@ def polynomial(expr: Expr, symbols: Sequence[Expr]) -> Any:
 
 
 Point = Mapping[Expr, Expr]
-SignOf = Callable[[Expr], int | None]  # of a difference of branches; None where it is not decided
+LeadingOf = Callable[[Expr], Expr | None]  # a term that has the sign of a difference of branches; None where there is none
 _TAYLOR_TERMS = 8
 _DIGITS = 50  # zero to so many digits counts as zero
 
@@ -129,14 +129,15 @@ def one_sided_derivatives(expr: Expr, point: Point, direction: Point) -> tuple[E
 def signs_beside(expr: Expr, point: Point, direction: Point) -> tuple[int | None, int | None]:
     """Signs of the expression at ``point + t direction`` for small t below and above 0; None where not found."""
     t = sympy.Dummy("t", positive=True)
-    left, right = (sign_near_zero(_beside(expr, point, direction, side * t, t), t) for side in (-1, 1))
+    leads = (leading(_beside(expr, point, direction, side * t, t), t) for side in (-1, 1))
+    left, right = (int(lead) if lead is not None and lead.is_number else None for lead in leads)
     return left, right
 
 
 def _beside(expr: Expr, point: Point, direction: Point, step: Expr, t: Expr) -> Expr:
     """The expression a step away, a multiple of t, with the branches that are active there for small t > 0."""
     line = {symbol: value + step * direction[symbol] for symbol, value in point.items()}
-    return resolved(expr, lambda difference: sign_near_zero(difference.xreplace(line), t)).xreplace(line)
+    return resolved(expr, lambda difference: leading(difference.xreplace(line), t)).xreplace(line)
 
 
 def shortest(expr: Expr) -> Expr:
@@ -146,17 +147,13 @@ def shortest(expr: Expr) -> Expr:
 
 def switches(expr: Expr) -> tuple[Expr, ...]:
     """Irreducible factors of the differences of branches: their signs decide which branch is active."""
-    conditions: dict[Expr, None] = {}
-    for node in sympy.preorder_traversal(expr):
-        for difference in _differences(node):
-            conditions |= dict.fromkeys(irreducible_factors(difference))
-    return tuple(conditions)
+    differences = (difference for node in sympy.preorder_traversal(expr) for difference in _differences(node))
+    return tuple(dict.fromkeys(factor for difference in differences for factor in irreducible_factors(difference)))
 
 
 def _differences(node: Expr) -> Iterator[Expr]:
     if isinstance(node, (sympy.Max, sympy.Min)):
-        first = list(node.args)
-        yield from (a - b for place, a in enumerate(first) for b in first[place + 1 :])
+        yield from (a - b for a, b in combinations(node.args, 2))
     elif isinstance(node, sympy.Abs):
         yield node.args[0]
     elif isinstance(node, sympy.Piecewise):
@@ -178,10 +175,8 @@ def irreducible_factors(expr: Expr) -> list[Expr]:
 def _all_branches(expr: Expr) -> list[Expr]:
     """The expression with its first branching node replaced by each of its branches."""
     node = next(n for n in sympy.postorder_traversal(expr) if isinstance(n, BRANCHING))
-    if isinstance(node, sympy.Abs):
-        branches = [node.args[0], -node.args[0]]
-    else:
-        branches = [b[0] if isinstance(node, sympy.Piecewise) else b for b in node.args]
+    branches = [b[0] if isinstance(node, sympy.Piecewise) else b for b in node.args]
+    branches += [-node.args[0]] if isinstance(node, sympy.Abs) else []
     return [expr.xreplace({node: branch}) for branch in branches]
 
 
@@ -191,64 +186,61 @@ def roots_in(expr: Expr) -> tuple[Expr, ...]:
     return tuple({power.base: None for power in powers if power.exp < 1 and power.base.free_symbols})
 
 
-def resolved(expr: Expr, sign_of: SignOf) -> Expr:
-    """The expression with its active branches only; what ``sign_of`` leaves open stays as cases."""
+def resolved(expr: Expr, leading_of: LeadingOf) -> Expr:
+    """The expression with its active branches only; where other symbols decide the sign of ``leading_of`` a difference, cases by this sign."""
     if not expr.has(*BRANCHING):
         return expr
     if isinstance(expr, sympy.Piecewise):
-        return _active_piece(expr, sign_of)
-    args = [resolved(arg, sign_of) for arg in expr.args]
-    if isinstance(expr, sympy.Abs):
-        sign = sign_of(args[0])
-        return sympy.Abs(args[0]) if sign is None else args[0] if sign >= 0 else -args[0]
+        return _active_piece(expr, leading_of)
+    args = [resolved(arg, leading_of) for arg in expr.args]
+    if isinstance(expr, sympy.Abs) and (lead := leading_of(args[0])) is not None and lead.is_number:
+        return args[0] if lead >= 0 else -args[0]
     if isinstance(expr, (sympy.Max, sympy.Min)):
-        return _active_extreme(args, 1 if isinstance(expr, sympy.Max) else -1, sign_of)
+        return _active_extreme(args, 1 if isinstance(expr, sympy.Max) else -1, leading_of)
     return expr.func(*args)
 
 
-def _active_piece(node: Expr, sign_of: SignOf) -> Expr:
+def _active_piece(node: Expr, leading_of: LeadingOf) -> Expr:
     cases = []
     for branch, condition in node.args:
-        signs = {relation: sign_of(relation.lhs - relation.rhs) for relation in condition.atoms(Relational)}
-        truth = {r: r.func(sympy.Integer(sign), 0) for r, sign in signs.items() if sign is not None}
-        holds = condition.xreplace(truth)
+        holds = condition.xreplace({r: _holds(r.func, r.lhs - r.rhs, leading_of) for r in condition.atoms(Relational)})
         if holds == sympy.false:
             continue
-        cases.append((resolved(branch, sign_of), holds))
+        cases.append((resolved(branch, leading_of), holds))
         if holds == sympy.true:
             break
     return sympy.Piecewise(*cases)
 
 
-def _active_extreme(args: Sequence[Expr], better: int, sign_of: SignOf) -> Expr:
+def _active_extreme(args: Sequence[Expr], better: int, leading_of: LeadingOf) -> Expr:
     """The largest (better = 1) or least argument; cases over those that are not known to lose."""
     kept: list[Expr] = []
     for new in args:
-        signs = [sign_of(better * (new - old)) for old in kept]
-        if any(sign is not None and sign <= 0 for sign in signs):
-            continue
-        kept = [old for old, sign in zip(kept, signs) if sign is None] + [new]
-    wins = sympy.Ge if better == 1 else sympy.Le
+        wins = [_holds(sympy.Ge, better * (old - new), leading_of) for old in kept]
+        if sympy.true not in wins:
+            kept = [old for old, win in zip(kept, wins) if win != sympy.false] + [new]
     *first, last = kept
-    cases = [(a, sympy.And(*(wins(a, b) for b in kept if b is not a))) for a in first]
+    cases = [(a, sympy.And(*(_holds(sympy.Ge, better * (a - b), leading_of) for b in kept if b is not a))) for a in first]
     return sympy.Piecewise(*cases, (last, True))
 
 
-def sign_near_zero(expr: Expr, t: Expr) -> int | None:
-    """Sign for small t > 0, by the first nonzero Taylor coefficient; None where other symbols decide it."""
+def _holds(relation: Any, difference: Expr, leading_of: LeadingOf) -> Expr:
+    lead = leading_of(difference)
+    return relation(difference if lead is None else lead, 0)
+
+
+def leading(expr: Expr, t: Expr) -> Expr | None:
+    """The first Taylor coefficient that is not zero, of which the expression has the sign for small t > 0: this sign of a number; None where not found."""
     coefficient = sympy.expand(expr)
     for _ in range(_TAYLOR_TERMS):
         if coefficient == 0:
-            return 0
+            return sympy.S.Zero
         start = sympy.expand(coefficient.subs(t, 0))
-        if start.is_number:
-            sign = sign_of_number(start)
-            if sign != 0:
-                return sign
-        elif sympy.simplify(start) != 0:
-            return None
-        coefficient = sympy.expand(sympy.diff(coefficient, t))
-    return 0 if sympy.simplify(expr) == 0 else None
+        sign = sign_of_number(start) if start.is_number else 0 if sympy.simplify(start) == 0 else start
+        if sign != 0:
+            return sympy.sympify(sign)
+        coefficient = sympy.expand(_derivative(coefficient, t))
+    return sympy.S.Zero if sympy.simplify(expr) == 0 else None
 
 
 def sign_of_number(value: Expr) -> int | None:
@@ -259,8 +251,13 @@ def sign_of_number(value: Expr) -> int | None:
     return 0 if abs(number) < sympy.Float(10) ** (20 - _DIGITS) else int(sympy.sign(number))
 
 
+def _derivative(expr: Expr, t: Expr) -> Expr:
+    """The derivative for small t > 0: of what vanishes at 0, the sign is that of what leads."""
+    return sympy.diff(expr, t).replace(sympy.sign, lambda inner: sympy.sign(leading(inner, t) or inner))
+
+
 def _slope(smooth: Expr, t: Expr) -> Expr:
-    derivative = sympy.diff(smooth, t)
+    derivative = _derivative(smooth, t)
     value = derivative.subs(t, 0)
     if value.has(sympy.nan, sympy.zoo, sympy.oo, -sympy.oo):
         value = sympy.limit(derivative, t, 0, "+")
@@ -279,7 +276,7 @@ def _tidied(value: Expr) -> Expr:
 
 def branch_at(expr: Expr, point: Point) -> Expr:
     """The expression with the branches that are active at a point at which none meet."""
-    return resolved(expr, lambda difference: sign_of_number(difference.xreplace(dict(point))))
+    return resolved(expr, lambda difference: leading(difference.xreplace(dict(point)), sympy.Dummy()))
 
 
 class _Printer(StrPrinter):

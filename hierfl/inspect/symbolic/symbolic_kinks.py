@@ -95,10 +95,10 @@ class SymbolicKink:
     condition
         The set, as a SymPy relation such as ``Eq(x, 0)``.
     coordinate
-        The symbol that crosses the set where this is ``coordinate = constant``; None for other sets.
+        The symbol that crosses the set where this is ``coordinate = constant`` and slopes are told; else None.
     left_slope, right_slope
         The derivatives along the coordinate on the set's two sides, exact, in the other symbols (where these lie on no
-        other kink); None for other sets.
+        other kink); None, as ``coordinate``, for other sets, and where no formula holds on all of the set.
     """
 
     condition: Expr
@@ -177,12 +177,15 @@ def _on_coordinate(expr: Expr, switch: Expr, region: branches.Region) -> Iterato
     for root in branches.real_roots(switch, symbol):
         if not _is_defined_around(region, {symbol: root}, step):
             continue
-        left, right = branches.one_sided_derivatives(own, {symbol: root}, step)
-        points, complete = _places(left - right, region)
-        if any(branches.sign_of_number(sympy.expand((left - right).subs(point))) != 0 for point in points):
-            yield (plane := sympy.Eq(symbol, root)), SymbolicKink(plane, symbol, left, right)
+        plane, slopes = sympy.Eq(symbol, root), branches.one_sided_derivatives(own, {symbol: root}, step)
+        points, complete = _places(own, region, on={symbol: root})
+        # at points, since formulas of slopes do not see what vanishes on a part of the plane only
+        found = [branches.one_sided_derivatives(own, {**point, symbol: root}, {**dict.fromkeys(point, 0), **step}) for point in points]
+        if any(_differ(*pair) for pair in found):
+            known = not any(_differ(slope.subs(point), own) for point, pair in zip(points, found) for slope, own in zip(slopes, pair))
+            yield plane, SymbolicKink(plane, symbol, *slopes) if known else SymbolicKink(plane)
         elif not complete:
-            yield sympy.Eq(symbol, root), None
+            yield plane, None
 
 
 def _on_set(expr: Expr, switch: Expr, region: branches.Region) -> Iterator[_Place]:
@@ -288,5 +291,8 @@ def _is_defined_around(region: branches.Region, point: branches.Point, direction
 
 
 def _jumps(expr: Expr, point: branches.Point, direction: branches.Point) -> bool:
-    left, right = branches.one_sided_derivatives(expr, point, direction)
-    return branches.sign_of_number(sympy.expand(left - right)) != 0
+    return _differ(*branches.one_sided_derivatives(expr, point, direction))
+
+
+def _differ(one: Expr, other: Expr) -> bool:
+    return branches.sign_of_number(sympy.expand(one - other)) != 0

@@ -280,6 +280,21 @@ def test_a_root_that_counts_on_a_part_of_where_it_vanishes_is_a_kink(f: Any) -> 
     assert sympy.And(at(X0, 0), at(X1, 0)) in {kink.condition for kink in view.kinks}
 
 
+@pytest.mark.parametrize(
+    ("f", "kinks"),
+    [
+        (cp.pos(x2[0] * x2[1]), [at(X0, 0), at(X1, 0)]),  # which other coordinate's sign decides
+        (cp.abs(cp.square(x2[0]) + x2[0] * x2[1]), [at(X0, 0), at(X0 + X1, 0)]),
+        (cp.abs(cp.maximum(x2[1], 1) - x2[0]), [at(X0, 1), at(X0 - X1, 0), at(X1, 1)]),  # |1 - x[0]| where x[1] <= 1 only
+    ],
+)
+def test_kinks_whose_sides_change_along_them(f: Any, kinks: Any) -> None:
+    view = hf.Problem(hf.Minimize(clients=f), constraints=[x2 >= -2, x2 <= 2]).implicit.symbolic()
+    assert {kink.condition for kink in view.kinks} == set(kinks)
+    jumps = [kink.right_slope - kink.left_slope for kink in view.kinks if kink.condition == at(X0, 0)]
+    assert all(abs(jump.subs(X1, -1)) in (1, 2) for jump in jumps)
+
+
 def test_switches_that_cancel_on_all_their_pieces_are_no_kinks() -> None:
     x = cp.Variable(2, name="x")
     assert conditions(cp.pos(x[0] - x[1]) ** 2 + cp.pos(x[0] + x[1] - 1e-3) ** 2, x >= -1000, x <= 1000) == set()
