@@ -22,6 +22,5 @@ def _norm(y: Float[Array, " n"]) -> Float[Array, ""]:
     """||y||_2 with derivative 0 at 0, scaled so that no square overflows or vanishes."""
     largest = jnp.max(jnp.abs(y), initial=0.0)
     largest = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
-    scaled = y / largest
-    square = jnp.sum(scaled * scaled)
+    square = jnp.sum((y / largest) ** 2)
     return largest * jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1.0)), 0.0)

@@ -164,3 +164,11 @@ def test_a_ball_of_radius_zero_does_not_move():
     for z in (jnp.zeros(2), jnp.array([1.0, 2.0])):
         np.testing.assert_array_equal(ball.project(z, jnp.array(0.0)), 0)
         np.testing.assert_array_equal(jax.jacrev(ball.project)(z, jnp.array(0.0)), np.zeros((2, 2)))
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_a_ball_of_any_size_is_met(size):
+    z = jnp.array([3.0, -4.0]) * size
+    np.testing.assert_allclose(ball.project(z, jnp.array(size)) / size, [0.6, -0.8], rtol=1e-14)
+    along = np.eye(2) - np.outer([0.6, -0.8], [0.6, -0.8])
+    np.testing.assert_allclose(jax.jacrev(ball.project)(z, jnp.array(size)), along / 5, atol=1e-14)

@@ -290,11 +290,6 @@ def formula_text(formula: Any) -> str:
     return str(_Printer().doprint(formula))
 
 
-def degree(expr: Expr, symbol: Expr) -> int:
-    """Degree in the symbol; very large for what is no polynomial."""
-    return int(sympy.degree(expr, symbol)) if expr.is_polynomial(symbol) else 1000
-
-
 def real_roots(expr: Expr, symbol: Expr) -> list[Expr]:
     """The real zeros of an expression in one symbol; of a constant none."""
     zeros = listed_zeros(expr, symbol)

@@ -191,7 +191,7 @@ def _on_coordinate(expr: Expr, switch: Expr, region: branches.Region) -> Iterato
 def _on_set(expr: Expr, switch: Expr, region: branches.Region) -> Iterator[_Place]:
     """A kink on a set that is no coordinate plane, if the gradient jumps at a point of it."""
     own = _terms_in(expr, switch.free_symbols)
-    solved = min(switch.free_symbols, key=lambda s: (branches.degree(switch, s), str(s)))
+    solved = min(switch.free_symbols, key=lambda s: (sympy.degree(switch, s) if switch.is_polynomial(s) else sympy.oo, str(s)))
     points, complete = _places(own, region, (switch, solved))
     for point in points:
         for root in branches.real_roots(switch.subs(point), solved):
