@@ -186,14 +186,16 @@ class ConvergenceAxes:
         values = np.asarray(values, float)
         if least is None:
             return values
-        gap = np.abs(values - least)
-        return np.where(gap > 0, gap, np.nan)
+        return np.where(values == least, np.nan, np.abs(values - least))
 
     def finish(self, panel: Axes, name: str, *, objective: bool) -> None:
         """Label a panel and scale its axes."""
         gap = objective and self.scale == "gap"
         panel.set(xlabel=AXES[self.axis], ylabel="distance to reference()" if gap else name)
         if gap or self.scale == "log":
+            if not any((np.asarray(line.get_ydata(), float) > 0).any() for line in panel.lines):
+                why = "no value but that of reference()" if gap else "no value is above 0: take scale='linear'"
+                panel.text(0.5, 0.5, why, transform=panel.transAxes, horizontalalignment="center")
             panel.set_yscale("log", nonpositive="mask")
             low, high = panel.get_ylim()
             panel.set_ylim(bottom=max(low, 1e-16 * high))  # below it is rounding

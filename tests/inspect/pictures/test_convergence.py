@@ -221,3 +221,12 @@ def test_a_plateau_at_the_maximum_is_no_gap() -> None:
     pixel = image[image.shape[0] - 1 - int(row), int(column), :3] / 255
     assert np.ptp(pixel) > 0.2  # a colour of the map, no grey
     plt.close("all")
+
+
+def test_an_empty_logarithmic_figure_says_why() -> None:
+    x = cp.Variable(name="x", bounds=[-1, 1])
+    result = hf.Problem(hf.Minimize(clients=cp.square(x) - 5)).solve(rounds=3, x0=0.5, progress=False)
+    said = [text.get_text() for text in result.plot(scale="log").axes[0].texts]
+    assert said == ["no value is above 0: take scale='linear'"]
+    assert not result.plot().axes[0].texts
+    plt.close("all")
