@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import cvxpy as cp
@@ -18,10 +19,12 @@ from hierfl.jaxtools.precision import computing
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
 from hierfl.runtime.privacy.pairwise_masks import Masking, MaskOrder, opened
 from hierfl.runtime.sites.letters import packed, reply_of
+from hierfl.runtime.sites.memory_folder import MemoryFolder
 from hierfl.runtime.sites.parcels import (
     Answered,
     Asked,
     Keep,
+    Kept,
     Refusal,
     Settled,
     Start,
@@ -52,10 +55,10 @@ def declared() -> hf.Problem:
     return problem()
 
 
-def site(declared: hf.Problem, rules: SiteRules, client: int = 0) -> Site:
+def site(declared: hf.Problem, rules: SiteRules, client: int = 0, **given: Any) -> Site:
     declaration = declared.compile().declaration
     assert declaration.federation is not None
-    return Site(f"site {client}", declaration, {client: declaration.federation.clients[client]}, rules, read_solver=load_solver)
+    return Site(f"site {client}", declaration, {client: declaration.federation.clients[client]}, rules, read_solver=load_solver, **given)
 
 
 def start(declared: hf.Problem, solver: Any = None, masks: MaskOrder | None = None, **given: Any) -> Start:
@@ -245,6 +248,17 @@ def test_each_step_of_a_round_is_answered_once(declared: hf.Problem) -> None:
         reply = own.respond(message)
         assert isinstance(reply, Refusal) and reason in reply.reason, reply
     assert own.messages == 1
+
+
+def test_what_is_kept_makes_no_room_for_further_questions(declared: hf.Problem, tmp_path: Path) -> None:
+    """Each question to keep memories let another be asked in a turn that was counted."""
+    own = site(declared, SiteRules(max_rounds=1), memories=MemoryFolder(tmp_path))
+    own.respond(start(declared))
+    replies = []
+    for number in range(4):
+        replies.append(own.respond(asked(0, np.full(2, float(number)), seed=number, settled=None)))
+        assert isinstance(own.respond(Keep("0" * 8, number, Settled(0, True))), Kept)
+    assert [type(reply) for reply in replies] == [Answered, Refusal, Refusal, Refusal] and own.messages == 5
 
 
 def test_no_memory_is_taken_for_rounds_that_nobody_makes(declared: hf.Problem) -> None:

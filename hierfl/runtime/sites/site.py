@@ -518,7 +518,6 @@ class SiteRun:
 
     def remembered(self, settled: Settled | None) -> bytes:
         self._settle(settled)
-        self._calls = []
         return memory_bytes(self.memory, self.places)
 
     def remember(self, content: bytes) -> None:
