@@ -23,7 +23,7 @@ from jaxtyping import Float, Int
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.coupled_conditions import slope_of
-from hierfl.compiler.data.tables import Party, added
+from hierfl.compiler.data.tables import Party
 from hierfl.compiler.expressions.program import Environment, Program, Rows
 from hierfl.compiler.lower_level.certificate import Judgement
 from hierfl.compiler.lower_level.exact_lower import LARGE
@@ -270,15 +270,8 @@ class ClientOracle(Tabulated):
         x, y, clock = received.broadcast
         problem, force, found = self.problem, None, {}
         if problem.scope == "sample":
-            value, worst = party.mean(
-                lambda rows: self._judged(x, party, clock, rows),
-                problem.upper_samples,
-                lambda so_far, piece, base: (
-                    added(so_far[0], piece[0], base[0]),
-                    jax.tree.map(jnp.maximum, so_far[1], piece[1]),
-                ),
-            )
-            return memory, Message(value, worst._asdict())
+            value, squares = party.mean(lambda rows: self._judged(x, party, clock, rows), problem.upper_samples)
+            return memory, Message(value, jax.tree.map(jnp.sqrt, squares)._asdict())
         if self.alone:
             start = memory[0] if isinstance(memory, tuple) else memory
             y = self.lower.client(x, party, start, clock, split(key)[0])[0]
@@ -291,7 +284,7 @@ class ClientOracle(Tabulated):
         return memory, Message(value if force is None else (value, force), found)
 
     def _judged(self, x: Array, party: Party, clock: Clock, rows: Rows) -> tuple[Array, Judgement]:
-        """The value of rows with their answers, and the largest residual and error bound of these."""
+        """The value of rows with their answers, and the squares of these answers' residuals and error bounds, summed: the largest would be one row's."""
         y, exact, table = self.answers(x, party, clock, rows)[0], self.problem.exact, self.problem.row_samples
         value = self.problem.client_value(x, y, party.environment, rows)
         if y is None:
@@ -303,7 +296,7 @@ class ClientOracle(Tabulated):
 
         found = self.each(one, ({leaf: rows.values[leaf] for leaf in table}, y))
         counts = rows.weights[table[0]] != 0  # what fills up a piece is nobody's
-        return value, jax.tree.map(lambda of_rows: jnp.max(jnp.where(counts, of_rows, 0.0)), found)
+        return value, jax.tree.map(lambda of_rows: jnp.sum(jnp.where(counts, of_rows**2, 0.0)), found)
 
     def server_value(self, party: Party, received: Received, key: Array) -> Array:
         x, y = received.broadcast

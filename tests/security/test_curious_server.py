@@ -35,7 +35,7 @@ from hierfl.runtime.sites.parcels import (
     starting,
 )
 from hierfl.runtime.sites.site import Site, SiteRules
-from hierfl.solvers import SCAFFOLD, Exact, FedAvg, FedProx, FedRZO
+from hierfl.solvers import SCAFFOLD, Exact, FedAvg, FedProx, FedRZO, ProjectedSGD
 
 ROWS, BATCH, STEP, ROUNDS = 40, 16, 0.05, 300
 RNG = np.random.default_rng(4)
@@ -158,6 +158,21 @@ def test_a_tail_of_the_rows_is_of_few(aggregate: Any, rows: int, below: bool) ->
     reply = site(tailed, SiteRules(min_samples=rows + 1)).respond(begun)
     assert isinstance(reply, Refusal) and f"is of {rows} of the rows of client 0 at a time, fewer than the {rows + 1}" in reply.reason
     assert isinstance(site(tailed, SiteRules(min_samples=rows)).respond(begun), Welcome)
+
+
+def test_the_judgement_of_rows_answers_is_of_all_rows() -> None:
+    """The largest of their residuals, by a lower solver that moves nothing, was |F(x, 0)| of one row."""
+    x, y, u = cp.Variable(2, name="x"), cp.Variable(name="y"), hf.Sample(3, name="u")
+    level = hf.ArgMin(y, 0.5 * cp.square(y) + y * (u[:2] @ x - u[2]), scope="sample")
+    answered = hf.Problem(hf.Minimize(clients=hf.E(cp.square(y))), level, federation=hf.Federation([hf.Client({u: rows}) for rows in TABLES]))
+    own, point = site(answered, SiteRules(min_samples=ROWS)), np.array([1.0, -2.0])
+    own.respond(start(answered, FedRZO(smoothing=0.1, step_size=0.1, batch_size=None, lower=ProjectedSGD(steps=1, step_size=1e-12, batch_size=None))))
+    (shapes, _), *_ = own.run().protocol.shapes["map", "oracle.full_value"]
+    broadcast = (point, *jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes[1:]))
+    told = own.respond(asked(0, broadcast, step="oracle.full_value", settled=None)).monitor
+    each = np.abs(TABLES[0][:, :2] @ point - TABLES[0][:, 2])
+    for number in (told["residual"], told["error_bound"]):
+        np.testing.assert_allclose(number, np.linalg.norm(each), rtol=1e-6)
 
 
 def test_the_category_that_has_no_column_is_a_group_too() -> None:

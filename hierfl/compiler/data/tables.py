@@ -172,11 +172,6 @@ class Population:
         return add(jnp.zeros((), int), zero) if self.size == 1 else jax.lax.fori_loop(0, self.size, add, zero)
 
 
-def added(so_far: Any, piece: Any, base: Any) -> Any:
-    """What a function says of pieces, one more counted; ``base`` is what it says of no rows."""
-    return jax.tree.map(lambda c, v, b: c + (v - b), so_far, piece, base)
-
-
 class Drawn(NamedTuple):
     """How many rows of a table were drawn at once, or as one batch of a pass over all of them."""
 
@@ -255,11 +250,11 @@ class Party:
             drawn = _with_table(drawn, table, rows, inside / jnp.sum(inside), count)
         return drawn
 
-    def mean(self, function: Callable[[Rows], Any], samples: Sequence[int] | None = None, join: Any = added) -> Any:
+    def mean(self, function: Callable[[Rows], Any], samples: Sequence[int] | None = None) -> Any:
         """Full-data value of anything affine in the means over rows (a value, a gradient, a mapping), streamed.
 
         ``function(rows)`` is evaluated on pieces of each table whose weights sum to the piece's share, and the pieces' deviations from
-        ``function(no rows)`` are added up, or joined otherwise: memory stays that of one piece. What is one piece for all needs no loop.
+        ``function(no rows)`` are added up: memory stays that of one piece. What is one piece for all needs no loop.
         """
         holding = [(place, table, chunk_size(table)) for place, table in _holding(self.tables, samples)]
         if len(holding) == 1 and holding[0][2] >= holding[0][1].longest:
@@ -268,7 +263,7 @@ class Party:
         for place, table, size in holding:
 
             def add(piece: Any, carry: Any, place: int = place, size: int = size) -> Any:
-                return join(carry, function(self.chunk(place, piece, size)), base)
+                return jax.tree.map(lambda c, v, b: c + (v - b), carry, function(self.chunk(place, piece, size)), base)
 
             if size >= table.longest:
                 result = add(0, result)
