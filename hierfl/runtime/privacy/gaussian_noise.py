@@ -385,17 +385,19 @@ FINE = 1000.0  # the least deviation of a site's noise, in multiples of the reso
 FAR = 50.0  # deviations beyond which no noise is
 
 
-def part_of(noise: NoiseOrder, masks: MaskOrder, largest_share: float) -> float:
-    """The deviation of a site's noise, in the masks' resolutions. Raises ``SettingError`` where that does not fit."""
+def part_of(noise: NoiseOrder, masks: MaskOrder, shares: Float[np.ndarray, " m"]) -> float:
+    """The deviation of a site's noise, in the masks' resolutions. Raises ``SettingError`` where that does not fit, or a sum could go round."""
     honest = masks.least - noise.colluding
     if honest < 1:
         given = f"GaussianNoise(colluding={noise.colluding}) and PairwiseMasks(least={masks.least})"
         raise SettingError(f"{given}: one site of a sum at least keeps its noise to itself; take a larger least.")
-    part = float(np.ldexp(noise.multiplier * noise.clip * largest_share, masks.bits) / np.sqrt(honest))
+    part = float(np.ldexp(noise.multiplier * noise.clip * float(np.max(shares)), masks.bits) / np.sqrt(honest))
     if part < FINE:
         part_of_noise = f"a site's part of the noise has a deviation of {part:.3g} resolutions, of {FINE:g} that are needed"
         more = int(np.ceil(np.log2(FINE / part)))
         raise SettingError(f"PairwiseMasks(bits={masks.bits}): {part_of_noise}: take {more} more bits, or more.")
+    if not np.ldexp(noise.clip, masks.bits) + FAR * part * len(shares) <= 2.0**62:
+        raise SettingError(f"PairwiseMasks(bits={masks.bits}): noise and clip are too large for them, take fewer.")
     return part
 
 
@@ -417,9 +419,7 @@ def orders_of(
             "GaussianNoise(shared=True): a part of the noise is enough where the server sees sums alone: give masks=hf.runtime.PairwiseMasks()."
         )
     weights = problem.declaration.client_weights
-    part = part_of(noising, masking, float(np.max(weights) / np.sum(weights)))
-    if np.ldexp(noising.clip, masking.bits) + FAR * part * problem.num_clients > 2.0**62:
-        raise SettingError(f"PairwiseMasks(bits={masking.bits}): noise and clip are too large for them, take fewer.")
+    part_of(noising, masking, weights / np.sum(weights))
     return noising, masking
 
 
@@ -429,7 +429,7 @@ class SharedNoise(NoisedMessages):
     def __init__(self, order: NoiseOrder, step: str, masks: MaskOrder, shares: Float[np.ndarray, " m"], before: int = 0) -> None:
         super().__init__(order, step, before)
         self.bits, self.shares = masks.bits, shares
-        self.part = part_of(order, masks, float(np.max(shares)))
+        self.part = part_of(order, masks, shares)
 
     def summed(
         self, clients: Sequence[int], questions: Sequence[Hashable], payload: Any, withheld: int

@@ -89,6 +89,14 @@ def test_a_site_adds_fresh_noise_to_every_attempt_and_counts_questions() -> None
         noise.summed([1], ["z"], payload[:1], 1)
 
 
+def test_a_site_adds_no_noise_to_a_sum_that_could_go_round() -> None:
+    """A server that chose so large a clip was told whether the sum goes round, which changes it by more than the noise hides."""
+    order, shares = NoiseOrder(192.0, 1.0, 1e-5, 2, "run", True, 1), np.full(8, 1 / 8)
+    with pytest.raises(hf.SettingError, match="too large for them, take fewer"):
+        SharedNoise(order, "local_steps", MaskOrder(5, 56, "run"), shares)
+    assert SharedNoise(order, "local_steps", MaskOrder(5, 40, "run"), shares).part > 1e3
+
+
 def test_what_does_not_fit_is_refused(problem: hf.Problem) -> None:
     shared = GaussianNoise(1.0, 1.0, shared=True)
     for given_noise, masks, said in (
