@@ -206,6 +206,17 @@ def test_categories_are_a_column_wherever_theirs_stand() -> None:
         assert f"than the {fewest + 1} that" in str(SiteRules(min_cell=fewest + 1).against_rows(problem.declaration, {0: client}))
 
 
+def test_categories_in_samples_of_their_own_are_columns_of_one_table() -> None:
+    """One row is in neither ward that has a sample."""
+    x, stay, *wards = cp.Variable(3, name="x"), hf.Sample(name="stay"), hf.Sample(name="B"), hf.Sample(name="C")
+    held = {ward: (np.arange(ROWS) // 20 == place) & (np.arange(ROWS) < ROWS - 1) for place, ward in enumerate(wards)}
+    client = hf.Client({stay: RNG.exponential(size=ROWS), **{ward: column.astype(float) for ward, column in held.items()}})
+    loss = cp.square(x[0] * wards[0] + x[1] * wards[1] + x[2] - stay)
+    declaration = hf.Problem(hf.Minimize(clients=hf.E(loss)), federation=hf.Federation([client])).declaration
+    assert SiteRules(min_cell=1).against_rows(declaration, {0: client}) is None
+    assert "has groups of fewer rows than the 2 that this site asks for" in str(SiteRules(min_cell=2).against_rows(declaration, {0: client}))
+
+
 def test_the_rest_of_a_pass_is_a_batch_too(declared: hf.Problem) -> None:
     """40 rows in batches of 16 leave 8."""
     passes = start(declared, FedAvg(STEP, epochs=1, batch_size=BATCH))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import date, datetime
 from pathlib import Path
@@ -160,10 +160,12 @@ class SiteRules:
                 count = client.num_samples(sample)
                 if count is not None and count < self.min_samples:
                     return f"{client.called(place)} holds fewer rows of {sample.name()!r} than the {self.min_samples} that this site asks for"
-                if count is not None and self.min_cell > 1 and _has_cell_below(self.min_cell, client.samples[sample]):
+            for table in declaration.roles.client_tables if self.min_cell > 1 else ():
+                held_rows = [client.samples[sample] for sample in table if client.num_samples(sample) is not None]
+                if _has_cell_below(self.min_cell, held_rows):
                     return (
                         f"{client.called(place)} has groups of fewer rows than the {self.min_cell} that this site asks for, in a column of "
-                        f"{sample.name()!r}: put rare values together, or leave the column out"
+                        f"{', '.join(repr(sample.name()) for sample in table)}: put rare values together, or leave the column out"
                     )
         return None
 
@@ -202,12 +204,14 @@ def _rows_of(tail: Worst, client: Client) -> float:
     return min((max(1, math.ceil(tail.tail * count - 1e-9)) for count in counts if count is not None), default=math.inf)
 
 
-def _has_cell_below(fewest: int, rows: Any) -> bool:
-    """Whether fewer rows than so many, and some, have the same value, in a column with few values or in several that are categories.
+def _has_cell_below(fewest: int, table: Sequence[Any]) -> bool:
+    """Whether fewer rows than so many, and some, have the same value, in a column of a table's samples with few values or in several that are categories.
 
     These are columns of zeros and ones that exclude each other, wherever they stand: the rows with none of them are a group that has no column.
     """
-    columns = np.asarray(rows, float).reshape(len(rows), -1).T
+    if not table or len({len(rows) for rows in table}) > 1:  # which are no table: a run says so when it lays them out
+        return False
+    columns = np.hstack([np.asarray(rows, float).reshape(len(rows), -1) for rows in table]).T
     counted = [np.unique(column, return_counts=True) for column in columns]
     if any(counts.min() < fewest for values, counts in counted if len(values) <= GROUPS):
         return True
