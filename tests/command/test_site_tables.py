@@ -226,26 +226,29 @@ class Signed(FedAvg):
 
 @dataclass(frozen=True, eq=False)
 class BoundSigned(BoundFedAvg):
+    least = 0.0
+
     def gradient(self, term, x, party, key, t):
         value, gradient = super().gradient(term, x, party, key, t)
-        return value, jnp.sign(gradient)
+        return value, jnp.where(jnp.abs(gradient) < self.least, 0.0, jnp.sign(gradient))
 """
 
 
 def test_a_site_answers_a_solver_of_its_owners_own_and_no_other_code(study: Path, served: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     from hierfl.command.loading import load_problem, load_solver_class, solver_at
 
-    ours, theirs = study / "signed_here.py", study / "signed_there.py"
+    ours, theirs, near = (study / f"signed_{where}.py" for where in ("here", "there", "near"))
     ours.write_text(SIGNED)
     theirs.write_text(SIGNED.replace("jnp.sign(gradient)", "gradient"))
+    near.write_text(SIGNED.replace("least = 0.0", "least = 0.5"))
     declared, serving = load_problem(place(study)[1]), ["site", *place(study), "--scheduler", "tcp://here:1"]
     printed(capsys, *serving, "--algorithms", f"FedAvg,{ours}:Signed")
     printed(capsys, *serving)
     (site, other), at = served, f"{ours}:Signed"
     assert site.rules.algorithms == ("FedAvg", "Signed")
-    alike, unlike = (start_of(declared, kind=load_solver_class(f"{file}:Signed")) for file in (ours, theirs))
+    alike, unlike, other_number = (start_of(declared, kind=load_solver_class(f"{file}:Signed")) for file in (ours, theirs, near))
     assert site.respond(alike).clients == (0,) and site.respond(start_of(declared)).clients == (0,)
-    assert "is other code than this site's" in site.respond(unlike).reason
+    assert all("is other code than this site's" in site.respond(one).reason for one in (unlike, other_number))
     assert "--algorithms my_solver.py:Signed" in other.respond(alike).reason and "--algorithms my" in other.respond(unlike).reason
     assert solver_at(f"{at}(step_size=0.5)").step_size == 0.5
     assert "Signed" in printed(capsys, "site check", *place(study), "--solver", f"{at}(step_size=0.1)", "--rounds", 2)

@@ -278,8 +278,8 @@ def version_of(algorithm: Any) -> str:
     """hierfl's version, and of a solver that is not its own a mark of the code as well, so that no two sides run different ones."""
     classes = {*type(algorithm.settings).__mro__, *type(algorithm).__mro__}
     own = [cls for cls in classes if cls.__module__.partition(".")[0] not in ("hierfl", "builtins", "abc", "typing")]
-    methods = [(f"{cls.__name__}.{name}", getattr(part, "__func__", getattr(part, "fget", part))) for cls in own for name, part in vars(cls).items()]
-    code = sorted((place, content_mark(part)) for place, part in methods if isinstance(part, FunctionType))
+    parts = [(f"{cls.__name__}.{name}", getattr(part, "__func__", getattr(part, "fget", getattr(part, "func", part)))) for cls in own for name, part in vars(cls).items()]
+    code = sorted((place, content_mark(part)) for place, part in parts if isinstance(part, FunctionType) or ".__" not in place)
     return f"{VERSION}, {type(algorithm.settings).__name__} {content_mark(code)}" if code else VERSION
 
 
