@@ -102,11 +102,11 @@ def written(program: Mapping[str, Any], floor: float | None) -> tuple[Any, list[
     from pyscipopt.scip import Expr, ExprCons, Term
 
     model, slack = scip.Model(), program["opened"]
-    model.hideOutput()
     model.setParam("numerics/feastol", program["tolerance"])
     model.setParam("numerics/dualfeastol", program["tolerance"])
     model.setParam("numerics/epsilon", SAME * program["tolerance"])
     model.setParam("misc/usesymmetry", 0)  # by those of owners alike SCIP 10 cuts off better points, beside SOS1 and a start (also its issue 162)
+    model.setParam("constraints/SOS1/maxprerounds", 0)  # by unknowns that presolving has put in place of others SCIP 10 cuts off better points, where rows are open
     model.setParam("misc/catchctrlc", False)
     model.setParam("display/verblevel", 0)
     variables = [

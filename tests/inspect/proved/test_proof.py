@@ -77,6 +77,15 @@ def test_small_linear_problems_with_ties_and_empty_sets() -> None:
     assert 0 < without < 6
 
 
+@pytest.mark.parametrize("share", [1e8, 1e9])
+def test_a_switch_with_a_large_number(share: float) -> None:
+    """y = min(share n, 1) is 1 once n is: SCIP's presolving of the choices took n = 0 for the best."""
+    n, y = cp.Variable(name="n", integer=True), cp.Variable(name="y")
+    found = proved(hf.Problem(hf.Minimize(1e-3 * n - y), hf.ArgMin(y, -y, [y <= share * n, y <= 1]), [n >= 0, n <= 1]))
+    assert (found.x, found.value) == (1.0, pytest.approx(-0.999, rel=1e-9))
+    assert found.bound == pytest.approx(-0.999, abs=1e-8)
+
+
 def best_pattern(q: np.ndarray, r: np.ndarray, a: np.ndarray, b: np.ndarray, h: np.ndarray, c: np.ndarray, d: np.ndarray) -> float:
     """min c'x + d'y over x in [-1, 1]^p with Q y + R x = A'z, A y + B x >= h, z >= 0: by all 2^m ways to be complementary, each a linear program."""
     (m, n), p = a.shape, len(c)
