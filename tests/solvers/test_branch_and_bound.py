@@ -104,6 +104,16 @@ def test_few_combinations_are_looked_through_where_there_is_no_program(monkeypat
     assert hf.Problem(hf.Minimize(server=cp.square(bit - 0.7))).solve(progress=False).value == pytest.approx(0.09)
 
 
+def test_combinations_whose_lower_level_was_not_solved_are_not_proved_worse() -> None:
+    """y is 0 for every n, and n = 3 the best: numbers of 1e10 beside 1 hide it from the solver of the level."""
+    n, y, matrix = cp.Variable(name="n", integer=True), cp.Variable(name="y"), cp.Variable((2, 2), name="matrix", symmetric=True)
+    level = hf.ArgMin([y, matrix], y + cp.sum_squares(matrix), [matrix >> 0, cp.exp(y) <= 2 + 1e10 * n, y >= 0])
+    problem = hf.Problem(hf.Minimize(cp.square(y - 0.5) - n), level, [n >= 0, n <= 3])
+    found = problem.reference(certificate="global", progress=False)
+    assert found.bound is not None and found.bound <= -2.75 + 1e-6
+    assert found.value == pytest.approx(-2.75, abs=1e-6) or found.status.startswith("not proved: the lower level was not solved at")
+
+
 def test_settings_ties_and_whole_numbers_below(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SettingError, match="gap"):
         BranchAndBound(gap=2.0)

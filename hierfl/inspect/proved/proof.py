@@ -163,9 +163,8 @@ class _Proof:
         with Waiting("the problem as one program", self.show), scip.launched():
             self.program = SingleLevel.of(compiled)
         search, first = self._searched()
-        edge, degenerate = None, self.program.degenerate  # where no constraint qualification of the lower level holds
-        if degenerate is not None:
-            edge = scip.searched(degenerate, None, SHARE * self.gap, self.until, self.show, compiled.sign)
+        degenerate = self.program.degenerate  # where no constraint qualification of the lower level holds
+        edge = None if degenerate is None else scip.searched(degenerate, None, SHARE * self.gap, self.until, self.show, compiled.sign)
         rest()  # what is left to do ends by itself
         if edge is not None:
             first = _better(first, None if edge.values is None else self._again(edge, degenerate))
@@ -254,10 +253,8 @@ class _Proof:
 
     def _polished(self, x: np.ndarray) -> Found | None:
         """The end of a local search from x: the digits that a gap does not ask for."""
-        if self.compiled.upper.whole.any():
-            return None
         with suppress(HierflError):
-            return self._feasible_at(LocalSearch(self._searched_for).polish(x, FINAL).x)
+            return None if self.compiled.upper.whole.any() else self._feasible_at(LocalSearch(self._searched_for).polish(x, FINAL).x)
         return None
 
     def _feasible_at(self, x: np.ndarray) -> Found | None:
@@ -428,8 +425,7 @@ def evaluated(compiled: CompiledProblem, x: np.ndarray) -> Evaluation | None:
 
 def described(compiled: CompiledProblem, found: Found, bound: float, gap: float, status: str, how: str) -> Reference:
     """A point with what is known of it."""
-    x, evaluation, sign = found.x, found.evaluation, compiled.sign
-    multipliers = None
+    x, evaluation, sign, multipliers = found.x, found.evaluation, compiled.sign, None
     if compiled.lower.size:
         with suppress(IncompatibleSolverError):
             multipliers = multipliers_at(compiled, x, evaluation)
@@ -453,28 +449,36 @@ def choices_of(compiled: CompiledProblem) -> list[Sequence[float]] | None:
 def _looked_through(compiled: CompiledProblem, choices: list[Sequence[float]], show: bool, why: str) -> Reference:
     """The best of all combinations, f computed exactly at each."""
     points = np.array(list(product(*choices)), float)
-    away = np.linalg.norm(on_upper_set(compiled, points) - points, axis=1)
-    inside = away <= INSIDE * (1.0 + np.linalg.norm(points, axis=1))
-    best, count = None, 0
+    inside = np.linalg.norm(on_upper_set(compiled, points) - points, axis=1) <= INSIDE * (1.0 + np.linalg.norm(points, axis=1))
+    best, count, unsolved = None, 0, 0
     with RunProgress(len(points), "reference, all combinations", show, "combinations") as bar, suppress(CutShort):
         for x, is_inside in zip(points, inside):
             found = Found.at(compiled, x) if is_inside else None
-            count += 1
+            count, unsolved = count + 1, unsolved + (is_inside and found is None and _is_unsolved(compiled, x))
             bar.advance(1)
             best = _better(best, found if found is not None and found.satisfies(compiled) else None)
             heed()
     why_ended, done = reason(), count == len(points)
     rest()
     if best is None:
-        if compiled.coupled.conditions:
+        if compiled.coupled.conditions and not unsolved:
             texts = ", ".join(one.text for one in compiled.coupled.conditions)
             raise InfeasibleError(f"no answer at any of the {count:,} combinations of whole numbers satisfies the upper constraints on y: {texts}.")
-        why = "they are outside X, or the lower level has no solution there"
+        why = f"they are outside X, or the lower level has no solution there, or was not solved, as at {unsolved} of them"
         raise LowerLevelError(f"f has a value at none of the {count:,} combinations of whole numbers that were looked at: {why}.")
-    looked = f"by {'all' if done else count} of {len(points):,} combinations of whole numbers"
-    how = f"{looked}, the lower level solved exactly at each, y as implicit(x) has it; no branch and bound: {why}"
-    known = (best.value, 0.0, PROVED) if done else (-math.inf, math.inf, str(why_ended))
+    how = f"by {'all' if done else count} of {len(points):,} combinations of whole numbers, the lower level solved exactly at each, y as implicit(x) has it; no branch and bound: {why}"
+    status = f"{NOT_PROVED}: the lower level was not solved at {unsolved} of the combinations" if done else str(why_ended)
+    known = (best.value, 0.0, PROVED) if done and not unsolved else (-math.inf, math.inf, status)
     return described(compiled, best, *known, how)
+
+
+def _is_unsolved(compiled: CompiledProblem, x: np.ndarray) -> bool:
+    """Whether the lower level has no answer at x though it is not known to be empty there."""
+    try:
+        compiled.exact.at(x)
+    except HierflError as why:
+        return isinstance(why, LowerLevelError)
+    return False
 
 
 # --- the end of a search, with what holds there holding to rounding: a tie of the lower level, met to 1e-9 only, would be none ----
