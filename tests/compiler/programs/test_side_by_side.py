@@ -36,11 +36,15 @@ def drawn(width: int, rows: int, equal: int, seed: int, flat: bool = False, own:
 
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
 def test_errors_of_many_are_those_of_each(scale: float) -> None:
+    """At any pair, and where forces balance, so that what is missed is that a row has both a slack and a multiplier."""
     family, draw = drawn(4, 2, 1, 3, own=True), np.random.default_rng(1)
     u, z = draw.normal(size=family.q.shape), scale * draw.uniform(size=family.b.shape)
+    balanced = np.array([family.a[0].T @ z[k] - family.p[k] @ u[k] for k in range(COUNT)])
+    roomy = np.where(family.equal, -u @ family.a[0].T, 5.0)
     cones = rows_of(int(family.equal.sum()), int((~family.equal).sum()))
-    each = [ConvexProgram.of(family.p[k], family.q[k], family.a[0], family.b[k], cones).error(u[k], z[k]) for k in range(COUNT)]
-    np.testing.assert_allclose(family.errors(u, z), each, rtol=1e-12)
+    for q, b in ((family.q, family.b), (balanced, roomy)):
+        each = [ConvexProgram.of(family.p[k], q[k], family.a[0], b[k], cones).error(u[k], z[k]) for k in range(COUNT)]
+        np.testing.assert_allclose(ManyPrograms(family.p, q, family.a, b, family.equal).errors(u, z), each, rtol=1e-12)
 
 
 def by_cvxpy(family: ManyPrograms, k: int) -> np.ndarray:
