@@ -139,7 +139,7 @@ class _Look:
             if (fits or isinstance(answer, Interval)) and ((low - found.noise <= wanted) & (wanted <= high + found.noise)).all():
                 return
             fault = f"gives {answer}, not {told}"
-        except Exception as error:
+        except Exception as error:  # the code is its author's, and may raise anything
             cause, fault = error, f"raises {type(error).__name__}: {str(error).partition(chr(10))[0]}"
         at = ", ".join(map(str, self.v))
         raise DeclarationError(f"{type(self.atom).__name__} at {at}: {what} {fault}. Write {form}, of the function that numeric is.") from cause
@@ -162,8 +162,7 @@ class _Look:
             over = "" if at is v else f" over [{given.lo}, {given.hi}], for {at} in it,"
             for name, of_list, told in (("range", True, there.value), ("slopes", True, there.slope), ("second_derivative", False, there.bend)):
                 if (rule := getattr(self.row, name)) is not None:
-                    asked = lambda rule, given, of_list: rule(self.atom, [given] if of_list else given) or free  # noqa: E731
-                    self.agrees(name + over, f"{name} as AtomRow says", asked, told, there, rule, given, of_list)
+                    self.agrees(name + over, f"{name} as AtomRow says", lambda *said: rule(*said) or free, told, there, self.atom, [given] if of_list else given)
         part.save_value(v)
         said = "twice_smooth" if self.row.twice_smooth is not None and self.row.twice_smooth(self.atom) else "smooth" if self.row.smooth is always_smooth else ""
         if said and (lower := self.row.lower) is not None:

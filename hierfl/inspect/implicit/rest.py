@@ -336,20 +336,18 @@ class _Look:
 
     def _differences(self) -> np.ndarray | None:
         """The second derivative by differences of gradients at points of X; None where there are none on one side, or two lengths tell two: a kink is near."""
-        told = []
-        for length in APART:
-            rows = []
-            for way in length * self.size * np.eye(self.x.size):
-                ends = [self.x + way, self.x - way]
-                inside = np.abs(on_upper_set(self.compiled, np.array(ends)) - ends).max(axis=1) <= ROUNDING * self.size
-                ends = [end if inside_ else self.x for end, inside_ in zip(ends, inside)]
-                ahead, behind = ((self.value, self.slope) if end is self.x else _value_and_slope(self.compiled, end) for end in ends)
-                if not inside.any() or ahead is None or behind is None:
-                    return None
-                rows.append((ahead[1] - behind[1]) / float(np.linalg.norm(ends[0] - ends[1])))
-            told.append(np.array(rows))
-        alike = np.abs(told[0] - told[1]).max() <= SMOOTH * np.abs(told).max()
-        return told[1] if alike else None
+        n = self.x.size
+        ways = np.array([sign * length * self.size * np.eye(n) for length in APART for sign in (1.0, -1.0)]).reshape(-1, n)
+        inside = np.abs(on_upper_set(self.compiled, self.x + ways) - (self.x + ways)).max(axis=1) <= ROUNDING * self.size
+        if not inside.reshape(len(APART), 2, n).any(axis=1).all():
+            return None
+        found = [_value_and_slope(self.compiled, self.x + way) if is_inside else (self.value, self.slope) for way, is_inside in zip(ways, inside)]
+        if any(each is None for each in found):
+            return None
+        slopes = np.array([each[1] for each in found if each is not None]).reshape(len(APART), 2, n, n)
+        lengths = np.linalg.norm(np.where(inside[:, None], ways, 0.0), axis=1).reshape(len(APART), 2, n).sum(axis=1)
+        far, near = (slopes[:, 0] - slopes[:, 1]) / lengths[:, :, None]
+        return near if np.abs(far - near).max() <= SMOOTH * max(np.abs(far).max(), np.abs(near).max()) else None
 
     def _hessian(self) -> np.ndarray | None:
         """f's second derivative at x, its eigenvalues made positive; None where there is none."""
