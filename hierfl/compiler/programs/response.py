@@ -172,17 +172,18 @@ class ProgramResponse:
 
     def _look(self, way: Thetas) -> _Look | None:
         """The derivative along a direction, by the multipliers that count there; None where it leads out of the domain."""
-        pushed = self.moved(way)
-        moved = self._along(*pushed)
-        if moved.solved:
-            return _Look(self, way, pushed, moved)
-        if self.has_edges and self._leads_out(moved.status, pushed[1]):
-            return None
-        other = self._by_multipliers_along(pushed[1])
-        if other is None:
-            return _Look(self, way, pushed, moved)
-        pushed = other.moved(way)
-        return _Look(other, way, pushed, other._along(*pushed))
+        by, pushed = self, self.moved(way)
+        moved = self._along(*pushed) if self._are_independent else None
+        if moved is None or not moved.solved:
+            found = self._multipliers_along(pushed[1])
+            if self.has_edges and found.status == EMPTY:
+                return None
+            by = self._with(found) or self
+            if by is not self or moved is None:
+                pushed = by.moved(way)
+                moved = by._along(*pushed)
+        leads_out = self.has_edges and moved.status == UNBOUNDED and unpriced(self.program).any()  # a weight that is zero falls below
+        return None if leads_out else _Look(by, way, pushed, moved)
 
     @cached_property
     def _are_independent(self) -> bool:
@@ -193,19 +194,21 @@ class ProgramResponse:
         _, multipliers, left = Saddle(diagonal(np.ones(self.program.width), rows), rows).solve(rows.T @ numbers, np.zeros(len(numbers)))
         return bool(left <= CONSISTENT and np.abs(multipliers - numbers).max(initial=0.0) <= ALIKE)
 
-    def _by_multipliers_along(self, slack: np.ndarray) -> ProgramResponse | None:
-        """The same by those multipliers that make the least of what slacks move by (Gauvin and Janin, 1988): of the linear program
-        whose dual that is.
+    def _multipliers_along(self, slack: np.ndarray) -> ProgramSolution:
+        """Those multipliers that make the least of what slacks move by (Gauvin and Janin, 1988), of the linear program whose dual that is:
+        empty where no u meets the rows along the direction.
         """
-        program, z = self.program, self.answer.z
         order, cones = self._tight
-        rows = program.a[order]
-        found = solve_program(ConvexProgram.flat(np.asarray(rows.T @ z[order]), rows, slack[order], cones, program.size))
+        rows = self.program.a[order]
+        return solve_program(ConvexProgram.flat(np.asarray(rows.T @ self.answer.z[order]), rows, slack[order], cones, self.program.size))
+
+    def _with(self, found: ProgramSolution) -> ProgramResponse | None:
+        """The same by such multipliers, where they are some of the program."""
         if not found.solved:
             return None
-        multipliers = np.zeros_like(z)
-        multipliers[order] = found.z
-        return replace(self, answer=replace(self.answer, z=multipliers)) if program.judged(self.answer.u, multipliers).solved else None
+        multipliers = np.zeros_like(self.answer.z)
+        multipliers[self._tight[0]] = found.z
+        return replace(self, answer=replace(self.answer, z=multipliers)) if self.program.judged(self.answer.u, multipliers).solved else None
 
     @cached_property
     def _tight(self) -> tuple[np.ndarray, list[Cone]]:
@@ -303,16 +306,6 @@ class ProgramResponse:
         b = np.concatenate([slack[strong], slack[weak]])
         cones, curved = rows_of(int(strong.sum()), int(weak.sum())), program.flat_along(self.answer.u)
         return ConvexProgram(self._curvature, force, a, b, cones, program.size, curved, is_map=program.is_map)
-
-    def _leads_out(self, status: int, slack: np.ndarray) -> bool:
-        """Whether a direction leads out of the domain: no u meets the rows there, or a weight that is zero falls below."""
-        if status == UNBOUNDED:
-            return bool(unpriced(self.program).any())
-        if status != EMPTY:
-            return False
-        program, (order, cones) = self.program, self._tight
-        there = ConvexProgram.flat(np.zeros(program.width), program.a[order], slack[order], cones, program.size)
-        return solve_program(there).status == EMPTY
 
     def _held_along(self, moved: ProgramSolution, force: np.ndarray, slack: np.ndarray) -> np.ndarray:
         """The rows that hold here and a little along a direction."""
