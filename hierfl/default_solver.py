@@ -9,6 +9,7 @@ import numpy as np
 
 from hierfl.compiler.compiled_problem import CompiledProblem, penalised_problem
 from hierfl.compiler.starting_points import box_around, on_upper_set, sobol_points, start_point
+from hierfl.descent.basin_hopping import BETTER
 from hierfl.descent.convex_best import convex_optimum, shared_best
 from hierfl.descent.implicit_oracle import ImplicitOracle
 from hierfl.errors import HierflError, IncompatibleSolverError, NoGradientError, SettingError
@@ -24,9 +25,8 @@ from hierfl.solvers.lower.lower_solver import batch_by_default
 from hierfl.solvers.newton import Newton
 from hierfl.solvers.zohfl import ZOHFL
 
-STARTS = 32  # points of X that are looked at where f is flat at the first
+STARTS = 32  # points that are looked at where f has no value at the first
 HOPS = 1000  # within a budget
-FLAT, BETTER = 1e-12, 1e-9  # of 1 + |f|: the slope of a plateau, and by what another point has to be better
 
 
 @double_precision
@@ -54,9 +54,8 @@ def choose_solver(compiled: CompiledProblem, settings: RunSettings) -> tuple[Any
     if against is None and without is None:
         free = settings.x0 is None and settings.restarts is None
         optimum, start, elsewhere = None, None, ""
-        with suppress(CutShort), impatient():
-            with Waiting("one convex program", settings.progress):
-                optimum = convex_optimum(compiled) if free else None
+        with suppress(CutShort), impatient(), Waiting("where to begin", settings.progress):
+            optimum = convex_optimum(compiled) if free else None
             start, elsewhere = _another_start(compiled, settings.seed, free) if optimum is None else (None, "")
         if optimum is not None:
             bound = compiled.sign * optimum.bound if np.isfinite(optimum.bound) else None
@@ -97,21 +96,13 @@ def _another_start(compiled: CompiledProblem, seed: int, free: bool) -> tuple[An
     prices = None if first is None else shared_best(compiled, first.x)
     others, why = [] if prices is None else [oracle.inside(prices)], "prices at which those below do what is best above"
     if first is None:
-        others, why = _spread(compiled, seed, everywhere=True), f"the best of {STARTS} points of X, as f has no value at the projection of 0"
-    elif not others and np.abs(first.slope).max(initial=0.0) <= FLAT * (1.0 + abs(first.value)):
-        others, why = _spread(compiled, seed), f"the best of {STARTS} points of X, as f is flat at the projection of 0"
+        around = sobol_points(box_around(compiled, start_point(compiled, None)), STARTS, seed)
+        others, why = list(on_upper_set(compiled, around)), f"the best of {STARTS} points of X, as f has no value at the projection of 0"
     points = [point for point in map(oracle, others) if point is not None]
     best = min(points, key=lambda point: point.value, default=first)
     if best is not None and (first is None or best.value < first.value - BETTER * (1.0 + abs(first.value))):
         return compiled.upper.unflatten(best.x), f", and begins at {why}"
     return None, ""
-
-
-def _spread(compiled: CompiledProblem, seed: int, everywhere: bool = False) -> list[np.ndarray]:
-    """Points spread over X, where f is quick: over a bounded one, or everywhere."""
-    method, box = compiled.exact.method, box_around(compiled, start_point(compiled, None))
-    costly = method is not None and STARTS * method.structure.oracles.owners > 2 * method.solutions_in_a_second
-    return [] if costly or not (box.bounded or everywhere) else list(on_upper_set(compiled, sobol_points(box, STARTS, seed)))
 
 
 def _against_values(compiled: CompiledProblem, settings: RunSettings) -> str | None:

@@ -285,7 +285,7 @@ class Problem:
             known bounds of X (10 to either side of the first where there are none), each with a seed of its own.
         x0
             Start: an array for one upper variable, else ``{variable: array}``; one outside X is told by a warning; None is the projection of 0 on X. Without a solver it is
-            elsewhere where f is flat at that projection, or x are prices that bring the best above: the result says so.
+            elsewhere where f has no value at that projection, or x are prices that bring the best above: the result says so.
         runtime
             Where the clients run; None is ``hierfl.runtime.InProcess()``.
         queries

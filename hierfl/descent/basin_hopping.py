@@ -1,4 +1,5 @@
-"""Searches one after another: once one is at rest, another begins at a random point of X around the best (Wales and Doye, 1997).
+"""Searches one after another: once one is at rest on a plateau, another begins beyond it where f is lower; and, where hops are asked for, at
+a random point of X around the best (Wales and Doye, 1997).
 
 It is monotonic (Leary, 2000): the best point is left for a better one only. Half of the searches begin anywhere within X's bounds. How far
 the others begin from it is drawn anew each time, from a hundredth of the bounds to all of them, evenly in the logarithm.
@@ -20,11 +21,18 @@ from hierfl.run_standing import AT_REST, STUCK
 NEAREST = 1e-2  # of X's bounds
 ANYWHERE = 0.5  # of the hops
 STEPS = 10.0  # as long as the next one, that a search is given to become better than the best
+FLAT, BETTER = 1e-12, 1e-9  # of 1 + |f|: the slope of a plateau, and how f changes on it; by what a point beyond it has to be better
+BEYOND, SPREAD = (1e-3, 1e-2, 0.1, 1.0, 10.0), 16  # how far from its point f is looked at, in 1 + |x|; at how many points of X's bounds
 # how near to the best point a search is that comes back to it: of 1 + |x|, and of how far away it began
 SAME, HOME = 1e-4, 0.2
 
 Search = Descent | LimitedDescent
 Begin = Callable[[KnownPoint, bool], Search]  # a search from a point; in pieces
+
+
+def is_flat(point: KnownPoint) -> bool:
+    """Whether f has no slope at a point."""
+    return float(np.abs(point.slope).max(initial=0.0)) <= FLAT * (1.0 + abs(point.value))
 
 
 class BasinHopping:
@@ -52,6 +60,9 @@ class BasinHopping:
 
     def _searches(self) -> Generator[np.ndarray, KnownPoint | None, str]:
         ended = yield from self._descend()
+        while ended == AT_REST and (there := (yield from self._beyond())) is not None:
+            self._best, self.search = self.best, self._begin(there, False)
+            ended = yield from self._descend()
         for _ in range(self._hops):
             self._best = self.best
             there = yield self._elsewhere()
@@ -79,6 +90,23 @@ class BasinHopping:
             answer = yield x
             if hopping and self._in_vain:
                 return ""
+
+    def _beyond(self) -> Generator[np.ndarray, KnownPoint | None, KnownPoint | None]:
+        """The best of some points around a plateau and of some anywhere, where f is lower there: no slope leads off it."""
+        best, random, box = self.best, self.oracle.random, self._box
+        if not is_flat(best):
+            return None
+        way = np.cos(np.arange(1.0, best.x.size + 1.0) ** 2)
+        way *= (1.0 + np.linalg.norm(best.x)) / np.linalg.norm(way)
+        around = [best.x + sign * length * way for length in BEYOND for sign in (1.0, -1.0)]
+        found: list[KnownPoint] = []
+        for k, x in enumerate((*around, *(random.uniform(box.low, box.high) for _ in range(SPREAD)))):
+            there = yield self.oracle.inside(x)
+            found += [] if there is None else [there]
+            if k == 1 and len(found) == 2 and min(point.value for point in found) > best.value + FLAT * (1.0 + abs(best.value)):
+                return None  # a minimum: f rises on both sides
+        lowest = min(found, key=lambda point: point.value, default=best)
+        return lowest if lowest.value < best.value - BETTER * (1.0 + abs(best.value)) else None
 
     @property
     def _in_vain(self) -> bool:
