@@ -107,7 +107,7 @@ class AllSolutions:
         together, count = together[kept], int(kept.sum())
         if count <= program.width or not (is_dense(together) or together.nnz >= FULL * count * program.width):
             return together, np.concatenate(right)[kept], False
-        _, values, ways = svd(np.linalg.qr(as_array(together) / sizes[kept][:, None], mode="r"))
+        _, values, ways = svd(np.linalg.qr(as_array(together) / sizes[kept][:, None], mode="r"), lapack_driver="gesvd")
         fewer = (values[:, None] * ways)[values > INDEPENDENT * values[0]]
         return fewer, fewer @ u, True
 

@@ -62,6 +62,14 @@ def triangle(order: int) -> np.ndarray:
     return picked
 
 
+def seen_by(vectors: np.ndarray, i: np.ndarray, j: np.ndarray) -> Float[np.ndarray, "pairs rows"]:
+    """The maps of the upper triangle of S to v_i' S v_j, of pairs of vectors (order, .)."""
+    columns, rows = np.tril_indices(len(vectors))
+    scale = np.where(rows == columns, 0.5, np.sqrt(0.5))
+    one, other = vectors[:, i], vectors[:, j]
+    return np.asarray((scale[:, None] * (one[rows] * other[columns] + one[columns] * other[rows])).T)
+
+
 def blocks(cones: Sequence[Cone]) -> Iterator[tuple[Cone, slice]]:
     """Each cone with the rows that are in it."""
     start = 0
@@ -164,12 +172,9 @@ def _semidefinite_slope(v: Rows, order: int) -> Float[np.ndarray, "rows rows"]:
     gap = values[:, None] - values[None]
     with np.errstate(all="ignore"):
         quotient = np.where(np.abs(gap) > 0, (plus[:, None] - plus[None]) / gap, (values > 0)[:, None])
-    basis = triangle(order)
-    columns = []
-    for unit in np.eye(len(v)):
-        inner = vectors.T @ (basis.T @ unit).reshape(order, order) @ vectors
-        columns.append(_triangle_of(vectors @ (quotient * inner) @ vectors.T))
-    return np.array(columns).T
+    i, j = np.indices((order, order)).reshape(2, -1)
+    pairs = seen_by(vectors, i, j)
+    return np.asarray(pairs.T @ (quotient.reshape(-1, 1) * pairs))
 
 
 # --- exponential and power cones -------------------------------------------------------------------------------------

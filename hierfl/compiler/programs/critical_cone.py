@@ -5,6 +5,7 @@ At the apex of all cones these are the slacks themselves that are orthogonal to 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,15 +21,19 @@ from hierfl.compiler.programs.cones import (
     Cone,
     blocks,
     nearest_of_three,
+    seen_by,
     triangle,
 )
 from hierfl.compiler.programs.convex_program import ConvexProgram
+from hierfl.compiler.programs.small_and_sparse import Matrix, from_entries, is_dense
 
 NOTHING = 1e-7  # of a block's size, and of the forces, below which e and z count as zero: where both are, solvers come no nearer
 TURNS = 1e-2  # by which the derivative of a projection differs where there is none
+WHOLE = 1e-10  # by how much a projection's derivative may be less than 1 along what holds
 
 Rows = Float[np.ndarray, " rows"]
 SomeRows = Float[np.ndarray, "some rows"]
+Entries = tuple[np.ndarray, np.ndarray, np.ndarray]  # rows, columns, numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,13 +48,13 @@ class CriticalCone:
     * d on the ray that is opposite of z, where that is on the boundary at the apex; d on the inner side, at the boundary without a multiplier;
     * of a matrix, the part between the eigenvectors for which neither E nor Z has an eigenvalue to be semidefinite.
 
-    So ``select`` d is in the product of ``cones``, with d' ``bend`` d / 2 as a cost; ``vague`` where the projection has no derivative.
-    Of exponential and power cones at their boundary it is not ``known``.
+    So ``select`` d is in the product of ``cones``, equations first, with d' ``bend`` d / 2 as a cost; ``vague`` where the projection has no
+    derivative. Of exponential and power cones at their boundary it is not ``known`` then.
     """
 
-    select: SomeRows
+    select: Matrix
     cones: tuple[Cone, ...]
-    bend: Float[np.ndarray, "rows rows"]
+    bend: Matrix
     vague: bool
     known: bool
 
@@ -58,63 +63,80 @@ class CriticalCone:
         cls, program: ConvexProgram, u: Float[np.ndarray, " width"], z: Rows, nothing: float = NOTHING
     ) -> CriticalCone:
         """That of a program at its solution, where e and z below ``nothing`` are zero."""
-        height = len(z)
-        bend, parts, vague, known = np.zeros((height, height)), [], False, True
+        parts: list[tuple[Cone, Entries]] = []
+        bends: list[Entries] = []
+        vague, known = False, True
         reach, force, e = program.row_sizes(u), program.force_size(u, z), program.slack(u)
         for cone, place in blocks(program.cones):
-            alone = cone.kind in (ZERO, NONNEGATIVE)
             size, unit = reach[place], program.sizes[place] / force
-            if not alone:
-                size, unit = size.max(), unit.max()
-            if cone.kind in OF_THREE:
-                here, pulled = e[place] / size, z[place] * unit
-                vague |= _turns(cone, pulled - here, nothing)
-                known &= not pulled.any()
+            if cone.kind in (ZERO, NONNEGATIVE):
+                stays = np.full(cone.size, cone.kind == ZERO) | (z[place] * unit > nothing)
+                may = ~stays & (e[place] / size <= nothing)
+                for kind, rows in ((ZERO, place.start + np.flatnonzero(stays)), (NONNEGATIVE, place.start + np.flatnonzero(may))):
+                    parts.append((Cone(kind, len(rows)), (np.arange(len(rows)), rows, np.ones(len(rows)))))
+                vague |= bool(may.any())
                 continue
-            found, bent, open_ = critical_part(cone, e[place] / size, z[place] * unit, nothing)
+            size, unit = size.max(), unit.max()
+            pulled = z[place] * unit
+            found, bent, open_ = critical_part(cone, e[place] / size, pulled, nothing)
             vague |= open_
-            if not alone:
-                bend[place, place] = bent / (size * unit)
-            for kind, some in found:
-                wide = np.zeros((len(some), height))
-                wide[:, place] = some
-                parts.append((kind, wide))
-        parts.sort(key=lambda part: KINDS.index(part[0].kind))
-        select = np.concatenate([np.zeros((0, height)), *(some for _, some in parts)])
-        return cls(select, tuple(kind for kind, _ in parts), bend, vague, known)
+            known &= not (cone.kind in OF_THREE and pulled.any())
+            parts += [(kind, _entries(some, 0, place.start)) for kind, some in found]
+            bends.append(_entries(bent / (size * unit), place.start, place.start))
+        parts = sorted((part for part in parts if part[0].size), key=lambda part: KINDS.index(part[0].kind))
+        starts = np.cumsum([0, *(kind.size for kind, _ in parts)])
+        dense, height = is_dense(program.a), len(z)
+        select = _together([(start + rows, columns, some) for start, (_, (rows, columns, some)) in zip(starts, parts)])
+        shape = int(starts[-1]), height
+        bend = from_entries(*_together(bends), (height, height), dense)
+        return cls(from_entries(*select, shape, dense), tuple(kind for kind, _ in parts), bend, vague, known)
+
+    @property
+    def held(self) -> Matrix:
+        """The equations of ``select``."""
+        return self.select[: sum(cone.size for cone in self.cones if cone.kind == ZERO)]
 
 
 Found = list[tuple[Cone, SomeRows]]
 
 
+def _entries(matrix: np.ndarray, down: int, right: int) -> Entries:
+    """Those of a block that begins so far down and right."""
+    rows, columns = np.nonzero(matrix)
+    return rows + down, columns + right, matrix[rows, columns]
+
+
+def _together(entries: Sequence[Entries]) -> Entries:
+    nothing = np.zeros(0, int)
+    rows, columns, numbers = zip((nothing, nothing, np.zeros(0)), *entries)
+    return np.concatenate(rows), np.concatenate(columns), np.concatenate(numbers)
+
+
 def critical_part(cone: Cone, e: Rows, z: Rows, nothing: float) -> tuple[Found, np.ndarray, bool]:
-    """Of one cone that is none of three rows: (``select`` with its cones, ``bend``, whether it is ``vague``)."""
-    alone = cone.kind in (ZERO, NONNEGATIVE)
-    return (_rows if alone else _second_order if cone.kind == SECOND_ORDER else _semidefinite)(cone, e, z, nothing)
+    """Of one cone that is no plain rows: (``select`` with its cones, ``bend``, whether it is ``vague``)."""
+    if cone.kind in OF_THREE:
+        return _of_three(cone, z - e, nothing)
+    return (_second_order if cone.kind == SECOND_ORDER else _semidefinite)(cone, e, z, nothing)
 
 
-def _turns(cone: Cone, v: Rows, nothing: float) -> bool:
-    """Whether the derivative of the projection is another one on either side of v."""
+def _of_three(cone: Cone, v: Rows, nothing: float) -> tuple[Found, np.ndarray, bool]:
+    """From the derivative D of the projection on the dual: dz = D (dz - d), so that d does not move along D's whole directions, and bends along others."""
     sides = [[nearest_of_three(cone, -v + sign * way)[1] for sign in (1, -1)] for way in nothing * np.eye(3)]
-    return any(float(np.abs(one - other).max()) > TURNS for one, other in sides)
+    vague = any(float(np.abs(one - other).max()) > TURNS for one, other in sides)
+    slope = np.eye(3) - nearest_of_three(cone, -v)[1]
+    shares, ways = np.linalg.eigh(0.5 * (slope + slope.T))
+    whole = shares >= 1.0 - WHOLE
+    some = np.where(whole, 0.0, np.maximum(shares, 0.0) / np.where(whole, 1.0, 1.0 - shares))
+    return _equations(ways[:, whole].T), (ways * some) @ ways.T, vague
 
 
 def _equations(rows: SomeRows) -> Found:
     return [(Cone(ZERO, len(rows)), rows)] if len(rows) else []
 
 
-def _rows(cone: Cone, e: Rows, z: Rows, nothing: float) -> tuple[Found, np.ndarray, bool]:
-    """Rows that stay, and those that may leave."""
-    stays = np.full(cone.size, cone.kind == ZERO) | (z > nothing)
-    may = ~stays & (e <= nothing)
-    one = np.eye(cone.size)
-    leaves = [(Cone(NONNEGATIVE, int(may.sum())), one[may])] if may.any() else []
-    return _equations(one[stays]) + leaves, np.zeros(()), bool(may.any())
-
-
 def _second_order(cone: Cone, e: Rows, z: Rows, nothing: float) -> tuple[Found, np.ndarray, bool]:
     """The apex, the boundary or the inside, with a multiplier or without."""
-    one, flat = np.eye(cone.size), np.zeros(())
+    one, flat = np.eye(cone.size), np.zeros((cone.size, cone.size))
     length = np.linalg.norm
     at_apex, pulled = length(e) <= nothing, length(z) > nothing
     if at_apex and not pulled:
@@ -145,18 +167,14 @@ def _semidefinite(cone: Cone, e: Rows, z: Rows, nothing: float) -> tuple[Found, 
     strong = (of_z > nothing) & (of_z > of_e)
     inside = (of_e > nothing) & ~strong
     between = np.flatnonzero(~strong & ~inside)
-    entries = np.einsum("ai,bj->ijab", vectors, vectors).reshape(order, order, -1) @ basis.T  # d, seen by them
-    held = [
-        entries[i, j] for i in np.flatnonzero(strong) for j in range(order) if not (inside[j] or (strong[j] and j > i))
-    ]
-    found = _equations(np.array(held).reshape(len(held), cone.size))
+
+    i, j = np.nonzero(strong[:, None] & ~inside & (~strong | (np.arange(order) <= np.arange(order)[:, None])))
+    found = _equations(seen_by(vectors, i, j))
     if len(between):
         small = triangle(len(between))
-        rows = small @ entries[np.ix_(between, between)].reshape(len(between) ** 2, -1)
+        rows = small @ seen_by(vectors, np.repeat(between, len(between)), np.tile(between, len(between)))
         one = Cone(NONNEGATIVE, 1) if len(between) == 1 else Cone(SEMIDEFINITE, len(small), len(between))
         found.append((one, rows))
-    bend = np.zeros((cone.size, cone.size))
-    for i in np.flatnonzero(strong):
-        for j in np.flatnonzero(inside):
-            bend += 2.0 * of_z[i] / of_e[j] * np.outer(entries[i, j], entries[i, j])
-    return found, bend, bool(len(between))
+    i, j = np.nonzero(strong[:, None] & inside)
+    across = seen_by(vectors, i, j)
+    return found, 2.0 * across.T @ ((of_z[i] / of_e[j])[:, None] * across), bool(len(between))

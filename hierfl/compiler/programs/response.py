@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hierfl.compiler.programs.all_solutions import AllSolutions, unpriced
-from hierfl.compiler.programs.cones import ZERO, Cone, dual_slope, rows_of
+from hierfl.compiler.programs.cones import ZERO, Cone, rows_of
 from hierfl.compiler.programs.convex_program import EMPTY, UNBOUNDED, ConvexProgram, ProgramSolution, merged
 from hierfl.compiler.programs.critical_cone import NOTHING, CriticalCone
 from hierfl.compiler.programs.saddle import Saddle, Saddles
-from hierfl.compiler.programs.small_and_sparse import Matrix, as_array, diagonal, largest, solved_or_shortest, vstack
+from hierfl.compiler.programs.small_and_sparse import Matrix, diagonal, largest, vstack
 from hierfl.compiler.programs.solve_program import innermost, solve_program
 
 CONSISTENT = 1e-7  # of a right side, that may be left of a system that has a solution
@@ -30,11 +30,9 @@ ROUNDING = 1e-10  # of u, that it may seem to move by
 FURTHER, ROUGHLY = 1e-4, 1e-2  # a step along a direction, and how near a slope is there, relative
 ALIKE = 1e-6  # of two derivatives that are the same
 STEP = 1e-3  # of theta's size, in differences of what is a polynomial of degree 3 at most: two of them make it exact
-STILL = 1e-9  # of a vector of length 1, up to which an entry does not move along it
 CANCELLED = 1e6  # how much larger than the slope forces are, from which that is lost in them
 NEAR, NEAREST = 1e3, 1e-12  # how much larger than the error of the conditions what is none may be, and its least size
 OPEN = 1e-7  # of a vector, and of the forces, from which it moves a cone's slack, and a cone has a multiplier
-LARGEST = 2_000  # unknowns of the conditions over curved cones, which are dense
 
 Thetas = list[Any]  # what programs are built from
 Build = Callable[[Thetas], ConvexProgram]
@@ -245,7 +243,7 @@ class ProgramResponse:
         if program.polyhedral:
             pair = self._at(self.solutions.strong, seed)
         else:
-            pair, _ = self._of_projection(seed, self.answer.z - self._scale * program.slack(self.answer.u))
+            pair = self._at_cones(seed)
         return Adjoint(nowhere, np.full(len(program.b), np.nan), self.answer.z) if pair is None else pair
 
     def moved(self, tangent: Thetas) -> tuple[np.ndarray, np.ndarray]:
@@ -322,16 +320,15 @@ class ProgramResponse:
         """From the derivative of z = Proj(z - scale (A u + b)); where it has none, from programs over the critical cone."""
         program, u, z = self.program, self.answer.u, self.answer.z
         forces = program.force_size(u, z), program.force_size(u, np.zeros_like(z))
-        if program.width + len(z) > LARGEST or forces[0] > CANCELLED * forces[1]:  # multipliers without bound tell nothing
+        if forces[0] > CANCELLED * forces[1]:  # multipliers without bound tell nothing
             return None
         if self._critical.vague and (inside := self._inside) is not None:
             return inside._over_cones(seed, tangents)
         ways = [[sign * part for part in tangent] for tangent in tangents for sign in (1.0, -1.0)]
         if not self._critical.vague:
-            pair, (system, rank) = self._of_projection(seed, z - self._scale * program.slack(u))
-            determined = rank == len(system) or self._leaves_little_open(system, rank, ways[::2])
-            told = pair is None or (determined and not self._bends_are_open) or all(self._is_slope(pair, seed, way) for way in ways)
-            return pair if told else None
+            pair = self._at_cones(seed)
+            told = pair is None or (self._leave_little_open(ways[::2]) and not self._bends_are_open)
+            return pair if told or all(self._is_slope(pair, seed, way) for way in ways) else None
         moves = [self.moved(way) for way in ways]
         looks = [self._along_cones(*way) for way in moves] if self._critical.known else []
         if not looks or not all(moved.solved for _, moved in looks):
@@ -385,13 +382,10 @@ class ProgramResponse:
 
     def _along_cones(self, force: np.ndarray, slack: np.ndarray) -> tuple[ConvexProgram, ProgramSolution]:
         """The program over the critical cone for the derivative of u along a direction, and its solution."""
-        critical, a = self._critical, as_array(self.program.a)
-        bent = a.T @ critical.bend
-        curvature = as_array(self._curvature) + bent @ a
-        rows, offset = critical.select @ a, critical.select @ slack
-        cones = merged(list(critical.cones))
-        inner = ConvexProgram.of(curvature, force + bent @ slack, rows, offset, cones, self.program.size)
-        inner = replace(inner, is_map=self.program.is_map)
+        program, critical, (bent, curvature) = self.program, self._critical, self._bent
+        rows, offset = critical.select @ program.a, np.asarray(critical.select @ slack)
+        inner = ConvexProgram.of(curvature, force + bent @ slack, rows, offset, merged(list(critical.cones)), program.size)
+        inner = replace(inner, is_map=program.is_map)
         return inner, solve_program(inner)
 
     def _of_critical(self, inner: ConvexProgram, moved: ProgramSolution, seed: np.ndarray) -> Adjoint | None:
@@ -400,33 +394,45 @@ class ProgramResponse:
         found, critical = look.piece(seed), self._critical
         if not np.isfinite(found.a).all():
             return None
-        b = critical.select.T @ found.b + critical.bend @ (as_array(self.program.a) @ found.a)
+        b = np.asarray(critical.select.T @ found.b + critical.bend @ (self.program.a @ found.a))
         return Adjoint(found.a, b, self.answer.z)
 
-    def _of_projection(self, seed: np.ndarray, v: np.ndarray) -> tuple[Adjoint | None, tuple[np.ndarray, int]]:
-        """(the adjoint for the derivative of the projection at v, None where that leaves the seed open; the system and its rank)."""
-        program, scale, a, count = self.program, self._scale, as_array(self.program.a), len(self.program.b)
-        slope = dual_slope(program.cones, v)
-        system = np.block([[as_array(self._curvature), -a.T], [scale * slope @ a, np.eye(count) - slope]])
-        right = np.concatenate([seed, np.zeros(count)])
-        found, rank = solved_or_shortest(system.T, right, 1e-12)
-        if np.abs(system.T @ found - right).max() > CONSISTENT * np.abs(right).max():
-            return None, (system, rank)
-        return Adjoint(found[: program.width], scale * slope.T @ found[program.width :], self.answer.z), (system, rank)
+    @cached_property
+    def _bent(self) -> tuple[Matrix, Matrix]:
+        """(by what the bends of cones pull at u where slacks move, the curvature with them)."""
+        bent = self.program.a.T @ self._critical.bend
+        return bent, self._curvature + bent @ self.program.a
 
-    def _leaves_little_open(self, system: np.ndarray, rank: int, ways: Sequence[Thetas]) -> bool:
+    @cached_property
+    def _conditions(self) -> Saddle:
+        """The system of the conditions at what holds of all cones."""
+        return Saddle(self._bent[1], self._critical.held @ self.program.a, not self.program.is_map)
+
+    def _at_cones(self, seed: np.ndarray) -> Adjoint | None:
+        """The adjoint at what holds of all cones; None where that leaves the seed open."""
+        a, multipliers, left = self._conditions.turned.solve(seed, np.zeros(self._conditions.count))
+        return None if left > CONSISTENT else Adjoint(a, self._of_rows(a, multipliers), self.answer.z)
+
+    def _of_rows(self, a: np.ndarray, multipliers: np.ndarray) -> np.ndarray:
+        """The part of rows, from that of u and the multipliers of what holds."""
+        critical = self._critical
+        return np.asarray(critical.held.T @ multipliers + critical.bend @ (self.program.a @ a))
+
+    def _leave_little_open(self, ways: Sequence[Thetas]) -> bool:
         """Whether what the conditions leave open are bounds that hold nothing, and multipliers of rows that depend on each other and go on holding."""
-        left, _, right = np.linalg.svd(system)
-        others = np.zeros(len(system), bool)
-        others[: self.program.size] = True
-        others[self.program.width :] = ~(self.program.equal | self.program.loose)
-        if float(np.abs(right[rank:, others]).max(initial=0.0)) > STILL:
+        program, critical, (bent, _), saddle = self.program, self._critical, self._bent, self._conditions
+        if saddle.is_regular:
+            return True
+        u, multipliers = saddle.left_open
+        curved = self._of_rows(u, multipliers)[~(program.equal | program.loose)]
+        if max(np.abs(u[: program.size]).max(initial=0.0), np.abs(curved).max(initial=0.0)) > ALIKE:
             return False
-        slope = np.eye(len(self.program.b)) - system[self.program.width :, self.program.width :]
-        noise = 1e-9 * self.program.force_size(self.answer.u, self.answer.z)
+        noise = 1e-9 * program.force_size(self.answer.u, self.answer.z)
         for force, slack in map(self.moved, ways):
-            moved = np.concatenate([force, self._scale * slope @ slack])
-            if np.abs(left[:, rank:].T @ moved).max(initial=0.0) > max(CONSISTENT * np.abs(moved).max(), noise):
+            right, below = -(force + bent @ slack), -np.asarray(critical.held @ slack)
+            left = saddle.solve(right, below)[2]
+            size = max(float(np.abs(right).max(initial=0.0)), float(np.abs(below).max(initial=0.0)))
+            if left > CONSISTENT and left * size > noise:
                 return False
         return True
 
@@ -444,9 +450,3 @@ class ProgramResponse:
         moves = (there.u - u) / step
         least = float(np.linalg.norm(seed)) * max(float(np.linalg.norm(moves[seed != 0])), size)
         return abs(float(seed @ moves) - said) <= ROUGHLY * least
-
-    @cached_property
-    def _scale(self) -> float:
-        u, z = self.answer.u, self.answer.z
-        return self.program.force_size(u, z) / max(float(self.program.row_sizes(u).max(initial=0.0)), 1e-300)
-

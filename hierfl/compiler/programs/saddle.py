@@ -136,10 +136,14 @@ class Saddle:
     @cached_property
     def comes_back(self) -> bool:
         """Whether a generic solution is found again from its right side."""
+        return bool(max(np.abs(part).max(initial=0.0) for part in self.left_open) <= COMES_BACK)
+
+    @cached_property
+    def left_open(self) -> tuple[np.ndarray, np.ndarray]:
+        """A generic vector of the null space: by what a generic solution, of numbers of about 1, differs from what is found for its right side."""
         v, w = (np.cos(np.arange(1, count + 1) ** 2) for count in (self.width, self.count))
         found, others, _ = self.solve(self._p @ v + self._rows.T @ w, self._rows @ v)
-        apart = np.abs(found - v).max(initial=0.0), np.abs(others - w).max(initial=0.0)
-        return bool(max(apart) <= COMES_BACK)
+        return found - v, others - w
 
     @staticmethod
     def numbers_of(p: Matrix, a: Matrix) -> int:

@@ -108,3 +108,32 @@ def test_many_small_softmaxes_over_a_wide_y_meet_their_conditions() -> None:
     np.testing.assert_allclose(slope[~zero], -0.3 * np.sign(found[~zero]), atol=1e-12)
     difference = (problem.implicit(0.5 + 1e-5) - problem.implicit(0.5 - 1e-5)) / 2e-5
     assert problem.implicit.gradient(0.5) == pytest.approx(difference, rel=1e-7)
+
+
+def test_a_thousand_cones_have_a_gradient() -> None:
+    """Groups that shrink by e^x: y_g = (1 - e^x / |b_g|)+ b_g, of which some are 0."""
+    groups = np.random.default_rng(2).normal(size=(1_000, 3))
+    x, y = cp.Variable(name="x"), cp.Variable((1_000, 3), name="y")
+    level = hf.ArgMin(y, 0.5 * cp.sum_squares(y - groups) + cp.exp(x) * cp.sum(cp.norm(y, axis=1)))
+    implicit = hf.Problem(hf.Minimize(server=0.5 * cp.sum_squares(y)), level).implicit
+    left = np.maximum(np.linalg.norm(groups, axis=1) - 1.2, 0.0)
+    assert 100 < (left == 0).sum() < 900
+    assert implicit(np.log(1.2)) == pytest.approx(0.5 * np.sum(left**2), rel=1e-10)
+    assert implicit.gradient(np.log(1.2)) == pytest.approx(-1.2 * left.sum(), rel=1e-8)
+
+
+def test_a_large_matrix_has_a_gradient() -> None:
+    """The sparse inverse of a covariance: 400 entries, of which most are 0; its zeros stay, and the others solve T^-1 = S + e^x sign(T)."""
+    rng = np.random.default_rng(0)
+    factors = rng.normal(size=(20, 20)) * (rng.uniform(size=(20, 20)) < 0.2)
+    covariance = np.linalg.inv(factors @ factors.T + np.eye(20))
+    x, t = cp.Variable(name="x"), cp.Variable((20, 20), PSD=True, name="t")
+    level = hf.ArgMin(t, cp.trace(covariance @ t) - cp.log_det(t) + cp.exp(x) * cp.sum(cp.abs(t)))
+    implicit = hf.Problem(hf.Minimize(server=cp.trace(t)), level).implicit
+    t_at = implicit.response(-3.0)
+    kept = np.abs(t_at) > 1e-8
+    inverse, signs = np.linalg.inv(t_at), np.sign(np.where(kept, t_at, 0.0))
+    np.testing.assert_allclose((inverse - covariance)[kept], np.exp(-3.0) * signs[kept], atol=1e-8)
+    place = np.flatnonzero(kept)  # - T^-1 dT T^-1 = e^x sign(T) dx where T is not 0
+    moves = np.linalg.solve(-np.kron(inverse, inverse)[np.ix_(place, place)], np.exp(-3.0) * signs.ravel()[place])
+    assert implicit.gradient(-3.0) == pytest.approx(moves @ np.eye(20).ravel()[place], rel=1e-6)
