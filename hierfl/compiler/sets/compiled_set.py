@@ -248,8 +248,10 @@ class _Builder:
     def __init__(
         self, twins: Sequence[cp.Variable], parameters: Sequence[cp.Parameter], draws: tuple[Draw, Draw]
     ) -> None:
-        self.twins, self.parameters, self.draws = twins, parameters, draws
+        self.twins, self.parameters = twins, parameters
+        self.draws = [dict(zip((parameter.id for parameter in parameters), draw)) for draw in draws]
         self.layout = Layout(tuple(twins))
+        self.places = self.layout.split(np.arange(self.layout.size))
         self.conditions: list[Block] = []
         self.bounds: list[EntryBounds] = []
         self.sides: list[Side] = []
@@ -272,10 +274,11 @@ class _Builder:
         return [*self.conditions, *chosen, *([ProgramBlock.of(left, self.twins, self.parameters)] if left else [])]
 
     def _map(self, expression: Expression, coordinates: sp.csr_array | None = None) -> AffineMap:
-        first, second = (matrix_at(draw, expression, self.twins, self.parameters) for draw in self.draws)
-        matrix = Coefficients((first, second))
+        first = matrix_at(self.draws[0], expression, self.places, self.layout.size)
+        moves = bool(expression.parameters())
+        matrix = Coefficients((first, matrix_at(self.draws[1], expression, self.places, self.layout.size) if moves else first))
         evaluate = _evaluation(expression, self.layout)
-        fixed = None if expression.parameters() else _constant(expression, self.twins)
+        fixed = None if moves else _constant(expression)
         if coordinates is None:
             return AffineMap(evaluate, matrix, fixed)
         return AffineMap(
@@ -309,8 +312,8 @@ class _Builder:
             self.others.append(CompiledMembership(origin, piece.family, rows, radius, group, piece.squared))
 
     def _add_opaque(self, origin: Origin, reason: str) -> None:
-        mentioned, entries = {v.id for v in origin.hoisted.variables()}, self.layout.split(np.arange(self.layout.size))
-        parts = [np.ravel(own) for leaf, own in entries.items() if leaf in mentioned]
+        mentioned = {v.id for v in origin.hoisted.variables()}
+        parts = [np.ravel(own) for leaf, own in self.places.items() if leaf in mentioned]
         self.others.append(Opaque.on(origin, reason, np.concatenate(parts), self.layout.size))
 
 
@@ -325,9 +328,9 @@ def _evaluation(expression: Expression, layout: Layout) -> Callable[..., Array]:
     return evaluate
 
 
-def _constant(expression: Expression, twins: Sequence[cp.Variable]) -> Float[np.ndarray, " rows"]:
+def _constant(expression: Expression) -> Float[np.ndarray, " rows"]:
     """The expression at y = 0, by CVXPY: there may be a thousand of them, and to compile one takes 20 ms."""
-    for twin in twins:
+    for twin in expression.variables():
         twin.save_value(np.zeros(twin.shape))
     value = expression.value
     return np.ravel(value.toarray() if sp.issparse(value) else np.asarray(value, float), order="F")

@@ -95,25 +95,18 @@ def _random_value(leaf: Leaf, rng: np.random.Generator) -> np.ndarray:
     return np.asarray(value + value.T if leaf.attributes.get("symmetric") else value)
 
 
-def matrix_at(
-    draw: Draw, expression: Expression, variables: Sequence[cp.Variable], parameters: Sequence[cp.Parameter]
-) -> sp.csr_array:
-    """The coefficients of an affine expression of the twins ``variables`` at a draw of the parameters."""
-    for parameter, value in zip(parameters, draw):
-        parameter.save_value(value)
-    for variable in variables:
+def matrix_at(draw: Mapping[int, np.ndarray], expression: Expression, places: Mapping[int, np.ndarray], size: int) -> sp.csr_array:
+    """The coefficients of an affine expression in a flat decision of some size, at a draw of the parameters; by ids, as the places of entries."""
+    for parameter in expression.parameters():
+        parameter.save_value(draw[parameter.id])
+    for variable in expression.variables():
         variable.save_value(np.zeros(variable.shape))
-    gradients = expression.grad
-    blocks = []
-    for variable in variables:
-        gradient = gradients.get(variable)
-        if gradient is None:
-            block = sp.csr_array((expression.size, variable.size))
-        else:
-            block = sp.csr_array(sp.csc_array(np.atleast_2d(gradient) if np.isscalar(gradient) else gradient).T)
-        order = np.arange(variable.size).reshape(variable.shape, order="F").ravel(order="C")
-        blocks.append(sp.csr_array(block)[:, order])
-    matrix = sp.csr_array(sp.hstack(blocks, format="csr"))
+    parts = []
+    for variable, slope in expression.grad.items():  # in CVXPY's order, entries of the variable by those of the expression
+        own = sp.coo_array(slope if sp.issparse(slope) else np.reshape(slope, (variable.size, expression.size)))
+        parts.append((own.data, own.coords[1], np.ravel(places[variable.id], order="F")[own.coords[0]]))
+    values, rows, columns = map(np.concatenate, zip(*parts)) if parts else np.zeros((3, 0), int)
+    matrix = sp.csr_array((values, (rows, columns)), (expression.size, size), dtype=float)
     matrix.eliminate_zeros()
     return matrix
 
