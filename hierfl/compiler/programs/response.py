@@ -327,8 +327,9 @@ class ProgramResponse:
         ways = [[sign * part for part in tangent] for tangent in tangents for sign in (1.0, -1.0)]
         if not self._critical.vague:
             pair = self._at_cones(seed)
-            told = pair is None or (self._leave_little_open(ways[::2]) and not self._bends_are_open)
-            return pair if told or all(self._is_slope(pair, seed, way) for way in ways) else None
+            if pair is None or (self._leave_little_open(ways[::2]) and not self._bends_are_open):
+                return pair
+            return pair if all(self._is_slope(pair, seed, way) for way in ways) else None
         moves = [self.moved(way) for way in ways]
         looks = [self._along_cones(*way) for way in moves] if self._critical.known else []
         if not looks or not all(moved.solved for _, moved in looks):
