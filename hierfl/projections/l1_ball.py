@@ -14,7 +14,9 @@ def project(z: Float[Array, " n"], weights: Float[Array, " n"], radius: Float[Ar
 
     The sizes |z| are projected on {size >= 0 : weights'size <= radius}, the signs stay (Duchi et al., 2008).
     """
-    sizes, infinite = jnp.abs(z), jnp.asarray(jnp.inf, z.dtype)
-    none, unbounded = jnp.zeros_like(sizes), jnp.full_like(sizes, infinite)
-    shortened = box_with_hyperplane.project(sizes, weights, -infinite, not_below_zero(radius), none, unbounded)
-    return jnp.where(jnp.sum(weights * sizes) <= radius, z, jnp.sign(z) * shortened)
+    signs, infinite = jnp.where(z < 0, -1.0, 1.0).astype(z.dtype), jnp.asarray(jnp.inf, z.dtype)
+    least, unbounded = jnp.where(weights > 0, 0.0, -infinite), jnp.full_like(z, infinite)
+    sizes = signs * z  # whose derivative at 0 is no mean of both sides: a free entry moves there as elsewhere
+    shortened = box_with_hyperplane.project(sizes, weights, -infinite, not_below_zero(radius), least, unbounded)
+    inside = jnp.where((weights > 0) & (radius <= 0), 0.0, z)  # a ball of radius 0 does not move
+    return jnp.where(jnp.sum(weights * sizes) <= radius, inside, signs * shortened)

@@ -113,6 +113,11 @@ def test_derivatives_are_finite_at_kinks():
     jacobian, ones = jax.jit(jax.jacobian(l1_ball.project, argnums=(0, 1, 2))), np.ones(N)
     for radius, weights in ((0.0, ones), (np.inf, ones), (1.0, 0 * ones)):
         assert all(np.isfinite(part).all() for part in jacobian(ones, weights, radius))
+    at_zero, weights = np.r_[0.0, 3.0, -3.0, np.zeros(N - 3)], np.r_[0.0, np.ones(N - 1)]
+    expected = np.zeros((N, N))
+    expected[:3, :3] = [[1, 0, 0], [0, 0.5, 0.5], [0, 0.5, 0.5]]
+    np.testing.assert_allclose(jacobian(at_zero, weights, 1.0)[0], expected, atol=1e-12)  # the first entry is at 0, and free
+    np.testing.assert_array_equal(jacobian(0 * ones, weights, 0.0)[0], np.diag(np.r_[1.0, np.zeros(N - 1)]))
     jacobian = jax.jit(jax.jacobian(in_cone, argnums=(0, 1)))
     for z in (np.zeros(3), np.array([3.0, 4.0, 5.0]), np.array([3.0, 4.0, -5.0]), np.array([0.0, 0.0, -1.0])):
         assert all(np.isfinite(part).all() for part in jacobian(z, 1.0))
