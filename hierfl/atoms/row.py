@@ -170,6 +170,10 @@ class AtomRow:
         """Whether it has points without a gradient: where it changes its branch, unless it is smooth there as well."""
         return (self.switches is not None or self.opaque) and self.smooth is None
 
+    def branches(self, atom: Any) -> bool:
+        """Whether an atom has branches, or may have: random points see some of them."""
+        return self.opaque or bool(self.switches and self.switches(atom))
+
 
 class Unknown(Atom):
     """Base of atoms of which CVXPY is told neither sign nor monotonicity, and which are not concave."""

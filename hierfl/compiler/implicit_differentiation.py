@@ -91,8 +91,7 @@ def _pieces(expressions: Sequence[Any], problem: CompiledProblem) -> set[str]:
     own, found, left = {v.id for v in problem.lower.variables}, set(), list(expressions)
     while left:
         node = left.pop()
-        row = row_of(node)
-        if (row.opaque or (row.switches and row.switches(node))) and any(v.id in own for v in node.variables()):
+        if row_of(node).branches(node) and any(v.id in own for v in node.variables()):
             found.add(expression_text(node))
         left += getattr(node, "args", ())
     return found

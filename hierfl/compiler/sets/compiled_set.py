@@ -225,8 +225,7 @@ def compile_set(
     twins = [hoisted.twins[v] for v in variables]
     parameters = tuple(hoisted.parameters)
     trees = [hoisted.parameters[p] for p in parameters]
-    program = Program(trees)
-    draws = random_draw(trees, parameters, program, 11), random_draw(trees, parameters, program, 12)
+    draws = random_draw(trees, parameters, 11), random_draw(trees, parameters, 12)
     builder = _Builder(twins, parameters, draws)
     for written, constraint in zip(constraints, hoisted.expressions):
         builder.add(Origin(written, constraint))
@@ -235,7 +234,7 @@ def compile_set(
         builder.layout.size,
         tuple(builder.blocks()),
         parameters,
-        program,
+        Program(trees),
         frozenset(leaf.id for tree in trees for leaf in [*tree.variables(), *tree.parameters()]),
         tuple(constraints),
         tuple(variables),

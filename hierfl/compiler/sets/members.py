@@ -18,9 +18,10 @@ import numpy as np
 import scipy.sparse as sp
 from cvxpy.constraints.constraint import Constraint
 from cvxpy.expressions.expression import Expression
-from cvxpy.expressions.leaf import Leaf
 from jaxtyping import Array, Float, Int
 
+from hierfl.atoms.algebra import nodes_of
+from hierfl.atoms.table import row_of
 from hierfl.compiler.expressions.program import Program, sparse_times
 from hierfl.compiler.sets.families import Family
 from hierfl.jaxtools.cheap_jit import quick_jit
@@ -52,8 +53,7 @@ class Coefficients:
     @cached_property
     def constant(self) -> bool:
         first, second = self.draws
-        scale = abs(first).max() if first.nnz else 0.0
-        return (abs(first - second) > 1e-12 * scale).nnz == 0
+        return (abs(first - second) > 1e-12 * abs(first)).nnz == 0  # entry by entry: some may be large
 
     @cached_property
     def matrix(self) -> sp.csr_array:
@@ -72,27 +72,32 @@ class Coefficients:
 Draw = Sequence[np.ndarray]  # a value for each hoisted parameter
 
 
-def random_draw(trees: Sequence[Expression], parameters: Sequence[cp.Parameter], program: Program, seed: int) -> Draw:
+def random_draw(trees: Sequence[Expression], parameters: Sequence[cp.Parameter], seed: int) -> Draw:
     """Values of the hoisted parameters at random values of the leaves below them, so that their relations hold.
 
-    Where a tree is outside its domain there, its parameter gets a random value of the right sign instead.
+    An atom with branches has a random value of its own, since two draws may see but one of its branches. Where a tree is
+    outside its domain there, its parameter gets a random value of the right sign instead.
     """
     rng = np.random.default_rng(seed)
     leaves = {leaf.id: leaf for tree in trees for leaf in [*tree.variables(), *tree.parameters()]}
-    values = quick_jit(program)({leaf: _random_value(leaves[leaf], rng) for leaf in sorted(leaves)})
+    branching = [node for tree in trees for node in nodes_of(tree) if row_of(node).branches(node)]
+    program = Program([*branching, *trees])
+    at = {leaf: _random_value(leaves[leaf], rng) for leaf in sorted(leaves)}
+    drawn = dict(zip(program.places, [_random_value(node, rng) for node in branching]))
+    values = quick_jit(program)(at, given=drawn)[len(branching) :]
     independent = [_random_value(parameter, rng) for parameter in parameters]
     return [np.asarray(v) if np.isfinite(v).all() else other for v, other in zip(values, independent)]
 
 
-def _random_value(leaf: Leaf, rng: np.random.Generator) -> np.ndarray:
-    value = rng.standard_normal(leaf.shape)
-    if leaf.attributes.get("PSD") or leaf.attributes.get("NSD"):
-        return np.asarray(value @ value.T * (1.0 if leaf.attributes.get("PSD") else -1.0))
-    if leaf.is_nonneg():
+def _random_value(node: Expression, rng: np.random.Generator) -> np.ndarray:
+    value = rng.standard_normal(node.shape)
+    if node.ndim == 2 and (node.is_psd() or node.is_nsd()):
+        return np.asarray(value @ value.T * (1.0 if node.is_psd() else -1.0))
+    if node.is_nonneg():
         return np.abs(value) + 0.1
-    if leaf.is_nonpos():
+    if node.is_nonpos():
         return -np.abs(value) - 0.1
-    return np.asarray(value + value.T if leaf.attributes.get("symmetric") else value)
+    return np.asarray(value + value.T if node.is_symmetric() else value)
 
 
 def matrix_at(draw: Mapping[int, np.ndarray], expression: Expression, places: Mapping[int, np.ndarray], size: int) -> sp.csr_array:

@@ -288,6 +288,29 @@ def test_ten_thousand_entries_stay_sparse() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("coefficients", "at"),
+    [
+        (lambda x: cp.hstack([cp.maximum(x[0], 5), 1]), lambda x: [max(x[0], 5), 1]),
+        (lambda x: cp.hstack([cp.neg(x[0]), cp.neg(x[1])]), lambda x: np.maximum(-x, 0)),
+        (lambda x: cp.hstack([x[0], cp.abs(x[0])]), lambda x: [x[0], abs(x[0])]),
+        (lambda x: cp.hstack([1e13, x[0]]), lambda x: [1e13, x[0]]),
+    ],
+)
+def test_coefficients_that_move_beside_others_or_on_one_branch_only(coefficients: Any, at: Any) -> None:
+    x, y = cp.Variable(2, name="x"), cp.Variable((2, 2), name="y")
+    rows = compile_set([y @ coefficients(x) <= 1], [y], label="Y")
+    bounds = compile_set([cp.multiply(cp.vstack([coefficients(x)] * 2), y) <= 1], [y], label="Y")
+    z = np.random.default_rng(0).standard_normal((2, 2)) + 3
+    for value in ([-9.0, -8.0], [9.0, 8.0], [1.0, -7.0]):
+        a, given = np.asarray(at(np.array(value))), {x.id: jnp.asarray(value)}
+        moved = np.maximum(z @ a - 1, 0) / (a @ a or 1.0)
+        np.testing.assert_allclose(rows.project(z.ravel(), given).reshape(2, 2), z - np.outer(moved, a), atol=1e-9)
+        nonzero = np.where(a, a, 1.0)
+        inside = np.where(a > 0, np.minimum(z, 1 / nonzero), np.where(a < 0, np.maximum(z, 1 / nonzero), z))
+        np.testing.assert_allclose(bounds.project(z.ravel(), given).reshape(2, 2), inside, atol=1e-9)
+
+
 def test_attributes_are_constraints() -> None:
     y = cp.Variable(3, name="y", bounds=[np.array([-1, -np.inf, 0]), 2])
     compiled_set = compile_set(attribute_constraints([y]), [y], label="Y")
