@@ -97,6 +97,11 @@ def test_what_is_no_derivative_or_no_tensor_is_an_error_of_hierfl() -> None:
     assert int(layer.status(at_kink, theta).f) == 1
     with pytest.raises(DataError, match=r"'x' has shape \(3,\); expected \(2,\)"):
         layer.f(torch.zeros(3), theta)
+    for ask in (layer.f, layer.status):
+        with pytest.raises(DataError, match=r"there are 3 of x, 4 of b"):
+            ask(torch.zeros(3, 2), {"A": theta["A"], "b": torch.zeros(4)})
+    with pytest.raises(NoGradientError, match="first derivatives only"):  # which PyTorch would tell are 0
+        torch.autograd.functional.hessian(lambda x: layer.f(x, theta), kink.detach() + 0.1)
     with pytest.raises(DataError, match="expected a tensor"):
         layer.f("one", theta)
     with pytest.raises(DataError, match="A, c; expected"):

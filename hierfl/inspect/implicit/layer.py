@@ -448,8 +448,8 @@ def _require_told(problem: CompiledProblem) -> None:
                 raise IncompatibleSolverError(f"{untold}: give its values as a cp.Parameter, and compute them in JAX before the layer.")
 
 
-def _by_variable(variables: Shapes, value: Any, what: str) -> dict[int, Array]:
-    """Arrays by leaf id, of what is given as an array or by name."""
+def named(variables: Shapes, value: Any, what: str) -> dict[cp.Variable, Any]:
+    """What is given as an array, or by name, by variable."""
     names = ", ".join(v.name() for v in variables)
     if not variables:
         if value is not None:
@@ -458,14 +458,17 @@ def _by_variable(variables: Shapes, value: Any, what: str) -> dict[int, Array]:
     if isinstance(value, Mapping):
         if set(value) != {v.name() for v in variables}:
             raise DataError(f"{what} has {', '.join(map(str, value))}; expected {{name: array}} for {names}.")
-        arrays = [value[v.name()] for v in variables]
-    elif len(variables) > 1 or value is None:
+        return {v: value[v.name()] for v in variables}
+    if len(variables) > 1 or value is None:
         raise DataError(f"{what} must be {{name: array}} for {names}, or an array where there is one.")
-    else:
-        arrays = [value]
+    return dict.fromkeys(variables, value)
+
+
+def _by_variable(variables: Shapes, value: Any, what: str) -> dict[int, Array]:
+    """Arrays by leaf id."""
     found = {}
-    for (variable, shape), given in zip(variables.items(), arrays):
-        array = None
+    for variable, given in named(variables, value, what).items():
+        array, shape = None, variables[variable]
         with suppress(TypeError, ValueError):
             array = jnp.asarray(given)
         if array is None or jnp.iscomplexobj(array):

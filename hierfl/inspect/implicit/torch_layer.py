@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, reduce
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
 
-from hierfl.errors import DataError, MissingPackageError
-from hierfl.inspect.implicit.layer import ImplicitLayer, Shapes, Statuses
+from hierfl.errors import DataError, MissingPackageError, NoGradientError
+from hierfl.inspect.implicit.layer import ImplicitLayer, Statuses, named
 from hierfl.jaxtools.precision import double_precision
 
 
@@ -54,42 +54,37 @@ class TorchLayer:
 
     def _ready(self, function: Callable[..., Any], x: Any, theta: Any) -> tuple[Callable[..., Any], list[Any], list[Any]]:
         """(a function of arrays that gives a tuple of arrays, the tensors that it is asked at, where it leaves in what shape these are meant)."""
-        given = _tensors(x, "x"), None if theta is None else _tensors(theta, "theta")
-        axes = _axes(self._layer.decided, given[0]), None if theta is None else _axes(self._layer.given, given[1])
-        tensors, inside = jax.tree.flatten(given)
-        asked = jax.vmap(function, in_axes=axes) if 0 in jax.tree.leaves(axes) else function
+        shapes = {**self._layer.decided, **self._layer.given}
+        given = {**named(self._layer.decided, x, "x"), **named(self._layer.given, theta, "theta")}
+        names, tensors = [v.name() for v in given], [_tensor(v.name(), one) for v, one in given.items()]
+        axes = tuple(0 if tensor.ndim == len(shapes[v]) + 1 else None for v, tensor in zip(given, tensors))
+        lengths = {name: len(tensor) for name, tensor, axis in zip(names, tensors, axes) if axis == 0}
+        if len(set(lengths.values())) > 1:
+            several = ", ".join(f"{length} of {name}" for name, length in lengths.items())
+            raise DataError(f"a batch has as many elements of each, and there are {several}: give as many, or one without an axis for all of them.")
+
+        def whole(*arrays: Any) -> Any:
+            places, decided = list(zip(names, arrays)), len(self._layer.decided)
+            return function(dict(places[:decided]), dict(places[decided:]) or None)
+
+        asked = jax.vmap(whole, axes) if lengths else whole
         made: list[Any] = []
 
         def ask(*arrays: Any) -> tuple[Any, ...]:
-            answers, outside = jax.tree.flatten(asked(*jax.tree.unflatten(inside, arrays)))
+            answers, outside = jax.tree.flatten(asked(*arrays))
             made.append(outside)
             return tuple(answers)
 
         return ask, tensors, made
 
 
-def _tensors(value: Any, what: str) -> Any:
+def _tensor(name: str, value: Any) -> Any:
     import torch
 
-    def tensor(one: Any) -> Any:
-        try:
-            return torch.as_tensor(one)
-        except (TypeError, ValueError, RuntimeError):
-            raise DataError(f"{what} has {one!r}; expected a tensor of real numbers.") from None
-
-    return {name: tensor(one) for name, one in value.items()} if isinstance(value, Mapping) else tensor(value)
-
-
-def _axes(variables: Shapes, value: Any) -> Any:
-    """0 where there is an axis of a batch, by name or of the one that there is."""
-    shapes = {variable.name(): shape for variable, shape in variables.items()}
-
-    def axis(one: Any, shape: tuple[int, ...] | None) -> int | None:
-        return 0 if shape is not None and one.ndim == len(shape) + 1 else None
-
-    if isinstance(value, Mapping):
-        return {name: axis(one, shapes.get(name)) for name, one in value.items()}
-    return axis(value, next(iter(shapes.values()), None))
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise DataError(f"{name} is {value!r}; expected a tensor of real numbers.") from None
 
 
 def _array(tensor: Any) -> np.ndarray:
@@ -103,11 +98,17 @@ def _array(tensor: Any) -> np.ndarray:
 def _asked() -> Any:
     """The autograd function of (a function of arrays that gives a tuple, tensors)."""
     import torch
-    from torch.autograd.function import once_differentiable
 
-    def precision(tensors: tuple[Any, ...]) -> Any:
-        kinds = [one.dtype if one.is_floating_point() else torch.get_default_dtype() for one in tensors]
-        return reduce(torch.promote_types, kinds)
+    class Once(torch.autograd.Function):
+        """The first slopes, which move with the tensors and seeds behind them in ways that are not told: PyTorch would take them for constants."""
+
+        @staticmethod
+        def forward(_: Any, count: int, *parts: Any) -> Any:
+            return parts[:count]
+
+        @staticmethod
+        def backward(_: Any, *seeds: Any) -> NoReturn:
+            raise NoGradientError("f and y of a layer have first derivatives only, and a derivative of these was asked for: leave out create_graph=True.")
 
     class Asked(torch.autograd.Function):
         @staticmethod
@@ -116,18 +117,19 @@ def _asked() -> Any:
             arrays = list(map(_array, tensors))
             if any(ctx.needs_input_grad):
                 answers, ctx.pull = jax.vjp(ask, *arrays)
+                ctx.save_for_backward(*tensors)
             else:
                 answers = ask(*arrays)
-            ctx.kinds = [(one.device, one.dtype) for one in tensors]
-            dtype, device = precision(tensors), tensors[0].device
+            kinds = [one.dtype if one.is_floating_point() else torch.get_default_dtype() for one in tensors]
+            dtype, device = reduce(torch.promote_types, kinds), tensors[0].device
             return tuple(torch.as_tensor(np.array(one), dtype=dtype, device=device) for one in answers)
 
         @staticmethod
-        @once_differentiable
         @double_precision
         def backward(ctx: Any, *seeds: Any) -> Any:
-            slopes = ctx.pull(tuple(map(_array, seeds)))
-            own = [torch.as_tensor(np.array(slope), dtype=dtype, device=device) for slope, (device, dtype) in zip(slopes, ctx.kinds)]
-            return (None, *(one if wanted else None for one, wanted in zip(own, ctx.needs_input_grad[1:])))
+            tensors, slopes = ctx.saved_tensors, ctx.pull(tuple(map(_array, seeds)))
+            own = [torch.as_tensor(np.array(slope), dtype=one.dtype, device=one.device) for slope, one in zip(slopes, tensors)]
+            told = Once.apply(len(own), *own, *tensors, *seeds) if torch.is_grad_enabled() else own
+            return (None, *(one if wanted else None for one, wanted in zip(told, ctx.needs_input_grad[1:])))
 
     return Asked
