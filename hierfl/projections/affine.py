@@ -42,5 +42,4 @@ def project(z: Float[Array, " n"], factor: Factor, b: Float[Array, " k"]) -> Flo
 def gap(factor: Factor, b: Float[Array, " k"]) -> Float[Array, ""]:
     """The distance of -b to the range of A: positive when the equations contradict each other."""
     basis = jnp.asarray(factor.basis, float)
-    size = jnp.linalg.norm(b)
-    return beyond(jnp.linalg.norm(b - basis @ (basis.T @ b)), size)
+    return beyond(jnp.linalg.norm(b - basis @ (basis.T @ b)), jnp.linalg.norm(b))

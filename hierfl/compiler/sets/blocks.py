@@ -37,6 +37,7 @@ from hierfl.compiler.sets.members import (
     constraints_text,
     has_single_entries,
     limits,
+    places_among,
 )
 from hierfl.errors import NotConvexError, UnsupportedAtomError
 from hierfl.language.function import user_code_in
@@ -157,7 +158,7 @@ class AffineBlock:
     def of(cls, parts: Sequence[Component]) -> AffineBlock:
         (part,) = parts
         bands = Bands(part.bands)
-        factor = affine.factorise(bands.constant_matrix(part.entries)) if bands.constant else None
+        factor = affine.factorise(bands.dense({}, part.entries)) if bands.constant else None
         return cls(part.entries, bands, factor)
 
     @property
@@ -201,7 +202,6 @@ class PolyhedronBlock:
     entries: Int[np.ndarray, " n"]
     bands: Bands
     bounds: tuple[EntryBounds, ...]
-    matrix: Float[np.ndarray, "k n"] | None  # None where it moves
     kind: str = "polyhedron"
 
     @staticmethod
@@ -214,8 +214,7 @@ class PolyhedronBlock:
     @classmethod
     def of(cls, parts: Sequence[Component]) -> PolyhedronBlock:
         (part,) = parts
-        bands = Bands(part.bands)
-        return cls(part.entries, bands, part.bounds, bands.constant_matrix(part.entries) if bands.constant else None)
+        return cls(part.entries, Bands(part.bands), part.bounds)
 
     @property
     def cost(self) -> str:
@@ -224,15 +223,14 @@ class PolyhedronBlock:
 
     @property
     def advice(self) -> str:
-        if self.matrix is not None:
+        if self.bands.constant:
             return ""
         return "keep the rows constant and let x enter their right-hand sides only"
 
     def _set(self, values: Values) -> tuple[Array, ...]:
         """(matrix, low, high, lower, upper)."""
-        matrix = jnp.asarray(self.matrix, float) if self.matrix is not None else self.bands.dense(values, self.entries)
         lower, upper, _ = limits(self.bounds, self.entries, values)
-        return matrix, *self.bands.interval(values), lower, upper
+        return jnp.asarray(self.bands.dense(values, self.entries), float), *self.bands.interval(values), lower, upper
 
     def project(self, z: Float[Array, " n"], values: Values) -> Float[Array, " n"]:
         """NaN where the method stopped short."""
@@ -302,17 +300,14 @@ class BoxWithBandBlock:
     def _limits(
         self, values: Values
     ) -> tuple[Float[Array, "groups size"], Float[Array, "groups size"], Float[Array, ""]]:
-        order = np.argsort(self.entries)
-        lower, upper, broken = limits(self.bounds, self.entries[order], values)
-        back = np.argsort(order).astype(np.int32)  # 64-bit indices fail in single precision
-        return lower[back].reshape(self.groups.shape), upper[back].reshape(self.groups.shape), broken
+        lower, upper, broken = limits(self.bounds, self.entries, values)
+        return lower.reshape(self.groups.shape), upper.reshape(self.groups.shape), broken
 
     def _normals(self, values: Values) -> Float[Array, "groups size"]:
         if self.weights is not None:
             return jnp.asarray(self.weights, float)
-        order = np.argsort(self.entries)
         columns, weights = self.bands.coefficients(values)
-        places = order[np.searchsorted(self.entries[order], columns)].astype(np.int32)
+        places = places_among(self.entries, columns)
         return jnp.zeros(self.entries.size).at[places].set(weights).reshape(self.groups.shape)
 
     def project(self, z: Float[Array, " n"], values: Values) -> Float[Array, " n"]:
@@ -351,7 +346,7 @@ def _is_simplex(
         return False
     if any(b.equality or not b.rows.constant or b.rows.source.fixed is None for b in bounds):
         return False
-    lower, upper, _ = limits(bounds, np.sort(groups.ravel()), {})
+    lower, upper, _ = limits(bounds, groups.ravel(), {})
     return bool((np.asarray(lower) == 0).all() and np.isposinf(np.asarray(upper)).all())
 
 

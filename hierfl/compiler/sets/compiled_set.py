@@ -223,10 +223,8 @@ def compile_set(
     """
     hoisted = hoist(constraints, variables, known)
     twins = [hoisted.twins[v] for v in variables]
-    parameters = tuple(hoisted.parameters)
-    trees = [hoisted.parameters[p] for p in parameters]
-    draws = random_draw(trees, parameters, 11), random_draw(trees, parameters, 12)
-    builder = _Builder(twins, parameters, draws)
+    parameters, trees = tuple(hoisted.parameters), list(hoisted.parameters.values())
+    builder = _Builder(twins, parameters, (random_draw(trees, parameters, 11), random_draw(trees, parameters, 12)))
     for written, constraint in zip(constraints, hoisted.expressions):
         builder.add(Origin(written, constraint))
     return CompiledSet(

@@ -25,7 +25,6 @@ from hierfl.compiler.sets.members import (
     Opaque,
     Origin,
     Side,
-    entries_of_rows,
 )
 
 Member = Band | CompiledMembership | Opaque
@@ -97,7 +96,8 @@ def _couplings(
     members: Sequence[Member], bounded: Int[np.ndarray, " bounded"]
 ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
     """Pairs (member, member) whose rows are not orthogonal, and pairs (member, place of a bounded entry)."""
-    rows = [member.normal.entries if isinstance(member, Band) else entries_of_rows(member.pattern) for member in members]
+    patterns = [None if isinstance(member, Band) else member.pattern for member in members]
+    rows = [m.normal.entries if p is None else (p.indices, p.data, np.diff(p.indptr)) for m, p in zip(members, patterns)]
     heights = [len(counts) for _, _, counts in rows]
     owner = np.repeat(np.arange(len(members)), heights)
     moving = np.repeat([not member.constant for member in members], heights)

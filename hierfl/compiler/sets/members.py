@@ -174,9 +174,9 @@ class CompiledRows:
         sums = jax.grad(lambda y: jnp.sum(self._at(values, y)))(jnp.zeros(self.source.width))
         return sums[pattern.indices.astype(np.int32)]  # each column meets one row, so its sum is the coefficient
 
-    def dense(self, values: Values, entries: Int[np.ndarray, " n"]) -> Float[Array, "rows n"]:
+    def dense(self, values: Values, entries: Int[np.ndarray, " n"]) -> Float[np.ndarray | Array, "rows n"]:
         if self.constant:
-            return jnp.asarray(self.pattern[:, entries].toarray(), float)
+            return np.asarray(self.pattern[:, entries].toarray())
 
         def on_entries(part: Array) -> Array:
             return self._at(values, jnp.zeros(self.source.width).at[entries.astype(np.int32)].set(part))
@@ -191,11 +191,6 @@ class CompiledRows:
 
     def _at(self, values: Values, y: Float[Array, " size"] | None = None) -> Float[Array, " rows"]:
         return self.source.evaluate(values, y)[self.index.astype(np.int32)]  # 64-bit indices fail in single precision
-
-
-def entries_of_rows(matrix: sp.csr_array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(columns, numbers, how many each row has)."""
-    return matrix.indices, matrix.data, np.diff(matrix.indptr)
 
 
 def together(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
@@ -244,12 +239,18 @@ class EntryBounds:
         return tuple(cls(first.origin, rows, first.equality) for first, rows in joined)
 
 
+def places_among(entries: Int[np.ndarray, " n"], columns: Int[np.ndarray, " k"]) -> Int[np.ndarray, " k"]:
+    """Where each of some columns is among the entries."""
+    order = np.argsort(entries)
+    return order[np.searchsorted(entries, columns, sorter=order)].astype(np.int32)  # 64-bit indices fail in single precision
+
+
 def limits(
     bounds: Sequence[EntryBounds], entries: Int[np.ndarray, " n"], values: Values
 ) -> tuple[Float[Array, " n"], Float[Array, " n"], Float[Array, ""]]:
-    """(lower, upper) of the sorted entries (-inf, inf where free), and the violation of rows whose coefficient vanishes."""
+    """(lower, upper) of the entries (-inf, inf where free), and the violation of rows whose coefficient vanishes."""
     lowest, highest = np.full(len(entries), -np.inf), np.full(len(entries), np.inf)
-    places = [np.searchsorted(entries, bound.columns).astype(np.int32) for bound in bounds]
+    places = [places_among(entries, bound.columns) for bound in bounds]
     for bound, where in zip(bounds, places):
         if bound.fixed is not None:
             np.maximum.at(lowest, where, bound.fixed[0])
@@ -360,14 +361,10 @@ class Bands:
             low, high = low.at[narrow].max(below), high.at[narrow].min(above)
         return low, high
 
-    def dense(self, values: Values, entries: Int[np.ndarray, " n"]) -> Float[Array, "k n"]:
+    def dense(self, values: Values, entries: Int[np.ndarray, " n"]) -> Float[np.ndarray | Array, "k n"]:
+        """The normals, of NumPy where they are constant."""
         rows, order = self._normals
-        return jnp.concatenate([r.dense(values, entries) for r in rows])[order]
-
-    def constant_matrix(self, entries: Int[np.ndarray, " n"]) -> Float[np.ndarray, "k n"]:
-        """The same for constant normals, as NumPy."""
-        rows, order = self._normals
-        return np.asarray(sp.vstack([r.pattern[:, entries] for r in rows]).toarray())[order]
+        return (np if self.constant else jnp).concatenate([r.dense(values, entries) for r in rows])[order]
 
     def coefficients(self, values: Values) -> tuple[np.ndarray, Float[Array, " nonzeros"]]:
         """(entries of y, their weights), for disjoint supports or constant normals."""

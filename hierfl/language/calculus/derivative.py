@@ -58,6 +58,9 @@ class JaxDerivative(Unknown, OnlyCompiled):
         """As convex: only an affine derivative is known to be either."""
         return self.is_atom_convex()
 
+    def copy(self, args: Any = None, id_objects: Any = None) -> Any:
+        return type(self)(*self.get_data(), *(args or self.args))
+
     def _refuse(self) -> NoReturn:
         raise NotConvexError(f"the {self.name()} is computed by JAX: CVXPY can neither evaluate nor solve it.")
 
@@ -82,9 +85,6 @@ class Pullback(JaxDerivative):
     def get_data(self) -> list[Any]:
         return [self.node, self.index]
 
-    def copy(self, args: Any = None, id_objects: Any = None) -> Pullback:
-        return Pullback(self.node, self.index, *(args or self.args))
-
     def name(self) -> str:
         return f"gradient of {expression_text(self.node)}"
 
@@ -105,9 +105,6 @@ class OwnGradient(JaxDerivative):
 
     def get_data(self) -> list[Any]:
         return [self.cost, self.variable]
-
-    def copy(self, args: Any = None, id_objects: Any = None) -> OwnGradient:
-        return OwnGradient(self.cost, self.variable, *(args or self.args))
 
     def name(self) -> str:
         return f"each player's own gradient of {expression_text(self.cost)}"
