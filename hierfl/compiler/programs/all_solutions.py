@@ -25,13 +25,16 @@ from hierfl.compiler.programs.convex_program import ConvexProgram, ProgramSoluti
 from hierfl.compiler.programs.critical_cone import critical_part
 from hierfl.compiler.programs.saddle import FULL, Saddle
 from hierfl.compiler.programs.small_and_sparse import (
+    Entries,
     Matrix,
     as_array,
     diagonal,
+    entries_at,
     hstack,
     is_dense,
     largest,
     row_norms,
+    stacked,
     vstack,
     zeros,
 )
@@ -50,7 +53,7 @@ FAINT_PULL = 1e-9  # of the largest multiplier, and of the forces, below which a
 ON_BOUNDARY = 1e-7  # of a multiplier, up to which it is on the boundary of its cone
 
 Vector = Float[np.ndarray, " width"]
-Map = Float[np.ndarray, "k rows"]
+Map = Matrix  # of rows
 
 
 class SolutionFace(NamedTuple):
@@ -123,28 +126,34 @@ class AllSolutions:
     @cached_property
     def face(self) -> SolutionFace:
         """Where the slacks of all solutions are, over curved cones."""
-        z, strong, every = self.answer.z, self.strong, np.eye(len(self.answer.z))
-        tight, loose, curved = [every[:0]], [every[:0]], []
+        z, strong, dense = self.answer.z, self.strong, is_dense(self.program.a)
+        tight: list[tuple[int, Entries]] = []
+        loose: list[tuple[int, Entries]] = []
+        curved: list[tuple[Cone, Map]] = []
         most = max(float(np.abs(z).max(initial=0.0)), self.program.force_size(self.answer.u, np.zeros_like(z)))
+
+        def part(to: list[tuple[int, Entries]], own: np.ndarray, rows: slice) -> None:
+            to.append((len(own), entries_at(own, 0, rows.start)))
+
         for cone, rows in blocks(self.program.cones):
-            own, held = every[rows], strong[rows]
             if cone.kind in (ZERO, NONNEGATIVE):
-                tight.append(own[held])
-                loose.append(own[~held])
+                for to, some in ((tight, strong[rows]), (loose, ~strong[rows])):
+                    columns = rows.start + np.flatnonzero(some)
+                    to.append((len(columns), (np.arange(len(columns)), columns, np.ones(len(columns)))))
             elif np.linalg.norm(z[rows]) <= FAINT_PULL * most:
-                curved.append((cone, own))
+                curved.append((cone, stacked([(cone.size, entries_at(np.eye(cone.size), 0, rows.start))], len(z), dense)))
             elif cone.kind in OF_THREE:
                 rays = np.reshape(rays_left(cone.share, z[rows]), (-1, 3))
-                loose.append(np.linalg.pinv(rays.T) @ own)
-                tight.append(np.linalg.svd(rays)[2][len(rays) :] @ own)
+                part(loose, np.linalg.pinv(rays.T), rows)
+                part(tight, np.linalg.svd(rays)[2][len(rays) :], rows)
             else:
                 found, _, _ = critical_part(cone, np.zeros(cone.size), z[rows] / np.linalg.norm(z[rows]), ON_BOUNDARY)
-                for kind, some in found:
+                for kind, own in found:
                     if kind.kind in (ZERO, NONNEGATIVE):
-                        (tight if kind.kind == ZERO else loose).append(some @ own)
+                        part(tight if kind.kind == ZERO else loose, own, rows)
                     else:
-                        curved.append((kind, some @ own))
-        return SolutionFace(np.vstack(tight), np.vstack(loose), tuple(curved))
+                        curved.append((kind, stacked([(kind.size, entries_at(own, 0, rows.start))], len(z), dense)))
+        return SolutionFace(stacked(tight, len(z), dense), stacked(loose, len(z), dense), tuple(curved))
 
     @cached_property
     def is_one(self) -> bool | None:

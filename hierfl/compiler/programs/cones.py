@@ -18,6 +18,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.optimize import brentq
 
+from hierfl.compiler.programs.small_and_sparse import Entries, Matrix, entries_at, from_entries, together
+
 ZERO, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE = "zero", "nonnegative", "second order", "semidefinite"
 EXPONENTIAL, POWER = OF_THREE = "exponential", "power"
 KINDS = (ZERO, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE)  # in the order of rows of critical cones
@@ -99,21 +101,19 @@ def nearest_of_three(cone: Cone, v: Rows) -> tuple[Rows, Float[np.ndarray, "3 3"
     return _nearest_exponential(v) if cone.share is None else _nearest_power(v, cone.share)
 
 
-def dual_slope(cones: Sequence[Cone], v: Rows) -> Float[np.ndarray, "rows rows"]:
-    """The derivative of ``project_dual`` at v; where there are several, one of them."""
-    out = np.zeros((len(v), len(v)))
+def dual_slope(cones: Sequence[Cone], v: Rows, dense: bool) -> Matrix:
+    """The derivative of ``project_dual`` at v, rows by rows; where there are several, one of them."""
+    parts: list[Entries] = []
     for cone, rows in blocks(cones):
-        if cone.kind == ZERO:
-            out[rows, rows] = np.eye(cone.size)
-        elif cone.kind == NONNEGATIVE:
-            out[rows, rows] = np.diag((v[rows] > 0).astype(float))
-        elif cone.kind == SECOND_ORDER:
-            out[rows, rows] = _second_order_slope(v[rows])
+        if cone.kind in (ZERO, NONNEGATIVE):
+            whole = rows.start + np.flatnonzero((v[rows] > 0) | (cone.kind == ZERO))
+            parts.append((whole, whole, np.ones(len(whole))))
         elif cone.kind in OF_THREE:
-            out[rows, rows] = np.eye(3) - nearest_of_three(cone, -v[rows])[1]
+            parts.append(entries_at(np.eye(3) - nearest_of_three(cone, -v[rows])[1], rows.start, rows.start))
         else:
-            out[rows, rows] = _semidefinite_slope(v[rows], cone.order)
-    return out
+            slope = _second_order_slope(v[rows]) if cone.kind == SECOND_ORDER else _semidefinite_slope(v[rows], cone.order)
+            parts.append(entries_at(slope, rows.start, rows.start))
+    return from_entries(*together(parts), (len(v), len(v)), dense)
 
 
 def distance(cones: Sequence[Cone], e: Rows) -> float:

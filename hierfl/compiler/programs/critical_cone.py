@@ -5,7 +5,6 @@ At the apex of all cones these are the slacks themselves that are orthogonal to 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +24,15 @@ from hierfl.compiler.programs.cones import (
     triangle,
 )
 from hierfl.compiler.programs.convex_program import ConvexProgram
-from hierfl.compiler.programs.small_and_sparse import Matrix, from_entries, is_dense
+from hierfl.compiler.programs.small_and_sparse import (
+    Entries,
+    Matrix,
+    entries_at,
+    from_entries,
+    is_dense,
+    stacked,
+    together,
+)
 
 NOTHING = 1e-7  # of a block's size, and of the forces, below which e and z count as zero: where both are, solvers come no nearer
 TURNS = 1e-2  # by which the derivative of a projection differs where there is none
@@ -33,7 +40,6 @@ WHOLE = 1e-10  # by how much a projection's derivative may be less than 1 along 
 
 Rows = Float[np.ndarray, " rows"]
 SomeRows = Float[np.ndarray, "some rows"]
-Entries = tuple[np.ndarray, np.ndarray, np.ndarray]  # rows, columns, numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,15 +87,13 @@ class CriticalCone:
             found, bent, open_ = critical_part(cone, e[place] / size, pulled, nothing)
             vague |= open_
             known &= not (cone.kind in OF_THREE and pulled.any())
-            parts += [(kind, _entries(some, 0, place.start)) for kind, some in found]
-            bends.append(_entries(bent / (size * unit), place.start, place.start))
+            parts += [(kind, entries_at(some, 0, place.start)) for kind, some in found]
+            bends.append(entries_at(bent / (size * unit), place.start, place.start))
         parts = sorted((part for part in parts if part[0].size), key=lambda part: KINDS.index(part[0].kind))
-        starts = np.cumsum([0, *(kind.size for kind, _ in parts)])
         dense, height = is_dense(program.a), len(z)
-        select = _together([(start + rows, columns, some) for start, (_, (rows, columns, some)) in zip(starts, parts)])
-        shape = int(starts[-1]), height
-        bend = from_entries(*_together(bends), (height, height), dense)
-        return cls(from_entries(*select, shape, dense), tuple(kind for kind, _ in parts), bend, vague, known)
+        select = stacked([(kind.size, own) for kind, own in parts], height, dense)
+        bend = from_entries(*together(bends), (height, height), dense)
+        return cls(select, tuple(kind for kind, _ in parts), bend, vague, known)
 
     @property
     def held(self) -> Matrix:
@@ -98,18 +102,6 @@ class CriticalCone:
 
 
 Found = list[tuple[Cone, SomeRows]]
-
-
-def _entries(matrix: np.ndarray, down: int, right: int) -> Entries:
-    """Those of a block that begins so far down and right."""
-    rows, columns = np.nonzero(matrix)
-    return rows + down, columns + right, matrix[rows, columns]
-
-
-def _together(entries: Sequence[Entries]) -> Entries:
-    nothing = np.zeros(0, int)
-    rows, columns, numbers = zip((nothing, nothing, np.zeros(0)), *entries)
-    return np.concatenate(rows), np.concatenate(columns), np.concatenate(numbers)
 
 
 def critical_part(cone: Cone, e: Rows, z: Rows, nothing: float) -> tuple[Found, np.ndarray, bool]:

@@ -19,6 +19,7 @@ NEGATIVE = 1e-12  # of the largest entry, up to which an eigenvalue is none
 
 T = TypeVar("T")
 Matrix = Any  # an array, or one of SciPy's sparse arrays
+Entries = tuple[np.ndarray, np.ndarray, np.ndarray]  # rows, columns, numbers
 
 
 def on_one_thread(function: Callable[..., T]) -> Callable[..., T]:
@@ -48,6 +49,26 @@ def from_entries(
         return sp.csr_array((values, (rows, columns)), shape)
     place = rows * shape[1] + columns
     return np.bincount(place, values, shape[0] * shape[1]).reshape(shape)
+
+
+def entries_at(block: np.ndarray, down: int, right: int) -> Entries:
+    """Those of a block that begins so far down and right."""
+    rows, columns = np.nonzero(block)
+    return rows + down, columns + right, block[rows, columns]
+
+
+def together(entries: Sequence[Entries]) -> Entries:
+    """Those of several as one."""
+    nothing = np.zeros(0, int)
+    rows, columns, numbers = zip((nothing, nothing, np.zeros(0)), *entries)
+    return np.concatenate(rows), np.concatenate(columns), np.concatenate(numbers)
+
+
+def stacked(parts: Sequence[tuple[int, Entries]], width: int, dense: bool) -> Matrix:
+    """The matrix of so many rows each, one below the other."""
+    starts = np.cumsum([0, *(count for count, _ in parts)])
+    below = [(start + rows, columns, numbers) for start, (_, (rows, columns, numbers)) in zip(starts, parts)]
+    return from_entries(*together(below), (int(starts[-1]), width), dense)
 
 
 def vstack(parts: Sequence[Matrix]) -> Matrix:

@@ -486,12 +486,13 @@ def _newton_step(program: ConvexProgram, u: np.ndarray, z: np.ndarray) -> Progra
     """A step on P u + q = A' z and z = Proj(z - (A u + b)), whose derivative is known."""
     scale = program.force_size(u, z) / max(float(program.row_sizes(u).max(initial=0.0)), 1e-300)
     e = scale * program.slack(u)
-    slope = dual_slope(program.cones, z - e)
     miss = z - project_dual(program.cones, z - e)
     right = -np.concatenate([program.force(u, z), miss])
     width, total = program.width, program.width + len(z)
     curvature = program.curvature(u)
-    if is_dense(program.a) or total <= DENSE_NEWTON:
+    dense = is_dense(program.a) or total <= DENSE_NEWTON
+    slope = dual_slope(program.cones, z - e, dense)
+    if dense:
         a = as_array(program.a)
         system = np.block([[as_array(curvature), -a.T], [scale * (slope @ a), np.eye(len(z)) - slope]])
         if not np.isfinite(system).all() or not np.isfinite(right).all():  # outside of where a smooth term has a curvature
@@ -500,9 +501,8 @@ def _newton_step(program: ConvexProgram, u: np.ndarray, z: np.ndarray) -> Progra
         units[:width] /= np.sqrt(np.maximum(system.diagonal()[:width], 1.0))
         step = units * solved_or_shortest(units[:, None] * system * units, units * right, 1e-13)[0]
     else:
-        sparse = sp.csc_array(slope)
         system = sp.csc_array(
-            sp.bmat([[curvature, -program.a.T], [scale * (sparse @ program.a), sp.eye_array(len(z)) - sparse]])
+            sp.bmat([[curvature, -program.a.T], [scale * (slope @ program.a), sp.eye_array(len(z)) - slope]])
         )
         firm = sp.csc_matrix(system + 1e-10 * sp.eye_array(total))
         factor, step = splu(firm), np.zeros(total)

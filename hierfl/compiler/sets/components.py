@@ -96,8 +96,7 @@ def _couplings(
     members: Sequence[Member], bounded: Int[np.ndarray, " bounded"]
 ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
     """Pairs (member, member) whose rows are not orthogonal, and pairs (member, place of a bounded entry)."""
-    patterns = [None if isinstance(member, Band) else member.pattern for member in members]
-    rows = [m.normal.entries if p is None else (p.indices, p.data, np.diff(p.indptr)) for m, p in zip(members, patterns)]
+    rows = [member.normal.entries if isinstance(member, Band) else _of_rows(member.pattern) for member in members]
     heights = [len(counts) for _, _, counts in rows]
     owner = np.repeat(np.arange(len(members)), heights)
     moving = np.repeat([not member.constant for member in members], heights)
@@ -149,3 +148,8 @@ def _rounded(values: np.ndarray) -> np.ndarray:
     """Twelve significant binary-rounded digits, and exponents, of each."""
     mantissa, exponent = np.frexp(values)
     return np.stack([np.round(mantissa, 11) + 0.0, exponent], axis=-1)
+
+
+def _of_rows(matrix: sp.csr_array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(columns, numbers, how many each row has)."""
+    return matrix.indices, matrix.data, np.diff(matrix.indptr)
