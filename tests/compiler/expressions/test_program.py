@@ -1,4 +1,4 @@
-"""Programs: any expression agrees with CVXPY, equal subexpressions run once, E and total average rows."""
+"""Programs beside the atoms themselves (``tests/atoms``): what is kept apart, E and total over rows, functions of the user."""
 
 from __future__ import annotations
 
@@ -9,106 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import hierfl as hf
 from hierfl.compiler.expressions.program import Program, Rows
 
 pytestmark = pytest.mark.usefixtures("x64")
-
-SHAPES = [(), (3,), (2, 3), (3, 2)]
-UNARY = {
-    "neg": lambda e: -e,
-    "exp": lambda e: cp.exp(0.3 * e),
-    "logistic": cp.logistic,
-    "square": cp.square,
-    "abs": cp.abs,
-    "huber": cp.huber,
-    "pos": cp.pos,
-    "sqrt": lambda e: cp.sqrt(cp.square(e) + 1),
-    "scale": lambda e: e / 3,
-    "reuse": lambda e: e + cp.multiply(e, 0.5),
-}
-REDUCE = {
-    "sum": cp.sum,
-    "norm": lambda e: cp.pnorm(e, 2),
-    "norm1": cp.norm1,
-    "norm_inf": cp.norm_inf,
-    "log_sum_exp": cp.log_sum_exp,
-    "max": cp.max,
-    "sum_squares": cp.sum_squares,
-}
-
-
-@st.composite
-def expressions(draw: Any, leaves: dict[tuple[int, ...], cp.Variable], shape: tuple[int, ...], depth: int) -> Any:
-    if depth == 0:
-        return leaves[shape]
-
-    def smaller(of: tuple[int, ...]) -> Any:
-        return draw(expressions(leaves, of, depth - 1))
-
-    kinds = ["unary", "add", "multiply", "maximum", "promote"]
-    kinds += {
-        0: ["reduce", "dot", "index"],
-        1: ["matvec", "row", "axis", "diag"],
-        2: ["transpose", "reshape", "stack"],
-    }[len(shape)]
-    kind = draw(st.sampled_from(kinds))
-    if kind == "unary":
-        return UNARY[draw(st.sampled_from(sorted(UNARY)))](smaller(shape))
-    if kind == "add":
-        return smaller(shape) + smaller(())
-    if kind == "multiply":
-        return cp.multiply(smaller(shape), 0.2 * smaller(shape))
-    if kind == "maximum":
-        return cp.maximum(smaller(shape), smaller(shape))
-    if kind == "promote":
-        return 0.3 * smaller(()) * smaller(shape)
-    if kind == "reduce":
-        return REDUCE[draw(st.sampled_from(sorted(REDUCE)))](smaller(draw(st.sampled_from(SHAPES[1:]))))
-    if kind == "dot":
-        return smaller((3,)) @ smaller((3,))
-    if kind == "index":
-        return smaller((2, 3))[1, draw(st.integers(-3, 2))]
-    if kind == "matvec":
-        return smaller((3, 2)) @ np.array([1.0, -2.0]) + smaller((3,))
-    if kind == "row":
-        return smaller((2, 3))[draw(st.integers(-2, 1))][:: draw(st.sampled_from([1, -1]))]
-    if kind == "axis":
-        return cp.sum(smaller((2, 3)), axis=0) + cp.log_sum_exp(smaller((3, 2)), axis=1)
-    if kind == "diag":
-        return cp.diag(smaller((3, 2)) @ smaller((2, 3)))
-    if kind == "transpose":
-        return smaller(shape[::-1]).T
-    if kind == "reshape":
-        return cp.reshape(smaller(shape[::-1]), shape, order=draw(st.sampled_from(["C", "F"])))
-    return cp.vstack([smaller((3,)), smaller((3,))]) if shape == (2, 3) else cp.vstack([smaller((3,))] * 2).T
-
-
-@settings(max_examples=30, deadline=None)
-@given(data=st.data())
-def test_random_expressions_agree_with_cvxpy_and_finite_differences(data: Any) -> None:
-    leaves = {shape: cp.Variable(shape) for shape in SHAPES}
-    shape = data.draw(st.sampled_from(SHAPES))
-    expression = data.draw(expressions(leaves, shape, data.draw(st.integers(1, 4))))
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
-    for variable in leaves.values():
-        variable.value = rng.uniform(-1, 1, variable.shape)
-    program, weights = Program([expression]), rng.standard_normal(shape)
-    point = {v.id: jnp.asarray(v.value) for v in leaves.values()}
-    np.testing.assert_allclose(program(point)[0], expression.value, rtol=1e-8, atol=1e-8)
-
-    def linear(environment: dict[int, Any]) -> Any:
-        return jnp.sum(weights * program(environment)[0])
-
-    gradient, h = jax.grad(linear)(point), 1e-6
-    direction = {v.id: rng.standard_normal(v.shape) for v in leaves.values()}
-    ahead, behind = (linear({k: point[k] + s * direction[k] for k in point}) for s in (h, -h))
-    slope = sum(float(jnp.sum(gradient[k] * direction[k])) for k in point)
-    assert slope == pytest.approx(float(ahead - behind) / (2 * h), rel=1e-4, abs=1e-4)
-
 
 def test_different_functions_of_equal_arguments_stay_apart() -> None:
     x, t = cp.Variable(), cp.Variable(nonneg=True)
@@ -160,3 +65,94 @@ def test_values_of_a_wrong_shape_are_refused_not_reshaped() -> None:
 def test_complex_constants_are_refused() -> None:
     with pytest.raises(hf.DeclarationError, match="real numbers only"):
         Program([cp.real(cp.Variable() * np.array(1j))])
+
+
+# --- hf.Function and hf.BlackBox.
+
+
+POINT = np.array([0.1, 0.2, 0.3])
+
+
+@pytest.fixture
+def x() -> cp.Variable:
+    return cp.Variable(3, name="x")
+
+
+def evaluate(atom: Any, x: cp.Variable) -> Any:
+    program = Program([atom])
+    return lambda value: program({x.id: jnp.asarray(value)})[0]
+
+
+def test_wrong_shape_of_a_function_is_named_at_trace(x) -> None:
+    def flatten(v: Any) -> Any:
+        return v
+
+    with pytest.raises(hf.DeclarationError, match=r"hf.Function 'flatten'.*shape \(3,\); declared shape=\(\)"):
+        jax.eval_shape(evaluate(hf.Function(flatten, x), x), POINT)
+
+
+def test_black_box_runs_on_the_host_one_row_at_a_time(x) -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def simulate(v: np.ndarray, w: np.ndarray) -> np.ndarray:
+        seen.append(v.shape)
+        return np.outer(v, w)
+
+    c = np.array([1.0, 2.0])
+    function = evaluate(hf.BlackBox(simulate, x, c, shape=(3, 2)), x)
+    np.testing.assert_allclose(jax.jit(function)(POINT), np.outer(POINT, c))
+    batch = np.stack([POINT, 2 * POINT]).reshape(2, 1, 3)
+    found = jax.jit(jax.vmap(jax.vmap(function)))(batch)
+    np.testing.assert_allclose(found[1, 0], np.outer(2 * POINT, c))
+    assert set(seen) == {(3,)}
+
+
+def test_black_box_refuses_to_be_differentiated_and_says_who_can_use_it(x) -> None:
+    box = hf.BlackBox(lambda v: v.sum(), x, name="plant")
+    for transform in (jax.grad, lambda f: lambda v: jax.jvp(f, (v,), (v,)), lambda f: jax.jit(jax.grad(f))):
+        with pytest.raises(hf.DeclarationError, match="hf.BlackBox 'plant' has values only.*ZOHFL"):
+            transform(evaluate(box, x))(jnp.asarray(POINT))
+
+
+def test_black_box_of_data_alone_may_stand_in_a_differentiated_term(x) -> None:
+    p = cp.Parameter(3)
+    program = Program([hf.BlackBox(lambda v: v.sum(), p) * cp.sum_squares(x)])
+    gradient = jax.grad(lambda v: program({x.id: v, p.id: jnp.ones(3)})[0])(jnp.asarray(POINT))
+    np.testing.assert_allclose(gradient, 6 * POINT)
+
+
+@pytest.mark.parametrize(
+    ("callable", "message"),
+    [
+        (lambda v: 1 / 0, "hf.BlackBox 'plant' raised ZeroDivisionError"),
+        (lambda v: v, r"hf.BlackBox 'plant' returned an array of shape \(3,\)"),
+        (lambda v: np.nan, "hf.BlackBox 'plant' returned NaN at"),
+    ],
+)
+def test_failures_of_a_black_box_name_it(callable, message, x) -> None:
+    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+        jax.block_until_ready(jax.jit(evaluate(hf.BlackBox(callable, x, name="plant"), x))(POINT))
+
+
+def test_nan_that_a_black_box_was_given_is_passed_on(x) -> None:
+    assert np.isnan(evaluate(hf.BlackBox(np.sum, x), x)(np.full(3, np.nan)))
+
+
+def test_an_error_of_the_function_arrives_as_an_error_of_hierfl_and_is_not_logged_as_well(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class OutOfFuelError(Exception):
+        pass
+
+    def simulator(x: np.ndarray) -> float:
+        if x[0] > 1:
+            raise OutOfFuelError("empty tank")
+        return float(x @ x)
+
+    x = cp.Variable(2, name="x")
+    problem = hf.Problem(hf.Minimize(clients=hf.BlackBox(simulator, x)))
+    assert problem.implicit([1.0, 0.0]) == pytest.approx(1.0)
+    with pytest.raises(hf.DeclarationError, match="OutOfFuelError: empty tank"):
+        problem.implicit([2.0, 0.0])
+    assert "pure_callback failed" not in caplog.text
+    assert problem.implicit([0.0, 1.0]) == pytest.approx(1.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -69,6 +68,13 @@ TERMS: dict[str, tuple[Callable[[Any], Any], Callable[[float], float], float, bo
     "affine": (lambda y: cp.inv_pos(4 - y), lambda y: 1 / (4 - y), 4.0, True),
     "entropy": (lambda y: -cp.entr(y), lambda y: y * np.log(y) if y > 0 else 0.0, 0.0, False),
     "relative entropy": (lambda y: cp.rel_entr(y, 2.0), lambda y: y * np.log(y / 2) if y > 0 else 0.0, 0.0, False),
+    "steep": (lambda y: cp.logistic(900 * y) / 900, lambda y: np.logaddexp(0, 900 * y) / 900, -20.0, False),
+    "steep beside others": (
+        lambda y: cp.log_sum_exp(cp.hstack([900 * y, 0, -900 * y])) / 900,
+        lambda y: np.logaddexp.reduce([900 * y, 0, -900 * y]) / 900,
+        -20.0,
+        False,
+    ),
 }
 
 
@@ -88,19 +94,6 @@ def test_beside_a_square(name: str, scope: str) -> None:
         step = 1e-6
         slope = (implicit(at + step) - implicit(at - step)) / (2 * step)
         assert implicit.gradient(at) == pytest.approx(slope, abs=1e-6)
-
-
-def test_delays_on_average() -> None:
-    """1 / (d - y) over rows d: a queue's delay, which ends at the least row."""
-    d = hf.Sample(name="d")
-    x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    rows = np.array([4.0, 5.0, 6.0])
-    lower = hf.ArgMin(y, hf.E(cp.inv_pos(d - y)) + 0.5 * cp.square(y - x))
-    implicit = hf.Problem(hf.Minimize(clients=y), lower, federation=hf.Federation([hf.Client({d: rows})])).implicit
-    for at in (0.0, 3.9, 10.0, 100.0):
-        truth = brentq(lambda v, at=at: np.mean((rows - v) ** -2.0) + v - at, -50, 4 - 1e-9, xtol=1e-14)
-        assert implicit(at) == pytest.approx(truth, rel=1e-11)
-        assert implicit.gradient(at) == pytest.approx(1 / (1 + np.mean(2 * (rows - truth) ** -3.0)), rel=1e-9)
 
 
 def test_owners_do_not_share_a_bound() -> None:
@@ -231,8 +224,7 @@ def test_what_no_method_solves_is_refused_by_name() -> None:
     assert "no method" in str(problem.explain())
 
 
-# --- Smooth functions below: their derivatives against differences, levels against CVXPY, closed forms and root
-# finding.
+# --- Smooth functions that lower levels take as they are: values beside CVXPY, derivatives beside differences.
 
 
 RNG = np.random.default_rng(1)
@@ -259,80 +251,6 @@ def test_values_are_those_of_cvxpy_and_derivatives_those_of_differences(name: st
         np.testing.assert_allclose(atom.slope(z)[:, k], (atom.value(z + e) - atom.value(z - e)) / 2e-5, rtol=1e-5)
         differences = (atom.slope(z + e) - atom.slope(z - e)) / 2e-5
         np.testing.assert_allclose(atom.curvature(z)[:, k], differences, rtol=1e-5, atol=1e-9)
-
-
-@pytest.mark.parametrize("at", [-800.0, 800.0])
-def test_large_arguments_do_not_overflow(at: float) -> None:
-    z = np.array([[at, 0.0, -at]])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert LOGISTIC.value(z[:, :1])[0] == pytest.approx(max(at, 0.0), abs=1e-300)
-        assert LOG_SUM_EXP.value(z)[0] == pytest.approx(800.0)
-        assert np.isfinite(LOG_SUM_EXP.curvature(z)).all() and np.isfinite(LOGISTIC.slope(z[:, :1])).all()
-
-
-# --- traffic ---------------------------------------------------------------------------------------------------------
-
-FREE, ROOM = np.array([1.0, 1.5, 2.0, 9.0]), np.array([2.0, 3.0, 4.0, 5.0])  # the last road is never used
-STEEP = 0.15
-
-
-def delay(flow: np.ndarray) -> np.ndarray:
-    """The Bureau of Public Roads'."""
-    return FREE * (1 + STEEP * (flow / ROOM) ** 4)
-
-
-def flows(tolls: np.ndarray, demand: float) -> np.ndarray:
-    """On parallel roads: those in use take equally long, toll included."""
-
-    def at(cost: float) -> np.ndarray:
-        return ROOM * (np.maximum(cost - tolls - FREE, 0) / (STEEP * FREE)) ** 0.25
-
-    return at(brentq(lambda cost: at(cost).sum() - demand, (tolls + FREE).min(), 100.0, xtol=1e-14, rtol=1e-15))
-
-
-def roads(origins: int, demand: float, upper: Callable[[cp.Expression], cp.Expression]) -> hf.Problem:
-    x, y = cp.Variable(4, name="x"), cp.Variable((4, origins), name="y", nonneg=True)
-    flow = cp.sum(y, axis=1)
-    parts = np.arange(1, origins + 1) / np.arange(1, origins + 1).sum()
-    times = FREE @ flow + (STEEP / 5 * FREE / ROOM**4) @ cp.power(flow, 5)
-    lower = hf.ArgMin(y, times + x @ flow, [cp.sum(y, axis=0) == demand * parts])
-    return hf.Problem(hf.Minimize(clients=upper(flow)), lower)
-
-
-def total_time(flow: cp.Expression) -> cp.Expression:
-    return FREE @ flow + (STEEP * FREE / ROOM**4) @ cp.power(flow, 5)
-
-
-@pytest.mark.parametrize("origins", [1, 3])
-@pytest.mark.parametrize("demand", [3.0, 9.0, 14.0])
-def test_traffic_balances_and_tolls_have_gradients_unused_roads_included(origins: int, demand: float) -> None:
-    """Flows of many origins share the roads in many ways, all of which have the same flow on each road."""
-    problem, tolls = roads(origins, demand, total_time), np.array([0.3, 0.1, 0.05, 0.2])
-    expected = flows(tolls, demand)
-    assert expected[3] == 0.0
-
-    def time(tolls: np.ndarray) -> float:
-        flow = flows(tolls, demand)
-        return float(flow @ delay(flow))
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", hf.LowerLevelWarning)  # of the shares, on which nothing depends
-        assert float(problem.implicit(tolls)) == pytest.approx(time(tolls), rel=1e-9)
-    found = np.reshape(problem.implicit.response(tolls), (4, origins)).sum(axis=1)
-    np.testing.assert_allclose(found, expected, atol=1e-7)
-    slopes = [(time(tolls + e) - time(tolls - e)) / 2e-5 for e in 1e-5 * np.eye(4)]
-    np.testing.assert_allclose(problem.implicit.gradient(tolls), slopes, rtol=1e-5, atol=1e-6)
-
-
-def test_traces_of_interior_points_hold_no_row() -> None:
-    """Between two data points y moves with x, however many bounds of equal rows there are beside it."""
-    x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="d")
-    lower = hf.ArgMin(y, hf.E(2 * cp.pos(d - y) + cp.pos(y - d)) + 0.05 * cp.square(y - x), scope="federation")
-    data = hf.Federation([hf.Client({d: np.repeat([0.0, 1.0, 3.0], [5, 2, 3])})])
-    problem = hf.Problem(hf.Minimize(clients=cp.square(y - 1) + 0.1 * x), lower, federation=data)
-    for at in np.linspace(2.05, 3.95, 39):  # y = x - 1 there
-        assert float(problem.implicit.gradient(at)) == pytest.approx(2 * (at - 2) + 0.1, rel=1e-9)
 
 
 # --- Nearest points of exponential and power cones: by Moreau's conditions, which no other point meets, and differences.

@@ -9,11 +9,9 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import pytest
-from cvxpy.constraints.constraint import Constraint
 
 import hierfl as hf
 from hierfl.compiler.parametric.level_solver import LevelSolver
-from hierfl.compiler.parametric.template import LevelTemplate
 
 TERMS: dict[str, Callable[[cp.Variable], cp.Expression]] = {
     "exp of a maximum": lambda w: cp.exp(cp.maximum(w[0], -2 * w[1])),
@@ -97,98 +95,6 @@ def test_a_kink_of_them_is_found_with_its_slopes() -> None:
     found = [(kink.t, kink.left_slope, kink.right_slope) for kink in shown.kinks]
     assert np.ravel(found) == pytest.approx([-2.0, 1 / 5, 0.0, 1.0, 0.0, 1 / 2], abs=1e-5)
     assert not shown.gaps
-
-
-# --- Smooth terms beside norms and maxima of the data: Newton's method over cones, where y goes to 0 too; against
-# CVXPY.
-
-
-@pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("pinned", [True, False])
-def test_a_client_has_its_answer_alone_and_in_company(seed: int, pinned: bool) -> None:
-    rng = np.random.default_rng(seed)
-    w = rng.standard_normal((3, 2))
-    data = [(rng.standard_normal((n, 2)), rng.uniform(0.3, 2.0, n)) for n in (6, 5, 2)]
-    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
-    d, t = hf.Sample(2, name="d"), hf.Sample(nonneg=True, name="t")
-    rows = [cp.norm_inf(y) <= 2, *([y[0] == 0] if pinned else [])]
-    cost = hf.E(cp.sum(cp.huber(y - d, 0.5))) + hf.E(t * cp.max(w @ y)) + hf.E(t * cp.norm(y - d))
-    below = hf.ArgMin(y, cost + 0.1 * cp.sum_squares(y) + 0 * x, rows, scope="client")
-
-    def answers(clients: list[int]) -> np.ndarray:
-        held = hf.Federation([hf.Client({d: data[k][0], t: data[k][1]}) for k in clients])
-        problem = hf.Problem(hf.Minimize(clients=cp.sum(y)), below, federation=held)
-        return np.reshape(problem.implicit.response(0.0), (len(clients), 2))
-
-    together = answers([0, 1, 2])
-    for k, (points, weights) in enumerate(data):
-        terms = [cp.sum(cp.huber(y - p, 0.5)) + s * cp.max(w @ y) + s * cp.norm(y - p) for p, s in zip(points, weights)]
-        cp.Problem(cp.Minimize(sum(terms) / len(terms) + 0.1 * cp.sum_squares(y)), rows).solve(solver=cp.CLARABEL)
-        np.testing.assert_allclose(together[k], y.value, atol=2e-4)
-        np.testing.assert_allclose(answers([k])[0], together[k], atol=1e-8)
-
-
-# --- Absolute values and largest entries below a bound: answers and multipliers are CVXPY's, and no variables are
-# brought in.
-
-
-AT = np.array([1.0, 1.1, 1.2])
-CENTRE = 3.0 * np.random.default_rng(0).normal(size=(2, 3))
-
-
-def _absolute(y, x):
-    return cp.abs(y - x[0]) <= 0.5
-
-
-def _scaled_apart(y, x):
-    return cp.abs(y) / 2 <= (1 + np.arange(6).reshape(2, 3)) / 6
-
-
-def _largest(y, x):
-    return cp.max(y) <= x[0]
-
-
-def _smallest(y, x):
-    return cp.min(y) >= -x[0]
-
-
-def _largest_absolute(y, x):
-    return 2 * cp.norm_inf(y) + x[1] <= 3 * x[0]
-
-
-def _largest_of_three(y, x):
-    return cp.maximum(y, -2 * y, 0.1) <= x[0] + 1
-
-
-def _slack(y, x):
-    return cp.abs(y) <= 50 + x[0]
-
-
-CONSTRAINTS = [_absolute, _scaled_apart, _largest, _smallest, _largest_absolute, _largest_of_three, _slack]
-
-
-def _in_cvxpy(constrain, x) -> tuple[np.ndarray, Constraint]:
-    y = cp.Variable((2, 3))
-    constraint = constrain(y, x)
-    problem = cp.Problem(cp.Minimize(cp.sum_squares(y - CENTRE) + x[2] * y[0, 0]), [constraint])
-    problem.solve(solver="CLARABEL", tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12)
-    return y.value, constraint
-
-
-@pytest.mark.parametrize("constrain", CONSTRAINTS)
-def test_answers_multipliers_and_gradients(constrain):
-    x, y = cp.Variable(3, name="x"), cp.Variable((2, 3), name="y")
-    constraint = constrain(y, x)
-    lower = hf.ArgMin(y, cp.sum_squares(y - CENTRE) + x[2] * y[0, 0], [constraint])
-    f = hf.Problem(hf.Minimize(cp.sum(y)), lower, [x >= 1]).implicit
-    expected, same = _in_cvxpy(constrain, AT)
-    assert f(AT) == pytest.approx(expected.sum(), abs=1e-9)
-    np.testing.assert_allclose(f.multipliers(AT)[constraint], same.dual_value, atol=1e-8)
-    step = 1e-4
-    beside = [[_in_cvxpy(constrain, AT + s * step * e)[0].sum() for s in (1, -1)] for e in np.eye(3)]
-    np.testing.assert_allclose(f.gradient(AT), [(a - b) / (2 * step) for a, b in beside], atol=1e-6)
-    assert LevelTemplate.of(cp.sum_squares(y), [constraint], [y]).width == y.size
 
 
 def test_samples_with_an_absolute_value_are_solved_together(monkeypatch):

@@ -18,8 +18,7 @@ import hierfl as hf
 from tests.bilevel_case import Case, central_slope, number
 from tests.bilevel_catalogue import CATALOGUE
 from tests.compiler.parametric.engines import Engine, near
-from tests.compiler.parametric.test_catalogue import problem_of
-from tests.compiler.parametric.test_degenerate_polyhedra import polyhedron
+from tests.compiler.parametric.test_enumerated import polyhedron, problem_of
 
 SMOOTH = [case for case in CATALOGUE if case.data is None and case.level is hf.ArgMin and case.signs is None]
 
@@ -106,54 +105,32 @@ def test_of_a_map_that_is_not_affine() -> None:
 # by name.
 
 
-Level = Callable[[cp.Variable, cp.Variable], cp.Expression]
 FORMULA = "a closed form: the largest of two bounds that meet is given the mean of their slopes"
-COSTS: dict[str, Level] = {"linear": lambda x, y: y + 0 * x, "squares": lambda x, y: cp.square(y + 1) + 0 * x}
+COSTS: dict[str, Callable[[Any, Any], Any]] = {"linear": lambda x, y: y + 0 * x, "squares": lambda x, y: cp.square(y + 1) + 0 * x}
+# rows for the least y, with y(x), and points with its slope, None where it has none
+MEETING: dict[str, tuple[Callable[[Any, Any], list[Any]], Callable[[float], float], dict[float, float | None]]] = {
+    "two that part": (lambda x, y: [y >= x, y >= -x], abs, {-0.5: -1.0, 0.0: None, 0.5: 1.0}),
+    "two that part beside another": (lambda x, y: [y >= x, y >= -x, y <= 5], abs, {-0.5: -1.0, 0.0: None, 0.5: 1.0}),
+    "some that move together": (lambda x, y: [y >= x, 2 * y >= 2 * x, y >= x - cp.square(x)], lambda x: x, {0.0: 1.0, 0.3: 1.0}),
+    "two that leave a point": (lambda x, y: [y >= x, y <= 1], lambda x: x, {1.0: 1.0}),
+}
 
 
-def size_of(cost: Level, rows: Callable[[cp.Variable, cp.Variable], list[cp.Constraint]]) -> hf.Problem:
-    x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    return hf.Problem(hf.Minimize(clients=y + 0 * x), hf.ArgMin(y, cost(x, y), rows(x, y)))
-
-
-@pytest.mark.parametrize("name", COSTS)
-@pytest.mark.parametrize("limit", [None, 5.0])
-def test_a_kink_between_two_rows_has_no_gradient(
-    name: str, limit: float | None, request: pytest.FixtureRequest
-) -> None:
-    """y >= x and y >= -x: y is |x|."""
-    if name == "squares":
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize("name", MEETING)
+def test_slopes_where_rows_meet(name: str, cost: str, request: pytest.FixtureRequest) -> None:
+    rows, answer, slopes = MEETING[name]
+    if cost == "squares" and None in slopes.values():
         request.applymarker(pytest.mark.xfail(reason=FORMULA))
-    problem = size_of(COSTS[name], lambda x, y: [y >= x, y >= -x, *([] if limit is None else [y <= limit])])
-    assert [float(problem.implicit(at)) for at in (-0.5, 0.0, 0.5)] == pytest.approx([0.5, 0.0, 0.5], abs=1e-12)
-    assert [float(problem.implicit.gradient(at)) for at in (-0.5, 0.5)] == pytest.approx([-1.0, 1.0], abs=1e-9)
-    with pytest.raises(hf.errors.NoGradientError):
-        problem.implicit.gradient(0.0)
-
-
-@pytest.mark.parametrize("name", COSTS)
-def test_rows_that_meet_and_move_together_leave_a_gradient(name: str) -> None:
-    """y >= x twice, once doubled, and beside a row that falls behind both ways: y is x."""
-    problem = size_of(COSTS[name], lambda x, y: [y >= x, 2 * y >= 2 * x, y >= x - cp.square(x)])
-    assert float(problem.implicit.gradient(0.0)) == pytest.approx(1.0, abs=1e-9)
-    assert float(problem.implicit.gradient(0.3)) == pytest.approx(1.0, abs=1e-9)
-
-
-@pytest.mark.parametrize("name", COSTS)
-def test_at_the_end_of_the_domain_the_slope_is_that_from_within(name: str) -> None:
-    """x <= y <= 1 at x = 1, where Y is a point: y(x) = x for x <= 1."""
-    problem = size_of(COSTS[name], lambda x, y: [y >= x, y <= 1])
-    assert float(problem.implicit.gradient(1.0)) == pytest.approx(1.0, abs=1e-9)
-
-
-def test_a_corner_of_three_rows_in_the_plane() -> None:
-    """min y_1 + y_2 with y >= (x, -x) and y_1 + y_2 >= 0, at any x: the third row is met by the corner of the others."""
-    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
-    lower = hf.ArgMin(y, cp.sum(y), [y[0] >= x, y[1] >= -x, cp.sum(y) >= 0])
-    problem = hf.Problem(hf.Minimize(clients=2 * y[0] + np.array([0.0, 1.0]) @ y), lower)
-    for at in (-0.4, 0.0, 0.7):
-        assert float(problem.implicit(at)) == pytest.approx(at, abs=1e-12)
-        assert float(problem.implicit.gradient(at)) == pytest.approx(1.0, abs=1e-9)
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    implicit = hf.Problem(hf.Minimize(clients=y + 0 * x), hf.ArgMin(y, COSTS[cost](x, y), rows(x, y))).implicit
+    for at, slope in slopes.items():
+        assert implicit(at) == pytest.approx(answer(at), abs=1e-12)
+        if slope is None:
+            with pytest.raises(hf.errors.NoGradientError):
+                implicit.gradient(at)
+        else:
+            assert implicit.gradient(at) == pytest.approx(slope, abs=1e-9)
 
 
 def test_a_direction_has_its_own_multipliers() -> None:

@@ -184,24 +184,29 @@ def test_two_prices_of_one_constraint_and_its_multipliers() -> None:
     np.testing.assert_allclose(told[most], 0.0, atol=1e-12)
 
 
-KINKED: dict[str, Callable[[Any], Any]] = {
-    "absolute values": lambda y: cp.abs(y) <= 1,
-    "maxima": lambda y: cp.maximum(y, -y / 2) <= 1,
-    "the largest entry": lambda y: cp.norm_inf(y) <= 1,
-    "the sum": lambda y: cp.norm1(y) <= 1,
-    "the smallest": lambda y: cp.min(y) >= -1,
+BOUNDED: dict[str, Callable[[Any, Any], Any]] = {  # bounds on what has kinks, at x = (2, -3)
+    "absolute values": lambda y, x: cp.abs(y) <= 1,
+    "absolute values around x": lambda y, x: cp.abs(y - x[0]) <= 0.5,
+    "absolute values in other units": lambda y, x: cp.abs(y) / 2 <= np.array([1.0, 4.0]) / 6,
+    "maxima": lambda y, x: cp.maximum(y, -y / 2, 0.1) <= x[0] - 1,
+    "the largest entry": lambda y, x: cp.max(y) <= 1,
+    "the largest size": lambda y, x: 2 * cp.norm_inf(y) - x[1] <= 3 * x[0],
+    "the sum": lambda y, x: cp.norm1(y) <= 1,
+    "the smallest": lambda y, x: cp.min(y) >= -1,
+    "slack": lambda y, x: cp.abs(y) <= 50 + x[0],
 }
 
 
-@pytest.mark.parametrize("bounded", KINKED.values(), ids=list(KINKED))
-def test_of_bounds_on_what_has_kinks(bounded: Callable[[Any], Any]) -> None:
-    x, y, own = cp.Variable(2, name="x"), cp.Variable(2, name="y"), cp.Variable(2)
-    bound, same, at = bounded(y), bounded(own), np.array([2.0, -3.0])
+@pytest.mark.parametrize("name", BOUNDED)
+def test_of_bounds_on_what_has_kinks(name: str) -> None:
+    x, y, own, at = cp.Variable(2, name="x"), cp.Variable(2, name="y"), cp.Variable(2), np.array([2.0, -3.0])
+    bound, same = BOUNDED[name](y, x), BOUNDED[name](own, at)
     weights = np.arange(1.0, 1 + bound.size).reshape(bound.shape)
     level = hf.ArgMin(y, cp.sum_squares(y - 2 * x) + cp.sum(y), [bound])
     problem = hf.Problem(hf.Minimize(server=cp.sum(cp.multiply(weights, hf.Dual(bound))) + y[0]), level)
     cp.Problem(cp.Minimize(cp.sum_squares(own - 2 * at) + cp.sum(own)), [same]).solve(**EXACT)
     assert float(problem.implicit(at)) == pytest.approx(float(np.sum(weights * same.dual_value)) + own.value[0], rel=1e-8)
+    np.testing.assert_allclose(problem.implicit.multipliers(at)[bound], same.dual_value, atol=1e-8)
     np.testing.assert_allclose(problem.implicit.gradient(at), differences(problem, at), rtol=1e-5, atol=1e-6)
 
 

@@ -1,15 +1,201 @@
-"""Semidefinite programs that end at vertices: no slack at all, a positive definite multiplier; y is then the constraint's own matrix."""
+"""Semidefinite levels that end at vertices, against closed forms and CVXPY: no slack at all, a positive definite multiplier.
+
+More random levels than the suite draws: ``python -m tests.compiler.parametric.test_semidefinite_vertices 100``.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
+from collections import Counter
+from typing import Any, NamedTuple
 
 import cvxpy as cp
 import numpy as np
 import pytest
 
 import hierfl as hf
-from tests.compiler.parametric import random_vertices
+from tests.random_trials import trials
+
+FEW = 2  # scalars of x
+NEAR, NEAR_TO_CVXPY = 2e-7, 2e-5
+STEP, LONGER = 1e-4, 1e-2  # of differences; of those of CVXPY's
+KINDS = (
+    "largest eigenvalue",  # min t over t I >= M(x)
+    "above",  # min <c, Y> over Y >= M(x), c positive definite: no slack
+    "positive part",  # min |Y - M(x)|^2 over Y >= 0
+    "trace above two",  # min tr Y over Y >= M(x), Y >= 0
+    "least eigenvector",  # min <M(x), Y> over tr Y = 1, Y >= 0
+    "two blocks",  # min <c, Y> + s t over Y >= M(x), t I >= Y, with two slacks at their ends
+    "correlations",  # min <M(x), Y> over diag Y = 1, Y >= 0: CVXPY
+    "affine",  # min the largest eigenvalue of M(x) + y_1 N_1 + y_2 N_2, and |y|^2: CVXPY
+)
+
+
+class Drawn(NamedTuple):
+    """M(x) = m_0 + x_1 m_1 + x_2 m_2 + shift of an owner; f is the mean of <w, Y> + |Y|^2 / 2 over owners."""
+
+    kind: str
+    scope: str
+    m: np.ndarray
+    shifts: np.ndarray
+    c: np.ndarray
+    w: np.ndarray
+    at: np.ndarray
+
+    @property
+    def order(self) -> int:
+        return len(self.c)
+
+    def matrix(self, x: np.ndarray, shift: np.ndarray) -> np.ndarray:
+        return np.asarray(self.m[0] + x[0] * self.m[1] + x[1] * self.m[2] + shift)
+
+    def closed(self, x: np.ndarray, shift: np.ndarray) -> np.ndarray | None:
+        """y in one row; None where there is no closed form."""
+        matrix = self.matrix(x, shift)
+        values, vectors = np.linalg.eigh(matrix)
+        if self.kind == "largest eigenvalue":
+            return values[-1:]
+        if self.kind == "above":
+            return matrix
+        if self.kind in ("positive part", "trace above two"):
+            return (vectors * np.maximum(values, 0)) @ vectors.T
+        if self.kind == "least eigenvector":
+            return np.outer(vectors[:, 0], vectors[:, 0])
+        if self.kind == "two blocks":
+            return np.concatenate([matrix.ravel(), values[-1:]])
+        return None
+
+    def parts(self, y: Any, matrix: Any) -> tuple[Any, list[Any]]:
+        """(cost, constraints) of a level with M(x) as a number or an expression."""
+        one = np.eye(self.order)
+        if self.kind == "largest eigenvalue":
+            return cp.sum(y), [y[0] * one - matrix >> 0]
+        if self.kind == "above":
+            return cp.sum(cp.multiply(self.c, y)), [y - matrix >> 0]
+        if self.kind == "positive part":
+            return cp.sum_squares(y - matrix), [y >> 0]
+        if self.kind == "trace above two":
+            return cp.trace(y), [y - matrix >> 0, y >> 0]
+        if self.kind == "least eigenvector":
+            return cp.sum(cp.multiply(matrix, y)), [y >> 0, cp.trace(y) == 1]
+        if self.kind == "two blocks":
+            below, top = y
+            return cp.sum(cp.multiply(self.c, below)) + 0.1 * cp.sum(top), [
+                below - matrix >> 0,
+                top[0] * one - below >> 0,
+            ]
+        if self.kind == "correlations":
+            return cp.sum(cp.multiply(matrix, y)), [y >> 0, cp.diag(y) == 1]
+        return cp.lambda_max(matrix + y[0] * self.m[1] + y[1] * self.c) + 0.1 * cp.sum_squares(y), []
+
+    def unknown(self) -> Any:
+        n = self.order
+        if self.kind == "largest eigenvalue":
+            return cp.Variable(1, name="t")
+        if self.kind == "affine":
+            return cp.Variable(2, name="y")
+        below = cp.Variable((n, n), symmetric=True, name="y")
+        return [below, cp.Variable(1, name="t")] if self.kind == "two blocks" else below
+
+    def upper(self, y: np.ndarray) -> float:
+        y = y.ravel()
+        return float(self.w[: y.size] @ y + 0.5 * y @ y)
+
+    def f(self, x: np.ndarray) -> float:
+        return float(np.mean([self.upper(self.answer(x, shift)) for shift in self.shifts]))
+
+    def answer(self, x: np.ndarray, shift: np.ndarray) -> np.ndarray:
+        found = self.closed(x, shift)
+        if found is not None:
+            return found
+        y = self.unknown()
+        cost, rows = self.parts(y, self.matrix(x, shift))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            cp.Problem(cp.Minimize(cost), rows).solve("CLARABEL", tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
+        return np.asarray(y.value)
+
+    def declared(self) -> tuple[hf.Problem, list[Any]]:
+        x, y, n = cp.Variable(FEW, name="x"), self.unknown(), self.order
+        leaf = (hf.Sample if self.scope == "sample" else hf.ClientParameter)((n, n), name="s")
+        matrix = self.m[0] + x[0] * self.m[1] + x[1] * self.m[2]
+        matrix = matrix + (self.shifts[0] if self.scope == "federation" else (leaf + leaf.T) / 2)
+        cost, rows = self.parts(y, matrix)
+        flat = cp.hstack([cp.vec(part, order="C") for part in (y if isinstance(y, list) else [y])])
+        upper = self.w[: flat.size] @ flat + 0.5 * cp.sum_squares(flat)
+        if self.scope == "federation":
+            return hf.Problem(hf.Minimize(server=upper), hf.ArgMin(y, cost, rows)), rows
+        lower = hf.ArgMin(y, cost, rows, scope=self.scope)
+        if self.scope == "sample":
+            clients, upper = [hf.Client({leaf: self.shifts})], hf.E(upper)
+        else:
+            clients = [hf.Client({}, {leaf: shift}) for shift in self.shifts]
+        return hf.Problem(hf.Minimize(clients=upper), lower, federation=hf.Federation(clients)), rows
+
+    def multiplier(self) -> np.ndarray | None:
+        """That of the first constraint, where it is known, of the federation."""
+        values, vectors = np.linalg.eigh(self.matrix(self.at, self.shifts[0]))
+        if self.kind == "largest eigenvalue" and values[-1] - values[-2] > 1e-6:
+            return np.outer(vectors[:, -1], vectors[:, -1])
+        return self.c if self.kind == "above" else None
+
+
+def draw(seed: int) -> Drawn:
+    """Every fourth one has eigenvalues that coincide, or that vanish."""
+    rng = np.random.default_rng(seed)
+    n, kind, scope = int(rng.integers(2, 5)), KINDS[seed % len(KINDS)], ("federation", "client", "sample")[seed % 3]
+
+    def symmetric() -> np.ndarray:
+        a = rng.normal(size=(n, n))
+        return (a + a.T) / 2
+
+    m = np.array([symmetric() for _ in range(1 + FEW)])
+    owners = 1 if scope == "federation" else int(rng.integers(1, 4))
+    shifts = np.array([symmetric() for _ in range(owners)])
+    a = rng.normal(size=(n, n))
+    at = rng.normal(size=FEW)
+    if rng.random() < 0.25:  # M(at) is diagonal, with small whole numbers
+        shifts = np.repeat(np.diag(rng.integers(-1, 2, n))[None] * 1.0, owners, axis=0)
+        m[0] = -at[0] * m[1] - at[1] * m[2]
+        if rng.random() < 0.5:
+            m[1:] = np.einsum("i,jk->ijk", rng.normal(size=FEW), np.eye(n))
+            m[0] = -at[0] * m[1] - at[1] * m[2]
+    return Drawn(kind, scope, m, shifts, a @ a.T + np.eye(n), rng.normal(size=n * n + 1), at)
+
+
+def faults(drawn: Drawn, said: Counter[str] | None = None) -> list[str]:
+    """What is said that is not so; ``said`` counts the gradients and the refusals."""
+    said = Counter() if said is None else said
+    near = NEAR if drawn.closed(drawn.at, drawn.shifts[0]) is not None else NEAR_TO_CVXPY
+    problem, rows = drawn.declared()
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        value = float(problem.implicit(drawn.at))
+        try:
+            gradient = np.asarray(problem.implicit.gradient(drawn.at))
+        except hf.NoGradientError:
+            gradient = None
+        known = drawn.multiplier() if drawn.scope == "federation" else None
+        multiplier = None if known is None else problem.implicit.multipliers(drawn.at)[rows[0]]
+    warned = any("several solutions" in str(w.message) for w in heard)
+    f, wrong = drawn.f(drawn.at), []
+    if not abs(value - f) <= near * (1 + abs(f)) and not warned:
+        wrong.append(f"f is {value} for {f}")
+    if multiplier is not None and not np.abs(np.reshape(multiplier, known.shape) - known).max() <= 1e-5:
+        wrong.append(f"multiplier {multiplier} for {known}")
+    step = STEP if near == NEAR else LONGER
+    beside = np.array([[drawn.f(drawn.at + s * e) for s in (-1, 1)] for e in step * np.eye(FEW)])
+    left, right = (f - beside[:, 0]) / step, (beside[:, 1] - f) / step
+    rounding = near * (1 + abs(f)) / step
+    smooth = np.abs(left - right).max() <= 2 * rounding + (2e-2 + 10 * step) * (1 + np.abs(left).max())
+    said["gradients" if gradient is not None else "refused, smooth" if smooth else "refused, rightly"] += 1
+    if gradient is not None and not np.abs(gradient - (left + right) / 2).max() <= rounding + 1e-2 * (
+        1 + np.abs(gradient).max()
+    ):
+        wrong.append(f"gradient {gradient} for {left} and {right}")
+    if gradient is not None and not smooth:
+        wrong.append(f"a gradient {gradient}, slopes are {left} and {right}")
+    return wrong
 
 
 def test_a_slice_past_vertices_has_no_kinks() -> None:
@@ -38,7 +224,7 @@ def test_where_an_eigenvalue_leaves_the_cone_the_gradient_is_refused() -> None:
 
 @pytest.mark.parametrize("seed", [*range(8), 46])  # every kind, and eigenvalues that coincide
 def test_random_levels_are_those_of_closed_forms(seed: int) -> None:
-    assert random_vertices.faults(random_vertices.draw(seed)) == []
+    assert faults(draw(seed)) == []
 
 
 @pytest.mark.parametrize("attribute", ["symmetric", "PSD", "NSD"])
@@ -61,3 +247,7 @@ def test_matrices_that_cvxpy_brings_in_keep_their_attributes(attribute: str, ter
     np.testing.assert_allclose(implicit.response(0.5), own.value, atol=2e-6)
     if attribute == "symmetric":  # others may end where an entropy has no curvature, and are refused
         assert implicit.gradient(0.5) == pytest.approx((implicit(0.5 + 1e-4) - implicit(0.5 - 1e-4)) / 2e-4, abs=1e-4)
+
+
+if __name__ == "__main__":
+    trials(draw, faults, lambda drawn: (drawn.kind, drawn.scope, drawn.order, len(drawn.shifts)), told=True)

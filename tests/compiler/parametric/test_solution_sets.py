@@ -1,4 +1,4 @@
-"""Levels over cones, and equilibria, with several solutions, and with one: what is told of others, and which is taken."""
+"""Levels over cones, and equilibria, with several solutions, and with one: what is told of others, and which is taken; and faint costs next to ties."""
 
 from __future__ import annotations
 
@@ -178,3 +178,40 @@ def test_what_is_monotone_at_one_solution_is_not_known_to_be_so_elsewhere() -> N
     problem = hf.Problem(hf.Minimize(clients=cp.square(x) + y), rising)
     assert problem.implicit.response(0.0) == pytest.approx(np.sqrt(3) / 2)
     assert problem.implicit.certificate(0.0).unique is None
+
+
+# --- Next to ties.
+
+AIM = np.array([1.0, 2.0, 6.0])
+
+
+SHORT = pytest.mark.xfail(
+    reason="a set of solutions of length 2e-7 counts as one, which moves as the vertex that was found"
+)
+
+
+@pytest.mark.parametrize("short", [1e-4, pytest.param(1e-7, marks=SHORT)])
+def test_a_short_set_of_solutions_moves_as_a_long_one(short: float) -> None:
+    """min y_1 + y_2 with sum(y) = d and y <= 1, just below d = 2: both have half of d, and half of its slope."""
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+    problem = hf.Problem(hf.Minimize(clients=AIM[:2] @ y), hf.ArgMin(y, cp.sum(y), [y >= 0, y <= 1, cp.sum(y) == x]))
+    assert float(problem.implicit.gradient(2 - short)) == pytest.approx(1.5, abs=1e-6)
+
+
+@pytest.mark.parametrize("t", [1e-6, 1e-8, 1e-9, 1e-10, -1e-10, -1e-9, -1e-8, -1e-6])
+def test_a_faint_cost_decides_next_to_a_tie(t: float) -> None:
+    """y_1 is 1 whatever x; x y_2 alone decides where in [-1, 1] y_2 is, however small x is."""
+    x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
+    cost = 0.5 * cp.square(y[0]) - 1.5 * y[0] + x * y[1]
+    below = hf.ArgMin(y, cost, [y <= 1, y >= -1, y[1] - y[0] <= 0.5])
+    problem = hf.Problem(hf.Minimize(clients=2 * y[0] - 2 * y[1]), below)
+    assert float(problem.implicit(t)) == pytest.approx(4.0 if t > 0 else 0.0, abs=1e-9)
+
+
+def test_answers_at_bounds_are_there_to_the_last_bit() -> None:
+    """At a vertex of the simplex the first two entries stay 0 for all x nearby, or move in what f does not see: f is flat there."""
+    x, y = cp.Variable(4, name="x"), cp.Variable(4, name="y")
+    below = hf.ArgMin(y, cp.sum_squares(y - x), [y >= 0, cp.sum(y) == 1])
+    problem = hf.Problem(hf.Minimize(clients=cp.sum_squares(y[:2])), below)
+    np.testing.assert_array_equal(problem.implicit.response([0.0, 0.0, 0.0, 1.0]), [0, 0, 0, 1])
+    np.testing.assert_array_equal(problem.implicit.gradient([0.0, 0.0, 0.0, 1.0]), np.zeros(4))

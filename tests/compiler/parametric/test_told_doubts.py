@@ -56,29 +56,6 @@ def test_a_bound_beyond_the_size_of_y_is_no_bound() -> None:
     assert "no useful bound" in words and "may be right" in words and "known to about" not in words
 
 
-def test_slacks_and_angles_of_a_network() -> None:
-    """Flows by angles, which have no cost, on a ring of three buses; prices and flows are CVXPY's."""
-    x = cp.Variable(name="x")
-    bend = np.array([[1.0, -1.0, 0.0], [0.0, 1.0, -1.0], [1.0, 0.0, -1.0]])
-    load = np.array([0.0, 0.4, 1.0])
-
-    def level(x: Any, output: Any, angle: Any, slack: Any) -> tuple[Any, list[Any]]:
-        flow = bend @ angle
-        rows = [output - load == bend.T @ flow, flow <= 0.5 + 0.1 * slack, flow >= -0.5, angle[0] == 0, slack <= 1, slack >= 0, output >= 0]
-        return np.array([1.0, 3.0, 5.0]) @ output + x * output[0] + 0.2 * cp.sum_squares(output), rows
-
-    variables = output, angle, slack = [cp.Variable(3, name=name) for name in ("output", "angle", "slack")]
-    cost, rows = level(x, output, angle, slack)
-    problem = hf.Problem(hf.Minimize(server=cp.sum_squares(output) + x), hf.ArgMin(variables, cost, rows))
-    for at in (0.0, 1.0, 3.0):
-        own = [cp.Variable(3) for _ in range(3)]
-        cost, rows = level(at, *own)
-        cp.Problem(cp.Minimize(cost), rows).solve(solver=cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12)
-        assert float(problem.implicit(at)) == pytest.approx(float(np.sum(own[0].value ** 2)) + at, rel=1e-7)
-        step = (float(problem.implicit(at + 1e-6)) - float(problem.implicit(at - 1e-6))) / 2e-6
-        assert float(problem.implicit.gradient(at)) == pytest.approx(step, rel=1e-5)
-
-
 def test_what_f_does_not_see_may_be_anything_and_what_it_sees_is_warned_of() -> None:
     x, y, t = (cp.Variable(name=name) for name in "xyt")
     level = hf.ArgMin([y, t], cp.square(y - x), [t <= y + 1, t >= y - 1])
@@ -217,20 +194,6 @@ def test_shops_with_fewer_rows_than_shares_have_an_answer_each() -> None:
         best = cp.Problem(cp.Minimize(cost), [own >= 0, cp.sum(own) == 1]).solve(cp.CLARABEL)
         own.value = found
         assert found.min() >= -1e-12 and abs(found.sum() - 1) < 1e-12 and abs(cost.value - best) < 1e-8
-
-
-def test_a_fall_along_columns_that_are_alike_is_not_answered_far_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is linear falls by 3e-4 a step along w[0] - w[-1], which at a w of 1e13 is less than rounding makes of the losses."""
-    monkeypatch.setattr(parametric_program, "OPEN_WORK", 0.0)
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(3_000, 200))
-    rows[:, -1] = rows[:, 0]
-    signs = np.sign(rows @ rng.normal(size=200) / np.sqrt(200) + rng.normal(size=3_000))
-    w, u, b = cp.Variable(200, name="w"), hf.Sample(200, name="u"), hf.Sample(name="b")
-    level = hf.ArgMin(w, hf.E(cp.logistic(-b * (u @ w))) + x * w[0] / 100)
-    implicit = hf.Problem(hf.Minimize(server=cp.sum_squares(w)), level, federation=hf.Federation([hf.Client({u: rows, b: signs})])).implicit
-    with pytest.raises(hf.LowerLevelError, match="unbounded below"):
-        implicit(0.03)
 
 
 @pytest.mark.parametrize(("seed", "iterated"), [(1, False), (3, False), (1, True), (3, True)])

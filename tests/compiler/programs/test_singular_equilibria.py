@@ -24,7 +24,6 @@ from hierfl.compiler.programs.cones import (
 )
 from hierfl.compiler.programs.convex_program import EMPTY, SOLVED, UNBOUNDED, ConvexProgram
 from hierfl.compiler.programs.response import ProgramResponse
-from hierfl.compiler.programs.saddle import Saddle
 from hierfl.compiler.programs.solve_program import solve_program
 
 Draw = Callable[..., np.ndarray]
@@ -300,15 +299,3 @@ def test_squares_of_norms(inner: Callable[[cp.Variable], cp.Expression]) -> None
     assert np.ravel(implicit.gradient(at)) == pytest.approx(slopes, abs=1e-7)
 
 
-@pytest.mark.parametrize("asked", [False, True])
-def test_adjoints_of_a_singular_map_are_those_of_its_transpose_whatever_was_asked_before(asked: bool) -> None:
-    rng = np.random.default_rng(0)
-    ways, rows = rng.standard_normal((6, 3)), rng.standard_normal((2, 6))
-    matrix = ways @ (rng.standard_normal((3, 3)) + 3 * np.eye(3)) @ ways.T
-    v, w = rng.standard_normal(6), rng.standard_normal(2)
-    system = Saddle(matrix, rows, symmetric=False)
-    if asked:
-        assert system.solve(matrix @ v + rows.T @ w, rows @ v)[2] < 1e-12
-    right = matrix.T @ v + rows.T @ w
-    found, others, left = system.turned.solve(right, rows @ v)
-    assert left < 1e-12 and matrix.T @ found + rows.T @ others == pytest.approx(right, abs=1e-10)

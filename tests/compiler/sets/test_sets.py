@@ -135,6 +135,7 @@ def test_recognised_as_expected_and_projects_as_cvxpy_does(spec: Spec) -> None:
         p, other = case.project(z), case.reference(z)
         np.testing.assert_allclose(p, other, atol=2e-3)  # the solver is that inaccurate along flat directions
         assert np.linalg.norm(z - p) <= np.linalg.norm(z - other) + 1e-7 * (1 + np.linalg.norm(z))
+        np.testing.assert_allclose(case.project(p), p, atol=1e-7 * (1 + np.linalg.norm(z)))  # who is there stays
     if spec in EXACT:
         for place in range(len(ENVIRONMENTS)):
             require_optimal_to_rounding(spec, place)

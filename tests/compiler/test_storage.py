@@ -226,30 +226,6 @@ def test_the_rule_follows_from_the_laws(laws: dict[hf.Sample, Any], rule: str, s
         )
 
 
-@pytest.mark.parametrize(
-    "law",
-    [
-        stats.norm(1, 2),
-        stats.norm(3, 1e-200),
-        stats.uniform(-1, 2),
-        stats.expon(),
-        stats.gamma(0.5),
-        stats.beta(0.5, 0.5),
-        stats.truncnorm(-1, 2, loc=4),
-        stats.lognorm(0.3),
-        stats.laplace(),
-        stats.weibull_min(1.5),
-    ],
-    ids=lambda law: f"{law.dist.name}{law.args}",
-)
-@pytest.mark.parametrize("points", [256, 1024])
-def test_moments_of_one_scalar_are_integrated_to_rounding(law: Any, points: int) -> None:
-    found = nodes({A: law}, points)
-    values = found.values[A.id]
-    for power in (1, 2, 3):
-        assert found.weights @ values**power == pytest.approx(law.moment(power), rel=1e-9 if points < 1024 else 1e-11)
-
-
 def test_parties_and_tables_have_scrambles_of_their_own_and_always_the_same() -> None:
     laws = {PAIR: stats.norm([0.0, 1.0], 1.0)}
     first, again = nodes(laws).values[PAIR.id], nodes(laws).values[PAIR.id]
