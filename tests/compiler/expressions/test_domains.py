@@ -118,30 +118,12 @@ def test_an_infinite_bound_says_nothing_and_the_others_hold(coupled: bool) -> No
     np.testing.assert_allclose(problem.implicit.response(1.0), [1.25 if coupled else 2.0, 0.5], atol=1e-9)
 
 
-def test_an_assertion_that_does_not_hold_is_refused() -> None:
-    for matrix in (np.diag([1.0, -0.2]), np.array([[0.4, 0.6], [0.6, 0.4]])):  # with eigenvalues 1 and -0.2
-        wrong = cp.psd_wrap(matrix)
-        x, y = cp.Variable(name="x"), cp.Variable(2, name="y")
-        problem = hf.Problem(hf.Minimize(clients=cp.sum(y) + 0 * x), lower=hf.ArgMin(y, cp.quad_form(y, wrong) + 0 * x))
-        with pytest.raises(hf.NotConvexError, match="eigenvalue -0.4"):
-            problem.implicit(0.0)
+TURNED = np.eye(450) - 2.0 / 450  # a reflection, which leaves the eigenvalues alone
 
 
-def test_an_assertion_about_a_large_matrix_is_looked_at_as_well() -> None:
-    size, x = 450, cp.Variable(name="x")
-    turned = np.eye(size) - 2.0 / size  # a reflection, which leaves the eigenvalues alone
-    wrong = cp.psd_wrap(turned @ np.diag(np.linspace(-0.1, 1.0, size)) @ turned)
-    y = cp.Variable(size, name="y")
-    problem = hf.Problem(hf.Minimize(clients=cp.sum(y) + 0 * x), hf.ArgMin(y, cp.quad_form(y, wrong) - x * cp.sum(y)))
-    with pytest.raises(hf.NotConvexError, match="eigenvalue -0.19|eigenvalue -0.2"):
-        problem.implicit(1.0)
-
-
-@pytest.mark.parametrize("objective", [lambda x, y: cp.exp(y) + 0 * x, lambda x, y: cp.logistic(y - x)])
-def test_an_infimum_at_infinity_is_an_error(objective: Build) -> None:
-    with pytest.raises(hf.LowerLevelError, match="attain it at no y"):
-        scalar(objective).implicit(0.0)
-
-
-def test_a_flat_minimum_is_not_taken_for_one_at_infinity() -> None:
-    assert scalar(lambda x, y: cp.power(y - x, 4)).implicit.response(0.3) == pytest.approx(0.3, abs=1e-2)
+@pytest.mark.parametrize("matrix", [np.diag([1.0, -0.2]), np.array([[0.4, 0.6], [0.6, 0.4]]), TURNED @ np.diag(np.linspace(-0.2, 1.0, 450)) @ TURNED])
+def test_an_assertion_that_does_not_hold_is_refused(matrix: np.ndarray) -> None:
+    x, y = cp.Variable(name="x"), cp.Variable(len(matrix), name="y")
+    level = hf.ArgMin(y, cp.quad_form(y, cp.psd_wrap(matrix)) - x * cp.sum(y))
+    with pytest.raises(hf.NotConvexError, match=r"eigenvalue -0\.4|eigenvalue -0\.39"):
+        hf.Problem(hf.Minimize(clients=cp.sum(y) + 0 * x), level).implicit(1.0)

@@ -18,19 +18,18 @@ import hierfl as hf
 NORMAL = stats.norm()
 
 
-def newsvendor(federation: hf.Federation, sample: hf.Sample, **settings: Any) -> hf.Problem:
-    x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    cost = x * y + hf.E(2 * cp.pos(sample - y) + cp.pos(y - sample))
-    return hf.Problem(
-        hf.Minimize(clients=cp.square(x - y)), hf.ArgMin(y, cost, [y >= -9, y <= 9], **settings), federation=federation
-    )
+def newsvendor(law: Any, high: float, middle: float = 0.0, points: int = 1024, aim: Any = lambda x: x) -> hf.Problem:
+    """x = 2 P(d > y) - P(d < y) within |y - middle| <= high."""
+    x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="d")
+    cost = x * y + hf.E(2 * cp.pos(d - y) + cp.pos(y - d))
+    federation = hf.Federation([hf.Client({d: law})], points=points)
+    return hf.Problem(hf.Minimize(clients=cp.square(aim(x) - y)), hf.ArgMin(y, cost, [cp.abs(y - middle) <= high]), [cp.abs(x) <= 1.9], federation)
 
 
 @pytest.mark.parametrize(("points", "error"), [(64, 1e-8), (1024, 1e-9)])
 def test_a_newsvendor_orders_a_quantile_and_its_slope_has_the_density(points: int, error: float) -> None:
-    """x = 2 P(d > y) - P(d < y): y is the quantile at (2 - x) / 3, and y' = -1 / (3 density)."""
-    d = hf.Sample(name="d")
-    problem = newsvendor(hf.Federation([hf.Client({d: NORMAL})], points=points), d)
+    """y is the quantile at (2 - x) / 3, and y' = -1 / (3 density)."""
+    problem = newsvendor(NORMAL, 9, points=points)
     for x in (-0.9, 0.3, 1.9):
         y = NORMAL.ppf((2 - x) / 3)
         assert problem.implicit.response(x) == pytest.approx(y, abs=error)
@@ -93,15 +92,8 @@ def test_means_and_answers_are_the_law_s(name: str, law: Any) -> None:
 
 def test_a_slice_has_the_law_s_kinks_and_no_others() -> None:
     """The bounds of y make two; the 1,024 nodes none."""
-    d = hf.Sample(name="d")
-    x, y = cp.Variable(name="x"), cp.Variable(name="y")
-    cost = x * y + hf.E(2 * cp.pos(d - y) + cp.pos(y - d))
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.square(x - y)),
-        hf.ArgMin(y, cost, [cp.abs(y) <= 0.5]),
-        federation=hf.Federation([hf.Client({d: NORMAL})]),
-    )
-    looked = problem.implicit.slice(0.3, direction=1.0, radius=2.0, points=101, progress=False)
+    problem = newsvendor(NORMAL, 0.5)
+    looked = problem.implicit.slice(0.3, direction=1.0, radius=1.5, points=101, progress=False)
     places = [2 * NORMAL.sf(y) - NORMAL.cdf(y) - 0.3 for y in (0.5, -0.5)]
     np.testing.assert_allclose([kink.t for kink in looked.kinks], places, atol=1e-9)
     assert "points that stand for" not in str(looked)
@@ -167,14 +159,7 @@ def test_kinks_at_one_place_keep_their_own_slopes(apart: float) -> None:
 
 @pytest.mark.parametrize("middle", [0.0, 5.0, 1000.0])
 def test_single_precision_sees_kinks_of_laws_far_from_zero(middle: float) -> None:
-    x, y, d = cp.Variable(name="x"), cp.Variable(name="y"), hf.Sample(name="d")
-    cost = x * y + hf.E(2 * cp.pos(d - y) + cp.pos(y - d))
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.square(y - middle - 0.3)),
-        hf.ArgMin(y, cost, [cp.abs(y - middle) <= 9]),
-        constraints=[x >= -0.9, x <= 1.9],
-        federation=hf.Federation([hf.Client({d: stats.norm(middle, 1)})]),
-    )
+    problem = newsvendor(stats.norm(middle, 1), 9, middle, aim=lambda x: middle + 0.3 + 0 * x)
     solver = hf.solvers.ImplicitGradient(lower=hf.solvers.Exact())
     runtime = hf.runtime.InProcess(precision="single")
     moved = problem.solve(solver, rounds=2, runtime=runtime, progress=False)

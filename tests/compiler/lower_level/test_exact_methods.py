@@ -171,16 +171,8 @@ def price_of_length(h: np.ndarray, b: np.ndarray) -> float:
     return 0.0 if excess(0.0) <= 0 else scipy.optimize.brentq(excess, 0.0, 1e4, xtol=1e-15, rtol=1e-15)
 
 
-def test_a_method_can_be_asked_for_and_is_refused_where_it_cannot_work() -> None:
-    rng = np.random.default_rng(4)
-    h = quadratic(rng, N, 10.0)
-    problem = lower_problem(lambda x, y: hf.ArgMin(y, 0.5 * cp.quad_form(y, cp.psd_wrap(h)) - x @ y, SETS["box"](y)))
-    answers = {}
-    for method in ("semismooth Newton", "accelerated gradient"):
-        run = problem.solve(ZOHFL(lower=Exact(method=method), step_size=0.01), rounds=2, progress=False, x0=np.ones(N))
-        answers[method] = run.x
-    for method, x in answers.items():
-        np.testing.assert_allclose(x, answers["semismooth Newton"], atol=1e-5, err_msg=method)
+def test_a_method_that_cannot_work_is_refused() -> None:
+    problem = lower_problem(lambda x, y: hf.ArgMin(y, cp.sum_squares(y - x) + cp.square(cp.sum(y)), SETS["box"](y)))
     with pytest.raises(
         hf.IncompatibleSolverError, match=r"'linear system' cannot solve this .*no constraints.*'semismooth Newton'"
     ):

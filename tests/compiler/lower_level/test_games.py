@@ -67,46 +67,6 @@ def test_a_saddle_point_is_a_game_of_two() -> None:
     np.testing.assert_allclose(answer[v], np.maximum(matrix.T @ np.asarray(w.value), 0), atol=1e-6)
 
 
-def test_a_contest_of_many_meets_scipys_best_responses() -> None:
-    count, value = 6, 4.0
-    cost = np.linspace(1.0, 1.2, count)
-    effort, upper = cp.Variable(count, name="effort"), cp.Variable(name="x", nonneg=True)
-    payoff = value * effort / (upper + cp.sum(effort)) - cp.multiply(cost, effort)
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.sum(effort) + cp.square(upper)),
-        hf.Nash(hf.Player(effort, maximize=payoff, constraints=[effort >= 0.05, effort <= 3])),
-    )
-    (evidence,) = player_evidence(problem.compile().exact)
-    assert evidence.proof is None and evidence.smallest is not None and evidence.smallest > 0
-    answer = problem.implicit.response(np.array(1.0))
-    expected = np.full(count, 0.5)
-    for _ in range(300):
-        for j in range(count):
-            rest = 1.0 + expected.sum() - expected[j]
-            loss = lambda e, j=j, rest=rest: cost[j] * e - value * e / (rest + e)  # noqa: E731
-            expected[j] = scipy.optimize.minimize_scalar(
-                loss, bounds=(0.05, 3), method="bounded", options={"xatol": 1e-12}
-            ).x
-    np.testing.assert_allclose(answer, expected, atol=1e-5)
-
-
-def test_objectives_over_private_data_are_means_over_the_clients() -> None:
-    rng = np.random.default_rng(7)
-    tables = [rng.standard_normal(20 + 10 * i) for i in range(3)]
-    s, u, v, upper = hf.Sample(name="s"), cp.Variable(name="u"), cp.Variable(name="v"), cp.Variable(name="x")
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.square(u) + cp.square(v) + cp.square(upper)),
-        hf.Nash(
-            hf.Player(u, hf.E(cp.square(u - s)) + u * v * upper), hf.Player(v, cp.square(v) - 2 * v * hf.E(s) + u * v)
-        ),
-        federation=hf.Federation([hf.Client({s: t}) for t in tables]),
-    )
-    answer = problem.implicit.response(np.array(0.5))
-    mean = np.mean([t.mean() for t in tables])
-    expected = np.linalg.solve([[2, 0.5], [1, 2]], [2 * mean, 2 * mean])
-    np.testing.assert_allclose([answer[u], answer[v]], expected, atol=1e-8)
-
-
 def test_a_total_counts_the_samples_of_terms_that_no_sample_changes() -> None:
     s, u, upper = hf.Sample(name="s"), cp.Variable(name="u"), cp.Variable(name="x")
     problem = hf.Problem(
@@ -115,27 +75,6 @@ def test_a_total_counts_the_samples_of_terms_that_no_sample_changes() -> None:
         federation=hf.Federation([hf.Client({s: np.arange(8.0)})]),
     )
     assert float(problem.implicit.response(np.array(2.0))) == pytest.approx(2.0 / 8, abs=1e-9)
-
-
-@pytest.mark.parametrize("scope", ["client", "sample"])
-def test_every_scope_has_its_own_equilibrium(scope: str) -> None:
-    demand = hf.ClientParameter(name="demand") if scope == "client" else hf.Sample(name="demand")
-    firms, upper = cp.Variable(4, name="q"), cp.Variable(name="x")
-    level = hf.Nash(
-        hf.Player(firms, 0.5 * cp.square(firms) - cp.multiply(firms, demand - upper - cp.sum(firms))), scope=scope
-    )
-    total = cp.sum(firms)
-    data = [6.0, 8.0, 11.0]
-    clients = [
-        hf.Client(parameters={demand: d}) if scope == "client" else hf.Client({demand: np.array([d, d + 1])})
-        for d in data
-    ]
-    upper_term = total + cp.square(upper) if scope == "client" else hf.E(total) + cp.square(upper)
-    problem = hf.Problem(hf.Minimize(clients=upper_term), level, federation=hf.Federation(clients))
-    answer = problem.implicit.response(np.array(1.0))
-    for d, mine in zip(data, answer):  # symmetric: q = (d - x) / (2 + n)
-        expected = (d - 1) / 6 if scope == "client" else np.outer([d - 1, d], np.ones(4)) / 6
-        np.testing.assert_allclose(mine, np.broadcast_to(expected, np.shape(mine)), atol=1e-8)
 
 
 def test_a_player_that_turns_out_concave_is_refused_with_a_witness() -> None:

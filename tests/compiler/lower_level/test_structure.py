@@ -50,29 +50,6 @@ def test_a_modulus_that_moves_with_x_is_never_taken_for_a_constant(
         assert mu[0] <= 11 - point + 1e-12 and mu[0] >= 0.99 * (11 - point)
 
 
-@pytest.mark.parametrize("coupled", [False, True])
-@pytest.mark.parametrize("odd", [0, 1, 2, 4])
-def test_one_client_unlike_the_others(odd: int, coupled: bool) -> None:
-    """Client ``odd`` alone has another slope, or a coupling: closed forms for the others must not be used for it."""
-    x, y = cp.Variable(name="x"), cp.Variable(N, name="y")
-    slope, coupling = hf.ClientParameter((N,), nonneg=True, name="d"), hf.ClientParameter((N, N), PSD=True, name="C")
-    cost = 0.5 * cp.sum(cp.multiply(slope, cp.square(y))) + 0.5 * cp.quad_form(y, coupling) - cp.sum(y) * x
-    matrix = np.random.default_rng(0).standard_normal((N, N))
-    slopes = [np.full(N, 0.5 if i == odd else 2.0) for i in range(5)]
-    couplings = [matrix @ matrix.T if i == odd and coupled else np.zeros((N, N)) for i in range(5)]
-    problem = hf.Problem(
-        hf.Minimize(clients=cp.sum(y) + cp.square(x)),
-        hf.ArgMin(y, cost, scope="client"),
-        [x >= 1, x <= 3],
-        federation=federation(5, (slope, slopes), (coupling, couplings)),
-    ).compile()
-    found, moduli = certificate(problem, [2.0])
-    for y_, mu, own, pairs in zip(found, moduli, slopes, couplings):
-        hessian = np.diag(own) + pairs
-        np.testing.assert_allclose(y_, np.linalg.solve(hessian, np.full(N, 2.0)), rtol=1e-8)
-        assert 0.99 * own.min() <= mu <= np.linalg.eigvalsh(hessian)[0] * (1 + 1e-9)
-
-
 @pytest.mark.parametrize("scope", ["client", "federation"])
 def test_one_row_unlike_the_others(scope: str) -> None:
     """Of 10,000 rows one couples the entries of y: what holds for all others is no formula for its owner."""
@@ -160,60 +137,42 @@ def test_small_costs_beside_a_coupling(diagonal: float, scope: str) -> None:
             assert np.linalg.norm(answer - np.clip(answer - force, -1, 1)) < 1e-11
 
 
-@pytest.mark.parametrize("leaf", ["x", "client", "sample", "parameter"])
+def moved_by(leaf: str, size: int, force: Any, numbers: list[float], of_x: Any, public: cp.Parameter, box: float, most: float) -> CompiledProblem:
+    """The equilibrium of a force of (y, s) within a box, where s is a function of x, a client's, a sample's, or a parameter."""
+    x, y, sample, own = cp.Variable(name="x"), cp.Variable(size, name="y"), hf.Sample(nonneg=True, name="s"), hf.ClientParameter(nonneg=True, name="p")
+    s = {"x": of_x(x), "client": own, "sample": sample, "parameter": public}[leaf]
+    held = {"client": federation(len(numbers), (own, numbers)), "sample": hf.Federation([hf.Client({sample: np.array(numbers)})])}
+    upper, scope = cp.sum(y) + cp.square(x), "sample" if leaf == "sample" else "client"
+    level = hf.Equilibrium(y, force(y, s), [y >= -box, y <= box], scope=scope)
+    upper = hf.E(upper + 0 * sample) if leaf == "sample" else upper
+    return hf.Problem(hf.Minimize(clients=upper), level, [x >= 0, x <= most], held.get(leaf, hf.Federation([hf.Client()]))).compile()
+
+
+LEAVES = ["x", "client", "sample", "parameter"]
+
+
+@pytest.mark.parametrize("leaf", LEAVES)
 def test_slopes_with_flat_pieces(leaf: str) -> None:
     """F = min(s, 1) y - 2, where s is 5 or 50 at most places and 0.1 at one: the modulus there is 0.1."""
-    x, y, sample = cp.Variable(name="x"), cp.Variable(3, name="y"), hf.Sample(name="s")
-    own, public = hf.ClientParameter(name="p"), cp.Parameter(name="c", value=50.0)
-    slope = {"x": cp.maximum(0.1, 60 - x), "client": own, "sample": sample, "parameter": public}[leaf]
-    federation_ = {
-        "client": federation(7, (own, [0.1 if i == 1 else 5.0 for i in range(7)])),
-        "sample": hf.Federation([hf.Client({sample: np.array([5.0] * 25 + [0.1] + [5.0] * 25)})]),
-    }.get(leaf, hf.Federation([hf.Client()]))
-    term = cp.sum(y) + cp.square(x)
-    problem = hf.Problem(
-        hf.Minimize(clients=hf.E(term + 0 * sample) if leaf == "sample" else term),
-        hf.Equilibrium(
-            y, cp.minimum(slope, 1) * y - 2, [y >= -50, y <= 50], scope="sample" if leaf == "sample" else "client"
-        ),
-        [x >= -100, x <= 100],
-        federation=federation_,
-    ).compile()
-    place = {"client": 1, "sample": 25}.get(leaf, 0)
+    numbers, public = [5.0] * 25 + [0.1] + [5.0] * 25, cp.Parameter(nonneg=True, name="c", value=50.0)
+    problem = moved_by(leaf, 3, lambda y, s: cp.minimum(s, 1) * y - 2, numbers, lambda x: cp.maximum(0.1, 60 - x), public, 50, 100)
     for odd in (False, True):
         public.value = 0.1 if odd else 50.0
         found, mu = certificate(problem, [80.0 if odd and leaf == "x" else 0.0])
-        there = place if odd or leaf not in ("client", "sample") else 0
+        there = 25 if odd and leaf in ("client", "sample") else 0
         np.testing.assert_allclose(found[there], 20.0 if odd else 2.0)
         np.testing.assert_allclose(mu[there], 0.1 if odd else 1.0)
 
 
-@pytest.mark.parametrize("leaf", ["x", "client", "sample", "parameter"])
+@pytest.mark.parametrize("leaf", LEAVES)
 def test_a_coupling_that_vanishes(leaf: str) -> None:
     """F = y + s 1 1' y - 1, solved by 1 / (1 + s n), also where s is 0."""
-    x, y, sample = cp.Variable(name="x"), cp.Variable(N, name="y"), hf.Sample(name="s")
-    own, public = hf.ClientParameter(nonneg=True, name="p"), cp.Parameter(nonneg=True, name="c", value=2.0)
-    strength = {"x": x, "client": own, "sample": sample, "parameter": public}[leaf]
-    federation_ = {
-        "client": federation(3, (own, [2.0, 0.0, 2.0])),
-        "sample": hf.Federation([hf.Client({sample: np.array([2.0, 0.0, 2.0])})]),
-    }.get(leaf, hf.Federation([hf.Client()]))
-    term = cp.sum(y) + cp.square(x)
-    problem = hf.Problem(
-        hf.Minimize(clients=hf.E(term + 0 * sample) if leaf == "sample" else term),
-        hf.Equilibrium(
-            y,
-            y + strength * (np.ones((N, N)) @ y) - 1,
-            [y >= -5, y <= 5],
-            scope="sample" if leaf == "sample" else "client",
-        ),
-        [x >= 0, x <= 2],
-        federation=federation_,
-    ).compile()
+    numbers, public = [2.0, 0.0, 2.0], cp.Parameter(nonneg=True, name="c", value=2.0)
+    problem = moved_by(leaf, N, lambda y, s: y + s * (np.ones((N, N)) @ y) - 1, numbers, lambda x: x, public, 5, 2)
     for zero in (True, False):
         public.value = 0.0 if zero else 2.0
         found, mu = certificate(problem, [0.0 if zero else 2.0])
-        values = [0.0 if zero else 2.0] if leaf in ("x", "parameter") else [2.0, 0.0, 2.0]
+        values = [0.0 if zero else 2.0] if leaf in ("x", "parameter") else numbers
         for answer, modulus, s in zip(found, mu, values):
             np.testing.assert_allclose(answer, 1 / (1 + s * N), rtol=1e-9)
             assert modulus <= 1 + 1e-9

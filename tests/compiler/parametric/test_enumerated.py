@@ -18,7 +18,7 @@ import pytest
 
 import hierfl as hf
 from tests.bilevel_answers import quadratic_answer
-from tests.bilevel_case import Case, gradient_by_differences, is_smooth, one_sided_slopes
+from tests.bilevel_case import Case, gradient_by_differences, is_smooth
 from tests.bilevel_catalogue import CATALOGUE
 from tests.compiler.parametric.engines import NEAR, Engine, near
 
@@ -212,66 +212,15 @@ def generic_points(f: Callable[[np.ndarray], float], rng: np.random.Generator, c
     return list(islice((x for x in drawn if is_smooth(f, x, STEP)), count))
 
 
-def bend(of: Polyhedron, start: np.ndarray, unit: np.ndarray) -> float | None:
-    """Where y(start + t unit), piecewise affine, first has a bend for |t| <= 0.7 that no other is near; None if nowhere."""
-    grid = np.linspace(-0.7, 0.7, 57)
-    step = grid[1] - grid[0]
-    y = np.array([of.answer(start + t * unit) for t in grid])
-    bent = np.abs(np.diff(y, 2, axis=0)).max(axis=1) > 1e-9
-    for k in np.flatnonzero(bent):
-        around = bent[max(0, k - 2) : k + 4]
-        if k < 2 or k > len(bent) - 4 or around.sum() > 2 or not bent[k + 1]:
-            continue
-        before, after = (y[k + 1] - y[k]) / step, (y[k + 3] - y[k + 2]) / step  # the bend lies between k + 1 and k + 2
-        gap, turn = y[k + 2] - y[k + 1], after - before
-        far = (gap - before * step) @ turn / (turn @ turn)  # how far after the bend the point k + 2 is
-        if 0.1 * step < far < 0.9 * step and np.allclose(gap - before * step, far * turn, rtol=0, atol=1e-10):
-            return float(grid[k + 2] - far)
-    return None
-
-
-def require_kinks_where_bends_are(of: Polyhedron, problem: hf.Problem, start: np.ndarray, unit: np.ndarray) -> None:
-    """Along a line on which y(x) is affine, or bends more than once between two points of a grid."""
-    y = np.array([of.answer(start + t * unit) for t in np.linspace(-0.7, 0.7, 57)])
-    kinks = problem.implicit.slice(start, unit, radius=0.7, points=57, progress=False).kinks
-    assert bool(kinks) == bool(np.abs(np.diff(y, 2, axis=0)).max() > 1e-9), str(kinks)
-
-
-@cache
-def asked(seed: int, engine: Engine) -> hf.Problem:
-    """The problem of a seed, of which both tests ask: what is compiled for values serves slopes too."""
-    return engine(polyhedron(seed).declare())
-
-
 @pytest.mark.every_engine
 @pytest.mark.parametrize("seed", SEEDS)
 def test_values_responses_and_gradients(seed: int, engine: Engine) -> None:
-    of, problem = polyhedron(seed), asked(seed, engine)
+    of = polyhedron(seed)
+    problem = engine(of.declare())
     for x in generic_points(of.value, np.random.default_rng(seed + 1000), 2):
         near(problem.implicit.response(x), of.answer(x))
         near(problem.implicit(x), of.value(x))
         near(problem.implicit.gradient(x), gradient_by_differences(of.value, x, STEP), 1e-8)
-
-
-@pytest.mark.parametrize("seed", [seed for seed in SEEDS if not polyhedron(seed).turns])
-def test_one_sided_slopes_at_kinks(seed: int, engine: Engine) -> None:
-    of, rng = polyhedron(seed), np.random.default_rng(seed + 2000)
-    for _ in range(10):
-        start, unit = rng.uniform(-0.7, 0.7, 2) / np.sqrt(2), rng.standard_normal(2)
-        unit /= np.linalg.norm(unit)
-        t = bend(of, start, unit)
-        if t is not None:
-            break
-    else:
-        require_kinks_where_bends_are(of, asked(seed, engine), start, unit)
-        return
-    centre = start + t * unit
-    left, right = one_sided_slopes(lambda s: of.value(centre + s * unit), 0.0, STEP)
-    kinks = asked(seed, engine).implicit.slice(centre, unit, radius=5e-3, points=21, progress=False).kinks
-    assert len(kinks) == (abs(left - right) > 1e-6 * (1 + max(abs(left), abs(right)))), str(kinks)
-    for kink in kinks:
-        assert abs(kink.t) <= 1e-11  # rounding, of a centre and a slack of size 1 and more, differs by machine
-        near((kink.left_slope, kink.right_slope), (left, right), 1e-8)
 
 
 def test_a_point_at_which_more_rows_hold_than_unknowns_are_there() -> None:

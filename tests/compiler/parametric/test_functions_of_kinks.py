@@ -34,6 +34,9 @@ TERMS: dict[str, Callable[[cp.Variable], cp.Expression]] = {
     "nested over a norm": lambda w: cp.quad_over_lin(
         cp.pos(cp.power(cp.pos(cp.norm(w - 3) + 0.5 * cp.norm(w - 3) - 1), 3)), 2
     ),
+    "square of a length": lambda w: cp.square(cp.norm(w)),
+    "square of sizes": lambda w: cp.square(cp.norm1(w)),
+    "square of the largest size": lambda w: cp.square(cp.norm_inf(w)),
     "huber of what is over": lambda w: cp.huber(cp.pos(cp.power(cp.abs(w[0]), 3) - 1)),
     "root of what a power leaves": lambda w: -cp.sqrt(9 - cp.power(cp.pos(w[0]), 1.5)),
 }
@@ -50,7 +53,7 @@ def implicit(term: Callable[[cp.Variable], cp.Expression], argmax: bool = False)
 def test_answers_and_gradients(name: str) -> None:
     found, other = implicit(TERMS[name]), implicit(TERMS[name], argmax=True)
     rng = np.random.default_rng(3)
-    for at in (np.zeros(2), np.array([0.5, -0.5]), np.ones(2), *(2 * rng.normal(size=(3, 2)))):
+    for at in (np.zeros(2), np.array([0.5, -0.5]), np.array([0.5, 0.1]), np.array([0.0, 0.4]), np.ones(2), *(2 * rng.normal(size=(3, 2)))):
         y = cp.Variable(2)
         cp.Problem(cp.Minimize(0.5 * cp.sum_squares(y - at) + TERMS[name](y))).solve(solver="CLARABEL")
         truth = np.ravel(y.value)

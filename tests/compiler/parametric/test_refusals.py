@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -25,16 +26,6 @@ def declared(below: Callable[[cp.Variable, cp.Variable], cp.Expression], rows: R
 
 def distance(x: cp.Variable, y: cp.Variable) -> cp.Expression:
     return cp.sum_squares(y - x)
-
-
-def finite_or_named(ask: Callable[[], object]) -> bool:
-    """Whether there is an answer; an error must be one of hierfl's, an answer must be finite."""
-    try:
-        answer = ask()
-    except hf.HierflError:
-        return False
-    assert np.all(np.isfinite(np.asarray(answer, float)))
-    return True
 
 
 # --- nothing is feasible ---------------------------------------------------------------------------------------------------
@@ -74,7 +65,7 @@ def test_a_set_that_is_almost_empty_is_right_or_refused(engine: Engine) -> None:
     problem = engine(declared(distance, lambda x, y: [cp.sum(y) <= x, cp.sum(y) >= 1]))
     for gap in (1e-15, 1e-13):
         near(problem.implicit.response(1 + gap), [0.5, 0.5])
-        if finite_or_named(lambda gap=gap: problem.implicit(1 - gap)):
+        with contextlib.suppress(hf.EmptyLowerSetError):
             near(problem.implicit.response(1 - gap), [0.5, 0.5])
     with pytest.raises(hf.EmptyLowerSetError):
         problem.implicit(1 - 1e-4)
@@ -212,30 +203,6 @@ def test_interior_points_on_the_way_to_infinity_are_no_answer(falling: Any) -> N
         problem.implicit(1.0)
     kept = hf.ArgMin(y, cp.inv_pos(y) + 1e-8 * y + 0 * x, [y >= 0])  # a minimum as far away
     assert hf.Problem(hf.Minimize(clients=y), kept).implicit.response(1.0) == pytest.approx(1e4, rel=1e-6)
-
-
-def separated(add: Callable[[Any], Any], scope: str) -> tuple[hf.Problem, np.ndarray, np.ndarray]:
-    """(a problem, rows, labels): logistic losses of 40 rows in two columns; the second one is 0 but in rows whose label is 1, which it parts."""
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(40, 2))
-    label = (rows[:, 0] + rng.normal(size=40) > 0).astype(float)
-    rows[:, 1] = np.where(np.cumsum(label) <= 6, label, 0.0)
-    x, y, u, v = cp.Variable(name="x"), cp.Variable(2, name="y"), hf.Sample(2, name="u"), hf.Sample(name="v")
-    federation = hf.Federation([hf.Client({u: rows, v: label})] * 2)
-    below = hf.E(cp.logistic(u @ y) - v * (u @ y)) + add(y)
-    level = hf.ArgMin(y, below, scope=scope)
-    return hf.Problem(hf.Minimize(clients=cp.sum(y) + cp.square(x)), level, federation=federation), rows, label
-
-
-@pytest.mark.parametrize("scope", ["client", "federation"])
-def test_a_column_that_parts_some_rows_has_no_coefficient_however_well_the_others_are_known(scope: str) -> None:
-    """Its slope is 1e-17 at 37, nothing beside those of the other column; with a ridge it is where the two slopes meet."""
-    with pytest.raises(hf.LowerLevelError, match="a finite infimum on .* and to attain it at no y"):
-        separated(lambda y: 0.1 * cp.abs(y[0]), scope)[0].implicit(1.0)
-    problem, rows, label = separated(lambda y: 0.1 * cp.abs(y[0]) + 1e-9 * cp.square(y[1]), scope)
-    response = np.ravel(problem.implicit.response(1.0))[:2]
-    slopes = rows.T @ (1 / (1 + np.exp(-rows @ response)) - label) / 40
-    assert slopes[1] == pytest.approx(-2e-9 * response[1], rel=1e-6) and 15 < response[1] < 20
 
 
 @pytest.mark.parametrize("tail", [cp.exp, cp.logistic, lambda y: cp.norm(cp.hstack([y, 1])) - y, lambda y: cp.log_sum_exp(cp.hstack([y, 0, 1]))])

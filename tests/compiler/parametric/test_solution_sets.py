@@ -11,7 +11,6 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import pytest
-from scipy.optimize import linprog
 
 import hierfl as hf
 
@@ -88,36 +87,6 @@ def test_solutions_of_functions_whose_curvature_jumps_are_told(selection: str | 
         below = hf.ArgMin(y, cost, [cp.abs(y) <= 3], selection=selection)
         asked = hf.Problem(hf.Minimize(clients=y), below, federation=data)
         assert asked.implicit.certificate(0.0).unique is (weight > 0)
-
-
-def gap(m: np.ndarray, q: np.ndarray, rows: tuple[np.ndarray, np.ndarray], z: np.ndarray) -> float:
-    """How much a variational inequality is missed by: F(z)'z less the least F(z)'v."""
-    force = m @ z + q
-    return float(force @ z - linprog(force, A_ub=rows[0], b_ub=rows[1], bounds=(None, None), method="highs").fun)
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_other_solutions_of_a_monotone_map_are_told(seed: int) -> None:
-    """A skew map plus a square of low rank over a polytope: where vertices solve it that are not y, y is not the only one."""
-    rng = np.random.default_rng(seed)
-    half = rng.integers(-1, 2, (3, 1))
-    m = np.triu(rng.integers(-1, 2, (3, 3)), 1).astype(float)
-    m = m - m.T + half @ half.T
-    q = rng.integers(-1, 2, 3).astype(float)
-    rows = np.vstack([np.eye(3), -np.eye(3)]), np.array([2.0, 2.0, 3.0, 1.0, 1.0, 0.0])
-    x, y = cp.Variable(name="x"), cp.Variable(3, name="y")
-    level = hf.Equilibrium(y, m @ y + q + 0 * x, [rows[0] @ y <= rows[1]])
-    asked = hf.Problem(hf.Minimize(clients=y[0] + 2 * y[1] + 5 * y[2]), level)
-    answer = asked.implicit.response(0.0)
-    assert gap(m, q, rows, answer) <= 1e-9
-    grid = np.array(list(itertools.product([-1, -0.5, 0, 0.5, 1, 1.5, 2], repeat=2)))
-    others = [
-        point
-        for point in (np.append(two, third) for two in grid for third in np.arange(0, 3.5, 0.5))
-        if gap(m, q, rows, point) <= 1e-9 and np.abs(point - answer).max() > 1e-6
-    ]
-    if others:
-        assert asked.implicit.certificate(0.0).unique is False
 
 
 def over_a_box(matrix: np.ndarray, scope: str = "federation") -> hf.Problem:

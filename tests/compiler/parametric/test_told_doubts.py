@@ -179,23 +179,6 @@ def test_large_levels_tell_columns_that_are_alike_from_columns_that_nearly_are(
     np.testing.assert_allclose(best(0.5), 0.0 if box is None else (min(box, together + box) - 1.0) ** 2, atol=1e-8)
 
 
-def test_shops_with_fewer_rows_than_shares_have_an_answer_each() -> None:
-    """Shares of 120 goods by six shops of 1 to 2,000 rows: flat but for a faint price, which iterations take for ever to follow."""
-    rng, size = np.random.default_rng(0), 120
-    held = [(rng.normal(size=(rows, size)), rng.normal(size=rows)) for rows in (1, 7, 40, 300, 900, 2_000)]
-    q, price, u, b = cp.Variable(size, name="q"), cp.Variable(size, name="price"), hf.Sample(size, name="u"), hf.Sample(name="b")
-    level = hf.ArgMin(q, hf.E(cp.huber(u @ q - b)) + price @ q / 1000, [q >= 0, cp.sum(q) == 1], scope="client")
-    federation = hf.Federation([hf.Client({u: rows, b: right}) for rows, right in held])
-    implicit = hf.Problem(hf.Minimize(clients=cp.sum_squares(q)), level, federation=federation).implicit
-    at = np.random.default_rng(1).uniform(-1, 1, size)
-    for (rows, right), found in zip(held, np.asarray(implicit.response(at)), strict=True):
-        own = cp.Variable(size)
-        cost = cp.sum(cp.huber(rows @ own - right)) / len(right) + at @ own / 1000
-        best = cp.Problem(cp.Minimize(cost), [own >= 0, cp.sum(own) == 1]).solve(cp.CLARABEL)
-        own.value = found
-        assert found.min() >= -1e-12 and abs(found.sum() - 1) < 1e-12 and abs(cost.value - best) < 1e-8
-
-
 @pytest.mark.parametrize(("seed", "iterated"), [(1, False), (3, False), (1, True), (3, True)])
 def test_a_fall_without_end_is_not_answered_where_rounding_of_a_long_y_hides_it(
     seed: int, iterated: bool, monkeypatch: pytest.MonkeyPatch

@@ -71,44 +71,42 @@ def test_rows_in_all_units(seed: int) -> None:
         assert distance(answer.u, by_enumeration(h, g, a, b)) <= bound <= 1e-7 * (1 + np.linalg.norm(answer.u))
 
 
+def second_order(rng: np.random.Generator, degenerate: bool) -> tuple[np.ndarray, Exact, Cone]:
+    """(a point, the nearest one of a cone, that cone)."""
+    n = int(rng.integers(2, 5))
+    p = rng.normal(size=n) * 10 ** rng.uniform(-3, 3)
+    p[0] = np.linalg.norm(p[1:]) * rng.choice([-1, 1]) if degenerate else p[0]
+    t, size = mp.mpf(float(p[0])), mp.norm(exact(p[1:]))
+    mean = (t + size) / 2
+    nearest = [mean, *(mean * w / size for w in exact(p[1:]))]
+    return p, exact(p) if size <= t else [mp.mpf(0)] * n if size <= -t else nearest, Cone(SECOND_ORDER, n)
+
+
+def semidefinite(rng: np.random.Generator, degenerate: bool) -> tuple[np.ndarray, Exact, Cone]:
+    order = int(rng.integers(2, 4))
+    matrix = rng.normal(size=(order, order)) * 10 ** rng.uniform(-3, 3)
+    v = rng.integers(-2, 3, order).astype(float)
+    matrix = np.outer(v, v) - rng.integers(2) * np.eye(order) if degenerate else 0.5 * (matrix + matrix.T)
+    values, vectors = mp.eigsy(mp.matrix(matrix.tolist()))
+    nearest = vectors * mp.diag([max(value, 0) for value in values]) * vectors.T
+    basis = triangle(order)
+    p = basis @ np.ravel(matrix, order="F")
+    return p, [mp.fdot(exact(row), list(nearest)) for row in basis], Cone(SEMIDEFINITE, len(p), order)
+
+
 @pytest.mark.parametrize("degenerate", [False, True])
+@pytest.mark.parametrize("draw", [second_order, semidefinite])
 @pytest.mark.parametrize("seed", range(3))
-def test_second_order_cones(seed: int, degenerate: bool) -> None:
+def test_cones(seed: int, draw: Any, degenerate: bool) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(20):
-        n = int(rng.integers(2, 5))
-        p = rng.normal(size=n) * 10 ** rng.uniform(-3, 3)
-        p[0] = np.linalg.norm(p[1:]) * rng.choice([-1, 1]) if degenerate else p[0]
-        t, size = mp.mpf(float(p[0])), mp.norm(exact(p[1:]))
-        mean = (t + size) / 2
-        nearest = [mean, *(mean * w / size for w in exact(p[1:]))]
-        solution = exact(p) if size <= t else [mp.mpf(0)] * n if size <= -t else nearest
-        program = ConvexProgram.of(np.eye(n), -p, np.eye(n), np.zeros(n), [Cone(SECOND_ORDER, n)])
+        p, solution, cone = draw(rng, degenerate)
+        program = ConvexProgram.of(np.eye(len(p)), -p, np.eye(len(p)), np.zeros(len(p)), [cone])
         answer = solve_program(program)
         bound = distance_bound(program, answer.u, answer.z, 1.0)
-        assert distance(answer.u, solution) <= bound <= 1e-8 * (1 + np.linalg.norm(p))
-
-
-@pytest.mark.parametrize("degenerate", [False, True])
-@pytest.mark.parametrize("seed", range(3))
-def test_semidefinite_cones(seed: int, degenerate: bool) -> None:
-    rng = np.random.default_rng(seed)
-    for k in range(15):
-        order = int(rng.integers(2, 4))
-        matrix = rng.normal(size=(order, order)) * 10 ** rng.uniform(-3, 3)
-        v = rng.integers(-2, 3, order).astype(float)
-        matrix = np.outer(v, v) - (k % 2) * np.eye(order) if degenerate else 0.5 * (matrix + matrix.T)
-        values, vectors = mp.eigsy(mp.matrix(matrix.tolist()))
-        nearest = vectors * mp.diag([max(value, 0) for value in values]) * vectors.T
-        basis = triangle(order)
-        solution = [mp.fdot(exact(row), list(nearest)) for row in basis]
-        s = basis @ np.ravel(matrix, order="F")
-        program = ConvexProgram.of(np.eye(len(s)), -s, np.eye(len(s)), np.zeros(len(s)), [Cone(SEMIDEFINITE, len(s), order)])
-        answer = solve_program(program)
-        bound = distance_bound(program, answer.u, answer.z, 1.0)
-        # entries of the basis are sqrt(2), to rounding
-        slack = 1e-15 * np.linalg.norm(s)
-        assert distance(answer.u, solution) <= bound + slack and bound <= 1e-8 * (1 + np.linalg.norm(s))
+        # entries of a matrix's basis are sqrt(2), to rounding
+        slack = 1e-15 * np.linalg.norm(p) if cone.kind == SEMIDEFINITE else 0.0
+        assert distance(answer.u, solution) <= bound + slack and bound <= 1e-8 * (1 + np.linalg.norm(p))
 
 
 def test_nothing_is_proved_without_a_modulus_and_of_rows_that_contradict_each_other() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import cvxpy as cp
@@ -34,61 +33,36 @@ ENVIRONMENTS = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Declared:
-    """A specification with what it is written in, compiled once for all environments."""
-
-    leaves: tuple[Any, ...]
-    ys: list[cp.Variable]
-    constraints: list[Any]
-    compiled_set: CompiledSet
-    project: Callable[..., jax.Array]
-
-    @classmethod
-    @functools.cache
-    def of(cls, spec: Spec) -> Declared:
-        x, r = cp.Variable(N, name="x"), cp.Parameter(nonneg=True, name="r")
-        c = hf.ClientParameter(N, name="c")
-        ys = [cp.Variable(shape, name=f"y{i}", **dict(spec.attributes)) for i, shape in enumerate(spec.shapes)]
-        constraints = [*spec.build(*ys, x, r, c), *attribute_constraints(ys)]
-        require_convex_set(constraints, ys, "Y")
-        compiled_set = compile_set(constraints, ys, label="Y")
-        return cls((x, r, c), ys, constraints, compiled_set, jax.jit(compiled_set.project))
+@functools.cache
+def declared(spec: Spec) -> tuple[tuple[Any, ...], list[cp.Variable], list[Any], CompiledSet, Callable[..., jax.Array]]:
+    """(leaves, variables, constraints, the set, its projection) of a specification, compiled once for all environments."""
+    x, r, c = cp.Variable(N, name="x"), cp.Parameter(nonneg=True, name="r"), hf.ClientParameter(N, name="c")
+    ys = [cp.Variable(shape, name=f"y{i}", **dict(spec.attributes)) for i, shape in enumerate(spec.shapes)]
+    constraints = [*spec.build(*ys, x, r, c), *attribute_constraints(ys)]
+    require_convex_set(constraints, ys, "Y")
+    compiled_set = compile_set(constraints, ys, label="Y")
+    return (x, r, c), ys, constraints, compiled_set, jax.jit(compiled_set.project)
 
 
-@dataclass(frozen=True, eq=False)
 class Case:
     """A compiled specification in an environment and CVXPY's own problem for the same projection."""
 
-    declared: Declared
-    environment: Mapping[int, jax.Array]
-    constraints: list[Any]
-    twins: list[cp.Variable]
+    of = functools.cache(lambda spec, place=0: Case(spec, place))
 
-    @classmethod
-    @functools.cache
-    def of(cls, spec: Spec, place: int = 0) -> Case:
-        declared = Declared.of(spec)
-        values = dict(zip(declared.leaves, map(np.asarray, ENVIRONMENTS[place])))
-        hoisted = hoist(instantiate(declared.constraints, values), declared.ys)
-        return cls(
-            declared,
-            {leaf.id: jnp.asarray(value) for leaf, value in values.items()},
-            list(hoisted.expressions),
-            [hoisted.twins[y] for y in declared.ys],
-        )
-
-    @property
-    def compiled_set(self) -> CompiledSet:
-        return self.declared.compiled_set
+    def __init__(self, spec: Spec, place: int) -> None:
+        leaves, ys, constraints, self.compiled_set, self.traced = declared(spec)
+        values = dict(zip(leaves, map(np.asarray, ENVIRONMENTS[place])))
+        hoisted = hoist(instantiate(constraints, values), ys)
+        self.environment = {leaf.id: jnp.asarray(value) for leaf, value in values.items()}
+        self.constraints, self.twins = list(hoisted.expressions), [hoisted.twins[y] for y in ys]
 
     def project(self, z: np.ndarray) -> np.ndarray:
-        return np.asarray(self.declared.project(jnp.asarray(z), self.environment))
+        return np.asarray(self.traced(jnp.asarray(z), self.environment))
 
     def project_at(self, z: jax.Array, moved: Mapping[int, jax.Array]) -> np.ndarray:
         """The projection where some of the environment has moved."""
         there = {leaf: value + moved.get(leaf, 0.0) for leaf, value in self.environment.items()}
-        return np.asarray(self.declared.project(z, there))
+        return np.asarray(self.traced(z, there))
 
     def reference(self, z: np.ndarray) -> np.ndarray:
         flat = cp.hstack([cp.reshape(t, (t.size,), order="C") for t in self.twins])
@@ -265,15 +239,6 @@ def test_scale_changes_nothing(build: Callable[..., list[Any]], size: float) -> 
         expected = size * np.asarray(unit.project(jnp.asarray(z), {}))
         np.testing.assert_allclose(scaled.project(jnp.asarray(size * z), {}), expected, rtol=1e-7, atol=1e-8 * size)
     assert float(scaled.gap({})) <= 1e-9
-
-
-def test_matrices_scalars_and_several_variables_in_one_set() -> None:
-    m, s, c = cp.Variable((2, 3), name="m"), cp.Variable(name="s"), cp.Parameter((2, 3), name="c")
-    compiled_set = compile_set([cp.norm(m - c, "fro") <= 1, s >= cp.sum(c)], [m, s], label="Y")
-    centre = np.arange(6.0).reshape(2, 3)
-    p = np.asarray(compiled_set.project(jnp.zeros(7), {c.id: jnp.asarray(centre)}))
-    np.testing.assert_allclose(p[:6].reshape(2, 3), centre * (1 - 1 / np.linalg.norm(centre)), atol=1e-12)
-    assert p[6] == 15
 
 
 def test_ten_thousand_entries_stay_sparse() -> None:
