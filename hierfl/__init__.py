@@ -42,17 +42,21 @@ if TYPE_CHECKING:
     from hierfl.complexities import complexity as complexity
     from hierfl.study import Study as Study
 
+ROOMS = ("models", "runtime", "solvers", "study", "testing")  # of which a program need import none
 LATER = {"Study": "hierfl.study", "complexity": "hierfl.complexities"}  # what import more than ``import hierfl`` need wait for
 
 if not TYPE_CHECKING:  # type-checkers know the names above
 
     def __getattr__(name: str) -> Any:
-        """``hf.solvers``, ``hf.runtime``, ``hf.models``, ``hf.study`` and ``hf.testing`` without an import of their own; the nearest name for a misspelt one."""
-        if name in ("models", "runtime", "solvers", "study", "testing"):
+        """``hf.solvers`` and the other rooms without an import of their own; the nearest name for a misspelt one."""
+        if name in ROOMS:
             return import_module(f"hierfl.{name}")
         if name in LATER:
             return getattr(import_module(LATER[name]), name)
         rooms = () if name.startswith("_") else ("solvers", "models")
         further = [f"{room}.{one}" for room in rooms for one in import_module(f"hierfl.{room}").__all__]
         of_cvxpy = f"it is CVXPY's own, cp.{name}." if rooms and hasattr(import_module("cvxpy"), name) else ""
-        raise no_such_name("hierfl", name, [*__all__, "models", "runtime", "solvers", "study", "testing", *further], of_cvxpy)
+        raise no_such_name("hierfl", name, [*__all__, *ROOMS, *further], of_cvxpy)
+
+    def __dir__() -> list[str]:
+        return sorted([*__all__, *ROOMS, "__version__"])

@@ -178,3 +178,12 @@ def no_such_name(module: str, name: str, known: Iterable[str], elsewhere: str = 
     near = elsewhere or near_names(name, known)
     hint = f": {near}" if elsewhere or near.startswith("did") else ""
     return AttributeError(f"module {module!r} has no attribute {name!r}{hint}", name=name)
+
+
+def doors(module: str, public: Iterable[str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """(``__getattr__``, ``__dir__``) of a module: a misspelt name is answered with the nearest, and public names alone are shown."""
+
+    def answer(name: str) -> Any:
+        raise no_such_name(module, name, public)
+
+    return answer, lambda: sorted(public)

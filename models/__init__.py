@@ -12,7 +12,7 @@ from hierfl.models.regression import Regression as Regression
 from hierfl.models.relu_network import relu_network
 from hierfl.models.road_network import RoadNetwork
 from hierfl.models.stackelberg_cournot import stackelberg_cournot, stackelberg_cournot_game
-from hierfl.near_names import no_such_name
+from hierfl.near_names import doors
 
 __all__ = [
     "ClassificationData",
@@ -32,7 +32,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # type-checkers know the names above
-
-    def __getattr__(name: str) -> None:
-        """Answer a misspelt name with the nearest one."""
-        raise no_such_name("hierfl.models", name, __all__)
+    __getattr__, __dir__ = doors("hierfl.models", __all__)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from hierfl.near_names import no_such_name
+from hierfl.near_names import doors
 from hierfl.runtime.step_search import Settling
 from hierfl.solvers.branch_and_bound import BranchAndBound
 from hierfl.solvers.fedavg import FedAvg
@@ -59,7 +59,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # type-checkers know the names above
-
-    def __getattr__(name: str) -> None:
-        """Answer a misspelt name with the nearest one."""
-        raise no_such_name("hierfl.solvers", name, __all__)
+    __getattr__, __dir__ = doors("hierfl.solvers", __all__)

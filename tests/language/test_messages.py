@@ -484,9 +484,20 @@ def test_modules_answer_misspelt_names() -> None:
         (solvers, "ZoHfl", "'ZOHFL'"),
         (models, "stackelberg", "'stackelberg_cournot'"),
         (hf, "Cournot", "'models.stackelberg_cournot'"),
+        (hf.runtime, "Dsk", "'Dask'"),
+        (hf.study, "Studdy", "'Study'"),
+        (hf.testing, "Case_", "'Case'"),
     ]:
         with pytest.raises(AttributeError, match=f"has no attribute '{wrong}': did you mean .*{right}"):
             getattr(module, wrong)
     with pytest.raises(AttributeError, match="has no attribute 'Variable': it is CVXPY's own, cp.Variable"):
         hf.Variable  # noqa: B018
     assert not hasattr(hf, "__wrapped__")
+
+
+def test_modules_show_what_is_public_and_nothing_else() -> None:
+    rooms = {"models": models, "runtime": hf.runtime, "solvers": solvers, "study": hf.study, "testing": hf.testing}
+    assert dir(hf) == sorted([*hf.__all__, *rooms, "__version__"])
+    for module in (hf, *rooms.values()):
+        assert {name for name in dir(module) if not hasattr(module, name)} == set()
+        assert set(module.__all__) <= {*dir(module)} and not {"Any", "TYPE_CHECKING", "import_module"} & {*dir(module)}
