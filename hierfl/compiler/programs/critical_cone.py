@@ -55,7 +55,7 @@ class CriticalCone:
     * of a matrix, the part between the eigenvectors for which neither E nor Z has an eigenvalue to be semidefinite.
 
     So ``select`` d is in the product of ``cones``, equations first, with d' ``bend`` d / 2 as a cost; ``vague`` where the projection has no
-    derivative. Of exponential and power cones at their boundary it is not ``known`` then.
+    derivative. Of an exponential or a power cone that is itself ``vague`` it is not ``known``.
     """
 
     select: Matrix
@@ -83,10 +83,9 @@ class CriticalCone:
                 vague |= bool(may.any())
                 continue
             size, unit = size.max(), unit.max()
-            pulled = z[place] * unit
-            found, bent, open_ = critical_part(cone, e[place] / size, pulled, nothing)
+            found, bent, open_ = critical_part(cone, e[place] / size, z[place] * unit, nothing)
             vague |= open_
-            known &= not (cone.kind in OF_THREE and pulled.any())
+            known &= not (cone.kind in OF_THREE and open_)
             parts += [(kind, entries_at(some, 0, place.start)) for kind, some in found]
             bends.append(entries_at(bent / (size * unit), place.start, place.start))
         parts = sorted((part for part in parts if part[0].size), key=lambda part: KINDS.index(part[0].kind))

@@ -90,6 +90,26 @@ def test_pieces_that_are_never_met_have_no_share(idle: Callable[[cp.Expression],
         assert found.gradient(0.0) == pytest.approx(4 / 15, rel=1e-9)
 
 
+ROWS_ENDING_AT: dict[str, Callable[[cp.Variable, float], cp.Constraint]] = {
+    "exponential": lambda y, end: cp.exp(y) <= np.exp(end),
+    "logarithm": lambda y, end: cp.log(2 - y) >= np.log(2 - end),
+    "power": lambda y, end: cp.power(cp.abs(y), 1.7) <= end**1.7,
+    "divergence": lambda y, end: cp.kl_div(1 + y, 1) <= (1 + end) * np.log(1 + end) - end,
+}
+
+
+@pytest.mark.parametrize("exponent", [1.5, 3])
+@pytest.mark.parametrize("row", ROWS_ENDING_AT)
+def test_powers_of_what_is_not_over_beside_rows_over_curved_cones(row: str, exponent: float) -> None:
+    """y follows x up to 0.3, where the row holds; the power's bound lies at 0 without a slope."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    level = hf.ArgMin(y, cp.square(y - x) + cp.power(cp.pos(y - 3), exponent), [ROWS_ENDING_AT[row](y, 0.3)])
+    found = hf.Problem(hf.Minimize(clients=y), level).implicit
+    assert [found.gradient(at) for at in (0.2, 0.29, 0.31, 2.0)] == pytest.approx([1.0, 1.0, 0.0, 0.0], abs=1e-6)
+    with pytest.raises(hf.NoGradientError):
+        found.gradient(0.3)
+
+
 def test_a_kink_of_them_is_found_with_its_slopes() -> None:
     """y of exp(max(y, -2y)) + (y - x)^2 / 2 is 0 for x from -2 to 1, where one piece's slope balances; y' is 1 / (1 + exp'') beyond."""
     x, y = cp.Variable(name="x"), cp.Variable(name="y")
