@@ -40,13 +40,13 @@ from hierfl.compiler.programs.small_and_sparse import (
 )
 from hierfl.compiler.programs.solve_program import solve_program
 
-SMALL = 2e-14  # of the largest multiplier, and of the forces, up to which one counts as zero
+SMALL = 2e-14  # of a row's size, and of the forces, up to which a slack, and a multiplier, count as zero
+NEAR, LEAST, MOST = 1e3, 1e-12, 1e-7  # the same over curved cones: times the error of the conditions, within these; solvers come no nearer
 SMALL_Y, DEFINITE = 300, 1e-7  # scalars of y whose curvature is looked at, and how much of the largest one is some
 MOVES = 1e-7  # of a vector, from which y moves along it
 FAR = 1e-4  # the same over curved cones, where a point is blurred by the root of rounding
-TIGHT = 2e-14  # of a row's size, up to which it holds with equality
 RANK, INDEPENDENT = 1e-6, 1e-12  # of the largest singular value, from which one counts; from which it is one of rows that depend on each other
-FAINT = 1e-9  # over curved cones, whose multipliers are no better
+FAINT = 1e-9  # of rows' sizes, up to which the volume that they span is none
 VERTICES = 20_000  # combinations of rows that are looked through for a worst vertex
 
 FAINT_PULL = 1e-9  # of the largest multiplier, and of the forces, below which a cone's counts as none
@@ -71,22 +71,29 @@ class AllSolutions:
     program: ConvexProgram
     answer: ProgramSolution
 
+    @property
+    def nothing(self) -> float:
+        """Of sizes of rows and of forces, up to which slacks and multipliers count as zero."""
+        error = self.answer.error
+        return max(SMALL, 4.0 * error) if self.program.polyhedral else float(np.clip(NEAR * error, LEAST, MOST))
+
     @cached_property
     def strong(self) -> Bool[np.ndarray, " rows"]:
         """The rows of equations and inequalities that every solution holds with equality."""
         program = self.program
         scaled = np.abs(self.answer.z) * program.sizes
-        size = program.force_size(self.answer.u, np.zeros_like(self.answer.z))
-        floor = max(SMALL, 4.0 * self.answer.error) if program.polyhedral else FAINT
-        most = max(float(scaled.max(initial=0.0)), size)
-        apart = program.slack(self.answer.u) / program.row_sizes(self.answer.u)  # interior points leave traces of multipliers there
-        return program.equal | (program.loose & (scaled > floor * most) & (scaled > apart * most))
+        most = max(float(scaled.max(initial=0.0)), program.force_size(self.answer.u, np.zeros_like(self.answer.z)))
+        # interior points leave traces of multipliers where rows are slack
+        return program.equal | (program.loose & (scaled > np.maximum(self.nothing, self._apart) * most))
 
     @cached_property
     def weak(self) -> Bool[np.ndarray, " rows"]:
         """The inequalities that hold with equality here, and that other solutions may leave."""
-        e = self.program.slack(self.answer.u) / self.program.row_sizes(self.answer.u)
-        return self.program.loose & (e <= max(TIGHT, 4.0 * self.answer.error)) & ~self.strong
+        return self.program.loose & (self._apart <= self.nothing) & ~self.strong
+
+    @cached_property
+    def _apart(self) -> Float[np.ndarray, " rows"]:
+        return self.program.slack(self.answer.u) / self.program.row_sizes(self.answer.u)
 
     @property
     def pinned(self) -> tuple[Matrix, np.ndarray]:

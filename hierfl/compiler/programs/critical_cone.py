@@ -18,13 +18,13 @@ from hierfl.compiler.programs.cones import (
     SEMIDEFINITE,
     ZERO,
     Cone,
-    blocks,
     nearest_of_three,
     seen_by,
     triangle,
 )
 from hierfl.compiler.programs.convex_program import ConvexProgram
 from hierfl.compiler.programs.small_and_sparse import (
+    SMALL,
     Entries,
     Matrix,
     entries_at,
@@ -34,7 +34,6 @@ from hierfl.compiler.programs.small_and_sparse import (
     together,
 )
 
-NOTHING = 1e-7  # of a block's size, and of the forces, below which e and z count as zero: where both are, solvers come no nearer
 TURNS = 1e-2  # by which the derivative of a projection differs where there is none
 WHOLE = 1e-10  # by how much a projection's derivative may be less than 1 along what holds
 
@@ -65,31 +64,24 @@ class CriticalCone:
     known: bool
 
     @classmethod
-    def of(
-        cls, program: ConvexProgram, u: Float[np.ndarray, " width"], z: Rows, nothing: float = NOTHING
-    ) -> CriticalCone:
-        """That of a program at its solution, where e and z below ``nothing`` are zero."""
-        parts: list[tuple[Cone, Entries]] = []
+    def of(cls, program: ConvexProgram, u: Float[np.ndarray, " width"], z: Rows, held: np.ndarray, open_: np.ndarray, nothing: float) -> CriticalCone:
+        """That of a program at its solution, of which rows are ``held`` and others ``open_``; of cones e and z below ``nothing`` are zero."""
+        height = len(z)
+        dense = is_dense(program.a) and height**2 <= SMALL
+        rows = (ZERO, np.flatnonzero(held)), (NONNEGATIVE, np.flatnonzero(open_))
+        parts = [(Cone(kind, len(some)), (np.arange(len(some)), some, np.ones(len(some)))) for kind, some in rows]
         bends: list[Entries] = []
-        vague, known = False, True
-        reach, force, e = program.row_sizes(u), program.force_size(u, z), program.slack(u)
-        for cone, place in blocks(program.cones):
-            size, unit = reach[place], program.sizes[place] / force
-            if cone.kind in (ZERO, NONNEGATIVE):
-                stays = np.full(cone.size, cone.kind == ZERO) | (z[place] * unit > nothing)
-                may = ~stays & (e[place] / size <= nothing)
-                for kind, rows in ((ZERO, place.start + np.flatnonzero(stays)), (NONNEGATIVE, place.start + np.flatnonzero(may))):
-                    parts.append((Cone(kind, len(rows)), (np.arange(len(rows)), rows, np.ones(len(rows)))))
-                vague |= bool(may.any())
-                continue
-            size, unit = size.max(), unit.max()
-            found, bent, open_ = critical_part(cone, e[place] / size, z[place] * unit, nothing)
-            vague |= open_
-            known &= not (cone.kind in OF_THREE and open_)
+        vague, known = bool(open_.any()), True
+        if program.curved_cones:
+            reach, force, e = program.row_sizes(u), program.force_size(u, z), program.slack(u)
+        for cone, place in program.curved_cones:
+            size, unit = reach[place].max(), program.sizes[place].max() / force
+            found, bent, between = critical_part(cone, e[place] / size, z[place] * unit, nothing)
+            vague |= between
+            known &= not (cone.kind in OF_THREE and between)
             parts += [(kind, entries_at(some, 0, place.start)) for kind, some in found]
             bends.append(entries_at(bent / (size * unit), place.start, place.start))
         parts = sorted((part for part in parts if part[0].size), key=lambda part: KINDS.index(part[0].kind))
-        dense, height = is_dense(program.a), len(z)
         select = stacked([(kind.size, own) for kind, own in parts], height, dense)
         bend = from_entries(*together(bends), (height, height), dense)
         return cls(select, tuple(kind for kind, _ in parts), bend, vague, known)

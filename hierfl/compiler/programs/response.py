@@ -18,20 +18,19 @@ import numpy as np
 from hierfl.compiler.programs.all_solutions import AllSolutions, unpriced
 from hierfl.compiler.programs.cones import ZERO, Cone, rows_of
 from hierfl.compiler.programs.convex_program import EMPTY, UNBOUNDED, ConvexProgram, ProgramSolution, merged
-from hierfl.compiler.programs.critical_cone import NOTHING, CriticalCone
+from hierfl.compiler.programs.critical_cone import CriticalCone
 from hierfl.compiler.programs.saddle import Saddle, Saddles
-from hierfl.compiler.programs.small_and_sparse import Matrix, diagonal, largest, vstack
+from hierfl.compiler.programs.small_and_sparse import Matrix, diagonal, largest
 from hierfl.compiler.programs.solve_program import innermost, solve_program
 
-CONSISTENT = 1e-7  # of a right side, that may be left of a system that has a solution
 UNMOVED = 1e-4  # of how far u would go without rows: what it moves by less than 1e-9 of that is none
 TIGHT_ALONG = 1e-9  # of a row's change, up to which it goes on holding
+CONSISTENT = 1e-7  # of a right side, that may be left of a system that has a solution
 ROUNDING = 1e-10  # of u, that it may seem to move by
 FURTHER, ROUGHLY = 1e-4, 1e-2  # a step along a direction, and how near a slope is there, relative
 ALIKE = 1e-6  # of two derivatives that are the same
 STEP = 1e-3  # of theta's size, in differences of what is a polynomial of degree 3 at most: two of them make it exact
 CANCELLED = 1e6  # how much larger than the slope forces are, from which that is lost in them
-NEAR, NEAREST = 1e3, 1e-12  # how much larger than the error of the conditions what is none may be, and its least size
 OPEN = 1e-7  # of a vector, and of the forces, from which it moves a cone's slack, and a cone has a multiplier
 
 Thetas = list[Any]  # what programs are built from
@@ -64,11 +63,12 @@ class _Look(NamedTuple):
     by: ProgramResponse
     way: Thetas
     pushed: tuple[np.ndarray, np.ndarray]
+    along: ConvexProgram
     moved: ProgramSolution
 
     def is_one_for(self, seed: np.ndarray) -> bool:
         """Whether seed'u has this derivative alone, where several solutions meet in u; of a map that is not asked."""
-        return self.by.program.is_map or AllSolutions(self.by._program_along(*self.pushed), self.moved).tells(seed)
+        return self.along.is_map or AllSolutions(self.along, self.moved).tells(seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,25 +97,27 @@ class ProgramResponse:
             zero = np.zeros(self.program.width), np.zeros(len(self.program.b))
             followed = (self.has_edges and not leaps) or self._goes_on(tangents)
             return Adjoint(*zero, self.answer.z) if followed else None
-        if not self.program.polyhedral:
-            return None if unpriced(self.program).any() else self._over_cones(seed, tangents)
-        if not self.solutions.weak.any():
-            pair = self._at(self.solutions.strong, seed)
-            regular = self._saddle(self.solutions.strong).is_regular
-            if pair is not None and (regular or all(self._is_followed(self.moved(tangent)) for tangent in tangents)):
+        if not self.program.polyhedral and self._is_beyond_cones:
+            return None
+        if not self.program.polyhedral and self._critical.vague and self._inside is not None:
+            return self._inside.adjoint(seed, tangents)
+        ways = [[sign * part for part in tangent] for tangent in tangents for sign in (1.0, -1.0)]
+        if not self._critical.vague:
+            pair = self._at(seed)
+            if pair is not None and self._is_followed_all_along(ways[::2]):
                 return pair
+            if not self.program.polyhedral:
+                return pair if pair is not None and all(self._is_slope(pair, seed, way) for way in ways) else None
             if self._are_independent:
                 return None
-        ways = [[sign * part for part in tangent] for tangent in tangents for sign in (1.0, -1.0)]
-        looks = [look for way in ways if (look := self._look(way)) is not None]
+        looks = [look for way in ways if (look := self._look(way)) is not None] if self._critical.known else []
         if not looks or not all(look.moved.solved for look in looks):
             return None
-        for by, _, pushed, moved in looks:
-            pair = by._at(by._held_along(moved, *pushed), seed)
-            if pair is not None and all(
-                by._agrees(pair, seed, look.pushed if look.by is by else by.moved(look.way), look.moved) for look in looks
-            ):
-                return pair if all(look.is_one_for(seed) for look in looks) else None
+        for look in looks:
+            by = look.by
+            pair = by._of_piece(look, seed)
+            if pair is not None and all(by._agrees(pair, seed, one.pushed if one.by is by else by.moved(one.way), one.moved) for one in looks):
+                return pair if self._is_sure(pair, seed, looks, ways) else None
         return None
 
     def rate(self, tangent: Thetas) -> np.ndarray | None:
@@ -129,10 +131,10 @@ class ProgramResponse:
         Where P and A stay and q and b move evenly, it moves so up to the very place where a slack or a multiplier comes to zero.
         """
         program, held = self.program, self.solutions.strong
-        if not program.polyhedral or self.solutions.weak.any() or not self._saddle(held).is_regular:
+        if not program.polyhedral or self.solutions.weak.any() or not self._conditions.is_regular:
             return None
         force, slack = self.moved(tangent)
-        u, multipliers, _ = self._saddle(held).solve(-force, -slack[held])
+        u, multipliers, _ = self._conditions.solve(-force, -slack[held])
         z = np.zeros(len(program.b))
         z[held] = -multipliers
         priced = held & program.loose
@@ -147,7 +149,7 @@ class ProgramResponse:
         if not all(self._is_followed(self.moved(tangent)) for tangent in tangents):
             return None
         held = self.solutions.is_vertex_of
-        return None if held is None else self._at(held, self._whole(seed))
+        return None if held is None else self._at_rows(held, self._whole(seed))
 
     def of_basis(self, seed: np.ndarray, tangents: Sequence[Thetas], held: np.ndarray) -> Adjoint | None:
         """The adjoint of seed'u where these rows hold; None where they determine nothing, or where others that just hold do not go on to."""
@@ -162,7 +164,7 @@ class ProgramResponse:
             size = float(np.abs(u).max(initial=0.0) + np.abs(slack).max(initial=0.0) + np.abs(multipliers).max(initial=0.0))
             if float(np.abs(gained[weak]).max(initial=0.0)) > ALIKE * size:
                 return None
-        return self._at(held, self._whole(seed))
+        return self._at_rows(held, self._whole(seed))
 
     def _whole(self, seed: np.ndarray) -> np.ndarray:
         """A seed of the first entries of u as one of all."""
@@ -170,18 +172,19 @@ class ProgramResponse:
 
     def _look(self, way: Thetas) -> _Look | None:
         """The derivative along a direction, by the multipliers that count there; None where it leads out of the domain."""
-        by, pushed = self, self.moved(way)
-        moved = self._along(*pushed) if self._are_independent else None
-        if moved is None or not moved.solved:
+        by, pushed, rows = self, self.moved(way), self.program.polyhedral
+        along, moved = self._along(*pushed) if not rows or self._are_independent else (None, None)
+        if rows and (moved is None or not moved.solved):
             found = self._multipliers_along(pushed[1])
             if self.has_edges and found.status == EMPTY:
                 return None
             by = self._with(found) or self
             if by is not self or moved is None:
                 pushed = by.moved(way)
-                moved = by._along(*pushed)
+                along, moved = by._along(*pushed)
+        assert along is not None and moved is not None
         leads_out = self.has_edges and moved.status == UNBOUNDED and unpriced(self.program).any()  # a weight that is zero falls below
-        return None if leads_out else _Look(by, way, pushed, moved)
+        return None if leads_out else _Look(by, way, pushed, along, moved)
 
     @cached_property
     def _are_independent(self) -> bool:
@@ -215,22 +218,47 @@ class ProgramResponse:
         equal, loose = np.flatnonzero(held & self.program.equal), np.flatnonzero(held & self.program.loose)
         return np.append(equal, loose), rows_of(len(equal), len(loose))
 
-    # --- rows ----------------------------------------------------------------------------------------------------
+    # --- what holds ----------------------------------------------------------------------------------------------
 
     @cached_property
     def _curvature(self) -> Matrix:
         return self.program.curvature(self.answer.u)
 
-    def _saddle(self, held: np.ndarray, turned: bool = False) -> Saddle:
-        """The system of the conditions, or its transpose, which differs for a map alone."""
-        if not self.program.is_map:
-            return self.known.at(self._curvature, self.program.a, held)
-        saddle = self.known.at(self._curvature, self.program.a, held, False)
-        return saddle.turned if turned else saddle
+    @cached_property
+    def _critical(self) -> CriticalCone:
+        known = self.solutions
+        return CriticalCone.of(self.program, self.answer.u, self.answer.z, known.strong, known.weak, known.nothing)
 
-    def _at(self, held: np.ndarray, seed: np.ndarray) -> Adjoint | None:
+    @cached_property
+    def _bent(self) -> tuple[Matrix, Matrix]:
+        """(by what the bends of cones pull at u where slacks move, the curvature with them)."""
+        bent = self.program.a.T @ self._critical.bend
+        return bent, self._curvature if self.program.polyhedral else self._curvature + bent @ self.program.a
+
+    def _saddle(self, held: np.ndarray) -> Saddle:
+        """The system of the conditions where these rows hold, and no cone does."""
+        return self.known.at(self._curvature, self.program.a, held, not self.program.is_map)
+
+    @cached_property
+    def _conditions(self) -> Saddle:
+        """The system of the conditions at what holds."""
+        if self.program.polyhedral:
+            return self._saddle(self.solutions.strong)
+        return Saddle(self._bent[1], self._critical.held @ self.program.a, not self.program.is_map)
+
+    def _at(self, seed: np.ndarray) -> Adjoint | None:
+        """The adjoint at what holds; None where that leaves the seed open."""
+        a, multipliers, left = self._conditions.turned.solve(seed, np.zeros(self._conditions.count))
+        return None if left > CONSISTENT else Adjoint(a, self._of_rows(a, multipliers), self.answer.z)
+
+    def _of_rows(self, a: np.ndarray, multipliers: np.ndarray) -> np.ndarray:
+        """The part of rows, from that of u and the multipliers of what holds."""
+        critical = self._critical
+        return np.asarray(critical.held.T @ multipliers + critical.bend @ (self.program.a @ a))
+
+    def _at_rows(self, held: np.ndarray, seed: np.ndarray) -> Adjoint | None:
         """The adjoint where these rows hold; None where they leave the seed undetermined."""
-        a, multipliers, left = self._saddle(held, True).solve(seed, np.zeros(int(held.sum())))
+        a, multipliers, left = self._saddle(held).turned.solve(seed, np.zeros(int(held.sum())))
         if left > CONSISTENT:
             return None
         b = np.zeros(len(self.program.b))
@@ -239,12 +267,8 @@ class ProgramResponse:
 
     def piece(self, seed: np.ndarray) -> Adjoint:
         """The adjoint of one of the pieces that meet here, that of what holds with a multiplier; NaN where it has none."""
-        program, nowhere = self.program, np.full(self.program.width, np.nan)
-        if program.polyhedral:
-            pair = self._at(self.solutions.strong, seed)
-        else:
-            pair = self._at_cones(seed)
-        return Adjoint(nowhere, np.full(len(program.b), np.nan), self.answer.z) if pair is None else pair
+        nowhere = np.full(self.program.width, np.nan), np.full(len(self.program.b), np.nan)
+        return self._at(seed) or Adjoint(*nowhere, self.answer.z)
 
     def moved(self, tangent: Thetas) -> tuple[np.ndarray, np.ndarray]:
         """How the conditions move along a direction of theta, at fixed u and z: (of P u + q - A'z, of A u + b)."""
@@ -275,16 +299,30 @@ class ProgramResponse:
         """Whether u has a derivative along a direction, there and back."""
         if not self.solutions.weak.any():
             return self._is_followed(moved)
-        return all(self._along(sign * moved[0], sign * moved[1]).solved for sign in (1.0, -1.0))
+        return all(self._along(sign * moved[0], sign * moved[1])[1].solved for sign in (1.0, -1.0))
 
     def _is_followed(self, moved: tuple[np.ndarray, np.ndarray]) -> bool:
-        """Whether the rows that hold can go on holding along a direction."""
+        """Whether what holds can go on holding along a direction."""
         force, slack = moved
-        strong = self.solutions.strong
-        _, _, left = self._saddle(strong).solve(-force, -slack[strong])
-        size = max(float(np.abs(force).max(initial=0.0)), float(np.abs(slack[strong]).max(initial=0.0)))
+        right, below = -(force + self._bent[0] @ slack), -np.asarray(self._critical.held @ slack)
+        left = self._conditions.solve(right, below)[2]
+        size = max(float(np.abs(right).max(initial=0.0)), float(np.abs(below).max(initial=0.0)))
         noise = 1e-9 * self.program.force_size(self.answer.u, self.answer.z)
         return bool(left <= CONSISTENT or left * size <= noise)
+
+    def _is_followed_all_along(self, ways: Sequence[Thetas]) -> bool:
+        """The same of directions, where the conditions leave nothing else open but bounds that hold nothing, and multipliers of rows that depend on each other."""
+        program = self.program
+        if self._bends_are_open:
+            return False
+        if self._conditions.is_regular:
+            return True
+        if not program.polyhedral:
+            u, multipliers = self._conditions.left_open
+            curved = self._of_rows(u, multipliers)[~(program.equal | program.loose)]
+            if max(np.abs(u[: program.size]).max(initial=0.0), np.abs(curved).max(initial=0.0)) > ALIKE:
+                return False
+        return all(self._is_followed(self.moved(way)) for way in ways)
 
     def _agrees(self, pair: Adjoint, seed: np.ndarray, way: tuple[np.ndarray, np.ndarray], moved: ProgramSolution) -> bool:
         """Whether the derivative along a direction is what the adjoint says."""
@@ -294,52 +332,42 @@ class ProgramResponse:
         rounding = ROUNDING * float(np.abs(seed).max()) * (1.0 + float(np.abs(self.answer.u).max(initial=0.0)))
         return abs(float(seed @ moved.u) - said) <= ALIKE * size + rounding
 
-    def _along(self, force: np.ndarray, slack: np.ndarray) -> ProgramSolution:
-        """The derivative of u along a direction."""
-        return solve_program(self._program_along(force, slack))
+    def _along(self, force: np.ndarray, slack: np.ndarray) -> tuple[ConvexProgram, ProgramSolution]:
+        """The program over the critical cone for the derivative of u along a direction, and its solution."""
+        program, critical, (bent, curvature) = self.program, self._critical, self._bent
+        rows, offset = critical.select @ program.a, np.asarray(critical.select @ slack)
+        curved = program.flat_along(self.answer.u) if program.polyhedral else curvature
+        cones = merged(list(critical.cones))
+        along = ConvexProgram(curvature, force + bent @ slack, rows, offset, cones, program.size, curved, is_map=program.is_map)
+        return along, solve_program(along)
 
-    def _program_along(self, force: np.ndarray, slack: np.ndarray) -> ConvexProgram:
-        program, strong, weak = self.program, self.solutions.strong, self.solutions.weak
-        a = vstack([program.a[strong], program.a[weak]])
-        b = np.concatenate([slack[strong], slack[weak]])
-        cones, curved = rows_of(int(strong.sum()), int(weak.sum())), program.flat_along(self.answer.u)
-        return ConvexProgram(self._curvature, force, a, b, cones, program.size, curved, is_map=program.is_map)
+    def _of_piece(self, look: _Look, seed: np.ndarray) -> Adjoint | None:
+        """The adjoint of the piece of the critical cone that a direction leads into."""
+        along, u, critical = look.along, look.moved.u, self._critical
+        inner = ProgramResponse(lambda thetas: along, [], along, look.moved)
+        stiff = largest(along.p)
+        least = UNMOVED * float(np.abs(along.q).max(initial=0.0)) / stiff if stiff > 0 else 0.0
+        sizes = abs(along.a) @ np.abs(u) + np.abs(along.b) + along.sizes * least
+        tight = along.equal | (np.abs(along.slack(u)) <= TIGHT_ALONG * sizes)
+        found = inner._at_rows(tight, seed) if along.polyhedral else inner._at(seed)
+        if found is None:
+            return None
+        b = np.asarray(critical.select.T @ found.b + critical.bend @ (self.program.a @ found.a))
+        return Adjoint(found.a, b, self.answer.z)
 
-    def _held_along(self, moved: ProgramSolution, force: np.ndarray, slack: np.ndarray) -> np.ndarray:
-        """The rows that hold here and a little along a direction."""
-        program, weak = self.program, self.solutions.weak
-        change = np.asarray(program.a @ moved.u) + slack
-        size = np.asarray(abs(program.a) @ np.abs(moved.u)) + np.abs(slack)
-        stiff = largest(self._curvature)
-        size = size + (program.sizes * UNMOVED * float(np.abs(force).max(initial=0.0)) / stiff if stiff > 0 else 1e-300)
-        return self.solutions.strong | (weak & (np.abs(change) <= TIGHT_ALONG * size))
+    def _is_sure(self, pair: Adjoint, seed: np.ndarray, looks: Sequence[_Look], ways: Sequence[Thetas]) -> bool:
+        """Whether what the derivatives along directions say is all that there is."""
+        if self.program.polyhedral:
+            return all(look.is_one_for(seed) for look in looks)
+        return (self._has_inside and not self._bends_are_open) or all(self._is_slope(pair, seed, way) for way in ways)
 
     # --- cones ---------------------------------------------------------------------------------------------------
 
-    def _over_cones(self, seed: np.ndarray, tangents: Sequence[Thetas]) -> Adjoint | None:
-        """From the derivative of z = Proj(z - scale (A u + b)); where it has none, from programs over the critical cone."""
+    @cached_property
+    def _is_beyond_cones(self) -> bool:
+        """Whether cones tell nothing: beside terms whose weight is zero, or where multipliers are without bound."""
         program, u, z = self.program, self.answer.u, self.answer.z
-        forces = program.force_size(u, z), program.force_size(u, np.zeros_like(z))
-        if forces[0] > CANCELLED * forces[1]:  # multipliers without bound tell nothing
-            return None
-        if self._critical.vague and (inside := self._inside) is not None:
-            return inside._over_cones(seed, tangents)
-        ways = [[sign * part for part in tangent] for tangent in tangents for sign in (1.0, -1.0)]
-        if not self._critical.vague:
-            pair = self._at_cones(seed)
-            if pair is None or (self._leave_little_open(ways[::2]) and not self._bends_are_open):
-                return pair
-            return pair if all(self._is_slope(pair, seed, way) for way in ways) else None
-        moves = [self.moved(way) for way in ways]
-        looks = [self._along_cones(*way) for way in moves] if self._critical.known else []
-        if not looks or not all(moved.solved for _, moved in looks):
-            return None
-        for inner, moved in looks:
-            pair = self._of_critical(inner, moved, seed)
-            if pair is not None and all(self._agrees(pair, seed, way, other) for way, (_, other) in zip(moves, looks)):
-                sure = (self._has_inside and not self._bends_are_open) or all(self._is_slope(pair, seed, way) for way in ways)
-                return pair if sure else None
-        return None
+        return bool(unpriced(program).any()) or program.force_size(u, z) > CANCELLED * program.force_size(u, np.zeros_like(z))
 
     @cached_property
     def _inside(self) -> ProgramResponse | None:
@@ -368,74 +396,13 @@ class ProgramResponse:
     def _bends_are_open(self) -> bool:
         """Whether bounds that may be elsewhere decide how a cone bends that has a multiplier."""
         program, z = self.program, self.answer.z
-        if program.width == program.size:  # there are no bounds
+        if program.polyhedral or program.width == program.size:  # there are no bounds
             return False
         generic = np.where(np.arange(program.width) < program.size, 0.0, np.cos(np.arange(program.width) ** 2))
         change = np.asarray(program.a @ self.solutions.unpinned(generic)) / program.sizes
         pull, force = np.abs(z * program.sizes), program.force_size(self.answer.u, z)
         pulled = (rows for _, rows in program.curved_cones if pull[rows].max() > OPEN * force)
         return any(float(np.abs(change[rows]).max()) > OPEN for rows in pulled)
-
-    @cached_property
-    def _critical(self) -> CriticalCone:
-        nothing = float(np.clip(NEAR * self.answer.error, NEAREST, NOTHING))
-        return CriticalCone.of(self.program, self.answer.u, self.answer.z, nothing)
-
-    def _along_cones(self, force: np.ndarray, slack: np.ndarray) -> tuple[ConvexProgram, ProgramSolution]:
-        """The program over the critical cone for the derivative of u along a direction, and its solution."""
-        program, critical, (bent, curvature) = self.program, self._critical, self._bent
-        rows, offset = critical.select @ program.a, np.asarray(critical.select @ slack)
-        inner = ConvexProgram.of(curvature, force + bent @ slack, rows, offset, merged(list(critical.cones)), program.size)
-        inner = replace(inner, is_map=program.is_map)
-        return inner, solve_program(inner)
-
-    def _of_critical(self, inner: ConvexProgram, moved: ProgramSolution, seed: np.ndarray) -> Adjoint | None:
-        """The adjoint of the piece of the critical cone that a direction leads into."""
-        look = ProgramResponse(lambda thetas: inner, [], inner, moved)
-        found, critical = look.piece(seed), self._critical
-        if not np.isfinite(found.a).all():
-            return None
-        b = np.asarray(critical.select.T @ found.b + critical.bend @ (self.program.a @ found.a))
-        return Adjoint(found.a, b, self.answer.z)
-
-    @cached_property
-    def _bent(self) -> tuple[Matrix, Matrix]:
-        """(by what the bends of cones pull at u where slacks move, the curvature with them)."""
-        bent = self.program.a.T @ self._critical.bend
-        return bent, self._curvature + bent @ self.program.a
-
-    @cached_property
-    def _conditions(self) -> Saddle:
-        """The system of the conditions at what holds of all cones."""
-        return Saddle(self._bent[1], self._critical.held @ self.program.a, not self.program.is_map)
-
-    def _at_cones(self, seed: np.ndarray) -> Adjoint | None:
-        """The adjoint at what holds of all cones; None where that leaves the seed open."""
-        a, multipliers, left = self._conditions.turned.solve(seed, np.zeros(self._conditions.count))
-        return None if left > CONSISTENT else Adjoint(a, self._of_rows(a, multipliers), self.answer.z)
-
-    def _of_rows(self, a: np.ndarray, multipliers: np.ndarray) -> np.ndarray:
-        """The part of rows, from that of u and the multipliers of what holds."""
-        critical = self._critical
-        return np.asarray(critical.held.T @ multipliers + critical.bend @ (self.program.a @ a))
-
-    def _leave_little_open(self, ways: Sequence[Thetas]) -> bool:
-        """Whether what the conditions leave open are bounds that hold nothing, and multipliers of rows that depend on each other and go on holding."""
-        program, critical, (bent, _), saddle = self.program, self._critical, self._bent, self._conditions
-        if saddle.is_regular:
-            return True
-        u, multipliers = saddle.left_open
-        curved = self._of_rows(u, multipliers)[~(program.equal | program.loose)]
-        if max(np.abs(u[: program.size]).max(initial=0.0), np.abs(curved).max(initial=0.0)) > ALIKE:
-            return False
-        noise = 1e-9 * program.force_size(self.answer.u, self.answer.z)
-        for force, slack in map(self.moved, ways):
-            right, below = -(force + bent @ slack), -np.asarray(critical.held @ slack)
-            left = saddle.solve(right, below)[2]
-            size = max(float(np.abs(right).max(initial=0.0)), float(np.abs(below).max(initial=0.0)))
-            if left > CONSISTENT and left * size > noise:
-                return False
-        return True
 
     def _is_slope(self, pair: Adjoint, seed: np.ndarray, way: Thetas) -> bool:
         """Whether seed'u moves along a direction as the adjoint says: by the solution a little further."""
