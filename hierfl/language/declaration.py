@@ -408,7 +408,7 @@ class Declaration:
         """The rows that each client holds of the tables that count."""
         samples = self.roles.lower_samples or tuple(s for table in self.roles.client_tables for s in table)
         if not samples:
-            raise DataError("weights='samples' needs samples at the clients, and there are none. Write weights='uniform'.")
+            raise DataError("weights='samples' counts rows of the samples that the problem mentions, and it mentions none. Write weights='uniform', or one number per client.")
         wanted = {sample.id for sample in samples}
         tables = [table for table in self.roles.client_tables if any(s.id in wanted for s in table)]
         counts = np.zeros(federation.num_clients)
