@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette, reordered: neighbours differ in lightness as well.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 
-# What is no part of a curve; reasons for gaps, each with its own grey and hatching.
-GAPS = (("0.88", ""), ("0.80", "///"), ("0.72", "..."), ("0.64", "xxx"))
+# What is no part of a curve; reasons for gaps, each with its own grey and hatching, and ties.
+GAPS = (("#e0e0e0", ""), ("#cccccc", "///"), ("#b8b8b8", "..."), ("#a3a3a3", "xxx"))
+TIED = "#f5dcc3"
+HATCHES = ("\\\\\\", "|||", "---", "+++")  # of upper constraints that are violated
 
 
 SCREEN = {

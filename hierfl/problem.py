@@ -423,9 +423,11 @@ class Problem:
             If no x is found whose answers satisfy the upper constraints that mention y.
         """
         from hierfl.compiler.starting_points import require_nonempty
+        from hierfl.inspect.argument_checks import require_whole
         from hierfl.inspect.implicit.reference import feasible_reference
         from hierfl.near_names import near_names
 
+        require_whole("seed", seed, 0)
         if certificate not in (None, "global"):
             raise SettingError(f"unknown certificate {certificate!r} of reference: {near_names(str(certificate), ('global',))} None proves nothing.")
         if certificate is None and (gap, time_limit) != (GAP, TIME_LIMIT):

@@ -24,6 +24,7 @@ from hierfl.runs import half_width
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -53,13 +54,7 @@ def name_curves(panels: Sequence[Axes], curves: Sequence[Sequence[Line2D]], name
     if not all(_fit(panel, own) for panel, own in zip(panels, written)):
         for label in labels:
             label.remove()
-        across = int(figure.get_figwidth() * 72 / (0.6 * _font_size()))  # characters
-        shown = [fill(name, max(12, across - HANDLE)) for name in names]
-        longest = max(len(line) for name in shown for line in name.splitlines())
-        columns = max(1, min(len(names), across // (longest + HANDLE)))
-        lines = -(-len(names) // columns) * max(name.count("\n") + 1 for name in shown)
-        figure.set_figheight(figure.get_figheight() + lines * LINE * _font_size() / 72)  # panels keep their height
-        figure.legend(curves[0], shown, loc="outside lower center", ncols=columns)
+        legend_outside(figure, "lower", curves[0], names)
         return
     for label in labels:
         label.set_in_layout(True)
@@ -67,6 +62,17 @@ def name_curves(panels: Sequence[Axes], curves: Sequence[Sequence[Line2D]], name
         for panel, own in zip(panels, written):
             _move_apart(panel, own)
         figure.draw_without_rendering()
+
+
+def legend_outside(figure: Figure, side: str, curves: Sequence[Artist], names: Sequence[str]) -> None:
+    """A legend at the ``"lower"`` or ``"upper"`` side of a figure with a constrained layout, whose panels keep their height."""
+    across = int(figure.get_figwidth() * 72 / (0.6 * _font_size()))  # characters
+    shown = [fill(name, max(12, across - HANDLE)) for name in names]
+    longest = max(len(line) for name in shown for line in name.splitlines())
+    columns = max(1, min(len(names), across // (longest + HANDLE)))
+    lines = -(-len(names) // columns) * max(name.count("\n") + 1 for name in shown)
+    figure.set_figheight(figure.get_figheight() + lines * LINE * _font_size() / 72)
+    figure.legend(curves, shown, loc=f"outside {side} center", ncols=columns)
 
 
 def _beside(panel: Axes, curves: Sequence[Line2D], names: Sequence[str]) -> list[Annotation]:
@@ -230,13 +236,14 @@ def plot_result(
 def _objective(panel: Axes, result: Result, how: ConvergenceAxes, least: float | None) -> None:
     estimates = np.asarray(result.history.get("objective", np.zeros(0)), float)
     at = how.at([result], np.arange(1, len(estimates) + 1))
-    window, exact = max(1, len(estimates) // 25), _exact_along(result)
+    exact, (smooth, window) = _exact_along(result), smoothed(estimates)
     whose = "the run's own y: " if exact is not None else ""
     look: dict[str, Any] = {"color": COLOURS[0], **({} if exact is None else {"linewidth": 0.8})}
+    look |= {"marker": "o", "markersize": 3} if len(estimates) == 1 else {}
     thin = {"linewidth": 0.8, "alpha": 0.35} if window > 1 or exact is not None else {}
     panel.plot(at, how.scaled(estimates, least), label=f"{whose}estimate of a round", **{**look, **thin})
     if window > 1:
-        panel.plot(at, how.scaled(moving_mean(estimates, window), least), label=f"{whose}mean of {window} rounds", **look)
+        panel.plot(at, how.scaled(smooth, least), label=f"{whose}mean of {window} rounds", **look)
     if exact is not None:
         rounds, values = exact
         look = {"color": COLOURS[1], "markersize": 3, "label": "f(x), the lower level solved"}
@@ -248,6 +255,12 @@ def _objective(panel: Axes, result: Result, how: ConvergenceAxes, least: float |
     panel.set_title("objective")
     how.finish(panel, "objective", objective=True)
     panel.legend()
+
+
+def smoothed(values: np.ndarray) -> tuple[np.ndarray, int]:
+    """(histories, by round along the last axis, each through its moving mean; the rounds of that: a 25th of all)."""
+    window = max(1, values.shape[-1] // 25)
+    return np.apply_along_axis(moving_mean, -1, values, window) if window > 1 else values, window
 
 
 def moving_mean(values: np.ndarray, window: int) -> np.ndarray:
@@ -284,9 +297,10 @@ def plot_runs(
             lines: list[Line2D] = []
             window = 1
             for dashes, (label, runs) in zip(DASHES, shown.items()):
-                called = label or f"mean of {len(runs.finished)} seeds, 95% band"
-                line, smoothed = _band(panel, runs, name, called, dashes, how)
-                lines, window = [*lines, line], max(window, smoothed)
+                count = len(runs.finished)
+                called = label or (f"mean of {count} seeds, 95% band" if runs.over == "seeds" else f"the best of {count} starts")
+                line, rounds = _band(panel, runs, name, called, dashes, how)
+                lines, window = [*lines, line], max(window, rounds)
             curves.append(lines)
             panel.set_title(f"{name}, mean of {window} rounds" if window > 1 else name)
             how.finish(panel, name, objective=name == "objective")
@@ -298,17 +312,21 @@ def plot_runs(
 
 
 def _band(panel: Axes, runs: Runs, name: str, label: str, dashes: str, how: ConvergenceAxes) -> tuple[Line2D, int]:
-    """Draw one mean with its band; also gives the rounds of the moving mean that every run's history goes through first."""
+    """Draw one mean with its band, of starts the best run and, thin, the others.
+
+    Also gives the rounds of the moving mean that every run's history goes through first.
+    """
     values, window = runs.values(name), 1
-    if name in runs.finished[0].metrics:
-        rounds = runs.rounds(name)
-    else:
-        window = max(1, values.shape[1] // 25)
-        values = np.stack([moving_mean(row, window) for row in values])
-        rounds = np.arange(1, 1 + values.shape[1])
+    if name not in runs.finished[0].metrics:
+        values, window = smoothed(values)
     if name == "objective":
         values = how.scaled(values, how.least(runs.finished))
-    middle, half, at = np.mean(values, axis=0), half_width(values), how.at(runs.finished, rounds)
+    at = how.at(runs.finished, runs.rounds(name))
+    if runs.over == "starts":  # no sample of anything: no band
+        (line,) = panel.plot(at, values[runs.finished.index(runs.best)], dashes, label=label)
+        panel.plot(at, values.T, dashes, color=line.get_color(), linewidth=0.6, alpha=0.5)
+        return line, window
+    middle, half = np.mean(values, axis=0), half_width(values)
     (line,) = panel.plot(at, middle, dashes, label=label)
     low = middle - half
     if how.scale != "linear":  # what has no logarithm is drawn to a tenth of the least mean

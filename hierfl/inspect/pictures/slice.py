@@ -23,14 +23,14 @@ import numpy as np
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.compiler.lower_level.diagnosis import owner_name
 from hierfl.errors import SettingError
-from hierfl.house_style import COLOURS, COLUMN, GAPS, house_figure, house_style, line_style, require_axes
+from hierfl.house_style import COLOURS, COLUMN, GAPS, HATCHES, TIED, house_figure, house_style, line_style, require_axes
 from hierfl.inspect.argument_checks import require_positive, require_whole
 from hierfl.inspect.implicit.points import REASONS, Points, Sampled
 from hierfl.inspect.implicit.smoothing import radii, smoothed_values
 from hierfl.inspect.kinks.kink import Kinks
 from hierfl.inspect.kinks.kink_search import effort, find_kinks
 from hierfl.inspect.kinks.switch_changes import Branches
-from hierfl.inspect.pictures.convergence import name_curves
+from hierfl.inspect.pictures.convergence import legend_outside, name_curves
 from hierfl.inspect.window import Line, bisected, centre_of, direction_of, path_of, require_window, run_of
 from hierfl.jaxtools.interruption import PATIENCE, CutShort, heeded
 from hierfl.jaxtools.precision import double_precision
@@ -89,34 +89,42 @@ class Tie(NamedTuple):
         return f"{where}: the lower level of {self.owner} has several solutions, and y is {self.taken}"
 
 
-TIE_SHADE = 0.15
-HATCHES = ("\\\\\\", "|||", "---", "+++")
+class Stretch(NamedTuple):
+    """What is drawn behind f for t in [low, high], and its name in legends; ``over`` is drawn over other bands, in lines."""
+
+    low: float
+    high: float
+    name: str
+    colour: str
+    hatch: str
+    over: bool = False
 
 
-def draw_stretches(panel: Axes, gaps: Sequence[Gap], ties: Sequence[Tie], violated: Sequence[Violated]) -> None:
-    """Draw bands behind f: grey where it has no value, shaded where it is that of one of several lower solutions, hatched where x is not feasible.
+def stretches(shown: Slice) -> list[Stretch]:
+    """Grey bands where f has no value, shaded ones where it is that of one of several lower solutions, hatched ones where x is not feasible.
 
-    Each reason, and each constraint, has a look of its own and a name in the legend; ties at single places are lines.
+    Each reason, and each constraint, has a look of its own; bands at single places have no width.
     """
-    reasons, texts = list(dict.fromkeys(gap.reason for gap in gaps)), list(dict.fromkeys(one.constraint for one in violated))
-    bands: list[tuple[float, float, str, dict[str, Any]]] = []
-    for gap in gaps:
-        grey, hatch = GAPS[reasons.index(gap.reason) % len(GAPS)]
-        bands.append((gap.low, gap.high, f"no value: {gap.reason}", {"facecolor": grey, "hatch": hatch, "edgecolor": "white"}))
-    bands += [(tie.low, tie.high, "several lower solutions", {"color": COLOURS[6], "alpha": TIE_SHADE}) for tie in ties]
-    for one in violated:
+    greys = {reason: GAPS[k % len(GAPS)] for k, reason in enumerate(dict.fromkeys(gap.reason for gap in shown.gaps))}
+    found = [Stretch(gap.low, gap.high, f"no value: {gap.reason}", *greys[gap.reason]) for gap in shown.gaps]
+    found += [Stretch(tie.low, tie.high, "several lower solutions", TIED, "") for tie in shown.ties]
+    texts = list(dict.fromkeys(one.constraint for one in shown.violated))
+    for one in shown.violated:
         number = texts.index(one.constraint)
-        hatch, colour = HATCHES[number % len(HATCHES)], COLOURS[(3 + number) % len(COLOURS)]
-        hatched = {"facecolor": "none", "hatch": hatch, "edgecolor": colour, "alpha": 0.4}
-        bands.append((one.low, one.high, f"violated: {one.constraint}", hatched))
+        look = COLOURS[(3 + number) % len(COLOURS)], HATCHES[number % len(HATCHES)]
+        found.append(Stretch(one.low, one.high, f"violated: {one.constraint}", *look, over=True))
+    return found
+
+
+def _draw_stretches(panel: Axes, shown: Slice) -> None:
+    """Draw each band, as a line where it has no width; a name is in the legend once."""
     named: set[str] = set()
-    for low, high, name, look in bands:
-        label: dict[str, Any] = {} if name in named else {"label": name}
-        named.add(name)
-        if high > low:
-            panel.axvspan(low, high, linewidth=0, zorder=0, **look, **label)
-        else:
-            panel.axvline(low, zorder=0, **{**look, "alpha": 2 * TIE_SHADE}, **label)
+    for one in stretches(shown):
+        look: dict[str, Any] = {"facecolor": "none" if one.over else one.colour, "edgecolor": one.colour, "linewidth": 1}
+        if one.high > one.low:
+            look |= {"hatch": one.hatch, "linewidth": 0} | ({"alpha": 0.4} if one.over else {"edgecolor": "white"})
+        panel.axvspan(one.low, one.high, zorder=0, label=None if one.name in named else one.name, **look)
+        named.add(one.name)
 
 
 class Smoothed(NamedTuple):
@@ -353,13 +361,16 @@ class Slice(Shown):
                 low, high = smooth.value - smooth.half_width, smooth.value + smooth.half_width
                 panel.fill_between(self.t, low, high, color=colour, alpha=0.2, linewidth=0)
             _draw_kinks(panel, self)
-            draw_stretches(panel, self.gaps, self.ties, self.violated)
+            _draw_stretches(panel, self)
             if len(self.iterates):
                 inside = self.iterates[np.abs(self.iterates[:, 0]) <= self.line.radius]
                 panel.plot(inside[:, 0], np.interp(inside[:, 0], drawn.t, drawn.value), ".", color="0.45", label="iterates, projected on the line")
             panel.set(ylabel="f", title=_line_title(self))
             (panel if below is None else below).set_xlabel(line_label(self))
-            panel.legend(frameon=True, facecolor="white", framealpha=0.9, edgecolor="none")
+            if ax is None and style == "paper":  # within the panel it would cover the curve
+                legend_outside(cast("Figure", figure), "upper", *panel.get_legend_handles_labels())
+            else:
+                panel.legend(frameon=True, facecolor="white", framealpha=0.9, edgecolor="none")
             if below is not None and 0 < len(curves := _draw_response(below, self)) <= NAMED:
                 name_curves([below], [list(curves.values())], list(curves))
         return cast("Figure", figure)
@@ -370,8 +381,10 @@ class Slice(Shown):
         gaps += [f"not feasible for {one}" for one in self.violated]
         if not (self.sampled.reason == 0).any():
             return "\n".join([where, *gaps])
-        best = int(np.nanargmin(self.value))
-        span = f"from {np.nanmin(self.value) + 0.0:.6g} (t = {self.t[best]:.4g}) to {np.nanmax(self.value) + 0.0:.6g}"
+        drawn = curve(self)  # with the values at kinks, which may lie between the points
+        rounding = 1e-15 * np.nanmax(np.abs(drawn.value))
+        ends = [(drawn.value[k], drawn.t[k]) for k in (np.nanargmin(drawn.value), np.nanargmax(drawn.value))]
+        span = "from " + " to ".join(f"{value if abs(value) > rounding else 0.0:.6g} (t = {t:.4g})" for value, t in ends)
         ties = list(map(str, self.ties[:TIES_SHOWN]))
         more = len(self.ties) - len(ties)
         ties += [f"and {more} more such {'stretch' if more == 1 else 'stretches'} of t"] if more else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from scipy.spatial import cKDTree
 
 from hierfl.compiler.compiled_problem import CompiledProblem
 from hierfl.errors import SettingError
-from hierfl.house_style import COLOURS, COLUMN, house_figure, house_style, require_axes, require_known
+from hierfl.house_style import COLOURS, COLUMN, HATCHES, house_figure, house_style, require_axes, require_known
 from hierfl.inspect import window
 from hierfl.inspect.argument_checks import require_positive, require_whole
 from hierfl.inspect.implicit.points import REASONS, Points, Sampled
@@ -132,6 +133,14 @@ class Surface(Shown):
 
     @cached_property
     @double_precision
+    def violated(self) -> dict[str, np.ndarray]:
+        """Where y(x) violates an upper constraint that mentions y, (p, p) flags by constraint, of those that are violated somewhere on the grid."""
+        flags = self.points.violated(window.grid_of(self.plane, self.s), self.sampled)
+        texts = [one.text for one in self.compiled.coupled.conditions]
+        return {text: own.reshape(self.value.shape) for text, own in zip(texts, flags.T) if own.any()}
+
+    @cached_property
+    @double_precision
     def kink_points(self) -> np.ndarray:
         """(s, t) of places where f has a kink or a jump along an edge of the grid, (k, 2), which are samples of the kink curves.
 
@@ -193,6 +202,9 @@ class Surface(Shown):
             return f"{where} along {self.chosen}: f has no value at any of them: {why}"
         lines = [f"{where}, from {finite.min():.6g} to {finite.max():.6g}, along {self.chosen}"]
         lines += [f"no value at {count:,} points: {reason}" for reason, count in self.gaps.items()]
+        lines += [f"not feasible at {flags.sum():,} points: {text} is violated" for text, flags in self.violated.items()]
+        if tied := np.count_nonzero(self.sampled.tied):
+            lines.append(f"several lower solutions at {tied:,} points, of which f is that of one: slices say whose")
         kinks = f"{len(self.kink_points)} kinks and jumps along the edges of the grid"
         lines.append(f"{kinks}; what changes twice within an edge, or only touches it, is not seen")
         opaque = self.points.switches.opaque
@@ -272,7 +284,9 @@ def _contours(figure: Figure, panel: Axes, shown: Surface, style: dict[str, Any]
     if np.isfinite(shown.value).any():
         # values at and beyond the last level have its colour, not that of places without a value; levels that are given are kept to
         beyond = "neither" if np.ndim(style.get("levels", 0)) else "both"
-        look = {"levels": LEVELS, "cmap": "cividis", "extend": beyond, **style}
+        low, high = np.nanmin(shown.value), np.nanmax(shown.value)
+        levels = LEVELS if high > low else low + (1.0 + abs(low)) * np.array([-0.1, 0.1])  # about the value that f has everywhere
+        look = {"levels": levels, "cmap": "cividis", "extend": beyond, **style}
         filled = panel.contourf(*(shown.s + shift[:, None]), _without_rounding(shown.value.T), **look)
         figure.colorbar(filled, ax=panel, label="f")
     if len(shown.kink_points):
@@ -285,7 +299,10 @@ def _contours(figure: Figure, panel: Axes, shown: Surface, style: dict[str, Any]
         panel.plot(path[:, 0], path[:, 1], "-o", label="iterates", **line)
     if shown.gaps:
         panel.plot([], [], "s", color="0.85", label="no value: " + ", ".join(shown.gaps))
-    if len(shown.kink_points) or len(shown.iterates) or shown.gaps:
+    for hatch, (text, flags) in zip(cycle(HATCHES), shown.violated.items()):
+        panel.contourf(*(shown.s + shift[:, None]), flags.T, levels=[0.5, 1.5], colors="none", hatches=[hatch])
+        panel.fill_between([], [], facecolor="none", edgecolor="0.2", linewidth=0, hatch=hatch, label=f"violated: {text}")
+    if panel.get_legend_handles_labels()[0]:
         panel.legend(loc="upper left", bbox_to_anchor=(0, -0.12), ncols=3)
 
 
@@ -299,9 +316,9 @@ def _in_space(figure: Figure, panel: Axes3D, shown: Surface, style: dict[str, An
         places = shown.kink_points + shift
         dots: dict[str, Any] = {"color": COLOURS[1], "markersize": 2, "zorder": 2, "label": "kinks"}
         panel.plot(places[:, 0], places[:, 1], shown.kink_values, ".", **dots)
-    if shown.gaps:
-        panel.plot([], [], [], " ", label="no value: " + ", ".join(shown.gaps))
-    if len(shown.kink_points) or shown.gaps:
+    for note in [f"no value: {reason}" for reason in shown.gaps] + [f"violated at places: {text}" for text in shown.violated]:
+        panel.plot([], [], [], " ", label=note)
+    if panel.get_legend_handles_labels()[0]:
         panel.legend(loc="upper left")
     panel.set(zlabel="f")
     panel.view_init(elev=28, azim=-128)

@@ -21,14 +21,13 @@ from hierfl.house_style import COLOURS
 from hierfl.inspect.implicit.points import KEPT_LIMIT, REASONS
 from hierfl.inspect.kinks.kink import Kinks
 from hierfl.inspect.kinks.kink_search import effort
-from hierfl.inspect.pictures.slice import BrokenCurve, Slice, broken, curve, line_label
+from hierfl.inspect.pictures.slice import BrokenCurve, Slice, broken, curve, line_label, stretches
 from hierfl.inspect.report import page as html
 from hierfl.jaxtools.precision import double_precision
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-    from hierfl.inspect.pictures.slice import Gap
     from hierfl.result import Result
 
 SCALARS = 4  # entries of x and of y, and constraints, that are written out
@@ -120,8 +119,6 @@ NARROWEST, LETTER = 340, 7  # pixels of the figure in a narrow window, and of a 
 # of two markers at one place Plotly's hover prefers the smaller one: kinks are small with a thick rim
 KINK = {"color": COLOURS[1], "size": 6, "line": {"color": COLOURS[1], "width": 3}}
 ITERATE = {"color": "#6e7781", "size": 7, "symbol": "circle-open"}
-TIED = "#f5dcc3"
-GAPS = ("#e7ebef", "#d3dae1", "#bec8d2", "#a9b6c3")  # of the reasons for which f has no value
 
 
 def _line_figure(shown: Slice, said: Sequence[PointNotes]) -> Figure:
@@ -130,12 +127,7 @@ def _line_figure(shown: Slice, said: Sequence[PointNotes]) -> Figure:
     look = {"mode": "lines", "line": {"color": COLOURS[0], "width": 2.2}, "legendrank": 1, "hoverinfo": "text", "meta": "curve"}
     text = [hovers[k] if k >= 0 else "" for k in drawn.point]
     figure.add_scatter(x=drawn.t, y=drawn.value, name="f", text=text, **look)
-    _add_gaps(figure, shown.gaps, shown.line.radius)
-    for tie in shown.ties:  # f is that of one of several lower solutions
-        line = {"color": TIED, "width": 1 if tie.high == tie.low else 0}
-        figure.add_vrect(x0=tie.low, x1=tie.high, fillcolor=TIED, opacity=0.5, line=line, layer="below")
-    if shown.ties:
-        _add_square(figure, "several lower solutions", TIED, "tie")
+    _add_stretches(figure, shown)
     _add_iterates(figure, shown, drawn)
     _add_kinks(figure, shown)
     _add_marker(figure, shown)
@@ -160,23 +152,20 @@ def _boxed(lines: Sequence[str]) -> str:
     return "<br>".join(html.escaped(part) for line in lines for part in textwrap.wrap(line, WIDEST) or [""])
 
 
-def _add_gaps(figure: Figure, gaps: Sequence[Gap], radius: float) -> None:
-    """Draw grey bands, named in the legend, and in place where the words fit in a window for telephones as well."""
-    greys = {reason: GAPS[k % len(GAPS)] for k, reason in enumerate(dict.fromkeys(gap.reason for gap in gaps))}
-    for gap in gaps:
-        label = {"text": html.escaped(gap.reason), "font": {"size": 12, "color": "#57606a"}, "textposition": "top center"}
-        room = (gap.high - gap.low) / (2 * radius) * NARROWEST
-        fits = {"label": label} if room > LETTER * (len(gap.reason) + 2) else {}
-        band = {"fillcolor": greys[gap.reason], "opacity": 1, "line_width": 0, "layer": "below"}
-        figure.add_vrect(x0=gap.low, x1=gap.high, **band, **fits)
-    for reason, grey in greys.items():
-        _add_square(figure, html.escaped(f"no value: {reason}"), grey, "gap")
-
-
-def _add_square(figure: Figure, name: str, colour: str, meta: str) -> None:
-    """Name a band in the legend."""
-    marker = {"symbol": "square", "size": 11, "color": colour}
-    figure.add_scatter(x=[None], y=[None], mode="markers", name=name, marker=marker, meta=meta)
+def _add_stretches(figure: Figure, shown: Slice) -> None:
+    """Draw the bands behind f, named in the legend, and in place where the words fit in a window for telephones as well."""
+    named: set[str] = set()
+    for one in stretches(shown):
+        name, colour = html.escaped(one.name), html.faint(one.colour) if one.over else one.colour
+        label = {"text": name, "font": {"size": 12, "color": "#57606a"}, "textposition": "top center"}
+        room = (one.high - one.low) / (2 * shown.line.radius) * NARROWEST
+        fits = {"label": label} if room > LETTER * (len(one.name) + 2) else {}
+        line = {"color": one.colour, "width": 0 if one.high > one.low else 1}
+        figure.add_vrect(x0=one.low, x1=one.high, fillcolor=colour, opacity=1, line=line, layer="below", **fits)
+        if one.name not in named:
+            square = {"symbol": "square", "size": 11, "color": colour}
+            figure.add_scatter(x=[None], y=[None], mode="markers", name=name, marker=square, meta="stretch")
+        named.add(one.name)
 
 
 def _add_smoothings(figure: Figure, shown: Slice) -> None:
@@ -229,9 +218,14 @@ PALETTE = tuple(colour for colour in COLOURS if colour != SERVER)
 CLIENTS = 20  # more terms than this are shown as a band
 
 
+def _client_terms(shown: Slice) -> np.ndarray:
+    """The clients' own terms (k, m); (k, 0) where the objective has none of theirs."""
+    return shown.clients if shown.compiled.declaration.objective.clients is not None else shown.clients[:, :0]
+
+
 def _terms_figure(shown: Slice) -> Figure:
     """Draw the server's term and each client's own, unweighted; of many clients the median and the band of all."""
-    figure, clients = html.plotly().graph_objects.Figure(), shown.clients
+    figure, clients = html.plotly().graph_objects.Figure(), _client_terms(shown)
     if shown.compiled.declaration.objective.server is not None:
         t, value = broken(shown, shown.server)
         figure.add_scatter(x=t, y=value, name="server", mode="lines", line={"color": SERVER, "width": 2})
@@ -367,9 +361,9 @@ def line_section(shown: Slice, exact_slopes: bool, notes: Sequence[str]) -> html
     """Lay out the figures of the slice with what is said about it."""
     said = _notes_along(shown, exact_slopes)
     middle = said[len(shown.t) // 2]
-    names, count = ", ".join(variable.name() for variable in shown.compiled.upper.variables), shown.clients.shape[1]
+    names, count = ", ".join(variable.name() for variable in shown.compiled.upper.variables), _client_terms(shown).shape[1]
     line_of = f"f at {names} = centre + t · direction: the centre is the run's x, the direction {shown.chosen}."
-    parts = [html.paragraph(f"{line_of} The lower level is solved at every one of the {len(shown.t)} points; {_accuracy(shown)}")]
+    parts = [html.paragraph(f"{line_of} {_accuracy(shown)}")]
     parts += map(html.notice, notes)
     parts += (html.paragraph(f"No value for {gap}.") for gap in shown.gaps)
     parts += (html.notice(f"Not feasible for {one}.") for one in shown.violated[:TIES])
@@ -395,15 +389,16 @@ def _spoken(shown: Slice) -> str:
 
 
 def _accuracy(shown: Slice) -> str:
-    """Say what the worst residual and error bound over the window are."""
+    """Say where f has a value, and what the worst residual and error bound there are."""
     good = shown.sampled.reason == 0
+    at = f"f has a value at {good.sum():,} of {len(good):,} points"
     if shown.compiled.declaration.lower_level is None:
-        return "there is no lower level."
+        return f"There is no lower level, and {at}."
     if not good.any():
-        return "f has a value at none of them."
+        return f"{at}."
     bound = np.max(shown.error_bound[good])
     words = f"at most {bound:.1e}" if np.isfinite(bound) else "unknown"
-    return f"its residual is at most {np.max(shown.residual[good]):.1e}, the error of y {words}."
+    return f"{at}, where the lower level's residual is at most {np.max(shown.residual[good]):.1e}, the error of y {words}."
 
 
 ROWS = 200

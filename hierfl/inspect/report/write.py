@@ -32,6 +32,7 @@ from hierfl.errors import HierflError, SettingError
 from hierfl.house_style import COLOURS
 from hierfl.inspect.argument_checks import require_tolerance, writable
 from hierfl.inspect.assumptions.check import check
+from hierfl.inspect.pictures.convergence import smoothed
 from hierfl.inspect.report import page as html
 from hierfl.inspect.report.slice_part import ReportSettings, kinks_table, line_section, report_slice
 from hierfl.language.declaration import Declaration
@@ -67,28 +68,26 @@ def quantities(result: Result) -> list[str]:
 def convergence_figure(result: Result, runs: Runs | None, name: str) -> Figure:
     """Draw a quantity of a run by round; of several runs its mean over the seeds with a 95% band; with the moving mean that smooths estimates."""
     figure, metric = html.plotly().graph_objects.Figure(), name in result.metrics
-    group = runs if runs is not None and len(runs.finished) > 1 else None
+    group = runs if runs is not None and runs.over == "seeds" and len(runs.finished) > 1 else None
     seeds = 1 if group is None else len(group.finished)
     alone = np.asarray(result.metrics[name] if metric else result.history[name], float)
     values = alone[None] if group is None else group.values(name)
     made = result.metrics["round"] if metric else np.arange(1, 1 + values.shape[1])
     made = made if group is None else group.rounds(name)
-    window = 1 if metric else max(1, values.shape[1] // 25)
-    if window > 1:
-        values = np.apply_along_axis(np.convolve, 1, values, np.full(window, 1 / window), mode="valid")
-        if group is None:
-            every, pale = _thinned(len(alone)), {"color": html.faint(COLOURS[0]), "width": 1}
-            figure.add_scatter(x=1 + every, y=alone[every], name="each round", mode="lines", line=pale)
-    rounds, mean, every = made[window - 1 :], values.mean(axis=0), _thinned(values.shape[1])
+    values, window = (values, 1) if metric else smoothed(values)
+    if window > 1 and group is None:
+        every, pale = _thinned(len(alone)), {"color": html.faint(COLOURS[0]), "width": 1}
+        figure.add_scatter(x=1 + every, y=alone[every], name="each round", mode="lines", line=pale)
+    mean, every = values.mean(axis=0), _thinned(values.shape[1])
     if group is not None:
         half = half_width(values)
-        html.add_band(figure, rounds[every], (mean - half)[every], (mean + half)[every], COLOURS[0], name="95% band", hoverinfo="skip")
+        html.add_band(figure, made[every], (mean - half)[every], (mean + half)[every], COLOURS[0], name="95% band", hoverinfo="skip")
     over = [f"mean of {seeds} seeds"] * (seeds > 1) + [f"mean of {window} rounds"] * (window > 1)
     mode = "lines+markers" if len(every) < 30 else "lines"
     blue = {"color": COLOURS[0], "width": 2}
-    figure.add_scatter(x=rounds[every], y=mean[every], name=", ".join(over) or "each round", mode=mode, line=blue)
+    figure.add_scatter(x=made[every], y=mean[every], name=", ".join(over) or "each round", mode=mode, line=blue)
     if name == "objective" and np.isfinite(result.value):
-        ends = [0, int(rounds[-1]) if len(rounds) else 1]
+        ends = [0, int(made[-1]) if len(made) else 1]
         label = f"f at the end{' of the best run' if seeds > 1 else ''}: {result.value:.6g}"
         dashed = {"color": COLOURS[1], "dash": "dash"}
         figure.add_scatter(x=ends, y=[result.value] * 2, name=label, mode="lines", line=dashed)
@@ -266,12 +265,14 @@ def certificate(result: Result) -> html.Html:
     if known.method == "no lower level":
         words = html.paragraph("There is no lower level: f(x) is evaluated as declared.")
         return html.joined([words, html.facts(rows, "certificate-facts")])
-    own = "the solver keeps no y of its own" if result.own_value is None else result.own_value
+    if result.own_value is None:
+        rows.append(("the run's own objective, with its own y", "the solver keeps no y of its own"))
+    else:
+        rows.append(("the run's own objective, with its own y", result.own_value))
+        rows.append(("natural residual of the run's own y, worst client", _of(known.own_residual, known.own_worst)))
     rows += [
-        ("the run's own objective, with its own y", own),
         ("method", known.method),
         ("natural residual of the lower level, worst owner", _of(known.lower_residual, known.worst)),
-        ("natural residual of the run's own y, worst client", _of(known.own_residual, known.own_worst)),
         ("error of y at most", known.error_bound if np.isfinite(known.error_bound) else "unknown"),
         ("proved modulus of strong convexity, smallest", known.strong_convexity or "unknown"),
         ("iterations, most", known.iterations),
@@ -295,7 +296,7 @@ def _settings(result: Result, runs: Runs | None, slice_seed: int) -> html.Html:
         own = ["" if r.own_value is None else r.own_value for r in runs]
         cells = [[r.settings["seed"], r.status, r.settings["rounds_done"], r.value, y, scalars(r)] for r, y in zip(runs, own)]
         header = ["seed", "status", "rounds", "f(x)", "own value", "scalars"]
-        parts += [html.element("h3", "Every seed"), html.element("div", html.table(header, cells, "seeds-rows"), class_="long")]
+        parts += [html.element("h3", f"Every {runs.over.removesuffix('s')}"), html.element("div", html.table(header, cells, "seeds-rows"), class_="long")]
     return html.joined(parts)
 
 
@@ -304,12 +305,12 @@ def _warnings_of(result: Result) -> list[html.Html]:
     warnings = []
     if result.status == "diverged":
         warnings.append("This run diverged: what follows describes its last finite state, not a solution.")
-    own, away = result.own_value, float(np.max(result.distances, initial=0.0))
+    if not result.violation.feasible:
+        warnings.append(f"x is not feasible: {'; '.join(map(str, result.violation.violated))}.")
+    own = result.own_value
     if own is not None and abs(own - result.value) > OWN_VALUE_TOLERANCE * (1 + abs(result.value)):
         solved = f"f(x) with the lower level solved is {html.number(result.value)}"
         warnings.append(f"The run's own objective is {html.number(own)}, but {solved}: the run's lower solver stopped short.")
-    if away > 1e-9:
-        warnings.append(f"The raw iterate is up to {away:.3g} outside X; x and f(x) are those of its projection.")
     if not np.isfinite(result.certificate.error_bound):
         warnings.append("No bound on the error of y is known: the value of f(x) is as good as the residual below says.")
     return [html.notice(text) for text in warnings]
@@ -341,22 +342,21 @@ def write_report(result: Result, runs: Runs | None, path: str | Path, settings: 
 
 
 def _summary(problem: str, result: Result, runs: Runs | None) -> html.Html:
-    done = result.settings.get("rounds_done", 0)
-    subtitle = f"{str(result.settings.get('solver', 'run')).split('(')[0]}: {result.status}. {result.settings.get('solver_given', result.settings.get('solver', ''))}, {done:,} round{'s' * (done != 1)}, seed {result.settings.get('seed')}"
-    if runs is not None:
-        subtitle = f"The best of {len(runs)} seeds. {subtitle}"
+    ended, *said = str(result).splitlines()
+    subtitle = ended if runs is None else f"The best of {len(runs)} {runs.over}. {ended}"
     numbers: list[tuple[str, Any]] = [("f(x), lower level solved", html.number(result.value))]
     if result.own_value is not None:
         numbers.append(("the run's own objective", html.number(result.own_value)))
-    if runs is not None:
+    if runs is not None and runs.over == "seeds":
         numbers.append(("mean over the seeds, 95%", summary(runs)))
     if result.certificate.method != "no lower level":
         bound = result.certificate.error_bound
         numbers.append(("error of y at most", f"{bound:.1e}" if np.isfinite(bound) else "unknown"))
-    numbers += [("rounds", html.number(done)), ("scalars sent", html.number(scalars(result)))]
+    numbers += [("rounds", html.number(result.settings.get("rounds_done", 0))), ("scalars sent", html.number(scalars(result)))]
     boxes = (html.element("div", html.joined([html.element("dt", name), html.element("dd", value)])) for name, value in numbers)
     head = [html.element("h1", problem), html.element("p", subtitle, class_="subtitle"), *_warnings_of(result)]
-    return html.joined([*head, html.element("dl", html.joined(boxes), class_="numbers")])
+    words = html.element("p", html.joined(said), class_="words")
+    return html.joined([*head, html.element("dl", html.joined(boxes), class_="numbers"), words])
 
 
 # --- sections that need a computation ---------------------------------------------------------------------------------
@@ -381,6 +381,8 @@ def _convergence(result: Result, runs: Runs | None) -> html.Html:
         panels.append(html.element("div", html.joined([html.element("h3", title(name)), shown])))
     if runs is None:
         words = "One run. The objective is estimated in each round at the points the algorithm queries; f(x) is exact."
+    elif runs.over == "starts":
+        words = f"The best of {len(runs)} starts. The objective is estimated in each round at the points the algorithm queries; f(x) is exact."
     elif len(runs.finished) < 2:
         words = "Fewer than two runs finished: no band can be given."
     else:

@@ -47,6 +47,9 @@ def test_what_cannot_be_treated_is_named() -> None:
         nonsmooth_toy(101).reference()
     with pytest.raises(hf.errors.SettingError, match="restarts"):
         nonsmooth_toy(1).reference(restarts=0)
+    for seed in (-1, "a"):  # a grid draws nothing, and passed over it
+        with pytest.raises(hf.errors.SettingError, match="seed="):
+            nonsmooth_toy(1).reference(seed=seed)  # type: ignore[arg-type]
     x, y = cp.Variable(name="x"), cp.Variable(name="y")
     empty = hf.Problem(
         hf.Minimize(clients=x + y),

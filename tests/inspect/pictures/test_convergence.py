@@ -223,6 +223,36 @@ def test_a_plateau_at_the_maximum_is_no_gap() -> None:
     plt.close("all")
 
 
+def test_a_surface_says_where_its_points_are_not_feasible_and_one_value_is_one_colour() -> None:
+    """y = x, with x[0] + x[1] <= 0.5 violated at 6 of 5 x 5 points, one value on the whole plane beside."""
+    x, y = cp.Variable(2, name="x"), cp.Variable(2, name="y")
+    lower = hf.ArgMin(y, cp.sum_squares(y - x))
+    shown = hf.Problem(hf.Minimize(server=0 * cp.sum(y) + 3), lower, [cp.sum(y) <= 0.75]).implicit.surface(np.zeros(2), points=5, progress=False)
+    x0, x1 = np.meshgrid(shown.s, shown.s, indexing="ij")
+    (flags,) = shown.violated.values()
+    np.testing.assert_array_equal(flags, x0 + x1 > 0.75)
+    assert f"not feasible at {flags.sum()} points: y[0] + y[1] <= 0.75 is violated" in str(shown).replace("sum(y)", "y[0] + y[1]")
+    panel, bar = shown.plot().axes
+    assert panel.get_legend().get_texts()[-1].get_text().startswith("violated: ")
+    assert bar.get_ylim() == pytest.approx((2.6, 3.4))
+    plt.close("all")
+
+
+def test_starts_are_no_sample_and_one_round_is_seen() -> None:
+    """Two starts end in the wells of |y^2 - 1| + y / 10: no mean and no band of theirs means anything."""
+    x, y = cp.Variable(name="x", bounds=[-2, 2]), cp.Variable(name="y")
+    problem = hf.Problem(hf.Minimize(server=cp.square(cp.square(y) - 1) + 0.1 * y), hf.ArgMin(y, cp.square(y - x)))
+    runs = problem.solve(restarts=3, progress=False)
+    panel = runs.plot().axes[0]
+    (text,) = panel.get_legend().get_texts()
+    assert text.get_text() == "the best of 3 starts" and not panel.collections and len(panel.lines) == 4
+    best = runs.best.history["objective"][: len(panel.lines[0].get_ydata())]
+    np.testing.assert_array_equal(panel.lines[0].get_ydata(), best)
+    one = problem.solve(FedRZO(step_size=0.01), rounds=1, progress=False)
+    assert one.plot().axes[0].lines[0].get_marker() == "o"
+    plt.close("all")
+
+
 def test_an_empty_logarithmic_figure_says_why() -> None:
     x = cp.Variable(name="x", bounds=[-1, 1])
     result = hf.Problem(hf.Minimize(clients=cp.square(x) - 5)).solve(rounds=3, x0=0.5, progress=False)

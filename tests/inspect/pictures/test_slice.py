@@ -66,6 +66,20 @@ def test_the_figure_names_what_it_shows() -> None:
     named = [text.get_text() for text in panel.get_legend().get_texts()]
     assert "f" in named and "2 kinks" in named and any("η = 0.5" in text for text in named)
     assert any("outside X" in text for text in named)
+    paper = shown.plot(response=False, style="paper")  # in a column the legend would cover f
+    assert paper.axes[0].get_legend() is None and [text.get_text() for text in paper.legends[0].get_texts()] == named
+
+
+def test_a_gap_at_a_single_point_is_a_line_and_the_ends_of_f_are_those_at_kinks() -> None:
+    """-log |t| has no value at 0; |t - 0.123| is least between two points of the slice."""
+    x = cp.Variable(name="x", bounds=[-2, 2])
+    shown = hf.Problem(hf.Minimize(server=-cp.log(cp.abs(x)))).implicit.slice(0.0, progress=False)
+    (gap,) = shown.gaps
+    assert gap.low == gap.high == 0.0
+    (band,) = [patch for patch in shown.plot().axes[0].patches if patch.get_label() == "no value: a term is undefined"]
+    assert band.get_linewidth() > 0
+    shown = hf.Problem(hf.Minimize(server=cp.abs(x - 0.123))).implicit.slice(0.0, points=5, progress=False)
+    assert "from 0 (t = 0.123) to 1.123 (t = -1)" in str(shown)
 
 
 def test_the_answers_are_drawn_below_where_they_are_few() -> None:

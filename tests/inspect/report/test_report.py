@@ -257,6 +257,31 @@ def test_runs_are_shown_with_their_bands(tmp_path: Path) -> None:
     assert "The best of 3 seeds" in page.source
 
 
+def test_starts_have_no_mean(tmp_path: Path) -> None:
+    x = cp.Variable(name="x", bounds=[-2, 2])
+    runs = hf.Problem(hf.Minimize(server=cp.square(cp.square(x) - 1))).solve(restarts=2, progress=False)
+    page = written(runs, tmp_path)
+    assert "The best of 2 starts" in page.source and "95%" not in page.says("convergence") and "mean over" not in page.source
+    assert {trace["name"].split(":")[0] for trace in page.figure("convergence-0")} <= {"each round", "f at the end"}
+
+
+@pytest.mark.filterwarnings("ignore::hierfl.FeasibilityWarning")
+def test_an_infeasible_run_says_what_is_violated_and_where(tmp_path: Path) -> None:
+    """y = x has to be at least 1; a penalty that is too small leaves x at 0.5, of (x - 0.5)^2."""
+    x, y = cp.Variable(name="x", bounds=[-2, 2]), cp.Variable(name="y")
+    problem = hf.Problem(hf.Minimize(server=cp.square(y - 0.5)), hf.ArgMin(y, cp.square(y - x)), [y >= 1])
+    result = problem.solve(FedRZO(step_size=0.1), rounds=30, penalty=1e-3, x0=0.0, progress=False)
+    page = written(result, tmp_path, radius=1.0)
+    (violated,) = result.violation.violated
+    assert f"x is not feasible: {violated}." in page.source.replace("&lt;", "<").replace("&gt;", ">")
+    said = page.source.replace("&lt;", "<").replace("&gt;", ">").replace("&#x27;", "'")
+    assert all(line in said for line in str(result).splitlines())
+    (name,) = [trace["name"] for trace in page.figure("line-figure") if trace.get("meta") == "stretch" and "violated" in trace["name"]]
+    (band,) = [shape for shape in page.layout("line-figure")["shapes"] if shape["fillcolor"].startswith("rgba")]
+    assert (band["x1"] + result.x, name) == (pytest.approx(1.0, abs=1e-4), "violated: y &gt;= 1")
+    assert [trace["name"] for trace in page.figure("terms-figure")] == ["server"]  # the clients have no term
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_diverged_run(tmp_path: Path) -> None:
     x = cp.Variable(2, name="x")
@@ -342,12 +367,12 @@ def test_a_jump_and_narrow_gaps(tmp_path: Path) -> None:
     assert layout["xaxis"]["title"]["text"].endswith(f"(x = {result.x:.4g} + t)")
     narrow, *_ = sorted(layout["shapes"], key=lambda shape: shape["x1"] - shape["x0"])
     assert "text" not in narrow.get("label", {})  # the words would not fit
-    assert [trace["name"] for trace in page.figure("line-figure") if trace.get("meta") == "gap"] == [
+    assert [trace["name"] for trace in page.figure("line-figure") if trace.get("meta") == "stretch"] == [
         "no value: x is outside X"
     ]
     assert "nan" not in " ".join(row[2] for row in page.rows["lowering-pieces"])
     wide = written(result, tmp_path, radius=4.0, points=22).layout("line-figure")["shapes"]
-    assert {shape["label"]["text"] for shape in wide} == {"x is outside X"}
+    assert {shape["label"]["text"] for shape in wide} == {"no value: x is outside X"}
     assert all(not shape["label"].get("textangle") for shape in wide)
 
 
