@@ -289,7 +289,7 @@ def of_two_scopes(**given):
     """A client's level and one of the federation, with what differs."""
     need = hf.ClientParameter(name="need")
     federation = hf.Federation([hf.Client(parameters={need: k}) for k in (1.0, 2.0)], weights=given.get("weights", "uniform"))
-    x, y, z = cp.Variable(name="x"), cp.Variable(name="y"), cp.Variable(name="z")
+    x, y, z = cp.Variable(name="x"), cp.Variable(name="y", **given.get("attributes", {})), cp.Variable(name="z")
     limit = y <= need
     price = hf.Dual(limit, name="price")
     clients = {"price": cp.square(z) + price}.get(given.get("mentions"), cp.square(z) + y)
@@ -305,6 +305,8 @@ def of_two_scopes(**given):
         ({"mentions": "server"}, "'y' has client scope and appears in the server term y"),
         ({"weights": [1.0, 0.0]}, "client 1 has weight 0"),
         ({"weights": "samples"}, "samples"),
+        ({"attributes": {"integer": True}}, "'y' is declared integer, in a lower level"),
+        ({"attributes": {"boolean": True}}, "'y' is declared boolean, in a lower level"),
     ],
 )
 def test_what_levels_of_two_scopes_do_not_take_is_refused(given, said):

@@ -28,7 +28,7 @@ from scipy.sparse import issparse
 
 from hierfl.analysis.enclosure import NOTHING_KNOWN, Enclosure, Known, enclose_node, own_domain, rules_hold
 from hierfl.analysis.hoist import hoist
-from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of, check_attributes
+from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of
 from hierfl.atoms.algebra import constant_value, depends, nodes_of
 from hierfl.atoms.intervals import Interval
 from hierfl.atoms.ranges import value_at
@@ -125,15 +125,11 @@ def require_convex_set(
     keep: Sequence[cp.Variable],
     what: str,
     known: Known = NOTHING_KNOWN,
-    *,
-    upper: bool = False,
 ) -> None:
     """Check that the constraints describe a convex set of ``keep``; everything else fixed within its bounds ``known`` (by leaf id).
 
-    Raises ``NotConvexError``, naming the smallest subexpression that breaks CVXPY's rules. Raises ``DeclarationError``
-    for a complex variable, and for whole numbers, which ``upper`` ones may be.
+    Raises ``NotConvexError``, naming the smallest subexpression that breaks CVXPY's rules.
     """
-    check_attributes(keep, upper)
     hoisting = hoist(constraints, keep, known)
     for constraint, hoisted in zip(constraints, hoisting.expressions):
         if isinstance(constraint, cp.FiniteSet):  # CVXPY calls it DCP and solves it with integers
@@ -186,7 +182,6 @@ def require_curvature(level: ArgMin, expression: Expression, known: Known) -> No
     Raises errors as :func:`require_convex_set`.
     """
     keep, maximised = level.variables, level.kind == "argmax"
-    check_attributes(keep)
     hoisting = hoist([expression], keep, known)
     (hoisted,) = hoisting.expressions
     if hoisted.is_concave() if maximised else hoisted.is_convex():
@@ -240,7 +235,6 @@ def players_convexity(level: Nash) -> tuple[PlayerConvexity, ...]:
 
 def _proof(player: Player) -> str | None:
     """How the tree proves that a player's cost is convex in its own decision; None where it does not say."""
-    check_attributes(player.variables)
     enclosure = Enclosure(bounds_of([*player.constraints, *attribute_constraints(player.variables)], player.variables), definite=True)
     _require_defined(player, enclosure)
     _require_differentiable(player, enclosure)

@@ -18,7 +18,7 @@ from hierfl.analysis.convexity import players_convexity, require_convex_set, req
 from hierfl.analysis.enclosure import Known
 from hierfl.analysis.hoist import instantiate
 from hierfl.analysis.several_levels import each_level, in_order, levels_of, of_one_scope, require_order
-from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of
+from hierfl.analysis.variable_bounds import attribute_constraints, bounds_of, check_attributes
 from hierfl.atoms.intervals import Interval
 from hierfl.atoms.own_atoms import require_sound_atoms
 from hierfl.errors import DataError, DeclarationError, NotConvexError
@@ -44,6 +44,7 @@ def declare(objective: Any, lower: Any, constraints: Any, federation: Any) -> De
     upper = constraint_tuple(constraints, "Problem")
     require_sound_atoms([*objective.terms, *upper, *(part for level in given for part in (*level.expressions, *level.constraints))])
     _require_prices_of_one_scope(given, [*objective.terms, *upper])
+    check_attributes([v for level in given for v in level.decided])  # as declared: rows of what clients decide have none
     levels, federation, rows = of_one_scope(given, federation)
     if rows:
         _require_no_client_at_server(objective, rows)
@@ -52,7 +53,8 @@ def declare(objective: Any, lower: Any, constraints: Any, federation: Any) -> De
     lower = in_order(levels) if levels else None
     on_x, coupled = split_coupled(upper, lower, federation.num_clients if federation else 1)
     roles = Roles.of(objective, lower, on_x, coupled)
-    require_convex_set(on_x, roles.upper, "the constraints on x", upper=True)
+    check_attributes(roles.upper, upper=True)
+    require_convex_set(on_x, roles.upper, "the constraints on x")
     known = _known_bounds(on_x, roles, federation)
     declaration = Declaration(objective, lower, on_x, federation, roles, known, coupled)
     for level, bounds in ((own.lower_level, own.known_bounds) for own in each_level(declaration)):
