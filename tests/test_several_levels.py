@@ -133,6 +133,24 @@ def test_households_pay_the_price_at_which_the_market_clears():
         np.testing.assert_allclose(problem.implicit.gradient(point), differences(f, at, 1e-3)[0], atol=1e-5)
 
 
+def test_what_answers_a_samples_answer_is_of_that_sample_without_mentioning_it():
+    """y_i = min(a_i + x, 1), then z_i = max(y_i, 0), then w_i = 2 z_i - a_i."""
+    a, held = hf.Sample(name="a"), [np.array([0.3]), np.array([-1.0, 0.8, 2.0])]
+    x, y, z, w = (cp.Variable(name=name) for name in "xyzw")
+    first = hf.ArgMin(y, cp.square(y - a - x), [y <= 1], scope="sample")
+    second, third = hf.ArgMin(z, cp.square(z - y), [z >= 0], scope="sample"), hf.ArgMin(w, cp.square(w - 2 * z + a), scope="sample")
+    federation = hf.Federation([hf.Client({a: rows}) for rows in held])
+    problem = hf.Problem(hf.Minimize(clients=hf.E(cp.square(w) + z)), [first, second, third], [cp.abs(x) <= 2], federation)
+
+    def f(at):
+        z = [np.clip(rows + at[0], 0, 1) for rows in held]
+        return np.mean([np.mean((2 * own - rows) ** 2 + own) for own, rows in zip(z, held)])
+
+    for point in (-0.5, 0.4):
+        assert abs(problem.implicit(point) - f(np.array([point]))) < 1e-9
+        np.testing.assert_allclose(problem.implicit.gradient(point), differences(f, np.array([point]))[0], atol=1e-6)
+
+
 @pytest.mark.parametrize("scope", ["client", "sample"])
 def test_every_owner_has_its_own_chain(scope):
     rng = np.random.default_rng(3)

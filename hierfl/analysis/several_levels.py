@@ -46,7 +46,7 @@ def levels_of(lower: Any) -> tuple[LowerLevel, ...]:
 
 
 def require_order(levels: Sequence[LowerLevel]) -> None:
-    """Require that each level decides variables of its own, and mentions no later one's.
+    """Require that each level decides variables of its own, and mentions no later one's; that what answers each sample depends on it.
 
     Raises ``DeclarationError``, naming the variable; also for a choice among solutions that later answers have a part in.
     """
@@ -60,6 +60,14 @@ def require_order(levels: Sequence[LowerLevel]) -> None:
                 )
             owner[variable.id] = place
     for place, level in enumerate(levels):
+        # not of what was declared: a player's objective may have a sample that its derivative has not
+        parts = (*level.expressions, *level.constraints)
+        answers = [v for part in parts for v in part.variables() if owner.get(v.id, place) < place]
+        if level.scope == "sample" and not answers and not samples_among(p for part in parts for p in part.parameters()):
+            raise DeclarationError(
+                f"{type(level).__name__} has scope='sample', which gives every sample a y of its own, but its y depends on no hf.Sample: "
+                f"it is the same for all of a client's. Write scope='client', or mention the sample that y answers in the level."
+            )
         later = [v for part in (*level.declared, *level.constraints) for v in part.variables() if owner.get(v.id, place) > place]
         if later:
             raise DeclarationError(
@@ -235,7 +243,9 @@ def each_level(declaration: Declaration) -> list[Declaration]:
         return [declaration] if level is not None else []
     found: list[Declaration] = []
     for place, own in enumerate(level.levels):
-        samples = samples_among(p for part in (*own.expressions, *own.constraints) for p in part.parameters())
+        # what answers an answer of a sample's has its rows, whatever it mentions of them
+        mentioned = (p for part in (*own.expressions, *own.constraints) for p in part.parameters())
+        samples = roles.lower_samples if own.scope == "sample" else samples_among(mentioned)
         theirs = replace(roles, upper=(*roles.upper, *level.before(place)), lower=own.variables, lower_samples=samples)
         within = (*declaration.constraints, *(row for v in level.before(place) for row in _box(v, known.get(v.id))))
         found.append(replace(declaration, lower_level=own, roles=theirs, known_bounds=known, constraints=within))

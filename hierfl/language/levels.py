@@ -180,13 +180,6 @@ class LowerLevel:
                 where = f"in a {self.scope}-scope lower level ({expression_text(part)})"
                 said = f"sample {bare[0].name()!r} is used outside E or total {where}"
                 raise DeclarationError(f"{said}: write {mean}scope='sample' if y answers each sample. {ONE_FOR_EACH}")
-        # not of what was declared: a player's objective may have a sample that its derivative has not
-        deciding = [p for part in (*self.expressions, *self.constraints) for p in part.parameters()]
-        if self.scope == "sample" and not samples_among(deciding):
-            raise DeclarationError(
-                f"{type(self).__name__} has scope='sample', which gives every sample a y of its own, but its y depends on no hf.Sample: "
-                f"it is the same for all of a client's. Write scope='client', or mention the sample that y answers in the level."
-            )
         for constraint in self.constraints:
             if any(samples_among(average.parameters()) for average in averages_of(constraint)) or (
                 self.scope == "sample" and any(averages_of(constraint))
