@@ -212,9 +212,7 @@ def _shared(
 
 def holding(client: Client, own: ClientParameter, unit: np.ndarray) -> Client:
     """The client with its unit vector."""
-    new = object.__new__(Client)
-    for name, value in vars(client).items():
-        object.__setattr__(new, name, value)
+    new = copy(client)
     object.__setattr__(new, "parameters", {**client.parameters, own: unit})
     return new
 

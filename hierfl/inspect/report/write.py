@@ -259,30 +259,10 @@ def communication(result: Result) -> html.Html:
 
 def certificate(result: Result) -> html.Html:
     """Show how the lower level behind the value was solved, how accurately, and the run's own value beside it."""
-    known = result.certificate
-    rows: list[tuple[str, Any]] = [("f(x), the lower level solved", result.value)]
-    rows += [("distributions", known.expectation)] if known.expectation else []
-    if known.method == "no lower level":
-        words = html.paragraph("There is no lower level: f(x) is evaluated as declared.")
-        return html.joined([words, html.facts(rows, "certificate-facts")])
-    if result.own_value is None:
-        rows.append(("the run's own objective, with its own y", "the solver keeps no y of its own"))
-    else:
-        rows.append(("the run's own objective, with its own y", result.own_value))
-        rows.append(("natural residual of the run's own y, worst client", _of(known.own_residual, known.own_worst)))
-    rows += [
-        ("method", known.method),
-        ("natural residual of the lower level, worst owner", _of(known.lower_residual, known.worst)),
-        ("error of y at most", known.error_bound if np.isfinite(known.error_bound) else "unknown"),
-        ("proved modulus of strong convexity, smallest", known.strong_convexity or "unknown"),
-        ("iterations, most", known.iterations),
-        ("largest distance of the raw iterate to a client's X", float(np.max(result.distances, initial=0.0))),
-    ]
-    return html.facts(rows, "certificate-facts")
-
-
-def _of(residual: float, owner: str) -> str:
-    return f"{html.number(residual)}{owner and f', {owner}'}"
+    card = result.certificate._card()
+    own = [] if result.own_value is None else [("the run's own objective, with its own y", result.own_value)]
+    rows = [("f(x), the lower level solved", result.value), *own, *card.rows]
+    return html.joined([html.paragraph(f"{card.title}."), html.facts(rows, "certificate-facts")])
 
 
 def _settings(result: Result, runs: Runs | None, slice_seed: int) -> html.Html:
