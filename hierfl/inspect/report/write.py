@@ -235,26 +235,12 @@ def _environment() -> html.Html:
     return html.joined([whose, html.facts(rows, "environment-facts")])
 
 
-DIRECTIONS = {
-    "scalars_down": "scalars from the server to the clients",
-    "scalars_up": "scalars from the clients to the server",
-    "lower_scalars_down": "for the lower level, down",
-    "lower_scalars_up": "for the lower level, up",
-    "cloud_scalars_down": "from the cloud to the edges",
-    "cloud_scalars_up": "from the edges to the cloud",
-}
-
-
 def communication(result: Result) -> html.Html:
     """Show the scalars sent, and what was not counted among them."""
-    sent = result.communication
-    ways = [name for name in DIRECTIONS if name in sent and (sent[name] or not name.startswith("lower"))]
-    rows = [[DIRECTIONS[name], sent[name], sent.get(f"{name}_per_round", float("nan"))] for name in ways]
-    monitor = sent.get("monitor_scalars", 0) + sent.get("lower_monitor_scalars", 0)
-    counts = [("rounds", sent.get("rounds", 0)), ("participants in a round", sent.get("participants_per_round", 0))]
-    counts += [("scalars in total", scalars(result)), ("numbers for monitoring, counted apart", monitor)]
-    counted = html.facts(counts, "communication-counts")
-    return html.joined([html.table(["direction", "in total", "in a round"], rows, "communication-scalars"), counted])
+    counts = [("scalars in total", scalars(result)), *((name.replace("_", " "), count) for name, count in result.communication.items() if count)]
+    words = "Down is from the server, or an edge, to the clients, up is back; lower is for the lower level, cloud between edges and the cloud."
+    told = html.paragraph(f"{words} What is sent to monitor the run is counted apart.")
+    return html.joined([told, html.facts(counts, "communication-counts")])
 
 
 def certificate(result: Result) -> html.Html:

@@ -157,10 +157,9 @@ def test_the_numbers_are_the_results(tmp_path: Path) -> None:
     assert float(evidence["the run's own objective, with its own y"]) == pytest.approx(result.own_value, rel=1e-6)
     assert float(evidence["error of y"].removeprefix("at most ")) == pytest.approx(result.certificate.error_bound, rel=0.05)
     assert "lower level by closed form." in page.says("certificate") and evidence["unique"] == "yes"
-    rows = {row[0]: row[1:] for row in page.rows["communication-scalars"]}
-    sent = result.communication
-    assert int(rows["scalars from the server to the clients"][0].replace(",", "")) == sent["scalars_down"]
-    assert float(rows["scalars from the clients to the server"][1]) == sent["scalars_up_per_round"]
+    told, sent = page.facts("communication-counts"), result.communication
+    assert int(told["scalars down"].replace(",", "")) == sent["scalars_down"]
+    assert float(told["scalars up per round"]) == sent["scalars_up_per_round"]
     settings = page.facts("settings-facts")
     assert settings["seed"] == "0" and settings["rounds done"] == "30" and settings["solver"].startswith("ZOHFL(")
     environment = page.facts("environment-facts")
