@@ -141,12 +141,11 @@ def of_one_scope(
             f"their answers are weighed together. Give it a weight, or leave it out of the federation."
         )
     own = ClientParameter(len(clients), name="own place")
-    units = [holding(client, own, unit) for client, unit in zip(clients, np.eye(len(clients)))]
     rows = {v: OneForEach(v, len(clients)) for level in levels if level.scope == "client" for v in level.decided}
     meant = {v: row.row(own) for v, row in rows.items()}
     together = _OverClients(clients, rows, weights)
     levels = tuple(together.level(level) if level.scope == "federation" else level for level in levels)
-    return tuple(_shared(level, rows, meant) for level in levels), with_clients(federation, units), meant
+    return tuple(_shared(level, rows, meant) for level in levels), with_places(federation, own), meant
 
 
 @dataclass(frozen=True)
@@ -210,19 +209,13 @@ def _shared(
     return new
 
 
-def holding(client: Client, own: ClientParameter, unit: np.ndarray) -> Client:
-    """The client with its unit vector."""
-    new = copy(client)
-    object.__setattr__(new, "parameters", {**client.parameters, own: unit})
-    return new
-
-
-def with_clients(federation: Federation | None, clients: Sequence[Client]) -> Federation:
-    """The federation, or one, of these clients."""
-    if federation is None:
-        return Federation(clients)
-    new = copy(federation)
-    object.__setattr__(new, "clients", tuple(clients))
+def with_places(federation: Federation | None, own: ClientParameter) -> Federation:
+    """The federation, or one of a client without data, each of whose clients has its unit vector for ``own``; arrays are shared."""
+    old = federation or Federation([Client()])
+    new, clients = object.__new__(Federation), [object.__new__(Client) for _ in old.clients]
+    for client, mine, unit in zip(clients, old.clients, np.eye(len(clients))):
+        vars(client).update(vars(mine) | {"parameters": {**mine.parameters, own: unit}})
+    vars(new).update(vars(old) | {"clients": tuple(clients)})
     return new
 
 

@@ -25,7 +25,7 @@ from jaxtyping import Bool, Float, Int
 
 from hierfl.analysis.declare import declare
 from hierfl.analysis.hoist import instantiate, leaf_attributes
-from hierfl.analysis.several_levels import holding, with_clients
+from hierfl.analysis.several_levels import with_places
 from hierfl.analysis.variable_bounds import require_continuous
 from hierfl.atoms.algebra import nodes_of
 from hierfl.compiler.compiled_problem import CompiledProblem, compile_problem
@@ -78,7 +78,7 @@ def raised(declaration: Declaration, parameters: Sequence[cp.Parameter]) -> tupl
     variables = tuple(_variable(parameter, len(clients)) for parameter in parameters)
     meant = {p: _read(p, variable, own) for p, variable in zip(parameters, variables)}
     if any(isinstance(p, ClientParameter) for p in parameters):
-        federation = with_clients(federation, [holding(c, own, unit) for c, unit in zip(clients, np.eye(len(clients)))])
+        federation = with_places(federation, own)
     upper = [*declaration.constraints, *(one.constraint for one in declaration.coupled)]
     try:
         objective = declaration.objective.over(lambda term: instantiate([term], meant)[0])
