@@ -141,11 +141,17 @@ def _require_gradients(declaration: Declaration) -> None:
         )
 
 
-def penalised_problem(compiled: CompiledProblem) -> CompiledProblem:
-    """The same problem with the exact penalty of its conditions on the answers in the objective; compiled once. It is its own."""
-    if compiled.declaration.penalty is not None:
-        return compiled
-    return compiled.programs.keep("penalised", lambda: compile_problem(penalised(compiled.declaration)))
+def penalised_problem(compiled: CompiledProblem, *weights: float) -> CompiledProblem:
+    """The same problem with the exact penalty of its conditions on the answers in the objective; compiled once. It is its own.
+
+    ``weights`` are what the penalty weighs from now on, and f beside it, as of ``Penalty.weigh``; without them what they were.
+    """
+    goal = compiled
+    if compiled.declaration.penalty is None:
+        goal = compiled.programs.keep("penalised", lambda: compile_problem(penalised(compiled.declaration)))
+    if weights and (penalty := goal.declaration.penalty) is not None:
+        penalty.weigh(*weights)
+    return goal
 
 
 def verify_sets(oracles: Oracles, *, outside: bool = False) -> None:

@@ -323,13 +323,9 @@ def feasible_reference(compiled: CompiledProblem, *, restarts: int, seed: int, x
 
 def _raised(compiled: CompiledProblem, settings: dict[str, Any]) -> Reference | None:
     """The best point with a penalty that makes it feasible; None where none does, though there are feasible points."""
-    goal = penalised_problem(compiled)
-    penalty = goal.declaration.penalty
-    assert penalty is not None
     rho, feasible = slopes_of(compiled, settings["x0"], settings["seed"]).penalty, float("inf")
     for tried in range(RAISES + 1):
-        penalty.weigh(rho)
-        enough = 0.0
+        goal, enough = penalised_problem(compiled, rho), 0.0
         with suppress(DivergedError):
             found = reference(goal, **settings)
             evaluation, violations = _told(compiled, found.x)
@@ -347,10 +343,7 @@ def _raised(compiled: CompiledProblem, settings: dict[str, Any]) -> Reference | 
 
 def _least(compiled: CompiledProblem, settings: dict[str, Any]) -> Reference:
     """Where the upper constraints are violated least; raises ``InfeasibleError`` where they are."""
-    goal = penalised_problem(compiled)
-    assert goal.declaration.penalty is not None
-    goal.declaration.penalty.weigh(1.0, 0.0)
-    least = reference(goal, **settings)
+    least = reference(penalised_problem(compiled, 1.0, 0.0), **settings)
     _, violations = _told(compiled, least.x)
     if not violations.feasible:
         violated = "; ".join(map(str, violations.violated))

@@ -168,9 +168,7 @@ def _by_bound(result: Result, bound: float) -> standing.Rest:
 
 def _penalised(compiled: CompiledProblem, result: Result) -> tuple[CompiledProblem, Result]:
     """What a run with conditions on the answers descended on, and its result by that."""
-    goal = penalised_problem(compiled)
-    assert goal.declaration.penalty is not None
-    goal.declaration.penalty.weigh(result.settings["penalty"])
+    goal = penalised_problem(compiled, result.settings["penalty"])
     if not np.isfinite(result.value) or goal.elsewhere:
         return goal, result
     value = float(goal.exact.at(compiled.upper.flatten(result.x, "x")).value)

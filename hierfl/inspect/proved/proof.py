@@ -246,10 +246,7 @@ class _Proof:
         """The objective of the local search: that of the problem, or with a penalty for what upper constraints on y ask."""
         if not self.compiled.coupled.conditions:
             return self.compiled
-        goal = penalised_problem(self.compiled)
-        assert goal.declaration.penalty is not None
-        goal.declaration.penalty.weigh(10.0 * slopes_of(self.compiled, None, self.seed).penalty)
-        return goal
+        return penalised_problem(self.compiled, 10.0 * slopes_of(self.compiled, None, self.seed).penalty)
 
     def _polished(self, x: np.ndarray) -> Found | None:
         """The end of a local search from x: the digits that a gap does not ask for."""

@@ -213,9 +213,7 @@ class Site:
             self._compiled = compile_problem(self.declaration)
         problem = self._compiled
         if start.penalty is not None:
-            problem = penalised_problem(problem)
-            assert problem.declaration.penalty is not None
-            problem.declaration.penalty.weigh(*start.penalty)
+            problem = penalised_problem(problem, *start.penalty)
         if np.shape(start.x0) != (problem.upper.size,):
             raise SiteError(f"x0 has the shape {np.shape(start.x0)}, not {(problem.upper.size,)}")
         solver = self.read_solver(start.solver) if isinstance(start.solver, str) else start.solver
