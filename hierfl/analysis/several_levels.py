@@ -124,7 +124,8 @@ def of_one_scope(
         raise DeclarationError(
             f"lower levels of scopes {', '.join(map(repr, sorted(scopes)))}: a level that answers each sample stands beside others of that scope only."
         )
-    clients = federation.clients if federation is not None else (Client(),)
+    federation = federation or Federation([Client()])
+    clients, weights = federation.clients, federation.weights
     if any(isinstance(value, Elsewhere) for client in clients for value in (*client.samples.values(), *client.parameters.values())):
         raise DeclarationError(
             "lower levels of federation and of client scope in one problem are solved where all data are, and some are elsewhere (hf.Elsewhere)."
@@ -134,7 +135,6 @@ def of_one_scope(
             f"a lower level of each of {len(clients):,} clients beside one of the federation: these are one program with all clients' rows, which takes "
             f"minutes from {MOST_CLIENTS} clients on. Group the clients, or give the federation's answer as one of each client's level."
         )
-    weights: Any = "uniform" if federation is None else federation.weights
     if not isinstance(weights, str) and not np.all(weights):
         raise DeclarationError(
             f"{clients[int(np.argmin(weights))].called(int(np.argmin(weights)))} has weight 0, and its own lower level stands beside one of the federation: "
@@ -209,13 +209,12 @@ def _shared(
     return new
 
 
-def with_places(federation: Federation | None, own: ClientParameter) -> Federation:
-    """The federation, or one of a client without data, each of whose clients has its unit vector for ``own``; arrays are shared."""
-    old = federation or Federation([Client()])
-    new, clients = object.__new__(Federation), [object.__new__(Client) for _ in old.clients]
-    for client, mine, unit in zip(clients, old.clients, np.eye(len(clients))):
+def with_places(federation: Federation, own: ClientParameter) -> Federation:
+    """The federation, each of whose clients has its unit vector for ``own``; arrays are shared."""
+    new, clients = object.__new__(Federation), [object.__new__(Client) for _ in federation.clients]
+    for client, mine, unit in zip(clients, federation.clients, np.eye(len(clients))):
         vars(client).update(vars(mine) | {"parameters": {**mine.parameters, own: unit}})
-    vars(new).update(vars(old) | {"clients": tuple(clients)})
+    vars(new).update(vars(federation) | {"clients": tuple(clients)})
     return new
 
 

@@ -52,7 +52,6 @@ from hierfl.inspect.kinks.switches import is_opaque
 from hierfl.jaxtools.cheap_jit import quick_jit
 from hierfl.jaxtools.precision import computing, double_precision
 from hierfl.language.declaration import Declaration
-from hierfl.language.federation.client import Client
 from hierfl.language.levels import Followers
 from hierfl.language.player import Nash
 from hierfl.language.printing.text import expression_text
@@ -68,16 +67,16 @@ def raised(declaration: Declaration, parameters: Sequence[cp.Parameter]) -> tupl
     convex for the values only that parameters have now; ``IncompatibleSolverError`` for games, several levels in sequence, and prices.
     """
     level, federation = declaration.lower_level, declaration.federation
-    clients = federation.clients if federation else (Client(),)
     _require_parameters(declaration, parameters)
     if level is None or isinstance(level, (Followers, Nash)) or level.prices:
         kind = "no lower level" if level is None else "prices" if level.prices else "a game" if isinstance(level, Nash) else "several lower levels"
         made_of = "a layer is made of one hf.ArgMin, hf.ArgMax or hf.Equilibrium without prices"
         raise IncompatibleSolverError(f"{made_of}; here there is {kind}. Where only x moves, implicit(x) and implicit.gradient(x) answer.")
-    own = ClientParameter(len(clients), name="place among the clients", nonneg=True)
-    variables = tuple(_variable(parameter, len(clients)) for parameter in parameters)
+    count = 1 if federation is None else len(federation.clients)
+    own = ClientParameter(count, name="place among the clients", nonneg=True)
+    variables = tuple(_variable(parameter, count) for parameter in parameters)
     meant = {p: _read(p, variable, own) for p, variable in zip(parameters, variables)}
-    if any(isinstance(p, ClientParameter) for p in parameters):
+    if federation is not None and any(isinstance(p, ClientParameter) for p in parameters):
         federation = with_places(federation, own)
     upper = [*declaration.constraints, *(one.constraint for one in declaration.coupled)]
     try:

@@ -41,13 +41,18 @@ SHORT = 0.9  # of a panel's width: a curve that ends before has a dot there, and
 WIDEST = 0.4  # of a panel's width: longer names stand below the figure
 
 
+def plain(name: str) -> str:
+    """A name as matplotlib writes it, not as mathematics between dollars."""
+    return name.replace("$", r"\$")
+
+
 def name_curves(panels: Sequence[Axes], curves: Sequence[Sequence[Line2D]], names: Sequence[str]) -> None:
     """Write the names of the curves of each panel, given in the order of the names.
 
     They stand at the height of the curves' right ends, apart from each other, with a dotted line to each, in a figure that makes room for
     them: one with a constrained layout. Names that are too long, or too many, are written in a legend below the panels.
     """
-    figure = cast("Figure", panels[0].figure)
+    figure, names = cast("Figure", panels[0].figure), list(map(plain, names))
     written = [_beside(panel, own, names) for panel, own in zip(panels, curves)]
     figure.draw_without_rendering()  # a first layout, by which names and panels are measured
     labels = [label for own in written for label in own]
@@ -197,7 +202,7 @@ class ConvergenceAxes:
     def finish(self, panel: Axes, name: str, *, objective: bool) -> None:
         """Label a panel and scale its axes."""
         gap = objective and self.scale == "gap"
-        panel.set(xlabel=AXES[self.axis], ylabel="distance to reference()" if gap else name)
+        panel.set(xlabel=AXES[self.axis], ylabel="distance to reference()" if gap else plain(name))
         if gap or self.scale == "log":
             if not any((np.asarray(line.get_ydata(), float) > 0).any() for line in panel.lines):
                 why = "no value but that of reference()" if gap else "no value is above 0: take scale='linear'"
@@ -228,7 +233,7 @@ def plot_result(
         _objective(drawn[0], result, how, least)
         for panel, name in zip(drawn[1:], names):
             panel.plot(how.at([result], result.metrics["round"]), result.metrics[name], marker="o", markersize=3)
-            panel.set_title(name)
+            panel.set_title(plain(name))
             how.finish(panel, name, objective=False)
     return figure
 
@@ -302,7 +307,7 @@ def plot_runs(
                 line, rounds = _band(panel, runs, name, called, dashes, how)
                 lines, window = [*lines, line], max(window, rounds)
             curves.append(lines)
-            panel.set_title(f"{name}, mean of {window} rounds" if window > 1 else name)
+            panel.set_title(plain(f"{name}, mean of {window} rounds" if window > 1 else name))
             how.finish(panel, name, objective=name == "objective")
         if len(shown) > 1 and ax is None:
             name_curves(drawn, curves, list(shown))

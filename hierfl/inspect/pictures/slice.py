@@ -30,7 +30,7 @@ from hierfl.inspect.implicit.smoothing import radii, smoothed_values
 from hierfl.inspect.kinks.kink import Kinks
 from hierfl.inspect.kinks.kink_search import effort, find_kinks
 from hierfl.inspect.kinks.switch_changes import Branches
-from hierfl.inspect.pictures.convergence import legend_outside, name_curves
+from hierfl.inspect.pictures.convergence import legend_outside, name_curves, plain
 from hierfl.inspect.window import Line, bisected, centre_of, direction_of, path_of, require_window, run_of
 from hierfl.jaxtools.interruption import PATIENCE, CutShort, heeded
 from hierfl.jaxtools.precision import double_precision
@@ -123,7 +123,7 @@ def _draw_stretches(panel: Axes, shown: Slice) -> None:
         look: dict[str, Any] = {"facecolor": "none" if one.over else one.colour, "edgecolor": one.colour, "linewidth": 1}
         if one.high > one.low:
             look |= {"hatch": one.hatch, "linewidth": 0} | ({"alpha": 0.4} if one.over else {"edgecolor": "white"})
-        panel.axvspan(one.low, one.high, zorder=0, label=None if one.name in named else one.name, **look)
+        panel.axvspan(one.low, one.high, zorder=0, label=None if one.name in named else plain(one.name), **look)
         named.add(one.name)
 
 
@@ -365,8 +365,8 @@ class Slice(Shown):
             if len(self.iterates):
                 inside = self.iterates[np.abs(self.iterates[:, 0]) <= self.line.radius]
                 panel.plot(inside[:, 0], np.interp(inside[:, 0], drawn.t, drawn.value), ".", color="0.45", label="iterates, projected on the line")
-            panel.set(ylabel="f", title=_line_title(self))
-            (panel if below is None else below).set_xlabel(line_label(self))
+            panel.set(ylabel="f", title=plain(_line_title(self)))
+            (panel if below is None else below).set_xlabel(plain(line_label(self)))
             if ax is None and style == "paper":  # within the panel it would cover the curve
                 legend_outside(cast("Figure", figure), "upper", *panel.get_legend_handles_labels())
             else:

@@ -21,6 +21,7 @@ from hierfl.inspect.kinks.kink import EACH_PLACE, MERGE
 from hierfl.inspect.kinks.one_sided import OneSided, judge
 from hierfl.inspect.kinks.switches import TOLERANCE as ZERO
 from hierfl.inspect.kinks.switches import Switches
+from hierfl.inspect.pictures.convergence import plain
 from hierfl.jaxtools.precision import double_precision
 from hierfl.language.printing.card import Card, Shown
 from hierfl.progress import RunProgress
@@ -272,7 +273,7 @@ STYLE = {
 def _frame(shown: Surface) -> tuple[Iterable[str], np.ndarray]:
     """(names of the axes, what they count from): x itself where the plane is that of its two coordinates, else s and t."""
     if np.array_equal(shown.plane.directions, np.eye(2)):
-        return shown.compiled.upper.entries, shown.plane.centre
+        return map(plain, shown.compiled.upper.entries), shown.plane.centre
     return ("s   (along the first direction)", "t   (along the second)"), np.zeros(2)
 
 
@@ -301,7 +302,7 @@ def _contours(figure: Figure, panel: Axes, shown: Surface, style: dict[str, Any]
         panel.plot([], [], "s", color="0.85", label="no value: " + ", ".join(shown.gaps))
     for hatch, (text, flags) in zip(cycle(HATCHES), shown.violated.items()):
         panel.contourf(*(shown.s + shift[:, None]), flags.T, levels=[0.5, 1.5], colors="none", hatches=[hatch])
-        panel.fill_between([], [], facecolor="none", edgecolor="0.2", linewidth=0, hatch=hatch, label=f"violated: {text}")
+        panel.fill_between([], [], facecolor="none", edgecolor="0.2", linewidth=0, hatch=hatch, label=plain(f"violated: {text}"))
     if panel.get_legend_handles_labels()[0]:
         panel.legend(loc="upper left", bbox_to_anchor=(0, -0.12), ncols=3)
 
@@ -317,7 +318,7 @@ def _in_space(figure: Figure, panel: Axes3D, shown: Surface, style: dict[str, An
         dots: dict[str, Any] = {"color": COLOURS[1], "markersize": 2, "zorder": 2, "label": "kinks"}
         panel.plot(places[:, 0], places[:, 1], shown.kink_values, ".", **dots)
     for note in [f"no value: {reason}" for reason in shown.gaps] + [f"violated at places: {text}" for text in shown.violated]:
-        panel.plot([], [], [], " ", label=note)
+        panel.plot([], [], [], " ", label=plain(note))
     if panel.get_legend_handles_labels()[0]:
         panel.legend(loc="upper left")
     panel.set(zlabel="f")

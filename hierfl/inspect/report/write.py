@@ -98,11 +98,6 @@ def convergence_figure(result: Result, runs: Runs | None, name: str) -> Figure:
     return html.styled(figure, height=360, showlegend=True)
 
 
-def title(name: str) -> str:
-    """Say what a panel shows."""
-    return html.escaped(COLUMNS.get(name, name))
-
-
 def _thinned(count: int) -> np.ndarray:
     return np.unique(np.linspace(0, max(0, count - 1), min(count, SHOWN)).round().astype(int))
 
@@ -252,8 +247,7 @@ def certificate(result: Result) -> html.Html:
 
 
 def _settings(result: Result, runs: Runs | None, slice_seed: int) -> html.Html:
-    shown = {name: "none" if value is None else html.escaped(value) if isinstance(value, str) else value for name, value in result.settings.items()}
-    rows: list[tuple[str, Any]] = [(name.replace("_", " "), value) for name, value in shown.items()]
+    rows: list[tuple[str, Any]] = [(name.replace("_", " "), "none" if value is None else value) for name, value in result.settings.items()]
     if runs is not None:
         rows.append(("all seeds", ", ".join(map(str, runs.seeds))))
     rows.append(("seed of this report (direction, draws, sampled checks)", slice_seed))
@@ -343,8 +337,9 @@ def _convergence(result: Result, runs: Runs | None) -> html.Html:
         return html.paragraph("The run made no round.")
     panels = []
     for place, name in enumerate(names):
-        shown = html.drawn(convergence_figure(result, runs, name), f"convergence-{place}", f"{title(name)} by round")
-        panels.append(html.element("div", html.joined([html.element("h3", title(name)), shown])))
+        title = COLUMNS.get(name, name)
+        shown = html.drawn(convergence_figure(result, runs, name), f"convergence-{place}", f"{title} by round")
+        panels.append(html.element("div", html.joined([html.element("h3", title), shown])))
     if runs is None:
         words = "One run. The objective is estimated in each round at the points the algorithm queries; f(x) is exact."
     elif runs.over == "starts":

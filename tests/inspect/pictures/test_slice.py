@@ -70,6 +70,16 @@ def test_the_figure_names_what_it_shows() -> None:
     assert paper.axes[0].get_legend() is None and [text.get_text() for text in paper.legends[0].get_texts()] == named
 
 
+def test_dollars_in_names_are_dollars() -> None:
+    """Between two matplotlib reads mathematics, and raises its own error where that is none."""
+    p, q = cp.Variable(2, name="p$^{$"), cp.Variable(name="q [$/MWh]")
+    problem = hf.Problem(hf.Minimize(server=cp.sum_squares(q - p)), hf.ArgMin(q, cp.square(q - cp.sum(p)), [q <= 1]))
+    line = problem.implicit.slice(np.zeros(2), np.array([1.0, 0.0]), points=5, progress=False).plot()
+    line.canvas.draw()
+    assert line.axes[0].get_title() == r"f along p\$^{\$[0]"
+    problem.implicit.surface(np.zeros(2), points=5, progress=False).plot().canvas.draw()
+
+
 def test_a_gap_at_a_single_point_is_a_line_and_the_ends_of_f_are_those_at_kinks() -> None:
     """-log |t| has no value at 0; |t - 0.123| is least between two points of the slice."""
     x = cp.Variable(name="x", bounds=[-2, 2])

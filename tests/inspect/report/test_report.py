@@ -213,6 +213,7 @@ def test_names_are_text_whatever_they_are(tmp_path: Path) -> None:
     result = problem.solve(ZOHFL(step_size=0.1), rounds=10, x0=START, metrics=metrics, progress=False)
     page = written(result, tmp_path, radius=4.0)
     assert not page.tags & {"b", "i", "u"}
+    assert 'aria-label="&lt;u&gt;norm by round"' in page.source
     assert "<b>[0]" in page.says("place") and "<u>norm" in page.says("convergence")
     assert "</script><i>&amp;" in page.says("kinks")
     assert "<b>" not in str([trace.get("text") for trace in page.figure("line-figure")])
