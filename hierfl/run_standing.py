@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -175,7 +175,16 @@ def still_improving(objective: np.ndarray, sense: str) -> float | None:
     return None if drift is None or not drift.improves else drift.gained
 
 
-def runs_away(trajectory: Mapping[str, np.ndarray]) -> float | None:
+Inside = Callable[[np.ndarray], np.ndarray]  # the nearest point of X
+
+
+def _goes_on(points: np.ndarray, inside: Inside) -> np.ndarray:
+    """Which entries may move on within X as they did last."""
+    last = points[-1] - points[-2]
+    return np.asarray((inside(points[-1] + last) - points[-1]) * np.sign(last) >= AS_EVER * np.abs(last))
+
+
+def runs_away(trajectory: Mapping[str, np.ndarray], inside: Inside) -> float | None:
     """|x| at the end, where it is a thousand times what it was and still grows; None elsewhere."""
     points = np.asarray(trajectory.get("x", np.zeros((0, 0))), float)
     if len(points) < 3:
@@ -183,17 +192,19 @@ def runs_away(trajectory: Mapping[str, np.ndarray]) -> float | None:
     sizes = np.linalg.norm(points, axis=1)
     steps = np.diff(sizes)
     grows = steps[-1] > 0 and steps[-1] >= 0.5 * float(np.mean(steps[len(steps) // 2 :]))
-    return float(sizes[-1]) if grows and sizes[-1] > FAR * (1.0 + sizes[0]) else None
+    if not (grows and sizes[-1] > FAR * (1.0 + sizes[0])):
+        return None
+    return float(sizes[-1]) if _goes_on(points, inside)[np.argmax(np.abs(points[-1] - points[-2]))] else None
 
 
-def running_away(trajectory: Mapping[str, np.ndarray]) -> str:
+def running_away(trajectory: Mapping[str, np.ndarray], inside: Inside) -> str:
     """Say that x runs away, if it does."""
-    away = runs_away(trajectory)
+    away = runs_away(trajectory, inside)
     unbounded = f"and growing, so that f may be unbounded along it, or {LEAST_FAR}"
     return "" if away is None else f"|x| = {away:.3g} {unbounded}"
 
 
-def growing(trajectory: Mapping[str, np.ndarray], names: Sequence[str]) -> str:
+def growing(trajectory: Mapping[str, np.ndarray], names: Sequence[str], inside: Inside) -> str:
     """Name entries of x that grow as they did before where f has come to rest, if any: the infimum is attained nowhere along them, or f is flat."""
     points, rounds = np.asarray(trajectory.get("x", ()), float), np.asarray(trajectory.get("round", ()), float)
     if len(points) < 4:
@@ -202,7 +213,7 @@ def growing(trajectory: Mapping[str, np.ndarray], names: Sequence[str]) -> str:
     before, pace = moves / made[:, None]
     outwards = pace * np.sign(points[-1])
     found = (outwards * made[-1] > MOVES * (1.0 + np.abs(points[-1]))) & (outwards >= AS_EVER * np.abs(before))
-    if not found.any():
+    if not found.any() or not (found := found & _goes_on(points, inside)).any():
         return ""
     which = ", ".join(np.array(names)[found][:8])
     return (

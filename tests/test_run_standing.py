@@ -12,7 +12,7 @@ import scipy.optimize
 import hierfl as hf
 from hierfl.inspect.implicit.beside import jump_beside
 from hierfl.inspect.implicit.rest import slope_where_cheap
-from hierfl.run_standing import Rest, flat_far_away, how_far, runs_away, still_improving, words_of
+from hierfl.run_standing import Rest, flat_far_away, growing, how_far, runs_away, still_improving, words_of
 from hierfl.solvers import SCAFFOLD, ZOHFL, FedAvg, FedRZO, ImplicitBundle, ImplicitGradient, Newton
 
 
@@ -52,12 +52,21 @@ def test_noise_and_rest_are_no_improvement() -> None:
     assert np.mean(fooled) < 0.02
     assert still_improving(np.ones(200), "minimize") is None and still_improving(np.ones(3), "minimize") is None
     arrived = 5000 * (1 - 0.95 ** np.arange(400.0))[:, None]
-    assert runs_away({"x": arrived}) is None
+    assert runs_away({"x": arrived}, np.array) is None
     falling = np.linspace(1, 0, 100)
     assert still_improving(falling, "minimize") == pytest.approx(0.25, rel=0.02)
     assert still_improving(falling, "maximize") is None
-    assert runs_away({"x": 1e4 * np.arange(5.0)[:, None]}) == pytest.approx(4e4)
-    assert runs_away({"x": np.array([[1e5], [1e5 + 1], [1e5 + 2]])}) is None and runs_away({}) is None
+    assert runs_away({"x": 1e4 * np.arange(5.0)[:, None]}, np.array) == pytest.approx(4e4)
+    assert runs_away({"x": np.array([[1e5], [1e5 + 1], [1e5 + 2]])}, np.array) is None and runs_away({}, np.array) is None
+
+
+def test_what_is_at_a_bound_grows_no_more() -> None:
+    steps = np.arange(6.0)[:, None] * [1e4, 1.0]
+    trajectory, names = {"x": steps, "round": np.arange(6)}, ("x[0]", "x[1]")
+    for most, told in ((np.inf, "x[0], x[1] still grow"), ([5e4, np.inf], "x[1] still grows"), (steps[-1], "")):
+        said = growing(trajectory, names, lambda x, most=most: np.minimum(x, most))
+        assert told in said and bool(told) == bool(said)
+    assert runs_away(trajectory, lambda x: np.minimum(x, steps[-1])) is None
 
 
 def quadratic_below() -> tuple[Any, Any]:

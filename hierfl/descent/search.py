@@ -126,7 +126,7 @@ class Bundle:
         self.pieces = [*self.pieces[-(3 * piece.x.size + KEPT) :], piece]
         if all(kept is not self.centre for kept in self.pieces):
             self.pieces.append(self.centre)
-        if self.guessed and piece.slope.any() and not self.centre.slope.any():
+        if self.guessed and piece.slope.any() and not any(kept.slope.any() for kept in self.pieces if kept is not piece):
             self._restart()
 
     def move(self, to: KnownPoint) -> None:
@@ -273,8 +273,7 @@ class Descent:
                 best = self.bundle.centre
                 far = self._far_from is not best and (yield from self._look_far(step))
                 self._far_from = best
-                if not (far or (yield from self._look_longer())):
-                    yield from self._settle()
+                if not (far or (yield from self._look_longer()) or (yield from self._settle())):
                     return AT_REST
                 looks = looks if self.bundle.centre is best else 0
                 continue
@@ -430,26 +429,32 @@ class Descent:
                 return True
         return False
 
-    def _settle(self) -> Generator[np.ndarray, KnownPoint | None, None]:
-        """Go on while the model's steps are long and f does not rise: where f is flat, x is far from rest when f has nothing to gain."""
+    def _settle(self) -> Asked:
+        """Go on while the model's steps are long and f does not rise: where f is flat, x is far from rest when f has nothing to gain.
+
+        Whether the model promises more then, as where f begins to fall off a ridge.
+        """
         for _ in range(2 * self.begun.size + MOST):
             before, step = self.bundle.centre, self.bundle.step(self.rows)
             length = 0.0 if step is None else float(np.linalg.norm(step.d))
             if step is None or length <= SETTLED * (1.0 + float(np.linalg.norm(before.x))):
-                return
+                return False
+            if step.decrease > self.accuracy * self._scale and step.decrease > NOTHING * self._most:
+                return True
             self.share, most = 1.0, before.value + EQUAL * abs(before.value)
             tried = yield before.x + step.d
             if tried is not None and tried.value > most:  # the share that is best by the slopes at both ends
                 falls, rises = float(before.slope @ step.d), float(tried.slope @ step.d)
                 if not falls < 0 < rises:
-                    return
+                    return False
                 self.share = falls / (falls - rises)
                 tried = yield before.x + self.share * step.d
             if tried is None or tried.value > most:
-                return
+                return False
             self.bundle.move(tried)
             self.bundle.learn(before)
             self.steepness = float(np.linalg.norm(self.bundle.curvature @ step.d))
+        return False
 
     def _far_along(
         self, way: np.ndarray, steep: float, length: float

@@ -414,6 +414,15 @@ def test_small_variables_beside_large_ones_are_moved(large: float) -> None:
     assert result.value == pytest.approx(0.0, abs=1e-10) and result.x[1] == pytest.approx(1.0, abs=1e-4)
 
 
+@pytest.mark.parametrize("constant", [0.0, 50.0])
+def test_a_start_on_a_ridge_is_left_beside_a_large_constant_too(constant: float) -> None:
+    """What f falls by first is nothing beside 50, and grows with each step."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    problem = hf.Problem(hf.Maximize(clients=cp.square(y) + constant), hf.ArgMin(y, cp.square(y - x)), [x >= -1, x <= 1])
+    result = problem.solve(progress=False)
+    assert abs(result.value - constant - 1.0) < 1e-6 and result.status == "at rest"
+
+
 def test_a_set_without_inside_is_searched_along_itself() -> None:
     """On the simplex, |x - goal|_1 + |x - goal|^2 with goal in it is least there; the start is in the middle."""
     x, goal = cp.Variable(3, name="x"), np.array([0.7, 0.3, 0.0])

@@ -138,14 +138,18 @@ def rest_of(compiled: CompiledProblem, result: Result) -> standing.Rest:
     near, asked, jump = _in_time(compiled, result, x, value)
     short = standing.NEAR * (1.0 + float(np.linalg.norm(x)))
     is_close = near.distance_bound < np.inf or near.distance_estimate <= short
-    away = "" if is_close else standing.running_away(result.trajectory)
+
+    def inside(point: np.ndarray) -> np.ndarray:
+        return np.asarray(next(iter(on_upper_set(compiled, point[None]))))
+
+    away = "" if is_close else standing.running_away(result.trajectory, inside)
     drift = asked or standing.Drift.of(objective, result.settings.get("sense", "minimize"))
     first = objective[0] if objective.size and np.isfinite(objective[0]) else result.value
     small = standing.FLAT * (abs(value) + abs(float(first) - result.value))
     verdict = standing.RUNS_AWAY if away else _verdict(result, near, short, small, drift)
     own_word = result.ended == standing.AT_REST and not _proved(near, short, small)
     if verdict == standing.AT_REST and not near.distance_bound < np.inf and (
-        away := standing.growing(result.trajectory, compiled.upper.entries) or standing.flat_far_away(result.trajectory, near.distance_estimate)
+        away := standing.growing(result.trajectory, compiled.upper.entries, inside) or standing.flat_far_away(result.trajectory, near.distance_estimate)
     ):
         verdict, near = standing.RUNS_AWAY, near._replace(distance_estimate=standing.UNKNOWN)
     gained, error = (standing.UNKNOWN, standing.UNKNOWN) if drift is None else drift[:2]
