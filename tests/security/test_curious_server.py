@@ -13,8 +13,7 @@ import pandas as pd
 import pytest
 
 import hierfl as hf
-from hierfl.command.loading import load_solver
-from hierfl.jaxtools.keyed_random import fold_in, key_of
+from hierfl.jaxtools.keyed_random import fold_in
 from hierfl.jaxtools.precision import computing
 from hierfl.runtime.privacy.gaussian_noise import NoiseOrder
 from hierfl.runtime.privacy.pairwise_masks import Masking, MaskOrder, opened
@@ -32,10 +31,10 @@ from hierfl.runtime.sites.parcels import (
     Welcome,
     digest_of,
     solver_text,
-    starting,
 )
 from hierfl.runtime.sites.site import Site, SiteRules
 from hierfl.solvers import SCAFFOLD, Exact, FedAvg, FedProx, FedRZO, ProjectedSGD
+from tests.runtime.sites.questioned import asked, site_of, start_for
 
 ROWS, BATCH, STEP, ROUNDS = 40, 16, 0.05, 300
 RNG = np.random.default_rng(4)
@@ -56,23 +55,11 @@ def declared() -> hf.Problem:
 
 
 def site(declared: hf.Problem, rules: SiteRules, client: int = 0, **given: Any) -> Site:
-    declaration = declared.compile().declaration
-    assert declaration.federation is not None
-    return Site(f"site {client}", declaration, {client: declaration.federation.clients[client]}, rules, read_solver=load_solver, **given)
+    return site_of(declared, rules, [client], **given)
 
 
 def start(declared: hf.Problem, solver: Any = None, masks: MaskOrder | None = None, **given: Any) -> Start:
-    compiled = declared.compile()
-    with computing(double=True):
-        algorithm = (solver or FedAvg(STEP, local_steps=1, batch_size=BATCH)).bind(compiled, ROUNDS)
-        own = starting(compiled, algorithm, ROUNDS, np.zeros(2), masks=masks, **given)
-        return own
-
-
-def asked(turn: int, x: Any, client: int = 0, seed: int = 0, **changes: Any) -> Asked:
-    seeded = np.asarray(jax.random.key_data(fold_in(key_of(seed), max(turn, 0))))
-    message = Asked(turn, max(turn, 0), 0, Settled(turn - 1, True), "map", "local_steps", np.array([client]), seeded, x, None)
-    return message._replace(**changes)
+    return start_for(declared, solver or FedAvg(STEP, local_steps=1, batch_size=BATCH), ROUNDS, masks=masks, **given)
 
 
 def rows_of_the_server(declared: hf.Problem, message: Asked) -> np.ndarray:
@@ -137,11 +124,22 @@ def test_the_same_seed_draws_the_same_rows_within_a_round_and_others_elsewhere(d
     assert (run._secrets(message) != other._secrets(message)).any()
 
 
-@pytest.mark.parametrize("solver", [FedAvg(STEP, batch_size=32), FedAvg(STEP, batch_size=1), FedProx(STEP, batch_size=7), SCAFFOLD(STEP, batch_size=7)])
-def test_no_number_is_over_fewer_rows_than_the_owner_says(declared: hf.Problem, solver: Any) -> None:
-    reply = site(declared, SiteRules(min_samples=ROWS)).respond(start(declared, solver))
-    assert isinstance(reply, Refusal) and f"fewer than the {ROWS} that this site asks for" in reply.reason
-    assert isinstance(site(declared, SiteRules(min_samples=ROWS)).respond(start(declared, FedAvg(STEP, local_steps=1, batch_size=None))), Welcome)
+@pytest.mark.parametrize(
+    ("solver", "rows"),
+    [
+        (FedAvg(STEP, batch_size=1), 1),
+        (FedAvg(STEP, batch_size=BATCH), BATCH),
+        (FedProx(STEP, batch_size=7), 7),
+        (SCAFFOLD(STEP, batch_size=7), 7),
+        (FedAvg(STEP, batch_size=32), 8),  # beside a value over all 40 rows, a batch tells of those that are not in it
+        (FedAvg(STEP, batch_size=ROWS - 1), 1),
+        (FedAvg(STEP, epochs=1, batch_size=BATCH), 8),  # the rest of a pass is a batch, too
+    ],
+)
+def test_no_number_is_over_fewer_rows_than_the_owner_says(solver: Any, rows: int, declared: hf.Problem) -> None:
+    reply = site(declared, SiteRules(min_samples=rows + 1)).respond(start(declared, solver))
+    assert isinstance(reply, Refusal) and f"reads {rows} rows of a client at once, or all but so many, fewer than the {rows + 1} that" in reply.reason
+    assert isinstance(site(declared, SiteRules(min_samples=rows)).respond(start(declared, solver)), Welcome)
 
 
 @pytest.mark.parametrize(
@@ -175,16 +173,20 @@ def test_the_judgement_of_rows_answers_is_of_all_rows() -> None:
         np.testing.assert_allclose(number, np.linalg.norm(each), rtol=1e-6)
 
 
+def require_fewest(problem: hf.Problem, client: hf.Client, fewest: int) -> None:
+    """So many rows are a client's smallest group."""
+    assert SiteRules(min_cell=fewest).against_rows(problem.declaration, {0: client}) is None
+    told = SiteRules(min_cell=fewest + 1).against_rows(problem.declaration, {0: client})
+    assert f"has groups of fewer rows than the {fewest + 1} that this site asks for" in str(told)
+
+
 def test_the_category_that_has_no_column_is_a_group_too() -> None:
     """The sum over all rows less those of the other wards is that of the two patients in the first."""
     schema = hf.Schema("stay", numeric=["age"], categorical={"ward": ["A", "B", "C"], "sex": ["f", "m"]})
     for counts in ((2, 20, 18), (20, 2, 18), (18, 20, 2), (0, 22, 18)):
         table = {"age": RNG.normal(size=ROWS), "stay": RNG.exponential(size=ROWS), "ward": np.repeat(["A", "B", "C"], counts), "sex": ["f", "m"] * (ROWS // 2)}
         client = hf.Client.from_frame(pd.DataFrame(table), schema)
-        modelled = hf.models.LinearRegression(hf.Federation([client]), schema)
-        fewest = min(count for count in counts if count)
-        assert SiteRules(min_cell=fewest).against_rows(modelled.declaration, {0: client}) is None
-        assert f"than the {fewest + 1} that" in str(SiteRules(min_cell=fewest + 1).against_rows(modelled.declaration, {0: client}))
+        require_fewest(hf.models.LinearRegression(hf.Federation([client]), schema), client, min(count for count in counts if count))
 
 
 def test_categories_are_a_column_wherever_theirs_stand() -> None:
@@ -193,17 +195,11 @@ def test_categories_are_a_column_wherever_theirs_stand() -> None:
     schema = hf.Schema("stay", numeric=["age"], categorical={"ward": ["A", "B"], "sex": ["f", "m"]}, missing={"ward": "indicator"})
     table = {"age": RNG.normal(size=ROWS), "stay": RNG.exponential(size=ROWS), "ward": wards, "sex": ["f", "m"] * (ROWS // 2)}
     read = hf.Client.from_frame(pd.DataFrame(table), schema)
+    require_fewest(hf.models.LinearRegression(hf.Federation([read]), schema), read, 4)
     x, u = cp.Variable(5, name="x"), hf.Sample(5, name="u")
     dummies = pd.get_dummies(wards.fillna("none")).to_numpy(float)[:, 1:]  # of B and none
     own = hf.Client({u: np.c_[dummies[:, 0], RNG.integers(2, size=(ROWS, 2)), RNG.normal(size=ROWS), dummies[:, 1]]})
-    problems = [
-        hf.models.LinearRegression(hf.Federation([read]), schema),
-        hf.Problem(hf.Minimize(clients=hf.E(cp.square(u @ x - 1))), federation=hf.Federation([own])),
-    ]
-    for problem, client in zip(problems, (read, own)):
-        fewest = int(wards.value_counts(dropna=False).min())
-        assert SiteRules(min_cell=fewest).against_rows(problem.declaration, {0: client}) is None
-        assert f"than the {fewest + 1} that" in str(SiteRules(min_cell=fewest + 1).against_rows(problem.declaration, {0: client}))
+    require_fewest(hf.Problem(hf.Minimize(clients=hf.E(cp.square(u @ x - 1))), federation=hf.Federation([own])), own, 4)
 
 
 def test_categories_in_samples_of_their_own_are_columns_of_one_table() -> None:
@@ -212,25 +208,7 @@ def test_categories_in_samples_of_their_own_are_columns_of_one_table() -> None:
     held = {ward: (np.arange(ROWS) // 20 == place) & (np.arange(ROWS) < ROWS - 1) for place, ward in enumerate(wards)}
     client = hf.Client({stay: RNG.exponential(size=ROWS), **{ward: column.astype(float) for ward, column in held.items()}})
     loss = cp.square(x[0] * wards[0] + x[1] * wards[1] + x[2] - stay)
-    declaration = hf.Problem(hf.Minimize(clients=hf.E(loss)), federation=hf.Federation([client])).declaration
-    assert SiteRules(min_cell=1).against_rows(declaration, {0: client}) is None
-    assert "has groups of fewer rows than the 2 that this site asks for" in str(SiteRules(min_cell=2).against_rows(declaration, {0: client}))
-
-
-def test_the_rest_of_a_pass_is_a_batch_too(declared: hf.Problem) -> None:
-    """40 rows in batches of 16 leave 8."""
-    passes = start(declared, FedAvg(STEP, epochs=1, batch_size=BATCH))
-    reply = site(declared, SiteRules(min_samples=BATCH)).respond(passes)
-    assert isinstance(reply, Refusal) and "reads 8 rows of a client at once" in reply.reason
-    assert isinstance(site(declared, SiteRules(min_samples=8)).respond(passes), Welcome)
-
-
-def test_all_rows_but_a_few_tell_of_these(declared: hf.Problem) -> None:
-    """A batch of 39 of 40 rows, beside a value over all of them."""
-    most = start(declared, FedAvg(STEP, local_steps=1, batch_size=ROWS - 1))
-    reply = site(declared, SiteRules(min_samples=2)).respond(most)
-    assert isinstance(reply, Refusal) and "or all but so many" in reply.reason
-    assert isinstance(site(declared, SiteRules(min_samples=1)).respond(most), Welcome)
+    require_fewest(hf.Problem(hf.Minimize(clients=hf.E(loss)), federation=hf.Federation([client])), client, 1)
 
 
 def test_every_question_counts_whatever_its_turn(declared: hf.Problem) -> None:
@@ -263,13 +241,8 @@ def test_each_step_of_a_round_is_answered_once(declared: hf.Problem) -> None:
         "turn 2 of round 3": asked(2, np.zeros(2), round=3),
         "turn 5 of round 2": asked(5, np.zeros(2), round=2),
         "turn 5 of round 301": asked(5, np.zeros(2), round=ROUNDS + 1),
-        "no message of this run's algorithm": asked(5, np.zeros(3)),
         "'init' as it was sent": asked(5, np.zeros(2), step="init"),
         "'settings.bind' as it was sent": asked(5, np.zeros(2), step="settings.bind"),
-        "query 'local_steps'": asked(5, np.zeros(2), kind="query"),
-        "of whom not all are here": asked(5, np.zeros(2), client=1),
-        "or one is there twice": asked(5, np.zeros(2), clients=np.array([0, 0])),
-        "for clients []": asked(5, np.zeros(2), clients=np.array([], int)),
     }.items():
         reply = own.respond(message)
         assert isinstance(reply, Refusal) and reason in reply.reason, reply
@@ -287,11 +260,16 @@ def test_what_is_kept_makes_no_room_for_further_questions(declared: hf.Problem, 
     assert [type(reply) for reply in replies] == [Answered, Refusal, Refusal, Refusal] and own.messages == 5
 
 
-def test_no_memory_is_taken_for_rounds_that_nobody_makes(declared: hf.Problem) -> None:
-    reply = site(declared, SiteRules()).respond(start(declared)._replace(rounds=300_000_000))
-    assert isinstance(reply, Refusal) and "at most 1,000,000" in reply.reason
-    reply = site(declared, SiteRules()).respond(start(declared)._replace(x0=np.zeros(10**6)))
-    assert isinstance(reply, Refusal) and "x0 has the shape" in reply.reason
+def test_starts_that_nobody_makes_are_refused_before_memory_is_taken(declared: hf.Problem) -> None:
+    begun = start(declared)
+    for given, said in (
+        (begun._replace(rounds=300_000_000), "at most 1,000,000"),
+        (begun._replace(x0=np.zeros(10**6)), "x0 has the shape"),
+        (begun._replace(noise=NoiseOrder(1.0, 8.0, 1e-5, 10**400, "run")), "messages of a client in 300 rounds"),
+        (start(declared, FedAvg(STEP, local_steps=1, batch_size=2_000_000)), "batches of more than 1,000,000 rows"),
+    ):
+        reply = site(declared, SiteRules()).respond(given)
+        assert isinstance(reply, Refusal) and said in reply.reason
 
 
 # --- masks ------------------------------------------------------------------------------------------------------------
@@ -391,13 +369,6 @@ def test_a_batch_has_no_row_twice(size: int) -> None:
     whole = 2 * STEP * table[:, :2].T @ table[:, 2] / 3
     for turn in range(12):
         np.testing.assert_allclose(own.respond(asked(turn, np.zeros(2), seed=turn)).payload[0], whole, atol=1e-12)
-
-
-def test_orders_and_batches_that_nobody_makes_are_refused(declared: hf.Problem) -> None:
-    noise = NoiseOrder(1.0, 8.0, 1e-5, 10**400, "run")
-    assert "messages of a client in 300 rounds" in site(declared, SiteRules()).respond(start(declared)._replace(noise=noise)).reason
-    large = start(declared, FedAvg(STEP, local_steps=1, batch_size=2_000_000))
-    assert "batches of more than 1,000,000 rows" in site(declared, SiteRules()).respond(large).reason
 
 
 def test_masks_bind_settings_that_are_not_printed(declared: hf.Problem) -> None:

@@ -30,8 +30,9 @@ from hierfl.runtime.privacy.pairwise_masks import MaskOrder
 from hierfl.runtime.sites.owner.site_rules import SiteRules
 from hierfl.runtime.sites.parcels import Answered, Refusal, Welcome
 from hierfl.runtime.sites.site import Site
-from tests.runtime.privacy.test_limits_of_sites import X0, asked, problem
+from tests.runtime.privacy.test_limits_of_sites import X0, problem
 from tests.runtime.privacy.test_limits_of_sites import beginning as start
+from tests.runtime.sites.questioned import asked, site_of
 
 __all__ = ["problem"]  # a fixture
 
@@ -41,10 +42,7 @@ def order(name: str, multiplier: float = 8.0, releases: int = 20, shared: bool =
 
 
 def a_site(problem: hf.Problem, rules: SiteRules, ledger: PrivacyLedger | None) -> Site:
-    declaration = problem.compile().declaration
-    assert declaration.federation is not None
-    held = dict(enumerate(declaration.federation.clients))
-    return Site("s", declaration, held, rules, compiled=problem.compile(), programs=PROGRAMS, ledger=ledger)
+    return site_of(problem, rules, compiled=problem.compile(), programs=PROGRAMS, ledger=ledger)
 
 
 PROGRAMS = ProgramCache()
@@ -60,7 +58,7 @@ def together(*runs: tuple[float, int], delta: float = 1e-5, renyi: bool = False)
 
 def answers(site: Site, count: int, first: int = 0, server: str = "", clients: tuple[int, ...] = (0,)) -> int:
     """How many of so many rounds are answered."""
-    replies = [site.respond(asked(turn, X0 + turn, clients=clients), server) for turn in range(first, first + count)]
+    replies = [site.respond(asked(turn, X0 + turn, clients=np.array(clients)), server) for turn in range(first, first + count)]
     return sum(isinstance(reply, Answered) for reply in replies)
 
 

@@ -22,13 +22,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hierfl as hf
-from hierfl.command.loading import load_solver
 from hierfl.runtime.sites.letters import Letter, letter_of, start_of
 from hierfl.runtime.sites.owner.site_log import OwnersLine, start_log
-from hierfl.runtime.sites.parcels import Asked, solver_text, starting, without_data
-from hierfl.runtime.sites.site import Site, SiteRules
+from hierfl.runtime.sites.parcels import Asked, solver_text
 from hierfl.solvers import ZOHFL
 from tests.memory import memory_below
+from tests.runtime.sites.questioned import site_of, start_for
 from tests.runtime.sites.test_letters import Correspondence
 from tests.security.noise import MANY, mutated
 
@@ -142,12 +141,6 @@ def test_a_solver_that_is_deep_or_long_is_refused(text: str) -> None:
     assert reply.words["message"] == "Refusal"
 
 
-def test_a_right_letter_is_read_after_all_of_them() -> None:
-    read = Letter.from_bytes(WHOLE)
-    np.testing.assert_array_equal(read.arrays["x"], NUMBERS)
-    assert read.words == {"message": "Asked", "round": 3}
-
-
 # --- A site's log is its owner's: nobody else reads it, nobody writes a line into it, and no row of the data stands in
 # it.
 
@@ -217,7 +210,7 @@ def test_what_the_server_sends_makes_no_line(end: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(site_logger, "handlers", [])
     forged = f"begun{end}2026-11-24 10:02:11,310 INFO north: sent nothing"
     problem, stream = black_box(), logged("hierfl.site")
-    desk = desk_of(problem)
+    desk = site_of(problem, clients=[0])
     for letter in (
         Letter({"message": forged}, {}),
         start(problem, version=forged),
@@ -248,22 +241,14 @@ def black_box() -> hf.Problem:
     return hf.Problem(hf.Minimize(clients=hf.E(hf.BlackBox(quoting, x, u))), federation=hf.Federation(clients))
 
 
-def desk_of(problem: hf.Problem) -> Site:
-    federation = problem.declaration.federation
-    assert federation is not None
-    bare, held = without_data(problem.declaration), {0: federation.clients[0]}
-    return Site("here", bare, held, SiteRules(), read_solver=load_solver)
-
-
 def start(problem: hf.Problem, **changes: object) -> Letter:
-    solver, compiled = ZOHFL(smoothing=0.1), problem.compile()
-    begun = starting(compiled, solver.bind(compiled, 10), 10, np.zeros(2), solver=solver_text(solver))
-    return letter_of(begun._replace(**changes))
+    solver = ZOHFL(smoothing=0.1)
+    return letter_of(start_for(problem, solver, 10, solver=solver_text(solver))._replace(**changes))
 
 
 def test_an_error_that_quotes_a_row_is_told_without_its_words(capfd: pytest.CaptureFixture[str]) -> None:
     problem, stream = black_box(), logged()
-    desk = desk_of(problem)
+    desk = site_of(problem, clients=[0])
     assert Letter.from_bytes(desk.answer(start(problem).as_bytes())).words["message"] == "Welcome"
     run = desk.run("")
     assert run is not None

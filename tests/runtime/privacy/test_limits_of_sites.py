@@ -5,30 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 import cvxpy as cp
-import jax
 import numpy as np
 import pytest
 
 import hierfl as hf
-from hierfl.jaxtools.precision import computing
 from hierfl.runtime.privacy.gaussian_noise import GaussianNoise, NoiseOrder, orders_of
 from hierfl.runtime.privacy.pairwise_masks import Masking, MaskOrder, SiteMasks
 from hierfl.runtime.sites.exchange import exchange_for
 from hierfl.runtime.sites.parcels import (
     Answered,
-    Asked,
     Lost,
     Refusal,
-    Settled,
     Start,
     Welcome,
     pickled_solver,
-    starting,
     unpickled_solver,
 )
 from hierfl.runtime.sites.site import NO_RUN, SERVERS, Site, SiteRules
 from hierfl.solvers import SCAFFOLD, FedAvg
 from hierfl.solvers.parts.local_steps import CorrectedState
+from tests.runtime.sites.questioned import asked, site_of, start_for
 
 CLIENTS, ROUNDS, X0 = 3, 50, np.zeros(2)
 
@@ -41,10 +37,7 @@ def problem() -> hf.Problem:
 
 
 def beginning(problem: hf.Problem, noise: NoiseOrder | None = None, masks: MaskOrder | None = None) -> Start:
-    compiled = problem.compile()
-    with computing(double=True):
-        algorithm = FedAvg(step_size=0.05, batch_size=None).bind(compiled, ROUNDS)
-        return starting(compiled, algorithm, ROUNDS, X0, noise=noise, masks=masks)
+    return start_for(problem, FedAvg(step_size=0.05, batch_size=None), ROUNDS, noise=noise, masks=masks)
 
 
 def a_start() -> Start:
@@ -53,14 +46,7 @@ def a_start() -> Start:
 
 
 def site(problem: hf.Problem, rules: SiteRules, clients: int = CLIENTS) -> Site:
-    declaration = problem.compile().declaration
-    assert declaration.federation is not None
-    return Site("s", declaration, dict(enumerate(declaration.federation.clients[:clients])), rules, read_solver=unpickled_solver)
-
-
-def asked(turn: int, x: np.ndarray, masking: Masking | None = None, clients: tuple[int, ...] = (0,)) -> Asked:
-    seed = np.asarray(jax.random.key_data(jax.random.key(0)))
-    return Asked(turn, turn, 0, None, "map", "local_steps", np.array(clients), seed, x, None, masking)
+    return site_of(problem, rules, range(clients), read_solver=unpickled_solver)
 
 
 def local(problem: hf.Problem, masks: MaskOrder | None = None) -> NoiseOrder:
@@ -80,7 +66,7 @@ def test_a_message_that_was_drawn_counts_where_its_masks_are_refused(problem: hf
     for turn in range(10):
         x = X0 + turn
         assert isinstance(own.respond(asked(turn, x)), Refusal)  # without masks
-        answers.append(own.respond(asked(turn, x, Masking(turn, keys, (0,)))))
+        answers.append(own.respond(asked(turn, x, masking=Masking(turn, keys, (0,)))))
     assert sum(isinstance(answer, Answered) for answer in answers) <= 3
     assert own.rounds == 3
 
@@ -120,14 +106,8 @@ def test_a_new_process_is_taken_to_send_a_second_message(problem: hf.Problem) ->
     assert counts == [1, 1, 2, 2]
 
 
-def started(problem: hf.Problem, solver: Any) -> Start:
-    compiled = problem.compile()
-    with computing(double=True):
-        return starting(compiled, solver.bind(compiled, 9), 9, X0)
-
-
 def talk(own: Any, server: str, turn: int) -> np.ndarray:
-    message = asked(turn, X0 + turn)._replace(settled=Settled(turn - 1, True))
+    message = asked(turn, X0 + turn)
     if server == "control":
         message = message._replace(broadcast=CorrectedState(X0 + turn, X0))
     answer = own.respond(message, server)
@@ -143,11 +123,11 @@ def test_each_gets_what_a_site_of_its_own_would_say(problem: hf.Problem) -> None
     }
     shared = site(problem, SiteRules())
     for server, solver in solvers.items():
-        assert isinstance(shared.respond(started(problem, solver), server), Welcome)
+        assert isinstance(shared.respond(start_for(problem, solver, 9), server), Welcome)
     together = {(turn, server): talk(shared, server, turn) for turn in range(3) for server in solvers}
     for server, solver in solvers.items():
         alone = site(problem, SiteRules())
-        alone.respond(started(problem, solver), server)
+        alone.respond(start_for(problem, solver, 9), server)
         for turn in range(3):
             np.testing.assert_array_equal(together[turn, server], talk(alone, server, turn))
 

@@ -26,10 +26,11 @@ from hierfl.runtime.on_flower.relay import as_bytes, as_content
 from hierfl.runtime.sites.aggregation import RULES, Aggregation
 from hierfl.runtime.sites.letter_bytes import letter_bytes
 from hierfl.runtime.sites.letters import Letter, items_in, letter_of, packed, reply_of
-from hierfl.runtime.sites.parcels import Answered, Asked, Refusal, Settled, Start, Welcome, solver_text, starting
+from hierfl.runtime.sites.parcels import Answered, Asked, Refusal, Settled, Welcome, solver_text
 from hierfl.runtime.sites.site import NO_RUN, Site, SiteRules
 from hierfl.solvers import SCAFFOLD, ZOHFL, Decay, FedAvg, FedRZO, LocalSGD, LogGrowth
 from tests.runtime.on_dask.test_dask_runtime import START, clients_alone
+from tests.runtime.sites.questioned import asked, site_of, start_for
 
 NAMES = st.text(
     st.characters(codec="utf-8", exclude_characters="\0/\\", exclude_categories=("Cs",)), min_size=1, max_size=8
@@ -105,20 +106,15 @@ class Correspondence:
     """A site, and a run that has begun there."""
 
     def __init__(self, rules: SiteRules | None = None) -> None:
-        self.problem = clients_alone()
-        federation = self.problem.declaration.federation
-        assert federation is not None
-        held = {1: federation.clients[1], 2: federation.clients[2]}
-        self.site = Site("here", self.problem.declaration, held, rules or SiteRules(), read_solver=load_solver)
-        solver, compiled = FedAvg(step_size=0.1, local_steps=2), self.problem.compile()
-        self.start: Start = starting(compiled, solver.bind(compiled, 10), 10, START, solver=solver_text(solver))
+        self.problem, solver = clients_alone(), FedAvg(step_size=0.1, local_steps=2)
+        self.site = site_of(self.problem, rules, [1, 2])
+        self.start = start_for(self.problem, solver, 10, START, solver=solver_text(solver))
 
     def sent(self, message: Any, expected: Any = None) -> Any:
         return reply_of(self.site.answer(packed(message)), expected)
 
     def asked(self, **changes: Any) -> Asked:
-        first = Asked(0, 0, 0, None, "map", "local_steps", np.array([1, 2]), np.zeros(2, np.uint32), START, None)
-        return first._replace(**changes)
+        return asked(0, START, clients=np.array([1, 2]), settled=None)._replace(**changes)
 
 
 EXPECTED = (jax.ShapeDtypeStruct((2,), "f8"), {"value": jax.ShapeDtypeStruct((), "f8")})
@@ -257,12 +253,12 @@ def test_a_fifth_of_the_clients_lies(digits: hf.Problem, monkeypatch: pytest.Mon
 
 
 def test_what_has_no_robust_aggregate_is_refused(digits: hf.Problem) -> None:
-    for asked, said in (
+    for wrong, said in (
         ({"aggregation": "medain"}, "median"),
         ({"aggregation": "Krum", "adversaries": 0.5}, "below one half"),
     ):
         with pytest.raises(hf.SettingError, match=said):
-            Delayed([1.0], **asked)
+            Delayed([1.0], **wrong)
     with pytest.raises(hf.SettingError, match="choose one of the two"):
         hf.runtime.Dask(aggregation="Krum", asynchronous=True)
     with pytest.raises(hf.IncompatibleSolverError, match="ZOHFL forms no average of moves"):
