@@ -79,7 +79,7 @@ def require_same(found: hf.Result, wanted: hf.Result, of_one_folder: bool = Fals
     assert {k: v for k, v in found.settings.items() if of_one_folder or k != "checkpoint"} == wanted.settings
 
 
-def killed_soon(seed: int | None, lasts: float, pause: float) -> Callable[[], None]:
+def killed_soon(seed: int, lasts: float, pause: float) -> Callable[[], None]:
     """What a metric calls: from the second time on the process has less than ``lasts`` seconds; each call takes ``pause`` seconds.
 
     The second time is after the first block of rounds of a resumed run, too, of which nothing is compiled either.
@@ -88,7 +88,7 @@ def killed_soon(seed: int | None, lasts: float, pause: float) -> Callable[[], No
 
     def act() -> None:
         seen.append(1)
-        if seed is not None and len(seen) == 2:
+        if len(seen) == 2:
             timer = Timer(float(np.random.default_rng(seed).uniform(0, lasts)), os.kill, (os.getpid(), signal.SIGKILL))
             timer.daemon = True
             timer.start()

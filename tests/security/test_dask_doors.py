@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,8 @@ from hierfl.runtime.on_dask.site_process import TLSFiles, listening_host
 from hierfl.runtime.sites.letters import Hello, Letter, letter_of, reply_of
 from hierfl.runtime.sites.parcels import Lost, Refusal
 from hierfl.solvers import FedAvg
-from tests.runtime.on_dask.certificates import Authority
-from tests.runtime.study import ROWS, study_text
+from tests.runtime.on_dask.certificates import Authority, free_port
+from tests.runtime.study import processes, site_command, study_in
 
 NUMBERS = np.random.default_rng(1).standard_normal(18)  # the site's
 STARTING, ENDED = 90.0, 10.0  # seconds
@@ -63,36 +63,20 @@ class TouchingPlugin(WorkerPlugin):
         Path(self.marker).touch()
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 class Doors:
     """A scheduler as Dask has it, a site that has joined it, and certificates of all kinds."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.marker, self.port = folder, folder / "marker", free_port()
-        (folder / "door_study.py").write_text(study_text(north=6))
-        (folder / "door_rows.py").write_text(ROWS)
+        self.study = study_in(folder, "door_study", north=6)
         self.authority, self.stranger = Authority(folder, "ca"), Authority(folder, "other")
-        roles = {
-            "server": "server",
-            "scheduler": "scheduler",
-            "north": "site:north",
-            "south": "site:south",
-            "bare": None,
-        }
+        roles = {"server": "server", "scheduler": "scheduler", "north": "site:north", "south": "site:south", "bare": None}
         self.files = {name: self.authority.files(name, role) for name, role in roles.items()}
         self.files["stranger"] = self.stranger.files("stranger", "server")
-        self.problem = load_problem(f"{folder / 'door_study.py'}:declared")
+        self.problem = load_problem(f"{self.study}:declared")
 
     def command(self, address: str, files: TLSFiles, *more: str) -> list[str]:
-        study = self.folder / "door_study.py"
-        place = ["--problem", f"{study}:declared", "--data", f"{self.folder / 'door_rows.py'}:north", "--scheduler", address]
-        tls = ["--tls-ca", files.ca, "--tls-cert", files.cert, "--tls-key", files.key] if files.ca else []
-        log = ["--log", str(self.folder / "site.log")]
-        return [sys.executable, "-m", "hierfl.command.main", "site", *place, *tls, *log, *more]
+        return site_command(self.study, "north", address, "--log", str(self.folder / "site.log"), *more, files=files)
 
     def solved(self, address: str, **settings: Any) -> hf.Result:
         with hf.runtime.Dask(address, security=self.files["server"].security(), **settings) as runtime:
@@ -114,19 +98,26 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Doors:
     return Doors(tmp_path_factory.mktemp("doors"))
 
 
+@contextmanager
+def scheduling(files: TLSFiles) -> Iterator[LocalCluster]:
+    """A scheduler as Dask has it."""
+    with LocalCluster(n_workers=0, protocol="tls://", security=files.security(), dashboard_address=None) as cluster:
+        yield cluster
+
+
+def wait_for_workers(cluster: LocalCluster) -> None:
+    until = time.monotonic() + STARTING
+    while not cluster.scheduler_info["workers"] and time.monotonic() < until:
+        time.sleep(0.1)
+
+
 @pytest.fixture(scope="module")
 def address(doors: Doors) -> Iterator[str]:
-    security = doors.files["scheduler"].security()
-    with LocalCluster(n_workers=0, protocol="tls://", security=security, dashboard_address=None) as cluster:
+    with scheduling(doors.files["scheduler"]) as cluster:
         where = cluster.scheduler_address
-        command = doors.command(where, doors.files["north"], "--host", "127.0.0.1", "--port", str(doors.port))
-        doors.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        until = time.monotonic() + STARTING
-        while not cluster.scheduler_info["workers"] and time.monotonic() < until:
-            time.sleep(0.1)
-        yield where
-        doors.process.terminate()
-        doors.process.wait(20)
+        with processes(doors.command(where, doors.files["north"], "--host", "127.0.0.1", "--port", str(doors.port))) as (doors.process,):
+            wait_for_workers(cluster)
+            yield where
 
 
 def listening(process: psutil.Process) -> set[tuple[str, int]]:
@@ -174,7 +165,7 @@ def test_a_client_of_dasks_has_nothing_done(who: str, doors: Doors, address: str
             lambda: client.run(Touch, marker),
             lambda: client.run(Touch, marker, workers=[worker]),
             lambda: client.register_plugin(TouchingPlugin(marker)),
-            lambda: client.upload_file(str(doors.folder / "door_study.py")),
+            lambda: client.upload_file(str(doors.study)),
             lambda: client.scatter(np.ones(3), workers=[worker]),
             lambda: client.sync(client.scheduler.proxy, worker=worker, msg={"op": "get_data", "keys": ["a"]}),
         ):
@@ -278,24 +269,18 @@ def test_a_caller_that_says_nothing_keeps_nobody_waiting(doors: Doors, address: 
 @pytest.mark.slow
 def test_a_stranger_does_not_join_under_anothers_name(doors: Doors) -> None:
     """With a partner's certificate, once the other one has stopped: the scheduler takes it, and the server does not."""
-    security = doors.files["scheduler"].security()
-    with LocalCluster(n_workers=0, protocol="tls://", security=security, dashboard_address=None) as cluster:
-        command = doors.command(cluster.scheduler_address, doors.files["south"], "--name", "north")
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        until = time.monotonic() + STARTING
-        while not cluster.scheduler_info["workers"] and time.monotonic() < until:
-            time.sleep(0.1)
-        said = "its certificate says hierfl:site:south, not hierfl:site:north"
-        with pytest.raises(hf.SiteError, match=said):
+    with (
+        scheduling(doors.files["scheduler"]) as cluster,
+        processes(doors.command(cluster.scheduler_address, doors.files["south"], "--name", "north")),
+    ):
+        wait_for_workers(cluster)
+        with pytest.raises(hf.SiteError, match="its certificate says hierfl:site:south, not hierfl:site:north"):
             doors.solved(cluster.scheduler_address, patience=0.5)
-        process.terminate()
-        process.wait(20)
 
 
 @pytest.mark.slow
 def test_a_site_does_not_take_another_site_for_the_scheduler(doors: Doors) -> None:
-    security = doors.files["south"].security()
-    with LocalCluster(n_workers=0, protocol="tls://", security=security, dashboard_address=None) as cluster:
+    with scheduling(doors.files["south"]) as cluster:
         command = doors.command(cluster.scheduler_address, doors.files["north"])
         tried = subprocess.run(command, capture_output=True, text=True, timeout=STARTING)
         assert tried.returncode == 2 and "hierfl:site:south, not hierfl:scheduler" in tried.stderr
@@ -357,17 +342,12 @@ def test_a_hostile_site_runs_nothing_at_the_server(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def closed(doors: Doors) -> Iterator[str]:
-    """A scheduler of hierfl's own with the site ``south``."""
+    """A scheduler of hierfl's own with the site ``north``."""
     port, files = free_port(), doors.files["scheduler"]
     tls = ["--tls-ca", files.ca, "--tls-cert", files.cert, "--tls-key", files.key]
-    command = [sys.executable, "-m", "hierfl.command.main", "scheduler", "--port", str(port), *tls]
-    doors.scheduler = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    where = f"tls://127.0.0.1:{port}"
-    site = subprocess.Popen(doors.command(where, doors.files["north"]), stderr=subprocess.DEVNULL)
-    yield where
-    for process in (site, doors.scheduler):
-        process.terminate()
-        process.wait(20)
+    where, command = f"tls://127.0.0.1:{port}", [sys.executable, "-m", "hierfl.command.main", "scheduler", "--port", str(port), *tls]
+    with processes(command, doors.command(where, doors.files["north"])) as (doors.scheduler, _):
+        yield where
 
 
 @pytest.mark.slow

@@ -1,9 +1,10 @@
-"""Certificates for tests: an authority, and certificates that it signed."""
+"""What servers of tests need: an authority, certificates that it signed, and a port."""
 
 from __future__ import annotations
 
 import datetime
 import ipaddress
+import socket
 from pathlib import Path
 
 from cryptography import x509
@@ -63,3 +64,8 @@ class Authority:
 
 def _named(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])

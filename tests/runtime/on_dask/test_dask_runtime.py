@@ -59,6 +59,26 @@ class Heard:
         patch.setattr(kind, "recv", arrived)
 
 
+def require_named(crossed: list[Crossing], solved: hf.Result) -> None:
+    """What crosses in runs of ``PERSONAL``: its steps, by their names, and what the result counts."""
+    assert {(c.way, c.step) for c in crossed} == {(way, step) for way in ("down", "up") for step in ("start", "answer", "oracle.full_value")}
+    up = {item.name for c in crossed if c.way == "up" for item in c.items}
+    monitored = {f"monitor['{name}']" for name in ("value", "residual", "gap", "solves", "evaluations", "error_bound")}
+    assert up == {"clients", "payload", *monitored}
+    assert sum(c.bytes for c in crossed) == sum(site["bytes_down"] + site["bytes_up"] for site in solved.settings["sites"].values())
+
+
+def require_unsaid(secret: list[bytes], raw: bytes) -> None:
+    assert words(START)[0] in raw  # x is sent, so that what is looked for would be found
+    assert not [word for word in secret if word in raw]
+
+
+def held_words(problem: hf.Problem) -> list[bytes]:
+    """All that clients hold."""
+    held = [own for client in problem.federation.clients for own in (client.samples, client.parameters)]
+    return [word for own in held for values in own.values() for word in words(values)]
+
+
 def words(values: Any) -> list[bytes]:
     """The numbers as they would stand in a message."""
     return [word.tobytes() for word in np.asarray(values, float).ravel()]
@@ -75,27 +95,11 @@ def test_nothing_but_named_messages_crosses(cluster: hf.runtime.Dask, monkeypatc
     object.__setattr__(cluster, "watcher", None)
     monkeypatch.undo()
 
-    steps = {(c.way, c.step) for c in crossed}
-    assert steps == {(way, step) for way in ("down", "up") for step in ("start", "answer", "oracle.full_value")}
-    up = {item.name for c in crossed if c.way == "up" for item in c.items}
-    monitored = {f"monitor['{name}']" for name in ("value", "residual", "gap", "solves", "evaluations", "error_bound")}
-    assert up == {"clients", "payload", *monitored}
-
-    secret = [
-        word
-        for client in problem.federation.clients
-        for held in (client.samples, client.parameters)
-        for value in held.values()
-        for word in words(value)
-    ]
+    require_named(crossed, result)
+    secret = held_words(problem)
     for client in problem.federation.clients:
         rows = next(iter(client.samples.values()))
         secret += words(np.abs(rows @ START - 1)) if len(rows) > 1 else []
     raw = b"".join(heard.parts)
-    assert words(START)[0] in raw  # x is sent, so that what is looked for would be found
-    assert not [word for word in secret if word in raw]
-
-    counted = sum(c.bytes for c in crossed)
-    sites = result.settings["sites"].values()
-    assert counted == sum(site["bytes_down"] + site["bytes_up"] for site in sites)
-    assert len(raw) == counted + HEADER.size * len(crossed) + sum(c.way == "down" for c in crossed)  # and nothing else
+    require_unsaid(secret, raw)
+    assert len(raw) == sum(c.bytes for c in crossed) + HEADER.size * len(crossed) + sum(c.way == "down" for c in crossed)  # and nothing else

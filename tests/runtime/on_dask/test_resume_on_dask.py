@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,10 +14,10 @@ from distributed import LocalCluster
 import hierfl as hf
 from hierfl.command.loading import load_problem
 from hierfl.solvers import FedAvg
-from tests.runtime.on_dask import killed_server
+from tests.runtime import killed_run
 from tests.runtime.on_dask.test_dask_runtime import START, clients_alone
 from tests.runtime.resumed import require_killed_further, require_same_run
-from tests.runtime.study import ROWS, study_text
+from tests.runtime.study import processes, site_command, study_in
 
 
 def test_without_rounds_there_is_no_checkpoint(tmp_path: Path) -> None:
@@ -31,46 +29,36 @@ def test_without_rounds_there_is_no_checkpoint(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """A scheduler's address, where two sites with their own data come, and the declaration."""
-    folder = tmp_path_factory.mktemp("resumed")
-    for name, text in (("study.py", study_text(north=6, south=4, east=5)), ("rows.py", ROWS)):
-        (folder / name).write_text(text)
+    file = study_in(tmp_path_factory.mktemp("resumed"), north=6, south=4, east=5)
     with LocalCluster(n_workers=0, dashboard_address=None) as cluster:
-        where, command = cluster.scheduler_address, [sys.executable, "-m", "hierfl.command.main", "site", "--shared-seeds"]
-        command += ["--problem", f"{folder / 'study.py'}:declared", "--scheduler", where]
+        where = cluster.scheduler_address
         sites = [
-            subprocess.Popen(
-                [*command, "--data", f"{folder / 'rows.py'}:{name}", "--keep", str(folder / name)],
-                stderr=subprocess.DEVNULL,
-            )
+            site_command(file, name, where, "--shared-seeds", "--keep", str(file.with_name(name)))
             for name in ("north", "south_and_east")
         ]
-        yield where, folder / "study.py"
-        for site in sites:
-            site.terminate()
-            site.wait(20)
+        with processes(*sites):
+            yield where, file
 
 
 @pytest.mark.slow
 @pytest.mark.optimised  # as the other process is
-@pytest.mark.parametrize("solver", list(killed_server.SOLVERS))
+@pytest.mark.parametrize("solver", list(killed_run.SOLVERS))
 def test_a_server_that_is_killed_again_and_again(solver: str, study: tuple[str, Path], tmp_path: Path) -> None:
     """Each process goes on from what the last one left, with sites that stay where they are, and keep what their clients remember."""
     for seed in (1, 2, 3) if solver == "FedAvg" else (4, 5):
-        require_killed_further(killed_server.__name__, tmp_path, study[0], str(study[1]), solver, str(tmp_path), str(seed))
+        require_killed_further(killed_run.__name__, tmp_path, str(tmp_path), str(seed), solver, *map(str, study))
     memories = study[1].parent / "north"
     if solver == "SCAFFOLD":
-        assert (
-            len(list(memories.glob("*.memory"))) == 3
-        )  # those of two checkpoints, and of one that may not have been written
+        assert len(list(memories.glob("*.memory"))) == 3  # those of two checkpoints, and of one that may not have been written
         away = memories.rename(memories.with_name("away"))
         memories.mkdir()
         gone = "cannot go on from this checkpoint: site 'north': what its clients remember .* is not at the site"
         with pytest.raises(hf.SiteError, match=gone):
-            killed_server.solve(*study, solver, tmp_path)
+            killed_run.solve(tmp_path, solver, study)
         memories.rmdir()
         away.rename(memories)
-    found = killed_server.solve(*study, solver, tmp_path)
-    require_same_run(found, killed_server.solve(*study, solver, None))
+    found = killed_run.solve(tmp_path, solver, study)
+    require_same_run(found, killed_run.solve(None, solver, study))
     assert found.ended == "completed"
     assert solver == "SCAFFOLD" or not list(memories.glob("*.memory"))
 

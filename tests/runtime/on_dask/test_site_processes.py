@@ -25,7 +25,7 @@ from hierfl.runtime.sites import parcels
 from hierfl.runtime.sites.owner.site_data import held_of
 from hierfl.solvers import SCAFFOLD, FedAvg
 from tests.runtime.on_dask.certificates import DAY, Authority
-from tests.runtime.study import ROWS, study_text
+from tests.runtime.study import processes, site_command, study_in
 
 SETTINGS: dict[str, Any] = {"rounds": 20, "x0": np.array([0.5, -0.5]), "seed": 3, "progress": False}
 NAMES = ("north", "south")
@@ -41,23 +41,18 @@ servers = ["server"]
 
 
 class Study:
-    """A folder with the declaration, the rows and certificates, a scheduler, and the processes of two sites."""
+    """A folder with the declaration, the rows, rules and certificates."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        for name, text in (("study.py", study_text(north=6, south=4)), ("rows.py", ROWS), ("south.toml", RULES)):
-            (folder / name).write_text(text)
+        self.folder, self.file = folder, study_in(folder, north=6, south=4)
+        (folder / "south.toml").write_text(RULES)
         self.trusted, self.stranger = Authority(folder, "ca"), Authority(folder, "other")
         self.server = self.trusted.files("server", "server")
-        self.problem = load_problem(f"{folder / 'study.py'}:declared")
+        self.problem = load_problem(f"{self.file}:declared")
         self.module = sys.modules["study"]
 
     def command(self, address: str, name: str, files: TLSFiles, *more: str) -> list[str]:
-        tls = ["--tls-ca", files.ca, "--tls-cert", files.cert, "--tls-key", files.key]
-        data = f"{self.folder / 'rows.py'}:{name}"
-        place = ["--problem", f"{self.folder / 'study.py'}:declared", "--data", data, "--scheduler", address]
-        log = ["--log", str(self.folder / f"{name}.log")]
-        return [sys.executable, "-m", "hierfl.command.main", "site", *place, *tls, *log, *more]
+        return site_command(self.file, name, address, "--log", str(self.folder / f"{name}.log"), *more, files=files)
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
@@ -71,25 +66,12 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 @pytest.fixture(scope="module")
 def address(study: Study) -> Iterator[str]:
     """The scheduler's, with a site that allows anything and one that does not."""
-    with LocalCluster(
-        n_workers=0, protocol="tls://", security=study.server.security(), dashboard_address=None
-    ) as cluster:
-        where = cluster.scheduler_address
+    with LocalCluster(n_workers=0, protocol="tls://", security=study.server.security(), dashboard_address=None) as cluster:
+        where, kept = cluster.scheduler_address, ["--rules", str(study.folder / "south.toml"), "--ledger", str(study.folder / "south.ledger")]
         north = study.command(where, "north", study.trusted.files("of_north", "site:north"), "--shared-seeds")
-        south = study.command(
-            where,
-            "south",
-            study.trusted.files("of_south", "site:south"),
-            "--rules",
-            str(study.folder / "south.toml"),
-            "--ledger",
-            str(study.folder / "south.ledger"),
-        )
-        sites = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for command in (north, south)]
-        yield where
-        for site in sites:
-            site.terminate()
-            site.wait(20)
+        south = study.command(where, "south", study.trusted.files("of_south", "site:south"), *kept)
+        with processes(north, south):
+            yield where
         assert read_ledger(study.folder / "south.ledger").closed
 
 
@@ -175,7 +157,7 @@ def test_a_wrong_certificate_is_refused_with_the_reason(
         if kind == "stranger"
         else study.trusted.files("expired", "site:north", -DAY)
     )
-    tried = subprocess.run(study.command(address, "north", files), capture_output=True, text=True, timeout=60)
+    tried = subprocess.run(study.command(address, "north", files), capture_output=True, text=True, timeout=120)  # half a minute of which it tries
     assert tried.returncode == 2 and "cannot join tls://" in tried.stderr
     assert "One side does not accept the other's certificate" in tried.stderr
     told = {"stranger": "ALERT_UNKNOWN_CA", "expired": "certificate has expired"}[kind]
@@ -184,56 +166,49 @@ def test_a_wrong_certificate_is_refused_with_the_reason(
         study.problem.solve(SOLVER, runtime=hf.runtime.Dask(address, security=files.security(), shared_seeds=True), **SETTINGS)
 
 
-def test_names_in_a_sites_data_are_those_of_the_declaration(study: Study) -> None:
-    declaration, own = study.problem.declaration, {"u": np.ones((6, 2)), "b": np.ones(6)}
-    assert list(held_of(declaration, {"north": own})) == [0]
-    assert list(held_of(declaration, {"north": {s: own[s.name()] for s in declaration.federation.clients[0].samples}})) == [0]
-    for loaded, said in (
-        ({"nort": own}, "did you mean 'north'"),
-        ({"north": {"u": own["u"], "bb": own["b"]}}, "'bb' of client 'north'"),
-        ({"north": {"u": own["u"]}}, "lack b"),
-        ([own], "a site's data are"),
-    ):
-        with pytest.raises(hf.DataError, match=said):
-            held_of(declaration, loaded)
+COLUMNS, VALUES = ["age", "dose"], np.arange(6.0).reshape(3, 2)
+TABLE, ONES = pd.DataFrame(VALUES, columns=COLUMNS), np.ones(3)
+U, B = hf.Sample(2, name="u"), hf.Sample(name="b")
+
+
+def declared(columns: list[str] | None) -> Any:
+    """Clients whose rows of u are a table with these columns."""
+    x = cp.Variable(2, name="x")
+    clients = [hf.Client([{U: hf.Elsewhere(3, columns), B: hf.Elsewhere(3)}], name=name) for name in NAMES]
+    return hf.Problem(hf.Minimize(clients=hf.E(cp.square(U @ x - B))), federation=hf.Federation(clients)).declaration
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows"), [(COLUMNS, TABLE), (COLUMNS, TABLE[["dose", "age"]]), (None, VALUES)], ids=["table", "in another order", "array"]
+)
+def test_a_sites_data_are_those_of_the_declaration(columns: list[str] | None, rows: Any) -> None:
+    for names in (("u", "b"), (U, B)):
+        ((place, south),) = held_of(declared(columns), {"south": dict(zip(names, (rows, ONES)))}).items()
+        assert place == 1
+        np.testing.assert_array_equal(south.samples[U], VALUES)
+
+
+@pytest.mark.parametrize(
+    ("columns", "loaded", "said"),
+    [
+        (None, {"nort": {"u": VALUES, "b": ONES}}, "did you mean 'north'"),
+        (None, {"north": {"u": VALUES, "bb": ONES}}, "'bb' of client 'north'"),
+        (None, {"north": {"u": VALUES}}, "lack b"),
+        (None, [{"u": VALUES, "b": ONES}], "a site's data are"),
+        (None, {"south": {"u": TABLE, "b": ONES}}, r"the declaration has none to compare.*hf\.Elsewhere\(rows, columns="),
+        (COLUMNS, {"south": {"u": VALUES, "b": ONES}}, "client 'north' has columns with names .age, dose., and it has none"),
+        (COLUMNS, {"south": {"u": TABLE.rename(columns={"dose": "mass"}), "b": ONES}}, "'u' of client 'south' in this site's data lacks dose and has mass"),
+        (["age"], {}, "columns"),
+        (["age", "age"], {}, "columns"),
+    ],
+)
+def test_what_is_wrong_with_a_sites_data_is_named(columns: list[str] | None, loaded: Any, said: str) -> None:
+    with pytest.raises(hf.DataError, match=said):
+        held_of(declared(columns), loaded)
+
+
+def test_clients_have_the_same_columns_and_tls_all_files() -> None:
+    with pytest.raises(hf.DataError, match="client 'south' lacks dose"):
+        hf.Federation([hf.Client({U: hf.Elsewhere(3, columns)}, name=name) for name, columns in zip(NAMES, (COLUMNS, ["age", "mass"]))])
     with pytest.raises(hf.SettingError, match="TLS needs all of"):
         TLSFiles(ca="ca.pem")
-
-
-def test_columns_of_a_sites_tables_are_those_of_the_declaration() -> None:
-    x, u, b = cp.Variable(2, name="x"), hf.Sample(2, name="u"), hf.Sample(name="b")
-
-    def declared(columns: list[str] | None) -> Any:
-        rows = {u: hf.Elsewhere(3, columns), b: hf.Elsewhere(3)}
-        clients = [hf.Client([rows], name=name) for name in ("north", "south")]
-        return hf.Problem(
-            hf.Minimize(clients=hf.E(cp.square(u @ x - b))), federation=hf.Federation(clients)
-        ).declaration
-
-    values = np.arange(6.0).reshape(3, 2)
-    table = pd.DataFrame(values, columns=["age", "dose"])
-    for loaded in (table, table[["dose", "age"]]):
-        (south,) = held_of(declared(["age", "dose"]), {"south": {"u": loaded, "b": np.ones(3)}}).values()
-        np.testing.assert_array_equal(south.samples[u], values)
-    for columns, loaded, said in (
-        (
-            ["age", "dose"],
-            table.rename(columns={"dose": "mass"}),
-            "'u' of client 'south' in this site's data lacks dose and has mass",
-        ),
-        (["age", "dose"], values, "client 'north' has columns with names .age, dose., and it has none"),
-        (None, table, r"the declaration has none to compare.*hf\.Elsewhere\(rows, columns="),
-    ):
-        with pytest.raises(hf.DataError, match=said):
-            held_of(declared(columns), {"south": {"u": loaded, "b": np.ones(3)}})
-    assert held_of(declared(None), {"south": {"u": values, "b": np.ones(3)}})
-    for wrong in (["age"], ["age", "age"]):
-        with pytest.raises(hf.DataError, match="columns"):
-            declared(wrong)
-    with pytest.raises(hf.DataError, match="client 'south' lacks dose"):
-        hf.Federation(
-            [
-                hf.Client({u: hf.Elsewhere(3, names)}, name=n)
-                for n, names in (("north", ["age", "dose"]), ("south", ["age", "mass"]))
-            ]
-        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ import psutil
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.runtime.on_dask.certificates import Authority
+from tests.runtime.on_dask.certificates import Authority, free_port
 
 BIN = Path(sys.executable).parent
 CONFIGURATION = """
@@ -116,12 +115,6 @@ def write_key(path: Path) -> None:
     path.write_bytes(key.private_bytes(*formats))
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     path.with_name(f"{path.name}.pub").write_bytes(public)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @contextmanager

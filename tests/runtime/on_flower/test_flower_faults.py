@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import stat
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from hierfl.runtime.sites.site import SiteRules
 from hierfl.solvers import SCAFFOLD, FedAvg
 from tests.runtime.on_dask.test_dask_runtime import START, clients_alone
 from tests.runtime.on_flower.loopback import Answer, LoopbackGrid, desks, nobody
+from tests.runtime.resumed import StoppedError, outcome, total
 
 FAST = FedAvg(step_size=0.1, local_steps=2)
 REMEMBERING = SCAFFOLD(step_size=0.1, local_steps=3)  # its clients must not remember what did not count
@@ -47,10 +50,14 @@ def changed(reply: bytes, change: Any) -> bytes:
     return Letter(letter.words, change(dict(letter.arrays))).as_bytes()
 
 
+def with_nan(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return arrays | {"payload[0]": np.full((1, 2), np.nan)}
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda a: a | {"payload[0]": np.full((1, 2), np.nan)}, "client 3 sent NaN"),
+        (with_nan, "client 3 sent NaN"),
         (lambda a: a | {"payload[0]": np.zeros((1, 3))}, r"of shape \(1, 3\)"),
         (lambda a: a | {"payload[0]": np.zeros((1, 2), int)}, "type int64"),
         (lambda a: a | {"rows": np.zeros(1)}, "the arrays .*rows, not "),
@@ -89,6 +96,23 @@ def without(problem: hf.Problem, absent: dict[int, list[int]], rounds: int) -> n
     solver = SCAFFOLD(step_size=0.1, local_steps=3, participation=who)
     x: np.ndarray = problem.solve(solver, rounds=rounds, **SETTINGS).trajectory["x"]
     return x
+
+
+def test_a_run_with_too_few_pauses_and_one_without_a_round_says_why(problem: hf.Problem) -> None:
+    def runtime(first: int) -> hf.runtime.Flower:
+        """Client 3 sends NaN from some question on."""
+
+        def act(asked: int, desk: Answer, parcel: bytes) -> bytes:
+            return changed(desk(parcel), with_nan) if asked >= first else desk(parcel)
+
+        nodes = desks(problem)
+        return hf.runtime.Flower(LoopbackGrid(nodes | {102: Spoilt(nodes[102], act)}), minimum=4, patience=0.5, shared_seeds=True)
+
+    found = problem.solve(REMEMBERING, runtime=runtime(4), rounds=8, **SETTINGS)
+    assert found.status.startswith("paused: 3 of 4 clients answered in round 3, fewer than minimum=4 (site 2: client 3 sent NaN")
+    assert len(found.history["objective"]) == 3
+    with pytest.raises(hf.SiteError, match="no round could be made: 3 of 4"):
+        problem.solve(REMEMBERING, runtime=runtime(1), rounds=8, **SETTINGS)
 
 
 def test_a_late_site_is_not_asked_before_its_answer_is_there(problem: hf.Problem) -> None:
@@ -229,3 +253,53 @@ def test_a_site_that_is_slow_to_begin_is_waited_for(problem: hf.Problem) -> None
     found = problem.solve(FAST, runtime=runtime, rounds=3, **SETTINGS)
     assert found.history["answered"].tolist() == [4, 4, 4] and len(starts) == 2
     assert [said for _, said in found.settings["sites"]["site 1"]["faults"]] == ["no answer within 3 s"]
+
+
+# --- runs that go on from their checkpoints, with what clients remember kept by their sites
+
+
+DRAWN = SCAFFOLD(0.05, local_steps=3, batch_size=2, participation=0.5)
+BLOCKS: dict[str, Any] = {"rounds": 9, "seed": 5, "x0": START, "evaluate_every": 3}
+
+
+def test_all_processes_are_new_and_the_run_is_the_same(tmp_path: Path) -> None:
+    """And what clients remember does not cross."""
+    problem, left = clients_alone(), 2
+
+    def stopping(x: Any, y: Any) -> float:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise StoppedError
+        return total(x, y)
+
+    def runtime() -> hf.runtime.Flower:
+        return hf.runtime.Flower(LoopbackGrid(desks(problem, memories=tmp_path / "sites")), minimum=4, shared_seeds=True)
+
+    kept: dict[str, Any] = {"checkpoint": hf.Checkpoint(tmp_path / "server", every_rounds=3), "resume": True}
+    with pytest.raises(hf.SettingError):
+        problem.solve(DRAWN, runtime=runtime(), metrics={"total": stopping}, progress=False, **BLOCKS, **kept)
+    kept_there = list((tmp_path / "sites").rglob("*.memory"))
+    assert len(kept_there) >= 3 and {stat.S_IMODE(path.stat().st_mode) for path in kept_there} == {0o600}
+    again = runtime()
+    found = outcome(problem, DRAWN, runtime=again, **BLOCKS, **kept)
+    wanted = outcome(problem, DRAWN, **BLOCKS)
+    np.testing.assert_allclose(found.trajectory["x"], wanted.trajectory["x"], rtol=0, atol=1e-12)
+    assert found.ended == "completed" and len(found.history["objective"]) == 9
+    assert all(site["faults"] == [] for site in found.settings["sites"].values())
+    letters = [
+        (dict(message.content["words"]), dict(message.content["arrays"]))
+        for _, message in again.grid.crossed
+        if message.content["words"].get("message") in ("Keep", "Kept")
+    ]
+    assert {words["message"] for words, _ in letters} == {"Keep", "Kept"}
+    assert all(words == {"message": "Kept", "kept": True} for words, _ in letters if words["message"] == "Kept")
+    assert {name for _, arrays in letters for name in arrays} == set()
+
+
+def test_a_site_without_a_place_for_it_is_named(tmp_path: Path) -> None:
+    problem = clients_alone()
+    runtime = hf.runtime.Flower(LoopbackGrid(desks(problem)), minimum=4, shared_seeds=True)
+    kept = hf.Checkpoint(tmp_path / "server", every_rounds=3)
+    with pytest.raises(hf.SiteError, match=r"site 'site \d' has no place to keep .* --keep DIR, or leave checkpoint"):
+        problem.solve(DRAWN, runtime=runtime, checkpoint=kept, progress=False, **BLOCKS)
