@@ -62,22 +62,6 @@ def test_a_wrong_y_has_the_residual_of_the_data_and_a_bound_that_holds(scope: st
     assert (anew.error_bound >= np.linalg.norm(moved - told.y, axis=1)).all()
 
 
-@pytest.mark.parametrize("solver", [FedRZO(**SMOOTHED, batch_size=None, lower=Exact()), ZOHFL(**SMOOTHED, batch_size=None, lower=Exact())], ids=["FedRZO", "ZOHFL"])
-@pytest.mark.parametrize("limit", [{"communication_limit": 80}, {"budget": hf.Budget(values=71)}], ids=["floats", "values"])
-def test_a_limit_within_a_block_of_rounds_leaves_f_to_be_asked_for(solver: Any, limit: dict[str, Any]) -> None:
-    """Sites were asked for the rest of the block, and then refused to go back to the round at which the run ended: f was NaN."""
-    case = Case("client", "box", "both")
-    grid, settings = LoopbackGrid(desks(case.problem(), 3)), {"rounds": 60, "seed": 0, "x0": case.start, "progress": False, **limit}
-    result = case.problem(holders=()).solve(solver, runtime=hf.runtime.Flower(grid, shared_seeds=True), **settings)
-    here = case.problem().solve(solver, **settings)
-    done = result.settings["rounds_done"]
-    assert done == here.settings["rounds_done"] and done % 10
-    np.testing.assert_allclose(result.x, here.x, rtol=1e-12)
-    assert result.value == pytest.approx(case.problem().implicit(result.x), rel=1e-12)
-    assert "missing" not in result.settings
-    assert len(grid.crossed) <= 2 * 3 * (done + 1 + 3)  # a round too much is noticed at once; one exchange each who is there, to begin, and for f
-
-
 @pytest.mark.parametrize("masks", [None, hf.runtime.PairwiseMasks(least=2)], ids=["plain", "masks"])
 @pytest.mark.parametrize("limit", [{"budget": hf.Budget(gradients=1)}, {"communication_limit": 40}], ids=["before the first round", "within a block"])
 def test_f_is_asked_for_where_a_round_was_taken_back(masks: Any, limit: dict[str, Any]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import pickle
 import re
 from dataclasses import fields
 from typing import Any
@@ -22,11 +20,9 @@ from sklearn.datasets import load_digits
 import hierfl as hf
 from hierfl.command.loading import load_solver
 from hierfl.runtime import Delayed
-from hierfl.runtime.on_flower.relay import as_bytes, as_content
 from hierfl.runtime.sites.aggregation import RULES, Aggregation
-from hierfl.runtime.sites.letter_bytes import letter_bytes
-from hierfl.runtime.sites.letters import Letter, items_in, letter_of, packed, reply_of
-from hierfl.runtime.sites.parcels import Answered, Asked, Refusal, Settled, Welcome, solver_text
+from hierfl.runtime.sites.letters import Letter, letter_of, packed, reply_of
+from hierfl.runtime.sites.parcels import Answered, Asked, Refusal, Welcome, solver_text
 from hierfl.runtime.sites.site import NO_RUN, Site, SiteRules
 from hierfl.solvers import SCAFFOLD, ZOHFL, Decay, FedAvg, FedRZO, LocalSGD, LogGrowth
 from tests.runtime.on_dask.test_dask_runtime import START, clients_alone
@@ -53,30 +49,6 @@ def test_what_goes_in_comes_out(words: Any, arrays: Any) -> None:
     for name, array in arrays.items():
         assert read.arrays[name].dtype == array.dtype and read.arrays[name].shape == array.shape
         assert read.arrays[name].tobytes() == array.tobytes()
-
-
-class Trap:
-    """Whoever unpickles it is told."""
-
-    def __reduce__(self) -> Any:
-        return pytest.fail, ("it was unpickled",)
-
-
-def test_pickles_strings_and_archives_are_no_letters() -> None:
-    archive = io.BytesIO()
-    np.savez(archive, x=np.zeros(3))
-    texts = Letter({}, {"x": np.array(["text"])}).as_bytes()
-    for parcel in (pickle.dumps(Trap()), archive.getvalue(), texts, letter_bytes({"a": [1]}, {}), b"", b"PK"):
-        with pytest.raises(hf.SiteError, match="a message"):
-            Letter.from_bytes(parcel)
-
-
-def test_flowers_records_hold_the_same() -> None:
-    letter = Letter(
-        {"a": "b", "n": 3, "yes": True, "x": 0.1}, {"payload[0].z": np.zeros((0, 2)), "one": np.array(1, np.uint32)}
-    )
-    content = as_content(letter.as_bytes())
-    assert set(content) == {"words", "arrays"} and as_bytes(content) == letter.as_bytes()
 
 
 @pytest.mark.parametrize(
@@ -126,17 +98,6 @@ def desk() -> Correspondence:
     assert made.sent(made.asked(), EXPECTED) == NO_RUN
     assert made.sent(made.start) == Welcome((1, 2))
     return made
-
-
-def test_a_step_is_answered_with_named_arrays(desk: Correspondence) -> None:
-    parcel = packed(desk.asked(turn=7, settled=Settled(6, True)))
-    assert {item.name for item in items_in(parcel)} == {"clients", "seed", "broadcast"}
-    reply = desk.site.answer(parcel)
-    assert {item.name for item in items_in(reply)} == {"payload", "monitor['value']"}
-    answered = reply_of(reply, EXPECTED)
-    assert (
-        isinstance(answered, Answered) and answered.payload.shape == (2, 2) and answered.monitor["value"].shape == (2,)
-    )
 
 
 @pytest.mark.parametrize(

@@ -42,15 +42,6 @@ def capped_together(holder: int) -> hf.Problem:
     return market(holder, together=True)
 
 
-def chain(holder: int) -> hf.Problem:
-    """Every client has two lower levels, the second at the answer of the first."""
-    x, y, z, demand = cp.Variable(name="x"), cp.Variable(name="y"), cp.Variable(name="z"), hf.ClientParameter(name="demand")
-    held = [hf.Client(parameters={demand: d if holder in (EVERYBODY, k) else hf.Elsewhere()}) for k, d in enumerate(DEMANDS)]
-    first = hf.ArgMin(y, 0.5 * cp.square(y - demand + x), [y >= 0], scope="client")
-    second = hf.ArgMin(z, cp.square(z - y) + cp.abs(z - 1), [z <= 3 * demand], scope="client")
-    return hf.Problem(hf.Minimize(clients=cp.square(x) + cp.square(z)), [first, second], [x <= 10], hf.Federation(held))
-
-
 def at_sites(declared: Callable[[int], hf.Problem]) -> Flower:
     return Flower(LoopbackGrid(each_alone(declared)), shared_seeds=True)
 
@@ -105,12 +96,3 @@ def test_with_noise_nothing_is_asked_beyond_the_run() -> None:
         result = market(-1).solve(SOLVER, runtime=runtime, penalty=1.0, **SETTINGS)
     sent = sum(one.way == "up" and one.step == "local_steps" for one in crossed)
     assert sent == len(CAPS) * result.settings["privacy"]["released"] == len(CAPS) * SETTINGS["rounds"]
-
-
-@pytest.mark.slow
-def test_clients_solve_their_levels_in_sequence() -> None:
-    """The same path as with all data here: y and z stay where they are."""
-    far = chain(-1).solve(SOLVER, runtime=at_sites(chain), **SETTINGS)
-    same = chain(EVERYBODY).solve(SOLVER, **SETTINGS)
-    np.testing.assert_allclose(far.x, same.x, rtol=0, atol=1e-10)
-    assert far.value == pytest.approx(same.value, rel=1e-10)

@@ -2,7 +2,7 @@
 
 Every solver on every class of problem runs twice: with all data at hand, and with each client at a site of its own. There, a
 holder of data knows its own rows and constants; everybody else's, of which the numbers of rows alone are public, are
-elsewhere (``hf.Elsewhere``), laws invented, differently by each holder. Whatever reads them leaves the path.
+elsewhere (``hf.Elsewhere``); laws are part of the declaration. Whatever reads what is elsewhere has no path.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from hierfl.solvers import (
     ProjectionMethod,
     Scaffnew,
 )
-from hierfl.solvers.standard_errors import sums_at
 from tests.runtime.levels_at_sites import common, leaves, personal
 from tests.runtime.on_flower.loopback import LoopbackGrid, each_alone
 
@@ -145,6 +144,17 @@ def game(holder: int) -> hf.Problem:
     )
 
 
+@cache
+def chain(holder: int) -> hf.Problem:
+    """Every client has two lower levels, the second at the answer of the first."""
+    x, y, u = leaves()
+    z, rho = cp.Variable(2, name="z"), hf.ClientParameter(nonneg=True, name="rho")
+    first = hf.ArgMin(y, 0.5 * cp.sum_squares(y - rho + x), [y >= 0], scope="client")
+    second = hf.ArgMin(z, cp.sum_squares(z - y) + cp.norm1(z - 1), [z <= 3 * rho], scope="client")
+    objective = hf.Minimize(clients=cp.sum_squares(x) + cp.sum_squares(z) + hf.E(cp.square(u @ x)))
+    return hf.Problem(objective, [first, second], [cp.abs(x) <= 0.5], federation(holder, u, rho=rho))
+
+
 def answered(holder_federation: hf.Federation, x: cp.Variable, y: cp.Variable, u: hf.Sample) -> hf.Problem:
     """Sample scope: an equilibrium for every sample."""
     skew = np.array([[2.0, 1.0], [-1.0, 2.0]])
@@ -164,9 +174,9 @@ def samples(holder: int) -> hf.Problem:
 
 @cache
 def distributions(holder: int) -> hf.Problem:
-    """The same with a law instead of rows."""
+    """The same with laws instead of rows, which are part of the declaration: everybody knows them."""
     x, y, u = leaves()
-    laws = [scipy.stats.uniform(known(i, holder).uniform(0, 1), [1.0, 2.0]) for i in range(3)]
+    laws = [scipy.stats.uniform(known(i, EVERYBODY).uniform(0, 1), [1.0, 2.0]) for i in range(3)]
     return answered(hf.Federation([hf.Client({u: law}) for law in laws]), x, y, u)
 
 
@@ -196,6 +206,7 @@ CASES = {
     "FedRZO, private sets": Case(private_sets, FedRZO(**LOCAL, estimator="central", directions=2)),
     "FedRZO, control variates": Case(flat, FedRZO(**LOCAL, control_variate=True, **HALF)),
     "FedRZO, client scope": Case(public_term, FedRZO(**LOCAL, lower=ProjectedSGD(steps=3, batch_size=2), **HALF), True),
+    "FedRZO, two levels": Case(chain, FedRZO(smoothing=0.05, step_size=0.005), True),
     "FedRZO, sample scope": Case(samples, FedRZO(**LOCAL, lower=ProjectionMethod(**BY_PROJECTION)), True),
     "FedRZO, distributions": Case(distributions, FedRZO(**LOCAL, lower=Extragradient(**BY_PROJECTION))),
     "FedRZO, LocalSGD": Case(common_answer, FedRZO(**LOCAL, lower=LocalSGD(rounds=2, steps=3, batch_size=2), **HALF)),
@@ -267,40 +278,12 @@ def test_sites_of_their_own_take_the_same_path(case: str, x64: None) -> None:
     assert found.sent == wanted.sent
 
 
-def test_sites_say_of_their_rows_what_the_rows_say(x64: None) -> None:
-    """The sums of standard errors, asked of sites of their own."""
-    x, u = np.array([0.3, -0.2]), leaves()[2]
-    found = sums_at(bound("Newton", SERVER)[0], x, at_sites("Newton"))
-    for place in range(3):
-        held = client(place, EVERYBODY, u).samples[u]
-        mean = 1 / (1 + np.exp(-held @ x))
-        psi = held * (mean - 0.3)[:, None] / len(held)
-        np.testing.assert_allclose(found.gradient[place], psi.sum(axis=0), atol=1e-14)
-        np.testing.assert_allclose(found.outer[place], psi.T @ psi, atol=1e-14)
-        np.testing.assert_allclose(found.influence[place], psi.sum(axis=0), atol=1e-14)
-        np.testing.assert_allclose(found.hessian[place], (held.T * (mean * (1 - mean))) @ held / len(held), atol=1e-14)
-
-
 @pytest.mark.parametrize("holder", [0, SERVER])
 def test_rows_elsewhere_are_no_data_of_this_process(holder: int, x64: None) -> None:
     with pytest.raises(
         hf.DataError, match="needs everybody's data in this process, and those of client . are elsewhere"
     ):
         run(InProcess(), *bound("FedAvg, server", holder))
-
-
-@pytest.mark.slow
-def test_the_value_of_a_run_is_what_the_clients_say_it_is() -> None:
-    """Without a lower level that is f(x): the sites evaluate all rows, of which the server has none but its own."""
-    solver, settings = CASES["FedAvg, server"].solver, {"x0": START, "rounds": 2, "progress": False}
-    runtime = at_sites("FedAvg, server")
-    found = flat_with_server(SERVER).solve(solver, runtime=runtime, **settings)
-    assert found.value == pytest.approx(flat_with_server(EVERYBODY).implicit(found.x), rel=1e-10)
-    assert str(found.certificate) == "no lower level"
-    below = public_term(SERVER).solve(
-        FedRZO(**LOCAL, lower=ProjectedSGD(steps=3)), runtime=at_sites("FedRZO, client scope"), **settings
-    )
-    assert below.value == below.own_value and 0 < below.certificate.error_bound < 1
 
 
 def test_a_step_is_a_method_of_the_algorithm(x64: None) -> None:
