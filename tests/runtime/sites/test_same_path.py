@@ -18,10 +18,13 @@ import pytest
 import scipy.stats
 
 import hierfl as hf
-from hierfl.compiler.compiled_problem import CompiledProblem
-from hierfl.runtime import Flower, InProcess
+from hierfl.compiler.compiled_problem import CompiledProblem, penalised_problem
+from hierfl.runtime import Flower, GaussianNoise, InProcess
 from hierfl.runtime.contract import TRAFFIC
+from hierfl.runtime.privacy.gaussian_noise import require_covered
+from hierfl.runtime.sites.aggregation import Aggregation
 from hierfl.runtime.sites.parcels import step_name
+from hierfl.runtime.sites.rounds import require_buffered
 from hierfl.solvers import (
     LFD,
     SCAFFOLD,
@@ -30,6 +33,7 @@ from hierfl.solvers import (
     Extragradient,
     FedAvg,
     FedRZO,
+    ImplicitBundle,
     ImplicitGradient,
     LocalSGD,
     LocalSGDA,
@@ -292,3 +296,84 @@ def test_a_step_is_a_method_of_the_algorithm(x64: None) -> None:
     assert step_name(algorithm.lower.local_round, algorithm) == "oracle.lower.local_round"
     with pytest.raises(TypeError, match="no method of BoundFedRZO"):
         step_name(lambda party, memory, received, key: (memory, None), algorithm)
+
+
+# --- upper constraints that mention y: the server hears means, and no answer
+
+DEMANDS, CAPS = (4.0, 5.0, 6.0), (1.0, 2.0, 0.8)
+ESTIMATED = FedRZO(smoothing=0.05, step_size=0.005)
+FEW_ROUNDS: dict[str, Any] = {"rounds": 3, "x0": 5.0, "seed": 3, "progress": False}
+
+
+def market(holder: int, *, capped: bool = True, together: bool = False) -> hf.Problem:
+    """y_i = max(0, d_i - x) is at most a cap that only client i knows: x = 5.2 is the least."""
+    x, y = cp.Variable(name="x"), cp.Variable(name="y")
+    demand, cap = hf.ClientParameter(name="demand"), hf.ClientParameter(name="cap")
+    clients = [
+        hf.Client(parameters={demand: d, cap: c} if holder in (EVERYBODY, k) else dict.fromkeys([demand, cap], hf.Elsewhere()))
+        for k, (d, c) in enumerate(zip(DEMANDS, CAPS))
+    ]
+    lower = hf.ArgMin(y, 0.5 * cp.square(y - demand + x), [y >= 0], scope="client")
+    given = [hf.E(y) <= 1 if together else y <= cap] if capped else []
+    return hf.Problem(hf.Minimize(clients=cp.square(x)), lower, [x <= 10, *given], hf.Federation(clients))
+
+
+def capped_together(holder: int) -> hf.Problem:
+    """The mean over the clients is at most 1: x = 4 is the least."""
+    return market(holder, together=True)
+
+
+def apart(declared: Callable[[int], hf.Problem]) -> Flower:
+    return Flower(LoopbackGrid(each_alone(declared)), shared_seeds=True)
+
+
+@pytest.mark.slow
+def test_the_server_hears_what_is_violated_together() -> None:
+    """The same path as with all data here; of the violation the weighted mean alone. Who has not declared the constraint refuses."""
+    here, there = market(EVERYBODY), market(-1)
+    with pytest.warns(hf.FeasibilityWarning, match="violated by .* at all clients together"):
+        far = there.solve(ESTIMATED, runtime=apart(market), penalty=1.0, **FEW_ROUNDS)
+    with pytest.raises(hf.SiteError, match="another problem is declared here"):
+        there.solve(ESTIMATED, runtime=apart(lambda holder: market(holder, capped=False)), penalty=1.0, **FEW_ROUNDS)
+    violated = np.mean(np.maximum(0, np.maximum(0, np.array(DEMANDS) - far.x) - CAPS))
+    assert far.violation.worst == pytest.approx(violated, rel=1e-9)
+    assert far.value == pytest.approx(float(far.x) ** 2, rel=1e-12)
+    with pytest.warns(hf.FeasibilityWarning):
+        same = here.solve(ESTIMATED, penalty=1.0, **FEW_ROUNDS)
+    np.testing.assert_allclose(far.x, same.x, rtol=0, atol=1e-10)
+    with pytest.raises(hf.HierflError, match="elsewhere"):
+        there.solve(ImplicitBundle(), **FEW_ROUNDS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", [ESTIMATED, ZOHFL(smoothing=0.05, step_size=0.005), ImplicitGradient(step_size=0.005)])
+def test_a_mean_over_clients_is_told_by_its_parts(solver: Any) -> None:
+    """The same path as with all data here; all that is sent in a round beyond the plain problem's is a number of each client, its part in the mean."""
+    settings = FEW_ROUNDS | {"x0": 3.5}
+    with pytest.warns(hf.FeasibilityWarning):
+        far = capped_together(-1).solve(solver, runtime=apart(capped_together), penalty=10.0, **settings)
+        same = capped_together(EVERYBODY).solve(solver, penalty=10.0, **settings)
+    np.testing.assert_allclose(far.x, same.x, rtol=0, atol=1e-10)
+    assert far.violation.worst == pytest.approx(np.mean(np.maximum(0, np.array(DEMANDS) - far.x)) - 1, rel=1e-9)
+    plain = market(EVERYBODY, capped=False).solve(solver, **settings)
+    assert far.x > plain.x + 0.01  # the price has moved it
+    assert far.communication["lower_scalars_up"] == 3 * FEW_ROUNDS["rounds"]
+
+
+def test_what_would_hide_messages_is_refused_beside_a_mean_over_clients() -> None:
+    problem = penalised_problem(capped_together(EVERYBODY).compile())
+    algorithm = ESTIMATED.bind(problem, 5)
+    for require in (require_covered, require_buffered, Aggregation("median", 0.1).require_fitting):
+        with pytest.raises(hf.IncompatibleSolverError, match="mean"):
+            require(problem, algorithm)
+
+
+@pytest.mark.slow
+def test_with_noise_nothing_is_asked_beyond_the_run() -> None:
+    """Its epsilon is of a message a round: what f and the violation are, clients would withhold, and nobody asks them."""
+    crossed: list[Any] = []
+    runtime = Flower(LoopbackGrid(each_alone(market)), noise=GaussianNoise(1.0, 8.0), watcher=crossed.append)
+    with pytest.warns(hf.FeasibilityWarning, match="is not known"):
+        result = market(-1).solve(ESTIMATED, runtime=runtime, penalty=1.0, **FEW_ROUNDS)
+    sent = sum(one.way == "up" and one.step == "local_steps" for one in crossed)
+    assert sent == len(CAPS) * result.settings["privacy"]["released"] == len(CAPS) * FEW_ROUNDS["rounds"]
