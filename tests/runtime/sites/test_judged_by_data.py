@@ -188,3 +188,19 @@ def test_what_no_client_tells_of_a_shared_y_is_refused(solver: Any, asked: str) 
     problem = hf.Problem(hf.Minimize(clients=term), lower, [cp.abs(x) <= 1], federation=away)
     with pytest.raises(IncompatibleSolverError, match=f"from everybody's data in one place.*nothing else tells {asked}"):
         problem.solve(solver, runtime=hf.runtime.Flower(LoopbackGrid({})), progress=False)
+
+
+@pytest.mark.parametrize("solver", [FedRZO(**SMOOTHED, batch_size=None, lower=Exact()), ZOHFL(**SMOOTHED, batch_size=None, lower=Exact())], ids=["FedRZO", "ZOHFL"])
+@pytest.mark.parametrize("limit", [{"communication_limit": 80}, {"budget": hf.Budget(values=71)}], ids=["floats", "values"])
+def test_a_limit_within_a_block_of_rounds_leaves_f_to_be_asked_for(solver: Any, limit: dict[str, Any]) -> None:
+    """Sites were asked for the rest of the block, and then refused to go back to the round at which the run ended: f was NaN."""
+    case = Case("client", "box", "both")
+    grid, settings = LoopbackGrid(desks(case.problem(), 3)), {"rounds": 60, "seed": 0, "x0": case.start, "progress": False, **limit}
+    result = case.problem(holders=()).solve(solver, runtime=hf.runtime.Flower(grid, shared_seeds=True), **settings)
+    here = case.problem().solve(solver, **settings)
+    done = result.settings["rounds_done"]
+    assert done == here.settings["rounds_done"] and done % 10
+    np.testing.assert_allclose(result.x, here.x, rtol=1e-12)
+    assert result.value == pytest.approx(case.problem().implicit(result.x), rel=1e-12)
+    assert "missing" not in result.settings
+    assert len(grid.crossed) <= 2 * 3 * (done + 1 + 3)  # a round too much is noticed at once; one exchange each who is there, to begin, and for f

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 import re
 from dataclasses import fields
 from typing import Any
@@ -21,6 +23,7 @@ import hierfl as hf
 from hierfl.command.loading import load_solver
 from hierfl.runtime import Delayed
 from hierfl.runtime.sites.aggregation import RULES, Aggregation
+from hierfl.runtime.sites.letter_bytes import letter_bytes
 from hierfl.runtime.sites.letters import Letter, letter_of, packed, reply_of
 from hierfl.runtime.sites.parcels import Answered, Asked, Refusal, Welcome, solver_text
 from hierfl.runtime.sites.site import NO_RUN, Site, SiteRules
@@ -227,3 +230,19 @@ def test_what_has_no_robust_aggregate_is_refused(digits: hf.Problem) -> None:
     with pytest.raises(hf.IncompatibleSolverError, match="FedAvg has absent='zero'"):
         digits.solve(FedAvg(absent="zero"), runtime=Delayed([1.0] * 10, aggregation="median"), rounds=1, progress=False)
     assert Aggregation("Krum", 0.0).require_fitting(digits.compile(), SCAFFOLD(0.1).bind(digits.compile(), 1)) is None
+
+
+class Trap:
+    """Whoever unpickles it is told."""
+
+    def __reduce__(self) -> Any:
+        return pytest.fail, ("it was unpickled",)
+
+
+def test_pickles_strings_and_archives_are_no_letters() -> None:
+    archive = io.BytesIO()
+    np.savez(archive, x=np.zeros(3))
+    texts = Letter({}, {"x": np.array(["text"])}).as_bytes()
+    for parcel in (pickle.dumps(Trap()), archive.getvalue(), texts, letter_bytes({"a": [1]}, {}), b"", b"PK"):
+        with pytest.raises(hf.SiteError, match="a message"):
+            Letter.from_bytes(parcel)

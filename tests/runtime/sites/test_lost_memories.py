@@ -242,3 +242,19 @@ def test_memories_are_of_their_clients_and_their_algorithm() -> None:
     for unlike in ({"control": MEMORY["control"]}, MEMORY | {"control": jnp.zeros((2, 4))}):
         with pytest.raises(hf.SiteError, match="of another algorithm"):
             memory_of(content, unlike, CLIENTS)
+
+
+def test_a_full_disk_keeps_no_part_and_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = MemoryFolder(tmp_path)
+    folder.keep(RUN, 1, b"before")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hierfl.runtime.sites.memory_folder.os.fsync", full)
+    with pytest.raises(hf.SiteError, match=r"took nothing of 5 bytes \(No space left on device\)"):
+        folder.keep(RUN, 2, b"after")
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.iterdir()] == [f"{RUN}-000000001.memory"] and folder.read(
+        RUN, 1
+    ) == b"before"

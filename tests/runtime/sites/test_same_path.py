@@ -42,6 +42,7 @@ from hierfl.solvers import (
     ProjectionMethod,
     Scaffnew,
 )
+from hierfl.solvers.standard_errors import sums_at
 from tests.runtime.levels_at_sites import common, leaves, personal
 from tests.runtime.on_flower.loopback import LoopbackGrid, each_alone
 
@@ -377,3 +378,17 @@ def test_with_noise_nothing_is_asked_beyond_the_run() -> None:
         result = market(-1).solve(ESTIMATED, runtime=runtime, penalty=1.0, **FEW_ROUNDS)
     sent = sum(one.way == "up" and one.step == "local_steps" for one in crossed)
     assert sent == len(CAPS) * result.settings["privacy"]["released"] == len(CAPS) * FEW_ROUNDS["rounds"]
+
+
+def test_sites_say_of_their_rows_what_the_rows_say(x64: None) -> None:
+    """The sums of standard errors, asked of sites of their own."""
+    x, u = np.array([0.3, -0.2]), leaves()[2]
+    found = sums_at(bound("Newton", SERVER)[0], x, at_sites("Newton"))
+    for place in range(3):
+        held = client(place, EVERYBODY, u).samples[u]
+        mean = 1 / (1 + np.exp(-held @ x))
+        psi = held * (mean - 0.3)[:, None] / len(held)
+        np.testing.assert_allclose(found.gradient[place], psi.sum(axis=0), atol=1e-14)
+        np.testing.assert_allclose(found.outer[place], psi.T @ psi, atol=1e-14)
+        np.testing.assert_allclose(found.influence[place], psi.sum(axis=0), atol=1e-14)
+        np.testing.assert_allclose(found.hessian[place], (held.T * (mean * (1 - mean))) @ held / len(held), atol=1e-14)
