@@ -207,8 +207,8 @@ def test_ctrl_c_twice_ends_a_run_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.optimised  # as the other process is
 def test_a_run_that_is_killed_comes_to_the_same_end(tmp_path: Path) -> None:
-    require_killed_further(killed_run.__name__, tmp_path, str(tmp_path), "1")
-    require_same(killed_run.solve(tmp_path), killed_run.solve(None))
+    require_killed_further(killed_run.__name__, tmp_path, str(tmp_path), "1", "FedAvg")
+    require_same(killed_run.solve(tmp_path, "FedAvg"), killed_run.solve(None, "FedAvg"))
 
 
 # --- A folder of checkpoints is whole whatever happens to it, and says by name why it cannot be used.
